@@ -135,7 +135,7 @@ impl Bench {
             count += 1;
             assert!(count < 100_000, "never stops sending");
         }
-        assert!(!self.connection.wants_transmit());
+        assert!(!self.connection.needs_transmit());
     }
 
     fn check_out(&mut self, segment: &SegmentOut) {
@@ -155,10 +155,10 @@ impl Bench {
             assert_eq!(len.div_ceil(size), u32::from(segment.gso_segs));
         }
         let start = (repr.seq - 1).since(ISS);
-        let mut text = vec![0; len as usize];
-        segment.payload.copy_to(&mut text);
-        for (i, got) in text.iter().enumerate() {
-            assert_eq!(*got, byte(start + i as u32), "text at {start} + {i}");
+        let mut payload = vec![0; len as usize];
+        segment.payload.copy_to(&mut payload);
+        for (i, got) in payload.iter().enumerate() {
+            assert_eq!(*got, byte(start + i as u32), "data at {start} + {i}");
         }
         if len > 0 {
             assert!(start + len <= self.written, "sent before it was written");
@@ -168,7 +168,7 @@ impl Bench {
         self.snd_end = self.snd_end.latest(repr.seq + len + extra);
     }
 
-    fn text(&self, seq: SeqNum, len: u32) -> Chain {
+    fn peer_data(&self, seq: SeqNum, len: u32) -> Chain {
         let start = seq.since(IRS + 1);
         let bytes: Vec<u8> = (0..len)
             .map(|i| byte(start.wrapping_add(i) ^ 0x55))
@@ -230,7 +230,7 @@ impl Bench {
     }
 
     fn deliver(&mut self, repr: TcpRepr, len: u32, gso_size: u16, ecn: EcnField) {
-        let payload = self.text(repr.seq, len);
+        let payload = self.peer_data(repr.seq, len);
         let segs = match gso_size {
             0 => 1,
             size => len.div_ceil(size.into()).max(1),
@@ -364,7 +364,7 @@ impl Bench {
         let connection = &self.connection;
         let unfinished = connection.state() != State::Closed && !connection.is_flushed();
         if unfinished {
-            let pending = connection.poll_deadline().is_some() || connection.wants_transmit();
+            let pending = connection.poll_deadline().is_some() || connection.needs_transmit();
             assert!(
                 pending,
                 "unfinished, and nothing is pending: {:?}",

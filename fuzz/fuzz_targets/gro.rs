@@ -61,7 +61,7 @@ fuzz_target!(|data: &[u8]| {
     while !data.is_empty() {
         let packet = frame(&mut data);
         let mut parsed = packet.clone();
-        if parsed.parse_through(link, &TUNNELS).is_ok() {
+        if parsed.parse_with_tunnels(link, &TUNNELS).is_ok() {
             payload_in += parsed.payload.len();
         }
         gro.receive(Instant::ZERO, packet);

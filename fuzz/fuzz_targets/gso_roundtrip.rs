@@ -174,7 +174,7 @@ fuzz_target!(|data: &[u8]| {
         let frame = wrap(&frame, v6, tunnel, id, usize::from(at), outer_change);
         let packet = Packet::from_frame(Slice::copied_from(&frame));
         let mut parsed = packet.clone();
-        if parsed.parse_through(Link::Ip, &Tunnels::STANDARD).is_ok() {
+        if parsed.parse_with_tunnels(Link::Ip, &Tunnels::STANDARD).is_ok() {
             expected.push(parsed.to_bytes());
         }
         gro.receive(Instant::ZERO, packet);

@@ -41,7 +41,7 @@ enum Op {
 const OUR_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
 fn iface(link: Link) -> IfaceConfig {
-    IfaceConfig::over(Caps::plain(link, 1500), OUR_MAC)
+    IfaceConfig::new(Caps::plain(link, 1500), OUR_MAC)
 }
 
 /// Returns the address 10.`net`.0.`last` or fd00:`net`::`last`.
@@ -78,7 +78,7 @@ impl Bench {
         }
         let config = ListenConfig {
             backlog: 4,
-            hold: false,
+            defer_syn_ack: false,
             any_destination: false,
         };
         host.tcp_listen("[::]:80".parse().unwrap(), config).unwrap();

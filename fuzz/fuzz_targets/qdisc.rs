@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use arbitrary::{Arbitrary, Unstructured};
-use fullsend_qdisc::{Qdisc, QdiscConfig, Queued};
+use fullsend_qdisc::{Qdisc, QdiscConfig, QueuedPacket};
 use fullsend_units::{Instant, Nanos};
 use libfuzzer_sys::fuzz_target;
 
@@ -27,7 +27,7 @@ struct Packet {
     ce: bool,
 }
 
-impl Queued for Packet {
+impl QueuedPacket for Packet {
     fn wire_len(&self) -> u32 {
         self.len
     }

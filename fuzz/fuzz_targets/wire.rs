@@ -4,9 +4,9 @@
 use std::net::Ipv6Addr;
 
 use fullsend_wire::arp::ArpRepr;
-use fullsend_wire::checksum::{Running, sum};
+use fullsend_wire::checksum::{RunningSum, sum};
 use fullsend_wire::ethernet::{EthernetRepr, EthernetView};
-use fullsend_wire::extension::walk;
+use fullsend_wire::extension::parse_headers;
 use fullsend_wire::icmpv4::Icmpv4Repr;
 use fullsend_wire::icmpv6::Icmpv6Repr;
 use fullsend_wire::ipv4::{Ipv4Repr, Ipv4View};
@@ -78,7 +78,7 @@ fn ipv6(data: &[u8]) {
     let mut out = [0; 40];
     repr.emit(&mut out);
     assert_eq!(out, data[..40]);
-    if let Ok(upper) = walk(repr.next_header, view.payload()) {
+    if let Ok(upper) = parse_headers(repr.next_header, view.payload()) {
         assert!(upper.offset <= view.payload().len());
     }
 }
@@ -137,7 +137,7 @@ fn checksum(data: &[u8]) {
     let Some((&cut, data)) = data.split_first() else {
         return;
     };
-    let mut running = Running::default();
+    let mut running = RunningSum::default();
     for piece in data.chunks(usize::from(cut).max(1)) {
         running.push(piece);
     }

@@ -10,22 +10,22 @@
     reason = "the same for all of them: said above"
 )]
 
-mod lent;
+mod c_return;
 mod msg;
+mod poll;
 mod ptr;
-mod ready;
-mod returned;
 mod scatter;
+mod zerocopy;
 
 use std::ffi::{c_int, c_ulong, c_void};
 
 use fullsend_posix::{Errno, Handle, Result};
 use libc::{sockaddr, socklen_t};
 
-pub(crate) use lent::Loans;
+pub use c_return::{CReturn, c_return, set_errno};
 pub use msg::{read, readv, recvfrom, recvmsg, sendmsg, sendto, write, writev};
-pub use ready::{epoll_ctl, epoll_wait, poll};
-pub use returned::{Returned, returned, set_errno};
+pub use poll::{epoll_ctl, epoll_wait, poll};
+pub(crate) use zerocopy::SocketLoans;
 
 use crate::abi::SOCK_NONBLOCK;
 use crate::stack::Stack;
@@ -38,7 +38,7 @@ pub unsafe fn bind(
     len: socklen_t,
 ) -> Result<()> {
     // SAFETY: the caller guarantees the address.
-    let addr = unsafe { ptr::address(addr, len) }?;
+    let addr = unsafe { ptr::read_address(addr, len) }?;
     stack.bind(handle, addr)
 }
 
@@ -50,7 +50,7 @@ pub unsafe fn connect(
     len: socklen_t,
 ) -> Result<()> {
     // SAFETY: the caller guarantees the address.
-    let addr = unsafe { ptr::address(addr, len) }?;
+    let addr = unsafe { ptr::read_address(addr, len) }?;
     stack.connect(handle, addr)
 }
 
@@ -65,7 +65,7 @@ pub unsafe fn accept4(
     let (new, peer) = stack.accept4(handle, flags)?;
     if !addr.is_null() {
         // SAFETY: the caller guarantees both.
-        let given = unsafe { ptr::give_address(peer, addr, len) };
+        let given = unsafe { ptr::write_address(peer, addr, len) };
         if let Err(error) = given {
             stack.close(new)?;
             return Err(error);
@@ -83,7 +83,7 @@ pub unsafe fn getsockname(
 ) -> Result<()> {
     let name = stack.getsockname(handle)?;
     // SAFETY: the caller guarantees both.
-    unsafe { ptr::give_address(name, addr, len) }
+    unsafe { ptr::write_address(name, addr, len) }
 }
 
 /// Writes the peer's address: `getpeername(2)`.
@@ -95,7 +95,7 @@ pub unsafe fn getpeername(
 ) -> Result<()> {
     let name = stack.getpeername(handle)?;
     // SAFETY: the caller guarantees both.
-    unsafe { ptr::give_address(name, addr, len) }
+    unsafe { ptr::write_address(name, addr, len) }
 }
 
 /// Sets a socket option: `setsockopt(2)`.
@@ -108,7 +108,7 @@ pub unsafe fn setsockopt(
     len: socklen_t,
 ) -> Result<()> {
     // SAFETY: the caller guarantees the value.
-    let value = unsafe { ptr::bytes(value, ptr::length(len)?) }?;
+    let value = unsafe { ptr::bytes(value, ptr::check_length(len)?) }?;
     stack.setsockopt(handle, level, name, value)
 }
 
@@ -124,10 +124,10 @@ pub unsafe fn getsockopt(
     // SAFETY: the caller guarantees the length, and a value of that length; one borrow ends before
     // the other begins.
     unsafe {
-        let room = ptr::length(*ptr::one_mut(len)?)?;
+        let room = ptr::check_length(*ptr::object_mut(len)?)?;
         let value = ptr::bytes_mut(value, room)?;
         let filled = stack.getsockopt(handle, level, name, value)?;
-        *ptr::one_mut(len)? = filled as socklen_t;
+        *ptr::object_mut(len)? = filled as socklen_t;
     }
     Ok(())
 }
@@ -165,14 +165,14 @@ pub unsafe fn ioctl(
     let request = u32::try_from(request).map_err(|_| Errno::ENOTTY)?;
     if libc::Ioctl::from(request) == libc::FIONBIO {
         // SAFETY: the caller guarantees it.
-        let on = *unsafe { ptr::one_mut(argument) }? != 0;
+        let on = *unsafe { ptr::object_mut(argument) }? != 0;
         stack.set_nonblocking(handle, on)?;
         return Ok(0);
     }
     // Fails for an unsupported request, whose argument may not be a pointer.
     let value = stack.ioctl(handle, request, 0)?;
     // SAFETY: the caller guarantees it.
-    *unsafe { ptr::one_mut(argument) }? = value;
+    *unsafe { ptr::object_mut(argument) }? = value;
     Ok(0)
 }
 

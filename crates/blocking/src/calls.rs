@@ -1,10 +1,10 @@
 //! Socket calls, of which some may wait.
 
 mod io;
-mod many;
 mod pipe;
+mod poll;
 
-pub use many::PollLine;
+pub use poll::PollEntry;
 
 use fullsend_posix::{Errno, Handle, Posix, Result, SockAddr};
 use fullsend_units::{Instant, Nanos};
@@ -13,13 +13,13 @@ use crate::abi::SHUT_WR;
 use crate::stack::Stack;
 
 /// Returns when a call that may wait for `span` times out; with `None` it never does.
-fn until(now: Instant, span: Option<Nanos>) -> Option<Instant> {
+fn deadline_after(now: Instant, span: Option<Nanos>) -> Option<Instant> {
     span.map(|span| now + span)
 }
 
 /// The timeout of a call.
 #[derive(Clone, Copy)]
-enum Patience {
+enum Timeout {
     /// It does not wait.
     None,
     /// The socket's `SO_RCVTIMEO`.
@@ -28,8 +28,8 @@ enum Patience {
     Send,
 }
 
-impl Patience {
-    fn until(self, posix: &mut Posix, now: Instant, handle: Handle) -> Option<Instant> {
+impl Timeout {
+    fn deadline(self, posix: &mut Posix, now: Instant, handle: Handle) -> Option<Instant> {
         let (receive, send) = posix.timeouts(handle).unwrap_or_default();
         let span = match self {
             Self::None => return Some(Instant::ZERO),
@@ -37,7 +37,7 @@ impl Patience {
             Self::Receive => receive,
             Self::Send => send,
         };
-        until(now, span)
+        deadline_after(now, span)
     }
 }
 
@@ -46,12 +46,12 @@ impl Stack {
     fn retry<R>(
         &self,
         handle: Handle,
-        patience: Patience,
+        timeout: Timeout,
         mut call: impl FnMut(&mut Posix, Instant) -> Result<R>,
     ) -> Result<R> {
         self.wait(
             &[handle],
-            |posix, now| patience.until(posix, now, handle),
+            |posix, now| timeout.deadline(posix, now, handle),
             |posix, now| match call(posix, now) {
                 Err(Errno::EAGAIN) => Ok(None),
                 result => result.map(Some),
@@ -77,7 +77,7 @@ impl Stack {
 
     /// Accepts a connection: `accept4(2)`. Waits for at most `SO_RCVTIMEO`.
     pub fn accept4(&self, handle: Handle, flags: i32) -> Result<(Handle, SockAddr)> {
-        self.retry(handle, Patience::Receive, |posix, _| {
+        self.retry(handle, Timeout::Receive, |posix, _| {
             posix.accept4(handle, flags)
         })
     }
@@ -90,7 +90,7 @@ impl Stack {
         let mut first = true;
         self.wait(
             &[handle],
-            |posix, now| Patience::Send.until(posix, now, handle),
+            |posix, now| Timeout::Send.deadline(posix, now, handle),
             |posix, now| match posix.connect(now, handle, addr) {
                 Err(error @ (Errno::EINPROGRESS | Errno::EALREADY)) => {
                     if core::mem::take(&mut first) {
@@ -128,33 +128,33 @@ impl Stack {
     /// EBADF for a handle that is not open. On a stack that has ended, the error that it ended
     /// with; the socket is closed nevertheless.
     pub fn close(&self, handle: Handle) -> Result<()> {
-        let lingered = self.linger_as_set(handle);
+        let lingered = self.linger_before_close(handle);
         let (mut shard, now) = self.shared.lock();
-        let alive = shard.alive();
+        let alive = shard.check_alive();
         let closed = shard.posix.close(now, handle);
         // Under the lock under which the socket was closed: no packet can be read in between.
-        let copied = closed.is_ok() && self.lent.copy_all(handle);
-        self.finish(shard, now);
+        let copied = closed.is_ok() && self.loans.copy_all(handle);
+        self.finish_call(shard, now);
         if copied {
-            self.carrier.wait_for_hand();
+            self.outbox_drainer.wait_for_output();
         }
         lingered.and(alive).and(closed)
     }
 
-    fn linger_as_set(&self, handle: Handle) -> Result<()> {
+    fn linger_before_close(&self, handle: Handle) -> Result<()> {
         let linger = self.call(|posix, _| posix.linger(handle))?;
         match linger {
-            Some(span) if span != Nanos::ZERO => self.linger(handle, span),
+            Some(span) if span != Nanos::ZERO => self.wait_until_flushed(handle, span),
             _ => Ok(()),
         }
     }
 
-    fn linger(&self, handle: Handle, span: Nanos) -> Result<()> {
+    fn wait_until_flushed(&self, handle: Handle, span: Nanos) -> Result<()> {
         // A socket that is not connected has nothing to send.
         let _ = self.shutdown(handle, SHUT_WR);
         self.wait(
             &[handle],
-            |_, now| until(now, Some(span)),
+            |_, now| deadline_after(now, Some(span)),
             |posix, _| {
                 posix.poll_events(handle)?;
                 Ok(posix.is_flushed(handle)?.then_some(()))

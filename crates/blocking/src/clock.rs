@@ -9,13 +9,13 @@ use fullsend_units::Instant;
 
 /// A source of time for a stack.
 #[derive(Clone)]
-pub struct Clock(Source);
+pub struct Clock(ClockSource);
 
 #[derive(Clone)]
-enum Source {
+enum ClockSource {
     Real(time::Instant),
     Manual(Arc<AtomicU64>),
-    Asked(Arc<dyn Fn() -> u64 + Send + Sync>),
+    Callback(Arc<dyn Fn() -> u64 + Send + Sync>),
 }
 
 impl Clock {
@@ -25,45 +25,45 @@ impl Clock {
         reason = "this is where a driven stack's time comes from"
     )]
     pub fn real() -> Self {
-        Self(Source::Real(time::Instant::now()))
+        Self(ClockSource::Real(time::Instant::now()))
     }
 
     /// Returns a clock that starts at zero and only changes by [`Clock::advance_to`].
     pub fn manual() -> Self {
-        Self(Source::Manual(Arc::default()))
+        Self(ClockSource::Manual(Arc::default()))
     }
 
     /// Returns a clock that calls `now` for the time in ns since any fixed point. It must not run
     /// backwards.
-    pub fn asked(now: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
-        Self(Source::Asked(Arc::new(now)))
+    pub fn from_fn(now: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self(ClockSource::Callback(Arc::new(now)))
     }
 
     /// Returns the current time.
     #[inline]
     pub fn now(&self) -> Instant {
         match &self.0 {
-            Source::Real(start) => {
+            ClockSource::Real(start) => {
                 let span = start.elapsed();
                 // 64 bits of nanoseconds last 584 years.
                 Instant::from_nanos(span.as_secs() * 1_000_000_000 + u64::from(span.subsec_nanos()))
             }
-            Source::Manual(ns) => Instant::from_nanos(ns.load(Ordering::Acquire)),
-            Source::Asked(now) => Instant::from_nanos(now()),
+            ClockSource::Manual(ns) => Instant::from_nanos(ns.load(Ordering::Acquire)),
+            ClockSource::Callback(now) => Instant::from_nanos(now()),
         }
     }
 
     /// Advances a manual clock to `at`, unless it is later already. The stack notices at its next
-    /// call of [`Stack::turn`](crate::Stack::turn). Has no effect on other clocks.
+    /// call of [`Stack::turn`](crate::Stack::run_timers). Has no effect on other clocks.
     pub fn advance_to(&self, at: Instant) {
-        if let Source::Manual(ns) = &self.0 {
+        if let ClockSource::Manual(ns) = &self.0 {
             ns.fetch_max(at.as_nanos(), Ordering::AcqRel);
         }
     }
 
     /// Returns whether a sleep of the system takes the same time on this clock.
     pub(crate) const fn is_real(&self) -> bool {
-        matches!(self.0, Source::Real(_))
+        matches!(self.0, ClockSource::Real(_))
     }
 }
 

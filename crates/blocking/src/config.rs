@@ -14,9 +14,9 @@ use fullsend_tcp::Sysctl;
 use fullsend_units::{Instant, Seed};
 
 /// Default limit of free payload memory that a stack keeps for reuse, in bytes.
-const POOL_BYTES: usize = 16 << 20;
+const DEFAULT_POOL_BYTES: usize = 16 << 20;
 /// Default MTU of a stack without a TUN or TAP, in bytes.
-const MTU: u32 = 1500;
+const DEFAULT_MTU: u32 = 1500;
 
 /// The settings of a stack.
 ///
@@ -46,12 +46,12 @@ pub struct Config {
     sysctl: Sysctl,
     seed: Option<Seed>,
     pool_bytes: usize,
-    control: Option<Control>,
+    control: Option<ControlPath>,
 }
 
 /// The path of the control socket.
 #[derive(Clone, Debug)]
-enum Control {
+enum ControlPath {
     /// [`fullsend_control::default_path`].
     Default,
     At(PathBuf),
@@ -60,7 +60,7 @@ enum Control {
 /// The device of a stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum DeviceChoice {
-    Hand(Link),
+    UserDriven(Link),
     Tun(String),
     Tap(String),
 }
@@ -111,13 +111,13 @@ impl From<ConfigError> for io::Error {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            device: DeviceChoice::Hand(Link::Ip),
+            device: DeviceChoice::UserDriven(Link::Ip),
             offload: OffloadSet::ALL,
             kernel_addresses: Vec::new(),
             net: NetConfig::default(),
-            sysctl: Sysctl::for_memory_of(process_memory()),
+            sysctl: Sysctl::for_memory_or_default(process_memory()),
             seed: None,
-            pool_bytes: POOL_BYTES,
+            pool_bytes: DEFAULT_POOL_BYTES,
             control: None,
         }
     }
@@ -154,7 +154,7 @@ impl Config {
                         value.push(',');
                         value.push_str(piece);
                     }
-                    (None, _) => return Err(wrong("setting", piece, "KEY=VALUE")),
+                    (None, _) => return Err(invalid("setting", piece, "KEY=VALUE")),
                 }
                 continues = true;
             }
@@ -170,26 +170,26 @@ impl Config {
         match key {
             "tun" => self.device = DeviceChoice::Tun(value.into()),
             "tap" => self.device = DeviceChoice::Tap(value.into()),
-            "link" => self.device = DeviceChoice::Hand(parse_link(value)?),
+            "link" => self.device = DeviceChoice::UserDriven(parse_link(value)?),
             "address" => self.net.addresses.push(parse_cidr(value)?),
             "kernel_address" => self.kernel_addresses.push(parse_cidr(value)?),
             "gateway" => self.net.routes.push(parse_gateway(value)?),
             "route" => self.net.routes.push(parse_route(value)?),
-            "mtu" => self.net.mtu = Some(number(key, value)?),
+            "mtu" => self.net.mtu = Some(parse_number(key, value)?),
             "mac" => self.net.mac = Some(parse_mac(value)?),
             "offload" => {
                 let set = value.parse::<OffloadSet>();
                 self.offload = set.map_err(|e| ConfigError(format!("offload: {e}")))?;
             }
-            "gso" => self.net.gso = switch(key, value)?,
-            "gro" => self.net.gro = switch(key, value)?,
+            "gso" => self.net.gso = parse_switch(key, value)?,
+            "gro" => self.net.gro = parse_switch(key, value)?,
             "qdisc" => {
                 let qdisc = value.parse::<QdiscConfig>();
                 self.net.qdisc = qdisc.map_err(|e| ConfigError(format!("qdisc: {e}")))?;
             }
-            "seed" => self.seed = Some(Seed::from_u64(number(key, value)?)),
+            "seed" => self.seed = Some(Seed::from_u64(parse_number(key, value)?)),
             "control" => self.control = parse_control(value)?,
-            "pool_bytes" => self.pool_bytes = number(key, value)?,
+            "pool_bytes" => self.pool_bytes = parse_number(key, value)?,
             _ => {
                 let set = self.sysctl.set(key, value);
                 set.map_err(|e| ConfigError(e.to_string()))?;
@@ -200,22 +200,22 @@ impl Config {
 
     /// Returns whether the stack has a TUN or TAP, and is not user-driven.
     pub fn has_device(&self) -> bool {
-        !matches!(self.device, DeviceChoice::Hand(_))
+        !matches!(self.device, DeviceChoice::UserDriven(_))
     }
 
     /// Returns the path of the control socket. Creates the directory of the default path.
     pub(crate) fn control(&self) -> io::Result<Option<PathBuf>> {
         match &self.control {
             None => Ok(None),
-            Some(Control::Default) => fullsend_control::default_path().map(Some),
-            Some(Control::At(path)) => Ok(Some(path.clone())),
+            Some(ControlPath::Default) => fullsend_control::default_path().map(Some),
+            Some(ControlPath::At(path)) => Ok(Some(path.clone())),
         }
     }
 
     /// Returns the name of the interface.
     pub(crate) fn link_name(&self) -> &str {
         match &self.device {
-            DeviceChoice::Hand(_) => "link0",
+            DeviceChoice::UserDriven(_) => "link0",
             DeviceChoice::Tun(name) | DeviceChoice::Tap(name) => name,
         }
     }
@@ -234,7 +234,7 @@ impl Config {
     /// Returns the TUN or TAP to open, or `None` for a user-driven stack.
     pub(crate) fn tun(&self) -> Option<TunBuilder> {
         let mut tun = match &self.device {
-            DeviceChoice::Hand(_) => return None,
+            DeviceChoice::UserDriven(_) => return None,
             DeviceChoice::Tun(name) => Tun::tun(name),
             DeviceChoice::Tap(name) => Tun::tap(name),
         };
@@ -250,7 +250,7 @@ impl Config {
 
     /// Returns the MTU of a stack without a device.
     pub(crate) fn mtu(&self) -> u32 {
-        self.net.mtu.unwrap_or(MTU)
+        self.net.mtu.unwrap_or(DEFAULT_MTU)
     }
 
     /// Creates the host's interface with its addresses and routes.
@@ -265,28 +265,28 @@ impl Config {
     }
 }
 
-pub(crate) fn wrong(key: &str, value: &str, want: &str) -> ConfigError {
-    ConfigError(format!("{key} {value:?} is not valid; write {want}"))
+pub(crate) fn invalid(key: &str, value: &str, expected: &str) -> ConfigError {
+    ConfigError(format!("{key} {value:?} is not valid; write {expected}"))
 }
 
-fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, ConfigError> {
-    value.parse().map_err(|_| wrong(key, value, "a number"))
+fn parse_number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, ConfigError> {
+    value.parse().map_err(|_| invalid(key, value, "a number"))
 }
 
-fn switch(key: &str, value: &str) -> Result<bool, ConfigError> {
+fn parse_switch(key: &str, value: &str) -> Result<bool, ConfigError> {
     match value {
         "on" | "1" => Ok(true),
         "off" | "0" => Ok(false),
-        _ => Err(wrong(key, value, "on or off")),
+        _ => Err(invalid(key, value, "on or off")),
     }
 }
 
 /// Parses a change of the link.
 pub(crate) fn parse_change(key: &str, value: &str) -> Result<IfaceChange, ConfigError> {
     Ok(match key {
-        "mtu" => IfaceChange::Mtu(number(key, value)?),
-        "tso" => IfaceChange::Tso(switch(key, value)?),
-        "gso" => IfaceChange::Gso(switch(key, value)?),
+        "mtu" => IfaceChange::Mtu(parse_number(key, value)?),
+        "tso" => IfaceChange::Tso(parse_switch(key, value)?),
+        "gso" => IfaceChange::Gso(parse_switch(key, value)?),
         _ => {
             let qdisc = value.parse::<QdiscConfig>();
             IfaceChange::Qdisc(qdisc.map_err(|e| ConfigError(format!("qdisc: {e}")))?)
@@ -294,12 +294,12 @@ pub(crate) fn parse_change(key: &str, value: &str) -> Result<IfaceChange, Config
     })
 }
 
-fn parse_control(value: &str) -> Result<Option<Control>, ConfigError> {
+fn parse_control(value: &str) -> Result<Option<ControlPath>, ConfigError> {
     match value {
-        "on" => Ok(Some(Control::Default)),
+        "on" => Ok(Some(ControlPath::Default)),
         "off" => Ok(None),
-        path if path.contains('/') => Ok(Some(Control::At(path.into()))),
-        _ => Err(wrong(
+        path if path.contains('/') => Ok(Some(ControlPath::At(path.into()))),
+        _ => Err(invalid(
             "control",
             value,
             "on, off or a path that contains a slash",
@@ -311,7 +311,7 @@ fn parse_link(value: &str) -> Result<Link, ConfigError> {
     match value {
         "ip" => Ok(Link::Ip),
         "ethernet" => Ok(Link::Ethernet),
-        _ => Err(wrong("link", value, "ip or ethernet")),
+        _ => Err(invalid("link", value, "ip or ethernet")),
     }
 }
 
@@ -334,8 +334,8 @@ pub(crate) fn parse_route(text: &str) -> Result<Route, ConfigError> {
 pub(crate) fn parse_gateway(text: &str) -> Result<Route, ConfigError> {
     let gateway: IpAddr = text
         .parse()
-        .map_err(|_| wrong("gateway", text, "an IP address, e.g. 10.0.0.1"))?;
-    Ok((Cidr::all_like(gateway), Some(gateway)))
+        .map_err(|_| invalid("gateway", text, "an IP address, e.g. 10.0.0.1"))?;
+    Ok((Cidr::default_route_for(gateway), Some(gateway)))
 }
 
 fn parse_mac(text: &str) -> Result<Mac, ConfigError> {
@@ -348,8 +348,8 @@ fn parse_mac(text: &str) -> Result<Mac, ConfigError> {
         // A multicast address cannot be a source address.
         (pieces.next().is_none() && mac[0] & 1 == 0).then_some(Mac(mac))
     };
-    let want = "the address of one host, e.g. 02:00:00:00:00:01";
-    parse().ok_or_else(|| wrong("mac", text, want))
+    let expected = "the address of one host, e.g. 02:00:00:00:00:01";
+    parse().ok_or_else(|| invalid("mac", text, expected))
 }
 
 #[cfg(test)]
@@ -359,7 +359,7 @@ mod tests {
     use super::{Config, DeviceChoice};
 
     #[test]
-    fn commas_semicolons_lines_and_remarks() {
+    fn separators_and_comments() {
         let text = "tun=fs0,address=10.0.0.1/24, address = fd00::1/64;mtu=9000\n\
                     # nothing\ntcp_wmem=4096,16384,65536,gso=off # no super-segments\n\
                     net.ipv4.tcp_rmem=4096 5000 6000\nroute=10.1.0.0/16 via 10.0.0.9\n\
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_taken_apart_is_put_together_the_same_way() {
+    fn parsed_pairs_round_trip() {
         let mut rng = Rng::new(Seed::from_u64(5));
         let alphabet: Vec<char> = "abm=,;\n# 1.\t\r\u{a0}/".chars().collect();
         for _ in 0..20_000 {
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_with_their_mend() {
+    fn errors_name_the_setting_and_what_to_write() {
         for (text, part) in [
             ("tun", "\"tun\" is not valid; write KEY=VALUE"),
             ("mtu=big", "mtu \"big\" is not valid; write a number"),

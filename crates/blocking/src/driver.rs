@@ -14,18 +14,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use rustix::thread::set_current_timer_slack;
 
-pub(crate) use crate::kick::Kick;
+pub(crate) use crate::driver_waker::DriverWaker;
 use crate::signals;
 use crate::stack::Shared;
 
 /// What to do after a poll.
-enum Next {
+enum DriverAction {
     /// Poll again at once.
     Again,
-    /// Poll when the device is readable, or writable if `blocked`, or at `until`.
+    /// Poll when the device is readable, or writable if `blocked`, or at `deadline`.
     Sleep {
         blocked: bool,
-        until: Option<Instant>,
+        deadline: Option<Instant>,
     },
     /// The stack has ended.
     End,
@@ -48,36 +48,36 @@ pub(crate) fn spawn(shared: &Arc<Shared>, device: OwnedFd) -> io::Result<JoinHan
 
 fn drive(shared: &Shared, device: &OwnedFd) -> io::Result<()> {
     loop {
-        match turn(shared)? {
-            Next::Again => {}
-            Next::Sleep { blocked, until } => sleep(shared, device, blocked, until)?,
-            Next::End => return Ok(()),
+        match poll_once(shared)? {
+            DriverAction::Again => {}
+            DriverAction::Sleep { blocked, deadline } => sleep(shared, device, blocked, deadline)?,
+            DriverAction::End => return Ok(()),
         }
     }
 }
 
 /// Receives one batch, runs timers and transmits.
-fn turn(shared: &Shared) -> io::Result<Next> {
-    if let Some(kick) = &shared.kick {
-        kick.begin_batch();
+fn poll_once(shared: &Shared) -> io::Result<DriverAction> {
+    if let Some(driver_waker) = &shared.driver_waker {
+        driver_waker.begin_batch();
     }
     let (mut shard, _) = shared.lock();
-    if shard.dead.is_some() {
-        return Ok(Next::End);
+    if shard.end_error.is_some() {
+        return Ok(DriverAction::End);
     }
-    let turn = shard.turn()?;
-    if turn.received >= RX_BATCH || turn.more {
-        return Ok(Next::Again);
+    let polled = shard.poll_device()?;
+    if polled.received >= RX_BATCH || polled.more {
+        return Ok(DriverAction::Again);
     }
-    let notices = shard.posix.host_mut().take_notices(turn.now);
+    let notices = shard.posix.host_mut().take_notices(polled.now);
     drop(shard);
     for notice in notices {
         tracing::warn!("{notice}");
     }
-    // `until` need not include the timeouts of threads: these threads wake by themselves.
-    Ok(Next::Sleep {
-        blocked: turn.blocked,
-        until: turn.deadline,
+    // `deadline` need not include the timeouts of threads: these threads wake by themselves.
+    Ok(DriverAction::Sleep {
+        blocked: polled.blocked,
+        deadline: polled.deadline,
     })
 }
 
@@ -85,29 +85,29 @@ fn sleep(
     shared: &Shared,
     device: &OwnedFd,
     blocked: bool,
-    until: Option<Instant>,
+    deadline: Option<Instant>,
 ) -> io::Result<()> {
-    let Some(kick) = &shared.kick else {
+    let Some(driver_waker) = &shared.driver_waker else {
         return Ok(());
     };
-    let span = until.map(|at| at.since(shared.clock.now()).as_nanos());
+    let span = deadline.map(|at| at.since(shared.clock.now()).as_nanos());
     let timeout = span.map(|ns| Timespec {
         tv_sec: (ns / 1_000_000_000) as i64,
         tv_nsec: (ns % 1_000_000_000) as _,
     });
-    let room = if blocked {
+    let writable = if blocked {
         PollFlags::OUT
     } else {
         PollFlags::empty()
     };
     let mut files = [
-        PollFd::new(device, PollFlags::IN | room),
-        PollFd::new(kick.file(), PollFlags::IN),
+        PollFd::new(device, PollFlags::IN | writable),
+        PollFd::new(driver_waker.file(), PollFlags::IN),
     ];
     match poll(&mut files, timeout.as_ref()) {
         Ok(_) => {
             if !files[1].revents().is_empty() {
-                kick.take_signal();
+                driver_waker.take_signal();
             }
             Ok(())
         }

@@ -9,10 +9,10 @@
 //! library are built on this crate.
 //!
 //! ```
-//! use fullsend_blocking::{Clock, Config, Hand, SockAddr, Stack, abi::*};
+//! use fullsend_blocking::{Clock, Config, UserDrivenOptions, SockAddr, Stack, abi::*};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let stack = Stack::by_hand(&Config::parse("address=10.0.0.1/24")?, Clock::real(), Hand::default())?;
+//! let stack = Stack::user_driven(&Config::parse("address=10.0.0.1/24")?, Clock::real(), UserDrivenOptions::default())?;
 //! let server = stack.socket(AF_INET, SOCK_STREAM, 0)?;
 //! let here = SockAddr::V4("127.0.0.1:80".parse()?);
 //! stack.bind(server, here)?;
@@ -30,22 +30,22 @@
 
 pub mod c;
 mod calls;
-mod carrier;
 mod clock;
 mod config;
 mod driver;
+mod driver_waker;
 mod eventfd;
-mod hand;
-mod kick;
+mod outbox_drainer;
 mod shard;
 mod signals;
 mod stack;
 mod sync;
+mod user_driven;
 mod wait;
 
-pub use calls::PollLine;
+pub use calls::PollEntry;
 pub use clock::Clock;
 pub use config::{Config, ConfigError};
 pub use fullsend_posix::{EpollEvent, Errno, Handle, Received, SockAddr, abi};
-pub use hand::Outbox;
-pub use stack::{Hand, Stack};
+pub use stack::{Stack, UserDrivenOptions};
+pub use user_driven::Outbox;

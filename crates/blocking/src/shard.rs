@@ -3,48 +3,48 @@
 use std::io;
 
 use fullsend_device::Device;
-use fullsend_driver::{Pump, Turn};
+use fullsend_driver::{PollOutcome, Pump};
 use fullsend_offload::Packet;
 use fullsend_posix::{Errno, Handle, Posix};
 use fullsend_stack::{Host, IfaceId};
 use fullsend_units::Instant;
 
 use crate::Clock;
-use crate::wait::Waiting;
+use crate::wait::Sleepers;
 
 pub(crate) struct Shard {
     pub(crate) posix: Posix,
     pump: Pump<Box<dyn Device>>,
     /// Whether a thread of the stack reads the device and runs the timers.
-    driven: bool,
+    has_driver: bool,
     clock: Clock,
-    pub(crate) waiting: Waiting,
-    /// Sockets that became ready at the last [`settle`](Self::settle).
+    pub(crate) sleepers: Sleepers,
+    /// Sockets that became ready at the last [`transmit_and_wake`](Self::transmit_and_wake).
     pub(crate) ready: Vec<Handle>,
     /// The error of all calls once the stack has ended.
-    pub(crate) dead: Option<Errno>,
+    pub(crate) end_error: Option<Errno>,
 }
 
 impl Shard {
     pub(crate) fn new(host: Host, iface: IfaceId, device: Box<dyn Device>, clock: Clock) -> Self {
-        let driven = device.fd().is_some();
+        let has_driver = device.fd().is_some();
         Self {
             posix: Posix::new(host),
-            pump: if driven {
+            pump: if has_driver {
                 Pump::new(iface, device)
             } else {
                 Pump::transmit_only(iface, device)
             },
-            driven,
+            has_driver,
             clock,
-            waiting: Waiting::default(),
+            sleepers: Sleepers::default(),
             ready: Vec::new(),
-            dead: None,
+            end_error: None,
         }
     }
 
-    pub(crate) fn alive(&self) -> Result<(), Errno> {
-        self.dead.map_or(Ok(()), Err)
+    pub(crate) fn check_alive(&self) -> Result<(), Errno> {
+        self.end_error.map_or(Ok(()), Err)
     }
 
     pub(crate) const fn iface(&self) -> IfaceId {
@@ -52,14 +52,14 @@ impl Shard {
     }
 
     /// Polls for the driver's thread, which then sleeps until the returned deadline.
-    pub(crate) fn turn(&mut self) -> io::Result<Turn> {
+    pub(crate) fn poll_device(&mut self) -> io::Result<PollOutcome> {
         let host = self.posix.host_mut();
-        let turn = self.pump.turn(host, &self.clock, true)?;
+        let polled = self.pump.poll(host, &self.clock, true)?;
         self.pump
-            .arm(host, turn.deadline.unwrap_or(Instant::FAR_FUTURE));
-        self.waiting.time_out(turn.now);
+            .arm(host, polled.deadline.unwrap_or(Instant::FAR_FUTURE));
+        self.sleepers.wake_expired(polled.now);
         self.wake_ready();
-        Ok(turn)
+        Ok(polled)
     }
 
     /// Accepts packets that the program has received.
@@ -73,29 +73,29 @@ impl Shard {
         if host.poll_deadline().is_some_and(|at| at <= now) {
             host.poll(now);
         }
-        self.waiting.time_out(now);
+        self.sleepers.wake_expired(now);
     }
 
     /// Returns when [`run_timers`](Self::run_timers) must be called, if at all.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let host = self.posix.host().poll_deadline();
-        let waiting = self.waiting.deadline();
-        [host, waiting].into_iter().flatten().min()
+        let sleepers = self.sleepers.deadline();
+        [host, sleepers].into_iter().flatten().min()
     }
 
     /// Transmits pending packets and wakes the threads whose sockets became ready. Returns whether
     /// the driver must be woken.
-    pub(crate) fn settle(&mut self, now: Instant) -> bool {
-        let left = self.pump.transmit(self.posix.host_mut(), now, &self.clock);
+    pub(crate) fn transmit_and_wake(&mut self, now: Instant) -> bool {
+        let transmitted = self.pump.transmit(self.posix.host_mut(), now, &self.clock);
         self.wake_ready();
-        self.driven && left.wake
+        self.has_driver && transmitted.wake
     }
 
     fn wake_ready(&mut self) {
         self.ready.clear();
         self.posix.take_ready(&mut self.ready);
         if !self.ready.is_empty() {
-            self.waiting.wake(&self.ready);
+            self.sleepers.wake(&self.ready);
         }
     }
 }

@@ -16,24 +16,24 @@ use fullsend_units::{Instant, Nanos};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::Clock;
-use crate::c::Loans;
-use crate::carrier::Carrier;
+use crate::c::SocketLoans;
 use crate::config::{self, Config, DeviceChoice};
-use crate::driver::{self, Kick};
-use crate::hand::{HandDevice, Outbox};
+use crate::driver::{self, DriverWaker};
+use crate::outbox_drainer::OutboxDrainer;
 use crate::shard::Shard;
+use crate::user_driven::{Outbox, UserDrivenDevice};
 use crate::{signals, wait};
 
 /// How the program handles the packets of a user-driven stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Hand {
+pub struct UserDrivenOptions {
     /// The program segments super-segments and computes checksums.
     pub offload: bool,
     /// A packet is completed when it enters the outbox, not when the program takes it.
-    pub completes_at_once: bool,
+    pub completes_on_output: bool,
     /// The program may keep packets for long, as a TUN does. Data sent with `MSG_ZEROCOPY` is then
     /// copied, which the error queue reports.
-    pub keeps: bool,
+    pub retains_packets: bool,
 }
 
 /// A TCP/IP stack that threads share, with the BSD socket calls.
@@ -42,12 +42,12 @@ pub struct Hand {
 pub struct Stack {
     pub(crate) shared: Arc<Shared>,
     outbox: Option<Outbox>,
-    pub(crate) carrier: Carrier,
+    pub(crate) outbox_drainer: OutboxDrainer,
     driver: Option<JoinHandle<()>>,
     /// Whether data sent with `MSG_ZEROCOPY` is copied.
-    pub(crate) copies: bool,
+    pub(crate) copies_zerocopy: bool,
     /// Memory that C code has lent.
-    pub(crate) lent: Loans,
+    pub(crate) loans: SocketLoans,
     /// The control socket, which is open while this lives.
     _control: Option<Server>,
 }
@@ -56,14 +56,14 @@ pub struct Stack {
 pub(crate) struct Shared {
     shard: Mutex<Shard>,
     pub(crate) clock: Clock,
-    pub(crate) kick: Option<Kick>,
+    pub(crate) driver_waker: Option<DriverWaker>,
     link_name: String,
     /// The start of the stack, in ns since the Unix epoch.
     started: u64,
 }
 
 impl Inspect for Shared {
-    fn look<R>(&self, call: impl FnOnce(&mut Host, IfaceId, Instant) -> R) -> R {
+    fn with_host<R>(&self, call: impl FnOnce(&mut Host, IfaceId, Instant) -> R) -> R {
         let (mut shard, now) = self.lock();
         let iface = shard.iface();
         call(shard.posix.host_mut(), iface, now)
@@ -71,9 +71,9 @@ impl Inspect for Shared {
 
     fn change<R>(&self, call: impl FnOnce(&mut Host, Instant) -> R) -> Result<R, String> {
         let (mut shard, now) = self.lock();
-        shard.alive().map_err(|error| error.to_string())?;
+        shard.check_alive().map_err(|error| error.to_string())?;
         let result = call(shard.posix.host_mut(), now);
-        self.settle(&mut shard, now);
+        self.transmit_and_wake(&mut shard, now);
         Ok(result)
     }
 
@@ -97,26 +97,26 @@ impl Shared {
 
     /// Transmits pending packets and wakes ready threads and, if needed, the driver. Follows every
     /// call.
-    pub(crate) fn settle(&self, shard: &mut Shard, now: Instant) {
-        if shard.settle(now)
-            && let Some(kick) = &self.kick
+    pub(crate) fn transmit_and_wake(&self, shard: &mut Shard, now: Instant) {
+        if shard.transmit_and_wake(now)
+            && let Some(driver_waker) = &self.driver_waker
         {
-            kick.kick();
+            driver_waker.wake();
         }
     }
 
     /// Ends the stack: waiting threads and all later calls fail with `why`.
     pub(crate) fn end(&self, why: Errno) {
         let (mut shard, now) = self.lock();
-        if shard.dead.is_none() {
-            shard.dead = Some(why);
+        if shard.end_error.is_none() {
+            shard.end_error = Some(why);
             shard.posix.host_mut().abort_all(now);
-            shard.settle(now);
-            shard.waiting.wake_all();
+            shard.transmit_and_wake(now);
+            shard.sleepers.wake_all();
         }
         drop(shard);
-        if let Some(kick) = &self.kick {
-            kick.kick();
+        if let Some(driver_waker) = &self.driver_waker {
+            driver_waker.wake();
         }
     }
 }
@@ -143,30 +143,34 @@ impl Stack {
     }
 
     /// Returns a user-driven stack: sent packets wait in [`outbox`](Self::outbox), received ones
-    /// are passed to [`input`](Self::input), and [`turn`](Self::turn) runs timers.
+    /// are passed to [`input`](Self::input), and [`turn`](Self::run_timers) runs timers.
     ///
     /// # Errors
     /// `InvalidInput` for an invalid setting, with a message that names it and what to write
     /// instead.
-    pub fn by_hand(config: &Config, clock: Clock, hand: Hand) -> io::Result<Self> {
-        let DeviceChoice::Hand(link) = config.device else {
+    pub fn user_driven(
+        config: &Config,
+        clock: Clock,
+        options: UserDrivenOptions,
+    ) -> io::Result<Self> {
+        let DeviceChoice::UserDriven(link) = config.device else {
             let text = "a user-driven stack has no device; remove tun= and tap= from the settings";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         };
         let (host, seed) = config.host()?;
-        let outbox = Outbox::new(clock.clone(), hand.completes_at_once);
-        let caps = if hand.offload {
+        let outbox = Outbox::new(clock.clone(), options.completes_on_output);
+        let caps = if options.offload {
             Caps::offloading(link, config.mtu())
         } else {
             Caps::plain(link, config.mtu())
         };
-        let device = HandDevice {
+        let device = UserDrivenDevice {
             outbox: outbox.clone(),
             caps,
         };
         let mut stack = Self::start(config, clock, host, seed, Box::new(device), false)?;
         stack.outbox = Some(outbox);
-        stack.copies = hand.keeps;
+        stack.copies_zerocopy = options.retains_packets;
         Ok(stack)
     }
 
@@ -176,16 +180,16 @@ impl Stack {
         mut host: Host,
         seed: fullsend_units::Seed,
         device: Box<dyn Device>,
-        driven: bool,
+        has_driver: bool,
     ) -> io::Result<Self> {
         let iface = config.set_up(&mut host, seed, device.caps(), clock.now())?;
-        let kick = driven.then(Kick::new).transpose()?;
+        let driver_waker = has_driver.then(DriverWaker::new).transpose()?;
         let shared = Arc::new(Shared {
             shard: Mutex::new(Shard::new(host, iface, device, clock.clone())),
             clock,
-            kick,
+            driver_waker,
             link_name: config.link_name().to_owned(),
-            started: world_clock().as_nanos(),
+            started: wall_clock().as_nanos(),
         });
         let control = config.control()?;
         let control = control.map(|path| {
@@ -195,13 +199,13 @@ impl Stack {
         let stack = Self {
             shared,
             outbox: None,
-            carrier: Carrier::default(),
+            outbox_drainer: OutboxDrainer::default(),
             driver: None,
-            copies: false,
-            lent: Loans::default(),
+            copies_zerocopy: false,
+            loans: SocketLoans::default(),
             _control: control.transpose()?,
         };
-        let (epoch, now) = (world_clock(), stack.shared.clock.now());
+        let (epoch, now) = (wall_clock(), stack.shared.clock.now());
         stack.set_epoch(epoch.saturating_sub(now.since(Instant::ZERO)));
         Ok(stack)
     }
@@ -216,22 +220,22 @@ impl Stack {
     /// without the stack's lock. It may call the stack, but must not wait in such a call. Only the
     /// first call has an effect.
     pub fn on_output(&self, output: impl Fn(&Packet) + Send + Sync + 'static) {
-        self.carrier.set(Box::new(output));
+        self.outbox_drainer.set(Box::new(output));
     }
 
     /// Passes received packets, unparsed, to a user-driven stack.
     pub fn input(&self, packets: &mut Vec<Packet>) {
         let (mut shard, now) = self.shared.lock();
         shard.input(now, packets);
-        self.finish(shard, now);
+        self.finish_call(shard, now);
     }
 
     /// Runs the timers that are due and wakes the threads whose timeout has expired. A stack with a
     /// device needs no such call.
-    pub fn turn(&self) {
+    pub fn run_timers(&self) {
         let (mut shard, now) = self.shared.lock();
         shard.run_timers(now);
-        self.finish(shard, now);
+        self.finish_call(shard, now);
     }
 
     /// Sets the time, in ns since the Unix epoch, at which the stack's clock was zero. Receive and
@@ -244,12 +248,12 @@ impl Stack {
     /// Returns whether a thread that waits in a call was woken and has not run since, so that more
     /// calls or packets may follow from it.
     pub fn has_woken(&self) -> bool {
-        self.shared.lock().0.waiting.has_woken()
+        self.shared.lock().0.sleepers.has_woken()
     }
 
     /// Returns whether a thread waits in a call.
     pub fn has_sleepers(&self) -> bool {
-        self.shared.lock().0.waiting.has_sleepers()
+        self.shared.lock().0.sleepers.has_sleepers()
     }
 
     /// Advances a [manual](Clock::manual) clock to `at`, unless it is later already.
@@ -257,7 +261,7 @@ impl Stack {
         self.shared.clock.advance_to(at);
     }
 
-    /// Returns the latest time at which [`turn`](Self::turn) must be called, or `None` if no timer
+    /// Returns the latest time at which [`turn`](Self::run_timers) must be called, or `None` if no timer
     /// is set.
     pub fn deadline(&self) -> Option<Instant> {
         self.shared.lock().0.deadline()
@@ -290,7 +294,7 @@ impl Stack {
                 .set_sysctl(now, key, value)
                 .map_err(|e| config::ConfigError(e.to_string()))?,
         }
-        self.finish(shard, now);
+        self.finish_call(shard, now);
         Ok(())
     }
 
@@ -314,15 +318,15 @@ impl Stack {
     ///
     /// # Errors
     /// The operating system's error if the file cannot be created.
-    pub fn event_file(&self) -> io::Result<OwnedFd> {
+    pub fn event_fd(&self) -> io::Result<OwnedFd> {
         let (mut shard, _) = self.shared.lock();
-        shard.waiting.event()?.as_fd().try_clone_to_owned()
+        shard.sleepers.event_fd()?.as_fd().try_clone_to_owned()
     }
 
     /// Ends the stack as dropping it does, but waiting threads and later calls fail with `why`.
     pub fn end(&self, why: Errno) {
         self.shared.end(why);
-        self.carry();
+        self.drain_outbox();
     }
 
     /// Runs a call that does not wait.
@@ -331,42 +335,42 @@ impl Stack {
         call: impl FnOnce(&mut Posix, Instant) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
         let (mut shard, now) = self.shared.lock();
-        shard.alive()?;
+        shard.check_alive()?;
         let result = call(&mut shard.posix, now);
-        self.finish(shard, now);
+        self.finish_call(shard, now);
         result
     }
 
     /// Calls `call` until it does not return `Ok(None)`, and waits for the handles `on` in between.
-    /// Returns `Ok(None)` when the time that `patience` returns has passed.
+    /// Returns `Ok(None)` when the time that `timeout` returns has passed.
     pub(crate) fn wait<R>(
         &self,
-        on: &[Handle],
-        patience: impl FnOnce(&mut Posix, Instant) -> Option<Instant>,
+        handles: &[Handle],
+        timeout: impl FnOnce(&mut Posix, Instant) -> Option<Instant>,
         mut call: impl FnMut(&mut Posix, Instant) -> Result<Option<R>, Errno>,
     ) -> Result<Option<R>, Errno> {
         let (mut shard, mut now) = self.shared.lock();
-        let mut patience = Some(patience);
-        let mut until = None;
-        let mut may_carry = true;
+        let mut timeout = Some(timeout);
+        let mut deadline = None;
+        let mut may_drain_outbox = true;
         loop {
-            shard.alive()?;
+            shard.check_alive()?;
             let result = call(&mut shard.posix, now);
-            self.shared.settle(&mut shard, now);
+            self.shared.transmit_and_wake(&mut shard, now);
             if !matches!(result, Ok(None)) {
                 drop(shard);
-                self.carry();
+                self.drain_outbox();
                 return result;
             }
-            if let Some(patience) = patience.take() {
-                until = patience(&mut shard.posix, now);
+            if let Some(timeout) = timeout.take() {
+                deadline = timeout(&mut shard.posix, now);
             }
-            if until.is_some_and(|at| at <= now) {
+            if deadline.is_some_and(|at| at <= now) {
                 drop(shard);
-                self.carry();
+                self.drain_outbox();
                 return Ok(None);
             }
-            if on.iter().any(|handle| shard.ready.contains(handle)) {
+            if handles.iter().any(|handle| shard.ready.contains(handle)) {
                 // The packets that this call sent over loopback have already been answered.
                 now = self.shared.clock.now();
                 continue;
@@ -374,42 +378,42 @@ impl Stack {
             // If another thread is emptying the outbox, this thread tries its call once more, as
             // that may have made it ready, and then sleeps: the other thread carries the remaining
             // packets.
-            if may_carry && self.has_to_carry() {
+            if may_drain_outbox && self.must_drain_outbox() {
                 drop(shard);
-                may_carry = self.carry();
+                may_drain_outbox = self.drain_outbox();
                 (shard, now) = self.shared.lock();
                 continue;
             }
-            let real = self.shared.clock.is_real().then_some(now);
-            wait::sleep(&mut shard, on, until, real);
+            let real_now = self.shared.clock.is_real().then_some(now);
+            wait::sleep(&mut shard, handles, deadline, real_now);
             now = self.shared.clock.now();
-            may_carry = true;
+            may_drain_outbox = true;
         }
     }
 
-    pub(crate) fn finish(&self, mut shard: MutexGuard<'_, Shard>, now: Instant) {
-        self.shared.settle(&mut shard, now);
+    pub(crate) fn finish_call(&self, mut shard: MutexGuard<'_, Shard>, now: Instant) {
+        self.shared.transmit_and_wake(&mut shard, now);
         drop(shard);
-        self.carry();
+        self.drain_outbox();
     }
 
-    fn has_to_carry(&self) -> bool {
+    fn must_drain_outbox(&self) -> bool {
         let outbox = self.outbox.as_ref();
-        outbox.is_some_and(|outbox| self.carrier.has_work(outbox))
+        outbox.is_some_and(|outbox| self.outbox_drainer.has_work(outbox))
     }
 
     /// Empties the outbox until the stack has nothing more to send. Returns false if another thread
     /// is emptying it.
-    fn carry(&self) -> bool {
+    fn drain_outbox(&self) -> bool {
         let Some(outbox) = &self.outbox else {
             return true;
         };
-        while self.carrier.has_work(outbox) {
-            if !self.carrier.carry(outbox) {
+        while self.outbox_drainer.has_work(outbox) {
+            if !self.outbox_drainer.drain_outbox(outbox) {
                 return false;
             }
             let (mut shard, now) = self.shared.lock();
-            self.shared.settle(&mut shard, now);
+            self.shared.transmit_and_wake(&mut shard, now);
         }
         true
     }
@@ -420,7 +424,7 @@ impl Stack {
     clippy::disallowed_methods,
     reason = "time stamps that users see are in real time"
 )]
-fn world_clock() -> Nanos {
+fn wall_clock() -> Nanos {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(Nanos::ZERO, Nanos::from)
 }

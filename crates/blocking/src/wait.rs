@@ -31,80 +31,87 @@ thread_local! {
 
 /// All waiting threads.
 #[derive(Default)]
-pub(crate) struct Waiting {
+pub(crate) struct Sleepers {
     /// Sleepers by the handles that they wait for.
     by_handle: BTreeMap<Handle, Vec<Arc<Sleeper>>>,
     /// Sleepers with a timeout.
-    timed: Vec<(Instant, Arc<Sleeper>)>,
+    by_timeout: Vec<(Instant, Arc<Sleeper>)>,
     /// Becomes readable when any handle becomes ready.
-    event: Option<EventFd>,
+    event_fd: Option<EventFd>,
 }
 
-impl Waiting {
+impl Sleepers {
     /// Wakes the sleepers that wait for any of the handles.
     pub(crate) fn wake(&mut self, ready: &[Handle]) {
         for handle in ready {
             for sleeper in self.by_handle.get(handle).into_iter().flatten() {
-                rouse(sleeper);
+                wake_sleeper(sleeper);
             }
         }
         self.signal();
     }
 
     /// Wakes the sleepers whose timeout has expired.
-    pub(crate) fn time_out(&mut self, now: Instant) {
-        let due = self.timed.iter().filter(|(at, _)| *at <= now);
-        due.for_each(|(_, sleeper)| rouse(sleeper));
+    pub(crate) fn wake_expired(&mut self, now: Instant) {
+        let due = self.by_timeout.iter().filter(|(at, _)| *at <= now);
+        due.for_each(|(_, sleeper)| wake_sleeper(sleeper));
     }
 
     /// Wakes all sleepers.
     pub(crate) fn wake_all(&mut self) {
-        self.by_handle.values().flatten().for_each(|s| rouse(s));
+        self.by_handle
+            .values()
+            .flatten()
+            .for_each(|s| wake_sleeper(s));
         self.signal();
     }
 
     /// Returns whether a woken thread has not run since.
     pub(crate) fn has_woken(&self) -> bool {
         let woken = |s: &Arc<Sleeper>| s.woken.load(Ordering::Relaxed);
-        self.by_handle.values().flatten().any(woken) || self.timed.iter().any(|(_, s)| woken(s))
+        self.by_handle.values().flatten().any(woken)
+            || self.by_timeout.iter().any(|(_, s)| woken(s))
     }
 
     /// Returns whether a thread waits.
     pub(crate) fn has_sleepers(&self) -> bool {
-        !self.by_handle.is_empty() || !self.timed.is_empty()
+        !self.by_handle.is_empty() || !self.by_timeout.is_empty()
     }
 
     /// Returns the earliest timeout.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.timed.iter().map(|(at, _)| *at).min()
+        self.by_timeout.iter().map(|(at, _)| *at).min()
     }
 
     /// Returns a file that becomes readable when any handle becomes ready. The first call creates
     /// it.
-    pub(crate) fn event(&mut self) -> io::Result<&EventFd> {
-        if self.event.is_none() {
-            self.event = Some(EventFd::new()?);
+    pub(crate) fn event_fd(&mut self) -> io::Result<&EventFd> {
+        if self.event_fd.is_none() {
+            self.event_fd = Some(EventFd::new()?);
         }
-        self.event.as_ref().ok_or(io::ErrorKind::OutOfMemory.into())
+        self.event_fd
+            .as_ref()
+            .ok_or(io::ErrorKind::OutOfMemory.into())
     }
 
     fn signal(&self) {
-        if let Some(event) = &self.event {
-            event.signal();
+        if let Some(event_fd) = &self.event_fd {
+            event_fd.signal();
         }
     }
 
-    fn enter(&mut self, on: &[Handle], until: Option<Instant>, sleeper: &Arc<Sleeper>) {
-        for &handle in on {
+    fn add(&mut self, handles: &[Handle], deadline: Option<Instant>, sleeper: &Arc<Sleeper>) {
+        for &handle in handles {
             let list = self.by_handle.entry(handle).or_default();
             list.push(sleeper.clone());
         }
-        self.timed.extend(until.map(|at| (at, sleeper.clone())));
+        self.by_timeout
+            .extend(deadline.map(|at| (at, sleeper.clone())));
     }
 
-    fn leave(&mut self, on: &[Handle], sleeper: &Arc<Sleeper>) {
+    fn remove(&mut self, handles: &[Handle], sleeper: &Arc<Sleeper>) {
         let others = |s: &Arc<Sleeper>| !Arc::ptr_eq(s, sleeper);
-        for handle in on {
+        for handle in handles {
             if let Some(list) = self.by_handle.get_mut(handle) {
                 list.retain(others);
                 if list.is_empty() {
@@ -112,30 +119,30 @@ impl Waiting {
                 }
             }
         }
-        self.timed.retain(|(_, s)| others(s));
+        self.by_timeout.retain(|(_, s)| others(s));
     }
 }
 
-fn rouse(sleeper: &Sleeper) {
+fn wake_sleeper(sleeper: &Sleeper) {
     sleeper.woken.store(true, Ordering::Relaxed);
     sleeper.condvar.notify_one();
 }
 
-/// Unlocks the shard and sleeps until one of `on` becomes ready, or until `until`. `real` is the
-/// current time of a real clock; on a manual clock [`Waiting::time_out`] ends the sleep.
+/// Unlocks the shard and sleeps until one of `handles` becomes ready, or until `deadline`. `real_now` is the
+/// current time of a real clock; on a manual clock [`Sleepers::wake_expired`] ends the sleep.
 pub(crate) fn sleep(
     shard: &mut MutexGuard<'_, Shard>,
-    on: &[Handle],
-    until: Option<Instant>,
-    real: Option<Instant>,
+    handles: &[Handle],
+    deadline: Option<Instant>,
+    real_now: Option<Instant>,
 ) {
     let sleeper = SLEEPER.with(Cell::take).unwrap_or_default();
     sleeper.woken.store(false, Ordering::Relaxed);
-    shard.waiting.enter(on, until, &sleeper);
+    shard.sleepers.add(handles, deadline, &sleeper);
     while !sleeper.woken.load(Ordering::Relaxed) {
-        match (until, real) {
-            (Some(until), Some(now)) => {
-                let span = until.since(now);
+        match (deadline, real_now) {
+            (Some(deadline), Some(now)) => {
+                let span = deadline.since(now);
                 sleeper.condvar.wait_for(shard, span.into());
                 // The caller checks the clock.
                 break;
@@ -143,6 +150,6 @@ pub(crate) fn sleep(
             _ => sleeper.condvar.wait(shard),
         }
     }
-    shard.waiting.leave(on, &sleeper);
+    shard.sleepers.remove(handles, &sleeper);
     SLEEPER.with(|slot| slot.set(Some(sleeper)));
 }

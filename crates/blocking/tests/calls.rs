@@ -7,7 +7,7 @@ use std::thread;
 
 use common::{addr, connected, live_pair, pair, stack, while_asleep};
 use fullsend_blocking::abi::*;
-use fullsend_blocking::{Clock, Errno, Handle, PollLine, Stack};
+use fullsend_blocking::{Clock, Errno, Handle, PollEntry, Stack};
 use fullsend_buf::Slice;
 use fullsend_units::{Instant, Nanos};
 
@@ -23,7 +23,7 @@ fn send(stack: &Stack, handle: Handle, data: &[u8]) -> Result<usize, Errno> {
 }
 
 #[test]
-fn a_read_sleeps_until_there_is_something() {
+fn a_blocking_read_waits_for_data() {
     let (a, b) = live_pair();
     let (client, server) = connected(&a, &b);
     let got = while_asleep(
@@ -36,7 +36,7 @@ fn a_read_sleeps_until_there_is_something() {
 }
 
 #[test]
-fn a_write_of_much_more_than_the_buffers_hold_is_taken_whole() {
+fn a_blocking_write_larger_than_the_buffers_is_accepted_whole() {
     let (a, b) = live_pair();
     let (client, server) = connected(&a, &b);
     let data: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
@@ -65,7 +65,7 @@ fn completion(stack: &Stack, handle: Handle) -> Option<(u32, u32)> {
 }
 
 #[test]
-fn a_call_with_zerocopy_that_sleeps_completes_under_one_number() {
+fn a_blocking_zerocopy_send_has_one_completion_number() {
     let (a, b) = live_pair();
     let (client, server) = connected(&a, &b);
     a.setsockopt(client, SOL_SOCKET, SO_ZEROCOPY, &1i32.to_ne_bytes())
@@ -83,7 +83,7 @@ fn a_call_with_zerocopy_that_sleeps_completes_under_one_number() {
 }
 
 #[test]
-fn a_copied_call_with_zerocopy_completes_after_its_last_part() {
+fn a_copied_zerocopy_send_completes_after_its_last_part() {
     let (a, b) = live_pair();
     let (client, server) = connected(&a, &b);
     a.setsockopt(client, SOL_SOCKET, SO_ZEROCOPY, &1i32.to_ne_bytes())
@@ -114,7 +114,7 @@ fn a_copied_call_with_zerocopy_completes_after_its_last_part() {
 }
 
 #[test]
-fn accept_and_connect_sleep() {
+fn accept_and_connect_block() {
     let (a, b) = live_pair();
     let listener = b.socket(AF_INET6, SOCK_STREAM, 0).unwrap();
     b.bind(listener, addr("[fd00::2]:80")).unwrap();
@@ -149,7 +149,7 @@ fn listening(stack: &Stack) -> Handle {
 }
 
 #[test]
-fn a_write_that_rides_on_the_syn_waits_for_the_handshake() {
+fn a_write_sent_in_the_syn_waits_for_the_handshake() {
     let (a, b) = live_pair();
     for data in [&b"hello"[..], b""] {
         let refused = deferred(&a, "10.0.0.2:81");
@@ -172,7 +172,7 @@ fn a_write_that_rides_on_the_syn_waits_for_the_handshake() {
 /// As on Linux, `SPLICE_F_NONBLOCK` applies to the pipe only, and the bytes of a SYN that is
 /// refused stay in the pipe.
 #[test]
-fn a_splice_that_rides_on_the_syn_waits_for_the_handshake() {
+fn a_splice_sent_in_the_syn_waits_for_the_handshake() {
     const SPLICE_F_NONBLOCK: u32 = 2;
     let (a, b) = live_pair();
     let listener = listening(&b);
@@ -201,7 +201,7 @@ fn a_splice_that_rides_on_the_syn_waits_for_the_handshake() {
 }
 
 #[test]
-fn whoever_sleeps_wakes_when_the_socket_is_closed_or_shut_down_or_the_stack_ends() {
+fn blocked_calls_return_on_close_shutdown_and_stack_end() {
     let (a, b) = live_pair();
     let (client, server) = connected(&a, &b);
     let got = while_asleep(|| read(&b, server, 1, 0), || b.close(server).unwrap());
@@ -230,7 +230,7 @@ fn whoever_sleeps_wakes_when_the_socket_is_closed_or_shut_down_or_the_stack_ends
 }
 
 #[test]
-fn nobody_waits_who_said_so() {
+fn nonblocking_calls_do_not_wait() {
     let (a, b) = live_pair();
     let (_, server) = connected(&a, &b);
     assert_eq!(read(&b, server, 1, MSG_DONTWAIT), Err(Errno::EAGAIN));
@@ -243,11 +243,11 @@ fn nobody_waits_who_said_so() {
 }
 
 #[test]
-fn on_a_clock_that_stands_still_a_time_out_comes_when_it_is_moved() {
+fn with_a_manual_clock_a_timeout_expires_when_the_clock_is_advanced() {
     let clock = Clock::manual();
     let (a, b) = pair(&clock);
     let (client, server) = connected(&a, &b);
-    let mut lines = [PollLine {
+    let mut lines = [PollEntry {
         handle: Some(server),
         events: EPOLLIN,
         revents: 0,
@@ -257,13 +257,13 @@ fn on_a_clock_that_stands_still_a_time_out_comes_when_it_is_moved() {
         || b.poll(&mut lines, Some(span)),
         || {
             clock.advance_to(Instant::ZERO + Nanos::from_secs(4));
-            b.turn();
+            b.run_timers();
             // The thread may be asleep before its timeout is registered.
             while b.deadline() != Some(Instant::ZERO + span) {
                 thread::yield_now();
             }
             clock.advance_to(Instant::ZERO + span);
-            b.turn();
+            b.run_timers();
         },
     );
     assert_eq!(ready, Ok(0));
@@ -275,15 +275,15 @@ fn on_a_clock_that_stands_still_a_time_out_comes_when_it_is_moved() {
 }
 
 #[test]
-fn the_event_file_tells_of_readiness() {
+fn the_event_fd_signals_readiness() {
     let (a, b) = live_pair();
     let (client, server) = connected(&a, &b);
-    let file = b.event_file().unwrap();
+    let file = b.event_fd().unwrap();
     let count = || {
         let mut count = [0; 8];
         rustix::io::read(&file, &mut count).map(|_| u64::from_ne_bytes(count))
     };
-    let mut lines = [PollLine {
+    let mut lines = [PollEntry {
         handle: Some(server),
         events: EPOLLIN,
         revents: 0,
@@ -296,7 +296,7 @@ fn the_event_file_tells_of_readiness() {
 }
 
 #[test]
-fn over_ethernet_by_hand_a_neighbour_is_asked_for_first() {
+fn with_a_manual_ethernet_device_an_arp_request_is_sent_first() {
     let settings = "link=ethernet,address=10.0.0.1/24,mac=02:00:00:00:00:07";
     let host = stack(settings, &Clock::manual());
     let client = host
@@ -315,7 +315,7 @@ fn over_ethernet_by_hand_a_neighbour_is_asked_for_first() {
 }
 
 #[test]
-fn loopback_needs_nobody() {
+fn loopback_needs_no_driver() {
     let host: Arc<Stack> = stack("address=10.0.0.1/24", &Clock::real());
     let (client, server) = {
         let listener = host.socket(AF_INET, SOCK_STREAM, 0).unwrap();
@@ -333,7 +333,7 @@ fn loopback_needs_nobody() {
 }
 
 #[test]
-fn many_threads_that_wait_for_each_other_all_come_to_an_end() {
+fn many_threads_that_wait_for_each_other_all_finish() {
     let (a, b) = live_pair();
     let listener = b.socket(AF_INET, SOCK_STREAM, 0).unwrap();
     b.bind(listener, addr("10.0.0.2:80")).unwrap();
@@ -368,7 +368,7 @@ fn many_threads_that_wait_for_each_other_all_come_to_an_end() {
 }
 
 #[test]
-fn a_stack_that_ends_amid_traffic_leaves_nobody_waiting() {
+fn a_stack_that_ends_during_traffic_wakes_all_waiting_calls() {
     let (a, b) = live_pair();
     let pairs: Vec<_> = (0..4).map(|_| connected(&a, &b)).collect();
     thread::scope(|scope| {

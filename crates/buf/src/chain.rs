@@ -44,7 +44,7 @@ impl Chain {
 
     /// Removes and returns the slice of a chain that has exactly one, as most chains have.
     #[inline]
-    pub fn take_only(&mut self) -> Option<Slice> {
+    pub fn take_single(&mut self) -> Option<Slice> {
         if self.slices.len() != 1 {
             return None;
         }
@@ -60,7 +60,7 @@ impl Chain {
         }
         self.len += slice.len();
         if let Some(last) = self.slices.last_mut()
-            && last.is_before(&slice)
+            && last.is_contiguous_with(&slice)
         {
             last.len += slice.len;
             return;
@@ -84,9 +84,9 @@ impl Chain {
     /// # Panics
     /// If `other` has fewer than `skip` bytes.
     #[inline]
-    pub fn append_behind(&mut self, other: &mut Self, skip: usize) {
+    pub fn append_skipping(&mut self, other: &mut Self, skip: usize) {
         if other.slices.len() != 1 {
-            return self.append_pieces(other, skip);
+            return self.append_slices(other, skip);
         }
         let Some(mut next) = other.slices.pop() else {
             return;
@@ -97,26 +97,26 @@ impl Chain {
         }
         self.len += next.len();
         if let Some(last) = self.slices.last_mut()
-            && last.is_before(&next)
+            && last.is_contiguous_with(&next)
         {
             last.len += next.len;
             return;
         }
         if self.slices.len() == self.slices.capacity() {
-            self.grow();
+            self.reserve_more();
         }
         self.slices.push(next);
     }
 
     #[cold]
-    fn append_pieces(&mut self, other: &mut Self, skip: usize) {
+    fn append_slices(&mut self, other: &mut Self, skip: usize) {
         other.advance(skip);
         self.append(core::mem::take(other));
     }
 
     /// Reserves many entries: a chain that is coalesced packet by packet will be long.
     #[cold]
-    fn grow(&mut self) {
+    fn reserve_more(&mut self) {
         let more = match self.slices.len() {
             len @ ..16 => 16 - len,
             len => len.max(32),
@@ -141,19 +141,19 @@ impl Chain {
     /// Removes the first `n` bytes, which include at least one whole slice.
     fn drop_front(&mut self, n: usize) {
         let mut left = n;
-        let mut gone = 0;
+        let mut removed = 0;
         for slice in &mut self.slices {
             if left < slice.len() {
                 slice.advance(left);
                 break;
             }
             left -= slice.len();
-            gone += 1;
+            removed += 1;
         }
-        if gone == self.slices.len() {
+        if removed == self.slices.len() {
             self.slices.clear();
-        } else if gone > 0 {
-            self.slices.drain(..gone);
+        } else if removed > 0 {
+            self.slices.drain(..removed);
         }
     }
 
@@ -336,11 +336,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_joins_again() {
-        let mut room = Pool::new(0).room(5000);
+    fn adjacent_slices_of_a_block_are_joined() {
+        let mut buf = Pool::new(0).alloc(5000);
         let data: Vec<u8> = (0..5000u32).map(|i| i as u8).collect();
-        room.extend(&data);
-        let whole = room.freeze();
+        buf.write(&data);
+        let whole = buf.freeze();
         let chain: Chain = (0..5)
             .map(|i| whole.slice(i * 1000..(i + 1) * 1000))
             .collect();
@@ -371,13 +371,13 @@ mod tests {
                         // The two parts join if they are adjacent in memory and no byte is skipped.
                         let skip = n % 2 * (model.len() - n).min(1);
                         let mut head = chain.split_to(n);
-                        head.append_behind(&mut chain, skip);
+                        head.append_skipping(&mut chain, skip);
                         chain = head;
                         model.drain(n..n + skip);
                     }
                     _ => if let Some(first) = chain.pop_front() {
-                        let gone: Vec<u8> = model.drain(..first.len()).collect();
-                        prop_assert_eq!(&*first, gone);
+                        let removed: Vec<u8> = model.drain(..first.len()).collect();
+                        prop_assert_eq!(&*first, removed);
                     }
                 }
                 prop_assert_eq!(bytes_of(&chain), &model[..]);

@@ -38,11 +38,11 @@ impl Chain {
             };
             let mut data = &slice[..];
             while !data.is_empty() {
-                let Some(mut room) = pool.try_room_from_reserve(data.len()) else {
+                let Some(mut buf) = pool.try_alloc_from_reserve(data.len()) else {
                     return false;
                 };
-                data = &data[room.extend(data)..];
-                owned.push(room.freeze());
+                data = &data[buf.write(data)..];
+                owned.push(buf.freeze());
             }
             loan.on_copied();
         }
@@ -61,14 +61,14 @@ mod tests {
     use crate::{Chain, Pool, Slice};
 
     #[derive(Default)]
-    struct Seen {
+    struct LoanCounts {
         returned: AtomicUsize,
         copied: AtomicUsize,
     }
 
-    struct Lent(vec::Vec<u8>, Arc<Seen>);
+    struct TestLoan(vec::Vec<u8>, Arc<LoanCounts>);
 
-    impl Loan for Lent {
+    impl Loan for TestLoan {
         fn bytes(&self) -> &[u8] {
             &self.0
         }
@@ -78,51 +78,54 @@ mod tests {
         }
     }
 
-    impl Drop for Lent {
+    impl Drop for TestLoan {
         fn drop(&mut self) {
             self.1.returned.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn lend(len: usize) -> (Slice, Arc<Seen>) {
-        let seen = Arc::<Seen>::default();
+    fn lend(len: usize) -> (Slice, Arc<LoanCounts>) {
+        let counters = Arc::<LoanCounts>::default();
         let data = (0..len).map(|i| (i % 251) as u8).collect();
-        (Slice::lend(Arc::new(Lent(data, seen.clone()))), seen)
+        (
+            Slice::lend(Arc::new(TestLoan(data, counters.clone()))),
+            counters,
+        )
     }
 
-    fn counts(seen: &Seen) -> (usize, usize) {
+    fn counts(counters: &LoanCounts) -> (usize, usize) {
         let of = |n: &AtomicUsize| n.load(Ordering::Relaxed);
-        (of(&seen.returned), of(&seen.copied))
+        (of(&counters.returned), of(&counters.copied))
     }
 
     #[test]
     fn a_loan_returns_with_the_last_reference() {
-        let (mut whole, seen) = lend(1000);
+        let (mut whole, counters) = lend(1000);
         let head = whole.split_to(10);
         let part = whole.slice(5..20);
         drop(whole);
         drop(head);
-        assert_eq!(counts(&seen), (0, 0));
+        assert_eq!(counts(&counters), (0, 0));
         assert_eq!(part[0], 15);
         drop(part);
-        assert_eq!(counts(&seen), (1, 0));
+        assert_eq!(counts(&counters), (1, 0));
     }
 
     #[test]
     fn bytes_of_a_loan_are_a_copy() {
-        let (lent, seen) = lend(1000);
+        let (lent, counters) = lend(1000);
         let address = lent[5..].as_ptr();
         let bytes = lent.slice(5..20).into_bytes();
         assert_ne!(bytes.as_ptr(), address);
         drop(lent);
-        assert_eq!(counts(&seen), (1, 1));
+        assert_eq!(counts(&counters), (1, 1));
         assert_eq!(bytes[0], 5);
     }
 
     #[test]
     fn copying_a_chain_returns_its_loans_and_leaves_other_memory_alone() {
         let pool = Pool::new(1 << 20);
-        let (lent, seen) = lend(300_000);
+        let (lent, counters) = lend(300_000);
         let own = Slice::copied_from(b"own");
         let memory = own.as_ptr();
         let mut chain: Chain = [own, lent.slice(1..300_000)].into_iter().collect();
@@ -133,6 +136,6 @@ mod tests {
         assert_eq!(chain, expected);
         assert_eq!(chain.slices()[0].as_ptr(), memory);
         drop((expected, lent));
-        assert_eq!(counts(&seen), (1, 1));
+        assert_eq!(counts(&counters), (1, 1));
     }
 }

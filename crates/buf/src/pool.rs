@@ -4,24 +4,24 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::reserve::{CLASSES, Reserve, first_stock};
-use crate::slice::{Block, Room};
+use crate::reserve::{CLASSES, Reserve, initial_stock};
+use crate::slice::{Block, WriteBuf};
 use crate::sync::{Arc, Mutex};
 
 /// Value of `kept_bytes` during memory pressure: no block fits beside it, so that `put` inspects
-/// `short`.
-const SHORTAGE: usize = usize::MAX / 2;
+/// `under_pressure`.
+const UNDER_PRESSURE: usize = usize::MAX / 2;
 
 /// The free lists, shared by the pool and every block that returns to it.
-pub(crate) struct Shelf {
-    inner: Mutex<Blocks>,
+pub(crate) struct FreeLists {
+    inner: Mutex<FreeListsInner>,
     limit_bytes: usize,
     /// Memory pressure: the allocator failed. `free` is empty, and blocks return to the stock.
-    short: AtomicBool,
+    under_pressure: AtomicBool,
 }
 
 /// The state under the lock; one lock for all, since locking costs more than the work under it.
-struct Blocks {
+struct FreeListsInner {
     free: [Vec<Arc<Block>>; CLASSES.len()],
     kept_bytes: usize,
     reserve: Reserve,
@@ -29,7 +29,7 @@ struct Blocks {
     closed: bool,
 }
 
-impl Shelf {
+impl FreeLists {
     pub(crate) fn put(&self, block: Arc<Block>) {
         let capacity = block.capacity();
         let Some(class) = CLASSES.iter().position(|&c| c == capacity) else {
@@ -44,23 +44,23 @@ impl Shelf {
             inner.free[class].push(block);
             return;
         }
-        if self.is_short() {
-            self.put_in_stock(class, block);
+        if self.is_under_pressure() {
+            self.put_stock(class, block);
         }
     }
 
     #[cold]
-    fn put_in_stock(&self, class: usize, block: Arc<Block>) {
+    fn put_stock(&self, class: usize, block: Arc<Block>) {
         let mut inner = self.inner.lock();
-        if inner.kept_bytes == SHORTAGE && !inner.closed {
+        if inner.kept_bytes == UNDER_PRESSURE && !inner.closed {
             let refused = inner.reserve.put(class, block);
             drop(inner);
             drop(refused);
         }
     }
 
-    fn is_short(&self) -> bool {
-        self.short.load(Ordering::Relaxed)
+    fn is_under_pressure(&self) -> bool {
+        self.under_pressure.load(Ordering::Relaxed)
     }
 
     fn take(&self, class: usize) -> Option<Arc<Block>> {
@@ -74,7 +74,7 @@ impl Shelf {
     fn clear(&self, close: bool) {
         let mut inner = self.inner.lock();
         inner.closed |= close;
-        if inner.kept_bytes != SHORTAGE {
+        if inner.kept_bytes != UNDER_PRESSURE {
             inner.kept_bytes = 0;
         }
         let blocks = core::mem::take(&mut inner.free);
@@ -84,14 +84,14 @@ impl Shelf {
     }
 
     /// Ends memory pressure if the reserve can be allocated again. Returns whether there is none now.
-    fn end_shortage(&self) -> bool {
+    fn try_end_pressure(&self) -> bool {
         let mut inner = self.inner.lock();
-        if !inner.reserve.hold() {
+        if !inner.reserve.try_allocate() {
             return false;
         }
-        if inner.kept_bytes == SHORTAGE {
+        if inner.kept_bytes == UNDER_PRESSURE {
             inner.kept_bytes = 0;
-            self.short.store(false, Ordering::Relaxed);
+            self.under_pressure.store(false, Ordering::Relaxed);
             let stock = inner.reserve.take_stock();
             drop(inner);
             stock
@@ -105,19 +105,19 @@ impl Shelf {
 
 /// Allocates a block; if the allocator fails, memory pressure begins and the result is `None`.
 #[inline(never)]
-fn allocate(shelf: &Arc<Shelf>, class: usize) -> Option<Arc<Block>> {
-    let new = || Block::try_owned(CLASSES[class], Some(shelf.clone())).map(Arc::new);
-    if !shelf.is_short() {
+fn allocate(free_lists: &Arc<FreeLists>, class: usize) -> Option<Arc<Block>> {
+    let new = || Block::try_owned(CLASSES[class], Some(free_lists.clone())).map(Arc::new);
+    if !free_lists.is_under_pressure() {
         if let Some(block) = new() {
             return Some(block);
         }
         // Freeing the blocks of other classes may make room.
-        shelf.clear(false);
+        free_lists.clear(false);
         if let Some(block) = new() {
             return Some(block);
         }
-        begin_shortage(shelf);
-    } else if shelf.end_shortage() {
+        begin_pressure(free_lists);
+    } else if free_lists.try_end_pressure() {
         return new();
     }
     None
@@ -126,28 +126,28 @@ fn allocate(shelf: &Arc<Shelf>, class: usize) -> Option<Arc<Block>> {
 /// Starts memory pressure: replaces the reserve by a stock of blocks, and leaves the rest of it to
 /// bookkeeping.
 #[cold]
-fn begin_shortage(shelf: &Arc<Shelf>) {
-    let mut inner = shelf.inner.lock();
-    if inner.kept_bytes == SHORTAGE {
+fn begin_pressure(free_lists: &Arc<FreeLists>) {
+    let mut inner = free_lists.inner.lock();
+    if inner.kept_bytes == UNDER_PRESSURE {
         return;
     }
-    inner.kept_bytes = SHORTAGE;
+    inner.kept_bytes = UNDER_PRESSURE;
     inner.reserve.release();
-    shelf.short.store(true, Ordering::Relaxed);
+    free_lists.under_pressure.store(true, Ordering::Relaxed);
     let blocks = core::mem::take(&mut inner.free);
     drop(inner);
     drop(blocks);
-    for class in first_stock() {
-        if let Some(block) = Block::try_owned(CLASSES[class], Some(shelf.clone())) {
-            shelf.put_in_stock(class, Arc::new(block));
+    for class in initial_stock() {
+        if let Some(block) = Block::try_owned(CLASSES[class], Some(free_lists.clone())) {
+            free_lists.put_stock(class, Arc::new(block));
         }
     }
 }
 
 /// The owner of the free lists; its drop frees them, which breaks their cycle of references.
-struct Owner(Arc<Shelf>);
+struct PoolOwner(Arc<FreeLists>);
 
-impl Drop for Owner {
+impl Drop for PoolOwner {
     fn drop(&mut self) {
         self.0.clear(true);
     }
@@ -158,7 +158,7 @@ impl Drop for Owner {
 /// Clones are handles to the same pool.
 #[derive(Clone)]
 pub struct Pool {
-    owner: Arc<Owner>,
+    owner: Arc<PoolOwner>,
 }
 
 /// The memory that a pool keeps.
@@ -174,19 +174,19 @@ impl Pool {
     /// Returns a pool that keeps at most `limit_bytes` of free memory.
     pub fn new(limit_bytes: usize) -> Self {
         let mut reserve = Reserve::new();
-        let short = !reserve.hold();
-        let shelf = Shelf {
-            inner: Mutex::new(Blocks {
+        let under_pressure = !reserve.try_allocate();
+        let free_lists = FreeLists {
+            inner: Mutex::new(FreeListsInner {
                 free: Default::default(),
-                kept_bytes: if short { SHORTAGE } else { 0 },
+                kept_bytes: if under_pressure { UNDER_PRESSURE } else { 0 },
                 reserve,
                 closed: false,
             }),
-            limit_bytes: limit_bytes.min(SHORTAGE - 1),
-            short: AtomicBool::new(short),
+            limit_bytes: limit_bytes.min(UNDER_PRESSURE - 1),
+            under_pressure: AtomicBool::new(under_pressure),
         };
         Self {
-            owner: Arc::new(Owner(Arc::new(shelf))),
+            owner: Arc::new(PoolOwner(Arc::new(free_lists))),
         }
     }
 
@@ -194,54 +194,56 @@ impl Pool {
     /// of the largest class if none does (use several buffers then).
     ///
     /// Aborts the process if the allocator fails, like most allocations in Rust; use
-    /// [`try_room`](Self::try_room) where that must not happen.
-    pub fn room(&self, want: usize) -> Room {
+    /// [`try_alloc`](Self::try_alloc) where that must not happen.
+    pub fn alloc(&self, want: usize) -> WriteBuf {
         let class = class_for(want);
         self.try_class(class).unwrap_or_else(|| {
             let block = Block::owned(CLASSES[class], Some(self.owner.0.clone()));
-            Room::new(Arc::new(block))
+            WriteBuf::new(Arc::new(block))
         })
     }
 
-    /// Returns a buffer like [`room`](Self::room), or `None` if the allocator fails.
+    /// Returns a buffer like [`alloc`](Self::alloc), or `None` if the allocator fails.
     ///
     /// A failure starts memory pressure: the pool frees its free blocks and its reserve
     /// ([`set_reserve`](Self::set_reserve)). Memory pressure ends when the reserve can be allocated
-    /// again, which each call of this function and of [`end_shortage`](Self::end_shortage) tries.
+    /// again, which each call of this function and of [`try_end_pressure`](Self::try_end_pressure) tries.
     #[inline]
-    pub fn try_room(&self, want: usize) -> Option<Room> {
+    pub fn try_alloc(&self, want: usize) -> Option<WriteBuf> {
         self.try_class(class_for(want))
     }
 
-    /// Returns a buffer like [`try_room`](Self::try_room), but under memory pressure from a stock of at
+    /// Returns a buffer like [`try_alloc`](Self::try_alloc), but under memory pressure from a stock of at
     /// most 1 MiB of small blocks, with room for possibly fewer than `want` bytes.
     ///
     /// It is meant for data that a connection needs to make progress, and for packets that are not kept.
-    pub fn try_room_from_reserve(&self, want: usize) -> Option<Room> {
+    pub fn try_alloc_from_reserve(&self, want: usize) -> Option<WriteBuf> {
         let class = class_for(want);
         self.try_class(class).or_else(|| {
             let mut inner = self.owner.0.inner.lock();
-            inner.reserve.take(class).map(Room::new)
+            inner.reserve.take(class).map(WriteBuf::new)
         })
     }
 
     #[inline]
-    fn try_class(&self, class: usize) -> Option<Room> {
-        let shelf = &self.owner.0;
-        let block = shelf.take(class).or_else(|| allocate(shelf, class))?;
-        Some(Room::new(block))
+    fn try_class(&self, class: usize) -> Option<WriteBuf> {
+        let free_lists = &self.owner.0;
+        let block = free_lists
+            .take(class)
+            .or_else(|| allocate(free_lists, class))?;
+        Some(WriteBuf::new(block))
     }
 
     /// Returns whether the allocator failed, and the reserve could not be allocated since.
     #[inline]
-    pub fn is_short(&self) -> bool {
-        self.owner.0.is_short()
+    pub fn is_under_pressure(&self) -> bool {
+        self.owner.0.is_under_pressure()
     }
 
     /// Tries to end memory pressure. Returns whether there is none now.
     #[cold]
-    pub fn end_shortage(&self) -> bool {
-        self.owner.0.end_shortage()
+    pub fn try_end_pressure(&self) -> bool {
+        self.owner.0.try_end_pressure()
     }
 
     /// Sets the size of the reserve in bytes; 2 MiB by default.
@@ -249,16 +251,16 @@ impl Pool {
     /// The reserve takes address space but no memory. Memory pressure lasts while it cannot be
     /// allocated, so that [`usize::MAX`] makes all later allocations fail in a test.
     pub fn set_reserve(&self, bytes: usize) {
-        let shelf = &self.owner.0;
-        let held = shelf.inner.lock().reserve.resize(bytes);
-        if held {
-            shelf.end_shortage();
+        let free_lists = &self.owner.0;
+        let allocated = free_lists.inner.lock().reserve.resize(bytes);
+        if allocated {
+            free_lists.try_end_pressure();
         } else {
-            begin_shortage(shelf);
+            begin_pressure(free_lists);
         }
     }
 
-    /// Returns the capacity in bytes that [`room`](Self::room) would return for `want` bytes.
+    /// Returns the capacity in bytes that [`alloc`](Self::alloc) would return for `want` bytes.
     pub fn capacity_for(want: usize) -> usize {
         CLASSES[class_for(want)]
     }
@@ -273,7 +275,7 @@ impl Pool {
         let kept_bytes = self.owner.0.inner.lock().kept_bytes;
         PoolStats {
             // Under memory pressure the pool keeps nothing but the stock.
-            kept_bytes: if kept_bytes == SHORTAGE {
+            kept_bytes: if kept_bytes == UNDER_PRESSURE {
                 0
             } else {
                 kept_bytes
@@ -303,61 +305,61 @@ mod tests {
     use super::Pool;
 
     #[test]
-    fn memory_comes_home_and_is_used_again() {
+    fn a_dropped_block_is_reused() {
         let pool = Pool::new(1 << 20);
-        let mut room = pool.room(4096);
-        room.extend(b"first");
-        let slice = room.freeze();
+        let mut buf = pool.alloc(4096);
+        buf.write(b"first");
+        let slice = buf.freeze();
         let (other, memory) = (slice.clone(), slice.as_ptr());
         drop(slice);
         assert_eq!(pool.stats().kept_bytes, 0);
         drop(other);
         assert_eq!(pool.stats().kept_bytes, 4096);
-        let mut again = pool.room(3000);
+        let mut again = pool.alloc(3000);
         assert_eq!((again.spare_mut().as_ptr(), again.len()), (memory, 0));
     }
 
     #[test]
     fn keeps_no_more_than_its_limit() {
         let pool = Pool::new(10_000);
-        let rooms: Vec<_> = (0..10).map(|_| pool.room(4096)).collect();
-        drop(rooms);
+        let bufs: Vec<_> = (0..10).map(|_| pool.alloc(4096)).collect();
+        drop(bufs);
         assert_eq!(pool.stats().kept_bytes, 8192);
         pool.trim();
         assert_eq!(pool.stats().kept_bytes, 0);
     }
 
     #[test]
-    fn a_shortage_leaves_a_stock_and_ends() {
+    fn memory_pressure_leaves_a_stock_and_ends() {
         let pool = Pool::new(1 << 20);
-        drop(pool.room(64 << 10));
-        assert!(pool.try_room(64 << 10).is_some());
+        drop(pool.alloc(64 << 10));
+        assert!(pool.try_alloc(64 << 10).is_some());
         pool.set_reserve(usize::MAX);
-        assert!(pool.is_short());
-        assert!(pool.try_room(1).is_none());
+        assert!(pool.is_under_pressure());
+        assert!(pool.try_alloc(1).is_none());
         assert_eq!(pool.stats().kept_bytes, 0);
         // The stock is reused, and does not grow.
         let take = || {
-            let rooms = core::iter::from_fn(|| pool.try_room_from_reserve(4096));
-            let rooms: Vec<_> = rooms.collect();
-            rooms.iter().map(crate::Room::capacity).sum::<usize>()
+            let bufs = core::iter::from_fn(|| pool.try_alloc_from_reserve(4096));
+            let bufs: Vec<_> = bufs.collect();
+            bufs.iter().map(crate::WriteBuf::capacity).sum::<usize>()
         };
         let stock = take();
         assert!(stock > 256 << 10 && stock < 1 << 20, "{stock} bytes");
         assert_eq!(take(), stock);
         assert_eq!(
-            pool.try_room_from_reserve(256 << 10).unwrap().capacity(),
+            pool.try_alloc_from_reserve(256 << 10).unwrap().capacity(),
             256 << 10
         );
         pool.set_reserve(4096);
-        assert!(!pool.is_short());
-        assert_eq!(pool.try_room(64 << 10).unwrap().capacity(), 64 << 10);
+        assert!(!pool.is_under_pressure());
+        assert_eq!(pool.try_alloc(64 << 10).unwrap().capacity(), 64 << 10);
     }
 
     #[test]
     fn oversize_requests_get_the_largest_class() {
         let pool = Pool::new(0);
-        assert_eq!(pool.room(10 << 20).capacity(), 256 << 10);
+        assert_eq!(pool.alloc(10 << 20).capacity(), 256 << 10);
         assert_eq!(Pool::capacity_for(10 << 20), 256 << 10);
         assert_eq!(Pool::capacity_for(1), 512);
     }

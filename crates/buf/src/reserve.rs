@@ -18,16 +18,16 @@ pub(crate) const CLASSES: [usize; 6] = [512, 2 << 10, 4 << 10, 16 << 10, 64 << 1
 const STOCK: [usize; CLASSES.len()] = [256, 0, 96, 8, 0, 1];
 
 /// Largest block that returns to the stock, apart from one of the largest class.
-const STOCK_LARGEST: usize = 16 << 10;
+const MAX_STOCK_BLOCK: usize = 16 << 10;
 
 /// Most bytes in the stock.
-const STOCK_BYTES: usize = 1 << 20;
+const MAX_STOCK_BYTES: usize = 1 << 20;
 
 /// The memory of a pool beside its free blocks: the reserve, or the stock of blocks that replaces it
 /// under memory pressure.
 pub(crate) struct Reserve {
     bytes: usize,
-    held: Vec<u8>,
+    allocation: Vec<u8>,
     stock: [Vec<Arc<Block>>; CLASSES.len()],
     stock_bytes: usize,
 }
@@ -36,36 +36,37 @@ impl Reserve {
     pub(crate) fn new() -> Self {
         Self {
             bytes: RESERVE_BYTES,
-            held: Vec::new(),
+            allocation: Vec::new(),
             stock: Default::default(),
             stock_bytes: 0,
         }
     }
 
     /// Allocates the reserve unless it is allocated. Returns whether it is now.
-    pub(crate) fn hold(&mut self) -> bool {
-        self.held.capacity() >= self.bytes || self.held.try_reserve_exact(self.bytes).is_ok()
+    pub(crate) fn try_allocate(&mut self) -> bool {
+        self.allocation.capacity() >= self.bytes
+            || self.allocation.try_reserve_exact(self.bytes).is_ok()
     }
 
     /// Sets the size of the reserve in bytes. Returns whether it is allocated.
     pub(crate) fn resize(&mut self, bytes: usize) -> bool {
         self.bytes = bytes;
-        if self.held.capacity() > bytes {
-            self.held = Vec::new();
+        if self.allocation.capacity() > bytes {
+            self.allocation = Vec::new();
         }
-        self.hold()
+        self.try_allocate()
     }
 
     /// Frees the reserve, for the stock and for other allocations.
     pub(crate) fn release(&mut self) {
-        self.held = Vec::new();
+        self.allocation = Vec::new();
     }
 
     /// Adds a block to the stock, or returns it if the stock has no use for it.
     pub(crate) fn put(&mut self, class: usize, block: Arc<Block>) -> Option<Arc<Block>> {
         let capacity = CLASSES[class];
-        let useful = capacity <= STOCK_LARGEST || self.stock[class].len() < STOCK[class];
-        if !useful || self.stock_bytes + capacity > STOCK_BYTES {
+        let useful = capacity <= MAX_STOCK_BLOCK || self.stock[class].len() < STOCK[class];
+        if !useful || self.stock_bytes + capacity > MAX_STOCK_BYTES {
             return Some(block);
         }
         self.stock_bytes += capacity;
@@ -94,7 +95,7 @@ impl Reserve {
 }
 
 /// Returns the classes of the blocks that the stock starts with.
-pub(crate) fn first_stock() -> impl Iterator<Item = usize> {
+pub(crate) fn initial_stock() -> impl Iterator<Item = usize> {
     let counts = STOCK.into_iter().enumerate().rev();
     counts.flat_map(|(class, count)| core::iter::repeat_n(class, count))
 }

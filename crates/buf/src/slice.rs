@@ -8,48 +8,48 @@ use core::ops::{Deref, Range};
 use bytes::Bytes;
 
 use crate::Loan;
-use crate::pool::Shelf;
+use crate::pool::FreeLists;
 use crate::sync::Arc;
 
 /// The memory of a block.
-enum Store {
+enum Memory {
     /// Memory of a pool, or of the block alone.
     Owned(Box<[u8]>),
     /// Memory that the application shares and does not change (`write_bytes`).
-    Lent(Bytes),
+    Shared(Bytes),
     /// Memory that the application waits to get back.
     Loan(Arc<dyn Loan>),
 }
 
 /// A unit of memory that slices share.
 pub(crate) struct Block {
-    store: Store,
-    home: Option<Arc<Shelf>>,
+    memory: Memory,
+    free_lists: Option<Arc<FreeLists>>,
 }
 
 impl Block {
-    pub(crate) fn owned(capacity: usize, home: Option<Arc<Shelf>>) -> Self {
+    pub(crate) fn owned(capacity: usize, free_lists: Option<Arc<FreeLists>>) -> Self {
         Self {
-            store: Store::Owned(alloc::vec![0; capacity].into_boxed_slice()),
-            home,
+            memory: Memory::Owned(alloc::vec![0; capacity].into_boxed_slice()),
+            free_lists,
         }
     }
 
     /// Returns a block of zeros, or `None` if the allocator fails.
-    pub(crate) fn try_owned(capacity: usize, home: Option<Arc<Shelf>>) -> Option<Self> {
+    pub(crate) fn try_owned(capacity: usize, free_lists: Option<Arc<FreeLists>>) -> Option<Self> {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(capacity).ok()?;
         bytes.resize(capacity, 0);
-        let store = Store::Owned(bytes.into_boxed_slice());
-        Some(Self { store, home })
+        let memory = Memory::Owned(bytes.into_boxed_slice());
+        Some(Self { memory, free_lists })
     }
 
     #[inline]
     fn bytes(&self) -> &[u8] {
-        match &self.store {
-            Store::Owned(bytes) => bytes,
-            Store::Lent(bytes) => bytes,
-            Store::Loan(loan) => loan.bytes(),
+        match &self.memory {
+            Memory::Owned(bytes) => bytes,
+            Memory::Shared(bytes) => bytes,
+            Memory::Loan(loan) => loan.bytes(),
         }
     }
 
@@ -64,9 +64,9 @@ impl Block {
 fn release(block: Arc<Block>) {
     // The only reference cannot race: no other thread can clone it.
     if Arc::strong_count(&block) == 1
-        && let Some(home) = block.home.clone()
+        && let Some(free_lists) = block.free_lists.clone()
     {
-        home.put(block);
+        free_lists.put(block);
     }
 }
 
@@ -74,17 +74,17 @@ fn release(block: Arc<Block>) {
 ///
 /// ```
 /// let pool = fullsend_buf::Pool::new(1 << 20);
-/// let mut room = pool.room(5);
-/// assert_eq!(room.extend(b"hello"), 5);
-/// assert_eq!(&*room.freeze(), b"hello");
+/// let mut buf = pool.alloc(5);
+/// assert_eq!(buf.write(b"hello"), 5);
+/// assert_eq!(&*buf.freeze(), b"hello");
 /// ```
-pub struct Room {
+pub struct WriteBuf {
     /// `None` only in `drop`.
     block: Option<Arc<Block>>,
     filled: u32,
 }
 
-impl Room {
+impl WriteBuf {
     pub(crate) fn new(block: Arc<Block>) -> Self {
         Self {
             block: Some(block),
@@ -130,7 +130,7 @@ impl Room {
         // A room has the only reference to its block, and only pools make rooms.
         match self.block.as_mut().and_then(Arc::get_mut) {
             Some(Block {
-                store: Store::Owned(bytes),
+                memory: Memory::Owned(bytes),
                 ..
             }) => &mut bytes[filled..],
             _ => &mut [],
@@ -149,7 +149,7 @@ impl Room {
 
     /// Copies as many bytes of `data` as fit, and returns their number.
     #[inline]
-    pub fn extend(&mut self, data: &[u8]) -> usize {
+    pub fn write(&mut self, data: &[u8]) -> usize {
         let spare = self.spare_mut();
         let n = data.len().min(spare.len());
         spare[..n].copy_from_slice(&data[..n]);
@@ -174,7 +174,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for WriteBuf {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
             release(block);
@@ -182,7 +182,7 @@ impl Drop for Room {
     }
 }
 
-impl fmt::Debug for Room {
+impl fmt::Debug for WriteBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Room({} of {})", self.len(), self.capacity())
     }
@@ -225,8 +225,8 @@ impl Slice {
     pub fn lend(loan: Arc<dyn Loan>) -> Self {
         let len = u32::try_from(loan.bytes().len()).expect("a slice is shorter than 4 GiB");
         let block = Block {
-            store: Store::Loan(loan),
-            home: None,
+            memory: Memory::Loan(loan),
+            free_lists: None,
         };
         Self {
             block: Some(Arc::new(block)),
@@ -237,9 +237,9 @@ impl Slice {
 
     /// Returns the loan that this slice refers to.
     pub(crate) fn loan(&self) -> Option<&dyn Loan> {
-        match &self.block.as_ref()?.store {
-            Store::Loan(loan) => Some(&**loan),
-            Store::Owned(_) | Store::Lent(_) => None,
+        match &self.block.as_ref()?.memory {
+            Memory::Loan(loan) => Some(&**loan),
+            Memory::Owned(_) | Memory::Shared(_) => None,
         }
     }
 
@@ -325,7 +325,7 @@ impl Slice {
     /// Returns `next` otherwise.
     #[inline]
     pub fn try_join(&mut self, next: Self) -> Result<(), Self> {
-        if !self.is_before(&next) {
+        if !self.is_contiguous_with(&next) {
             return Err(next);
         }
         self.len += next.len;
@@ -334,7 +334,7 @@ impl Slice {
 
     /// Returns whether `next` follows this slice directly in the same block.
     #[inline]
-    pub(crate) fn is_before(&self, next: &Self) -> bool {
+    pub(crate) fn is_contiguous_with(&self, next: &Self) -> bool {
         match (&self.block, &next.block) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b) && self.off + self.len == next.off,
             _ => false,
@@ -347,11 +347,11 @@ impl Slice {
     pub fn into_bytes(self) -> Bytes {
         match self.block.as_deref() {
             Some(Block {
-                store: Store::Lent(bytes),
+                memory: Memory::Shared(bytes),
                 ..
             }) => bytes.slice(self.off as usize..(self.off + self.len) as usize),
             Some(Block {
-                store: Store::Loan(loan),
+                memory: Memory::Loan(loan),
                 ..
             }) => {
                 let copy = Bytes::copy_from_slice(&self);
@@ -374,8 +374,8 @@ impl From<Bytes> for Slice {
             return Self::default();
         }
         let block = Arc::new(Block {
-            store: Store::Lent(bytes),
-            home: None,
+            memory: Memory::Shared(bytes),
+            free_lists: None,
         });
         Self {
             block: Some(block),
@@ -430,11 +430,11 @@ mod tests {
     use crate::Pool;
 
     #[test]
-    fn neighbours_join_and_strangers_do_not() {
+    fn only_adjacent_slices_of_a_block_are_joined() {
         let pool = Pool::new(1 << 20);
-        let mut room = pool.room(100);
-        room.extend(&[7; 100]);
-        let whole = room.freeze();
+        let mut buf = pool.alloc(100);
+        buf.write(&[7; 100]);
+        let whole = buf.freeze();
         let (mut a, b, c) = (whole.slice(0..10), whole.slice(10..30), whole.slice(40..50));
         assert!(a.try_join(b).is_ok());
         assert_eq!(a.len(), 30);
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn lent_bytes_come_back_as_they_were() {
+    fn into_bytes_of_shared_memory_does_not_copy() {
         let bytes = Bytes::from_static(b"abcdef");
         let slice = Slice::from(bytes.clone());
         let part = slice.slice(2..4).into_bytes();
@@ -454,9 +454,9 @@ mod tests {
     #[test]
     fn pooled_slice_outlives_its_pool() {
         let pool = Pool::new(1 << 20);
-        let mut room = pool.room(3);
-        room.extend(b"xyz");
-        let bytes = room.freeze().into_bytes();
+        let mut buf = pool.alloc(3);
+        buf.write(b"xyz");
+        let bytes = buf.freeze().into_bytes();
         drop(pool);
         assert_eq!(&*bytes, b"xyz");
     }

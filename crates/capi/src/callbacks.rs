@@ -27,9 +27,9 @@ impl FsCallbacks {
         match self.now {
             None => Clock::manual(),
             Some(now) => {
-                let all = self;
-                Clock::asked(move || {
-                    let context = all.context();
+                let callbacks = self;
+                Clock::from_fn(move || {
+                    let context = callbacks.context();
                     // SAFETY: calls the program's function with the program's context.
                     unsafe { now(context) }
                 })

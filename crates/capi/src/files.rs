@@ -4,13 +4,13 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use fullsend_blocking::Errno;
-use fullsend_blocking::c::{self, returned};
+use fullsend_blocking::c::{self, c_return};
 
 use super::table::{self, FsStack};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fs_pipe2(stack: *mut FsStack, fds: *mut c_int, flags: c_int) -> c_int {
-    returned(|| {
+    c_return(|| {
         if fds.is_null() {
             return Err(Errno::EFAULT);
         }
@@ -31,7 +31,7 @@ unsafe extern "C" fn fs_splice(
     len: usize,
     flags: c_uint,
 ) -> isize {
-    returned(|| {
+    c_return(|| {
         let (from, to) = (table::file(from)?, table::file(to)?);
         if !from_offset.is_null() || !to_offset.is_null() {
             return Err(Errno::ESPIPE);

@@ -7,18 +7,18 @@ use std::fmt::Display;
 use fullsend_blocking::Errno;
 
 thread_local! {
-    static LAST: RefCell<CString> = RefCell::default();
+    static LAST_ERROR: RefCell<CString> = RefCell::default();
 }
 
 /// Stores the message for [`fs_last_error`], and returns `errno`.
-pub(super) fn explain(errno: Errno, text: &impl Display) -> Errno {
+pub(super) fn set_last_error(errno: Errno, text: &impl Display) -> Errno {
     let text: Vec<u8> = text.to_string().into_bytes();
     let text = text.into_iter().filter(|&b| b != 0).collect::<Vec<_>>();
-    LAST.set(CString::new(text).unwrap_or_default());
+    LAST_ERROR.set(CString::new(text).unwrap_or_default());
     errno
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_last_error() -> *const c_char {
-    LAST.with_borrow(|text| text.as_ptr())
+    LAST_ERROR.with_borrow(|text| text.as_ptr())
 }

@@ -6,8 +6,8 @@
 mod callbacks;
 mod files;
 mod last_error;
-mod many;
 mod messages;
+mod poll;
 mod sockets;
 mod stacks;
 mod table;

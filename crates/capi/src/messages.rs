@@ -3,14 +3,14 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use fullsend_blocking::c::{self, returned};
+use fullsend_blocking::c::{self, c_return};
 use libc::{iovec, msghdr, sockaddr, socklen_t};
 
 use super::table;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fs_read(fd: c_int, buffer: *mut c_void, len: usize) -> isize {
-    returned(|| {
+    c_return(|| {
         let file = table::file(fd)?;
         // SAFETY: the header requires of the pointers what `read(2)` requires.
         unsafe { c::read(&file.stack, file.handle, buffer, len) }
@@ -19,7 +19,7 @@ unsafe extern "C" fn fs_read(fd: c_int, buffer: *mut c_void, len: usize) -> isiz
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fs_readv(fd: c_int, pieces: *const iovec, n: c_int) -> isize {
-    returned(|| {
+    c_return(|| {
         let file = table::file(fd)?;
         // SAFETY: the header requires of the pointers what `readv(2)` requires.
         unsafe { c::readv(&file.stack, file.handle, pieces, n) }
@@ -35,7 +35,7 @@ unsafe extern "C" fn fs_recvfrom(
     addr: *mut sockaddr,
     addr_len: *mut socklen_t,
 ) -> isize {
-    returned(|| {
+    c_return(|| {
         let file = table::file(fd)?;
         // SAFETY: the header requires of the pointers what `recvfrom(2)` requires.
         unsafe { c::recvfrom(&file.stack, file.handle, buffer, len, flags, addr, addr_len) }
@@ -50,7 +50,7 @@ unsafe extern "C" fn fs_recv(fd: c_int, buffer: *mut c_void, len: usize, flags: 
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fs_recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
-    returned(|| {
+    c_return(|| {
         let file = table::file(fd)?;
         // SAFETY: the header requires of the pointers what `recvmsg(2)` requires.
         unsafe { c::recvmsg(&file.stack, file.handle, message, flags) }
@@ -59,7 +59,7 @@ unsafe extern "C" fn fs_recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fs_write(fd: c_int, buffer: *const c_void, len: usize) -> isize {
-    returned(|| {
+    c_return(|| {
         let file = table::file(fd)?;
         // SAFETY: the header requires of the pointers what `write(2)` requires.
         unsafe { c::write(&file.stack, file.handle, buffer, len) }
@@ -68,7 +68,7 @@ unsafe extern "C" fn fs_write(fd: c_int, buffer: *const c_void, len: usize) -> i
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fs_writev(fd: c_int, pieces: *const iovec, n: c_int) -> isize {
-    returned(|| {
+    c_return(|| {
         let file = table::file(fd)?;
         // SAFETY: the header requires of the pointers what `writev(2)` requires.
         unsafe { c::writev(&file.stack, file.handle, pieces, n) }
@@ -84,7 +84,7 @@ unsafe extern "C" fn fs_sendto(
     addr: *const sockaddr,
     addr_len: socklen_t,
 ) -> isize {
-    returned(|| {
+    c_return(|| {
         let file = table::file(fd)?;
         // SAFETY: the header requires of the pointers what `sendto(2)` requires.
         unsafe { c::sendto(&file.stack, file.handle, buffer, len, flags, addr, addr_len) }
@@ -99,7 +99,7 @@ unsafe extern "C" fn fs_send(fd: c_int, buffer: *const c_void, len: usize, flags
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fs_sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
-    returned(|| {
+    c_return(|| {
         let file = table::file(fd)?;
         // SAFETY: the header requires of the pointers what `sendmsg(2)` requires.
         unsafe { c::sendmsg(&file.stack, file.handle, message, flags) }

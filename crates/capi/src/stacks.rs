@@ -5,44 +5,44 @@ use std::io;
 use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 
-use fullsend_blocking::c::{returned, set_errno};
-use fullsend_blocking::{Config, Errno, Hand, Stack};
+use fullsend_blocking::c::{c_return, set_errno};
+use fullsend_blocking::{Config, Errno, Stack, UserDrivenOptions};
 use fullsend_buf::Slice;
 use fullsend_offload::Packet;
 use fullsend_units::Instant;
 
 use super::callbacks::FsCallbacks;
-use super::last_error::explain;
+use super::last_error::set_last_error;
 use super::table::{self, FsStack};
 
 type Result<T> = std::result::Result<T, Errno>;
 
 /// Stores the message of a device or settings error, and returns its errno.
-fn failed(error: &io::Error) -> Errno {
-    explain(Errno(error.raw_os_error().unwrap_or(libc::EINVAL)), error)
+fn io_errno(error: &io::Error) -> Errno {
+    set_last_error(Errno(error.raw_os_error().unwrap_or(libc::EINVAL)), error)
 }
 
 /// Returns a C string.
 ///
 /// # Safety
 /// `text` is null or a string that ends with a NUL and does not change during `'a`.
-unsafe fn text<'a>(text: *const c_char) -> Result<&'a str> {
+unsafe fn c_str<'a>(text: *const c_char) -> Result<&'a str> {
     if text.is_null() {
-        return Err(explain(
+        return Err(set_last_error(
             Errno::EFAULT,
             &"a string argument is a null pointer; pass a string that ends with a NUL",
         ));
     }
     // SAFETY: not null; the caller guarantees the rest.
     let text = unsafe { CStr::from_ptr(text) };
-    text.to_str().map_err(|e| explain(Errno::EINVAL, &e))
+    text.to_str().map_err(|e| set_last_error(Errno::EINVAL, &e))
 }
 
 fn create(config: &Config, callbacks: Option<FsCallbacks>) -> io::Result<Arc<Stack>> {
     let Some(callbacks) = callbacks else {
         return Stack::open(config).map(Arc::new);
     };
-    let stack = Stack::by_hand(config, callbacks.clock(), Hand::default())?;
+    let stack = Stack::user_driven(config, callbacks.clock(), UserDrivenOptions::default())?;
     stack.on_output(callbacks.output());
     Ok(Arc::new(stack))
 }
@@ -52,17 +52,17 @@ unsafe extern "C" fn fs_stack_create(
     settings: *const c_char,
     callbacks: *const FsCallbacks,
 ) -> *mut FsStack {
-    returned(|| {
+    c_return(|| {
         // SAFETY: the header requires a string, and null or a valid structure.
-        let (settings, callbacks) = unsafe { (text(settings)?, callbacks.as_ref().copied()) };
+        let (settings, callbacks) = unsafe { (c_str(settings)?, callbacks.as_ref().copied()) };
         if callbacks.is_some_and(|c| c.output.is_none()) {
-            return Err(explain(
+            return Err(set_last_error(
                 Errno::EFAULT,
                 &"the callbacks have no output function; set `output`",
             ));
         }
-        let config = Config::parse(settings).map_err(|e| explain(Errno::EINVAL, &e))?;
-        let stack = create(&config, callbacks).map_err(|e| failed(&e))?;
+        let config = Config::parse(settings).map_err(|e| set_last_error(Errno::EINVAL, &e))?;
+        let stack = create(&config, callbacks).map_err(|e| io_errno(&e))?;
         Ok(table::add_stack(stack).cast::<c_void>())
     })
     .cast()
@@ -70,7 +70,7 @@ unsafe extern "C" fn fs_stack_create(
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_stack_destroy(stack: *mut FsStack) -> c_int {
-    returned(|| {
+    c_return(|| {
         let stack = table::remove_stack(stack)?;
         stack.end(Errno(libc::ESHUTDOWN));
         Ok(())
@@ -83,11 +83,11 @@ unsafe extern "C" fn fs_stack_set(
     key: *const c_char,
     value: *const c_char,
 ) -> c_int {
-    returned(|| {
+    c_return(|| {
         // SAFETY: the header requires strings.
-        let (key, value) = unsafe { (text(key)?, text(value)?) };
+        let (key, value) = unsafe { (c_str(key)?, c_str(value)?) };
         let set = table::stack(stack)?.set(key, value);
-        set.map_err(|e| explain(Errno::EINVAL, &e))
+        set.map_err(|e| set_last_error(Errno::EINVAL, &e))
     })
 }
 
@@ -98,11 +98,11 @@ unsafe extern "C" fn fs_stack_get(
     buffer: *mut c_char,
     size: usize,
 ) -> isize {
-    returned(|| {
+    c_return(|| {
         // SAFETY: the header requires a string.
-        let key = unsafe { text(key) }?;
+        let key = unsafe { c_str(key) }?;
         let value = table::stack(stack)?.get(key);
-        let value = value.map_err(|e| explain(Errno::EINVAL, &e))?;
+        let value = value.map_err(|e| set_last_error(Errno::EINVAL, &e))?;
         if size > 0 {
             if buffer.is_null() {
                 return Err(Errno::EFAULT);
@@ -122,9 +122,9 @@ unsafe extern "C" fn fs_stack_get(
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_stack_eventfd(stack: *mut FsStack) -> c_int {
-    returned(|| {
-        let file = table::stack(stack)?.event_file();
-        file.map(IntoRawFd::into_raw_fd).map_err(|e| failed(&e))
+    c_return(|| {
+        let file = table::stack(stack)?.event_fd();
+        file.map(IntoRawFd::into_raw_fd).map_err(|e| io_errno(&e))
     })
 }
 
@@ -134,10 +134,10 @@ unsafe extern "C" fn fs_stack_input(
     packet: *const c_void,
     len: usize,
 ) -> c_int {
-    returned(|| {
+    c_return(|| {
         let stack = table::stack(stack)?;
         if stack.outbox().is_none() {
-            return Err(explain(
+            return Err(set_last_error(
                 Errno::EINVAL,
                 &"the stack has a device; pass packets only to a stack with callbacks",
             ));
@@ -157,10 +157,10 @@ unsafe extern "C" fn fs_stack_input(
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_stack_poll(stack: *mut FsStack, now_ns: u64) -> c_int {
-    returned(|| {
+    c_return(|| {
         let stack = table::stack(stack)?;
         stack.advance_to(Instant::from_nanos(now_ns));
-        stack.turn();
+        stack.run_timers();
         Ok(())
     })
 }

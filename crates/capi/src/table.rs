@@ -21,7 +21,7 @@ pub(super) struct FsStack {
 
 struct Stacks {
     all: BTreeMap<usize, Arc<Stack>>,
-    last: usize,
+    last_id: usize,
 }
 
 struct Files {
@@ -38,7 +38,7 @@ pub(super) struct File {
 
 static STACKS: RwLock<Stacks> = RwLock::new(Stacks {
     all: BTreeMap::new(),
-    last: 0,
+    last_id: 0,
 });
 
 static FILES: RwLock<Files> = RwLock::new(Files {
@@ -48,8 +48,8 @@ static FILES: RwLock<Files> = RwLock::new(Files {
 
 pub(super) fn add_stack(stack: Arc<Stack>) -> *mut FsStack {
     let mut stacks = STACKS.write();
-    stacks.last += 1;
-    let id = stacks.last;
+    stacks.last_id += 1;
+    let id = stacks.last_id;
     stacks.all.insert(id, stack);
     std::ptr::without_provenance_mut(id)
 }
@@ -65,17 +65,20 @@ pub(super) fn stack(stack: *mut FsStack) -> Result<Arc<Stack>, Errno> {
 
 /// Removes a stack with all its descriptors, and returns it.
 pub(super) fn remove_stack(stack: *mut FsStack) -> Result<Arc<Stack>, Errno> {
-    let gone = STACKS.write().all.remove(&stack.addr());
-    let gone = gone.ok_or(Errno::EINVAL)?;
+    let removed = STACKS.write().all.remove(&stack.addr());
+    let removed = removed.ok_or(Errno::EINVAL)?;
     let mut files = FILES.write();
     let Files { all, free } = &mut *files;
     for (i, slot) in all.iter_mut().enumerate() {
-        if slot.as_ref().is_some_and(|f| Arc::ptr_eq(&f.stack, &gone)) {
+        if slot
+            .as_ref()
+            .is_some_and(|f| Arc::ptr_eq(&f.stack, &removed))
+        {
             *slot = None;
             free.push(Reverse(i));
         }
     }
-    Ok(gone)
+    Ok(removed)
 }
 
 /// Adds a handle and returns the lowest free descriptor.
@@ -85,32 +88,32 @@ pub(super) fn add_file(stack: &Arc<Stack>, handle: Handle) -> c_int {
         handle,
     };
     let mut files = FILES.write();
-    let place = if let Some(Reverse(place)) = files.free.pop() {
-        place
+    let index = if let Some(Reverse(index)) = files.free.pop() {
+        index
     } else {
         files.all.push(None);
         files.all.len() - 1
     };
-    files.all[place] = Some(file);
-    FIRST_FD + place as c_int
+    files.all[index] = Some(file);
+    FIRST_FD + index as c_int
 }
 
-fn place(fd: c_int) -> Result<usize, Errno> {
-    let place = fd.checked_sub(FIRST_FD).ok_or(Errno::EBADF)?;
-    usize::try_from(place).map_err(|_| Errno::EBADF)
+fn fd_index(fd: c_int) -> Result<usize, Errno> {
+    let index = fd.checked_sub(FIRST_FD).ok_or(Errno::EBADF)?;
+    usize::try_from(index).map_err(|_| Errno::EBADF)
 }
 
 pub(super) fn file(fd: c_int) -> Result<File, Errno> {
-    let place = place(fd)?;
+    let index = fd_index(fd)?;
     let files = FILES.read();
-    files.all.get(place).cloned().flatten().ok_or(Errno::EBADF)
+    files.all.get(index).cloned().flatten().ok_or(Errno::EBADF)
 }
 
 pub(super) fn remove_file(fd: c_int) -> Result<File, Errno> {
-    let place = place(fd)?;
+    let index = fd_index(fd)?;
     let mut files = FILES.write();
-    let file = files.all.get_mut(place).and_then(Option::take);
+    let file = files.all.get_mut(index).and_then(Option::take);
     let file = file.ok_or(Errno::EBADF)?;
-    files.free.push(Reverse(place));
+    files.free.push(Reverse(index));
     Ok(file)
 }

@@ -37,14 +37,14 @@ fn exported() -> BTreeSet<String> {
 }
 
 #[test]
-fn what_is_declared_is_exported_and_nothing_else() {
+fn exactly_the_declared_symbols_are_exported() {
     let declared = declared();
     assert!(declared.len() >= 40, "{declared:?}");
     assert_eq!(declared, exported());
 }
 
 #[test]
-fn a_program_of_c_and_one_of_cxx_compile_and_link_from_the_header_alone() {
+fn c_and_cxx_programs_compile_and_link_with_the_header_only() {
     let mut code = String::from("#include <fullsend.h>\nvoid (*all[])(void) = {\n");
     for name in declared() {
         writeln!(code, "    (void (*)(void)){name},").unwrap();

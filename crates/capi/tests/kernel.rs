@@ -19,7 +19,7 @@ fn example(dir: &Path, name: &str) -> PathBuf {
 
 /// Creates a page larger than all buffers, and starts a web server on the kernel's TCP that serves
 /// it.
-fn page_and_server(dir: &Path) -> (Vec<u8>, Running) {
+fn start_kernel_server(dir: &Path) -> (Vec<u8>, Running) {
     let page: Vec<u8> = (0..2_000_000u32).map(|i| ((i * 31) >> 3) as u8).collect();
     fs::write(dir.join("page"), &page).unwrap();
     // It prints a line once it listens.
@@ -49,10 +49,10 @@ fn check(output: &Output, page: &[u8]) {
 }
 
 #[test]
-fn fetch_c_and_fetch_py_fetch_a_page_from_a_server_of_the_kernels() {
+fn fetch_c_and_fetch_py_fetch_a_page_from_a_kernel_server() {
     in_namespace(|| {
         let dir = temp_dir("fetch");
-        let (page, _server) = page_and_server(&dir);
+        let (page, _server) = start_kernel_server(&dir);
         let arguments = [SETTINGS, "10.9.0.1", "8000", "/page"];
         let fetch = example(&dir, "fetch");
         check(&command(fetch).args(arguments).output().unwrap(), &page);
@@ -103,7 +103,7 @@ fn serve(settings: &'static str) {
 }
 
 #[test]
-fn a_device_that_cannot_be_had_is_told_in_words() {
+fn opening_an_unavailable_device_reports_an_error_text() {
     let dir = temp_dir("words");
     let fetch = example(&dir, "fetch");
     let arguments = ["tun=fs0,adress=10.9.0.2/24", "10.9.0.1", "80", "/"];

@@ -7,7 +7,7 @@ use std::path::Path;
 use common::{command, compile_file, temp_dir};
 
 #[test]
-fn threads_that_wait_wake_as_the_header_says() {
+fn waiting_threads_are_woken_as_documented_in_the_header() {
     let dir = temp_dir("threads");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/threads.c");
     let strict = ["-std=c11", "-Wall", "-Wextra", "-Werror"];

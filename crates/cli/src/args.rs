@@ -77,7 +77,7 @@ pub(crate) enum Api {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum Nic {
+pub(crate) enum NicKind {
     /// Super-segments cross the in-process link whole, as through a NIC with TSO and LRO.
     Tso,
     /// Every packet is segmented to the MTU, with checksums computed and verified.
@@ -91,7 +91,7 @@ pub(crate) enum OnOff {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum Pump {
+pub(crate) enum PumpMode {
     /// After every write, like a socket.
     Write,
     /// Only when the connection accepts no more data.
@@ -150,7 +150,7 @@ pub(crate) struct CommonArgs {
     congestion: Option<String>,
     /// NIC of the in-process link.
     #[arg(long, value_enum, value_name = "KIND")]
-    nic: Option<Nic>,
+    nic: Option<NicKind>,
     /// Whether the in-process hosts coalesce received packets, like `ethtool -K DEV gro`
     /// [default: on].
     #[arg(long, value_enum, value_name = "ON|OFF")]
@@ -207,7 +207,7 @@ pub(crate) struct StreamArgs {
     verify: bool,
     /// With --api core: when to pass packets to the link.
     #[arg(long, value_enum, value_name = "WHEN")]
-    pump: Option<Pump>,
+    pump: Option<PumpMode>,
     #[command(flatten)]
     common: CommonArgs,
 }
@@ -266,7 +266,7 @@ pub(crate) enum Test {
         reverse: bool,
         zerocopy: bool,
         verify: bool,
-        pump: Pump,
+        pump: PumpMode,
     },
     Rr {
         request: usize,
@@ -291,33 +291,33 @@ impl Test {
 
 /// The stacks and the path of a test.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum TestSetup {
     /// Two Fullsend hosts in this process, through the tokio API.
-    Pair(Inside),
+    Pair(InProcessLink),
     /// Two Fullsend hosts in this process, driven directly.
-    Core(Inside),
+    Core(InProcessLink),
     /// The kernel on both sides, over its loopback.
     Loopback { ipv6: bool },
     /// The kernel as client of a remote server.
     Kernel { server: SocketAddr },
     /// The Fullsend stack behind a TUN, as client of a remote server.
-    Tun { server: SocketAddr, tun: Tun },
+    Tun { server: SocketAddr, tun: TunConfig },
 }
 
 /// The link between two hosts in this process.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Inside {
-    pub(crate) nic: Nic,
+pub(crate) struct InProcessLink {
+    pub(crate) nic: NicKind,
     pub(crate) mtu: u32,
     pub(crate) ipv6: bool,
     /// GRO: the hosts coalesce received packets.
     pub(crate) gro: bool,
 }
 
-impl Inside {
+impl InProcessLink {
     /// The link without any argument.
     pub(crate) const DEFAULT: Self = Self {
-        nic: Nic::Tso,
+        nic: NicKind::Tso,
         mtu: 1500,
         ipv6: false,
         gro: true,
@@ -326,7 +326,7 @@ impl Inside {
 
 /// The TUN device to open, and the stack behind it.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Tun {
+pub(crate) struct TunConfig {
     pub(crate) name: String,
     pub(crate) addresses: Vec<Cidr>,
     pub(crate) gateway: Option<IpAddr>,
@@ -344,7 +344,7 @@ pub(crate) struct TestArgs {
     pub(crate) time: Duration,
     pub(crate) nodelay: bool,
     pub(crate) congestion: Option<String>,
-    pub(crate) place: Place,
+    pub(crate) setup: TestSetup,
     pub(crate) set: Vec<(String, String)>,
     pub(crate) qdisc: QdiscConfig,
     pub(crate) threads: u8,
@@ -377,9 +377,9 @@ impl TryFrom<StreamArgs> for TestArgs {
             reverse: args.reverse,
             zerocopy: args.zerocopy,
             verify: args.verify,
-            pump: args.pump.unwrap_or(Pump::Write),
+            pump: args.pump.unwrap_or(PumpMode::Write),
         };
-        args.common.with(test)
+        args.common.into_test_args(test)
     }
 }
 
@@ -388,23 +388,23 @@ impl TryFrom<RrArgs> for TestArgs {
 
     fn try_from(args: RrArgs) -> Result<Self> {
         let (request, response) = args.rr;
-        args.common.with(Test::Rr { request, response })
+        args.common.into_test_args(Test::Rr { request, response })
     }
 }
 
 impl CommonArgs {
-    fn with(self, test: Test) -> Result<TestArgs> {
-        let place = self.place()?;
-        let threads = match (&place, self.threads) {
-            (Place::Core(_), Some(2)) => bail!(
+    fn into_test_args(self, test: Test) -> Result<TestArgs> {
+        let setup = self.setup()?;
+        let threads = match (&setup, self.threads) {
+            (TestSetup::Core(_), Some(2)) => bail!(
                 "--threads 2 is not possible with --api core, which drives both hosts from one \
                  thread; remove --threads"
             ),
-            (Place::Loopback { .. } | Place::Pair(_), Some(n)) => n,
+            (TestSetup::Loopback { .. } | TestSetup::Pair(_), Some(n)) => n,
             (_, Some(_)) => bail!(
                 "--threads applies to tests with both ends in this process; remove it, or --connect"
             ),
-            (Place::Loopback { .. }, None) => 2,
+            (TestSetup::Loopback { .. }, None) => 2,
             (_, None) => 1,
         };
         // Sysctls are set first: the handshake depends on the congestion control, and each socket
@@ -412,16 +412,17 @@ impl CommonArgs {
         let known = self
             .congestion
             .as_deref()
-            .filter(|name| CongestionSet::ALL.has(name));
-        let begin = known.map(|name| ("tcp_congestion_control".to_owned(), name.to_owned()));
+            .filter(|name| CongestionSet::ALL.contains(name));
+        let congestion_sysctl =
+            known.map(|name| ("tcp_congestion_control".to_owned(), name.to_owned()));
         Ok(TestArgs {
             test,
             flows: self.flows,
             time: self.time,
             nodelay: self.nodelay,
             congestion: self.congestion,
-            place,
-            set: begin.into_iter().chain(self.set).collect(),
+            setup,
+            set: congestion_sysctl.into_iter().chain(self.set).collect(),
             qdisc: self.qdisc.unwrap_or_default(),
             threads,
             json: self.json,
@@ -429,10 +430,10 @@ impl CommonArgs {
         })
     }
 
-    fn place(&self) -> Result<Place> {
-        let inside = Inside {
-            nic: self.nic.unwrap_or(Inside::DEFAULT.nic),
-            mtu: self.mtu.unwrap_or(Inside::DEFAULT.mtu),
+    fn setup(&self) -> Result<TestSetup> {
+        let link = InProcessLink {
+            nic: self.nic.unwrap_or(InProcessLink::DEFAULT.nic),
+            mtu: self.mtu.unwrap_or(InProcessLink::DEFAULT.mtu),
             ipv6: self.ipv6,
             gro: self.gro.is_none_or(|gro| gro == OnOff::On),
         };
@@ -452,8 +453,8 @@ impl CommonArgs {
                 }
             }
             return Ok(match self.connect {
-                Some(server) => Place::Kernel { server },
-                None => Place::Loopback { ipv6 },
+                Some(server) => TestSetup::Kernel { server },
+                None => TestSetup::Loopback { ipv6 },
             });
         }
         match (&self.tun.tun, self.connect) {
@@ -472,8 +473,8 @@ impl CommonArgs {
                          or --api core"
                     );
                 }
-                let tun = self.tun.clone().checked(inside.mtu)?;
-                Ok(Place::Tun { server, tun })
+                let tun = self.tun.clone().validate(link.mtu)?;
+                Ok(TestSetup::Tun { server, tun })
             }
             (Some(name), None) => {
                 bail!("--tun {name} requires a server to connect to; add --connect ADDR:PORT")
@@ -486,16 +487,16 @@ impl CommonArgs {
                 if self.control.is_given() {
                     bail!("--control is not possible with --api core; remove one of them");
                 }
-                Ok(Place::Core(inside))
+                Ok(TestSetup::Core(link))
             }
-            (None, None) => Ok(Place::Pair(inside)),
+            (None, None) => Ok(TestSetup::Pair(link)),
         }
     }
 }
 
 impl TunArgs {
     /// Checks the arguments, and returns the TUN that they name.
-    pub(crate) fn checked(self, mtu: u32) -> Result<Tun> {
+    pub(crate) fn validate(self, mtu: u32) -> Result<TunConfig> {
         let Some(name) = self.tun else {
             bail!("`perf serve` requires a stack; add --kernel, or --tun NAME --address CIDR");
         };
@@ -505,7 +506,7 @@ impl TunArgs {
                  and /, e.g. tun0"
             );
         }
-        Ok(Tun {
+        Ok(TunConfig {
             name,
             addresses: self.address,
             gateway: self.gateway,
@@ -518,7 +519,7 @@ impl TunArgs {
 }
 
 /// Returns the error text for a congestion control that a stack does not have.
-pub(crate) fn congestion_help(name: &str) -> String {
+pub(crate) fn congestion_error(name: &str) -> String {
     format!("--congestion `{name}` is not available on this stack; write cubic, reno, bbr or dctcp")
 }
 
@@ -597,7 +598,7 @@ impl ServeArgs {
 mod tests {
     use clap::{CommandFactory, Parser};
 
-    use super::{Cli, Command, Inside, Nic, Perf, Place, TestArgs};
+    use super::{Cli, Command, InProcessLink, NicKind, Perf, TestArgs, TestSetup};
 
     fn parse(line: &str) -> Result<TestArgs, String> {
         let words = ["fullsend", "perf"].into_iter().chain(line.split(' '));
@@ -614,38 +615,38 @@ mod tests {
     }
 
     #[test]
-    fn the_grammar_is_sound() {
+    fn command_line_definition_is_valid() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn places() {
-        let default = Place::Pair(Inside::DEFAULT);
-        assert_eq!(parse("stream").unwrap().place, default);
+    fn setups() {
+        let default = TestSetup::Pair(InProcessLink::DEFAULT);
+        assert_eq!(parse("stream").unwrap().setup, default);
         let core = parse("rr --api core --nic mtu -6").unwrap();
-        let inside = Inside {
-            nic: Nic::Mtu,
+        let link = InProcessLink {
+            nic: NicKind::Mtu,
             ipv6: true,
-            ..Inside::DEFAULT
+            ..InProcessLink::DEFAULT
         };
-        assert_eq!(core.place, Place::Core(inside));
+        assert_eq!(core.setup, TestSetup::Core(link));
         let gro = parse("stream --gro off").unwrap();
-        let off = Inside {
+        let off = InProcessLink {
             gro: false,
-            ..Inside::DEFAULT
+            ..InProcessLink::DEFAULT
         };
-        assert_eq!(gro.place, Place::Pair(off));
+        assert_eq!(gro.setup, TestSetup::Pair(off));
         assert_eq!(parse("stream --kernel").unwrap().threads, 2);
         let client = parse("stream --kernel --connect 10.0.0.2").unwrap();
         let server = "10.0.0.2:5211".parse().unwrap();
-        assert_eq!(client.place, Place::Kernel { server });
+        assert_eq!(client.setup, TestSetup::Kernel { server });
         let tun = parse("rr --tun t0 --address fd00::1/64 --plain --connect [fd00::2]:9").unwrap();
-        assert!(matches!(tun.place, Place::Tun { .. }));
+        assert!(matches!(tun.setup, TestSetup::Tun { .. }));
     }
 
     #[test]
-    fn errors_name_the_value_and_the_mend() {
-        for (line, value, mend) in [
+    fn errors_name_the_value_and_a_hint() {
+        for (line, value, hint) in [
             ("stream --nic foo", "foo", "tso"),
             ("rr -r 4X", "4X", "K, M, G"),
             ("rr -r 0", "0", "1 or more"),
@@ -678,7 +679,7 @@ mod tests {
         ] {
             let error = parse(line).expect_err(line);
             assert!(
-                error.contains(value) && error.contains(mend),
+                error.contains(value) && error.contains(hint),
                 "{line}: {error}"
             );
         }

@@ -12,45 +12,45 @@ use hdrhistogram::Histogram;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
-use crate::args::{Test, TestArgs, congestion_help};
-use crate::flow::{self, Carriage, Stopwatch};
-use crate::net::{Net, Socket};
+use crate::args::{Test, TestArgs, congestion_error};
+use crate::flow::{self, Stopwatch, TransferMode};
+use crate::net::{NetStack, Socket};
 use crate::pattern::Pattern;
-use crate::preamble::{ASK_COUNTERS, ASK_SENDING, Preamble, Receipt, Role};
-use crate::progress::Progress;
-use crate::report::{Outcome, new_histogram};
-use crate::sending::Sending;
+use crate::preamble::{Preamble, REQUEST_COUNTERS, REQUEST_SEND_REPORT, Receipt, Role};
+use crate::progress::TestProgress;
+use crate::report::{TestResult, new_histogram};
+use crate::send_report::SendReport;
 use crate::usage::{self, Counters, Usage};
 
 /// Time for connections to finish after the test's duration.
-const GRACE: Duration = Duration::from_secs(30);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs the test over `net` against `server`.
-pub(crate) async fn run<N: Net>(
+pub(crate) async fn run<N: NetStack>(
     net: &N,
     server: SocketAddr,
     args: &TestArgs,
-    progress: &Progress,
-) -> Result<Outcome> {
-    let work = Arc::new(Work::new(args, progress));
-    let mut control = Control::open(net, server, work.preamble.test).await?;
+    progress: &TestProgress,
+) -> Result<TestResult> {
+    let runner = Arc::new(FlowRunner::new(args, progress));
+    let mut control = ControlConnection::open(net, server, runner.preamble.test).await?;
     let mut sockets = Vec::with_capacity(args.flows);
     for _ in 0..args.flows {
-        sockets.push(work.open(net, server).await?);
+        sockets.push(runner.open(net, server).await?);
     }
     let before = (net.counters()?, control.counters().await?);
     let usage = Usage::now()?;
     let started = Instant::now();
-    let ends = started + args.time;
+    let deadline = started + args.time;
     progress.start();
 
     let mut tasks = JoinSet::new();
     for socket in sockets {
-        let work = work.clone();
-        tasks.spawn(async move { work.run(socket, ends).await });
+        let runner = runner.clone();
+        tasks.spawn(async move { runner.run(socket, deadline).await });
     }
-    let mut total = Done::default();
-    while let Some(done) = join(&mut tasks, ends).await? {
+    let mut total = FlowResult::default();
+    while let Some(done) = join(&mut tasks, deadline).await? {
         total.bytes += done.bytes;
         total.transactions += done.transactions;
         if let Some(flow) = done.flow {
@@ -61,15 +61,15 @@ pub(crate) async fn run<N: Net>(
     let usage = Usage::now()?.since(&usage);
     let after = (net.counters()?, control.counters().await?);
     let flow = if args.test.is_reverse() {
-        control.sending().await?
+        control.send_report().await?
     } else {
-        total.flow.as_ref().map(Sending::from)
+        total.flow.as_ref().map(SendReport::from)
     };
-    Ok(Outcome {
+    Ok(TestResult {
         seconds,
         bytes: total.bytes,
         transactions: matches!(args.test, Test::Rr { .. })
-            .then(|| (total.transactions, work.histogram())),
+            .then(|| (total.transactions, runner.histogram())),
         usage,
         client: usage::delta(&before.0, &after.0),
         server: usage::delta(&before.1, &after.1),
@@ -79,8 +79,11 @@ pub(crate) async fn run<N: Net>(
 }
 
 /// Returns the next flow's result; `None` if all have ended.
-async fn join(tasks: &mut JoinSet<Result<Done>>, ends: Instant) -> Result<Option<Done>> {
-    let next = tokio::time::timeout_at((ends + GRACE).into(), tasks.join_next()).await;
+async fn join(
+    tasks: &mut JoinSet<Result<FlowResult>>,
+    deadline: Instant,
+) -> Result<Option<FlowResult>> {
+    let next = tokio::time::timeout_at((deadline + FINISH_TIMEOUT).into(), tasks.join_next()).await;
     match next {
         Ok(None) => Ok(None),
         Ok(Some(done)) => Ok(Some(done?.context("a connection failed during the test")?)),
@@ -88,22 +91,22 @@ async fn join(tasks: &mut JoinSet<Result<Done>>, ends: Instant) -> Result<Option
             "{} connections did not finish within {} s after the test's time; check that the \
              server still runs",
             tasks.len(),
-            GRACE.as_secs()
+            FINISH_TIMEOUT.as_secs()
         ),
     }
 }
 
-async fn connect<N: Net>(net: &N, server: SocketAddr) -> Result<N::Socket> {
+async fn connect<N: NetStack>(net: &N, server: SocketAddr) -> Result<N::Socket> {
     net.connect(server).await.with_context(|| {
         format!("cannot connect to {server}; check that `fullsend perf serve` runs there")
     })
 }
 
 /// The connection on which the server reports its counters.
-struct Control<S>(S);
+struct ControlConnection<S>(S);
 
-impl<S: Socket> Control<S> {
-    async fn open<N: Net<Socket = S>>(net: &N, server: SocketAddr, test: u32) -> Result<Self> {
+impl<S: Socket> ControlConnection<S> {
+    async fn open<N: NetStack<Socket = S>>(net: &N, server: SocketAddr, test: u32) -> Result<Self> {
         let mut socket = connect(net, server).await?;
         let preamble = Preamble {
             role: Role::Counters,
@@ -118,17 +121,19 @@ impl<S: Socket> Control<S> {
     }
 
     async fn counters(&mut self) -> Result<Counters> {
-        Ok(serde_json::from_slice(&self.ask(ASK_COUNTERS).await?)?)
+        Ok(serde_json::from_slice(
+            &self.request(REQUEST_COUNTERS).await?,
+        )?)
     }
 
     /// Returns the server's send report; `None` if its stack does not provide one, or it is an older
     /// server, which answers with counters.
-    async fn sending(&mut self) -> Result<Option<Sending>> {
-        let text = self.ask(ASK_SENDING).await?;
+    async fn send_report(&mut self) -> Result<Option<SendReport>> {
+        let text = self.request(REQUEST_SEND_REPORT).await?;
         Ok(serde_json::from_slice(&text).unwrap_or_default())
     }
 
-    async fn ask(&mut self, what: u8) -> Result<Vec<u8>> {
+    async fn request(&mut self, what: u8) -> Result<Vec<u8>> {
         let get = async {
             self.0.write_all(&[what]).await?;
             let len = self.0.read_u32().await?.min(1 << 20);
@@ -136,7 +141,7 @@ impl<S: Socket> Control<S> {
             self.0.read_exact(&mut text).await?;
             io::Result::Ok(text)
         };
-        tokio::time::timeout(GRACE, get)
+        tokio::time::timeout(FINISH_TIMEOUT, get)
             .await
             .context("the server did not send its counters in time; check that it still runs")?
             .context("the server did not send its counters; check that it is `fullsend perf serve`")
@@ -145,23 +150,23 @@ impl<S: Socket> Control<S> {
 
 /// The result of one flow.
 #[derive(Default)]
-struct Done {
+struct FlowResult {
     bytes: u64,
     transactions: u64,
     flow: Option<FlowReport>,
 }
 
 /// The state that all flows share.
-struct Work {
+struct FlowRunner {
     test: Test,
     preamble: Preamble,
     pattern: Pattern,
     latencies: Mutex<Histogram<u64>>,
-    progress: Progress,
+    progress: TestProgress,
 }
 
-impl Work {
-    fn new(args: &TestArgs, progress: &Progress) -> Self {
+impl FlowRunner {
+    fn new(args: &TestArgs, progress: &TestProgress) -> Self {
         let (role, verify, largest) = match args.test {
             Test::Stream {
                 message,
@@ -209,7 +214,7 @@ impl Work {
     }
 
     /// Opens a connection, sets its options and sends its preamble.
-    async fn open<N: Net>(&self, net: &N, server: SocketAddr) -> Result<N::Socket> {
+    async fn open<N: NetStack>(&self, net: &N, server: SocketAddr) -> Result<N::Socket> {
         let mut socket = connect(net, server).await?;
         if self.preamble.nodelay {
             socket.set_nodelay().context("TCP_NODELAY")?;
@@ -217,7 +222,7 @@ impl Work {
         if let Some(name) = &self.preamble.congestion {
             socket
                 .set_congestion(name)
-                .with_context(|| congestion_help(name))?;
+                .with_context(|| congestion_error(name))?;
         }
         // A source starts at its preamble, which is therefore sent when all flows start.
         if !self.test.is_reverse() {
@@ -227,7 +232,7 @@ impl Work {
     }
 
     /// Runs a flow from start to end.
-    async fn run(&self, socket: impl Socket, ends: Instant) -> Result<Done> {
+    async fn run(&self, socket: impl Socket, deadline: Instant) -> Result<FlowResult> {
         match self.test {
             Test::Stream {
                 message,
@@ -236,40 +241,40 @@ impl Work {
                 verify,
                 ..
             } => {
-                let carriage = Carriage {
+                let transfer = TransferMode {
                     message,
                     pattern: self.pattern.clone(),
                     verify,
                     zerocopy,
                 };
                 let (receipt, flow) = if reverse {
-                    (self.receive(socket, &carriage).await?, None)
+                    (self.receive(socket, &transfer).await?, None)
                 } else {
-                    self.send(socket, &carriage, ends).await?
+                    self.send(socket, &transfer, deadline).await?
                 };
-                if let Some(place) = receipt.first_bad {
+                if let Some(offset) = receipt.first_bad {
                     bail!(
-                        "byte {place} of a stream differs from the byte that was sent; please \
+                        "byte {offset} of a stream differs from the byte that was sent; please \
                          report this"
                     );
                 }
-                Ok(Done {
+                Ok(FlowResult {
                     bytes: receipt.bytes,
                     transactions: 0,
                     flow,
                 })
             }
-            Test::Rr { request, response } => self.rr(socket, request, response, ends).await,
+            Test::Rr { request, response } => self.rr(socket, request, response, deadline).await,
         }
     }
 
     async fn send(
         &self,
         mut socket: impl Socket,
-        carriage: &Carriage,
-        ends: Instant,
+        transfer: &TransferMode,
+        deadline: Instant,
     ) -> Result<(Receipt, Option<FlowReport>)> {
-        let sent = flow::send(&mut socket, carriage, ends, &self.progress.bytes).await?;
+        let sent = flow::send(&mut socket, transfer, deadline, &self.progress.bytes).await?;
         let receipt = Receipt::read(&mut socket).await?;
         let flow = socket.flow_report();
         if receipt.bytes != sent {
@@ -281,9 +286,9 @@ impl Work {
         Ok((receipt, flow))
     }
 
-    async fn receive(&self, mut socket: impl Socket, carriage: &Carriage) -> Result<Receipt> {
+    async fn receive(&self, mut socket: impl Socket, transfer: &TransferMode) -> Result<Receipt> {
         socket.write_all(&self.preamble.emit()).await?;
-        let receipt = flow::receive(&mut socket, carriage, &self.progress.bytes).await?;
+        let receipt = flow::receive(&mut socket, transfer, &self.progress.bytes).await?;
         socket.shutdown().await?;
         Ok(receipt)
     }
@@ -293,39 +298,39 @@ impl Work {
         mut socket: impl Socket,
         request: usize,
         response: usize,
-        ends: Instant,
-    ) -> Result<Done> {
+        deadline: Instant,
+    ) -> Result<FlowResult> {
         let mut latencies = Latencies::new(&self.latencies, &self.progress, request + response);
-        let mut done = Done::default();
-        let mut then = Instant::now();
+        let mut done = FlowResult::default();
+        let mut started = Instant::now();
         // The clock is read once per transaction: each starts when the previous one has ended.
-        let watch = Stopwatch::new(ends, request + response);
-        while !watch.over(then) {
+        let watch = Stopwatch::new(deadline, request + response);
+        while !watch.is_over(started) {
             socket.write_all(self.pattern.at(0, request)).await?;
-            if !flow::take(&mut socket, response).await? {
+            if !flow::read_exact_or_eof(&mut socket, response).await? {
                 bail!(
                     "the server closed the connection before the end of the test; check that it \
                      still runs"
                 );
             }
             let now = Instant::now();
-            latencies.push(now.duration_since(then));
-            then = now;
+            latencies.push(now.duration_since(started));
+            started = now;
             done.transactions += 1;
             done.bytes += (request + response) as u64;
         }
         latencies.flush();
         done.flow = socket.flow_report();
         socket.shutdown().await?;
-        flow::take(&mut socket, 1).await?;
+        flow::read_exact_or_eof(&mut socket, 1).await?;
         Ok(done)
     }
 }
 
 /// The latencies of a flow that are not yet in the shared histogram.
 struct Latencies<'a> {
-    all: &'a Mutex<Histogram<u64>>,
-    progress: &'a Progress,
+    shared: &'a Mutex<Histogram<u64>>,
+    progress: &'a TestProgress,
     bytes: usize,
     recent: Vec<u32>,
 }
@@ -334,9 +339,9 @@ impl<'a> Latencies<'a> {
     /// Latencies per lock: enough to amortise it, few enough to stay in the cache.
     const BATCH: usize = 32;
 
-    fn new(all: &'a Mutex<Histogram<u64>>, progress: &'a Progress, bytes: usize) -> Self {
+    fn new(shared: &'a Mutex<Histogram<u64>>, progress: &'a TestProgress, bytes: usize) -> Self {
         Self {
-            all,
+            shared,
             progress,
             bytes,
             recent: Vec::with_capacity(Self::BATCH),
@@ -352,9 +357,9 @@ impl<'a> Latencies<'a> {
     }
 
     fn flush(&mut self) {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         for &ns in &self.recent {
-            all.saturating_record(ns.into());
+            shared.saturating_record(ns.into());
         }
         self.progress.add(
             (self.recent.len() * self.bytes) as u64,

@@ -12,10 +12,10 @@ use fullsend_stack::{
 use fullsend_tcp::{FlowReport, SocketOption, State, Sysctl, TcpError};
 use fullsend_units::{Instant, Seed};
 
-use crate::args::{Inside, Nic, Test, TestArgs, congestion_help};
-use crate::progress::Progress;
-use crate::report::Outcome;
-use crate::sending::Sending;
+use crate::args::{InProcessLink, NicKind, Test, TestArgs, congestion_error};
+use crate::progress::TestProgress;
+use crate::report::TestResult;
+use crate::send_report::SendReport;
 use crate::usage::{self, Counters, Usage};
 
 mod rr;
@@ -28,42 +28,42 @@ const POOL_BYTES: usize = 64 << 20;
 /// enough to stay in the cache.
 const BATCH: usize = 32;
 /// Time for connections to open, and to finish after the test's duration.
-const GRACE: Duration = Duration::from_secs(30);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A host with its interface.
-pub(crate) struct Side {
+pub(crate) struct PairHost {
     pub(crate) host: Host,
     iface: IfaceId,
     ip: IpAddr,
 }
 
 /// Two hosts with a link between them, and the clock of both.
-pub(crate) struct Wire {
-    pub(crate) client: Side,
-    pub(crate) server: Side,
-    nic: Nic,
+pub(crate) struct HostPair {
+    pub(crate) client: PairHost,
+    pub(crate) server: PairHost,
+    nic: NicKind,
     epoch: Clock,
     /// Packets that the network cards hold, by direction.
-    forth: Vec<Packet>,
-    back: Vec<Packet>,
+    to_server: Vec<Packet>,
+    to_client: Vec<Packet>,
     tokens: Vec<TxToken>,
 }
 
-impl Side {
-    fn new(n: u8, sysctl: Sysctl, link: Inside, qdisc: QdiscConfig) -> Result<Self> {
+impl PairHost {
+    fn new(n: u8, sysctl: Sysctl, link: InProcessLink, qdisc: QdiscConfig) -> Result<Self> {
         let mut host = Host::new(HostConfig {
             seed: Seed::from_u64(n.into()),
             sysctl,
             pool_bytes: POOL_BYTES,
         });
         let caps = match link.nic {
-            Nic::Tso => Caps::offloading(Link::Ip, link.mtu),
-            Nic::Mtu => Caps::plain(Link::Ip, link.mtu),
+            NicKind::Tso => Caps::offloading(Link::Ip, link.mtu),
+            NicKind::Mtu => Caps::plain(Link::Ip, link.mtu),
         };
         let iface = host.add_interface(IfaceConfig {
             gro: link.gro,
             qdisc,
-            ..IfaceConfig::over(caps, Mac([2, 0, 0, 0, 0, n]))
+            ..IfaceConfig::new(caps, Mac([2, 0, 0, 0, 0, n]))
         });
         let (ip, prefix): (IpAddr, u8) = if link.ipv6 {
             ([0xfd00, 0, 0, 0, 0, 0, 0, n.into()].into(), 64)
@@ -83,8 +83,12 @@ impl Side {
     }
 }
 
-impl Wire {
-    pub(crate) fn new(link: Inside, set: &[(String, String)], qdisc: QdiscConfig) -> Result<Self> {
+impl HostPair {
+    pub(crate) fn new(
+        link: InProcessLink,
+        set: &[(String, String)],
+        qdisc: QdiscConfig,
+    ) -> Result<Self> {
         let mut sysctl = Sysctl::default();
         for (key, value) in set {
             sysctl
@@ -92,12 +96,12 @@ impl Wire {
                 .map_err(|error| anyhow!("cannot apply --set {key}={value}: {error}"))?;
         }
         Ok(Self {
-            client: Side::new(1, sysctl.clone(), link, qdisc)?,
-            server: Side::new(2, sysctl, link, qdisc)?,
+            client: PairHost::new(1, sysctl.clone(), link, qdisc)?,
+            server: PairHost::new(2, sysctl, link, qdisc)?,
             nic: link.nic,
             epoch: Clock::now(),
-            forth: Vec::new(),
-            back: Vec::new(),
+            to_server: Vec::new(),
+            to_client: Vec::new(),
             tokens: Vec::new(),
         })
     }
@@ -110,33 +114,47 @@ impl Wire {
     /// Moves the client's pending packets to its network card.
     #[inline]
     pub(crate) fn transmit(&mut self, now: Instant) {
-        let Side { host, iface, .. } = &mut self.client;
-        if host.wants_transmit(*iface) {
-            host.transmit(now, *iface, &mut self.forth, BATCH);
+        let PairHost { host, iface, .. } = &mut self.client;
+        if host.needs_transmit(*iface) {
+            host.transmit(now, *iface, &mut self.to_server, BATCH);
         }
     }
 
     /// Moves the client's pending packets, and those in its network card, to the server.
-    pub(crate) fn forth(&mut self, now: Instant) {
+    pub(crate) fn carry_to_server(&mut self, now: Instant) {
         self.transmit(now);
-        if !self.forth.is_empty() {
+        if !self.to_server.is_empty() {
             let (from, to) = (&mut self.client, &mut self.server);
-            deliver(from, to, self.nic, &mut self.forth, &mut self.tokens, now);
+            deliver(
+                from,
+                to,
+                self.nic,
+                &mut self.to_server,
+                &mut self.tokens,
+                now,
+            );
         }
     }
 
     /// Moves the server's pending packets to the client.
-    pub(crate) fn back(&mut self, now: Instant) {
-        let Side { host, iface, .. } = &mut self.server;
-        if host.wants_transmit(*iface) {
-            host.transmit(now, *iface, &mut self.back, BATCH);
+    pub(crate) fn carry_to_client(&mut self, now: Instant) {
+        let PairHost { host, iface, .. } = &mut self.server;
+        if host.needs_transmit(*iface) {
+            host.transmit(now, *iface, &mut self.to_client, BATCH);
             let (from, to) = (&mut self.server, &mut self.client);
-            deliver(from, to, self.nic, &mut self.back, &mut self.tokens, now);
+            deliver(
+                from,
+                to,
+                self.nic,
+                &mut self.to_client,
+                &mut self.tokens,
+                now,
+            );
         }
     }
 
     /// Runs timers that are due.
-    pub(crate) fn timers(&mut self, now: Instant) {
+    pub(crate) fn poll_timers(&mut self, now: Instant) {
         for side in [&mut self.client, &mut self.server] {
             if side.host.poll_deadline().is_some_and(|at| at <= now) {
                 side.host.poll(now);
@@ -149,7 +167,7 @@ impl Wire {
         let on = SocketAddr::new(self.server.ip, PORT);
         let config = ListenConfig {
             backlog: 4096,
-            hold: false,
+            defer_syn_ack: false,
             any_destination: false,
         };
         self.server.host.tcp_listen(on, config).map_err(stack_error)
@@ -164,7 +182,7 @@ impl Wire {
         /// Concurrent handshakes; fewer than the SYN queue holds.
         const AT_ONCE: usize = 128;
         let to = SocketAddr::new(self.server.ip, PORT);
-        let limit = Clock::now() + GRACE;
+        let limit = Clock::now() + FINISH_TIMEOUT;
         let mut clients: Vec<(u16, TcpId)> = Vec::with_capacity(flows);
         let mut servers: Vec<(u16, TcpId)> = Vec::with_capacity(flows);
         let mut open = 0;
@@ -176,9 +194,9 @@ impl Wire {
                 let (local, _) = host.tcp_addrs(id).map_err(stack_error)?;
                 clients.push((local.port(), id));
             }
-            self.timers(now);
-            self.forth(now);
-            self.back(now);
+            self.poll_timers(now);
+            self.carry_to_server(now);
+            self.carry_to_client(now);
             while let Some(new) = self.server.host.tcp_accept(listener).map_err(stack_error)? {
                 servers.push((new.remote.port(), new.id));
             }
@@ -223,7 +241,7 @@ impl Wire {
                 if let Some(name) = &args.congestion {
                     host.tcp_set_congestion(now, id, name)
                         .map_err(stack_error)
-                        .with_context(|| congestion_help(name))?;
+                        .with_context(|| congestion_error(name))?;
                 }
             }
         }
@@ -233,9 +251,9 @@ impl Wire {
 
 /// Passes frames to the receiver, and completes them at the sender.
 fn deliver(
-    from: &mut Side,
-    to: &mut Side,
-    nic: Nic,
+    from: &mut PairHost,
+    to: &mut PairHost,
+    nic: NicKind,
     frames: &mut Vec<Packet>,
     tokens: &mut Vec<TxToken>,
     now: Instant,
@@ -244,7 +262,7 @@ fn deliver(
         if frame.tx.socket != 0 {
             tokens.push(frame.tx);
         }
-        if nic == Nic::Mtu {
+        if nic == NicKind::Mtu {
             // The receiver verifies the checksum: that the sender computed it does not count.
             frame.offload.checksum = Checksum::Unverified;
         }
@@ -264,7 +282,7 @@ pub(crate) fn stack_error(error: StackError) -> anyhow::Error {
 
 /// Converts the result of a call on a connection: `None` if it would block.
 #[inline]
-pub(crate) fn unless_blocked<T>(result: Result<T, StackError>) -> Result<Option<T>> {
+pub(crate) fn would_block_to_none<T>(result: Result<T, StackError>) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(StackError::Tcp(TcpError::WouldBlock)) => Ok(None),
@@ -273,12 +291,16 @@ pub(crate) fn unless_blocked<T>(result: Result<T, StackError>) -> Result<Option<
 }
 
 /// Runs the test.
-pub(crate) fn run(link: Inside, args: &TestArgs, progress: &Progress) -> Result<Outcome> {
-    let mut wire = Wire::new(link, &args.set, args.qdisc)?;
-    let listener = wire.listen()?;
-    let flows = wire.connect(listener, args.flows)?;
-    wire.set_options(&flows, args)?;
-    let counters = (wire.client.counters(), wire.server.counters());
+pub(crate) fn run(
+    link: InProcessLink,
+    args: &TestArgs,
+    progress: &TestProgress,
+) -> Result<TestResult> {
+    let mut pair = HostPair::new(link, &args.set, args.qdisc)?;
+    let listener = pair.listen()?;
+    let flows = pair.connect(listener, args.flows)?;
+    pair.set_options(&flows, args)?;
+    let counters = (pair.client.counters(), pair.server.counters());
     let usage = Usage::now()?;
     let started = Clock::now();
     progress.start();
@@ -290,31 +312,31 @@ pub(crate) fn run(link: Inside, args: &TestArgs, progress: &Progress) -> Result<
             pump,
             ..
         } => {
-            let plan = stream::Plan {
+            let params = stream::TransferParams {
                 message,
                 zerocopy,
                 verify,
                 pump,
-                ends: wire.now() + args.time.into(),
+                deadline: pair.now() + args.time.into(),
             };
-            (stream::run(&mut wire, &flows, &plan, progress)?, None)
+            (stream::run(&mut pair, &flows, &params, progress)?, None)
         }
         Test::Rr { request, response } => {
-            let ends = wire.now() + args.time.into();
-            let done = rr::run(&mut wire, &flows, (request, response), ends, progress)?;
+            let deadline = pair.now() + args.time.into();
+            let done = rr::run(&mut pair, &flows, (request, response), deadline, progress)?;
             let bytes = done.0 * (request + response) as u64;
             (bytes, Some(done))
         }
     };
     let seconds = started.elapsed().as_secs_f64();
-    Ok(Outcome {
+    Ok(TestResult {
         seconds,
         bytes,
         transactions,
         usage: Usage::now()?.since(&usage),
-        client: usage::delta(&counters.0, &wire.client.counters()),
-        server: usage::delta(&counters.1, &wire.server.counters()),
+        client: usage::delta(&counters.0, &pair.client.counters()),
+        server: usage::delta(&counters.1, &pair.server.counters()),
         reverse: false,
-        flow: Some(Sending::from(&wire.flow_report(&flows))),
+        flow: Some(SendReport::from(&pair.flow_report(&flows))),
     })
 }

@@ -22,25 +22,25 @@ thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_MAX]);
 }
 
-/// Reads at most `max` bytes once, and returns the result of `look` on them.
+/// Reads at most `max` bytes once, and returns the result of `inspect` on them.
 async fn read_some<S: Socket, T>(
     socket: &mut S,
     max: usize,
-    mut look: impl FnMut(&[u8]) -> T,
+    mut inspect: impl FnMut(&[u8]) -> T,
 ) -> io::Result<T> {
     poll_fn(|cx| {
         SCRATCH.with_borrow_mut(|scratch| {
             let len = max.min(scratch.len());
             let mut buf = ReadBuf::new(&mut scratch[..len]);
             ready!(Pin::new(&mut *socket).poll_read(cx, &mut buf))?;
-            Ok(look(buf.filled())).into()
+            Ok(inspect(buf.filled())).into()
         })
     })
     .await
 }
 
 /// Reads exactly `want` bytes; returns `false` if the stream ended before the first of them.
-pub(crate) async fn take<S: Socket>(socket: &mut S, want: usize) -> io::Result<bool> {
+pub(crate) async fn read_exact_or_eof<S: Socket>(socket: &mut S, want: usize) -> io::Result<bool> {
     let mut left = want;
     while left > 0 {
         match read_some(socket, left, <[u8]>::len).await? {
@@ -82,14 +82,14 @@ impl Stopwatch {
     }
 
     /// Returns whether the time is up at `now`.
-    pub(crate) fn over(&self, now: Instant) -> bool {
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
         now >= self.until
     }
 }
 
 /// The way that the data of a stream is written and read.
 #[derive(Clone)]
-pub(crate) struct Carriage {
+pub(crate) struct TransferMode {
     /// Bytes of one write.
     pub(crate) message: usize,
     /// The data to send.
@@ -100,10 +100,10 @@ pub(crate) struct Carriage {
     pub(crate) zerocopy: bool,
 }
 
-impl Carriage {
+impl TransferMode {
     /// Returns the offset in the pattern for the stream's byte at `offset`.
     #[inline]
-    fn place(&self, offset: u64) -> u64 {
+    fn pattern_offset(&self, offset: u64) -> u64 {
         if self.verify { offset } else { 0 }
     }
 }
@@ -111,29 +111,29 @@ impl Carriage {
 /// Sends until `until`, and adds to `progress`; returns the bytes sent.
 pub(crate) async fn send<S: Socket>(
     socket: &mut S,
-    carriage: &Carriage,
+    transfer: &TransferMode,
     until: Instant,
     progress: &AtomicU64,
 ) -> io::Result<u64> {
-    let mut watch = Stopwatch::new(until, carriage.message);
-    let (mut sent, mut told) = (0u64, 0u64);
+    let mut watch = Stopwatch::new(until, transfer.message);
+    let (mut sent, mut reported) = (0u64, 0u64);
     loop {
         if let Some(now) = watch.tick() {
-            progress.fetch_add(sent - told, Ordering::Relaxed);
-            told = sent;
-            if watch.over(now) {
+            progress.fetch_add(sent - reported, Ordering::Relaxed);
+            reported = sent;
+            if watch.is_over(now) {
                 break;
             }
         }
-        let place = carriage.place(sent);
-        if carriage.zerocopy {
-            let data = carriage.pattern.bytes_at(place, carriage.message);
+        let pattern_offset = transfer.pattern_offset(sent);
+        if transfer.zerocopy {
+            let data = transfer.pattern.bytes_at(pattern_offset, transfer.message);
             socket.write_bytes(data).await?;
         } else {
-            let data = carriage.pattern.at(place, carriage.message);
+            let data = transfer.pattern.at(pattern_offset, transfer.message);
             socket.write_all(data).await?;
         }
-        sent += carriage.message as u64;
+        sent += transfer.message as u64;
     }
     socket.shutdown().await?;
     Ok(sent)
@@ -142,7 +142,7 @@ pub(crate) async fn send<S: Socket>(
 /// Receives until the end of the stream.
 pub(crate) async fn receive<S: Socket>(
     socket: &mut S,
-    carriage: &Carriage,
+    transfer: &TransferMode,
     progress: &AtomicU64,
 ) -> io::Result<Receipt> {
     let mut receipt = Receipt {
@@ -151,16 +151,16 @@ pub(crate) async fn receive<S: Socket>(
     };
     loop {
         let before = receipt.bytes;
-        let mut look = |data: &[u8]| {
-            if carriage.verify && receipt.first_bad.is_none() {
-                receipt.first_bad = carriage.pattern.mismatch(receipt.bytes, data);
+        let mut inspect = |data: &[u8]| {
+            if transfer.verify && receipt.first_bad.is_none() {
+                receipt.first_bad = transfer.pattern.mismatch(receipt.bytes, data);
             }
             receipt.bytes += data.len() as u64;
         };
-        if carriage.zerocopy {
-            look(&socket.read_chunk().await?);
+        if transfer.zerocopy {
+            inspect(&socket.read_chunk().await?);
         } else {
-            read_some(socket, READ_MAX, look).await?;
+            read_some(socket, READ_MAX, inspect).await?;
         }
         if receipt.bytes == before {
             return Ok(receipt);
@@ -176,14 +176,14 @@ mod tests {
     use super::Stopwatch;
 
     #[test]
-    fn small_messages_look_at_the_clock_less_often() {
+    fn small_messages_read_the_clock_less_often() {
         let until = Instant::now() + Duration::from_hours(1);
-        let looks = |bytes| {
+        let clock_reads = |bytes| {
             let mut watch = Stopwatch::new(until, bytes);
             (0..640).filter(|_| watch.tick().is_some()).count()
         };
-        assert_eq!(looks(128), 10);
-        assert_eq!(looks(8 << 10), 80);
-        assert_eq!(looks(1 << 20), 640);
+        assert_eq!(clock_reads(128), 10);
+        assert_eq!(clock_reads(8 << 10), 80);
+        assert_eq!(clock_reads(1 << 20), 640);
     }
 }

@@ -6,9 +6,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::args::{Api, IdleArgs, Inside};
-use crate::core::Wire;
-use crate::net::Net;
+use crate::args::{Api, IdleArgs, InProcessLink};
+use crate::core::HostPair;
+use crate::net::NetStack;
 use crate::net::embedded::Embedded;
 use fullsend_stack::QdiscConfig;
 
@@ -16,7 +16,7 @@ use fullsend_stack::QdiscConfig;
 const WARM_UP: usize = 64;
 
 #[derive(Serialize)]
-struct Report {
+struct IdleReport {
     test: &'static str,
     connections: usize,
     rss_bytes: i64,
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &IdleArgs) -> Result<()> {
         Api::Core => core(args.connections)?,
         Api::Tokio => crate::perf::runtime()?.block_on(tokio(args.connections))?,
     };
-    let report = Report {
+    let report = IdleReport {
         test: "idle",
         connections: args.connections,
         rss_bytes,
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &IdleArgs) -> Result<()> {
 }
 
 /// Returns the resident memory of this process, in bytes.
-fn resident() -> Result<i64> {
+fn resident_bytes() -> Result<i64> {
     let statm = fs::read_to_string("/proc/self/statm").context("cannot read /proc/self/statm")?;
     let pages: i64 = statm
         .split(' ')
@@ -61,33 +61,33 @@ fn resident() -> Result<i64> {
 }
 
 fn core(connections: usize) -> Result<i64> {
-    let mut wire = Wire::new(Inside::DEFAULT, &[], QdiscConfig::default())?;
-    let listener = wire.listen()?;
-    let warm = wire.connect(listener, WARM_UP)?;
-    let before = resident()?;
-    let held = wire.connect(listener, connections)?;
-    let after = resident()?;
-    drop((warm, held, wire));
+    let mut pair = HostPair::new(InProcessLink::DEFAULT, &[], QdiscConfig::default())?;
+    let listener = pair.listen()?;
+    let warm = pair.connect(listener, WARM_UP)?;
+    let before = resident_bytes()?;
+    let connections_held = pair.connect(listener, connections)?;
+    let after = resident_bytes()?;
+    drop((warm, connections_held, pair));
     Ok(after - before)
 }
 
 async fn tokio(connections: usize) -> Result<i64> {
-    let (client, server) = Embedded::pair(Inside::DEFAULT, (&[], QdiscConfig::NoQueue))?;
+    let (client, server) = Embedded::pair(InProcessLink::DEFAULT, (&[], QdiscConfig::NoQueue))?;
     let on = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 2), 0));
     let mut listener = server.listen(on).await?;
     let to = Embedded::local_addr(&listener)?;
-    let mut held = Vec::with_capacity(WARM_UP + connections);
+    let mut connections_held = Vec::with_capacity(WARM_UP + connections);
     let mut before = 0;
     for n in 0..WARM_UP + connections {
         if n == WARM_UP {
-            before = resident()?;
+            before = resident_bytes()?;
         }
-        held.push((
+        connections_held.push((
             client.connect(to).await?,
             Embedded::accept(&mut listener).await?,
         ));
     }
-    let after = resident()?;
-    drop(held);
+    let after = resident_bytes()?;
+    drop(connections_held);
     Ok(after - before)
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use fullsend_lab::{
-    EXPERIMENTS, Experiment, Outcome, Plan, Scale, TraceConfig, by_name, quantized, table, tally,
-    trace,
+    EXPERIMENTS, Experiment, ExperimentResult, Plan, Scale, TraceConfig, by_name, quantized, table,
+    tally, trace,
 };
 use fullsend_units::Nanos;
 
@@ -149,7 +149,7 @@ fn run_experiments(args: &RunArgs) -> Result<()> {
 }
 
 /// Formats the histograms of an experiment's cases, like DTrace.
-fn histograms(outcome: &Outcome) -> String {
+fn histograms(outcome: &ExperimentResult) -> String {
     let mut out = String::new();
     for case in &outcome.cases {
         for histogram in &case.measures.histograms {
@@ -175,7 +175,7 @@ fn with_bar<R>(plan: &Plan, work: impl FnOnce() -> R) -> R {
     thread::scope(|scope| {
         let shown = scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                err!("\r\x1b[K{}", bar(plan.progress(), &plan.at_work()));
+                err!("\r\x1b[K{}", bar(plan.progress(), &plan.running_cases()));
                 thread::park_timeout(Duration::from_millis(200));
             }
             err!("\r\x1b[K");
@@ -187,11 +187,11 @@ fn with_bar<R>(plan: &Plan, work: impl FnOnce() -> R) -> R {
     })
 }
 
-fn bar(part: f64, at_work: &str) -> String {
+fn bar(part: f64, running_cases: &str) -> String {
     const WIDTH: usize = 30;
     let full = ((part * WIDTH as f64) as usize).min(WIDTH);
     let mut line = format!(
-        "[{}{}] {:3.0} %  {at_work}",
+        "[{}{}] {:3.0} %  {running_cases}",
         "#".repeat(full),
         ".".repeat(WIDTH - full),
         part * 100.0
@@ -212,7 +212,7 @@ fn trace_experiment(args: &TraceArgs) -> Result<()> {
     let pcap = pcap.map(|file| Box::new(file) as Box<dyn Write + Send>);
     match trace(experiment, config, text, pcap) {
         // The reader has closed the pipe, like `head`. The capture is written up to here.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => output::end(),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => output::exit_broken_pipe(),
         done => Ok(done?),
     }
 }
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_told_which_there_are() {
+    fn an_unknown_name_lists_the_experiments() {
         let error = chosen(&["tso".to_owned()]).unwrap_err().to_string();
         assert!(
             error.contains("`tso`") && error.contains("tso-split"),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_taken_once_and_all_is_all() {
+    fn names_are_deduplicated_and_all_selects_all() {
         let names = |list: &[&str]| list.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         assert_eq!(
             chosen(&names(&["tso-split", "tso-split"])).unwrap().len(),

@@ -26,7 +26,7 @@ mod preamble;
 mod progress;
 mod report;
 mod script;
-mod sending;
+mod send_report;
 mod serve;
 mod server;
 mod size;

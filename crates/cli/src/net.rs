@@ -28,7 +28,7 @@ pub(crate) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
 }
 
 /// A network stack with stream sockets.
-pub(crate) trait Net: Clone + Send + Sync + 'static {
+pub(crate) trait NetStack: Clone + Send + Sync + 'static {
     type Socket: Socket;
     type Listener: Send + 'static;
 

@@ -25,13 +25,13 @@ impl Write for Stdout {
 
 fn exit_if_broken<T>(result: io::Result<T>) -> io::Result<T> {
     match result {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => end(),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => exit_broken_pipe(),
         result => result,
     }
 }
 
 /// Ends the program because the reader of its output has closed the pipe.
-pub(crate) fn end() -> ! {
+pub(crate) fn exit_broken_pipe() -> ! {
     process::exit(BROKEN_PIPE)
 }
 

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_shows() {
+    fn a_shifted_stream_is_detected() {
         let pattern = Pattern::new(1448);
         for slip in [1, 1448, 4096, 65_536] {
             assert!(pattern.mismatch(slip, pattern.at(0, 1448)).is_some());

@@ -7,12 +7,12 @@ use anyhow::{Context, Result, anyhow};
 use fullsend_stack::Cidr;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::args::{Inside, Nic, Perf, Place, ServeArgs, TestArgs};
-use crate::net::Net;
+use crate::args::{InProcessLink, NicKind, Perf, ServeArgs, TestArgs, TestSetup};
+use crate::net::NetStack;
 use crate::net::embedded::Embedded;
 use crate::net::kernel::Kernel;
-use crate::progress::{Progress, Shown};
-use crate::report::{Outcome, Report};
+use crate::progress::{ProgressLine, TestProgress};
+use crate::report::{Report, TestResult};
 use crate::{client, core, idle, serve};
 
 /// Runs the subcommand.
@@ -33,7 +33,7 @@ pub(crate) fn runtime() -> Result<Runtime> {
         .context("cannot start the runtime")
 }
 
-fn runtime_of_two() -> Result<Runtime> {
+fn two_thread_runtime() -> Result<Runtime> {
     Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -42,10 +42,10 @@ fn runtime_of_two() -> Result<Runtime> {
 }
 
 fn test(args: &TestArgs) -> Result<()> {
-    let progress = Progress::default();
-    let shown = Shown::new(&progress);
-    let (outcome, scene) = match &args.place {
-        Place::Loopback { ipv6 } => {
+    let progress = TestProgress::default();
+    let shown = ProgressLine::new(&progress);
+    let (outcome, description) = match &args.setup {
+        TestSetup::Loopback { ipv6 } => {
             let ip = if *ipv6 {
                 Ipv6Addr::LOCALHOST.into()
             } else {
@@ -62,17 +62,17 @@ fn test(args: &TestArgs) -> Result<()> {
                 format!("kernel, loopback, {} threads", args.threads),
             )
         }
-        Place::Kernel { server } => {
+        TestSetup::Kernel { server } => {
             let outcome = runtime()?.block_on(client::run(&Kernel, *server, args, &progress))?;
             (outcome, format!("kernel, to {server}"))
         }
-        &Place::Core(link) => {
+        &TestSetup::Core(link) => {
             let outcome = core::run(link, args, &progress)?;
-            (outcome, pair_scene(link, "core API"))
+            (outcome, describe_pair(link, "core API"))
         }
-        &Place::Pair(link) => {
+        &TestSetup::Pair(link) => {
             let runtime = if args.threads == 2 {
-                runtime_of_two()?
+                two_thread_runtime()?
             } else {
                 runtime()?
             };
@@ -87,9 +87,9 @@ fn test(args: &TestArgs) -> Result<()> {
                 Embedded::open_control(&args.control, &client, Some(&server))?;
                 one_thread(client, server, on, args, &progress).await
             })?;
-            (outcome, pair_scene(link, "tokio API"))
+            (outcome, describe_pair(link, "tokio API"))
         }
-        Place::Tun { server, tun } => {
+        TestSetup::Tun { server, tun } => {
             let outcome = runtime()?.block_on(async {
                 let client = Embedded::tun(tun, (&args.set, args.qdisc), Some(*server))?;
                 Embedded::open_control(&args.control, &client, None)?;
@@ -103,15 +103,15 @@ fn test(args: &TestArgs) -> Result<()> {
     if args.json {
         outln!("{}", report.json());
     } else {
-        out!("{}", report.text(args, &scene));
+        out!("{}", report.text(args, &description));
     }
     Ok(())
 }
 
-fn pair_scene(link: Inside, api: &str) -> String {
+fn describe_pair(link: InProcessLink, api: &str) -> String {
     let nic = match link.nic {
-        Nic::Tso => "tso",
-        Nic::Mtu => "mtu",
+        NicKind::Tso => "tso",
+        NicKind::Mtu => "mtu",
     };
     let ip = if link.ipv6 { "IPv6" } else { "IPv4" };
     let gro = if link.gro { "" } else { ", gro off" };
@@ -119,13 +119,13 @@ fn pair_scene(link: Inside, api: &str) -> String {
 }
 
 /// Runs client and server as tasks of one thread.
-async fn one_thread<N: Net>(
+async fn one_thread<N: NetStack>(
     client: N,
     server: N,
     on: SocketAddr,
     args: &TestArgs,
-    progress: &Progress,
-) -> Result<Outcome> {
+    progress: &TestProgress,
+) -> Result<TestResult> {
     let listener = serve::listen(&server, on).await?;
     let to = N::local_addr(&listener)?;
     let serving = tokio::spawn(serve::accept_all(server, listener, args.zerocopy()));
@@ -135,20 +135,20 @@ async fn one_thread<N: Net>(
 }
 
 /// Runs the server on a thread and a runtime of its own.
-fn two_threads<N: Net>(
+fn two_threads<N: NetStack>(
     server: N,
     on: SocketAddr,
     args: &TestArgs,
-    progress: &Progress,
-) -> Result<Outcome> {
+    progress: &TestProgress,
+) -> Result<TestResult> {
     let zerocopy = args.zerocopy();
-    let (tell, told) = mpsc::channel();
+    let (addr_tx, addr_rx) = mpsc::channel();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let net = server.clone();
     let thread = std::thread::spawn(move || -> Result<()> {
         runtime()?.block_on(async move {
             let listener = serve::listen(&server, on).await?;
-            tell.send(N::local_addr(&listener)?)?;
+            addr_tx.send(N::local_addr(&listener)?)?;
             tokio::select! {
                 () = serve::accept_all(server, listener, zerocopy) => {}
                 _ = stopped => {}
@@ -156,7 +156,7 @@ fn two_threads<N: Net>(
             Ok(())
         })
     });
-    let outcome = match told.recv() {
+    let outcome = match addr_rx.recv() {
         Ok(to) => runtime()?.block_on(client::run(&net, to, args, progress)),
         Err(_) => Err(anyhow!("the server did not start")),
     };
@@ -172,13 +172,13 @@ fn serve(args: &ServeArgs) -> Result<()> {
     if args.kernel {
         return runtime()?.block_on(serve::run(Kernel, on, "kernel"));
     }
-    let tun = args.tun.clone().checked(args.mtu.unwrap_or(1500))?;
+    let tun = args.tun.clone().validate(args.mtu.unwrap_or(1500))?;
     runtime()?.block_on(async {
         let stack = Embedded::tun(&tun, (&args.set, args.qdisc.unwrap_or_default()), None)?;
         Embedded::open_control(&args.control, &stack, None)?;
         let addresses: Vec<String> = tun.addresses.iter().map(Cidr::to_string).collect();
         let addresses = addresses.join(", ");
-        let scene = format!("fullsend, {addresses} over TUN {}", tun.name);
-        serve::run(stack, on, &scene).await
+        let description = format!("fullsend, {addresses} over TUN {}", tun.name);
+        serve::run(stack, on, &description).await
     })
 }

@@ -12,9 +12,9 @@ const MAGIC: [u8; 4] = *b"FSP1";
 const NAME_MAX: usize = 16;
 
 /// Request with [`Role::Counters`] for the counters of the server's stack.
-pub(crate) const ASK_COUNTERS: u8 = 0;
+pub(crate) const REQUEST_COUNTERS: u8 = 0;
 /// Request with [`Role::Counters`] for the send report of the test's sources, after all have ended.
-pub(crate) const ASK_SENDING: u8 = 1;
+pub(crate) const REQUEST_SEND_REPORT: u8 = 1;
 
 /// The server's part on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +35,7 @@ pub(crate) enum Role {
         /// Length of a response in bytes.
         response: u32,
     },
-    /// Answers each byte, [`ASK_COUNTERS`] or [`ASK_SENDING`], with a length and JSON.
+    /// Answers each byte, [`REQUEST_COUNTERS`] or [`REQUEST_SEND_REPORT`], with a length and JSON.
     Counters,
 }
 
@@ -169,7 +169,7 @@ mod tests {
     use super::{Preamble, Role};
 
     #[test]
-    fn what_is_emitted_parses() {
+    fn emitted_preambles_parse() {
         let roles = [
             Role::Sink,
             Role::Source {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_preambles_are_rejected() {
         let good = Preamble {
             role: Role::Rr {
                 request: 1,

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 /// The progress of a test, updated by its flows.
 #[derive(Clone, Default)]
-pub(crate) struct Progress(Arc<State>);
+pub(crate) struct TestProgress(Arc<ProgressState>);
 
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct ProgressState {
     /// Payload bytes transferred.
     pub(crate) bytes: AtomicU64,
     transactions: AtomicU64,
@@ -19,14 +19,14 @@ pub(crate) struct State {
     over: AtomicBool,
 }
 
-impl std::ops::Deref for Progress {
-    type Target = State;
-    fn deref(&self) -> &State {
+impl std::ops::Deref for TestProgress {
+    type Target = ProgressState;
+    fn deref(&self) -> &ProgressState {
         &self.0
     }
 }
 
-impl State {
+impl ProgressState {
     /// Records the start of the test.
     pub(crate) fn start(&self) {
         self.started.get_or_init(Instant::now);
@@ -49,14 +49,14 @@ impl State {
 }
 
 /// The progress line, shown until this is dropped.
-pub(crate) struct Shown {
-    progress: Progress,
+pub(crate) struct ProgressLine {
+    progress: TestProgress,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Shown {
+impl ProgressLine {
     /// Shows `progress` once a second on standard error if that is a terminal.
-    pub(crate) fn new(progress: &Progress) -> Self {
+    pub(crate) fn new(progress: &TestProgress) -> Self {
         let progress = progress.clone();
         let thread = std::io::stderr().is_terminal().then(|| {
             let progress = progress.clone();
@@ -66,7 +66,7 @@ impl Shown {
     }
 }
 
-impl Drop for Shown {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.progress.over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -78,7 +78,7 @@ impl Drop for Shown {
     }
 }
 
-fn show(progress: &State) {
+fn show(progress: &ProgressState) {
     while !progress.over.load(Ordering::Relaxed) {
         std::thread::park_timeout(Duration::from_secs(1));
         if let Some(started) = progress.started.get() {
@@ -93,11 +93,11 @@ fn show(progress: &State) {
 mod tests {
     use std::time::Duration;
 
-    use super::Progress;
+    use super::TestProgress;
 
     #[test]
     fn shows_the_rate_so_far() {
-        let progress = Progress::default();
+        let progress = TestProgress::default();
         progress.add(1_000_000, 0);
         assert_eq!(
             progress.line(Duration::from_secs(2)),

@@ -7,9 +7,9 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::args::{Test, TestArgs};
-use crate::sending::{Buckets, Sending};
+use crate::send_report::{Buckets, SendReport};
 use crate::size;
-use crate::usage::{ContextSwitches, Counters, Cpu, Usage, bytes_per_packet};
+use crate::usage::{ContextSwitches, Counters, CpuTime, Usage, bytes_per_packet};
 
 /// Returns a histogram of latencies in ns, up to a minute, with three significant digits.
 pub(crate) fn new_histogram() -> Histogram<u64> {
@@ -19,7 +19,7 @@ pub(crate) fn new_histogram() -> Histogram<u64> {
 }
 
 /// The measurements of a test.
-pub(crate) struct Outcome {
+pub(crate) struct TestResult {
     /// Seconds from the first byte sent to the last byte received.
     pub(crate) seconds: f64,
     /// Payload bytes received.
@@ -36,7 +36,7 @@ pub(crate) struct Outcome {
     pub(crate) reverse: bool,
     /// Merged send report of the flows, from the sender of data; `None` if its stack does not provide
     /// one (the kernel's).
-    pub(crate) flow: Option<Sending>,
+    pub(crate) flow: Option<SendReport>,
 }
 
 /// Percentiles of the latency in microseconds.
@@ -56,20 +56,20 @@ struct LimitShare {
     time_share: f64,
 }
 
-fn send_limits(sending: &Sending) -> BTreeMap<String, LimitShare> {
+fn send_limits(send_report: &SendReport) -> BTreeMap<String, LimitShare> {
     let share = |part: f64, whole: f64| {
         let ratio = if whole > 0.0 { part / whole } else { 0.0 };
         (ratio * 1e4).round() / 1e4
     };
-    let held = sending.limits.values();
-    let sends: f64 = held.clone().map(|held| f64::from(held.sends)).sum();
-    let time_ns: f64 = held.map(|held| held.time_ns as f64).sum();
-    let limits = sending.limits.iter().map(|(name, held)| {
+    let effect = send_report.limits.values();
+    let sends: f64 = effect.clone().map(|effect| f64::from(effect.sends)).sum();
+    let time_ns: f64 = effect.map(|effect| effect.time_ns as f64).sum();
+    let limits = send_report.limits.iter().map(|(name, effect)| {
         let part = LimitShare {
-            sends: held.sends,
-            sends_share: share(held.sends.into(), sends),
-            time_s: held.time_ns as f64 / 1e9,
-            time_share: share(held.time_ns as f64, time_ns),
+            sends: effect.sends,
+            sends_share: share(effect.sends.into(), sends),
+            time_s: effect.time_ns as f64 / 1e9,
+            time_share: share(effect.time_ns as f64, time_ns),
         };
         (name.clone(), part)
     });
@@ -99,7 +99,7 @@ pub(crate) struct Report {
     throughput_bps: f64,
     transactions_per_s: Option<f64>,
     latency_us: Option<LatencyUs>,
-    cpu: Cpu,
+    cpu: CpuTime,
     context_switches: ContextSwitches,
     bytes_per_packet: Option<f64>,
     counters: CounterDeltas,
@@ -112,7 +112,7 @@ pub(crate) struct Report {
 
 impl Report {
     /// Returns the report of a test.
-    pub(crate) fn new(args: &TestArgs, outcome: Outcome) -> Self {
+    pub(crate) fn new(args: &TestArgs, outcome: TestResult) -> Self {
         let us = |h: &Histogram<u64>, q: f64| h.value_at_quantile(q) as f64 / 1e3;
         let sender = if outcome.reverse {
             &outcome.server
@@ -154,8 +154,8 @@ impl Report {
     }
 
     /// Returns the report as text for people.
-    pub(crate) fn text(&self, args: &TestArgs, scene: &str) -> String {
-        let mut out = self.headline(args, scene);
+    pub(crate) fn text(&self, args: &TestArgs, description: &str) -> String {
+        let mut out = self.headline(args, description);
         let cpu = format!("{:.2}+{:.2}", self.cpu.user_s, self.cpu.sys_s);
         let per_packet = self
             .bytes_per_packet
@@ -196,11 +196,11 @@ impl Report {
                 );
             }
         }
-        out + &self.held_back_by()
+        out + &self.limits_line()
     }
 
     /// Returns one line: the limits that blocked the flows, those with the longest time first.
-    fn held_back_by(&self) -> String {
+    fn limits_line(&self) -> String {
         let Some(limits) = &self.send_limits else {
             return String::new();
         };
@@ -209,21 +209,21 @@ impl Report {
             .filter(|(_, l)| l.time_share >= 0.005)
             .collect();
         by_time.sort_by(|a, b| b.1.time_share.total_cmp(&a.1.time_share));
-        let words: Vec<String> = by_time
+        let parts: Vec<String> = by_time
             .iter()
             .map(|(name, l)| format!("{name} {:.0}%", l.time_share * 100.0))
             .collect();
-        if words.is_empty() {
+        if parts.is_empty() {
             return String::new();
         }
-        let whose = match self.send_limits_of {
+        let subject = match self.send_limits_of {
             "server" => "The server was limited by",
             _ => "Limited by",
         };
-        format!("{whose}: {}\n", words.join(", "))
+        format!("{subject}: {}\n", parts.join(", "))
     }
 
-    fn headline(&self, args: &TestArgs, scene: &str) -> String {
+    fn headline(&self, args: &TestArgs, description: &str) -> String {
         let shape = match args.test {
             Test::Stream { message, .. } => format!("{}-byte messages", size::show(message)),
             Test::Rr { request, response } => {
@@ -241,7 +241,7 @@ impl Report {
         };
         let s = if self.flows == 1 { "" } else { "s" };
         format!(
-            "TCP {} test: {} flow{s}, {shape}{reverse}; {scene}\n",
+            "TCP {} test: {} flow{s}, {shape}{reverse}; {description}\n",
             self.test.to_uppercase(),
             self.flows,
         )

@@ -1,6 +1,6 @@
 //! `fullsend script`: runs packet scripts.
 
-mod given;
+mod overrides;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use clap::Args;
 use fullsend_script::{
     Family, Library, ScriptError, define, families, parse, run, run_through, script::Script,
 };
-use given::Given;
+use overrides::ScriptOverrides;
 
 /// The arguments of `fullsend script`.
 #[derive(Args)]
@@ -41,7 +41,7 @@ pub(crate) struct ScriptArgs {
     )]
     so_flags: Option<String>,
     #[command(flatten)]
-    given: Given,
+    overrides: ScriptOverrides,
 }
 
 fn family(text: &str) -> Result<Family, String> {
@@ -62,7 +62,7 @@ pub(crate) fn run_scripts(args: &ScriptArgs) -> Result<()> {
     let library = library.transpose().map_err(anyhow::Error::msg)?;
     let mut failed = 0;
     for file in &files {
-        failed += usize::from(!one(file, args, library.as_ref())?);
+        failed += usize::from(!run_file(file, args, library.as_ref())?);
     }
     if files.len() > 1 {
         outln!("{} of {} scripts passed", files.len() - failed, files.len());
@@ -91,7 +91,7 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-fn one(path: &Path, args: &ScriptArgs, library: Option<&Library>) -> Result<bool> {
+fn run_file(path: &Path, args: &ScriptArgs, library: Option<&Library>) -> Result<bool> {
     let name = path.display();
     let text = fs::read_to_string(path).with_context(|| name.to_string())?;
     let runs = match runs(&text, args) {
@@ -132,10 +132,12 @@ fn one(path: &Path, args: &ScriptArgs, library: Option<&Library>) -> Result<bool
 fn runs(text: &str, args: &ScriptArgs) -> Result<Vec<(Script, Family)>, ScriptError> {
     let mut runs = Vec::new();
     for family in Family::ALL {
-        let mut script = parse(&define(text, &args.given.names(family)))?;
-        let asked = args.ip_version.is_none_or(|only| only == family);
-        if asked && families(&script)?.contains(&family) {
-            script.settings.extend(args.given.settings(family));
+        let mut script = parse(&define(text, &args.overrides.names(family)))?;
+        let selected = args
+            .ip_version
+            .is_none_or(|only_family| only_family == family);
+        if selected && families(&script)?.contains(&family) {
+            script.settings.extend(args.overrides.settings(family));
             runs.push((script, family));
         }
     }

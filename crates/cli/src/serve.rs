@@ -8,26 +8,26 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::net::Net;
+use crate::net::NetStack;
 use crate::preamble::Role;
-use crate::sending::Ledger;
+use crate::send_report::ReportCollector;
 use crate::server::{self, Served};
 
 /// Accepts and serves connections until Ctrl-C or SIGTERM.
-pub(crate) async fn run<N: Net>(net: N, on: SocketAddr, scene: &str) -> Result<()> {
+pub(crate) async fn run<N: NetStack>(net: N, on: SocketAddr, description: &str) -> Result<()> {
     let mut listener = listen(&net, on).await?;
     outln!(
-        "listening on {} ({scene}); press Ctrl-C to stop",
+        "listening on {} ({description}); press Ctrl-C to stop",
         N::local_addr(&listener)?
     );
     let mut stop = signal(SignalKind::terminate())?;
     let total = Arc::new(Total::default());
-    let ledger = Arc::new(Ledger::default());
+    let collector = Arc::new(ReportCollector::default());
     let started = Instant::now();
     loop {
         tokio::select! {
             accepted = N::accept(&mut listener) => match accepted {
-                Ok((socket, peer)) => spawn(&net, socket, peer, (&total, &ledger)),
+                Ok((socket, peer)) => spawn(&net, socket, peer, (&total, &collector)),
                 Err(error) => pause_after(&error).await,
             },
             done = tokio::signal::ctrl_c() => {
@@ -42,7 +42,7 @@ pub(crate) async fn run<N: Net>(net: N, on: SocketAddr, scene: &str) -> Result<(
 }
 
 /// Listens on an address; the error says what to do.
-pub(crate) async fn listen<N: Net>(net: &N, on: SocketAddr) -> Result<N::Listener> {
+pub(crate) async fn listen<N: NetStack>(net: &N, on: SocketAddr) -> Result<N::Listener> {
     net.listen(on).await.with_context(|| {
         format!("cannot listen on {on}; choose another address or port with --bind")
     })
@@ -54,15 +54,15 @@ async fn pause_after(error: &io::Error) {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
-fn spawn<N: Net>(
+fn spawn<N: NetStack>(
     net: &N,
     socket: N::Socket,
     peer: SocketAddr,
-    (total, ledger): (&Arc<Total>, &Arc<Ledger>),
+    (total, collector): (&Arc<Total>, &Arc<ReportCollector>),
 ) {
-    let (net, total, ledger) = (net.clone(), total.clone(), ledger.clone());
+    let (net, total, collector) = (net.clone(), total.clone(), collector.clone());
     tokio::spawn(async move {
-        match server::serve(&net, socket, &ledger, false).await {
+        match server::serve(&net, socket, &collector, false).await {
             Ok(served) => total.add(peer, &served),
             Err(error) => {
                 total.fail();
@@ -73,14 +73,16 @@ fn spawn<N: Net>(
 }
 
 /// Serves all connections without output: the server of a test in this process.
-pub(crate) async fn accept_all<N: Net>(net: N, mut listener: N::Listener, zerocopy: bool) {
-    let ledger = Arc::new(Ledger::default());
+pub(crate) async fn accept_all<N: NetStack>(net: N, mut listener: N::Listener, zerocopy: bool) {
+    let collector = Arc::new(ReportCollector::default());
     loop {
         match N::accept(&mut listener).await {
             Ok((socket, _)) => {
-                let (net, ledger) = (net.clone(), ledger.clone());
+                let (net, collector) = (net.clone(), collector.clone());
                 // The client of the same test reports errors.
-                tokio::spawn(async move { server::serve(&net, socket, &ledger, zerocopy).await });
+                tokio::spawn(
+                    async move { server::serve(&net, socket, &collector, zerocopy).await },
+                );
             }
             Err(error) => pause_after(&error).await,
         }
@@ -136,8 +138,8 @@ fn line(served: &Served) -> String {
     let mbps = |bytes: u64| bytes as f64 * 8.0 / seconds / 1e6;
     match served.role {
         Role::Sink => {
-            let bad = served.first_bad.map_or_else(String::new, |place| {
-                format!(", WRONG DATA from byte {place} on")
+            let bad = served.first_bad.map_or_else(String::new, |offset| {
+                format!(", WRONG DATA from byte {offset} on")
             });
             format!(
                 "received {} bytes in {seconds:.2} s, {:.2} 10^6bits/s{bad}",

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::flow::{self, Carriage};
-use crate::net::{Net, Socket};
+use crate::flow::{self, TransferMode};
+use crate::net::{NetStack, Socket};
 use crate::pattern::Pattern;
-use crate::preamble::{ASK_SENDING, Preamble, Role};
-use crate::sending::{Ledger, Listening};
+use crate::preamble::{Preamble, REQUEST_SEND_REPORT, Role};
+use crate::send_report::{ReportCollector, ReportSubscription};
 
 /// The result of serving one connection.
 pub(crate) struct Served {
@@ -23,10 +23,10 @@ pub(crate) struct Served {
 }
 
 /// Serves one connection to its end; with `zerocopy`, reads and writes without copying.
-pub(crate) async fn serve<N: Net>(
+pub(crate) async fn serve<N: NetStack>(
     net: &N,
     mut socket: N::Socket,
-    ledger: &Arc<Ledger>,
+    collector: &Arc<ReportCollector>,
     zerocopy: bool,
 ) -> io::Result<Served> {
     let preamble = Preamble::read(&mut socket).await?;
@@ -47,13 +47,13 @@ pub(crate) async fn serve<N: Net>(
     match preamble.role {
         Role::Sink => sink(&mut socket, &preamble, zerocopy, &mut served).await?,
         Role::Source { time_ms, message } => {
-            let carriage = carriage(&preamble, message as usize, zerocopy);
+            let transfer = transfer(&preamble, message as usize, zerocopy);
             let until = started + Duration::from_millis(time_ms.into());
-            let account = ledger.flow(preamble.test);
-            served.sent = flow::send(&mut socket, &carriage, until, &AtomicU64::new(0)).await?;
-            flow::take(&mut socket, 1).await?;
+            let reporter = collector.add_flow(preamble.test);
+            served.sent = flow::send(&mut socket, &transfer, until, &AtomicU64::new(0)).await?;
+            flow::read_exact_or_eof(&mut socket, 1).await?;
             if let Some(report) = socket.flow_report() {
-                account.report(&report);
+                reporter.report(&report);
             }
         }
         Role::Rr { request, response } => {
@@ -65,14 +65,14 @@ pub(crate) async fn serve<N: Net>(
             )
             .await?;
         }
-        Role::Counters => counters(net, &mut socket, &ledger.open(preamble.test)).await?,
+        Role::Counters => counters(net, &mut socket, &collector.subscribe(preamble.test)).await?,
     }
     served.seconds = started.elapsed().as_secs_f64();
     Ok(served)
 }
 
-fn carriage(preamble: &Preamble, message: usize, zerocopy: bool) -> Carriage {
-    Carriage {
+fn transfer(preamble: &Preamble, message: usize, zerocopy: bool) -> TransferMode {
+    TransferMode {
         message,
         pattern: Pattern::new(message),
         verify: preamble.verify,
@@ -86,8 +86,8 @@ async fn sink(
     zerocopy: bool,
     served: &mut Served,
 ) -> io::Result<()> {
-    let carriage = carriage(preamble, flow::READ_MAX, zerocopy);
-    let receipt = flow::receive(socket, &carriage, &AtomicU64::new(0)).await?;
+    let transfer = transfer(preamble, flow::READ_MAX, zerocopy);
+    let receipt = flow::receive(socket, &transfer, &AtomicU64::new(0)).await?;
     served.received = receipt.bytes;
     served.first_bad = receipt.first_bad;
     receipt.write(socket).await?;
@@ -101,7 +101,7 @@ async fn rr(
     served: &mut Served,
 ) -> io::Result<()> {
     let pattern = Pattern::new(response);
-    while flow::take(socket, request).await? {
+    while flow::read_exact_or_eof(socket, request).await? {
         socket.write_all(pattern.at(0, response)).await?;
         served.received += request as u64;
         served.sent += response as u64;
@@ -109,15 +109,15 @@ async fn rr(
     socket.shutdown().await
 }
 
-async fn counters<N: Net>(
+async fn counters<N: NetStack>(
     net: &N,
     socket: &mut N::Socket,
-    listening: &Listening,
+    subscription: &ReportSubscription,
 ) -> io::Result<()> {
-    let mut ask = [0];
-    while socket.read(&mut ask).await? > 0 {
-        let text = match ask {
-            [ASK_SENDING] => serde_json::to_vec(&listening.all().await)?,
+    let mut request = [0];
+    while socket.read(&mut request).await? > 0 {
+        let text = match request {
+            [REQUEST_SEND_REPORT] => serde_json::to_vec(&subscription.all().await)?,
             _ => serde_json::to_vec(&net.counters()?)?,
         };
         let mut answer = (text.len() as u32).to_be_bytes().to_vec();

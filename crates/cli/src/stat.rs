@@ -20,7 +20,7 @@ use connection::Connection;
 pub(crate) fn run(args: StatArgs) -> Result<()> {
     let path = match args.socket {
         Some(path) => path,
-        None => the_only_one(&control::running())?,
+        None => only_running_stack(&control::running())?,
     };
     if let StatCommand::Capture(capture) = &args.command {
         return capture::run(&path, capture, args.json);
@@ -42,7 +42,7 @@ pub(crate) fn run(args: StatArgs) -> Result<()> {
 }
 
 /// Returns the control socket to use if none was given: that of the only stack.
-fn the_only_one(running: &[control::PidSocket]) -> Result<PathBuf> {
+fn only_running_stack(running: &[control::RunningSocket]) -> Result<PathBuf> {
     let main: Vec<_> = running.iter().filter(|socket| socket.main).collect();
     if let [one] = main[..] {
         return Ok(one.path.clone());
@@ -67,7 +67,7 @@ fn the_only_one(running: &[control::PidSocket]) -> Result<PathBuf> {
 }
 
 fn sockstat(stack: &mut Connection, json: bool) -> Result<()> {
-    let value = stack.ask(&Request::Sockstat)?;
+    let value = stack.request(&Request::Sockstat)?;
     if json {
         outln!("{value}");
         return Ok(());
@@ -84,7 +84,7 @@ fn sockstat(stack: &mut Connection, json: bool) -> Result<()> {
 }
 
 fn addresses(stack: &mut Connection, json: bool) -> Result<()> {
-    let value = stack.ask(&Request::Addresses)?;
+    let value = stack.request(&Request::Addresses)?;
     if json {
         outln!("{value}");
         return Ok(());
@@ -107,7 +107,7 @@ fn sysctl(stack: &mut Connection, setting: Option<&str>, json: bool) -> Result<(
         Some(Ok((key, value))) => (Some(key), Some(value)),
         Some(Err(key)) => (Some(key), None),
     };
-    let value = stack.ask(&Request::Sysctl {
+    let value = stack.request(&Request::Sysctl {
         key: key.map(|key| key.trim().to_owned()),
         value: value.map(|value| value.trim().to_owned()),
     })?;
@@ -127,7 +127,7 @@ fn set(stack: &mut Connection, flow: String, setting: &str) -> Result<()> {
     let Some((option, value)) = setting.split_once('=') else {
         bail!("`{setting}` is not OPTION=VALUE; write e.g. TCP_NODELAY=1");
     };
-    stack.ask(&Request::Set {
+    stack.request(&Request::Set {
         flow,
         option: option.trim().to_owned(),
         value: value.trim().to_owned(),
@@ -136,7 +136,7 @@ fn set(stack: &mut Connection, flow: String, setting: &str) -> Result<()> {
 }
 
 fn qdisc(stack: &mut Connection, json: bool) -> Result<()> {
-    let value = stack.ask(&Request::Qdisc)?;
+    let value = stack.request(&Request::Qdisc)?;
     if json {
         outln!("{value}");
         return Ok(());

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 /// CPU time.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
-pub(crate) struct Cpu {
+pub(crate) struct CpuTime {
     /// Seconds in user mode.
     pub(crate) user_s: f64,
     /// Seconds in the kernel.
@@ -28,7 +28,7 @@ pub(crate) struct ContextSwitches {
 /// CPU time and context switches of this process since its start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
-    pub(crate) cpu: Cpu,
+    pub(crate) cpu: CpuTime,
     pub(crate) switches: ContextSwitches,
 }
 
@@ -38,7 +38,7 @@ impl Usage {
         let usage = getrusage(UsageWho::RUSAGE_SELF)?;
         let seconds = |t: nix::sys::time::TimeVal| t.tv_sec() as f64 + t.tv_usec() as f64 / 1e6;
         Ok(Self {
-            cpu: Cpu {
+            cpu: CpuTime {
                 user_s: seconds(usage.user_time()),
                 sys_s: seconds(usage.system_time()),
             },
@@ -54,7 +54,7 @@ impl Usage {
         // The fields are in microseconds: without rounding, differences print as 0.19999999999999998.
         let micros = |s: f64| (s * 1e6).round() / 1e6;
         Self {
-            cpu: Cpu {
+            cpu: CpuTime {
                 user_s: micros(self.cpu.user_s - earlier.cpu.user_s),
                 sys_s: micros(self.cpu.sys_s - earlier.cpu.sys_s),
             },
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn deltas_leave_out_what_stood_still() {
+    fn deltas_omit_unchanged_counters() {
         let of = |list: &[(&str, i64)]| -> Counters {
             list.iter().map(|&(n, v)| (n.to_owned(), v)).collect()
         };

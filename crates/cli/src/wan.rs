@@ -23,7 +23,7 @@ use crate::output::Stdout;
 /// Most frames to receive from a device at a time.
 const BATCH: usize = 64;
 /// Longest sleep, so that a signal is noticed.
-const LOOK: Nanos = Nanos::from_millis(100);
+const MAX_SLEEP: Nanos = Nanos::from_millis(100);
 
 /// The devices, and the emulated path between them.
 #[derive(Args, Clone, Debug)]
@@ -51,18 +51,18 @@ fn parse_netem(text: &str) -> Result<Netem> {
 }
 
 /// One direction of the path.
-struct Way {
+struct Direction {
     pipe: Pipe,
     /// Parses packets without coalescing them.
     parser: Gro,
     /// Coalesces packets that arrive together, like a network card.
     gro: Gro,
     frames: Vec<Packet>,
-    cut: Vec<Packet>,
+    segments: Vec<Packet>,
     out: VecDeque<Packet>,
 }
 
-impl Way {
+impl Direction {
     fn new(netem: Netem, seed: Seed) -> Self {
         let gro = |enabled| {
             Gro::new(GroConfig {
@@ -77,21 +77,21 @@ impl Way {
             parser: gro(false),
             gro: gro(true),
             frames: Vec::new(),
-            cut: Vec::new(),
+            segments: Vec::new(),
             out: VecDeque::new(),
         }
     }
 
     /// Receives packets from the kernel and segments them; returns `false` if there were none.
-    fn take_in(&mut self, now: Instant, from: &mut Tun) -> io::Result<bool> {
+    fn receive(&mut self, now: Instant, from: &mut Tun) -> io::Result<bool> {
         let got = from.receive(&mut self.frames, BATCH)?;
         let mut parsed = Vec::new();
         self.parser.receive_batch(now, &mut self.frames);
         self.parser.flush(&mut parsed);
         for packet in parsed {
-            segment(packet, &mut self.cut);
+            segment(packet, &mut self.segments);
         }
-        for mut packet in self.cut.drain(..) {
+        for mut packet in self.segments.drain(..) {
             // The kernel's packets are correct; the receiver then detects a bit that the link flips.
             if packet.offload.checksum == Checksum::Unverified {
                 packet.offload.checksum = Checksum::Valid;
@@ -102,7 +102,7 @@ impl Way {
     }
 
     /// Passes arrived packets to the kernel.
-    fn give_out(&mut self, now: Instant, to: &mut Tun) -> io::Result<()> {
+    fn deliver(&mut self, now: Instant, to: &mut Tun) -> io::Result<()> {
         self.pipe.take_arrived(now, &mut self.frames);
         if !self.frames.is_empty() {
             let mut joined = Vec::new();
@@ -111,8 +111,8 @@ impl Way {
             for packet in joined {
                 // The kernel would keep CWR on the first segment only.
                 if packet.offload.repeats_cwr {
-                    segment(packet, &mut self.cut);
-                    self.out.extend(self.cut.drain(..));
+                    segment(packet, &mut self.segments);
+                    self.out.extend(self.segments.drain(..));
                 } else {
                     self.out.push_back(packet);
                 }
@@ -145,7 +145,7 @@ fn watch_signals() -> io::Result<()> {
         .build()?;
     let signals = [SignalKind::interrupt(), SignalKind::terminate()];
     let [mut interrupt, mut terminate] = {
-        let _inside = runtime.enter();
+        let _guard = runtime.enter();
         let [interrupt, terminate] = signals.map(signal);
         [interrupt?, terminate?]
     };
@@ -174,32 +174,35 @@ pub(crate) fn run(args: &WanArgs) -> Result<()> {
         ..Netem::default()
     });
     let seed = Seed::from_u64(args.seed);
-    let mut ways = [
-        Way::new(args.netem, seed),
-        Way::new(back, Seed::from_u64(args.seed ^ 1 << 63)),
+    let mut directions = [
+        Direction::new(args.netem, seed),
+        Direction::new(back, Seed::from_u64(args.seed ^ 1 << 63)),
     ];
     watch_signals()?;
     outln!("{left} -- {right}; press Ctrl-C to stop");
     Stdout.flush()?;
-    let stopped = carry(&mut tuns, &mut ways);
-    ways[0].show(left, right);
-    ways[1].show(right, left);
+    let stopped = forward_packets(&mut tuns, &mut directions);
+    directions[0].show(left, right);
+    directions[1].show(right, left);
     stopped.context("a TUN device failed, and the emulated path ends")
 }
 
-fn carry(tuns: &mut [Tun; 2], ways: &mut [Way; 2]) -> io::Result<()> {
+fn forward_packets(tuns: &mut [Tun; 2], directions: &mut [Direction; 2]) -> io::Result<()> {
     let start = time::Instant::now();
     let clock = || Instant::ZERO + Nanos::from_nanos(start.elapsed().as_nanos() as u64);
     while !STOP.load(Ordering::Relaxed) {
         let mut busy = false;
-        for (from, way) in ways.iter_mut().enumerate() {
-            busy |= way.take_in(clock(), &mut tuns[from])?;
-            way.give_out(clock(), &mut tuns[1 - from])?;
+        for (from, direction) in directions.iter_mut().enumerate() {
+            busy |= direction.receive(clock(), &mut tuns[from])?;
+            direction.deliver(clock(), &mut tuns[1 - from])?;
         }
         if !busy {
-            let due = ways.iter().filter_map(|way| way.pipe.next_arrival()).min();
+            let due = directions
+                .iter()
+                .filter_map(|direction| direction.pipe.next_arrival())
+                .min();
             let now = clock();
-            let wait = due.map_or(LOOK, |at| at.since(now).min(LOOK));
+            let wait = due.map_or(MAX_SLEEP, |at| at.since(now).min(MAX_SLEEP));
             sleep(tuns, wait)?;
         }
     }

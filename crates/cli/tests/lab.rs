@@ -13,7 +13,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn a_trace_is_text_and_a_recording() {
+fn a_trace_is_text_and_a_capture() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("trace.pcapng");
     let output = lab(&format!("trace tso-split --pcap {}", path.display()));
@@ -24,7 +24,7 @@ fn a_trace_is_text_and_a_recording() {
 }
 
 #[test]
-fn before_is_not_after_and_the_same_seed_is_the_same() {
+fn traces_depend_on_case_and_seed_only() {
     let trace = |line: &str| text(&lab(line).stdout).to_owned();
     let after = trace("trace max-burst --seed 7");
     assert_eq!(after, trace("trace max-burst --seed 7"));
@@ -36,8 +36,8 @@ fn before_is_not_after_and_the_same_seed_is_the_same() {
 }
 
 #[test]
-fn errors_name_the_value_and_the_mend() {
-    for (line, value, mend) in [
+fn errors_name_the_value_and_a_hint() {
+    for (line, value, hint) in [
         ("run nosuch", "`nosuch`", "write one of tso-split"),
         ("trace all", "`all`", "write one of tso-split"),
         (
@@ -50,7 +50,7 @@ fn errors_name_the_value_and_the_mend() {
         assert!(!output.status.success(), "{line}");
         let error = text(&output.stderr);
         assert!(
-            error.contains(value) && error.contains(mend),
+            error.contains(value) && error.contains(hint),
             "{line}: {error}"
         );
     }

@@ -21,7 +21,7 @@ fn broken() -> Stdio {
 }
 
 #[test]
-fn a_reader_that_leaves_ends_the_program_quietly() {
+fn a_closed_pipe_ends_the_program_silently() {
     for line in [
         "lab list",
         "lab run tso-split",
@@ -41,7 +41,7 @@ fn a_reader_that_leaves_ends_the_program_quietly() {
 }
 
 #[test]
-fn an_error_that_cannot_be_printed_is_an_exit_status_still() {
+fn unprintable_errors_set_the_exit_status() {
     let out = run("script /nosuch.pkt", Stdio::null(), broken());
     assert_eq!(out.status.code(), Some(1));
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full");

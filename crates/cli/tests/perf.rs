@@ -172,7 +172,7 @@ fn stream_options() {
 
 /// The sender's stack reports its send limits, also if it is the server.
 #[test]
-fn the_sender_tells_what_held_it_back() {
+fn the_sender_reports_its_send_limits() {
     for (options, whose) in [
         ("", "client"),
         ("--reverse", "server"),
@@ -228,7 +228,7 @@ fn the_kernel_over_loopback() {
 }
 
 #[test]
-fn text_for_people() {
+fn human_readable_output() {
     let stream = fullsend("perf stream --time 0.1 --api core");
     let text = String::from_utf8_lossy(&stream.stdout).into_owned();
     assert!(
@@ -244,7 +244,7 @@ fn text_for_people() {
 }
 
 #[test]
-fn idle_connections_are_weighed() {
+fn idle_connections_report_their_memory() {
     for api in ["core", "tokio"] {
         let out = fullsend(&format!("perf idle --connections 200 --json --api {api}"));
         let report: Value = serde_json::from_slice(&out.stdout).expect(api);
@@ -296,7 +296,7 @@ impl Server {
 }
 
 #[test]
-fn a_server_tells_what_it_served() {
+fn a_server_reports_its_connections() {
     let server = Server::start();
     let to = format!("--kernel --connect {}", server.address);
     let stream = report(&format!("perf stream --flows 2 --verify {to}"));
@@ -313,8 +313,8 @@ fn a_server_tells_what_it_served() {
 }
 
 #[test]
-fn errors_name_the_value_and_the_mend() {
-    for (line, value, mend) in [
+fn errors_name_the_value_and_a_hint() {
+    for (line, value, hint) in [
         ("perf stream --nic foo", "foo", "tso, mtu"),
         ("perf rr -r 4X", "4X", "K, M, G"),
         (
@@ -369,7 +369,7 @@ fn errors_name_the_value_and_the_mend() {
         assert!(!out.status.success(), "{line}");
         let text = String::from_utf8_lossy(&out.stderr).into_owned();
         assert!(
-            text.contains(value) && text.contains(mend),
+            text.contains(value) && text.contains(hint),
             "{line}: {text}"
         );
         assert!(!text.contains("panicked"), "{line}: {text}");
@@ -437,22 +437,22 @@ fn our_server_listens_at_each_of_its_addresses() {
 #[test]
 fn our_clients_of_a_kernel_server_over_tun() {
     for plain in ["", "--plain"] {
-        let place = format!("--tun fsp0 --address 10.77.0.2/24 {plain} --connect 10.77.0.1");
+        let setup = format!("--tun fsp0 --address 10.77.0.2/24 {plain} --connect 10.77.0.1");
         for test in [
             "stream --verify",
             "stream --verify --reverse",
             "rr -r 4K,4K --flows 3",
         ] {
-            over_tun("--kernel", &format!("{test} {place}"));
+            over_tun("--kernel", &format!("{test} {setup}"));
         }
     }
 }
 
 #[test]
-fn a_kernel_server_answers_both_families_unless_told_otherwise() {
+fn a_kernel_server_listens_on_both_families_by_default() {
     for (network, prefix) in [("10.77.0.", 24), ("fd77::", 64)] {
-        let place = format!("--tun fsp0 --address {network}2/{prefix} --connect {network}1");
-        over_tun("--kernel", &format!("stream --verify {place}"));
+        let setup = format!("--tun fsp0 --address {network}2/{prefix} --connect {network}1");
+        over_tun("--kernel", &format!("stream --verify {setup}"));
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use fullsend::{Pair, Stack, TcpListener, TcpStream};
 use fullsend_blocking::abi::{AF_INET, SOCK_STREAM};
-use fullsend_blocking::{Clock, Config, Hand, SockAddr, Stack as CStack};
+use fullsend_blocking::{Clock, Config, SockAddr, Stack as CStack, UserDrivenOptions};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Two stacks with a connection, driven by threads of their own, and a control socket.
-struct Scene {
+struct Fixture {
     runtime: tokio::runtime::Runtime,
     stack: Stack,
     _peer: Stack,
@@ -24,7 +24,7 @@ struct Scene {
     dir: TempDir,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -52,7 +52,7 @@ impl Scene {
     }
 
     /// Sends and reads `len` bytes, and waits for their acknowledgement.
-    fn carry(&mut self, len: usize) {
+    fn transfer(&mut self, len: usize) {
         let (client, server) = (&mut self.client, &mut self.server);
         self.runtime.block_on(async {
             let data = vec![7; len];
@@ -98,19 +98,19 @@ fn errors(out: &Output) -> String {
 }
 
 #[test]
-fn nstat_shows_what_was_counted_since_the_last_call() {
-    let mut scene = Scene::new();
+fn nstat_shows_growth_since_the_last_call() {
+    let mut fixture = Fixture::new();
     let counter = |stack: &Stack, name: &str| {
         let all = stack.counters();
         all.iter().find(|c| c.0 == name).unwrap().1
     };
-    let first = scene.json("nstat");
+    let first = fixture.json("nstat");
     assert_eq!(first["fullsend"]["TcpActiveOpens"], 1);
-    assert!(scene.stat("nstat").trim_end().ends_with("#fullsend"));
-    let before = counter(&scene.stack, "TcpOutSegs");
-    scene.carry(100_000);
-    let grown = counter(&scene.stack, "TcpOutSegs") - before;
-    let text = scene.stat("nstat --noupdate");
+    assert!(fixture.stat("nstat").trim_end().ends_with("#fullsend"));
+    let before = counter(&fixture.stack, "TcpOutSegs");
+    fixture.transfer(100_000);
+    let grown = counter(&fixture.stack, "TcpOutSegs") - before;
+    let text = fixture.stat("nstat --noupdate");
     assert!(text.starts_with("#fullsend\n"), "{text}");
     let line = text.lines().find(|l| l.starts_with("TcpOutSegs")).unwrap();
     let words: Vec<_> = line.split_whitespace().collect();
@@ -118,26 +118,26 @@ fn nstat_shows_what_was_counted_since_the_last_call() {
     assert!(words[2].parse::<f64>().unwrap() > 0.0);
     assert!(!text.contains("TcpActiveOpens"), "{text}");
     // The first call does not update the history, the second does.
-    assert_eq!(scene.json("nstat")["fullsend"]["TcpOutSegs"], grown);
-    assert_eq!(scene.json("nstat")["fullsend"]["TcpOutSegs"], Value::Null);
-    let absolute = scene.json("nstat -az");
+    assert_eq!(fixture.json("nstat")["fullsend"]["TcpOutSegs"], grown);
+    assert_eq!(fixture.json("nstat")["fullsend"]["TcpOutSegs"], Value::Null);
+    let absolute = fixture.json("nstat -az");
     assert_eq!(absolute["fullsend"]["TcpOutSegs"], before + grown);
     assert_eq!(absolute["fullsend"]["TcpInErrs"], 0);
 }
 
 #[test]
 fn ss_shows_the_flow_and_why() {
-    let mut scene = Scene::new();
-    scene.carry(100_000);
+    let mut fixture = Fixture::new();
+    fixture.transfer(100_000);
     // The server stops reading: the data stays in its receive buffer.
-    scene
+    fixture
         .runtime
         .block_on(async {
-            scene.client.write_all(&[1; 500]).await?;
-            scene.client.flushed().await
+            fixture.client.write_all(&[1; 500]).await?;
+            fixture.client.flushed().await
         })
         .unwrap();
-    let text = scene.stat("ss -tinmo --why");
+    let text = fixture.stat("ss -tinmo --why");
     let mut lines = text.lines();
     assert!(
         lines
@@ -147,7 +147,7 @@ fn ss_shows_the_flow_and_why() {
         "{text}"
     );
     let first: Vec<_> = lines.next().unwrap().split_whitespace().collect();
-    let local = scene.client.local_addr().unwrap().to_string();
+    let local = fixture.client.local_addr().unwrap().to_string();
     assert_eq!(
         first[..5],
         ["ESTAB", "0", "0", &local, "10.0.0.2:80"],
@@ -178,18 +178,18 @@ fn ss_shows_the_flow_and_why() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    let json = scene.json("ss");
+    let json = fixture.json("ss");
     assert_eq!(json[0]["tcp_info"]["tcpi_bytes_acked"], 100_500);
-    assert_eq!(scene.json("ss -l"), Value::Array(Vec::new()));
+    assert_eq!(fixture.json("ss -l"), Value::Array(Vec::new()));
     assert_eq!(
-        scene
+        fixture
             .stat("sockstat")
             .split_whitespace()
             .take(3)
             .collect::<Vec<_>>(),
         ["TCP:", "inuse", "1"]
     );
-    let addresses = scene.stat("addr");
+    let addresses = fixture.stat("addr");
     let lines: Vec<Vec<_>> = addresses
         .lines()
         .map(|l| l.split_whitespace().collect())
@@ -200,9 +200,9 @@ fn ss_shows_the_flow_and_why() {
 
 #[test]
 fn ss_filters_by_state_and_counts() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let states = |line: &str| -> Vec<String> {
-        let text = scene.stat(line);
+        let text = fixture.stat(line);
         let words = text.lines().skip(1).filter(|line| !line.starts_with('\t'));
         words
             .map(|line| line.split(' ').next().unwrap().to_owned())
@@ -212,15 +212,15 @@ fn ss_filters_by_state_and_counts() {
     assert_eq!(states("ss state listening"), [""; 0]);
     assert_eq!(states("ss -t exclude established"), [""; 0]);
     assert!(
-        scene
+        fixture
             .refused("ss state open")
             .contains("`open` is no state")
     );
-    let summary = scene.stat("ss -s");
+    let summary = fixture.stat("ss -s");
     let first: Vec<&str> = summary.lines().take(2).collect();
     let counted = "TCP:   1 (estab 1, closed 0, orphaned 0, timewait 0)";
     assert_eq!(first, ["Total: 1", counted], "{summary}");
-    let json = scene.json("ss -s");
+    let json = fixture.json("ss -s");
     assert_eq!(
         (&json["tcp"]["ipv4"], &json["udp"]["total"]),
         (&1.into(), &0.into())
@@ -229,63 +229,67 @@ fn ss_filters_by_state_and_counts() {
 
 #[test]
 fn tunables_and_options_take_effect() {
-    let mut scene = Scene::new();
-    assert_eq!(scene.stat("sysctl tcp_sack"), "tcp_sack = 1\n");
-    assert_eq!(scene.stat("sysctl tcp_sack=0"), "tcp_sack = 0\n");
-    assert_eq!(scene.stack.sysctl("tcp_sack").unwrap(), "0");
+    let mut fixture = Fixture::new();
+    assert_eq!(fixture.stat("sysctl tcp_sack"), "tcp_sack = 1\n");
+    assert_eq!(fixture.stat("sysctl tcp_sack=0"), "tcp_sack = 0\n");
+    assert_eq!(fixture.stack.sysctl("tcp_sack").unwrap(), "0");
     assert!(
-        scene
+        fixture
             .stat("sysctl -a")
             .contains("net.ipv4.tcp_wmem = 4096\t")
     );
-    let error = scene.refused("sysctl tcp_sack=2");
+    let error = fixture.refused("sysctl tcp_sack=2");
     assert!(
         error.contains("tcp_sack") && error.contains("0 (off)"),
         "{error}"
     );
 
     // Setting TCP_CORK holds a small write until it is cleared.
-    let id = scene.json("ss")[0]["id"].as_str().unwrap().to_owned();
-    assert_eq!(scene.json("ss")[0]["nodelay"], false);
-    scene.stat(&format!("set sk:{id} TCP_CORK=1"));
-    scene
+    let id = fixture.json("ss")[0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(fixture.json("ss")[0]["nodelay"], false);
+    fixture.stat(&format!("set sk:{id} TCP_CORK=1"));
+    fixture
         .runtime
-        .block_on(scene.client.write_all(&[1; 100]))
+        .block_on(fixture.client.write_all(&[1; 100]))
         .unwrap();
-    assert_eq!(scene.client.tcp_info().unwrap().tcpi_bytes_sent, 0);
-    scene.stat(&format!("set {id} TCP_NODELAY=1"));
-    scene.stat(&format!("set {id} TCP_CORK=0"));
-    scene.runtime.block_on(scene.client.flushed()).unwrap();
-    assert_eq!(scene.json("ss")[0]["nodelay"], true);
-    let flow = format!("{}-10.0.0.2:80", scene.client.local_addr().unwrap());
-    scene.stat(&format!("set {flow} TCP_CONGESTION=reno"));
-    assert_eq!(scene.json("ss")[0]["congestion"], "reno");
-    let error = scene.refused(&format!("set {flow} TCP_NODELAY=perhaps"));
+    assert_eq!(fixture.client.tcp_info().unwrap().tcpi_bytes_sent, 0);
+    fixture.stat(&format!("set {id} TCP_NODELAY=1"));
+    fixture.stat(&format!("set {id} TCP_CORK=0"));
+    fixture.runtime.block_on(fixture.client.flushed()).unwrap();
+    assert_eq!(fixture.json("ss")[0]["nodelay"], true);
+    let flow = format!("{}-10.0.0.2:80", fixture.client.local_addr().unwrap());
+    fixture.stat(&format!("set {flow} TCP_CONGESTION=reno"));
+    assert_eq!(fixture.json("ss")[0]["congestion"], "reno");
+    let error = fixture.refused(&format!("set {flow} TCP_NODELAY=perhaps"));
     assert!(
         error.contains("perhaps") && error.contains("1 (on)"),
         "{error}"
     );
-    let error = scene.refused("set sk:1 TCP_NODELAY");
+    let error = fixture.refused("set sk:1 TCP_NODELAY");
     assert!(error.contains("OPTION=VALUE"), "{error}");
-    scene.carry(10);
+    fixture.transfer(10);
 }
 
 #[test]
 fn links_and_queues() {
-    let mut scene = Scene::new();
-    scene.carry(1_000_000);
-    let link = scene.json("link");
+    let mut fixture = Fixture::new();
+    fixture.transfer(1_000_000);
+    let link = fixture.json("link");
     let sent = link[0]["tx_bytes"].as_u64().unwrap();
     assert!(sent > 1_000_000, "{link}");
     assert!(link[0]["tx_wire_packets"].as_u64() > link[0]["tx_packets"].as_u64());
-    let text = scene.stat("link -i 1 -c 1");
+    let text = fixture.stat("link -i 1 -c 1");
     let lines: Vec<Vec<_>> = text
         .lines()
         .map(|l| l.split_whitespace().collect())
         .collect();
     assert_eq!(lines[0], ["LINK", "IPKTS", "RBYTES", "OPKTS", "OBYTES"]);
     assert_eq!(lines[1], ["link0", "0", "0", "0", "0"]);
-    assert!(scene.stat("qdisc").starts_with("qdisc noqueue dev link0\n"));
+    assert!(
+        fixture
+            .stat("qdisc")
+            .starts_with("qdisc noqueue dev link0\n")
+    );
 }
 
 /// Returns tshark's view of a capture: the number of packets, and the malformed ones.
@@ -315,38 +319,38 @@ fn until_written(file: &Path) {
 
 #[test]
 fn a_capture_opens_in_tshark() {
-    let mut scene = Scene::new();
-    let file: PathBuf = scene.dir.path().join("some.pcapng");
-    let mut capture = scene
+    let mut fixture = Fixture::new();
+    let file: PathBuf = fixture.dir.path().join("some.pcapng");
+    let mut capture = fixture
         .command(&format!("capture {}", file.display()))
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     until_written(&file);
-    let before = scene.json("link");
+    let before = fixture.json("link");
     for _ in 0..20 {
-        scene.carry(10_000);
+        fixture.transfer(10_000);
     }
-    let after = scene.json("link");
+    let after = fixture.json("link");
     kill(Pid::from_raw(capture.id() as i32), Signal::SIGINT).unwrap();
-    let mut said = String::new();
+    let mut stderr_text = String::new();
     capture
         .stderr
         .take()
         .unwrap()
-        .read_to_string(&mut said)
+        .read_to_string(&mut stderr_text)
         .unwrap();
-    assert!(capture.wait().unwrap().success(), "{said}");
+    assert!(capture.wait().unwrap().success(), "{stderr_text}");
     let passed: u64 = ["rx_packets", "tx_packets"]
         .map(|name| after[0][name].as_u64().unwrap() - before[0][name].as_u64().unwrap())
         .iter()
         .sum();
-    let words: Vec<_> = said.split_whitespace().collect();
+    let words: Vec<_> = stderr_text.split_whitespace().collect();
     let recorded: u64 = words[0].parse().unwrap();
     assert_eq!(
         words[1..],
         ["packets", "recorded,", "0", "dropped"],
-        "{said}"
+        "{stderr_text}"
     );
     // A last ACK may have passed before or after the second reading.
     assert!(recorded >= passed && passed >= 20, "{recorded} {passed}");
@@ -358,8 +362,8 @@ fn a_capture_opens_in_tshark() {
 
 #[test]
 fn a_capture_of_a_few_packets_through_a_pipe() {
-    let mut scene = Scene::new();
-    let mut capture = scene
+    let mut fixture = Fixture::new();
+    let mut capture = fixture
         .command("capture - -c 3 -s 80")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -369,13 +373,13 @@ fn a_capture_of_a_few_packets_through_a_pipe() {
     let mut bytes = vec![0; 4];
     pipe.read_exact(&mut bytes).unwrap();
     for _ in 0..3 {
-        scene.carry(1000);
+        fixture.transfer(1000);
     }
     pipe.read_to_end(&mut bytes).unwrap();
     let out = capture.wait_with_output().unwrap();
     assert!(out.status.success(), "{}", errors(&out));
     assert_eq!(errors(&out), "3 packets recorded, 0 dropped\n");
-    let file = scene.dir.path().join("pipe.pcapng");
+    let file = fixture.dir.path().join("pipe.pcapng");
     std::fs::write(&file, &bytes).unwrap();
     if let Some((packets, _)) = tshark(&file) {
         assert_eq!(packets, 3);
@@ -384,27 +388,32 @@ fn a_capture_of_a_few_packets_through_a_pipe() {
 
 #[test]
 fn a_capture_has_a_filter() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     let mut captured = |filter: &str| {
-        let file = scene.dir.path().join("some.pcapng");
-        let mut capture = scene
+        let file = fixture.dir.path().join("some.pcapng");
+        let mut capture = fixture
             .command(&format!("capture {} {filter}", file.display()))
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         until_written(&file);
-        scene.carry(10_000);
+        fixture.transfer(10_000);
         kill(Pid::from_raw(capture.id() as i32), Signal::SIGINT).unwrap();
-        let mut said = String::new();
+        let mut stderr_text = String::new();
         capture
             .stderr
             .take()
             .unwrap()
-            .read_to_string(&mut said)
+            .read_to_string(&mut stderr_text)
             .unwrap();
-        assert!(capture.wait().unwrap().success(), "{said}");
+        assert!(capture.wait().unwrap().success(), "{stderr_text}");
         std::fs::remove_file(&file).unwrap();
-        said.split(' ').next().unwrap().parse::<u64>().unwrap()
+        stderr_text
+            .split(' ')
+            .next()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
     };
     assert_eq!(captured("udp or not port 80"), 0);
     let (all, there) = (
@@ -412,14 +421,14 @@ fn a_capture_has_a_filter() {
         captured("dst port 80"),
     );
     assert!(there > 0 && all > there, "{all} {there}");
-    let error = scene.refused("capture - port http");
+    let error = fixture.refused("capture - port http");
     assert!(error.contains("`http` is not a value of `port`"), "{error}");
 }
 
 #[test]
-fn without_a_socket_the_running_one_is_found_or_the_error_helps() {
-    let scene = Scene::new();
-    let runtime_dir = scene.dir.path().join("run");
+fn the_only_running_stack_is_the_default() {
+    let fixture = Fixture::new();
+    let runtime_dir = fixture.dir.path().join("run");
     let stat = || {
         Command::new(env!("CARGO_BIN_EXE_fullsend"))
             .args(["stat", "sockstat"])
@@ -435,8 +444,8 @@ fn without_a_socket_the_running_one_is_found_or_the_error_helps() {
     std::fs::create_dir_all(runtime_dir.join("fullsend")).unwrap();
     let open = |name: &str| {
         let path = runtime_dir.join("fullsend").join(name);
-        let _inside = scene.runtime.enter();
-        scene.stack.control_socket(&path).unwrap();
+        let _guard = fixture.runtime.enter();
+        fixture.stack.control_socket(&path).unwrap();
     };
     open("17.sock");
     open("17.server.sock");
@@ -447,7 +456,7 @@ fn without_a_socket_the_running_one_is_found_or_the_error_helps() {
         many.contains("17.sock") && many.contains("18.sock"),
         "{many}"
     );
-    let gone = scene.dir.path().join("gone.sock");
+    let gone = fixture.dir.path().join("gone.sock");
     let out = Command::new(env!("CARGO_BIN_EXE_fullsend"))
         .args(["stat", "ss", "--socket"])
         .arg(&gone)
@@ -457,7 +466,7 @@ fn without_a_socket_the_running_one_is_found_or_the_error_helps() {
 }
 
 #[test]
-fn a_server_behind_a_tun_is_looked_into_while_a_kernel_client_works() {
+fn stat_inspects_a_tun_server_under_load() {
     if !nix::unistd::geteuid().is_root() {
         println!("skipped: a TUN needs root");
         return;
@@ -519,7 +528,7 @@ fn a_stack_of_the_c_library_opens_its_socket_with_a_setting() {
     // The settings that a C program passes to fs_stack_create.
     let settings = format!("address=10.7.0.1/24;control={}", path.display());
     let config = Config::parse(&settings).unwrap();
-    let stack = CStack::by_hand(&config, Clock::real(), Hand::default()).unwrap();
+    let stack = CStack::user_driven(&config, Clock::real(), UserDrivenOptions::default()).unwrap();
     let listener = stack.socket(AF_INET, SOCK_STREAM, 0).unwrap();
     let at = SockAddr::V4("10.7.0.1:80".parse().unwrap());
     stack.bind(listener, at).unwrap();

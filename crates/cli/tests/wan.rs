@@ -122,7 +122,7 @@ fn a_path_between_two_namespaces_delays_what_it_carries() {
 /// DCTCP over a path with a low marking threshold, to a kernel that repeats ECE until it receives
 /// CWR (RFC 3168): it slows down for marks, does not stall, and loses nothing.
 #[test]
-fn dctcp_gets_along_with_a_kernel_that_echoes_as_rfc_3168_has_it() {
+fn dctcp_works_with_an_rfc_3168_kernel_receiver() {
     let netem = "delay 1ms rate 50mbit limit 1000 ce_threshold 2ms";
     let Some([left, right, _wan]) = path(netem, "delay 1ms") else {
         return;

@@ -6,15 +6,15 @@ use fullsend_stack::{Host, SocketCursor, TcpId};
 use fullsend_units::Instant;
 use serde::Serialize;
 
-use crate::options::{self, Setting};
+use crate::options::{self, ConnectionSetting};
 use crate::view::{AddressView, Counters, LinkView, QdiscView, SockStatView, SocketView};
 use crate::{Inspect, Reply, Request};
 
 /// Slots of the socket tables inspected under one lock.
-const SLOTS: usize = 128;
+const SLOTS_PER_LOCK: usize = 128;
 
-fn ok(what: impl Serialize) -> Result<Reply, String> {
-    serde_json::to_value(what)
+fn ok_reply(value: impl Serialize) -> Result<Reply, String> {
+    serde_json::to_value(value)
         .map(Reply::Ok)
         .map_err(|error| error.to_string())
 }
@@ -25,31 +25,31 @@ fn ok(what: impl Serialize) -> Result<Reply, String> {
 /// The message of the error reply.
 pub fn answer(engine: &impl Inspect, request: &Request) -> Result<Reply, String> {
     match request {
-        Request::Counters => ok(engine.look(|host, _, now| Counters {
+        Request::Counters => ok_reply(engine.with_host(|host, _, now| Counters {
             started: engine.started(),
             uptime_ns: now.as_nanos(),
-            counters: named(host.counters()),
+            counters: owned_counters(host.counters()),
         })),
-        Request::Sockstat => ok(SockStatView::from(
-            engine.look(|host, _, _| host.sockstat()),
+        Request::Sockstat => ok_reply(SockStatView::from(
+            engine.with_host(|host, _, _| host.sockstat()),
         )),
         Request::Addresses => {
-            let addresses = engine.look(|host, _, _| host.addresses());
+            let addresses = engine.with_host(|host, _, _| host.addresses());
             let link = engine.link_name();
             let views = addresses.iter().map(|own| AddressView::new(link, own));
-            ok(views.collect::<Vec<_>>())
+            ok_reply(views.collect::<Vec<_>>())
         }
         Request::Links => {
-            let stats = engine.look(|host, iface, _| host.link_stats(iface));
-            ok([LinkView::new(
+            let stats = engine.with_host(|host, iface, _| host.link_stats(iface));
+            ok_reply([LinkView::new(
                 engine.link_name(),
                 &stats.unwrap_or_default(),
             )])
         }
         Request::Qdisc => {
-            let stats = engine.look(|host, iface, _| host.qdisc_stats(iface));
+            let stats = engine.with_host(|host, iface, _| host.qdisc_stats(iface));
             let stats = stats.ok_or("the stack has no link")?;
-            ok([QdiscView::new(engine.link_name(), &stats)])
+            ok_reply([QdiscView::new(engine.link_name(), &stats)])
         }
         Request::Sysctl { key, value } => sysctl(engine, key.as_deref(), value.as_deref()),
         Request::Set {
@@ -68,7 +68,7 @@ pub fn answer(engine: &impl Inspect, request: &Request) -> Result<Reply, String>
     }
 }
 
-fn named(counters: Vec<(&'static str, u64)>) -> Vec<(String, u64)> {
+fn owned_counters(counters: Vec<(&'static str, u64)>) -> Vec<(String, u64)> {
     counters
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value))
@@ -83,7 +83,7 @@ fn sysctl(engine: &impl Inspect, key: Option<&str>, value: Option<&str>) -> Resu
                     .to_owned(),
             );
         }
-        return ok(engine.look(|host, _, _| host.sysctl().list().collect::<Vec<_>>()));
+        return ok_reply(engine.with_host(|host, _, _| host.sysctl().list().collect::<Vec<_>>()));
     };
     if let Some(value) = value {
         engine
@@ -91,13 +91,13 @@ fn sysctl(engine: &impl Inspect, key: Option<&str>, value: Option<&str>) -> Resu
             .map_err(|error| error.to_string())?;
     }
     let value = engine
-        .look(|host, _, _| host.sysctl().get(key))
+        .with_host(|host, _, _| host.sysctl().get(key))
         .map_err(|error| error.to_string())?;
-    ok([(key, value)])
+    ok_reply([(key, value)])
 }
 
 /// Finds the connection that a user names: `sk:1f00001`, `1f00001`, or `LOCAL:PORT-PEER:PORT`.
-fn find(host: &mut Host, flow: &str) -> Result<TcpId, String> {
+fn find_connection(host: &mut Host, flow: &str) -> Result<TcpId, String> {
     if let Some((local, peer)) = flow.split_once('-') {
         let addr = |text: &str| {
             text.parse::<SocketAddr>().map_err(|_| {
@@ -123,13 +123,13 @@ fn find(host: &mut Host, flow: &str) -> Result<TcpId, String> {
 fn set(engine: &impl Inspect, flow: &str, option: &str, value: &str) -> Result<Reply, String> {
     let setting = options::parse(option, value)?;
     let call = |host: &mut Host, now: Instant| {
-        let id = match find(host, flow) {
+        let id = match find_connection(host, flow) {
             Ok(id) => id,
             Err(text) => return Err(text),
         };
         let done = match &setting {
-            Setting::Option(option) => host.tcp_set_option(now, id, *option),
-            Setting::Congestion(name) => host.tcp_set_congestion(now, id, name),
+            ConnectionSetting::Option(option) => host.tcp_set_option(now, id, *option),
+            ConnectionSetting::Congestion(name) => host.tcp_set_congestion(now, id, name),
         };
         done.map_err(|error| match error {
             fullsend_stack::StackError::NoSuchSocket => {
@@ -139,19 +139,19 @@ fn set(engine: &impl Inspect, flow: &str, option: &str, value: &str) -> Result<R
         })
     };
     engine.change(call)??;
-    ok(())
+    ok_reply(())
 }
 
 /// The state of a listing of sockets.
 #[derive(Debug)]
 pub struct Listing {
-    at: Option<SocketCursor>,
+    cursor: Option<SocketCursor>,
 }
 
 impl Default for Listing {
     fn default() -> Self {
         Self {
-            at: Some(SocketCursor::default()),
+            cursor: Some(SocketCursor::default()),
         }
     }
 }
@@ -162,11 +162,12 @@ impl Listing {
     /// # Errors
     /// The error reply to send.
     pub fn next(&mut self, engine: &impl Inspect) -> Result<Option<Vec<Reply>>, Reply> {
-        let Some(at) = self.at else {
+        let Some(cursor) = self.cursor else {
             return Ok(None);
         };
         let mut sockets = Vec::new();
-        self.at = engine.look(|host, _, now| host.sockets(now, at, SLOTS, &mut sockets));
+        self.cursor = engine
+            .with_host(|host, _, now| host.sockets(now, cursor, SLOTS_PER_LOCK, &mut sockets));
         let item = |socket| serde_json::to_value(SocketView::from(socket)).map(Reply::Item);
         sockets
             .into_iter()

@@ -7,7 +7,7 @@ use fullsend_units::Instant;
 pub trait Inspect {
     /// Calls `call` with the host, the number of its interface and the time, under the stack's
     /// lock. `call` must not send or wake tasks.
-    fn look<R>(&self, call: impl FnOnce(&mut Host, IfaceId, Instant) -> R) -> R;
+    fn with_host<R>(&self, call: impl FnOnce(&mut Host, IfaceId, Instant) -> R) -> R;
 
     /// Calls `call` under the stack's lock, then transmits what it made ready and wakes waiters.
     ///

@@ -12,10 +12,10 @@ mod view;
 
 pub use answer::{Listing, answer};
 pub use inspect::Inspect;
-pub use path::{Bound, PidSocket, bind, default_dir, default_path, running};
+pub use path::{RunningSocket, SocketFile, bind, default_dir, default_path, running};
 pub use protocol::{CaptureRequest, MAX_CLIENTS, MAX_LINE, Reply, Request, VERSION};
 pub use server::Server;
 pub use view::{
-    AddressView, CaptureSummary, Counters, LinkView, QdiscView, SkMemView, SockStatView,
-    SocketView, TimerView, WhyLimit, WhyView,
+    AddressView, CaptureSummary, Counters, FlowReportView, LinkView, QdiscView, SendLimitView,
+    SkMemView, SockStatView, SocketView, TimerView,
 };

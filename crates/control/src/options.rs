@@ -5,20 +5,24 @@ use fullsend_units::Nanos;
 
 /// A setting of a connection.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Setting {
+pub(crate) enum ConnectionSetting {
     Option(O),
     /// `TCP_CONGESTION`: the name of a congestion control.
     Congestion(String),
 }
 
 /// Parser of an option's value.
-type Parse = fn(&str) -> Option<O>;
+type ParseFn = fn(&str) -> Option<O>;
 
 /// The name, the description of valid values and the parser of each option.
-const OPTIONS: &[(&str, &str, Parse)] = &[
-    ("TCP_NODELAY", SWITCH, |v| Some(O::TcpNodelay(switch(v)?))),
-    ("TCP_CORK", SWITCH, |v| Some(O::TcpCork(switch(v)?))),
-    ("TCP_QUICKACK", SWITCH, |v| Some(O::TcpQuickack(switch(v)?))),
+const OPTIONS: &[(&str, &str, ParseFn)] = &[
+    ("TCP_NODELAY", SWITCH, |v| {
+        Some(O::TcpNodelay(parse_switch(v)?))
+    }),
+    ("TCP_CORK", SWITCH, |v| Some(O::TcpCork(parse_switch(v)?))),
+    ("TCP_QUICKACK", SWITCH, |v| {
+        Some(O::TcpQuickack(parse_switch(v)?))
+    }),
     ("TCP_MAXSEG", "a number of bytes", |v| {
         Some(O::TcpMaxseg(v.parse().ok()?))
     }),
@@ -34,10 +38,10 @@ const OPTIONS: &[(&str, &str, Parse)] = &[
         Some(O::TcpSyncnt(v.parse().ok()?))
     }),
     ("TCP_KEEPIDLE", "a number of seconds", |v| {
-        Some(O::TcpKeepidle(seconds(v)?))
+        Some(O::TcpKeepidle(parse_seconds(v)?))
     }),
     ("TCP_KEEPINTVL", "a number of seconds", |v| {
-        Some(O::TcpKeepintvl(seconds(v)?))
+        Some(O::TcpKeepintvl(parse_seconds(v)?))
     }),
     ("TCP_KEEPCNT", "a number", |v| {
         Some(O::TcpKeepcnt(v.parse().ok()?))
@@ -47,12 +51,14 @@ const OPTIONS: &[(&str, &str, Parse)] = &[
         "a number of bytes, or 4294967295 for the value of tcp_notsent_lowat",
         |v| Some(O::TcpNotsentLowat(v.parse().ok()?)),
     ),
-    ("SO_KEEPALIVE", SWITCH, |v| Some(O::SoKeepalive(switch(v)?))),
+    ("SO_KEEPALIVE", SWITCH, |v| {
+        Some(O::SoKeepalive(parse_switch(v)?))
+    }),
     ("SO_LINGER", "a number of seconds, or off", |v| {
         Some(O::SoLinger(if v == "off" {
             Linger::Background
         } else {
-            Linger::For(seconds(v)?)
+            Linger::For(parse_seconds(v)?)
         }))
     }),
     ("SO_SNDBUF", "a number of bytes", |v| {
@@ -79,7 +85,7 @@ const OPTIONS: &[(&str, &str, Parse)] = &[
 
 const SWITCH: &str = "0 (off) or 1 (on)";
 
-fn switch(value: &str) -> Option<bool> {
+fn parse_switch(value: &str) -> Option<bool> {
     match value {
         "0" => Some(false),
         "1" => Some(true),
@@ -87,17 +93,18 @@ fn switch(value: &str) -> Option<bool> {
     }
 }
 
-fn seconds(value: &str) -> Option<Nanos> {
+fn parse_seconds(value: &str) -> Option<Nanos> {
     let seconds: u32 = value.parse().ok()?;
     Some(Nanos::from_secs(seconds.into()))
 }
 
 /// Parses a setting. The error says which names or values are valid.
-pub(crate) fn parse(name: &str, value: &str) -> Result<Setting, String> {
+pub(crate) fn parse(name: &str, value: &str) -> Result<ConnectionSetting, String> {
     if name.eq_ignore_ascii_case("TCP_CONGESTION") {
-        return Ok(Setting::Congestion(value.to_owned()));
+        return Ok(ConnectionSetting::Congestion(value.to_owned()));
     }
-    let Some((known, what, parse)) = OPTIONS.iter().find(|o| name.eq_ignore_ascii_case(o.0)) else {
+    let Some((known, expected, parse)) = OPTIONS.iter().find(|o| name.eq_ignore_ascii_case(o.0))
+    else {
         let names: Vec<_> = OPTIONS.iter().map(|option| option.0).collect();
         return Err(format!(
             "{name:?} is not a socket option that can be set here; write one of TCP_CONGESTION, {}",
@@ -105,8 +112,8 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Setting, String> {
         ));
     };
     parse(value)
-        .map(Setting::Option)
-        .ok_or_else(|| format!("{known} does not accept {value:?}; write {what}"))
+        .map(ConnectionSetting::Option)
+        .ok_or_else(|| format!("{known} does not accept {value:?}; write {expected}"))
 }
 
 #[cfg(test)]
@@ -114,12 +121,12 @@ mod tests {
     use fullsend_tcp::{Linger, SocketOption};
     use fullsend_units::Nanos;
 
-    use super::{OPTIONS, Setting, parse};
+    use super::{ConnectionSetting, OPTIONS, parse};
 
     #[test]
     fn options_by_name_in_linux_units() {
         let option = |name, value| match parse(name, value) {
-            Ok(Setting::Option(option)) => option,
+            Ok(ConnectionSetting::Option(option)) => option,
             other => panic!("{other:?}"),
         };
         assert_eq!(option("TCP_NODELAY", "1"), SocketOption::TcpNodelay(true));
@@ -137,16 +144,16 @@ mod tests {
         );
         assert_eq!(
             parse("TCP_CONGESTION", "reno"),
-            Ok(Setting::Congestion("reno".into()))
+            Ok(ConnectionSetting::Congestion("reno".into()))
         );
     }
 
     #[test]
-    fn errors_name_the_value_and_the_mend() {
-        for (name, what, _) in OPTIONS {
+    fn errors_name_the_value_and_what_to_write() {
+        for (name, expected, _) in OPTIONS {
             let error = parse(name, "blue").unwrap_err();
             assert!(
-                error.contains("\"blue\"") && error.contains(what),
+                error.contains("\"blue\"") && error.contains(expected),
                 "{error}"
             );
         }

@@ -45,7 +45,7 @@ pub fn default_path() -> io::Result<PathBuf> {
 
 /// A control socket in [`default_dir`] that accepts connections.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PidSocket {
+pub struct RunningSocket {
     /// The path of the socket.
     pub path: PathBuf,
     /// Whether its name is only a process number, so that it is found without a name.
@@ -53,36 +53,36 @@ pub struct PidSocket {
 }
 
 /// Returns the control sockets in [`default_dir`] that accept connections, sorted by path.
-pub fn running() -> Vec<PidSocket> {
+pub fn running() -> Vec<RunningSocket> {
     let Ok(entries) = fs::read_dir(default_dir()) else {
         return Vec::new();
     };
     let mut found: Vec<_> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension() == Some(OsStr::new("sock")) && answers(path))
+        .filter(|path| path.extension() == Some(OsStr::new("sock")) && accepts_connections(path))
         .map(|path| {
             let stem = path.file_stem().and_then(OsStr::to_str);
             let main = stem.is_some_and(|s| s.parse::<u32>().is_ok());
-            PidSocket { path, main }
+            RunningSocket { path, main }
         })
         .collect();
     found.sort_by(|a, b| a.path.cmp(&b.path));
     found
 }
 
-fn answers(path: &Path) -> bool {
+fn accepts_connections(path: &Path) -> bool {
     UnixStream::connect(path).is_ok()
 }
 
 /// The file of a control socket. Dropping it removes the file.
 #[derive(Debug)]
-pub struct Bound {
+pub struct SocketFile {
     path: PathBuf,
     /// Device and inode: a file that has replaced it must not be removed.
     id: (u64, u64),
 }
 
-impl Drop for Bound {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         if file_id(&self.path).is_ok_and(|id| id == self.id) {
             let _ = fs::remove_file(&self.path);
@@ -100,38 +100,38 @@ fn file_id(path: &Path) -> io::Result<(u64, u64)> {
 ///
 /// # Errors
 /// The operating system's error for the socket or its file, with a message that says what to do.
-pub fn bind(path: &Path) -> io::Result<(UnixListener, Bound)> {
-    let named = |error: Error, mend: &str| {
+pub fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    let with_path = |error: Error, advice: &str| {
         let text = format!(
-            "cannot create control socket {}: {error}; {mend}",
+            "cannot create control socket {}: {error}; {advice}",
             path.display()
         );
         Error::new(error.kind(), text)
     };
-    clear(path)?;
+    remove_stale_socket(path)?;
     let unix = AddressFamily::UNIX;
     let socket = socket_with(unix, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     SocketAddrUnix::new(path)
         .and_then(|address| bind_socket(&socket, &address))
         .map_err(|error| {
-            named(
+            with_path(
                 error.into(),
                 "choose a path in a directory that you can write to",
             )
         })?;
-    let bound = Bound {
+    let socket_file = SocketFile {
         path: path.to_owned(),
         id: file_id(path)?,
     };
     // The mode is set before `listen`, so that no connection is possible earlier.
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))
-        .map_err(|error| named(error, "choose a path in a directory that you own"))?;
-    listen(&socket, BACKLOG).map_err(|error| named(error.into(), "choose another path"))?;
-    Ok((socket.into(), bound))
+        .map_err(|error| with_path(error, "choose a path in a directory that you own"))?;
+    listen(&socket, BACKLOG).map_err(|error| with_path(error.into(), "choose another path"))?;
+    Ok((socket.into(), socket_file))
 }
 
 /// Removes a socket on which no process listens.
-fn clear(path: &Path) -> io::Result<()> {
+fn remove_stale_socket(path: &Path) -> io::Result<()> {
     let Ok(meta) = fs::symlink_metadata(path) else {
         return Ok(());
     };

@@ -77,10 +77,10 @@ struct Versioned {
 }
 
 #[derive(Serialize)]
-struct Line<'a, T> {
+struct VersionedLine<'a, T> {
     v: u32,
     #[serde(flatten)]
-    what: &'a T,
+    body: &'a T,
 }
 
 impl Request {
@@ -168,8 +168,8 @@ impl Reply {
     }
 }
 
-fn to_line(what: &impl Serialize) -> String {
-    let line = Line { v: VERSION, what };
+fn to_line(body: &impl Serialize) -> String {
+    let line = VersionedLine { v: VERSION, body };
     let mut text = serde_json::to_string(&line).expect("strings and numbers serialise");
     text.push('\n');
     text
@@ -180,7 +180,7 @@ mod tests {
     use super::{CaptureRequest, Reply, Request};
 
     #[test]
-    fn what_is_sent_is_understood() {
+    fn requests_and_replies_round_trip() {
         let some = |text: &str| Some(text.to_owned());
         for request in [
             Request::Counters,
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_request_is_said() {
+    fn errors_name_what_is_wrong_with_a_request() {
         let error = |line: &str| Request::parse(line.as_bytes()).unwrap_err();
         assert!(error("ss").contains("\"cmd\":\"counters\""));
         assert!(error("{}").contains("missing field `v`"));

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use crate::path::{Bound, bind};
+use crate::path::{SocketFile, bind};
 use crate::{Inspect, Listing, MAX_CLIENTS, MAX_LINE, Reply, Request, answer};
 
 /// Time between attempts to accept a client after a failure.
-const RETRY: Duration = Duration::from_millis(200);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// The connections of the clients, each with a number.
 type Clients = Arc<Mutex<Vec<(u64, UnixStream)>>>;
@@ -23,26 +23,26 @@ type Clients = Arc<Mutex<Vec<(u64, UnixStream)>>>;
 pub struct Server {
     listener: Arc<UnixListener>,
     clients: Clients,
-    _bound: Bound,
+    _socket_file: SocketFile,
 }
 
 impl Server {
-    /// Listens at `path` for clients that inspect `stack`. `prepare` runs first on each thread.
+    /// Listens at `path` for clients that inspect `stack`. `init_thread` runs first on each thread.
     ///
     /// # Errors
     /// Those of [`bind`](crate::bind), and those of starting a thread.
     pub fn open<S: Inspect + Send + Sync + 'static>(
         path: &Path,
         stack: Weak<S>,
-        prepare: fn(),
+        init_thread: fn(),
     ) -> io::Result<Self> {
-        let (listener, bound) = bind(path)?;
+        let (listener, socket_file) = bind(path)?;
         let listener = Arc::new(listener);
         let clients = Clients::default();
         let (accepts, known) = (listener.clone(), clients.clone());
         let run = move || {
-            prepare();
-            accept(&accepts, &known, &stack, prepare);
+            init_thread();
+            accept(&accepts, &known, &stack, init_thread);
         };
         thread::Builder::new()
             .name("fullsend-control".to_owned())
@@ -50,7 +50,7 @@ impl Server {
         Ok(Self {
             listener,
             clients,
-            _bound: bound,
+            _socket_file: socket_file,
         })
     }
 }
@@ -73,31 +73,31 @@ fn accept<S: Inspect + Send + Sync + 'static>(
     listener: &UnixListener,
     clients: &Clients,
     stack: &Weak<S>,
-    prepare: fn(),
+    init_thread: fn(),
 ) {
     for number in 0.. {
-        let begun = match listener.accept() {
-            Ok((stream, _)) => begin((number, stream), clients, stack, prepare),
+        let started = match listener.accept() {
+            Ok((stream, _)) => spawn_client((number, stream), clients, stack, init_thread),
             // The server was dropped, which shuts the listener down.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
             Err(error) => {
                 // No descriptors are left, for example. The client waits in the listener's queue.
-                thread::sleep(RETRY);
+                thread::sleep(ACCEPT_RETRY_DELAY);
                 Err(error)
             }
         };
-        if let Err(error) = begun {
+        if let Err(error) = started {
             tracing::warn!(%error, "control socket");
         }
     }
 }
 
 /// Starts a thread for a client.
-fn begin<S: Inspect + Send + Sync + 'static>(
+fn spawn_client<S: Inspect + Send + Sync + 'static>(
     (number, mut stream): (u64, UnixStream),
     clients: &Clients,
     stack: &Weak<S>,
-    prepare: fn(),
+    init_thread: fn(),
 ) -> io::Result<()> {
     {
         let mut all = lock(clients);
@@ -109,7 +109,7 @@ fn begin<S: Inspect + Send + Sync + 'static>(
     }
     let (known, stack) = (clients.clone(), stack.clone());
     let run = move || {
-        prepare();
+        init_thread();
         // An error means that the client has disconnected.
         let _ = serve(stream, &stack);
         lock(&known).retain(|(other, _)| *other != number);

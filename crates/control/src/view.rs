@@ -156,7 +156,7 @@ pub struct SocketView {
     /// `TCP_INFO`: names and values of its fields.
     pub tcp_info: Option<serde_json::Map<String, serde_json::Value>>,
     /// Why the connection is not faster.
-    pub why: Option<WhyView>,
+    pub why: Option<FlowReportView>,
 }
 
 /// A running timer.
@@ -174,7 +174,7 @@ impl From<TimerInfo> for TimerView {
     fn from(timer: TimerInfo) -> Self {
         Self {
             kind: timer.kind.name().to_owned(),
-            left_ms: timer.left.as_millis(),
+            left_ms: timer.remaining.as_millis(),
             retransmits: timer.retransmits,
         }
     }
@@ -205,7 +205,7 @@ impl From<SkMem> for SkMemView {
 
 /// What a flow has sent, and which limits held it back.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct WhyView {
+pub struct FlowReportView {
     /// Distribution of the bytes of each transmission: lower bounds of power-of-two buckets, and
     /// counts.
     pub send_size: Vec<(u32, u32)>,
@@ -213,14 +213,14 @@ pub struct WhyView {
     /// format.
     pub headroom: Vec<(u32, u32)>,
     /// The limits that held the flow back.
-    pub limits: Vec<WhyLimit>,
+    pub limits: Vec<SendLimitView>,
     /// The limit that holds it back now.
     pub held_by: Option<String>,
 }
 
 /// The effect of one limit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct WhyLimit {
+pub struct SendLimitView {
     /// The name of the limit.
     pub limit: String,
     /// Number of transmissions whose size it determined.
@@ -229,10 +229,10 @@ pub struct WhyLimit {
     pub time_ns: u64,
 }
 
-impl From<&FlowReport> for WhyView {
+impl From<&FlowReport> for FlowReportView {
     fn from(report: &FlowReport) -> Self {
         let buckets = |histogram: &Histogram| histogram.iter().collect();
-        let part = |limit: SendLimit| WhyLimit {
+        let part = |limit: SendLimit| SendLimitView {
             limit: limit.name().to_owned(),
             sends: report.sends(limit),
             time_ns: report.time(limit).as_nanos(),
@@ -241,7 +241,7 @@ impl From<&FlowReport> for WhyView {
             send_size: buckets(&report.send_size),
             headroom: buckets(&report.headroom),
             limits: SendLimit::ALL.into_iter().map(part).collect(),
-            held_by: report.now_held_by.map(|limit| limit.name().to_owned()),
+            held_by: report.limited_by.map(|limit| limit.name().to_owned()),
         }
     }
 }
@@ -279,7 +279,7 @@ impl From<SocketInfo> for SocketView {
             nodelay: tcp.is_some_and(|tcp| tcp.nodelay),
             cork: tcp.is_some_and(|tcp| tcp.cork),
             tcp_info: tcp.map(fields),
-            why: tcp.map(|tcp| WhyView::from(&tcp.report)),
+            why: tcp.map(|tcp| FlowReportView::from(&tcp.report)),
         }
     }
 }

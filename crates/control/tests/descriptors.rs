@@ -18,7 +18,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 struct Gone;
 
 impl Inspect for Gone {
-    fn look<R>(&self, _: impl FnOnce(&mut Host, IfaceId, Instant) -> R) -> R {
+    fn with_host<R>(&self, _: impl FnOnce(&mut Host, IfaceId, Instant) -> R) -> R {
         unreachable!("no request reaches a stack that is gone")
     }
 

@@ -23,7 +23,7 @@ use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 /// An address without a route: the kernel's input drops packets to it.
-const NOBODY: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const UNROUTED: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const PORT: u16 = 5000;
 const RUN: Duration = Duration::from_secs(4);
 const SCALE: u8 = 10;
@@ -34,18 +34,18 @@ const WINDOW: u16 = 600;
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// This program's end of the connection.
-struct End {
+struct Endpoint {
     tun: Tun,
     mss: usize,
     super_segments: bool,
     repr: TcpRepr,
     dst: Ipv4Addr,
     out: VecDeque<Packet>,
-    cut: Vec<Packet>,
+    segmented: Vec<Packet>,
     frames: Vec<Packet>,
 }
 
-impl End {
+impl Endpoint {
     fn packet(&self, payload: Slice) -> Packet {
         let mut header = [0; 100];
         let len = 20 + self.repr.emit(&mut header[20..]);
@@ -85,8 +85,8 @@ impl End {
         if self.super_segments {
             self.out.push_back(packet);
         } else {
-            segment(packet, &mut self.cut);
-            self.out.extend(self.cut.drain(..));
+            segment(packet, &mut self.segmented);
+            self.out.extend(self.segmented.drain(..));
         }
         self.repr.seq = SeqNum::new(self.repr.seq.raw().wrapping_add(len));
     }
@@ -97,14 +97,14 @@ impl End {
         Ok(self.tun.transmit(&mut self.out)?)
     }
 
-    /// Receives the frames available, and passes each TCP header with its payload length to `each`.
-    fn receive(&mut self, mut each: impl FnMut(&TcpRepr, u32)) -> Outcome<usize> {
+    /// Receives the frames available, and passes each TCP header with its payload length to `on_segment`.
+    fn receive(&mut self, mut on_segment: impl FnMut(&TcpRepr, u32)) -> Outcome<usize> {
         let got = self.tun.receive(&mut self.frames, 64)?;
         for mut packet in self.frames.drain(..) {
             if packet.parse(Link::Ip).is_ok() && packet.layers.protocol == 6 {
                 let (repr, _) =
                     TcpRepr::parse(packet.transport_header()).map_err(|e| e.to_string())?;
-                each(&repr, packet.payload.len() as u32);
+                on_segment(&repr, packet.payload.len() as u32);
             }
         }
         Ok(got)
@@ -151,7 +151,7 @@ fn cpu_s(schedstat: &str) -> f64 {
     ns / 1e9
 }
 
-fn report(what: &str, bytes: u64, took: Duration, end: &End) {
+fn report(what: &str, bytes: u64, elapsed: Duration, end: &Endpoint) {
     let gbit = bytes as f64 * 8.0 / 1e9;
     let ours = cpu_s("/proc/thread-self/schedstat");
     let tasks = std::fs::read_dir("/proc/self/task")
@@ -161,7 +161,7 @@ fn report(what: &str, bytes: u64, took: Duration, end: &End) {
     let all: f64 = tasks
         .map(|t| cpu_s(&format!("{}/schedstat", t.path().display())))
         .sum();
-    let (rate, own) = (gbit / took.as_secs_f64(), gbit / ours);
+    let (rate, own) = (gbit / elapsed.as_secs_f64(), gbit / ours);
     let stats = end.tun.stats();
     println!(
         "{what}: {rate:.1} Gbit/s, {own:.1} per second of our processor, {:.1} of all; \
@@ -172,7 +172,7 @@ fn report(what: &str, bytes: u64, took: Duration, end: &End) {
     );
 }
 
-fn inward(mut end: End) -> Outcome<()> {
+fn run_receive(mut end: Endpoint) -> Outcome<()> {
     std::thread::spawn(|| -> Outcome<()> {
         let mut stream = TcpStream::connect((OURS, PORT))?;
         let data = vec![7; 256 << 10];
@@ -202,7 +202,7 @@ fn inward(mut end: End) -> Outcome<()> {
     Ok(())
 }
 
-fn outward(mut end: End) -> Outcome<()> {
+fn run_send(mut end: Endpoint) -> Outcome<()> {
     let listener = TcpListener::bind((KERNEL, PORT))?;
     std::thread::spawn(move || -> Outcome<()> {
         let (mut stream, _) = listener.accept()?;
@@ -240,8 +240,8 @@ fn outward(mut end: End) -> Outcome<()> {
     Ok(())
 }
 
-fn sink(mut end: End) -> Outcome<()> {
-    end.dst = NOBODY;
+fn run_discard(mut end: Endpoint) -> Outcome<()> {
+    end.dst = UNROUTED;
     end.repr.flags = TcpFlags::ACK;
     let payload = Slice::copied_from(&vec![9; 65_495 / end.mss * end.mss]);
     let (start, mut bytes) = (Instant::now(), 0);
@@ -273,20 +273,20 @@ fn main() -> Outcome<()> {
     };
     repr.options.mss = Some((caps.mtu - 40) as u16);
     repr.options.window_scale = Some(SCALE);
-    let end = End {
+    let end = Endpoint {
         tun,
         mss: caps.mtu as usize - 40,
         super_segments: caps.tso4,
         repr,
         dst: KERNEL,
         out: VecDeque::new(),
-        cut: Vec::new(),
+        segmented: Vec::new(),
         frames: Vec::new(),
     };
     match args.first().map(String::as_str) {
-        Some("in") => inward(end),
-        Some("out") => outward(end),
-        Some("sink") => sink(end),
+        Some("in") => run_receive(end),
+        Some("out") => run_send(end),
+        Some("sink") => run_discard(end),
         _ => Err("the direction is missing or unknown; write in, out or sink".into()),
     }
 }

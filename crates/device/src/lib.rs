@@ -1,6 +1,6 @@
 //! TUN, TAP and in-process links that carry super-segments.
 //!
-//! [`Tun`] is an interface of the kernel, [`pair()`] a link within the process, and [`Tapped`] a
+//! [`Tun`] is an interface of the kernel, [`pair()`] a link within the process, and [`CapturedDevice`] a
 //! packet capture around any device. A driver passes the packets that a host sends to
 //! [`Device::transmit`], and the packets from [`Device::receive`] to the host.
 #![deny(unsafe_code)]
@@ -27,8 +27,8 @@ pub use fullsend_offload::Caps;
 pub use memory::process_memory;
 pub use offload_set::{OffloadSet, UnknownOffload};
 pub use pair::{NicMode, PairConfig, PairEnd, pair};
-pub use pcap::{Capture, TapPoint, Tapped};
-pub use tun::{OpenError, Tun, TunBuilder, TunStats, other_address};
+pub use pcap::{Capture, CaptureInterface, CapturedDevice};
+pub use tun::{OpenError, Tun, TunBuilder, TunStats, default_kernel_address};
 
 /// A network device that sends and receives packets in batches, without blocking.
 pub trait Device: Send {

@@ -8,19 +8,19 @@ use std::path::{Component, Path};
 ///
 /// `None` if the kernel reports neither.
 pub fn process_memory() -> Option<u64> {
-    memory(|path| fs::read_to_string(path).ok())
+    memory_limit(|path| fs::read_to_string(path).ok())
 }
 
 /// Returns the limit on a system whose files `read` returns.
-fn memory(read: impl Fn(&str) -> Option<String>) -> Option<u64> {
-    let machine = read("/proc/meminfo").and_then(|text| total(&text));
+fn memory_limit(read: impl Fn(&str) -> Option<String>) -> Option<u64> {
+    let machine = read("/proc/meminfo").and_then(|text| mem_total(&text));
     let groups = read("/proc/self/cgroup").unwrap_or_default();
-    let limits = groups.lines().filter_map(|line| group_limit(line, &read));
+    let limits = groups.lines().filter_map(|line| cgroup_limit(line, &read));
     machine.into_iter().chain(limits).min()
 }
 
 /// Returns `MemTotal` of `/proc/meminfo`, in bytes.
-fn total(meminfo: &str) -> Option<u64> {
+fn mem_total(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
@@ -31,7 +31,7 @@ fn total(meminfo: &str) -> Option<u64> {
 /// `line` is a line of `/proc/self/cgroup`: hierarchy, controllers, path. In a container the path
 /// may lie outside of the mounted tree: then the root of the mount, which is read last, is the
 /// container's own group.
-fn group_limit(line: &str, read: &impl Fn(&str) -> Option<String>) -> Option<u64> {
+fn cgroup_limit(line: &str, read: &impl Fn(&str) -> Option<String>) -> Option<u64> {
     let mut fields = line.splitn(3, ':');
     let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
     let (mount, file) = if number == "0" && controllers.is_empty() {
@@ -43,26 +43,26 @@ fn group_limit(line: &str, read: &impl Fn(&str) -> Option<String>) -> Option<u64
     };
     let inner = Path::new(path);
     if inner.components().any(|part| part == Component::ParentDir) {
-        return limit(&read(&format!("{mount}/{file}"))?);
+        return parse_limit(&read(&format!("{mount}/{file}"))?);
     }
     let of = |group: &Path| {
         let group = group.to_str()?.trim_end_matches('/');
-        limit(&read(&format!("{mount}{group}/{file}"))?)
+        parse_limit(&read(&format!("{mount}{group}/{file}"))?)
     };
     inner.ancestors().filter_map(of).min()
 }
 
 /// Parses a limit in bytes; `None` for `max`.
-fn limit(text: &str) -> Option<u64> {
+fn parse_limit(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::memory;
+    use super::memory_limit;
 
     fn of(files: &[(&str, &str)]) -> Option<u64> {
-        memory(|path| {
+        memory_limit(|path| {
             let file = files.iter().find(|(name, _)| *name == path);
             file.map(|(_, text)| (*text).to_owned())
         })
@@ -75,7 +75,7 @@ mod tests {
     const ALL: u64 = 16_384_000 * 1024;
 
     #[test]
-    fn the_machines_where_no_group_has_less() {
+    fn machine_memory_without_a_lower_cgroup_limit() {
         assert_eq!(of(&[]), None);
         assert_eq!(of(&[MACHINE]), Some(ALL));
         let unlimited = [
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_limit_of_the_groups_above() {
+    fn lowest_limit_of_the_ancestor_cgroups() {
         let nested = [
             MACHINE,
             ("/proc/self/cgroup", "0::/system.slice/a.service\n"),

@@ -35,7 +35,7 @@ pub struct OffloadSet {
     pub uso: bool,
 }
 
-const WORDS: &str = "none, all, vnet_hdr, csum, tso4, tso6, tso, uso";
+const NAMES: &str = "none, all, vnet_hdr, csum, tso4, tso6, tso, uso";
 
 impl OffloadSet {
     /// No offload.
@@ -70,7 +70,7 @@ impl OffloadSet {
     }
 
     /// Returns the set with the requirements of its offloads.
-    const fn grounded(mut self) -> Self {
+    const fn with_requirements(mut self) -> Self {
         self.csum |= self.tso4 || self.tso6 || self.uso;
         self.vnet_hdr |= self.csum;
         self
@@ -107,7 +107,7 @@ impl fmt::Display for UnknownOffload {
         let Self(word) = self;
         write!(
             f,
-            "\"{word}\" is not an offload; write {WORDS}, separated by commas, with - before one \
+            "\"{word}\" is not an offload; write {NAMES}, separated by commas, with - before one \
              to remove it (all,-tso6)"
         )
     }
@@ -132,7 +132,11 @@ impl FromStr for OffloadSet {
             if !set.set(name, on) {
                 return Err(UnknownOffload(word.to_owned()));
             }
-            set = if on { set.grounded() } else { set.normalized() };
+            set = if on {
+                set.with_requirements()
+            } else {
+                set.normalized()
+            };
         }
         Ok(set)
     }
@@ -184,14 +188,17 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_word_and_the_good_ones() {
+    fn an_error_has_the_word_and_the_valid_ones() {
         for (text, bad) in [
             ("csum,tso5", "\"tso5\""),
             ("-none", "\"-none\""),
             ("", "\"\""),
         ] {
-            let said = text.parse::<OffloadSet>().unwrap_err().to_string();
-            assert!(said.contains(bad) && said.contains("tso4"), "{said}");
+            let message = text.parse::<OffloadSet>().unwrap_err().to_string();
+            assert!(
+                message.contains(bad) && message.contains("tso4"),
+                "{message}"
+            );
         }
     }
 }

@@ -57,21 +57,21 @@ type Notify = Arc<dyn Fn() + Send + Sync>;
 
 /// One direction of the link.
 #[derive(Default)]
-struct Lane {
+struct PairQueue {
     queue: Mutex<VecDeque<Packet>>,
     /// Length of `queue`: a packet is completed when the receiver takes it out.
-    held: AtomicUsize,
+    queued: AtomicUsize,
     /// The sender has packets left over, and is notified when there is room.
-    sender_waits: AtomicBool,
+    sender_is_waiting: AtomicBool,
     on_ready: [Mutex<Option<Notify>>; 2],
 }
 
 const SENDER: usize = 0;
 const RECEIVER: usize = 1;
 
-impl Lane {
-    fn notify(&self, whom: usize) {
-        if let Some(notify) = &*self.on_ready[whom].lock() {
+impl PairQueue {
+    fn notify(&self, side: usize) {
+        if let Some(notify) = &*self.on_ready[side].lock() {
             notify();
         }
     }
@@ -80,19 +80,19 @@ impl Lane {
 /// One end of an in-process link.
 pub struct PairEnd {
     config: PairConfig,
-    tx: Arc<Lane>,
-    rx: Arc<Lane>,
+    tx: Arc<PairQueue>,
+    rx: Arc<PairQueue>,
     /// Packets taken from the queue and not yet returned to the caller.
     stash: VecDeque<Packet>,
 }
 
 /// Returns both ends of a new link.
 pub fn pair(config: PairConfig) -> (PairEnd, PairEnd) {
-    let lanes = [Arc::<Lane>::default(), Arc::<Lane>::default()];
+    let queues = [Arc::<PairQueue>::default(), Arc::<PairQueue>::default()];
     let end = |tx: usize| PairEnd {
         config,
-        tx: lanes[tx].clone(),
-        rx: lanes[1 - tx].clone(),
+        tx: queues[tx].clone(),
+        rx: queues[1 - tx].clone(),
         stash: VecDeque::new(),
     };
     (end(0), end(1))
@@ -110,18 +110,18 @@ impl PairEnd {
     }
 
     /// Refills the stash from the queue, and notifies a waiting sender.
-    fn take_queue(&mut self) {
+    fn refill_stash(&mut self) {
         let mut queue = self.rx.queue.lock();
         mem::swap(&mut self.stash, &mut *queue);
-        self.rx.held.store(0, Ordering::Release);
+        self.rx.queued.store(0, Ordering::Release);
         drop(queue);
-        if self.rx.sender_waits.swap(false, Ordering::AcqRel) {
+        if self.rx.sender_is_waiting.swap(false, Ordering::AcqRel) {
             self.rx.notify(SENDER);
         }
     }
 
     /// In MTU mode, marks the checksums that the sender completed as not yet verified.
-    fn as_received(&self, packets: &mut [Packet]) {
+    fn mark_unverified(&self, packets: &mut [Packet]) {
         if self.config.nic == NicMode::Mtu {
             for packet in packets {
                 packet.offload.checksum = Checksum::Unverified;
@@ -152,10 +152,10 @@ impl Device for PairEnd {
             queue.extend(batch.drain(..room.min(batch.len())));
             if !batch.is_empty() {
                 // Set under the lock, so that the receiver that next makes room sees it.
-                self.tx.sender_waits.store(true, Ordering::Release);
+                self.tx.sender_is_waiting.store(true, Ordering::Release);
             }
         }
-        self.tx.held.store(queue.len(), Ordering::Release);
+        self.tx.queued.store(queue.len(), Ordering::Release);
         drop(queue);
         if was_empty {
             self.tx.notify(RECEIVER);
@@ -164,32 +164,32 @@ impl Device for PairEnd {
     }
 
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
-        let left_over = !self.stash.is_empty();
-        if !left_over {
-            self.take_queue();
+        let had_stash = !self.stash.is_empty();
+        if !had_stash {
+            self.refill_stash();
         }
         let before = batch.len();
         if before == 0 && self.stash.len() <= max {
             // Both conversions reuse the memory and copy no element.
-            let spent = VecDeque::from(mem::take(batch));
-            *batch = Vec::from(mem::replace(&mut self.stash, spent));
+            let emptied = VecDeque::from(mem::take(batch));
+            *batch = Vec::from(mem::replace(&mut self.stash, emptied));
         } else {
             batch.extend(self.stash.drain(..max.min(self.stash.len())));
         }
         let taken = batch.len() - before;
-        if left_over && taken < max {
+        if had_stash && taken < max {
             // A result below `max` would mean that the queue is empty; a packet only notifies if it
             // arrives in an empty queue.
-            self.take_queue();
+            self.refill_stash();
             let room = max - taken;
             batch.extend(self.stash.drain(..room.min(self.stash.len())));
         }
-        self.as_received(&mut batch[before..]);
+        self.mark_unverified(&mut batch[before..]);
         Ok(batch.len() - before)
     }
 
     fn in_flight(&self) -> usize {
-        self.tx.held.load(Ordering::Acquire)
+        self.tx.queued.load(Ordering::Acquire)
     }
 
     fn notify_completion(&mut self) -> bool {
@@ -197,7 +197,7 @@ impl Device for PairEnd {
         if queue.is_empty() {
             return false;
         }
-        self.tx.sender_waits.store(true, Ordering::Release);
+        self.tx.sender_is_waiting.store(true, Ordering::Release);
         true
     }
 

@@ -87,15 +87,15 @@ impl Capture {
     ///
     /// # Errors
     /// Returns the error of writing to the output.
-    pub fn statistics(
+    pub fn write_statistics(
         &self,
         time_ns: u64,
-        tap_point: u32,
+        interface: u32,
         (recorded, dropped): (u64, u64),
     ) -> io::Result<()> {
         let mut file = self.file.lock();
         file.write_block(INTERFACE_STATISTICS, |body| {
-            body.extend(tap_point.to_le_bytes());
+            body.extend(interface.to_le_bytes());
             body.extend(((time_ns >> 32) as u32).to_le_bytes());
             body.extend((time_ns as u32).to_le_bytes());
             option(body, ISB_IFRECV, &(recorded + dropped).to_le_bytes());
@@ -109,7 +109,7 @@ impl Capture {
     ///
     /// # Errors
     /// Returns the error of writing to the output.
-    pub fn tap_point(&self, name: &str, link: Link) -> io::Result<TapPoint> {
+    pub fn add_interface(&self, name: &str, link: Link) -> io::Result<CaptureInterface> {
         let mut file = self.file.lock();
         let snaplen = file.snaplen;
         file.write_block(INTERFACE_DESCRIPTION, |body| {
@@ -128,7 +128,7 @@ impl Capture {
             option(body, 0, &[]);
         })?;
         file.interfaces += 1;
-        Ok(TapPoint {
+        Ok(CaptureInterface {
             file: self.file.clone(),
             interface: file.interfaces - 1,
             snaplen,
@@ -137,13 +137,13 @@ impl Capture {
 }
 
 /// One interface of a capture.
-pub struct TapPoint {
+pub struct CaptureInterface {
     file: Arc<Mutex<CaptureFile>>,
     interface: u32,
     snaplen: u32,
 }
 
-impl TapPoint {
+impl CaptureInterface {
     /// Records received packets, at `time_ns` since the epoch.
     ///
     /// # Errors
@@ -220,46 +220,46 @@ fn pad(body: &mut Vec<u8>) {
 ///
 /// If the capture cannot be written (disk full) it stops with a warning, and traffic continues. It
 /// can be switched on and off while traffic passes, and costs nothing while off.
-pub struct Tapped<D> {
+pub struct CapturedDevice<D> {
     device: D,
-    tap: Option<TapPoint>,
+    capture: Option<CaptureInterface>,
     clock: Box<dyn FnMut() -> u64 + Send>,
     offered: Vec<Packet>,
 }
 
-impl<D: Device> Tapped<D> {
-    /// Captures `device` at `tap`, with timestamps of the wall clock.
-    pub fn new(device: D, tap: TapPoint) -> Self {
-        Self::with_clock(device, tap, wall_clock_ns)
+impl<D: Device> CapturedDevice<D> {
+    /// Captures `device` at `capture`, with timestamps of the wall clock.
+    pub fn new(device: D, capture: CaptureInterface) -> Self {
+        Self::with_clock(device, capture, wall_clock_ns)
     }
 
-    /// Captures `device` at `tap`, with timestamps of `clock`, in ns since the epoch.
+    /// Captures `device` at `capture`, with timestamps of `clock`, in ns since the epoch.
     pub fn with_clock(
         device: D,
-        tap: TapPoint,
+        capture: CaptureInterface,
         clock: impl FnMut() -> u64 + Send + 'static,
     ) -> Self {
         Self {
             device,
-            tap: Some(tap),
+            capture: Some(capture),
             clock: Box::new(clock),
             offered: Vec::new(),
         }
     }
 
-    /// Wraps `device` without recording until [`set_tap`](Self::set_tap).
-    pub fn off(device: D) -> Self {
+    /// Wraps `device` without recording until [`set_capture`](Self::set_capture).
+    pub fn inactive(device: D) -> Self {
         Self {
             device,
-            tap: None,
+            capture: None,
             clock: Box::new(wall_clock_ns),
             offered: Vec::new(),
         }
     }
 
-    /// Records at `tap` from now on; `None` stops recording.
-    pub fn set_tap(&mut self, tap: Option<TapPoint>) {
-        self.tap = tap;
+    /// Records at `capture` from now on; `None` stops recording.
+    pub fn set_capture(&mut self, capture: Option<CaptureInterface>) {
+        self.capture = capture;
     }
 
     /// Returns the wrapped device.
@@ -270,7 +270,7 @@ impl<D: Device> Tapped<D> {
     fn record(&mut self, result: io::Result<()>) {
         if let Err(error) = result {
             tracing::warn!("packet recording stopped: cannot write the capture: {error}");
-            self.tap = None;
+            self.capture = None;
         }
     }
 }
@@ -285,13 +285,13 @@ fn wall_clock_ns() -> u64 {
         .map_or(0, |since| since.as_nanos() as u64)
 }
 
-impl<D: Device> Device for Tapped<D> {
+impl<D: Device> Device for CapturedDevice<D> {
     fn caps(&self) -> Caps {
         self.device.caps()
     }
 
     fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
-        if self.tap.is_none() {
+        if self.capture.is_none() {
             return self.device.transmit(batch);
         }
         // How many packets the device accepts is known only afterwards, when they are gone. The time is
@@ -300,8 +300,8 @@ impl<D: Device> Device for Tapped<D> {
         self.offered.extend(batch.iter().cloned());
         let result = self.device.transmit(batch);
         let taken = self.offered.len().saturating_sub(batch.len());
-        if let Some(tap) = &self.tap {
-            let recorded = tap.outbound(time_ns, &self.offered[..taken]);
+        if let Some(capture) = &self.capture {
+            let recorded = capture.outbound(time_ns, &self.offered[..taken]);
             self.record(recorded);
         }
         self.offered.clear();
@@ -311,8 +311,8 @@ impl<D: Device> Device for Tapped<D> {
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
         let before = batch.len();
         let got = self.device.receive(batch, max)?;
-        if let Some(tap) = &self.tap {
-            let recorded = tap.inbound((self.clock)(), &batch[before..]);
+        if let Some(capture) = &self.capture {
+            let recorded = capture.inbound((self.clock)(), &batch[before..]);
             self.record(recorded);
         }
         Ok(got)

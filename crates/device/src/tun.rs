@@ -18,7 +18,7 @@
 
 mod builder;
 mod error;
-mod kernel_side;
+mod interface_config;
 mod negotiate;
 mod receive;
 #[cfg(test)]
@@ -35,10 +35,10 @@ use fullsend_offload::{Link, Packet};
 
 pub use builder::TunBuilder;
 pub use error::OpenError;
-pub use kernel_side::other_address;
+pub use interface_config::default_kernel_address;
 
 use crate::{Caps, Device, OffloadSet};
-use receive::Receiver;
+use receive::FrameReader;
 use transmit::LinkLog;
 
 /// The counters of a TUN or TAP device.
@@ -64,8 +64,8 @@ pub struct Tun {
     name: String,
     caps: Caps,
     offload: OffloadSet,
-    notes: Vec<String>,
-    receiver: Receiver,
+    warnings: Vec<String>,
+    reader: FrameReader,
     stats: TunStats,
     link_log: LinkLog,
 }
@@ -94,15 +94,15 @@ impl Tun {
         caps: Caps,
         offload: OffloadSet,
         pool: Pool,
-        notes: Vec<String>,
+        warnings: Vec<String>,
     ) -> Self {
         Self {
             file,
             name,
             caps,
             offload,
-            notes,
-            receiver: Receiver::new(pool, offload.vnet_hdr),
+            warnings,
+            reader: FrameReader::new(pool, offload.vnet_hdr),
             stats: TunStats::default(),
             link_log: LinkLog::default(),
         }
@@ -110,8 +110,8 @@ impl Tun {
 
     /// Returns a device for another queue of the interface.
     fn another_queue(&self, file: File, pool: Pool) -> Self {
-        let (name, notes) = (self.name.clone(), Vec::new());
-        Self::new(file, name, self.caps, self.offload, pool, notes)
+        let (name, warnings) = (self.name.clone(), Vec::new());
+        Self::new(file, name, self.caps, self.offload, pool, warnings)
     }
 
     /// Returns the interface's name.
@@ -125,8 +125,8 @@ impl Tun {
     }
 
     /// Returns the settings that the kernel refused, one line each, for the user.
-    pub fn notes(&self) -> &[String] {
-        &self.notes
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// Returns the counters.
@@ -150,8 +150,7 @@ impl Device for Tun {
     }
 
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
-        self.receiver
-            .receive(&self.file, batch, max, &mut self.stats)
+        self.reader.receive(&self.file, batch, max, &mut self.stats)
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -16,18 +16,18 @@ use fullsend_offload::{Link, Packet};
 
 #[path = "../examples/gro_gateway/forward.rs"]
 mod forward;
-use forward::{Carried, Forward};
+use forward::{ForwardStats, Forwarder};
 
 /// Bytes from the client to the server, and back.
-const THERE: usize = 6 << 20;
-const BACK: usize = 1 << 20;
+const CLIENT_BYTES: usize = 6 << 20;
+const SERVER_BYTES: usize = 1 << 20;
 const PORT: u16 = 7000;
 /// Timeout of sockets: a longer wait means that bytes were lost.
-const LIMIT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The configuration of the path between the two kernels.
 #[derive(Clone, Copy)]
-struct Case {
+struct PathConfig {
     link: Link,
     v6: bool,
     /// Offloads of the second kernel's device; the first has none.
@@ -38,7 +38,7 @@ struct Case {
     vxlan: Option<(&'static str, bool)>,
 }
 
-const PLAIN: Case = Case {
+const PLAIN: PathConfig = PathConfig {
     link: Link::Ethernet,
     v6: false,
     second: "none",
@@ -46,7 +46,7 @@ const PLAIN: Case = Case {
     vxlan: None,
 };
 
-const PLAIN_V6: Case = Case { v6: true, ..PLAIN };
+const PLAIN_V6: PathConfig = PathConfig { v6: true, ..PLAIN };
 
 /// Eight bytes of one padding option; the kernel fills in the next header.
 const PADDED: &[u8] = &[0, 0, 1, 4, 0, 0, 0, 0];
@@ -61,7 +61,7 @@ const ROUTED: &[u8] = &[
     0, 2, 4, 0, 0, 0, 0, 0, 0xfd, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2,
 ];
 
-impl Case {
+impl PathConfig {
     /// Returns the host's address on the underlay, or inside the VXLAN.
     fn address(&self, host: u8, inner: bool) -> IpAddr {
         let net = if inner { 8 } else { 7 };
@@ -97,7 +97,7 @@ impl Case {
             .kernel_address(underlay, bits(underlay))
             .open()
             .unwrap();
-        assert_eq!((tun.notes(), tun.offload()), (&[][..], offload));
+        assert_eq!((tun.warnings(), tun.offload()), (&[][..], offload));
         if let Some((words, _)) = self.vxlan {
             let (remote, inner) = (self.address(3 - host, false), self.address(host, true));
             let bits = bits(inner);
@@ -139,7 +139,12 @@ fn pattern(len: usize, seed: u64) -> Vec<u8> {
 
 /// Starts a kernel: runs `program` on a thread in a new network namespace, after it has opened its
 /// device and passed it to `devices`.
-fn host(case: Case, number: u8, devices: &Sender<Tun>, program: fn(&Case)) -> JoinHandle<()> {
+fn host(
+    case: PathConfig,
+    number: u8,
+    devices: &Sender<Tun>,
+    program: fn(&PathConfig),
+) -> JoinHandle<()> {
     let devices = devices.clone();
     thread::spawn(move || {
         // SAFETY: changes kernel-side state of this thread only.
@@ -160,21 +165,21 @@ fn host(case: Case, number: u8, devices: &Sender<Tun>, program: fn(&Case)) -> Jo
 
 /// A device with a summary of all frames that passed it: their number, and a sum that does not
 /// depend on their order, as packets of different flows may be reordered.
-struct Watched {
+struct RecordingDevice {
     tun: Tun,
-    received: Frames,
-    sent: Frames,
+    received: FrameDigest,
+    sent: FrameDigest,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Frames {
+struct FrameDigest {
     count: u64,
     sum: u64,
     /// IPv6 packets with extension headers.
     extended: u64,
 }
 
-impl Frames {
+impl FrameDigest {
     fn add(&mut self, packet: &Packet, link: Link) {
         let bytes = packet.to_bytes();
         let mut hasher = DefaultHasher::new();
@@ -191,17 +196,17 @@ impl Frames {
     }
 }
 
-impl Watched {
+impl RecordingDevice {
     fn new(tun: Tun) -> Self {
         Self {
             tun,
-            received: Frames::default(),
-            sent: Frames::default(),
+            received: FrameDigest::default(),
+            sent: FrameDigest::default(),
         }
     }
 }
 
-impl Device for Watched {
+impl Device for RecordingDevice {
     fn caps(&self) -> Caps {
         self.tun.caps()
     }
@@ -231,7 +236,7 @@ impl Device for Watched {
 }
 
 /// Waits up to 20 ms until one of the devices is readable.
-fn wait(devices: [&Watched; 2]) {
+fn wait(devices: [&RecordingDevice; 2]) {
     let mut poll = devices.map(|device| libc::pollfd {
         fd: device.fd().unwrap().as_raw_fd(),
         events: libc::POLLIN,
@@ -243,7 +248,11 @@ fn wait(devices: [&Watched; 2]) {
 
 /// Runs `client` on the first kernel and `server` on the second until both are done; returns the
 /// counters of the direction from the first to the second. `None` without root.
-fn between(case: Case, client: fn(&Case), server: fn(&Case)) -> Option<Carried> {
+fn run_between(
+    case: PathConfig,
+    client: fn(&PathConfig),
+    server: fn(&PathConfig),
+) -> Option<ForwardStats> {
     // SAFETY: only reads the process's user id.
     if unsafe { libc::geteuid() } != 0 {
         println!("skipped: needs root, for network namespaces and TUN devices");
@@ -252,11 +261,11 @@ fn between(case: Case, client: fn(&Case), server: fn(&Case)) -> Option<Carried> 
     let (devices, opened) = channel();
     // The server's kernel starts first. Until it listens, the client tries again.
     let mut hosts = vec![host(case, 2, &devices, server)];
-    let second = opened.recv_timeout(LIMIT).expect("the second host is up");
+    let second = opened.recv_timeout(TIMEOUT).expect("the second host is up");
     hosts.push(host(case, 1, &devices, client));
-    let first = opened.recv_timeout(LIMIT).expect("the first host is up");
-    let (mut first, mut second) = (Watched::new(first), Watched::new(second));
-    let (mut there, mut back) = (Forward::new(case.link), Forward::new(case.link));
+    let first = opened.recv_timeout(TIMEOUT).expect("the first host is up");
+    let (mut first, mut second) = (RecordingDevice::new(first), RecordingDevice::new(second));
+    let (mut there, mut back) = (Forwarder::new(case.link), Forwarder::new(case.link));
     while hosts.iter().any(|host| !host.is_finished()) {
         wait([&first, &second]);
         // Like a network card's interrupt moderation: packets that arrive in a burst are read together.
@@ -267,8 +276,8 @@ fn between(case: Case, client: fn(&Case), server: fn(&Case)) -> Option<Carried> 
     for host in hosts {
         host.join().unwrap();
     }
-    for watched in [&first, &second] {
-        let stats = watched.tun.stats();
+    for device in [&first, &second] {
+        let stats = device.tun.stats();
         assert_eq!((stats.rx_dropped, stats.tx_dropped), (0, 0));
     }
     // GRO followed by GSO restores every packet.
@@ -278,14 +287,14 @@ fn between(case: Case, client: fn(&Case), server: fn(&Case)) -> Option<Carried> 
     }
     // The packets carried the extension headers that the socket was set to send with its data.
     let outside = !case.sticky.is_empty() && case.vxlan.is_none();
-    let all_data = first.received.extended >= there.carried.segments.saturating_sub(100);
+    let all_data = first.received.extended >= there.stats.segments.saturating_sub(100);
     assert!(all_data || !outside, "{:?}", first.received);
     println!(
         "there {:.1} segments per super-segment, {:?}",
-        there.carried.mean(),
-        there.carried
+        there.stats.mean(),
+        there.stats
     );
-    Some(there.carried)
+    Some(there.stats)
 }
 
 fn set_sticky(stream: &TcpStream, options: &[(libc::c_int, &[u8])]) {
@@ -305,7 +314,7 @@ fn set_sticky(stream: &TcpStream, options: &[(libc::c_int, &[u8])]) {
 }
 
 /// Retries `attempt`: the kernel installs the routes of an address a moment after the address.
-fn retried<T>(mut attempt: impl FnMut() -> io::Result<T>) -> T {
+fn retry<T>(mut attempt: impl FnMut() -> io::Result<T>) -> T {
     for _ in 0..100 {
         match attempt() {
             Ok(value) => return value,
@@ -316,51 +325,51 @@ fn retried<T>(mut attempt: impl FnMut() -> io::Result<T>) -> T {
 }
 
 /// Sends a stream and reads one back.
-fn tcp_client(case: &Case) {
-    let mut stream = retried(|| TcpStream::connect(case.socket(2)));
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    stream.set_write_timeout(Some(LIMIT)).unwrap();
+fn tcp_client(case: &PathConfig) {
+    let mut stream = retry(|| TcpStream::connect(case.socket(2)));
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     set_sticky(&stream, case.sticky);
-    stream.write_all(&pattern(THERE, 1)).unwrap();
+    stream.write_all(&pattern(CLIENT_BYTES, 1)).unwrap();
     stream.shutdown(std::net::Shutdown::Write).unwrap();
     let mut got = Vec::new();
     stream.read_to_end(&mut got).unwrap();
-    assert!(got == pattern(BACK, 2), "the answer differs");
+    assert!(got == pattern(SERVER_BYTES, 2), "the answer differs");
 }
 
 /// Reads a stream, then sends one back.
-fn tcp_server(case: &Case) {
-    let listener = retried(|| TcpListener::bind(case.socket(2)));
+fn tcp_server(case: &PathConfig) {
+    let listener = retry(|| TcpListener::bind(case.socket(2)));
     let (mut stream, _) = listener.accept().unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    stream.set_write_timeout(Some(LIMIT)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     let mut got = Vec::new();
     stream.read_to_end(&mut got).unwrap();
-    assert!(got == pattern(THERE, 1), "the stream differs");
-    stream.write_all(&pattern(BACK, 2)).unwrap();
+    assert!(got == pattern(CLIENT_BYTES, 1), "the stream differs");
+    stream.write_all(&pattern(SERVER_BYTES, 2)).unwrap();
 }
 
 /// Checks that a stream arrives intact, and most of its packets in large super-segments.
-fn joins(case: Case) {
-    let Some(carried) = between(case, tcp_client, tcp_server) else {
+fn assert_coalesced(case: PathConfig) {
+    let Some(stats) = run_between(case, tcp_client, tcp_server) else {
         return;
     };
-    assert!(carried.bytes >= THERE as u64, "{carried:?}");
-    assert!(carried.mean() > 5.0, "{carried:?}");
+    assert!(stats.bytes >= CLIENT_BYTES as u64, "{stats:?}");
+    assert!(stats.mean() > 5.0, "{stats:?}");
     // As full as 64 KiB allow at an MTU of 1500; packets in a tunnel are shorter.
     assert!(
-        carried.largest > 60_000 && carried.most >= 44,
-        "{carried:?}"
+        stats.max_len > 60_000 && stats.max_segments >= 44,
+        "{stats:?}"
     );
-    assert_eq!(carried.tunnelled > 0, case.vxlan.is_some(), "{carried:?}");
+    assert_eq!(stats.tunnelled > 0, case.vxlan.is_some(), "{stats:?}");
     let extended = !case.sticky.is_empty() && case.vxlan.is_none();
-    assert_eq!(carried.extended > 0, extended, "{carried:?}");
+    assert_eq!(stats.extended > 0, extended, "{stats:?}");
 }
 
 /// Checks that a stream passes a VXLAN of one family, with inner packets of each family.
-fn through_vxlan(words: &'static str, outer_v6: bool) {
+fn check_vxlan_coalescing(words: &'static str, outer_v6: bool) {
     for case in [PLAIN, PLAIN_V6] {
-        joins(Case {
+        assert_coalesced(PathConfig {
             vxlan: Some((words, outer_v6)),
             ..case
         });
@@ -375,10 +384,10 @@ const CALLS: u64 = 100;
 const HELLO: &[u8] = b"hello";
 
 /// Sends datagrams in bursts, and waits for an acknowledgement of each burst.
-fn udp_client(case: &Case) {
-    let socket = retried(|| UdpSocket::bind((case.address(1, false), 0)));
-    retried(|| socket.connect(case.socket(2)));
-    socket.set_read_timeout(Some(LIMIT)).unwrap();
+fn udp_client(case: &PathConfig) {
+    let socket = retry(|| UdpSocket::bind((case.address(1, false), 0)));
+    retry(|| socket.connect(case.socket(2)));
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let size = DATAGRAM as libc::c_int;
     // SAFETY: the option reads one int.
     let result = unsafe {
@@ -395,8 +404,8 @@ fn udp_client(case: &Case) {
     socket
         .set_read_timeout(Some(Duration::from_millis(100)))
         .unwrap();
-    retried(|| socket.send(HELLO).and_then(|_| socket.recv(&mut buf)));
-    socket.set_read_timeout(Some(LIMIT)).unwrap();
+    retry(|| socket.send(HELLO).and_then(|_| socket.recv(&mut buf)));
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     for call in 0..CALLS {
         let data = pattern(DATAGRAMS * DATAGRAM, call);
         assert_eq!(socket.send(&data).unwrap(), data.len());
@@ -407,9 +416,9 @@ fn udp_client(case: &Case) {
     }
 }
 
-fn udp_server(case: &Case) {
-    let socket = retried(|| UdpSocket::bind(case.socket(2)));
-    socket.set_read_timeout(Some(LIMIT)).unwrap();
+fn udp_server(case: &PathConfig) {
+    let socket = retry(|| UdpSocket::bind(case.socket(2)));
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut buf = [0; 2000];
     for call in 0..CALLS {
         let mut from = None;
@@ -427,12 +436,12 @@ fn udp_server(case: &Case) {
 }
 
 #[test]
-fn vxlan_joins() {
-    through_vxlan("noudpcsum", false);
-    through_vxlan("udpcsum", false);
-    through_vxlan("udp6zerocsumtx udp6zerocsumrx", true);
-    through_vxlan("noudp6zerocsumtx noudp6zerocsumrx", true);
-    joins(Case {
+fn vxlan_is_coalesced() {
+    check_vxlan_coalescing("noudpcsum", false);
+    check_vxlan_coalescing("udpcsum", false);
+    check_vxlan_coalescing("udp6zerocsumtx udp6zerocsumrx", true);
+    check_vxlan_coalescing("noudp6zerocsumtx noudp6zerocsumrx", true);
+    assert_coalesced(PathConfig {
         vxlan: Some(("noudpcsum", false)),
         sticky: &[HOP_BY_HOP, DESTINATION],
         ..PLAIN_V6
@@ -440,61 +449,61 @@ fn vxlan_joins() {
 }
 
 #[test]
-fn datagrams_of_a_size_join() {
+fn datagrams_of_equal_size_are_coalesced() {
     for case in [PLAIN, PLAIN_V6] {
         for (link, second) in [(Link::Ethernet, "none"), (Link::Ip, "all")] {
-            let case = Case {
+            let case = PathConfig {
                 link,
                 second,
                 ..case
             };
-            let Some(carried) = between(case, udp_client, udp_server) else {
+            let Some(stats) = run_between(case, udp_client, udp_server) else {
                 return;
             };
-            assert!(carried.mean() > 5.0, "{carried:?}");
+            assert!(stats.mean() > 5.0, "{stats:?}");
         }
     }
 }
 
 #[test]
-fn plain_packets_join_behind_a_tap() {
-    joins(PLAIN);
-    joins(PLAIN_V6);
+fn tap_packets_are_coalesced() {
+    assert_coalesced(PLAIN);
+    assert_coalesced(PLAIN_V6);
 }
 
 #[test]
-fn plain_packets_join_behind_a_tun() {
-    let tun = Case {
+fn tun_packets_are_coalesced() {
+    let tun = PathConfig {
         link: Link::Ip,
         ..PLAIN
     };
-    joins(tun);
-    joins(Case { v6: true, ..tun });
+    assert_coalesced(tun);
+    assert_coalesced(PathConfig { v6: true, ..tun });
 }
 
 #[test]
-fn super_segments_are_written_whole_to_a_device_that_takes_them() {
-    let whole = Case {
+fn super_segments_are_not_segmented_for_a_device_with_tso() {
+    let whole = PathConfig {
         second: "all",
         ..PLAIN
     };
-    joins(whole);
-    joins(Case { v6: true, ..whole });
+    assert_coalesced(whole);
+    assert_coalesced(PathConfig { v6: true, ..whole });
 }
 
 #[test]
-fn extension_headers_join() {
-    let ways: [&'static [_]; 5] = [
+fn packets_with_extension_headers_are_coalesced() {
+    let option_sets: [&'static [_]; 5] = [
         &[DESTINATION],
         &[HOP_BY_HOP],
         &[ROUTING],
         &[HOP_BY_HOP, DESTINATION],
         &[HOP_BY_HOP, ROUTING, DESTINATION],
     ];
-    for sticky in ways {
-        joins(Case { sticky, ..PLAIN_V6 });
+    for sticky in option_sets {
+        assert_coalesced(PathConfig { sticky, ..PLAIN_V6 });
     }
-    joins(Case {
+    assert_coalesced(PathConfig {
         link: Link::Ip,
         second: "all",
         sticky: &[DESTINATION],

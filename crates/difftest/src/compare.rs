@@ -1,10 +1,10 @@
 //! Comparison of the two sides' responses to one event.
 
-use fullsend_script::LiveSegment;
+use fullsend_script::WireSegment;
 use fullsend_script::tcp_option::TcpOption;
 
-use crate::event::{ACK, Call, Event, FIN, Inject, PSH, RST, SYN, URG, after};
-use crate::side::Outcome;
+use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, PSH, RST, SYN, SocketCall, URG, after};
+use crate::side::EventOutcome;
 
 /// The value of `tcpi_state` in SYN-SENT.
 const SYN_SENT: u8 = 2;
@@ -16,24 +16,24 @@ pub(crate) const SCALED_UNIT: u32 = 1 << 7;
 pub(crate) struct Difference {
     /// The index of the event.
     pub(crate) step: usize,
-    pub(crate) kernel: Outcome,
-    pub(crate) ours: Outcome,
+    pub(crate) kernel: EventOutcome,
+    pub(crate) ours: EventOutcome,
     /// The segments that only one side sent.
-    pub(crate) kernel_only: Vec<LiveSegment>,
-    pub(crate) ours_only: Vec<LiveSegment>,
+    pub(crate) kernel_only: Vec<WireSegment>,
+    pub(crate) ours_only: Vec<WireSegment>,
     /// The peer's view of the kernel's side and ours before the event.
-    pub(crate) before: (Seen, Seen),
+    pub(crate) before: (PeerView, PeerView),
     /// Whether data or a FIN was injected beyond a FIN that had been received.
     pub(crate) beyond_fin: bool,
     /// Whether data or a FIN was injected beyond a FIN, in any order.
-    pub(crate) two_ends: bool,
+    pub(crate) conflicting_fins: bool,
     /// Whether a segment was left of one side's window, because the data it repeats was
     /// acknowledged, and inside that of the other side, which had delayed the acknowledgement.
     pub(crate) left_edge: bool,
     /// Whether a segment acknowledged less than an earlier one.
     pub(crate) old_ack: bool,
     /// The latest TSval of such a segment.
-    pub(crate) old_ack_stamp: Option<u32>,
+    pub(crate) old_ack_tsval: Option<u32>,
     /// Whether an earlier segment reached slightly beyond one side's window.
     pub(crate) near_edge: bool,
     /// Whether the segments differ only in the timestamps that they echo.
@@ -57,7 +57,7 @@ impl Difference {
 
 /// The peer's view of one side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct PeerView {
     /// The highest acknowledgement number received.
     pub(crate) acked: Option<u32>,
     /// The right edge of the latest window.
@@ -74,22 +74,22 @@ pub(crate) struct Comparison {
     fins: Vec<u32>,
     /// Whether data or a FIN was injected beyond a FIN that had been received.
     beyond_fin: bool,
-    two_ends: bool,
+    conflicting_fins: bool,
     left_edge: bool,
     /// The highest end of injected data.
     data_end: Option<u32>,
     /// Whether a segment acknowledged less than an earlier one.
     old_ack: bool,
     /// The latest TSval of such a segment.
-    old_ack_stamp: Option<u32>,
+    old_ack_tsval: Option<u32>,
     highest_ack: u32,
     /// Whether a segment reached slightly beyond one side's window.
     near_edge: bool,
     /// Whether one side delayed an acknowledgement and the other did not. The timestamp to echo
     /// depends on it (RFC 7323 4.3, Last.ACK.sent).
-    diverged: bool,
-    kernel: Seen,
-    ours: Seen,
+    acks_diverged: bool,
+    kernel: PeerView,
+    ours: PeerView,
     /// Whether the peer's SYN has the window scale option.
     scales: bool,
     /// Whether the side under test connects actively.
@@ -99,7 +99,7 @@ pub(crate) struct Comparison {
     /// Whether a segment with URG had only data that had been received, or reached beyond a FIN.
     old_urgent: bool,
     /// Whether a half-open peer was reset, after which the SYN is retransmitted early.
-    hastened: bool,
+    early_syn_retransmit: bool,
 }
 
 impl Comparison {
@@ -107,38 +107,38 @@ impl Comparison {
     pub(crate) fn step(
         &mut self,
         step: usize,
-        event: &Event,
-        kernel: &Outcome,
-        ours: &Outcome,
+        event: &FuzzEvent,
+        kernel: &EventOutcome,
+        ours: &EventOutcome,
     ) -> Option<Difference> {
-        if let Event::Inject(inject) = event
+        if let FuzzEvent::Inject(inject) = event
             && inject.flags & FIN != 0
         {
             self.fins.push(inject.end().wrapping_sub(1));
         }
-        if let Event::Inject(inject) = event
+        if let FuzzEvent::Inject(inject) = event
             && inject.flags & SYN != 0
         {
             let scales = |option: &TcpOption| matches!(option, TcpOption::WindowScale(_));
             self.scales |= inject.options.iter().any(scales);
         }
-        if let Event::Inject(inject) = event {
-            self.note_oddities(inject);
+        if let FuzzEvent::Inject(inject) = event {
+            self.track_unusual_segment(inject);
         }
         let before = (self.kernel, self.ours);
-        if let Event::Inject(inject) = event {
+        if let FuzzEvent::Inject(inject) = event {
             self.urgent |= inject.flags & URG != 0;
         }
-        self.active |= matches!(event, Event::Call(Call::Connect(_)));
+        self.active |= matches!(event, FuzzEvent::Call(SocketCall::Connect(_)));
         let (kernel_only, ours_only) = self.unmatched(&kernel.segments, &ours.segments);
         let kernel_only = self.without_delayed(self.kernel.acked, kernel_only);
         let ours_only = self.without_delayed(self.ours.acked, ours_only);
-        let kernel_only = self.without_hastened(event, kernel_only);
-        self.kernel.note(&kernel.segments, self.scales);
-        self.ours.note(&ours.segments, self.scales);
-        self.diverged |= self.kernel.acked != self.ours.acked;
+        let kernel_only = self.without_early_syn(event, kernel_only);
+        self.kernel.record(&kernel.segments, self.scales);
+        self.ours.record(&ours.segments, self.scales);
+        self.acks_diverged |= self.kernel.acked != self.ours.acked;
         let opens = ours.states.iter().any(|(_, state)| *state == SYN_SENT);
-        self.hastened |= opens && ours.segments.iter().any(|s| s.flags & RST != 0);
+        self.early_syn_retransmit |= opens && ours.segments.iter().any(|s| s.flags & RST != 0);
         let same = kernel_only.is_empty()
             && ours_only.is_empty()
             && kernel.returned == ours.returned
@@ -154,17 +154,17 @@ impl Comparison {
             ours_only,
             before,
             beyond_fin: self.beyond_fin,
-            two_ends: self.two_ends,
+            conflicting_fins: self.conflicting_fins,
             left_edge: self.left_edge,
             old_ack: self.old_ack,
-            old_ack_stamp: self.old_ack_stamp,
+            old_ack_tsval: self.old_ack_tsval,
             near_edge: self.near_edge,
             only_echo: self.differ_by_echo(kernel, ours),
             old_urgent: self.old_urgent,
         })
     }
 
-    fn note_oddities(&mut self, inject: &Inject) {
+    fn track_unusual_segment(&mut self, inject: &InjectedSegment) {
         let end = inject.end();
         // The latest windows of both sides, within two units of the scale.
         for edge in [self.kernel.edge, self.ours.edge] {
@@ -183,8 +183,8 @@ impl Comparison {
             .into_iter()
             .flatten()
             .any(is_old);
-        let behind_fin = self.fins.iter().any(|fin| after(inject.end(), *fin));
-        self.old_urgent |= inject.flags & URG != 0 && (repeats || behind_fin);
+        let past_fin = self.fins.iter().any(|fin| after(inject.end(), *fin));
+        self.old_urgent |= inject.flags & URG != 0 && (repeats || past_fin);
         if inject.len > 0 && self.data_end.is_none_or(|old| after(data_end, old)) {
             self.data_end = Some(data_end);
         }
@@ -192,7 +192,7 @@ impl Comparison {
             let elsewhere = inject.flags & FIN != 0 && data_end != *fin;
             elsewhere || self.data_end.is_some_and(|data| after(data, *fin))
         };
-        self.two_ends |= self.fins.iter().any(differs);
+        self.conflicting_fins |= self.fins.iter().any(differs);
         let acked = (self.kernel.acked, self.ours.acked);
         if let (Some(kernel), Some(ours)) = acked {
             let most = if after(kernel, ours) { kernel } else { ours };
@@ -201,9 +201,9 @@ impl Comparison {
         if inject.flags & ACK != 0 {
             let is_old = after(self.highest_ack, inject.ack);
             self.old_ack |= is_old;
-            if let (true, Some((val, _))) = (is_old, inject.stamp) {
-                let latest = self.old_ack_stamp.filter(|latest| after(*latest, val));
-                self.old_ack_stamp = Some(latest.unwrap_or(val));
+            if let (true, Some((val, _))) = (is_old, inject.timestamp) {
+                let latest = self.old_ack_tsval.filter(|latest| after(*latest, val));
+                self.old_ack_tsval = Some(latest.unwrap_or(val));
             }
             // Ignores acknowledgements far above the data sent.
             if self.highest_ack.wrapping_add(1 << 16) > inject.ack {
@@ -213,17 +213,17 @@ impl Comparison {
     }
 
     /// Returns whether the segments are equal except for their timestamp echoes.
-    fn differ_by_echo(&self, kernel: &Outcome, ours: &Outcome) -> bool {
+    fn differ_by_echo(&self, kernel: &EventOutcome, ours: &EventOutcome) -> bool {
         let blank =
-            |segments: &[LiveSegment]| segments.iter().map(without_echo).collect::<Vec<_>>();
+            |segments: &[WireSegment]| segments.iter().map(without_echo).collect::<Vec<_>>();
         let (kernel, ours) = self.unmatched(&blank(&kernel.segments), &blank(&ours.segments));
         kernel.is_empty() && ours.is_empty()
     }
 
     /// Removes pure acknowledgements of new data: each side may delay them differently, and on a
     /// busy machine the kernel's timer may send one at any event.
-    fn without_delayed(&self, acked: Option<u32>, segments: Vec<LiveSegment>) -> Vec<LiveSegment> {
-        let is_delayed = |segment: &LiveSegment| {
+    fn without_delayed(&self, acked: Option<u32>, segments: Vec<WireSegment>) -> Vec<WireSegment> {
+        let is_delayed = |segment: &WireSegment| {
             is_pure_ack(segment)
                 && blocks_of(&self.without_fins(&without_dsack(segment))).is_empty()
                 && acked.is_none_or(|acked| after(segment.ack, acked))
@@ -233,23 +233,24 @@ impl Comparison {
 
     /// Removes the SYN that is retransmitted 2 ms after a RST to a half-open peer, unless the event
     /// may cause a SYN.
-    fn without_hastened(&self, event: &Event, segments: Vec<LiveSegment>) -> Vec<LiveSegment> {
-        let asks = matches!(event, Event::Inject(inject) if inject.flags & SYN != 0);
-        let leaves_out = |s: &LiveSegment| self.hastened && !asks && s.flags & SYN != 0;
-        segments.into_iter().filter(|s| !leaves_out(s)).collect()
+    fn without_early_syn(&self, event: &FuzzEvent, segments: Vec<WireSegment>) -> Vec<WireSegment> {
+        let may_cause_syn = matches!(event, FuzzEvent::Inject(inject) if inject.flags & SYN != 0);
+        let is_excluded =
+            |s: &WireSegment| self.early_syn_retransmit && !may_cause_syn && s.flags & SYN != 0;
+        segments.into_iter().filter(|s| !is_excluded(s)).collect()
     }
 
     /// Removes, in order, the segments that both sides sent.
     fn unmatched(
         &self,
-        kernel: &[LiveSegment],
-        ours: &[LiveSegment],
-    ) -> (Vec<LiveSegment>, Vec<LiveSegment>) {
+        kernel: &[WireSegment],
+        ours: &[WireSegment],
+    ) -> (Vec<WireSegment>, Vec<WireSegment>) {
         let mut kernel_only = Vec::new();
         let mut rest = ours;
         for segment in kernel {
             match rest.first() {
-                Some(first) if self.alike(segment, first) => rest = &rest[1..],
+                Some(first) if self.is_equivalent(segment, first) => rest = &rest[1..],
                 _ => kernel_only.push(segment.clone()),
             }
         }
@@ -258,7 +259,7 @@ impl Comparison {
 
     /// Returns whether a segment of the kernel's and one of ours are equal, except for the
     /// differences that [`known::TOLERATED`](crate::known::TOLERATED) lists.
-    fn alike(&self, kernel: &LiveSegment, ours: &LiveSegment) -> bool {
+    fn is_equivalent(&self, kernel: &WireSegment, ours: &WireSegment) -> bool {
         let (mut kernel, ours) = (self.blank(kernel), self.blank(ours));
         let ahead = kernel.seq.wrapping_sub(ours.seq);
         let bare = kernel.data.is_empty() && kernel.flags & !RST == ACK;
@@ -280,7 +281,7 @@ impl Comparison {
             return true;
         }
         // A DSACK block, or a block that includes a FIN, left no space for the last block.
-        let fewer = |segment: &LiveSegment| {
+        let fewer = |segment: &WireSegment| {
             with_blocks(segment, |blocks| {
                 blocks.pop();
             })
@@ -296,13 +297,13 @@ impl Comparison {
     }
 
     /// Returns a segment without the fields that are not compared.
-    fn blank(&self, segment: &LiveSegment) -> LiveSegment {
+    fn blank(&self, segment: &WireSegment) -> WireSegment {
         let mut blank = segment.clone();
         blank.window = u16::from(segment.window != 0);
         if !segment.data.is_empty() {
             blank.flags &= !PSH;
         }
-        if self.diverged {
+        if self.acks_diverged {
             blank = without_echo(&blank);
         }
         if self.active && segment.flags & (SYN | ACK) == SYN | ACK {
@@ -312,7 +313,7 @@ impl Comparison {
     }
 
     /// Returns a segment whose SACK blocks end before a FIN.
-    fn without_fins(&self, segment: &LiveSegment) -> LiveSegment {
+    fn without_fins(&self, segment: &WireSegment) -> WireSegment {
         with_blocks(segment, |blocks| {
             for (_, right) in blocks.iter_mut() {
                 if self.fins.iter().any(|fin| fin.wrapping_add(1) == *right) {
@@ -337,12 +338,12 @@ impl Comparison {
 }
 
 /// Returns whether a segment is an acknowledgement and nothing else.
-pub(crate) fn is_pure_ack(segment: &LiveSegment) -> bool {
+pub(crate) fn is_pure_ack(segment: &WireSegment) -> bool {
     segment.flags == ACK && segment.data.is_empty()
 }
 
 /// Returns the SACK blocks of a segment.
-pub(crate) fn blocks_of(segment: &LiveSegment) -> &[(u32, u32)] {
+pub(crate) fn blocks_of(segment: &WireSegment) -> &[(u32, u32)] {
     let blocks = segment.options.iter().find_map(|option| match option {
         TcpOption::Sack(blocks) => Some(blocks.as_slice()),
         _ => None,
@@ -352,7 +353,7 @@ pub(crate) fn blocks_of(segment: &LiveSegment) -> &[(u32, u32)] {
 
 /// Returns a segment without the DSACK block (RFC 2883), which is the first one, and without other
 /// blocks below the acknowledgement.
-fn without_dsack(segment: &LiveSegment) -> LiveSegment {
+fn without_dsack(segment: &WireSegment) -> WireSegment {
     let ack = segment.ack;
     with_blocks(segment, |blocks| {
         // A DSACK block is below the acknowledgement or inside the second block.
@@ -369,7 +370,7 @@ fn without_dsack(segment: &LiveSegment) -> LiveSegment {
 }
 
 /// Returns a segment with changed SACK blocks, without the option if none are left.
-fn with_blocks(segment: &LiveSegment, change: impl Fn(&mut Vec<(u32, u32)>)) -> LiveSegment {
+fn with_blocks(segment: &WireSegment, change: impl Fn(&mut Vec<(u32, u32)>)) -> WireSegment {
     let mut changed = segment.clone();
     let at = changed.options.iter_mut().position(|option| match option {
         TcpOption::Sack(blocks) => {
@@ -386,7 +387,7 @@ fn with_blocks(segment: &LiveSegment, change: impl Fn(&mut Vec<(u32, u32)>)) -> 
 }
 
 /// Returns a segment without the timestamp that it echoes.
-fn without_echo(segment: &LiveSegment) -> LiveSegment {
+fn without_echo(segment: &WireSegment) -> WireSegment {
     let mut segment = segment.clone();
     for option in &mut segment.options {
         if let TcpOption::Timestamps { ecr, .. } = option {
@@ -398,7 +399,7 @@ fn without_echo(segment: &LiveSegment) -> LiveSegment {
 
 /// Returns whether byte counts of `TCP_INFO` are equal. The kernel also counts SYN and FIN; `fins`
 /// is the number of FINs that the peer may have sent.
-fn same_counts(kernel: &Outcome, ours: &Outcome, fins: u64) -> bool {
+fn same_counts(kernel: &EventOutcome, ours: &EventOutcome, fins: u64) -> bool {
     let near = |kernel: u64, ours: u64, most| kernel >= ours && kernel - ours <= most;
     kernel.counts.len() == ours.counts.len()
         && kernel
@@ -408,8 +409,8 @@ fn same_counts(kernel: &Outcome, ours: &Outcome, fins: u64) -> bool {
             .all(|(k, o)| k.0 == o.0 && near(k.1, o.1, 2) && near(k.2, o.2, fins))
 }
 
-impl Seen {
-    fn note(&mut self, segments: &[LiveSegment], scales: bool) {
+impl PeerView {
+    fn record(&mut self, segments: &[WireSegment], scales: bool) {
         for segment in segments.iter().filter(|s| s.flags & RST == 0) {
             let room = u32::from(segment.flags & SYN != 0) + u32::from(segment.flags & FIN != 0);
             let end = (segment.seq.wrapping_add(room)).wrapping_add(segment.data.len() as u32);

@@ -7,7 +7,7 @@ use fullsend_posix::abi::{
     SIOCOUTQNSD, SO_ERROR, SO_LINGER, SO_RCVLOWAT, SOL_SOCKET, TCP_CORK, TCP_NODELAY, TCP_QUICKACK,
 };
 use fullsend_script::tcp_option::TcpOption;
-use fullsend_script::{LiveSegment, segment_text};
+use fullsend_script::{WireSegment, segment_text};
 
 pub(crate) const FIN: u16 = 0x01;
 pub(crate) const SYN: u16 = 0x02;
@@ -21,9 +21,9 @@ const FIRST_FD: usize = 3;
 
 /// A socket, numbered in the order of opening.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Fd(pub(crate) usize);
+pub(crate) struct SocketIndex(pub(crate) usize);
 
-impl fmt::Display for Fd {
+impl fmt::Display for SocketIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", FIRST_FD + self.0)
     }
@@ -31,32 +31,32 @@ impl fmt::Display for Fd {
 
 /// A call on a non-blocking socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Call {
+pub(crate) enum SocketCall {
     Socket,
-    Bind(Fd),
-    Listen(Fd, i32),
+    Bind(SocketIndex),
+    Listen(SocketIndex, i32),
     /// Connects to the peer.
-    Connect(Fd),
-    Accept(Fd),
+    Connect(SocketIndex),
+    Accept(SocketIndex),
     Send {
-        fd: Fd,
+        fd: SocketIndex,
         len: usize,
         flags: i32,
     },
     Receive {
-        fd: Fd,
+        fd: SocketIndex,
         len: usize,
         flags: i32,
     },
-    Shutdown(Fd, i32),
-    Close(Fd),
+    Shutdown(SocketIndex, i32),
+    Close(SocketIndex),
     /// `setsockopt` with an integer: level, name, value.
-    Set(Fd, i32, i32, i32),
+    Set(SocketIndex, i32, i32, i32),
     /// `SO_LINGER`: on or off, seconds.
-    Linger(Fd, i32, i32),
+    Linger(SocketIndex, i32, i32),
     /// `getsockopt` with an integer: level, name.
-    Get(Fd, i32, i32),
-    Ioctl(Fd, u32),
+    Get(SocketIndex, i32, i32),
+    Ioctl(SocketIndex, u32),
 }
 
 /// The timestamp echo of an injected segment.
@@ -70,7 +70,7 @@ pub(crate) enum Echo {
 /// A segment of the peer. Sequence numbers are relative to the peer's ISN; the acknowledgement
 /// number and SACK blocks to that of the side under test.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Inject {
+pub(crate) struct InjectedSegment {
     pub(crate) flags: u16,
     pub(crate) seq: u32,
     pub(crate) len: u32,
@@ -80,15 +80,15 @@ pub(crate) struct Inject {
     /// Options of a SYN, in order.
     pub(crate) options: Vec<TcpOption>,
     /// TSval, and the kind of echo.
-    pub(crate) stamp: Option<(u32, Echo)>,
+    pub(crate) timestamp: Option<(u32, Echo)>,
     pub(crate) sack: Vec<(u32, u32)>,
 }
 
 /// A step of a sequence.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Event {
-    Call(Call),
-    Inject(Inject),
+pub(crate) enum FuzzEvent {
+    Call(SocketCall),
+    Inject(InjectedSegment),
 }
 
 /// Returns whether `a` comes after `b` in sequence space.
@@ -101,7 +101,7 @@ pub(crate) fn pattern(seq: u32) -> u8 {
     (seq ^ seq >> 8 ^ seq >> 16) as u8
 }
 
-impl Inject {
+impl InjectedSegment {
     /// Returns the sequence number behind the segment.
     pub(crate) fn end(&self) -> u32 {
         let flag = |bit| u32::from(self.flags & bit != 0);
@@ -110,9 +110,9 @@ impl Inject {
 
     /// Returns the segment for a side with initial sequence number `local_isn` and latest TSval
     /// `latest`.
-    pub(crate) fn live(&self, remote_isn: u32, local_isn: u32, latest: u32) -> LiveSegment {
+    pub(crate) fn to_wire(&self, remote_isn: u32, local_isn: u32, latest: u32) -> WireSegment {
         let mut options = self.options.clone();
-        if let Some((val, echo)) = self.stamp {
+        if let Some((val, echo)) = self.timestamp {
             let ecr = match echo {
                 Echo::Zero => 0,
                 Echo::Latest(offset) => latest.wrapping_add_signed(offset),
@@ -131,7 +131,7 @@ impl Inject {
         }
         let first = self.seq.wrapping_add(u32::from(self.flags & SYN != 0));
         let has_ack = self.flags & ACK != 0;
-        LiveSegment {
+        WireSegment {
             src_port: 0,
             dst_port: 0,
             flags: self.flags,
@@ -184,7 +184,7 @@ fn option_text(level: i32, name: i32) -> String {
     }
 }
 
-impl Call {
+impl SocketCall {
     /// Returns whether later events depend on the call, so that it must not be removed from a
     /// sequence.
     pub(crate) fn opens(&self) -> bool {
@@ -198,7 +198,7 @@ impl Call {
     ///
     /// # Panics
     /// If the call is `socket`.
-    pub(crate) fn fd(&self) -> Fd {
+    pub(crate) fn fd(&self) -> SocketIndex {
         match *self {
             Self::Socket => panic!("socket() has no descriptor"),
             Self::Bind(fd)
@@ -217,7 +217,7 @@ impl Call {
     }
 }
 
-impl fmt::Display for Call {
+impl fmt::Display for SocketCall {
     /// Writes the call in the syntax of scripts, without its result.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -266,12 +266,12 @@ impl fmt::Display for Call {
     }
 }
 
-impl fmt::Display for Event {
+impl fmt::Display for FuzzEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Call(call) => call.fmt(f),
-            // TSvals of the side under test are shown as 100 (`Outcome` in `side.rs`).
-            Self::Inject(inject) => write!(f, "< {}", segment_text(&inject.live(0, 0, 100))),
+            // TSvals of the side under test are shown as 100 (`EventOutcome` in `side.rs`).
+            Self::Inject(inject) => write!(f, "< {}", segment_text(&inject.to_wire(0, 0, 100))),
         }
     }
 }

@@ -7,9 +7,11 @@ use fullsend_posix::abi::{
 use fullsend_script::tcp_option::TcpOption;
 use fullsend_units::{Rng, Seed};
 
-use crate::event::{ACK, Call, Echo, Event, FIN, Fd, Inject, PSH, RST, SYN, URG};
-use crate::model::{Model, Socket};
-use crate::side::Outcome;
+use crate::event::{
+    ACK, Echo, FIN, FuzzEvent, InjectedSegment, PSH, RST, SYN, SocketCall, SocketIndex, URG,
+};
+use crate::model::{PeerModel, SocketKind};
+use crate::side::EventOutcome;
 
 /// Upper bound of the number of events after the opening.
 const LONGEST: u64 = 30;
@@ -17,15 +19,15 @@ const LONGEST: u64 = 30;
 /// A generator of one sequence.
 pub(crate) struct Generator {
     rng: Rng,
-    model: Model,
+    model: PeerModel,
     /// The remaining events that open the connection, in reverse order.
-    opening: Vec<Opening>,
+    opening: Vec<HandshakeStep>,
     left: u64,
 }
 
 /// A step of the handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Opening {
+enum HandshakeStep {
     Socket,
     Option,
     Bind,
@@ -37,35 +39,35 @@ enum Opening {
     Accept,
 }
 
-const PASSIVE: [Opening; 7] = [
-    Opening::Socket,
-    Opening::Bind,
-    Opening::Option,
-    Opening::Listen,
-    Opening::Syn,
-    Opening::Ack,
-    Opening::Accept,
+const PASSIVE: [HandshakeStep; 7] = [
+    HandshakeStep::Socket,
+    HandshakeStep::Bind,
+    HandshakeStep::Option,
+    HandshakeStep::Listen,
+    HandshakeStep::Syn,
+    HandshakeStep::Ack,
+    HandshakeStep::Accept,
 ];
-const ACTIVE: [Opening; 5] = [
-    Opening::Socket,
-    Opening::Option,
-    Opening::Bind,
-    Opening::Connect,
-    Opening::SynAck,
+const ACTIVE: [HandshakeStep; 5] = [
+    HandshakeStep::Socket,
+    HandshakeStep::Option,
+    HandshakeStep::Bind,
+    HandshakeStep::Connect,
+    HandshakeStep::SynAck,
 ];
-const SIMULTANEOUS: [Opening; 6] = [
-    Opening::Socket,
-    Opening::Option,
-    Opening::Bind,
-    Opening::Connect,
-    Opening::Syn,
-    Opening::SynAck,
+const SIMULTANEOUS: [HandshakeStep; 6] = [
+    HandshakeStep::Socket,
+    HandshakeStep::Option,
+    HandshakeStep::Bind,
+    HandshakeStep::Connect,
+    HandshakeStep::Syn,
+    HandshakeStep::SynAck,
 ];
 
 impl Generator {
     pub(crate) fn new(seed: u64) -> Self {
         let mut rng = Rng::new(Seed::from_u64(seed));
-        let kind: &[Opening] = match rng.below(20) {
+        let kind: &[HandshakeStep] = match rng.below(20) {
             0..11 => &PASSIVE,
             11..18 => &ACTIVE,
             _ => &SIMULTANEOUS,
@@ -74,15 +76,15 @@ impl Generator {
         let left = 2 + rng.below(LONGEST);
         Self {
             rng,
-            model: Model::new(),
+            model: PeerModel::new(),
             opening,
             left,
         }
     }
 
     /// Updates the model with the outcome of an event.
-    pub(crate) fn learn(&mut self, event: &Event, outcome: &Outcome) {
-        self.model.learn(event, outcome);
+    pub(crate) fn update(&mut self, event: &FuzzEvent, outcome: &EventOutcome) {
+        self.model.update(event, outcome);
     }
 
     fn chance(&mut self, percent: u64) -> bool {
@@ -94,13 +96,18 @@ impl Generator {
     }
 
     /// Returns the next event, or `None` at the end of the sequence.
-    pub(crate) fn next(&mut self) -> Option<Event> {
-        let can_stray = !matches!(
+    pub(crate) fn next(&mut self) -> Option<FuzzEvent> {
+        let may_interleave = !matches!(
             self.opening.last(),
-            Some(Opening::Socket | Opening::Bind | Opening::Listen | Opening::Option)
+            Some(
+                HandshakeStep::Socket
+                    | HandshakeStep::Bind
+                    | HandshakeStep::Listen
+                    | HandshakeStep::Option
+            )
         );
-        let strays = can_stray && self.chance(4);
-        if !self.opening.is_empty() && !strays {
+        let interleaves = may_interleave && self.chance(4);
+        if !self.opening.is_empty() && !interleaves {
             let step = self.opening.pop()?;
             return match self.open(step) {
                 Some(event) => Some(event),
@@ -114,37 +121,37 @@ impl Generator {
         Some(if self.chance(42) {
             self.call()
         } else {
-            Event::Inject(self.segment())
+            FuzzEvent::Inject(self.segment())
         })
     }
 
-    fn open(&mut self, step: Opening) -> Option<Event> {
-        let fd = Fd(0);
+    fn open(&mut self, step: HandshakeStep) -> Option<FuzzEvent> {
+        let fd = SocketIndex(0);
         Some(match step {
-            Opening::Socket => Event::Call(Call::Socket),
-            Opening::Bind => Event::Call(Call::Bind(fd)),
-            Opening::Listen => Event::Call(Call::Listen(fd, 5)),
-            Opening::Connect => Event::Call(Call::Connect(fd)),
-            Opening::Accept => Event::Call(Call::Accept(fd)),
-            Opening::Option => {
+            HandshakeStep::Socket => FuzzEvent::Call(SocketCall::Socket),
+            HandshakeStep::Bind => FuzzEvent::Call(SocketCall::Bind(fd)),
+            HandshakeStep::Listen => FuzzEvent::Call(SocketCall::Listen(fd, 5)),
+            HandshakeStep::Connect => FuzzEvent::Call(SocketCall::Connect(fd)),
+            HandshakeStep::Accept => FuzzEvent::Call(SocketCall::Accept(fd)),
+            HandshakeStep::Option => {
                 if self.chance(60) {
                     return None;
                 }
-                Event::Call(self.option(fd))
+                FuzzEvent::Call(self.option(fd))
             }
-            Opening::Syn => Event::Inject(self.syn(SYN)),
-            Opening::SynAck => Event::Inject(self.syn(SYN | ACK)),
-            Opening::Ack => {
-                let mut ack = self.plain();
+            HandshakeStep::Syn => FuzzEvent::Inject(self.syn(SYN)),
+            HandshakeStep::SynAck => FuzzEvent::Inject(self.syn(SYN | ACK)),
+            HandshakeStep::Ack => {
+                let mut ack = self.pure_ack();
                 if self.chance(15) {
                     ack.len = self.length();
                 }
-                Event::Inject(ack)
+                FuzzEvent::Inject(ack)
             }
         })
     }
 
-    fn syn(&mut self, flags: u16) -> Inject {
+    fn syn(&mut self, flags: u16) -> InjectedSegment {
         let mut options = Vec::new();
         if self.chance(90) {
             let mss = self.pick(&[536, 1000, 1460, 1460, 1460, 100, 9000]);
@@ -162,9 +169,9 @@ impl Generator {
         } else {
             Echo::Zero
         };
-        let stamp = self.chance(60).then_some((self.model.stamp, echo));
+        let timestamp = self.chance(60).then_some((self.model.timestamp, echo));
         let fin = if self.chance(2) { FIN } else { 0 };
-        Inject {
+        InjectedSegment {
             flags: flags | fin,
             seq: 0,
             len: if self.chance(6) { self.length() } else { 0 },
@@ -174,16 +181,18 @@ impl Generator {
             window: self.pick(&[65535, 65535, 65535, 30_000]),
             urgent: 0,
             options,
-            stamp,
+            timestamp,
             sack: Vec::new(),
         }
     }
 
     /// Returns an ACK of everything received.
-    fn plain(&mut self) -> Inject {
+    fn pure_ack(&mut self) -> InjectedSegment {
         let model = &self.model;
-        let stamp = model.stamps.then_some((model.stamp, Echo::Latest(0)));
-        Inject {
+        let timestamp = model
+            .timestamps
+            .then_some((model.timestamp, Echo::Latest(0)));
+        InjectedSegment {
             flags: ACK,
             seq: model.rcv_nxt.max(u32::from(model.has_isn)),
             len: 0,
@@ -191,7 +200,7 @@ impl Generator {
             window: 65535,
             urgent: 0,
             options: Vec::new(),
-            stamp,
+            timestamp,
             sack: Vec::new(),
         }
     }
@@ -201,8 +210,8 @@ impl Generator {
     }
 
     /// Returns a segment of the peer, mostly one that a correct peer could send.
-    fn segment(&mut self) -> Inject {
-        let mut segment = self.plain();
+    fn segment(&mut self) -> InjectedSegment {
+        let mut segment = self.pure_ack();
         if self.chance(6) && !self.model.has_isn {
             return self.syn(SYN);
         }
@@ -221,7 +230,7 @@ impl Generator {
             let len = segment.len as u64;
             segment.urgent = self.rng.below(len + 3) as u16;
         }
-        self.stamp(&mut segment);
+        self.timestamp(&mut segment);
         if self.model.sack && segment.flags & (SYN | RST) == 0 && self.chance(15) {
             segment.sack = self.sack();
         }
@@ -288,14 +297,14 @@ impl Generator {
         }
     }
 
-    fn stamp(&mut self, segment: &mut Inject) {
-        if !self.model.stamps {
+    fn timestamp(&mut self, segment: &mut InjectedSegment) {
+        if !self.model.timestamps {
             if self.chance(3) {
-                segment.stamp = Some((self.model.stamp, Echo::Latest(0)));
+                segment.timestamp = Some((self.model.timestamp, Echo::Latest(0)));
             }
             return;
         }
-        let now = self.model.stamp;
+        let now = self.model.timestamp;
         let val = match self.rng.below(100) {
             0..30 => now,
             30..88 => now.wrapping_add(2),
@@ -311,7 +320,7 @@ impl Generator {
             96..98 => Echo::Latest(1000),
             _ => Echo::Latest(-1),
         };
-        segment.stamp = (!self.chance(3)).then_some((val, echo));
+        segment.timestamp = (!self.chance(3)).then_some((val, echo));
     }
 
     fn sack(&mut self) -> Vec<(u32, u32)> {
@@ -340,69 +349,71 @@ impl Generator {
     }
 
     /// Returns a call on one of the sockets, mostly on the connection.
-    fn call(&mut self) -> Event {
+    fn call(&mut self) -> FuzzEvent {
         let open = |kind| {
             let sockets = self.model.sockets.iter().enumerate();
             let found = sockets.filter(move |(_, socket)| **socket == kind);
-            found.map(|(index, _)| Fd(index)).collect::<Vec<_>>()
+            found
+                .map(|(index, _)| SocketIndex(index))
+                .collect::<Vec<_>>()
         };
-        let (streams, listeners) = (open(Socket::Stream), open(Socket::Listener));
+        let (streams, listeners) = (open(SocketKind::Stream), open(SocketKind::Listener));
         if !listeners.is_empty() && (streams.is_empty() || self.chance(10)) {
             let fd = self.pick(&listeners);
-            return Event::Call(match self.rng.below(20) {
-                0..14 => Call::Accept(fd),
-                14 => Call::Shutdown(fd, self.rng.below(3) as i32),
-                15 => Call::Close(fd),
-                16 => Call::Get(fd, SOL_SOCKET, SO_ERROR),
-                17 => Call::Receive {
+            return FuzzEvent::Call(match self.rng.below(20) {
+                0..14 => SocketCall::Accept(fd),
+                14 => SocketCall::Shutdown(fd, self.rng.below(3) as i32),
+                15 => SocketCall::Close(fd),
+                16 => SocketCall::Get(fd, SOL_SOCKET, SO_ERROR),
+                17 => SocketCall::Receive {
                     fd,
                     len: 10,
                     flags: 0,
                 },
-                18 => Call::Connect(fd),
+                18 => SocketCall::Connect(fd),
                 _ => self.option(fd),
             });
         }
         let Some(fd) = (!streams.is_empty()).then(|| self.pick(&streams)) else {
-            return Event::Inject(self.segment());
+            return FuzzEvent::Inject(self.segment());
         };
-        Event::Call(self.stream_call(fd))
+        FuzzEvent::Call(self.stream_call(fd))
     }
 
-    fn stream_call(&mut self, fd: Fd) -> Call {
+    fn stream_call(&mut self, fd: SocketIndex) -> SocketCall {
         match self.rng.below(100) {
-            0..38 => Call::Send {
+            0..38 => SocketCall::Send {
                 fd,
                 len: self.pick(&[0, 1, 10, 10, 100, 1000, 1460, 3000, 6000, 20_000]),
                 flags: self.pick(&[0, 0, 0, 0, MSG_MORE]),
             },
-            38..68 => Call::Receive {
+            38..68 => SocketCall::Receive {
                 fd,
                 len: self.pick(&[0, 1, 10, 100, 1000, 100_000, 100_000]),
                 flags: self.pick(&[0, 0, 0, 0, 0, MSG_PEEK, MSG_TRUNC, MSG_WAITALL]),
             },
-            68..76 => Call::Shutdown(fd, self.pick(&[0, 1, 1, 1, 2, 3])),
-            76..81 => Call::Close(fd),
+            68..76 => SocketCall::Shutdown(fd, self.pick(&[0, 1, 1, 1, 2, 3])),
+            76..81 => SocketCall::Close(fd),
             // With non-zero seconds the kernel's close() would block.
-            81..84 => Call::Linger(fd, self.pick(&[0, 1, 1]), 0),
+            81..84 => SocketCall::Linger(fd, self.pick(&[0, 1, 1]), 0),
             84..90 => self.option(fd),
-            90..93 => Call::Get(fd, SOL_SOCKET, SO_ERROR),
+            90..93 => SocketCall::Get(fd, SOL_SOCKET, SO_ERROR),
             93..98 => {
                 let request = self.pick(&[SIOCINQ, SIOCOUTQ, SIOCOUTQNSD]);
-                Call::Ioctl(fd, request)
+                SocketCall::Ioctl(fd, request)
             }
-            98 => Call::Connect(fd),
-            _ => Call::Accept(fd),
+            98 => SocketCall::Connect(fd),
+            _ => SocketCall::Accept(fd),
         }
     }
 
-    fn option(&mut self, fd: Fd) -> Call {
+    fn option(&mut self, fd: SocketIndex) -> SocketCall {
         let on = self.rng.below(2) as i32;
         match self.rng.below(5) {
-            0 | 1 => Call::Set(fd, IPPROTO_TCP, TCP_NODELAY, on),
-            2 => Call::Set(fd, IPPROTO_TCP, TCP_CORK, on),
-            3 => Call::Set(fd, IPPROTO_TCP, TCP_QUICKACK, on),
-            _ => Call::Set(fd, SOL_SOCKET, SO_RCVLOWAT, self.pick(&[1, 100, 1000])),
+            0 | 1 => SocketCall::Set(fd, IPPROTO_TCP, TCP_NODELAY, on),
+            2 => SocketCall::Set(fd, IPPROTO_TCP, TCP_CORK, on),
+            3 => SocketCall::Set(fd, IPPROTO_TCP, TCP_QUICKACK, on),
+            _ => SocketCall::Set(fd, SOL_SOCKET, SO_RCVLOWAT, self.pick(&[1, 100, 1000])),
         }
     }
 }

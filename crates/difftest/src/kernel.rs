@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use fullsend_device::{Device, OffloadSet, Tun};
 use fullsend_posix::SockAddr;
-use fullsend_script::{Datagram, LiveSegment};
+use fullsend_script::{IpPacket, WireSegment};
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::{checksum, tcp};
 
-use crate::event::{ACK, Call, Fd, RST, pattern};
-use crate::side::{Place, Returned, Side};
+use crate::event::{ACK, RST, SocketCall, SocketIndex, pattern};
+use crate::side::{CallResult, FlowAddresses, TcpSide};
 
 /// Source address of the echo requests whose replies mark the end of the kernel's response.
 const MARKER: [u8; 4] = [192, 168, 255, 254];
@@ -29,7 +29,7 @@ const IFA_F_TENTATIVE: u8 = 0x40;
 const MARKER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A network namespace with the TUN device, its addresses and its sysctls.
-pub(crate) struct Network {
+pub(crate) struct KernelNetwork {
     tun: Tun,
     markers: u16,
 }
@@ -44,7 +44,7 @@ pub(crate) fn clock() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-fn check(value: i64) -> i64 {
+fn or_errno(value: i64) -> i64 {
     if value >= 0 {
         return value;
     }
@@ -53,7 +53,7 @@ fn check(value: i64) -> i64 {
 
 /// Waits until no IPv6 address is tentative: packets to a tentative address are dropped.
 fn wait_for_addresses() -> anyhow::Result<()> {
-    let began = Instant::now();
+    let started = Instant::now();
     loop {
         let addresses = fs::read_to_string("/proc/thread-self/net/if_inet6")?;
         // Address, interface, prefix length, scope, flags, name.
@@ -63,20 +63,20 @@ fn wait_for_addresses() -> anyhow::Result<()> {
             return Ok(());
         }
         anyhow::ensure!(
-            began.elapsed() < MARKER_TIMEOUT,
+            started.elapsed() < MARKER_TIMEOUT,
             "an IPv6 address stays tentative"
         );
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-impl Network {
+impl KernelNetwork {
     /// Moves this process into a network namespace of its own and opens the TUN device.
     ///
     /// # Errors
     /// If the process has no permission (it needs root), or the kernel has no TUN driver.
     pub(crate) fn new(local: &[IpAddr], sysctls: &[(&str, &str)]) -> anyhow::Result<Self> {
-        let entered = check(unsafe { libc::unshare(libc::CLONE_NEWNET) }.into());
+        let entered = or_errno(unsafe { libc::unshare(libc::CLONE_NEWNET) }.into());
         anyhow::ensure!(
             entered == 0,
             "cannot create a network namespace; run as root"
@@ -124,11 +124,11 @@ impl Network {
         self.markers = self.markers.wrapping_add(1);
         let echo = self.marker();
         self.write(&echo);
-        let began = Instant::now();
+        let started = Instant::now();
         let mut packets = Vec::new();
         loop {
             let Some(packet) = self.read() else {
-                let late = began.elapsed() > MARKER_TIMEOUT;
+                let late = started.elapsed() > MARKER_TIMEOUT;
                 assert!(!late, "the kernel did not answer an echo request in time");
                 self.wait();
                 continue;
@@ -154,7 +154,7 @@ impl Network {
         let mut payload = vec![8, 0, 0, 0, 0xd1, 0xff, high, low];
         let sum = checksum::sum(&payload).checksum();
         payload[2..4].copy_from_slice(&sum.to_be_bytes());
-        Datagram {
+        IpPacket {
             src: MARKER.into(),
             dst: [192, 168, 0, 1].into(),
             protocol: protocol::ICMP,
@@ -176,120 +176,120 @@ impl Network {
 }
 
 /// The kernel's side of one sequence. Its connections are reset when it is dropped.
-pub(crate) struct Kernel<'a> {
-    network: &'a mut Network,
-    place: Place,
+pub(crate) struct KernelSide<'a> {
+    network: &'a mut KernelNetwork,
+    addresses: FlowAddresses,
     sockets: Vec<Option<RawFd>>,
     written: Vec<u32>,
     /// The last acknowledgement number that each connection sent, with which it can be reset.
     acked: BTreeMap<SocketAddr, u32>,
 }
 
-impl<'a> Kernel<'a> {
-    pub(crate) fn new(network: &'a mut Network, place: Place) -> Self {
+impl<'a> KernelSide<'a> {
+    pub(crate) fn new(network: &'a mut KernelNetwork, addresses: FlowAddresses) -> Self {
         Self {
             network,
-            place,
+            addresses,
             sockets: Vec::new(),
             written: Vec::new(),
             acked: BTreeMap::new(),
         }
     }
 
-    fn fd(&self, fd: Fd) -> Option<RawFd> {
+    fn fd(&self, fd: SocketIndex) -> Option<RawFd> {
         self.sockets.get(fd.0).copied().flatten()
     }
 
-    fn open(&mut self, value: i64) -> Returned {
+    fn open(&mut self, value: i64) -> CallResult {
         if value < 0 {
-            return Returned::of(value);
+            return CallResult::from_value(value);
         }
         self.sockets.push(Some(value as RawFd));
         self.written.push(0);
-        Returned::of(self.sockets.len() as i64 + 2)
+        CallResult::from_value(self.sockets.len() as i64 + 2)
     }
 
-    fn send(&mut self, index: Fd, fd: RawFd, len: usize, flags: i32) -> Returned {
+    fn send(&mut self, index: SocketIndex, fd: RawFd, len: usize, flags: i32) -> CallResult {
         let start = self.written[index.0];
         let data: Vec<u8> = (0..len as u32).map(|i| pattern(start + 1 + i)).collect();
         let flags = flags | libc::MSG_NOSIGNAL;
-        let sent = check(unsafe { libc::send(fd, data.as_ptr().cast(), len, flags) } as i64);
+        let sent = or_errno(unsafe { libc::send(fd, data.as_ptr().cast(), len, flags) } as i64);
         self.written[index.0] += sent.max(0) as u32;
-        Returned::of(sent)
+        CallResult::from_value(sent)
     }
 
-    fn set(fd: RawFd, level: i32, name: i32, value: &[i32]) -> Returned {
+    fn set(fd: RawFd, level: i32, name: i32, value: &[i32]) -> CallResult {
         let len = size_of_val(value) as u32;
         let start = value.as_ptr().cast();
-        Returned::of(check(
+        CallResult::from_value(or_errno(
             unsafe { libc::setsockopt(fd, level, name, start, len) }.into(),
         ))
     }
 
-    fn opened_call(&mut self, call: &Call, index: Fd, fd: RawFd) -> Returned {
+    fn call_on_socket(&mut self, call: &SocketCall, index: SocketIndex, fd: RawFd) -> CallResult {
         let null = std::ptr::null_mut();
-        Returned::of(match *call {
-            Call::Socket => unreachable!("it has no descriptor"),
-            Call::Bind(_) => {
-                let (addr, len) = SockAddr::from(self.place.local).to_bytes();
+        CallResult::from_value(match *call {
+            SocketCall::Socket => unreachable!("it has no descriptor"),
+            SocketCall::Bind(_) => {
+                let (addr, len) = SockAddr::from(self.addresses.local).to_bytes();
                 // Each sequence binds the same port after the connections of the previous one have
                 // ended.
                 Self::set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &[1]);
-                check(unsafe { libc::bind(fd, addr.as_ptr().cast(), len as u32) }.into())
+                or_errno(unsafe { libc::bind(fd, addr.as_ptr().cast(), len as u32) }.into())
             }
-            Call::Listen(_, backlog) => check(unsafe { libc::listen(fd, backlog) }.into()),
-            Call::Connect(_) => {
-                let (addr, len) = SockAddr::from(self.place.remote).to_bytes();
-                check(unsafe { libc::connect(fd, addr.as_ptr().cast(), len as u32) }.into())
+            SocketCall::Listen(_, backlog) => or_errno(unsafe { libc::listen(fd, backlog) }.into()),
+            SocketCall::Connect(_) => {
+                let (addr, len) = SockAddr::from(self.addresses.remote).to_bytes();
+                or_errno(unsafe { libc::connect(fd, addr.as_ptr().cast(), len as u32) }.into())
             }
-            Call::Accept(_) => {
+            SocketCall::Accept(_) => {
                 let flags = libc::SOCK_NONBLOCK;
                 let new = unsafe { libc::accept4(fd, null, null.cast(), flags) };
-                return self.open(check(new.into()));
+                return self.open(or_errno(new.into()));
             }
-            Call::Send { len, flags, .. } => return self.send(index, fd, len, flags),
-            Call::Receive { len, flags, .. } => {
+            SocketCall::Send { len, flags, .. } => return self.send(index, fd, len, flags),
+            SocketCall::Receive { len, flags, .. } => {
                 let mut data = vec![0; len];
                 let got = unsafe { libc::recv(fd, data.as_mut_ptr().cast(), len, flags) };
-                let value = check(got as i64);
+                let value = or_errno(got as i64);
                 data.truncate(value.max(0) as usize);
-                return Returned { value, data };
+                return CallResult { value, data };
             }
-            Call::Shutdown(_, how) => check(unsafe { libc::shutdown(fd, how) }.into()),
-            Call::Close(_) => {
+            SocketCall::Shutdown(_, how) => or_errno(unsafe { libc::shutdown(fd, how) }.into()),
+            SocketCall::Close(_) => {
                 self.sockets[index.0] = None;
-                check(unsafe { libc::close(fd) }.into())
+                or_errno(unsafe { libc::close(fd) }.into())
             }
-            Call::Set(_, level, name, value) => return Self::set(fd, level, name, &[value]),
-            Call::Linger(_, on, seconds) => {
+            SocketCall::Set(_, level, name, value) => return Self::set(fd, level, name, &[value]),
+            SocketCall::Linger(_, on, seconds) => {
                 return Self::set(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[on, seconds]);
             }
-            Call::Get(_, level, name) => {
+            SocketCall::Get(_, level, name) => {
                 let (mut value, mut len) = (0_i32, 4);
                 let start = (&raw mut value).cast();
                 match unsafe { libc::getsockopt(fd, level, name, start, &raw mut len) } {
                     0 => value.into(),
-                    error => check(error.into()),
+                    error => or_errno(error.into()),
                 }
             }
-            Call::Ioctl(_, request) => {
+            SocketCall::Ioctl(_, request) => {
                 let mut value = 0_i32;
                 match unsafe { libc::ioctl(fd, request.into(), &raw mut value) } {
                     0 => value.into(),
-                    error => check(error.into()),
+                    error => or_errno(error.into()),
                 }
             }
         })
     }
 
-    fn note_ack(&mut self, packet: &[u8]) {
-        let Ok(datagram) = Datagram::parse(packet) else {
+    fn record_ack(&mut self, packet: &[u8]) {
+        let Ok(datagram) = IpPacket::parse(packet) else {
             return;
         };
-        if datagram.protocol != protocol::TCP || datagram.dst != self.place.remote.ip() {
+        if datagram.protocol != protocol::TCP || datagram.dst != self.addresses.remote.ip() {
             return;
         }
-        let Some(segment) = LiveSegment::parse(&datagram.payload) else {
+        let Some(segment) = WireSegment::parse(&datagram.payload) else {
             return;
         };
         if segment.flags & (ACK | RST) == ACK {
@@ -301,9 +301,9 @@ impl<'a> Kernel<'a> {
     /// Resets the connections that have no descriptor any more.
     fn reset_orphans(&mut self) {
         for (remote, seq) in std::mem::take(&mut self.acked) {
-            let segment = LiveSegment {
+            let segment = WireSegment {
                 src_port: remote.port(),
-                dst_port: self.place.local.port(),
+                dst_port: self.addresses.local.port(),
                 flags: RST | ACK,
                 seq,
                 ack: 0,
@@ -312,9 +312,9 @@ impl<'a> Kernel<'a> {
                 options: Vec::new(),
                 data: Vec::new(),
             };
-            let mut datagram = Datagram {
+            let mut datagram = IpPacket {
                 src: remote.ip(),
-                dst: self.place.local.ip(),
+                dst: self.addresses.local.ip(),
                 protocol: protocol::TCP,
                 tos: 0,
                 ttl: 64,
@@ -327,10 +327,10 @@ impl<'a> Kernel<'a> {
     }
 }
 
-impl Side for Kernel<'_> {
-    fn call(&mut self, call: &Call) -> Returned {
-        if *call == Call::Socket {
-            let domain = if self.place.is_v6() {
+impl TcpSide for KernelSide<'_> {
+    fn call(&mut self, call: &SocketCall) -> CallResult {
+        if *call == SocketCall::Socket {
+            let domain = if self.addresses.is_v6() {
                 libc::AF_INET6
             } else {
                 libc::AF_INET
@@ -343,16 +343,16 @@ impl Side for Kernel<'_> {
             unsafe { libc::setsockopt(fd, level, name, c"cubic".as_ptr().cast(), 5) };
             // Our sockets always have this option.
             Self::set(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE, &[1]);
-            return self.open(check(fd.into()));
+            return self.open(or_errno(fd.into()));
         }
         let index = call.fd();
         let Some(fd) = self.fd(index) else {
-            return Returned::of(-i64::from(libc::EBADF));
+            return CallResult::from_value(-i64::from(libc::EBADF));
         };
-        self.opened_call(call, index, fd)
+        self.call_on_socket(call, index, fd)
     }
 
-    fn poll(&mut self, fd: Fd) -> Option<i32> {
+    fn poll(&mut self, fd: SocketIndex) -> Option<i32> {
         let mut poll = libc::pollfd {
             fd: self.fd(fd)?,
             events: 0x7fff,
@@ -362,7 +362,7 @@ impl Side for Kernel<'_> {
         (polled >= 0).then_some(poll.revents.into())
     }
 
-    fn info(&mut self, fd: Fd) -> Option<Vec<u8>> {
+    fn info(&mut self, fd: SocketIndex) -> Option<Vec<u8>> {
         let fd = self.fd(fd)?;
         let mut info = vec![0; 248];
         let mut len = info.len() as u32;
@@ -373,7 +373,7 @@ impl Side for Kernel<'_> {
         (got == 0).then_some(info)
     }
 
-    fn opened(&self) -> usize {
+    fn socket_count(&self) -> usize {
         self.sockets.len()
     }
 
@@ -384,13 +384,13 @@ impl Side for Kernel<'_> {
     fn sent(&mut self) -> Vec<Vec<u8>> {
         let sent = self.network.drain();
         for packet in &sent {
-            self.note_ack(packet);
+            self.record_ack(packet);
         }
         sent
     }
 }
 
-impl Drop for Kernel<'_> {
+impl Drop for KernelSide<'_> {
     fn drop(&mut self) {
         for fd in self.sockets.drain(..).flatten() {
             Self::set(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[1, 0]);

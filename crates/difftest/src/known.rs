@@ -7,11 +7,11 @@ mod opening;
 mod receiving;
 mod sending;
 
-use fullsend_script::LiveSegment;
+use fullsend_script::WireSegment;
 use fullsend_script::tcp_option::TcpOption;
 
 use crate::compare::{Difference, is_pure_ack};
-use crate::event::{ACK, Call, Event, FIN, Inject, RST, SYN, after};
+use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
 
 // Values of `tcpi_state`.
 const SYN_SENT: u8 = 2;
@@ -24,13 +24,13 @@ const LISTEN: u8 = 10;
 const CLOSING: u8 = 11;
 
 /// An explained difference.
-pub(crate) struct Known {
+pub(crate) struct KnownDifference {
     pub(crate) name: &'static str,
     pub(crate) reason: &'static str,
     /// Whether both sides agree afterwards, so that the sequence can continue.
     pub(crate) continues: bool,
     /// Returns whether a difference is of this kind.
-    pub(crate) matches: fn(&[Event], &Difference) -> bool,
+    pub(crate) matches: fn(&[FuzzEvent], &Difference) -> bool,
 }
 
 /// The properties that [`compare`](crate::compare) does not compare, with the reasons.
@@ -87,10 +87,10 @@ pub(crate) const TOLERATED: &[(&str, &str)] = &[
     ),
 ];
 
-fn injected<'a>(events: &'a [Event], difference: &Difference) -> Option<&'a Inject> {
+fn injected<'a>(events: &'a [FuzzEvent], difference: &Difference) -> Option<&'a InjectedSegment> {
     match &events[difference.step] {
-        Event::Inject(inject) => Some(inject),
-        Event::Call(_) => None,
+        FuzzEvent::Inject(inject) => Some(inject),
+        FuzzEvent::Call(_) => None,
     }
 }
 
@@ -107,19 +107,19 @@ fn only_segments(difference: &Difference) -> bool {
         && kernel.others == ours.others
 }
 
-fn all_pure(segments: &[LiveSegment]) -> bool {
+fn all_pure(segments: &[WireSegment]) -> bool {
     segments.iter().all(is_pure_ack)
 }
 
-fn carries_data(segment: &LiveSegment) -> bool {
+fn carries_data(segment: &WireSegment) -> bool {
     !segment.data.is_empty()
 }
 
-fn is_reset(segment: &LiveSegment) -> bool {
+fn is_reset(segment: &WireSegment) -> bool {
     segment.flags & RST != 0
 }
 
-fn has_fin(segment: &LiveSegment) -> bool {
+fn has_fin(segment: &WireSegment) -> bool {
     segment.flags & FIN != 0
 }
 
@@ -131,13 +131,18 @@ fn in_syn_received(difference: &Difference) -> bool {
 }
 
 /// Returns whether the application has closed its only connection.
-fn is_closed(events: &[Event], difference: &Difference) -> bool {
-    let closes = |event: &Event| matches!(event, Event::Call(Call::Close(_)));
+fn is_closed(events: &[FuzzEvent], difference: &Difference) -> bool {
+    let closes = |event: &FuzzEvent| matches!(event, FuzzEvent::Call(SocketCall::Close(_)));
     let listens = |states: &[(usize, u8)]| {
         let none = |(_, state): &(usize, u8)| matches!(*state, LISTEN | CLOSE);
         states.iter().all(none)
     };
-    let connects = |event: &Event| matches!(event, Event::Call(Call::Connect(_) | Call::Accept(_)));
+    let connects = |event: &FuzzEvent| {
+        matches!(
+            event,
+            FuzzEvent::Call(SocketCall::Connect(_) | SocketCall::Accept(_))
+        )
+    };
     events[..difference.step].iter().any(closes)
         && (difference.before.1.sent > 1 || events[..difference.step].iter().any(connects))
         && listens(&difference.kernel.states)
@@ -156,9 +161,9 @@ fn is_opening(difference: &Difference) -> bool {
 
 /// Returns the window of an injected segment in bytes, for the window scale of each SYN that was
 /// injected.
-fn windows_of(events: &[Event], inject: &Inject) -> impl Iterator<Item = u32> {
+fn windows_of(events: &[FuzzEvent], inject: &InjectedSegment) -> impl Iterator<Item = u32> {
     let shifts = events.iter().filter_map(|event| match event {
-        Event::Inject(syn) if syn.flags & SYN != 0 => {
+        FuzzEvent::Inject(syn) if syn.flags & SYN != 0 => {
             Some(syn.options.iter().find_map(scale_of).unwrap_or(0))
         }
         _ => None,
@@ -176,7 +181,7 @@ fn scale_of(option: &TcpOption) -> Option<u8> {
 
 /// Returns the number of segments by which the data that an ACK releases may differ: a third of the
 /// window (`tcp_tso_win_divisor`), estimated from the segments.
-fn third_of_window(events: &[Event], difference: &Difference) -> usize {
+fn third_of_window(events: &[FuzzEvent], difference: &Difference) -> usize {
     let segments = [
         &difference.kernel.segments[..],
         &difference.ours.segments[..],
@@ -185,7 +190,7 @@ fn third_of_window(events: &[Event], difference: &Difference) -> usize {
     let acks = events[..=difference.step]
         .iter()
         .filter_map(|event| match event {
-            Event::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => Some(i.ack),
+            FuzzEvent::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => Some(i.ack),
             _ => None,
         });
     let plausible = acks.filter(|ack| !after(*ack, difference.before.1.sent));
@@ -200,7 +205,7 @@ fn third_of_window(events: &[Event], difference: &Difference) -> usize {
 }
 
 /// Returns the explained differences, the narrow ones first. The first that matches counts.
-pub(crate) fn known() -> impl Iterator<Item = &'static Known> {
+pub(crate) fn known() -> impl Iterator<Item = &'static KnownDifference> {
     let kinds = [
         opening::KNOWN,
         closing::KNOWN,

@@ -1,14 +1,14 @@
 //! The peer's view of the connection, from which the next packet is chosen.
 
-use fullsend_script::LiveSegment;
+use fullsend_script::WireSegment;
 use fullsend_script::tcp_option::TcpOption;
 
-use crate::event::{ACK, Call, Event, FIN, Inject, RST, SYN, after};
-use crate::side::Outcome;
+use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
+use crate::side::EventOutcome;
 
 /// A socket of the side under test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Socket {
+pub(crate) enum SocketKind {
     Fresh,
     Listener,
     Stream,
@@ -17,8 +17,8 @@ pub(crate) enum Socket {
 
 /// The peer's view of the connection; sequence numbers are relative to the ISNs.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Model {
-    pub(crate) sockets: Vec<Socket>,
+pub(crate) struct PeerModel {
+    pub(crate) sockets: Vec<SocketKind>,
     /// Whether the side under test has sent its SYN.
     pub(crate) has_isn: bool,
     /// Highest sequence number that the side under test has sent.
@@ -34,11 +34,11 @@ pub(crate) struct Model {
     /// Ends of the segments that the side under test has sent.
     pub(crate) edges: Vec<u32>,
     /// Whether both SYNs have timestamps.
-    pub(crate) stamps: bool,
+    pub(crate) timestamps: bool,
     /// Whether both SYNs permit SACK.
     pub(crate) sack: bool,
     /// The latest TSval injected.
-    pub(crate) stamp: u32,
+    pub(crate) timestamp: u32,
     /// Whether the side under test has sent a RST.
     pub(crate) reset: bool,
     scale: u8,
@@ -46,45 +46,45 @@ pub(crate) struct Model {
     local_syn: Option<Vec<TcpOption>>,
 }
 
-fn has_stamps(options: &[TcpOption]) -> bool {
+fn has_timestamps(options: &[TcpOption]) -> bool {
     let is = |option: &TcpOption| matches!(option, TcpOption::Timestamps { .. });
     options.iter().any(is)
 }
 
-impl Model {
+impl PeerModel {
     pub(crate) fn new() -> Self {
         Self {
-            stamp: 1000,
+            timestamp: 1000,
             ..Self::default()
         }
     }
 
     /// Updates the model with an event and the response of the side under test.
-    pub(crate) fn learn(&mut self, event: &Event, outcome: &Outcome) {
+    pub(crate) fn update(&mut self, event: &FuzzEvent, outcome: &EventOutcome) {
         match event {
-            Event::Call(call) => self.on_call(call, outcome),
-            Event::Inject(inject) => self.on_inject(inject),
+            FuzzEvent::Call(call) => self.on_call(call, outcome),
+            FuzzEvent::Inject(inject) => self.on_inject(inject),
         }
         for segment in &outcome.segments {
             self.on_segment(segment);
         }
     }
 
-    fn on_call(&mut self, call: &Call, outcome: &Outcome) {
+    fn on_call(&mut self, call: &SocketCall, outcome: &EventOutcome) {
         let value = outcome.returned.as_ref().map_or(0, |r| r.value);
         match call {
-            Call::Socket => self.sockets.push(Socket::Fresh),
-            Call::Accept(_) if value >= 0 => self.sockets.push(Socket::Stream),
-            Call::Listen(fd, _) if value == 0 => self.sockets[fd.0] = Socket::Listener,
-            Call::Connect(fd) if self.sockets[fd.0] == Socket::Fresh => {
-                self.sockets[fd.0] = Socket::Stream;
+            SocketCall::Socket => self.sockets.push(SocketKind::Fresh),
+            SocketCall::Accept(_) if value >= 0 => self.sockets.push(SocketKind::Stream),
+            SocketCall::Listen(fd, _) if value == 0 => self.sockets[fd.0] = SocketKind::Listener,
+            SocketCall::Connect(fd) if self.sockets[fd.0] == SocketKind::Fresh => {
+                self.sockets[fd.0] = SocketKind::Stream;
             }
-            Call::Close(fd) => self.sockets[fd.0] = Socket::Closed,
+            SocketCall::Close(fd) => self.sockets[fd.0] = SocketKind::Closed,
             _ => {}
         }
     }
 
-    fn on_inject(&mut self, inject: &Inject) {
+    fn on_inject(&mut self, inject: &InjectedSegment) {
         if after(inject.end(), self.peer_max) {
             self.peer_max = inject.end();
         }
@@ -94,21 +94,21 @@ impl Model {
         }
         if inject.flags & SYN != 0 {
             let mut options = inject.options.clone();
-            if inject.stamp.is_some() {
+            if inject.timestamp.is_some() {
                 options.push(TcpOption::Timestamps { val: 0, ecr: 0 });
             }
             self.injected_syn.get_or_insert(options);
             self.negotiate();
         }
-        if let Some((val, _)) = inject.stamp
-            && after(val, self.stamp)
-            && val.wrapping_sub(self.stamp) < 1000
+        if let Some((val, _)) = inject.timestamp
+            && after(val, self.timestamp)
+            && val.wrapping_sub(self.timestamp) < 1000
         {
-            self.stamp = val;
+            self.timestamp = val;
         }
     }
 
-    fn on_segment(&mut self, segment: &LiveSegment) {
+    fn on_segment(&mut self, segment: &WireSegment) {
         let flag = |bit| u32::from(segment.flags & bit != 0);
         let len = segment.data.len() as u32 + flag(SYN) + flag(FIN);
         if segment.flags & RST != 0 {
@@ -143,7 +143,7 @@ impl Model {
 
     fn negotiate(&mut self) {
         if let (Some(theirs), Some(ours)) = (&self.injected_syn, &self.local_syn) {
-            self.stamps = has_stamps(theirs) && has_stamps(ours);
+            self.timestamps = has_timestamps(theirs) && has_timestamps(ours);
             let permits = |options: &[TcpOption]| options.contains(&TcpOption::SackPermitted);
             self.sack = permits(theirs) && permits(ours);
             let scales = |options: &[TcpOption]| {

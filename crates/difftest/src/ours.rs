@@ -11,8 +11,8 @@ use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, IfaceId, Mac};
 use fullsend_tcp::Sysctl;
 use fullsend_units::{Instant, Nanos, Seed};
 
-use crate::event::{Call, Fd, pattern};
-use crate::side::{Place, Returned, Side};
+use crate::event::{SocketCall, SocketIndex, pattern};
+use crate::side::{CallResult, FlowAddresses, TcpSide};
 
 /// The minimum time that passes with each event.
 const STEP: Nanos = Nanos::from_micros(20);
@@ -20,34 +20,38 @@ const STEP: Nanos = Nanos::from_micros(20);
 /// Nanoseconds per tick of TSval.
 const NANOS_PER_TICK: u64 = 1_000_000;
 
-pub(crate) struct Ours {
+pub(crate) struct OurSide {
     posix: Posix,
     iface: IfaceId,
     now: Instant,
     /// The host's time at which it was ready.
-    began: Instant,
+    started: Instant,
     /// The kernel's clock at that time, in ns.
     clock: u64,
-    place: Place,
+    addresses: FlowAddresses,
     sockets: Vec<Option<Handle>>,
     /// Bytes that each socket has written.
     written: Vec<u32>,
 }
 
-fn none(result: Result<(), Errno>) -> Returned {
-    Returned::of(result.map_or_else(|errno| -i64::from(errno.0), |()| 0))
+fn unit_result(result: Result<(), Errno>) -> CallResult {
+    CallResult::from_value(result.map_or_else(|errno| -i64::from(errno.0), |()| 0))
 }
 
-fn count(result: Result<usize, Errno>) -> Returned {
-    Returned::of(result.map_or_else(|errno| -i64::from(errno.0), |n| n as i64))
+fn count_result(result: Result<usize, Errno>) -> CallResult {
+    CallResult::from_value(result.map_or_else(|errno| -i64::from(errno.0), |n| n as i64))
 }
 
-impl Ours {
+impl OurSide {
     /// Creates a host at the time `clock` of the kernel's clock, in nanoseconds.
     ///
     /// # Errors
     /// If a sysctl or the address is rejected.
-    pub(crate) fn new(place: Place, sysctls: &[(&str, &str)], clock: u64) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        addresses: FlowAddresses,
+        sysctls: &[(&str, &str)],
+        clock: u64,
+    ) -> anyhow::Result<Self> {
         let mut host = Host::new(HostConfig {
             seed: Seed([7; 4]),
             sysctl: Sysctl::default(),
@@ -55,9 +59,9 @@ impl Ours {
         });
         let now = Instant::ZERO + Nanos::from_secs(1);
         let caps = Caps::offloading(Link::Ip, 1500);
-        let iface = host.add_interface(IfaceConfig::over(caps, Mac([0; 6])));
-        let addr = place.local.ip();
-        let prefix = if place.is_v6() { 64 } else { 16 };
+        let iface = host.add_interface(IfaceConfig::new(caps, Mac([0; 6])));
+        let addr = addresses.local.ip();
+        let prefix = if addresses.is_v6() { 64 } else { 16 };
         let added = host.add_address(now, iface, Cidr { addr, prefix });
         added.map_err(|error| anyhow::anyhow!("cannot add {addr}/{prefix}: {error:?}"))?;
         for (key, value) in sysctls {
@@ -73,9 +77,9 @@ impl Ours {
             posix: Posix::new(host),
             iface,
             now,
-            began: now,
+            started: now,
             clock,
-            place,
+            addresses,
             sockets: Vec::new(),
             written: Vec::new(),
         };
@@ -83,18 +87,18 @@ impl Ours {
         Ok(ours)
     }
 
-    fn handle(&self, fd: Fd) -> Result<Handle, Errno> {
+    fn handle(&self, fd: SocketIndex) -> Result<Handle, Errno> {
         let slot = self.sockets.get(fd.0).copied().flatten();
         slot.ok_or(Errno::EBADF)
     }
 
-    fn open(&mut self, handle: Handle) -> Returned {
+    fn open(&mut self, handle: Handle) -> CallResult {
         self.sockets.push(Some(handle));
         self.written.push(0);
-        Returned::of(self.sockets.len() as i64 + 2)
+        CallResult::from_value(self.sockets.len() as i64 + 2)
     }
 
-    fn send(&mut self, fd: Fd, len: usize, flags: i32) -> Result<Returned, Errno> {
+    fn send(&mut self, fd: SocketIndex, len: usize, flags: i32) -> Result<CallResult, Errno> {
         let handle = self.handle(fd)?;
         let start = self.written[fd.0];
         let data: Vec<u8> = (0..len as u32).map(|i| pattern(start + 1 + i)).collect();
@@ -102,10 +106,10 @@ impl Ours {
             .posix
             .sendmsg(self.now, handle, &[&data], flags, None, &[])?;
         self.written[fd.0] += sent as u32;
-        Ok(count(Ok(sent)))
+        Ok(count_result(Ok(sent)))
     }
 
-    fn receive(&mut self, fd: Fd, len: usize, flags: i32) -> Result<Returned, Errno> {
+    fn receive(&mut self, fd: SocketIndex, len: usize, flags: i32) -> Result<CallResult, Errno> {
         let handle = self.handle(fd)?;
         let mut data = vec![0; len];
         let parts: &mut [&mut [u8]] = &mut [&mut data];
@@ -114,22 +118,22 @@ impl Ours {
             .recvmsg(self.now, handle, parts, flags, &mut [])?;
         data.truncate(got.len);
         let value = got.len as i64;
-        Ok(Returned { value, data })
+        Ok(CallResult { value, data })
     }
 
-    fn get(&mut self, fd: Fd, level: i32, name: i32) -> Result<Returned, Errno> {
+    fn get(&mut self, fd: SocketIndex, level: i32, name: i32) -> Result<CallResult, Errno> {
         let handle = self.handle(fd)?;
         let mut value = [0; 4];
         self.posix
             .getsockopt(self.now, handle, level, name, &mut value)?;
-        Ok(Returned::of(i32::from_ne_bytes(value).into()))
+        Ok(CallResult::from_value(i32::from_ne_bytes(value).into()))
     }
 
-    fn try_call(&mut self, call: &Call) -> Result<Returned, Errno> {
+    fn try_call(&mut self, call: &SocketCall) -> Result<CallResult, Errno> {
         let now = self.now;
         Ok(match *call {
-            Call::Socket => {
-                let domain = if self.place.is_v6() {
+            SocketCall::Socket => {
+                let domain = if self.addresses.is_v6() {
                     libc::AF_INET6
                 } else {
                     libc::AF_INET
@@ -138,68 +142,73 @@ impl Ours {
                 let handle = self.posix.socket(domain, kind, IPPROTO_TCP)?;
                 self.open(handle)
             }
-            Call::Bind(fd) => none(
-                self.posix
-                    .bind(now, self.handle(fd)?, self.place.local.into()),
-            ),
-            Call::Listen(fd, backlog) => none(self.posix.listen(now, self.handle(fd)?, backlog)),
-            Call::Connect(fd) => {
-                let remote = SockAddr::from(self.place.remote);
-                none(self.posix.connect(now, self.handle(fd)?, remote))
+            SocketCall::Bind(fd) => unit_result(self.posix.bind(
+                now,
+                self.handle(fd)?,
+                self.addresses.local.into(),
+            )),
+            SocketCall::Listen(fd, backlog) => {
+                unit_result(self.posix.listen(now, self.handle(fd)?, backlog))
             }
-            Call::Accept(fd) => {
+            SocketCall::Connect(fd) => {
+                let remote = SockAddr::from(self.addresses.remote);
+                unit_result(self.posix.connect(now, self.handle(fd)?, remote))
+            }
+            SocketCall::Accept(fd) => {
                 let accepted = self.posix.accept4(self.handle(fd)?, SOCK_NONBLOCK)?;
                 self.open(accepted.0)
             }
-            Call::Send { fd, len, flags } => self.send(fd, len, flags)?,
-            Call::Receive { fd, len, flags } => self.receive(fd, len, flags)?,
-            Call::Shutdown(fd, how) => none(self.posix.shutdown(now, self.handle(fd)?, how)),
-            Call::Close(fd) => {
+            SocketCall::Send { fd, len, flags } => self.send(fd, len, flags)?,
+            SocketCall::Receive { fd, len, flags } => self.receive(fd, len, flags)?,
+            SocketCall::Shutdown(fd, how) => {
+                unit_result(self.posix.shutdown(now, self.handle(fd)?, how))
+            }
+            SocketCall::Close(fd) => {
                 let handle = self.handle(fd)?;
                 self.sockets[fd.0] = None;
-                none(self.posix.close(now, handle))
+                unit_result(self.posix.close(now, handle))
             }
-            Call::Set(fd, level, name, value) => {
+            SocketCall::Set(fd, level, name, value) => {
                 let handle = self.handle(fd)?;
                 let value = value.to_ne_bytes();
-                none(self.posix.setsockopt(now, handle, level, name, &value))
+                unit_result(self.posix.setsockopt(now, handle, level, name, &value))
             }
-            Call::Linger(fd, on, seconds) => {
+            SocketCall::Linger(fd, on, seconds) => {
                 let handle = self.handle(fd)?;
                 let value = [on.to_ne_bytes(), seconds.to_ne_bytes()].concat();
-                none(
+                unit_result(
                     self.posix
                         .setsockopt(now, handle, SOL_SOCKET, SO_LINGER, &value),
                 )
             }
-            Call::Get(fd, level, name) => self.get(fd, level, name)?,
-            Call::Ioctl(fd, request) => {
+            SocketCall::Get(fd, level, name) => self.get(fd, level, name)?,
+            SocketCall::Ioctl(fd, request) => {
                 let value = self.posix.ioctl(self.handle(fd)?, request, 0)?;
-                Returned::of(value.into())
+                CallResult::from_value(value.into())
             }
         })
     }
 }
 
-impl Side for Ours {
-    fn follow(&mut self, clock: u64) {
+impl TcpSide for OurSide {
+    fn advance_to(&mut self, clock: u64) {
         let passed = Nanos::from_nanos(clock.saturating_sub(self.clock));
-        self.now = self.now.max(self.began + passed);
+        self.now = self.now.max(self.started + passed);
     }
 
-    fn call(&mut self, call: &Call) -> Returned {
+    fn call(&mut self, call: &SocketCall) -> CallResult {
         self.now += STEP;
         self.try_call(call)
-            .unwrap_or_else(|errno| Returned::of(-i64::from(errno.0)))
+            .unwrap_or_else(|errno| CallResult::from_value(-i64::from(errno.0)))
     }
 
-    fn poll(&mut self, fd: Fd) -> Option<i32> {
+    fn poll(&mut self, fd: SocketIndex) -> Option<i32> {
         let handle = self.handle(fd).ok()?;
         let bits = self.posix.poll_events(handle);
         bits.ok().map(|bits| bits as i32)
     }
 
-    fn info(&mut self, fd: Fd) -> Option<Vec<u8>> {
+    fn info(&mut self, fd: SocketIndex) -> Option<Vec<u8>> {
         let handle = self.handle(fd).ok()?;
         let mut info = vec![0; 248];
         let got = self
@@ -209,7 +218,7 @@ impl Side for Ours {
         Some(info)
     }
 
-    fn opened(&self) -> usize {
+    fn socket_count(&self) -> usize {
         self.sockets.len()
     }
 

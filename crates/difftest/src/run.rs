@@ -5,12 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use crate::compare::{Comparison, Difference};
-use crate::event::Event;
+use crate::event::FuzzEvent;
 use crate::generate::Generator;
-use crate::kernel::{Kernel, Network, clock};
+use crate::kernel::{KernelNetwork, KernelSide, clock};
 use crate::known::{TOLERATED, known};
-use crate::ours::Ours;
-use crate::side::{LOCAL_PORT, Outcome, Place, Runner, Side};
+use crate::ours::OurSide;
+use crate::side::{EventOutcome, FlowAddresses, LOCAL_PORT, SideRunner, TcpSide};
 
 /// Sysctls of both sides.
 const SYSCTLS: &[(&str, &str)] = &[
@@ -57,21 +57,21 @@ const LOCAL_V6: [u16; 8] = [0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1];
 const REPEATS: usize = 5;
 
 struct Fuzzer {
-    network: Network,
+    network: KernelNetwork,
     /// Number of addresses used; each run of a sequence uses its own remote address and port.
-    places: u64,
+    addresses_used: u64,
     found: BTreeMap<&'static str, u64>,
     /// The sequences that a listed difference ended, and the events skipped because of it, by its
     /// name.
     ended: BTreeMap<&'static str, (u64, u64)>,
     /// Number of sequences whose difference did not occur in the same way each time.
-    unsteady: u64,
+    unstable: u64,
 }
 
 /// The outcomes of a sequence on both sides, up to the first difference that ends it.
-struct Both {
-    kernel: Vec<Outcome>,
-    ours: Vec<Outcome>,
+struct BothOutcomes {
+    kernel: Vec<EventOutcome>,
+    ours: Vec<EventOutcome>,
     /// The difference that is not listed.
     difference: Option<Difference>,
     /// The names of the listed differences.
@@ -81,9 +81,9 @@ struct Both {
 }
 
 impl Fuzzer {
-    fn place(&mut self, seed: u64) -> Place {
-        self.places += 1;
-        let n = self.places;
+    fn addresses(&mut self, seed: u64) -> FlowAddresses {
+        self.addresses_used += 1;
+        let n = self.addresses_used;
         let port = 1024 + (n % 60_000) as u16;
         let host = (n / 60_000) as u16;
         let (local, remote): (IpAddr, IpAddr) = if seed % 4 == 3 {
@@ -94,40 +94,40 @@ impl Fuzzer {
             let [high, low] = (2 + host).to_be_bytes();
             (LOCAL_V4.into(), [192, 168, high, low].into())
         };
-        Place {
+        FlowAddresses {
             local: SocketAddr::new(local, LOCAL_PORT),
             remote: SocketAddr::new(remote, port),
             remote_isn: (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32,
         }
     }
 
-    fn ours(place: Place) -> anyhow::Result<Ours> {
-        Ours::new(place, &[SYSCTLS, OUR_SYSCTLS].concat(), clock())
+    fn ours(addresses: FlowAddresses) -> anyhow::Result<OurSide> {
+        OurSide::new(addresses, &[SYSCTLS, OUR_SYSCTLS].concat(), clock())
     }
 
     /// Generates the sequence of a seed, using our side's responses.
-    fn generate(&mut self, seed: u64) -> anyhow::Result<Vec<Event>> {
-        let place = self.place(seed);
-        let mut side = Self::ours(place)?;
-        let mut runner = Runner::new(&mut side, place);
+    fn generate(&mut self, seed: u64) -> anyhow::Result<Vec<FuzzEvent>> {
+        let addresses = self.addresses(seed);
+        let mut side = Self::ours(addresses)?;
+        let mut runner = SideRunner::new(&mut side, addresses);
         let mut generator = Generator::new(seed);
         let mut events = Vec::new();
         while let Some(event) = generator.next() {
             let outcome = runner.step(&event);
-            generator.learn(&event, &outcome);
+            generator.update(&event, &outcome);
             events.push(event);
         }
         Ok(events)
     }
 
     /// Runs a sequence on both sides, up to the first difference that ends it.
-    fn both(&mut self, seed: u64, events: &[Event]) -> anyhow::Result<Both> {
-        let place = self.place(seed);
-        let mut ours = Self::ours(place)?;
-        let mut kernel = Kernel::new(&mut self.network, place);
-        let mut kernel = Runner::new(&mut kernel as &mut dyn Side, place);
-        let mut ours = Runner::new(&mut ours, place);
-        let mut both = Both {
+    fn run_both(&mut self, seed: u64, events: &[FuzzEvent]) -> anyhow::Result<BothOutcomes> {
+        let addresses = self.addresses(seed);
+        let mut ours = Self::ours(addresses)?;
+        let mut kernel = KernelSide::new(&mut self.network, addresses);
+        let mut kernel = SideRunner::new(&mut kernel as &mut dyn TcpSide, addresses);
+        let mut ours = SideRunner::new(&mut ours, addresses);
+        let mut both = BothOutcomes {
             kernel: Vec::new(),
             ours: Vec::new(),
             difference: None,
@@ -164,16 +164,20 @@ impl Fuzzer {
 
     /// Returns the outcomes of a sequence whose difference is not listed and occurs in the same way
     /// in every run.
-    fn unlisted(&mut self, seed: u64, events: &[Event]) -> anyhow::Result<Option<Both>> {
-        let first = self.both(seed, events)?;
+    fn unlisted(
+        &mut self,
+        seed: u64,
+        events: &[FuzzEvent],
+    ) -> anyhow::Result<Option<BothOutcomes>> {
+        let first = self.run_both(seed, events)?;
         let Some(difference) = &first.difference else {
             self.count(events, &first);
             return Ok(None);
         };
         for _ in 1..REPEATS {
-            let again = self.both(seed, events)?;
+            let again = self.run_both(seed, events)?;
             if !again.difference.is_some_and(|d| d.is_same(difference)) {
-                self.unsteady += 1;
+                self.unstable += 1;
                 return Ok(None);
             }
         }
@@ -181,7 +185,7 @@ impl Fuzzer {
     }
 
     /// Counts the listed differences of a sequence.
-    fn count(&mut self, events: &[Event], both: &Both) {
+    fn count(&mut self, events: &[FuzzEvent], both: &BothOutcomes) {
         for name in &both.known {
             *self.found.entry(name).or_default() += 1;
         }
@@ -197,8 +201,8 @@ impl Fuzzer {
     fn minimise(
         &mut self,
         seed: u64,
-        events: &[Event],
-    ) -> anyhow::Result<Option<(Vec<Event>, Both)>> {
+        events: &[FuzzEvent],
+    ) -> anyhow::Result<Option<(Vec<FuzzEvent>, BothOutcomes)>> {
         let mut best = events.to_vec();
         let Some(mut both) = self.unlisted(seed, &best)? else {
             return Ok(None);
@@ -206,7 +210,7 @@ impl Fuzzer {
         let mut at = best.len();
         while at > 0 {
             at -= 1;
-            if matches!(&best[at], Event::Call(call) if call.opens()) {
+            if matches!(&best[at], FuzzEvent::Call(call) if call.opens()) {
                 continue;
             }
             let mut fewer = best.clone();
@@ -229,7 +233,7 @@ impl Fuzzer {
     fn summary(&self) {
         println!(
             "{:8} sequences differed, but not {REPEATS} times in the same way",
-            self.unsteady
+            self.unstable
         );
         let (sequences, events) =
             (self.ended.values()).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
@@ -247,7 +251,7 @@ impl Fuzzer {
         }
     }
 
-    fn print(seed: u64, events: &[Event], both: &Both) {
+    fn print(seed: u64, events: &[FuzzEvent], both: &BothOutcomes) {
         println!("# seed {seed}: difference in {} events", events.len());
         println!(
             "--ip_version={}",
@@ -275,20 +279,20 @@ impl Fuzzer {
 /// If the network or a side cannot be set up.
 pub(crate) fn run(seed: u64, limit: Limit, most: usize, verbose: bool) -> anyhow::Result<usize> {
     let local = [LOCAL_V4.into(), LOCAL_V6.into()];
-    let network = Network::new(&local, &[SYSCTLS, KERNEL_SYSCTLS].concat())?;
+    let network = KernelNetwork::new(&local, &[SYSCTLS, KERNEL_SYSCTLS].concat())?;
     let mut fuzzer = Fuzzer {
         network,
-        places: 0,
+        addresses_used: 0,
         found: BTreeMap::new(),
         ended: BTreeMap::new(),
-        unsteady: 0,
+        unstable: 0,
     };
-    let began = Instant::now();
+    let started = Instant::now();
     let (mut done, mut differences) = (0, 0);
     loop {
         let over = match limit {
             Limit::Count(count) => done >= count,
-            Limit::Time(time) => began.elapsed() >= time,
+            Limit::Time(time) => started.elapsed() >= time,
         };
         if over || differences >= most {
             break;
@@ -297,7 +301,7 @@ pub(crate) fn run(seed: u64, limit: Limit, most: usize, verbose: bool) -> anyhow
         done += 1;
         let events = fuzzer.generate(this)?;
         if verbose {
-            let both = fuzzer.both(this, &events)?;
+            let both = fuzzer.run_both(this, &events)?;
             Fuzzer::print(this, &events, &both);
         }
         if fuzzer.unlisted(this, &events)?.is_some()
@@ -310,7 +314,7 @@ pub(crate) fn run(seed: u64, limit: Limit, most: usize, verbose: bool) -> anyhow
     }
     println!(
         "{done} sequences, {differences} differences, {:?}",
-        began.elapsed()
+        started.elapsed()
     );
     fuzzer.summary();
     Ok(differences)

@@ -5,11 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use fullsend_posix::Errno;
 use fullsend_script::tcp_option::TcpOption;
-use fullsend_script::{Datagram, LiveSegment, segment_text};
+use fullsend_script::{IpPacket, WireSegment, segment_text};
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp;
 
-use crate::event::{ACK, Call, Event, Fd, Inject, RST, SYN};
+use crate::event::{ACK, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, SocketIndex};
 
 /// The port of the side under test.
 pub(crate) const LOCAL_PORT: u16 = 8080;
@@ -20,13 +20,13 @@ const BYTES_RECEIVED: usize = 128;
 
 /// The addresses of a sequence, used by no other sequence of this run, and the peer's ISN.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct FlowAddresses {
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
     pub(crate) remote_isn: u32,
 }
 
-impl Place {
+impl FlowAddresses {
     pub(crate) fn is_v6(&self) -> bool {
         self.local.is_ipv6()
     }
@@ -34,30 +34,30 @@ impl Place {
 
 /// The result of a call: a count or a negative errno, and the bytes received.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Returned {
+pub(crate) struct CallResult {
     pub(crate) value: i64,
     pub(crate) data: Vec<u8>,
 }
 
-impl Returned {
-    pub(crate) fn of(value: i64) -> Self {
+impl CallResult {
+    pub(crate) fn from_value(value: i64) -> Self {
         let data = Vec::new();
         Self { value, data }
     }
 }
 
 /// A TCP with sockets over one link: the kernel's or ours.
-pub(crate) trait Side {
+pub(crate) trait TcpSide {
     /// Advances manual time to the kernel's clock, in nanoseconds. Does nothing by default.
-    fn follow(&mut self, _clock: u64) {}
+    fn advance_to(&mut self, _clock: u64) {}
     /// Makes a call.
-    fn call(&mut self, call: &Call) -> Returned;
+    fn call(&mut self, call: &SocketCall) -> CallResult;
     /// Returns the poll bits of a socket, or `None` if it is closed.
-    fn poll(&mut self, fd: Fd) -> Option<i32>;
+    fn poll(&mut self, fd: SocketIndex) -> Option<i32>;
     /// Returns the bytes of `TCP_INFO`.
-    fn info(&mut self, fd: Fd) -> Option<Vec<u8>>;
+    fn info(&mut self, fd: SocketIndex) -> Option<Vec<u8>>;
     /// Returns the number of sockets opened so far.
-    fn opened(&self) -> usize;
+    fn socket_count(&self) -> usize;
     /// Delivers a packet, from the IP header on.
     fn deliver(&mut self, packet: &[u8]);
     /// Waits until the side is idle and returns the packets sent since the last call.
@@ -66,11 +66,11 @@ pub(crate) trait Side {
 
 /// The observable result of one event on one side.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct EventOutcome {
     /// The result of the call; `None` for an injected segment.
-    pub(crate) returned: Option<Returned>,
+    pub(crate) returned: Option<CallResult>,
     /// Segments of the connection, with relative sequence numbers and TSval 100.
-    pub(crate) segments: Vec<LiveSegment>,
+    pub(crate) segments: Vec<WireSegment>,
     /// Other packets between the connection's addresses, as text.
     pub(crate) others: Vec<String>,
     /// Poll bits of each open socket.
@@ -82,48 +82,48 @@ pub(crate) struct Outcome {
 }
 
 /// Runs a sequence on one side.
-pub(crate) struct Runner<'a> {
-    side: &'a mut dyn Side,
-    place: Place,
+pub(crate) struct SideRunner<'a> {
+    side: &'a mut dyn TcpSide,
+    addresses: FlowAddresses,
     local_isn: Option<u32>,
-    latest_stamp: u32,
+    latest_tsval: u32,
 }
 
-impl<'a> Runner<'a> {
-    pub(crate) fn new(side: &'a mut dyn Side, place: Place) -> Self {
+impl<'a> SideRunner<'a> {
+    pub(crate) fn new(side: &'a mut dyn TcpSide, addresses: FlowAddresses) -> Self {
         Self {
             side,
-            place,
+            addresses,
             local_isn: None,
-            latest_stamp: 0,
+            latest_tsval: 0,
         }
     }
 
     /// Runs an event at the time `clock` of the kernel's clock, in nanoseconds, and returns its
     /// outcome.
-    pub(crate) fn step_at(&mut self, clock: u64, event: &Event) -> Outcome {
-        self.side.follow(clock);
+    pub(crate) fn step_at(&mut self, clock: u64, event: &FuzzEvent) -> EventOutcome {
+        self.side.advance_to(clock);
         self.step(event)
     }
 
     /// Runs an event and returns its outcome.
-    pub(crate) fn step(&mut self, event: &Event) -> Outcome {
-        let mut outcome = Outcome::default();
+    pub(crate) fn step(&mut self, event: &FuzzEvent) -> EventOutcome {
+        let mut outcome = EventOutcome::default();
         match event {
-            Event::Call(call) => outcome.returned = Some(self.side.call(call)),
-            Event::Inject(inject) => {
+            FuzzEvent::Call(call) => outcome.returned = Some(self.side.call(call)),
+            FuzzEvent::Inject(inject) => {
                 let packet = self.packet(inject);
                 self.side.deliver(&packet);
             }
         }
         for packet in self.side.sent() {
-            self.note(&packet, &mut outcome);
+            self.record(&packet, &mut outcome);
         }
-        for index in 0..self.side.opened() {
-            if let Some(bits) = self.side.poll(Fd(index)) {
+        for index in 0..self.side.socket_count() {
+            if let Some(bits) = self.side.poll(SocketIndex(index)) {
                 outcome.polls.push((index, bits));
             }
-            if let Some(info) = self.side.info(Fd(index)) {
+            if let Some(info) = self.side.info(SocketIndex(index)) {
                 let word = |at| u64::from_ne_bytes(std::array::from_fn(|i| info[at + i]));
                 outcome.states.push((index, info[0]));
                 let (acked, received) = (word(BYTES_ACKED), word(BYTES_RECEIVED));
@@ -133,14 +133,14 @@ impl<'a> Runner<'a> {
         outcome
     }
 
-    fn packet(&self, inject: &Inject) -> Vec<u8> {
+    fn packet(&self, inject: &InjectedSegment) -> Vec<u8> {
         let isn = self.local_isn.unwrap_or(0);
-        let mut segment = inject.live(self.place.remote_isn, isn, self.latest_stamp);
-        segment.src_port = self.place.remote.port();
-        segment.dst_port = self.place.local.port();
-        let mut datagram = Datagram {
-            src: self.place.remote.ip(),
-            dst: self.place.local.ip(),
+        let mut segment = inject.to_wire(self.addresses.remote_isn, isn, self.latest_tsval);
+        segment.src_port = self.addresses.remote.port();
+        segment.dst_port = self.addresses.local.port();
+        let mut datagram = IpPacket {
+            src: self.addresses.remote.ip(),
+            dst: self.addresses.local.ip(),
             protocol: protocol::TCP,
             tos: 0,
             ttl: 64,
@@ -152,12 +152,12 @@ impl<'a> Runner<'a> {
     }
 
     /// Adds a packet to the outcome, unless it belongs to another sequence.
-    fn note(&mut self, packet: &[u8], outcome: &mut Outcome) {
-        let datagram = match Datagram::parse(packet) {
+    fn record(&mut self, packet: &[u8], outcome: &mut EventOutcome) {
+        let datagram = match IpPacket::parse(packet) {
             Ok(datagram) => datagram,
             Err(error) => return outcome.others.push(error),
         };
-        if datagram.dst != self.place.remote.ip() {
+        if datagram.dst != self.addresses.remote.ip() {
             return;
         }
         if datagram.protocol != protocol::TCP {
@@ -165,10 +165,10 @@ impl<'a> Runner<'a> {
             let text = format!("protocol {} type {kind}", datagram.protocol);
             return outcome.others.push(text);
         }
-        let Some(segment) = LiveSegment::parse(&datagram.payload) else {
+        let Some(segment) = WireSegment::parse(&datagram.payload) else {
             return outcome.others.push("a broken TCP header".to_owned());
         };
-        if segment.dst_port != self.place.remote.port() {
+        if segment.dst_port != self.addresses.remote.port() {
             return;
         }
         if !datagram.checksum_ok() || datagram.ttl != 64 || datagram.tos != 0 {
@@ -177,11 +177,11 @@ impl<'a> Runner<'a> {
             let text = format!("TTL {ttl}, TOS {tos}, checksum valid: {valid}");
             outcome.others.push(text);
         }
-        outcome.segments.push(self.relative(segment));
+        outcome.segments.push(self.relative_segment(segment));
     }
 
     /// Records the ISN and TSval of a segment and makes its sequence numbers relative.
-    fn relative(&mut self, mut segment: LiveSegment) -> LiveSegment {
+    fn relative_segment(&mut self, mut segment: WireSegment) -> WireSegment {
         if segment.flags & SYN != 0 {
             self.local_isn = Some(segment.seq);
         }
@@ -191,16 +191,16 @@ impl<'a> Runner<'a> {
             segment.seq = segment.seq.wrapping_sub(self.local_isn.unwrap_or(0));
         }
         if segment.flags & ACK != 0 {
-            segment.ack = segment.ack.wrapping_sub(self.place.remote_isn);
+            segment.ack = segment.ack.wrapping_sub(self.addresses.remote_isn);
         }
         for option in &mut segment.options {
             match option {
                 TcpOption::Sack(blocks) => blocks.iter_mut().for_each(|(left, right)| {
-                    *left = left.wrapping_sub(self.place.remote_isn);
-                    *right = right.wrapping_sub(self.place.remote_isn);
+                    *left = left.wrapping_sub(self.addresses.remote_isn);
+                    *right = right.wrapping_sub(self.addresses.remote_isn);
                 }),
                 TcpOption::Timestamps { val, .. } => {
-                    self.latest_stamp = *val;
+                    self.latest_tsval = *val;
                     // The sides' clocks differ; in scripts the number is a placeholder.
                     *val = 100;
                 }
@@ -211,7 +211,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-fn value_text(returned: &Returned) -> String {
+fn value_text(returned: &CallResult) -> String {
     if returned.value >= 0 {
         return returned.value.to_string();
     }
@@ -219,11 +219,11 @@ fn value_text(returned: &Returned) -> String {
     format!("-1 {}", errno.name().unwrap_or("?"))
 }
 
-impl Outcome {
+impl EventOutcome {
     /// Returns the event and its outcome in the syntax of scripts, line by line.
-    pub(crate) fn lines(&self, event: &Event) -> Vec<String> {
+    pub(crate) fn lines(&self, event: &FuzzEvent) -> Vec<String> {
         let mut lines = match (event, &self.returned) {
-            (Event::Call(Call::Get(..) | Call::Ioctl(..)), Some(returned))
+            (FuzzEvent::Call(SocketCall::Get(..) | SocketCall::Ioctl(..)), Some(returned))
                 if returned.value >= 0 =>
             {
                 let shown = event
@@ -240,7 +240,8 @@ impl Outcome {
         for other in &self.others {
             lines.push(format!("// > {other}"));
         }
-        let word = |(index, bits): &(usize, i32)| format!("{}:{}", Fd(*index), poll_text(*bits));
+        let word =
+            |(index, bits): &(usize, i32)| format!("{}:{}", SocketIndex(*index), poll_text(*bits));
         let polls: Vec<String> = self.polls.iter().map(word).collect();
         let states: Vec<String> = self
             .states
@@ -249,7 +250,7 @@ impl Outcome {
             .map(|((index, state), (_, acked, received))| {
                 format!(
                     "{}:{} acked {acked} received {received}",
-                    Fd(*index),
+                    SocketIndex(*index),
                     state_text(*state)
                 )
             })
@@ -296,7 +297,7 @@ fn state_text(state: u8) -> &'static str {
     NAMES.get(usize::from(state)).unwrap_or(&"?")
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FlowAddresses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let version = match self.local.ip() {
             IpAddr::V4(_) => "ipv4",

@@ -1,7 +1,7 @@
 //! The pump between a [`Host`] and its [`Device`]: receive, timers, transmit, completions.
 //!
 //! A [`Pump`] owns the device and the packets on their way to it. It does not wait. Its caller, an
-//! async task, a thread or a simulation, calls [`Pump::turn`] when the device is readable or a timer
+//! async task, a thread or a simulation, calls [`Pump::poll`] when the device is readable or a timer
 //! is due, and [`Pump::transmit`] after each call of a socket. Their results name the events that the
 //! caller must wait for.
 //!
@@ -15,4 +15,4 @@ mod pump;
 
 pub use clock::Clock;
 use outbox::Outbox;
-pub use pump::{Pump, RX_BATCH, Transmitted, Turn};
+pub use pump::{PollOutcome, Pump, RX_BATCH, TransmitOutcome};

@@ -8,7 +8,7 @@ use fullsend_offload::{Packet, TxToken};
 use fullsend_device::Device;
 
 /// Limit of packets that wait for a full device, from which on the host is not asked for more.
-const HELD: usize = 64;
+const MAX_PENDING: usize = 64;
 
 /// The packets between a host and its device, in order.
 ///
@@ -21,7 +21,7 @@ pub(crate) struct Outbox {
     packets: VecDeque<Packet>,
     /// Tokens of the packets in `packets` and of those in flight at the device.
     tokens: VecDeque<TxToken>,
-    gathered: Vec<Packet>,
+    staged: Vec<Packet>,
     /// Whether the device has failed, which is logged once.
     failed: bool,
 }
@@ -37,7 +37,7 @@ impl Outbox {
     /// bounded.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
-        self.packets.len() < HELD
+        self.packets.len() < MAX_PENDING
     }
 
     /// Returns whether the device may have finished packets whose completion has not been reported.
@@ -46,20 +46,20 @@ impl Outbox {
         self.tokens.len() > self.packets.len()
     }
 
-    /// Appends the packets that `give` adds, and returns their number.
+    /// Appends the packets that `fill` adds, and returns their number.
     #[inline]
-    pub(crate) fn gather(&mut self, give: impl FnOnce(&mut Vec<Packet>)) -> usize {
-        give(&mut self.gathered);
-        let given = self.gathered.len();
-        self.tokens.extend(self.gathered.iter().map(|p| p.tx));
+    pub(crate) fn gather(&mut self, fill: impl FnOnce(&mut Vec<Packet>)) -> usize {
+        fill(&mut self.staged);
+        let added = self.staged.len();
+        self.tokens.extend(self.staged.iter().map(|p| p.tx));
         if self.packets.is_empty() {
             // The vectors swap their buffers, which are kept; no packet is moved.
-            let packets = VecDeque::from(mem::take(&mut self.gathered));
-            self.gathered = Vec::from(mem::replace(&mut self.packets, packets));
+            let packets = VecDeque::from(mem::take(&mut self.staged));
+            self.staged = Vec::from(mem::replace(&mut self.packets, packets));
         } else {
-            self.packets.extend(self.gathered.drain(..));
+            self.packets.extend(self.staged.drain(..));
         }
-        given
+        added
     }
 
     /// Passes the device as many packets as it accepts. If the device fails, all are dropped, as by a
@@ -101,9 +101,9 @@ mod tests {
     use super::*;
 
     /// A device that accepts a number of packets in each call, or fails.
-    struct Narrow(io::Result<usize>);
+    struct LimitedDevice(io::Result<usize>);
 
-    impl Device for Narrow {
+    impl Device for LimitedDevice {
         fn caps(&self) -> Caps {
             unreachable!("not called")
         }
@@ -142,24 +142,24 @@ mod tests {
         let mut outbox = Outbox::default();
         assert_eq!(outbox.gather(|out| out.extend([1, 0, 2].map(packet))), 3);
         assert_eq!(completed(&mut outbox, 0), []);
-        outbox.flush(&mut Narrow(Ok(2)));
+        outbox.flush(&mut LimitedDevice(Ok(2)));
         assert!(!outbox.is_empty() && outbox.has_uncompleted());
         assert_eq!(completed(&mut outbox, 2), [], "on their way");
         assert_eq!(outbox.gather(|out| out.push(packet(3))), 1, "behind 2");
         assert_eq!(completed(&mut outbox, 0), [1]);
         assert!(!outbox.has_uncompleted());
-        outbox.flush(&mut Narrow(Ok(9)));
+        outbox.flush(&mut LimitedDevice(Ok(9)));
         assert!(outbox.is_empty());
         assert_eq!(completed(&mut outbox, 0), [2, 3]);
         assert_eq!(completed(&mut outbox, 0), []);
     }
 
     #[test]
-    fn what_a_broken_device_refuses_is_dropped_and_completed() {
+    fn packets_for_a_failed_device_are_dropped_and_completed() {
         let mut outbox = Outbox::default();
         outbox.gather(|out| out.extend((0..64).map(|_| packet(5))));
         assert!(!outbox.has_room());
-        outbox.flush(&mut Narrow(Err(io::ErrorKind::BrokenPipe.into())));
+        outbox.flush(&mut LimitedDevice(Err(io::ErrorKind::BrokenPipe.into())));
         assert!(outbox.is_empty() && outbox.has_room());
         assert_eq!(completed(&mut outbox, 0), [5; 64]);
     }

@@ -27,10 +27,10 @@ const LOCAL_ROUNDS: usize = 2;
 
 /// The work that a transmission leaves to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Transmitted {
-    /// The host has more to send than one call should send: call [`Pump::turn`] soon.
+pub struct TransmitOutcome {
+    /// The host has more to send than one call should send: call [`Pump::poll`] soon.
     pub more: bool,
-    /// The driver must call [`Pump::turn`] although its timer has not fired: there is more to send, the
+    /// The driver must call [`Pump::poll`] although its timer has not fired: there is more to send, the
     /// device did not accept all packets, a write waits for a completion, or there is an earlier
     /// deadline than the driver has [armed](Pump::arm).
     pub wake: bool,
@@ -38,17 +38,17 @@ pub struct Transmitted {
     completed: bool,
 }
 
-/// The result of [`Pump::turn`], and the events to wait for.
+/// The result of [`Pump::poll`], and the events to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Turn {
+pub struct PollOutcome {
     /// Number of frames received. With [`RX_BATCH`] or more, the device may have more; with fewer, it is
     /// empty.
     pub received: usize,
-    /// The host has more to send: call [`Pump::turn`] again without waiting.
+    /// The host has more to send: call [`Pump::poll`] again without waiting.
     pub more: bool,
     /// Packets wait for the device to become writable.
     pub blocked: bool,
-    /// When to call [`Pump::turn`] next if nothing is received, or `None` if no timer is set.
+    /// When to call [`Pump::poll`] next if nothing is received, or `None` if no timer is set.
     pub deadline: Option<Instant>,
     /// The earliest departure time of a queued packet: a deadline that should be met exactly.
     pub departure: Option<Instant>,
@@ -69,26 +69,26 @@ pub struct Turn {
 /// let (seed, sysctl) = (Seed::from_u64(1), Sysctl::default());
 /// let mut host = Host::new(HostConfig { seed, sysctl, pool_bytes: 1 << 20 });
 /// let caps = fullsend_device::Device::caps(&end);
-/// let iface = host.add_interface(IfaceConfig::over(caps, Mac([2, 0, 0, 0, 0, 1])));
+/// let iface = host.add_interface(IfaceConfig::new(caps, Mac([2, 0, 0, 0, 0, 1])));
 /// let mut pump = Pump::new(iface, end);
-/// let turn = pump.turn(&mut host, &Instant::ZERO, true)?;
-/// assert_eq!((turn.received, turn.more), (0, false));
+/// let poll = pump.poll(&mut host, &Instant::ZERO, true)?;
+/// assert_eq!((poll.received, poll.more), (0, false));
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Pump<D> {
     iface: IfaceId,
     device: D,
-    /// Whether [`turn`](Self::turn) reads the device.
-    reads: bool,
+    /// Whether [`poll`](Self::poll) reads the device.
+    reads_device: bool,
     outbox: Outbox,
     rx: Vec<Packet>,
     /// Frames received since the device was last empty.
-    unread: usize,
+    received_since_empty: usize,
     /// Packets sent since the device was last empty.
-    unanswered: usize,
+    sent_since_empty: usize,
     /// The host's count of writes that began to wait for a completion, at the last call.
-    throttled: u64,
+    throttle_count: u64,
     /// Whether the device was full, and the driver has been notified.
     blocked: bool,
     /// The latest time at which the driver's timer fires.
@@ -103,12 +103,12 @@ impl<D: Device> Pump<D> {
         Self {
             iface,
             device,
-            reads: true,
+            reads_device: true,
             outbox: Outbox::default(),
             rx: Vec::new(),
-            unread: 0,
-            unanswered: 0,
-            throttled: 0,
+            received_since_empty: 0,
+            sent_since_empty: 0,
+            throttle_count: 0,
             blocked: false,
             armed: Instant::FAR_FUTURE,
             now: Instant::ZERO,
@@ -119,7 +119,7 @@ impl<D: Device> Pump<D> {
     /// [`input`](Self::input), so sending does not wait for the device to be read.
     pub fn transmit_only(iface: IfaceId, device: D) -> Self {
         Self {
-            reads: false,
+            reads_device: false,
             ..Self::new(iface, device)
         }
     }
@@ -156,8 +156,8 @@ impl<D: Device> Pump<D> {
 
     /// Returns whether [`transmit`](Self::transmit) has packets to send.
     #[inline]
-    pub fn has_to_send(&self, host: &Host) -> bool {
-        !self.outbox.is_empty() || host.wants_transmit(self.iface)
+    pub fn needs_transmit(&self, host: &Host) -> bool {
+        !self.outbox.is_empty() || host.needs_transmit(self.iface)
     }
 
     /// Receives one batch, runs the timers that are due, and transmits.
@@ -169,25 +169,30 @@ impl<D: Device> Pump<D> {
     ///
     /// # Errors
     /// Those of [`Device::receive`]: the device has failed for good.
-    pub fn turn(&mut self, host: &mut Host, clock: &impl Clock, receive: bool) -> io::Result<Turn> {
+    pub fn poll(
+        &mut self,
+        host: &mut Host,
+        clock: &impl Clock,
+        receive: bool,
+    ) -> io::Result<PollOutcome> {
         let begin = clock.now();
         let due = |host: &Host| host.poll_deadline().is_some_and(|at| at <= begin);
         let (mut now, mut received) = (begin, 0);
-        if receive || due(host) || self.unanswered >= TX_BUDGET {
-            received = self.read()?;
+        if receive || due(host) || self.sent_since_empty >= TX_BUDGET {
+            received = self.read_device()?;
             if received > 0 {
                 now = clock.now();
                 self.deliver(host, now);
             }
         }
-        if (received < RX_BATCH || self.unread >= RX_QUEUE) && due(host) {
-            self.unread = 0;
+        if (received < RX_BATCH || self.received_since_empty >= RX_QUEUE) && due(host) {
+            self.received_since_empty = 0;
             host.poll_until(now, begin);
         }
-        let left = self.transmit(host, now, clock);
+        let outcome = self.transmit(host, now, clock);
         // A completion that came before the notification was requested is processed by the next call.
-        let more = left.more || left.completed;
-        Ok(Turn {
+        let more = outcome.more || outcome.completed;
+        Ok(PollOutcome {
             received,
             more,
             blocked: self.blocked,
@@ -207,12 +212,12 @@ impl<D: Device> Pump<D> {
         host: &mut Host,
         now: Instant,
         clock: &impl Clock,
-    ) -> io::Result<Transmitted> {
-        let received = self.read()?;
+    ) -> io::Result<TransmitOutcome> {
+        let received = self.read_device()?;
         self.deliver(host, now);
-        let mut left = self.transmit(host, now, clock);
-        left.wake |= received >= RX_BATCH;
-        Ok(left)
+        let mut outcome = self.transmit(host, now, clock);
+        outcome.wake |= received >= RX_BATCH;
+        Ok(outcome)
     }
 
     /// Passes the host packets that the caller has received, unparsed.
@@ -223,51 +228,56 @@ impl<D: Device> Pump<D> {
     /// Transmits packets of the host until it has no more, the device is full, or the budget is used up.
     /// Returns the work that is left.
     #[inline]
-    pub fn transmit(&mut self, host: &mut Host, now: Instant, clock: &impl Clock) -> Transmitted {
-        let mut left = Transmitted::default();
+    pub fn transmit(
+        &mut self,
+        host: &mut Host,
+        now: Instant,
+        clock: &impl Clock,
+    ) -> TransmitOutcome {
+        let mut outcome = TransmitOutcome::default();
         self.now = now;
         if self.outbox.has_uncompleted() {
             self.complete(host, now);
         }
-        if self.has_to_send(host) {
-            left.more = self.push(host, now, clock);
+        if self.needs_transmit(host) {
+            outcome.more = self.transmit_batches(host, now, clock);
             let blocked = !self.outbox.is_empty();
-            left.wake = left.more || (blocked && !self.blocked);
+            outcome.wake = outcome.more || (blocked && !self.blocked);
             self.blocked = blocked;
         }
-        left.wake |= host.poll_deadline().is_some_and(|at| at < self.armed);
-        left.completed = self.awaits_completion(host);
-        left.wake |= left.completed;
-        left
+        outcome.wake |= host.poll_deadline().is_some_and(|at| at < self.armed);
+        outcome.completed = self.arm_completion_notification(host);
+        outcome.wake |= outcome.completed;
+        outcome
     }
 
     /// Requests a notification of the device's next completion if a write began to wait for one. Returns
-    /// whether it has already happened, so that [`turn`](Self::turn) must process it.
+    /// whether it has already happened, so that [`poll`](Self::poll) must process it.
     #[inline]
-    pub fn awaits_completion(&mut self, host: &Host) -> bool {
-        let throttled = host.throttled();
-        throttled != mem::replace(&mut self.throttled, throttled)
+    pub fn arm_completion_notification(&mut self, host: &Host) -> bool {
+        let throttle_count = host.throttle_count();
+        throttle_count != mem::replace(&mut self.throttle_count, throttle_count)
             && self.outbox.has_uncompleted()
             && !self.device.notify_completion()
     }
 
     /// Records that the driver's timer is about to be set for `at`. Returns false if an earlier deadline
-    /// has been set since the last [`turn`](Self::turn): do not wait then.
+    /// has been set since the last [`poll`](Self::poll): do not wait then.
     pub fn arm(&mut self, host: &Host, at: Instant) -> bool {
         self.armed = at;
         host.poll_deadline().is_none_or(|due| due >= at)
     }
 
     /// Reads frames from the device and returns their number.
-    fn read(&mut self) -> io::Result<usize> {
+    fn read_device(&mut self) -> io::Result<usize> {
         let received = self.device.receive(&mut self.rx, RX_BATCH)?;
-        (self.unanswered, self.unread) = if received < RX_BATCH {
+        (self.sent_since_empty, self.received_since_empty) = if received < RX_BATCH {
             (0, 0)
         } else {
             // A device that is never empty must not stop us from sending: each frame received allows one
             // packet.
-            let unanswered = self.unanswered.saturating_sub(received);
-            (unanswered, self.unread + received)
+            let sent_since_empty = self.sent_since_empty.saturating_sub(received);
+            (sent_since_empty, self.received_since_empty + received)
         };
         Ok(received)
     }
@@ -285,16 +295,16 @@ impl<D: Device> Pump<D> {
     /// The clock is read for each batch: over a TUN the kernel's TCP runs within our write, and segments
     /// that are sent milliseconds after their timestamp would be probed for, and retransmitted, too
     /// early.
-    fn push(&mut self, host: &mut Host, mut now: Instant, clock: &impl Clock) -> bool {
+    fn transmit_batches(&mut self, host: &mut Host, mut now: Instant, clock: &impl Clock) -> bool {
         let mut local_rounds = 0;
-        while !self.reads || self.unanswered < TX_BUDGET {
+        while !self.reads_device || self.sent_since_empty < TX_BUDGET {
             if self.outbox.has_room() {
-                self.unanswered += self
+                self.sent_since_empty += self
                     .outbox
                     .gather(|out| host.transmit(now, self.iface, out, TX_BATCH));
             }
             if self.outbox.is_empty() {
-                if !host.wants_transmit(self.iface) {
+                if !host.needs_transmit(self.iface) {
                     return false;
                 }
                 // All packets were for the host itself.
@@ -306,7 +316,7 @@ impl<D: Device> Pump<D> {
             }
             self.outbox.flush(&mut self.device);
             self.complete(host, now);
-            if !self.outbox.is_empty() || !host.wants_transmit(self.iface) {
+            if !self.outbox.is_empty() || !host.needs_transmit(self.iface) {
                 return false;
             }
             now = clock.now();

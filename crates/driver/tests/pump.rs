@@ -21,13 +21,13 @@ fn pumped(link: Link, address: &str) -> (Host, Pump<PairEnd>, PairEnd) {
         sysctl: Sysctl::default(),
         pool_bytes: 0,
     });
-    let iface = host.add_interface(IfaceConfig::over(end.caps(), Mac([2, 0, 0, 0, 0, 1])));
+    let iface = host.add_interface(IfaceConfig::new(end.caps(), Mac([2, 0, 0, 0, 0, 1])));
     let cidr: Cidr = address.parse().unwrap();
     host.add_address(Instant::ZERO, iface, cidr).unwrap();
     // Duplicate address detection has ended.
     host.poll(NOW);
     let mut pump = Pump::new(iface, end);
-    let _ = pump.turn(&mut host, &NOW, true).unwrap();
+    let _ = pump.poll(&mut host, &NOW, true).unwrap();
     (host, pump, other)
 }
 

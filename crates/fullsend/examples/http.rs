@@ -20,7 +20,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use clap::Parser;
-use fullsend::{OffloadSet, Stack, TcpListener, other_address};
+use fullsend::{OffloadSet, Stack, TcpListener, default_kernel_address};
 use futures_util::TryStreamExt;
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt;
@@ -28,7 +28,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::io::{ReaderStream, StreamReader};
 
 /// Time that requests and their unacknowledged data have to finish after the signal to end.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE_PERIOD: Duration = Duration::from_secs(5);
 /// Bytes per file read or write.
 const CHUNK: usize = 512 << 10;
 
@@ -72,7 +72,7 @@ async fn main() -> io::Result<()> {
         .with_state(Arc::new(args.dir));
     let (stop, mut stopped) = tokio::sync::watch::channel(());
     let server = axum::serve(listener, app).with_graceful_shutdown(async move {
-        signalled().await;
+        wait_for_signal().await;
         drop(stop);
     });
     // Running requests have a limited time to finish.
@@ -80,19 +80,19 @@ async fn main() -> io::Result<()> {
         done = server => done?,
         () = async {
             let _ = stopped.changed().await;
-            tokio::time::sleep(GRACE).await;
-        } => eprintln!("requests did not finish within {GRACE:?} and are reset"),
+            tokio::time::sleep(GRACE_PERIOD).await;
+        } => eprintln!("requests did not finish within {GRACE_PERIOD:?} and are reset"),
     }
     // The device is lost when the process exits, so all data must have been acknowledged before.
     // The timeout ends the wait for a peer that does not answer: its connection is reset when the
     // runtime ends.
-    tokio::time::timeout(GRACE, stack.shutdown())
+    tokio::time::timeout(GRACE_PERIOD, stack.shutdown())
         .await
         .unwrap_or(Ok(()))
 }
 
 /// Waits for SIGINT or SIGTERM.
-async fn signalled() {
+async fn wait_for_signal() {
     let mut terminate = match signal(SignalKind::terminate()) {
         Ok(terminate) => terminate,
         Err(error) => return eprintln!("cannot wait for signals: {error}"),
@@ -115,7 +115,7 @@ fn build(args: &Args) -> io::Result<Stack> {
         builder = builder.address(address);
         let (addr, prefix) = address.split_once('/').unwrap_or((address, ""));
         if let (Ok(addr), Ok(prefix)) = (addr.parse(), prefix.parse())
-            && let Some(other) = other_address(addr, prefix)
+            && let Some(other) = default_kernel_address(addr, prefix)
         {
             builder = builder.kernel_address(&format!("{other}/{prefix}"));
         }
@@ -129,11 +129,11 @@ async fn read(
     State(dir): State<Arc<PathBuf>>,
     extract::Path(path): extract::Path<String>,
 ) -> Reply {
-    let mut file = File::open(inside(&dir, &path)?)
+    let mut file = File::open(resolve_path(&dir, &path)?)
         .await
-        .map_err(|e| failed(&e))?;
+        .map_err(|e| error_response(&e))?;
     file.set_max_buf_size(CHUNK);
-    let meta = file.metadata().await.map_err(|e| failed(&e))?;
+    let meta = file.metadata().await.map_err(|e| error_response(&e))?;
     if !meta.is_file() {
         return Err((StatusCode::FORBIDDEN, format!("{path} is not a file\n")));
     }
@@ -146,7 +146,7 @@ async fn write(
     extract::Path(path): extract::Path<String>,
     body: Body,
 ) -> Reply {
-    let path = inside(&dir, &path)?;
+    let path = resolve_path(&dir, &path)?;
     // A concurrent reader sees the old file or the new one, never a part.
     let mut part = path.clone().into_os_string();
     part.push(".part");
@@ -157,7 +157,7 @@ async fn write(
     };
     if let Err(error) = done {
         let _ = tokio::fs::remove_file(&part).await;
-        return Err(failed(&error));
+        return Err(error_response(&error));
     }
     Ok(StatusCode::CREATED.into_response())
 }
@@ -172,7 +172,7 @@ async fn store(body: Body, path: &Path) -> io::Result<()> {
 }
 
 /// Returns the path below `dir`, or an error if `path` leads out of it.
-fn inside(dir: &Path, path: &str) -> Result<PathBuf, (StatusCode, String)> {
+fn resolve_path(dir: &Path, path: &str) -> Result<PathBuf, (StatusCode, String)> {
     let path = Path::new(path);
     if path.components().all(|c| matches!(c, Component::Normal(_))) {
         return Ok(dir.join(path));
@@ -183,7 +183,7 @@ fn inside(dir: &Path, path: &str) -> Result<PathBuf, (StatusCode, String)> {
     ))
 }
 
-fn failed(error: &io::Error) -> (StatusCode, String) {
+fn error_response(error: &io::Error) -> (StatusCode, String) {
     let status = match error.kind() {
         io::ErrorKind::NotFound => StatusCode::NOT_FOUND,
         io::ErrorKind::PermissionDenied => StatusCode::FORBIDDEN,

@@ -12,16 +12,16 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use clap::Parser;
-use fullsend::{Stack, TcpListener, TcpStream, other_address};
+use fullsend::{Stack, TcpListener, TcpStream, default_kernel_address};
 use tokio::io::copy_bidirectional;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 /// How long connections may take to finish after the signal to end.
-const GRACE: Duration = Duration::from_secs(10);
+const GRACE_PERIOD: Duration = Duration::from_secs(10);
 /// Pause before a lost device is opened again.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Parser)]
 #[command(about = "Relays connections from a stack of its own to a socket of the host")]
@@ -41,12 +41,12 @@ struct Args {
 }
 
 /// The signals that end the program.
-struct Stop {
+struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
 }
 
-impl Stop {
+impl StopSignals {
     async fn received(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
@@ -58,7 +58,7 @@ impl Stop {
 #[tokio::main]
 async fn main() -> io::Result<()> {
     let args = Args::parse();
-    let mut stop = Stop {
+    let mut stop = StopSignals {
         interrupt: signal(SignalKind::interrupt())?,
         terminate: signal(SignalKind::terminate())?,
     };
@@ -66,12 +66,12 @@ async fn main() -> io::Result<()> {
     let mut stack = open(&args)?;
     loop {
         let Err(error) = serve(&stack, &args, &mut stop).await else {
-            return end(&stack).await;
+            return shut_down(&stack).await;
         };
         eprintln!("{error}; opening {} again", args.tun);
         stack = loop {
             tokio::select! {
-                () = sleep(RETRY) => {}
+                () = sleep(RETRY_DELAY) => {}
                 () = stop.received() => return Ok(()),
             }
             match open(&args) {
@@ -87,7 +87,7 @@ fn open(args: &Args) -> io::Result<Stack> {
     let mut builder = Stack::builder().tun(&args.tun).address(&args.address);
     let (address, prefix) = args.address.split_once('/').unwrap_or((&args.address, ""));
     if let (Ok(address), Ok(prefix)) = (address.parse(), prefix.parse())
-        && let Some(kernel) = other_address(address, prefix)
+        && let Some(kernel) = default_kernel_address(address, prefix)
     {
         builder = builder.kernel_address(&format!("{kernel}/{prefix}"));
     }
@@ -95,11 +95,11 @@ fn open(args: &Args) -> io::Result<Stack> {
 }
 
 /// Relays until the signal to end. It then accepts no more connections, and the current ones have
-/// [`GRACE`] to finish.
+/// [`GRACE_PERIOD`] to finish.
 ///
 /// # Errors
 /// If the device is lost: every call on its stack fails from then on.
-async fn serve(stack: &Stack, args: &Args, stop: &mut Stop) -> io::Result<()> {
+async fn serve(stack: &Stack, args: &Args, stop: &mut StopSignals) -> io::Result<()> {
     let listener = TcpListener::bind(stack, (Ipv6Addr::UNSPECIFIED, args.listen))?;
     println!("listening at {} port {}", args.address, args.listen);
     let mut relays = JoinSet::new();
@@ -115,9 +115,12 @@ async fn serve(stack: &Stack, args: &Args, stop: &mut Stop) -> io::Result<()> {
         }
     }
     drop(listener);
-    println!("{} connections have {GRACE:?} to finish", relays.len());
+    println!(
+        "{} connections have {GRACE_PERIOD:?} to finish",
+        relays.len()
+    );
     let finished = async { while relays.join_next().await.is_some() {} };
-    if timeout(GRACE, finished).await.is_err() {
+    if timeout(GRACE_PERIOD, finished).await.is_err() {
         // The remaining relays are aborted here, and their connections are reset with the stack.
         println!("{} connections did not finish", relays.len());
     }
@@ -138,8 +141,8 @@ async fn relay(mut stream: TcpStream, from: SocketAddr, to: SocketAddr) {
 
 /// Waits until the peers have acknowledged all written data, then stops the stack. Without this the
 /// device, and with it the last data and FINs, would be lost when the process exits.
-async fn end(stack: &Stack) -> io::Result<()> {
-    match timeout(GRACE, stack.shutdown()).await {
+async fn shut_down(stack: &Stack) -> io::Result<()> {
+    match timeout(GRACE_PERIOD, stack.shutdown()).await {
         Ok(done) => done,
         // A peer does not answer. Its connection is reset when the runtime ends.
         Err(_) => Ok(()),

@@ -13,14 +13,14 @@ use fullsend_units::{Nanos, Seed};
 
 use crate::clock::Clock;
 use crate::driver::Driver;
-use crate::engine::{Engine, Handle, Kick};
+use crate::engine::{DriverWaker, Engine, EngineHandle};
 use crate::error::io_error;
 use crate::stack::Stack;
 
 /// Default limit of the free payload memory that a stack keeps for reuse, in bytes.
 const POOL_BYTES: usize = 64 << 20;
 
-enum Choice {
+enum DeviceChoice {
     None,
     Tun(TunBuilder),
     Device(Box<dyn Device>),
@@ -41,7 +41,7 @@ enum Choice {
 /// # Ok(()) }
 /// ```
 pub struct Builder {
-    choice: Choice,
+    choice: DeviceChoice,
     offload: OffloadSet,
     kernel_addresses: Vec<Cidr>,
     net: NetConfig,
@@ -58,11 +58,11 @@ pub struct Builder {
 impl Builder {
     pub(crate) fn new() -> Self {
         Self {
-            choice: Choice::None,
+            choice: DeviceChoice::None,
             offload: OffloadSet::ALL,
             kernel_addresses: Vec::new(),
             net: NetConfig::default(),
-            sysctl: Sysctl::for_memory_of(process_memory()),
+            sysctl: Sysctl::for_memory_or_default(process_memory()),
             seed: None,
             link_name: "link0".to_owned(),
             control: None,
@@ -75,7 +75,7 @@ impl Builder {
     /// Uses the TUN device `name` (IP packets). Creates it if it does not exist.
     #[must_use]
     pub fn tun(mut self, name: &str) -> Self {
-        self.choice = Choice::Tun(Tun::tun(name));
+        self.choice = DeviceChoice::Tun(Tun::tun(name));
         name.clone_into(&mut self.link_name);
         self
     }
@@ -83,7 +83,7 @@ impl Builder {
     /// Uses the TAP device `name` (Ethernet frames). Creates it if it does not exist.
     #[must_use]
     pub fn tap(mut self, name: &str) -> Self {
-        self.choice = Choice::Tun(Tun::tap(name));
+        self.choice = DeviceChoice::Tun(Tun::tap(name));
         name.clone_into(&mut self.link_name);
         self
     }
@@ -91,7 +91,7 @@ impl Builder {
     /// Uses another device, which must have a file descriptor to poll (`Device::fd`).
     #[must_use]
     pub fn device(mut self, device: Box<dyn Device>) -> Self {
-        self.choice = Choice::Device(device);
+        self.choice = DeviceChoice::Device(device);
         self
     }
 
@@ -109,19 +109,19 @@ impl Builder {
     pub fn address(mut self, cidr: &str) -> Self {
         match cidr.parse() {
             Ok(cidr) => self.net.addresses.push(cidr),
-            Err(error) => self.fail(not_a_cidr(&error)),
+            Err(error) => self.record_error(invalid_cidr(&error)),
         }
         self
     }
 
     /// Assigns an address with its on-link route to the kernel's side of a TUN or TAP. Call it once
-    /// for each address; [`other_address`](crate::other_address) suggests one. Without a call,
+    /// for each address; [`default_kernel_address`](crate::default_kernel_address) suggests one. Without a call,
     /// configure the kernel's side with `ip`.
     #[must_use]
     pub fn kernel_address(mut self, cidr: &str) -> Self {
         match cidr.parse() {
             Ok(cidr) => self.kernel_addresses.push(cidr),
-            Err(error) => self.fail(not_a_cidr(&error)),
+            Err(error) => self.record_error(invalid_cidr(&error)),
         }
         self
     }
@@ -132,7 +132,7 @@ impl Builder {
     pub fn route(mut self, destination: &str, gateway: Option<IpAddr>) -> Self {
         match destination.parse() {
             Ok(cidr) => self.net.routes.push((cidr, gateway)),
-            Err(error) => self.fail(not_a_cidr(&error)),
+            Err(error) => self.record_error(invalid_cidr(&error)),
         }
         self
     }
@@ -141,7 +141,7 @@ impl Builder {
     #[must_use]
     pub fn gateway(mut self, gateway: impl Into<IpAddr>) -> Self {
         let gateway = gateway.into();
-        let destination = Cidr::all_like(gateway);
+        let destination = Cidr::default_route_for(gateway);
         self.net.routes.push((destination, Some(gateway)));
         self
     }
@@ -165,7 +165,7 @@ impl Builder {
     #[must_use]
     pub fn sysctl(mut self, key: &str, value: &str) -> Self {
         if let Err(error) = self.sysctl.set(key, value) {
-            self.fail(invalid(&error.to_string()));
+            self.record_error(invalid(&error.to_string()));
         }
         self
     }
@@ -218,7 +218,7 @@ impl Builder {
     pub fn qdisc(mut self, config: &str) -> Self {
         match config.parse() {
             Ok(config) => self.net.qdisc = config,
-            Err(error) => self.fail(invalid(&format!("{error}"))),
+            Err(error) => self.record_error(invalid(&format!("{error}"))),
         }
         self
     }
@@ -244,7 +244,7 @@ impl Builder {
         self
     }
 
-    fn fail(&mut self, error: Error) {
+    fn record_error(&mut self, error: Error) {
         self.error.get_or_insert(error);
     }
 
@@ -257,15 +257,15 @@ impl Builder {
     /// - The error of the operating system if the device or the control socket cannot be opened.
     /// - `Other` outside of a tokio runtime.
     pub fn build(mut self) -> io::Result<Stack> {
-        let choice = std::mem::replace(&mut self.choice, Choice::None);
+        let choice = std::mem::replace(&mut self.choice, DeviceChoice::None);
         self.start(Clock::new(), Arc::default(), |builder, host| match choice {
-            Choice::Tun(tun) => builder.open(tun, host),
-            Choice::Device(device) if device.fd().is_some() => Ok(device),
-            Choice::Device(_) => Err(invalid(
+            DeviceChoice::Tun(tun) => builder.open(tun, host),
+            DeviceChoice::Device(device) if device.fd().is_some() => Ok(device),
+            DeviceChoice::Device(_) => Err(invalid(
                 "the device has no file descriptor to wait on; choose a device whose fd() returns \
                  one, or use Stack::pair()",
             )),
-            Choice::None => Err(invalid(
+            DeviceChoice::None => Err(invalid(
                 "the stack has no device; choose one with .tun(..), .tap(..) or .device(..), or \
                  use Stack::pair()",
             )),
@@ -287,7 +287,7 @@ impl Builder {
     pub(crate) fn start(
         mut self,
         clock: Clock,
-        kick: Arc<Kick>,
+        driver_waker: Arc<DriverWaker>,
         open: impl FnOnce(&Self, &Host) -> io::Result<Box<dyn Device>>,
     ) -> io::Result<Stack> {
         if let Some(error) = self.error.take() {
@@ -310,12 +310,12 @@ impl Builder {
             .net
             .set_up(&mut host, clock.now(), device.caps(), seed.0[3])
             .map_err(io_error)?;
-        let engine = Arc::new(Engine::new(clock, kick, host, iface, device));
+        let engine = Arc::new(Engine::new(clock, driver_waker, host, iface, device));
         engine.name_link(&self.link_name);
         if let Some(path) = &self.control {
-            engine.open_control(path)?;
+            engine.open_control_socket(path)?;
         }
-        let handle = Handle::new(engine.clone());
+        let handle = EngineHandle::new(engine.clone());
         runtime.spawn(Driver::new(engine, self.busy_poll)?);
         Ok(Stack::new(handle))
     }
@@ -325,6 +325,6 @@ fn invalid(text: &str) -> Error {
     Error::new(ErrorKind::InvalidInput, text)
 }
 
-fn not_a_cidr(error: &ParseCidrError) -> Error {
+fn invalid_cidr(error: &ParseCidrError) -> Error {
     invalid(&error.to_string())
 }

@@ -21,9 +21,9 @@ mod filter;
 mod server;
 
 pub use fullsend_control::{
-    AddressView, CaptureRequest, CaptureSummary, Counters, LinkView, MAX_CLIENTS, MAX_LINE,
-    PidSocket, QdiscView, Reply, Request, SkMemView, SockStatView, SocketView, TimerView, VERSION,
-    WhyLimit, WhyView, default_dir, default_path, running,
+    AddressView, CaptureRequest, CaptureSummary, Counters, FlowReportView, LinkView, MAX_CLIENTS,
+    MAX_LINE, QdiscView, Reply, Request, RunningSocket, SendLimitView, SkMemView, SockStatView,
+    SocketView, TimerView, VERSION, default_dir, default_path, running,
 };
 
-pub(crate) use server::Control;
+pub(crate) use server::ControlSocket;

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use fullsend_driver::{RX_BATCH, Turn};
+use fullsend_driver::{PollOutcome, RX_BATCH};
 use fullsend_units::{Instant, Nanos};
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
@@ -20,19 +20,19 @@ use crate::fine_timer::FineTimer;
 mod tests;
 
 /// Batches processed in one poll of the task, before other tasks run.
-const BUDGET: usize = 16;
+const BATCH_BUDGET: usize = 16;
 
 pub(crate) struct Driver {
     engine: Arc<Engine>,
     fd: Option<Arc<AsyncFd<OwnedFd>>>,
     /// Future that completes when the device is lost.
-    loss: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    device_lost: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     lost: bool,
     timer: Pin<Box<Sleep>>,
     /// The time that `timer` is set to.
     timer_at: Instant,
     /// Created for the first packet with a departure time.
-    fine: Option<FineTimer>,
+    fine_timer: Option<FineTimer>,
     /// For how long the device is polled after it received something.
     busy_poll: Option<Nanos>,
     /// When busy polling ends.
@@ -44,17 +44,17 @@ impl Driver {
     /// drivers are enabled. For `busy_poll` see [`Builder::busy_poll`](crate::Builder::busy_poll).
     pub(crate) fn new(engine: Arc<Engine>, busy_poll: Option<Nanos>) -> io::Result<Self> {
         let fd = engine.device_fd()?.map(register).transpose()?.map(Arc::new);
-        let loss = fd.as_ref().map(|fd| Box::pin(loss(fd.clone())) as _);
+        let device_lost = fd.as_ref().map(|fd| Box::pin(device_lost(fd.clone())) as _);
         let timer_at = Instant::FAR_FUTURE;
         let timer = Box::pin(tokio::time::sleep_until(engine.clock.timer(timer_at)));
         Ok(Self {
             engine,
             fd,
-            loss,
+            device_lost,
             lost: false,
             timer,
             timer_at,
-            fine: None,
+            fine_timer: None,
             busy_poll,
             poll_until: None,
         })
@@ -66,17 +66,17 @@ impl Driver {
     ///
     /// The answers of those tasks carry the acknowledgements. If the driver received everything in
     /// the device before they run, the peer would wait for both, and its timers would fire.
-    fn work(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
-        for _ in 0..BUDGET {
+    fn process_batches(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        for _ in 0..BATCH_BUDGET {
             // Obtained before the device is read, so that frames which arrive after the read set
             // the readiness again.
             let ready = self.poll_readable(cx)?;
-            let asked = self.fd.is_none() || self.lost;
-            let receive = asked || ready.is_some() || self.is_busy_polling();
-            let done = self.engine.turn(receive)?;
-            let turn = done.pumped;
+            let has_no_readiness = self.fd.is_none() || self.lost;
+            let receive = has_no_readiness || ready.is_some() || self.is_busy_polling();
+            let polled = self.engine.poll(receive)?;
+            let pumped = polled.pumped;
             // A full batch means that the device may have more frames; with fewer, it is empty.
-            let full = turn.received >= RX_BATCH;
+            let full = pumped.received >= RX_BATCH;
             let more = match ready {
                 Some(mut guard) if !full => {
                     guard.clear_ready();
@@ -84,16 +84,16 @@ impl Driver {
                 }
                 _ => full,
             };
-            if turn.received > 0 {
+            if pumped.received > 0 {
                 self.poll_until = self.busy_poll.map(|span| self.engine.clock.now() + span);
             }
-            if more && done.woke {
+            if more && polled.woke {
                 return Ok(true);
             }
-            if !more && !turn.more {
-                let retry = turn.blocked && self.poll_writable(cx)?;
+            if !more && !pumped.more {
+                let retry = pumped.blocked && self.poll_writable(cx)?;
                 if !retry {
-                    let again = !self.set_timer(cx, &turn) || self.is_busy_polling();
+                    let again = !self.set_timer(cx, &pumped) || self.is_busy_polling();
                     return Ok(again || self.poll_lost(cx));
                 }
             }
@@ -110,12 +110,12 @@ impl Driver {
 
     /// Returns whether the device is lost. If not, the task is woken when it is.
     fn poll_lost(&mut self, cx: &mut Context<'_>) -> bool {
-        let Some(loss) = &mut self.loss else {
+        let Some(device_lost) = &mut self.device_lost else {
             return false;
         };
-        self.lost = loss.as_mut().poll(cx).is_ready();
+        self.lost = device_lost.as_mut().poll(cx).is_ready();
         if self.lost {
-            self.loss = None;
+            self.device_lost = None;
         }
         self.lost
     }
@@ -153,20 +153,20 @@ impl Driver {
     ///
     /// The timer is moved only when the deadline becomes earlier: a timer that fires too early
     /// costs one poll, and setting it for each packet would cost more.
-    fn set_timer(&mut self, cx: &mut Context<'_>, turn: &Turn) -> bool {
+    fn set_timer(&mut self, cx: &mut Context<'_>, pumped: &PollOutcome) -> bool {
         let fired = self.timer.as_mut().poll(cx).is_ready();
-        let wanted = turn.deadline.unwrap_or(Instant::FAR_FUTURE);
-        if fired || wanted < self.timer_at {
-            self.timer_at = wanted;
-            let at = self.engine.clock.timer(wanted);
+        let deadline = pumped.deadline.unwrap_or(Instant::FAR_FUTURE);
+        if fired || deadline < self.timer_at {
+            self.timer_at = deadline;
+            let at = self.engine.clock.timer(deadline);
             self.timer.as_mut().reset(at);
             if self.timer.as_mut().poll(cx).is_ready() {
                 self.timer_at = Instant::ZERO;
                 return false;
             }
         }
-        let armed = match turn.deadline {
-            Some(at) if turn.departure == Some(at) && self.set_fine_timer(cx, at) => at,
+        let armed = match pumped.deadline {
+            Some(at) if pumped.departure == Some(at) && self.set_fine_timer(cx, at) => at,
             _ => self.timer_at,
         };
         self.engine.arm(armed)
@@ -176,9 +176,10 @@ impl Driver {
     /// is set.
     fn set_fine_timer(&mut self, cx: &mut Context<'_>, at: Instant) -> bool {
         let now = self.engine.clock.now();
-        let set = match &mut self.fine {
-            Some(fine) => fine.set(cx, now, at),
-            None => FineTimer::new().and_then(|fine| self.fine.insert(fine).set(cx, now, at)),
+        let set = match &mut self.fine_timer {
+            Some(fine_timer) => fine_timer.set(cx, now, at),
+            None => FineTimer::new()
+                .and_then(|fine_timer| self.fine_timer.insert(fine_timer).set(cx, now, at)),
         };
         if let Err(error) = &set {
             tracing::debug!(%error, "no timer finer than a millisecond");
@@ -189,7 +190,7 @@ impl Driver {
 
 /// Completes when the device is lost, e.g. when `ip link delete` removes a TUN: its file then
 /// reports an error, but neither readability nor writability.
-async fn loss(fd: Arc<AsyncFd<OwnedFd>>) {
+async fn device_lost(fd: Arc<AsyncFd<OwnedFd>>) {
     // The next receive returns the error itself.
     let _ = fd.ready(Interest::ERROR).await;
 }
@@ -208,11 +209,11 @@ impl Future for Driver {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.engine.kick.begin_turn(cx.waker());
+        self.engine.driver_waker.begin_poll(cx.waker());
         if self.engine.is_abandoned() {
             return Poll::Ready(());
         }
-        match self.work(cx) {
+        match self.process_batches(cx) {
             Ok(false) => Poll::Pending,
             Ok(true) => {
                 cx.waker().wake_by_ref();
@@ -226,7 +227,7 @@ impl Future for Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.engine.kill(
+        self.engine.stop(
             io::ErrorKind::ConnectionAborted,
             "the stack was shut down, or the tokio runtime of its driver has ended; build a new \
              stack",

@@ -14,57 +14,57 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use fullsend_device::{Device, Tapped};
-use fullsend_driver::{Pump, Transmitted};
+use fullsend_device::{CapturedDevice, Device};
+use fullsend_driver::{Pump, TransmitOutcome};
 use fullsend_stack::{Host, IfaceId, WaitKey, WaitList, WaitOn, Waiter};
 use fullsend_units::Instant;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::clock::{Clock, wall_clock_ns};
-use crate::control::Control;
-pub(crate) use crate::kick::Kick;
+use crate::control::ControlSocket;
+pub(crate) use crate::driver_waker::DriverWaker;
 
 /// The result of one driver poll.
 #[derive(Clone, Copy)]
-pub(crate) struct Turn {
-    pub(crate) pumped: fullsend_driver::Turn,
+pub(crate) struct PollResult {
+    pub(crate) pumped: fullsend_driver::PollOutcome,
     /// Whether other tasks were woken.
     pub(crate) woke: bool,
 }
 
 pub(crate) struct Shard {
     pub(crate) host: Host,
-    pump: Pump<Tapped<Box<dyn Device>>>,
+    pump: Pump<CapturedDevice<Box<dyn Device>>>,
     /// The number of the capture that is running.
-    tap: Option<u64>,
+    capture: Option<u64>,
     /// The number of captures started.
-    taps: u64,
+    captures_started: u64,
     /// Tasks that wait until all written data is acknowledged.
-    flushing: WaitList,
+    flush_waiters: WaitList,
     /// Whether all written data had been acknowledged when the stack was shut down.
     was_flushed: bool,
     /// Tasks that wait for the end of the stack.
-    closing: WaitList,
+    close_waiters: WaitList,
     /// Why the stack has stopped.
-    dead: Option<(io::ErrorKind, String)>,
+    stop_reason: Option<(io::ErrorKind, String)>,
 }
 
 pub(crate) struct Engine {
     /// Read only while `shard` is locked, as time must never run backwards for the host.
     pub(crate) clock: Clock,
-    pub(crate) kick: Arc<Kick>,
+    pub(crate) driver_waker: Arc<DriverWaker>,
     shard: Mutex<Shard>,
     /// The number of handles. When the last one is dropped, the driver ends if no connection is
     /// left.
     handles: AtomicUsize,
     /// The other end of an in-process link.
-    peer: OnceLock<(Arc<Kick>, Weak<Engine>)>,
+    peer: OnceLock<(Arc<DriverWaker>, Weak<Engine>)>,
     /// When the engine was created, in ns since the Unix epoch.
     started: u64,
     /// The name of the device in the output of tools.
     link_name: OnceLock<String>,
     /// The control sockets; emptied when the stack stops.
-    controls: Mutex<Vec<Control>>,
+    control_sockets: Mutex<Vec<ControlSocket>>,
 }
 
 thread_local! {
@@ -76,37 +76,37 @@ thread_local! {
 impl Engine {
     pub(crate) fn new(
         clock: Clock,
-        kick: Arc<Kick>,
+        driver_waker: Arc<DriverWaker>,
         host: Host,
         iface: IfaceId,
         device: Box<dyn Device>,
     ) -> Self {
         let shard = Shard {
             host,
-            pump: Pump::new(iface, Tapped::off(device)),
-            tap: None,
-            taps: 0,
-            flushing: WaitList::default(),
+            pump: Pump::new(iface, CapturedDevice::inactive(device)),
+            capture: None,
+            captures_started: 0,
+            flush_waiters: WaitList::default(),
             was_flushed: false,
-            closing: WaitList::default(),
-            dead: None,
+            close_waiters: WaitList::default(),
+            stop_reason: None,
         };
         Self {
             clock,
-            kick,
+            driver_waker,
             shard: Mutex::new(shard),
             handles: AtomicUsize::new(0),
             peer: OnceLock::new(),
             started: wall_clock_ns(),
             link_name: OnceLock::new(),
-            controls: Mutex::default(),
+            control_sockets: Mutex::default(),
         }
     }
 
     /// Connects two engines whose devices are the two ends of one link.
-    pub(crate) fn join(a: &Arc<Self>, b: &Arc<Self>) {
-        let _ = a.peer.set((b.kick.clone(), Arc::downgrade(b)));
-        let _ = b.peer.set((a.kick.clone(), Arc::downgrade(a)));
+    pub(crate) fn connect_peers(a: &Arc<Self>, b: &Arc<Self>) {
+        let _ = a.peer.set((b.driver_waker.clone(), Arc::downgrade(b)));
+        let _ = b.peer.set((a.driver_waker.clone(), Arc::downgrade(a)));
     }
 
     /// Locks the shard and returns it with the time read under the lock. A time read before the
@@ -130,20 +130,20 @@ impl Engine {
         self.run(false, call)
     }
 
-    /// Runs a socket call on the host as [`op`](Self::op) does. With `prompt`, the peer should
+    /// Runs a socket call on the host as [`op`](Self::op) does. With `flush_now`, the peer should
     /// receive its packets at once: over an in-process link they are delivered within this call,
     /// unless the peer's shard is locked.
     #[inline]
     pub(crate) fn run<R>(
         &self,
-        prompt: bool,
+        flush_now: bool,
         call: impl FnOnce(&mut Host, Instant) -> io::Result<R>,
     ) -> io::Result<R> {
         let (mut shard, now) = self.lock();
-        shard.alive()?;
+        shard.check_alive()?;
         let result = call(&mut shard.host, now);
-        let left = shard.transmit(now, &self.clock);
-        self.finish(shard, left.wake, prompt);
+        let transmitted = shard.transmit(now, &self.clock);
+        self.unlock_and_wake(shard, transmitted.wake, flush_now);
         result
     }
 
@@ -151,69 +151,85 @@ impl Engine {
     /// Neither needs the exact time unless it transmits, so the clock is read only then: most small
     /// reads and writes transmit nothing, and reading the clock costs as much as the rest of them.
     #[inline]
-    pub(crate) fn run_timeless<R>(
+    pub(crate) fn run_with_lazy_clock<R>(
         &self,
-        prompt: bool,
+        flush_now: bool,
         call: impl FnOnce(&mut Host, Instant) -> io::Result<R>,
     ) -> io::Result<R> {
         let mut shard = self.shard.lock();
-        shard.alive()?;
-        let then = shard.pump.now();
+        shard.check_alive()?;
+        let last_time = shard.pump.now();
         let Shard { host, pump, .. } = &mut *shard;
-        let result = call(host, then);
-        let kick = if pump.has_to_send(host) {
+        let result = call(host, last_time);
+        let wake_driver = if pump.needs_transmit(host) {
             pump.transmit(host, self.clock.now(), &self.clock).wake
         } else {
             // Nothing was sent, so no timer was armed either.
-            pump.awaits_completion(host)
+            pump.arm_completion_notification(host)
         };
-        self.finish(shard, kick, prompt);
+        self.unlock_and_wake(shard, wake_driver, flush_now);
         result
     }
 
     /// Calls `call` with the host, which it cannot change.
-    pub(crate) fn look<R>(&self, call: impl FnOnce(&Host) -> R) -> R {
+    pub(crate) fn with_host<R>(&self, call: impl FnOnce(&Host) -> R) -> R {
         call(&self.shard.lock().host)
     }
 
     /// Unlocks, then wakes the tasks that became ready under the lock. Returns whether there were
     /// any.
     #[inline]
-    fn finish(&self, shard: MutexGuard<'_, Shard>, kick: bool, prompt: bool) -> bool {
-        let quiet = !shard.host.has_wakers() && shard.flushing.is_empty() && !kick;
-        if !quiet || self.peer.get().is_some_and(|(kick, _)| kick.has_note()) {
-            return self.finish_and_wake(shard, kick, prompt);
+    fn unlock_and_wake(
+        &self,
+        shard: MutexGuard<'_, Shard>,
+        wake_driver: bool,
+        flush_now: bool,
+    ) -> bool {
+        let nothing_to_wake =
+            !shard.host.has_wakers() && shard.flush_waiters.is_empty() && !wake_driver;
+        if !nothing_to_wake
+            || self
+                .peer
+                .get()
+                .is_some_and(|(driver_waker, _)| driver_waker.has_deferred_wake())
+        {
+            return self.wake_after_unlock(shard, wake_driver, flush_now);
         }
         false
     }
 
     #[inline(never)]
-    fn finish_and_wake(&self, mut shard: MutexGuard<'_, Shard>, kick: bool, prompt: bool) -> bool {
+    fn wake_after_unlock(
+        &self,
+        mut shard: MutexGuard<'_, Shard>,
+        wake_driver: bool,
+        flush_now: bool,
+    ) -> bool {
         let (mut wakers, mut spent) = (Vec::new(), Vec::new());
         if shard.host.has_wakers() {
             // Taken only when needed: the peer's engine, which may run below, uses it too.
             wakers = WAKERS.take();
-            shard.host.take_spent(&mut spent);
+            shard.host.take_replaced_wakers(&mut spent);
             shard.host.take_wakers(&mut wakers);
         }
-        if !shard.flushing.is_empty() && (shard.is_flushed() || shard.dead.is_some()) {
-            shard.flushing.wake(&mut wakers);
+        if !shard.flush_waiters.is_empty() && (shard.is_flushed() || shard.stop_reason.is_some()) {
+            shard.flush_waiters.wake(&mut wakers);
         }
-        if shard.dead.is_some() {
-            shard.closing.wake(&mut wakers);
+        if shard.stop_reason.is_some() {
+            shard.close_waiters.wake(&mut wakers);
         }
         let now = shard.pump.now();
         drop(shard);
         drop(spent);
-        if kick {
-            self.kick.kick();
+        if wake_driver {
+            self.driver_waker.wake();
         }
-        if let Some((kick, peer)) = self.peer.get()
-            && kick.take_note()
+        if let Some((driver_waker, peer)) = self.peer.get()
+            && driver_waker.take_deferred_wake()
         {
-            let delivered = prompt && peer.upgrade().is_some_and(|peer| peer.try_deliver(now));
+            let delivered = flush_now && peer.upgrade().is_some_and(|peer| peer.try_deliver(now));
             if !delivered {
-                kick.kick();
+                driver_waker.wake();
             }
         }
         let woke = !wakers.is_empty();
@@ -233,30 +249,30 @@ impl Engine {
         };
         let now = now.max(shard.pump.now());
         let Shard { host, pump, .. } = &mut *shard;
-        let Ok(left) = pump.receive_at(host, now, &self.clock) else {
+        let Ok(transmitted) = pump.receive_at(host, now, &self.clock) else {
             return false;
         };
-        self.finish(shard, left.wake, false);
+        self.unlock_and_wake(shard, transmitted.wake, false);
         true
     }
 
     /// Calls `call` with the host, which it cannot change, and the number of its interface.
-    pub(crate) fn look_at_iface<R>(&self, call: impl FnOnce(&Host, IfaceId) -> R) -> R {
+    pub(crate) fn with_host_and_iface<R>(&self, call: impl FnOnce(&Host, IfaceId) -> R) -> R {
         let shard = self.shard.lock();
         call(&shard.host, shard.pump.iface())
     }
 
     /// Polls the device and the timers once: see [`Pump::turn`].
-    pub(crate) fn turn(&self, receive: bool) -> io::Result<Turn> {
+    pub(crate) fn poll(&self, receive: bool) -> io::Result<PollResult> {
         let mut shard = self.shard.lock();
-        shard.alive()?;
+        shard.check_alive()?;
         let Shard { host, pump, .. } = &mut *shard;
-        let pumped = match pump.turn(host, &self.clock, receive) {
+        let pumped = match pump.poll(host, &self.clock, receive) {
             Ok(pumped) => pumped,
             Err(error) => {
                 drop(shard);
                 tracing::error!(%error, "the device failed; the stack stops");
-                self.kill(
+                self.stop(
                     io::ErrorKind::NetworkDown,
                     &format!("the device failed: {error}; build a new stack"),
                 );
@@ -264,11 +280,11 @@ impl Engine {
             }
         };
         let notices = host.take_notices(pumped.now);
-        let woke = self.finish(shard, false, false);
+        let woke = self.unlock_and_wake(shard, false, false);
         for notice in notices {
             tracing::warn!("{notice}");
         }
-        Ok(Turn { pumped, woke })
+        Ok(PollResult { pumped, woke })
     }
 
     /// Records that the driver's timer is about to be set for `at`. Returns false if an earlier
@@ -283,33 +299,33 @@ impl Engine {
     fn poll_flushed(
         &self,
         cx: &mut Context<'_>,
-        waiting: &mut WaitingFor<'_>,
+        entry: &mut WaitListEntry<'_>,
     ) -> Poll<io::Result<()>> {
         let shard = self.shard.lock();
-        if !(shard.was_flushed && waiting.key.is_set()) {
-            shard.alive()?;
+        if !(shard.was_flushed && entry.key.is_set()) {
+            shard.check_alive()?;
         }
         if shard.was_flushed || shard.is_flushed() {
             return Poll::Ready(Ok(()));
         }
-        waiting.register(cx, shard);
+        entry.register(cx, shard);
         Poll::Pending
     }
 
     /// Returns why the stack has stopped, or `None` while it runs.
     pub(crate) fn close_reason(&self) -> Option<io::Error> {
-        self.shard.lock().alive().err()
+        self.shard.lock().check_alive().err()
     }
 
     /// Waits until the stack has stopped, and returns why.
     pub(crate) async fn closed(&self) -> io::Error {
-        let mut waiting = WaitingFor::new(self, |shard| &mut shard.closing);
+        let mut entry = WaitListEntry::new(self, |shard| &mut shard.close_waiters);
         let poll = |cx: &mut Context<'_>| {
             let shard = self.shard.lock();
-            if let Err(why) = shard.alive() {
+            if let Err(why) = shard.check_alive() {
                 return Poll::Ready(why);
             }
-            waiting.register(cx, shard);
+            entry.register(cx, shard);
             Poll::Pending
         };
         poll_fn(poll).await
@@ -317,10 +333,10 @@ impl Engine {
 
     /// Waits until all written data has been acknowledged, then stops the stack.
     pub(crate) async fn flush_and_stop(&self) -> io::Result<()> {
-        let mut waiting = WaitingFor::new(self, |shard| &mut shard.flushing);
-        poll_fn(|cx| self.poll_flushed(cx, &mut waiting)).await?;
+        let mut entry = WaitListEntry::new(self, |shard| &mut shard.flush_waiters);
+        poll_fn(|cx| self.poll_flushed(cx, &mut entry)).await?;
         self.shard.lock().was_flushed = true;
-        self.kill(
+        self.stop(
             io::ErrorKind::ConnectionAborted,
             "the stack was shut down; build a new one",
         );
@@ -337,20 +353,21 @@ impl Engine {
 
     /// Returns whether no handle is left and every connection has ended.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.handles.load(Ordering::Acquire) == 0 && self.look(|host| host.tcp_connections() == 0)
+        self.handles.load(Ordering::Acquire) == 0
+            && self.with_host(|host| host.tcp_socket_count() == 0)
     }
 
     /// Stops the stack: resets its connections and makes every later call fail with `kind` and
     /// `why`.
-    pub(crate) fn kill(&self, kind: io::ErrorKind, why: &str) {
-        self.controls.lock().clear();
+    pub(crate) fn stop(&self, kind: io::ErrorKind, why: &str) {
+        self.control_sockets.lock().clear();
         let (mut shard, now) = self.lock();
-        if shard.dead.is_none() {
-            shard.dead = Some((kind, why.to_owned()));
+        if shard.stop_reason.is_none() {
+            shard.stop_reason = Some((kind, why.to_owned()));
             shard.host.abort_all(now);
             let _ = shard.transmit(now, &self.clock);
         }
-        self.finish(shard, true, false);
+        self.unlock_and_wake(shard, true, false);
     }
 
     /// Returns a duplicate of the device's file descriptor, to wait on, or `None` if it has none.
@@ -367,13 +384,13 @@ impl Engine {
 
 /// A future's entry in one of the shard's own lists of waiting tasks. Dropping it removes the
 /// entry.
-struct WaitingFor<'a> {
+struct WaitListEntry<'a> {
     engine: &'a Engine,
     list: fn(&mut Shard) -> &mut WaitList,
     key: WaitKey,
 }
 
-impl<'a> WaitingFor<'a> {
+impl<'a> WaitListEntry<'a> {
     fn new(engine: &'a Engine, list: fn(&mut Shard) -> &mut WaitList) -> Self {
         Self {
             engine,
@@ -392,7 +409,7 @@ impl<'a> WaitingFor<'a> {
     }
 }
 
-impl Drop for WaitingFor<'_> {
+impl Drop for WaitListEntry<'_> {
     fn drop(&mut self) {
         if self.key.is_set() {
             let waker = (self.list)(&mut self.engine.shard.lock()).remove(Some(&mut self.key));
@@ -402,30 +419,30 @@ impl Drop for WaitingFor<'_> {
 }
 
 /// A reference to an engine that keeps its driver running.
-pub(crate) struct Handle(Arc<Engine>);
+pub(crate) struct EngineHandle(Arc<Engine>);
 
-impl Handle {
+impl EngineHandle {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
         engine.handles.fetch_add(1, Ordering::Relaxed);
         Self(engine)
     }
 }
 
-impl Clone for Handle {
+impl Clone for EngineHandle {
     fn clone(&self) -> Self {
         Self::new(self.0.clone())
     }
 }
 
-impl Drop for Handle {
+impl Drop for EngineHandle {
     fn drop(&mut self) {
         if self.0.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.kick.kick();
+            self.0.driver_waker.wake();
         }
     }
 }
 
-impl Deref for Handle {
+impl Deref for EngineHandle {
     type Target = Arc<Engine>;
     #[inline]
     fn deref(&self) -> &Arc<Engine> {
@@ -435,19 +452,19 @@ impl Deref for Handle {
 
 impl Shard {
     #[inline]
-    fn alive(&self) -> io::Result<()> {
-        match &self.dead {
+    fn check_alive(&self) -> io::Result<()> {
+        match &self.stop_reason {
             None => Ok(()),
             Some((kind, text)) => Err(io::Error::new(*kind, text.clone())),
         }
     }
 
     fn is_flushed(&self) -> bool {
-        self.pump.is_drained() && self.host.tcp_unflushed() == 0
+        self.pump.is_drained() && self.host.tcp_unflushed_count() == 0
     }
 
     #[inline]
-    fn transmit(&mut self, now: Instant, clock: &Clock) -> Transmitted {
+    fn transmit(&mut self, now: Instant, clock: &Clock) -> TransmitOutcome {
         self.pump.transmit(&mut self.host, now, clock)
     }
 }

@@ -11,7 +11,7 @@ use fullsend_units::Seed;
 
 use crate::builder::Builder;
 use crate::clock::Clock;
-use crate::engine::{Engine, Handle, Kick};
+use crate::engine::{DriverWaker, Engine, EngineHandle};
 use crate::error::sysctl_error;
 
 /// A TCP/IP stack in this process. Clones are handles to the same stack.
@@ -24,7 +24,7 @@ use crate::error::sysctl_error;
 /// error.
 #[derive(Clone)]
 pub struct Stack {
-    pub(crate) engine: Handle,
+    pub(crate) engine: EngineHandle,
 }
 
 /// Settings of two stacks joined by an in-process link, for [`Stack::pair`].
@@ -94,10 +94,11 @@ impl Stack {
             ..PairConfig::default()
         });
         let clock = Clock::new();
-        let (kick_a, kick_b) = (Arc::<Kick>::default(), Arc::<Kick>::default());
-        let (note_a, note_b) = (kick_a.clone(), kick_b.clone());
-        a.on_ready(move || note_a.note());
-        b.on_ready(move || note_b.note());
+        let (driver_waker_a, driver_waker_b) =
+            (Arc::<DriverWaker>::default(), Arc::<DriverWaker>::default());
+        let (link_waker_a, link_waker_b) = (driver_waker_a.clone(), driver_waker_b.clone());
+        a.on_ready(move || link_waker_a.defer_wake());
+        b.on_ready(move || link_waker_b.defer_wake());
         let build = |n: u64| {
             let mut builder = Self::builder()
                 .address(&format!("10.0.0.{n}/24"))
@@ -114,13 +115,13 @@ impl Stack {
                 None => builder,
             }
         };
-        let a = build(1).start(clock, kick_a, |_, _| Ok(Box::new(a)))?;
-        let b = build(2).start(clock, kick_b, |_, _| Ok(Box::new(b)))?;
-        Engine::join(&a.engine, &b.engine);
+        let a = build(1).start(clock, driver_waker_a, |_, _| Ok(Box::new(a)))?;
+        let b = build(2).start(clock, driver_waker_b, |_, _| Ok(Box::new(b)))?;
+        Engine::connect_peers(&a.engine, &b.engine);
         Ok((a, b))
     }
 
-    pub(crate) fn new(engine: Handle) -> Self {
+    pub(crate) fn new(engine: EngineHandle) -> Self {
         Self { engine }
     }
 
@@ -151,38 +152,38 @@ impl Stack {
     /// # Errors
     /// If `path` is in use or cannot be created; the message names it and what to do.
     pub fn control_socket(&self, path: impl AsRef<Path>) -> io::Result<()> {
-        self.engine.open_control(path.as_ref())
+        self.engine.open_control_socket(path.as_ref())
     }
 
     /// Returns every tunable: its full Linux name and its value.
     pub fn sysctls(&self) -> Vec<(&'static str, String)> {
-        self.engine.look(|host| host.sysctl().list().collect())
+        self.engine.with_host(|host| host.sysctl().list().collect())
     }
 
     /// Returns the stack's addresses with their states. On Ethernet an IPv6 address is `Tentative`
     /// for a second (RFC 4862 5.4), and `Duplicate` if another host on the link has it; sockets can
     /// be bound to it while it is `Preferred`.
     pub fn addresses(&self) -> Vec<OwnAddress> {
-        self.engine.look(fullsend_stack::Host::addresses)
+        self.engine.with_host(fullsend_stack::Host::addresses)
     }
 
     /// Returns every counter since the start of the stack, by its `nstat` name.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.engine.look(fullsend_stack::Host::counters)
+        self.engine.with_host(fullsend_stack::Host::counters)
     }
 
     /// Returns the statistics of the queueing discipline. They are displayed as `tc -s qdisc` does.
     pub fn qdisc_stats(&self) -> QdiscStats {
-        self.engine.look_at_iface(|host, iface| {
+        self.engine.with_host_and_iface(|host, iface| {
             let stats = host.qdisc_stats(iface);
-            stats.unwrap_or(QdiscConfig::NoQueue.no_stats())
+            stats.unwrap_or(QdiscConfig::NoQueue.empty_stats())
         })
     }
 
     /// Returns the number of TCP sockets and the memory that they use. They are displayed as a line
     /// of `/proc/net/sockstat`.
     pub fn sockstat(&self) -> SockStat {
-        self.engine.look(fullsend_stack::Host::sockstat)
+        self.engine.with_host(fullsend_stack::Host::sockstat)
     }
 
     /// Waits until all data and FINs of every connection have been acknowledged, then resets the

@@ -1,4 +1,4 @@
-//! The primitives that `kick.rs` uses. `crates/models` replaces them by loom's.
+//! The primitives that `driver_waker.rs` uses. `crates/models` replaces them by loom's.
 
 pub(crate) use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -5,7 +5,7 @@ mod options;
 mod pending;
 mod split;
 mod stream;
-mod turn;
+mod write_quantum;
 
 pub use listener::TcpListener;
 pub use pending::{PendingConnection, TransparentListener};

@@ -13,15 +13,15 @@ use tokio::io::ReadBuf;
 use tokio::task::coop::poll_proceed;
 
 use crate::addr::{self, ToAddr};
-use crate::engine::Handle;
+use crate::engine::EngineHandle;
 use crate::error::{io_error, tcp_error, would_block};
 use crate::stack::Stack;
-use crate::waiting::{Waiting, waiter};
+use crate::wait_registration::{WaitRegistration, waiter};
 
 /// A UDP socket, with the methods of `tokio::net::UdpSocket`. Cancel safe: dropping the future of
 /// any of its calls loses no datagram.
 pub struct UdpSocket {
-    engine: Handle,
+    engine: EngineHandle,
     id: UdpId,
     remote: Mutex<Option<SocketAddr>>,
 }
@@ -123,7 +123,7 @@ impl UdpSocket {
     pub fn try_send_to(&self, data: &[u8], to: SocketAddr) -> io::Result<usize> {
         self.engine
             .run(true, |host, now| {
-                let slice = copy(data)?;
+                let slice = copy_datagram(data)?;
                 host.udp_send(now, self.id, slice, to, None)
                     .map_err(io_error)
             })
@@ -137,7 +137,7 @@ impl UdpSocket {
         from: Option<SocketAddr>,
     ) -> io::Result<usize> {
         addr::check_port(to)?;
-        let slice = copy(data)?;
+        let slice = copy_datagram(data)?;
         poll_fn(|cx| {
             let coop = ready!(poll_proceed(cx));
             let sent = self.engine.run(true, |host, now| {
@@ -150,7 +150,7 @@ impl UdpSocket {
                         sent => return sent.map(|()| true),
                     }
                     let ready = host
-                        .udp_ready(self.id, Interest::Write, cx.waker())
+                        .udp_poll_ready(self.id, Interest::Write, cx.waker())
                         .map_err(io_error)?;
                     if !ready {
                         return Ok(false);
@@ -197,8 +197,8 @@ impl UdpSocket {
         &self,
         buf: &mut [u8],
     ) -> io::Result<(usize, SocketAddr, SocketAddr)> {
-        let mut waiting = self.waiting();
-        let (chain, from, to) = poll_fn(|cx| self.poll_next(cx, waiting.key())).await?;
+        let mut wait_registration = self.wait_registration();
+        let (chain, from, to) = poll_fn(|cx| self.poll_next(cx, wait_registration.key())).await?;
         Ok((chain.copy_to(buf), from, to))
     }
 
@@ -240,8 +240,8 @@ impl UdpSocket {
         })
     }
 
-    fn waiting(&self) -> Waiting<'_> {
-        Waiting::new(&self.engine, WaitOn::Udp(self.id))
+    fn wait_registration(&self) -> WaitRegistration<'_> {
+        WaitRegistration::new(&self.engine, WaitOn::Udp(self.id))
     }
 
     fn poll_next(
@@ -259,7 +259,7 @@ impl UdpSocket {
                     None => {}
                 }
                 let ready = host
-                    .udp_ready(self.id, Interest::Read, waiter(cx, &mut key))
+                    .udp_poll_ready(self.id, Interest::Read, waiter(cx, &mut key))
                     .map_err(io_error)?;
                 if !ready {
                     return Ok(None);
@@ -280,8 +280,8 @@ impl UdpSocket {
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`]).
     pub async fn readable(&self) -> io::Result<()> {
-        let mut waiting = self.waiting();
-        poll_fn(|cx| self.poll_ready(cx, Interest::Read, waiting.key())).await
+        let mut wait_registration = self.wait_registration();
+        poll_fn(|cx| self.poll_ready(cx, Interest::Read, wait_registration.key())).await
     }
 
     /// Waits until a datagram can be sent. It returns at once, as sending does not wait.
@@ -300,7 +300,7 @@ impl UdpSocket {
     ) -> Poll<io::Result<()>> {
         let coop = ready!(poll_proceed(cx));
         let ready = self.engine.op(|host, _| {
-            host.udp_ready(self.id, interest, waiter(cx, &mut key))
+            host.udp_poll_ready(self.id, interest, waiter(cx, &mut key))
                 .map_err(io_error)
         })?;
         if !ready {
@@ -337,6 +337,6 @@ fn not_connected() -> io::Error {
 }
 
 /// Copies a datagram into memory that the stack can keep.
-fn copy(data: &[u8]) -> io::Result<Slice> {
+fn copy_datagram(data: &[u8]) -> io::Result<Slice> {
     Slice::try_copied_from([data]).ok_or_else(|| tcp_error(TcpError::OutOfMemory))
 }

@@ -53,20 +53,20 @@ impl Client {
         (n > 0).then(|| Reply::parse(&line).unwrap())
     }
 
-    async fn ask(&mut self, request: Request) -> Reply {
+    async fn send_request(&mut self, request: Request) -> Reply {
         self.write(request.to_line().as_bytes()).await;
         self.reply().await.expect("a reply")
     }
 
     async fn ok(&mut self, request: Request) -> Value {
-        match self.ask(request).await {
+        match self.send_request(request).await {
             Reply::Ok(value) => value,
             other => panic!("{other:?}"),
         }
     }
 
     async fn error(&mut self, request: Request) -> String {
-        match self.ask(request).await {
+        match self.send_request(request).await {
             Reply::Error(text) => text,
             other => panic!("{other:?}"),
         }
@@ -265,7 +265,7 @@ fn malformed_requests_are_answered_and_long_ones_end_the_connection() {
 }
 
 #[test]
-fn one_client_too_many_is_told_so() {
+fn one_client_too_many_gets_an_error() {
     threads(async {
         let dir = Dir::new("many");
         let (_a, _b, _client, _server, first) = scene(&dir).await;
@@ -294,7 +294,7 @@ fn one_client_too_many_is_told_so() {
 }
 
 #[test]
-fn a_client_that_stops_reading_stops_nobody_else() {
+fn a_client_that_stops_reading_does_not_block_other_clients() {
     threads(async {
         let dir = Dir::new("stuck");
         let (_a, _b, mut client, mut server, mut control) = scene(&dir).await;
@@ -317,7 +317,7 @@ fn a_client_that_stops_reading_stops_nobody_else() {
 }
 
 #[test]
-fn the_socket_is_private_and_goes_with_its_stack() {
+fn the_socket_is_private_and_removed_with_its_stack() {
     threads(async {
         let dir = Dir::new("path");
         let (a, b) = pair();
@@ -357,7 +357,7 @@ fn the_socket_is_private_and_goes_with_its_stack() {
 }
 
 #[test]
-fn a_capture_begins_ends_and_counts() {
+fn a_capture_starts_stops_and_counts_packets() {
     threads(async {
         let dir = Dir::new("capture");
         let (_a, _b, mut client, _server, mut control) = scene(&dir).await;
@@ -416,7 +416,7 @@ fn a_capture_begins_ends_and_counts() {
         drop(control);
         loop {
             let mut next = Client::to(&dir.path("a")).await;
-            if let Reply::Data(_) = next.ask(start.clone()).await {
+            if let Reply::Data(_) = next.send_request(start.clone()).await {
                 break;
             }
         }

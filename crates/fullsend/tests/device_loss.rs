@@ -40,7 +40,7 @@ fn with_stack<F: Future<Output = ()>>(test: impl FnOnce(Stack) -> F + Send + 'st
 }
 
 #[test]
-fn every_call_that_waits_fails_when_the_device_is_deleted() {
+fn every_waiting_call_fails_when_the_device_is_deleted() {
     with_stack(|stack| async move {
         let listener = TcpListener::bind(&stack, "10.68.0.2:80").unwrap();
         let idle = TcpListener::bind(&stack, "10.68.0.2:81").unwrap();
@@ -114,7 +114,7 @@ fn axum_returns_when_the_device_is_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stack_that_is_shut_down_says_so() {
+async fn calls_on_a_stack_that_is_shut_down_report_it() {
     let (stack, _peer) = Stack::pair(&fullsend::Pair::default()).unwrap();
     let closed = tokio::spawn({
         let stack = stack.clone();

@@ -96,7 +96,7 @@ fn successor_server() -> std::net::SocketAddr {
 }
 
 #[test]
-fn the_relay_ends_gracefully_and_gets_over_the_loss_of_its_device() {
+fn the_relay_shuts_down_gracefully_and_survives_device_loss() {
     in_namespace(|| {
         let to = successor_server();
         let line = format!("--tun fsr0 --address 10.66.0.2/24 --listen 80 --to {to}");
@@ -127,7 +127,7 @@ fn the_relay_ends_gracefully_and_gets_over_the_loss_of_its_device() {
 }
 
 #[test]
-fn the_http_server_lets_its_clients_know_that_it_ends() {
+fn the_http_server_closes_its_connections_gracefully() {
     in_namespace(|| {
         let mut http = Program::start("http", "--tun fsh0 --address 10.67.0.2/24 --dir .");
         http.expect("serving . at 10.67.0.2/24");

@@ -227,7 +227,7 @@ fn datagrams_both_ways() {
 }
 
 #[test]
-fn what_shutdown_reported_survives_the_stack() {
+fn data_sent_before_stack_shutdown_reaches_the_kernel() {
     in_namespace(|| {
         let listener = {
             // The kernel's side must be up first.
@@ -262,7 +262,7 @@ fn what_shutdown_reported_survives_the_stack() {
 }
 
 #[test]
-fn a_device_that_cannot_be_had_says_why() {
+fn opening_an_unavailable_device_reports_the_reason() {
     in_namespace(|| {
         let runtime = Runtime::new().unwrap();
         let _context = runtime.enter();
@@ -278,7 +278,7 @@ fn a_device_that_cannot_be_had_says_why() {
 }
 
 #[test]
-fn the_builder_names_what_is_wrong() {
+fn the_builder_names_the_invalid_setting() {
     let runtime = Runtime::new().unwrap();
     let build = |builder: fullsend::Builder| builder.build().err().unwrap().to_string();
     let text = build(Stack::builder().tun("fs0").address("10.0.0.1"));

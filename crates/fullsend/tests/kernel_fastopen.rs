@@ -88,7 +88,7 @@ fn kernel_connect(to: SocketAddr) -> Kernel {
 }
 
 #[test]
-fn the_kernels_text_is_read_before_its_handshake_is_over() {
+fn the_kernels_syn_data_is_read_before_its_handshake_completes() {
     with_stack(|runtime, stack| {
         for (i, cidr) in OURS.iter().enumerate() {
             let to = addr(cidr, 80);
@@ -116,8 +116,8 @@ fn the_kernels_text_is_read_before_its_handshake_is_over() {
                 assert_eq!(ours(stack, "TcpExtTCPFastOpenPassive"), want, "{cidr}");
             }
             runtime.block_on(server).unwrap();
-            let asked = ours(stack, "TcpExtTCPFastOpenCookieReqd");
-            assert_eq!(asked, i as u64 + 1, "{cidr}");
+            let cookie_requests = ours(stack, "TcpExtTCPFastOpenCookieReqd");
+            assert_eq!(cookie_requests, i as u64 + 1, "{cidr}");
         }
         assert_eq!(kernels("TCPFastOpenActiveFail"), 0);
         assert_eq!(ours(stack, "TcpExtTCPFastOpenPassiveFail"), 0);
@@ -125,7 +125,7 @@ fn the_kernels_text_is_read_before_its_handshake_is_over() {
 }
 
 #[test]
-fn the_kernel_reads_our_text_before_our_handshake_is_over() {
+fn the_kernel_reads_our_syn_data_before_our_handshake_completes() {
     with_stack(|runtime, stack| {
         for (i, cidr) in KERNELS.iter().enumerate() {
             let to = addr(cidr, 81);

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener as KernelListener, TcpStream as K
 use std::thread;
 use std::time::Duration;
 
-use common::capture::{Capture, Seen, without_repeats};
+use common::capture::{Capture, CapturedPacket, drop_retransmissions};
 use common::{in_namespace, pattern};
 use fullsend::{Builder, Stack, TcpListener, TcpStream};
 use fullsend_units::SeqNum;
@@ -99,7 +99,7 @@ fn sink(mut kernel: Kernel, step: usize) -> thread::JoinHandle<Vec<u8>> {
 }
 
 #[test]
-fn four_kib_are_one_packet() {
+fn a_4_kib_write_is_one_packet() {
     over_tun(
         |b| b,
         |stack| async move {
@@ -114,10 +114,10 @@ fn four_kib_are_one_packet() {
                 write(&stream, &data);
                 peer.read_exact(&mut got).unwrap();
                 assert!(got == data);
-                let seen = capture.take_data(ip(ours));
-                assert_eq!(seen.len(), 1, "{seen:?}");
-                assert_eq!(seen[0].len, 4096);
-                assert!(seen[0].flags.contains(TcpFlags::PSH));
+                let captured = capture.take_data(ip(ours));
+                assert_eq!(captured.len(), 1, "{captured:?}");
+                assert_eq!(captured[0].len, 4096);
+                assert!(captured[0].flags.contains(TcpFlags::PSH));
 
                 let before = counter(&stack, "IpInReceives");
                 peer.write_all(&data).unwrap();
@@ -133,7 +133,7 @@ fn four_kib_are_one_packet() {
 }
 
 #[test]
-fn without_offloads_four_kib_are_cut_at_the_mss() {
+fn without_offloads_a_4_kib_write_is_segmented_at_the_mss() {
     over_tun(
         |b| b.offload("none".parse().unwrap()),
         |stack| async move {
@@ -145,9 +145,9 @@ fn without_offloads_four_kib_are_cut_at_the_mss() {
             write(&stream, &data);
             peer.read_exact(&mut got).unwrap();
             assert!(got == data);
-            let seen = capture.take_data(ip(V4[1]));
-            let shape = |p: &Seen| (p.len, p.flags.contains(TcpFlags::PSH));
-            let shapes: Vec<_> = seen.iter().map(shape).collect();
+            let captured = capture.take_data(ip(V4[1]));
+            let shape = |p: &CapturedPacket| (p.len, p.flags.contains(TcpFlags::PSH));
+            let shapes: Vec<_> = captured.iter().map(shape).collect();
             assert_eq!(shapes, [(1448, false), (1448, false), (1200, true)]);
         },
     );
@@ -160,7 +160,7 @@ fn mss_1460(builder: Builder) -> Builder {
 
 /// Makes `writes` without a pause. Returns the lengths of the packets that are sent, and whether an
 /// ACK of the kernel arrived before the last of them.
-async fn leaves(stack: &Stack, writes: &[usize], nodelay: bool) -> (Vec<usize>, bool) {
+async fn write_and_capture(stack: &Stack, writes: &[usize], nodelay: bool) -> (Vec<usize>, bool) {
     let (stream, mut peer) = connected(stack, V4[0]).await;
     stream.set_nodelay(nodelay).unwrap();
     let capture = Capture::open();
@@ -174,36 +174,40 @@ async fn leaves(stack: &Stack, writes: &[usize], nodelay: bool) -> (Vec<usize>, 
     let mut got = vec![0; data.len()];
     peer.read_exact(&mut got).unwrap();
     assert!(got == data);
-    let mut seen = capture.take();
-    without_repeats(&mut seen, ip(V4[1]));
-    let last = seen.iter().rposition(|p| p.len > 0).unwrap();
-    let lens = seen.iter().map(|p| p.len).filter(|&len| len > 0).collect();
-    let acked = seen[..last].iter().any(|p| {
+    let mut captured = capture.take();
+    drop_retransmissions(&mut captured, ip(V4[1]));
+    let last = captured.iter().rposition(|p| p.len > 0).unwrap();
+    let lens = captured
+        .iter()
+        .map(|p| p.len)
+        .filter(|&len| len > 0)
+        .collect();
+    let acked = captured[..last].iter().any(|p| {
         // An ACK of at least the first write.
-        p.from == ip(V4[0]) && p.ack.after_eq(seen[0].end())
+        p.from == ip(V4[0]) && p.ack.after_eq(captured[0].end())
     });
     (lens, acked)
 }
 
 #[test]
-fn nagle_holds_a_tail_of_540_until_the_kernel_acknowledges() {
+fn nagle_delays_a_540_byte_tail_until_the_kernel_acknowledges() {
     over_tun(mss_1460, |stack| async move {
-        let seen = leaves(&stack, &[100, 2000], false).await;
-        assert_eq!(seen, (vec![100, 1460, 540], true));
-        let seen = leaves(&stack, &[100, 2000], true).await;
-        assert_eq!(seen.0, [100, 2000]);
+        let captured = write_and_capture(&stack, &[100, 2000], false).await;
+        assert_eq!(captured, (vec![100, 1460, 540], true));
+        let captured = write_and_capture(&stack, &[100, 2000], true).await;
+        assert_eq!(captured.0, [100, 2000]);
         // After full segments only, a write is not held; the write after the 540 bytes at their end
         // is.
-        let seen = leaves(&stack, &[1460, 2000, 2000], false).await;
-        assert_eq!(seen, (vec![1460, 2000, 1460, 540], true));
+        let captured = write_and_capture(&stack, &[1460, 2000, 2000], false).await;
+        assert_eq!(captured, (vec![1460, 2000, 1460, 540], true));
     });
 }
 
 /// Asserts that each short segment was sent after the acknowledgement of the one before (Minshall).
-fn check_minshall(seen: &[Seen], ours: IpAddr, mss: usize) {
+fn check_minshall(captured: &[CapturedPacket], ours: IpAddr, mss: usize) {
     let mut acked: Option<SeqNum> = None;
     let mut small: Option<SeqNum> = None;
-    for p in seen {
+    for p in captured {
         if p.from != ours {
             acked = Some(acked.map_or(p.ack, |a| a.latest(p.ack)));
         } else if p.len % mss != 0 && !p.flags.contains(TcpFlags::FIN) {
@@ -236,11 +240,11 @@ fn at_most_one_small_segment_is_in_flight_under_nagle() {
             stream.shutdown().await.unwrap();
             stream.flushed().await.unwrap();
             assert!(kernel.join().unwrap() == data);
-            let mut seen = capture.take();
-            without_repeats(&mut seen, ip(V4[1]));
-            check_minshall(&seen, ip(V4[1]), 1448);
-            let small = seen.iter().filter(|p| p.len % 1448 != 0).count();
-            assert!(small > 1, "{small} of {} packets", seen.len());
+            let mut captured = capture.take();
+            drop_retransmissions(&mut captured, ip(V4[1]));
+            check_minshall(&captured, ip(V4[1]), 1448);
+            let small = captured.iter().filter(|p| p.len % 1448 != 0).count();
+            assert!(small > 1, "{small} of {} packets", captured.len());
         },
     );
 }
@@ -285,7 +289,7 @@ fn header_and_body_leave_as_one_packet() {
 }
 
 #[test]
-fn a_cork_lets_full_segments_go_and_the_rest_after_200_ms() {
+fn a_cork_sends_full_segments_at_once_and_the_rest_after_200_ms() {
     over_tun(
         |b| b,
         |stack| async move {
@@ -337,7 +341,7 @@ fn autocorking_can_be_switched_off() {
 }
 
 #[test]
-fn a_slow_reader_wakes_the_writer_once_for_half_of_the_threshold() {
+fn a_slow_reader_wakes_the_writer_once_per_half_of_notsent_lowat() {
     const LOWAT: usize = 128 << 10;
     over_tun(
         |b| b,
@@ -376,7 +380,7 @@ fn a_slow_reader_wakes_the_writer_once_for_half_of_the_threshold() {
 }
 
 #[test]
-fn bbr_behind_fq_keeps_below_the_maximal_pacing_rate() {
+fn bbr_behind_fq_stays_below_max_pacing_rate() {
     const RATE: u64 = 20_000_000;
     over_tun(
         |b| b.qdisc("fq"),
@@ -452,7 +456,7 @@ fn a_transaction_of_four_kib_each_way_is_two_packets() {
 /// that waits is received first, more than one read of the device returns, so that nothing is
 /// retransmitted.
 #[test]
-fn acknowledgements_that_wait_in_the_device_come_before_timers() {
+fn acks_queued_in_the_device_are_processed_before_timers() {
     const FLOWS: usize = 200;
     over_tun(
         |b| b.offload("none".parse().unwrap()),

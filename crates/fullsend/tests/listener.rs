@@ -66,7 +66,7 @@ fn thousand_connections_on_four_threads() {
 }
 
 #[test]
-fn a_full_backlog_delays_and_loses_nobody() {
+fn a_full_backlog_delays_connections_and_loses_none() {
     paused(async {
         let (a, b) = pair();
         let listener = TcpListener::bind_with(&b, "10.0.0.2:9", 4).unwrap();
@@ -87,7 +87,7 @@ fn a_full_backlog_delays_and_loses_nobody() {
 }
 
 #[test]
-fn dropping_a_listener_resets_who_waits() {
+fn dropping_a_listener_resets_unaccepted_connections() {
     paused(async {
         let (a, b) = pair();
         let listener = TcpListener::bind(&b, "10.0.0.2:9").unwrap();
@@ -138,7 +138,7 @@ fn several_tasks_accept_on_one_listener() {
 }
 
 #[test]
-fn an_accept_that_is_dropped_loses_no_connection() {
+fn dropping_an_accept_future_loses_no_connection() {
     paused(async {
         let (a, b) = pair();
         let listener = TcpListener::bind(&b, "10.0.0.2:9").unwrap();
@@ -152,7 +152,7 @@ fn an_accept_that_is_dropped_loses_no_connection() {
 }
 
 #[test]
-fn a_pending_connection_is_accepted_with_the_address_it_asked_for() {
+fn a_pending_connection_is_accepted_with_its_original_destination() {
     paused(async {
         let (a, b) = pair();
         let listener = TransparentListener::any(&b, 16).unwrap();
@@ -200,7 +200,7 @@ fn a_pending_connection_that_is_rejected_or_dropped_is_refused() {
 }
 
 #[test]
-fn a_pending_connection_outlives_the_peers_patience() {
+fn accepting_a_pending_connection_fails_after_the_peer_gave_up() {
     paused(async {
         let (a, b) = pair();
         let listener = TransparentListener::any(&b, 16).unwrap();
@@ -216,7 +216,7 @@ fn a_pending_connection_outlives_the_peers_patience() {
 }
 
 #[test]
-fn axum_serves_on_it_unchanged() {
+fn axum_serves_on_the_listener_unchanged() {
     paused(async {
         let (a, b) = pair();
         let listener = TcpListener::bind(&b, "10.0.0.2:80").unwrap();
@@ -239,7 +239,7 @@ fn axum_serves_on_it_unchanged() {
 /// TCP Fast Open: the first connection requests the cookie, the second sends its request on the
 /// SYN.
 #[test]
-fn a_request_rides_on_the_syn() {
+fn a_request_is_sent_in_the_syn() {
     paused(async {
         let (a, b) = pair();
         b.set_sysctl("tcp_fastopen", "3").unwrap();

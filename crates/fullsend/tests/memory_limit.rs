@@ -27,9 +27,9 @@ const CHILD: &str = "FULLSEND_MEMORY_LIMIT_CHILD";
 
 /// Runs itself in a child process with the limit, as a process cannot raise its limit again.
 #[test]
-fn a_process_without_memory_survives_and_serves_on() {
+fn a_process_without_memory_survives_and_keeps_serving() {
     if env::var_os(CHILD).is_some() {
-        return in_namespace(with_the_limit);
+        return in_namespace(run_with_memory_limit);
     }
     let name = "a_process_without_memory_survives_and_serves_on";
     let command = format!("ulimit -v {LIMIT_KIB}; exec \"$0\" --exact {name} --nocapture");
@@ -47,7 +47,7 @@ fn a_process_without_memory_survives_and_serves_on() {
     assert!(child.status.success(), "{}", child.status);
 }
 
-fn with_the_limit() {
+fn run_with_memory_limit() {
     let runtime = Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

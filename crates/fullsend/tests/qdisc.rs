@@ -94,7 +94,7 @@ fn a_token_bucket_over_a_tun_shapes_and_completes_late_enough_to_autocork() {
 }
 
 #[test]
-fn fq_over_a_tun_holds_packets_until_they_may_leave() {
+fn fq_over_a_tun_delays_packets_until_their_departure_time() {
     over_tun("fq", |stack| async move {
         // A super-segment of two segments each 230 us.
         let rate = SocketOption::SoMaxPacingRate(12_500_000);

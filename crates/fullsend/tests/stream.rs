@@ -118,7 +118,7 @@ fn linger_zero_resets() {
 }
 
 #[test]
-fn what_was_written_before_a_drop_arrives() {
+fn data_written_before_a_drop_arrives() {
     paused(async {
         let (a, b) = pair();
         let (mut client, mut server) = connected(&a, &b).await;
@@ -144,7 +144,7 @@ fn connecting_to_a_closed_port_is_refused() {
 }
 
 #[test]
-fn connecting_to_nobody_times_out() {
+fn connecting_to_an_unused_address_times_out() {
     paused(async {
         let (a, _b) = pair();
         let error = TcpStream::connect(&a, "10.0.0.77:1").await.unwrap_err();
@@ -153,7 +153,7 @@ fn connecting_to_nobody_times_out() {
 }
 
 #[test]
-fn a_dropped_connect_leaves_nothing() {
+fn a_dropped_connect_leaves_no_state() {
     paused(async {
         let (a, _b) = pair();
         let local = "10.0.0.1:4321";
@@ -190,7 +190,7 @@ fn connect_from_keeps_the_address() {
 }
 
 #[test]
-fn peek_leaves_and_try_calls_do_not_wait() {
+fn peek_consumes_nothing_and_try_calls_do_not_wait() {
     paused(async {
         let (a, b) = pair();
         let (mut client, mut server) = connected(&a, &b).await;
@@ -270,7 +270,7 @@ fn a_vectored_write_is_one_packet() {
 }
 
 #[test]
-fn lent_bytes_go_and_chunks_come_without_a_copy() {
+fn owned_bytes_are_sent_and_chunks_received_without_a_copy() {
     paused(async {
         let (a, b) = pair();
         let (client, server) = connected(&a, &b).await;
@@ -406,7 +406,7 @@ fn stack_shutdown_delivers_what_was_written() {
 }
 
 #[test]
-fn stack_shutdown_ends_whoever_waits() {
+fn stack_shutdown_ends_all_waiting_calls() {
     paused(async {
         let (a, b) = pair();
         let (client, mut server) = connected(&a, &b).await;
@@ -429,7 +429,7 @@ fn stack_shutdown_ends_whoever_waits() {
 }
 
 #[test]
-fn every_option_is_taken() {
+fn every_option_is_accepted() {
     paused(async {
         let (a, b) = pair();
         let (client, _server) = connected(&a, &b).await;
@@ -493,7 +493,7 @@ fn keepalive_finds_a_live_peer_alive() {
 }
 
 #[test]
-fn info_and_counters_speak_of_the_traffic() {
+fn info_and_counters_match_the_traffic() {
     paused(async {
         let (a, b) = pair();
         let (mut client, mut server) = connected(&a, &b).await;
@@ -509,7 +509,7 @@ fn info_and_counters_speak_of_the_traffic() {
 }
 
 #[test]
-fn a_read_that_is_dropped_loses_nothing() {
+fn a_dropped_read_loses_no_data() {
     paused(async {
         let (a, b) = pair();
         let (mut client, mut server) = connected(&a, &b).await;

@@ -12,7 +12,7 @@ use fullsend::{NicMode, UdpSocket};
 use tokio::task::JoinSet;
 
 #[test]
-fn datagrams_go_and_come() {
+fn datagrams_are_sent_and_received() {
     for (here, there) in [
         ("10.0.0.1:0", "10.0.0.2:53"),
         ("[fd00::1]:0", "[fd00::2]:53"),
@@ -41,18 +41,21 @@ fn datagrams_go_and_come() {
 }
 
 #[test]
-fn a_connected_socket_hears_its_peer_only() {
+fn a_connected_socket_receives_from_its_peer_only() {
     paused(async {
         let (a, b) = pair();
         let client = UdpSocket::bind(&a, "10.0.0.1:1000").unwrap();
-        let stranger = UdpSocket::bind(&b, "10.0.0.2:1").unwrap();
+        let other_peer = UdpSocket::bind(&b, "10.0.0.2:1").unwrap();
         let server = UdpSocket::bind(&b, "10.0.0.2:2").unwrap();
         assert_eq!(
             client.send(b"x").await.unwrap_err().kind(),
             ErrorKind::NotConnected
         );
         client.connect("10.0.0.2:2").unwrap();
-        stranger.send_to(b"strange", "10.0.0.1:1000").await.unwrap();
+        other_peer
+            .send_to(b"strange", "10.0.0.1:1000")
+            .await
+            .unwrap();
         server.send_to(b"known", "10.0.0.1:1000").await.unwrap();
         let mut buf = [0; 16];
         assert_eq!(client.recv(&mut buf).await.unwrap(), 5);
@@ -63,7 +66,7 @@ fn a_connected_socket_hears_its_peer_only() {
 }
 
 #[test]
-fn addresses_are_kept_both_ways() {
+fn addresses_are_preserved_both_ways() {
     paused(async {
         let (a, b) = pair();
         let client = UdpSocket::bind(&a, "10.0.0.1:1000").unwrap();
@@ -79,7 +82,7 @@ fn addresses_are_kept_both_ways() {
 }
 
 #[test]
-fn what_does_not_fit_is_cut_or_refused() {
+fn oversized_datagrams_are_truncated_or_refused() {
     paused(async {
         let (a, b) = pair();
         let client = UdpSocket::bind(&a, "10.0.0.1:0").unwrap();

@@ -45,7 +45,7 @@ macro_rules! leaves_nothing {
 }
 
 #[test]
-fn a_future_that_is_dropped_takes_its_waker_along() {
+fn dropping_a_future_releases_its_waker() {
     paused(async {
         let (here, there) = pair();
         let listener = TcpListener::bind(&there, "10.0.0.2:80").unwrap();
@@ -100,7 +100,7 @@ fn a_future_that_is_dropped_takes_its_waker_along() {
 }
 
 #[test]
-fn everyone_who_waits_for_a_shutdown_sees_its_end() {
+fn every_shutdown_waiter_is_woken() {
     paused(async {
         let (here, there) = pair();
         let listener = TcpListener::bind(&there, "10.0.0.2:80").unwrap();

@@ -59,7 +59,7 @@ async fn both(stream: TcpStream, sends: u64, expects: u64) {
     reader.await.unwrap();
 }
 
-async fn storm(a: Stack, b: Stack) {
+async fn exchange_with_random_pauses(a: Stack, b: Stack) {
     let mut tasks = JoinSet::new();
     for i in 0..30_u16 {
         let port = 1000 + i;
@@ -81,17 +81,17 @@ async fn storm(a: Stack, b: Stack) {
 }
 
 #[test]
-fn nobody_sleeps_for_ever_with_super_segments() {
+fn no_wakeup_is_lost_with_super_segments() {
     threads(async {
         let (a, b) = pair_with(NicMode::Tso, 1500);
-        storm(a, b).await;
+        exchange_with_random_pauses(a, b).await;
     });
 }
 
 #[test]
-fn nobody_sleeps_for_ever_with_packets() {
+fn no_wakeup_is_lost_with_single_packets() {
     threads(async {
         let (a, b) = pair_with(NicMode::Mtu, 1500);
-        storm(a, b).await;
+        exchange_with_random_pauses(a, b).await;
     });
 }

@@ -4,7 +4,7 @@ use fullsend_buf::Slice;
 use fullsend_units::{Instant, Nanos};
 
 use crate::experiment::Progress;
-use crate::net::{App, CLIENT, End, Net, Ready, SERVER};
+use crate::net::{App, CLIENT, FlowEnd, Net, Ready, SERVER};
 
 /// Clients that write whenever they can, and servers that read.
 ///
@@ -27,19 +27,22 @@ impl Bulk {
             wakeups: 0,
         };
         for flow in 0..net.flows() {
-            net.want(End { side: SERVER, flow }, Ready::Read);
-            net.at(net.now() + gap * flow as u64, End { side: CLIENT, flow });
+            net.notify_when(FlowEnd { side: SERVER, flow }, Ready::Read);
+            net.set_timer(
+                net.now() + gap * flow as u64,
+                FlowEnd { side: CLIENT, flow },
+            );
         }
         this
     }
 
-    fn fill(&self, net: &mut Net, end: End) {
+    fn fill(&self, net: &mut Net, end: FlowEnd) {
         while net.lend(end, self.message.clone()) {}
     }
 }
 
 impl App for Bulk {
-    fn turn(&mut self, net: &mut Net, end: End, ready: Ready) {
+    fn on_ready(&mut self, net: &mut Net, end: FlowEnd, ready: Ready) {
         match ready {
             Ready::Read => self.read += net.read(end),
             Ready::Timer => self.fill(net, end),
@@ -51,19 +54,19 @@ impl App for Bulk {
     }
 }
 
-/// Runs `app` for `span`, and calls `look` at intervals.
+/// Runs `app` for `span`, and calls `on_sample` at intervals.
 pub(crate) fn run_sampled<A: App>(
     net: &mut Net,
     app: &mut A,
     (span, every): (Nanos, Nanos),
     progress: &Progress,
-    mut look: impl FnMut(&mut Net, &mut A, Instant),
+    mut on_sample: impl FnMut(&mut Net, &mut A, Instant),
 ) {
     let samples = span.as_nanos() / every.as_nanos().max(1);
     for sample in 1..=samples {
         let next = net.now() + every;
         net.run(next, app);
-        look(net, app, next);
+        on_sample(net, app, next);
         progress.set(sample as f64 / samples as f64);
     }
 }

@@ -4,10 +4,10 @@
 //! it busy for some time, and the next write waits until it is free. `docs/lab.md` derives the
 //! numbers.
 
-use fullsend_sim::Point;
+use fullsend_sim::TracePoint;
 use fullsend_units::{Instant, Nanos};
 
-use crate::net::{CLIENT, Seen};
+use crate::net::{CLIENT, FlowPacket};
 
 /// The CPU time of each event.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct Costs {
     /// The copy of each 1,000 bytes of a write.
     pub(crate) kilobyte: Nanos,
     /// The path of a super-segment through TCP, IP, the queueing discipline and the driver.
-    pub(crate) unit: Nanos,
+    pub(crate) super_segment: Nanos,
     /// A completion: freeing the super-segment's memory and notifying the socket.
     pub(crate) completion: Nanos,
     /// The receive path of an ACK.
@@ -30,7 +30,7 @@ pub(crate) struct Costs {
 pub(crate) const SERVER_OF_2013: Costs = Costs {
     write: Nanos::from_nanos(300),
     kilobyte: Nanos::from_nanos(100),
-    unit: Nanos::from_nanos(2340),
+    super_segment: Nanos::from_nanos(2340),
     completion: Nanos::from_nanos(500),
     ack: Nanos::from_nanos(1100),
     switch: Nanos::from_nanos(1500),
@@ -63,11 +63,11 @@ impl Cpu {
 
 impl Costs {
     /// Returns the client's CPU time for a packet at its card.
-    pub(crate) fn of_packet(&self, seen: &Seen) -> Nanos {
-        match seen.point {
-            Point::Queued if seen.side == CLIENT => self.unit,
-            Point::Sent if seen.side == CLIENT => self.completion,
-            Point::Arrived if seen.side == CLIENT => self.ack,
+    pub(crate) fn of_packet(&self, packet: &FlowPacket) -> Nanos {
+        match packet.point {
+            TracePoint::Queued if packet.side == CLIENT => self.super_segment,
+            TracePoint::Sent if packet.side == CLIENT => self.completion,
+            TracePoint::Arrived if packet.side == CLIENT => self.ack,
             _ => Nanos::ZERO,
         }
     }
@@ -85,7 +85,7 @@ mod tests {
     use super::{Cpu, SERVER_OF_2013};
 
     #[test]
-    fn work_waits_for_work() {
+    fn cpu_work_is_queued() {
         let at = Instant::from_nanos;
         let mut cpu = Cpu::default();
         cpu.work(at(1000), Nanos::from_nanos(500));

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fullsend_units::Nanos;
 
-use crate::Measures;
+use crate::Measurements;
 use crate::experiments;
 use crate::figure::Figure;
 use crate::net::Net;
@@ -24,7 +24,7 @@ pub type Clock = fn() -> Nanos;
 
 /// One run of an experiment, with its progress.
 #[derive(Debug)]
-pub struct Run<'a> {
+pub struct RunContext<'a> {
     /// Index of the case in [`Experiment::cases`].
     pub case: usize,
     /// Seed of all randomness of the run.
@@ -37,7 +37,7 @@ pub struct Run<'a> {
     pub progress: &'a Progress,
 }
 
-impl Run<'_> {
+impl RunContext<'_> {
     /// Returns `full` in a full run, `quick` in a quick one.
     pub(crate) const fn scaled<T: Copy>(&self, full: T, quick: T) -> T {
         match self.scale {
@@ -47,7 +47,7 @@ impl Run<'_> {
     }
 
     /// Returns whether this is the first case, which has the old behaviour in every experiment.
-    pub(crate) const fn before(&self) -> bool {
+    pub(crate) const fn is_before(&self) -> bool {
         self.case == BEFORE
     }
 }
@@ -61,17 +61,17 @@ pub(crate) const AFTER: usize = 1;
 #[derive(Debug, Default)]
 pub struct Progress(AtomicU32);
 
-const WHOLE: u32 = 10_000;
+const PROGRESS_SCALE: u32 = 10_000;
 
 impl Progress {
     pub(crate) fn set(&self, part: f64) {
-        let part = (part * f64::from(WHOLE)) as u32;
-        self.0.store(part.min(WHOLE), Ordering::Relaxed);
+        let part = (part * f64::from(PROGRESS_SCALE)) as u32;
+        self.0.store(part.min(PROGRESS_SCALE), Ordering::Relaxed);
     }
 
     /// Returns the completed part, from 0 to 1.
     pub fn get(&self) -> f64 {
-        f64::from(self.0.load(Ordering::Relaxed)) / f64::from(WHOLE)
+        f64::from(self.0.load(Ordering::Relaxed)) / f64::from(PROGRESS_SCALE)
     }
 }
 
@@ -88,27 +88,27 @@ pub struct Experiment {
     pub cases: &'static [&'static str],
     /// Relative durations of the cases, for the order of work and the progress bar.
     pub(crate) weights: &'static [u32],
-    pub(crate) run: fn(&Run<'_>) -> Measures,
-    pub(crate) figures: fn(&[Measures]) -> Vec<Figure>,
-    pub(crate) plots: fn(&[Measures]) -> Vec<Plot>,
+    pub(crate) run: fn(&RunContext<'_>) -> Measurements,
+    pub(crate) figures: fn(&[Measurements]) -> Vec<Figure>,
+    pub(crate) plots: fn(&[Measurements]) -> Vec<Plot>,
     /// A small representative run, if the experiment has a network.
     pub(crate) trace: Option<Trace>,
 }
 
 /// A function that builds a network, passes it to the second argument, which attaches observers of
 /// packets, and runs it.
-pub(crate) type Trace = fn(&Run<'_>, &mut dyn FnMut(&mut Net));
+pub(crate) type Trace = fn(&RunContext<'_>, &mut dyn FnMut(&mut Net));
 
 impl Experiment {
     /// Runs one case.
-    pub fn run(&self, run: &Run<'_>) -> Measures {
+    pub fn run(&self, run: &RunContext<'_>) -> Measurements {
         let measures = (self.run)(run);
         run.progress.set(1.0);
         measures
     }
 
     /// Returns the rows of the table from the measurements of the cases.
-    pub fn figures(&self, cases: &[Measures]) -> Vec<Figure> {
+    pub fn figures(&self, cases: &[Measurements]) -> Vec<Figure> {
         (self.figures)(cases)
     }
 }

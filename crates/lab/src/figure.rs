@@ -199,7 +199,7 @@ mod tests {
     use super::{Check, Figure};
 
     #[test]
-    fn verdicts_say_what_was_asked_and_whether_it_holds() {
+    fn verdicts_state_the_check_and_its_result() {
         let figure = |check| {
             Figure::new("x", "packets", 2)
                 .reference(3.0, 2.0)
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_grouped_and_not_longer_than_they_need_be() {
+    fn numbers_are_grouped_and_trimmed() {
         let figure = Figure::new("x", "bytes", 2);
         let show = |before, after| figure.show([before, after]);
         assert_eq!(show(Some(3.0), Some(2.0)), "3 -> 2");

@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 use crate::figure::Figure;
 use crate::plot::{Data, Plot};
 use crate::table::quantized;
-use crate::{Outcome, svg, tally};
+use crate::{ExperimentResult, svg, tally};
 
 /// Number of colours for curves in the style.
 const COLOURS: usize = 4;
 const STYLE: &str = include_str!("report.css");
 
 /// Returns the report on `outcomes`, as one HTML page.
-pub fn html(outcomes: &[Outcome], seed: u64) -> String {
+pub fn html(outcomes: &[ExperimentResult], seed: u64) -> String {
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n\
@@ -32,7 +32,7 @@ pub fn html(outcomes: &[Outcome], seed: u64) -> String {
     out
 }
 
-fn summary(out: &mut String, outcomes: &[Outcome]) {
+fn summary(out: &mut String, outcomes: &[ExperimentResult]) {
     out.push_str(
         "<div class=\"wide\"><table>\n<thead><tr><th>experiment</th><th>figure</th>\
          <th class=\"n\">reference<br>before &rarr; after</th>\
@@ -71,7 +71,7 @@ fn row(out: &mut String, name: &str, figure: &Figure) {
     );
 }
 
-fn section(out: &mut String, outcome: &Outcome) {
+fn section(out: &mut String, outcome: &ExperimentResult) {
     let _ = write!(
         out,
         "<section id=\"{}\">\n<h2>{}</h2>\n<p>{}.</p>\n<p class=\"source\">Reference: {}</p>\n",
@@ -89,7 +89,7 @@ fn section(out: &mut String, outcome: &Outcome) {
     out.push_str("</section>\n");
 }
 
-fn figure(out: &mut String, outcome: &Outcome, plot: &Plot) {
+fn figure(out: &mut String, outcome: &ExperimentResult, plot: &Plot) {
     // A case has the same colour in all plots; other curves, and cases beyond the colours, have that
     // of their position.
     let number = |place: usize, name: &str| {
@@ -132,7 +132,7 @@ fn numbered<'a, T>(
 }
 
 /// Adds all measurements of each case, collapsed.
-fn details(out: &mut String, outcome: &Outcome) {
+fn details(out: &mut String, outcome: &ExperimentResult) {
     out.push_str("<details><summary>All numbers of each case</summary>\n<pre>");
     for case in &outcome.cases {
         let _ = writeln!(out, "{}", case.name);
@@ -165,7 +165,7 @@ mod tests {
     use crate::{Plan, by_name};
 
     #[test]
-    fn the_page_needs_no_other_file_and_is_the_same_again() {
+    fn the_page_is_self_contained_and_reproducible() {
         let page = || {
             let chosen = vec![by_name("max-burst").expect("it is there")];
             let plan = Plan::new(chosen, 1, Scale::Quick);

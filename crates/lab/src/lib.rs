@@ -28,10 +28,10 @@ mod tcpdump;
 mod testing;
 mod trace;
 
-pub use experiment::{Clock, EXPERIMENTS, Experiment, Progress, Run, Scale, by_name};
+pub use experiment::{Clock, EXPERIMENTS, Experiment, Progress, RunContext, Scale, by_name};
 pub use figure::Figure;
 pub use html::html;
-pub use measure::{Histogram, Measures, Series};
-pub use run::{Case, Outcome, Plan};
+pub use measure::{Measurements, NamedHistogram, Series};
+pub use run::{CaseResult, ExperimentResult, Plan};
 pub use table::{quantized, table, tally};
 pub use trace::{TraceConfig, trace};

@@ -7,17 +7,17 @@ use serde::Serialize;
 
 /// The measurements of one run of an experiment.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
-pub struct Measures {
+pub struct Measurements {
     /// Numbers by name; the name contains the unit.
     pub values: BTreeMap<&'static str, f64>,
     /// Power-of-two histograms.
-    pub histograms: Vec<Histogram>,
+    pub histograms: Vec<NamedHistogram>,
     /// Curves over time, which are part of the report but not of the JSON.
     #[serde(skip)]
     pub series: Vec<Series>,
 }
 
-impl Measures {
+impl Measurements {
     pub(crate) fn set(&mut self, name: &'static str, value: f64) {
         self.values.insert(name, value);
     }
@@ -35,7 +35,7 @@ impl Measures {
         self.series.iter().find(|series| series.name == name)
     }
 
-    pub(crate) fn histogram(&self, name: &str) -> Option<&Histogram> {
+    pub(crate) fn histogram(&self, name: &str) -> Option<&NamedHistogram> {
         self.histograms
             .iter()
             .find(|histogram| histogram.name == name)
@@ -74,14 +74,14 @@ impl Series {
 
 /// Counts of values between one power of two and the next, like DTrace's `quantize`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Histogram {
+pub struct NamedHistogram {
     /// What the histogram counts.
     pub name: &'static str,
     /// Counts by `floor(log2(value))`; the first counts 0 and 1.
     pub counts: Vec<u64>,
 }
 
-impl Histogram {
+impl NamedHistogram {
     pub(crate) const fn new(name: &'static str) -> Self {
         Self {
             name,
@@ -116,11 +116,11 @@ impl Histogram {
 
 #[cfg(test)]
 mod tests {
-    use super::Histogram;
+    use super::NamedHistogram;
 
     #[test]
     fn buckets_begin_at_powers_of_two() {
-        let mut histogram = Histogram::new("bytes");
+        let mut histogram = NamedHistogram::new("bytes");
         for value in [0, 1, 2, 3, 4, 4095, 4096] {
             histogram.add(value);
         }

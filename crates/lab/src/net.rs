@@ -10,7 +10,7 @@ use std::task::{Wake, Waker};
 
 use fullsend_buf::Slice;
 use fullsend_offload::Link;
-use fullsend_sim::{HostId, Netem, NicConfig, Point, Sim, Tap};
+use fullsend_sim::{HostId, Netem, NicConfig, Sim, TraceEvent, TracePoint};
 use fullsend_stack::{Cidr, Host, IfaceId, Interest, ListenConfig, StackError, TcpId};
 use fullsend_tcp::{FlowReport, SocketOption, TcpError, TcpInfo};
 use fullsend_units::{Instant, Nanos, Seed};
@@ -28,7 +28,7 @@ const PORT: u16 = 5001;
 
 /// One end of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct End {
+pub(crate) struct FlowEnd {
     pub(crate) side: usize,
     pub(crate) flow: usize,
 }
@@ -44,7 +44,7 @@ pub(crate) enum Ready {
 /// The applications at all ends.
 pub(crate) trait App {
     /// Runs the application at `end` after the event that it waited for.
-    fn turn(&mut self, net: &mut Net, end: End, ready: Ready);
+    fn on_ready(&mut self, net: &mut Net, end: FlowEnd, ready: Ready);
 
     /// Returns whether the applications have finished.
     fn done(&self) -> bool {
@@ -62,27 +62,30 @@ pub(crate) struct Cable {
 
 /// A TCP packet of a flow, observed at a card.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct FlowPacket {
     pub(crate) at: Instant,
     pub(crate) side: usize,
-    pub(crate) point: Point,
+    pub(crate) point: TracePoint,
     pub(crate) flow: usize,
     /// Bytes of payload.
-    pub(crate) text: u32,
+    pub(crate) payload_len: u32,
 }
 
-struct Bell {
-    end: End,
+struct ReadyWaker {
+    end: FlowEnd,
     ready: Ready,
-    rung: Rung,
+    ready_queue: ReadyQueue,
 }
 
-type Rung = Arc<Mutex<VecDeque<(End, Ready)>>>;
+type ReadyQueue = Arc<Mutex<VecDeque<(FlowEnd, Ready)>>>;
 
-impl Wake for Bell {
+impl Wake for ReadyWaker {
     fn wake(self: Arc<Self>) {
-        let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
-        rung.push_back((self.end, self.ready));
+        let mut ready_queue = self
+            .ready_queue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        ready_queue.push_back((self.end, self.ready));
     }
 }
 
@@ -93,21 +96,21 @@ pub(crate) struct Net {
     link: fullsend_sim::LinkId,
     ids: [Vec<TcpId>; 2],
     /// Wakers for reading and writing, by side and flow.
-    bells: [Vec<[Waker; 2]>; 2],
-    rung: Rung,
-    timers: BinaryHeap<Reverse<(Instant, u64, End)>>,
+    socket_wakers: [Vec<[Waker; 2]>; 2],
+    ready_queue: ReadyQueue,
+    timers: BinaryHeap<Reverse<(Instant, u64, FlowEnd)>>,
     timers_set: u64,
     wakers: Vec<Waker>,
-    watchers: Rc<RefCell<Vec<Watcher>>>,
+    observers: Rc<RefCell<Vec<Observer>>>,
 }
 
-type Watcher = Box<dyn FnMut(&Tap<'_>)>;
+type Observer = Box<dyn FnMut(&TraceEvent<'_>)>;
 
 impl Net {
     /// Returns two hosts connected by `cable`, at time zero.
     pub(crate) fn new(cable: &Cable, seed: u64) -> Self {
         let mut sim = Sim::new(Seed::from_u64(seed));
-        sim.hash_headers_only();
+        sim.set_hash_headers_only();
         let hosts = [sim.add_host(), sim.add_host()];
         let link = sim.connect(hosts, cable.nic, cable.netem);
         for (host, addr) in hosts.into_iter().zip(ADDRESSES) {
@@ -123,12 +126,12 @@ impl Net {
             hosts,
             link,
             ids: [const { Vec::new() }; 2],
-            bells: [const { Vec::new() }; 2],
-            rung: Rung::default(),
+            socket_wakers: [const { Vec::new() }; 2],
+            ready_queue: ReadyQueue::default(),
             timers: BinaryHeap::new(),
             timers_set: 0,
             wakers: Vec::new(),
-            watchers: Rc::default(),
+            observers: Rc::default(),
         }
     }
 
@@ -156,7 +159,7 @@ impl Net {
         let to = SocketAddr::new(IpAddr::V4(ADDRESSES[SERVER]), PORT);
         let config = ListenConfig {
             backlog: flows.max(1),
-            hold: false,
+            defer_syn_ack: false,
             any_destination: false,
         };
         let listener = self.host(SERVER).tcp_listen(to, config);
@@ -183,18 +186,18 @@ impl Net {
         assert!(done, "the handshakes did not complete");
         self.ids[SERVER] = accepted.into_iter().flatten().collect();
         for side in [CLIENT, SERVER] {
-            self.bells[side] = (0..flows)
-                .map(|flow| self.bells_of(End { side, flow }))
+            self.socket_wakers[side] = (0..flows)
+                .map(|flow| self.make_wakers(FlowEnd { side, flow }))
                 .collect();
         }
     }
 
-    fn bells_of(&self, end: End) -> [Waker; 2] {
+    fn make_wakers(&self, end: FlowEnd) -> [Waker; 2] {
         [Ready::Read, Ready::Write].map(|ready| {
-            Waker::from(Arc::new(Bell {
+            Waker::from(Arc::new(ReadyWaker {
                 end,
                 ready,
-                rung: self.rung.clone(),
+                ready_queue: self.ready_queue.clone(),
             }))
         })
     }
@@ -203,22 +206,22 @@ impl Net {
         self.ids[CLIENT].len()
     }
 
-    pub(crate) fn id(&self, end: End) -> TcpId {
+    pub(crate) fn id(&self, end: FlowEnd) -> TcpId {
         self.ids[end.side][end.flow]
     }
 
-    pub(crate) fn set_option(&mut self, end: End, option: SocketOption) {
+    pub(crate) fn set_option(&mut self, end: FlowEnd, option: SocketOption) {
         let (now, id) = (self.now(), self.id(end));
         let done = self.host(end.side).tcp_set_option(now, id, option);
         done.unwrap_or_else(|error| panic!("{option:?}: {error}"));
     }
 
-    pub(crate) fn info(&mut self, end: End) -> TcpInfo {
+    pub(crate) fn info(&mut self, end: FlowEnd) -> TcpInfo {
         let (now, id) = (self.now(), self.id(end));
         self.host(end.side).tcp_info(now, id).expect("it is open")
     }
 
-    pub(crate) fn report(&mut self, end: End) -> FlowReport {
+    pub(crate) fn report(&mut self, end: FlowEnd) -> FlowReport {
         let (now, id) = (self.now(), self.id(end));
         let report = self.host(end.side).tcp_flow_report(now, id);
         report.expect("it is open")
@@ -234,7 +237,7 @@ impl Net {
 
     /// Copies data to the connection; returns the number of bytes accepted. If it is not all, the
     /// application is run when it can write again.
-    pub(crate) fn write(&mut self, end: End, data: &[u8]) -> usize {
+    pub(crate) fn write(&mut self, end: FlowEnd, data: &[u8]) -> usize {
         let (now, id) = (self.now(), self.id(end));
         let written = match self.host(end.side).tcp_write(now, id, data, false) {
             Ok(written) => written,
@@ -242,19 +245,19 @@ impl Net {
             Err(error) => panic!("cannot write: {error}"),
         };
         if written < data.len() {
-            self.want(end, Ready::Write);
+            self.notify_when(end, Ready::Write);
         }
         written
     }
 
     /// Lends `data` to the connection. If there is no room for all of it, returns `false`, and runs the
     /// application when it can write again.
-    pub(crate) fn lend(&mut self, end: End, data: Slice) -> bool {
+    pub(crate) fn lend(&mut self, end: FlowEnd, data: Slice) -> bool {
         let (now, id) = (self.now(), self.id(end));
         match self.host(end.side).tcp_write_slice(now, id, data) {
             Ok(()) => true,
             Err((StackError::Tcp(TcpError::WouldBlock), _)) => {
-                self.want(end, Ready::Write);
+                self.notify_when(end, Ready::Write);
                 false
             }
             Err((error, _)) => panic!("cannot write: {error}"),
@@ -263,7 +266,7 @@ impl Net {
 
     /// Reads all data available; returns its length in bytes. The application is run when there is
     /// more.
-    pub(crate) fn read(&mut self, end: End) -> u64 {
+    pub(crate) fn read(&mut self, end: FlowEnd) -> u64 {
         let (now, id) = (self.now(), self.id(end));
         let mut got = 0;
         loop {
@@ -274,26 +277,28 @@ impl Net {
                 Err(error) => panic!("cannot read: {error}"),
             }
         }
-        self.want(end, Ready::Read);
+        self.notify_when(end, Ready::Read);
         got
     }
 
     /// Requests that the application is run when `end` is ready, which may be at once.
-    pub(crate) fn want(&mut self, end: End, ready: Ready) {
+    pub(crate) fn notify_when(&mut self, end: FlowEnd, ready: Ready) {
         let (now, id) = (self.now(), self.id(end));
-        let (interest, bell) = match ready {
+        let (interest, index) = match ready {
             Ready::Read => (Interest::Read, 0),
             Ready::Write | Ready::Timer => (Interest::Write, 1),
         };
-        let waker = self.bells[end.side][end.flow][bell].clone();
-        let now_ready = self.host(end.side).tcp_ready(now, id, interest, &waker);
+        let waker = self.socket_wakers[end.side][end.flow][index].clone();
+        let now_ready = self
+            .host(end.side)
+            .tcp_poll_ready(now, id, interest, &waker);
         if now_ready.expect("it is open") {
             waker.wake();
         }
     }
 
     /// Requests that the application is run at a time.
-    pub(crate) fn at(&mut self, at: Instant, end: End) {
+    pub(crate) fn set_timer(&mut self, at: Instant, end: FlowEnd) {
         self.timers_set += 1;
         self.timers.push(Reverse((at, self.timers_set, end)));
     }
@@ -310,7 +315,7 @@ impl Net {
                 self.now() < longest,
                 "the experiment takes longer than a day"
             );
-            self.take_turns(app);
+            self.run_ready_apps(app);
             if app.done() {
                 return;
             }
@@ -322,7 +327,7 @@ impl Net {
             match timer {
                 Some(at) if at <= until => {
                     if let Some(Reverse((_, _, end))) = self.timers.pop() {
-                        app.turn(self, end, Ready::Timer);
+                        app.on_ready(self, end, Ready::Timer);
                     }
                 }
                 _ => return,
@@ -330,7 +335,7 @@ impl Net {
         }
     }
 
-    fn take_turns(&mut self, app: &mut impl App) {
+    fn run_ready_apps(&mut self, app: &mut impl App) {
         loop {
             let mut wakers = std::mem::take(&mut self.wakers);
             for side in [CLIENT, SERVER] {
@@ -342,17 +347,17 @@ impl Net {
             wakers.drain(..).for_each(Waker::wake);
             self.wakers = wakers;
             let next = self
-                .rung
+                .ready_queue
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .pop_front();
             let Some((end, ready)) = next else { return };
-            app.turn(self, end, ready);
+            app.on_ready(self, end, ready);
         }
     }
 
     /// Sets a callback for every TCP packet of the flows at a card. The flows must be open.
-    pub(crate) fn observe(&mut self, mut see: impl FnMut(&Seen) + 'static) {
+    pub(crate) fn observe_tcp(&mut self, mut callback: impl FnMut(&FlowPacket) + 'static) {
         let mut by_port = vec![0; 1 << 16];
         for flow in 0..self.flows() {
             let id = self.ids[CLIENT][flow];
@@ -360,29 +365,32 @@ impl Net {
             by_port[usize::from(local.port())] = flow;
         }
         let hosts = self.hosts;
-        self.watch(move |tap| {
-            let side = usize::from(tap.host == hosts[SERVER]);
-            let outgoing = !matches!(tap.point, Point::Arrived);
+        self.add_observer(move |event| {
+            let side = usize::from(event.host == hosts[SERVER]);
+            let outgoing = !matches!(event.point, TracePoint::Arrived);
             let at = if outgoing == (side == CLIENT) { 0 } else { 2 };
-            let Some(&[high, low]) = tap.packet.transport_header().get(at..at + 2) else {
+            let Some(&[high, low]) = event.packet.transport_header().get(at..at + 2) else {
                 return;
             };
-            see(&Seen {
-                at: tap.at,
+            callback(&FlowPacket {
+                at: event.at,
                 side,
-                point: tap.point,
+                point: event.point,
                 flow: by_port[usize::from(u16::from_be_bytes([high, low]))],
-                text: tap.packet.payload.len() as u32,
+                payload_len: event.packet.payload.len() as u32,
             });
         });
     }
 
     /// Adds a callback for every packet at a card.
-    pub(crate) fn watch(&mut self, see: impl FnMut(&Tap<'_>) + 'static) {
-        self.watchers.borrow_mut().push(Box::new(see));
-        let all = self.watchers.clone();
-        self.sim
-            .watch(move |tap| all.borrow_mut().iter_mut().for_each(|see| see(tap)));
+    pub(crate) fn add_observer(&mut self, callback: impl FnMut(&TraceEvent<'_>) + 'static) {
+        self.observers.borrow_mut().push(Box::new(callback));
+        let all = self.observers.clone();
+        self.sim.set_observer(move |event| {
+            all.borrow_mut()
+                .iter_mut()
+                .for_each(|callback| callback(event));
+        });
     }
 }
 

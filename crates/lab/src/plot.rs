@@ -1,7 +1,7 @@
 //! The plots of the report.
 
 use crate::experiment::Experiment;
-use crate::measure::{Histogram, Measures, Series};
+use crate::measure::{Measurements, NamedHistogram, Series};
 
 /// A plot: curves or histograms of several cases in one frame.
 #[derive(Clone, PartialEq, Debug)]
@@ -14,7 +14,7 @@ pub(crate) struct Plot {
 
 /// The way that values over time are drawn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum PlotStyle {
     Line,
     Dots,
 }
@@ -22,8 +22,8 @@ pub(crate) enum Kind {
 /// The data of a plot, with the names of the cases.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Data {
-    OverTime(Kind, Vec<(&'static str, Series)>),
-    Histograms(Vec<(&'static str, Histogram)>),
+    OverTime(PlotStyle, Vec<(&'static str, Series)>),
+    Histograms(Vec<(&'static str, NamedHistogram)>),
 }
 
 impl Plot {
@@ -31,8 +31,8 @@ impl Plot {
     pub(crate) fn over_time(
         title: &'static str,
         y: &'static str,
-        kind: Kind,
-        cases: &[Measures],
+        kind: PlotStyle,
+        cases: &[Measurements],
         name: &str,
         experiment: &Experiment,
     ) -> Self {
@@ -49,7 +49,7 @@ impl Plot {
     pub(crate) fn histograms(
         title: &'static str,
         of: &'static str,
-        cases: &[Measures],
+        cases: &[Measurements],
         name: &str,
         experiment: &Experiment,
     ) -> Self {

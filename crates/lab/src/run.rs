@@ -7,13 +7,13 @@ use std::thread;
 
 use serde::Serialize;
 
-use crate::experiment::{Clock, EXPERIMENTS, Experiment, Progress, Run, Scale};
+use crate::experiment::{Clock, EXPERIMENTS, Experiment, Progress, RunContext, Scale};
 use crate::plot::Plot;
-use crate::{Figure, Measures};
+use crate::{Figure, Measurements};
 
 /// The result of an experiment.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Outcome {
+pub struct ExperimentResult {
     /// The experiment's name.
     pub experiment: &'static str,
     /// What the experiment shows.
@@ -23,26 +23,26 @@ pub struct Outcome {
     /// The rows of the table.
     pub figures: Vec<Figure>,
     /// The measurements of each case.
-    pub cases: Vec<Case>,
+    pub cases: Vec<CaseResult>,
 }
 
-impl Outcome {
+impl ExperimentResult {
     /// Returns the plots.
     pub(crate) fn plots(&self) -> Vec<Plot> {
         let experiment = EXPERIMENTS.iter().find(|e| e.name == self.experiment);
-        let measures: Vec<Measures> = self.cases.iter().map(|c| c.measures.clone()).collect();
+        let measures: Vec<Measurements> = self.cases.iter().map(|c| c.measures.clone()).collect();
         experiment.map_or_else(Vec::new, |experiment| (experiment.plots)(&measures))
     }
 }
 
 /// The measurements of one case of an experiment.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Case {
+pub struct CaseResult {
     /// The case's name.
     pub name: &'static str,
     /// The numbers and histograms.
     #[serde(flatten)]
-    pub measures: Measures,
+    pub measures: Measurements,
 }
 
 /// The cases to run, with their progress.
@@ -62,7 +62,7 @@ struct Job {
     case: usize,
     weight: u32,
     progress: Progress,
-    result: Mutex<Option<Measures>>,
+    result: Mutex<Option<Measurements>>,
 }
 
 impl Plan {
@@ -106,18 +106,18 @@ impl Plan {
     }
 
     /// Returns the names of the cases that are running, for a progress line.
-    pub fn at_work(&self) -> String {
-        let at_work = |job: &&Job| (f64::MIN_POSITIVE..1.0).contains(&job.progress.get());
+    pub fn running_cases(&self) -> String {
+        let running_cases = |job: &&Job| (f64::MIN_POSITIVE..1.0).contains(&job.progress.get());
         let name = |job: &Job| {
             let experiment = self.experiments[job.experiment];
             format!("{} ({})", experiment.name, experiment.cases[job.case])
         };
-        let names: Vec<String> = self.jobs.iter().filter(at_work).map(name).collect();
+        let names: Vec<String> = self.jobs.iter().filter(running_cases).map(name).collect();
         names.join(", ")
     }
 
     /// Runs the plan on `threads` threads. The results do not depend on their number.
-    pub fn run(&self, threads: usize) -> Vec<Outcome> {
+    pub fn run(&self, threads: usize) -> Vec<ExperimentResult> {
         let mut order: Vec<&Job> = self.jobs.iter().collect();
         // The longest first, so that none of them is started last.
         order.sort_by_key(|job| std::cmp::Reverse(job.weight));
@@ -138,8 +138,8 @@ impl Plan {
             .collect()
     }
 
-    fn run_job(&self, job: &Job) -> Measures {
-        self.experiments[job.experiment].run(&Run {
+    fn run_job(&self, job: &Job) -> Measurements {
+        self.experiments[job.experiment].run(&RunContext {
             case: job.case,
             seed: self.seed,
             scale: self.scale,
@@ -148,10 +148,10 @@ impl Plan {
         })
     }
 
-    fn outcome(&self, index: usize) -> Outcome {
+    fn outcome(&self, index: usize) -> ExperimentResult {
         let experiment = self.experiments[index];
         let jobs = self.jobs.iter().filter(|job| job.experiment == index);
-        let measures: Vec<Measures> = jobs
+        let measures: Vec<Measurements> = jobs
             .filter_map(|job| {
                 job.result
                     .lock()
@@ -161,13 +161,13 @@ impl Plan {
             .collect();
         let figures = experiment.figures(&measures);
         let cases = experiment.cases.iter().zip(measures);
-        Outcome {
+        ExperimentResult {
             experiment: experiment.name,
             purpose: experiment.purpose,
             source: experiment.source,
             figures,
             cases: cases
-                .map(|(&name, measures)| Case { name, measures })
+                .map(|(&name, measures)| CaseResult { name, measures })
                 .collect(),
         }
     }

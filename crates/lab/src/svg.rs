@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::measure::{Histogram, Series};
-use crate::plot::Kind;
+use crate::measure::{NamedHistogram, Series};
+use crate::plot::PlotStyle;
 
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 280.0;
@@ -32,7 +32,7 @@ impl Frame {
 }
 
 /// Draws the curves of all cases over time; each is given with the number of its colour.
-pub(crate) fn over_time(kind: Kind, y: &str, curves: &[(usize, &Series)]) -> String {
+pub(crate) fn over_time(kind: PlotStyle, y: &str, curves: &[(usize, &Series)]) -> String {
     let all = || curves.iter().flat_map(|(_, series)| &series.points);
     let times = || all().map(|(t, _)| *t);
     let first = times().reduce(f64::min).unwrap_or(0.0);
@@ -61,8 +61,8 @@ pub(crate) fn over_time(kind: Kind, y: &str, curves: &[(usize, &Series)]) -> Str
             .map(|(t, v)| (frame.x(t * scale), frame.y(v)))
             .collect();
         match kind {
-            Kind::Line => line(&mut out, *case, &points),
-            Kind::Dots => dots(&mut out, *case, &points),
+            PlotStyle::Line => line(&mut out, *case, &points),
+            PlotStyle::Dots => dots(&mut out, *case, &points),
         }
     }
     out.push_str("</svg>");
@@ -70,8 +70,8 @@ pub(crate) fn over_time(kind: Kind, y: &str, curves: &[(usize, &Series)]) -> Str
 }
 
 /// Draws bars over powers of two, the cases side by side, each as a share of its total.
-pub(crate) fn histograms(of: &str, bars: &[(usize, &Histogram)]) -> String {
-    let used = |h: &Histogram| {
+pub(crate) fn histograms(of: &str, bars: &[(usize, &NamedHistogram)]) -> String {
+    let used = |h: &NamedHistogram| {
         let first = h.counts.iter().position(|count| *count > 0).unwrap_or(0);
         (first, h.counts.len())
     };
@@ -219,8 +219,8 @@ fn power(n: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::{histograms, nice_step, number, over_time, power};
-    use crate::measure::{Histogram, Series};
-    use crate::plot::Kind;
+    use crate::measure::{NamedHistogram, Series};
+    use crate::plot::PlotStyle;
 
     #[test]
     fn ticks_are_round_and_short() {
@@ -235,8 +235,8 @@ mod tests {
     #[test]
     fn plots_without_data_are_drawn() {
         let empty = Series::new("x");
-        assert!(over_time(Kind::Line, "B", &[(0, &empty)]).ends_with("</svg>"));
-        assert!(histograms("B", &[(0, &Histogram::new("x"))]).ends_with("</svg>"));
+        assert!(over_time(PlotStyle::Line, "B", &[(0, &empty)]).ends_with("</svg>"));
+        assert!(histograms("B", &[(0, &NamedHistogram::new("x"))]).ends_with("</svg>"));
         assert!(histograms("B", &[]).ends_with("</svg>"));
     }
 }

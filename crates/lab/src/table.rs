@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use crate::{Histogram, Outcome};
+use crate::{ExperimentResult, NamedHistogram};
 
 /// Returns a table with every figure of every outcome, one line each.
-pub fn table(outcomes: &[Outcome]) -> String {
+pub fn table(outcomes: &[ExperimentResult]) -> String {
     let mut rows = vec![
         ["", "", "reference", "here", "", ""].map(str::to_owned),
         [
@@ -51,7 +51,7 @@ pub fn table(outcomes: &[Outcome]) -> String {
 }
 
 /// Returns the number of figures that hold, and the number of those judged.
-pub fn tally(outcomes: &[Outcome]) -> (usize, usize) {
+pub fn tally(outcomes: &[ExperimentResult]) -> (usize, usize) {
     let judged = outcomes
         .iter()
         .flat_map(|o| &o.figures)
@@ -62,7 +62,7 @@ pub fn tally(outcomes: &[Outcome]) -> (usize, usize) {
 }
 
 /// Formats a histogram like DTrace's `quantize`.
-pub fn quantized(histogram: &Histogram) -> String {
+pub fn quantized(histogram: &NamedHistogram) -> String {
     const WIDTH: u64 = 40;
     let total = histogram.total().max(1);
     let mut out =
@@ -91,11 +91,11 @@ pub fn quantized(histogram: &Histogram) -> String {
 #[cfg(test)]
 mod tests {
     use super::quantized;
-    use crate::Histogram;
+    use crate::NamedHistogram;
 
     #[test]
-    fn histograms_look_as_dtrace_prints_them() {
-        let mut histogram = Histogram::new("send size");
+    fn histograms_match_dtrace_format() {
+        let mut histogram = NamedHistogram::new("send size");
         (0..30).for_each(|_| histogram.add(7240));
         (0..10).for_each(|_| histogram.add(1448));
         let expected = "           value  ------------- Distribution ------------- count\n             512 |                                         0\n            1024 |@@@@@@@@@@                               10\n            2048 |                                         0\n            4096 |@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@           30\n            8192 |                                         0\n";

@@ -146,14 +146,14 @@ mod tests {
     }
 
     #[test]
-    fn broken_options_end_the_line_and_nothing_else() {
+    fn malformed_options_end_the_list() {
         assert_eq!(show_options(&[8, 10, 1], 0), "opt-8");
         assert_eq!(show_options(&[8], 0), "opt-8");
         assert_eq!(show_options(&[99, 0, 1], 0), "opt-99,nop");
     }
 
     #[test]
-    fn the_run_begins_at_midnight() {
+    fn the_clock_starts_at_midnight() {
         assert_eq!(
             clock(Instant::from_nanos(3_723_000_004_999)),
             "01:02:03.000004"

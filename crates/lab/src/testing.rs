@@ -1,10 +1,10 @@
 //! Quick runs, for the tests of experiments.
 
-use crate::experiment::{Progress, Run, Scale};
-use crate::{Experiment, Measures};
+use crate::experiment::{Progress, RunContext, Scale};
+use crate::{Experiment, Measurements};
 
-pub(crate) fn quick(experiment: &Experiment, case: usize) -> Measures {
-    experiment.run(&Run {
+pub(crate) fn quick(experiment: &Experiment, case: usize) -> Measurements {
+    experiment.run(&RunContext {
         case,
         seed: 1,
         scale: Scale::Quick,
@@ -13,7 +13,7 @@ pub(crate) fn quick(experiment: &Experiment, case: usize) -> Measures {
     })
 }
 
-pub(crate) fn quick_all(experiment: &Experiment) -> Vec<Measures> {
+pub(crate) fn quick_all(experiment: &Experiment) -> Vec<Measurements> {
     (0..experiment.cases.len())
         .map(|case| quick(experiment, case))
         .collect()

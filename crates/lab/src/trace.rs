@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::io::{self, Write};
 use std::rc::Rc;
 
-use fullsend_device::{Capture, TapPoint};
+use fullsend_device::{Capture, CaptureInterface};
 use fullsend_offload::{Packet, segment};
-use fullsend_sim::{HostId, Point, Tap};
+use fullsend_sim::{HostId, TraceEvent, TracePoint};
 
-use crate::experiment::{Experiment, Progress, Run, Scale};
+use crate::experiment::{Experiment, Progress, RunContext, Scale};
 use crate::net::{CLIENT, LINK};
 use crate::tcpdump::Tcpdump;
 
@@ -37,83 +37,83 @@ pub fn trace(
     text: Box<dyn Write>,
     pcap: Option<Box<dyn Write + Send>>,
 ) -> io::Result<()> {
-    let Some(example) = experiment.trace else {
+    let Some(run_trace) = experiment.trace else {
         let text = format!(
             "experiment `{}` has no network to trace; choose another one",
             experiment.name
         );
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     };
-    let tap = match pcap {
+    let capture = match pcap {
         Some(out) => {
             let name = if config.wire {
                 "client, wire"
             } else {
                 "client, before segmentation"
             };
-            Some(Capture::new(out)?.tap_point(name, LINK)?)
+            Some(Capture::new(out)?.add_interface(name, LINK)?)
         }
         None => None,
     };
-    let recorder = Rc::new(RefCell::new(Recorder {
+    let recorder = Rc::new(RefCell::new(TraceWriter {
         wire: config.wire,
         dump: Tcpdump::default(),
         text,
-        tap,
+        capture,
         result: Ok(()),
     }));
-    let run = Run {
+    let run = RunContext {
         case: config.case,
         seed: config.seed,
         scale: Scale::Quick,
         clock: None,
         progress: &Progress::default(),
     };
-    example(&run, &mut |net| {
+    run_trace(&run, &mut |net| {
         let recorder = recorder.clone();
-        net.watch(move |tap| recorder.borrow_mut().see(tap));
+        net.add_observer(move |event| recorder.borrow_mut().on_packet(event));
     });
     let mut recorder = recorder.borrow_mut();
     std::mem::replace(&mut recorder.result, Ok(()))?;
     recorder.text.flush()
 }
 
-struct Recorder {
+struct TraceWriter {
     wire: bool,
     dump: Tcpdump,
     text: Box<dyn Write>,
-    tap: Option<TapPoint>,
+    capture: Option<CaptureInterface>,
     /// The first error, which ends the trace.
     result: io::Result<()>,
 }
 
-impl Recorder {
-    fn see(&mut self, tap: &Tap<'_>) {
-        let wanted = match tap.point {
-            Point::Queued | Point::Arrived => tap.host == HostId(CLIENT),
-            Point::Sent | Point::Lost(_) => false,
+impl TraceWriter {
+    fn on_packet(&mut self, event: &TraceEvent<'_>) {
+        let wanted = match event.point {
+            TracePoint::Queued | TracePoint::Arrived => event.host == HostId(CLIENT),
+            TracePoint::Sent | TracePoint::Lost(_) => false,
         };
         if !wanted || self.result.is_err() {
             return;
         }
-        let mut packets = vec![tap.packet.clone()];
+        let mut packets = vec![event.packet.clone()];
         if self.wire {
-            segment(tap.packet.clone(), &mut packets);
+            segment(event.packet.clone(), &mut packets);
             packets.remove(0);
         }
-        self.result = self.record(tap, &packets);
+        self.result = self.record(event, &packets);
     }
 
-    fn record(&mut self, tap: &Tap<'_>, packets: &[Packet]) -> io::Result<()> {
+    fn record(&mut self, event: &TraceEvent<'_>, packets: &[Packet]) -> io::Result<()> {
         for packet in packets {
-            if let Some(line) = self.dump.line(tap.at, packet) {
+            if let Some(line) = self.dump.line(event.at, packet) {
                 writeln!(self.text, "{line}")?;
             }
         }
-        match (&self.tap, tap.point) {
+        match (&self.capture, event.point) {
             (None, _) => Ok(()),
-            (Some(out), Point::Arrived) => out.inbound(tap.at.as_nanos(), packets),
-            (Some(out), _) => out.outbound(tap.at.as_nanos(), packets),
+            (Some(out), TracePoint::Arrived) => out.inbound(event.at.as_nanos(), packets),
+            (Some(out), _) => out.outbound(event.at.as_nanos(), packets),
         }
     }
 }

@@ -14,13 +14,13 @@
 
 extern crate alloc;
 
-#[path = "../../fullsend/src/kick.rs"]
-pub mod async_kick;
+#[path = "../../fullsend/src/driver_waker.rs"]
+pub mod async_driver_waker;
 #[path = "../../buf/src/chain.rs"]
 pub mod chain;
+#[path = "../../blocking/src/driver_waker.rs"]
+pub mod driver_waker;
 pub mod eventfd;
-#[path = "../../blocking/src/kick.rs"]
-pub mod kick;
 #[path = "../../buf/src/loan.rs"]
 pub mod loan;
 pub mod models;
@@ -38,4 +38,4 @@ pub mod wait;
 pub use chain::Chain;
 pub use loan::Loan;
 pub use pool::Pool;
-pub use slice::{Room, Slice};
+pub use slice::{Slice, WriteBuf};

@@ -10,19 +10,19 @@ use fullsend_units::Seed;
 use loom::thread;
 
 use crate::Pool;
-use crate::async_kick::Kick as AsyncKick;
-use crate::kick::Kick;
+use crate::async_driver_waker::DriverWaker as AsyncDriverWaker;
+use crate::driver_waker::DriverWaker;
 use crate::shard::Shard;
 use crate::sync::{Arc, Mutex};
 use crate::wait;
 
 /// Two threads drop references to a block at once while a third allocates: the thread that writes
 /// to memory has the only reference, and no block is in the free list twice.
-pub fn a_block_comes_home_once() {
+pub fn a_block_returns_to_the_pool_once() {
     let pool = Pool::new(1 << 20);
-    let mut room = pool.room(512);
-    room.extend(b"shared");
-    let slice = room.freeze();
+    let mut buf = pool.alloc(512);
+    buf.write(b"shared");
+    let slice = buf.freeze();
     let other = slice.clone();
     let reader = thread::spawn(move || {
         assert_eq!(&*other, b"shared");
@@ -31,11 +31,11 @@ pub fn a_block_comes_home_once() {
     let writer = thread::spawn({
         let pool = pool.clone();
         move || {
-            let mut room = pool.room(512);
+            let mut buf = pool.alloc(512);
             // The buffer is empty if another reference to the block exists.
-            assert_eq!(room.spare_mut().len(), 512);
-            room.extend(b"writer");
-            assert_eq!(&*room.freeze(), b"writer");
+            assert_eq!(buf.spare_mut().len(), 512);
+            buf.write(b"writer");
+            assert_eq!(&*buf.freeze(), b"writer");
         }
     });
     drop(slice);
@@ -43,16 +43,16 @@ pub fn a_block_comes_home_once() {
     writer.join().unwrap();
     let before = pool.stats().kept_bytes;
     assert!(before <= 2 * 512, "{before}");
-    let (mut first, mut second) = (pool.room(512), pool.room(512));
+    let (mut first, mut second) = (pool.alloc(512), pool.alloc(512));
     assert_eq!(pool.stats().kept_bytes, 0);
     assert_eq!(first.spare_mut().len(), 512);
     assert_eq!(second.spare_mut().len(), 512);
 }
 
 /// The pool is dropped while a block returns to it; loom detects a leak.
-pub fn a_pool_may_go_before_its_memory() {
+pub fn a_pool_may_be_dropped_before_its_memory() {
     let pool = Pool::new(1 << 20);
-    let slice = pool.room(512).freeze();
+    let slice = pool.alloc(512).freeze();
     let holder = thread::spawn(move || drop(slice));
     drop(pool);
     holder.join().unwrap();
@@ -60,20 +60,20 @@ pub fn a_pool_may_go_before_its_memory() {
 
 /// Two callers queue work under the lock and notify; the driver's task only ends when it has seen
 /// both. A lost wake-up is a deadlock, which loom reports.
-pub fn the_driver_s_task_sees_queued_work() {
-    let kick = Arc::new(AsyncKick::default());
+pub fn the_driver_task_sees_queued_work() {
+    let driver_waker = Arc::new(AsyncDriverWaker::default());
     let work = Arc::new(Mutex::new(0));
     let callers: Vec<_> = (0..2)
         .map(|_| {
-            let (kick, work) = (kick.clone(), work.clone());
+            let (driver_waker, work) = (driver_waker.clone(), work.clone());
             thread::spawn(move || {
                 *work.lock() += 1;
-                kick.kick();
+                driver_waker.wake();
             })
         })
         .collect();
     loom::future::block_on(poll_fn(|cx| {
-        kick.begin_turn(cx.waker());
+        driver_waker.begin_poll(cx.waker());
         let seen = *work.lock();
         if seen == 2 {
             Poll::Ready(())
@@ -88,29 +88,29 @@ pub fn the_driver_s_task_sees_queued_work() {
 
 /// The driver's thread waits for its eventfd after each batch, sees all queued work, and never spins
 /// (loom bounds the steps).
-pub fn the_driver_s_thread_sees_queued_work() {
-    let kick = Arc::new(Kick::new().unwrap());
+pub fn the_driver_thread_sees_queued_work() {
+    let driver_waker = Arc::new(DriverWaker::new().unwrap());
     let work = Arc::new(Mutex::new(0));
     // With three notifications, one may come between the other two's signal and the driver's check.
     let callers: Vec<_> = [1, 2]
         .into_iter()
-        .map(|kicks| {
-            let (kick, work) = (kick.clone(), work.clone());
+        .map(|wakes| {
+            let (driver_waker, work) = (driver_waker.clone(), work.clone());
             thread::spawn(move || {
-                for _ in 0..kicks {
+                for _ in 0..wakes {
                     *work.lock() += 1;
-                    kick.kick();
+                    driver_waker.wake();
                 }
             })
         })
         .collect();
     loop {
-        kick.begin_batch();
+        driver_waker.begin_batch();
         if *work.lock() == 3 {
             break;
         }
-        kick.file().wait();
-        kick.take_signal();
+        driver_waker.file().wait();
+        driver_waker.take_signal();
     }
     for caller in callers {
         caller.join().unwrap();
@@ -141,13 +141,13 @@ pub fn a_sleeper_wakes() {
             let shard = shard.clone();
             move || shard.lock().make_ready(handle)
         });
-        let mut held = shard.lock();
-        while !held.ready {
-            wait::sleep(&mut held, &[handle], None, None);
+        let mut guard = shard.lock();
+        while !guard.ready {
+            wait::sleep(&mut guard, &[handle], None, None);
         }
-        held.ready = false;
-        assert!(!held.waiting.has_sleepers());
-        drop(held);
+        guard.ready = false;
+        assert!(!guard.sleepers.has_sleepers());
+        drop(guard);
         other.join().unwrap();
     }
 }
@@ -156,20 +156,20 @@ pub fn a_sleeper_wakes() {
 pub fn all_sleepers_wake() {
     let handle = handle();
     let shard = Arc::new(Mutex::new(Shard::default()));
-    let sleepers: Vec<_> = (0..2)
+    let threads: Vec<_> = (0..2)
         .map(|_| {
             let shard = shard.clone();
             thread::spawn(move || {
-                let mut held = shard.lock();
-                while !held.ready {
-                    wait::sleep(&mut held, &[handle], None, None);
+                let mut guard = shard.lock();
+                while !guard.ready {
+                    wait::sleep(&mut guard, &[handle], None, None);
                 }
             })
         })
         .collect();
     shard.lock().make_ready(handle);
-    for sleeper in sleepers {
+    for sleeper in threads {
         sleeper.join().unwrap();
     }
-    assert!(!shard.lock().waiting.has_sleepers());
+    assert!(!shard.lock().sleepers.has_sleepers());
 }

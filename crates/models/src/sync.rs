@@ -58,8 +58,8 @@ impl Condvar {
     }
 
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
-        if let Some(held) = guard.0.take() {
-            guard.0 = self.0.wait(held).ok();
+        if let Some(inner) = guard.0.take() {
+            guard.0 = self.0.wait(inner).ok();
         }
     }
 

@@ -9,23 +9,23 @@ fn check(model: fn()) {
 }
 
 #[test]
-fn a_block_comes_home_once() {
-    check(models::a_block_comes_home_once);
+fn a_block_returns_to_the_pool_once() {
+    check(models::a_block_returns_to_the_pool_once);
 }
 
 #[test]
-fn a_pool_may_go_before_its_memory() {
-    check(models::a_pool_may_go_before_its_memory);
+fn a_pool_may_be_dropped_before_its_memory() {
+    check(models::a_pool_may_be_dropped_before_its_memory);
 }
 
 #[test]
-fn the_driver_s_task_sees_queued_work() {
-    check(models::the_driver_s_task_sees_queued_work);
+fn the_driver_task_sees_queued_work() {
+    check(models::the_driver_task_sees_queued_work);
 }
 
 #[test]
-fn the_driver_s_thread_sees_queued_work() {
-    check(models::the_driver_s_thread_sees_queued_work);
+fn the_driver_thread_sees_queued_work() {
+    check(models::the_driver_thread_sees_queued_work);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use fullsend_offload::{
 use fullsend_units::Instant;
 
 mod frames;
-use frames::Shape;
+use frames::HeaderShape;
 
 const MSS: usize = 1448;
 const SEGMENTS: usize = 44;
@@ -41,11 +41,11 @@ fn super_segment(v6: bool, port: u16) -> Packet {
     header[network + 12] = 0x80;
     header[network + 13] = 0x10;
     header[network + 20..network + 24].copy_from_slice(&[1, 1, 8, 10]);
-    let mut room = Pool::new(0).room(MSS * SEGMENTS);
-    room.advance(MSS * SEGMENTS);
+    let mut buf = Pool::new(0).alloc(MSS * SEGMENTS);
+    buf.advance(MSS * SEGMENTS);
     Packet {
         header: HeaderBuf::from_slice(&header),
-        payload: room.freeze().into(),
+        payload: buf.freeze().into(),
         layers: Layers {
             transport: network as u16,
             ethertype: if v6 { 0x86dd } else { 0x0800 },
@@ -63,7 +63,7 @@ fn super_segment(v6: bool, port: u16) -> Packet {
     }
 }
 
-fn cut(packet: Packet) -> Vec<Packet> {
+fn segmented(packet: Packet) -> Vec<Packet> {
     let mut out = Vec::new();
     segment(packet, &mut out);
     out
@@ -85,32 +85,32 @@ fn gro(c: &mut Criterion) {
     let mut group = c.benchmark_group("gro");
     for v6 in [false, true] {
         let name = if v6 { "v6" } else { "v4" };
-        let cut = cut(super_segment(v6, 1));
+        let segmented = segmented(super_segment(v6, 1));
         group.throughput(Throughput::Elements(SEGMENTS as u64));
         let inputs = [
             (
                 "from a device, checksum known",
-                frames(&cut, Checksum::Valid),
+                frames(&segmented, Checksum::Valid),
             ),
             (
                 "from a device, verified",
-                frames(&cut, Checksum::Unverified),
+                frames(&segmented, Checksum::Unverified),
             ),
             ("from this process, checksum known", {
-                let mut cut = cut.clone();
-                for packet in &mut cut {
+                let mut segmented = segmented.clone();
+                for packet in &mut segmented {
                     packet.offload.checksum = Checksum::Valid;
                 }
-                cut
+                segmented
             }),
-            ("from this process, verified", cut),
+            ("from this process, verified", segmented),
         ];
         for (what, input) in inputs {
             run(&mut group, &format!("{name} {what}"), &input);
         }
     }
     // Interleaved flows: one packet of each flow after the other.
-    for (name, shape) in Shape::ALL {
+    for (name, shape) in HeaderShape::ALL {
         for flows in [1, 8, 1000] {
             let mixed: Vec<_> = (0..SEGMENTS)
                 .flat_map(|i| (0..flows).map(move |flow| shape.frame(flow, i, MSS)))

@@ -18,7 +18,7 @@ use fullsend_units::Instant;
 
 #[path = "../benches/frames/mod.rs"]
 mod frames;
-use frames::Shape;
+use frames::HeaderShape;
 
 const MSS: usize = 1448;
 /// Segments per flow, which fit in 64 KiB with every header shape.
@@ -37,11 +37,11 @@ fn main() {
     let flows: u16 = args.next().map_or(1, |n| n.parse().expect("flows"));
     let what = args.next().unwrap_or_default();
     let poll: Option<usize> = args.next().map(|n| n.parse().expect("packets"));
-    let shape = Shape::ALL.iter().find(|(n, _)| *n == name);
+    let shape = HeaderShape::ALL.iter().find(|(n, _)| *n == name);
     let (_, shape) = shape.unwrap_or_else(|| {
         panic!(
             "`{name}` is not a packet shape; write one of {:?}",
-            Shape::ALL.map(|(n, _)| n)
+            HeaderShape::ALL.map(|(n, _)| n)
         )
     });
     let mut gro = Gro::new(GroConfig {
@@ -83,6 +83,6 @@ fn main() {
             out.clear();
         }
     }
-    let walks = gro.stats().walks;
-    println!("{received} packets in, {delivered} out, {walks} walks");
+    let parsed = gro.stats().parsed;
+    println!("{received} packets in, {delivered} out, {parsed} walks");
 }

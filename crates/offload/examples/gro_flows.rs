@@ -21,7 +21,7 @@ use fullsend_units::Instant;
 
 #[path = "../benches/frames/mod.rs"]
 mod frames;
-use frames::Shape;
+use frames::HeaderShape;
 
 const MSS: usize = 1448;
 const FLOWS: usize = 1000;
@@ -39,13 +39,14 @@ const ROWS: [(usize, usize); 6] = [
 ];
 
 /// Returns the frames of all flows, in memory in the order in which they are received.
-fn frames(shape: Shape, in_turn: usize) -> Vec<Slice> {
+fn frames(shape: HeaderShape, interleaved: usize) -> Vec<Slice> {
     let frame = |flow: usize, index| Slice::copied_from(&shape.frame(flow as u16, index, MSS));
-    let groups = (0..FLOWS).step_by(in_turn);
+    let groups = (0..FLOWS).step_by(interleaved);
     groups
         .flat_map(|first| {
-            (0..SEGMENTS)
-                .flat_map(move |index| (first..first + in_turn).map(move |flow| frame(flow, index)))
+            (0..SEGMENTS).flat_map(move |index| {
+                (first..first + interleaved).map(move |flow| frame(flow, index))
+            })
         })
         .collect()
 }
@@ -80,7 +81,7 @@ fn main() {
     println!(
         "headers | frames | flows in turn | packets of a poll | ns a packet | beside one flow"
     );
-    for (name, shape) in Shape::ALL {
+    for (name, shape) in HeaderShape::ALL {
         if only.as_ref().is_some_and(|only| only != name) {
             continue;
         }
@@ -89,7 +90,7 @@ fn main() {
             packet.offload.checksum = Checksum::Valid;
             packet
         };
-        let frames = ROWS.map(|(in_turn, _)| frames(shape, in_turn));
+        let frames = ROWS.map(|(interleaved, _)| frames(shape, interleaved));
         let mut gro = Gro::new(GroConfig {
             tunnels: Tunnels::STANDARD,
             ..GroConfig::new(Link::Ip)
@@ -105,9 +106,9 @@ fn main() {
         }
         for (state, mut spent) in ["cold", "warm"].into_iter().zip(spent) {
             let ns = spent.each_mut().map(|polls| lower_quartile(polls));
-            for ((in_turn, poll), cost) in ROWS.iter().zip(ns) {
+            for ((interleaved, poll), cost) in ROWS.iter().zip(ns) {
                 let ratio = cost / ns[0];
-                println!("{name} | {state} | {in_turn} | {poll} | {cost:.1} | {ratio:.2}");
+                println!("{name} | {state} | {interleaved} | {poll} | {cost:.1} | {ratio:.2}");
             }
         }
     }

@@ -2,7 +2,7 @@
 //! ones.
 
 use fullsend_buf::{Chain, Slice};
-use fullsend_wire::checksum::{Running, Sum, sum};
+use fullsend_wire::checksum::{RunningSum, Sum, sum};
 use fullsend_wire::numbers::{ethertype, protocol};
 
 use crate::bytes::{be16, put16};
@@ -12,7 +12,7 @@ use crate::{Checksum, Encap, Layers, Packet};
 mod tests;
 
 /// Returns the offset of the checksum in the transport header of `protocol`, in bytes.
-pub(crate) const fn field(protocol: u8) -> Option<usize> {
+pub(crate) const fn checksum_offset(protocol: u8) -> Option<usize> {
     match protocol {
         protocol::TCP => Some(16),
         protocol::UDP => Some(6),
@@ -40,7 +40,7 @@ pub(crate) fn sum_chain(start: Sum, chain: &Chain) -> Sum {
         [] => start,
         [one] => start + sum(one),
         many => {
-            let mut running = Running::from(start);
+            let mut running = RunningSum::from(start);
             for slice in many {
                 running.push(slice);
             }
@@ -56,12 +56,12 @@ impl Packet {
     /// segments gets its own checksum when it is segmented.
     pub fn complete_checksum(&mut self) {
         let transport = usize::from(self.layers.transport);
-        let Some(field) = field(self.layers.protocol) else {
+        let Some(checksum_offset) = checksum_offset(self.layers.protocol) else {
             return;
         };
         if self.offload.checksum != Checksum::Partial
             || self.segments() > 1
-            || self.header.len() < transport + field + 2
+            || self.header.len() < transport + checksum_offset + 2
         {
             return;
         }
@@ -70,14 +70,14 @@ impl Packet {
             protocol::UDP => total.udp_checksum(),
             _ => total.checksum(),
         };
-        put16(&mut self.header, transport + field, value);
+        put16(&mut self.header, transport + checksum_offset, value);
         self.offload.checksum = Checksum::Unverified;
     }
 }
 
 /// The result of verifying a received transport checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum ChecksumResult {
     Good,
     Bad,
     /// Not verifiable: a fragment, or a protocol other than TCP and UDP.
@@ -88,9 +88,10 @@ pub(crate) enum Verdict {
 /// headers, and `rest`. In a tunnelled packet both checksums are verified, while the payload is
 /// summed once.
 #[inline]
-pub(crate) fn verify(front: &[u8], rest: &[Slice], layers: &Layers) -> Verdict {
-    let Some(field) = field(layers.protocol).filter(|_| !layers.fragment) else {
-        return Verdict::Unknown;
+pub(crate) fn verify(front: &[u8], rest: &[Slice], layers: &Layers) -> ChecksumResult {
+    let Some(checksum_offset) = checksum_offset(layers.protocol).filter(|_| !layers.fragment)
+    else {
+        return ChecksumResult::Unknown;
     };
     let tunnelled = layers.encap != Encap::None;
     let v6 = if tunnelled {
@@ -100,37 +101,38 @@ pub(crate) fn verify(front: &[u8], rest: &[Slice], layers: &Layers) -> Verdict {
     };
     let transport = usize::from(layers.transport);
     // RFC 768: a checksum of 0 means none over IPv4. RFC 8200 8.1: over IPv6 it is required.
-    let none = layers.protocol == protocol::UDP && be16(front, transport + field) == 0;
-    let good = if none {
+    let is_absent =
+        layers.protocol == protocol::UDP && be16(front, transport + checksum_offset) == 0;
+    let good = if is_absent {
         !v6
     } else {
-        is_right(front, rest, layers, v6)
+        is_checksum_correct(front, rest, layers, v6)
     };
-    if good && (!tunnelled || outer_is_right(front, rest, layers, v6, none)) {
-        Verdict::Good
+    if good && (!tunnelled || is_outer_checksum_correct(front, rest, layers, v6, is_absent)) {
+        ChecksumResult::Good
     } else {
-        Verdict::Bad
+        ChecksumResult::Bad
     }
 }
 
 /// Returns whether the innermost transport checksum is correct.
 #[inline(never)]
-pub(crate) fn is_right(front: &[u8], rest: &[Slice], layers: &Layers, v6: bool) -> bool {
+pub(crate) fn is_checksum_correct(front: &[u8], rest: &[Slice], layers: &Layers, v6: bool) -> bool {
     let transport = usize::from(layers.transport);
     let upper = &front[transport..];
     let len = upper.len() + rest.iter().map(Slice::len).sum::<usize>();
     let network = usize::from(layers.network[1]);
     let start = pseudo(front, network, v6, layers.protocol, len);
-    sum_pieces(start, upper, rest).is_valid()
+    sum_slices(start, upper, rest).is_valid()
 }
 
 #[inline]
-fn sum_pieces(start: Sum, first: &[u8], rest: &[Slice]) -> Sum {
+fn sum_slices(start: Sum, first: &[u8], rest: &[Slice]) -> Sum {
     match rest {
         [] => start + sum(first),
         [one] if first.len().is_multiple_of(2) => start + sum(first) + sum(one),
         _ => {
-            let mut running = Running::from(start);
+            let mut running = RunningSum::from(start);
             running.push(first);
             for slice in rest {
                 running.push(slice);
@@ -144,12 +146,12 @@ fn sum_pieces(start: Sum, first: &[u8], rest: &[Slice]) -> Sum {
 /// payload of an inner packet whose checksum is correct sum up to the complement of its
 /// pseudo-header's sum, so they are not summed again.
 #[inline(never)]
-fn outer_is_right(
+fn is_outer_checksum_correct(
     front: &[u8],
     rest: &[Slice],
     layers: &Layers,
     inner_v6: bool,
-    inner_unsummed: bool,
+    inner_has_no_checksum: bool,
 ) -> bool {
     let (tunnel, transport) = (usize::from(layers.tunnel), usize::from(layers.transport));
     if layers.encap != Encap::Udp || be16(front, tunnel + 6) == 0 {
@@ -164,8 +166,8 @@ fn outer_is_right(
         protocol::UDP,
         len,
     );
-    if inner_unsummed {
-        return sum_pieces(start, &front[tunnel..], rest).is_valid();
+    if inner_has_no_checksum {
+        return sum_slices(start, &front[tunnel..], rest).is_valid();
     }
     let inner = inner_sum(front, layers, inner_v6, len - (transport - tunnel));
     (start + sum(&front[tunnel..transport]) + inner).is_valid()
@@ -176,5 +178,5 @@ fn outer_is_right(
 #[inline]
 pub(crate) fn inner_sum(header: &[u8], layers: &Layers, v6: bool, len: usize) -> Sum {
     let network = usize::from(layers.network[1]);
-    Sum::folded(pseudo(header, network, v6, layers.protocol, len).checksum())
+    Sum::from_folded(pseudo(header, network, v6, layers.protocol, len).checksum())
 }

@@ -10,27 +10,27 @@ use fullsend_units::Instant;
 use fullsend_wire::numbers::{ethertype, protocol};
 
 use crate::bytes::be16;
-use crate::checksum::{Verdict, verify};
-use crate::parse::Walk;
+use crate::checksum::{ChecksumResult, verify};
+use crate::parse::ParsedHeaders;
 use crate::{Checksum, Encap, Layers, Link, Packet, Tunnels};
 
+mod candidate;
+mod fast_path;
 mod flow;
-mod follow;
 mod held;
 mod ids;
 mod predict;
-mod step;
 mod super_segment;
 mod table;
 #[cfg(test)]
 mod tests;
 
-use flow::{Flow, Keys};
-use follow::{Absent, Layout, kind};
-use ids::{Ids, LayerIds, NoId, OneId};
-use predict::Shape;
-use step::Step;
-use table::{At, Table};
+use candidate::Candidate;
+use fast_path::{Layout, LookupMiss, layout_index};
+use flow::{FlowHeaders, HashKeys};
+use ids::{IpIds, LayerIds, NoId, OneId};
+use predict::HeaderKind;
+use table::{HeldRef, HeldTable};
 
 /// The upper bound of [`GroConfig::max_size`], in bytes.
 const MAX_SIZE: u32 = 8 * 65_535;
@@ -73,7 +73,7 @@ pub struct GroStats {
     pub received: u64,
     /// Packets whose headers were parsed. A packet that continues a held one is not parsed: a
     /// comparison of the two headers is enough.
-    pub walks: u64,
+    pub parsed: u64,
     /// Packets that were merged into another.
     pub merged: u64,
     /// Packets that could not be parsed and were dropped.
@@ -86,7 +86,7 @@ pub struct GroStats {
 ///
 /// [`receive`](Self::receive) and [`receive_batch`](Self::receive_batch) accept packets. At the end
 /// of the device poll [`flush`](Self::flush) returns all of them, or
-/// [`flush_older`](Self::flush_older) all but those that may still grow. Packets are returned in
+/// [`flush_older_than`](Self::flush_older_than) all but those that may still grow. Packets are returned in
 /// the order in which they were received, each super-segment at the position of its first packet.
 ///
 /// Every TCP and UDP packet that is returned has its checksum `Valid` or `Partial`; an `Unverified`
@@ -96,8 +96,8 @@ pub struct Gro {
     config: GroConfig,
     stats: GroStats,
     /// The packets that are held.
-    table: Table,
-    keys: Keys,
+    table: HeldTable,
+    keys: HashKeys,
     /// The layout of the packet parsed last, by kind.
     layouts: [Layout; 2],
     /// The packets received since the last flush. They are parsed, held and completed in place.
@@ -125,8 +125,8 @@ impl Gro {
                 ..config
             },
             stats: GroStats::default(),
-            table: Table::default(),
-            keys: Keys::new(seed),
+            table: HeldTable::default(),
+            keys: HashKeys::new(seed),
             layouts: [Layout::default(); 2],
             packets: Vec::new(),
             spare: Vec::new(),
@@ -165,17 +165,17 @@ impl Gro {
 
     /// Ends a device poll after which the device has more packets.
     ///
-    /// Packets held since `than` or later stay held and may grow in the next poll. All others are
+    /// Packets held since `before` or later stay held and may grow in the next poll. All others are
     /// completed and appended to `out`.
-    pub fn flush_older(&mut self, than: Instant, out: &mut Vec<Packet>) {
-        self.table.complete_older(than, &mut self.packets);
+    pub fn flush_older_than(&mut self, before: Instant, out: &mut Vec<Packet>) {
+        self.table.complete_older_than(before, &mut self.packets);
         if self.table.is_empty() {
             return self.flush(out);
         }
-        let mut held = self.table.in_order().into_iter().peekable();
-        for (place, packet) in self.packets.drain(..).enumerate() {
-            if let Some((_, at)) = held.next_if(|(held_place, _)| *held_place == place) {
-                self.table.held_mut(at).move_to(self.spare.len());
+        let mut held = self.table.by_index().into_iter().peekable();
+        for (index, packet) in self.packets.drain(..).enumerate() {
+            if let Some((_, held_ref)) = held.next_if(|(held_index, _)| *held_index == index) {
+                self.table.held_mut(held_ref).move_to(self.spare.len());
                 self.spare.push(packet);
             } else {
                 out.push(packet);
@@ -196,13 +196,13 @@ impl Gro {
     ///
     /// # Panics
     /// In debug builds, if other packets are held.
-    pub fn receive_alone(&mut self, packet: &mut Packet) -> bool {
+    pub fn receive_single(&mut self, packet: &mut Packet) -> bool {
         debug_assert!(self.packets.is_empty(), "others are held");
         self.stats.received += 1;
-        let Some((walk, _)) = self.look_at(packet) else {
+        let Some((headers, _)) = self.parse_and_verify(packet) else {
             return false;
         };
-        packet.take_headers(&walk);
+        packet.take_headers(&headers);
         true
     }
 
@@ -211,15 +211,15 @@ impl Gro {
         let mut packets = core::mem::take(&mut self.packets);
         self.stats.received += (packets.len() - from) as u64;
         let mut kept = from;
-        for place in from..packets.len() {
-            let (before, rest) = packets.split_at_mut(place);
-            let stays = match self.follow(&mut before[..kept], &mut rest[0]) {
+        for index in from..packets.len() {
+            let (before, rest) = packets.split_at_mut(index);
+            let is_kept = match self.merge_predicted(&mut before[..kept], &mut rest[0]) {
                 Ok(()) => false,
-                Err(guess) => self.parse(now, &mut before[..kept], &mut rest[0], guess),
+                Err(miss) => self.parse(now, &mut before[..kept], &mut rest[0], miss),
             };
-            if stays {
-                if kept != place {
-                    packets.swap(kept, place);
+            if is_kept {
+                if kept != index {
+                    packets.swap(kept, index);
                 }
                 kept += 1;
             }
@@ -235,49 +235,55 @@ impl Gro {
         now: Instant,
         kept: &mut [Packet],
         packet: &mut Packet,
-        guess: Option<Absent>,
+        miss: Option<LookupMiss>,
     ) -> bool {
-        let Some((walk, trusted)) = self.look_at(packet) else {
+        let Some((headers, is_checksum_trusted)) = self.parse_and_verify(packet) else {
             return false;
         };
-        if trusted && self.config.enabled && joins(packet, &walk) {
-            if !(self.table.is_empty() && step::is_last(packet, &walk)) {
-                return self.place(now, kept, packet, &walk, guess);
+        if is_checksum_trusted && self.config.enabled && is_mergeable(packet, &headers) {
+            if !(self.table.is_empty() && candidate::ends_super_segment(packet, &headers)) {
+                return self.coalesce_parsed(now, kept, packet, &headers, miss);
             }
             // It has nothing to join, and nothing can join it.
-        } else if walk.opaque && self.config.tunnels != Tunnels::NONE {
+        } else if headers.opaque && self.config.tunnels != Tunnels::NONE {
             // It may belong to any tunnelled flow, and must not be overtaken by one.
             self.table.complete_tunnelled(kept);
         }
-        packet.take_headers(&walk);
+        packet.take_headers(&headers);
         true
     }
 
     /// Parses a packet and verifies its checksum. Returns `None` if it is malformed, otherwise the
     /// result of the parse and whether the checksum is trusted.
     #[inline(always)]
-    fn look_at(&mut self, packet: &mut Packet) -> Option<(Walk, bool)> {
+    fn parse_and_verify(&mut self, packet: &mut Packet) -> Option<(ParsedHeaders, bool)> {
         let config = &self.config;
-        let Ok(walk) = packet.walk(config.link, &config.tunnels, &mut self.stats.walks) else {
+        let Ok(headers) =
+            packet.parse_headers(config.link, &config.tunnels, &mut self.stats.parsed)
+        else {
             self.stats.malformed += 1;
             return None;
         };
-        let trusted = self.check(packet);
-        Some((walk, trusted))
+        let is_checksum_trusted = self.verify_checksum(packet);
+        Some((headers, is_checksum_trusted))
     }
 
     /// Verifies the transport checksum unless the device did. Returns false if it is wrong.
     #[inline(always)]
-    fn check(&mut self, packet: &mut Packet) -> bool {
-        is_trusted(packet, &packet.layers) || self.verify_now(packet)
+    fn verify_checksum(&mut self, packet: &mut Packet) -> bool {
+        is_checksum_trusted_by_device(packet, &packet.layers) || self.verify_in_software(packet)
     }
 
     #[inline(never)]
-    fn verify_now(&mut self, packet: &mut Packet) -> bool {
-        match verify(packet.front(), packet.rest(), &packet.layers) {
-            Verdict::Good => packet.offload.checksum = Checksum::Valid,
-            Verdict::Unknown => {}
-            Verdict::Bad => {
+    fn verify_in_software(&mut self, packet: &mut Packet) -> bool {
+        match verify(
+            packet.leading_bytes(),
+            packet.remaining_slices(),
+            &packet.layers,
+        ) {
+            ChecksumResult::Good => packet.offload.checksum = Checksum::Valid,
+            ChecksumResult::Unknown => {}
+            ChecksumResult::Bad => {
                 packet.offload.checksum = Checksum::Unverified;
                 self.stats.bad_checksum += 1;
                 return false;
@@ -288,88 +294,88 @@ impl Gro {
 
     /// Merges a packet that is eligible for coalescing into a held one, or holds it. Returns
     /// whether it remains in the list.
-    fn place(
+    fn coalesce_parsed(
         &mut self,
         now: Instant,
         kept: &mut [Packet],
         packet: &mut Packet,
-        walk: &Walk,
-        guess: Option<Absent>,
+        headers: &ParsedHeaders,
+        miss: Option<LookupMiss>,
     ) -> bool {
-        let header = &packet.front()[..walk.header_len];
+        let header = &packet.leading_bytes()[..headers.header_len];
         // The parser removed link-layer padding, which is not part of the packet. Bytes behind a
         // UDP datagram are part of it, and segmentation would not restore them.
-        let (layers, flush) = (packet.layers, walk.surplus);
-        let found = self.look_up(kept, header, &layers, guess);
+        let (layers, flush) = (packet.layers, headers.has_trailer);
+        let found = self.find_held(kept, header, &layers, miss);
         let transport = usize::from(layers.transport);
-        match Shape::of(&layers, header.len()) {
-            Shape::V4 => {
-                let ids = OneId::at(header, layers.network[0]);
-                let step = Step::tcp(header, transport, packet, ids, flush);
-                self.join_or_hold(now, &found, &step, kept, packet, walk)
+        match HeaderKind::of(&layers, header.len()) {
+            HeaderKind::TcpV4 => {
+                let ids = OneId::read(header, layers.network[0]);
+                let candidate = Candidate::from_tcp(header, transport, packet, ids, flush);
+                self.merge_or_hold(now, &found, &candidate, kept, packet, headers)
             }
-            Shape::V6 => {
-                let step = Step::tcp(header, transport, packet, NoId, flush);
-                self.join_or_hold(now, &found, &step, kept, packet, walk)
+            HeaderKind::TcpV6 => {
+                let candidate = Candidate::from_tcp(header, transport, packet, NoId, flush);
+                self.merge_or_hold(now, &found, &candidate, kept, packet, headers)
             }
-            Shape::Tcp | Shape::Udp | Shape::Unread => {
-                let step = Step::<LayerIds>::any(header, &layers, packet, flush);
-                self.join_or_hold(now, &found, &step, kept, packet, walk)
+            HeaderKind::OtherTcp | HeaderKind::Udp | HeaderKind::Unknown => {
+                let candidate = Candidate::<LayerIds>::from_packet(header, &layers, packet, flush);
+                self.merge_or_hold(now, &found, &candidate, kept, packet, headers)
             }
         }
     }
 
     /// Finds the held packet of this packet's flow.
     #[inline]
-    fn look_up(
+    fn find_held(
         &mut self,
         kept: &[Packet],
         header: &[u8],
         layers: &Layers,
-        guess: Option<Absent>,
-    ) -> Found {
+        miss: Option<LookupMiss>,
+    ) -> Lookup {
         let layout = Layout::of(layers);
-        if let Some(absent) = guess.filter(|guess| guess.is_of(layout)) {
-            let hash = absent.hash;
-            return Found { hash, held: None };
+        if let Some(miss) = miss.filter(|miss| miss.has_layout(layout)) {
+            let hash = miss.hash;
+            return Lookup { hash, held: None };
         }
-        self.layouts[kind(header, self.config.link)] = layout;
-        let hash = layout.hash(header, &self.keys).unwrap_or(flow::SOME);
-        let mut found = Found { hash, held: None };
+        self.layouts[layout_index(header, self.config.link)] = layout;
+        let hash = layout.hash(header, &self.keys).unwrap_or(flow::HASH_BIT);
+        let mut found = Lookup { hash, held: None };
         if self.table.is_empty() {
             return found;
         }
-        let Some(flow) = Flow::new(header, layers) else {
+        let Some(flow) = FlowHeaders::new(header, layers) else {
             return found;
         };
         found.held = self.table.find(hash, |held| {
-            let head = &kept[held.place()];
-            let head = Flow::new(&head.header, &head.layers)?;
-            flow.is_same_flow(&head).then(|| flow.is_like(&head))
+            let head = &kept[held.index()];
+            let head = FlowHeaders::new(&head.header, &head.layers)?;
+            flow.is_same_flow(&head).then(|| flow.matches_head(&head))
         });
         found
     }
 
     #[inline]
-    fn join_or_hold<I: Ids>(
+    fn merge_or_hold<I: IpIds>(
         &mut self,
         now: Instant,
-        found: &Found,
-        step: &Step<I>,
+        found: &Lookup,
+        candidate: &Candidate<I>,
         kept: &mut [Packet],
         packet: &mut Packet,
-        walk: &Walk,
+        headers: &ParsedHeaders,
     ) -> bool {
-        if let Some((at, is_like)) = found.held {
-            let held = self.table.read(at, kept, self.config.max_size);
-            if let Some(joining) = held.accepts(step).filter(|_| is_like) {
-                self.join(at, joining, kept, packet);
+        if let Some((held_ref, matches_head)) = found.held {
+            let held = self.table.read(held_ref, kept, self.config.max_size);
+            if let Some(merge) = held.accepts(candidate).filter(|_| matches_head) {
+                self.merge(held_ref, merge, kept, packet);
                 return false;
             }
-            self.table.complete(at, kept);
+            self.table.complete(held_ref, kept);
         }
-        packet.take_headers(walk);
-        if step.may_be_held() {
+        packet.take_headers(headers);
+        if candidate.is_holdable() {
             self.table.insert(found.hash, kept.len(), now, kept);
         }
         true
@@ -377,21 +383,22 @@ impl Gro {
 }
 
 /// The result of a flow lookup.
-struct Found {
+struct Lookup {
     hash: u32,
     /// The held packet of the flow, and whether its headers match this packet's.
-    held: Option<(At, bool)>,
+    held: Option<(HeldRef, bool)>,
 }
 
 /// Returns whether the device verified the checksum. For a UDP tunnel its result may apply to the
 /// outer checksum only.
 #[inline]
-fn is_trusted(packet: &Packet, layers: &Layers) -> bool {
+fn is_checksum_trusted_by_device(packet: &Packet, layers: &Layers) -> bool {
     match packet.offload.checksum {
         Checksum::Unverified => false,
         Checksum::Partial => true,
         Checksum::Valid => {
-            layers.encap != Encap::Udp || be16(packet.front(), usize::from(layers.tunnel) + 6) == 0
+            layers.encap != Encap::Udp
+                || be16(packet.leading_bytes(), usize::from(layers.tunnel) + 6) == 0
         }
     }
 }
@@ -399,7 +406,7 @@ fn is_trusted(packet: &Packet, layers: &Layers) -> bool {
 /// Returns whether a packet is eligible for coalescing: TCP and UDP over IPv4 without options or
 /// over IPv6, and tunnels of these.
 #[inline]
-fn joins(packet: &Packet, walk: &Walk) -> bool {
+fn is_mergeable(packet: &Packet, headers: &ParsedHeaders) -> bool {
     let layers = &packet.layers;
     let upper = if layers.encap == Encap::None {
         layers.transport
@@ -412,7 +419,7 @@ fn joins(packet: &Packet, walk: &Walk) -> bool {
         _ => false,
     };
     plain
-        && !walk.opaque
+        && !headers.opaque
         && matches!(layers.protocol, protocol::TCP | protocol::UDP)
         && !layers.fragment
 }

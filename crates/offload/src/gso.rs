@@ -16,8 +16,8 @@ mod network;
 mod tests;
 mod tunnel;
 
-use network::Network;
-use tunnel::Outer;
+use network::IpTemplate;
+use tunnel::OuterTemplate;
 
 /// Splits a super-segment into packets of `gso_size` payload bytes and appends them to `out`.
 ///
@@ -35,12 +35,12 @@ pub fn segment(mut packet: Packet, out: &mut Vec<Packet>) {
         out.push(packet);
         return;
     }
-    packet.drop_jumbo_option();
+    packet.remove_jumbo_option();
     let Some(template) = Template::new(&packet) else {
         return;
     };
     let total = packet.payload.len();
-    let mut pieces = Pieces::new(&packet.payload);
+    let mut cursor = PayloadCursor::new(&packet.payload);
     let first = out.len();
     // Packets are written in place: they are too large to be built elsewhere and moved.
     out.resize_with(first + total.div_ceil(size), Packet::default);
@@ -48,20 +48,20 @@ pub fn segment(mut packet: Packet, out: &mut Vec<Packet>) {
     // In a loop of its own: reference-count updates among the sums would prevent the processor from
     // prefetching payload.
     for segment in segments.iter_mut() {
-        pieces.take(size, &mut segment.payload);
+        cursor.append_next(size, &mut segment.payload);
         segment.layers = packet.layers;
     }
     let mut start = 0;
     for (index, segment) in segments.iter_mut().enumerate() {
         let len = segment.payload.len();
-        let place = Place {
+        let position = SegmentPosition {
             index: index as u16,
             start: start as u32,
             len,
             last: start + len == total,
             payload_sum: sum_chain(Sum::ZERO, &segment.payload),
         };
-        template.write(&place, segment.header.prepend(template.header.len()));
+        template.write(&position, segment.header.prepend(template.header.len()));
         start += len;
     }
     if let Some(last) = out.last_mut() {
@@ -70,7 +70,7 @@ pub fn segment(mut packet: Packet, out: &mut Vec<Packet>) {
 }
 
 /// The position, length and sum of a segment, from which its header is written.
-struct Place {
+struct SegmentPosition {
     index: u16,
     start: u32,
     len: usize,
@@ -83,16 +83,16 @@ struct Template {
     header: HeaderBuf,
     transport: usize,
     /// The innermost network header.
-    network: Network,
-    outer: Option<Outer>,
-    upper: Upper,
+    network: IpTemplate,
+    outer: Option<OuterTemplate>,
+    upper: TransportTemplate,
     /// The sum of pseudo-header and transport header without lengths, sequence number, flags and
     /// checksum.
     transport_sum: Sum,
 }
 
 /// The state that depends on the transport protocol.
-enum Upper {
+enum TransportTemplate {
     Tcp {
         seq: u32,
         offset_and_flags: u16,
@@ -107,21 +107,21 @@ impl Template {
         let (layers, kind) = (&packet.layers, packet.offload.kind);
         let network = usize::from(layers.network[1]);
         let transport = usize::from(layers.transport);
-        let v6 = innermost_v6(packet);
-        if !fits(packet, network, transport, v6) {
+        let v6 = is_innermost_v6(packet);
+        if !matches_kind(packet, network, transport, v6) {
             return None;
         }
         let mut header = packet.header.clone();
         let upper = if kind == GsoKind::Udp {
             put16(&mut header, transport + 4, 0);
             put16(&mut header, transport + 6, 0);
-            Upper::Udp
+            TransportTemplate::Udp
         } else {
             let (seq, word) = (be32(&header, transport + 4), be16(&header, transport + 12));
             put32(&mut header, transport + 4, 0);
             put16(&mut header, transport + 12, 0);
             put16(&mut header, transport + 16, 0);
-            Upper::Tcp {
+            TransportTemplate::Tcp {
                 seq,
                 offset_and_flags: word,
                 first_only: if packet.offload.repeats_cwr {
@@ -134,12 +134,12 @@ impl Template {
         let fixed_id = packet.offload.fixed_id;
         let outer = match layers.encap {
             Encap::None => None,
-            _ => Some(Outer::new(&mut header, layers, fixed_id[0])?),
+            _ => Some(OuterTemplate::new(&mut header, layers, fixed_id[0])?),
         };
         let transport_sum =
             checksum::pseudo(&header, network, v6, layers.protocol, 0) + sum(&header[transport..]);
         Some(Self {
-            network: Network::new(&mut header, network, transport, v6, fixed_id[1]),
+            network: IpTemplate::new(&mut header, network, transport, v6, fixed_id[1]),
             header,
             transport,
             outer,
@@ -149,36 +149,42 @@ impl Template {
     }
 
     #[inline]
-    fn write(&self, place: &Place, header: &mut [u8]) {
+    fn write(&self, position: &SegmentPosition, header: &mut [u8]) {
         header.copy_from_slice(&self.header);
-        self.network.write(place, header);
+        self.network.write(position, header);
         match self.upper {
-            Upper::Tcp {
+            TransportTemplate::Tcp {
                 seq,
                 offset_and_flags,
                 first_only,
-            } => self.write_tcp(header, place, seq, (offset_and_flags, first_only)),
-            Upper::Udp => self.write_udp(header, place),
+            } => self.write_tcp(header, position, seq, (offset_and_flags, first_only)),
+            TransportTemplate::Udp => self.write_udp(header, position),
         }
         if let Some(outer) = &self.outer {
-            outer.write(place, header);
+            outer.write(position, header);
         }
     }
 
     #[inline]
-    fn write_tcp(&self, header: &mut [u8], place: &Place, seq: u32, flags: (u16, u16)) {
+    fn write_tcp(
+        &self,
+        header: &mut [u8],
+        position: &SegmentPosition,
+        seq: u32,
+        flags: (u16, u16),
+    ) {
         let (mut word, first_only) = flags;
         // FIN and PSH belong to the last byte; CWR (RFC 3168 6.1.2) to the first segment.
-        if !place.last {
+        if !position.last {
             word &= !(TcpFlags::FIN.0 | TcpFlags::PSH.0);
         }
-        if place.index != 0 {
+        if position.index != 0 {
             word &= !first_only;
         }
-        let seq = seq.wrapping_add(place.start);
-        let len = header.len() - self.transport + place.len;
+        let seq = seq.wrapping_add(position.start);
+        let len = header.len() - self.transport + position.len;
         let sum = self.transport_sum
-            + place.payload_sum
+            + position.payload_sum
             + Sum::dword(len as u32)
             + Sum::dword(seq)
             + Sum::word(word);
@@ -188,17 +194,17 @@ impl Template {
     }
 
     #[inline]
-    fn write_udp(&self, header: &mut [u8], place: &Place) {
-        let len = (8 + place.len) as u16;
+    fn write_udp(&self, header: &mut [u8], position: &SegmentPosition) {
+        let len = (8 + position.len) as u16;
         // The length is both in the pseudo-header and in the UDP header.
-        let sum = self.transport_sum + place.payload_sum + Sum::word(len) + Sum::word(len);
+        let sum = self.transport_sum + position.payload_sum + Sum::word(len) + Sum::word(len);
         put16(header, self.transport + 4, len);
         put16(header, self.transport + 6, sum.udp_checksum());
     }
 }
 
 #[inline]
-fn innermost_v6(packet: &Packet) -> bool {
+fn is_innermost_v6(packet: &Packet) -> bool {
     let layers = &packet.layers;
     if layers.encap == Encap::None {
         layers.ethertype == ethertype::IPV6
@@ -208,7 +214,7 @@ fn innermost_v6(packet: &Packet) -> bool {
 }
 
 /// Returns whether the headers match the kind of segmentation.
-fn fits(packet: &Packet, network: usize, transport: usize, v6: bool) -> bool {
+fn matches_kind(packet: &Packet, network: usize, transport: usize, v6: bool) -> bool {
     let Packet {
         header,
         layers,
@@ -221,7 +227,7 @@ fn fits(packet: &Packet, network: usize, transport: usize, v6: bool) -> bool {
         fragment,
         ..
     } = *layers;
-    let kind_fits = match offload.kind {
+    let protocol_matches = match offload.kind {
         GsoKind::TcpV4 => !v6 && protocol == protocol::TCP,
         GsoKind::TcpV6 => v6 && protocol == protocol::TCP,
         GsoKind::Udp => protocol == protocol::UDP,
@@ -232,7 +238,7 @@ fn fits(packet: &Packet, network: usize, transport: usize, v6: bool) -> bool {
         if protocol == protocol::TCP { 20 } else { 8 },
     );
     let outermost = usize::from(layers.network[0]);
-    kind_fits
+    protocol_matches
         && matches!(ethertype, ethertype::IPV4 | ethertype::IPV6)
         && !fragment
         && outermost <= network
@@ -242,44 +248,44 @@ fn fits(packet: &Packet, network: usize, transport: usize, v6: bool) -> bool {
 }
 
 /// A cursor over the payload.
-struct Pieces<'a> {
+struct PayloadCursor<'a> {
     slices: &'a [Slice],
     /// Bytes of the first slice that are consumed.
-    taken: usize,
+    consumed: usize,
 }
 
-impl<'a> Pieces<'a> {
+impl<'a> PayloadCursor<'a> {
     fn new(chain: &'a Chain) -> Self {
         Self {
             slices: chain.slices(),
-            taken: 0,
+            consumed: 0,
         }
     }
 
     /// Appends the next `len` bytes, or all that remain if fewer, to `out`.
     #[inline]
-    fn take(&mut self, len: usize, out: &mut Chain) {
+    fn append_next(&mut self, len: usize, out: &mut Chain) {
         match self.slices {
-            [first, ..] if first.len() - self.taken > len => {
-                out.push(first.slice(self.taken..self.taken + len));
-                self.taken += len;
+            [first, ..] if first.len() - self.consumed > len => {
+                out.push(first.slice(self.consumed..self.consumed + len));
+                self.consumed += len;
             }
-            _ => self.take_across(len, out),
+            _ => self.append_across_slices(len, out),
         }
     }
 
-    fn take_across(&mut self, len: usize, out: &mut Chain) {
-        let mut left = len;
+    fn append_across_slices(&mut self, len: usize, out: &mut Chain) {
+        let mut remaining = len;
         while let Some((first, rest)) = self.slices.split_first()
-            && left > 0
+            && remaining > 0
         {
-            let n = left.min(first.len() - self.taken);
-            out.push(first.slice(self.taken..self.taken + n));
-            left -= n;
-            self.taken += n;
-            if self.taken == first.len() {
+            let n = remaining.min(first.len() - self.consumed);
+            out.push(first.slice(self.consumed..self.consumed + n));
+            remaining -= n;
+            self.consumed += n;
+            if self.consumed == first.len() {
                 self.slices = rest;
-                self.taken = 0;
+                self.consumed = 0;
             }
         }
     }

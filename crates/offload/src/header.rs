@@ -10,14 +10,14 @@ use core::ops::{Deref, DerefMut};
 const INLINE: usize = 142;
 
 /// Headroom in bytes after headers have moved to the heap.
-const HEAP_SPARE: usize = 64;
+const HEAP_HEADROOM: usize = 64;
 
 /// The most bytes of headers: offsets are 16 bits wide.
 const MAX: usize = u16::MAX as usize;
 
 /// The headers are at the end of the memory, so that a lower layer prepends without moving them.
 #[derive(Clone)]
-enum Store {
+enum Storage {
     Inline { start: u8, bytes: [u8; INLINE] },
     Heap { start: u16, bytes: Box<[u8]> },
 }
@@ -33,7 +33,7 @@ enum Store {
 /// ```
 #[derive(Clone)]
 pub struct HeaderBuf {
-    store: Store,
+    storage: Storage,
 }
 
 impl HeaderBuf {
@@ -41,7 +41,7 @@ impl HeaderBuf {
     #[inline]
     pub const fn new() -> Self {
         Self {
-            store: Store::Inline {
+            storage: Storage::Inline {
                 start: INLINE as u8,
                 bytes: [0; INLINE],
             },
@@ -62,9 +62,9 @@ impl HeaderBuf {
     /// Returns the length of the headers, in bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        match &self.store {
-            Store::Inline { start, bytes } => bytes.len() - *start as usize,
-            Store::Heap { start, bytes } => bytes.len() - *start as usize,
+        match &self.storage {
+            Storage::Inline { start, bytes } => bytes.len() - *start as usize,
+            Storage::Heap { start, bytes } => bytes.len() - *start as usize,
         }
     }
 
@@ -77,18 +77,18 @@ impl HeaderBuf {
     /// Returns the headers.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        match &self.store {
-            Store::Inline { start, bytes } => &bytes[*start as usize..],
-            Store::Heap { start, bytes } => &bytes[*start as usize..],
+        match &self.storage {
+            Storage::Inline { start, bytes } => &bytes[*start as usize..],
+            Storage::Heap { start, bytes } => &bytes[*start as usize..],
         }
     }
 
     /// Returns the headers for modification.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        match &mut self.store {
-            Store::Inline { start, bytes } => &mut bytes[*start as usize..],
-            Store::Heap { start, bytes } => &mut bytes[*start as usize..],
+        match &mut self.storage {
+            Storage::Inline { start, bytes } => &mut bytes[*start as usize..],
+            Storage::Heap { start, bytes } => &mut bytes[*start as usize..],
         }
     }
 
@@ -101,12 +101,12 @@ impl HeaderBuf {
         if self.headroom() < n {
             self.spill(n);
         }
-        match &mut self.store {
-            Store::Inline { start, bytes } => {
+        match &mut self.storage {
+            Storage::Inline { start, bytes } => {
                 *start -= n as u8;
                 &mut bytes[*start as usize..][..n]
             }
-            Store::Heap { start, bytes } => {
+            Storage::Heap { start, bytes } => {
                 *start -= n as u16;
                 &mut bytes[*start as usize..][..n]
             }
@@ -116,9 +116,9 @@ impl HeaderBuf {
     /// Returns the bytes that can be prepended without moving the headers.
     #[inline]
     pub fn headroom(&self) -> usize {
-        match &self.store {
-            Store::Inline { start, .. } => *start as usize,
-            Store::Heap { start, .. } => *start as usize,
+        match &self.storage {
+            Storage::Inline { start, .. } => *start as usize,
+            Storage::Heap { start, .. } => *start as usize,
         }
     }
 
@@ -132,18 +132,18 @@ impl HeaderBuf {
             n <= self.len(),
             "the header is shorter than the {n} bytes to drop"
         );
-        match &mut self.store {
-            Store::Inline { start, .. } => *start += n as u8,
-            Store::Heap { start, .. } => *start += n as u16,
+        match &mut self.storage {
+            Storage::Inline { start, .. } => *start += n as u8,
+            Storage::Heap { start, .. } => *start += n as u16,
         }
     }
 
     /// Removes all headers.
     #[inline]
     pub fn clear(&mut self) {
-        match &mut self.store {
-            Store::Inline { start, bytes } => *start = bytes.len() as u8,
-            Store::Heap { start, bytes } => *start = bytes.len() as u16,
+        match &mut self.storage {
+            Storage::Inline { start, bytes } => *start = bytes.len() as u8,
+            Storage::Heap { start, bytes } => *start = bytes.len() as u16,
         }
     }
 
@@ -152,11 +152,11 @@ impl HeaderBuf {
     fn spill(&mut self, n: usize) {
         let needed = self.len() + n;
         assert!(needed <= MAX, "headers of {needed} bytes");
-        let capacity = (needed + HEAP_SPARE).min(MAX);
+        let capacity = (needed + HEAP_HEADROOM).min(MAX);
         let start = capacity - self.len();
         let mut bytes = vec![0; capacity].into_boxed_slice();
         bytes[start..].copy_from_slice(self.as_slice());
-        self.store = Store::Heap {
+        self.storage = Storage::Heap {
             start: start as u16,
             bytes,
         };
@@ -208,10 +208,10 @@ mod tests {
     use alloc::vec;
     use alloc::vec::Vec;
 
-    use super::{HEAP_SPARE, HeaderBuf, INLINE};
+    use super::{HEAP_HEADROOM, HeaderBuf, INLINE};
 
     #[test]
-    fn layers_are_prepended_and_taken_off() {
+    fn layers_are_prepended_and_removed() {
         let mut header = HeaderBuf::from_slice(b"transport");
         header.prepend(7).copy_from_slice(b"network");
         header.prepend(4).copy_from_slice(b"link");
@@ -242,17 +242,23 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_fit_stay_where_they_are() {
+    fn headers_that_fit_stay_inline() {
         let mut header = HeaderBuf::from_slice(&[7; INLINE]);
         assert_eq!((header.len(), header.headroom()), (INLINE, 0));
         // One byte more moves the headers to the heap, with headroom for the layers below.
         header.prepend(1).fill(8);
-        assert_eq!((header.len(), header.headroom()), (INLINE + 1, HEAP_SPARE));
+        assert_eq!(
+            (header.len(), header.headroom()),
+            (INLINE + 1, HEAP_HEADROOM)
+        );
         assert_eq!((header[0], &header[1..]), (8, &[7; INLINE][..]));
-        header.prepend(HEAP_SPARE).fill(9);
+        header.prepend(HEAP_HEADROOM).fill(9);
         assert_eq!((header.len(), header.headroom()), (INLINE + 65, 0));
-        header.truncate_front(HEAP_SPARE);
-        assert_eq!((header.len(), header.headroom()), (INLINE + 1, HEAP_SPARE));
+        header.truncate_front(HEAP_HEADROOM);
+        assert_eq!(
+            (header.len(), header.headroom()),
+            (INLINE + 1, HEAP_HEADROOM)
+        );
         header.clear();
         assert_eq!((header.len(), header.headroom()), (0, INLINE + 65));
         assert!(header.is_empty() && header.as_slice().is_empty());
@@ -268,13 +274,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "headers of 65536 bytes")]
-    fn longer_headers_are_refused() {
+    fn headers_above_64_kib_panic() {
         HeaderBuf::from_slice(&vec![7; 65_536]);
     }
 
     #[test]
     #[should_panic(expected = "shorter than the 4 bytes to drop")]
-    fn no_more_is_dropped_than_there_is() {
+    fn truncating_more_than_the_header_panics() {
         HeaderBuf::from_slice(b"tcp").truncate_front(4);
     }
 }

@@ -22,11 +22,11 @@ impl Packet {
     ///
     /// Returns whether it did. A packet is left unchanged if it is shorter, one segment, not IPv6,
     /// tunnelled, or has a hop-by-hop header already. [`segment`](crate::segment) removes the option.
-    pub fn put_jumbo_option(&mut self) -> bool {
+    pub fn insert_jumbo_option(&mut self) -> bool {
         let network = usize::from(self.layers.network[0]);
         let fixed = network + 40;
         let size = usize::from(self.offload.gso_size);
-        let suits = self.layers.ethertype == ethertype::IPV6
+        let is_eligible = self.layers.ethertype == ethertype::IPV6
             // Only segmentation removes the option.
             && self.offload.kind != GsoKind::None
             && size != 0
@@ -35,7 +35,7 @@ impl Packet {
             && self.len() - fixed.min(self.len()) > usize::from(u16::MAX)
             && self.header.len() >= fixed
             && self.header[network + 6] != protocol::HOP_BY_HOP;
-        if !suits {
+        if !is_eligible {
             return false;
         }
         self.header.prepend(LEN);
@@ -54,7 +54,7 @@ impl Packet {
     /// Removes the option before segmentation if it is alone in its header and the length field is
     /// 0. With a non-zero length field (an error by RFC 2675 3) the option was in the received
     /// segments and stays in each of them.
-    pub(crate) fn drop_jumbo_option(&mut self) {
+    pub(crate) fn remove_jumbo_option(&mut self) {
         let network = usize::from(self.layers.network[0]);
         let fixed = network + 40;
         let found = self.layers.ethertype == ethertype::IPV6

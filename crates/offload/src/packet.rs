@@ -118,15 +118,15 @@ impl Packet {
     }
 
     /// Appends the bytes of headers and payload to `out`.
-    pub fn gather(&self, out: &mut Vec<u8>) {
+    pub fn append_to(&self, out: &mut Vec<u8>) {
         out.reserve(self.len());
-        self.slices().for_each(|piece| out.extend_from_slice(piece));
+        self.slices().for_each(|slice| out.extend_from_slice(slice));
     }
 
     /// Returns a contiguous copy of headers and payload.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        self.gather(&mut out);
+        self.append_to(&mut out);
         out
     }
 

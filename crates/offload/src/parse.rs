@@ -17,61 +17,61 @@ use crate::{Checksum, Layers, Link, Packet, ParseError, Tunnels, jumbo};
 mod tests;
 
 /// The protocol number of the authentication header (RFC 4302).
-const AUTH: u8 = 51;
+const AUTHENTICATION: u8 = 51;
 
 /// The most IPv6 extension headers parsed; the protocol behind more of them is not determined.
 const MAX_EXTENSIONS: usize = 8;
 
 /// The most bytes behind the outer IP header that determine the inner packet: UDP, GUE and GRE.
-const LONGEST_LEAD: usize = 16;
+const MAX_TUNNEL_PREFIX: usize = 16;
 
 /// The result of parsing a frame's headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Walk {
+pub(crate) struct ParsedHeaders {
     pub(crate) layers: Layers,
     /// Offset of the payload.
     pub(crate) header_len: usize,
-    /// Offset of the end of the payload; bytes behind it are link-layer padding or `surplus`.
+    /// Offset of the end of the payload; bytes behind it are link-layer padding or `has_trailer`.
     pub(crate) end: usize,
     /// Whether the frame has bytes behind `end`.
     pub(crate) padded: bool,
     /// Whether the IP packet has bytes behind the datagram, whose end UDP's length field gives.
-    pub(crate) surplus: bool,
+    pub(crate) has_trailer: bool,
     /// Whether there are headers that differ between packets of a flow, or that were not parsed.
     pub(crate) opaque: bool,
     /// Whether the slice ends before the bytes that determine a tunnel's inner packet.
-    cut: bool,
+    needs_more_bytes: bool,
 }
 
 /// The reason for which a parse stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stop {
+enum HeaderError {
     /// The slice ends inside a header; the frame may have more slices.
-    Short,
-    Bad(ParseError),
+    NeedMoreBytes,
+    Invalid(ParseError),
 }
 
-const TRUNCATED: Stop = Stop::Bad(ParseError::Truncated);
-const MALFORMED: Stop = Stop::Bad(ParseError::Malformed);
+const TRUNCATED: HeaderError = HeaderError::Invalid(ParseError::Truncated);
+const MALFORMED: HeaderError = HeaderError::Invalid(ParseError::Malformed);
 
 #[inline]
-fn array<const N: usize>(bytes: &[u8], at: usize) -> Result<&[u8; N], Stop> {
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Result<&[u8; N], HeaderError> {
     bytes
         .get(at..)
         .and_then(|rest| rest.first_chunk())
-        .ok_or(Stop::Short)
+        .ok_or(HeaderError::NeedMoreBytes)
 }
 
 /// Parses the headers of a frame of `total` bytes that begins with `bytes`. A super-segment longer
 /// than IP's length field can express has 0 in it (`oversize`).
 #[inline]
-fn walk(
+fn parse_headers(
     bytes: &[u8],
     total: usize,
     link: Link,
     tunnels: &Tunnels,
     oversize: bool,
-) -> Result<Walk, Stop> {
+) -> Result<ParsedHeaders, HeaderError> {
     let (network, ethertype) = match link {
         Link::Ip => match array::<1>(bytes, 0)?[0] >> 4 {
             4 => (0, IPV4),
@@ -80,32 +80,32 @@ fn walk(
         },
         Link::Ethernet => ethernet(bytes, 0)?,
     };
-    let mut walk = Walk::at(network, ethertype, total);
+    let mut headers = ParsedHeaders::at(network, ethertype, total);
     match ethertype {
-        IPV4 => ipv4(bytes, total, oversize, &mut walk)?,
-        IPV6 => ipv6(bytes, total, oversize, &mut walk)?,
-        _ => return Ok(walk),
+        IPV4 => ipv4(bytes, total, oversize, &mut headers)?,
+        IPV6 => ipv6(bytes, total, oversize, &mut headers)?,
+        _ => return Ok(headers),
     }
-    let ip_end = walk.end;
-    transport(bytes, &mut walk)?;
-    walk.padded = walk.end != total;
-    walk.surplus = walk.end != ip_end;
-    if walk.layers.protocol != TCP && *tunnels != Tunnels::NONE && !walk.layers.fragment {
-        look_inside(bytes, total, tunnels, oversize, &mut walk)?;
+    let ip_end = headers.end;
+    transport(bytes, &mut headers)?;
+    headers.padded = headers.end != total;
+    headers.has_trailer = headers.end != ip_end;
+    if headers.layers.protocol != TCP && *tunnels != Tunnels::NONE && !headers.layers.fragment {
+        parse_tunnel(bytes, total, tunnels, oversize, &mut headers)?;
     }
-    Ok(walk)
+    Ok(headers)
 }
 
 /// Parses the most common headers: TCP over IP without options, extension headers or VLAN tags.
-/// After `None`, [`walk`] must parse the packet.
+/// After `None`, [`parse_headers`] must parse the packet.
 #[inline(always)]
-fn plain(bytes: &[u8], total: usize, link: Link) -> Option<Walk> {
+fn parse_plain_tcp(bytes: &[u8], total: usize, link: Link) -> Option<ParsedHeaders> {
     let (network, ethertype) = match link {
         Link::Ip => (0, if bytes.first()? >> 4 == 4 { IPV4 } else { IPV6 }),
         Link::Ethernet => (14, be16(bytes.first_chunk::<14>()?, 12)),
     };
     let ip: &[u8; 40] = bytes.get(network..)?.first_chunk()?;
-    let (ip_len, protocol, len, usual) = match ethertype {
+    let (ip_len, protocol, len, is_usual) = match ethertype {
         IPV4 => {
             let fragment = be16(ip, 6) & 0x3fff != 0;
             let whole = !fragment && sum(&ip[..20]).is_valid();
@@ -117,18 +117,18 @@ fn plain(bytes: &[u8], total: usize, link: Link) -> Option<Walk> {
     let transport = network + ip_len;
     let tcp: &[u8; 20] = bytes.get(transport..)?.first_chunk()?;
     let header_len = transport + usize::from(tcp[12] >> 4) * 4;
-    let all = usual && protocol == TCP && network + len == total;
+    let all = is_usual && protocol == TCP && network + len == total;
     if !all || tcp[12] < 0x50 || header_len > bytes.len() {
         return None;
     }
-    let mut walk = Walk::at(network, ethertype, total);
-    walk.layers.transport = transport as u16;
-    walk.layers.protocol = TCP;
-    walk.header_len = header_len;
-    Some(walk)
+    let mut headers = ParsedHeaders::at(network, ethertype, total);
+    headers.layers.transport = transport as u16;
+    headers.layers.protocol = TCP;
+    headers.header_len = header_len;
+    Some(headers)
 }
 
-impl Walk {
+impl ParsedHeaders {
     /// Returns the initial state of a parse: a network header at `network`.
     #[inline]
     fn at(network: usize, ethertype: u16, total: usize) -> Self {
@@ -142,9 +142,9 @@ impl Walk {
             header_len: network,
             end: total,
             padded: false,
-            surplus: false,
+            has_trailer: false,
             opaque: false,
-            cut: false,
+            needs_more_bytes: false,
         }
     }
 }
@@ -153,34 +153,34 @@ impl Walk {
 /// packet that ends with the outer packet, or is a tunnel itself, the result remains the outer
 /// packet, marked `opaque`.
 #[inline(never)]
-fn look_inside(
+fn parse_tunnel(
     bytes: &[u8],
     total: usize,
     tunnels: &Tunnels,
     oversize: bool,
-    walk: &mut Walk,
-) -> Result<(), Stop> {
-    let layers = walk.layers;
+    headers: &mut ParsedHeaders,
+) -> Result<(), HeaderError> {
+    let layers = headers.layers;
     let at = usize::from(layers.transport);
     let found = if layers.protocol == UDP {
-        tunnel::inner_of_udp(bytes, at, tunnels).map(|inner| (Encap::Udp, inner))
+        tunnel::udp_inner(bytes, at, tunnels).map(|inner| (Encap::Udp, inner))
     } else {
         tunnel::inner(bytes, at, layers.protocol, tunnels)
     };
     let Some((encap, inner)) = found else {
         let is_tunnel = is_tunnel(bytes, &layers, tunnels);
-        walk.opaque |= is_tunnel;
+        headers.opaque |= is_tunnel;
         // An enabled IP tunnel has no header of its own, so its inner packet was found.
-        let may_be_found =
+        let is_supported =
             is_tunnel && (layers.protocol == UDP || layers.protocol == GRE && tunnels.gre);
-        walk.cut = may_be_found && bytes.len() < total.min(at + LONGEST_LEAD);
+        headers.needs_more_bytes = is_supported && bytes.len() < total.min(at + MAX_TUNNEL_PREFIX);
         return Ok(());
     };
-    match inside(bytes, walk.end, tunnels, oversize, inner) {
+    match parse_inner(bytes, headers.end, tunnels, oversize, inner) {
         Ok(found) => {
-            walk.header_len = found.header_len;
-            walk.opaque |= found.opaque;
-            walk.layers = Layers {
+            headers.header_len = found.header_len;
+            headers.opaque |= found.opaque;
+            headers.layers = Layers {
                 network: [layers.network[0], found.layers.network[1]],
                 transport: found.layers.transport,
                 protocol: found.layers.protocol,
@@ -191,40 +191,40 @@ fn look_inside(
             Ok(())
         }
         // The rest of the headers may be in the next slice.
-        Err(Stop::Short) if bytes.len() < total => Err(Stop::Short),
+        Err(HeaderError::NeedMoreBytes) if bytes.len() < total => Err(HeaderError::NeedMoreBytes),
         Err(_) => {
-            walk.opaque = true;
+            headers.opaque = true;
             Ok(())
         }
     }
 }
 
 /// Parses an inner packet, which must end at `end`.
-fn inside(
+fn parse_inner(
     bytes: &[u8],
     end: usize,
     tunnels: &Tunnels,
     oversize: bool,
     inner: Inner,
-) -> Result<Walk, Stop> {
+) -> Result<ParsedHeaders, HeaderError> {
     let (network, ethertype) = match inner {
         Inner::Ip { at, v6 } => (at, if v6 { IPV6 } else { IPV4 }),
         Inner::Ethernet { at } => ethernet(bytes, at)?,
     };
-    let mut walk = Walk::at(network, ethertype, end);
+    let mut headers = ParsedHeaders::at(network, ethertype, end);
     match ethertype {
-        IPV4 => ipv4(bytes, end, oversize, &mut walk)?,
-        IPV6 => ipv6(bytes, end, oversize, &mut walk)?,
+        IPV4 => ipv4(bytes, end, oversize, &mut headers)?,
+        IPV6 => ipv6(bytes, end, oversize, &mut headers)?,
         _ => return Err(MALFORMED),
     }
-    transport(bytes, &mut walk)?;
-    let layers = &walk.layers;
-    let known = matches!(layers.protocol, TCP | UDP) && !layers.fragment && walk.end == end;
+    transport(bytes, &mut headers)?;
+    let layers = &headers.layers;
+    let known = matches!(layers.protocol, TCP | UDP) && !layers.fragment && headers.end == end;
     let options = ethertype == IPV4 && usize::from(layers.transport) != network + 20;
     if !known || options || is_tunnel(bytes, layers, tunnels) {
         return Err(MALFORMED);
     }
-    Ok(walk)
+    Ok(headers)
 }
 
 /// Returns whether the protocol or the UDP port is that of a tunnel.
@@ -242,7 +242,7 @@ fn is_tunnel(bytes: &[u8], layers: &Layers, tunnels: &Tunnels) -> bool {
 
 /// Returns the offset of the network header and its EtherType.
 #[inline]
-fn ethernet(bytes: &[u8], start: usize) -> Result<(usize, u16), Stop> {
+fn ethernet(bytes: &[u8], start: usize) -> Result<(usize, u16), HeaderError> {
     let header: &[u8; 14] = array(bytes, start)?;
     let mut at = start + 14;
     let mut ethertype = be16(header, 12);
@@ -260,7 +260,7 @@ fn ethernet(bytes: &[u8], start: usize) -> Result<(usize, u16), Stop> {
 /// Returns the end of an IP packet whose length field is `len`, counted from `start`. With
 /// `oversize`, 0 stands for the rest of the frame.
 #[inline]
-fn ip_end(start: usize, len: usize, total: usize, oversize: bool) -> Result<usize, Stop> {
+fn ip_end(start: usize, len: usize, total: usize, oversize: bool) -> Result<usize, HeaderError> {
     if len == 0 && oversize {
         return Ok(total);
     }
@@ -271,84 +271,96 @@ fn ip_end(start: usize, len: usize, total: usize, oversize: bool) -> Result<usiz
 }
 
 #[inline]
-fn ipv4(bytes: &[u8], total: usize, oversize: bool, walk: &mut Walk) -> Result<(), Stop> {
-    let at = walk.header_len;
+fn ipv4(
+    bytes: &[u8],
+    total: usize,
+    oversize: bool,
+    headers: &mut ParsedHeaders,
+) -> Result<(), HeaderError> {
+    let at = headers.header_len;
     let header: &[u8; 20] = array(bytes, at)?;
     let header_len = usize::from(header[0] & 0xf) * 4;
     if header[0] >> 4 != 4 || header_len < 20 {
         return Err(MALFORMED);
     }
-    let whole = bytes.get(at..at + header_len).ok_or(Stop::Short)?;
+    let whole = bytes
+        .get(at..at + header_len)
+        .ok_or(HeaderError::NeedMoreBytes)?;
     // RFC 791 3.1: a packet with a wrong header checksum is dropped.
     if !sum(whole).is_valid() {
         return Err(MALFORMED);
     }
-    walk.end = ip_end(at, be16(header, 2) as usize, total, oversize)?;
-    if walk.end < at + header_len {
+    headers.end = ip_end(at, be16(header, 2) as usize, total, oversize)?;
+    if headers.end < at + header_len {
         return Err(MALFORMED);
     }
-    walk.layers.protocol = header[9];
-    walk.layers.fragment = be16(header, 6) & 0x3fff != 0;
-    walk.header_len = at + header_len;
+    headers.layers.protocol = header[9];
+    headers.layers.fragment = be16(header, 6) & 0x3fff != 0;
+    headers.header_len = at + header_len;
     Ok(())
 }
 
 #[inline]
-fn ipv6(bytes: &[u8], total: usize, oversize: bool, walk: &mut Walk) -> Result<(), Stop> {
-    let at = walk.header_len;
+fn ipv6(
+    bytes: &[u8],
+    total: usize,
+    oversize: bool,
+    headers: &mut ParsedHeaders,
+) -> Result<(), HeaderError> {
+    let at = headers.header_len;
     let header: &[u8; 40] = array(bytes, at)?;
     if header[0] >> 4 != 6 {
         return Err(MALFORMED);
     }
     let start = at + 40;
-    walk.end = ip_end(start, be16(header, 4) as usize, total, oversize)?;
-    walk.layers.protocol = header[6];
-    walk.header_len = start;
+    headers.end = ip_end(start, be16(header, 4) as usize, total, oversize)?;
+    headers.layers.protocol = header[6];
+    headers.header_len = start;
     if matches!(
         header[6],
-        HOP_BY_HOP | ROUTING | FRAGMENT | AUTH | DESTINATION
+        HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION
     ) {
-        extension_headers(bytes, walk)?;
+        extension_headers(bytes, headers)?;
     }
     Ok(())
 }
 
 /// Parses the IPv6 extension headers up to the upper-layer header (RFC 8200 4).
-fn extension_headers(bytes: &[u8], walk: &mut Walk) -> Result<(), Stop> {
-    let first = walk.header_len;
+fn extension_headers(bytes: &[u8], headers: &mut ParsedHeaders) -> Result<(), HeaderError> {
+    let first = headers.header_len;
     for _ in 0..MAX_EXTENSIONS {
-        if walk.layers.fragment {
+        if headers.layers.fragment {
             break;
         }
-        let at = walk.header_len;
+        let at = headers.header_len;
         // RFC 8200 4.1: hop-by-hop options must come first; elsewhere they are an unknown protocol.
-        let known = match walk.layers.protocol {
+        let known = match headers.layers.protocol {
             HOP_BY_HOP => at == first,
-            ROUTING | FRAGMENT | AUTH | DESTINATION => true,
+            ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION => true,
             _ => false,
         };
         if !known {
             break;
         }
         let head: &[u8; 8] = array(bytes, at)?;
-        let len = match walk.layers.protocol {
+        let len = match headers.layers.protocol {
             FRAGMENT => 8,
-            AUTH => (usize::from(head[1]) + 2) * 4,
+            AUTHENTICATION => (usize::from(head[1]) + 2) * 4,
             _ => (usize::from(head[1]) + 1) * 8,
         };
         // RFC 6946: a packet whose fragment header has offset 0 and no M flag is complete.
         let offset_and_more = be16(head, 2) & 0xfff9;
-        walk.layers.fragment = walk.layers.protocol == FRAGMENT && offset_and_more != 0;
-        walk.opaque |= match walk.layers.protocol {
-            FRAGMENT | AUTH => true,
+        headers.layers.fragment = headers.layers.protocol == FRAGMENT && offset_and_more != 0;
+        headers.opaque |= match headers.layers.protocol {
+            FRAGMENT | AUTHENTICATION => true,
             // RFC 2675 3: with a non-zero payload length the option is an error, and not that of a
             // super-segment.
             HOP_BY_HOP => head[1..4] == jumbo::OPTION && be16(bytes, first - 36) != 0,
             _ => false,
         };
-        walk.layers.protocol = head[0];
-        walk.header_len = at + len;
-        if walk.header_len > walk.end {
+        headers.layers.protocol = head[0];
+        headers.header_len = at + len;
+        if headers.header_len > headers.end {
             return Err(TRUNCATED);
         }
     }
@@ -356,16 +368,16 @@ fn extension_headers(bytes: &[u8], walk: &mut Walk) -> Result<(), Stop> {
 }
 
 #[inline]
-fn transport(bytes: &[u8], walk: &mut Walk) -> Result<(), Stop> {
-    let at = walk.header_len;
+fn transport(bytes: &[u8], headers: &mut ParsedHeaders) -> Result<(), HeaderError> {
+    let at = headers.header_len;
     // `Layers` cannot express offsets beyond 64 KiB.
-    walk.layers.transport = u16::try_from(at).map_err(|_| MALFORMED)?;
-    if walk.layers.fragment {
+    headers.layers.transport = u16::try_from(at).map_err(|_| MALFORMED)?;
+    if headers.layers.fragment {
         return Ok(());
     }
-    let len = match walk.layers.protocol {
+    let len = match headers.layers.protocol {
         TCP => {
-            if at + 20 > walk.end {
+            if at + 20 > headers.end {
                 return Err(TRUNCATED);
             }
             let header: &[u8; 20] = array(bytes, at)?;
@@ -376,39 +388,39 @@ fn transport(bytes: &[u8], walk: &mut Walk) -> Result<(), Stop> {
             len
         }
         UDP => {
-            if at + 8 > walk.end {
+            if at + 8 > headers.end {
                 return Err(TRUNCATED);
             }
-            udp_end(*array(bytes, at)?, walk)?;
+            udp_end(*array(bytes, at)?, headers)?;
             8
         }
         _ => 0,
     };
-    walk.header_len = at + len;
-    if walk.header_len > walk.end {
+    headers.header_len = at + len;
+    if headers.header_len > headers.end {
         return Err(TRUNCATED);
     }
-    if walk.header_len > bytes.len() {
-        return Err(Stop::Short);
+    if headers.header_len > bytes.len() {
+        return Err(HeaderError::NeedMoreBytes);
     }
     Ok(())
 }
 
 /// Sets the end to that of the datagram (RFC 768), which may be before the end of the IP packet.
-fn udp_end(header: [u8; 8], walk: &mut Walk) -> Result<(), Stop> {
+fn udp_end(header: [u8; 8], headers: &mut ParsedHeaders) -> Result<(), HeaderError> {
     let len = usize::from(be16(&header, 4));
-    let at = usize::from(walk.layers.transport);
+    let at = usize::from(headers.layers.transport);
     // 0 stands for a super-segment longer than the length field can express.
-    if len == 0 && walk.end - at > usize::from(u16::MAX) {
+    if len == 0 && headers.end - at > usize::from(u16::MAX) {
         return Ok(());
     }
     if len < 8 {
         return Err(MALFORMED);
     }
-    if at + len > walk.end {
+    if at + len > headers.end {
         return Err(TRUNCATED);
     }
-    walk.end = at + len;
+    headers.end = at + len;
     Ok(())
 }
 
@@ -424,7 +436,7 @@ impl Packet {
     /// header gives. [`ParseError::Malformed`] if a version, header length, or UDP length is
     /// invalid, or the IPv4 header checksum is wrong. The packet must then be dropped.
     pub fn parse(&mut self, link: Link) -> Result<(), ParseError> {
-        self.parse_through(link, &Tunnels::NONE)
+        self.parse_with_tunnels(link, &Tunnels::NONE)
     }
 
     /// Parses the headers as [`parse`](Self::parse) does, including those inside `tunnels`.
@@ -434,72 +446,75 @@ impl Packet {
     /// # Errors
     /// As [`parse`](Self::parse). An invalid inner packet is no error: only the outer headers are
     /// then parsed.
-    pub fn parse_through(&mut self, link: Link, tunnels: &Tunnels) -> Result<(), ParseError> {
-        let walk = self.walk(link, tunnels, &mut 0)?;
-        self.take_headers(&walk);
+    pub fn parse_with_tunnels(&mut self, link: Link, tunnels: &Tunnels) -> Result<(), ParseError> {
+        let headers = self.parse_headers(link, tunnels, &mut 0)?;
+        self.take_headers(&headers);
         Ok(())
     }
 
     /// Parses the headers without moving them: afterwards they are contiguous at the
     /// [`front`](Self::front), and padding is removed.
     ///
-    /// Increments `walks`, so that statistics and tests show how often headers are parsed.
+    /// Increments `parsed`, so that statistics and tests show how often headers are parsed.
     #[inline]
-    pub(crate) fn walk(
+    pub(crate) fn parse_headers(
         &mut self,
         link: Link,
         tunnels: &Tunnels,
-        walks: &mut u64,
-    ) -> Result<Walk, ParseError> {
-        *walks += 1;
+        parsed: &mut u64,
+    ) -> Result<ParsedHeaders, ParseError> {
+        *parsed += 1;
         let total = self.len();
         let oversize = self.offload.gso_size != 0 && total > usize::from(u16::MAX);
-        if let Some(walk) = plain(self.front(), total, link)
-            && (self.header.is_empty() || self.header.len() == walk.header_len)
+        if let Some(headers) = parse_plain_tcp(self.leading_bytes(), total, link)
+            && (self.header.is_empty() || self.header.len() == headers.header_len)
         {
             debug_assert_eq!(
-                Ok(walk),
-                self::walk(self.front(), total, link, tunnels, oversize)
+                Ok(headers),
+                parse_headers(self.leading_bytes(), total, link, tunnels, oversize)
             );
-            self.layers = walk.layers;
-            self.count_segments(&walk);
-            return Ok(walk);
+            self.layers = headers.layers;
+            self.count_segments(&headers);
+            return Ok(headers);
         }
-        let found = walk(self.front(), total, link, tunnels, oversize);
+        let found = parse_headers(self.leading_bytes(), total, link, tunnels, oversize);
         // A partial checksum is that of the transport header which its sender put in front.
-        let is_own = self.offload.checksum == Checksum::Partial && !self.header.is_empty();
-        let walk = match found {
-            Ok(walk)
-                if (!walk.cut || is_own)
-                    && (self.header.is_empty() || self.header.len() == walk.header_len) =>
+        let is_locally_generated =
+            self.offload.checksum == Checksum::Partial && !self.header.is_empty();
+        let headers = match found {
+            Ok(headers)
+                if (!headers.needs_more_bytes || is_locally_generated)
+                    && (self.header.is_empty() || self.header.len() == headers.header_len) =>
             {
-                walk
+                headers
             }
-            Err(Stop::Bad(error)) => return Err(error),
-            Ok(_) | Err(Stop::Short) => self.walk_linear(link, tunnels, oversize)?,
+            Err(HeaderError::Invalid(error)) => return Err(error),
+            Ok(_) | Err(HeaderError::NeedMoreBytes) => {
+                self.parse_linearized(link, tunnels, oversize)?
+            }
         };
-        self.layers = walk.layers;
-        if walk.padded {
-            self.payload.truncate(walk.end - self.header.len());
+        self.layers = headers.layers;
+        if headers.padded {
+            self.payload.truncate(headers.end - self.header.len());
         }
-        self.count_segments(&walk);
-        Ok(walk)
+        self.count_segments(&headers);
+        Ok(headers)
     }
 
     /// Computes the number of segments, at most 65,535, of a super-segment from a device, which
     /// gives only the size of each.
     #[inline]
-    fn count_segments(&mut self, walk: &Walk) {
+    fn count_segments(&mut self, headers: &ParsedHeaders) {
         let size = usize::from(self.offload.gso_size);
         if size != 0 && self.offload.gso_segs == 0 {
-            let count = (walk.end - walk.header_len).div_ceil(size);
+            let count = (headers.end - headers.header_len).div_ceil(size);
             self.offload.gso_segs = u16::try_from(count).unwrap_or(u16::MAX);
         }
     }
 
     /// Returns the slice that contains the headers.
     #[inline]
-    pub(crate) fn front(&self) -> &[u8] {
+    pub(crate) fn leading_bytes(&self) -> &[u8] {
         if self.header.is_empty() {
             self.payload.slices().first().map_or(&[], Slice::as_slice)
         } else {
@@ -509,7 +524,7 @@ impl Packet {
 
     /// Returns the slices behind the front.
     #[inline(always)]
-    pub(crate) fn rest(&self) -> &[Slice] {
+    pub(crate) fn remaining_slices(&self) -> &[Slice] {
         let slices = self.payload.slices();
         if self.header.is_empty() {
             slices.get(1..).unwrap_or(&[])
@@ -520,32 +535,32 @@ impl Packet {
 
     /// Copies the frame into one slice and parses it, for headers that span several slices.
     #[cold]
-    fn walk_linear(
+    fn parse_linearized(
         &mut self,
         link: Link,
         tunnels: &Tunnels,
         oversize: bool,
-    ) -> Result<Walk, ParseError> {
+    ) -> Result<ParsedHeaders, ParseError> {
         let frame = self.to_bytes();
-        let found = walk(&frame, frame.len(), link, tunnels, oversize);
+        let found = parse_headers(&frame, frame.len(), link, tunnels, oversize);
         self.header.clear();
         self.payload = Slice::from(Bytes::from(frame)).into();
-        found.map_err(|stop| match stop {
-            Stop::Short => ParseError::Truncated,
-            Stop::Bad(error) => error,
+        found.map_err(|error_kind| match error_kind {
+            HeaderError::NeedMoreBytes => ParseError::Truncated,
+            HeaderError::Invalid(error) => error,
         })
     }
 
     /// Moves the headers that were parsed from the payload to `header`.
     #[inline]
-    pub(crate) fn take_headers(&mut self, walk: &Walk) {
+    pub(crate) fn take_headers(&mut self, headers: &ParsedHeaders) {
         if !self.header.is_empty() {
             return;
         }
         if let Some(front) = self.payload.slices().first() {
-            let header = self.header.prepend(walk.header_len);
-            header.copy_from_slice(&front[..walk.header_len]);
-            self.payload.advance(walk.header_len);
+            let header = self.header.prepend(headers.header_len);
+            header.copy_from_slice(&front[..headers.header_len]);
+            self.payload.advance(headers.header_len);
         }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) const CWR: u16 = 0x80;
 
 /// The fields of a test packet.
 #[derive(Clone, Debug)]
-pub(crate) struct Tcp {
+pub(crate) struct TestPacket {
     pub(crate) link: Link,
     pub(crate) vlan: Option<u16>,
     pub(crate) service_vlan: Option<u16>,
@@ -43,16 +43,16 @@ pub(crate) struct Tcp {
     pub(crate) payload: Vec<u8>,
     pub(crate) padding: usize,
     pub(crate) break_checksum: bool,
-    /// Whether it is a UDP datagram instead; with `unsummed`, one without a checksum.
+    /// Whether it is a UDP datagram instead; with `no_checksum`, one without a checksum.
     pub(crate) udp: bool,
-    pub(crate) unsummed: bool,
-    pub(crate) outer: Option<Outer>,
+    pub(crate) no_checksum: bool,
+    pub(crate) outer: Option<OuterHeaders>,
 }
 
 /// The outer headers of a tunnelled packet.
 #[derive(Clone, Debug)]
-pub(crate) struct Outer {
-    pub(crate) kind: Kind,
+pub(crate) struct OuterHeaders {
+    pub(crate) kind: TunnelKind,
     pub(crate) v6: bool,
     pub(crate) tos: u8,
     pub(crate) ttl: u8,
@@ -69,7 +69,7 @@ pub(crate) struct Outer {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum TunnelKind {
     Ip,
     Gre,
     GreKey,
@@ -81,7 +81,7 @@ pub(crate) enum Kind {
     Gue,
 }
 
-impl Kind {
+impl TunnelKind {
     pub(crate) const COALESCED: [Self; 8] = [
         Self::Ip,
         Self::Gre,
@@ -101,8 +101,8 @@ pub(crate) const TUNNELS: Tunnels = Tunnels {
     ..Tunnels::STANDARD
 };
 
-impl Outer {
-    pub(crate) fn new(kind: Kind, v6: bool) -> Self {
+impl OuterHeaders {
+    pub(crate) fn new(kind: TunnelKind, v6: bool) -> Self {
         Self {
             kind,
             v6,
@@ -120,11 +120,11 @@ impl Outer {
     }
 
     /// Returns whether the tunnel has a UDP header with a checksum.
-    fn is_summed(&self) -> bool {
+    fn has_udp_checksum(&self) -> bool {
         self.summed
             && matches!(
                 self.kind,
-                Kind::Vxlan | Kind::Geneve | Kind::Fou | Kind::Gue
+                TunnelKind::Vxlan | TunnelKind::Geneve | TunnelKind::Fou | TunnelKind::Gue
             )
     }
 
@@ -141,18 +141,20 @@ impl Outer {
         let proto = if inner_v6 { 41 } else { 4 };
         let (k, e) = (self.key, ether);
         let (protocol, head) = match self.kind {
-            Kind::Ip => (proto, vec![]),
-            Kind::Gre => (47, vec![0, 0, e[0], e[1]]),
-            Kind::GreKey => (47, vec![0x20, 0, e[0], e[1], 0, 0, 0, k]),
-            Kind::GreSequence => (47, vec![0x10, 0, e[0], e[1], 0, 0, 0, 1]),
-            Kind::GreEthernet => (47, [&[0, 0, 0x65, 0x58], &mac[..]].concat()),
-            Kind::Vxlan => self.udp(4789, &[&[8, 0, 0, 0, 0, 0, k, 0], &mac[..]].concat(), inner),
-            Kind::Geneve => {
+            TunnelKind::Ip => (proto, vec![]),
+            TunnelKind::Gre => (47, vec![0, 0, e[0], e[1]]),
+            TunnelKind::GreKey => (47, vec![0x20, 0, e[0], e[1], 0, 0, 0, k]),
+            TunnelKind::GreSequence => (47, vec![0x10, 0, e[0], e[1], 0, 0, 0, 1]),
+            TunnelKind::GreEthernet => (47, [&[0, 0, 0x65, 0x58], &mac[..]].concat()),
+            TunnelKind::Vxlan => {
+                self.udp(4789, &[&[8, 0, 0, 0, 0, 0, k, 0], &mac[..]].concat(), inner)
+            }
+            TunnelKind::Geneve => {
                 let options = [1, 0, 0x65, 0x58, 0, 0, k, 0, 1, 2, 3, 0];
                 self.udp(6081, &[&options, &mac[..]].concat(), inner)
             }
-            Kind::Fou => self.udp(5555, &[0, 0, e[0], e[1]], inner),
-            Kind::Gue => self.udp(6080, &[0, proto, 0, 0], inner),
+            TunnelKind::Fou => self.udp(5555, &[0, 0, e[0], e[1]], inner),
+            TunnelKind::Gue => self.udp(6080, &[0, proto, 0, 0], inner),
         };
         let body = [&head, inner].concat();
         let addresses = self.addresses();
@@ -198,7 +200,7 @@ impl Outer {
     }
 }
 
-fn resum_ip(frame: &mut [u8], at: usize, end: usize, v6: bool) {
+fn fix_ip_checksum(frame: &mut [u8], at: usize, end: usize, v6: bool) {
     if !v6 {
         frame[at + 10..at + 12].fill(0);
         let value = checksum(&frame[at..end]);
@@ -207,7 +209,14 @@ fn resum_ip(frame: &mut [u8], at: usize, end: usize, v6: bool) {
 }
 
 /// Recomputes the checksum at `field` of the TCP or UDP header at `upper`.
-fn resum_upper(frame: &mut [u8], ip: usize, v6: bool, upper: usize, field: usize, protocol: u8) {
+fn fix_transport_checksum(
+    frame: &mut [u8],
+    ip: usize,
+    v6: bool,
+    upper: usize,
+    field: usize,
+    protocol: u8,
+) {
     let addresses = if v6 {
         ip + 8..ip + 40
     } else {
@@ -223,7 +232,7 @@ fn resum_upper(frame: &mut [u8], ip: usize, v6: bool, upper: usize, field: usize
     frame[field..field + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-impl Default for Tcp {
+impl Default for TestPacket {
     fn default() -> Self {
         Self {
             link: Link::Ip,
@@ -250,7 +259,7 @@ impl Default for Tcp {
             padding: 0,
             break_checksum: false,
             udp: false,
-            unsummed: false,
+            no_checksum: false,
             outer: None,
         }
     }
@@ -273,7 +282,7 @@ pub(crate) fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-impl Tcp {
+impl TestPacket {
     pub(crate) fn v6() -> Self {
         Self {
             v6: true,
@@ -291,7 +300,7 @@ impl Tcp {
                     seq,
                     ip_id: self.ip_id.wrapping_add(if self.v6 { 0 } else { i as u16 }),
                     payload: payload(seq, len),
-                    outer: self.outer.clone().map(|outer| Outer {
+                    outer: self.outer.clone().map(|outer| OuterHeaders {
                         ip_id: outer
                             .ip_id
                             .wrapping_add(if outer.v6 { 0 } else { i as u16 }),
@@ -325,19 +334,19 @@ impl Tcp {
     }
 
     /// Recomputes all checksums of a frame of this shape, from the innermost to the outermost.
-    pub(crate) fn resum(&self, frame: &mut [u8]) {
+    pub(crate) fn fix_checksums(&self, frame: &mut [u8]) {
         let mut packet = self.packet();
-        packet.parse_through(self.link, &TUNNELS).unwrap();
+        packet.parse_with_tunnels(self.link, &TUNNELS).unwrap();
         let layers = packet.layers;
         let [outer, inner] = layers.network.map(usize::from);
         let (tunnel, transport) = (usize::from(layers.tunnel), usize::from(layers.transport));
         let field = transport + if self.udp { 6 } else { 16 };
-        resum_ip(frame, inner, transport, self.v6);
-        resum_upper(frame, inner, self.v6, transport, field, layers.protocol);
+        fix_ip_checksum(frame, inner, transport, self.v6);
+        fix_transport_checksum(frame, inner, self.v6, transport, field, layers.protocol);
         if let Some(around) = &self.outer {
-            resum_ip(frame, outer, tunnel, around.v6);
-            if around.is_summed() {
-                resum_upper(frame, outer, around.v6, tunnel, tunnel + 6, 17);
+            fix_ip_checksum(frame, outer, tunnel, around.v6);
+            if around.has_udp_checksum() {
+                fix_transport_checksum(frame, outer, around.v6, tunnel, tunnel + 6, 17);
             }
         }
     }
@@ -381,7 +390,7 @@ impl Tcp {
         let len = (8 + self.payload.len()) as u16;
         let mut udp = [self.port, 443, len, 0].map(u16::to_be_bytes).concat();
         udp.extend(&self.payload);
-        if !self.unsummed {
+        if !self.no_checksum {
             let pseudo = [addresses, &[0, 17], &len.to_be_bytes()].concat();
             let value = match checksum(&[&pseudo[..], &udp].concat()) {
                 0 => 0xffff,

@@ -89,15 +89,15 @@ pub(crate) fn inner(
     tunnels: &Tunnels,
 ) -> Option<(Encap, Inner)> {
     match protocol {
-        IPIP | IPV6 if tunnels.ip => Some((Encap::Ip, carried(bytes, at, protocol)?)),
-        GRE if tunnels.gre => Some((Encap::Gre, carried(bytes, at, protocol)?)),
+        IPIP | IPV6 if tunnels.ip => Some((Encap::Ip, inner_by_protocol(bytes, at, protocol)?)),
+        GRE if tunnels.gre => Some((Encap::Gre, inner_by_protocol(bytes, at, protocol)?)),
         _ => None,
     }
 }
 
 /// Returns the inner packet of the UDP tunnel whose UDP header is at `at`, or `None` as [`inner`]
 /// does.
-pub(crate) fn inner_of_udp(bytes: &[u8], at: usize, tunnels: &Tunnels) -> Option<Inner> {
+pub(crate) fn udp_inner(bytes: &[u8], at: usize, tunnels: &Tunnels) -> Option<Inner> {
     let port = Some(field(bytes, at + 2));
     let at = at + 8;
     if port == tunnels.vxlan {
@@ -109,10 +109,10 @@ pub(crate) fn inner_of_udp(bytes: &[u8], at: usize, tunnels: &Tunnels) -> Option
         // Version 0, no control message, no flags: the optional fields are not supported.
         let plain = bytes.get(at) == Some(&0) && field(bytes, at + 2) == 0;
         let protocol = bytes.get(at + 1).filter(|_| plain)?;
-        carried(bytes, at + 4, *protocol)
+        inner_by_protocol(bytes, at + 4, *protocol)
     } else {
         let (_, protocol) = tunnels.fou.filter(|(fou, _)| port == Some(*fou))?;
-        carried(bytes, at, protocol)
+        inner_by_protocol(bytes, at, protocol)
     }
 }
 
@@ -124,10 +124,10 @@ fn geneve(bytes: &[u8], at: usize) -> Option<Inner> {
         return None;
     }
     let inner = at + 8 + usize::from(first & 0x3f) * 4;
-    by_ethertype(field(bytes, at + 2), inner)
+    inner_by_ethertype(field(bytes, at + 2), inner)
 }
 
-fn carried(bytes: &[u8], at: usize, protocol: u8) -> Option<Inner> {
+fn inner_by_protocol(bytes: &[u8], at: usize, protocol: u8) -> Option<Inner> {
     match protocol {
         IPIP => Some(Inner::Ip { at, v6: false }),
         IPV6 => Some(Inner::Ip { at, v6: true }),
@@ -135,15 +135,15 @@ fn carried(bytes: &[u8], at: usize, protocol: u8) -> Option<Inner> {
         // with a checksum or a sequence number, which differ from packet to packet, are not
         // coalesced.
         GRE => match field(bytes, at) {
-            0 => by_ethertype(field(bytes, at + 2), at + 4),
-            0x2000 => by_ethertype(field(bytes, at + 2), at + 8),
+            0 => inner_by_ethertype(field(bytes, at + 2), at + 4),
+            0x2000 => inner_by_ethertype(field(bytes, at + 2), at + 8),
             _ => None,
         },
         _ => None,
     }
 }
 
-fn by_ethertype(ethertype: u16, at: usize) -> Option<Inner> {
+fn inner_by_ethertype(ethertype: u16, at: usize) -> Option<Inner> {
     match ethertype {
         ethertype::IPV4 => Some(Inner::Ip { at, v6: false }),
         ethertype::IPV6 => Some(Inner::Ip { at, v6: true }),

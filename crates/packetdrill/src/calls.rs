@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
 
-use fullsend_blocking::c::{self, returned};
+use fullsend_blocking::c::{self, c_return};
 use fullsend_blocking::{Errno, Handle, Stack};
 use fullsend_units::Nanos;
 use libc::{
@@ -10,28 +10,28 @@ use libc::{
 };
 
 use crate::files::kernel_close;
-use crate::instance::{Instance, current, end};
+use crate::instance::{Instance, current, end_run};
 
 /// Runs one call on the stack of the run, after applying changes made by the script's commands.
-fn made<R: c::Returned>(call: impl FnOnce(&Instance) -> Result<R, Errno>) -> R::C {
-    returned(|| {
+fn call_instance<R: c::CReturn>(call: impl FnOnce(&Instance) -> Result<R, Errno>) -> R::C {
+    c_return(|| {
         let instance = current()?;
         instance.refresh();
-        instance.make(call)
+        instance.run_call(call)
     })
 }
 
 /// Runs one call on a descriptor of the library.
-pub(crate) fn on<R: c::Returned>(
+pub(crate) fn call_handle<R: c::CReturn>(
     fd: c_int,
     call: impl FnOnce(&Stack, Handle) -> Result<R, Errno>,
 ) -> R::C {
-    made(|instance| call(&instance.stack, instance.handle(fd)?))
+    call_instance(|instance| call(&instance.stack, instance.handle(fd)?))
 }
 
 pub(crate) extern "C" fn free(_: *mut c_void) {
-    returned(|| {
-        end();
+    c_return(|| {
+        end_run();
         Ok(())
     });
 }
@@ -42,7 +42,7 @@ pub(crate) extern "C" fn socket(
     kind: c_int,
     protocol: c_int,
 ) -> c_int {
-    made(|instance| instance.add(instance.stack.socket(domain, kind, protocol)?))
+    call_instance(|instance| instance.add(instance.stack.socket(domain, kind, protocol)?))
 }
 
 pub(crate) unsafe extern "C" fn bind(
@@ -52,13 +52,13 @@ pub(crate) unsafe extern "C" fn bind(
     len: socklen_t,
 ) -> c_int {
     // SAFETY: packetdrill passes valid arguments of `bind(2)`.
-    on(fd, |stack, handle| unsafe {
+    call_handle(fd, |stack, handle| unsafe {
         c::bind(stack, handle, addr, len)
     })
 }
 
 pub(crate) extern "C" fn listen(_: *mut c_void, fd: c_int, backlog: c_int) -> c_int {
-    made(|instance| instance.stack.listen(instance.handle(fd)?, backlog))
+    call_instance(|instance| instance.stack.listen(instance.handle(fd)?, backlog))
 }
 
 pub(crate) unsafe extern "C" fn accept(
@@ -67,7 +67,7 @@ pub(crate) unsafe extern "C" fn accept(
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
-    made(|instance| {
+    call_instance(|instance| {
         let handle = instance.handle(fd)?;
         // SAFETY: packetdrill passes valid arguments of `accept(2)`.
         let new = unsafe { c::accept4(&instance.stack, handle, addr, len, 0) }?;
@@ -81,7 +81,7 @@ pub(crate) unsafe extern "C" fn connect(
     addr: *const sockaddr,
     len: socklen_t,
 ) -> c_int {
-    made(|instance| {
+    call_instance(|instance| {
         let handle = instance.handle(fd)?;
         // SAFETY: packetdrill passes valid arguments of `connect(2)`.
         unsafe { c::connect(&instance.stack, handle, addr, len) }
@@ -95,7 +95,7 @@ pub(crate) unsafe extern "C" fn read(
     len: usize,
 ) -> isize {
     // SAFETY: packetdrill passes valid arguments of `read(2)`.
-    on(fd, |stack, handle| unsafe {
+    call_handle(fd, |stack, handle| unsafe {
         c::read(stack, handle, buffer, len)
     })
 }
@@ -107,7 +107,7 @@ pub(crate) unsafe extern "C" fn readv(
     n: c_int,
 ) -> isize {
     // SAFETY: packetdrill passes valid arguments of `readv(2)`.
-    on(fd, |stack, handle| unsafe {
+    call_handle(fd, |stack, handle| unsafe {
         c::readv(stack, handle, pieces, n)
     })
 }
@@ -121,7 +121,7 @@ pub(crate) unsafe extern "C" fn recv(
 ) -> isize {
     let none = std::ptr::null_mut();
     // SAFETY: packetdrill passes valid arguments of `recv(2)`.
-    on(fd, |stack, handle| unsafe {
+    call_handle(fd, |stack, handle| unsafe {
         c::recvfrom(
             stack,
             handle,
@@ -144,7 +144,7 @@ pub(crate) unsafe extern "C" fn recvfrom(
     addr_len: *mut socklen_t,
 ) -> isize {
     // SAFETY: packetdrill passes valid arguments of `recvfrom(2)`.
-    on(fd, |stack, handle| unsafe {
+    call_handle(fd, |stack, handle| unsafe {
         c::recvfrom(stack, handle, buffer, len, flags, addr, addr_len)
     })
 }
@@ -156,7 +156,7 @@ pub(crate) unsafe extern "C" fn recvmsg(
     flags: c_int,
 ) -> isize {
     // SAFETY: packetdrill passes valid arguments of `recvmsg(2)`.
-    on(fd, |stack, handle| unsafe {
+    call_handle(fd, |stack, handle| unsafe {
         c::recvmsg(stack, handle, message, flags)
     })
 }
@@ -168,7 +168,7 @@ pub(crate) unsafe extern "C" fn write(
     len: usize,
 ) -> isize {
     // SAFETY: packetdrill passes valid arguments of `write(2)`.
-    on(fd, |stack, handle| unsafe {
+    call_handle(fd, |stack, handle| unsafe {
         c::write(stack, handle, buffer, len)
     })
 }
@@ -180,7 +180,7 @@ pub(crate) unsafe extern "C" fn writev(
     n: c_int,
 ) -> isize {
     // SAFETY: packetdrill passes valid arguments of `writev(2)`.
-    on(fd, |stack, handle| unsafe {
+    call_handle(fd, |stack, handle| unsafe {
         c::writev(stack, handle, pieces, n)
     })
 }
@@ -194,7 +194,7 @@ pub(crate) unsafe extern "C" fn send(
 ) -> isize {
     let none = std::ptr::null();
     // SAFETY: packetdrill passes valid arguments of `send(2)`.
-    on(fd, |stack, handle| unsafe {
+    call_handle(fd, |stack, handle| unsafe {
         c::sendto(stack, handle, buffer, len, flags, none, 0)
     })
 }
@@ -209,7 +209,7 @@ pub(crate) unsafe extern "C" fn sendto(
     addr_len: socklen_t,
 ) -> isize {
     // SAFETY: packetdrill passes valid arguments of `sendto(2)`.
-    on(fd, |stack, handle| unsafe {
+    call_handle(fd, |stack, handle| unsafe {
         c::sendto(stack, handle, buffer, len, flags, addr, addr_len)
     })
 }
@@ -221,7 +221,7 @@ pub(crate) unsafe extern "C" fn sendmsg(
     flags: c_int,
 ) -> isize {
     // SAFETY: packetdrill passes valid arguments of `sendmsg(2)`.
-    on(fd, |stack, handle| unsafe {
+    call_handle(fd, |stack, handle| unsafe {
         c::sendmsg(stack, handle, message, flags)
     })
 }
@@ -234,7 +234,7 @@ pub(crate) extern "C" fn fcntl(
     command: c_int,
     argument: usize,
 ) -> c_int {
-    on(fd, |stack, handle| {
+    call_handle(fd, |stack, handle| {
         c::fcntl(stack, handle, command, argument as c_int)
     })
 }
@@ -248,17 +248,17 @@ pub(crate) unsafe extern "C" fn ioctl(
     argument: *mut c_int,
 ) -> c_int {
     // SAFETY: packetdrill passes a pointer to an int with each request that has an argument.
-    on(fd, |stack, handle| unsafe {
+    call_handle(fd, |stack, handle| unsafe {
         c::ioctl(stack, handle, request, argument)
     })
 }
 
 pub(crate) extern "C" fn close(_: *mut c_void, fd: c_int) -> c_int {
-    made(|_| close_ours(fd))
+    call_instance(|_| close_descriptor(fd))
 }
 
 /// Closes a descriptor of the library. Returns EBADF for any other.
-pub(crate) fn close_ours(fd: c_int) -> Result<(), Errno> {
+pub(crate) fn close_descriptor(fd: c_int) -> Result<(), Errno> {
     let instance = current()?;
     let handle = instance.files.remove(fd)?;
     let closed = instance.stack.close(handle);
@@ -267,7 +267,7 @@ pub(crate) fn close_ours(fd: c_int) -> Result<(), Errno> {
 }
 
 pub(crate) extern "C" fn shutdown(_: *mut c_void, fd: c_int, how: c_int) -> c_int {
-    on(fd, |stack, handle| stack.shutdown(handle, how))
+    call_handle(fd, |stack, handle| stack.shutdown(handle, how))
 }
 
 pub(crate) unsafe extern "C" fn getsockopt(
@@ -279,7 +279,7 @@ pub(crate) unsafe extern "C" fn getsockopt(
     len: *mut socklen_t,
 ) -> c_int {
     // SAFETY: packetdrill passes valid arguments of `getsockopt(2)`.
-    on(fd, |stack, handle| unsafe {
+    call_handle(fd, |stack, handle| unsafe {
         c::getsockopt(stack, handle, level, name, value, len)
     })
 }
@@ -293,7 +293,7 @@ pub(crate) unsafe extern "C" fn setsockopt(
     len: socklen_t,
 ) -> c_int {
     // SAFETY: packetdrill passes valid arguments of `setsockopt(2)`.
-    on(fd, |stack, handle| unsafe {
+    call_handle(fd, |stack, handle| unsafe {
         c::setsockopt(stack, handle, level, name, value, len)
     })
 }
@@ -304,16 +304,16 @@ pub(crate) unsafe extern "C" fn poll(
     n: nfds_t,
     timeout_ms: c_int,
 ) -> c_int {
-    made(|instance| {
+    call_instance(|instance| {
         let stack = &instance.stack;
-        let file_of = |fd| Some((stack, instance.handle(fd).ok()?));
+        let lookup_fd = |fd| Some((stack, instance.handle(fd).ok()?));
         // SAFETY: packetdrill passes valid arguments of `poll(2)`.
-        unsafe { c::poll(Some(stack), file_of, files, n, timeout_ms) }
+        unsafe { c::poll(Some(stack), lookup_fd, files, n, timeout_ms) }
     })
 }
 
 pub(crate) extern "C" fn usleep(_: *mut c_void, micros: useconds_t) -> c_int {
-    returned(|| {
+    c_return(|| {
         current()?.sleep(Nanos::from_micros(u64::from(micros)));
         Ok(())
     })
@@ -325,9 +325,9 @@ pub(crate) unsafe extern "C" fn gettimeofday(
     time: *mut timeval,
     _: *mut c_void,
 ) -> c_int {
-    returned(|| {
+    c_return(|| {
         let instance = current()?;
-        instance.looks();
+        instance.on_clock_read();
         instance.sleep(Nanos::from_micros(1));
         let micros = Instance::micros(instance.now());
         let value = timeval {
@@ -342,7 +342,7 @@ pub(crate) unsafe extern "C" fn gettimeofday(
 }
 
 pub(crate) extern "C" fn epoll_create(_: *mut c_void, size: c_int) -> c_int {
-    made(|instance| {
+    call_instance(|instance| {
         if size <= 0 {
             return Err(Errno::EINVAL);
         }
@@ -357,7 +357,7 @@ pub(crate) unsafe extern "C" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    made(|instance| {
+    call_instance(|instance| {
         let (set, handle) = (instance.handle(epfd)?, instance.handle(fd)?);
         // SAFETY: packetdrill passes valid arguments of `epoll_ctl(2)`.
         unsafe { c::epoll_ctl(&instance.stack, set, operation, handle, event) }
@@ -372,13 +372,13 @@ pub(crate) unsafe extern "C" fn epoll_wait(
     timeout_ms: c_int,
 ) -> c_int {
     // SAFETY: packetdrill passes valid arguments of `epoll_wait(2)`.
-    on(epfd, |stack, set| unsafe {
+    call_handle(epfd, |stack, set| unsafe {
         c::epoll_wait(stack, set, events, max, timeout_ms)
     })
 }
 
 pub(crate) unsafe extern "C" fn pipe(_: *mut c_void, fds: *mut c_int) -> c_int {
-    made(|instance| {
+    call_instance(|instance| {
         if fds.is_null() {
             return Err(Errno::EFAULT);
         }
@@ -409,7 +409,7 @@ pub(crate) unsafe extern "C" fn splice(
     len: usize,
     flags: c_uint,
 ) -> isize {
-    made(|instance| {
+    call_instance(|instance| {
         // SAFETY: packetdrill passes null or an offset.
         if unsafe { has_offset(from_offset) || has_offset(to_offset) } {
             return Err(Errno::ESPIPE);

@@ -81,7 +81,7 @@ fn verify_v4(packet: &[u8]) -> Result<(), BadChecksum> {
     if fragment {
         return Ok(());
     }
-    transport(&header[12..20], header[9], &packet[header_len..])
+    verify_transport(&header[12..20], header[9], &packet[header_len..])
 }
 
 fn verify_v6(packet: &[u8]) -> Result<(), BadChecksum> {
@@ -99,29 +99,29 @@ fn verify_v6(packet: &[u8]) -> Result<(), BadChecksum> {
         let len = usize::from(len) * 8 + 8;
         rest = rest.get(len..).ok_or(BadChecksum::Malformed)?;
     }
-    transport(&header[8..40], next, rest)
+    verify_transport(&header[8..40], next, rest)
 }
 
 /// Verifies the checksum of a transport packet between these addresses.
-fn transport(addresses: &[u8], protocol: u8, segment: &[u8]) -> Result<(), BadChecksum> {
+fn verify_transport(addresses: &[u8], protocol: u8, segment: &[u8]) -> Result<(), BadChecksum> {
     let len = (segment.len() as u32).to_be_bytes();
-    let pseudo = [addresses, &len, &[0, protocol]];
-    let (least, of_pseudo) = match protocol {
+    let pseudo_header = [addresses, &len, &[0, protocol]];
+    let (min_len, has_pseudo_header) = match protocol {
         TCP => (20, true),
         UDP => (8, true),
         ICMPV6 => (4, true),
         ICMP => (4, false),
         _ => return Ok(()),
     };
-    if segment.len() < least {
+    if segment.len() < min_len {
         return Err(BadChecksum::Malformed);
     }
     // The sender computed no checksum (RFC 768).
     if protocol == UDP && segment[6..8] == [0, 0] && addresses.len() == 8 {
         return Ok(());
     }
-    let pseudo = pseudo.into_iter().filter(|_| of_pseudo);
-    if sum(pseudo.chain([segment])) == 0xffff {
+    let pseudo_header = pseudo_header.into_iter().filter(|_| has_pseudo_header);
+    if sum(pseudo_header.chain([segment])) == 0xffff {
         Ok(())
     } else {
         Err(BadChecksum::Transport(protocol))
@@ -139,7 +139,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_single_bit_that_is_wrong_is_found() {
+    fn every_single_bit_error_is_detected() {
         assert_eq!(verify(&ACK), Ok(()));
         for bit in 0..ACK.len() * 8 {
             let mut packet = ACK;
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_it_is_given_makes_it_panic() {
+    fn arbitrary_input_does_not_panic() {
         for len in 0..ACK.len() {
             for first in [0x40, 0x45, 0x4f, 0x60, 0x00] {
                 let mut packet = ACK[..len].to_vec();

@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 #[derive(Default)]
-pub(crate) struct Files(Mutex<BTreeMap<c_int, Handle>>);
+pub(crate) struct DescriptorTable(Mutex<BTreeMap<c_int, Handle>>);
 
-impl Files {
+impl DescriptorTable {
     /// Adds a handle and returns a new descriptor.
     pub(crate) fn add(&self, stack: &Stack, handle: Handle) -> Result<c_int, Errno> {
         let file = eventfd(0, EventfdFlags::CLOEXEC);

@@ -26,9 +26,9 @@ pub(crate) struct Flags {
 }
 
 /// Keys of [`Config`] that are accepted here in addition to tunables.
-const PASSED_ON: [&str; 6] = ["mtu", "gso", "gro", "qdisc", "seed", "pool_bytes"];
+const CONFIG_KEYS: [&str; 6] = ["mtu", "gso", "gro", "qdisc", "seed", "pool_bytes"];
 
-fn mistake(text: &str) -> ConfigError {
+fn config_error(text: &str) -> ConfigError {
     ConfigError::new(text)
 }
 
@@ -47,34 +47,37 @@ impl Flags {
         let (mut unknown, mut link) = (Vec::new(), Vec::new());
         for (key, value) in Config::pairs(text)? {
             match key.as_str() {
-                "local" => locals.push((address(&key, &value)?, None)),
+                "local" => locals.push((parse_address(&key, &value)?, None)),
                 "remote" => {
-                    address(&key, &value)?;
+                    parse_address(&key, &value)?;
                 }
                 "prefix" => {
                     let local = locals.last_mut();
                     let local = local.ok_or_else(|| {
-                        mistake("prefix= applies to no address; write it after local=ADDR")
+                        config_error("prefix= applies to no address; write it after local=ADDR")
                     })?;
-                    local.1 = Some(prefix(local.0, &value)?);
+                    local.1 = Some(parse_prefix(local.0, &value)?);
                 }
                 "counters" => counters = Some(PathBuf::from(value)),
                 "tso" => link.push((key, value)),
                 "settings" => settings_file = Some(PathBuf::from(value)),
-                key if PASSED_ON.contains(&key) => config.set(key, &value)?,
-                key if settings::has_no_effect(key) => {}
+                key if CONFIG_KEYS.contains(&key) => config.set(key, &value)?,
+                key if settings::is_ignored(key) => {}
                 key => unknown.extend(config.set(key, &value).err()),
             }
         }
         if locals.is_empty() {
-            return Err(mistake(
+            return Err(config_error(
                 "the flags name no local address; write --so_flags=local=ADDR with the address of \
                  --local_ip",
             ));
         }
         for (address, prefix) in locals {
-            let usual = if address.is_ipv4() { 16 } else { 64 };
-            config.set("address", &format!("{address}/{}", prefix.unwrap_or(usual)))?;
+            let default_prefix = if address.is_ipv4() { 16 } else { 64 };
+            config.set(
+                "address",
+                &format!("{address}/{}", prefix.unwrap_or(default_prefix)),
+            )?;
         }
         // Point to point: every address is at the other end.
         config.set("route", "0.0.0.0/0")?;
@@ -89,21 +92,21 @@ impl Flags {
     }
 }
 
-fn address(key: &str, value: &str) -> Result<IpAddr, ConfigError> {
+fn parse_address(key: &str, value: &str) -> Result<IpAddr, ConfigError> {
     let address = value.parse::<IpAddr>().map(|a| a.to_canonical());
     address.map_err(|_| {
-        mistake(&format!(
+        config_error(&format!(
             "`{key}={value}` is not valid; write an IPv4 or IPv6 address"
         ))
     })
 }
 
-fn prefix(of: IpAddr, value: &str) -> Result<u8, ConfigError> {
+fn parse_prefix(of: IpAddr, value: &str) -> Result<u8, ConfigError> {
     let most = if of.is_ipv4() { 32 } else { 128 };
     let prefix = value.trim_start_matches('/').parse().ok();
     let prefix = prefix.filter(|&prefix| prefix <= most);
     prefix.ok_or_else(|| {
-        mistake(&format!(
+        config_error(&format!(
             "`prefix={value}` is not valid; write a number from 0 to {most}"
         ))
     })
@@ -114,7 +117,7 @@ mod tests {
     use super::Flags;
 
     #[test]
-    fn all_that_a_run_may_say() {
+    fn all_flags_are_parsed() {
         let text = "local=192.168.0.1,prefix=24,local=fd3d::1,prefix=48,remote=192.0.2.1,mtu=1460,\
                     tcp_wmem=4096,16384,65536,net.ipv4.tcp_nonsense=1,tcp_fack=0,settings=/tmp/x,gro=off";
         let flags = Flags::parse(text).unwrap();
@@ -128,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_with_their_mend() {
+    fn errors_name_the_flag_and_what_to_write() {
         for (text, part) in [
             ("", "write --so_flags=local="),
             ("local=here", "local=here"),

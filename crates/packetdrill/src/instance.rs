@@ -6,61 +6,61 @@ use std::sync::Arc;
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use fullsend_blocking::{Clock, ConfigError, Errno, Hand, Handle, Outbox, Stack};
+use fullsend_blocking::{Clock, ConfigError, Errno, Handle, Outbox, Stack, UserDrivenOptions};
 use fullsend_units::{Instant, Nanos};
 use parking_lot::{Mutex, RwLock};
 
-use crate::counters::Counters;
-use crate::files::Files;
+use crate::counters::CountersFile;
+use crate::files::DescriptorTable;
 use crate::flags::Flags;
 use crate::idle;
-use crate::settings::Settings;
+use crate::settings::SettingsFile;
 
 /// The clock at the start, in us since the Unix epoch. It is fixed so that runs are repeatable.
 const EPOCH_MICROS: u64 = 1_000_000_000_000_000;
 /// Limit of polls without an advance of the time.
-const TURNS_AT_ONCE: usize = 1000;
+const MAX_POLLS_WITHOUT_ADVANCE: usize = 1000;
 /// Limit of the time that a woken thread needs to finish its work.
-const PATIENCE: Duration = Duration::from_secs(10);
+const MAX_IDLE_WAIT: Duration = Duration::from_secs(10);
 /// Limit of the time that a thread needs to read the clock after its call has returned.
-const LOOK_PATIENCE: Duration = Duration::from_millis(500);
+const MAX_CLOCK_READ_WAIT: Duration = Duration::from_millis(500);
 
 pub(crate) struct Instance {
     pub(crate) stack: Stack,
     pub(crate) outbox: Outbox,
-    pub(crate) files: Files,
-    settings: Mutex<Settings>,
-    counters: Mutex<Counters>,
+    pub(crate) files: DescriptorTable,
+    settings: Mutex<SettingsFile>,
+    counters: Mutex<CountersFile>,
     clock: Clock,
     /// The thread that started the run, which lets time pass.
     main: ThreadId,
     /// The state of the other threads, which do not let time pass.
-    others: Mutex<Others>,
+    others: Mutex<OtherThreads>,
 }
 
 #[derive(Default)]
-struct Others {
+struct OtherThreads {
     /// The number of threads in a call.
-    inside: usize,
+    in_call: usize,
     /// The last thread whose call has returned.
-    returned: Option<Returned>,
+    returned: Option<ReturnedThread>,
 }
 
 /// A thread whose call has returned. Time stands still until it has finished with the result.
-struct Returned {
+struct ReturnedThread {
     thread: ThreadId,
     /// The kernel's id of the thread.
     tid: i32,
     /// Whether it has read the clock, which packetdrill does first, to check when the call
     /// returned. After that it stores the result, and sleeps until the script's next call that
     /// waits.
-    looked: bool,
+    has_read_clock: bool,
 }
 
-impl Returned {
+impl ReturnedThread {
     /// Returns whether it is still working on the result.
     fn is_busy(&self) -> bool {
-        !self.looked || idle::runs(self.tid)
+        !self.has_read_clock || idle::is_running(self.tid)
     }
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn current() -> Result<Arc<Instance>, Errno> {
 }
 
 /// Ends the run.
-pub(crate) fn end() {
+pub(crate) fn end_run() {
     let instance = CURRENT.write().take();
     if let Some(instance) = instance {
         instance.stack.end(Errno::EBADF);
@@ -81,9 +81,9 @@ pub(crate) fn end() {
 }
 
 /// Starts a run with `flags`.
-pub(crate) fn begin(flags: &str) -> io::Result<()> {
+pub(crate) fn start_run(flags: &str) -> io::Result<()> {
     let instance = Arc::new(Instance::new(Flags::parse(flags)?)?);
-    idle::watch(&instance, gettid())?;
+    idle::start(&instance, gettid())?;
     *CURRENT.write() = Some(instance);
     Ok(())
 }
@@ -99,12 +99,12 @@ impl Instance {
         let clock = Clock::manual();
         // Not zero, so that times shortly before the start can be represented.
         clock.advance_to(Instant::ZERO + Nanos::from_secs(1));
-        let hand = Hand {
+        let options = UserDrivenOptions {
             offload: true,
-            completes_at_once: true,
-            keeps: true,
+            completes_on_output: true,
+            retains_packets: true,
         };
-        let stack = Stack::by_hand(&flags.config, clock.clone(), hand)?;
+        let stack = Stack::user_driven(&flags.config, clock.clone(), options)?;
         // Matches packetdrill's TUN, which accepts no super-segments.
         stack.set("tso", "off")?;
         for (key, value) in &flags.link {
@@ -112,7 +112,7 @@ impl Instance {
         }
         stack.set_epoch(Nanos::from_micros(EPOCH_MICROS));
         let outbox = stack.outbox().cloned().ok_or(io::ErrorKind::Unsupported)?;
-        let mut settings = Settings::new(flags.settings);
+        let mut settings = SettingsFile::new(flags.settings);
         flags
             .unknown
             .iter()
@@ -120,9 +120,9 @@ impl Instance {
         let instance = Self {
             stack,
             outbox,
-            files: Files::default(),
+            files: DescriptorTable::default(),
             settings: Mutex::new(settings),
-            counters: Mutex::new(Counters::new(flags.counters)),
+            counters: Mutex::new(CountersFile::new(flags.counters)),
             clock,
             main: thread::current().id(),
             others: Mutex::default(),
@@ -154,99 +154,100 @@ impl Instance {
     }
 
     /// Runs a call, and records the threads that are in one.
-    pub(crate) fn make<R>(&self, call: impl FnOnce(&Self) -> R) -> R {
+    pub(crate) fn run_call<R>(&self, call: impl FnOnce(&Self) -> R) -> R {
         let this = thread::current().id();
         if this == self.main {
             return call(self);
         }
         {
             let mut others = self.others.lock();
-            others.inside += 1;
+            others.in_call += 1;
             if others.returned.as_ref().is_some_and(|r| r.thread == this) {
                 others.returned = None;
             }
         }
         let result = call(self);
         let mut others = self.others.lock();
-        others.inside -= 1;
-        others.returned = Some(Returned {
+        others.in_call -= 1;
+        others.returned = Some(ReturnedThread {
             thread: this,
             tid: gettid(),
-            looked: false,
+            has_read_clock: false,
         });
         result
     }
 
     /// Records that this thread reads the clock, as packetdrill does before each event.
-    pub(crate) fn looks(&self) {
-        self.counters.lock().tell(&self.stack);
+    pub(crate) fn on_clock_read(&self) {
+        self.counters.lock().write_if_changed(&self.stack);
         let mut others = self.others.lock();
         if let Some(returned) = &mut others.returned
             && returned.thread == thread::current().id()
         {
-            returned.looked = true;
+            returned.has_read_clock = true;
         }
     }
 
     /// Returns whether a woken thread has not run since, or has not finished with the result of its
     /// call.
-    pub(crate) fn is_restless(&self) -> bool {
+    pub(crate) fn has_busy_threads(&self) -> bool {
         if self.stack.has_woken() {
             return true;
         }
         let asleep = self.stack.has_sleepers();
         let this = thread::current().id();
         let mut others = self.others.lock();
-        let works = |returned: &mut Returned| returned.thread != this && returned.is_busy();
-        if others.returned.as_mut().is_some_and(works) {
+        let is_other_and_busy =
+            |returned: &mut ReturnedThread| returned.thread != this && returned.is_busy();
+        if others.returned.as_mut().is_some_and(is_other_and_busy) {
             return true;
         }
         if others.returned.as_ref().is_some_and(|r| r.thread != this) {
             others.returned = None;
         }
-        others.inside > 0 && !asleep
+        others.in_call > 0 && !asleep
     }
 
     /// Waits until no thread is restless, as time must not pass before.
-    fn rest(&self) {
+    fn wait_until_idle(&self) {
         let mut waited = Duration::ZERO;
         let step = Duration::from_micros(50);
-        while self.is_restless() && waited < PATIENCE {
-            if waited > LOOK_PATIENCE {
+        while self.has_busy_threads() && waited < MAX_IDLE_WAIT {
+            if waited > MAX_CLOCK_READ_WAIT {
                 // It does not read the clock.
                 self.others
                     .lock()
                     .returned
-                    .take_if(|returned| !returned.looked);
+                    .take_if(|returned| !returned.has_read_clock);
             }
             thread::sleep(step);
             waited += step;
         }
     }
 
-    /// Advances the time from timer to timer, until `at` or until `enough` returns true.
-    pub(crate) fn pass(&self, at: Instant, mut enough: impl FnMut() -> bool) {
-        let mut turns = 0;
+    /// Advances the time from timer to timer, until `at` or until `is_done` returns true.
+    pub(crate) fn advance_until(&self, at: Instant, mut is_done: impl FnMut() -> bool) {
+        let mut polls = 0;
         loop {
-            self.rest();
-            if enough() {
+            self.wait_until_idle();
+            if is_done() {
                 return;
             }
             let next = self.stack.deadline().filter(|&next| next <= at);
-            let Some(next) = next.filter(|_| turns < TURNS_AT_ONCE) else {
+            let Some(next) = next.filter(|_| polls < MAX_POLLS_WITHOUT_ADVANCE) else {
                 break;
             };
-            turns = if next > self.now() { 0 } else { turns + 1 };
+            polls = if next > self.now() { 0 } else { polls + 1 };
             self.clock.advance_to(next);
-            self.stack.turn();
+            self.stack.run_timers();
         }
         self.clock.advance_to(at);
-        self.stack.turn();
-        self.rest();
+        self.stack.run_timers();
+        self.wait_until_idle();
     }
 
     /// Advances the time by `span`.
     pub(crate) fn sleep(&self, span: Nanos) {
-        self.pass(self.now() + span, || false);
+        self.advance_until(self.now() + span, || false);
     }
 }

@@ -5,67 +5,70 @@ use std::ffi::{CStr, c_char, c_void};
 use crate::{calls, instance, netdev};
 
 /// A function of the table, whose type is given by its position.
-type Slot = *const c_void;
+type FunctionPointer = *const c_void;
 
 /// `struct packetdrill_interface`: 33 pointers.
 #[repr(C)]
-pub(crate) struct Interface {
+pub(crate) struct PacketdrillInterface {
     userdata: *mut c_void,
-    functions: [Slot; 32],
+    functions: [FunctionPointer; 32],
 }
 
-const _: () = assert!(size_of::<Interface>() == 33 * size_of::<usize>());
+const _: () = assert!(size_of::<PacketdrillInterface>() == 33 * size_of::<usize>());
 
 /// Returns the functions in the order of packetdrill's table.
-fn functions() -> [Slot; 32] {
+fn functions() -> [FunctionPointer; 32] {
     [
-        calls::free as Slot,
-        calls::socket as Slot,
-        calls::bind as Slot,
-        calls::listen as Slot,
-        calls::accept as Slot,
-        calls::connect as Slot,
-        calls::read as Slot,
-        calls::readv as Slot,
-        calls::recv as Slot,
-        calls::recvfrom as Slot,
-        calls::recvmsg as Slot,
-        calls::write as Slot,
-        calls::writev as Slot,
-        calls::send as Slot,
-        calls::sendto as Slot,
-        calls::sendmsg as Slot,
-        calls::fcntl as Slot,
-        calls::ioctl as Slot,
-        calls::close as Slot,
-        calls::shutdown as Slot,
-        calls::getsockopt as Slot,
-        calls::setsockopt as Slot,
-        calls::poll as Slot,
-        netdev::netdev_send as Slot,
-        netdev::netdev_receive as Slot,
-        calls::usleep as Slot,
-        calls::gettimeofday as Slot,
-        calls::epoll_create as Slot,
-        calls::epoll_ctl as Slot,
-        calls::epoll_wait as Slot,
-        calls::pipe as Slot,
-        calls::splice as Slot,
+        calls::free as FunctionPointer,
+        calls::socket as FunctionPointer,
+        calls::bind as FunctionPointer,
+        calls::listen as FunctionPointer,
+        calls::accept as FunctionPointer,
+        calls::connect as FunctionPointer,
+        calls::read as FunctionPointer,
+        calls::readv as FunctionPointer,
+        calls::recv as FunctionPointer,
+        calls::recvfrom as FunctionPointer,
+        calls::recvmsg as FunctionPointer,
+        calls::write as FunctionPointer,
+        calls::writev as FunctionPointer,
+        calls::send as FunctionPointer,
+        calls::sendto as FunctionPointer,
+        calls::sendmsg as FunctionPointer,
+        calls::fcntl as FunctionPointer,
+        calls::ioctl as FunctionPointer,
+        calls::close as FunctionPointer,
+        calls::shutdown as FunctionPointer,
+        calls::getsockopt as FunctionPointer,
+        calls::setsockopt as FunctionPointer,
+        calls::poll as FunctionPointer,
+        netdev::netdev_send as FunctionPointer,
+        netdev::netdev_receive as FunctionPointer,
+        calls::usleep as FunctionPointer,
+        calls::gettimeofday as FunctionPointer,
+        calls::epoll_create as FunctionPointer,
+        calls::epoll_ctl as FunctionPointer,
+        calls::epoll_wait as FunctionPointer,
+        calls::pipe as FunctionPointer,
+        calls::splice as FunctionPointer,
     ]
 }
 
 /// Starts a run and fills packetdrill's table. It cannot report an error to packetdrill, so it
 /// writes the error to standard error and ends the program.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, interface: *mut Interface) {
+unsafe extern "C" fn packetdrill_interface_init(
+    flags: *const c_char,
+    interface: *mut PacketdrillInterface,
+) {
     let flags = if flags.is_null() {
         "".into()
     } else {
         // SAFETY: packetdrill passes the string of --so_flags, which ends with a NUL.
         unsafe { CStr::from_ptr(flags) }.to_string_lossy()
     };
-    let begun = std::panic::catch_unwind(|| instance::begin(&flags));
-    let error = match begun {
+    let started = std::panic::catch_unwind(|| instance::start_run(&flags));
+    let error = match started {
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(error.to_string()),
         Err(_) => Some("the stack panicked; please report this".to_owned()),
@@ -75,7 +78,7 @@ unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, interface:
         // SAFETY: ends the process without running exit handlers.
         unsafe { libc::_exit(1) };
     }
-    let filled = Interface {
+    let filled = PacketdrillInterface {
         // Unused, as there is only one stack.
         userdata: std::ptr::dangling_mut(),
         functions: functions(),

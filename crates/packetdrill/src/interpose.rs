@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use fullsend_blocking::c::returned;
+use fullsend_blocking::c::c_return;
 use libc::{off_t, socklen_t};
 
 use crate::calls;
@@ -12,14 +12,14 @@ use crate::files::kernel_close;
 use crate::instance::current;
 use crate::sendfile;
 
-fn is_ours(fd: c_int) -> bool {
+fn is_library_descriptor(fd: c_int) -> bool {
     current().is_ok_and(|instance| instance.handle(fd).is_ok())
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn close(fd: c_int) -> c_int {
-    if is_ours(fd) {
-        return returned(|| calls::close_ours(fd));
+    if is_library_descriptor(fd) {
+        return c_return(|| calls::close_descriptor(fd));
     }
     kernel_close(fd)
 }
@@ -34,7 +34,7 @@ unsafe extern "C" fn getsockopt(
 ) -> c_int {
     // SAFETY: the caller passes valid arguments of `getsockopt(2)`.
     unsafe {
-        if is_ours(fd) {
+        if is_library_descriptor(fd) {
             return calls::getsockopt(std::ptr::null_mut(), fd, level, name, value, len);
         }
         libc::syscall(libc::SYS_getsockopt, fd, level, name, value, len) as c_int
@@ -45,7 +45,7 @@ unsafe extern "C" fn getsockopt(
 unsafe extern "C" fn sendfile(to: c_int, file: c_int, offset: *mut off_t, count: usize) -> isize {
     // SAFETY: the caller passes valid arguments of `sendfile(2)`.
     unsafe {
-        if is_ours(to) {
+        if is_library_descriptor(to) {
             return sendfile::sendfile(to, file, offset, count);
         }
         libc::syscall(libc::SYS_sendfile, to, file, offset, count) as isize

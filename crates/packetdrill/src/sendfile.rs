@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use fullsend_blocking::Errno;
 use libc::off_t;
 
-use crate::calls::on;
+use crate::calls::call_handle;
 
 /// Most bytes read from the file at once.
 const CHUNK: usize = 256 << 10;
@@ -15,7 +15,7 @@ const CHUNK: usize = 256 << 10;
 /// # Safety
 /// The requirements of the system call.
 pub(crate) unsafe fn sendfile(to: c_int, file: c_int, offset: *mut off_t, count: usize) -> isize {
-    on(to, |stack, handle| {
+    call_handle(to, |stack, handle| {
         // SAFETY: the caller guarantees that it is null or an offset.
         let mut offset = unsafe { offset.as_mut() };
         let mut chunk = vec![0; count.min(CHUNK)];

@@ -9,30 +9,30 @@ use fullsend_blocking::{Config, ConfigError, Stack};
 
 /// Tunables that Linux accepts without any effect: FACK was removed in Linux 4.15, the prequeue in
 /// 4.14.
-const WITHOUT_EFFECT: [&str; 2] = ["tcp_fack", "tcp_low_latency"];
+const IGNORED_TUNABLES: [&str; 2] = ["tcp_fack", "tcp_low_latency"];
 
 /// Returns whether a tunable is accepted but has no effect, as on Linux.
-pub(crate) fn has_no_effect(key: &str) -> bool {
-    WITHOUT_EFFECT.contains(&key.strip_prefix("net.ipv4.").unwrap_or(key))
+pub(crate) fn is_ignored(key: &str) -> bool {
+    IGNORED_TUNABLES.contains(&key.strip_prefix("net.ipv4.").unwrap_or(key))
 }
 
 /// Metadata that changes when the file is written.
-type Stamp = (i64, i64, u64, u64);
+type FileStamp = (i64, i64, u64, u64);
 
 /// A file of `KEY=VALUE` lines, with its metadata at the last reading.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct SettingsFile {
     file: Option<PathBuf>,
-    seen: Option<Stamp>,
+    last_stamp: Option<FileStamp>,
     /// Warnings that have been printed.
     warned: BTreeSet<String>,
 }
 
-impl Settings {
+impl SettingsFile {
     pub(crate) fn new(file: Option<PathBuf>) -> Self {
         Self {
             file,
-            seen: None,
+            last_stamp: None,
             warned: BTreeSet::new(),
         }
     }
@@ -46,7 +46,7 @@ impl Settings {
             return;
         };
         let stamp = (meta.mtime(), meta.mtime_nsec(), meta.size(), meta.ino());
-        if self.seen.replace(stamp) == Some(stamp) {
+        if self.last_stamp.replace(stamp) == Some(stamp) {
             return;
         }
         let Ok(text) = fs::read_to_string(file) else {
@@ -56,7 +56,7 @@ impl Settings {
             Err(error) => self.warn(&error),
             Ok(pairs) => {
                 for (key, value) in pairs {
-                    if has_no_effect(&key) {
+                    if is_ignored(&key) {
                         continue;
                     }
                     if let Err(error) = stack.set(&key, &value) {

@@ -27,7 +27,7 @@ fn accepted(drill: &Drill, listener: i32) -> (i32, u32, u32) {
 }
 
 #[test]
-fn a_passive_open_data_both_ways_and_the_end() {
+fn a_passive_open_with_data_both_ways_and_close() {
     let drill = Drill::new(FLAGS);
     let listener = drill.listener(8080);
     let (fd, seq, peer) = accepted(&drill, listener);
@@ -56,7 +56,7 @@ fn a_passive_open_data_both_ways_and_the_end() {
 }
 
 #[test]
-fn mapped_sockets_speak_ipv4_and_ipv6_ones_ipv6() {
+fn mapped_addresses_use_ipv4_and_others_ipv6() {
     let drill = Drill::new(&format!("{FLAGS},local=fd3d::1,prefix=48"));
     let listener = drill.listener6("::ffff:192.168.0.1", 8080);
     let (fd, seq, peer) = accepted(&drill, listener);
@@ -80,7 +80,7 @@ fn mapped_sockets_speak_ipv4_and_ipv6_ones_ipv6() {
 }
 
 #[test]
-fn an_active_open_that_does_not_wait() {
+fn a_nonblocking_active_open() {
     let drill = Drill::new(FLAGS);
     let fd = drill.socket(libc::SOCK_STREAM | libc::SOCK_NONBLOCK);
     let to = address([192, 0, 2, 1], 8080);
@@ -100,7 +100,7 @@ fn an_active_open_that_does_not_wait() {
 }
 
 #[test]
-fn packets_carry_the_time_at_which_they_left_not_that_of_the_call() {
+fn packets_carry_their_departure_time() {
     let drill = Drill::new(&format!("{FLAGS},tcp_syn_linear_timeouts=0"));
     let start = drill.now_us();
     let fd = drill.socket(libc::SOCK_STREAM | libc::SOCK_NONBLOCK);
@@ -119,7 +119,7 @@ fn packets_carry_the_time_at_which_they_left_not_that_of_the_call() {
 }
 
 #[test]
-fn time_stands_still_unless_packetdrill_lets_it_pass() {
+fn time_advances_only_when_packetdrill_advances_it() {
     let drill = Drill::new(FLAGS);
     let first = drill.now_us();
     thread::sleep(std::time::Duration::from_millis(20));
@@ -135,7 +135,7 @@ fn state(tid: i32) -> char {
 }
 
 #[test]
-fn a_call_that_waits_sleeps_in_the_kernel_and_packets_go_on() {
+fn a_blocking_call_sleeps_in_the_kernel_and_packets_are_processed() {
     let drill = Drill::new(FLAGS);
     let listener = drill.listener(8080);
     let start = drill.now_us();
@@ -170,7 +170,7 @@ fn a_call_that_waits_sleeps_in_the_kernel_and_packets_go_on() {
 }
 
 #[test]
-fn time_stands_still_until_the_result_of_a_call_that_waited_is_stored() {
+fn time_does_not_advance_until_the_result_of_a_blocking_call_is_stored() {
     let drill = Drill::new(FLAGS);
     let listener = drill.listener(8080);
     let stored = AtomicBool::new(false);
@@ -205,7 +205,7 @@ fn time_stands_still_until_the_result_of_a_call_that_waited_is_stored() {
 }
 
 #[test]
-fn poll_waits_as_long_as_virtual_time_says() {
+fn poll_times_out_in_virtual_time() {
     let drill = Drill::new(FLAGS);
     let listener = drill.listener(8080);
     let mut files = [libc::pollfd {
@@ -287,7 +287,7 @@ fn calls_fail_as_on_linux() {
 }
 
 #[test]
-fn no_packet_comes_where_none_can() {
+fn reading_a_packet_that_cannot_come_fails() {
     let drill = Drill::new(FLAGS);
     let _listener = drill.listener(8080);
     assert!(drill.receive_raw().is_none());

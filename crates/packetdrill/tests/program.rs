@@ -16,7 +16,7 @@ fn temp_dir(name: &str) -> PathBuf {
 }
 
 /// A program that closes the library's descriptors, and reads their options, through libc.
-const PAST_THE_INTERFACE: &str = r#"
+const OTHER_CALLS_PROGRAM: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -72,10 +72,10 @@ int main(int argc, char **argv) {
 "#;
 
 #[test]
-fn preloaded_it_answers_calls_past_the_interface_too() {
+fn the_preloaded_library_handles_calls_outside_the_interface() {
     let dir = temp_dir("preload");
     let (source, program) = (dir.join("past.c"), dir.join("past"));
-    fs::write(&source, PAST_THE_INTERFACE).unwrap();
+    fs::write(&source, OTHER_CALLS_PROGRAM).unwrap();
     let mut cc = Command::new("cc");
     cc.arg("-o").arg(&program).arg(&source).arg("-ldl");
     assert!(cc.status().expect("a C compiler, cc").success());
@@ -89,12 +89,12 @@ fn preloaded_it_answers_calls_past_the_interface_too() {
 }
 
 #[test]
-fn a_setting_that_makes_no_sense_ends_the_program_with_a_word() {
+fn an_invalid_setting_ends_the_program_with_a_message() {
     let dir = temp_dir("word");
     let (source, program) = (dir.join("past.c"), dir.join("past"));
     fs::write(
         &source,
-        PAST_THE_INTERFACE.replace("192.168.0.1", "nowhere"),
+        OTHER_CALLS_PROGRAM.replace("192.168.0.1", "nowhere"),
     )
     .unwrap();
     let mut cc = Command::new("cc");
@@ -150,7 +150,7 @@ fn packetdrill_itself_runs_a_script() {
 }
 
 #[test]
-fn the_runner_gives_packetdrill_what_it_needs() {
+fn the_runner_passes_options_and_environment_to_packetdrill() {
     let dir = temp_dir("runner");
     let fake = dir.join("packetdrill");
     fs::write(&fake, "#!/bin/sh\necho \"$LD_PRELOAD $PATH\" \"$@\" *\n").unwrap();
@@ -189,7 +189,7 @@ cat "$FULLSEND_SETTINGS"
 "#;
 
 #[test]
-fn scripts_that_lie_deep_find_what_stands_above_them() {
+fn nested_scripts_find_files_of_parent_directories() {
     let dir = temp_dir("deep");
     let fake = dir.join("packetdrill");
     fs::write(&fake, COMMANDS).unwrap();
@@ -241,7 +241,7 @@ fn scripts_that_lie_deep_find_what_stands_above_them() {
 }
 
 #[test]
-fn commands_that_reach_the_host_only_are_reported() {
+fn commands_that_affect_only_the_host_are_reported() {
     let dir = temp_dir("reported");
     let real = dir.join("ip");
     fs::write(&real, "#!/bin/sh\necho real \"$@\"\n").unwrap();
@@ -286,7 +286,7 @@ fn commands_that_reach_the_host_only_are_reported() {
 }
 
 #[test]
-fn the_sysctl_of_the_wrappers_writes_what_the_library_reads() {
+fn the_sysctl_wrapper_writes_the_librarys_settings_file() {
     let dir = temp_dir("sysctl");
     let settings = dir.join("settings");
     let run = |arguments: &[&str]| {
@@ -310,7 +310,7 @@ fn the_sysctl_of_the_wrappers_writes_what_the_library_reads() {
 }
 
 #[test]
-fn what_scripts_do_to_the_link_reaches_the_library() {
+fn link_commands_of_scripts_reach_the_library() {
     let dir = temp_dir("link");
     let settings = dir.join("settings");
     for command in [
@@ -334,7 +334,7 @@ fn what_scripts_do_to_the_link_reaches_the_library() {
 }
 
 #[test]
-fn nstat_shows_what_the_library_has_counted_since() {
+fn nstat_shows_counter_increments_of_the_library() {
     let dir = temp_dir("nstat");
     let counters = dir.join("counters");
     let nstat = |option: &str| {

@@ -17,7 +17,7 @@ const SCRIPTS: [&str; 16] = [
     "ecn/negotiated.pkt",
     "handshake/client.pkt",
     "handshake/syncnt.pkt",
-    "hostile/too_big_at_first.pkt",
+    "hostile/too_big_before_first_ack.pkt",
     "nagle/msg_more.pkt",
     "options/user_timeout.pkt",
     "path/fragmentation_needed.pkt",
@@ -38,8 +38,8 @@ fn play(library: &Library, text: &str, name: &str) {
 }
 
 #[test]
-fn scripts_hold_through_the_library_too() {
-    let _turn = common::turn();
+fn scripts_pass_through_the_library() {
+    let _guard = common::lock_library();
     let library = Library::open(&common::library(), None).unwrap();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../script/scripts");
     for name in SCRIPTS {
@@ -61,8 +61,8 @@ const WAITS: &str = "\
 ";
 
 #[test]
-fn time_passes_while_packetdrill_waits_for_a_call() {
-    let _turn = common::turn();
+fn time_advances_while_packetdrill_waits_for_a_call() {
+    let _guard = common::lock_library();
     let library = Library::open(&common::library(), None).unwrap();
     play(&library, WAITS, "a script that waits");
 }
@@ -89,14 +89,14 @@ const LINK: &str = "\
 ";
 
 #[test]
-fn the_link_can_be_switched_and_nothing_is_lent_to_it() {
-    let _turn = common::turn();
+fn the_link_can_be_switched_and_sends_are_copied() {
+    let _guard = common::lock_library();
     let library = Library::open(&common::library(), None).unwrap();
     play(&library, LINK, "a script about the link");
 }
 
 #[test]
-fn a_library_that_is_none_is_refused() {
+fn an_invalid_library_is_rejected() {
     let error = |path: &Path| Library::open(path, None).err().unwrap();
     assert!(error(Path::new("/nowhere.so")).contains("/nowhere.so"));
     let libc = error(Path::new("libc.so.6"));

@@ -11,7 +11,7 @@ pub const SOCKADDR_IN_LEN: usize = 16;
 /// Length of `sockaddr_in6`, in bytes.
 pub const SOCKADDR_IN6_LEN: usize = 28;
 /// Length of RFC 2133's `sockaddr_in6` without the scope, in bytes; Linux still accepts it.
-const SOCKADDR_IN6_SHORT: usize = 24;
+const SOCKADDR_IN6_RFC2133_LEN: usize = 24;
 
 /// A socket address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -34,19 +34,19 @@ impl SockAddr {
         match i32::from(u16::from_ne_bytes(*family)) {
             AF_UNSPEC => Ok(Self::Unspec),
             AF_INET if bytes.len() >= SOCKADDR_IN_LEN => {
-                let ip: [u8; 4] = array(bytes, 4);
-                let port = u16::from_be_bytes(array(bytes, 2));
+                let ip: [u8; 4] = bytes_at(bytes, 4);
+                let port = u16::from_be_bytes(bytes_at(bytes, 2));
                 Ok(Self::V4(SocketAddrV4::new(ip.into(), port)))
             }
-            AF_INET6 if bytes.len() >= SOCKADDR_IN6_SHORT => {
-                let ip: [u8; 16] = array(bytes, 8);
-                let port = u16::from_be_bytes(array(bytes, 2));
+            AF_INET6 if bytes.len() >= SOCKADDR_IN6_RFC2133_LEN => {
+                let ip: [u8; 16] = bytes_at(bytes, 8);
+                let port = u16::from_be_bytes(bytes_at(bytes, 2));
                 let scope = if bytes.len() >= SOCKADDR_IN6_LEN {
-                    u32::from_ne_bytes(array(bytes, 24))
+                    u32::from_ne_bytes(bytes_at(bytes, 24))
                 } else {
                     0
                 };
-                let flow = u32::from_be_bytes(array(bytes, 4));
+                let flow = u32::from_be_bytes(bytes_at(bytes, 4));
                 Ok(Self::V6(SocketAddrV6::new(ip.into(), port, flow, scope)))
             }
             AF_INET | AF_INET6 => Err(Errno::EINVAL),
@@ -90,7 +90,7 @@ impl SockAddr {
     }
 
     /// Returns the address as a socket of `domain` shows it: an IPv6 socket shows IPv4 mapped.
-    pub fn shown_in(domain: i32, addr: SocketAddr) -> Self {
+    pub fn for_domain(domain: i32, addr: SocketAddr) -> Self {
         match addr {
             SocketAddr::V4(v4) if domain == AF_INET6 => {
                 let ip = v4.ip().to_ipv6_mapped();
@@ -121,7 +121,7 @@ impl From<SocketAddr> for SockAddr {
 }
 
 /// Returns `N` bytes from `at`, which must be within `bytes`.
-fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);
     out
@@ -136,7 +136,7 @@ mod tests {
     use crate::errno::Errno;
 
     #[test]
-    fn bytes_and_back() {
+    fn addresses_round_trip() {
         for text in ["10.0.0.1:80", "[2001:db8::1]:443", "[::ffff:10.0.0.1]:80"] {
             let addr: SocketAddr = text.parse().unwrap();
             let (bytes, len) = SockAddr::from(addr).to_bytes();
@@ -152,8 +152,8 @@ mod tests {
     fn an_ipv6_socket_shows_ipv4_mapped() {
         let plain: SocketAddr = "10.0.0.1:80".parse().unwrap();
         let mapped: SocketAddr = "[::ffff:10.0.0.1]:80".parse().unwrap();
-        assert_eq!(SockAddr::shown_in(AF_INET6, plain), mapped.into());
-        assert_eq!(SockAddr::shown_in(AF_INET, plain), plain.into());
+        assert_eq!(SockAddr::for_domain(AF_INET6, plain), mapped.into());
+        assert_eq!(SockAddr::for_domain(AF_INET, plain), plain.into());
         assert_eq!(SockAddr::from(mapped).canonical(), Some(plain));
     }
 }

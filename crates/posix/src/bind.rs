@@ -6,29 +6,29 @@ use core::net::{IpAddr, SocketAddr};
 use fullsend_units::Instant;
 
 use crate::abi::{AF_INET, AF_INET6};
-use crate::bound::Binding;
+use crate::bindings::Binding;
 use crate::errno::{Errno, Result};
-use crate::files::{Handle, Kind};
+use crate::files::{FileKind, Handle};
 use crate::{Posix, SockAddr};
 
 impl Posix {
     /// Binds a socket to an address: `bind(2)`. Port 0 chooses a free port.
     pub fn bind(&mut self, _now: Instant, handle: Handle, addr: SockAddr) -> Result<()> {
         match &mut self.files.get_mut(handle)?.kind {
-            Kind::Stream(stream) => {
+            FileKind::Stream(stream) => {
                 let (domain, v6only) = (stream.domain, stream.common.ip.v6only);
                 let bound = stream.bound.is_some() || !stream.is_unconnected();
-                let addr = to_bind(domain, v6only, addr)?;
-                self.check_own(handle, addr.ip())?;
+                let addr = bind_address(domain, v6only, addr)?;
+                self.check_local_address(handle, addr.ip())?;
                 if bound {
                     return Err(Errno::EINVAL);
                 }
                 self.claim(handle, addr, false)
             }
-            Kind::Datagram(datagram) => {
-                let addr = to_bind(datagram.domain, datagram.common.ip.v6only, addr)?;
+            FileKind::Datagram(datagram) => {
+                let addr = bind_address(datagram.domain, datagram.common.ip.v6only, addr)?;
                 let bound = datagram.bound.is_some();
-                self.check_own(handle, addr.ip())?;
+                self.check_local_address(handle, addr.ip())?;
                 if bound {
                     return Err(Errno::EINVAL);
                 }
@@ -40,7 +40,7 @@ impl Posix {
 
     fn bind_datagram(&mut self, handle: Handle, addr: SocketAddr) -> Result<()> {
         let result = match &mut self.files.get_mut(handle)?.kind {
-            Kind::Datagram(datagram) => datagram.bind(&mut self.host, addr).map(|_| ()),
+            FileKind::Datagram(datagram) => datagram.bind(&mut self.host, addr).map(|_| ()),
             _ => Err(Errno::ENOTSOCK),
         };
         self.arm_if_watched(handle);
@@ -50,17 +50,17 @@ impl Posix {
     /// Makes a socket listen: `listen(2)`. A repeated call changes the backlog. An unbound socket
     /// is bound to a free port.
     pub fn listen(&mut self, _now: Instant, handle: Handle, backlog: i32) -> Result<()> {
-        self.collect();
-        let (begins, local, domain) = match &mut self.files.get_mut(handle)?.kind {
-            Kind::Stream(stream) => (stream.begins_to_listen()?, stream.bound, stream.domain),
-            Kind::Datagram(_) => return Err(Errno::EOPNOTSUPP),
+        self.process_wakes();
+        let (starts, local, domain) = match &mut self.files.get_mut(handle)?.kind {
+            FileKind::Stream(stream) => (stream.starts_listening()?, stream.bound, stream.domain),
+            FileKind::Datagram(_) => return Err(Errno::EOPNOTSUPP),
             _ => return Err(Errno::ENOTSOCK),
         };
-        if begins {
+        if starts {
             let any = SockAddr::any(domain).canonical();
             self.claim(handle, local.or(any).ok_or(Errno::EINVAL)?, true)?;
         }
-        if let Kind::Stream(stream) = &mut self.files.get_mut(handle)?.kind
+        if let FileKind::Stream(stream) = &mut self.files.get_mut(handle)?.kind
             && let Some(local) = stream.bound
         {
             stream.listen(&mut self.host, local, backlog)?;
@@ -71,10 +71,10 @@ impl Posix {
 
     /// Returns EADDRNOTAVAIL for an address that is not the host's and that the socket must not
     /// bind.
-    fn check_own(&self, handle: Handle, ip: IpAddr) -> Result<()> {
+    fn check_local_address(&self, handle: Handle, ip: IpAddr) -> Result<()> {
         let common = match &self.files.get(handle)?.kind {
-            Kind::Stream(stream) => &stream.common,
-            Kind::Datagram(datagram) => &datagram.common,
+            FileKind::Stream(stream) => &stream.common,
+            FileKind::Datagram(datagram) => &datagram.common,
             _ => return Err(Errno::ENOTSOCK),
         };
         let fits = ip.is_unspecified() || common.ip.freebind || self.host.is_own_address(ip);
@@ -83,7 +83,7 @@ impl Posix {
 
     /// Releases the port of a stream if the host chose it and a call has dissolved the association.
     pub(crate) fn release_port(&mut self, handle: Handle) {
-        if let Ok(Kind::Stream(stream)) = self.files.get_mut(handle).map(|file| &mut file.kind)
+        if let Ok(FileKind::Stream(stream)) = self.files.get_mut(handle).map(|file| &mut file.kind)
             && stream.bound.is_some_and(|bound| bound.port() == 0)
             && let Some(port) = stream.claimed.take()
         {
@@ -93,7 +93,7 @@ impl Posix {
 
     /// Claims an address for a stream. Returns EADDRINUSE if it conflicts with another binding.
     fn claim(&mut self, handle: Handle, addr: SocketAddr, listening: bool) -> Result<()> {
-        let Kind::Stream(stream) = &mut self.files.get_mut(handle)?.kind else {
+        let FileKind::Stream(stream) = &mut self.files.get_mut(handle)?.kind else {
             return Err(Errno::ENOTSOCK);
         };
         let common = &stream.common;
@@ -129,7 +129,7 @@ impl Posix {
 }
 
 /// Returns the address to bind: of the socket's family, with IPv4-mapped addresses as IPv4.
-fn to_bind(domain: i32, v6only: bool, addr: SockAddr) -> Result<SocketAddr> {
+fn bind_address(domain: i32, v6only: bool, addr: SockAddr) -> Result<SocketAddr> {
     let fits = match addr {
         // Its length is checked before its family: it is too short for an IPv6 address.
         SockAddr::V4(_) if domain == AF_INET6 => return Err(Errno::EINVAL),

@@ -7,7 +7,7 @@ use fullsend_units::Nanos;
 use crate::Posix;
 use crate::abi::MSG_WAITALL;
 use crate::errno::{Errno, Result};
-use crate::files::{Handle, Kind};
+use crate::files::{FileKind, Handle};
 use crate::stream::Stream;
 
 impl Posix {
@@ -22,7 +22,7 @@ impl Posix {
     pub fn is_opening(&self, handle: Handle) -> bool {
         let file = self.files.get(handle);
         file.is_ok_and(|file| match &file.kind {
-            Kind::Stream(stream) => stream.is_opening(&self.host),
+            FileKind::Stream(stream) => stream.is_opening(&self.host),
             _ => false,
         })
     }
@@ -31,7 +31,9 @@ impl Posix {
     /// blocking write then waits for the handshake as well.
     pub fn is_deferred(&self, handle: Handle) -> bool {
         let file = self.files.get(handle);
-        file.is_ok_and(|file| matches!(&file.kind, Kind::Stream(stream) if stream.is_deferred()))
+        file.is_ok_and(
+            |file| matches!(&file.kind, FileKind::Stream(stream) if stream.is_deferred()),
+        )
     }
 
     /// Sets or clears `O_NONBLOCK`.
@@ -45,8 +47,8 @@ impl Posix {
     /// connects.
     pub fn timeouts(&self, handle: Handle) -> Result<(Option<Nanos>, Option<Nanos>)> {
         let common = match &self.files.get(handle)?.kind {
-            Kind::Stream(stream) => &stream.common,
-            Kind::Datagram(datagram) => &datagram.common,
+            FileKind::Stream(stream) => &stream.common,
+            FileKind::Datagram(datagram) => &datagram.common,
             _ => return Ok((None, None)),
         };
         Ok((common.rcvtimeo, common.sndtimeo))
@@ -57,8 +59,8 @@ impl Posix {
     /// or a timeout.
     pub fn receive_target(&mut self, handle: Handle, len: usize, flags: i32) -> Result<usize> {
         match &self.files.get(handle)?.kind {
-            Kind::Stream(_) if flags & MSG_WAITALL != 0 => Ok(len),
-            Kind::Stream(stream) => Ok(stream.low_mark(&mut self.host).min(len).max(1)),
+            FileKind::Stream(_) if flags & MSG_WAITALL != 0 => Ok(len),
+            FileKind::Stream(stream) => Ok(stream.low_watermark(&mut self.host).min(len).max(1)),
             _ => Ok(1),
         }
     }
@@ -67,7 +69,7 @@ impl Posix {
     /// (`SO_LINGER`), or `None` if it does not wait.
     pub fn linger(&mut self, handle: Handle) -> Result<Option<Nanos>> {
         match &self.files.get(handle)?.kind {
-            Kind::Stream(stream) => Ok(stream.linger(&mut self.host)),
+            FileKind::Stream(stream) => Ok(stream.linger(&mut self.host)),
             _ => Ok(None),
         }
     }
@@ -76,15 +78,15 @@ impl Posix {
     /// be.
     pub fn is_flushed(&mut self, handle: Handle) -> Result<bool> {
         match &self.files.get(handle)?.kind {
-            Kind::Stream(stream) => Ok(stream.is_flushed(&mut self.host)),
-            Kind::Datagram(_) => Ok(true),
+            FileKind::Stream(stream) => Ok(stream.is_flushed(&mut self.host)),
+            FileKind::Datagram(_) => Ok(true),
             _ => Err(Errno::ENOTSOCK),
         }
     }
 }
 
 impl Stream {
-    fn low_mark(&self, host: &mut Host) -> usize {
+    fn low_watermark(&self, host: &mut Host) -> usize {
         setting!(self, host, so_rcvlowat, SoRcvlowat, 1) as usize
     }
 
@@ -96,8 +98,10 @@ impl Stream {
     }
 
     fn is_flushed(&self, host: &mut Host) -> bool {
-        let unacked = match self.core {
-            crate::stream::Core::Connection(id) => host.tcp_queues(id).map_or(0, |q| q.unacked),
+        let unacked = match self.host_socket {
+            crate::stream::HostSocket::Connection(id) => {
+                host.tcp_queues(id).map_or(0, |q| q.unacked)
+            }
             _ => 0,
         };
         let fin = matches!(

@@ -10,9 +10,9 @@ use crate::abi::{
 };
 use crate::datagram::Datagram;
 use crate::errno::{Errno, Result};
-use crate::files::{Handle, Kind};
+use crate::files::{FileKind, Handle};
 use crate::stream::Stream;
-use crate::wake::Key;
+use crate::wake::WakeKey;
 use crate::{Posix, SockAddr};
 
 /// Number of socket types in Linux, of which two are supported.
@@ -36,9 +36,11 @@ impl Posix {
             return Err(Errno::EINVAL);
         }
         let file = match (kind, protocol) {
-            (SOCK_STREAM, IPPROTO_IP | IPPROTO_TCP) => Kind::Stream(Box::new(Stream::new(domain))),
+            (SOCK_STREAM, IPPROTO_IP | IPPROTO_TCP) => {
+                FileKind::Stream(Box::new(Stream::new(domain)))
+            }
             (SOCK_DGRAM, IPPROTO_IP | IPPROTO_UDP) => {
-                Kind::Datagram(Box::new(Datagram::new(domain)))
+                FileKind::Datagram(Box::new(Datagram::new(domain)))
             }
             (SOCK_STREAM | SOCK_DGRAM, _) => return Err(Errno::EPROTONOSUPPORT),
             _ => return Err(Errno::ESOCKTNOSUPPORT),
@@ -53,15 +55,15 @@ impl Posix {
             return Err(Errno::EINVAL);
         }
         let accepted = match &mut self.files.get_mut(handle)?.kind {
-            Kind::Stream(stream) => stream.accept(&mut self.host),
-            Kind::Datagram(_) => Err(Errno::EOPNOTSUPP),
+            FileKind::Stream(stream) => stream.accept(&mut self.host),
+            FileKind::Datagram(_) => Err(Errno::EOPNOTSUPP),
             _ => Err(Errno::ENOTSOCK),
         };
         let (stream, peer) = self.arm_if_blocked(handle, accepted)?;
         let nonblocking = flags & SOCK_NONBLOCK != 0;
         let new = self
             .files
-            .insert(Kind::Stream(Box::new(stream)), nonblocking)?;
+            .insert(FileKind::Stream(Box::new(stream)), nonblocking)?;
         Ok((new, peer))
     }
 
@@ -69,10 +71,10 @@ impl Posix {
     /// EALREADY; once the handshake has ended, it returns the result once, and after success
     /// EISCONN.
     pub fn connect(&mut self, now: Instant, handle: Handle, addr: SockAddr) -> Result<()> {
-        self.collect();
+        self.process_wakes();
         let result = match &mut self.files.get_mut(handle)?.kind {
-            Kind::Stream(stream) => stream.connect(&mut self.host, now, addr),
-            Kind::Datagram(datagram) => datagram.connect(&mut self.host, addr),
+            FileKind::Stream(stream) => stream.connect(&mut self.host, now, addr),
+            FileKind::Datagram(datagram) => datagram.connect(&mut self.host, addr),
             _ => Err(Errno::ENOTSOCK),
         };
         self.release_port(handle);
@@ -87,8 +89,8 @@ impl Posix {
     /// Returns the local address of a socket: `getsockname(2)`.
     pub fn getsockname(&self, handle: Handle) -> Result<SockAddr> {
         match &self.files.get(handle)?.kind {
-            Kind::Stream(stream) => Ok(stream.local(&self.host)),
-            Kind::Datagram(datagram) => Ok(datagram.local()),
+            FileKind::Stream(stream) => Ok(stream.local(&self.host)),
+            FileKind::Datagram(datagram) => Ok(datagram.local()),
             _ => Err(Errno::ENOTSOCK),
         }
     }
@@ -96,8 +98,8 @@ impl Posix {
     /// Returns the peer's address: `getpeername(2)`.
     pub fn getpeername(&self, handle: Handle) -> Result<SockAddr> {
         match &self.files.get(handle)?.kind {
-            Kind::Stream(stream) => stream.peer(&self.host),
-            Kind::Datagram(datagram) => datagram.peer(),
+            FileKind::Stream(stream) => stream.peer(&self.host),
+            FileKind::Datagram(datagram) => datagram.peer(),
             _ => Err(Errno::ENOTSOCK),
         }
     }
@@ -105,33 +107,33 @@ impl Posix {
     /// Shuts down one or both directions of a connection: `shutdown(2)`.
     pub fn shutdown(&mut self, now: Instant, handle: Handle, how: i32) -> Result<()> {
         let result = match &mut self.files.get_mut(handle)?.kind {
-            Kind::Stream(stream) => stream.shutdown(&mut self.host, now, how),
-            Kind::Datagram(datagram) => datagram.shutdown(how),
+            FileKind::Stream(stream) => stream.shutdown(&mut self.host, now, how),
+            FileKind::Datagram(datagram) => datagram.shutdown(how),
             _ => Err(Errno::ENOTSOCK),
         };
         self.release_port(handle);
         // The acknowledgement of the FIN is reported, too.
         self.arm_if_watched(handle);
-        self.notify(handle, Key::Any);
+        self.notify(handle, WakeKey::Any);
         result
     }
 
     /// Closes a handle: `close(2)`. Data written before is still delivered.
     pub fn close(&mut self, now: Instant, handle: Handle) -> Result<()> {
-        self.collect();
+        self.process_wakes();
         // Waiting callers find out by trying again.
-        self.notify(handle, Key::Any);
+        self.notify(handle, WakeKey::Any);
         let mut file = self.files.remove(handle)?;
-        self.leave_sets(handle, &file);
+        self.remove_from_sets(handle, &file);
         match &mut file.kind {
-            Kind::Stream(stream) => {
+            FileKind::Stream(stream) => {
                 if let Some(port) = stream.claimed {
                     self.bindings.remove(port, handle);
                 }
                 stream.close(&mut self.host, now);
             }
-            Kind::Datagram(datagram) => datagram.close(&mut self.host),
-            Kind::Epoll(_) => {}
+            FileKind::Datagram(datagram) => datagram.close(&mut self.host),
+            FileKind::Epoll(_) => {}
             end => self.pipe_closed(end),
         }
         Ok(())
@@ -140,7 +142,7 @@ impl Posix {
     /// Returns the readiness of a handle in `EPOLL*` bits, by the rules of `poll(2)`. From then on,
     /// [`take_ready`](Self::take_ready) reports a change.
     pub fn poll_events(&mut self, handle: Handle) -> Result<u32> {
-        self.collect();
+        self.process_wakes();
         self.arm(handle);
         self.events(handle)
     }

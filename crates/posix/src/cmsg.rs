@@ -7,22 +7,22 @@ use crate::abi::MSG_CTRUNC;
 use crate::errno::{Errno, Result};
 
 /// Length of the header, in bytes.
-const HEADER: usize = 16;
+const HEADER_LEN: usize = 16;
 
-const fn aligned(len: usize) -> usize {
+const fn align_up(len: usize) -> usize {
     (len + 7) & !7
 }
 
 /// A writer of control messages to a buffer.
 #[derive(Debug)]
-pub(crate) struct Writer<'a> {
+pub(crate) struct CmsgWriter<'a> {
     out: &'a mut [u8],
     used: usize,
     /// `MSG_CTRUNC` if a message did not fit.
     pub(crate) flags: i32,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> CmsgWriter<'a> {
     pub(crate) const fn new(out: &'a mut [u8]) -> Self {
         Self {
             out,
@@ -39,37 +39,37 @@ impl<'a> Writer<'a> {
     /// Appends a message. One that does not fit is truncated or left out.
     pub(crate) fn put(&mut self, level: i32, kind: i32, data: &[u8]) {
         let room = &mut self.out[self.used..];
-        if room.len() < HEADER {
+        if room.len() < HEADER_LEN {
             self.flags |= MSG_CTRUNC;
             return;
         }
-        let len = data.len().min(room.len() - HEADER);
+        let len = data.len().min(room.len() - HEADER_LEN);
         if len < data.len() {
             self.flags |= MSG_CTRUNC;
         }
-        room[..8].copy_from_slice(&((HEADER + len) as u64).to_ne_bytes());
+        room[..8].copy_from_slice(&((HEADER_LEN + len) as u64).to_ne_bytes());
         room[8..12].copy_from_slice(&level.to_ne_bytes());
         room[12..16].copy_from_slice(&kind.to_ne_bytes());
-        room[HEADER..HEADER + len].copy_from_slice(&data[..len]);
-        let end = aligned(HEADER + len).min(room.len());
-        room[HEADER + len..end].fill(0);
+        room[HEADER_LEN..HEADER_LEN + len].copy_from_slice(&data[..len]);
+        let end = align_up(HEADER_LEN + len).min(room.len());
+        room[HEADER_LEN + len..end].fill(0);
         self.used += end;
     }
 }
 
 /// A message in a control buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Message<'a> {
+pub(crate) struct Cmsg<'a> {
     pub(crate) level: i32,
     pub(crate) kind: i32,
     pub(crate) data: &'a [u8],
 }
 
 /// Iterates over the messages. Returns EINVAL, and ends, at a message with an invalid length.
-pub(crate) fn messages(control: &[u8]) -> impl Iterator<Item = Result<Message<'_>>> {
+pub(crate) fn messages(control: &[u8]) -> impl Iterator<Item = Result<Cmsg<'_>>> {
     let mut rest = control;
     core::iter::from_fn(move || {
-        let header = rest.first_chunk::<HEADER>()?;
+        let header = rest.first_chunk::<HEADER_LEN>()?;
         let part = |range: Range<usize>| {
             let mut bytes = [0; 4];
             bytes.copy_from_slice(&header[range]);
@@ -79,12 +79,12 @@ pub(crate) fn messages(control: &[u8]) -> impl Iterator<Item = Result<Message<'_
         len.copy_from_slice(&header[..8]);
         let len = usize::try_from(u64::from_ne_bytes(len)).unwrap_or(usize::MAX);
         let (level, kind) = (part(8..12), part(12..16));
-        let Some(data) = rest.get(HEADER..len) else {
+        let Some(data) = rest.get(HEADER_LEN..len) else {
             rest = &[];
             return Some(Err(Errno::EINVAL));
         };
-        rest = rest.get(aligned(len)..).unwrap_or(&[]);
-        Some(Ok(Message { level, kind, data }))
+        rest = rest.get(align_up(len)..).unwrap_or(&[]);
+        Some(Ok(Cmsg { level, kind, data }))
     })
 }
 
@@ -92,21 +92,21 @@ pub(crate) fn messages(control: &[u8]) -> impl Iterator<Item = Result<Message<'_
 mod tests {
     use alloc::vec::Vec;
 
-    use super::{Message, Writer, messages};
+    use super::{Cmsg, CmsgWriter, messages};
     use crate::abi::MSG_CTRUNC;
     use crate::errno::Errno;
 
     #[test]
-    fn messages_and_back() {
+    fn messages_round_trip() {
         let mut buffer = [0xff; 64];
-        let mut writer = Writer::new(&mut buffer);
+        let mut writer = CmsgWriter::new(&mut buffer);
         writer.put(1, 37, &[1, 2, 3]);
         writer.put(6, 36, &[4; 8]);
         assert_eq!((writer.used(), writer.flags), (48, 0));
         writer.put(0, 11, &[5; 4]);
         assert_eq!((writer.used(), writer.flags), (64, MSG_CTRUNC));
         let read: Vec<_> = messages(&buffer[..48]).collect();
-        let message = |level, kind, data| Ok(Message { level, kind, data });
+        let message = |level, kind, data| Ok(Cmsg { level, kind, data });
         assert_eq!(
             read,
             [message(1, 37, &[1, 2, 3][..]), message(6, 36, &[4; 8])]
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_make_no_sense() {
+    fn invalid_lengths_are_rejected() {
         for len in [0_u64, 15, 17, u64::MAX] {
             let mut bytes = [0; 16];
             bytes[..8].copy_from_slice(&len.to_ne_bytes());

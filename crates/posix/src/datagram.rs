@@ -1,8 +1,8 @@
 //! UDP sockets.
 
+mod ancillary;
 mod io;
 mod options;
-mod told;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -15,12 +15,12 @@ use crate::abi::{
     EPOLLWRNORM, SHUT_RD, SHUT_RDWR, SHUT_WR, SIOCINQ, SIOCOUTQ,
 };
 use crate::errno::{Errno, Result};
-use crate::sockopt::Common;
+use crate::sockopt::CommonOptions;
 use crate::wake::Wakers;
-use told::Tell;
+use ancillary::AncillaryOptions;
 
 /// Default of `net.core.rmem_default` and `wmem_default`, in bytes.
-const DEFAULT_BUFFER: u32 = 212_992;
+const DEFAULT_BUFFER_BYTES: u32 = 212_992;
 
 /// A UDP socket.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(crate) struct Datagram {
     source: Option<SocketAddr>,
     shut_read: bool,
     shut_write: bool,
-    pub(crate) common: Common,
+    pub(crate) common: CommonOptions,
     rcvbuf: u32,
     sndbuf: u32,
     mark: u32,
@@ -43,7 +43,7 @@ pub(crate) struct Datagram {
     ip: IpSettings,
     v6_mtu_discover: MtuDiscover,
     /// The ancillary data to return.
-    tell: Tell,
+    ancillary_options: AncillaryOptions,
 }
 
 impl Datagram {
@@ -56,9 +56,9 @@ impl Datagram {
             source: None,
             shut_read: false,
             shut_write: false,
-            common: Common::new(),
-            rcvbuf: DEFAULT_BUFFER,
-            sndbuf: DEFAULT_BUFFER,
+            common: CommonOptions::new(),
+            rcvbuf: DEFAULT_BUFFER_BYTES,
+            sndbuf: DEFAULT_BUFFER_BYTES,
             mark: 0,
             priority: 0,
             ip: IpSettings {
@@ -67,7 +67,7 @@ impl Datagram {
                 mtu_discover: MtuDiscover::Want,
             },
             v6_mtu_discover: MtuDiscover::Want,
-            tell: Tell::new(),
+            ancillary_options: AncillaryOptions::new(),
         }
     }
 
@@ -75,7 +75,7 @@ impl Datagram {
     pub(crate) fn bind(&mut self, host: &mut Host, local: SocketAddr) -> Result<SocketAddr> {
         let id = host.udp_bind_shared(local, self.sharing())?;
         host.udp_set_rcvbuf(id, self.rcvbuf as usize)?;
-        host.udp_keep_errors(id, self.tell.wants_errors())?;
+        host.udp_keep_errors(id, self.ancillary_options.is_recverr_enabled())?;
         self.udp = Some(id);
         self.apply(host)?;
         let local = host.udp_addr(id)?;
@@ -141,14 +141,14 @@ impl Datagram {
     pub(crate) fn local(&self) -> SockAddr {
         let own = self.bound.filter(|own| !own.ip().is_unspecified());
         match own.or(self.source).or(self.bound) {
-            Some(addr) => SockAddr::shown_in(self.domain, addr),
+            Some(addr) => SockAddr::for_domain(self.domain, addr),
             None => SockAddr::any(self.domain),
         }
     }
 
     pub(crate) fn peer(&self) -> Result<SockAddr> {
         let peer = self.peer.ok_or(Errno::ENOTCONN)?;
-        Ok(SockAddr::shown_in(self.domain, peer))
+        Ok(SockAddr::for_domain(self.domain, peer))
     }
 
     /// Shuts down directions. Returns ENOTCONN without a peer, but shuts them down nevertheless.

@@ -12,20 +12,20 @@ use crate::abi::{
     EPOLLWRNORM,
 };
 use crate::errno::{Errno, Result};
-use crate::files::{Handle, Kind};
-use crate::wake::Key;
+use crate::files::{FileKind, Handle};
+use crate::wake::WakeKey;
 use crate::{Posix, files::File};
 
 /// Maximum nesting of sets.
-const MAX_NESTS: usize = 4;
+const MAX_NESTING: usize = 4;
 /// Bits that are modes, not events.
-const PRIVATE: u32 = EPOLLWAKEUP | EPOLLONESHOT | EPOLLET | EPOLLEXCLUSIVE;
+const MODE_BITS: u32 = EPOLLWAKEUP | EPOLLONESHOT | EPOLLET | EPOLLEXCLUSIVE;
 /// Bits that are valid together with `EPOLLEXCLUSIVE`.
 const WITH_EXCLUSIVE: u32 =
     EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
 /// The events that a wake of readers, and one of writers, may have caused.
-const READ: u32 = EPOLLIN | EPOLLPRI | EPOLLRDNORM | EPOLLRDBAND;
-const WRITE: u32 = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+const READ_EVENTS: u32 = EPOLLIN | EPOLLPRI | EPOLLRDNORM | EPOLLRDBAND;
+const WRITE_EVENTS: u32 = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
 
 /// `struct epoll_event`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,7 +37,7 @@ pub struct EpollEvent {
 }
 
 #[derive(Debug)]
-struct Item {
+struct EpollItem {
     event: EpollEvent,
     /// Whether it is in the list.
     linked: bool,
@@ -46,11 +46,11 @@ struct Item {
 /// An epoll set.
 #[derive(Default, Debug)]
 pub(crate) struct Epoll {
-    items: BTreeMap<Handle, Item>,
+    items: BTreeMap<Handle, EpollItem>,
     /// Members that may be ready, in the order in which they became so.
-    list: VecDeque<Handle>,
+    ready_list: VecDeque<Handle>,
     /// Whether the last `epoll_wait` found nothing, so that its caller is waiting.
-    waiting: bool,
+    has_waiter: bool,
 }
 
 impl Epoll {
@@ -59,22 +59,22 @@ impl Epoll {
             && !item.linked
         {
             item.linked = true;
-            self.list.push_back(handle);
+            self.ready_list.push_back(handle);
         }
     }
 
-    fn forget(&mut self, handle: Handle) -> Option<Item> {
+    fn remove(&mut self, handle: Handle) -> Option<EpollItem> {
         let item = self.items.remove(&handle)?;
         if item.linked {
-            self.list.retain(|&linked| linked != handle);
+            self.ready_list.retain(|&linked| linked != handle);
         }
         Some(item)
     }
 }
 
-fn epoll_of(file: &mut File) -> Option<&mut Epoll> {
+fn as_epoll(file: &mut File) -> Option<&mut Epoll> {
     match &mut file.kind {
-        Kind::Epoll(epoll) => Some(epoll),
+        FileKind::Epoll(epoll) => Some(epoll),
         _ => None,
     }
 }
@@ -82,11 +82,11 @@ fn epoll_of(file: &mut File) -> Option<&mut Epoll> {
 impl Posix {
     /// Creates an epoll set: `epoll_create1(2)`.
     pub fn epoll_create(&mut self) -> Result<Handle> {
-        self.files.insert(Kind::Epoll(Box::default()), false)
+        self.files.insert(FileKind::Epoll(Box::default()), false)
     }
 
     fn epoll(&mut self, set: Handle) -> Result<&mut Epoll> {
-        epoll_of(self.files.get_mut(set)?).ok_or(Errno::EINVAL)
+        as_epoll(self.files.get_mut(set)?).ok_or(Errno::EINVAL)
     }
 
     /// Adds, modifies or removes a member of an epoll set: `epoll_ctl(2)`. `EPOLLWAKEUP` has no
@@ -98,9 +98,9 @@ impl Posix {
         handle: Handle,
         event: EpollEvent,
     ) -> Result<()> {
-        self.collect();
+        self.process_wakes();
         self.files.get(set)?;
-        let is_set = matches!(self.files.get(handle)?.kind, Kind::Epoll(_));
+        let is_set = matches!(self.files.get(handle)?.kind, FileKind::Epoll(_));
         if set == handle {
             return Err(Errno::EINVAL);
         }
@@ -119,7 +119,7 @@ impl Posix {
             EPOLL_CTL_ADD if known.is_some() => Err(Errno::EEXIST),
             EPOLL_CTL_ADD => self.epoll_add(set, handle, event),
             EPOLL_CTL_DEL => {
-                self.epoll(set)?.forget(handle).ok_or(Errno::ENOENT)?;
+                self.epoll(set)?.remove(handle).ok_or(Errno::ENOENT)?;
                 self.files
                     .get_mut(handle)?
                     .watchers
@@ -139,7 +139,7 @@ impl Posix {
         let linked = false;
         self.epoll(set)?
             .items
-            .insert(handle, Item { event, linked });
+            .insert(handle, EpollItem { event, linked });
         self.files.get_mut(handle)?.watchers.push(set);
         self.arm(handle);
         self.link_if_ready(set, handle, event.events)
@@ -153,25 +153,25 @@ impl Posix {
     }
 
     fn link_if_ready(&mut self, set: Handle, handle: Handle, mask: u32) -> Result<()> {
-        if self.events(handle)? & mask & !PRIVATE != 0 {
+        if self.events(handle)? & mask & !MODE_BITS != 0 {
             self.epoll(set)?.link(handle);
-            self.notify(set, Key::Read);
+            self.notify(set, WakeKey::Read);
         }
         Ok(())
     }
 
     /// Returns whether adding `handle` to `set` would close a loop or exceed the maximum nesting.
     fn would_loop(&mut self, set: Handle, handle: Handle) -> bool {
-        let above = self.height(set, MAX_NESTS + 2, |file| file.watchers.to_vec());
-        let below = self.height(handle, MAX_NESTS + 2, |file| match &file.kind {
-            Kind::Epoll(epoll) => epoll.items.keys().copied().collect(),
+        let above = self.nesting_depth(set, MAX_NESTING + 2, |file| file.watchers.to_vec());
+        let below = self.nesting_depth(handle, MAX_NESTING + 2, |file| match &file.kind {
+            FileKind::Epoll(epoll) => epoll.items.keys().copied().collect(),
             _ => alloc::vec::Vec::new(),
         });
-        self.leads_to(handle, set, MAX_NESTS + 2) || above + below + 1 > MAX_NESTS
+        self.reaches(handle, set, MAX_NESTING + 2) || above + below + 1 > MAX_NESTING
     }
 
     /// Returns the nesting depth of sets above or below `set`, according to `next`.
-    fn height(
+    fn nesting_depth(
         &self,
         set: Handle,
         limit: usize,
@@ -180,29 +180,29 @@ impl Posix {
         let Ok(file) = self.files.get(set) else {
             return 0;
         };
-        if limit == 0 || !matches!(file.kind, Kind::Epoll(_)) {
+        if limit == 0 || !matches!(file.kind, FileKind::Epoll(_)) {
             return 0;
         }
         let others = next(file).into_iter();
         others
             .filter(|&other| {
                 let file = self.files.get(other);
-                file.is_ok_and(|file| matches!(file.kind, Kind::Epoll(_)))
+                file.is_ok_and(|file| matches!(file.kind, FileKind::Epoll(_)))
             })
-            .map(|other| 1 + self.height(other, limit - 1, next))
+            .map(|other| 1 + self.nesting_depth(other, limit - 1, next))
             .max()
             .unwrap_or(0)
     }
 
-    fn leads_to(&self, from: Handle, to: Handle, limit: usize) -> bool {
+    fn reaches(&self, from: Handle, to: Handle, limit: usize) -> bool {
         if from == to {
             return true;
         }
         match self.files.get(from).map(|file| &file.kind) {
-            Ok(Kind::Epoll(epoll)) if limit > 0 => epoll
+            Ok(FileKind::Epoll(epoll)) if limit > 0 => epoll
                 .items
                 .keys()
-                .any(|&next| self.leads_to(next, to, limit - 1)),
+                .any(|&next| self.reaches(next, to, limit - 1)),
             _ => false,
         }
     }
@@ -216,22 +216,22 @@ impl Posix {
         set: Handle,
         out: &mut [EpollEvent],
     ) -> Result<usize> {
-        self.collect();
+        self.process_wakes();
         if out.is_empty() {
             self.epoll(set)?;
             return Err(Errno::EINVAL);
         }
         let mut found = 0;
-        for _ in 0..self.epoll(set)?.list.len() {
-            let Some(place) = out.get_mut(found) else {
+        for _ in 0..self.epoll(set)?.ready_list.len() {
+            let Some(slot) = out.get_mut(found) else {
                 break;
             };
             if let Some(event) = self.take_event(set)? {
-                *place = event;
+                *slot = event;
                 found += 1;
             }
         }
-        self.epoll(set)?.waiting = found == 0;
+        self.epoll(set)?.has_waiter = found == 0;
         Ok(found)
     }
 
@@ -239,7 +239,7 @@ impl Posix {
     /// member is appended again.
     fn take_event(&mut self, set: Handle) -> Result<Option<EpollEvent>> {
         let epoll = self.epoll(set)?;
-        let Some(handle) = epoll.list.pop_front() else {
+        let Some(handle) = epoll.ready_list.pop_front() else {
             return Ok(None);
         };
         let Some(item) = epoll.items.get_mut(&handle) else {
@@ -247,14 +247,14 @@ impl Posix {
         };
         item.linked = false;
         let event = item.event;
-        let events = self.events(handle)? & event.events & !PRIVATE;
+        let events = self.events(handle)? & event.events & !MODE_BITS;
         if events == 0 {
             return Ok(None);
         }
         let epoll = self.epoll(set)?;
         if event.events & EPOLLONESHOT != 0 {
             if let Some(item) = epoll.items.get_mut(&handle) {
-                item.event.events &= PRIVATE;
+                item.event.events &= MODE_BITS;
             }
         } else if event.events & EPOLLET == 0 {
             epoll.link(handle);
@@ -268,53 +268,53 @@ impl Posix {
         let Ok(epoll) = self.epoll(set) else {
             return 0;
         };
-        let list = core::mem::take(&mut epoll.list);
+        let list = core::mem::take(&mut epoll.ready_list);
         let any = list.iter().any(|&handle| {
             let item = self.epoll(set).ok().and_then(|e| e.items.get(&handle));
-            let mask = item.map_or(0, |item| item.event.events & !PRIVATE);
+            let mask = item.map_or(0, |item| item.event.events & !MODE_BITS);
             self.events(handle).is_ok_and(|events| events & mask != 0)
         });
         if let Ok(epoll) = self.epoll(set) {
-            epoll.list = list;
+            epoll.ready_list = list;
         }
         if any { EPOLLIN | EPOLLRDNORM } else { 0 }
     }
 
     /// Adds a changed handle to the lists of its sets. Of those with `EPOLLEXCLUSIVE`, stops after
     /// the first whose caller is waiting.
-    pub(crate) fn notify_watchers(&mut self, handle: Handle, key: Key) {
+    pub(crate) fn notify_watchers(&mut self, handle: Handle, key: WakeKey) {
         let Ok(file) = self.files.get(handle) else {
             return;
         };
-        let about = match key {
-            Key::Read => READ,
-            Key::Write => WRITE,
-            Key::Any => u32::MAX,
+        let key_events = match key {
+            WakeKey::Read => READ_EVENTS,
+            WakeKey::Write => WRITE_EVENTS,
+            WakeKey::Any => u32::MAX,
         };
-        let mut served = false;
+        let mut woke_exclusive = false;
         for set in file.watchers.clone() {
             let Ok(epoll) = self.epoll(set) else {
                 continue;
             };
             let mask = epoll.items.get(&handle).map_or(0, |i| i.event.events);
             let exclusive = mask & EPOLLEXCLUSIVE != 0;
-            if mask & !PRIVATE & about == 0 || exclusive && served {
+            if mask & !MODE_BITS & key_events == 0 || exclusive && woke_exclusive {
                 continue;
             }
-            served |= exclusive && core::mem::take(&mut epoll.waiting);
+            woke_exclusive |= exclusive && core::mem::take(&mut epoll.has_waiter);
             epoll.link(handle);
-            self.notify(set, Key::Read);
+            self.notify(set, WakeKey::Read);
         }
     }
 
     /// Removes a closed handle from its sets and, if it is a set, removes it from its members.
-    pub(crate) fn leave_sets(&mut self, handle: Handle, file: &File) {
+    pub(crate) fn remove_from_sets(&mut self, handle: Handle, file: &File) {
         for &set in &file.watchers {
             if let Ok(epoll) = self.epoll(set) {
-                epoll.forget(handle);
+                epoll.remove(handle);
             }
         }
-        if let Kind::Epoll(epoll) = &file.kind {
+        if let FileKind::Epoll(epoll) = &file.kind {
             for &member in epoll.items.keys() {
                 if let Ok(member) = self.files.get_mut(member) {
                     member.watchers.retain(|watcher| *watcher != handle);

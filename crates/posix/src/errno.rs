@@ -25,7 +25,7 @@ macro_rules! errnos {
                 }
             }
 
-            const fn text(self) -> &'static str {
+            const fn message(self) -> &'static str {
                 match self.0 {
                     $($number => $text,)*
                     _ => "unknown error",
@@ -115,7 +115,7 @@ impl From<StackError> for Errno {
 
 impl fmt::Display for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text())
+        f.write_str(self.message())
     }
 }
 

@@ -13,12 +13,12 @@ use crate::abi::{
     SOF_TIMESTAMPING_OPT_ID, SOF_TIMESTAMPING_OPT_TSONLY,
 };
 use crate::addr::{SOCKADDR_IN_LEN, SOCKADDR_IN6_LEN};
-use crate::cmsg::Writer;
+use crate::cmsg::CmsgWriter;
 use crate::errno::{Errno, Result};
-use crate::stamps::{Clock, Stamps};
+use crate::timestamps::{EpochClock, TimestampOptions};
 
 /// Most entries of one socket; beyond it, new timestamps are dropped.
-const MAX: usize = 1024;
+const MAX_ENTRIES: usize = 1024;
 /// `ENOMSG`: the errno of timestamp entries.
 const ENOMSG: u32 = 42;
 /// Length of `struct sock_extended_err`, in bytes.
@@ -26,17 +26,17 @@ pub(crate) const EXTENDED_ERR_LEN: usize = 16;
 
 /// An entry of the error queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Notice {
+pub(crate) enum ErrQueueEntry {
     /// The calls with `MSG_ZEROCOPY` from `first` to `last` no longer use the caller's memory; with
     /// `copied`, they have copied it.
     Zerocopy { first: u32, last: u32, copied: bool },
     /// The byte with number `key` reached a stage (`SCM_TSTAMP_*`).
-    Stamp { stage: u32, key: u32, at: Instant },
+    Timestamp { stage: u32, key: u32, at: Instant },
 }
 
-impl Notice {
+impl ErrQueueEntry {
     /// Returns the entry as `struct sock_extended_err`.
-    fn extended_err(self, stamps: &Stamps) -> [u8; EXTENDED_ERR_LEN] {
+    fn extended_err(self, timestamps: &TimestampOptions) -> [u8; EXTENDED_ERR_LEN] {
         let (errno, origin, code, info, data) = match self {
             Self::Zerocopy {
                 first,
@@ -50,8 +50,8 @@ impl Notice {
                 };
                 (0, SO_EE_ORIGIN_ZEROCOPY, code, first, last)
             }
-            Self::Stamp { stage, key, .. } => {
-                let key = if stamps.has(SOF_TIMESTAMPING_OPT_ID) {
+            Self::Timestamp { stage, key, .. } => {
+                let key = if timestamps.has_flag(SOF_TIMESTAMPING_OPT_ID) {
                     key
                 } else {
                     0
@@ -72,7 +72,7 @@ impl Notice {
 /// The entries that wait to be read.
 #[derive(Debug)]
 pub(crate) struct ErrQueue {
-    notices: VecDeque<Notice>,
+    entries: VecDeque<ErrQueueEntry>,
     completions: usize,
     /// Number of entries ever queued, to detect changes.
     pub(crate) count: u64,
@@ -81,7 +81,7 @@ pub(crate) struct ErrQueue {
 impl ErrQueue {
     pub(crate) const fn new() -> Self {
         Self {
-            notices: VecDeque::new(),
+            entries: VecDeque::new(),
             completions: 0,
             count: 0,
         }
@@ -93,22 +93,22 @@ impl ErrQueue {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.notices.is_empty()
+        self.entries.is_empty()
     }
 
     /// Appends an entry. Completions of consecutive calls are coalesced.
-    pub(crate) fn push(&mut self, notice: Notice) {
+    pub(crate) fn push(&mut self, entry: ErrQueueEntry) {
         self.count += 1;
         if let (
-            Some(Notice::Zerocopy {
+            Some(ErrQueueEntry::Zerocopy {
                 last, copied: same, ..
             }),
-            Notice::Zerocopy {
+            ErrQueueEntry::Zerocopy {
                 first,
                 last: end,
                 copied,
             },
-        ) = (self.notices.back_mut(), notice)
+        ) = (self.entries.back_mut(), entry)
             && *same == copied
             && last.wrapping_add(1) == first
         {
@@ -117,10 +117,10 @@ impl ErrQueue {
         }
         // The number of completions is bounded by that of outstanding calls; timestamps are bounded
         // here.
-        let completes = matches!(notice, Notice::Zerocopy { .. });
+        let completes = matches!(entry, ErrQueueEntry::Zerocopy { .. });
         self.completions += usize::from(completes);
-        if completes || self.notices.len() < MAX {
-            self.notices.push_back(notice);
+        if completes || self.entries.len() < MAX_ENTRIES {
+            self.entries.push_back(entry);
         }
     }
 
@@ -128,22 +128,22 @@ impl ErrQueue {
     pub(crate) fn receive(
         &mut self,
         domain: i32,
-        stamps: &Stamps,
-        clock: Clock,
+        timestamps: &TimestampOptions,
+        clock: EpochClock,
         control: &mut [u8],
     ) -> Result<Received> {
-        let notice = self.notices.pop_front().ok_or(Errno::EAGAIN)?;
-        self.completions -= usize::from(matches!(notice, Notice::Zerocopy { .. }));
-        let mut out = Writer::new(control);
-        if let Notice::Stamp { at, .. } = notice {
-            stamps.tell_sent(clock, at, &mut out);
+        let entry = self.entries.pop_front().ok_or(Errno::EAGAIN)?;
+        self.completions -= usize::from(matches!(entry, ErrQueueEntry::Zerocopy { .. }));
+        let mut out = CmsgWriter::new(control);
+        if let ErrQueueEntry::Timestamp { at, .. } = entry {
+            timestamps.put_tx_timestamps(clock, at, &mut out);
             // The packet is not kept, so it is returned truncated to zero bytes.
-            if !stamps.has(SOF_TIMESTAMPING_OPT_TSONLY) {
+            if !timestamps.has_flag(SOF_TIMESTAMPING_OPT_TSONLY) {
                 out.flags |= MSG_TRUNC;
             }
         }
         let mut error = [0; EXTENDED_ERR_LEN + SOCKADDR_IN6_LEN];
-        error[..EXTENDED_ERR_LEN].copy_from_slice(&notice.extended_err(stamps));
+        error[..EXTENDED_ERR_LEN].copy_from_slice(&entry.extended_err(timestamps));
         if domain == AF_INET6 {
             out.put(IPPROTO_IPV6, IPV6_RECVERR, &error);
         } else {
@@ -162,18 +162,18 @@ impl ErrQueue {
 mod tests {
     use fullsend_units::{Instant, Nanos};
 
-    use super::{ErrQueue, Notice};
+    use super::{ErrQueue, ErrQueueEntry};
     use crate::abi::{AF_INET, AF_INET6, MSG_ERRQUEUE};
     use crate::errno::Errno;
-    use crate::stamps::{Clock, Stamps};
+    use crate::timestamps::{EpochClock, TimestampOptions};
 
-    const CLOCK: Clock = Clock {
+    const CLOCK: EpochClock = EpochClock {
         now: Instant::ZERO,
         epoch: Nanos::ZERO,
     };
 
-    fn completed(first: u32, last: u32, copied: bool) -> Notice {
-        Notice::Zerocopy {
+    fn completed(first: u32, last: u32, copied: bool) -> ErrQueueEntry {
+        ErrQueueEntry::Zerocopy {
             first,
             last,
             copied,
@@ -181,19 +181,19 @@ mod tests {
     }
 
     #[test]
-    fn completions_join_and_are_laid_out_as_the_kernel_does() {
+    fn completions_coalesce_in_the_kernels_layout() {
         let mut queue = ErrQueue::new();
-        for notice in [
+        for entry in [
             completed(0, 0, false),
             completed(1, 1, false),
             completed(2, 2, true),
             completed(4, 4, true),
         ] {
-            queue.push(notice);
+            queue.push(entry);
         }
         let mut control = [0; 128];
         let mut next = |domain| {
-            let got = queue.receive(domain, &Stamps::new(), CLOCK, &mut control)?;
+            let got = queue.receive(domain, &TimestampOptions::new(), CLOCK, &mut control)?;
             assert_eq!((got.len, got.flags), (0, MSG_ERRQUEUE));
             Ok((got.control_len, control))
         };

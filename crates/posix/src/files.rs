@@ -17,12 +17,12 @@ use crate::wake::Wakers;
 pub struct Handle {
     slot: u32,
     /// How often the slot had been used before.
-    turn: u32,
+    generation: u32,
 }
 
 /// The object that a handle refers to.
 #[derive(Debug)]
-pub(crate) enum Kind {
+pub(crate) enum FileKind {
     Stream(Box<Stream>),
     Datagram(Box<Datagram>),
     Epoll(Box<Epoll>),
@@ -35,10 +35,10 @@ pub(crate) enum Kind {
 /// An open file.
 #[derive(Debug)]
 pub(crate) struct File {
-    pub(crate) kind: Kind,
+    pub(crate) kind: FileKind,
     pub(crate) nonblocking: bool,
     /// Whether it is in the list of handles whose readiness may have changed.
-    pub(crate) listed: bool,
+    pub(crate) is_in_ready_list: bool,
     /// Epoll sets that contain it.
     pub(crate) watchers: SmallVec<[Handle; 1]>,
     /// Created when the host is first asked for a wake.
@@ -47,7 +47,7 @@ pub(crate) struct File {
 
 #[derive(Debug)]
 struct Slot {
-    turn: u32,
+    generation: u32,
     file: Option<File>,
 }
 
@@ -60,25 +60,31 @@ pub(crate) struct Files {
 
 impl Files {
     /// Opens a file and returns its handle.
-    pub(crate) fn insert(&mut self, kind: Kind, nonblocking: bool) -> Result<Handle> {
+    pub(crate) fn insert(&mut self, kind: FileKind, nonblocking: bool) -> Result<Handle> {
         let file = Some(File {
             kind,
             nonblocking,
-            listed: false,
+            is_in_ready_list: false,
             watchers: SmallVec::new(),
             wakers: None,
         });
         if let Some(slot) = self.free.pop() {
-            let place = &mut self.slots[slot as usize];
-            place.file = file;
+            let entry = &mut self.slots[slot as usize];
+            entry.file = file;
             return Ok(Handle {
                 slot,
-                turn: place.turn,
+                generation: entry.generation,
             });
         }
         let slot = u32::try_from(self.slots.len()).map_err(|_| Errno::EMFILE)?;
-        self.slots.push(Slot { turn: 0, file });
-        Ok(Handle { slot, turn: 0 })
+        self.slots.push(Slot {
+            generation: 0,
+            file,
+        });
+        Ok(Handle {
+            slot,
+            generation: 0,
+        })
     }
 
     /// Returns the number of open files.
@@ -89,25 +95,25 @@ impl Files {
     /// Returns the file of a handle, or EBADF if it is closed.
     pub(crate) fn get(&self, handle: Handle) -> Result<&File> {
         let slot = self.slots.get(handle.slot as usize);
-        let slot = slot.filter(|slot| slot.turn == handle.turn);
+        let slot = slot.filter(|slot| slot.generation == handle.generation);
         slot.and_then(|slot| slot.file.as_ref()).ok_or(Errno::EBADF)
     }
 
     /// Returns the file of a handle, or EBADF if it is closed.
     pub(crate) fn get_mut(&mut self, handle: Handle) -> Result<&mut File> {
         let slot = self.slots.get_mut(handle.slot as usize);
-        let slot = slot.filter(|slot| slot.turn == handle.turn);
+        let slot = slot.filter(|slot| slot.generation == handle.generation);
         slot.and_then(|slot| slot.file.as_mut()).ok_or(Errno::EBADF)
     }
 
     /// Closes a file and returns it. A slot whose counter is used up is not used again.
     pub(crate) fn remove(&mut self, handle: Handle) -> Result<File> {
         let slot = self.slots.get_mut(handle.slot as usize);
-        let slot = slot.filter(|slot| slot.turn == handle.turn);
+        let slot = slot.filter(|slot| slot.generation == handle.generation);
         let slot = slot.ok_or(Errno::EBADF)?;
         let file = slot.file.take().ok_or(Errno::EBADF)?;
-        if let Some(turn) = slot.turn.checked_add(1) {
-            slot.turn = turn;
+        if let Some(generation) = slot.generation.checked_add(1) {
+            slot.generation = generation;
             self.free.push(handle.slot);
         }
         Ok(file)

@@ -6,8 +6,8 @@ use fullsend_tcp::State;
 use crate::Posix;
 use crate::abi::{FIONBIO, SIOCATMARK, SIOCINQ, SIOCOUTQ, SIOCOUTQNSD};
 use crate::errno::{Errno, Result};
-use crate::files::{Handle, Kind};
-use crate::stream::{Core, Stream};
+use crate::files::{FileKind, Handle};
+use crate::stream::{HostSocket, Stream};
 
 impl Posix {
     /// Returns the value of a request: `ioctl(2)`. `argument` is the argument of `FIONBIO`.
@@ -15,20 +15,20 @@ impl Posix {
     /// # Errors
     /// ENOTTY for an unsupported request.
     pub fn ioctl(&mut self, handle: Handle, request: u32, argument: i32) -> Result<i32> {
-        self.collect();
+        self.process_wakes();
         let file = self.files.get_mut(handle)?;
         if request == FIONBIO {
             file.nonblocking = argument != 0;
             return Ok(0);
         }
         match &mut file.kind {
-            Kind::Stream(stream) => stream.ioctl(&mut self.host, request),
-            Kind::Datagram(datagram) => datagram.ioctl(&mut self.host, request),
-            Kind::PipeReader(pipe) if request == SIOCINQ => Ok(pipe.held.len() as i32),
-            &mut Kind::PipeWriter(reader) if request == SIOCINQ => {
-                Ok(self.pipe_of(reader).map_or(0, |pipe| pipe.held.len()) as i32)
+            FileKind::Stream(stream) => stream.ioctl(&mut self.host, request),
+            FileKind::Datagram(datagram) => datagram.ioctl(&mut self.host, request),
+            FileKind::PipeReader(pipe) if request == SIOCINQ => Ok(pipe.data.len() as i32),
+            &mut FileKind::PipeWriter(reader) if request == SIOCINQ => {
+                Ok(self.pipe_of(reader).map_or(0, |pipe| pipe.data.len()) as i32)
             }
-            Kind::Epoll(_) => Err(Errno::EINVAL),
+            FileKind::Epoll(_) => Err(Errno::EINVAL),
             _ => Err(Errno::ENOTTY),
         }
     }
@@ -39,12 +39,12 @@ impl Stream {
         if !matches!(request, SIOCINQ | SIOCOUTQ | SIOCOUTQNSD | SIOCATMARK) {
             return Err(Errno::ENOTTY);
         }
-        let id = match self.core {
-            Core::Connection(id) => id,
+        let id = match self.host_socket {
+            HostSocket::Connection(id) => id,
             // Without a connection there is no urgent mark.
             _ if request == SIOCATMARK => return Ok(0),
-            Core::Listener(_) => return Err(Errno::EINVAL),
-            Core::None => return Ok(0),
+            HostSocket::Listener(_) => return Err(Errno::EINVAL),
+            HostSocket::None => return Ok(0),
         };
         let queues = host.tcp_queues(id)?;
         // A FIN occupies a sequence number until it is acknowledged.
@@ -52,11 +52,11 @@ impl Stream {
             self.state(host),
             State::FinWait1 | State::Closing | State::LastAck
         );
-        let opening = matches!(self.state(host), State::SynSent | State::SynReceived);
+        let handshaking = matches!(self.state(host), State::SynSent | State::SynReceived);
         Ok(match request {
             SIOCINQ => queues.readable as i32,
             // Matches Linux: neither the SYN nor data counts before the handshake has ended.
-            SIOCOUTQ | SIOCOUTQNSD if opening => 0,
+            SIOCOUTQ | SIOCOUTQNSD if handshaking => 0,
             SIOCOUTQ => (queues.unacked + usize::from(fin)) as i32,
             SIOCOUTQNSD => queues.unsent as i32,
             _ => host.tcp_at_mark(id)?.into(),

@@ -5,9 +5,9 @@ use fullsend_units::{Instant, Nanos};
 
 use crate::abi::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_FASTOPEN};
 use crate::errno::{Errno, Result};
-use crate::files::{Handle, Kind};
-use crate::stamps::Clock;
-use crate::wake::Key;
+use crate::files::{FileKind, Handle};
+use crate::timestamps::EpochClock;
+use crate::wake::WakeKey;
 use crate::{CopiedCall, Posix, Received, SockAddr};
 
 impl Posix {
@@ -34,24 +34,25 @@ impl Posix {
     ) -> Result<usize> {
         let host = &mut self.host;
         let file = self.files.get_mut(handle)?;
-        let waits = !file.nonblocking && flags & MSG_DONTWAIT == 0;
+        let blocks = !file.nonblocking && flags & MSG_DONTWAIT == 0;
         let result = match &mut file.kind {
-            Kind::Stream(stream) => {
-                let opens = flags & MSG_FASTOPEN != 0 || stream.is_deferred();
+            FileKind::Stream(stream) => {
+                let is_fastopen = flags & MSG_FASTOPEN != 0 || stream.is_deferred();
                 let sent = if flags & MSG_FASTOPEN != 0 {
-                    stream.send_opening(host, now, data, flags, dest)
+                    stream.send_fastopen(host, now, data, flags, dest)
                 } else {
                     // As on Linux, a stream ignores an address.
                     stream.send(host, now, data, flags, control)
                 };
-                let want: usize = data.iter().map(|part| part.len()).sum();
-                let continues = || sent.map_or_else(|e| e == Errno::EINPROGRESS, |n| n < want);
-                if opens && waits && want > 0 && continues() {
+                let total: usize = data.iter().map(|part| part.len()).sum();
+                let will_write_again =
+                    || sent.map_or_else(|e| e == Errno::EINPROGRESS, |n| n < total);
+                if is_fastopen && blocks && total > 0 && will_write_again() {
                     stream.expect_write(host);
                 }
                 sent
             }
-            Kind::Datagram(datagram) => {
+            FileKind::Datagram(datagram) => {
                 let result = datagram.send(host, now, data, flags, dest, control);
                 self.arm_if_watched(handle);
                 result
@@ -61,7 +62,7 @@ impl Posix {
         if let Err(Errno::EINPROGRESS) = result {
             self.arm(handle);
         }
-        self.tell_of_notices(handle);
+        self.notify_new_reports(handle);
         self.arm_if_blocked(handle, result)
     }
 
@@ -77,12 +78,12 @@ impl Posix {
         dest: Option<SockAddr>,
         control: &[u8],
     ) -> Result<(usize, Option<CopiedCall>)> {
-        if let Kind::Stream(stream) = &mut self.files.get_mut(handle)?.kind {
+        if let FileKind::Stream(stream) = &mut self.files.get_mut(handle)?.kind {
             stream.begin_parts();
         }
         let sent = self.sendmsg(now, handle, data, flags, dest, control);
         let copied = match &mut self.files.get_mut(handle)?.kind {
-            Kind::Stream(stream) => stream.take_copied((&self.wakes, handle)),
+            FileKind::Stream(stream) => stream.take_copied((&self.wakes, handle)),
             _ => None,
         };
         Ok((sent?, copied))
@@ -108,32 +109,32 @@ impl Posix {
         flags: i32,
     ) -> Result<usize> {
         let result = match &mut self.files.get_mut(handle)?.kind {
-            Kind::Stream(stream) => {
+            FileKind::Stream(stream) => {
                 let wake = (&self.wakes, handle);
                 stream.send_lent(&mut self.host, now, (data, flags), wake)
             }
-            Kind::Datagram(_) => Err(Errno::EOPNOTSUPP),
+            FileKind::Datagram(_) => Err(Errno::EOPNOTSUPP),
             _ => Err(Errno::ENOTSOCK),
         };
-        self.tell_of_notices(handle);
+        self.notify_new_reports(handle);
         self.arm_if_blocked(handle, result)
     }
 
     /// Notifies waiters if the current call has put an entry into the error queue.
-    fn tell_of_notices(&mut self, handle: Handle) {
-        if let Ok(Kind::Stream(stream)) = self.files.get(handle).map(|file| &file.kind)
-            && stream.has_new_notices()
+    fn notify_new_reports(&mut self, handle: Handle) {
+        if let Ok(FileKind::Stream(stream)) = self.files.get(handle).map(|file| &file.kind)
+            && stream.has_new_reports()
         {
-            self.notify(handle, Key::Any);
+            self.notify(handle, WakeKey::Any);
         }
     }
 
     /// Notifies waiters of the remaining entries after one was taken from the error queue.
-    fn tell_of_more_notices(&mut self, handle: Handle) {
-        if let Ok(Kind::Stream(stream)) = self.files.get(handle).map(|file| &file.kind)
-            && stream.has_queued_notices()
+    fn notify_queued_reports(&mut self, handle: Handle) {
+        if let Ok(FileKind::Stream(stream)) = self.files.get(handle).map(|file| &file.kind)
+            && stream.has_queued_reports()
         {
-            self.notify(handle, Key::Any);
+            self.notify(handle, WakeKey::Any);
         }
     }
 
@@ -152,14 +153,14 @@ impl Posix {
         let file = self.files.get_mut(handle)?;
         let blocks = !file.nonblocking && flags & MSG_DONTWAIT == 0;
         let result = match &mut file.kind {
-            Kind::Stream(stream) => {
-                stream.receive(host, Clock { now, epoch }, data, flags, control)
+            FileKind::Stream(stream) => {
+                stream.receive(host, EpochClock { now, epoch }, data, flags, control)
             }
-            Kind::Datagram(datagram) => datagram.receive(host, data, (flags, blocks), control),
+            FileKind::Datagram(datagram) => datagram.receive(host, data, (flags, blocks), control),
             _ => Err(Errno::ENOTSOCK),
         };
         if flags & MSG_ERRQUEUE != 0 && result.is_ok() {
-            self.tell_of_more_notices(handle);
+            self.notify_queued_reports(handle);
         }
         self.arm_if_blocked(handle, result)
     }

@@ -7,38 +7,38 @@ use fullsend_buf::{Chain, Slice};
 use crate::Posix;
 use crate::abi::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM};
 use crate::errno::{Errno, Result};
-use crate::files::{Handle, Kind};
-use crate::wake::Key;
+use crate::files::{FileKind, Handle};
+use crate::wake::WakeKey;
 
 /// Capacity of a pipe in bytes, as on Linux.
 pub(crate) const CAPACITY: usize = 65_536;
 /// Largest write that is atomic, in bytes (`PIPE_BUF`).
-const ATOMIC: usize = 4096;
+const PIPE_BUF: usize = 4096;
 
 /// A pipe, owned by its read end.
 #[derive(Debug)]
 pub(crate) struct Pipe {
-    pub(crate) held: Chain,
+    pub(crate) data: Chain,
     /// The write end; `None` once it is closed.
     writer: Option<Handle>,
 }
 
 impl Pipe {
     pub(crate) fn room(&self) -> usize {
-        CAPACITY.saturating_sub(self.held.len())
+        CAPACITY.saturating_sub(self.data.len())
     }
 
     /// Returns whether the write end is open.
-    pub(crate) const fn is_fed(&self) -> bool {
+    pub(crate) const fn has_writer(&self) -> bool {
         self.writer.is_some()
     }
 
     pub(crate) fn reader_events(&self) -> u32 {
         let mut events = 0;
-        if !self.held.is_empty() {
+        if !self.data.is_empty() {
             events |= EPOLLIN | EPOLLRDNORM;
         }
-        if !self.is_fed() {
+        if !self.has_writer() {
             events |= EPOLLHUP;
         }
         events
@@ -46,13 +46,13 @@ impl Pipe {
 
     /// Copies bytes out of the pipe.
     pub(crate) fn read(&mut self, data: &mut [&mut [u8]]) -> Result<usize> {
-        if self.held.is_empty() && self.is_fed() && data.iter().any(|part| !part.is_empty()) {
+        if self.data.is_empty() && self.has_writer() && data.iter().any(|part| !part.is_empty()) {
             return Err(Errno::EAGAIN);
         }
         let mut done = 0;
         for part in data {
-            let n = self.held.copy_to(part);
-            self.held.advance(n);
+            let n = self.data.copy_to(part);
+            self.data.advance(n);
             done += n;
         }
         Ok(done)
@@ -62,7 +62,7 @@ impl Pipe {
     pub(crate) fn write(&mut self, data: &[&[u8]]) -> Result<usize> {
         let len: usize = data.iter().map(|part| part.len()).sum();
         let room = self.room();
-        if len > 0 && (room == 0 || len <= ATOMIC && room < len) {
+        if len > 0 && (room == 0 || len <= PIPE_BUF && room < len) {
             return Err(Errno::EAGAIN);
         }
         let mut done = 0;
@@ -70,7 +70,7 @@ impl Pipe {
             let n = part.len().min(room.min(len) - done);
             if n > 0 {
                 match Slice::try_copied_from([&part[..n]]) {
-                    Some(slice) => self.held.push(slice),
+                    Some(slice) => self.data.push(slice),
                     None if done == 0 => return Err(Errno::ENOMEM),
                     None => break,
                 }
@@ -85,13 +85,15 @@ impl Posix {
     /// Creates a pipe: `pipe2(2)`. Returns its read end and its write end.
     pub fn pipe(&mut self, nonblocking: bool) -> Result<(Handle, Handle)> {
         let pipe = Pipe {
-            held: Chain::new(),
+            data: Chain::new(),
             writer: None,
         };
         let reader = self
             .files
-            .insert(Kind::PipeReader(Box::new(pipe)), nonblocking)?;
-        let writer = self.files.insert(Kind::PipeWriter(reader), nonblocking)?;
+            .insert(FileKind::PipeReader(Box::new(pipe)), nonblocking)?;
+        let writer = self
+            .files
+            .insert(FileKind::PipeWriter(reader), nonblocking)?;
         self.pipe_of(reader)?.writer = Some(writer);
         Ok((reader, writer))
     }
@@ -99,7 +101,7 @@ impl Posix {
     /// Returns the pipe of a read end, or EPIPE if that is closed.
     pub(crate) fn pipe_of(&mut self, reader: Handle) -> Result<&mut Pipe> {
         match self.files.get_mut(reader).map(|file| &mut file.kind) {
-            Ok(Kind::PipeReader(pipe)) => Ok(pipe),
+            Ok(FileKind::PipeReader(pipe)) => Ok(pipe),
             _ => Err(Errno::EPIPE),
         }
     }
@@ -107,7 +109,7 @@ impl Posix {
     /// Returns the readiness of the write end of `reader`'s pipe.
     pub(crate) fn pipe_writer_events(&self, reader: Handle) -> u32 {
         match self.files.get(reader).map(|file| &file.kind) {
-            Ok(Kind::PipeReader(pipe)) if pipe.room() > 0 => EPOLLOUT | EPOLLWRNORM,
+            Ok(FileKind::PipeReader(pipe)) if pipe.room() > 0 => EPOLLOUT | EPOLLWRNORM,
             Ok(_) => 0,
             Err(_) => EPOLLOUT | EPOLLWRNORM | EPOLLERR,
         }
@@ -115,7 +117,7 @@ impl Posix {
 
     /// Notifies the read end of new data.
     pub(crate) fn pipe_filled(&mut self, reader: Handle) {
-        self.notify(reader, Key::Read);
+        self.notify(reader, WakeKey::Read);
     }
 
     /// Notifies the write end of new room.
@@ -126,22 +128,22 @@ impl Posix {
         }) = self.pipe_of(reader)
         {
             let writer = *writer;
-            self.notify(writer, Key::Write);
+            self.notify(writer, WakeKey::Write);
         }
     }
 
     /// Notifies the other end that `end` was closed.
-    pub(crate) fn pipe_closed(&mut self, end: &Kind) {
+    pub(crate) fn pipe_closed(&mut self, end: &FileKind) {
         match end {
-            Kind::PipeReader(pipe) => {
+            FileKind::PipeReader(pipe) => {
                 if let Some(writer) = pipe.writer {
-                    self.notify(writer, Key::Any);
+                    self.notify(writer, WakeKey::Any);
                 }
             }
-            Kind::PipeWriter(reader) => {
+            FileKind::PipeWriter(reader) => {
                 if let Ok(pipe) = self.pipe_of(*reader) {
                     pipe.writer = None;
-                    self.notify(*reader, Key::Any);
+                    self.notify(*reader, WakeKey::Any);
                 }
             }
             _ => {}

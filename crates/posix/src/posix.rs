@@ -7,13 +7,13 @@ use core::task::Waker;
 use fullsend_stack::Host;
 use fullsend_units::Nanos;
 
-use crate::bound::Bindings;
+use crate::bindings::Bindings;
 use crate::errno::{Errno, Result};
-use crate::files::{Files, Handle, Kind};
-use crate::wake::{Key, WakeQueue, Wakers};
+use crate::files::{FileKind, Files, Handle};
+use crate::wake::{WakeKey, WakeQueue, Wakers};
 
 /// Limit of closed handles in the list; beyond it they are removed.
-const MOST_CLOSED: usize = 4096;
+const MAX_CLOSED: usize = 4096;
 
 /// A host with the BSD socket calls. See the [crate documentation](crate).
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub struct Posix {
     ready: Vec<Handle>,
     /// Buffers that are kept to avoid allocations.
     wakers: Vec<Waker>,
-    woken: Vec<(Handle, Key)>,
+    woken: Vec<(Handle, WakeKey)>,
 }
 
 impl Posix {
@@ -61,17 +61,17 @@ impl Posix {
     /// that returned EAGAIN or EINPROGRESS or whose events were polled. Call it after each call of
     /// the host or of this type.
     pub fn take_ready(&mut self, out: &mut Vec<Handle>) {
-        self.collect();
+        self.process_wakes();
         for &handle in &self.ready {
             if let Ok(file) = self.files.get_mut(handle) {
-                file.listed = false;
+                file.is_in_ready_list = false;
             }
         }
         out.append(&mut self.ready);
     }
 
     /// Processes the wakes of the host.
-    pub(crate) fn collect(&mut self) {
+    pub(crate) fn process_wakes(&mut self) {
         if self.host.has_wakers() {
             self.host.take_wakers(&mut self.wakers);
             self.wakers.drain(..).for_each(Waker::wake);
@@ -79,34 +79,34 @@ impl Posix {
         let mut woken = core::mem::take(&mut self.woken);
         self.wakes.drain(&mut woken);
         for (handle, key) in woken.drain(..) {
-            self.woke(handle, key);
+            self.process_wake(handle, key);
         }
         self.woken = woken;
     }
 
-    fn woke(&mut self, handle: Handle, key: Key) {
+    fn process_wake(&mut self, handle: Handle, key: WakeKey) {
         let Ok(file) = self.files.get_mut(handle) else {
             return;
         };
-        let turned = match &mut file.kind {
-            Kind::Stream(stream) => stream.turned(&mut self.host),
+        let state_changed = match &mut file.kind {
+            FileKind::Stream(stream) => stream.state_changed(&mut self.host),
             _ => false,
         };
         let watched = !file.watchers.is_empty();
-        self.notify(handle, if turned { Key::Any } else { key });
+        self.notify(handle, if state_changed { WakeKey::Any } else { key });
         if watched {
             self.arm(handle);
         }
     }
 
     /// Reports that the readiness of a handle may have changed.
-    pub(crate) fn notify(&mut self, handle: Handle, key: Key) {
+    pub(crate) fn notify(&mut self, handle: Handle, key: WakeKey) {
         let Ok(file) = self.files.get_mut(handle) else {
             return;
         };
         let watched = !file.watchers.is_empty();
-        if !core::mem::replace(&mut file.listed, true) {
-            self.list(handle);
+        if !core::mem::replace(&mut file.is_in_ready_list, true) {
+            self.push_ready(handle);
         }
         if watched {
             self.notify_watchers(handle, key);
@@ -115,9 +115,9 @@ impl Posix {
 
     /// Appends a handle to the list. Removes closed handles when there are many, as they may stay
     /// there for long.
-    fn list(&mut self, handle: Handle) {
+    fn push_ready(&mut self, handle: Handle) {
         self.ready.push(handle);
-        if self.ready.len() > MOST_CLOSED + 2 * self.files.len() {
+        if self.ready.len() > MAX_CLOSED + 2 * self.files.len() {
             let files = &self.files;
             self.ready.retain(|&handle| files.get(handle).is_ok());
         }
@@ -129,16 +129,16 @@ impl Posix {
             return;
         };
         let wakes = &self.wakes;
-        let made = || Wakers::new(wakes, handle);
+        let new_wakers = || Wakers::new(wakes, handle);
         match &file.kind {
-            Kind::Stream(stream) => {
-                stream.watch(&mut self.host, file.wakers.get_or_insert_with(made));
+            FileKind::Stream(stream) => {
+                stream.watch(&mut self.host, file.wakers.get_or_insert_with(new_wakers));
             }
-            Kind::Datagram(datagram) => {
-                datagram.watch(&mut self.host, file.wakers.get_or_insert_with(made));
+            FileKind::Datagram(datagram) => {
+                datagram.watch(&mut self.host, file.wakers.get_or_insert_with(new_wakers));
             }
             // These change only by calls of this type, which notify them.
-            Kind::Epoll(_) | Kind::PipeReader(_) | Kind::PipeWriter(_) => {}
+            FileKind::Epoll(_) | FileKind::PipeReader(_) | FileKind::PipeWriter(_) => {}
         }
     }
 
@@ -160,11 +160,11 @@ impl Posix {
     /// Returns a handle's readiness in `EPOLL*` bits.
     pub(crate) fn events(&mut self, handle: Handle) -> Result<u32> {
         match &self.files.get(handle)?.kind {
-            Kind::Stream(stream) => Ok(stream.events(&mut self.host)),
-            Kind::Datagram(datagram) => Ok(datagram.events(&mut self.host)),
-            Kind::Epoll(_) => Ok(self.epoll_events(handle)),
-            Kind::PipeReader(pipe) => Ok(pipe.reader_events()),
-            Kind::PipeWriter(reader) => Ok(self.pipe_writer_events(*reader)),
+            FileKind::Stream(stream) => Ok(stream.events(&mut self.host)),
+            FileKind::Datagram(datagram) => Ok(datagram.events(&mut self.host)),
+            FileKind::Epoll(_) => Ok(self.epoll_events(handle)),
+            FileKind::PipeReader(pipe) => Ok(pipe.reader_events()),
+            FileKind::PipeWriter(reader) => Ok(self.pipe_writer_events(*reader)),
         }
     }
 }

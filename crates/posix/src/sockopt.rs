@@ -4,10 +4,10 @@
 /// was set, or the default.
 macro_rules! setting {
     ($stream:ident, $host:expr, $field:ident, $option:ident, $default:expr) => {
-        match $stream.live($host) {
+        match $stream.connection_options($host) {
             Some(options) => options.$field,
             None => {
-                let own = $stream.find(|option| match *option {
+                let own = $stream.find_option(|option| match *option {
                     fullsend_tcp::SocketOption::$option(value) => Some(value),
                     _ => None,
                 });
@@ -28,16 +28,16 @@ use fullsend_units::Instant;
 use crate::Posix;
 use crate::abi::{AF_INET, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, TCP_SAVED_SYN};
 use crate::errno::{Errno, Result};
-use crate::files::{Handle, Kind};
+use crate::files::{FileKind, Handle};
 
 pub(crate) use ip::{
-    DEFAULT_TTL, IpOptions, byte_or_default, mtu_discover, mtu_discover_number, number,
+    DEFAULT_TTL, IpOptions, byte_or_default, int_or_byte, mtu_discover, mtu_discover_number,
 };
-pub(crate) use socket::Common;
+pub(crate) use socket::CommonOptions;
 
 /// A value that `getsockopt` returns.
 #[derive(Debug)]
-pub(crate) enum Value {
+pub(crate) enum OptionValue {
     Int(i32),
     /// An integer of level IP: it is returned as one byte if the buffer is shorter than an `int`
     /// and it fits.
@@ -45,7 +45,7 @@ pub(crate) enum Value {
     Bytes(Vec<u8>),
 }
 
-impl Value {
+impl OptionValue {
     /// Writes the bytes that fit and returns their number.
     fn put(&self, out: &mut [u8]) -> usize {
         match self {
@@ -59,7 +59,7 @@ impl Value {
     }
 }
 
-impl From<bool> for Value {
+impl From<bool> for OptionValue {
     fn from(value: bool) -> Self {
         Self::Int(value.into())
     }
@@ -113,14 +113,14 @@ impl Posix {
         value: &[u8],
     ) -> Result<()> {
         match &mut self.files.get_mut(handle)?.kind {
-            Kind::Stream(stream) => match level {
+            FileKind::Stream(stream) => match level {
                 SOL_SOCKET => stream.set_socket(&mut self.host, now, name, value),
                 IPPROTO_TCP => stream.set_tcp(&mut self.host, now, name, value),
                 IPPROTO_IP => stream.set_ip(&mut self.host, now, name, value),
                 IPPROTO_IPV6 => stream.set_ipv6(&mut self.host, now, name, value),
                 _ => Err(Errno::ENOPROTOOPT),
             },
-            Kind::Datagram(datagram) => datagram.set(&mut self.host, level, name, value),
+            FileKind::Datagram(datagram) => datagram.set(&mut self.host, level, name, value),
             _ => Err(Errno::ENOTSOCK),
         }
     }
@@ -134,9 +134,9 @@ impl Posix {
         name: i32,
         value: &mut [u8],
     ) -> Result<usize> {
-        self.collect();
+        self.process_wakes();
         let got = match &mut self.files.get_mut(handle)?.kind {
-            Kind::Stream(stream) => match level {
+            FileKind::Stream(stream) => match level {
                 SOL_SOCKET => stream.get_socket(&mut self.host, name, value.len()),
                 IPPROTO_TCP if name == TCP_SAVED_SYN => {
                     stream.saved_syn(&mut self.host, value.len())
@@ -146,7 +146,7 @@ impl Posix {
                 IPPROTO_IPV6 => stream.get_ipv6(&mut self.host, name),
                 _ => Err(unknown_level(stream.domain)),
             },
-            Kind::Datagram(datagram) => datagram.get(&mut self.host, now, level, name),
+            FileKind::Datagram(datagram) => datagram.get(&mut self.host, now, level, name),
             _ => Err(Errno::ENOTSOCK),
         };
         Ok(got?.put(value))

@@ -8,7 +8,7 @@ use fullsend_units::Instant;
 
 use crate::Posix;
 use crate::errno::{Errno, Result};
-use crate::files::{Handle, Kind};
+use crate::files::{FileKind, Handle};
 use crate::pipe::CAPACITY;
 
 /// `SPLICE_F_MORE`.
@@ -20,16 +20,20 @@ impl Posix {
     /// Reads from a socket or a pipe: `readv(2)`.
     pub fn read(&mut self, now: Instant, handle: Handle, data: &mut [&mut [u8]]) -> Result<usize> {
         match &mut self.files.get_mut(handle)?.kind {
-            Kind::PipeReader(pipe) => {
+            FileKind::PipeReader(pipe) => {
                 let n = pipe.read(data)?;
                 self.pipe_drained(handle);
                 Ok(n)
             }
-            Kind::PipeWriter(_) => Err(Errno::EBADF),
-            Kind::Epoll(_) => Err(Errno::EINVAL),
+            FileKind::PipeWriter(_) => Err(Errno::EBADF),
+            FileKind::Epoll(_) => Err(Errno::EINVAL),
             // As on Linux, reading zero bytes from a socket always succeeds.
-            Kind::Stream(_) | Kind::Datagram(_) if data.iter().all(|part| part.is_empty()) => Ok(0),
-            Kind::Stream(_) | Kind::Datagram(_) => {
+            FileKind::Stream(_) | FileKind::Datagram(_)
+                if data.iter().all(|part| part.is_empty()) =>
+            {
+                Ok(0)
+            }
+            FileKind::Stream(_) | FileKind::Datagram(_) => {
                 let received = self.recvmsg(now, handle, data, 0, &mut [])?;
                 Ok(received.len)
             }
@@ -39,14 +43,16 @@ impl Posix {
     /// Writes to a socket or a pipe: `writev(2)`.
     pub fn write(&mut self, now: Instant, handle: Handle, data: &[&[u8]]) -> Result<usize> {
         match self.files.get(handle)?.kind {
-            Kind::PipeWriter(reader) => {
+            FileKind::PipeWriter(reader) => {
                 let n = self.pipe_of(reader)?.write(data)?;
                 self.pipe_filled(reader);
                 Ok(n)
             }
-            Kind::PipeReader(_) => Err(Errno::EBADF),
-            Kind::Epoll(_) => Err(Errno::EINVAL),
-            Kind::Stream(_) | Kind::Datagram(_) => self.sendmsg(now, handle, data, 0, None, &[]),
+            FileKind::PipeReader(_) => Err(Errno::EBADF),
+            FileKind::Epoll(_) => Err(Errno::EINVAL),
+            FileKind::Stream(_) | FileKind::Datagram(_) => {
+                self.sendmsg(now, handle, data, 0, None, &[])
+            }
         }
     }
 
@@ -71,18 +77,20 @@ impl Posix {
             return Err(Errno::EINVAL);
         }
         match (source, target) {
-            (Kind::PipeWriter(_), _) | (_, Kind::PipeReader(_)) => Err(Errno::EBADF),
+            (FileKind::PipeWriter(_), _) | (_, FileKind::PipeReader(_)) => Err(Errno::EBADF),
             _ if len == 0 => Ok(0),
-            (Kind::PipeReader(_), Kind::PipeWriter(reader)) if *reader == from => {
+            (FileKind::PipeReader(_), FileKind::PipeWriter(reader)) if *reader == from => {
                 Err(Errno::EINVAL)
             }
-            (Kind::PipeReader(_), &Kind::PipeWriter(reader)) => {
+            (FileKind::PipeReader(_), &FileKind::PipeWriter(reader)) => {
                 self.splice_pipes(from, reader, len)
             }
-            (Kind::PipeReader(_), Kind::Stream(_)) => {
-                self.splice_out(now, from, to, len, flags & SPLICE_F_MORE != 0)
+            (FileKind::PipeReader(_), FileKind::Stream(_)) => {
+                self.splice_to_stream(now, from, to, len, flags & SPLICE_F_MORE != 0)
             }
-            (Kind::Stream(_), &Kind::PipeWriter(reader)) => self.splice_in(now, from, reader, len),
+            (FileKind::Stream(_), &FileKind::PipeWriter(reader)) => {
+                self.splice_from_stream(now, from, reader, len)
+            }
             _ => Err(Errno::EINVAL),
         }
     }
@@ -90,20 +98,20 @@ impl Posix {
     fn splice_pipes(&mut self, from: Handle, to: Handle, len: usize) -> Result<usize> {
         let room = self.pipe_of(to)?.room();
         let source = self.pipe_of(from)?;
-        let n = len.min(source.held.len()).min(room);
+        let n = len.min(source.data.len()).min(room);
         if n == 0 {
-            let ended = source.held.is_empty() && !source.is_fed();
+            let ended = source.data.is_empty() && !source.has_writer();
             return if ended { Ok(0) } else { Err(Errno::EAGAIN) };
         }
-        let moved = source.held.split_to(n);
-        self.pipe_of(to)?.held.append(moved);
+        let moved = source.data.split_to(n);
+        self.pipe_of(to)?.data.append(moved);
         self.pipe_drained(from);
         self.pipe_filled(to);
         Ok(n)
     }
 
     /// Moves bytes from a stream into the pipe of `reader`.
-    fn splice_in(
+    fn splice_from_stream(
         &mut self,
         now: Instant,
         stream: Handle,
@@ -119,23 +127,23 @@ impl Posix {
         let blocks = !file.nonblocking;
         let taken = match &mut file.kind {
             // As on Linux. A blocking call would wait forever, as only a read moves past the mark.
-            Kind::Stream(stream) if stream.is_at_mark(&mut self.host) => {
+            FileKind::Stream(stream) if stream.is_at_mark(&mut self.host) => {
                 return if blocks { Ok(0) } else { Err(Errno::EAGAIN) };
             }
-            Kind::Stream(stream) => stream.take(&mut self.host, now, max),
+            FileKind::Stream(stream) => stream.read_chain(&mut self.host, now, max),
             _ => Err(Errno::EINVAL),
         };
         let chain = self.arm_if_blocked(stream, taken)?;
         let n = chain.len();
         if n > 0 {
-            self.pipe_of(reader)?.held.append(chain);
+            self.pipe_of(reader)?.data.append(chain);
             self.pipe_filled(reader);
         }
         Ok(n)
     }
 
     /// Moves bytes from the pipe of `reader` into a stream.
-    fn splice_out(
+    fn splice_to_stream(
         &mut self,
         now: Instant,
         reader: Handle,
@@ -144,8 +152,8 @@ impl Posix {
         more: bool,
     ) -> Result<usize> {
         let pipe = self.pipe_of(reader)?;
-        if pipe.held.is_empty() {
-            return if pipe.is_fed() {
+        if pipe.data.is_empty() {
+            return if pipe.has_writer() {
                 Err(Errno::EAGAIN)
             } else {
                 Ok(0)
@@ -154,25 +162,25 @@ impl Posix {
         if self.is_deferred(stream) {
             return self.splice_onto_syn(now, reader, stream, len);
         }
-        let mut rest = core::mem::take(&mut self.pipe_of(reader)?.held);
+        let mut rest = core::mem::take(&mut self.pipe_of(reader)?.data);
         let mut chain = rest.split_to(len.min(rest.len()));
         let mut done = 0;
         let mut result = Ok(());
         while let Some(slice) = chain.pop_front() {
             let len = slice.len();
             let more = more || !chain.is_empty();
-            if let Err((error, left)) = self.give(now, stream, slice, more) {
+            if let Err((error, left)) = self.write_slice(now, stream, slice, more) {
                 done += len - left.len();
                 result = Err(error);
-                let mut back = Chain::from(left);
-                back.append(chain);
-                chain = back;
+                let mut unsent = Chain::from(left);
+                unsent.append(chain);
+                chain = unsent;
                 break;
             }
             done += len;
         }
         chain.append(rest);
-        self.pipe_of(reader)?.held = chain;
+        self.pipe_of(reader)?.data = chain;
         if done > 0 {
             self.pipe_drained(reader);
             return Ok(done);
@@ -189,10 +197,10 @@ impl Posix {
         stream: Handle,
         len: usize,
     ) -> Result<usize> {
-        let bytes = self.held_by_pipe(reader, len)?;
+        let bytes = self.peek_pipe(reader, len)?;
         let parts: Vec<&[u8]> = bytes.slices().iter().map(|slice| &**slice).collect();
         let sent = self.sendmsg(now, stream, &parts, 0, None, &[])?;
-        self.pipe_of(reader)?.held.advance(sent);
+        self.pipe_of(reader)?.data.advance(sent);
         self.pipe_drained(reader);
         Ok(sent)
     }
@@ -201,8 +209,8 @@ impl Posix {
     ///
     /// # Errors
     /// EPIPE if `reader` is not the read end of a pipe.
-    pub fn held_by_pipe(&mut self, reader: Handle, len: usize) -> Result<Chain> {
-        let held = &self.pipe_of(reader)?.held;
+    pub fn peek_pipe(&mut self, reader: Handle, len: usize) -> Result<Chain> {
+        let held = &self.pipe_of(reader)?.data;
         Ok(held.range(0, len.min(held.len())))
     }
 
@@ -211,15 +219,15 @@ impl Posix {
     ///
     /// # Errors
     /// EPIPE if `reader` is not the read end of a pipe.
-    pub fn return_to_pipe(&mut self, reader: Handle, mut bytes: Chain) -> Result<()> {
+    pub fn put_back_into_pipe(&mut self, reader: Handle, mut bytes: Chain) -> Result<()> {
         let pipe = self.pipe_of(reader)?;
-        bytes.append(core::mem::take(&mut pipe.held));
-        pipe.held = bytes;
+        bytes.append(core::mem::take(&mut pipe.data));
+        pipe.data = bytes;
         self.pipe_filled(reader);
         Ok(())
     }
 
-    fn give(
+    fn write_slice(
         &mut self,
         now: Instant,
         stream: Handle,
@@ -227,7 +235,7 @@ impl Posix {
         more: bool,
     ) -> core::result::Result<(), (Errno, Slice)> {
         match self.files.get_mut(stream).map(|file| &mut file.kind) {
-            Ok(Kind::Stream(stream)) => stream.give(&mut self.host, now, slice, more),
+            Ok(FileKind::Stream(stream)) => stream.write_slice(&mut self.host, now, slice, more),
             _ => Err((Errno::EBADF, slice)),
         }
     }

@@ -6,8 +6,8 @@ mod events;
 mod io;
 mod listen;
 mod loans;
-mod notices;
 mod options;
+mod reports;
 
 pub(crate) use connect::may_fastopen;
 
@@ -21,14 +21,14 @@ use fullsend_units::Instant;
 use crate::SockAddr;
 use crate::errno::{Errno, Result};
 use crate::errqueue::ErrQueue;
-use crate::sockopt::Common;
+use crate::sockopt::CommonOptions;
 use crate::wake::Wakers;
 pub use loans::CopiedCall;
 use loans::Loans;
 
 /// `socket.state`: the progress of `connect` as the caller sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+enum ConnectState {
     Unconnected,
     Connecting,
     /// Connected as far as the caller is concerned; the SYN is deferred until the first write.
@@ -40,7 +40,7 @@ enum Phase {
 
 /// The host's object of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Core {
+pub(crate) enum HostSocket {
     /// TCP_CLOSE.
     None,
     Listener(ListenerId),
@@ -49,7 +49,7 @@ pub(crate) enum Core {
 
 /// The directions that the user has shut down (`sk_shutdown`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Shut {
+struct ShutDirections {
     read: bool,
     write: bool,
 }
@@ -58,9 +58,9 @@ struct Shut {
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) domain: i32,
-    phase: Phase,
-    pub(crate) core: Core,
-    shut: Shut,
+    connect_state: ConnectState,
+    pub(crate) host_socket: HostSocket,
+    shut: ShutDirections,
     /// The error of a connection that is gone, to be returned once (`sk_err`).
     error: Option<Errno>,
     /// The bound address in canonical form; its port may be 0.
@@ -70,10 +70,10 @@ pub(crate) struct Stream {
     /// The port that is claimed for this socket.
     pub(crate) claimed: Option<u16>,
     pub(crate) backlog: u32,
-    pub(crate) common: Common,
+    pub(crate) common: CommonOptions,
     /// Options that were set, one of each kind. They are applied to a connection or listener when
     /// it is created.
-    set: Vec<SocketOption>,
+    options: Vec<SocketOption>,
     /// `TCP_CONGESTION`, if it was set.
     pub(crate) congestion: Option<&'static str>,
     /// `TCP_INQ`.
@@ -82,11 +82,11 @@ pub(crate) struct Stream {
     pub(crate) fastopen_connect: bool,
     errors: ErrQueue,
     /// The count of `errors` when the last sending call began.
-    noticed: u64,
+    errors_before_send: u64,
     /// Keys of timestamps count bytes from this stream offset.
     pub(crate) key_base: u64,
     /// Number of calls with `MSG_ZEROCOPY` so far.
-    zerocopies: u32,
+    zerocopy_calls: u32,
     /// Whether the current call may have more parts, so that its completion is not queued yet if it
     /// copies.
     has_parts: bool,
@@ -94,12 +94,12 @@ pub(crate) struct Stream {
     copied: Option<u32>,
     loans: Loans,
     /// The state at the last notification of waiters.
-    told: Option<Told>,
+    notified: Option<NotifiedState>,
 }
 
 /// The state whose changes wake all waiters (`sk_state_change`, `sk_error_report`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Told {
+struct NotifiedState {
     state: State,
     fin_received: bool,
     failed: bool,
@@ -110,9 +110,9 @@ impl Stream {
     pub(crate) const fn new(domain: i32) -> Self {
         Self {
             domain,
-            phase: Phase::Unconnected,
-            core: Core::None,
-            shut: Shut {
+            connect_state: ConnectState::Unconnected,
+            host_socket: HostSocket::None,
+            shut: ShutDirections {
                 read: false,
                 write: false,
             },
@@ -121,25 +121,25 @@ impl Stream {
             port_chosen: false,
             claimed: None,
             backlog: 0,
-            common: Common::new(),
-            set: Vec::new(),
+            common: CommonOptions::new(),
+            options: Vec::new(),
             congestion: None,
             inq: false,
             fastopen_connect: false,
             errors: ErrQueue::new(),
-            noticed: 0,
+            errors_before_send: 0,
             key_base: 0,
-            zerocopies: 0,
+            zerocopy_calls: 0,
             has_parts: false,
             copied: None,
             loans: Loans::new(),
-            told: None,
+            notified: None,
         }
     }
 
     /// Returns the readiness of the connection, if there is one.
     fn readiness(&self, host: &mut Host) -> Option<(TcpId, Readiness)> {
-        let Core::Connection(id) = self.core else {
+        let HostSocket::Connection(id) = self.host_socket else {
             return None;
         };
         Some((id, host.tcp_readiness(id).ok()?))
@@ -147,74 +147,74 @@ impl Stream {
 
     /// Returns the connection's state; `Closed` without one.
     pub(crate) fn state(&self, host: &Host) -> State {
-        match self.core {
-            Core::Connection(id) => host.tcp_state(id).unwrap_or(State::Closed),
+        match self.host_socket {
+            HostSocket::Connection(id) => host.tcp_state(id).unwrap_or(State::Closed),
             _ => State::Closed,
         }
     }
 
     /// Returns whether the socket has neither a connection nor a listener.
     pub(crate) fn is_unconnected(&self) -> bool {
-        self.core == Core::None
+        self.host_socket == HostSocket::None
     }
 
     /// Returns the local address (`getsockname`).
     pub(crate) fn local(&self, host: &Host) -> SockAddr {
-        let addr = match self.core {
-            Core::Connection(id) => host.tcp_addrs(id).ok().map(|(local, _)| local),
-            Core::Listener(id) => host.listener_addr(id).ok(),
-            Core::None => None,
+        let addr = match self.host_socket {
+            HostSocket::Connection(id) => host.tcp_addrs(id).ok().map(|(local, _)| local),
+            HostSocket::Listener(id) => host.listener_addr(id).ok(),
+            HostSocket::None => None,
         };
         match addr.or(self.bound) {
-            Some(addr) => SockAddr::shown_in(self.domain, addr),
+            Some(addr) => SockAddr::for_domain(self.domain, addr),
             None => SockAddr::any(self.domain),
         }
     }
 
     /// Returns the peer's address (`getpeername`).
     pub(crate) fn peer(&self, host: &Host) -> Result<SockAddr> {
-        let Core::Connection(id) = self.core else {
+        let HostSocket::Connection(id) = self.host_socket else {
             return Err(Errno::ENOTCONN);
         };
         if matches!(self.state(host), State::Closed | State::SynSent) {
             return Err(Errno::ENOTCONN);
         }
         let (_, remote) = host.tcp_addrs(id)?;
-        Ok(SockAddr::shown_in(self.domain, remote))
+        Ok(SockAddr::for_domain(self.domain, remote))
     }
 
     /// Registers for the next change.
     pub(crate) fn watch(&self, host: &mut Host, wakers: &Wakers) {
         // The host's object exists until it is closed here.
-        match self.core {
-            Core::Connection(id) => drop(host.tcp_watch(id, &wakers.read, &wakers.write)),
-            Core::Listener(id) => drop(host.listener_watch(id, &wakers.read)),
-            Core::None => {}
+        match self.host_socket {
+            HostSocket::Connection(id) => drop(host.tcp_watch(id, &wakers.read, &wakers.write)),
+            HostSocket::Listener(id) => drop(host.listener_watch(id, &wakers.read)),
+            HostSocket::None => {}
         }
     }
 
     /// Returns whether the connection's state, not only its data or room, has changed since the
     /// last wake.
-    pub(crate) fn turned(&mut self, host: &mut Host) -> bool {
-        self.take_notices(host);
+    pub(crate) fn state_changed(&mut self, host: &mut Host) -> bool {
+        self.collect_reports(host);
         let errors = self.errors.count;
-        let told = self.readiness(host).map(|(_, now)| Told {
+        let notified = self.readiness(host).map(|(_, now)| NotifiedState {
             state: now.state,
             fin_received: now.fin_received,
             failed: now.error.is_some(),
             errors,
         });
-        let turned = told.is_some() && told != self.told;
-        self.told = told;
-        turned
+        let state_changed = notified.is_some() && notified != self.notified;
+        self.notified = notified;
+        state_changed
     }
 
     /// Closes the socket (`close`).
     pub(crate) fn close(&mut self, host: &mut Host, now: Instant) {
-        match core::mem::replace(&mut self.core, Core::None) {
-            Core::Connection(id) => host.tcp_close(now, id),
-            Core::Listener(id) => host.close_listener(now, id),
-            Core::None => {}
+        match core::mem::replace(&mut self.host_socket, HostSocket::None) {
+            HostSocket::Connection(id) => host.tcp_close(now, id),
+            HostSocket::Listener(id) => host.close_listener(now, id),
+            HostSocket::None => {}
         }
     }
 }

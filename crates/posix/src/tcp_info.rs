@@ -7,16 +7,16 @@ pub(crate) const LEN: usize = 280;
 
 /// The position of a field. Some fields share a byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
+enum FieldLayout {
     At(usize, usize),
     /// Bits of the byte at an offset, from a first bit on.
     Bits(usize, u32),
 }
 
-use Place::{At, Bits};
+use FieldLayout::{At, Bits};
 
 /// Linux's fields in order. Bytes of other fields stay zero.
-const FIELDS: &[(&str, Place)] = &[
+const FIELDS: &[(&str, FieldLayout)] = &[
     ("tcpi_state", At(0, 1)),
     ("tcpi_ca_state", At(1, 1)),
     ("tcpi_retransmits", At(2, 1)),
@@ -93,15 +93,15 @@ const FIELDS: &[(&str, Place)] = &[
 /// Returns the struct in Linux's layout.
 pub(crate) fn encode(info: &TcpInfo) -> [u8; LEN] {
     let mut out = [0; LEN];
-    let mut places = FIELDS.iter();
+    let mut fields = FIELDS.iter();
     for (name, value) in info.fields() {
         // Both lists are almost in the same order, so the search continues at the last match.
-        let place = places
+        let layout = fields
             .clone()
             .position(|field| field.0 == name)
-            .and_then(|n| places.nth(n))
+            .and_then(|n| fields.nth(n))
             .or_else(|| FIELDS.iter().find(|field| field.0 == name));
-        match place {
+        match layout {
             Some(&(_, At(at, len))) => {
                 let most = u64::MAX >> (64 - 8 * len);
                 let value = value.min(most);
@@ -146,10 +146,10 @@ pub(crate) fn listening(waiting: u32, backlog: u32) -> TcpInfo {
 mod tests {
     use fullsend_tcp::TcpInfo;
 
-    use super::{FIELDS, LEN, Place, encode};
+    use super::{FIELDS, FieldLayout, LEN, encode};
 
     #[test]
-    fn every_field_of_ours_has_a_place() {
+    fn every_field_has_a_layout() {
         for (name, _) in TcpInfo::default().fields() {
             assert!(FIELDS.iter().any(|field| field.0 == name), "{name}");
         }
@@ -158,18 +158,18 @@ mod tests {
     #[test]
     fn the_struct_has_no_holes() {
         let mut next = 0;
-        for &(name, place) in FIELDS {
-            match place {
-                Place::At(at, len) => {
+        for &(name, layout) in FIELDS {
+            match layout {
+                FieldLayout::At(at, len) => {
                     assert_eq!(at, next, "{name}");
                     assert_eq!(at % len, 0, "{name}");
                     next = at + len;
                 }
-                Place::Bits(at, 0) => {
+                FieldLayout::Bits(at, 0) => {
                     assert_eq!(at, next, "{name}");
                     next = at + 1;
                 }
-                Place::Bits(at, _) => assert_eq!(at + 1, next, "{name}"),
+                FieldLayout::Bits(at, _) => assert_eq!(at + 1, next, "{name}"),
             }
         }
         // The last field is a 32-bit word.
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn values_stand_in_their_places() {
+    fn values_are_encoded_at_their_offsets() {
         let info = TcpInfo {
             tcpi_state: 1,
             tcpi_snd_wscale: 7,

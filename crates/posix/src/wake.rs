@@ -11,7 +11,7 @@ use crate::Handle;
 
 /// The kind of change that a wake reports, like the keys of the kernel's wait queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Key {
+pub(crate) enum WakeKey {
     /// Data to read, or the end of the stream.
     Read,
     /// Room to write, or the end of a handshake.
@@ -22,27 +22,27 @@ pub(crate) enum Key {
 
 /// Wakes that have not been processed.
 #[derive(Default, Debug)]
-pub(crate) struct WakeQueue(Mutex<Vec<(Handle, Key)>>);
+pub(crate) struct WakeQueue(Mutex<Vec<(Handle, WakeKey)>>);
 
 impl WakeQueue {
     /// Queues a wake of `handle`, from any thread.
-    pub(crate) fn push(&self, handle: Handle, key: Key) {
+    pub(crate) fn push(&self, handle: Handle, key: WakeKey) {
         self.0.lock().push((handle, key));
     }
 
     /// Moves all wakes to `out`.
-    pub(crate) fn drain(&self, out: &mut Vec<(Handle, Key)>) {
+    pub(crate) fn drain(&self, out: &mut Vec<(Handle, WakeKey)>) {
         out.append(&mut self.0.lock());
     }
 }
 
-struct Target {
+struct HandleWaker {
     queue: Arc<WakeQueue>,
     handle: Handle,
-    key: Key,
+    key: WakeKey,
 }
 
-impl Wake for Target {
+impl Wake for HandleWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -63,11 +63,11 @@ impl Wakers {
     pub(crate) fn new(queue: &Arc<WakeQueue>, handle: Handle) -> Self {
         let waker = |key| {
             let queue = Arc::clone(queue);
-            Waker::from(Arc::new(Target { queue, handle, key }))
+            Waker::from(Arc::new(HandleWaker { queue, handle, key }))
         };
         Self {
-            read: waker(Key::Read),
-            write: waker(Key::Write),
+            read: waker(WakeKey::Read),
+            write: waker(WakeKey::Write),
         }
     }
 }

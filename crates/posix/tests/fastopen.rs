@@ -94,7 +94,7 @@ impl Net {
 }
 
 #[test]
-fn with_a_cookie_text_goes_with_the_first_call() {
+fn with_a_cookie_the_first_send_puts_data_in_the_syn() {
     let mut net = Net::new("3");
     net.learn_cookie();
     let client = net.client();
@@ -137,7 +137,7 @@ fn a_deferred_connect_waits_for_the_first_write() {
 }
 
 #[test]
-fn lent_bytes_ride_on_the_syn() {
+fn owned_bytes_are_sent_in_the_syn() {
     let mut net = Net::new("3");
     net.learn_cookie();
     let client = net.client();
@@ -153,7 +153,7 @@ fn lent_bytes_ride_on_the_syn() {
 }
 
 #[test]
-fn clients_need_leave() {
+fn fast_open_clients_need_the_sysctl() {
     let mut net = Net::new("2");
     let client = net.client();
     let opened = net.send_opening(client, b"request");
@@ -163,7 +163,7 @@ fn clients_need_leave() {
 }
 
 #[test]
-fn a_server_may_look_at_the_syn_of_its_client() {
+fn a_server_may_read_the_saved_syn() {
     let mut net = Net::new("3");
     net.learn_cookie();
     let get = |net: &mut Net, handle, room: usize| {

@@ -2,22 +2,22 @@
 //! The results must be equal, including errnos and event bits.
 #![cfg(target_os = "linux")]
 
+#[path = "kernel/ancillary.rs"]
+mod ancillary;
 #[path = "kernel/backend.rs"]
 mod backend;
 #[path = "kernel/datagrams.rs"]
 mod datagrams;
 #[path = "kernel/epoll.rs"]
 mod epoll;
+#[path = "kernel/fullsend.rs"]
+mod fullsend;
 #[path = "kernel/linux.rs"]
 mod linux;
 #[path = "kernel/options.rs"]
 mod options;
-#[path = "kernel/ours.rs"]
-mod ours;
 #[path = "kernel/streams.rs"]
 mod streams;
-#[path = "kernel/told.rs"]
-mod told;
 #[path = "kernel/walk.rs"]
 mod walk;
 
@@ -27,7 +27,7 @@ use backend::{Backend, Log};
 type Scenario = fn(&mut dyn Backend, &mut Log);
 
 /// Returns why this machine's kernel cannot be compared with.
-fn unfit() -> Option<&'static str> {
+fn skip_reason() -> Option<&'static str> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let major = release.split('.').next().and_then(|n| n.parse().ok());
     if major.unwrap_or(0) < 6 {
@@ -40,9 +40,9 @@ fn unfit() -> Option<&'static str> {
 /// Runs a scenario on both, and returns the differences.
 fn difference(name: &str, scenario: impl Fn(&mut dyn Backend, &mut Log)) -> String {
     let mut kernel = Log::default();
-    scenario(&mut linux::Linux::default(), &mut kernel);
+    scenario(&mut linux::LinuxBackend::default(), &mut kernel);
     let mut own = Log::default();
-    scenario(&mut ours::Ours::new(), &mut own);
+    scenario(&mut fullsend::FullsendBackend::new(), &mut own);
     if kernel == own {
         return String::new();
     }
@@ -51,7 +51,7 @@ fn difference(name: &str, scenario: impl Fn(&mut dyn Backend, &mut Log)) -> Stri
 
 /// Runs every scenario on both, and prints the differences.
 fn compare(scenarios: &[(&str, Scenario)]) {
-    if let Some(why) = unfit() {
+    if let Some(why) = skip_reason() {
         eprintln!("skipped: {why}");
         return;
     }
@@ -63,8 +63,8 @@ fn compare(scenarios: &[(&str, Scenario)]) {
 }
 
 #[test]
-fn walks_end_where_the_kernel_s_do() {
-    if let Some(why) = unfit() {
+fn random_walks_match_the_kernel() {
+    if let Some(why) = skip_reason() {
         eprintln!("skipped: {why}");
         return;
     }
@@ -78,33 +78,33 @@ fn walks_end_where_the_kernel_s_do() {
 }
 
 #[test]
-fn streams_are_as_the_kernel_has_them() {
+fn streams_match_the_kernel() {
     compare(streams::SCENARIOS);
 }
 
 #[test]
-fn epoll_sets_are_as_the_kernel_has_them() {
+fn epoll_sets_match_the_kernel() {
     compare(epoll::SCENARIOS);
 }
 
 #[test]
-fn options_are_as_the_kernel_has_them() {
+fn options_match_the_kernel() {
     let topics = [
         options::socket::SCENARIOS,
         options::tcp::SCENARIOS,
         options::ip::SCENARIOS,
         options::sharing::SCENARIOS,
-        options::told::SCENARIOS,
+        options::reports::SCENARIOS,
     ];
     compare(&topics.concat());
 }
 
 #[test]
-fn datagrams_are_as_the_kernel_has_them() {
+fn datagrams_match_the_kernel() {
     compare(datagrams::SCENARIOS);
 }
 
 #[test]
-fn datagrams_tell_what_the_kernel_tells() {
-    compare(told::SCENARIOS);
+fn ancillary_data_of_datagrams_matches_the_kernel() {
+    compare(ancillary::SCENARIOS);
 }

@@ -6,9 +6,9 @@ mod calls;
 use fullsend_units::{Rng, Seed};
 
 /// A number of bytes from a generator.
-struct Drawn(Rng, u32);
+struct RandomBytes(Rng, u32);
 
-impl calls::Source for Drawn {
+impl calls::Source for RandomBytes {
     fn byte(&mut self) -> Option<u8> {
         self.1 = self.1.checked_sub(1)?;
         Some(self.0.next_u32() as u8)
@@ -18,6 +18,6 @@ impl calls::Source for Drawn {
 #[test]
 fn any_call_on_any_handle() {
     for seed in 0..2_000 {
-        calls::run(&mut Drawn(Rng::new(Seed([seed, 1, 2, 3])), 4_000));
+        calls::run(&mut RandomBytes(Rng::new(Seed([seed, 1, 2, 3])), 4_000));
     }
 }

@@ -49,7 +49,7 @@ impl Bench {
         bench
     }
 
-    fn turn(&mut self) {
+    fn dequeue_and_requeue(&mut self) {
         let Some(mut packet) = self.fq.dequeue(self.now) else {
             if let Some(at) = self.fq.next_departure() {
                 self.now = at;
@@ -69,7 +69,7 @@ fn fq(c: &mut Criterion) {
         for flows in FLOWS {
             let mut bench = Bench::new(flows, paced);
             let id = BenchmarkId::from_parameter(flows);
-            group.bench_function(id, |b| b.iter(|| bench.turn()));
+            group.bench_function(id, |b| b.iter(|| bench.dequeue_and_requeue()));
         }
         group.finish();
     }
@@ -82,7 +82,7 @@ fn main() {
     if let Some(flows) = number("FQ_FLOWS") {
         let mut bench = Bench::new(flows, std::env::var_os("FQ_PACED").is_some());
         for _ in 0..number("FQ_PACKETS").unwrap_or(1_000_000) {
-            bench.turn();
+            bench.dequeue_and_requeue();
         }
         return;
     }

@@ -1,8 +1,8 @@
 //! Configuration of queueing disciplines, in `tc`'s syntax.
 
+mod syntax;
 #[cfg(test)]
 mod tests;
-mod text;
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -11,7 +11,7 @@ use core::str::FromStr;
 
 use fullsend_units::{Nanos, Rate};
 
-use text::{Words, count, long_size, rate, size, time};
+use syntax::{Tokens, parse_count, parse_long_size, parse_rate, parse_size, parse_time};
 
 /// The queueing discipline of an interface and its parameters.
 ///
@@ -168,12 +168,12 @@ impl FromStr for QdiscConfig {
     type Err = QdiscError;
 
     fn from_str(text: &str) -> Result<Self, QdiscError> {
-        let mut words = Words::new(text);
-        let config = match words.next() {
+        let mut tokens = Tokens::new(text);
+        let config = match tokens.next() {
             Some("noqueue" | "none") => Self::NoQueue,
-            Some("pfifo") => pfifo(&mut words)?,
-            Some("fq") => Self::Fq(fq(&mut words)?),
-            Some("tbf") => Self::Tbf(tbf(&mut words)?),
+            Some("pfifo") => pfifo(&mut tokens)?,
+            Some("fq") => Self::Fq(fq(&mut tokens)?),
+            Some("tbf") => Self::Tbf(tbf(&mut tokens)?),
             other => {
                 return Err(QdiscError(alloc::format!(
                     "`{}` is not a queueing discipline; write noqueue, pfifo, fq or tbf",
@@ -181,58 +181,58 @@ impl FromStr for QdiscConfig {
                 )));
             }
         };
-        words.end()?;
+        tokens.expect_end()?;
         config.check()?;
         Ok(config)
     }
 }
 
-fn pfifo(words: &mut Words<'_>) -> Result<QdiscConfig, QdiscError> {
+fn pfifo(tokens: &mut Tokens<'_>) -> Result<QdiscConfig, QdiscError> {
     let mut limit = DEFAULT_LIMIT;
-    while let Some(key) = words.next() {
+    while let Some(key) = tokens.next() {
         match key {
-            "limit" => limit = words.value(key, count)?,
-            _ => return Err(words.unknown(key, "pfifo", "limit")),
+            "limit" => limit = tokens.value(key, parse_count)?,
+            _ => return Err(tokens.unknown_keyword(key, "pfifo", "limit")),
         }
     }
     Ok(QdiscConfig::Pfifo { limit })
 }
 
-fn fq(words: &mut Words<'_>) -> Result<FqConfig, QdiscError> {
+fn fq(tokens: &mut Tokens<'_>) -> Result<FqConfig, QdiscError> {
     let mut fq = FqConfig::default();
-    while let Some(key) = words.next() {
+    while let Some(key) = tokens.next() {
         match key {
-            "limit" => fq.limit = words.value(key, count)?,
-            "flow_limit" => fq.flow_limit = words.value(key, count)?,
-            "quantum" => fq.quantum = words.value(key, size)?,
-            "initial_quantum" => fq.initial_quantum = words.value(key, size)?,
-            "horizon" => fq.horizon = words.value(key, time)?,
+            "limit" => fq.limit = tokens.value(key, parse_count)?,
+            "flow_limit" => fq.flow_limit = tokens.value(key, parse_count)?,
+            "quantum" => fq.quantum = tokens.value(key, parse_size)?,
+            "initial_quantum" => fq.initial_quantum = tokens.value(key, parse_size)?,
+            "horizon" => fq.horizon = tokens.value(key, parse_time)?,
             "horizon_drop" => fq.horizon_drop = true,
             "horizon_cap" => fq.horizon_drop = false,
-            "ce_threshold" => fq.ce_threshold = Some(words.value(key, time)?),
-            "maxrate" => fq.maxrate = Some(words.value(key, rate)?),
+            "ce_threshold" => fq.ce_threshold = Some(tokens.value(key, parse_time)?),
+            "maxrate" => fq.maxrate = Some(tokens.value(key, parse_rate)?),
             _ => {
                 let known = "limit, flow_limit, quantum, initial_quantum, horizon, horizon_drop, \
                              horizon_cap, ce_threshold or maxrate";
-                return Err(words.unknown(key, "fq", known));
+                return Err(tokens.unknown_keyword(key, "fq", known));
             }
         }
     }
     Ok(fq)
 }
 
-fn tbf(words: &mut Words<'_>) -> Result<TbfConfig, QdiscError> {
-    let (mut the_rate, mut burst, mut limit, mut latency) = (None, None, None, None);
-    while let Some(key) = words.next() {
+fn tbf(tokens: &mut Tokens<'_>) -> Result<TbfConfig, QdiscError> {
+    let (mut rate, mut burst, mut limit, mut latency) = (None, None, None, None);
+    while let Some(key) = tokens.next() {
         match key {
-            "rate" => the_rate = Some(words.value(key, rate)?),
-            "burst" | "buffer" | "maxburst" => burst = Some(words.value(key, size)?),
-            "limit" => limit = Some(words.value(key, long_size)?),
-            "latency" => latency = Some(words.value(key, time)?),
-            _ => return Err(words.unknown(key, "tbf", "rate, burst, limit or latency")),
+            "rate" => rate = Some(tokens.value(key, parse_rate)?),
+            "burst" | "buffer" | "maxburst" => burst = Some(tokens.value(key, parse_size)?),
+            "limit" => limit = Some(tokens.value(key, parse_long_size)?),
+            "latency" => latency = Some(tokens.value(key, parse_time)?),
+            _ => return Err(tokens.unknown_keyword(key, "tbf", "rate, burst, limit or latency")),
         }
     }
-    let (Some(rate), Some(burst)) = (the_rate, burst) else {
+    let (Some(rate), Some(burst)) = (rate, burst) else {
         return Err(QdiscError::new(
             "`tbf` needs `rate` and `burst`; write tbf rate 100mbit burst 64kb",
         ));
@@ -268,9 +268,9 @@ impl fmt::Display for FqConfig {
             "fq limit {}p flow_limit {}p quantum {} initial_quantum {} horizon {} {}",
             self.limit,
             self.flow_limit,
-            text::show_size(u64::from(self.quantum)),
-            text::show_size(u64::from(self.initial_quantum)),
-            text::show_time(self.horizon),
+            syntax::format_size(u64::from(self.quantum)),
+            syntax::format_size(u64::from(self.initial_quantum)),
+            syntax::format_time(self.horizon),
             if self.horizon_drop {
                 "horizon_drop"
             } else {
@@ -278,10 +278,10 @@ impl fmt::Display for FqConfig {
             },
         )?;
         if let Some(threshold) = self.ce_threshold {
-            write!(f, " ce_threshold {}", text::show_time(threshold))?;
+            write!(f, " ce_threshold {}", syntax::format_time(threshold))?;
         }
         match self.maxrate {
-            Some(rate) => write!(f, " maxrate {}", text::show_rate(rate)),
+            Some(rate) => write!(f, " maxrate {}", syntax::format_rate(rate)),
             None => Ok(()),
         }
     }
@@ -292,9 +292,9 @@ impl fmt::Display for TbfConfig {
         write!(
             f,
             "tbf rate {} burst {} limit {}",
-            text::show_rate(self.rate),
-            text::show_size(u64::from(self.burst)),
-            text::show_size(self.limit),
+            syntax::format_rate(self.rate),
+            syntax::format_size(u64::from(self.burst)),
+            syntax::format_size(self.limit),
         )
     }
 }

@@ -2,24 +2,24 @@
 
 use alloc::collections::VecDeque;
 
-use crate::stats::Counters;
-use crate::{QdiscConfig, QdiscStats, Queued};
+use crate::stats::CommonCounters;
+use crate::{QdiscConfig, QdiscStats, QueuedPacket};
 
 /// A first-in, first-out queue with a limit in packets.
 #[derive(Debug)]
 pub struct Pfifo<P> {
     limit: u32,
     queue: VecDeque<P>,
-    counters: Counters,
+    counters: CommonCounters,
 }
 
-impl<P: Queued> Pfifo<P> {
+impl<P: QueuedPacket> Pfifo<P> {
     /// Returns an empty queue for at most `limit` packets.
     pub fn new(limit: u32) -> Self {
         Self {
             limit,
             queue: VecDeque::new(),
-            counters: Counters::default(),
+            counters: CommonCounters::default(),
         }
     }
 

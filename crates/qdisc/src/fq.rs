@@ -1,7 +1,7 @@
 //! Fair queueing: a queue for each flow, deficit round robin between them, with departure times.
 
 mod flows;
-mod store;
+mod slab;
 #[cfg(test)]
 mod tests;
 
@@ -10,10 +10,10 @@ use core::cmp::Reverse;
 
 use fullsend_units::{Instant, Nanos};
 
-use crate::stats::Counters;
-use crate::{FqConfig, FqStats, QdiscConfig, QdiscStats, Queued};
+use crate::stats::CommonCounters;
+use crate::{FqConfig, FqStats, QdiscConfig, QdiscStats, QueuedPacket};
 use flows::Flows;
-use store::{Fifo, Store};
+use slab::{Fifo, PacketSlab};
 
 /// A fair queueing discipline with departure times, like Linux's `fq`.
 ///
@@ -27,7 +27,7 @@ use store::{Fifo, Store};
 #[derive(Debug)]
 pub struct Fq<P> {
     config: FqConfig,
-    packets: Store<P>,
+    packets: PacketSlab<P>,
     flows: Flows,
     /// Throttled flows with their departure times, the earliest first.
     throttled: BinaryHeap<Reverse<(Instant, u32)>>,
@@ -35,21 +35,21 @@ pub struct Fq<P> {
     internal: Fifo,
     /// Bytes that packets without a flow may send before a flow must be served.
     internal_credit: i64,
-    counters: Counters,
-    own: FqStats,
+    counters: CommonCounters,
+    own_counters: FqStats,
 }
 
-impl<P: Queued> Fq<P> {
+impl<P: QueuedPacket> Fq<P> {
     /// Returns an empty queue.
     pub fn new(config: FqConfig) -> Self {
         Self {
-            packets: Store::new(),
+            packets: PacketSlab::new(),
             flows: Flows::new(&config),
             throttled: BinaryHeap::new(),
             internal: Fifo::EMPTY,
             internal_credit: i64::from(config.initial_quantum),
-            counters: Counters::default(),
-            own: FqStats::default(),
+            counters: CommonCounters::default(),
+            own_counters: FqStats::default(),
             config,
         }
     }
@@ -68,11 +68,11 @@ impl<P: Queued> Fq<P> {
         let mut departure = packet.departure().max(now);
         if departure > horizon {
             if self.config.horizon_drop {
-                self.own.horizon_drops += 1;
+                self.own_counters.horizon_drops += 1;
                 self.counters.dropped += 1;
                 return Err(packet);
             }
-            self.own.horizon_caps += 1;
+            self.own_counters.horizon_caps += 1;
             departure = horizon;
         }
         let bytes = u64::from(packet.wire_len());
@@ -81,7 +81,7 @@ impl<P: Queued> Fq<P> {
             key => {
                 let flow = self.flows.find_or_insert(now, key);
                 if flow.fifo.len >= self.config.flow_limit {
-                    self.own.flows_plimit += 1;
+                    self.own_counters.flows_plimit += 1;
                     self.counters.dropped += 1;
                     return Err(packet);
                 }
@@ -98,7 +98,7 @@ impl<P: Queued> Fq<P> {
         if self.internal_credit > 0 && self.internal.len > 0 {
             return self.dequeue_internal();
         }
-        self.release(now);
+        self.unthrottle(now);
         match self.next_flow(now) {
             Some(index) => {
                 self.internal_credit = i64::from(self.config.initial_quantum);
@@ -113,7 +113,7 @@ impl<P: Queued> Fq<P> {
     /// [`Instant::ZERO`] means at once; `None` if no packet is queued.
     #[inline]
     pub fn next_departure(&self) -> Option<Instant> {
-        if self.internal.len > 0 || self.flows.has_turns() {
+        if self.internal.len > 0 || self.flows.has_ready() {
             return (!self.is_empty()).then_some(Instant::ZERO);
         }
         self.throttled.peek().map(|Reverse((at, _))| *at)
@@ -132,8 +132,8 @@ impl<P: Queued> Fq<P> {
             flows: self.flows.len(),
             inactive: self.flows.idle(),
             throttled_flows: self.throttled.len() as u32,
-            gc: self.flows.collected(),
-            ..self.own
+            gc: self.flows.evicted(),
+            ..self.own_counters
         };
         QdiscStats {
             fq: Some(fq),
@@ -145,18 +145,18 @@ impl<P: Queued> Fq<P> {
         let (packet, _) = self.packets.front(&self.internal)?;
         let bytes = packet.wire_len();
         self.internal_credit -= i64::from(bytes);
-        self.own.highprio += 1;
+        self.own_counters.highprio += 1;
         self.counters.count_sent(bytes, packet.segments());
         self.packets.pop(&mut self.internal)
     }
 
     /// Moves flows whose departure time has come back to the round robin.
     #[inline]
-    fn release(&mut self, now: Instant) {
+    fn unthrottle(&mut self, now: Instant) {
         while let Some(Reverse((at, flow))) = self.throttled.peek()
             && *at <= now
         {
-            self.flows.make_old(*flow);
+            self.flows.push_old(*flow);
             self.throttled.pop();
         }
     }
@@ -164,15 +164,15 @@ impl<P: Queued> Fq<P> {
     /// Returns the flow whose first packet leaves now, and charges the flow for it.
     #[inline]
     fn next_flow(&mut self, now: Instant) -> Option<u32> {
-        while let Some(turn) = self.flows.turn(now) {
-            let index = turn.index;
+        while let Some(ready) = self.flows.next_ready(now) {
+            let index = ready.index;
             let flow = self.flows.get_mut(index);
             let (packet, departure) = self.packets.front(&flow.fifo)?;
             let due = departure.max(flow.next_at);
             if due > now {
-                self.flows.unlist(turn);
+                self.flows.remove_ready(ready);
                 self.throttled.push(Reverse((due, index)));
-                self.own.throttled += 1;
+                self.own_counters.throttled += 1;
                 self.counters.overlimits += 1;
                 continue;
             }
@@ -185,7 +185,7 @@ impl<P: Queued> Fq<P> {
                 && now.since(due) > threshold
                 && packet.mark_ce()
             {
-                self.own.ce_mark += 1;
+                self.own_counters.ce_mark += 1;
             }
             self.counters.count_sent(bytes, packet.segments());
             return Some(index);
@@ -198,11 +198,11 @@ impl<P: Queued> Fq<P> {
 ///
 /// Compensates late packets by up to half of the span, so that a timer that is always late does
 /// not lower the rate.
-fn next_departure(now: Instant, was: Instant, span: Nanos) -> Instant {
-    let late = if was == Instant::ZERO {
+fn next_departure(now: Instant, previous: Instant, span: Nanos) -> Instant {
+    let late = if previous == Instant::ZERO {
         Nanos::ZERO
     } else {
-        now.since(was)
+        now.since(previous)
     };
     now + span.saturating_sub(late.min(span / 2))
 }

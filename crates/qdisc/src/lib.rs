@@ -7,12 +7,12 @@
 //! a clock.
 //!
 //! ```
-//! use fullsend_qdisc::{Qdisc, QdiscConfig, Queued};
+//! use fullsend_qdisc::{Qdisc, QdiscConfig, QueuedPacket};
 //! use fullsend_units::Instant;
 //!
 //! #[derive(Debug, PartialEq)]
 //! struct Packet(u32);
-//! impl Queued for Packet {
+//! impl QueuedPacket for Packet {
 //!     fn wire_len(&self) -> u32 {
 //!         self.0
 //!     }
@@ -53,7 +53,7 @@ pub use stats::{FqStats, QdiscStats};
 pub use tbf::Tbf;
 
 /// The properties of a packet that queueing disciplines use.
-pub trait Queued {
+pub trait QueuedPacket {
     /// Returns the bytes that the packet takes on the wire, after segmentation.
     fn wire_len(&self) -> u32;
 
@@ -89,7 +89,7 @@ pub enum Qdisc<P> {
     Tbf(Tbf<P>),
 }
 
-impl<P: Queued> Qdisc<P> {
+impl<P: QueuedPacket> Qdisc<P> {
     /// Returns an empty queue; `None` for [`QdiscConfig::NoQueue`].
     pub fn new(config: QdiscConfig) -> Option<Self> {
         match config {

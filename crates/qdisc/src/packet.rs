@@ -3,9 +3,9 @@
 use fullsend_offload::Packet;
 use fullsend_units::Instant;
 
-use crate::Queued;
+use crate::QueuedPacket;
 
-impl Queued for Packet {
+impl QueuedPacket for Packet {
     #[inline]
     fn wire_len(&self) -> u32 {
         u32::try_from(Self::wire_len(self)).unwrap_or(u32::MAX)

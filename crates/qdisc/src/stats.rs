@@ -67,7 +67,7 @@ impl QdiscStats {
 
 /// The counters that every queue maintains.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct CommonCounters {
     sent_bytes: u64,
     sent_packets: u64,
     pub(crate) dropped: u64,
@@ -75,7 +75,7 @@ pub(crate) struct Counters {
     pub(crate) backlog_bytes: u64,
 }
 
-impl Counters {
+impl CommonCounters {
     #[inline]
     pub(crate) const fn count_sent(&mut self, bytes: u32, segments: u32) {
         self.backlog_bytes -= bytes as u64;
@@ -98,7 +98,7 @@ impl Counters {
 
 impl QdiscConfig {
     /// Returns the statistics of an unused queue, which are also those of `noqueue`.
-    pub const fn no_stats(self) -> QdiscStats {
+    pub const fn empty_stats(self) -> QdiscStats {
         QdiscStats::new(self)
     }
 }

@@ -4,8 +4,8 @@ use alloc::collections::VecDeque;
 
 use fullsend_units::{Instant, Nanos};
 
-use crate::stats::Counters;
-use crate::{QdiscConfig, QdiscStats, Queued, TbfConfig};
+use crate::stats::CommonCounters;
+use crate::{QdiscConfig, QdiscStats, QueuedPacket, TbfConfig};
 
 /// A queue that limits all packets to one rate.
 ///
@@ -20,11 +20,11 @@ pub struct Tbf<P> {
     /// Rounding remainder of `full_at`: the part of a nanosecond, in units of 1 / rate.
     remainder: u64,
     /// Departure time of the head that was last counted, so that a wait counts once.
-    waits_until: Instant,
-    counters: Counters,
+    counted_departure: Instant,
+    counters: CommonCounters,
 }
 
-impl<P: Queued> Tbf<P> {
+impl<P: QueuedPacket> Tbf<P> {
     /// Returns an empty queue with a full bucket.
     pub fn new(config: TbfConfig) -> Self {
         Self {
@@ -32,8 +32,8 @@ impl<P: Queued> Tbf<P> {
             queue: VecDeque::new(),
             full_at: Instant::ZERO,
             remainder: 0,
-            waits_until: Instant::ZERO,
-            counters: Counters::default(),
+            counted_departure: Instant::ZERO,
+            counters: CommonCounters::default(),
         }
     }
 
@@ -61,8 +61,8 @@ impl<P: Queued> Tbf<P> {
     pub fn dequeue(&mut self, now: Instant) -> Option<P> {
         let conforms_at = self.next_departure()?;
         if conforms_at > now {
-            self.counters.overlimits += u64::from(self.waits_until != conforms_at);
-            self.waits_until = conforms_at;
+            self.counters.overlimits += u64::from(self.counted_departure != conforms_at);
+            self.counted_departure = conforms_at;
             return None;
         }
         let packet = self.queue.pop_front()?;

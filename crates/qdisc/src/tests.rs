@@ -1,19 +1,19 @@
 use fullsend_units::Instant;
 
-use crate::{Qdisc, QdiscConfig, Queued};
+use crate::{Qdisc, QdiscConfig, QueuedPacket};
 
-/// A packet that uses every default of [`Queued`].
+/// A packet that uses every default of [`QueuedPacket`].
 #[derive(PartialEq, Debug)]
 struct Packet(u32);
 
-impl Queued for Packet {
+impl QueuedPacket for Packet {
     fn wire_len(&self) -> u32 {
         self.0
     }
 }
 
 #[test]
-fn a_packet_has_by_default_one_segment_no_flow_no_time_and_no_mark() {
+fn queued_packet_defaults() {
     let mut packet = Packet(100);
     assert_eq!((packet.segments(), packet.flow()), (1, 0));
     assert_eq!(packet.departure(), Instant::ZERO);
@@ -21,7 +21,7 @@ fn a_packet_has_by_default_one_segment_no_flow_no_time_and_no_mark() {
 }
 
 #[test]
-fn every_kind_takes_and_gives_packets() {
+fn every_qdisc_enqueues_and_dequeues() {
     assert!(Qdisc::<Packet>::new(QdiscConfig::NoQueue).is_none());
     // 8 kbit/s are 1,000 bytes per second.
     for text in [

@@ -1,18 +1,18 @@
 //! The fields of a socket that code blocks can read: `struct tcp_info` in Linux's layout, and
 //! `SO_MEMINFO`.
 
-use crate::code::Names;
+use crate::code::NameLookup;
 use crate::constants::constant;
 
 /// The state of the socket under test.
-pub(crate) struct Facts<'a> {
+pub(crate) struct SocketState<'a> {
     /// The bytes of `TCP_INFO`.
     pub(crate) info: &'a [u8],
     /// The bytes of `SO_MEMINFO`.
     pub(crate) memory: &'a [u8],
 }
 
-impl Names for Facts<'_> {
+impl NameLookup for SocketState<'_> {
     fn value(&self, name: &str) -> Option<i128> {
         if let Some(field) = name.strip_prefix("SK_MEMINFO_") {
             let index = MEMORY.iter().position(|known| *known == field)?;
@@ -28,7 +28,7 @@ impl Names for Facts<'_> {
     }
 }
 
-impl Facts<'_> {
+impl SocketState<'_> {
     /// Returns a field that shares a byte with others.
     fn bits(&self, field: &str) -> Option<i128> {
         let (byte, shift, mask) = match field {

@@ -22,5 +22,5 @@ pub use error::{Pos, ScriptError};
 pub use library::Library;
 pub use parse::{define, parse};
 pub use run::{
-    Datagram, Failure, Family, LiveSegment, Report, families, run, run_through, segment_text,
+    Failure, Family, IpPacket, Report, WireSegment, families, run, run_through, segment_text,
 };

@@ -2,17 +2,17 @@
 
 /// One effect of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Wish {
+pub(crate) enum ShellEffect {
     /// Set a tunable.
     Sysctl(String, String),
     /// Write a file of this many zeros.
-    File(String, u64),
+    WriteFile(String, u64),
     /// Remove a file.
-    NoFile(String),
+    RemoveFile(String),
     /// Change the link: `mtu`, `tso` or `qdisc`, and its value.
-    Link(&'static str, String),
+    ChangeLink(&'static str, String),
     /// Clear the TCP metrics of peers.
-    Forget,
+    FlushTcpMetrics,
     /// No effect: it restores what a run has changed, or flushes a state that a new host does not have.
     Nothing,
     /// Not recognised.
@@ -20,7 +20,7 @@ pub(crate) enum Wish {
 }
 
 /// Returns the effects of a command's lines, in order.
-pub(crate) fn wishes(command: &str) -> Vec<Wish> {
+pub(crate) fn effects(command: &str) -> Vec<ShellEffect> {
     let joined = products(&command.replace("\\\n", " "));
     let parts = joined.split(['\n', ';']).flat_map(|line| line.split("&&"));
     let parts = parts
@@ -48,7 +48,7 @@ fn products(text: &str) -> String {
     out + rest
 }
 
-fn line(text: &str) -> Vec<Wish> {
+fn line(text: &str) -> Vec<ShellEffect> {
     let words = words(text);
     let Some((program, args)) = words.split_first() else {
         return Vec::new();
@@ -59,32 +59,37 @@ fn line(text: &str) -> Vec<Wish> {
         "defaults.sh" => DEFAULTS.iter().map(|(k, v)| sysctl(k, v)).collect(),
         "sysctl" => pairs(args.iter().filter(|arg| !arg.starts_with('-')), text),
         "set_sysctls.py" => pairs(args.iter(), text),
-        "sleep" | "true" | "echo" | "modprobe" | "nstat" => vec![Wish::Nothing],
+        "sleep" | "true" | "echo" | "modprobe" | "nstat" => vec![ShellEffect::Nothing],
         "ethtool" => ethtool(&texts, text),
         "tc" if args.first().is_some_and(|a| a == "qdisc") => qdisc(&texts),
         "ip" if args.first().is_some_and(|a| a == "link") => mtu(&texts, text),
-        "ip" if args.first().is_some_and(|a| a == "tcp_metrics") => vec![Wish::Forget],
-        "dd" => vec![zeros(args).unwrap_or_else(|| Wish::Unknown(text.to_owned()))],
+        "ip" if args.first().is_some_and(|a| a == "tcp_metrics") => {
+            vec![ShellEffect::FlushTcpMetrics]
+        }
+        "dd" => vec![zeros(args).unwrap_or_else(|| ShellEffect::Unknown(text.to_owned()))],
         "rm" => {
             let paths = args.iter().filter(|arg| !arg.starts_with('-'));
-            paths.cloned().map(Wish::NoFile).collect()
+            paths.cloned().map(ShellEffect::RemoveFile).collect()
         }
-        name if name.starts_with("sysctl_restore") => vec![Wish::Nothing],
-        _ => vec![Wish::Unknown(text.to_owned())],
+        name if name.starts_with("sysctl_restore") => vec![ShellEffect::Nothing],
+        _ => vec![ShellEffect::Unknown(text.to_owned())],
     }
 }
 
 /// Parses `dd if=/dev/zero of=PATH bs=BYTES count=BLOCKS`.
-fn zeros(args: &[String]) -> Option<Wish> {
+fn zeros(args: &[String]) -> Option<ShellEffect> {
     let operand = |key: &str| args.iter().find_map(|arg| arg.strip_prefix(key));
     let block: u64 = operand("bs=").map_or(Some(512), |bytes| bytes.parse().ok())?;
     let count: u64 = operand("count=")?.parse().ok()?;
     let zeros = operand("if=") == Some("/dev/zero");
     let path = operand("of=").filter(|_| zeros)?;
-    Some(Wish::File(path.to_owned(), block.checked_mul(count)?))
+    Some(ShellEffect::WriteFile(
+        path.to_owned(),
+        block.checked_mul(count)?,
+    ))
 }
 
-fn pairs<'a>(args: impl Iterator<Item = &'a String>, text: &str) -> Vec<Wish> {
+fn pairs<'a>(args: impl Iterator<Item = &'a String>, text: &str) -> Vec<ShellEffect> {
     args.map(|arg| match arg.split_once('=') {
         Some((key, value)) => {
             let key = key
@@ -93,30 +98,32 @@ fn pairs<'a>(args: impl Iterator<Item = &'a String>, text: &str) -> Vec<Wish> {
                 .replace('/', ".");
             sysctl(&key, value)
         }
-        None => Wish::Unknown(text.to_owned()),
+        None => ShellEffect::Unknown(text.to_owned()),
     })
     .collect()
 }
 
-fn sysctl(key: &str, value: &str) -> Wish {
-    Wish::Sysctl(key.to_owned(), value.to_owned())
+fn sysctl(key: &str, value: &str) -> ShellEffect {
+    ShellEffect::Sysctl(key.to_owned(), value.to_owned())
 }
 
 /// Parses `ethtool -K DEVICE tso off gso off`.
-fn ethtool(args: &[&str], text: &str) -> Vec<Wish> {
+fn ethtool(args: &[&str], text: &str) -> Vec<ShellEffect> {
     let ["-K" | "--offload" | "--features", _, features @ ..] = args else {
-        return vec![Wish::Unknown(text.to_owned())];
+        return vec![ShellEffect::Unknown(text.to_owned())];
     };
-    let wish = |pair: &[&str]| match pair {
-        ["tso" | "tcp-segmentation-offload", on] => Wish::Link("tso", (*on).to_owned()),
+    let effect = |pair: &[&str]| match pair {
+        ["tso" | "tcp-segmentation-offload", on] => {
+            ShellEffect::ChangeLink("tso", (*on).to_owned())
+        }
         // No effect that a script can observe; TCP builds super-segments regardless of gso.
-        _ => Wish::Nothing,
+        _ => ShellEffect::Nothing,
     };
-    features.chunks(2).map(wish).collect()
+    features.chunks(2).map(effect).collect()
 }
 
 /// Parses `tc qdisc add|replace|change dev DEVICE root KIND...`; `delete` restores noqueue.
-fn qdisc(args: &[&str]) -> Vec<Wish> {
+fn qdisc(args: &[&str]) -> Vec<ShellEffect> {
     let kind = match args.iter().position(|arg| *arg == "root") {
         Some(at) if args.get(1).is_some_and(|verb| !verb.starts_with("del")) => &args[at + 1..],
         _ => &[],
@@ -128,15 +135,15 @@ fn qdisc(args: &[&str]) -> Vec<Wish> {
     } else {
         kind.join(" ")
     };
-    vec![Wish::Link("qdisc", text)]
+    vec![ShellEffect::ChangeLink("qdisc", text)]
 }
 
 /// Parses `ip link set dev DEVICE mtu N`.
-fn mtu(args: &[&str], text: &str) -> Vec<Wish> {
+fn mtu(args: &[&str], text: &str) -> Vec<ShellEffect> {
     let at = args.iter().position(|arg| *arg == "mtu");
     match at.and_then(|at| args.get(at + 1)) {
-        Some(mtu) => vec![Wish::Link("mtu", (*mtu).to_owned())],
-        None => vec![Wish::Unknown(text.to_owned())],
+        Some(mtu) => vec![ShellEffect::ChangeLink("mtu", (*mtu).to_owned())],
+        None => vec![ShellEffect::Unknown(text.to_owned())],
     }
 }
 
@@ -190,12 +197,12 @@ const DEFAULTS: [(&str, &str); 21] = [
 
 #[cfg(test)]
 mod tests {
-    use super::{Wish, sysctl, wishes};
+    use super::{ShellEffect, effects, sysctl};
 
     #[test]
-    fn what_commands_ask_for() {
-        let link = |key, value: &str| Wish::Link(key, value.to_owned());
-        for (command, wish) in [
+    fn commands_have_effects() {
+        let link = |key, value: &str| ShellEffect::ChangeLink(key, value.to_owned());
+        for (command, effect) in [
             (
                 "sysctl -q net.ipv4.tcp_rmem=\"4096 $((2*1024)) 9\"",
                 sysctl("net.ipv4.tcp_rmem", "4096 2048 9"),
@@ -211,9 +218,12 @@ mod tests {
                 "tc qdisc delete dev tun0 root 2>/dev/null",
                 link("qdisc", "noqueue"),
             ),
-            ("ip route flush", Wish::Unknown("ip route flush".to_owned())),
+            (
+                "ip route flush",
+                ShellEffect::Unknown("ip route flush".to_owned()),
+            ),
         ] {
-            assert_eq!(wishes(command), [wish], "{command}");
+            assert_eq!(effects(command), [effect], "{command}");
         }
     }
 }

@@ -20,7 +20,7 @@
 //!     sim.host(host).add_address(Instant::ZERO, IfaceId(0), cidr).unwrap();
 //! }
 //! let to = "10.0.0.2:80".parse().unwrap();
-//! let config = ListenConfig { backlog: 8, hold: false, any_destination: false };
+//! let config = ListenConfig { backlog: 8, defer_syn_ack: false, any_destination: false };
 //! let listener = sim.host(b).tcp_listen(to, config).unwrap();
 //! let now = sim.now();
 //! sim.host(a).tcp_connect(now, None, to).unwrap();
@@ -31,20 +31,20 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod direction;
 mod events;
-mod lane;
+mod format;
 mod netem;
 mod nic;
 mod pipe;
 mod router;
 mod sim;
-mod text;
 mod trace;
 
-pub use lane::Loss;
+pub use direction::Loss;
+pub use format::format_packet;
 pub use netem::{Netem, NetemError, RandomLoss};
 pub use nic::{NicConfig, NicMode};
 pub use pipe::{Pipe, PipeStats};
 pub use sim::{HostId, LinkId, Sim};
-pub use text::line;
-pub use trace::{Point, Tap};
+pub use trace::{TraceEvent, TracePoint};

@@ -79,7 +79,7 @@ pub struct Netem {
     /// Largest IP packet that passes, in bytes.
     pub mtu: u32,
     /// Senders of larger packets are notified (ICMP); only on links of IP packets.
-    pub tells_mtu: bool,
+    pub reports_mtu: bool,
 }
 
 impl Default for Netem {
@@ -98,7 +98,7 @@ impl Default for Netem {
             ecn: false,
             ce_threshold: Nanos::MAX,
             mtu: u32::MAX,
-            tells_mtu: false,
+            reports_mtu: false,
         }
     }
 }
@@ -107,29 +107,29 @@ impl Default for Netem {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NetemError {
     word: String,
-    mend: &'static str,
+    hint: &'static str,
 }
 
 impl NetemError {
-    fn new(word: &str, mend: &'static str) -> Self {
+    fn new(word: &str, hint: &'static str) -> Self {
         Self {
             word: word.to_owned(),
-            mend,
+            hint,
         }
     }
 }
 
 impl fmt::Display for NetemError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "netem: \"{}\": {}", self.word, self.mend)
+        write!(f, "netem: \"{}\": {}", self.word, self.hint)
     }
 }
 
 impl std::error::Error for NetemError {}
 
 /// The words that are not parsed yet.
-struct Words<'a> {
-    left: std::iter::Peekable<std::str::SplitWhitespace<'a>>,
+struct Tokens<'a> {
+    rest: std::iter::Peekable<std::str::SplitWhitespace<'a>>,
 }
 
 const TIME: &str = "is not a time; write e.g. 20ms, 150us or 1s";
@@ -137,42 +137,42 @@ const RATE: &str = "is not a rate; write e.g. 100mbit, 2.5gbit or 10mbps (bytes)
 const PERCENT: &str = "is not a percentage; write 0% to 100%, e.g. 0.1%";
 const COUNT: &str = "is not a count; write a whole number above zero";
 
-impl<'a> Words<'a> {
+impl<'a> Tokens<'a> {
     /// Parses the value after `word`.
     fn value<T>(
         &mut self,
         word: &str,
         parse: impl Fn(&str) -> Option<T>,
-        mend: &'static str,
+        hint: &'static str,
     ) -> Result<T, NetemError> {
         let text = self
-            .left
+            .rest
             .next()
             .ok_or_else(|| NetemError::new(word, "has no value; write one after it"))?;
-        parse(text).ok_or_else(|| NetemError::new(text, mend))
+        parse(text).ok_or_else(|| NetemError::new(text, hint))
     }
 
     /// Parses the next word if it looks like a value: keywords do not start with a digit.
-    fn maybe<T>(
+    fn optional_value<T>(
         &mut self,
         parse: impl Fn(&str) -> Option<T>,
-        mend: &'static str,
+        hint: &'static str,
     ) -> Result<Option<T>, NetemError> {
         let is_value = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit() || c == '.');
-        match self.left.next_if(is_value) {
+        match self.rest.next_if(is_value) {
             Some(text) => parse(text)
                 .map(Some)
-                .ok_or_else(|| NetemError::new(text, mend)),
+                .ok_or_else(|| NetemError::new(text, hint)),
             None => Ok(None),
         }
     }
 
-    fn take(&mut self, word: &str) -> bool {
-        self.left.next_if_eq(&word).is_some()
+    fn accept(&mut self, word: &str) -> bool {
+        self.rest.next_if_eq(&word).is_some()
     }
 
     fn next(&mut self) -> Option<&'a str> {
-        self.left.next()
+        self.rest.next()
     }
 }
 
@@ -235,48 +235,48 @@ fn bytes(text: &str) -> Option<u32> {
     text.parse().ok().filter(|n| *n <= 65_535)
 }
 
-fn loss(words: &mut Words<'_>) -> Result<RandomLoss, NetemError> {
-    if !words.take("gemodel") {
-        words.take("random");
-        return Ok(RandomLoss::Even(words.value("loss", percent, PERCENT)?));
+fn loss(tokens: &mut Tokens<'_>) -> Result<RandomLoss, NetemError> {
+    if !tokens.accept("gemodel") {
+        tokens.accept("random");
+        return Ok(RandomLoss::Even(tokens.value("loss", percent, PERCENT)?));
     }
-    let p = words.value("gemodel", percent, PERCENT)?;
-    let r = words.maybe(percent, PERCENT)?.unwrap_or(1.0 - p);
-    let bad = words.maybe(percent, PERCENT)?.unwrap_or(1.0);
-    let good = words.maybe(percent, PERCENT)?.unwrap_or(0.0);
+    let p = tokens.value("gemodel", percent, PERCENT)?;
+    let r = tokens.optional_value(percent, PERCENT)?.unwrap_or(1.0 - p);
+    let bad = tokens.optional_value(percent, PERCENT)?.unwrap_or(1.0);
+    let good = tokens.optional_value(percent, PERCENT)?.unwrap_or(0.0);
     Ok(RandomLoss::Bursty { p, r, bad, good })
 }
 
 impl Netem {
     /// Parses the values of the parameter `word`; returns `false` if it is unknown.
-    fn read(&mut self, word: &str, words: &mut Words<'_>) -> Result<bool, NetemError> {
+    fn parse_parameter(&mut self, word: &str, tokens: &mut Tokens<'_>) -> Result<bool, NetemError> {
         match word {
             "delay" => {
-                self.delay = words.value(word, time, TIME)?;
-                self.jitter = words.maybe(time, TIME)?.unwrap_or(Nanos::ZERO);
+                self.delay = tokens.value(word, time, TIME)?;
+                self.jitter = tokens.optional_value(time, TIME)?.unwrap_or(Nanos::ZERO);
             }
             "rate" => {
-                self.rate = words.value(word, rate, RATE)?;
-                self.overhead = words
-                    .maybe(bytes, "is not a number of bytes; write 0 to 65535")?
+                self.rate = tokens.value(word, rate, RATE)?;
+                self.overhead = tokens
+                    .optional_value(bytes, "is not a number of bytes; write 0 to 65535")?
                     .unwrap_or(0);
             }
-            "limit" => self.limit = words.value(word, count, COUNT)?,
-            "loss" => self.loss = loss(words)?,
-            "duplicate" => self.duplicate = words.value(word, percent, PERCENT)?,
-            "corrupt" => self.corrupt = words.value(word, percent, PERCENT)?,
+            "limit" => self.limit = tokens.value(word, count, COUNT)?,
+            "loss" => self.loss = loss(tokens)?,
+            "duplicate" => self.duplicate = tokens.value(word, percent, PERCENT)?,
+            "corrupt" => self.corrupt = tokens.value(word, percent, PERCENT)?,
             "reorder" => {
-                self.reorder = words.value(word, percent, PERCENT)?;
-                if words.take("gap") {
-                    self.gap = words.value("gap", count, COUNT)?;
+                self.reorder = tokens.value(word, percent, PERCENT)?;
+                if tokens.accept("gap") {
+                    self.gap = tokens.value("gap", count, COUNT)?;
                 }
             }
             "ecn" => self.ecn = true,
             "mtu" => {
-                self.mtu = words.value(word, count, COUNT)?;
-                self.tells_mtu = words.take("icmp");
+                self.mtu = tokens.value(word, count, COUNT)?;
+                self.reports_mtu = tokens.accept("icmp");
             }
-            "ce_threshold" => self.ce_threshold = words.value(word, time, TIME)?,
+            "ce_threshold" => self.ce_threshold = tokens.value(word, time, TIME)?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -287,22 +287,22 @@ impl FromStr for Netem {
     type Err = NetemError;
 
     fn from_str(text: &str) -> Result<Self, NetemError> {
-        let mut words = Words {
-            left: text.split_whitespace().peekable(),
+        let mut tokens = Tokens {
+            rest: text.split_whitespace().peekable(),
         };
         let mut netem = Self::default();
-        while let Some(word) = words.next() {
-            if netem.read(word, &mut words)? {
+        while let Some(word) = tokens.next() {
+            if netem.parse_parameter(word, &mut tokens)? {
                 continue;
             }
-            let mend = if number(word).is_some() {
+            let hint = if number(word).is_some() {
                 "is not expected here; remove it (correlations are not supported; for bursts use \
                  loss gemodel)"
             } else {
                 "is not a parameter; write delay, rate, limit, loss, duplicate, corrupt, reorder, \
                  ecn, mtu or ce_threshold"
             };
-            return Err(NetemError::new(word, mend));
+            return Err(NetemError::new(word, hint));
         }
         if netem.reorder > 0.0 && netem.delay == Nanos::ZERO {
             return Err(NetemError::new(

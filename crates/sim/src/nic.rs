@@ -30,9 +30,9 @@ pub struct NicConfig {
     /// Most packets accepted from the host and not yet sent.
     pub ring: usize,
     /// Time to gather received packets before they are passed to the host (interrupt moderation).
-    pub rx_wait: Nanos,
+    pub rx_coalesce: Nanos,
     /// Time to gather completions before they are reported to the host (interrupt moderation).
-    pub tx_wait: Nanos,
+    pub tx_coalesce: Nanos,
     /// Largest super-segment in bytes, IP header included.
     pub gso_max_size: u32,
     /// Queueing discipline in front of the ring.
@@ -48,8 +48,8 @@ impl Default for NicConfig {
             rate: Rate::UNLIMITED,
             overhead: 0,
             ring: 256,
-            rx_wait: Nanos::ZERO,
-            tx_wait: Nanos::ZERO,
+            rx_coalesce: Nanos::ZERO,
+            tx_coalesce: Nanos::ZERO,
             gso_max_size: Caps::GSO_MAX_SIZE,
             qdisc: QdiscConfig::NoQueue,
         }
@@ -69,7 +69,7 @@ impl NicConfig {
         };
         IfaceConfig {
             qdisc: self.qdisc,
-            ..IfaceConfig::over(caps, mac)
+            ..IfaceConfig::new(caps, mac)
         }
     }
 }
@@ -78,7 +78,7 @@ impl NicConfig {
 #[derive(Debug)]
 pub(crate) struct Nic {
     pub(crate) config: NicConfig,
-    waiting: usize,
+    queued: usize,
     busy_until: Instant,
 }
 
@@ -86,28 +86,28 @@ impl Nic {
     pub(crate) const fn new(config: NicConfig) -> Self {
         Self {
             config,
-            waiting: 0,
+            queued: 0,
             busy_until: Instant::ZERO,
         }
     }
 
     pub(crate) const fn has_room(&self) -> bool {
-        self.waiting < self.config.ring
+        self.queued < self.config.ring
     }
 
     /// Accepts a packet; returns the time when it will be sent, `None`: at once.
-    pub(crate) fn take(&mut self, now: Instant, packet: &Packet) -> Option<Instant> {
+    pub(crate) fn enqueue(&mut self, now: Instant, packet: &Packet) -> Option<Instant> {
         if self.config.rate == Rate::UNLIMITED {
             return None;
         }
-        self.waiting += 1;
+        self.queued += 1;
         let overhead = u64::from(self.config.overhead) * u64::from(packet.segments());
         let bytes = packet.wire_len() as u64 + overhead;
         self.busy_until = self.busy_until.max(now) + self.config.rate.time_for(bytes);
         Some(self.busy_until)
     }
 
-    pub(crate) const fn sent(&mut self) {
-        self.waiting -= 1;
+    pub(crate) const fn on_sent(&mut self) {
+        self.queued -= 1;
     }
 }

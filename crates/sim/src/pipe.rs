@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use fullsend_offload::Packet;
 use fullsend_units::{Instant, Seed};
 
-use crate::lane::{Fate, Lane};
+use crate::direction::{Fate, LinkDirection};
 use crate::{Loss, Netem};
 
 /// The counters of a [`Pipe`].
@@ -41,8 +41,8 @@ pub struct PipeStats {
 /// ```
 #[derive(Debug)]
 pub struct Pipe {
-    lane: Lane,
-    on_the_way: BinaryHeap<Traveller>,
+    direction: LinkDirection,
+    in_flight: BinaryHeap<InFlightPacket>,
     fates: Vec<Fate>,
     stats: PipeStats,
 }
@@ -51,8 +51,8 @@ impl Pipe {
     /// Returns an empty pipe.
     pub fn new(netem: Netem, seed: Seed) -> Self {
         Self {
-            lane: Lane::new(netem, seed),
-            on_the_way: BinaryHeap::new(),
+            direction: LinkDirection::new(netem, seed),
+            in_flight: BinaryHeap::new(),
             fates: Vec::new(),
             stats: PipeStats::default(),
         }
@@ -61,10 +61,10 @@ impl Pipe {
     /// Sends a packet.
     pub fn send(&mut self, now: Instant, packet: Packet) {
         self.stats.sent += 1;
-        self.lane.send(now, packet, &mut self.fates);
+        self.direction.send(now, packet, &mut self.fates);
         for fate in self.fates.drain(..) {
             match fate {
-                Fate::Arrives(at, packet) => self.on_the_way.push(Traveller {
+                Fate::Arrives(at, packet) => self.in_flight.push(InFlightPacket {
                     at,
                     number: self.stats.sent,
                     packet,
@@ -77,16 +77,16 @@ impl Pipe {
 
     /// Appends the packets that have arrived by `now` to `out`, in order of arrival.
     pub fn take_arrived(&mut self, now: Instant, out: &mut Vec<Packet>) {
-        while let Some(first) = self.on_the_way.peek()
+        while let Some(first) = self.in_flight.peek()
             && first.at <= now
         {
-            out.extend(self.on_the_way.pop().map(|first| first.packet));
+            out.extend(self.in_flight.pop().map(|first| first.packet));
         }
     }
 
     /// Returns the time at which the next packet arrives; `None` if no packet is in flight.
     pub fn next_arrival(&self) -> Option<Instant> {
-        self.on_the_way.peek().map(|first| first.at)
+        self.in_flight.peek().map(|first| first.at)
     }
 
     /// Returns the counters.
@@ -97,33 +97,33 @@ impl Pipe {
 
 /// A packet in flight; the one that arrives first compares greatest.
 #[derive(Debug)]
-struct Traveller {
+struct InFlightPacket {
     at: Instant,
     number: u64,
     packet: Packet,
 }
 
-impl Traveller {
+impl InFlightPacket {
     const fn key(&self) -> (Instant, u64) {
         (self.at, self.number)
     }
 }
 
-impl PartialEq for Traveller {
+impl PartialEq for InFlightPacket {
     fn eq(&self, other: &Self) -> bool {
         self.key() == other.key()
     }
 }
 
-impl Eq for Traveller {}
+impl Eq for InFlightPacket {}
 
-impl PartialOrd for Traveller {
+impl PartialOrd for InFlightPacket {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Traveller {
+impl Ord for InFlightPacket {
     fn cmp(&self, other: &Self) -> Ordering {
         other.key().cmp(&self.key())
     }

@@ -16,11 +16,11 @@ const ROUTER_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
 const ROUTER_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0xfe);
 
 /// Bytes of the dropped packet that the message quotes.
-const QUOTE: usize = 500;
+const QUOTED_LEN: usize = 500;
 
 /// Returns the packets that `packet` becomes on a link of `mtu`: itself, or the segments of a
 /// super-segment if some are too large.
-pub(crate) fn pieces(packet: Packet, mtu: u32) -> Vec<Packet> {
+pub(crate) fn split_for_mtu(packet: Packet, mtu: u32) -> Vec<Packet> {
     let mut pieces = vec![packet];
     if pieces[0].segments() > 1 {
         let whole = pieces.swap_remove(0);
@@ -42,7 +42,7 @@ pub(crate) fn is_too_big(packet: &Packet, mtu: u32) -> bool {
 /// Returns the router's message to the sender of a dropped packet; `None` if none may be sent.
 pub(crate) fn too_big(packet: &Packet, mtu: u32) -> Option<Packet> {
     let mut bytes = packet.to_bytes();
-    bytes.truncate(QUOTE);
+    bytes.truncate(QUOTED_LEN);
     let message = match bytes.first()? >> 4 {
         4 => too_big_v4(&bytes, mtu)?,
         6 => too_big_v6(&bytes, mtu)?,

@@ -8,11 +8,11 @@ use fullsend_stack::{Host, HostConfig, IfaceId, Mac};
 use fullsend_tcp::Sysctl;
 use fullsend_units::{Instant, Nanos, Rng, Seed};
 
+use crate::direction::{Fate, LinkDirection};
 use crate::events::{Event, Events, PortId};
-use crate::lane::{Fate, Lane};
 use crate::nic::{Nic, NicConfig, NicMode};
 use crate::trace::TraceHash;
-use crate::{Loss, Netem, Point, Tap, router};
+use crate::{Loss, Netem, TraceEvent, TracePoint, router};
 
 /// The number of a host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -27,9 +27,9 @@ const POOL_BYTES: usize = 4 << 20;
 
 /// Most events at one instant: a host whose deadline stays in the past would otherwise hang the
 /// run.
-const STANDSTILL: u32 = 1_000_000;
+const MAX_EVENTS_PER_INSTANT: u32 = 1_000_000;
 
-struct Node {
+struct SimHost {
     host: Host,
     /// The ports, by interface.
     ports: Vec<PortId>,
@@ -41,8 +41,8 @@ struct Port {
     iface: IfaceId,
     nic: Nic,
     /// The paths from the host, and from the switch to it.
-    up: Lane,
-    down: Option<Lane>,
+    up: LinkDirection,
+    down: Option<LinkDirection>,
     /// Received packets that the card has not yet passed to its host.
     gathered: Vec<Packet>,
     /// Sent packets that the card has not yet reported to its host.
@@ -56,7 +56,7 @@ struct Wire {
 }
 
 /// The callback that is passed each packet.
-type Watcher = Box<dyn FnMut(&Tap<'_>)>;
+type Observer = Box<dyn FnMut(&TraceEvent<'_>)>;
 
 /// Hosts and links in virtual time.
 ///
@@ -66,14 +66,14 @@ type Watcher = Box<dyn FnMut(&Tap<'_>)>;
 pub struct Sim {
     now: Instant,
     rng: Rng,
-    nodes: Vec<Node>,
+    nodes: Vec<SimHost>,
     wires: Vec<Wire>,
     events: Events,
     hash: TraceHash,
-    watcher: Option<Watcher>,
+    observer: Option<Observer>,
     fates: Vec<Fate>,
     packets: Vec<Packet>,
-    at_this_instant: u32,
+    events_at_now: u32,
 }
 
 impl Sim {
@@ -86,10 +86,10 @@ impl Sim {
             wires: Vec::new(),
             events: Events::default(),
             hash: TraceHash::new(),
-            watcher: None,
+            observer: None,
             fates: Vec::new(),
             packets: Vec::new(),
-            at_this_instant: 0,
+            events_at_now: 0,
         }
     }
 
@@ -100,7 +100,7 @@ impl Sim {
             sysctl: Sysctl::default(),
             pool_bytes: POOL_BYTES,
         };
-        self.nodes.push(Node {
+        self.nodes.push(SimHost {
             host: Host::new(config),
             ports: Vec::new(),
         });
@@ -126,8 +126,8 @@ impl Sim {
         let link = self.wires.len();
         let mut ports = Vec::new();
         for (host, up, down) in ends {
-            let up = Lane::new(up, self.rng.fork());
-            let down = down.map(|netem| Lane::new(netem, self.rng.fork()));
+            let up = LinkDirection::new(up, self.rng.fork());
+            let down = down.map(|netem| LinkDirection::new(netem, self.rng.fork()));
             let node = &mut self.nodes[host.0];
             let mac = Mac([2, 0, 0, link as u8, (host.0 >> 8) as u8, host.0 as u8]);
             let iface = node.host.add_interface(nic.iface(mac));
@@ -173,14 +173,14 @@ impl Sim {
         &mut self.nodes[id.0].host
     }
 
-    /// Sets a callback for every packet that is sent, arrives or is lost; [`line`](crate::line) formats
+    /// Sets a callback for every packet that is sent, arrives or is lost; [`format_packet`](crate::format_packet) formats
     /// it as text.
-    pub fn watch(&mut self, watcher: impl FnMut(&Tap<'_>) + 'static) {
-        self.watcher = Some(Box::new(watcher));
+    pub fn set_observer(&mut self, observer: impl FnMut(&TraceEvent<'_>) + 'static) {
+        self.observer = Some(Box::new(observer));
     }
 
     /// Excludes payload from the hash from now on, to save time in long runs.
-    pub const fn hash_headers_only(&mut self) {
+    pub const fn set_hash_headers_only(&mut self) {
         self.hash.headers_only();
     }
 
@@ -228,7 +228,7 @@ impl Sim {
         self.advance(at);
         match (timer, timer_first) {
             (Some((_, host)), true) => self.nodes[host].host.poll(self.now),
-            _ => self.happen(),
+            _ => self.handle_event(),
         }
         true
     }
@@ -236,11 +236,11 @@ impl Sim {
     fn advance(&mut self, at: Instant) {
         if at > self.now {
             self.now = at;
-            self.at_this_instant = 0;
+            self.events_at_now = 0;
         }
-        self.at_this_instant += 1;
+        self.events_at_now += 1;
         assert!(
-            self.at_this_instant < STANDSTILL,
+            self.events_at_now < MAX_EVENTS_PER_INSTANT,
             "the simulation makes no progress at {:?}: a host's deadline does not advance",
             self.now
         );
@@ -248,19 +248,19 @@ impl Sim {
 
     /// Returns the earliest deadline of a host, and the host.
     fn next_timer(&self) -> Option<(Instant, usize)> {
-        let deadline = |(i, node): (usize, &Node)| node.host.poll_deadline().map(|at| (at, i));
+        let deadline = |(i, node): (usize, &SimHost)| node.host.poll_deadline().map(|at| (at, i));
         self.nodes.iter().enumerate().filter_map(deadline).min()
     }
 
-    fn happen(&mut self) {
+    fn handle_event(&mut self) {
         match self.events.pop() {
             None => {}
             Some(Event::Sent(port, packet)) => {
-                self.port(port).nic.sent();
-                self.depart(port, packet);
+                self.port(port).nic.on_sent();
+                self.transmit_on_link(port, packet);
             }
             Some(Event::AtSwitch(from, packet)) => self.forward(from, &packet),
-            Some(Event::Arrives(port, packet)) => self.arrive(port, packet),
+            Some(Event::Arrives(port, packet)) => self.on_arrival(port, packet),
             Some(Event::Receive(id)) => {
                 let port = &mut self.wires[id.link].ports[id.port];
                 let host = &mut self.nodes[port.host.0].host;
@@ -292,7 +292,7 @@ impl Sim {
                 let host = &mut self.nodes[host].host;
                 host.transmit(self.now, iface, &mut packets, 0);
             }
-            while self.port(id).nic.has_room() && self.nodes[host].host.wants_transmit(iface) {
+            while self.port(id).nic.has_room() && self.nodes[host].host.needs_transmit(iface) {
                 self.nodes[host]
                     .host
                     .transmit(self.now, iface, &mut packets, 1);
@@ -300,7 +300,7 @@ impl Sim {
                     break;
                 }
                 for packet in packets.drain(..) {
-                    self.take(id, packet);
+                    self.queue_at_nic(id, packet);
                 }
             }
             self.packets = packets;
@@ -308,11 +308,11 @@ impl Sim {
     }
 
     /// Passes a packet from a host to its card.
-    fn take(&mut self, id: PortId, packet: Packet) {
+    fn queue_at_nic(&mut self, id: PortId, packet: Packet) {
         let now = self.now;
-        self.see(
+        self.observe(
             self.wires[id.link].ports[id.port].host,
-            Point::Queued,
+            TracePoint::Queued,
             &packet,
         );
         let nic = &mut self.port(id).nic;
@@ -321,17 +321,17 @@ impl Sim {
             debug_assert!(packet.segments() == 1 && packet.len() <= largest);
             debug_assert_ne!(packet.offload.checksum, Checksum::Partial);
         }
-        match nic.take(now, &packet) {
+        match nic.enqueue(now, &packet) {
             Some(at) => self.events.schedule(at, Event::Sent(id, packet)),
-            None => self.depart(id, packet),
+            None => self.transmit_on_link(id, packet),
         }
     }
 
-    /// Completes the packet with `token`, and reports that to the host now or after `tx_wait`.
+    /// Completes the packet with `token`, and reports that to the host now or after `tx_coalesce`.
     fn complete(&mut self, id: PortId, token: TxToken) {
         let now = self.now;
         let port = self.port(id);
-        let wait = port.nic.config.tx_wait;
+        let wait = port.nic.config.tx_coalesce;
         if wait == Nanos::ZERO {
             let host = port.host;
             self.nodes[host.0].host.complete(now, token);
@@ -344,21 +344,21 @@ impl Sim {
     }
 
     /// Sends a packet from a card: completes it for the host, and passes it to the link.
-    fn depart(&mut self, id: PortId, packet: Packet) {
+    fn transmit_on_link(&mut self, id: PortId, packet: Packet) {
         let host = self.port(id).host;
-        self.see(host, Point::Sent, &packet);
+        self.observe(host, TracePoint::Sent, &packet);
         let now = self.now;
         self.complete(id, packet.tx);
         let mut fates = std::mem::take(&mut self.fates);
         let port = self.port(id);
         let switched = port.down.is_some();
-        let told = port.up.tells_mtu();
+        let reported_mtu = port.up.reports_mtu();
         port.up.send(now, as_on_wire(packet), &mut fates);
         for fate in fates.drain(..) {
             match fate {
                 Fate::Lost(why, packet) => {
-                    self.see(host, Point::Lost(why), &packet);
-                    if let (Loss::TooBig, Some(mtu)) = (why, told)
+                    self.observe(host, TracePoint::Lost(why), &packet);
+                    if let (Loss::TooBig, Some(mtu)) = (why, reported_mtu)
                         && let Some(message) = router::too_big(&packet, mtu)
                     {
                         self.events.schedule(now, Event::Arrives(id, message));
@@ -402,7 +402,7 @@ impl Sim {
             }
             for fate in fates.drain(..) {
                 match fate {
-                    Fate::Lost(why, packet) => self.see(host, Point::Lost(why), &packet),
+                    Fate::Lost(why, packet) => self.observe(host, TracePoint::Lost(why), &packet),
                     Fate::Arrives(at, packet) => {
                         self.events.schedule(at, Event::Arrives(to, packet));
                     }
@@ -412,29 +412,29 @@ impl Sim {
         self.fates = fates;
     }
 
-    fn arrive(&mut self, id: PortId, packet: Packet) {
+    fn on_arrival(&mut self, id: PortId, packet: Packet) {
         let host = self.port(id).host;
-        self.see(host, Point::Arrived, &packet);
+        self.observe(host, TracePoint::Arrived, &packet);
         let now = self.now;
         let port = self.port(id);
         let first = port.gathered.is_empty();
-        let at = now + port.nic.config.rx_wait;
+        let at = now + port.nic.config.rx_coalesce;
         port.gathered.push(packet);
         if first {
             self.events.schedule(at, Event::Receive(id));
         }
     }
 
-    fn see(&mut self, host: HostId, point: Point, packet: &Packet) {
-        let tap = Tap {
+    fn observe(&mut self, host: HostId, point: TracePoint, packet: &Packet) {
+        let event = TraceEvent {
             at: self.now,
             host,
             point,
             packet,
         };
-        self.hash.see(&tap);
-        if let Some(watcher) = &mut self.watcher {
-            watcher(&tap);
+        self.hash.update(&event);
+        if let Some(observer) = &mut self.observer {
+            observer(&event);
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::{HostId, Loss};
 
 /// The point at which a packet is observed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Point {
+pub enum TracePoint {
     /// A card accepts the packet from its host, which is where a capture on the host sees it.
     Queued,
     /// A card sends the packet.
@@ -20,13 +20,13 @@ pub enum Point {
 
 /// An observed packet.
 #[derive(Clone, Copy, Debug)]
-pub struct Tap<'a> {
+pub struct TraceEvent<'a> {
     /// The time.
     pub at: Instant,
     /// The host of the card; for a lost packet, the host at the end of the cable that lost it.
     pub host: HostId,
     /// The point.
-    pub point: Point,
+    pub point: TracePoint,
     /// The packet; a super-segment if the card accepts them.
     pub packet: &'a Packet,
 }
@@ -70,27 +70,27 @@ impl TraceHash {
         self.word(bytes.len() as u64);
     }
 
-    pub(crate) fn see(&mut self, tap: &Tap<'_>) {
-        let point = match tap.point {
+    pub(crate) fn update(&mut self, event: &TraceEvent<'_>) {
+        let point = match event.point {
             // The packet will be sent, and is hashed then.
-            Point::Queued => return,
-            Point::Sent => 0,
-            Point::Arrived => 1,
-            Point::Lost(Loss::Random) => 2,
-            Point::Lost(Loss::QueueFull) => 3,
-            Point::Lost(Loss::TooBig) => 5,
+            TracePoint::Queued => return,
+            TracePoint::Sent => 0,
+            TracePoint::Arrived => 1,
+            TracePoint::Lost(Loss::Random) => 2,
+            TracePoint::Lost(Loss::QueueFull) => 3,
+            TracePoint::Lost(Loss::TooBig) => 5,
         };
-        self.word(tap.at.as_nanos());
-        self.word((tap.host.0 as u64) << 8 | point);
-        self.word(u64::from(tap.packet.offload.gso_size));
+        self.word(event.at.as_nanos());
+        self.word((event.host.0 as u64) << 8 | point);
+        self.word(u64::from(event.packet.offload.gso_size));
         if !self.payload {
-            self.word(tap.packet.payload.len() as u64);
+            self.word(event.packet.payload.len() as u64);
             return;
         }
         // The division of the payload into slices is not visible on a wire.
-        self.bytes(&tap.packet.header);
+        self.bytes(&event.packet.header);
         let mut carry = Vec::new();
-        match tap.packet.payload.slices() {
+        match event.packet.payload.slices() {
             [one] => self.bytes(one),
             many => {
                 for slice in many {

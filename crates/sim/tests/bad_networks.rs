@@ -60,10 +60,10 @@ fn draw(seed: u64) -> Scenario {
     };
     scenario.nic.mode = mode;
     scenario.congestion = pick(&mut rng, &["cubic", "cubic", "reno", "bbr", "dctcp"]);
-    scenario.netem = netem(&words(&mut rng));
+    scenario.netem = netem(&random_spec(&mut rng));
     if rng.chance(0.5) {
         // The return path has its own faults: lost ACKs.
-        scenario.back = Some(netem(&words(&mut rng)));
+        scenario.reverse = Some(netem(&random_spec(&mut rng)));
     }
     draw_changes(&mut rng, &mut scenario);
     draw_sockets(&mut rng, &mut scenario);
@@ -71,36 +71,36 @@ fn draw(seed: u64) -> Scenario {
 }
 
 /// Returns a random link description in netem's syntax.
-fn words(rng: &mut Rng) -> String {
+fn random_spec(rng: &mut Rng) -> String {
     let delay_us = 100 << rng.below(11);
     let rate_kbit = 500 << rng.below(8);
     // The queue holds a few packets, or seconds of data.
     let limit = pick(rng, &[10, 50, 200, 1000, 5000]);
-    let mut words = format!("rate {rate_kbit}kbit limit {limit} delay {delay_us}us ");
+    let mut spec = format!("rate {rate_kbit}kbit limit {limit} delay {delay_us}us ");
     if rng.chance(0.4) {
         let jitter_us = pick(rng, &[delay_us / 8, delay_us / 2, delay_us]).min(100_000);
-        let _ = write!(words, "{jitter_us}us ");
+        let _ = write!(spec, "{jitter_us}us ");
     }
     if rng.chance(0.3) {
         let percent = pick(rng, &[1, 5, 20]);
-        let _ = write!(words, "reorder {percent}% gap {} ", 1 + rng.below(5));
+        let _ = write!(spec, "reorder {percent}% gap {} ", 1 + rng.below(5));
     }
     match rng.below(3) {
         0 => {
-            let _ = write!(words, "loss {}% ", 1 + rng.below(20));
+            let _ = write!(spec, "loss {}% ", 1 + rng.below(20));
         }
         1 => {
             let (bad, good) = (1 + rng.below(5), pick(rng, &[50, 65, 80]));
-            let _ = write!(words, "loss gemodel {bad}% {good}% ");
+            let _ = write!(spec, "loss gemodel {bad}% {good}% ");
         }
         _ => {}
     }
     for (fault, most) in [("duplicate", 5), ("corrupt", 3)] {
         if rng.chance(0.3) {
-            let _ = write!(words, "{fault} {}% ", 1 + rng.below(most));
+            let _ = write!(spec, "{fault} {}% ", 1 + rng.below(most));
         }
     }
-    words
+    spec
 }
 
 /// Draws changes of the network during the transfer.
@@ -135,12 +135,12 @@ fn draw_changes(rng: &mut Rng, scenario: &mut Scenario) {
 fn draw_mtu(rng: &mut Rng, scenario: &mut Scenario) {
     let base = scenario.netem;
     let least = if scenario.v6 { 1280 } else { 600 };
-    let tells_mtu = rng.chance(0.5);
+    let reports_mtu = rng.chance(0.5);
     // Without notifications, the sender must probe.
-    scenario.probing = !tells_mtu || rng.chance(0.2);
+    scenario.probing = !reports_mtu || rng.chance(0.2);
     let narrow = Netem {
         mtu: least + rng.below(1500 - u64::from(least)) as u32,
-        tells_mtu,
+        reports_mtu,
         ..base
     };
     let at = Nanos::from_millis(rng.below(500));
@@ -159,7 +159,7 @@ fn draw_sockets(rng: &mut Rng, scenario: &mut Scenario) {
         "tcp_dsack",
     ] {
         if rng.chance(0.1) {
-            scenario.off.push(name);
+            scenario.disabled_sysctls.push(name);
         }
     }
     if rng.chance(0.2) {

@@ -2,27 +2,27 @@
 
 mod flows;
 
-use flows::{Flow, Lab, Path, ms, secs};
+use flows::{Flow, Path, Testbed, ms, secs};
 use fullsend_units::Nanos;
 
 /// 100 Mbit/s and 40 ms: the path holds 345 segments.
 const WAN: Path<'static> = Path {
     netem: "delay 20ms rate 100mbit limit 2000",
-    back: "delay 20ms",
+    reverse: "delay 20ms",
 };
 const WAN_BYTES: f64 = 12_500_000.0;
 
 #[test]
 fn one_flow_fills_the_pipe_and_leaves_the_queue_short() {
     let median_rtt = |congestion| {
-        let mut lab = Lab::new(1, WAN);
-        let mut flow = lab.flow(congestion);
-        lab.run_for(&mut [&mut flow], secs(2));
+        let mut testbed = Testbed::new(1, WAN);
+        let mut flow = testbed.flow(congestion);
+        testbed.run_for(&mut [&mut flow], secs(2));
         let mut rtts = Vec::new();
         let start = flow.received();
         for _ in 0..100 {
-            lab.run_for(&mut [&mut flow], ms(100));
-            rtts.push(lab.info(&flow).tcpi_rtt);
+            testbed.run_for(&mut [&mut flow], ms(100));
+            rtts.push(testbed.info(&flow).tcpi_rtt);
         }
         rtts.sort_unstable();
         let share = (flow.received() - start) as f64 / 10.0 / WAN_BYTES;
@@ -40,14 +40,14 @@ fn one_flow_fills_the_pipe_and_leaves_the_queue_short() {
 
 /// The host's fq keeps the departure times, instead of the connection's timer.
 #[test]
-fn behind_fq_it_is_the_same() {
-    let mut lab = Lab::with_qdisc(11, WAN, "fq");
-    let mut flow = lab.flow("bbr");
-    lab.run_for(&mut [&mut flow], secs(2));
+fn fq_pacing_performs_like_internal_pacing() {
+    let mut testbed = Testbed::with_qdisc(11, WAN, "fq");
+    let mut flow = testbed.flow("bbr");
+    testbed.run_for(&mut [&mut flow], secs(2));
     let before = flow.received();
-    lab.run_for(&mut [&mut flow], secs(5));
+    testbed.run_for(&mut [&mut flow], secs(5));
     let share = (flow.received() - before) as f64 / 5.0 / WAN_BYTES;
-    let info = lab.info(&flow);
+    let info = testbed.info(&flow);
     println!(
         "behind fq: {share:.3} of the link, srtt {} us",
         info.tcpi_rtt
@@ -61,16 +61,16 @@ fn behind_fq_it_is_the_same() {
 
 /// Loss below the rate that probing tolerates is not a sign of congestion.
 #[test]
-fn random_loss_does_not_slow_it() {
+fn random_loss_does_not_slow_bbr() {
     for (delay, bbr_least, cubic_most) in [("5ms", 0.88, 0.25), ("20ms", 0.88, 0.1)] {
         let share = |congestion| {
             let path = Path {
                 netem: &format!("delay {delay} rate 100mbit limit 2000 loss 1%"),
-                back: &format!("delay {delay}"),
+                reverse: &format!("delay {delay}"),
             };
-            let mut lab = Lab::new(2, path);
-            let mut flow = lab.flow(congestion);
-            lab.run_for(&mut [&mut flow], secs(15));
+            let mut testbed = Testbed::new(2, path);
+            let mut flow = testbed.flow(congestion);
+            testbed.run_for(&mut [&mut flow], secs(15));
             let share = flow.received() as f64 / 15.0 / WAN_BYTES;
             println!("{delay}, {congestion}: {share:.3} of the link");
             share
@@ -86,19 +86,19 @@ fn random_loss_does_not_slow_it() {
 fn random_loss_does_not_slow_a_long_fat_path() {
     let path = Path {
         netem: "delay 25ms rate 400mbit limit 500 loss 1%",
-        back: "delay 25ms",
+        reverse: "delay 25ms",
     };
     for (qdisc, seed) in [("noqueue", 1), ("noqueue", 2), ("fq", 1), ("fq", 2)] {
-        let mut lab = Lab::with_qdisc(seed, path, qdisc);
+        let mut testbed = Testbed::with_qdisc(seed, path, qdisc);
         for name in ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"] {
-            lab.sysctl(name, "4096 131072 67108864");
+            testbed.sysctl(name, "4096 131072 67108864");
         }
-        let mut flow = lab.flow("bbr");
-        lab.run_for(&mut [&mut flow], ms(700));
+        let mut flow = testbed.flow("bbr");
+        testbed.run_for(&mut [&mut flow], ms(700));
         let before = flow.received();
-        lab.run_for(&mut [&mut flow], ms(1500));
+        testbed.run_for(&mut [&mut flow], ms(1500));
         let share = (flow.received() - before) as f64 / 1.5 / 50_000_000.0;
-        let waited = lab.info(&flow).tcpi_rwnd_limited;
+        let waited = testbed.info(&flow).tcpi_rwnd_limited;
         println!("{qdisc}, {seed}: {share:.3} of the link, {waited} us for the window");
         assert!(share > 0.8, "{qdisc}, {seed}: {share}");
         assert!(waited < 150_000, "{waited}");
@@ -107,13 +107,13 @@ fn random_loss_does_not_slow_a_long_fat_path() {
 
 /// Runs two flows, the second after `gap`; returns their shares of the link in each of the spans.
 fn two_flows<const N: usize>(netem: &str, gap: Nanos, spans: [Nanos; N]) -> [[f64; 2]; N] {
-    let mut lab = Lab::new(4, Path { netem, ..WAN });
-    let mut first = lab.flow("bbr");
-    lab.run_for(&mut [&mut first], gap);
-    let mut second = lab.flow("bbr");
+    let mut testbed = Testbed::new(4, Path { netem, ..WAN });
+    let mut first = testbed.flow("bbr");
+    testbed.run_for(&mut [&mut first], gap);
+    let mut second = testbed.flow("bbr");
     spans.map(|span| {
         let before = [first.received(), second.received()];
-        lab.run_for(&mut [&mut first, &mut second], span);
+        testbed.run_for(&mut [&mut first, &mut second], span);
         let received = [first.received(), second.received()];
         let link = span.as_secs_f64() * WAN_BYTES;
         let shares = [0, 1].map(|i| (received[i] - before[i]) as f64 / link);
@@ -123,7 +123,7 @@ fn two_flows<const N: usize>(netem: &str, gap: Nanos, spans: [Nanos; N]) -> [[f6
 }
 
 #[test]
-fn two_flows_share_alike() {
+fn two_flows_share_equally() {
     let [_, [a, b]] = two_flows(WAN.netem, ms(0), [secs(5), secs(15)]);
     assert!(a.min(b) / a.max(b) > 0.75, "{a} {b}");
     assert!(a + b > 0.9, "{a} {b}");
@@ -132,7 +132,7 @@ fn two_flows_share_alike() {
 /// A new flow has about half after some twenty probes, which come at random times; the deeper the
 /// buffer, the more probes.
 #[test]
-fn a_newcomer_gains_its_share() {
+fn a_late_flow_gains_its_share() {
     let shallow = "delay 20ms rate 100mbit limit 350";
     let [_, [old, new]] = two_flows(shallow, secs(5), [secs(45), secs(15)]);
     assert!(old.min(new) / old.max(new) > 0.8, "{old} {new}");
@@ -141,14 +141,14 @@ fn a_newcomer_gains_its_share() {
 }
 
 #[test]
-fn with_cubic_neither_starves() {
+fn bbr_and_cubic_coexist() {
     let path = Path {
         netem: "delay 20ms rate 100mbit limit 350",
         ..WAN
     };
-    let mut lab = Lab::new(5, path);
-    let (mut bbr, mut cubic) = (lab.flow("bbr"), lab.flow("cubic"));
-    lab.run_for(&mut [&mut bbr, &mut cubic], secs(40));
+    let mut testbed = Testbed::new(5, path);
+    let (mut bbr, mut cubic) = (testbed.flow("bbr"), testbed.flow("cubic"));
+    testbed.run_for(&mut [&mut bbr, &mut cubic], secs(40));
     let share = |flow: &Flow| flow.received() as f64 / 40.0 / WAN_BYTES;
     let (bbr, cubic) = (share(&bbr), share(&cubic));
     println!("bbr {bbr:.3}, cubic {cubic:.3} of the link");
@@ -161,7 +161,7 @@ fn with_cubic_neither_starves() {
 /// that CUBIC gets with any seed, and a little more than the most that BBR gets.
 #[test]
 fn a_shallow_buffer_is_shared_with_cubic() {
-    for (netem, back, bytes, cubic_least, bbr_most) in [
+    for (netem, reverse, bytes, cubic_least, bbr_most) in [
         (
             "delay 20ms rate 100mbit limit 70",
             "delay 20ms",
@@ -192,9 +192,9 @@ fn a_shallow_buffer_is_shared_with_cubic() {
         ),
     ] {
         for seed in 1..=5 {
-            let mut lab = Lab::new(seed, Path { netem, back });
-            let (mut bbr, mut cubic) = (lab.flow("bbr"), lab.flow("cubic"));
-            lab.run_for(&mut [&mut bbr, &mut cubic], secs(30));
+            let mut testbed = Testbed::new(seed, Path { netem, reverse });
+            let (mut bbr, mut cubic) = (testbed.flow("bbr"), testbed.flow("cubic"));
+            testbed.run_for(&mut [&mut bbr, &mut cubic], secs(30));
             let [bbr, cubic] = [bbr, cubic].map(|flow| flow.received() as f64 / 30.0 / bytes);
             println!("{netem}, {seed}: bbr {bbr:.3}, cubic {cubic:.3} of the link");
             assert!(cubic > cubic_least, "{netem}, {seed}: cubic {cubic}");
@@ -211,51 +211,51 @@ fn a_shallow_buffer_is_shared_with_cubic() {
 /// path's rate, nor becomes the estimate.
 #[test]
 fn an_app_limited_flow_does_not_distort_the_estimate() {
-    let mut lab = Lab::new(5, WAN);
-    let mut flow = lab.flow("bbr");
-    lab.run_for(&mut [&mut flow], secs(3));
-    let full = lab.bw(&flow);
+    let mut testbed = Testbed::new(5, WAN);
+    let mut flow = testbed.flow("bbr");
+    testbed.run_for(&mut [&mut flow], secs(3));
+    let full = testbed.bw(&flow);
     assert!((0.9..1.05).contains(&(full / WAN_BYTES)), "{full}");
     flow.stop();
-    lab.run_for(&mut [&mut flow], secs(1));
+    testbed.run_for(&mut [&mut flow], secs(1));
     for _ in 0..400 {
-        flow.offer(5000);
-        lab.run_for(&mut [&mut flow], ms(20));
-        let now = lab.bw(&flow);
+        flow.add_bytes(5000);
+        testbed.run_for(&mut [&mut flow], ms(20));
+        let now = testbed.bw(&flow);
         assert!((0.85..1.1).contains(&(now / full)), "{now} after {full}");
     }
-    assert!(lab.info(&flow).tcpi_delivery_rate_app_limited || lab.bw(&flow) > 0.0);
+    assert!(testbed.info(&flow).tcpi_delivery_rate_app_limited || testbed.bw(&flow) > 0.0);
 }
 
 #[test]
-fn an_app_limited_flow_from_the_start_is_not_taken_for_a_slow_path() {
-    let mut lab = Lab::new(6, WAN);
-    let mut flow = lab.flow("bbr");
+fn an_app_limited_start_is_not_a_slow_path() {
+    let mut testbed = Testbed::new(6, WAN);
+    let mut flow = testbed.flow("bbr");
     flow.stop();
     for _ in 0..200 {
-        flow.offer(5000);
-        lab.run_for(&mut [&mut flow], ms(20));
-        assert!(lab.bw(&flow) < 1.1 * WAN_BYTES);
+        flow.add_bytes(5000);
+        testbed.run_for(&mut [&mut flow], ms(20));
+        assert!(testbed.bw(&flow) < 1.1 * WAN_BYTES);
     }
-    let info = lab.info(&flow);
+    let info = testbed.info(&flow);
     assert!(info.tcpi_delivery_rate_app_limited);
     // Still in Startup: the first bulk data measures the path's rate.
-    assert!(lab.cc(&flow).to_string().contains("pacing_gain:2.77,"));
-    flow.unlimited();
+    assert!(testbed.cc(&flow).to_string().contains("pacing_gain:2.77,"));
+    flow.set_unlimited();
     let before = flow.received();
-    lab.run_for(&mut [&mut flow], secs(2));
+    testbed.run_for(&mut [&mut flow], secs(2));
     assert!((flow.received() - before) as f64 / 2.0 > 0.8 * WAN_BYTES);
 }
 
 #[test]
-fn it_pauses_every_five_seconds_to_see_the_round_trip() {
-    let mut lab = Lab::new(7, WAN);
-    let mut flow = lab.flow("bbr");
+fn bbr_probes_rtt_every_five_seconds() {
+    let mut testbed = Testbed::new(7, WAN);
+    let mut flow = testbed.flow("bbr");
     let mut pauses = Vec::new();
     let mut pausing = false;
     for step in 0..3000 {
-        lab.run_for(&mut [&mut flow], ms(10));
-        let now = lab.cc(&flow).to_string().ends_with("cwnd_gain:0.5)");
+        testbed.run_for(&mut [&mut flow], ms(10));
+        let now = testbed.cc(&flow).to_string().ends_with("cwnd_gain:0.5)");
         if now && !pausing {
             pauses.push(step * 10);
         }
@@ -267,34 +267,34 @@ fn it_pauses_every_five_seconds_to_see_the_round_trip() {
         assert!((5000..=10_500).contains(&gap), "{pauses:?}");
     }
     // The minimum round trip is that of the path without a queue.
-    let min_rtt = lab.info(&flow).tcpi_min_rtt;
+    let min_rtt = testbed.info(&flow).tcpi_min_rtt;
     assert!((40_000..42_000).contains(&min_rtt), "{min_rtt}");
 }
 
 #[test]
-fn the_users_rate_bounds_it() {
-    let mut lab = Lab::new(8, WAN);
-    let mut flow = lab.flow("bbr");
-    lab.pace(&flow, 2_000_000);
-    lab.run_for(&mut [&mut flow], secs(5));
+fn max_pacing_rate_bounds_bbr() {
+    let mut testbed = Testbed::new(8, WAN);
+    let mut flow = testbed.flow("bbr");
+    testbed.set_max_pacing_rate(&flow, 2_000_000);
+    testbed.run_for(&mut [&mut flow], secs(5));
     let rate = flow.received() as f64 / 5.0;
     assert!((1_800_000.0..2_010_000.0).contains(&rate), "{rate}");
-    assert!(lab.info(&flow).tcpi_pacing_rate <= 2_000_000);
+    assert!(testbed.info(&flow).tcpi_pacing_rate <= 2_000_000);
 }
 
 #[test]
 fn a_hundred_flows_fill_a_long_fat_pipe() {
     let path = Path {
         netem: "delay 50ms rate 1gbit limit 20000",
-        back: "delay 50ms",
+        reverse: "delay 50ms",
     };
-    let mut lab = Lab::new(9, path);
-    lab.sysctl("net.ipv4.tcp_wmem", "4096 16384 64000000");
-    let mut flows: Vec<Flow> = (0..100).map(|_| lab.flow("bbr")).collect();
+    let mut testbed = Testbed::new(9, path);
+    testbed.sysctl("net.ipv4.tcp_wmem", "4096 16384 64000000");
+    let mut flows: Vec<Flow> = (0..100).map(|_| testbed.flow("bbr")).collect();
     let mut all: Vec<&mut Flow> = flows.iter_mut().collect();
-    lab.run_for(&mut all, secs(3));
+    testbed.run_for(&mut all, secs(3));
     let before: u64 = all.iter().map(|flow| flow.received()).sum();
-    lab.run_for(&mut all, secs(4));
+    testbed.run_for(&mut all, secs(4));
     let after: u64 = all.iter().map(|flow| flow.received()).sum();
     let share = (after - before) as f64 / 4.0 / 125_000_000.0;
     println!("{share:.3} of the link");
@@ -302,17 +302,17 @@ fn a_hundred_flows_fill_a_long_fat_pipe() {
 }
 
 #[test]
-fn it_can_be_chosen_in_the_middle_of_a_flow() {
-    let mut lab = Lab::new(12, WAN);
-    let mut flow = lab.flow("cubic");
-    lab.run_for(&mut [&mut flow], secs(3));
+fn bbr_can_be_selected_during_a_flow() {
+    let mut testbed = Testbed::new(12, WAN);
+    let mut flow = testbed.flow("cubic");
+    testbed.run_for(&mut [&mut flow], secs(3));
     for (congestion, rtt_most) in [("bbr", 60_000), ("cubic", 260_000), ("bbr", 60_000)] {
-        lab.switch(&flow, congestion);
-        lab.run_for(&mut [&mut flow], secs(6));
+        testbed.set_sender_congestion(&flow, congestion);
+        testbed.run_for(&mut [&mut flow], secs(6));
         let before = flow.received();
-        lab.run_for(&mut [&mut flow], secs(4));
+        testbed.run_for(&mut [&mut flow], secs(4));
         let share = (flow.received() - before) as f64 / 4.0 / WAN_BYTES;
-        let rtt = lab.info(&flow).tcpi_rtt;
+        let rtt = testbed.info(&flow).tcpi_rtt;
         println!("{congestion}: {share:.3} of the link, srtt {rtt} us");
         assert!(
             share > 0.85 && rtt < rtt_most,
@@ -323,20 +323,20 @@ fn it_can_be_chosen_in_the_middle_of_a_flow() {
 
 /// The path loses half its rate, and gets it back.
 #[test]
-fn it_follows_the_path() {
-    let mut lab = Lab::new(10, WAN);
-    let mut flow = lab.flow("bbr");
-    lab.run_for(&mut [&mut flow], secs(5));
+fn bbr_follows_bandwidth_changes() {
+    let mut testbed = Testbed::new(10, WAN);
+    let mut flow = testbed.flow("bbr");
+    testbed.run_for(&mut [&mut flow], secs(5));
     for (netem, bytes, settle) in [
         ("delay 20ms rate 50mbit limit 2000", 6_250_000.0, 10),
         ("delay 20ms rate 100mbit limit 2000", 12_500_000.0, 10),
     ] {
-        lab.set_netem(netem);
-        lab.run_for(&mut [&mut flow], secs(settle));
+        testbed.set_netem(netem);
+        testbed.run_for(&mut [&mut flow], secs(settle));
         let before = flow.received();
-        lab.run_for(&mut [&mut flow], secs(5));
+        testbed.run_for(&mut [&mut flow], secs(5));
         let share = (flow.received() - before) as f64 / 5.0 / bytes;
-        println!("{netem}: {share:.3}, {}", lab.cc(&flow));
+        println!("{netem}: {share:.3}, {}", testbed.cc(&flow));
         assert!(share > 0.85, "{netem}: {share}");
     }
 }

@@ -25,7 +25,7 @@ struct Conn {
     ends: [End; 2],
 }
 
-struct Users {
+struct RandomCalls {
     rng: Rng,
     hosts: [HostId; 2],
     to: SocketAddr,
@@ -35,7 +35,7 @@ struct Users {
     patterns: [Vec<u8>; 2],
 }
 
-impl Users {
+impl RandomCalls {
     fn tick(&mut self, sim: &mut Sim) {
         let now = sim.now();
         while let Ok(Some(incoming)) = sim.host(self.hosts[1]).tcp_accept(self.listener) {
@@ -130,7 +130,7 @@ fn option(rng: &mut Rng) -> SocketOption {
 fn run(seed: u64) -> (u64, u64) {
     let mut rng = Rng::new(Seed::from_u64(seed ^ 0xc4a7));
     let (mode, v6) = MODES[rng.below(4) as usize];
-    let words = [
+    let spec = [
         "delay 1ms",
         "delay 10ms loss 5%",
         "delay 5ms 4ms loss 2% duplicate 2% corrupt 1%",
@@ -142,7 +142,7 @@ fn run(seed: u64) -> (u64, u64) {
             mode,
             ..NicConfig::default()
         },
-        netem: netem(words[rng.below(3) as usize]),
+        netem: netem(spec[rng.below(3) as usize]),
         ..Scenario::default()
     };
     let (mut sim, hosts) = pair(&scenario);
@@ -150,12 +150,12 @@ fn run(seed: u64) -> (u64, u64) {
     let to = SocketAddr::new(addr.parse().unwrap(), 80);
     let config = ListenConfig {
         backlog: 8,
-        hold: false,
+        defer_syn_ack: false,
         any_destination: false,
     };
     let listener = sim.host(hosts[1]).tcp_listen(to, config).unwrap();
     let patterns = [pattern(0), pattern(1)];
-    let mut users = Users {
+    let mut calls = RandomCalls {
         rng,
         hosts,
         to,
@@ -164,26 +164,26 @@ fn run(seed: u64) -> (u64, u64) {
         patterns,
     };
     // Some scenarios have plenty of memory, others hardly any, and some none to share.
-    let pages = [1 << 20, 200, 40, 2][users.rng.below(4) as usize];
+    let pages = [1 << 20, 200, 40, 2][calls.rng.below(4) as usize];
     for host in hosts {
         sim.host(host).sysctl_mut().tcp_mem = tcp_mem(pages * 4096);
     }
     for _ in 0..400 {
-        users.tick(&mut sim);
+        calls.tick(&mut sim);
         for host in hosts {
             check_memory(&mut sim, host);
         }
-        let next = sim.now() + Nanos::from_micros(1 << users.rng.below(16));
+        let next = sim.now() + Nanos::from_micros(1 << calls.rng.below(16));
         sim.run_to(next);
     }
     let now = sim.now();
-    let read = users
+    let read = calls
         .conns
         .iter()
         .flat_map(|c| c.ends)
         .map(|end| end.read)
         .sum();
-    for conn in users.conns {
+    for conn in calls.conns {
         for (host, end) in hosts.into_iter().zip(conn.ends) {
             if let Some(id) = end.id {
                 sim.host(host).tcp_close(now, id);
@@ -196,9 +196,9 @@ fn run(seed: u64) -> (u64, u64) {
     for host in hosts {
         let host = sim.host(host);
         let left = (
-            host.tcp_connections(),
-            host.tcp_time_waits(),
-            host.tcp_unflushed(),
+            host.tcp_socket_count(),
+            host.tcp_time_wait_count(),
+            host.tcp_unflushed_count(),
         );
         assert_eq!(left, (0, 0, 0), "left over an hour after the last close");
         assert_eq!(host.sockstat().mem, 0);
@@ -229,7 +229,7 @@ fn check_memory(sim: &mut Sim, host: HostId) {
 }
 
 #[test]
-fn nothing_is_left_of_three_hundred_worlds() {
+fn three_hundred_random_runs_leave_no_state() {
     let (mut read, mut pressed) = (0, 0);
     for seed in 0..300 {
         let result = catch_unwind(AssertUnwindSafe(|| run(seed)));

@@ -27,7 +27,7 @@ impl Run {
         let to = format!("{}:80", V4[1]).parse().unwrap();
         let config = ListenConfig {
             backlog: 8,
-            hold: false,
+            defer_syn_ack: false,
             any_destination: false,
         };
         let listener = sim.host(hosts[1]).tcp_listen(to, config).unwrap();
@@ -36,11 +36,11 @@ impl Run {
             .tcp_connect(Instant::ZERO, None, to)
             .unwrap();
         let (mut received, mut receiver) = (0, None);
-        let (text, mut buf) = (vec![7; 32_768], vec![0; 65_536]);
+        let (data, mut buf) = (vec![7; 32_768], vec![0; 65_536]);
         let until = Instant::ZERO + Nanos::from_secs(seconds);
         sim.run_until(until, |sim| {
             let now = sim.now();
-            let _ = sim.host(hosts[0]).tcp_write(now, sender, &text, false);
+            let _ = sim.host(hosts[0]).tcp_write(now, sender, &data, false);
             let host = sim.host(hosts[1]);
             receiver = receiver.or(host.tcp_accept(listener).unwrap());
             if let Some(incoming) = receiver
@@ -70,7 +70,7 @@ impl Run {
 }
 
 #[test]
-fn a_search_from_below_finds_what_the_path_carries() {
+fn probing_from_below_finds_the_path_mtu() {
     for (path, best) in [(1500, 1448), (1400, 1348), (1234, 1182)] {
         let mut run = Run::new(2, path, 3);
         let mss = run.mss();
@@ -84,7 +84,7 @@ fn a_search_from_below_finds_what_the_path_carries() {
 }
 
 #[test]
-fn a_black_hole_is_found_out() {
+fn a_black_hole_is_detected() {
     for path in [1400, 1000, 600] {
         let mut run = Run::new(1, path, 40);
         let mss = run.mss();

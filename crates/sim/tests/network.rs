@@ -8,14 +8,14 @@ use std::rc::Rc;
 
 use common::{IFACE, Scenario, netem, pair};
 use fullsend_offload::Link;
-use fullsend_sim::{HostId, NicConfig, NicMode, Point, Sim, line};
+use fullsend_sim::{HostId, NicConfig, NicMode, Sim, TracePoint, format_packet};
 use fullsend_stack::{Cidr, ListenConfig, StackError};
 use fullsend_tcp::TcpError;
 use fullsend_units::{Instant, Nanos, Rate, Seed};
 
 const LISTEN: ListenConfig = ListenConfig {
     backlog: 64,
-    hold: false,
+    defer_syn_ack: false,
     any_destination: false,
 };
 
@@ -39,7 +39,7 @@ fn star(n: usize, nic: NicConfig, up: &str, down: &str) -> (Sim, Vec<HostId>) {
 }
 
 #[test]
-fn many_send_to_one_through_a_switch() {
+fn incast_through_a_switch() {
     const SENDERS: usize = 8;
     const BYTES: usize = 200_000;
     let (mut sim, hosts) = star(
@@ -84,13 +84,14 @@ fn many_send_to_one_through_a_switch() {
 }
 
 #[test]
-fn a_switch_sends_on_only_to_where_the_destination_is() {
+fn a_switch_forwards_only_to_the_destination() {
     let (mut sim, hosts) = star(3, NicConfig::default(), "", "");
-    let strangers = Rc::new(RefCell::new(0));
-    let seen = strangers.clone();
+    let unrelated = Rc::new(RefCell::new(0));
+    let counter = unrelated.clone();
     let bystander = hosts[2];
-    sim.watch(move |tap| {
-        *seen.borrow_mut() += usize::from(tap.host == bystander && tap.point == Point::Arrived);
+    sim.set_observer(move |event| {
+        *counter.borrow_mut() +=
+            usize::from(event.host == bystander && event.point == TracePoint::Arrived);
     });
     let to: SocketAddr = "10.0.0.2:9".parse().unwrap();
     let listener = sim.host(hosts[1]).tcp_listen(to, LISTEN).unwrap();
@@ -101,20 +102,20 @@ fn a_switch_sends_on_only_to_where_the_destination_is() {
         sim.host(hosts[1]).tcp_accept(listener).unwrap().is_some()
     }));
     // Only the SYN went to all ports, as the switch had not learned the address.
-    assert_eq!(*strangers.borrow(), 1);
+    assert_eq!(*unrelated.borrow(), 1);
 }
 
 #[test]
-fn the_trace_reads_like_tcpdump() {
+fn the_trace_matches_tcpdump_format() {
     let (mut sim, hosts) = pair(&Scenario {
         netem: netem("delay 10ms"),
         ..Scenario::default()
     });
     let lines = Rc::new(RefCell::new(Vec::new()));
     let log = lines.clone();
-    sim.watch(move |tap| {
-        if tap.point != Point::Queued {
-            log.borrow_mut().push(line(tap, Link::Ip));
+    sim.set_observer(move |event| {
+        if event.point != TracePoint::Queued {
+            log.borrow_mut().push(format_packet(event, Link::Ip));
         }
     });
     let to: SocketAddr = "10.0.0.2:80".parse().unwrap();
@@ -153,7 +154,7 @@ fn the_trace_reads_like_tcpdump() {
 }
 
 #[test]
-fn a_cut_cable_ends_in_a_timeout_on_both_sides() {
+fn a_cut_link_times_out_both_sides() {
     let (mut sim, hosts) = pair(&Scenario::default());
     let to: SocketAddr = "10.0.0.2:80".parse().unwrap();
     let listener = sim.host(hosts[1]).tcp_listen(to, LISTEN).unwrap();
@@ -181,12 +182,12 @@ fn a_cut_cable_ends_in_a_timeout_on_both_sides() {
         let error = sim.host(host).tcp_read(now, id, &mut [0; 10]);
         assert_eq!(error, Err(StackError::Tcp(TcpError::TimedOut)));
         sim.host(host).tcp_close(now, id);
-        assert_eq!(sim.host(host).tcp_connections(), 0);
+        assert_eq!(sim.host(host).tcp_socket_count(), 0);
     }
 }
 
 #[test]
-fn a_card_sends_at_its_rate_and_takes_no_more_than_its_ring() {
+fn a_nic_is_limited_by_its_rate_and_ring() {
     let nic = NicConfig {
         mode: NicMode::Mtu,
         rate: Rate(12_500_000),
@@ -207,7 +208,7 @@ fn a_card_sends_at_its_rate_and_takes_no_more_than_its_ring() {
 }
 
 #[test]
-fn a_card_counts_what_surrounds_each_packet_on_the_wire() {
+fn a_nic_counts_wire_overhead() {
     let took = |overhead| {
         let scenario = Scenario {
             nic: NicConfig {
@@ -227,12 +228,12 @@ fn a_card_counts_what_surrounds_each_packet_on_the_wire() {
 }
 
 #[test]
-fn a_card_that_gathers_completions_keeps_small_writes_together() {
+fn tx_coalescing_merges_small_writes() {
     // Returns the number of packets that four writes become, 2 us apart.
-    let packets = |tx_wait| {
+    let packets = |tx_coalesce| {
         let scenario = Scenario {
             nic: NicConfig {
-                tx_wait,
+                tx_coalesce,
                 ..NicConfig::default()
             },
             netem: netem("delay 1ms"),

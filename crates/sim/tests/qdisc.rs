@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use common::{IFACE, MODES, Scenario, counter, netem, pair, run};
-use fullsend_sim::{HostId, NicConfig, Point, Sim};
+use fullsend_sim::{HostId, NicConfig, Sim, TracePoint};
 use fullsend_stack::{ListenConfig, SocketCursor, TcpId};
 use fullsend_tcp::SocketOption;
 use fullsend_units::{Instant, Nanos, Rate};
@@ -47,7 +47,7 @@ impl Flows {
         let to: SocketAddr = "10.0.0.2:80".parse().unwrap();
         let listen = ListenConfig {
             backlog: 256,
-            hold: false,
+            defer_syn_ack: false,
             any_destination: false,
         };
         let listener = sim.host(hosts[1]).tcp_listen(to, listen).unwrap();
@@ -113,12 +113,16 @@ impl Flows {
 
 /// Returns counters of the packets that the host passes to the card, and of those among them that
 /// come before their departure time.
-fn watch_departures(sim: &mut Sim, host: HostId) -> Rc<RefCell<(u64, u64)>> {
+fn count_departures(sim: &mut Sim, host: HostId) -> Rc<RefCell<(u64, u64)>> {
     let seen = Rc::new(RefCell::new((0, 0)));
     let counts = seen.clone();
-    sim.watch(move |tap| {
-        if tap.host == host && tap.point == Point::Queued && tap.packet.tx.socket != 0 {
-            let early = tap.packet.tx.departure_ns.saturating_sub(tap.at.as_nanos());
+    sim.set_observer(move |event| {
+        if event.host == host && event.point == TracePoint::Queued && event.packet.tx.socket != 0 {
+            let early = event
+                .packet
+                .tx
+                .departure_ns
+                .saturating_sub(event.at.as_nanos());
             let mut counts = counts.borrow_mut();
             counts.0 += 1;
             counts.1 += u64::from(early > 0);
@@ -136,7 +140,7 @@ fn paced_flows_share_a_slow_card_and_never_leave_early() {
         };
         let mut flows = Flows::new(&scenario(nic, "delay 5ms"), 16);
         let host = flows.hosts[0];
-        let seen = watch_departures(&mut flows.sim, host);
+        let seen = count_departures(&mut flows.sim, host);
         flows.stream(Nanos::from_millis(500));
         flows.got.clear();
         flows.stream(Nanos::from_secs(4));
@@ -157,14 +161,14 @@ fn paced_flows_share_a_slow_card_and_never_leave_early() {
 }
 
 #[test]
-fn fq_keeps_so_max_pacing_rate() {
+fn fq_enforces_so_max_pacing_rate() {
     let nic = NicConfig {
         qdisc: "fq".parse().unwrap(),
         ..NicConfig::default()
     };
     let mut flows = Flows::new(&scenario(nic, "delay 5ms"), 2);
     let host = flows.hosts[0];
-    let seen = watch_departures(&mut flows.sim, host);
+    let seen = count_departures(&mut flows.sim, host);
     let now = flows.sim.now();
     let rates = [1_000_000, 3_000_000];
     for (id, rate) in flows.clients.clone().into_iter().zip(rates) {
@@ -183,8 +187,11 @@ fn fq_keeps_so_max_pacing_rate() {
     sorted.sort_unstable();
     for (got, rate) in sorted.into_iter().zip(rates) {
         // Rates count headers.
-        let text = got * 1520 / 1448;
-        assert!(text.abs_diff(rate * 10) * 50 < rate * 10, "{bytes:?}");
+        let with_headers = got * 1520 / 1448;
+        assert!(
+            with_headers.abs_diff(rate * 10) * 50 < rate * 10,
+            "{bytes:?}"
+        );
     }
     assert_eq!(seen.borrow().1, 0);
     let stats = flows.sim.host(host).qdisc_stats(IFACE).unwrap();
@@ -208,7 +215,7 @@ fn a_token_bucket_keeps_its_rate_and_lets_bursts_pass() {
 }
 
 #[test]
-fn every_charged_unit_is_completed_once_also_when_it_is_dropped() {
+fn every_charged_packet_is_completed_once_even_if_dropped() {
     for qdisc in [
         "pfifo limit 2",
         "fq limit 12 flow_limit 3",
@@ -233,7 +240,7 @@ fn every_charged_unit_is_completed_once_also_when_it_is_dropped() {
                 for (id, _) in &servers {
                     while let Ok(1..) = sim.host(hosts[1]).tcp_read(now, *id, &mut buf) {}
                 }
-                sim.host(hosts[0]).tcp_unflushed() == 0
+                sim.host(hosts[0]).tcp_unflushed_count() == 0
             });
             assert!(quiet, "{qdisc}: not all was acknowledged");
             assert_eq!(flows.charged(), 0, "{qdisc} {mode:?}, {busy} when busy");
@@ -285,7 +292,7 @@ fn a_throttled_queue_sleeps_until_it_is_due() {
 }
 
 #[test]
-fn both_ways_through_every_qdisc() {
+fn every_qdisc_carries_both_directions() {
     for qdisc in [
         "pfifo",
         "fq",
@@ -308,7 +315,7 @@ fn both_ways_through_every_qdisc() {
 /// A full qdisc of the host is congestion that the connection learns of at once: cwnd is reduced, and
 /// dropped segments are retransmitted without waiting for the peer's report.
 #[test]
-fn what_the_qdisc_drops_is_sent_again_without_waiting_for_the_peer() {
+fn qdisc_drops_are_retransmitted_at_once() {
     let nic = slow_card("pfifo limit 4");
     let mut flows = Flows::new(&scenario(nic, "delay 20ms"), 4);
     flows.stream(Nanos::from_secs(5));
@@ -316,8 +323,11 @@ fn what_the_qdisc_drops_is_sent_again_without_waiting_for_the_peer() {
     let dropped = flows.sim.host(host).qdisc_stats(IFACE).unwrap().dropped;
     let mut count = |name| counter(&mut flows.sim, host, name);
     assert!(dropped > 10, "{dropped}");
-    let told = count("TcpExtFullsendHostDrops");
-    assert!(told > 0 && told <= dropped, "{told} of {dropped}");
+    let reported = count("TcpExtFullsendHostDrops");
+    assert!(
+        reported > 0 && reported <= dropped,
+        "{reported} of {dropped}"
+    );
     for reason in ["TcpExtTCPTimeouts", "TcpExtTCPSackRecovery"] {
         assert_eq!(count(reason), 0, "{reason}");
     }

@@ -43,7 +43,7 @@ impl Bulk {
         let to: SocketAddr = "10.0.0.2:80".parse().unwrap();
         let listen = ListenConfig {
             backlog: 1,
-            hold: false,
+            defer_syn_ack: false,
             any_destination: false,
         };
         let listener = sim.host(hosts[1]).tcp_listen(to, listen).unwrap();
@@ -103,11 +103,11 @@ impl Bulk {
 
     /// Returns the mean size of sends in bytes, and the goodput in bytes per second, over `span`.
     fn measure(&mut self, span: Nanos) -> (u64, f64) {
-        let (bytes, units) = self.sent();
+        let (bytes, sends) = self.sent();
         let received = self.received;
         self.run(span);
-        let (bytes_after, units_after) = self.sent();
-        let mean = (bytes_after - bytes) / (units_after - units).max(1);
+        let (bytes_after, sends_after) = self.sent();
+        let mean = (bytes_after - bytes) / (sends_after - sends).max(1);
         let rate = (self.received - received) as f64 / span.as_secs_f64();
         (mean, rate)
     }
@@ -139,7 +139,7 @@ fn steady_state_sends_full_super_segments() {
 
 /// A loss leaves no state that reduces later sends.
 #[test]
-fn a_loss_does_not_shrink_what_follows() {
+fn a_loss_does_not_shrink_later_sends() {
     for (qdisc, congestion) in [("noqueue", "cubic"), ("noqueue", "reno"), ("fq", "cubic")] {
         let mut bulk = Bulk::new(qdisc, congestion, "delay 500us limit 100000 loss 0.1%");
         bulk.run(Nanos::from_millis(250));
@@ -160,7 +160,7 @@ fn a_loss_does_not_shrink_what_follows() {
 /// TCP Small Queues: the host's queue never has more of a flow than keeps the card busy, although
 /// cwnd would allow it.
 #[test]
-fn a_flow_does_not_fill_its_hosts_queue() {
+fn tsq_bounds_the_host_queue() {
     let card = Rate(12_500_000);
     let mut bulk = Bulk::over(card, "pfifo limit 1000", "cubic", "delay 5ms limit 100000");
     bulk.run(Nanos::from_secs(1));

@@ -9,21 +9,21 @@ use fullsend_offload::Link;
 use fullsend_sim::NicConfig;
 use fullsend_units::{Nanos, Rate, Rng, Seed};
 
-fn with(nic: (fullsend_sim::NicMode, bool), words: &str) -> Scenario {
+fn with(nic: (fullsend_sim::NicMode, bool), spec: &str) -> Scenario {
     Scenario {
         nic: NicConfig {
             mode: nic.0,
-            rx_wait: Nanos::from_micros(20),
+            rx_coalesce: Nanos::from_micros(20),
             ..NicConfig::default()
         },
         v6: nic.1,
-        netem: netem(words),
+        netem: netem(spec),
         ..Scenario::default()
     }
 }
 
 #[test]
-fn a_clean_link_carries_both_ways_without_retransmission() {
+fn a_clean_link_needs_no_retransmissions() {
     for nic in MODES {
         let scenario = Scenario {
             bytes: [8 << 20, 4 << 20],
@@ -39,19 +39,19 @@ fn a_clean_link_carries_both_ways_without_retransmission() {
 #[test]
 fn a_bad_link_loses_no_byte() {
     for nic in MODES {
-        for words in [
+        for spec in [
             "delay 10ms 3ms rate 200mbit loss 2% duplicate 1%",
             "delay 10ms rate 200mbit loss 2% reorder 5% duplicate 1%",
             "delay 5ms rate 200mbit loss gemodel 0.5% 20%",
             "delay 10ms 1ms rate 200mbit loss 2% corrupt 1%",
         ] {
-            run(&with(nic, words));
+            run(&with(nic, spec));
         }
     }
 }
 
 #[test]
-fn ethernet_hosts_find_each_other() {
+fn ethernet_hosts_resolve_each_other() {
     for nic in MODES {
         let mut scenario = with(nic, "delay 10ms rate 200mbit loss 2% duplicate 1%");
         scenario.nic.link = Link::Ethernet;
@@ -60,7 +60,7 @@ fn ethernet_hosts_find_each_other() {
 }
 
 #[test]
-fn a_card_with_a_rate_completes_as_it_sends() {
+fn a_rate_limited_nic_completes_on_send() {
     for nic in MODES {
         let mut scenario = with(nic, "delay 5ms loss 1%");
         scenario.nic.rate = Rate(25_000_000);
@@ -69,10 +69,10 @@ fn a_card_with_a_rate_completes_as_it_sends() {
 }
 
 #[test]
-fn the_same_seed_is_the_same_run_to_the_byte() {
+fn equal_seeds_give_identical_runs() {
     for nic in MODES {
-        let words = "delay 10ms 3ms rate 50mbit loss 2% duplicate 1% corrupt 1%";
-        let scenario = with(nic, words);
+        let spec = "delay 10ms 3ms rate 50mbit loss 2% duplicate 1% corrupt 1%";
+        let scenario = with(nic, spec);
         let (first, again) = (run(&scenario), run(&scenario));
         assert_eq!(first, again);
         let other = run(&Scenario {
@@ -102,9 +102,9 @@ fn draw(seed: u64) -> Scenario {
     let nic = MODES[rng.below(4) as usize];
     let delay_us = 10 << rng.below(12);
     let (rate, limit) = (1 << rng.below(11), 20 << rng.below(7));
-    let mut words = format!("rate {rate}mbit limit {limit} delay {delay_us}us ");
+    let mut spec = format!("rate {rate}mbit limit {limit} delay {delay_us}us ");
     if rng.chance(0.5) {
-        let _ = write!(words, "{}us ", delay_us / 4);
+        let _ = write!(spec, "{}us ", delay_us / 4);
     }
     for (fault, percent) in [
         ("loss", 2),
@@ -113,17 +113,17 @@ fn draw(seed: u64) -> Scenario {
         ("reorder", 5),
     ] {
         if rng.chance(0.6) {
-            let _ = write!(words, "{fault} {percent}% ");
+            let _ = write!(spec, "{fault} {percent}% ");
         }
     }
-    let mut scenario = with(nic, &words);
+    let mut scenario = with(nic, &spec);
     scenario.seed = seed;
     scenario.bytes = [rng.below(200_000), rng.below(50_000)];
     if rng.chance(0.2) {
         scenario.nic.link = Link::Ethernet;
     }
     if rng.chance(0.3) {
-        scenario.nic.rx_wait = Nanos::ZERO;
+        scenario.nic.rx_coalesce = Nanos::ZERO;
     }
     if rng.chance(0.3) {
         scenario.nic.mtu = 1280 + rng.below(8000) as u32;
@@ -133,7 +133,7 @@ fn draw(seed: u64) -> Scenario {
     }
     for name in ["tcp_sack", "tcp_timestamps", "tcp_window_scaling"] {
         if rng.chance(0.1) {
-            scenario.off.push(name);
+            scenario.disabled_sysctls.push(name);
         }
     }
     if rng.chance(0.3) {

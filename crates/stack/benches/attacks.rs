@@ -7,22 +7,22 @@
 //! selects the attacks whose name contains it.
 #![allow(clippy::print_stdout, reason = "a benchmark's report")]
 
+#[path = "../tests/attacks/attack_bench.rs"]
+mod attack_bench;
 #[path = "../tests/common/mod.rs"]
 mod common;
 #[path = "../tests/attacks/heap.rs"]
 mod heap;
-#[path = "../tests/attacks/siege.rs"]
-mod siege;
 
 use std::hint::black_box;
 use std::net::SocketAddr;
 
+use attack_bench::{AttackBench, Attacker, spoof};
 use common::{V4, forge};
 use fullsend_offload::Packet;
 use fullsend_units::Nanos;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr};
-use siege::{Attacker, Siege, spoof};
 
 /// Attack packets per second of processor time.
 const RATE: f64 = 100_000.0;
@@ -40,8 +40,8 @@ const ATTACKS: [(&str, Attack); 8] = [
         control(a, TcpFlags::SYN)
     }),
     ("text far from the window", |a| {
-        let (seen, seq, ack) = (a.direction(), a.seq(), a.seq());
-        spoof(&seen, TcpFlags::ACK, seq, ack, &[0xee; 1400])
+        let (direction, seq, ack) = (a.direction(), a.seq(), a.seq());
+        spoof(&direction, TcpFlags::ACK, seq, ack, &[0xee; 1400])
     }),
     ("SYNs to a listener (cookies)", |a| syn(a, 80)),
     ("SYNs to a closed port", |a| syn(a, 81)),
@@ -52,11 +52,11 @@ const ATTACKS: [(&str, Attack); 8] = [
             ack: a.seq(),
             ..TcpRepr::default()
         };
-        forge::tcp(a.stranger(true), to_port(80), repr, b"")
+        forge::tcp(a.random_source(true), to_port(80), repr, b"")
     }),
     ("datagrams for nobody", |a| {
         let datagram = [0, 9, 0, 9, 0, 8, 0, 0];
-        let from = a.stranger(true).ip();
+        let from = a.random_source(true).ip();
         forge::ip(from, to_port(9).ip(), protocol::UDP, &datagram)
     }),
 ];
@@ -70,12 +70,17 @@ fn for_others(a: &mut Attacker<'_>) -> Packet {
         flags: TcpFlags::ACK,
         ..TcpRepr::default()
     };
-    forge::tcp(a.stranger(true), "10.0.0.99:1".parse().unwrap(), repr, b"")
+    forge::tcp(
+        a.random_source(true),
+        "10.0.0.99:1".parse().unwrap(),
+        repr,
+        b"",
+    )
 }
 
 fn control(a: &mut Attacker<'_>, flags: TcpFlags) -> Packet {
-    let (seen, seq) = (a.direction(), a.seq());
-    spoof(&seen, flags, seq, seen.repr.ack, b"")
+    let (direction, seq) = (a.direction(), a.seq());
+    spoof(&direction, flags, seq, direction.repr.ack, b"")
 }
 
 fn syn(a: &mut Attacker<'_>, port: u16) -> Packet {
@@ -90,7 +95,7 @@ fn syn(a: &mut Attacker<'_>, port: u16) -> Packet {
         },
         ..TcpRepr::default()
     };
-    forge::tcp(a.stranger(true), to_port(port), repr, b"")
+    forge::tcp(a.random_source(true), to_port(port), repr, b"")
 }
 
 /// Returns the processor time of this thread in seconds, without that of other threads.
@@ -100,9 +105,9 @@ fn cpu_s() -> f64 {
 }
 
 /// Runs the flows for one period. Returns the bytes transferred and the processor time in seconds.
-fn turn(siege: &mut Siege, packets: usize, made: &[Packet]) -> (f64, f64) {
+fn run_once(attack_bench: &mut AttackBench, packets: usize, made: &[Packet]) -> (f64, f64) {
     let began = cpu_s();
-    let bytes = siege.run(SPAN, packets, |a| (1, made[a.number % MADE].clone()));
+    let bytes = attack_bench.run(SPAN, packets, |a| (1, made[a.number % MADE].clone()));
     (bytes as f64, cpu_s() - began)
 }
 
@@ -112,20 +117,20 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 fn measure(name: &str, attack: Attack) {
-    let mut siege = Siege::new();
+    let mut attack_bench = AttackBench::new();
     // A longer path makes the applications' share of the time larger.
-    siege.net.delay = Nanos::from_micros(100);
-    let made: Vec<Packet> = siege.forge(MADE, attack);
+    attack_bench.net.delay = Nanos::from_micros(100);
+    let made: Vec<Packet> = attack_bench.forge(MADE, attack);
     let (mut kept, mut cost) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let (bytes, peace_s) = turn(&mut siege, 0, &made);
-        let packets = (RATE * peace_s) as usize;
-        let (war_bytes, war_s) = turn(&mut siege, packets, &made);
+        let (bytes, baseline_s) = run_once(&mut attack_bench, 0, &made);
+        let packets = (RATE * baseline_s) as usize;
+        let (attacked_bytes, attacked_s) = run_once(&mut attack_bench, packets, &made);
         // The number of packets is that which arrives while the period lasts.
-        kept.push((war_bytes / war_s) / (bytes / peace_s));
-        cost.push((war_s - peace_s * war_bytes / bytes) / packets as f64 * 1e9);
+        kept.push((attacked_bytes / attacked_s) / (bytes / baseline_s));
+        cost.push((attacked_s - baseline_s * attacked_bytes / bytes) / packets as f64 * 1e9);
     }
-    black_box(&siege);
+    black_box(&attack_bench);
     let (kept, cost) = (100.0 * median(kept), median(cost));
     println!("{name:42} {kept:6.1} % kept {cost:7.0} ns a packet");
 }

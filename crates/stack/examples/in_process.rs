@@ -58,7 +58,7 @@ impl Pair {
             } else {
                 Caps::offloading(Link::Ip, 1500)
             };
-            host.add_interface(IfaceConfig::over(caps, Mac([2, 0, 0, 0, 0, n])));
+            host.add_interface(IfaceConfig::new(caps, Mac([2, 0, 0, 0, 0, n])));
             let addr = Cidr {
                 addr: [10, 0, 0, n].into(),
                 prefix: 24,
@@ -110,7 +110,7 @@ impl Pair {
         let addr = "10.0.0.2:80".parse().expect("an address");
         let config = ListenConfig {
             backlog: 1024,
-            hold: false,
+            defer_syn_ack: false,
             any_destination: false,
         };
         let listener = self.hosts[1].tcp_listen(addr, config).expect("a listener");

@@ -105,28 +105,28 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_does_can_be_switched_off_and_on_again() {
+    fn offloads_can_be_switched_off_and_on_again() {
         let (mut host, iface) = host();
         let mut change = |change| host.change_interface(Instant::ZERO, iface, change).unwrap();
         change(IfaceChange::Tso(false));
         change(IfaceChange::Mtu(9000));
         change(IfaceChange::Qdisc("fq".parse().unwrap()));
         let (config, caps) = (host.ifaces[0].config, host.env.caps[0]);
-        let cuts = [config.caps.tso4, config.caps.tso6, config.caps.uso];
-        assert!(cuts == [false; 3] && config.gso);
+        let offloads = [config.caps.tso4, config.caps.tso6, config.caps.uso];
+        assert!(offloads == [false; 3] && config.gso);
         assert!(caps.fq && caps.mtu == 9000 && caps.gso_max_segs > 1);
         let mut change = |change| host.change_interface(Instant::ZERO, iface, change).unwrap();
         change(IfaceChange::Tso(true));
         change(IfaceChange::Gso(false));
         change(IfaceChange::Qdisc("noqueue".parse().unwrap()));
         let (config, caps) = (host.ifaces[0].config, host.env.caps[0]);
-        let cuts = [config.caps.tso4, config.caps.tso6, config.caps.uso];
-        assert_eq!(cuts, [true; 3]);
+        let offloads = [config.caps.tso4, config.caps.tso6, config.caps.uso];
+        assert_eq!(offloads, [true; 3]);
         assert!(!caps.fq && caps.gso_max_segs == 1);
     }
 
     #[test]
-    fn what_cannot_work_is_named_and_changes_nothing() {
+    fn an_invalid_change_is_rejected_and_changes_nothing() {
         let (mut host, iface) = host();
         let refused = |host: &mut Host, mtu| {
             let refused = host.change_interface(Instant::ZERO, iface, IfaceChange::Mtu(mtu));

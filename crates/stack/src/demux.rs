@@ -19,7 +19,7 @@ pub(crate) struct Addr {
 const MAPPED: u64 = 0xffff_0000_0000;
 
 #[inline]
-const fn whole([low, high]: [u32; 2]) -> u64 {
+const fn join_halves([low, high]: [u32; 2]) -> u64 {
     (high as u64) << 32 | low as u64
 }
 
@@ -45,7 +45,7 @@ impl Addr {
 
     #[inline]
     pub(crate) const fn words(self) -> [u64; 2] {
-        [whole(self.hi), whole(self.lo)]
+        [join_halves(self.hi), join_halves(self.lo)]
     }
 
     #[inline]
@@ -145,7 +145,7 @@ impl FlowKey {
 
 /// The owner of a 4-tuple.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Target {
+pub(crate) enum FlowOwner {
     /// An entry of the socket table: a connection, or a deferred SYN.
     Socket(u32),
     /// An entry of the TIME-WAIT table.
@@ -155,7 +155,7 @@ pub(crate) enum Target {
 /// Top bit of a packed target, set for `TimeWait`.
 const TIME_WAIT: u32 = 1 << 31;
 
-impl Target {
+impl FlowOwner {
     #[inline]
     const fn pack(self) -> u32 {
         match self {
@@ -176,16 +176,16 @@ impl Target {
 
 /// An entry of eight bytes for each flow; the 4-tuple itself is stored with its owner.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct FlowEntry {
     hash: u32,
-    target: u32,
+    owner: u32,
 }
 
 /// Widens the half of a hash that an entry keeps. The hash table takes its bucket from the low bits
 /// and its tag from the top ones. Half of the hash is enough for both, and lets the table grow
 /// without visiting the owners.
 #[inline]
-const fn spread(hash: u32) -> u64 {
+const fn widen_hash(hash: u32) -> u64 {
     (hash as u64) << 32 | hash as u64
 }
 
@@ -193,42 +193,42 @@ const fn spread(hash: u32) -> u64 {
 #[derive(Debug)]
 pub(crate) struct FlowTable {
     key: SipKey,
-    table: HashTable<Entry>,
+    table: HashTable<FlowEntry>,
     /// A cache of recently used flows, indexed by ports. An entry is a guess that the owner's
     /// 4-tuple must confirm.
-    recent: Vec<Recent>,
+    recent: Vec<RecentFlow>,
 }
 
 /// A recently used flow.
 #[derive(Clone, Copy, Debug)]
-struct Recent {
+struct RecentFlow {
     /// Distinguishes flows in the same slot without reading their owners, which are not in the CPU
     /// cache where there are many flows.
     ports: u32,
-    target: u32,
+    owner: u32,
 }
 
-/// The parts of a 4-tuple that [`FlowTable::guess`] needs.
+/// The parts of a 4-tuple that [`FlowTable::probable_owner`] needs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mark {
+pub(crate) struct LookupKey {
     hash: u32,
     ports: u32,
     slot: u32,
 }
 
-const RECENT: usize = 1024;
+const RECENT_SLOTS: usize = 1024;
 /// About the number of flows that fit into a CPU cache, at a few kilobytes each.
-const LARGE: usize = 4096;
+const LARGE_TABLE: usize = 4096;
 /// An empty slot. No target packs to this value, as tables end at 2^24 entries.
-const NOBODY: Recent = Recent {
+const EMPTY_SLOT: RecentFlow = RecentFlow {
     ports: 0,
-    target: u32::MAX,
+    owner: u32::MAX,
 };
 
 /// Returns the slot of a flow among the recent ones.
 #[inline]
 const fn recent_slot(key: &FlowKey) -> usize {
-    (key.local_port ^ key.remote_port) as usize % RECENT
+    (key.local_port ^ key.remote_port) as usize % RECENT_SLOTS
 }
 
 impl FlowTable {
@@ -236,7 +236,7 @@ impl FlowTable {
         Self {
             key,
             table: HashTable::new(),
-            recent: alloc::vec![NOBODY; RECENT],
+            recent: alloc::vec![EMPTY_SLOT; RECENT_SLOTS],
         }
     }
 
@@ -245,31 +245,31 @@ impl FlowTable {
     pub(crate) fn find(
         &mut self,
         key: &FlowKey,
-        is_owner: impl Fn(Target) -> bool,
-    ) -> Option<Target> {
+        is_owner: impl Fn(FlowOwner) -> bool,
+    ) -> Option<FlowOwner> {
         let recent = &mut self.recent[recent_slot(key)];
         if recent.ports == key.ports()
-            && recent.target != NOBODY.target
-            && is_owner(Target::unpack(recent.target))
+            && recent.owner != EMPTY_SLOT.owner
+            && is_owner(FlowOwner::unpack(recent.owner))
         {
-            return Some(Target::unpack(recent.target));
+            return Some(FlowOwner::unpack(recent.owner));
         }
         let hash = key.hash(self.key) as u32;
-        let entry = self.table.find(spread(hash), |e| {
-            e.hash == hash && is_owner(Target::unpack(e.target))
+        let entry = self.table.find(widen_hash(hash), |e| {
+            e.hash == hash && is_owner(FlowOwner::unpack(e.owner))
         })?;
-        let target = Target::unpack(entry.target);
-        *recent = Recent {
+        let owner = FlowOwner::unpack(entry.owner);
+        *recent = RecentFlow {
             ports: key.ports(),
-            target: entry.target,
+            owner: entry.owner,
         };
-        Some(target)
+        Some(owner)
     }
 
-    /// Returns what [`guess`](Self::guess) needs of `key`.
+    /// Returns what [`probable_owner`](Self::probable_owner) needs of `key`.
     #[inline]
-    pub(crate) fn mark(&self, key: &FlowKey) -> Mark {
-        Mark {
+    pub(crate) fn lookup_key(&self, key: &FlowKey) -> LookupKey {
+        LookupKey {
             hash: key.hash(self.key) as u32,
             ports: key.ports(),
             slot: recent_slot(key) as u32,
@@ -279,59 +279,59 @@ impl FlowTable {
     /// Records for [`find`](Self::find) the probable target of a flow and returns it, without
     /// reading the owner.
     #[inline]
-    pub(crate) fn guess(&mut self, mark: &Mark) -> Option<Target> {
+    pub(crate) fn probable_owner(&mut self, lookup_key: &LookupKey) -> Option<FlowOwner> {
         let entry = self
             .table
-            .find(spread(mark.hash), |e| e.hash == mark.hash)?;
-        self.recent[mark.slot as usize % RECENT] = Recent {
-            ports: mark.ports,
-            target: entry.target,
+            .find(widen_hash(lookup_key.hash), |e| e.hash == lookup_key.hash)?;
+        self.recent[lookup_key.slot as usize % RECENT_SLOTS] = RecentFlow {
+            ports: lookup_key.ports,
+            owner: entry.owner,
         };
-        Some(Target::unpack(entry.target))
+        Some(FlowOwner::unpack(entry.owner))
     }
 
     /// Returns whether the flows are too many to fit into a CPU cache.
     #[inline]
     pub(crate) fn is_large(&self) -> bool {
-        self.table.len() > LARGE
+        self.table.len() > LARGE_TABLE
     }
 
     /// Adds a flow that is not in the table yet.
-    pub(crate) fn insert(&mut self, key: &FlowKey, target: Target) {
+    pub(crate) fn insert(&mut self, key: &FlowKey, owner: FlowOwner) {
         let hash = key.hash(self.key) as u32;
-        let entry = Entry {
+        let entry = FlowEntry {
             hash,
-            target: target.pack(),
+            owner: owner.pack(),
         };
         self.table
-            .insert_unique(spread(hash), entry, |e| spread(e.hash));
+            .insert_unique(widen_hash(hash), entry, |e| widen_hash(e.hash));
     }
 
-    /// Removes the flow `key`, which `target` owns.
-    pub(crate) fn remove(&mut self, key: &FlowKey, target: Target) {
-        self.recent[recent_slot(key)] = NOBODY;
+    /// Removes the flow `key`, which `owner` owns.
+    pub(crate) fn remove(&mut self, key: &FlowKey, owner: FlowOwner) {
+        self.recent[recent_slot(key)] = EMPTY_SLOT;
         let hash = key.hash(self.key) as u32;
         if let Ok(entry) = self
             .table
-            .find_entry(spread(hash), |e| e.target == target.pack())
+            .find_entry(widen_hash(hash), |e| e.owner == owner.pack())
         {
             entry.remove();
         }
         if self.table.capacity() > 256 && self.table.len() < self.table.capacity() / 8 {
             let keep = self.table.len() * 2;
-            self.table.shrink_to(keep, |e| spread(e.hash));
+            self.table.shrink_to(keep, |e| widen_hash(e.hash));
         }
     }
 
     /// Moves the flow `key` from one owner to another.
-    pub(crate) fn replace(&mut self, key: &FlowKey, from: Target, to: Target) {
-        self.recent[recent_slot(key)] = NOBODY;
+    pub(crate) fn replace(&mut self, key: &FlowKey, from: FlowOwner, to: FlowOwner) {
+        self.recent[recent_slot(key)] = EMPTY_SLOT;
         let hash = key.hash(self.key) as u32;
         if let Some(entry) = self
             .table
-            .find_mut(spread(hash), |e| e.target == from.pack())
+            .find_mut(widen_hash(hash), |e| e.owner == from.pack())
         {
-            entry.target = to.pack();
+            entry.owner = to.pack();
         }
     }
 }

@@ -12,12 +12,12 @@ use crate::interface::Interface;
 use crate::{Host, IfaceId};
 
 /// Maximum number of super-segments pulled from sockets at a time, before they are queued.
-const PULL: usize = 32;
+const PULL_BATCH: usize = 32;
 
 impl Interface {
     /// Returns when the device should poll the interface again if nothing else happens.
     #[inline]
-    pub(crate) fn wakes_at(&self) -> Option<Instant> {
+    pub(crate) fn poll_at(&self) -> Option<Instant> {
         // Zero means that the device may poll now; it does so when it has room.
         let timed = self.departure != Instant::ZERO && self.departure != Instant::FAR_FUTURE;
         timed.then_some(self.departure)
@@ -33,7 +33,7 @@ impl Interface {
                 self.departure = qdisc.next_departure().unwrap_or(Instant::FAR_FUTURE);
                 return;
             };
-            self.config.hand_over(packet, out);
+            self.config.push_segmented(packet, out);
         }
         self.departure = if qdisc.is_empty() {
             Instant::FAR_FUTURE
@@ -50,7 +50,7 @@ impl Host {
         let interface = self.ifaces.get(usize::from(iface.0))?;
         Some(match &interface.qdisc {
             Some(qdisc) => qdisc.stats(),
-            None => interface.config.qdisc.no_stats(),
+            None => interface.config.qdisc.empty_stats(),
         })
     }
 
@@ -59,7 +59,7 @@ impl Host {
     /// precise timer.
     #[inline]
     pub fn next_departure(&self) -> Option<Instant> {
-        let queued = self.ifaces.iter().filter_map(Interface::wakes_at).min();
+        let queued = self.ifaces.iter().filter_map(Interface::poll_at).min();
         let timer = self.tcp.wheel.next();
         let paced = timer.filter(|at| *at <= self.paced_until);
         queued.into_iter().chain(paced).min()
@@ -82,7 +82,7 @@ impl Host {
     fn fill_qdisc(&mut self, now: Instant, iface: u16) {
         let mut staged = core::mem::take(&mut self.staged);
         while !self.ifaces[usize::from(iface)].ready.is_empty() {
-            self.tcp_transmit(now, iface, &mut staged, PULL);
+            self.tcp_transmit(now, iface, &mut staged, PULL_BATCH);
             for packet in staged.drain(..) {
                 let is_v4 = packet.layers.ethertype == ethertype::IPV4;
                 self.queue_packet(now, iface, is_v4, packet);

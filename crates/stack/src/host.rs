@@ -84,7 +84,7 @@ impl Env {
 /// There are three kinds of calls: those of the driver ([`receive`](Self::receive),
 /// [`poll`](Self::poll), [`transmit`](Self::transmit), [`complete`](Self::complete)), those of
 /// applications (`tcp_*`, `udp_*`), and the queries after either:
-/// [`wants_transmit`](Self::wants_transmit), [`poll_deadline`](Self::poll_deadline),
+/// [`needs_transmit`](Self::needs_transmit), [`poll_deadline`](Self::poll_deadline),
 /// [`take_wakers`](Self::take_wakers).
 ///
 /// `receive` sends nothing by itself: ACKs are sent by the next `transmit`, so that they are
@@ -100,7 +100,7 @@ pub struct Host {
     pub(crate) notices: Notices,
     pub(crate) wakers: Vec<Waker>,
     /// Wakers that were replaced and are still to be dropped.
-    pub(crate) spent: Vec<Waker>,
+    pub(crate) replaced_wakers: Vec<Waker>,
     /// Until this time, the next timer may be the pacing timer of a connection.
     pub(crate) paced_until: Instant,
     /// Scratch buffer for packets between sockets and qdiscs.
@@ -142,7 +142,7 @@ impl Host {
             mib: HostMib::default(),
             notices: Notices::default(),
             wakers: Vec::new(),
-            spent: Vec::new(),
+            replaced_wakers: Vec::new(),
             paced_until: Instant::ZERO,
             staged: Vec::new(),
             batch: Vec::new(),
@@ -175,7 +175,7 @@ impl Host {
         self.env.sysctl.set(key, value)?;
         self.tcp_limits_changed(now);
         if key.ends_with("tcp_fastopen_blackhole_timeout_sec") {
-            self.forget_fastopen_blackholes();
+            self.clear_fastopen_blackholes();
         }
         Ok(())
     }
@@ -207,22 +207,22 @@ impl Host {
     /// Treats memory as exhausted while the pool's allocator refuses it: incomplete reassemblies
     /// are discarded when that begins, and writers are woken when it ends.
     #[inline]
-    pub(crate) fn follow_pool(&mut self, now: Instant) {
-        if self.env.pool.is_short() || self.env.mem.is_refused() {
-            self.retry_pool(now);
+    pub(crate) fn update_memory_state(&mut self, now: Instant) {
+        if self.env.pool.is_under_pressure() || self.env.mem.is_refused() {
+            self.retry_allocation(now);
         }
     }
 
     #[cold]
-    fn retry_pool(&mut self, now: Instant) {
-        let refused = !self.env.pool.end_shortage();
+    fn retry_allocation(&mut self, now: Instant) {
+        let refused = !self.env.pool.try_end_pressure();
         if refused == self.env.mem.is_refused() {
             return;
         }
         let env = &mut self.env;
         env.mem.set_refused(now, &env.sysctl, &mut env.mib, refused);
         if refused {
-            self.ip.reassembly.give_up_all();
+            self.ip.reassembly.abandon_all();
         } else {
             self.tcp_limits_changed(now);
         }
@@ -237,10 +237,10 @@ impl Host {
     /// has received all that arrived before `until` but perhaps not what arrived since, such as the
     /// ACK that stops a later timer.
     pub fn poll_until(&mut self, now: Instant, until: Instant) {
-        self.follow_pool(now);
+        self.update_memory_state(now);
         let mut due = core::mem::take(&mut self.due);
         self.tcp.wheel.expire(until, &mut due);
-        self.tcp.fetch_due(&due);
+        self.tcp.prefetch_due(&due);
         for index in due.drain(..) {
             self.tcp_timeout(now, index);
         }
@@ -248,13 +248,13 @@ impl Host {
         self.expire_time_wait(now);
         self.poll_ip(now);
         self.poll_qdiscs(now);
-        self.run_loopback(now);
+        self.poll_loopback(now);
     }
 
     /// Returns the time at which `poll` must be called at the latest.
     #[inline]
     pub fn poll_deadline(&self) -> Option<Instant> {
-        if self.loopback.wants_transmit() {
+        if self.loopback.needs_transmit() {
             return Some(Instant::ZERO);
         }
         let none = Instant::FAR_FUTURE;
@@ -268,9 +268,9 @@ impl Host {
     /// Returns whether [`transmit`](Self::transmit) has something to do for this interface or for
     /// the loopback interface. Cheap.
     #[inline]
-    pub fn wants_transmit(&self, iface: IfaceId) -> bool {
+    pub fn needs_transmit(&self, iface: IfaceId) -> bool {
         let interface = self.ifaces.get(usize::from(iface.0));
-        interface.is_some_and(Interface::wants_transmit) || self.loopback.wants_transmit()
+        interface.is_some_and(Interface::needs_transmit) || self.loopback.needs_transmit()
     }
 
     /// Appends the packets that the interface should send now, about `max` super-segments at most
@@ -279,7 +279,7 @@ impl Host {
     ///
     /// The interface's qdisc first pulls packets from the sockets; with `max` 0 only that happens.
     pub fn transmit(&mut self, now: Instant, iface: IfaceId, out: &mut Vec<Packet>, max: usize) {
-        self.run_loopback(now);
+        self.poll_loopback(now);
         if usize::from(iface.0) >= self.ifaces.len() {
             return;
         }
@@ -299,14 +299,14 @@ impl Host {
 
     /// Delivers the packets on the loopback interface.
     #[inline]
-    pub(crate) fn run_loopback(&mut self, now: Instant) {
-        if self.loopback.wants_transmit() {
-            self.carry_loopback(now);
+    pub(crate) fn poll_loopback(&mut self, now: Instant) {
+        if self.loopback.needs_transmit() {
+            self.deliver_loopback(now);
         }
     }
 
     #[inline(never)]
-    fn carry_loopback(&mut self, now: Instant) {
+    fn deliver_loopback(&mut self, now: Instant) {
         let mut batch = Vec::new();
         for _ in 0..LOOPBACK_BUDGET {
             if self.loopback.drain(&mut batch, 1) == 0 {
@@ -330,7 +330,7 @@ impl Host {
     /// Returns how many times a connection began to wait for the device to complete its packets
     /// (autocorking, TCP Small Queues). When the count grows, completions should not be delayed.
     #[inline]
-    pub fn throttled(&self) -> u64 {
+    pub fn throttle_count(&self) -> u64 {
         self.env.mib.small_queue_throttled
     }
 
@@ -342,17 +342,17 @@ impl Host {
         }
     }
 
-    /// Returns whether `take_wakers` or `take_spent` has wakers to return.
+    /// Returns whether `take_wakers` or `take_replaced_wakers` has wakers to return.
     #[inline]
     pub fn has_wakers(&self) -> bool {
-        self.wakers.len() + self.spent.len() != 0
+        self.wakers.len() + self.replaced_wakers.len() != 0
     }
 
     /// Moves the wakers of tasks whose sockets became ready to `out`. Wake them after releasing any
-    /// lock. Drops the replaced wakers that [`take_spent`](Self::take_spent) has not taken.
+    /// lock. Drops the replaced wakers that [`take_replaced_wakers`](Self::take_replaced_wakers) has not taken.
     #[inline]
     pub fn take_wakers(&mut self, out: &mut Vec<Waker>) {
-        self.spent.clear();
+        self.replaced_wakers.clear();
         out.append(&mut self.wakers);
     }
 }

@@ -8,7 +8,7 @@ use fullsend_offload::Packet;
 use fullsend_tcp::{Inspection, TimerInfo};
 use fullsend_units::Instant;
 
-use crate::demux::{FlowKey, Target};
+use crate::demux::{FlowKey, FlowOwner};
 use crate::{Host, IfaceId, TcpId};
 
 /// The position at which a listing of sockets continues. The default is the beginning.
@@ -26,7 +26,7 @@ pub enum SocketKind {
     /// A connection.
     Tcp,
     /// A deferred SYN, which the application still has to answer (transparent gateways).
-    Held,
+    DeferredSyn,
     /// A connection in TIME-WAIT.
     TimeWait,
     /// A UDP socket.
@@ -170,8 +170,8 @@ impl Host {
             return None;
         }
         match self.tcp.find(&FlowKey::new(local, remote))? {
-            Target::Socket(index) => self.tcp.table.id(index).map(TcpId),
-            Target::TimeWait(_) => None,
+            FlowOwner::Socket(index) => self.tcp.table.id(index).map(TcpId),
+            FlowOwner::TimeWait(_) => None,
         }
     }
 

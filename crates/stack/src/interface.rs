@@ -53,12 +53,12 @@ pub(crate) const LOOPBACK: u16 = u16::MAX;
 
 /// Maximum number of packets in the interface's queue (Linux's txqueuelen). TCP data is not in it:
 /// it waits in the sockets.
-const OUT_LIMIT: usize = 1000;
+const MAX_QUEUED: usize = 1000;
 
 impl IfaceConfig {
     /// Returns a configuration that uses all capabilities of the device, with super-segments in
     /// both directions and no queue.
-    pub const fn over(caps: Caps, mac: Mac) -> Self {
+    pub const fn new(caps: Caps, mac: Mac) -> Self {
         Self {
             caps,
             mac,
@@ -71,7 +71,7 @@ impl IfaceConfig {
     pub(crate) const fn loopback() -> Self {
         Self {
             gro: false,
-            ..Self::over(Caps::offloading(Link::Ip, 65_536), Mac([0; 6]))
+            ..Self::new(Caps::offloading(Link::Ip, 65_536), Mac([0; 6]))
         }
     }
 
@@ -91,7 +91,7 @@ impl IfaceConfig {
     /// Appends a packet to the device's batch, segmented and checksummed if the device cannot do
     /// so.
     #[inline]
-    pub(crate) fn hand_over(&self, packet: Packet, out: &mut Vec<Packet>) {
+    pub(crate) fn push_segmented(&self, packet: Packet, out: &mut Vec<Packet>) {
         let partial = packet.offload.checksum == Checksum::Partial;
         let offload = packet.offload;
         if offload.repeats_cwr || self.needs_software(offload.kind, partial) {
@@ -105,32 +105,32 @@ impl IfaceConfig {
     /// device.
     #[inline]
     pub(crate) const fn needs_software(&self, kind: GsoKind, partial: bool) -> bool {
-        let able = match kind {
+        let supported = match kind {
             GsoKind::None => true,
             GsoKind::TcpV4 => self.caps.tso4,
             GsoKind::TcpV6 => self.caps.tso6,
             GsoKind::Udp => self.caps.uso,
         };
-        !able || partial && !self.caps.tx_checksum
+        !supported || partial && !self.caps.tx_checksum
     }
 }
 
 /// A packet that a queue dropped.
-pub(crate) struct Dropped {
+pub(crate) struct DroppedPacket {
     pub(crate) tx: TxToken,
     /// The sequence range of the socket's TCP segment: the first number, and the one after the
     /// last.
-    pub(crate) text: Option<(SeqNum, SeqNum)>,
+    pub(crate) seq_range: Option<(SeqNum, SeqNum)>,
 }
 
-impl Dropped {
+impl DroppedPacket {
     #[cold]
     fn of(packet: &Packet) -> Self {
         let charged = packet.tx.socket != 0 && packet.layers.protocol == protocol::TCP;
         let repr = charged.then(|| TcpRepr::parse(packet.transport_header()).ok());
         Self {
             tx: packet.tx,
-            text: repr.flatten().map(|(repr, _)| {
+            seq_range: repr.flatten().map(|(repr, _)| {
                 let fin = repr.flags.contains(TcpFlags::FIN);
                 let len = packet.payload.len() as u32 + u32::from(fin);
                 (repr.seq, repr.seq + len)
@@ -185,14 +185,14 @@ impl Interface {
     }
 
     /// Queues a complete packet. Returns the drop to report if the queue does not accept it.
-    pub(crate) fn push(&mut self, now: Instant, packet: Packet) -> Result<(), Dropped> {
+    pub(crate) fn push(&mut self, now: Instant, packet: Packet) -> Result<(), DroppedPacket> {
         if let Some(qdisc) = &mut self.qdisc {
             self.departure = Instant::ZERO;
-            let taken = qdisc.enqueue(now, packet);
-            return taken.map_err(|packet| Dropped::of(&packet));
+            let result = qdisc.enqueue(now, packet);
+            return result.map_err(|packet| DroppedPacket::of(&packet));
         }
-        if self.out.len() >= OUT_LIMIT {
-            return Err(Dropped::of(&packet));
+        if self.out.len() >= MAX_QUEUED {
+            return Err(DroppedPacket::of(&packet));
         }
         self.out.push_back(packet);
         Ok(())
@@ -201,13 +201,13 @@ impl Interface {
     /// Returns whether TCP packets of this kind must be segmented or checksummed when they leave
     /// the socket.
     #[inline]
-    pub(crate) const fn cuts_early(&self, kind: GsoKind, repeats_cwr: bool) -> bool {
+    pub(crate) const fn segments_at_socket(&self, kind: GsoKind, repeats_cwr: bool) -> bool {
         // A qdisc holds super-segments whole.
         self.qdisc.is_none() && (repeats_cwr || self.config.needs_software(kind, true))
     }
 
     #[inline]
-    pub(crate) fn wants_transmit(&self) -> bool {
+    pub(crate) fn needs_transmit(&self) -> bool {
         !self.ready.is_empty() || !self.out.is_empty() || self.departure == Instant::ZERO
     }
 
@@ -218,14 +218,14 @@ impl Interface {
         if self.out.is_empty() {
             return 0;
         }
-        self.drain_some(out, max)
+        self.drain_queue(out, max)
     }
 
     #[inline(never)]
-    fn drain_some(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
+    fn drain_queue(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         let count = self.out.len().min(max);
         for packet in self.out.drain(..count) {
-            self.config.hand_over(packet, out);
+            self.config.push_segmented(packet, out);
         }
         count
     }

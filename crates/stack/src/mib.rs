@@ -165,7 +165,7 @@ macro_rules! count_ecn {
 count_ecn!(Ip4Mib Ip6Mib);
 
 /// Implements access to counters that both families have.
-macro_rules! either {
+macro_rules! counter_of_family {
     ($($name:ident)*) => {
         impl HostMib {
             $(pub(crate) const fn $name(&mut self, v4: bool) -> &mut u64 {
@@ -175,7 +175,7 @@ macro_rules! either {
     };
 }
 
-either!(in_addr_errors in_unknown_protos in_delivers out_discards out_no_routes frag_oks frag_creates);
+counter_of_family!(in_addr_errors in_unknown_protos in_delivers out_discards out_no_routes frag_oks frag_creates);
 
 impl Host {
     /// Returns every counter with its `nstat` name, as an absolute value.

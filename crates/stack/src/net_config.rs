@@ -61,7 +61,7 @@ impl Default for NetConfig {
 
 impl NetConfig {
     /// Adds an interface with these addresses and routes to the host, over a device with the
-    /// capabilities `caps`. If `mac` is `None`, the hardware address is derived from `random`.
+    /// capabilities `caps`. If `mac` is `None`, the hardware address is derived from `mac_seed`.
     ///
     /// # Errors
     /// [`Config`](StackError::Config) for an invalid setting; the message says how to fix it.
@@ -71,7 +71,7 @@ impl NetConfig {
         host: &mut Host,
         now: Instant,
         caps: Caps,
-        random: u64,
+        mac_seed: u64,
     ) -> Result<IfaceId, StackError> {
         let v6 = self.addresses.iter().any(|a| a.addr.is_ipv6());
         let caps = Caps {
@@ -82,7 +82,7 @@ impl NetConfig {
             gso: self.gso,
             gro: self.gro,
             qdisc: self.qdisc,
-            ..IfaceConfig::over(caps, self.mac.unwrap_or_else(|| Mac::local(random)))
+            ..IfaceConfig::new(caps, self.mac.unwrap_or_else(|| Mac::local(mac_seed)))
         });
         for &address in &self.addresses {
             host.add_address(now, iface, address)?;
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn mtus_below_what_the_family_asks_for_are_refused() {
+    fn mtus_below_the_minimum_of_the_family_are_rejected() {
         for (address, mtu, good) in [
             ("10.0.0.1/24", 68, true),
             ("10.0.0.1/24", 67, false),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_given_twice_is_named() {
+    fn a_duplicate_address_is_rejected() {
         let address: Cidr = "10.0.0.1/24".parse().unwrap();
         let config = NetConfig {
             addresses: vec![address; 2],

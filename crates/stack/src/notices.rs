@@ -12,9 +12,9 @@ use fullsend_units::{Instant, Nanos};
 use crate::Host;
 
 /// Interval at which the counters are compared.
-const LOOK_EVERY: Nanos = Nanos::from_secs(1);
+const CHECK_INTERVAL: Nanos = Nanos::from_secs(1);
 /// Minimum time between two notices of one kind.
-const SILENCE: Nanos = Nanos::from_secs(60);
+const MIN_NOTICE_INTERVAL: Nanos = Nanos::from_secs(60);
 /// Maximum number of duplicate addresses waiting to be reported.
 const MAX_ADDRESSES: usize = 16;
 
@@ -82,35 +82,35 @@ impl fmt::Display for Notice {
 
 /// One kind of notice that is derived from a counter.
 #[derive(Clone, Copy, Debug, Default)]
-struct Kind {
+struct NoticeCounter {
     /// The counter's value at the last notice.
-    seen: u64,
+    reported: u64,
     silent_until: Instant,
 }
 
-impl Kind {
+impl NoticeCounter {
     /// Returns the growth of `counter` since the last notice, if another notice may be given now.
-    fn grown(&mut self, now: Instant, counter: u64) -> Option<u64> {
-        let grown = counter - self.seen;
-        if grown == 0 || now < self.silent_until {
+    fn take_increase(&mut self, now: Instant, counter: u64) -> Option<u64> {
+        let increase = counter - self.reported;
+        if increase == 0 || now < self.silent_until {
             return None;
         }
-        self.seen = counter;
-        self.silent_until = now + SILENCE;
-        Some(grown)
+        self.reported = counter;
+        self.silent_until = now + MIN_NOTICE_INTERVAL;
+        Some(increase)
     }
 }
 
 /// The notices already given and those still to be reported.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
-    next_look: Instant,
+    next_check: Instant,
     duplicates: Vec<Ipv6Addr>,
-    pressure: Kind,
-    flood: Kind,
+    pressure: NoticeCounter,
+    flood: NoticeCounter,
     /// SYNs dropped up to the last SYN flood notice.
     dropped: u64,
-    black_holes: Kind,
+    black_holes: NoticeCounter,
 }
 
 impl Notices {
@@ -126,7 +126,7 @@ impl Host {
     /// counters are compared once a second.
     #[inline]
     pub fn take_notices(&mut self, now: Instant) -> Vec<Notice> {
-        if now < self.notices.next_look {
+        if now < self.notices.next_check {
             return Vec::new();
         }
         self.collect_notices(now)
@@ -135,13 +135,16 @@ impl Host {
     #[cold]
     fn collect_notices(&mut self, now: Instant) -> Vec<Notice> {
         let notices = &mut self.notices;
-        notices.next_look = now + LOOK_EVERY;
+        notices.next_check = now + CHECK_INTERVAL;
         let mut out: Vec<Notice> = notices
             .duplicates
             .drain(..)
             .map(Notice::DuplicateAddress)
             .collect();
-        if let Some(times) = notices.pressure.grown(now, self.env.mib.memory_pressures) {
+        if let Some(times) = notices
+            .pressure
+            .take_increase(now, self.env.mib.memory_pressures)
+        {
             out.push(Notice::MemoryPressure {
                 pages: self.env.mem.pages(),
                 limits: self.env.sysctl.tcp_mem,
@@ -151,7 +154,7 @@ impl Host {
         let mib = &self.mib.socket;
         let dropped = mib.req_q_full_drop + mib.syns_limited;
         let syns = mib.req_q_full_do_cookies + dropped;
-        if let Some(syns) = notices.flood.grown(now, syns) {
+        if let Some(syns) = notices.flood.take_increase(now, syns) {
             let before = core::mem::replace(&mut notices.dropped, dropped);
             let dropped = dropped - before;
             out.push(Notice::SynFlood {
@@ -159,7 +162,10 @@ impl Host {
                 dropped,
             });
         }
-        if let Some(times) = notices.black_holes.grown(now, self.env.mib.black_holes) {
+        if let Some(times) = notices
+            .black_holes
+            .take_increase(now, self.env.mib.black_holes)
+        {
             out.push(Notice::PathMtuBlackHole { times });
         }
         out

@@ -10,12 +10,12 @@ use crate::siphash::SipKey;
 
 /// A rate per second, and the burst that is allowed after an idle time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Rate {
+pub(crate) struct RateLimit {
     pub(crate) per_second: u32,
     pub(crate) burst: u32,
 }
 
-impl Rate {
+impl RateLimit {
     fn interval(self) -> Nanos {
         Nanos::from_nanos(1_000_000_000 / u64::from(self.per_second.max(1)))
     }
@@ -28,18 +28,18 @@ pub(crate) struct TokenBucket {
 }
 
 impl TokenBucket {
-    fn has_at(self, now: Instant, interval: Nanos, burst: u32) -> bool {
+    fn has_token_at(self, now: Instant, interval: Nanos, burst: u32) -> bool {
         burst > 0 && self.full_at <= now + interval * (u64::from(burst) - 1)
     }
 
     /// Returns whether there is a token.
-    pub(crate) fn has(self, now: Instant, rate: Rate) -> bool {
-        rate.per_second > 0 && self.has_at(now, rate.interval(), rate.burst)
+    pub(crate) fn has_token(self, now: Instant, rate: RateLimit) -> bool {
+        rate.per_second > 0 && self.has_token_at(now, rate.interval(), rate.burst)
     }
 
     /// Takes a token that costs `cost` and returns whether there was one.
     fn take_at(&mut self, now: Instant, interval: Nanos, burst: u32, cost: Nanos) -> bool {
-        let allowed = self.has_at(now, interval, burst);
+        let allowed = self.has_token_at(now, interval, burst);
         if allowed {
             self.full_at = self.full_at.max(now) + cost;
         }
@@ -48,24 +48,24 @@ impl TokenBucket {
 
     /// Takes a token even if the bucket has none. The debt is limited to one second's worth of
     /// tokens; returns `false` if it was that already.
-    fn charge(&mut self, now: Instant, rate: Rate) -> bool {
+    fn charge(&mut self, now: Instant, rate: RateLimit) -> bool {
         let interval = rate.interval();
-        let most = now + interval * (u64::from(rate.burst) + u64::from(rate.per_second));
+        let max_full_at = now + interval * (u64::from(rate.burst) + u64::from(rate.per_second));
         let before = self.full_at;
-        self.full_at = (before.max(now) + interval).min(most);
+        self.full_at = (before.max(now) + interval).min(max_full_at);
         self.full_at != before
     }
 
     /// Puts back a token that was taken.
-    fn give_back(&mut self, now: Instant, interval: Nanos) {
-        let owed = self.full_at.since(now);
-        self.full_at = now + owed.saturating_sub(interval);
+    fn refund(&mut self, now: Instant, interval: Nanos) {
+        let debt = self.full_at.since(now);
+        self.full_at = now + debt.saturating_sub(interval);
     }
 
     /// Takes a token that unauthenticated peers compete for, and returns whether there was one. A
     /// token costs a random amount between 0.5 and 1.5: a peer that counts the remaining tokens
     /// learns little of what others took.
-    pub(crate) fn take(&mut self, now: Instant, rate: Rate, rng: &mut Rng) -> bool {
+    pub(crate) fn take(&mut self, now: Instant, rate: RateLimit, rng: &mut Rng) -> bool {
         let interval = rate.interval();
         let cost = Nanos::from_nanos(interval.as_nanos() / 2 + rng.below(interval.as_nanos() + 1));
         rate.per_second > 0 && self.take_at(now, interval, rate.burst, cost)
@@ -74,7 +74,7 @@ impl TokenBucket {
 
 /// Returns the words of an IPv4 address, or of the /64 of an IPv6 address: one host may have a
 /// whole /64.
-fn network(addr: Addr) -> [u64; 2] {
+fn host_words(addr: Addr) -> [u64; 2] {
     let [hi, lo] = addr.words();
     [hi, if addr.is_v4() { lo } else { 0 }]
 }
@@ -109,7 +109,7 @@ impl HostBuckets {
         if self.buckets.is_empty() {
             self.buckets.resize(HOSTS, TokenBucket::default());
         }
-        let slot = self.key.hash(network(to), 0) as usize % HOSTS;
+        let slot = self.key.hash(host_words(to), 0) as usize % HOSTS;
         self.buckets[slot].take_at(now, interval, HOST_BURST, interval)
     }
 }
@@ -120,8 +120,8 @@ impl HostBuckets {
 pub(crate) struct SourceBuckets {
     key: SipKey,
     count: usize,
-    each: Rate,
-    all: Rate,
+    each: RateLimit,
+    all: RateLimit,
     /// Empty before the first use.
     buckets: Vec<TokenBucket>,
     shared: TokenBucket,
@@ -130,7 +130,7 @@ pub(crate) struct SourceBuckets {
 impl SourceBuckets {
     /// Creates `count` buckets, with the rates of each source and of all together. Memory is
     /// allocated at the first use.
-    pub(crate) const fn new(key: SipKey, count: usize, [each, all]: [Rate; 2]) -> Self {
+    pub(crate) const fn new(key: SipKey, count: usize, [each, all]: [RateLimit; 2]) -> Self {
         Self {
             key,
             count,
@@ -145,24 +145,25 @@ impl SourceBuckets {
 
     /// Sets the rates of each source and of all. Tokens taken before are charged at the rate of
     /// that time.
-    pub(crate) fn set_rates(&mut self, [each, all]: [Rate; 2]) {
+    pub(crate) fn set_rates(&mut self, [each, all]: [RateLimit; 2]) {
         (self.each, self.all) = (each, all);
     }
 
     /// Returns whether the source (or its /64) has a token in this epoch, and the shared bucket as
     /// well.
-    pub(crate) fn has(&mut self, now: Instant, source: (Addr, u64)) -> bool {
+    pub(crate) fn has_token(&mut self, now: Instant, source: (Addr, u64)) -> bool {
         let each = self.each;
         // Before the first use all buckets are full.
-        self.shared.has(now, self.all) && self.bucket(source).is_none_or(|b| b.has(now, each))
+        self.shared.has_token(now, self.all)
+            && self.bucket(source).is_none_or(|b| b.has_token(now, each))
     }
 
     /// Takes a token of the source and one of the shared bucket; takes none if either lacks one.
     pub(crate) fn take(&mut self, now: Instant, source: (Addr, u64), rng: &mut Rng) -> bool {
-        self.make();
-        let Rate { burst, .. } = self.each;
+        self.allocate();
+        let RateLimit { burst, .. } = self.each;
         let interval = self.each.interval();
-        self.shared.has(now, self.all)
+        self.shared.has_token(now, self.all)
             && self
                 .bucket(source)
                 .is_some_and(|bucket| bucket.take_at(now, interval, burst, interval))
@@ -171,7 +172,7 @@ impl SourceBuckets {
 
     /// Takes a token of the source and one of the shared bucket, even if they have none.
     pub(crate) fn charge(&mut self, now: Instant, source: (Addr, u64)) {
-        self.make();
+        self.allocate();
         let each = self.each;
         // Other sources do not pay for resets beyond the source's own debt.
         let charged = self
@@ -187,23 +188,23 @@ impl SourceBuckets {
         self.bucket(source).is_none_or(|b| b.full_at <= now)
     }
 
-    fn make(&mut self) {
+    fn allocate(&mut self) {
         if self.buckets.is_empty() && self.buckets.try_reserve_exact(self.count).is_ok() {
             self.buckets.resize(self.count, TokenBucket::default());
         }
     }
 
     /// Puts back a token that the source took in this epoch, and one of the shared bucket.
-    pub(crate) fn give_back(&mut self, now: Instant, source: (Addr, u64)) {
+    pub(crate) fn refund(&mut self, now: Instant, source: (Addr, u64)) {
         let interval = self.each.interval();
         if let Some(bucket) = self.bucket(source) {
-            bucket.give_back(now, interval);
-            self.shared.give_back(now, self.all.interval());
+            bucket.refund(now, interval);
+            self.shared.refund(now, self.all.interval());
         }
     }
 
     fn bucket(&mut self, (source, epoch): (Addr, u64)) -> Option<&mut TokenBucket> {
-        let [hi, lo] = network(source);
+        let [hi, lo] = host_words(source);
         let slot = self.key.hash([hi, lo, epoch], 0) as usize % self.count;
         self.buckets.get_mut(slot)
     }
@@ -213,36 +214,36 @@ impl SourceBuckets {
 mod tests {
     use fullsend_units::{Instant, Nanos, Rng, Seed};
 
-    use super::{HostBuckets, Rate, TokenBucket};
+    use super::{HostBuckets, RateLimit, TokenBucket};
     use crate::demux::Addr;
     use crate::siphash::SipKey;
 
     #[test]
-    fn a_burst_then_about_one_a_millisecond() {
+    fn a_burst_is_followed_by_one_token_a_millisecond() {
         let mut rng = Rng::new(Seed::from_u64(1));
-        let rate = Rate {
+        let rate = RateLimit {
             per_second: 1000,
             burst: 50,
         };
         let mut bucket = TokenBucket::default();
-        let mut taken = |now| {
+        let mut take_many = |now| {
             (0..1000)
                 .filter(|_| bucket.take(now, rate, &mut rng))
                 .count()
         };
-        let first = taken(Instant::ZERO);
+        let first = take_many(Instant::ZERO);
         assert!((40..60).contains(&first), "{first}");
         let mut later = 0;
         for ms in 1..1000 {
-            later += taken(Instant::ZERO + Nanos::from_millis(ms));
+            later += take_many(Instant::ZERO + Nanos::from_millis(ms));
         }
         assert!((950..1050).contains(&later), "{later}");
     }
 
     #[test]
-    fn a_rate_of_zero_is_silence() {
+    fn a_rate_of_zero_allows_nothing() {
         let mut rng = Rng::new(Seed::from_u64(1));
-        let rate = Rate {
+        let rate = RateLimit {
             per_second: 0,
             burst: 50,
         };
@@ -250,8 +251,8 @@ mod tests {
     }
 
     #[test]
-    fn a_charged_bucket_owes_a_second_at_most() {
-        let rate = Rate {
+    fn the_debt_of_a_charged_bucket_is_at_most_one_second() {
+        let rate = RateLimit {
             per_second: 1000,
             burst: 50,
         };
@@ -260,29 +261,29 @@ mod tests {
         for _ in 0..49 {
             bucket.charge(now, rate);
         }
-        assert!(bucket.has(now, rate));
+        assert!(bucket.has_token(now, rate));
         // The last token, and a debt of ten.
         for _ in 0..11 {
             bucket.charge(now, rate);
         }
-        assert!(!bucket.has(now + rate.interval() * 10, rate));
-        assert!(bucket.has(now + rate.interval() * 11, rate));
+        assert!(!bucket.has_token(now + rate.interval() * 10, rate));
+        assert!(bucket.has_token(now + rate.interval() * 11, rate));
         for _ in 0..10_000 {
             bucket.charge(now, rate);
         }
-        assert!(!bucket.has(now + rate.interval() * 1000, rate));
-        assert!(bucket.has(now + rate.interval() * 1001, rate));
+        assert!(!bucket.has_token(now + rate.interval() * 1000, rate));
+        assert!(bucket.has_token(now + rate.interval() * 1001, rate));
     }
 
     #[test]
-    fn one_host_does_not_use_up_anothers() {
+    fn one_host_does_not_use_the_tokens_of_another() {
         let mut hosts = HostBuckets::new(SipKey(1, 2));
         let second = Nanos::from_secs(1);
-        let mut taken = |ip: [u8; 4], times| {
+        let mut take_many = |ip: [u8; 4], times| {
             let take = |_| hosts.take(Instant::ZERO, Addr::v4(ip), second);
             (0..times).map(take).filter(|&t| t).count()
         };
-        assert_eq!(taken([10, 0, 0, 1], 1000), 6);
-        assert_eq!(taken([10, 0, 0, 2], 3), 3);
+        assert_eq!(take_many([10, 0, 0, 1], 1000), 6);
+        assert_eq!(take_many([10, 0, 0, 2], 3), 3);
     }
 }

@@ -88,7 +88,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_another_implementation(
+        fn matches_the_siphasher_crate(
             key in any::<(u64, u64)>(),
             words in any::<[u64; 4]>(),
             tail in any::<u32>(),

@@ -21,21 +21,21 @@ const NIL: u32 = u32::MAX;
 
 /// A timer, linked with the others of its slot; 24 bytes for each connection.
 #[derive(Clone, Copy, Debug)]
-struct Node {
+struct TimerNode {
     /// The tick at which it is inspected, or `UNARMED`; in the low bits, its level and slot.
-    place: u64,
+    position: u64,
     /// The tick at which it fires, equal to or later than that of the inspection.
     due: u64,
     prev: u32,
     next: u32,
 }
 
-impl Node {
+impl TimerNode {
     const IDLE: Self = Self::at(UNARMED, 0, 0);
 
     const fn at(tick: u64, level: u8, slot: u8) -> Self {
         Self {
-            place: tick << 16 | (level as u64) << 8 | slot as u64,
+            position: tick << 16 | (level as u64) << 8 | slot as u64,
             due: tick,
             prev: NIL,
             next: NIL,
@@ -44,11 +44,11 @@ impl Node {
 
     #[inline]
     const fn tick(self) -> u64 {
-        self.place >> 16
+        self.position >> 16
     }
 
     const fn level_and_slot(self) -> (u8, u8) {
-        ((self.place >> 8) as u8, self.place as u8)
+        ((self.position >> 8) as u8, self.position as u8)
     }
 }
 
@@ -60,7 +60,7 @@ struct Level {
 
 /// Timers, by the index of the table entry that they belong to.
 #[derive(Clone, Debug)]
-pub(crate) struct Wheel {
+pub(crate) struct TimerWheel {
     /// All ticks before this one have been processed.
     current: u64,
     /// A bit for each level that holds a timer.
@@ -69,7 +69,7 @@ pub(crate) struct Wheel {
     /// first timer after that timer was removed.
     first: u64,
     levels: [Level; LEVELS],
-    nodes: Vec<Node>,
+    nodes: Vec<TimerNode>,
 }
 
 /// Returns the first tick at or after `at`, so that no timer fires early. A time beyond all ticks
@@ -87,7 +87,7 @@ fn level_of(current: u64, tick: u64) -> usize {
     (differing.ilog2() / LEVEL_BITS) as usize
 }
 
-impl Wheel {
+impl TimerWheel {
     pub(crate) fn new() -> Self {
         Self {
             current: 0,
@@ -123,7 +123,7 @@ impl Wheel {
             return;
         }
         if self.nodes.len() <= index as usize {
-            self.nodes.resize(index as usize + 1, Node::IDLE);
+            self.nodes.resize(index as usize + 1, TimerNode::IDLE);
         }
         self.disarm(index);
         self.link(index, tick.max(self.current));
@@ -153,7 +153,7 @@ impl Wheel {
         } else {
             self.nodes[node.prev as usize].next = node.next;
         }
-        self.nodes[index as usize] = Node::IDLE;
+        self.nodes[index as usize] = TimerNode::IDLE;
         if self.occupied == 0 {
             self.first = UNARMED;
         }
@@ -183,9 +183,9 @@ impl Wheel {
         let level = level_of(self.current, tick);
         let slot = (tick >> (LEVEL_BITS * level as u32)) as usize % SLOTS;
         let head = self.levels[level].heads[slot];
-        self.nodes[index as usize] = Node {
+        self.nodes[index as usize] = TimerNode {
             next: head,
-            ..Node::at(tick, level as u8, slot as u8)
+            ..TimerNode::at(tick, level as u8, slot as u8)
         };
         if head != NIL {
             self.nodes[head as usize].prev = index;
@@ -203,8 +203,8 @@ impl Wheel {
         let level = self.occupied.trailing_zeros() as usize;
         let slot = self.levels[level].occupied.trailing_zeros() as usize;
         let shift = LEVEL_BITS * level as u32;
-        let turn = (self.current >> (shift + LEVEL_BITS)) << (shift + LEVEL_BITS);
-        Some((level, slot, turn | (slot as u64) << shift))
+        let revolution = (self.current >> (shift + LEVEL_BITS)) << (shift + LEVEL_BITS);
+        Some((level, slot, revolution | (slot as u64) << shift))
     }
 
     /// Returns when [`expire`](Self::expire) must be called next. It is never later than the next
@@ -227,7 +227,7 @@ impl Wheel {
             let mut index = self.levels[level].heads[slot];
             self.set_head(level as u8, slot as u8, NIL);
             while index != NIL {
-                let node = core::mem::replace(&mut self.nodes[index as usize], Node::IDLE);
+                let node = core::mem::replace(&mut self.nodes[index as usize], TimerNode::IDLE);
                 if node.due <= target {
                     due.push(index);
                 } else if node.due != UNARMED {

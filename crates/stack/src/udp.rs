@@ -17,9 +17,9 @@ use smallvec::SmallVec;
 
 use crate::demux::FlowKey;
 use crate::inspect::{SocketInfo, SocketKind, SocketOwner};
-use crate::ip::{compact, least_path_mtu};
+use crate::ip::{compact, min_path_mtu};
 use crate::siphash::SipKey;
-use crate::table::Table;
+use crate::slab::Slab;
 use crate::waiters::{WaitList, Waiter};
 use crate::{StackError, UdpDatagram, UdpError, UdpId, UdpSharing};
 
@@ -113,8 +113,8 @@ impl Socket {
         self.ip = settings;
     }
 
-    pub(crate) const fn set_v6_mtu_discover(&mut self, how: MtuDiscover) {
-        self.v6_mtu_discover = how;
+    pub(crate) const fn set_v6_mtu_discover(&mut self, mtu_discover: MtuDiscover) {
+        self.v6_mtu_discover = mtu_discover;
     }
 
     /// Accepts datagrams from `remote` only, or from all peers. As on Linux, queued datagrams and
@@ -158,16 +158,16 @@ impl Socket {
 
 /// Limits of the memory that queued datagrams hold (`udp_mem`, `udp_rmem_min`).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct UdpMemLimits {
     /// Bytes at all sockets together.
     pub(crate) all_bytes: usize,
     /// Bytes that one socket may hold even when `all_bytes` is exceeded.
-    pub(crate) least_bytes: usize,
+    pub(crate) min_bytes: usize,
 }
 
 /// The result of delivering a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Delivery {
+pub(crate) enum UdpDelivery {
     /// A socket has queued it, or dropped it for lack of memory.
     Done,
     /// No socket is bound to the destination.
@@ -182,7 +182,7 @@ fn cost(datagram: &UdpDatagram) -> usize {
 /// The UDP sockets of a host.
 #[derive(Debug)]
 pub(crate) struct Udp {
-    sockets: Table<Socket>,
+    sockets: Slab<Socket>,
     /// The key of the hash that distributes flows over sockets that share a port.
     key: SipKey,
     ports: BTreeMap<u16, Vec<u32>>,
@@ -205,7 +205,7 @@ fn covers(own: IpAddr, ip: IpAddr) -> bool {
 impl Udp {
     pub(crate) fn new(key: SipKey) -> Self {
         Self {
-            sockets: Table::new(),
+            sockets: Slab::new(),
             key,
             ports: BTreeMap::new(),
             bytes: 0,
@@ -259,7 +259,7 @@ impl Udp {
         let bound = self.ports.get(&local.port()).into_iter().flatten();
         bound
             .filter_map(|&index| self.sockets.get(index))
-            .filter(|s| !s.sharing.bears(sharing))
+            .filter(|s| !s.sharing.is_compatible_with(sharing))
             .any(|s| covers(s.local.ip(), local.ip()) || covers(local.ip(), s.local.ip()))
     }
 
@@ -294,7 +294,7 @@ impl Udp {
     /// Iterates over the sockets that accept datagrams from `from` to `to`, in the order of
     /// binding, each with its rank: a socket bound to exactly this address precedes one bound to a
     /// wildcard.
-    fn takers(
+    fn receivers(
         &self,
         from: SocketAddr,
         to: SocketAddr,
@@ -318,14 +318,14 @@ impl Udp {
     /// Returns the socket that receives a unicast datagram: the one with the highest rank, and of
     /// several the one bound last. In a group that shares a port (`SO_REUSEPORT`), the keyed hash
     /// of the flow selects the socket.
-    fn taker(&self, from: SocketAddr, to: SocketAddr) -> Option<u32> {
-        let (rank, index, socket) = self.takers(from, to).max_by_key(|(rank, ..)| *rank)?;
+    fn select_receiver(&self, from: SocketAddr, to: SocketAddr) -> Option<u32> {
+        let (rank, index, socket) = self.receivers(from, to).max_by_key(|(rank, ..)| *rank)?;
         if !socket.sharing.reuse_port {
             return Some(index);
         }
         let flow = FlowKey::new(to, from).hash(self.key);
         let group = self
-            .takers(from, to)
+            .receivers(from, to)
             .filter(|(own, _, socket)| *own == rank && socket.sharing.reuse_port);
         let scores = group.map(|(_, index, _)| (self.key.hash([flow], index), index));
         scores.max().map(|(_, index)| index)
@@ -337,37 +337,39 @@ impl Udp {
         &mut self,
         mut datagram: UdpDatagram,
         group: bool,
-        limits: Limits,
+        limits: UdpMemLimits,
         wakers: &mut Vec<Waker>,
-    ) -> Delivery {
+    ) -> UdpDelivery {
         let (from, to) = (datagram.from, datagram.to);
-        let takers: SmallVec<[u32; 4]> = if group {
-            self.takers(from, to).map(|(_, index, _)| index).collect()
+        let indices: SmallVec<[u32; 4]> = if group {
+            self.receivers(from, to)
+                .map(|(_, index, _)| index)
+                .collect()
         } else {
-            self.taker(from, to).into_iter().collect()
+            self.select_receiver(from, to).into_iter().collect()
         };
-        let Some((&last, others)) = takers.split_last() else {
+        let Some((&last, others)) = indices.split_last() else {
             *self.no_ports(to.is_ipv6()) += 1;
-            return Delivery::NoPort;
+            return UdpDelivery::NoPort;
         };
         // A small datagram must not keep a large buffer allocated.
         let Some(payload) = compact(datagram.payload) else {
             self.count_no_memory(to.is_ipv6());
-            return Delivery::Done;
+            return UdpDelivery::Done;
         };
         datagram.payload = payload;
         for &index in others {
-            self.queue(index, datagram.clone(), limits, wakers);
+            self.enqueue(index, datagram.clone(), limits, wakers);
         }
-        self.queue(last, datagram, limits, wakers);
-        Delivery::Done
+        self.enqueue(last, datagram, limits, wakers);
+        UdpDelivery::Done
     }
 
-    fn queue(
+    fn enqueue(
         &mut self,
         index: u32,
         datagram: UdpDatagram,
-        limits: Limits,
+        limits: UdpMemLimits,
         wakers: &mut Vec<Waker>,
     ) {
         let v6 = datagram.to.is_ipv6();
@@ -381,7 +383,7 @@ impl Udp {
             return;
         }
         let all = self.bytes + cost;
-        if all > limits.all_bytes && socket.bytes + cost > limits.least_bytes {
+        if all > limits.all_bytes && socket.bytes + cost > limits.min_bytes {
             return self.count_no_memory(v6);
         }
         self.bytes = all;
@@ -415,13 +417,13 @@ impl Udp {
         &mut self,
         id: UdpId,
         waiter: Waiter<'_>,
-        spent: &mut Vec<Waker>,
+        replaced_wakers: &mut Vec<Waker>,
     ) -> Result<bool, StackError> {
         let (_, socket) = self.sockets.by_id(id.0).ok_or(StackError::NoSuchSocket)?;
         if !socket.queue.is_empty() {
             return Ok(true);
         }
-        socket.readers.register(waiter, spent);
+        socket.readers.register(waiter, replaced_wakers);
         Ok(false)
     }
 
@@ -477,7 +479,7 @@ impl Udp {
         let sum = Sum::pseudo(from.ip(), to.ip(), protocol::UDP, (HEADER_LEN + len) as u32);
         out[CHECKSUM_OFFSET..].copy_from_slice(&sum.fold().to_be_bytes());
         *self.out_datagrams(to.is_ipv6()) += 1;
-        if headers_len(to.ip()) + len > least_path_mtu(to.ip()) as usize {
+        if headers_len(to.ip()) + len > min_path_mtu(to.ip()) as usize {
             let flow = FlowKey::new(from, to).hash(self.key);
             self.sent.record(flow);
             let socket = self.socket_mut(id)?;
@@ -508,7 +510,7 @@ impl Udp {
     }
 }
 
-macro_rules! either {
+macro_rules! counter_of_family {
     ($($name:ident)*) => {
         impl Udp {
             $(const fn $name(&mut self, v6: bool) -> &mut u64 {
@@ -518,4 +520,4 @@ macro_rules! either {
     };
 }
 
-either!(in_datagrams no_ports in_errors out_datagrams rcvbuf_errors mem_errors in_csum_errors);
+counter_of_family!(in_datagrams no_ports in_errors out_datagrams rcvbuf_errors mem_errors in_csum_errors);

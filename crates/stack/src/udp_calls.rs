@@ -12,7 +12,7 @@ use fullsend_wire::numbers::protocol;
 use fullsend_wire::udp::UdpRepr;
 
 use crate::ip::{IpMeta, Problem};
-use crate::udp::{Delivery, Limits, headers_len, max_payload};
+use crate::udp::{UdpDelivery, UdpMemLimits, headers_len, max_payload};
 use crate::waiters::Waiter;
 use crate::{Host, IfaceId, Interest, StackError};
 
@@ -65,7 +65,7 @@ pub struct UdpSharing {
 
 impl UdpSharing {
     /// Returns whether sockets with these settings may be bound to one address.
-    pub(crate) const fn bears(self, other: Self) -> bool {
+    pub(crate) const fn is_compatible_with(self, other: Self) -> bool {
         self.reuse_addr && other.reuse_addr || self.reuse_port && other.reuse_port
     }
 }
@@ -155,8 +155,8 @@ impl Host {
         let settings = self.udp.socket_mut(id)?.ip_settings(to.ip());
         self.check_datagram_len(now, id, (to, data.len()), settings.mtu_discover)?;
         let packet = self.udp.output(id, from, to, data)?;
-        let ends = (from.ip().into(), to.ip().into());
-        self.ip_output(now, ends, (protocol::UDP, settings), packet)
+        let addrs = (from.ip().into(), to.ip().into());
+        self.ip_output(now, addrs, (protocol::UDP, settings), packet)
     }
 
     /// Returns an error if a datagram of `len` bytes is too long for IP, or if it is too long for
@@ -166,18 +166,18 @@ impl Host {
         now: Instant,
         id: UdpId,
         (to, len): (SocketAddr, usize),
-        how: MtuDiscover,
+        mtu_discover: MtuDiscover,
     ) -> Result<(), StackError> {
         let mut max = max_payload(to.ip());
-        let whole = matches!(how, MtuDiscover::Do | MtuDiscover::Probe);
-        if !whole && len <= max {
+        let unfragmented = matches!(mtu_discover, MtuDiscover::Do | MtuDiscover::Probe);
+        if !unfragmented && len <= max {
             return Ok(());
         }
-        let Ok(mtu) = self.datagram_mtu(now, to.ip(), how) else {
+        let Ok(mtu) = self.datagram_mtu(now, to.ip(), mtu_discover) else {
             // IP reports and counts that there is no route.
             return Ok(());
         };
-        if whole {
+        if unfragmented {
             max = max.min((mtu as usize).saturating_sub(headers_len(to.ip())));
         }
         if len <= max {
@@ -185,7 +185,8 @@ impl Host {
         }
         // As on Linux: no IPv4 socket can send more than 65,535 bytes, whatever the path MTU.
         if to.is_ipv6() || u16::try_from(len).is_ok() {
-            self.udp.on_too_long(id, (to, mtu), &mut self.wakers)?;
+            self.udp
+                .on_message_too_long(id, (to, mtu), &mut self.wakers)?;
         }
         Err(StackError::MessageTooLong { len, max })
     }
@@ -257,14 +258,16 @@ impl Host {
     ///
     /// # Errors
     /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
-    pub fn udp_ready<'a>(
+    pub fn udp_poll_ready<'a>(
         &mut self,
         id: UdpId,
         interest: Interest,
         waiter: impl Into<Waiter<'a>>,
     ) -> Result<bool, StackError> {
         match interest {
-            Interest::Read => self.udp.readable(id, waiter.into(), &mut self.spent),
+            Interest::Read => self
+                .udp
+                .readable(id, waiter.into(), &mut self.replaced_wakers),
             Interest::Write => self.udp.addr(id).map(|_| true),
         }
     }
@@ -328,9 +331,9 @@ impl Host {
     pub fn udp_set_v6_mtu_discover(
         &mut self,
         id: UdpId,
-        how: MtuDiscover,
+        mtu_discover: MtuDiscover,
     ) -> Result<(), StackError> {
-        self.udp.socket_mut(id)?.set_v6_mtu_discover(how);
+        self.udp.socket_mut(id)?.set_v6_mtu_discover(mtu_discover);
         Ok(())
     }
 
@@ -340,7 +343,7 @@ impl Host {
     /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn udp_watch(&mut self, id: UdpId, waker: &Waker) -> Result<(), StackError> {
         let readers = self.udp.socket_mut(id)?.readers();
-        readers.register(waker.into(), &mut self.spent);
+        readers.register(waker.into(), &mut self.replaced_wakers);
         Ok(())
     }
 
@@ -351,16 +354,16 @@ impl Host {
 
     /// Returns the limits of queued memory. While the allocator refuses memory, each socket gets
     /// its minimum only.
-    fn udp_limits(&self) -> Limits {
+    fn udp_limits(&self) -> UdpMemLimits {
         let sysctl = &self.env.sysctl;
         let all_bytes = if self.env.mem.is_refused() {
             0
         } else {
             (sysctl.udp_mem[2] as usize).saturating_mul(PAGE_BYTES)
         };
-        Limits {
+        UdpMemLimits {
             all_bytes,
-            least_bytes: sysctl.udp_rmem_min as usize,
+            min_bytes: sysctl.udp_rmem_min as usize,
         }
     }
 
@@ -375,31 +378,35 @@ impl Host {
         let from = SocketAddr::new(meta.src.to_ip(), repr.src_port);
         let to = SocketAddr::new(meta.dst.to_ip(), repr.dst_port);
         let group = !self.ip.addresses.is_local(meta.dst);
-        let place = if meta.dst.is_v4() { 8 } else { 7 };
-        let ttl = packet.network_header().get(place).copied().unwrap_or(0);
+        let ttl_offset = if meta.dst.is_v4() { 8 } else { 7 };
+        let ttl = packet
+            .network_header()
+            .get(ttl_offset)
+            .copied()
+            .unwrap_or(0);
         let limits = self.udp_limits();
-        let whole = &packet.payload;
+        let payload = &packet.payload;
         // GRO and devices that coalesce join datagrams of one size; readers get each of them.
         let size = match usize::from(packet.offload.gso_size) {
-            0 => whole.len(),
+            0 => payload.len(),
             size => size,
         };
         let mut start = 0;
         loop {
-            let len = size.min(whole.len() - start);
+            let len = size.min(payload.len() - start);
             let datagram = UdpDatagram {
-                payload: whole.range(start, len),
+                payload: payload.range(start, len),
                 from,
                 to,
                 tos: meta.tos,
                 ttl,
                 iface: IfaceId(meta.iface),
             };
-            if self.udp.input(datagram, group, limits, &mut self.wakers) == Delivery::NoPort {
-                return self.tell(now, Problem::PortUnreachable, packet);
+            if self.udp.input(datagram, group, limits, &mut self.wakers) == UdpDelivery::NoPort {
+                return self.send_icmp_error(now, Problem::PortUnreachable, packet);
             }
             start += len;
-            if start == whole.len() {
+            if start == payload.len() {
                 return;
             }
         }

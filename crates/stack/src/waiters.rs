@@ -6,7 +6,7 @@ use core::task::Waker;
 
 /// The event that a task waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Wait {
+pub(crate) enum WaitEvent {
     /// Data to read.
     Read,
     /// Space in the send buffer.
@@ -18,7 +18,7 @@ pub(crate) enum Wait {
 /// A future's entry in a [`WaitList`]. The future keeps it from poll to poll and passes it to
 /// [`Host::stop_waiting`](crate::Host::stop_waiting) when it is dropped.
 #[derive(Default, Debug)]
-pub struct WaitKey(Option<Place>);
+pub struct WaitKey(Option<ListPosition>);
 
 impl WaitKey {
     /// Returns whether the future may have an entry in a list.
@@ -29,7 +29,7 @@ impl WaitKey {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct ListPosition {
     slot: u32,
     /// The list's round when the entry was made; entries of earlier rounds have been woken.
     round: u32,
@@ -77,7 +77,7 @@ impl<'a> From<&'a Waker> for Waiter<'a> {
 #[derive(Default, Debug)]
 pub struct WaitList {
     first: Option<Waker>,
-    more: Option<Box<More>>,
+    others: Option<Box<OtherWaiters>>,
     round: u32,
     /// Whether `first` belongs to a future.
     first_has_key: bool,
@@ -85,23 +85,23 @@ pub struct WaitList {
 
 /// The tasks other than the first.
 #[derive(Default, Debug)]
-struct More {
+struct OtherWaiters {
     polled: Option<Waker>,
     futures: Vec<Option<Waker>>,
     free: Vec<u32>,
 }
 
-impl More {
+impl OtherWaiters {
     fn is_empty(&self) -> bool {
         self.polled.is_none() && self.futures.len() == self.free.len()
     }
 }
 
-/// Stores `waker` in `slot` unless it is there already. A replaced waker moves to `spent`.
+/// Stores `waker` in `slot` unless it is there already. A replaced waker moves to `replaced_wakers`.
 #[inline]
-fn put(slot: &mut Option<Waker>, waker: &Waker, spent: &mut Vec<Waker>) {
-    if !slot.as_ref().is_some_and(|known| known.will_wake(waker)) {
-        spent.extend(slot.replace(waker.clone()));
+fn store_waker(slot: &mut Option<Waker>, waker: &Waker, replaced_wakers: &mut Vec<Waker>) {
+    if !slot.as_ref().is_some_and(|stored| stored.will_wake(waker)) {
+        replaced_wakers.extend(slot.replace(waker.clone()));
     }
 }
 
@@ -109,81 +109,93 @@ impl WaitList {
     /// Returns whether no task waits.
     #[inline]
     pub const fn is_empty(&self) -> bool {
-        self.first.is_none() && self.more.is_none()
+        self.first.is_none() && self.others.is_none()
     }
 
-    /// Adds a task, or updates its waker. Replaced wakers move to `spent`. Drop them without
+    /// Adds a task, or updates its waker. Replaced wakers move to `replaced_wakers`. Drop them without
     /// holding any lock, as the last reference to a task may drop its sockets.
     #[inline]
-    pub fn register(&mut self, waiter: Waiter<'_>, spent: &mut Vec<Waker>) {
+    pub fn register(&mut self, waiter: Waiter<'_>, replaced_wakers: &mut Vec<Waker>) {
         let Waiter { waker, key } = waiter;
         match key {
             None if self.first.is_none() || !self.first_has_key => {
-                put(&mut self.first, waker, spent);
+                store_waker(&mut self.first, waker, replaced_wakers);
                 self.first_has_key = false;
                 // An earlier caller may have polled while a future was first.
-                if let Some(more) = &mut self.more {
-                    spent.extend(more.polled.take());
-                    if more.is_empty() {
-                        self.more = None;
+                if let Some(others) = &mut self.others {
+                    replaced_wakers.extend(others.polled.take());
+                    if others.is_empty() {
+                        self.others = None;
                     }
                 }
             }
-            None => put(&mut self.more.get_or_insert_default().polled, waker, spent),
-            Some(key) => self.register_future(waker, key, spent),
+            None => store_waker(
+                &mut self.others.get_or_insert_default().polled,
+                waker,
+                replaced_wakers,
+            ),
+            Some(key) => self.register_future(waker, key, replaced_wakers),
         }
     }
 
-    fn register_future(&mut self, waker: &Waker, key: &mut WaitKey, spent: &mut Vec<Waker>) {
-        if let Some(slot) = self.slot_of(key) {
-            return put(slot, waker, spent);
+    fn register_future(
+        &mut self,
+        waker: &Waker,
+        key: &mut WaitKey,
+        replaced_wakers: &mut Vec<Waker>,
+    ) {
+        if let Some(slot) = self.slot_for_key(key) {
+            return store_waker(slot, waker, replaced_wakers);
         }
         let slot = if self.first.is_none() {
             self.first = Some(waker.clone());
             self.first_has_key = true;
             FIRST
         } else {
-            let more = self.more.get_or_insert_default();
-            if let Some(slot) = more.free.pop() {
-                more.futures[slot as usize] = Some(waker.clone());
+            let others = self.others.get_or_insert_default();
+            if let Some(slot) = others.free.pop() {
+                others.futures[slot as usize] = Some(waker.clone());
                 slot
             } else {
-                more.futures.push(Some(waker.clone()));
-                more.futures.len() as u32 - 1
+                others.futures.push(Some(waker.clone()));
+                others.futures.len() as u32 - 1
             }
         };
         let round = self.round;
-        key.0 = Some(Place { slot, round });
+        key.0 = Some(ListPosition { slot, round });
     }
 
     /// Returns the entry of a future that has not been woken.
-    fn slot_of(&mut self, key: &WaitKey) -> Option<&mut Option<Waker>> {
-        let place = key.0.filter(|place| place.round == self.round)?;
-        if place.slot == FIRST {
+    fn slot_for_key(&mut self, key: &WaitKey) -> Option<&mut Option<Waker>> {
+        let position = key.0.filter(|position| position.round == self.round)?;
+        if position.slot == FIRST {
             return Some(&mut self.first);
         }
-        self.more.as_mut()?.futures.get_mut(place.slot as usize)
+        self.others
+            .as_mut()?
+            .futures
+            .get_mut(position.slot as usize)
     }
 
     /// Removes a future or, without a key, the caller that polled. Returns its waker unless it has
     /// been woken; drop it without holding any lock.
     pub fn remove(&mut self, key: Option<&mut WaitKey>) -> Option<Waker> {
         let Some(key) = key else {
-            return match &mut self.more {
+            return match &mut self.others {
                 _ if !self.first_has_key => self.first.take(),
-                Some(more) => more.polled.take(),
+                Some(others) => others.polled.take(),
                 None => None,
             };
         };
-        let waker = self.slot_of(key).and_then(Option::take);
-        let place = key.0.take()?;
+        let waker = self.slot_for_key(key).and_then(Option::take);
+        let position = key.0.take()?;
         if waker.is_some()
-            && place.slot != FIRST
-            && let Some(more) = &mut self.more
+            && position.slot != FIRST
+            && let Some(others) = &mut self.others
         {
-            more.free.push(place.slot);
-            if more.is_empty() {
-                self.more = None;
+            others.free.push(position.slot);
+            if others.is_empty() {
+                self.others = None;
             }
         }
         waker
@@ -197,9 +209,9 @@ impl WaitList {
         }
         out.extend(self.first.take());
         self.round = self.round.wrapping_add(1);
-        if let Some(more) = self.more.take() {
-            out.extend(more.polled);
-            out.extend(more.futures.into_iter().flatten());
+        if let Some(others) = self.others.take() {
+            out.extend(others.polled);
+            out.extend(others.futures.into_iter().flatten());
         }
     }
 }
@@ -214,32 +226,37 @@ pub(crate) struct Waiters {
 
 impl Waiters {
     #[inline]
-    fn list(&mut self, what: Wait) -> &mut WaitList {
-        match what {
-            Wait::Read => &mut self.reader,
-            Wait::Write => &mut self.writer,
-            Wait::Flush => self.flush.get_or_insert_default(),
+    fn list(&mut self, event: WaitEvent) -> &mut WaitList {
+        match event {
+            WaitEvent::Read => &mut self.reader,
+            WaitEvent::Write => &mut self.writer,
+            WaitEvent::Flush => self.flush.get_or_insert_default(),
         }
     }
 
     /// Adds a task; see [`WaitList::register`].
     #[inline]
-    pub(crate) fn register(&mut self, what: Wait, waiter: Waiter<'_>, spent: &mut Vec<Waker>) {
-        self.list(what).register(waiter, spent);
+    pub(crate) fn register(
+        &mut self,
+        event: WaitEvent,
+        waiter: Waiter<'_>,
+        replaced_wakers: &mut Vec<Waker>,
+    ) {
+        self.list(event).register(waiter, replaced_wakers);
     }
 
     /// Removes a task; see [`WaitList::remove`].
-    pub(crate) fn remove(&mut self, what: Wait, key: Option<&mut WaitKey>) -> Option<Waker> {
-        self.list(what).remove(key)
+    pub(crate) fn remove(&mut self, event: WaitEvent, key: Option<&mut WaitKey>) -> Option<Waker> {
+        self.list(event).remove(key)
     }
 
-    /// Moves the wakers of the tasks that wait for `what` to `out`.
+    /// Moves the wakers of the tasks that wait for `event` to `out`.
     #[inline]
-    pub(crate) fn wake(&mut self, what: Wait, out: &mut Vec<Waker>) {
-        match what {
-            Wait::Read => self.reader.wake(out),
-            Wait::Write => self.writer.wake(out),
-            Wait::Flush => {
+    pub(crate) fn wake(&mut self, event: WaitEvent, out: &mut Vec<Waker>) {
+        match event {
+            WaitEvent::Read => self.reader.wake(out),
+            WaitEvent::Write => self.writer.wake(out),
+            WaitEvent::Flush => {
                 if let Some(list) = &mut self.flush {
                     list.wake(out);
                 }
@@ -247,16 +264,16 @@ impl Waiters {
         }
     }
 
-    /// Moves the wakers of all tasks to `spent` without waking them.
-    pub(crate) fn clear(&mut self, spent: &mut Vec<Waker>) {
-        for what in [Wait::Read, Wait::Write, Wait::Flush] {
-            self.wake(what, spent);
+    /// Moves the wakers of all tasks to `replaced_wakers` without waking them.
+    pub(crate) fn clear(&mut self, replaced_wakers: &mut Vec<Waker>) {
+        for event in [WaitEvent::Read, WaitEvent::Write, WaitEvent::Flush] {
+            self.wake(event, replaced_wakers);
         }
     }
 
     /// Returns whether a task waits for a flush.
     #[inline]
-    pub(crate) fn any_flush(&self) -> bool {
+    pub(crate) fn has_flush_waiter(&self) -> bool {
         self.flush.as_ref().is_some_and(|list| !list.is_empty())
     }
 }
@@ -268,7 +285,7 @@ mod tests {
     use alloc::vec::Vec;
     use core::task::Waker;
 
-    use super::{Wait, WaitKey, WaitList, Waiter, Waiters};
+    use super::{WaitEvent, WaitKey, WaitList, Waiter, Waiters};
 
     struct Task;
 
@@ -282,44 +299,44 @@ mod tests {
     }
 
     /// Returns the number of references to a task besides the test's own two.
-    fn held(task: &Arc<Task>) -> usize {
+    fn references(task: &Arc<Task>) -> usize {
         Arc::strong_count(task) - 2
     }
 
     #[test]
-    fn every_future_is_woken_for_what_it_waits_for_and_none_twice() {
+    fn every_future_is_woken_once_for_its_event() {
         let tasks: [_; 3] = core::array::from_fn(|_| task());
         let mut keys: [WaitKey; 9] = Default::default();
         let mut waiters = Waiters::default();
-        let mut spent = Vec::new();
-        let kinds = [Wait::Read, Wait::Write, Wait::Flush];
-        for (k, what) in kinds.into_iter().enumerate() {
+        let mut replaced_wakers = Vec::new();
+        let kinds = [WaitEvent::Read, WaitEvent::Write, WaitEvent::Flush];
+        for (k, event) in kinds.into_iter().enumerate() {
             for i in [0, 0, 1, 2, 1, 0] {
                 let waiter = Waiter::future(&tasks[i].1, &mut keys[3 * k + i]);
-                waiters.register(what, waiter, &mut spent);
+                waiters.register(event, waiter, &mut replaced_wakers);
             }
         }
-        for what in [Wait::Flush, Wait::Read, Wait::Write] {
-            assert_eq!(waiters.any_flush(), what == Wait::Flush);
+        for event in [WaitEvent::Flush, WaitEvent::Read, WaitEvent::Write] {
+            assert_eq!(waiters.has_flush_waiter(), event == WaitEvent::Flush);
             let mut out = Vec::new();
-            waiters.wake(what, &mut out);
+            waiters.wake(event, &mut out);
             assert_eq!(out.len(), 3);
             assert!(tasks.iter().all(|t| out.iter().any(|w| w.will_wake(&t.1))));
-            waiters.wake(what, &mut out);
+            waiters.wake(event, &mut out);
             assert_eq!(out.len(), 3);
         }
-        assert!(spent.is_empty());
-        assert!(tasks.iter().all(|(task, _)| held(task) == 0));
+        assert!(replaced_wakers.is_empty());
+        assert!(tasks.iter().all(|(task, _)| references(task) == 0));
     }
 
     #[test]
-    fn a_future_that_leaves_takes_its_waker_along_and_no_other() {
+    fn removing_a_future_removes_only_its_waker() {
         let tasks: Vec<_> = (0..5).map(|_| task()).collect();
         let mut keys: Vec<_> = tasks.iter().map(|_| WaitKey::default()).collect();
         let mut list = WaitList::default();
-        let mut spent = Vec::new();
+        let mut replaced_wakers = Vec::new();
         for ((_, waker), key) in tasks.iter().zip(&mut keys) {
-            list.register(Waiter::future(waker, key), &mut spent);
+            list.register(Waiter::future(waker, key), &mut replaced_wakers);
         }
         for i in [3, 0] {
             assert!(list.remove(Some(&mut keys[i])).is_some());
@@ -327,43 +344,52 @@ mod tests {
             assert!(list.remove(Some(&mut keys[i])).is_none());
         }
         let all = |tasks: &[(Arc<Task>, Waker)]| -> Vec<_> {
-            tasks.iter().map(|(task, _)| held(task)).collect()
+            tasks.iter().map(|(task, _)| references(task)).collect()
         };
         assert_eq!(all(&tasks), [0, 1, 1, 0, 1]);
         // Slots are reused, and a key of an earlier round refers to none of them.
-        list.register(Waiter::future(&tasks[0].1, &mut keys[0]), &mut spent);
+        list.register(
+            Waiter::future(&tasks[0].1, &mut keys[0]),
+            &mut replaced_wakers,
+        );
         let mut out = Vec::new();
         list.wake(&mut out);
         assert_eq!(out.len(), 4);
         out.clear();
-        list.register(Waiter::future(&tasks[3].1, &mut keys[3]), &mut spent);
+        list.register(
+            Waiter::future(&tasks[3].1, &mut keys[3]),
+            &mut replaced_wakers,
+        );
         assert!(list.remove(Some(&mut keys[0])).is_none());
         assert!(list.remove(Some(&mut keys[1])).is_none());
-        list.register(Waiter::future(&tasks[1].1, &mut keys[1]), &mut spent);
+        list.register(
+            Waiter::future(&tasks[1].1, &mut keys[1]),
+            &mut replaced_wakers,
+        );
         assert_eq!(all(&tasks), [0, 1, 0, 1, 0]);
         assert!(list.remove(Some(&mut keys[1])).is_some());
-        assert!(list.more.is_none());
+        assert!(list.others.is_none());
         assert!(list.remove(Some(&mut keys[3])).is_some());
         assert!(list.is_empty());
     }
 
     #[test]
-    fn of_callers_that_poll_the_last_is_woken() {
+    fn only_the_last_polling_caller_is_woken() {
         let (first, second, third) = (task(), task(), task());
         let mut key = WaitKey::default();
         for future_first in [false, true] {
             let mut list = WaitList::default();
-            let mut spent = Vec::new();
+            let mut replaced_wakers = Vec::new();
             if future_first {
-                list.register(Waiter::future(&third.1, &mut key), &mut spent);
+                list.register(Waiter::future(&third.1, &mut key), &mut replaced_wakers);
             }
-            list.register(Waiter::polled(&first.1), &mut spent);
-            list.register(Waiter::polled(&second.1), &mut spent);
-            list.register(Waiter::polled(&second.1), &mut spent);
-            assert!(spent.len() == 1 && spent[0].will_wake(&first.1));
+            list.register(Waiter::polled(&first.1), &mut replaced_wakers);
+            list.register(Waiter::polled(&second.1), &mut replaced_wakers);
+            list.register(Waiter::polled(&second.1), &mut replaced_wakers);
+            assert!(replaced_wakers.len() == 1 && replaced_wakers[0].will_wake(&first.1));
             assert!(list.remove(None).unwrap().will_wake(&second.1));
             assert!(list.remove(None).is_none());
-            list.register(Waiter::polled(&first.1), &mut spent);
+            list.register(Waiter::polled(&first.1), &mut replaced_wakers);
             let mut out = Vec::new();
             list.wake(&mut out);
             assert_eq!(out.len(), 1 + usize::from(future_first));
@@ -371,16 +397,16 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_polls_replaces_one_that_polled_beside_a_future() {
+    fn a_polling_caller_replaces_an_earlier_one_next_to_a_future() {
         let (first, second, future) = (task(), task(), task());
         let mut key = WaitKey::default();
         let mut list = WaitList::default();
-        let mut spent = Vec::new();
-        list.register(Waiter::future(&future.1, &mut key), &mut spent);
-        list.register(Waiter::polled(&first.1), &mut spent);
+        let mut replaced_wakers = Vec::new();
+        list.register(Waiter::future(&future.1, &mut key), &mut replaced_wakers);
+        list.register(Waiter::polled(&first.1), &mut replaced_wakers);
         assert!(list.remove(Some(&mut key)).is_some());
-        list.register(Waiter::polled(&second.1), &mut spent);
-        assert!(spent.len() == 1 && spent[0].will_wake(&first.1));
+        list.register(Waiter::polled(&second.1), &mut replaced_wakers);
+        assert!(replaced_wakers.len() == 1 && replaced_wakers[0].will_wake(&first.1));
         assert!(list.remove(None).unwrap().will_wake(&second.1));
         assert!(list.is_empty());
     }
@@ -389,16 +415,16 @@ mod tests {
     fn clearing_drops_no_waker() {
         let tasks: [_; 3] = core::array::from_fn(|_| task());
         let mut waiters = Waiters::default();
-        let mut spent = Vec::new();
-        for (what, (_, waker)) in [Wait::Read, Wait::Write, Wait::Flush]
+        let mut replaced_wakers = Vec::new();
+        for (event, (_, waker)) in [WaitEvent::Read, WaitEvent::Write, WaitEvent::Flush]
             .into_iter()
             .zip(&tasks)
         {
-            waiters.register(what, Waiter::polled(waker), &mut spent);
+            waiters.register(event, Waiter::polled(waker), &mut replaced_wakers);
         }
-        waiters.clear(&mut spent);
-        assert_eq!(spent.len(), 3);
-        assert!(tasks.iter().all(|(task, _)| held(task) == 1));
-        assert!(!waiters.any_flush());
+        waiters.clear(&mut replaced_wakers);
+        assert_eq!(replaced_wakers.len(), 3);
+        assert!(tasks.iter().all(|(task, _)| references(task) == 1));
+        assert!(!waiters.has_flush_waiter());
     }
 }

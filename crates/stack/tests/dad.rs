@@ -92,7 +92,7 @@ impl Segment {
 
 /// The owner advertises to all nodes, and a host without any address must process that.
 #[test]
-fn the_only_address_of_a_host_is_given_up_when_another_host_has_it() {
+fn the_only_address_of_a_host_is_abandoned_when_another_host_has_it() {
     for others in [&[][..], &["10.0.0.1/24"], &["fe80::9/64"]] {
         let mut net = Segment::new(2);
         net.add(0, "fe80::7/64");
@@ -114,7 +114,7 @@ fn the_only_address_of_a_host_is_given_up_when_another_host_has_it() {
         assert_eq!(host.udp_bind(addr), Err(refused.clone()));
         let config = ListenConfig {
             backlog: 1,
-            hold: false,
+            defer_syn_ack: false,
             any_destination: false,
         };
         assert_eq!(host.tcp_listen(addr, config), Err(refused));
@@ -133,7 +133,7 @@ fn the_only_address_of_a_host_is_given_up_when_another_host_has_it() {
 
 /// RFC 4862 5.4.3: if two hosts try to configure an address at once, neither gets it.
 #[test]
-fn two_hosts_that_want_one_address_at_once_both_give_it_up() {
+fn two_hosts_probing_one_address_at_once_both_abandon_it() {
     let mut net = Segment::new(2);
     for who in 0..2 {
         net.add(who, "fe80::7/64");
@@ -148,7 +148,7 @@ fn two_hosts_that_want_one_address_at_once_both_give_it_up() {
 /// RFC 7527: on a link that loops frames back to their sender, a host's own solicitation is not
 /// another host's.
 #[test]
-fn a_solicitation_that_comes_back_is_not_a_duplicate() {
+fn a_looped_back_solicitation_is_not_a_duplicate() {
     let mut net = Segment::new(1);
     net.loops = true;
     net.add(0, "fe80::7/64");
@@ -165,7 +165,7 @@ fn a_solicitation_that_comes_back_is_not_a_duplicate() {
 /// RFC 7527 4.3: on such a link, only the nonce distinguishes the solicitation of another host that
 /// tries to configure the address, too.
 #[test]
-fn a_nonce_distinguishes_two_hosts_where_solicitations_come_back() {
+fn a_nonce_distinguishes_two_hosts_where_solicitations_are_looped_back() {
     let mut net = Segment::new(2);
     net.loops = true;
     for who in 0..2 {

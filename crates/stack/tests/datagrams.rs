@@ -92,7 +92,7 @@ impl Rig {
         self.host.udp_take_error(self.id).unwrap()
     }
 
-    fn kept(&mut self) -> Option<UdpError> {
+    fn queued_error(&mut self) -> Option<UdpError> {
         self.host.udp_take_kept_error(self.id).unwrap()
     }
 }
@@ -104,7 +104,7 @@ fn headers(to: SocketAddr) -> usize {
 
 /// Returns the packet that an off-path attacker would quote: 1500 bytes from the host's socket to
 /// `to`.
-fn imagined(to: SocketAddr) -> Vec<u8> {
+fn never_sent(to: SocketAddr) -> Vec<u8> {
     let mut datagram = vec![0; 1508 - headers(to)];
     datagram[..2].copy_from_slice(&7u16.to_be_bytes());
     datagram[2..4].copy_from_slice(&to.port().to_be_bytes());
@@ -113,7 +113,7 @@ fn imagined(to: SocketAddr) -> Vec<u8> {
 }
 
 #[test]
-fn datagrams_are_fragmented_or_refused_as_the_socket_says() {
+fn datagrams_are_fragmented_or_refused_by_mtu_discover() {
     use MtuDiscover::{Do, Dont, Probe, Want};
     for to in PEERS.map(|to| to.parse::<SocketAddr>().unwrap()) {
         let v4 = to.is_ipv4();
@@ -196,26 +196,36 @@ fn sockets_report_that_a_datagram_was_too_big() {
                 if !keeps || is_local != local && is_local || !is_local && !reports {
                     continue;
                 }
-                let kept = rig.kept().expect("an error was kept");
-                assert_eq!((kept.is_local, kept.mtu), (is_local, mtu), "{what}");
-                assert_eq!((kept.error, kept.to), (TcpError::MessageTooLong, to));
-                assert_eq!(kept.payload.is_empty(), is_local);
+                let queued_error = rig.queued_error().expect("an error was kept");
+                assert_eq!(
+                    (queued_error.is_local, queued_error.mtu),
+                    (is_local, mtu),
+                    "{what}"
+                );
+                assert_eq!(
+                    (queued_error.error, queued_error.to),
+                    (TcpError::MessageTooLong, to)
+                );
+                assert_eq!(queued_error.payload.is_empty(), is_local);
             }
-            assert_eq!(rig.kept(), None, "{what}");
+            assert_eq!(rig.queued_error(), None, "{what}");
         }
     }
 }
 
 /// RFC 5927 4: a "too big" must be about a datagram that was sent. Linux accepts these.
 #[test]
-fn a_connected_socket_that_sent_nothing_long_accepts_no_too_big() {
+fn a_connected_socket_that_sent_no_large_datagram_ignores_too_big() {
     for to in PEERS.map(|to| to.parse::<SocketAddr>().unwrap()) {
         let mut rig = Rig::new(MtuDiscover::Want);
         rig.host.udp_connect(rig.id, Some(to)).unwrap();
         rig.host.udp_keep_errors(rig.id, true).unwrap();
         let unchanged = |rig: &mut Rig| {
-            rig.too_big(&imagined(to), 1300);
-            assert_eq!((rig.mtu(to), rig.error(), rig.kept()), (1500, None, None));
+            rig.too_big(&never_sent(to), 1300);
+            assert_eq!(
+                (rig.mtu(to), rig.error(), rig.queued_error()),
+                (1500, None, None)
+            );
         };
         unchanged(&mut rig);
         // Every path carries a packet that short.
@@ -230,7 +240,7 @@ fn a_connected_socket_that_sent_nothing_long_accepts_no_too_big() {
         }
         unchanged(&mut rig);
         rig.send(to, 1500).unwrap();
-        rig.too_big(&imagined(to), 1300);
+        rig.too_big(&never_sent(to), 1300);
         assert_eq!(
             (rig.mtu(to), rig.error()),
             (1300, Some(TcpError::MessageTooLong))

@@ -65,7 +65,7 @@ fn tcp(packet: &Packet) -> TcpRepr {
 /// RFC 7413 3: the server's application has the request before the client knows of the handshake,
 /// and the answer follows the SYN-ACK immediately.
 #[test]
-fn a_request_rides_on_the_syn() {
+fn a_request_is_sent_in_the_syn() {
     for addrs in [V4, V6] {
         let (mut net, listener, to) = pair(addrs, 10);
         get_cookie(&mut net, listener, &to);
@@ -101,7 +101,7 @@ fn a_request_rides_on_the_syn() {
 
 /// More is written than the SYN can carry: the rest is sent after the handshake.
 #[test]
-fn a_syn_carries_what_fits_beside_the_options() {
+fn syn_data_is_limited_by_the_mss_and_the_options() {
     let (mut net, listener, to) = pair(V4, 10);
     get_cookie(&mut net, listener, &to);
     let (id, sent) = open(&mut net, &to, &common::bytes(5000));
@@ -121,7 +121,7 @@ fn a_syn_carries_what_fits_beside_the_options() {
 
 /// As on Linux: `TCP_SYNCNT` of the listener, or one more than `tcp_synack_retries`.
 #[test]
-fn a_server_repeats_the_syn_ack_of_fast_open_as_often_as_the_listener_says() {
+fn a_fast_open_syn_ack_is_retransmitted_as_often_as_the_listener_allows() {
     for (syncnt, repetitions) in [(None, 3), (Some(1), 1), (Some(4), 4)] {
         let (mut net, listener, to) = pair(V4, 10);
         net.hosts[1].sysctl_mut().tcp_synack_retries = 2;
@@ -143,7 +143,7 @@ fn a_server_repeats_the_syn_ack_of_fast_open_as_often_as_the_listener_says() {
 /// RFC 7413 4.1.3: if the path drops SYNs with data, a SYN without data is sent, and the data after
 /// the handshake.
 #[test]
-fn text_in_the_syn_is_sent_again_after_a_plain_syn() {
+fn syn_data_is_retransmitted_after_a_plain_syn() {
     let (mut net, listener, to) = pair(V4, 10);
     get_cookie(&mut net, listener, &to);
     net.filter = Some(Box::new(|_, packet| {
@@ -238,7 +238,7 @@ fn the_queue_is_bounded() {
 }
 
 #[test]
-fn without_a_cookie_where_both_say_so() {
+fn no_cookie_is_needed_where_both_sides_allow_it() {
     let (mut net, listener, to) = pair(V4, 10);
     net.hosts[0].sysctl_mut().set("tcp_fastopen", "5").unwrap();
     net.hosts[1]
@@ -256,7 +256,7 @@ fn without_a_cookie_where_both_say_so() {
 
 /// RFC 7413 4.1.3.1: Fast Open is suspended if the path drops its segments.
 #[test]
-fn a_path_that_swallows_what_fast_open_sends_turns_it_off() {
+fn a_path_that_drops_syn_data_disables_fast_open() {
     let (mut net, listener, to) = pair(V4, 10);
     let name = "tcp_fastopen_blackhole_timeout_sec";
     net.hosts[0].sysctl_mut().set(name, "3600").unwrap();
@@ -272,7 +272,7 @@ fn a_path_that_swallows_what_fast_open_sends_turns_it_off() {
 }
 
 #[test]
-fn a_server_that_does_not_know_it_is_connected_to_all_the_same() {
+fn a_server_without_fast_open_is_connected_by_a_plain_handshake() {
     let (mut net, listener, to) = pair(V4, 0);
     let (id, sent) = open(&mut net, &to, b"x");
     assert_eq!(sent, Err(WOULD_BLOCK));

@@ -30,7 +30,7 @@ fn repr_of(packet: &Packet) -> TcpRepr {
 }
 
 #[test]
-fn with_cookies_only_a_handshake_leaves_nothing_and_the_connection_has_all_options() {
+fn with_cookies_only_a_handshake_keeps_no_state_and_all_options() {
     for to in TO {
         for timestamps in [true, false] {
             let mut net = Net::new(Link::Ip, Nic::Mtu);
@@ -45,7 +45,7 @@ fn with_cookies_only_a_handshake_leaves_nothing_and_the_connection_has_all_optio
                 false
             });
             assert_eq!(sent, 1);
-            assert_eq!(net.hosts[1].tcp_connections(), 0);
+            assert_eq!(net.hosts[1].tcp_socket_count(), 0);
             net.run_for(Nanos::from_millis(1));
             let server = accept(&mut net, listener).expect("the cookie came back");
             assert_eq!(net.counter(1, "TcpExtSyncookiesRecv"), 1);
@@ -66,7 +66,7 @@ fn with_cookies_only_a_handshake_leaves_nothing_and_the_connection_has_all_optio
 }
 
 #[test]
-fn a_flood_leaves_room_for_honest_peers() {
+fn a_flood_leaves_room_for_legitimate_peers() {
     for to in TO {
         let mut net = Net::new(Link::Ip, Nic::Mtu);
         let listener = net.listen_with(1, &to(), 10);
@@ -74,7 +74,7 @@ fn a_flood_leaves_room_for_honest_peers() {
         net.filter = Some(Box::new(|from, _| from == 0));
         let flood: Vec<_> = (0..300).map(|_| connect(&mut net, &to())).collect();
         net.run_for(Nanos::from_millis(100));
-        assert_eq!(net.hosts[1].tcp_connections(), 11);
+        assert_eq!(net.hosts[1].tcp_socket_count(), 11);
         assert_eq!(net.counter(1, "TcpExtTCPReqQFullDoCookies"), 289);
         assert_eq!(net.counter(1, "TcpExtSyncookiesSent"), 289);
         let now = net.now;
@@ -106,14 +106,14 @@ fn a_listeners_syncnt_counts_its_syn_acks() {
         net.filter = Some(Box::new(|_, _| false));
         net.run_for(Nanos::from_millis(end * 1000 - 100));
         let sent = net.counter(1, "TcpExtTCPSynRetrans");
-        assert_eq!((sent, net.hosts[1].tcp_connections()), (syncnt.into(), 1));
+        assert_eq!((sent, net.hosts[1].tcp_socket_count()), (syncnt.into(), 1));
         net.run_for(Nanos::from_millis(200));
-        assert_eq!(net.hosts[1].tcp_connections(), 0, "{syncnt}");
+        assert_eq!(net.hosts[1].tcp_socket_count(), 0, "{syncnt}");
     }
 }
 
 #[test]
-fn half_open_connections_are_given_up_and_their_queue_heals() {
+fn half_open_connections_expire_and_the_queue_accepts_again() {
     let to = TO[0]();
     let mut net = Net::new(Link::Ip, Nic::Mtu);
     net.listen_with(1, &to, 10);
@@ -124,16 +124,16 @@ fn half_open_connections_are_given_up_and_their_queue_heals() {
     net.filter = Some(Box::new(|_, _| false));
     net.run_for(Nanos::from_millis(62_900));
     assert_eq!(net.counter(1, "TcpExtTCPSynRetrans"), 5);
-    assert_eq!(net.hosts[1].tcp_connections(), 1);
+    assert_eq!(net.hosts[1].tcp_socket_count(), 1);
     net.run_for(Nanos::from_millis(200));
-    assert_eq!(net.hosts[1].tcp_connections(), 0);
+    assert_eq!(net.hosts[1].tcp_socket_count(), 0);
     assert_eq!(net.counter(1, "TcpAttemptFails"), 1);
     let now = net.now;
     net.hosts[0].tcp_abort(now, client);
 }
 
 #[test]
-fn an_old_half_open_connection_goes_sooner_when_there_are_many() {
+fn an_old_half_open_connection_expires_sooner_when_there_are_many() {
     let to = TO[0]();
     let mut net = Net::new(Link::Ip, Nic::Mtu);
     net.listen_with(1, &to, 10);
@@ -145,7 +145,7 @@ fn an_old_half_open_connection_goes_sooner_when_there_are_many() {
     net.filter = Some(Box::new(|_, _| false));
     // After two retransmissions: at 0, 1, 3 s, and the end at 7 s.
     net.run_for(Nanos::from_secs(8));
-    assert!(net.hosts[1].tcp_connections() <= 5);
+    assert!(net.hosts[1].tcp_socket_count() <= 5);
 }
 
 /// Delivers a packet of host 0's connection, modified by `edit`, to host 1.
@@ -189,9 +189,9 @@ fn only_the_exact_reset_ends_a_half_open_connection() {
         r.flags = TcpFlags::RST;
         r.seq += 1_000_000;
     });
-    assert_eq!(net.hosts[1].tcp_connections(), 1);
+    assert_eq!(net.hosts[1].tcp_socket_count(), 1);
     inject(&mut net, &ack, |r| r.flags = TcpFlags::RST);
-    assert_eq!(net.hosts[1].tcp_connections(), 0);
+    assert_eq!(net.hosts[1].tcp_socket_count(), 0);
     assert_eq!(net.counter(1, "TcpExtEmbryonicRsts"), 1);
 }
 
@@ -220,7 +220,7 @@ fn wrong_segments_do_not_complete_a_handshake() {
 }
 
 #[test]
-fn a_last_ack_without_room_comes_again_or_resets() {
+fn a_final_ack_without_accept_queue_space_is_retried_or_reset() {
     for abort in [false, true] {
         let (mut net, listener, client, _) = half_open(1);
         net.hosts[1].sysctl_mut().tcp_abort_on_overflow = abort;
@@ -246,7 +246,7 @@ fn a_last_ack_without_room_comes_again_or_resets() {
 }
 
 #[test]
-fn a_last_ack_waits_while_the_allocator_refuses() {
+fn a_final_ack_is_ignored_while_allocations_fail() {
     let (mut net, listener, client, ack) = half_open(1);
     net.hosts[1].pool().set_reserve(usize::MAX);
     inject(&mut net, &ack, |_| {});
@@ -290,7 +290,7 @@ fn guessed_cookies_are_refused() {
 }
 
 #[test]
-fn without_a_flood_no_cookie_is_believed() {
+fn without_a_flood_no_cookie_is_accepted() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let (client, server, _) = net.connect(&TO[0]());
     let now = net.now;

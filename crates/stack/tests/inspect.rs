@@ -60,7 +60,7 @@ fn queues_state_memory_and_timer_of_a_connection() {
     assert_eq!((here.recv_q, here.send_q), (0, 500));
     let timer = here.timer.unwrap();
     assert_eq!((timer.kind, timer.retransmits), (TimerKind::On, 0));
-    assert!(timer.left <= Nanos::from_millis(1000), "{timer:?}");
+    assert!(timer.remaining <= Nanos::from_millis(1000), "{timer:?}");
     assert!(here.tcp.unwrap().nodelay);
 }
 
@@ -92,11 +92,11 @@ fn listeners_orphans_time_wait_and_udp_are_listed_too() {
     let rest = only(&mut net, 0, SocketKind::TimeWait);
     assert_eq!((rest.state, rest.id), ("TIME-WAIT", 0));
     assert_eq!(rest.timer.unwrap().kind, TimerKind::TimeWait);
-    assert!(rest.timer.unwrap().left > Nanos::from_secs(50));
+    assert!(rest.timer.unwrap().remaining > Nanos::from_secs(50));
 }
 
 #[test]
-fn a_listing_in_pieces_is_the_listing() {
+fn a_paged_listing_equals_the_whole_listing() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let (_, _, _) = net.connect(&format!("{}:80", V4[1]));
     for port in 1..20 {

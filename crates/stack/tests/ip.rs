@@ -72,7 +72,7 @@ fn datagrams_cross_whole_or_in_fragments_and_are_answered() {
             let server = net.hosts[1].udp_bind("[::]:53".parse().unwrap()).unwrap();
             let (count, waker) = Count::waker();
             assert_eq!(
-                net.hosts[1].udp_ready(server, Interest::Read, &waker),
+                net.hosts[1].udp_poll_ready(server, Interest::Read, &waker),
                 Ok(false)
             );
             // RFC 768: up to the maximum of the length fields of UDP and IP.
@@ -103,7 +103,7 @@ fn datagrams_cross_whole_or_in_fragments_and_are_answered() {
 
 /// Over loopback, the longest datagram of IPv6 makes a packet that exceeds the MTU of 65,536.
 #[test]
-fn the_longest_datagrams_reach_the_host_itself() {
+fn the_longest_datagrams_arrive_over_loopback() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     for (own, len) in [("[fd00::1]:9", 65_527), ("10.0.0.1:9", 65_507)] {
         let id = net.hosts[0].udp_bind(own.parse().unwrap()).unwrap();
@@ -117,7 +117,7 @@ fn the_longest_datagrams_reach_the_host_itself() {
 }
 
 #[test]
-fn a_datagram_nobody_waits_for_is_told_of() {
+fn a_datagram_to_a_closed_port_draws_port_unreachable() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let client = net.hosts[0].udp_bind("0.0.0.0:0".parse().unwrap()).unwrap();
     let (now, to) = (net.now, "10.0.0.2:9".parse().unwrap());
@@ -131,7 +131,7 @@ fn a_datagram_nobody_waits_for_is_told_of() {
 }
 
 #[test]
-fn a_gateway_answers_from_the_address_that_was_asked() {
+fn a_gateway_answers_from_the_destination_address() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let client = net.hosts[0]
         .udp_bind("10.0.0.1:99".parse().unwrap())
@@ -149,7 +149,7 @@ fn a_gateway_answers_from_the_address_that_was_asked() {
 }
 
 #[test]
-fn udp_errors_name_what_is_wrong() {
+fn udp_errors_name_the_cause() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let now = net.now;
     let host = &mut net.hosts[0];
@@ -178,7 +178,7 @@ fn udp_errors_name_what_is_wrong() {
 }
 
 #[test]
-fn ports_come_from_the_range() {
+fn ephemeral_ports_come_from_the_configured_range() {
     let mut host = host(1);
     host.sysctl_mut()
         .set("net.ipv4.ip_local_port_range", "40000 40003")
@@ -225,7 +225,7 @@ fn pings_are_answered() {
 }
 
 /// Keeps copies of the packets that host 0 sends.
-fn spy(net: &mut Net) -> Rc<RefCell<Vec<Vec<u8>>>> {
+fn capture(net: &mut Net) -> Rc<RefCell<Vec<Vec<u8>>>> {
     let seen = Rc::new(RefCell::new(Vec::new()));
     let copy = seen.clone();
     net.filter = Some(Box::new(move |from, packet| {
@@ -275,7 +275,7 @@ fn a_smaller_path_mtu_shrinks_segments_and_loses_nothing() {
         assert!(got == data[..written], "{} of {written} bytes", got.len());
         // The next connection uses the learned path MTU.
         net.filter = None;
-        let seen = spy(&mut net);
+        let seen = capture(&mut net);
         let listener = net.listen(1, &to.replace(":80", ":81"));
         let (client, server) = net.connect_to(listener, &to.replace(":80", ":81"));
         net.transfer((0, client), (1, server), &data);
@@ -285,7 +285,7 @@ fn a_smaller_path_mtu_shrinks_segments_and_loses_nothing() {
 }
 
 #[test]
-fn a_made_up_too_big_is_not_believed() {
+fn a_forged_too_big_is_ignored() {
     let mut net = Net::new(Link::Ip, Nic::Mtu);
     let (client, server, _) = net.connect(&format!("{}:80", V4[1]));
     let (local, _) = net.hosts[0].tcp_addrs(client).unwrap();
@@ -296,7 +296,7 @@ fn a_made_up_too_big_is_not_believed() {
     let frame = too_big(false, 600, &quote);
     let now = net.now;
     net.hosts[0].receive(now, IFACE, &mut vec![frame]);
-    let seen = spy(&mut net);
+    let seen = capture(&mut net);
     net.transfer((0, client), (1, server), &bytes(100_000));
     let longest = seen.borrow().iter().map(Vec::len).max();
     assert_eq!(longest, Some(1500));
@@ -323,7 +323,7 @@ fn too_big(v6: bool, mtu: u16, quote: &[u8]) -> Packet {
 
 /// Sends `len` bytes by UDP from host 0 to host 1. Returns the lengths of the packets.
 fn datagram_packets(net: &mut Net, id: UdpId, to: &str, len: usize) -> Vec<usize> {
-    let seen = spy(net);
+    let seen = capture(net);
     let (now, data) = (net.now, Slice::copied_from(&bytes(len)));
     let to = to.parse().unwrap();
     net.hosts[0].udp_send(now, id, data, to, None).unwrap();
@@ -335,7 +335,7 @@ fn datagram_packets(net: &mut Net, id: UdpId, to: &str, len: usize) -> Vec<usize
 /// Returns the length of the longest packet of transfers on a new connection and on an existing
 /// one.
 fn longest_segments(net: &mut Net, old: (TcpId, TcpId), listener: ListenerId, to: &str) -> usize {
-    let seen = spy(net);
+    let seen = capture(net);
     let new = net.connect_to(listener, to);
     for (client, server) in [old, new] {
         net.transfer((0, client), (1, server), &bytes(100_000));
@@ -430,7 +430,7 @@ fn a_neighbour_that_does_not_answer_is_a_host_unreachable() {
 }
 
 #[test]
-fn an_address_that_somebody_has_is_not_taken() {
+fn a_duplicate_address_is_not_used() {
     let mut net = Net::new(Link::Ethernet, Nic::Tso);
     let addr = Cidr {
         addr: V6[1].parse().unwrap(),
@@ -503,7 +503,7 @@ proptest! {
 
     /// The host counts and survives any input.
     #[test]
-    fn garbage_is_survived(
+    fn random_frames_do_not_panic(
         ethernet in any::<bool>(),
         frames in prop::collection::vec(frames(), 1..40),
     ) {

@@ -12,7 +12,7 @@ use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 const CONFIG: ListenConfig = ListenConfig {
     backlog: 1000,
-    hold: false,
+    defer_syn_ack: false,
     any_destination: false,
 };
 
@@ -35,7 +35,7 @@ fn accepted(net: &mut Net, listener: ListenerId) -> Vec<u16> {
 }
 
 #[test]
-fn listeners_that_share_a_port_get_equal_parts() {
+fn listeners_that_share_a_port_get_equal_shares() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let at = to().parse().unwrap();
     let host = &mut net.hosts[1];
@@ -60,7 +60,7 @@ fn listeners_that_share_a_port_get_equal_parts() {
 /// The listener of a flow does not depend on the others of its group: closing one moves only its
 /// own flows.
 #[test]
-fn one_that_closes_moves_no_flow_of_the_others() {
+fn closing_one_listener_moves_no_flow_of_the_others() {
     let mut runs = [false, true].map(|close_one| {
         let mut net = Net::new(Link::Ip, Nic::Tso);
         let at = to().parse().unwrap();
@@ -88,7 +88,7 @@ fn one_that_closes_moves_no_flow_of_the_others() {
 }
 
 #[test]
-fn a_deferred_accept_waits_for_text() {
+fn a_deferred_accept_waits_for_data() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let listener = net.listen(1, &to());
     let defer = SocketOption::TcpDeferAccept(10);
@@ -111,7 +111,7 @@ fn a_deferred_accept_waits_for_text() {
 /// A peer that sends no data gets a second SYN-ACK when the time is over, and its answer is
 /// accepted.
 #[test]
-fn deferring_ends() {
+fn defer_accept_times_out() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let listener = net.listen(1, &to());
     let defer = SocketOption::TcpDeferAccept(3);
@@ -140,7 +140,7 @@ fn deferring_ends() {
 }
 
 #[test]
-fn connections_begin_with_their_listeners_options() {
+fn connections_inherit_their_listeners_options() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let listener = net.listen(1, &to());
     for option in [
@@ -166,7 +166,7 @@ fn connections_begin_with_their_listeners_options() {
 
 /// DCTCP is negotiated in the handshake: a listener's choice applies from the SYN-ACK on.
 #[test]
-fn a_listeners_congestion_control_takes_part_in_the_handshake() {
+fn a_listeners_congestion_control_is_used_in_the_handshake() {
     for (choice, client_has, server_has) in [
         (Some("dctcp"), "dctcp", "dctcp"),
         (Some("reno"), "dctcp-reno", "reno"),

@@ -11,7 +11,7 @@ use fullsend_wire::ipv4::Ipv4Repr;
 use fullsend_wire::numbers::protocol;
 
 #[test]
-fn sockstat_tells_of_sockets_as_linux_does() {
+fn sockstat_counts_sockets_like_linux() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let line = |net: &Net, who: usize| net.hosts[who].sockstat().to_string();
     assert_eq!(line(&net, 0), "TCP: inuse 0 orphan 0 tw 0 alloc 0 mem 0");
@@ -58,7 +58,7 @@ fn drain(net: &mut Net, id: TcpId) -> usize {
 struct Steady {
     wakes: usize,
     /// Packets sent to the device.
-    units: usize,
+    super_segments: usize,
     most_unsent: u32,
 }
 
@@ -88,7 +88,7 @@ fn steady_flow(total: usize, lowat: u32, legacy: bool) -> Steady {
     let (mut sent, mut got, mut seen, mut most_unsent) = (0, 0, 0, 0);
     sent += fill(&mut net, client, 4096);
     let register = |net: &mut Net| {
-        let ready = net.hosts[0].tcp_ready(net.now, client, Interest::Write, &waker);
+        let ready = net.hosts[0].tcp_poll_ready(net.now, client, Interest::Write, &waker);
         ready.unwrap()
     };
     assert!(!register(&mut net));
@@ -107,7 +107,7 @@ fn steady_flow(total: usize, lowat: u32, legacy: bool) -> Steady {
     }));
     Steady {
         wakes: seen,
-        units: net.crossed[0],
+        super_segments: net.crossed[0],
         most_unsent,
     }
 }
@@ -118,7 +118,10 @@ fn a_writer_is_woken_once_for_each_half_of_notsent_lowat() {
     let steady = steady_flow(total, lowat, false);
     // The first filling of the buffer needs no wake.
     let expected = (total - lowat as usize) / (lowat as usize / 2);
-    println!("{} wakes, {} units", steady.wakes, steady.units);
+    println!(
+        "{} wakes, {} super-segments",
+        steady.wakes, steady.super_segments
+    );
     // Unsent data may exceed the limit by the segment that was begun below it.
     assert!(
         steady.most_unsent < lowat + 65_160,
@@ -134,19 +137,19 @@ fn a_writer_is_woken_once_for_each_half_of_notsent_lowat() {
 
 #[test]
 #[cfg(feature = "legacy")]
-fn under_the_old_rule_every_send_woke_the_writer() {
+fn with_the_legacy_rule_every_send_wakes_the_writer() {
     let old = steady_flow(128 << 20, 8 << 20, true);
-    println!("{} wakes, {} units", old.wakes, old.units);
+    println!("{} wakes, {} super-segments", old.wakes, old.super_segments);
     assert!(
-        old.wakes > old.units / 2,
-        "{} wakes, {} units",
+        old.wakes > old.super_segments / 2,
+        "{} wakes, {} super-segments",
         old.wakes,
-        old.units
+        old.super_segments
     );
 }
 
 #[test]
-fn there_is_an_event_below_half_of_notsent_lowat_and_none_at_it() {
+fn a_writable_event_needs_less_than_half_of_notsent_lowat() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let (client, _server, _) = net.connect(&format!("{}:80", V4[1]));
     // All packets are dropped, so that unsent data stays.
@@ -171,7 +174,7 @@ fn there_is_an_event_below_half_of_notsent_lowat_and_none_at_it() {
         net.hosts[0]
             .set_sysctl(net.now, "tcp_notsent_lowat", &low)
             .unwrap();
-        let ready = net.hosts[0].tcp_ready(net.now, client, Interest::Write, &waker);
+        let ready = net.hosts[0].tcp_poll_ready(net.now, client, Interest::Write, &waker);
         assert_eq!(ready, Ok(false));
         let before = count.get();
         for _ in 0..3 {
@@ -189,7 +192,7 @@ fn there_is_an_event_below_half_of_notsent_lowat_and_none_at_it() {
 }
 
 /// Runs one random schedule of a writer that waits edge-triggered, as with epoll.
-fn never_stuck(seed: u64) {
+fn check_writers_make_progress(seed: u64) {
     let mut rng = Rng::new(Seed::from_u64(seed));
     let mut net = Net::new(Link::Ip, Nic::Tso);
     net.delay = Nanos::from_micros(1 << rng.below(14));
@@ -222,7 +225,7 @@ fn never_stuck(seed: u64) {
         // The writer continues only after an edge: if one is lost, it is stuck here.
         while may_write && sent < total {
             sent += fill(net, client, piece);
-            let ready = net.hosts[0].tcp_ready(net.now, client, Interest::Write, &waker);
+            let ready = net.hosts[0].tcp_poll_ready(net.now, client, Interest::Write, &waker);
             may_write = ready.unwrap();
         }
         // Once all is written, nothing but timers would run.
@@ -235,8 +238,8 @@ fn never_stuck(seed: u64) {
 }
 
 #[test]
-fn a_writer_that_waits_is_always_woken() {
-    (0..1500).for_each(never_stuck);
+fn a_waiting_writer_is_always_woken() {
+    (0..1500).for_each(check_writers_make_progress);
 }
 
 #[test]
@@ -287,7 +290,7 @@ fn peers_that_write_and_never_read_stay_within_tcp_mem() {
 }
 
 #[test]
-fn connections_go_on_while_the_allocator_refuses() {
+fn connections_continue_while_allocations_fail() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let pairs: Vec<_> = (0..4)
         .map(|i| net.connect(&format!("{}:{}", V4[1], 1000 + i)))
@@ -341,14 +344,14 @@ fn connections_go_on_while_the_allocator_refuses() {
 }
 
 #[test]
-fn a_refused_write_says_so_only_where_no_acknowledgement_will_make_room() {
+fn a_failed_allocation_is_an_error_only_if_no_ack_will_free_memory() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let (client, ..) = net.connect(&format!("{}:80", V4[1]));
     let host = &mut net.hosts[0];
     host.pool().set_reserve(usize::MAX);
     // The test holds the whole reserve.
     let pool = host.pool().clone();
-    let stock: Vec<_> = std::iter::from_fn(|| pool.try_room_from_reserve(512)).collect();
+    let stock: Vec<_> = std::iter::from_fn(|| pool.try_alloc_from_reserve(512)).collect();
     let write = |host: &mut fullsend_stack::Host, now| host.tcp_write(now, client, b"x", false);
     let refused = Err(StackError::Tcp(TcpError::OutOfMemory));
     assert_eq!(write(host, net.now), refused);
@@ -357,7 +360,7 @@ fn a_refused_write_says_so_only_where_no_acknowledgement_will_make_room() {
 }
 
 #[test]
-fn a_connect_after_a_shortage_succeeds_without_traffic() {
+fn a_connect_after_a_memory_shortage_succeeds_without_traffic() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let (now, host) = (net.now, &mut net.hosts[0]);
     let to = format!("{}:80", V4[1]).parse().unwrap();
@@ -382,15 +385,15 @@ fn receive_fragment(net: &mut Net, ident: u16, index: u16, more: bool) {
     let mut frame = [0; 1500];
     repr.emit(&mut frame);
     let (now, host) = (net.now, &mut net.hosts[1]);
-    let mut room = host.pool().try_room_from_reserve(1500).unwrap();
-    assert!(room.capacity() >= 1500, "the stock is used up");
-    room.extend(&frame);
-    let packet = Packet::from_frame(room.freeze());
+    let mut buf = host.pool().try_alloc_from_reserve(1500).unwrap();
+    assert!(buf.capacity() >= 1500, "the stock is used up");
+    buf.write(&frame);
+    let packet = Packet::from_frame(buf.freeze());
     host.receive(now, IFACE, &mut vec![packet]);
 }
 
 #[test]
-fn fragments_hold_no_memory_while_the_allocator_refuses() {
+fn fragments_hold_no_memory_while_allocations_fail() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     receive_fragment(&mut net, 1, 0, true);
     assert_eq!(net.counter(1, "IpReasmFails"), 0);

@@ -32,7 +32,7 @@ fn syns(net: &mut Net, ports: std::ops::Range<u16>) {
 }
 
 #[test]
-fn a_syn_flood_is_reported_once_a_minute_with_what_came() {
+fn a_syn_flood_is_reported_once_a_minute_with_its_counts() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     net.listen_with(1, &format!("{}:80", V4[1]), 8);
     assert_eq!(notices(&mut net, 1), []);
@@ -77,7 +77,7 @@ fn memory_pressure_is_reported_with_its_limits() {
 }
 
 #[test]
-fn an_address_that_another_host_has_is_named() {
+fn a_duplicate_address_is_reported() {
     let mut net = Net::new(Link::Ethernet, Nic::Tso);
     let addr = V6[1].parse().unwrap();
     let now = net.now;

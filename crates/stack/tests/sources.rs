@@ -46,7 +46,7 @@ impl Rig {
         let udp = host.udp_bind("[::]:53".parse().unwrap()).unwrap();
         let config = ListenConfig {
             backlog: 9,
-            hold: false,
+            defer_syn_ack: false,
             any_destination: false,
         };
         host.tcp_listen("[::]:80".parse().unwrap(), config).unwrap();
@@ -186,7 +186,7 @@ const BAD: [(&str, &str); 13] = [
 
 /// RFC 1122 3.2.1.3 and 3.2.2, RFC 4291 2.5.2, 2.5.3 and 2.7.
 #[test]
-fn sources_that_no_host_has_get_no_answer() {
+fn packets_from_invalid_sources_get_no_answer() {
     for link in [Link::Ip, Link::Ethernet] {
         let mut rig = Rig::new(link);
         let dropped = |rig: &Rig| -> u64 {
@@ -218,7 +218,7 @@ fn sources_that_no_host_has_get_no_answer() {
 
 /// Packets from a host of the local network, and from one of another network, are answered.
 #[test]
-fn sources_that_hosts_have_are_answered() {
+fn packets_from_valid_sources_are_answered() {
     for link in [Link::Ip, Link::Ethernet] {
         for (src, dst) in [
             ("10.0.0.2", "10.0.0.1"),
@@ -243,7 +243,7 @@ fn sources_that_hosts_have_are_answered() {
 
 /// A host that has no address yet requests one by broadcast (RFC 2131 4.1).
 #[test]
-fn a_host_without_an_address_reaches_all_hosts_and_no_single_one() {
+fn an_unspecified_source_is_accepted_only_for_broadcast_and_multicast() {
     for (dst, taken) in [
         ("255.255.255.255", 1),
         ("224.0.0.251", 1),
@@ -277,7 +277,7 @@ fn a_host_without_an_address_reaches_all_hosts_and_no_single_one() {
 }
 
 #[test]
-fn nothing_is_sent_to_the_address_of_no_host() {
+fn nothing_is_sent_to_an_invalid_destination() {
     let mut rig = Rig::new(Link::Ip);
     for to in ["0.0.0.0:9", "[::]:9"] {
         let data = Slice::copied_from(b"x");
@@ -290,7 +290,7 @@ fn nothing_is_sent_to_the_address_of_no_host() {
 
 /// RFC 4291 2.7: groups of reserved or interface-local scope never come from a link.
 #[test]
-fn groups_of_no_link_are_not_for_us() {
+fn multicast_of_reserved_or_interface_scope_is_dropped() {
     let mut rig = Rig::new(Link::Ip);
     for (group, taken) in [
         ("ff00::1", 0),
@@ -325,7 +325,7 @@ fn frames_for_other_stations_are_dropped() {
 /// As on Linux: TCP is never accepted. A unicast datagram in a broadcast frame is delivered, but no
 /// error is sent about it (RFC 1122 3.2.2).
 #[test]
-fn frames_to_all_stations_carry_no_tcp() {
+fn tcp_in_broadcast_frames_is_dropped() {
     for mac in [Mac::BROADCAST, Mac([1, 0, 0x5e, 0, 0, 1])] {
         let mut rig = Rig::new(Link::Ethernet);
         for port in [80, 81] {
@@ -381,7 +381,7 @@ fn fragments(packet: &[u8]) -> [Vec<u8>; 2] {
 /// The rules for frames to groups also hold for packets that are reassembled from them: no TCP, and
 /// no errors (RFC 1122 3.2.2).
 #[test]
-fn fragments_in_frames_to_all_stations_carry_no_tcp_and_draw_no_error() {
+fn fragmented_tcp_in_broadcast_frames_is_dropped_without_an_icmp_error() {
     let group = Mac::of_v6_group("ff02::1:ff00:1".parse().unwrap());
     for (src, dst, to_all) in [
         ("10.0.0.2", "10.0.0.1", Mac::BROADCAST),
@@ -424,7 +424,7 @@ fn fragments_in_frames_to_all_stations_carry_no_tcp_and_draw_no_error() {
 
 /// With an extension header, the second fragment does not show that it carries TCP.
 #[test]
-fn a_segment_hidden_in_fragments_is_no_tcp_in_a_frame_to_a_group() {
+fn fragmented_tcp_in_multicast_frames_is_dropped() {
     let group = Mac::of_v6_group("ff02::1:ff00:1".parse().unwrap());
     let segment = segment("fd00::2", "fd00::1", 80);
     let (header, tcp) = segment.split_at(40);
@@ -448,7 +448,7 @@ fn a_segment_hidden_in_fragments_is_no_tcp_in_a_frame_to_a_group() {
 /// Class E (RFC 1112 4) has hosts only where a local network or a route covers the address. From
 /// there packets are accepted, and errors are sent.
 #[test]
-fn class_e_has_hosts_where_a_network_or_a_route_says_so() {
+fn class_e_addresses_are_valid_where_a_prefix_or_route_covers_them() {
     let src = "240.0.0.2";
     for (network, route) in [(false, false), (true, false), (false, true)] {
         let mut rig = Rig::new(Link::Ip);
@@ -477,7 +477,7 @@ fn class_e_has_hosts_where_a_network_or_a_route_says_so() {
 /// IEEE 802.1Q: frames of a VLAN are not for an interface without one; VLAN 0 carries only a
 /// priority.
 #[test]
-fn frames_of_a_vlan_are_not_for_an_untagged_interface() {
+fn vlan_frames_are_dropped_by_an_untagged_interface() {
     for (tags, taken) in [
         (&[5][..], 0),
         (&[0xe005], 0),

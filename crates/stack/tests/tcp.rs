@@ -16,7 +16,7 @@ const ALL: [(Link, Nic); 4] = [
 ];
 
 #[test]
-fn a_megabyte_each_way_and_an_orderly_end() {
+fn a_megabyte_each_way_and_an_orderly_close() {
     for (link, nic) in ALL {
         for to in [format!("{}:80", V4[1]), format!("[{}]:80", V6[1])] {
             let mut net = Net::new(link, nic);
@@ -26,12 +26,12 @@ fn a_megabyte_each_way_and_an_orderly_end() {
             net.transfer((1, server), (0, client), &data[..999_999]);
             assert_eq!(net.counter(0, "TcpRetransSegs"), 0);
             assert_eq!(net.counter(1, "TcpRetransSegs"), 0);
-            orderly_end(&mut net, client, server);
+            orderly_close(&mut net, client, server);
         }
     }
 }
 
-fn orderly_end(net: &mut Net, client: TcpId, server: TcpId) {
+fn orderly_close(net: &mut Net, client: TcpId, server: TcpId) {
     let now = net.now;
     net.hosts[0].tcp_close(now, client);
     assert_eq!(
@@ -47,17 +47,17 @@ fn orderly_end(net: &mut Net, client: TcpId, server: TcpId) {
     net.hosts[1].tcp_close(now, server);
     net.run_for(Nanos::from_millis(100));
     // Only the end that closed first keeps state: its TIME-WAIT entry.
-    assert_eq!(net.hosts[0].tcp_connections(), 0);
-    assert_eq!(net.hosts[1].tcp_connections(), 0);
+    assert_eq!(net.hosts[0].tcp_socket_count(), 0);
+    assert_eq!(net.hosts[1].tcp_socket_count(), 0);
     assert_eq!(net.counter(0, "TcpExtTW"), 1);
     assert_eq!(net.counter(1, "TcpExtTW"), 0);
     assert!(net.hosts[0].poll_deadline().is_some());
     net.run_for(Nanos::from_secs(61));
-    assert_eq!(net.hosts[0].tcp_time_waits(), 0);
+    assert_eq!(net.hosts[0].tcp_time_wait_count(), 0);
 }
 
 #[test]
-fn a_closed_port_refuses() {
+fn a_closed_port_resets() {
     for to in [format!("{}:81", V4[1]), format!("[{}]:81", V6[1])] {
         let mut net = Net::new(Link::Ip, Nic::Mtu);
         let (count, waker) = Count::waker();
@@ -65,7 +65,7 @@ fn a_closed_port_refuses() {
         let id = net.hosts[0]
             .tcp_connect(now, None, to.parse().unwrap())
             .unwrap();
-        let ready = net.hosts[0].tcp_ready(now, id, Interest::Write, &waker);
+        let ready = net.hosts[0].tcp_poll_ready(now, id, Interest::Write, &waker);
         assert_eq!(ready, Ok(false));
         net.run_for(Nanos::from_millis(10));
         wake_all(&mut net.hosts[0]);
@@ -77,12 +77,12 @@ fn a_closed_port_refuses() {
         assert_eq!(net.counter(1, "TcpOutRsts"), 1);
         let now = net.now;
         net.hosts[0].tcp_close(now, id);
-        assert_eq!(net.hosts[0].tcp_connections(), 0);
+        assert_eq!(net.hosts[0].tcp_socket_count(), 0);
     }
 }
 
 #[test]
-fn a_full_accept_queue_is_counted_and_heals() {
+fn a_full_accept_queue_is_counted_and_recovers() {
     let to = format!("{}:80", V4[1]);
     let mut net = Net::new(Link::Ip, Nic::Tso);
     net.hosts[1].sysctl_mut().tcp_syncookies = 0;
@@ -120,24 +120,24 @@ fn syn_floods_are_bounded() {
             .unwrap();
     }
     net.run_for(Nanos::from_millis(100));
-    assert!(net.hosts[1].tcp_connections() <= 11);
+    assert!(net.hosts[1].tcp_socket_count() <= 11);
     assert!(net.counter(1, "TcpExtTCPReqQFullDrop") >= 480);
 }
 
-fn holding(any_destination: bool) -> ListenConfig {
+fn deferring_syns(any_destination: bool) -> ListenConfig {
     ListenConfig {
         backlog: 4,
-        hold: true,
+        defer_syn_ack: true,
         any_destination,
     }
 }
 
 #[test]
-fn a_held_connection_waits_for_its_verdict() {
+fn a_deferred_syn_waits_for_accept_or_reject() {
     let to = format!("{}:80", V4[1]);
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let listener = net.hosts[1]
-        .tcp_listen(to.parse().unwrap(), holding(false))
+        .tcp_listen(to.parse().unwrap(), deferring_syns(false))
         .unwrap();
     let now = net.now;
     let yes = net.hosts[0]
@@ -169,11 +169,11 @@ fn a_held_connection_waits_for_its_verdict() {
 }
 
 #[test]
-fn held_connections_are_bounded_and_given_up() {
+fn deferred_syns_are_bounded_and_expire() {
     let to = format!("{}:80", V4[1]);
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let listener = net.hosts[1]
-        .tcp_listen(to.parse().unwrap(), holding(false))
+        .tcp_listen(to.parse().unwrap(), deferring_syns(false))
         .unwrap();
     for _ in 0..20 {
         let now = net.now;
@@ -182,15 +182,15 @@ fn held_connections_are_bounded_and_given_up() {
             .unwrap();
     }
     net.run_for(Nanos::from_millis(10));
-    assert_eq!(net.hosts[1].tcp_connections(), 5);
+    assert_eq!(net.hosts[1].tcp_socket_count(), 5);
     net.filter = Some(Box::new(|_, _| false));
     net.run_for(Nanos::from_secs(140));
-    assert_eq!(net.hosts[1].tcp_connections(), 0);
+    assert_eq!(net.hosts[1].tcp_socket_count(), 0);
     assert_eq!(net.hosts[1].tcp_accept(listener), Ok(None));
 }
 
 #[test]
-fn a_gateway_takes_connections_for_anyone() {
+fn a_gateway_accepts_connections_to_any_destination() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let everywhere = fullsend_stack::Cidr {
         addr: "0.0.0.0".parse().unwrap(),
@@ -200,7 +200,7 @@ fn a_gateway_takes_connections_for_anyone() {
         host.add_route(everywhere, None, IFACE).unwrap();
     }
     let listener = net.hosts[1]
-        .tcp_listen("0.0.0.0:0".parse().unwrap(), holding(true))
+        .tcp_listen("0.0.0.0:0".parse().unwrap(), deferring_syns(true))
         .unwrap();
     let now = net.now;
     let to = "203.0.113.7:443".parse().unwrap();
@@ -262,7 +262,7 @@ fn a_reader_is_woken_once_per_arrival() {
     let (client, server, _) = net.connect(&format!("{}:80", V4[1]));
     let (count, waker) = Count::waker();
     let now = net.now;
-    let ready = net.hosts[1].tcp_ready(now, server, Interest::Read, &waker);
+    let ready = net.hosts[1].tcp_poll_ready(now, server, Interest::Read, &waker);
     assert_eq!(ready, Ok(false));
     for _ in 0..3 {
         let now = net.now;
@@ -274,12 +274,12 @@ fn a_reader_is_woken_once_per_arrival() {
     wake_all(&mut net.hosts[1]);
     assert_eq!(count.get(), 1);
     let now = net.now;
-    let ready = net.hosts[1].tcp_ready(now, server, Interest::Read, &waker);
+    let ready = net.hosts[1].tcp_poll_ready(now, server, Interest::Read, &waker);
     assert_eq!(ready, Ok(true));
 }
 
 #[test]
-fn closing_a_listener_resets_who_was_not_accepted() {
+fn closing_a_listener_resets_unaccepted_connections() {
     let to = format!("{}:80", V4[1]);
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let listener = net.listen(1, &to);
@@ -296,13 +296,13 @@ fn closing_a_listener_resets_who_was_not_accepted() {
         net.hosts[0].tcp_take_error(client),
         Ok(Some(TcpError::ConnectionReset))
     );
-    assert_eq!(net.hosts[1].tcp_connections(), 0);
+    assert_eq!(net.hosts[1].tcp_socket_count(), 0);
     // The address is free again.
     net.listen(1, &to);
 }
 
 #[test]
-fn errors_name_what_is_wrong() {
+fn errors_name_the_cause() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let now = net.now;
     let host = &mut net.hosts[0];
@@ -312,7 +312,7 @@ fn errors_name_what_is_wrong() {
     assert!(error.to_string().contains("192.0.2.1"));
     let config = ListenConfig {
         backlog: 1,
-        hold: false,
+        defer_syn_ack: false,
         any_destination: false,
     };
     let error = host.tcp_listen(there, config).unwrap_err();
@@ -341,7 +341,7 @@ fn close_both(net: &mut Net, client: TcpId, server: TcpId) {
 }
 
 #[test]
-fn time_wait_gives_way_to_a_new_connection_of_ours_after_a_second() {
+fn a_connect_reuses_a_time_wait_entry_after_a_second() {
     let (from, to) = ("10.0.0.1:5000", "10.0.0.2:80");
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let listener = net.listen(1, to);
@@ -354,7 +354,7 @@ fn time_wait_gives_way_to_a_new_connection_of_ours_after_a_second() {
         let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap();
         net.transfer((0, client), (1, server.id), &bytes(1000));
         close_both(&mut net, client, server.id);
-        assert_eq!(net.hosts[0].tcp_time_waits(), 1);
+        assert_eq!(net.hosts[0].tcp_time_wait_count(), 1);
         assert_eq!(net.counter(0, "TcpExtTWRecycled"), round);
         let again =
             net.hosts[0].tcp_connect(net.now, Some(from.parse().unwrap()), to.parse().unwrap());
@@ -365,7 +365,7 @@ fn time_wait_gives_way_to_a_new_connection_of_ours_after_a_second() {
 }
 
 #[test]
-fn time_wait_gives_way_to_a_peers_later_syn() {
+fn a_later_syn_of_the_peer_replaces_a_time_wait_entry() {
     let (from, to) = ("10.0.0.2:5000", "10.0.0.1:80");
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let listener = net.listen(0, to);
@@ -379,14 +379,14 @@ fn time_wait_gives_way_to_a_peers_later_syn() {
         net.transfer((1, client), (0, server.id), &bytes(1000));
         // The listening host closes first and so keeps TIME-WAIT.
         close_both(&mut net, server.id, client);
-        assert_eq!(net.hosts[0].tcp_time_waits(), 1);
+        assert_eq!(net.hosts[0].tcp_time_wait_count(), 1);
         assert_eq!(net.counter(0, "TcpExtTWRecycled"), round);
         net.run_for(Nanos::from_millis(20));
     }
 }
 
 #[test]
-fn a_connection_that_is_over_answers_with_rst() {
+fn a_closed_connection_answers_with_rst() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let (client, server, _) = net.connect("10.0.0.2:80");
     // The server aborts, and its RST is lost.
@@ -394,7 +394,7 @@ fn a_connection_that_is_over_answers_with_rst() {
     let now = net.now;
     net.hosts[1].tcp_abort(now, server);
     net.run_for(Nanos::from_millis(5));
-    assert_eq!(net.hosts[1].tcp_connections(), 0);
+    assert_eq!(net.hosts[1].tcp_socket_count(), 0);
     net.filter = None;
     let now = net.now;
     net.hosts[0]
@@ -412,7 +412,7 @@ fn a_connection_that_is_over_answers_with_rst() {
 }
 
 #[test]
-fn ports_come_from_the_range_and_run_out_with_an_error() {
+fn ephemeral_ports_come_from_the_range_until_exhausted() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let now = net.now;
     let host = &mut net.hosts[0];

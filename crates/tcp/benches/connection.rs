@@ -107,10 +107,10 @@ fn stream(c: &mut Criterion, name: &str, message: usize, gso_max_segs: u32) {
             while done < message {
                 let written = a.write(&mut lab.cx(), &text[done..], false);
                 done += written.unwrap_or(0);
-                if a.wants_transmit() {
+                if a.needs_transmit() {
                     lab.send(&mut a, &mut b);
                 }
-                if written.is_err() || b.wants_transmit() {
+                if written.is_err() || b.needs_transmit() {
                     while b.read(&mut lab.cx(), &mut out).is_ok() {}
                     if lab.send(&mut b, &mut a) == 0 && written.is_err() {
                         lab.now += Nanos::from_millis(40);

@@ -2,7 +2,7 @@
 
 use fullsend_units::{Instant, Nanos};
 
-use crate::recovery::{Delivery, Phase};
+use crate::recovery::{CaState, DeliverySampler};
 use crate::{Connection, Cx, SendLimit, State};
 
 /// Declares the struct and an iterator over its fields.
@@ -132,13 +132,13 @@ const OPT_ECN: u8 = 8;
 const OPT_ECN_SEEN: u8 = 16;
 
 /// Returns Linux's number of a recovery phase for `tcpi_ca_state` (`TCP_CA_Open` and so on).
-fn ca_state(phase: Phase) -> u8 {
-    match phase {
-        Phase::Open => 0,
-        Phase::Disorder => 1,
-        Phase::Cwr => 2,
-        Phase::Recovery => 3,
-        Phase::Loss => 4,
+fn ca_state(ca_state: CaState) -> u8 {
+    match ca_state {
+        CaState::Open => 0,
+        CaState::Disorder => 1,
+        CaState::Cwr => 2,
+        CaState::Recovery => 3,
+        CaState::Loss => 4,
     }
 }
 
@@ -146,13 +146,16 @@ fn ca_state(phase: Phase) -> u8 {
 fn options(c: &Connection) -> u8 {
     let fastopen = c.fastopen();
     [
-        (c.agreed.timestamps, OPT_TIMESTAMPS),
-        (c.agreed.sack, OPT_SACK),
-        (c.agreed.window_scale, OPT_WSCALE),
-        (fastopen.is_some_and(|f| f.syn_text_taken), OPT_SYN_DATA),
-        (fastopen.is_some_and(|f| f.opened_at_once), OPT_TFO_CHILD),
+        (c.negotiated.timestamps, OPT_TIMESTAMPS),
+        (c.negotiated.sack, OPT_SACK),
+        (c.negotiated.window_scale, OPT_WSCALE),
+        (fastopen.is_some_and(|f| f.syn_data_acked), OPT_SYN_DATA),
+        (fastopen.is_some_and(|f| f.opened_early), OPT_TFO_CHILD),
         (c.ecn.is_some(), OPT_ECN),
-        (c.ecn.as_ref().is_some_and(|e| e.is_seen()), OPT_ECN_SEEN),
+        (
+            c.ecn.as_ref().is_some_and(|e| e.is_ect_seen()),
+            OPT_ECN_SEEN,
+        ),
     ]
     .into_iter()
     .fold(0, |bits, (on, bit)| if on { bits | bit } else { bits })
@@ -163,7 +166,7 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
     let us = |span: Nanos| span.as_micros().min(u64::from(u32::MAX)) as u32;
     let ms_since = |at: Instant| cx.now.since(at).as_millis() as u32;
     let flow = c.snd.flow.as_ref();
-    let (busy, sndbuf) = flow.map_or((Nanos::ZERO, Nanos::ZERO), |flow| flow.times(cx.now));
+    let (busy, sndbuf) = flow.map_or((Nanos::ZERO, Nanos::ZERO), |flow| flow.busy_times(cx.now));
     let (total_rto, rto_recoveries, rto_time) = c.rto_totals(cx.now);
     let (snd, rtx, stats) = (&c.snd, &c.snd.rtx, &c.stats);
     let rcv_nxt = c.rcv.queue.rcv_nxt();
@@ -171,18 +174,18 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
     let last_data = c.rcv.ack.last_data().max(c.rcv.window.timed_since());
     let (rate_segs, rate_interval, app_limited) = rtx
         .delivery()
-        .map_or((0, Nanos::ZERO, false), Delivery::told_rate);
-    let (reord_seen, dsack_dups) = c.reordering_seen();
+        .map_or((0, Nanos::ZERO, false), DeliverySampler::reported_rate);
+    let (reord_seen, dsack_dups) = c.reordering_stats();
     let rate_bytes = u128::from(rate_segs) * u128::from(snd.mss.bytes()) * 1_000_000_000;
     let mut info = TcpInfo {
         tcpi_state: c.state.number(),
-        tcpi_ca_state: ca_state(c.recovery.phase()),
+        tcpi_ca_state: ca_state(c.recovery.ca_state()),
         tcpi_retransmits: c.timers.retransmits,
         tcpi_probes: c.timers.probes,
         tcpi_backoff: c.rtt.backoff(),
         tcpi_options: options(c),
         tcpi_snd_wscale: snd.scale.shift(),
-        tcpi_rcv_wscale: if c.agreed.window_scale {
+        tcpi_rcv_wscale: if c.negotiated.window_scale {
             c.rcv.window.scale().shift()
         } else {
             0
@@ -196,7 +199,7 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_retrans: rtx.retrans_out(),
         tcpi_last_data_sent: ms_since(snd.last_sent),
         tcpi_last_data_recv: ms_since(last_data),
-        tcpi_last_ack_recv: ms_since(c.timers.heard_at),
+        tcpi_last_ack_recv: ms_since(c.timers.received_at),
         tcpi_pmtu: snd.pmtu,
         tcpi_rtt: us(c.rtt.srtt().unwrap_or(Nanos::ZERO)),
         tcpi_rttvar: us(c.rtt.rttvar()),
@@ -206,9 +209,9 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_reordering: c.recovery.reordering_segs(),
         tcpi_fackets: 0,
         tcpi_last_ack_sent: 0,
-        tcpi_rcv_ssthresh: c.rcv.window.most_offered(),
+        tcpi_rcv_ssthresh: c.rcv.window.rcv_ssthresh(),
         tcpi_rcv_rtt: us(c.rcv.window.rtt().unwrap_or(Nanos::ZERO)),
-        tcpi_rcv_space: c.rcv.window.wanted_per_rtt(c.adv_mss),
+        tcpi_rcv_space: c.rcv.window.rcv_space(c.adv_mss),
         tcpi_total_retrans: stats.total_retrans,
         tcpi_pacing_rate: c.pacing_rate(cx.sysctl).0,
         tcpi_max_pacing_rate: snd.pacing.as_ref().map_or(u64::MAX, |p| p.max_rate.0),
@@ -225,7 +228,7 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_delivered: stats.delivered,
         tcpi_rwnd_limited: c.flow_report(cx.now).time(SendLimit::Rwnd).as_micros(),
         tcpi_bytes_sent: stats.bytes_acked
-            + u64::from(snd.text_in_flight() - c.syn_in_flight())
+            + u64::from(snd.bytes_in_flight() - c.syn_in_flight())
             + stats.bytes_retrans,
         tcpi_bytes_retrans: stats.bytes_retrans,
         tcpi_dsack_dups: dsack_dups,
@@ -237,7 +240,10 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_ato: if stats.data_segs_in > 0 { 40_000 } else { 0 },
         tcpi_busy_time: busy.as_micros(),
         tcpi_sndbuf_limited: sndbuf.as_micros(),
-        tcpi_rcv_ooopack: c.extras.as_ref().map_or(0, |extras| extras.rcv_ooopack),
+        tcpi_rcv_ooopack: c
+            .uncommon
+            .as_ref()
+            .map_or(0, |uncommon| uncommon.rcv_ooopack),
         tcpi_rehash: 0,
         tcpi_total_rto: total_rto,
         tcpi_total_rto_recoveries: rto_recoveries,

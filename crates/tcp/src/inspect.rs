@@ -53,7 +53,7 @@ pub struct TimerInfo {
     /// The purpose of the timer.
     pub kind: TimerKind,
     /// Time until the timer fires.
-    pub left: Nanos,
+    pub remaining: Nanos,
     /// How often the timer has fired in a row.
     pub retransmits: u8,
 }
@@ -88,7 +88,7 @@ pub struct Inspection {
 impl Connection {
     /// Returns everything that a tool shows of a connection.
     pub fn inspect(&self, cx: &Cx<'_>) -> Inspection {
-        let queued = u64::from(self.snd.text_in_flight()) + self.snd.queue.len() as u64;
+        let queued = u64::from(self.snd.bytes_in_flight()) + self.snd.queue.len() as u64;
         Inspection {
             state: self.state(),
             recv_q: self.rcv.queue.readable() as u64,
@@ -117,20 +117,20 @@ impl Connection {
     }
 
     fn timer_info(&self, now: Instant) -> Option<TimerInfo> {
-        let at = self.timers.first();
+        let at = self.timers.earliest();
         if at == Instant::FAR_FUTURE {
             return None;
         }
         let (kind, retransmits) = if self.timers.is_idle_first() {
             (TimerKind::Keepalive, self.timers.probes)
-        } else if self.timers.is_probing() {
+        } else if self.timers.is_window_probing() {
             (TimerKind::Persist, self.timers.probes)
         } else {
             (TimerKind::On, self.rtt.backoff())
         };
         Some(TimerInfo {
             kind,
-            left: at.since(now),
+            remaining: at.since(now),
             retransmits,
         })
     }

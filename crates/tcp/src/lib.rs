@@ -29,7 +29,7 @@ mod sysctl;
 mod time_wait;
 
 pub use connection::{
-    Connection, FastopenClient, FastopenNews, IpSettings, Readiness, State, SynAckSent, TxEvent,
+    Connection, FastopenClient, FastopenEvent, IpSettings, Readiness, State, SynAckSent, TxEvent,
     TxStage, TxStages,
 };
 pub use error::TcpError;
@@ -43,6 +43,6 @@ pub use options::{
     defer_accept_seconds, defer_accept_timeouts,
 };
 pub use segment::{Cx, DeviceCaps, IcmpError, SegmentIn, SegmentOut, Wakes};
-pub use send::{Extended, FlowReport, Histogram, SendLimit};
+pub use send::{AppendOutcome, FlowReport, Histogram, SendLimit};
 pub use sysctl::{Sysctl, SysctlError, tcp_mem};
-pub use time_wait::{TimeWait, TimeWaitVerdict};
+pub use time_wait::{TimeWait, TimeWaitAction};

@@ -41,7 +41,7 @@ mod tests {
     use super::{HostLimits, UNLIMITED};
 
     #[test]
-    fn about_as_many_a_second_as_allowed_and_never_just_as_many() {
+    fn the_limit_of_each_second_is_random() {
         let mut rng = Rng::new(Seed::from_u64(3));
         let mut limits = HostLimits::default();
         let mut counts = alloc::vec::Vec::new();
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_all_go_and_with_none_allowed_none() {
+    fn unlimited_allows_all_and_zero_allows_none() {
         let mut rng = Rng::new(Seed::from_u64(3));
         let mut limits = HostLimits::default();
         assert!((0..10_000).all(|_| limits.may_challenge(Instant::ZERO, &mut rng, UNLIMITED)));

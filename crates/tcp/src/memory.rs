@@ -22,7 +22,7 @@ const REFUSED: u64 = 1 << 48;
 pub struct TcpMemory {
     /// Pages charged, plus [`REFUSED`] while the allocator refuses.
     pages: u64,
-    pressed_since: Option<Instant>,
+    pressure_since: Option<Instant>,
 }
 
 impl TcpMemory {
@@ -42,18 +42,18 @@ impl TcpMemory {
     /// whatever `tcp_mem` allows.
     pub fn set_refused(&mut self, now: Instant, sysctl: &Sysctl, mib: &mut TcpMib, refused: bool) {
         self.pages = self.pages() | if refused { REFUSED } else { 0 };
-        self.turn(now, sysctl, mib);
+        self.update_pressure(now, sysctl, mib);
     }
 
     /// Returns whether the host is under memory pressure: buffers must not grow, nor windows open.
     #[inline]
     pub fn is_under_pressure(&self) -> bool {
-        self.pressed_since.is_some()
+        self.pressure_since.is_some()
     }
 
     /// Returns whether the charge is below `tcp_mem[0]`.
     #[inline]
-    pub(crate) fn is_plenty(&self, sysctl: &Sysctl) -> bool {
+    pub(crate) fn is_below_low_limit(&self, sysctl: &Sysctl) -> bool {
         self.pages < u64::from(sysctl.tcp_mem[0])
     }
 
@@ -75,21 +75,21 @@ impl TcpMemory {
         debug_assert!(self.pages() >= from.into());
         self.pages = self.pages.saturating_sub(from.into()) + u64::from(to);
         if self.is_under_pressure() || self.pages > u64::from(sysctl.tcp_mem[1]) {
-            self.turn(now, sysctl, mib);
+            self.update_pressure(now, sysctl, mib);
         }
     }
 
     /// Begins or ends memory pressure.
     #[cold]
-    fn turn(&mut self, now: Instant, sysctl: &Sysctl, mib: &mut TcpMib) {
-        match self.pressed_since {
+    fn update_pressure(&mut self, now: Instant, sysctl: &Sysctl, mib: &mut TcpMib) {
+        match self.pressure_since {
             None if self.pages > u64::from(sysctl.tcp_mem[1]) => {
                 mib.memory_pressures += 1;
-                self.pressed_since = Some(now);
+                self.pressure_since = Some(now);
             }
-            Some(since) if self.is_plenty(sysctl) => {
+            Some(since) if self.is_below_low_limit(sysctl) => {
                 mib.memory_pressures_chrono += now.since(since).as_millis();
-                self.pressed_since = None;
+                self.pressure_since = None;
             }
             _ => {}
         }

@@ -160,7 +160,7 @@ impl RttEstimator {
     /// Sets the timeout to 3 s if the handshake gave no sample (RFC 6298 5.7): the SYN or SYN-ACK
     /// was sent more than once, or the connection was created from a cookie. The first sample
     /// replaces it.
-    pub(crate) fn distrust_initial_rto(&mut self) {
+    pub(crate) fn use_fallback_rto(&mut self) {
         if !self.sampled {
             self.rttvar = Rto::FALLBACK.nanos();
         }
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_of_five_minutes_is_kept_and_then_forgotten() {
+    fn the_minimum_of_five_minutes_is_kept() {
         let mut rtt = RttEstimator::new(200_000, 120_000);
         rtt.on_sample(at(0), ms(10), false);
         for s in 1..299 {
@@ -332,7 +332,7 @@ mod tests {
 
     /// The RTT of a segment that overtook others is not a property of the path.
     #[test]
-    fn what_overtook_others_does_not_lower_the_least() {
+    fn a_segment_that_overtook_others_does_not_lower_the_minimum() {
         let mut rtt = RttEstimator::new(200_000, 120_000);
         rtt.on_sample(at(0), ms(80), true);
         assert_eq!(rtt.min_rtt(), Some(ms(80)), "the first is all there is");

@@ -6,7 +6,7 @@ use fullsend_wire::EcnField;
 use fullsend_wire::tcp::TcpRepr;
 
 use crate::legacy::Legacy;
-use crate::recv::Squeeze;
+use crate::recv::MemoryPressure;
 use crate::{HostLimits, Sysctl, TcpError, TcpMemory, TcpMib};
 
 /// The host's state that a connection uses during one call.
@@ -38,13 +38,13 @@ pub struct Cx<'a> {
 impl Cx<'_> {
     /// Returns how strictly receive windows are limited under memory pressure.
     #[inline]
-    pub(crate) fn squeeze(&self) -> Squeeze {
+    pub(crate) fn memory_pressure(&self) -> MemoryPressure {
         if !self.mem.is_under_pressure() {
-            Squeeze::No
+            MemoryPressure::None
         } else if self.mem.is_exhausted(self.sysctl) {
-            Squeeze::All
+            MemoryPressure::All
         } else {
-            Squeeze::Slow
+            MemoryPressure::SlowReaders
         }
     }
 }

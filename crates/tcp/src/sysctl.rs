@@ -36,11 +36,11 @@ macro_rules! sysctls {
             pub fn set(&mut self, key: &str, value: &str) -> Result<(), SysctlError> {
                 match short_name(key) {
                     $(stringify!($field) => {
-                        self.$field = Tunable::parse(value, &$allowed).map_err(|want| {
+                        self.$field = Tunable::parse(value, &$allowed).map_err(|allowed| {
                             SysctlError::BadValue {
                                 key: key.to_owned(),
                                 value: value.to_owned(),
-                                want,
+                                allowed,
                             }
                         })?;
                     })*
@@ -256,7 +256,7 @@ const BYTES_PER_CONNECTION: u64 = 128 << 10;
 impl Sysctl {
     /// Returns the limits of a host with `bytes` of memory, or the defaults if the size is unknown.
     #[must_use]
-    pub fn for_memory_of(bytes: Option<u64>) -> Self {
+    pub fn for_memory_or_default(bytes: Option<u64>) -> Self {
         bytes.map_or_else(Self::default, |bytes| Self {
             // A half-open connection is so small that a burst need not be refused for it.
             tcp_max_syn_backlog: Self::default().tcp_max_syn_backlog,
@@ -385,14 +385,14 @@ impl Tunable for Option<FastopenKeys> {
         let Some(keys) = self else {
             return String::new();
         };
-        let words = |key: &[u8; 16]| {
+        let hex_groups = |key: &[u8; 16]| {
             let (words, _) = key.as_chunks::<4>();
             let [a, b, c, d] = [0, 1, 2, 3].map(|i| u32::from_le_bytes(words[i]));
             format!("{a:08x}-{b:08x}-{c:08x}-{d:08x}")
         };
         let backup = keys.backup.as_ref();
-        let backup = backup.map_or_else(String::new, |key| format!(",{}", words(key)));
-        words(&keys.primary) + &backup
+        let backup = backup.map_or_else(String::new, |key| format!(",{}", hex_groups(key)));
+        hex_groups(&keys.primary) + &backup
     }
 }
 
@@ -530,21 +530,21 @@ pub enum SysctlError {
         /// The given value.
         value: String,
         /// The allowed values.
-        want: String,
+        allowed: String,
     },
 }
 
 impl SysctlError {
     fn unknown(key: &str) -> Self {
         let given = short_name(key);
-        let likeness = |name: &&&str| {
+        let common_prefix = |name: &&&str| {
             let known = short_name(name);
             let same = known.bytes().zip(given.bytes());
             same.take_while(|(a, b)| a == b).count()
         };
         Self::Unknown {
             key: key.to_owned(),
-            nearest: NAMES.iter().max_by_key(likeness).unwrap_or(&""),
+            nearest: NAMES.iter().max_by_key(common_prefix).unwrap_or(&""),
         }
     }
 }
@@ -558,8 +558,12 @@ impl fmt::Display for SysctlError {
                     "{key:?} is not a tunable; the most similar name is {nearest}"
                 )
             }
-            Self::BadValue { key, value, want } => {
-                write!(f, "{key} does not accept {value:?}; write {want}")
+            Self::BadValue {
+                key,
+                value,
+                allowed,
+            } => {
+                write!(f, "{key} does not accept {value:?}; write {allowed}")
             }
         }
     }
@@ -607,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_value_and_the_mend() {
+    fn errors_name_the_value_and_the_allowed_ones() {
         let mut sysctl = Sysctl::default();
         let mut error = |key, value| sysctl.set(key, value).unwrap_err().to_string();
         assert_eq!(

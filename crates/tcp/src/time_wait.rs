@@ -34,7 +34,7 @@ pub(crate) struct TwTimestamps {
 
 /// The host's action for a segment of a TIME-WAIT entry.
 #[derive(Debug)]
-pub enum TimeWaitVerdict {
+pub enum TimeWaitAction {
     /// Drop the segment.
     Drop,
     /// Send this segment.
@@ -43,7 +43,7 @@ pub enum TimeWaitVerdict {
     /// pass the segment to the listener, with an ISN not before [`TimeWait::reuse_isn`].
     Reuse,
     /// Remove the entry: an acceptable RST, and RFC 1337 is off.
-    Forget,
+    Remove,
 }
 
 impl TimeWait {
@@ -64,7 +64,7 @@ impl TimeWait {
     }
 
     /// Processes a segment for the entry and returns the host's action.
-    pub fn handle_segment(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) -> TimeWaitVerdict {
+    pub fn handle_segment(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) -> TimeWaitAction {
         let repr = &segment.repr;
         let flags = repr.flags;
         let ts = repr.options.timestamps.zip(self.timestamps);
@@ -76,14 +76,14 @@ impl TimeWait {
         let empty = segment.payload.is_empty() && !flags.intersects(syn_or_fin());
 
         if !stale_ts && repr.seq == self.rcv_nxt && (empty || flags.contains(TcpFlags::RST)) {
-            return self.in_sequence(cx, segment);
+            return self.on_in_sequence(cx, segment);
         }
         // RFC 6191 2 / RFC 9293 3.10.7.4: a SYN is later by timestamp or by sequence number.
         let fresh_syn = flags.contains(TcpFlags::SYN)
             && !flags.intersects(TcpFlags::RST.union(TcpFlags::ACK))
             && !stale_ts;
         if fresh_syn && (repr.seq.after(self.rcv_nxt) || later_ts) {
-            return TimeWaitVerdict::Reuse;
+            return TimeWaitAction::Reuse;
         }
         if stale_ts {
             cx.mib.paws_estab += 1;
@@ -91,9 +91,9 @@ impl TimeWait {
         let acks = flags.contains(TcpFlags::ACK);
         // RFC 5961 4.2: a SYN is challenged. A peer in SYN-SENT answers by a RST, which ends
         // TIME-WAIT, and its next SYN opens the connection.
-        let answers = stale_ts || acks || flags.contains(TcpFlags::SYN);
-        if flags.contains(TcpFlags::RST) || !answers {
-            return TimeWaitVerdict::Drop;
+        let needs_reply = stale_ts || acks || flags.contains(TcpFlags::SYN);
+        if flags.contains(TcpFlags::RST) || !needs_reply {
+            return TimeWaitAction::Drop;
         }
         if stale_ts || acks {
             // RFC 9293 3.10.7.4: the peer did not receive our last ACK; restart the wait.
@@ -102,22 +102,22 @@ impl TimeWait {
         self.reply(cx)
     }
 
-    fn in_sequence(&mut self, cx: &Cx<'_>, segment: &SegmentIn) -> TimeWaitVerdict {
+    fn on_in_sequence(&mut self, cx: &Cx<'_>, segment: &SegmentIn) -> TimeWaitAction {
         if segment.repr.flags.contains(TcpFlags::RST) {
             // With RFC 1337 enabled, an old RST must not end the wait.
             return if cx.sysctl.tcp_rfc1337 {
-                TimeWaitVerdict::Drop
+                TimeWaitAction::Drop
             } else {
-                TimeWaitVerdict::Forget
+                TimeWaitAction::Remove
             };
         }
         if let (Some(seg), Some(tw)) = (segment.repr.options.timestamps, &mut self.timestamps) {
             tw.recent = seg.val;
         }
-        TimeWaitVerdict::Drop
+        TimeWaitAction::Drop
     }
 
-    fn reply(&mut self, cx: &mut Cx<'_>) -> TimeWaitVerdict {
+    fn reply(&mut self, cx: &mut Cx<'_>) -> TimeWaitAction {
         // RFC 5961 10: two desynchronized ends must not keep answering each other.
         let interval = Nanos::from_millis(cx.sysctl.tcp_invalid_ratelimit.into());
         if self
@@ -125,11 +125,11 @@ impl TimeWait {
             .is_some_and(|last| cx.now.since(last) < interval)
         {
             cx.mib.ack_skipped_time_wait += 1;
-            return TimeWaitVerdict::Drop;
+            return TimeWaitAction::Drop;
         }
         self.last_reply = Some(cx.now);
         cx.mib.out_segs += 1;
-        TimeWaitVerdict::Reply(SegmentOut {
+        TimeWaitAction::Reply(SegmentOut {
             repr: TcpRepr {
                 src_port: self.local_port,
                 dst_port: self.remote_port,

@@ -38,7 +38,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-struct Lab {
+struct MemoryBench {
     now: Instant,
     sysctl: Sysctl,
     pool: Pool,
@@ -48,7 +48,7 @@ struct Lab {
     rng: Rng,
 }
 
-impl Lab {
+impl MemoryBench {
     fn new() -> Self {
         Self {
             now: Instant::ZERO + Nanos::from_secs(1),
@@ -161,16 +161,16 @@ fn arrive(out: SegmentOut) -> SegmentIn {
 
 #[test]
 fn an_idle_connection_is_small() {
-    let mut lab = Lab::new();
+    let mut bench = MemoryBench::new();
     // The first pair causes the lab's own allocations.
-    drop(lab.pair());
+    drop(bench.pair());
     let before = HELD.get();
-    let (mut a, mut b) = lab.pair();
+    let (mut a, mut b) = bench.pair();
     let heap = |before| (HELD.get() - before) as usize / 2;
     let fresh = heap(before);
-    lab.carry(&mut a, &mut b, 5_000_000, 50_000);
-    lab.carry(&mut b, &mut a, 100_000, 4096);
-    lab.carry(&mut a, &mut b, 10_000, 128);
+    bench.carry(&mut a, &mut b, 5_000_000, 50_000);
+    bench.carry(&mut b, &mut a, 100_000, 4096);
+    bench.carry(&mut a, &mut b, 10_000, 128);
     let used = heap(before);
     let size = size_of::<Connection>();
     // Less the flow report, which a connection that has sent no data does not have.

@@ -51,7 +51,7 @@ impl Sum {
     /// Returns the sum that [`fold`](Self::fold) gave `value` for, as a `Partial` checksum field
     /// holds it.
     #[inline]
-    pub const fn folded(value: u16) -> Self {
+    pub const fn from_folded(value: u16) -> Self {
         Self::word(value)
     }
 
@@ -72,8 +72,8 @@ impl Sum {
     #[inline]
     pub fn pseudo_v6(src: Ipv6Addr, dst: Ipv6Addr, protocol: u8, len: u32) -> Self {
         let (s, d) = (src.octets(), dst.octets());
-        Self(kernel::small(&s))
-            + Self(kernel::small(&d))
+        Self(kernel::sum_words(&s))
+            + Self(kernel::sum_words(&d))
             + Self::dword(len)
             + Self::word(u16::from(protocol))
     }
@@ -155,12 +155,12 @@ impl AddAssign for Sum {
 
 /// A running sum over consecutive pieces of any length.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Running {
+pub struct RunningSum {
     sum: Sum,
     odd: bool,
 }
 
-impl Running {
+impl RunningSum {
     /// Starts from `sum` (for example of a pseudo-header), at an even offset.
     #[inline]
     pub const fn from(sum: Sum) -> Self {

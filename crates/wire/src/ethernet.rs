@@ -206,7 +206,7 @@ mod tests {
     use crate::WireError;
 
     #[test]
-    fn made_up_addresses_are_local_and_unicast() {
+    fn random_addresses_are_local_and_unicast() {
         for n in 0..50 {
             assert_eq!(
                 Mac::local(fullsend_units::Seed::from_u64(n).0[3]).0[0] & 3,
@@ -241,7 +241,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_viewed_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn view_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             if let Ok(view) = EthernetView::new(&bytes) {
                 prop_assert_eq!(view.header_len() + view.payload().len(), bytes.len());
             }
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn two_tags_are_looked_through_and_no_more() {
+    fn at_most_two_tags_are_skipped() {
         let mut frame = [0u8; 30];
         frame[12..].copy_from_slice(&[
             0x88, 0xa8, 0, 5, 0x81, 0, 0, 6, 0x81, 0, 0, 7, 8, 0, 1, 2, 3, 4,
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_have_their_addresses() {
+    fn multicast_groups_map_to_mac_addresses() {
         let v4 = Mac::of_v4_group([239, 129, 2, 3].into());
         assert_eq!(v4.to_string(), "01:00:5e:01:02:03");
         let v6 = Mac::of_v6_group("ff02::1:ff00:1".parse().unwrap());

@@ -11,8 +11,8 @@ pub const FRAGMENT_LEN: usize = 8;
 
 /// The upper-layer header, or the fragment, that a walk over extension headers ended at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Upper {
-    /// The first next-header value that is not an extension header that [`walk`] skips.
+pub struct UpperHeader {
+    /// The first next-header value that is not an extension header that [`parse_headers`] skips.
     pub protocol: u8,
     /// Offset of that header from the end of the fixed header, in bytes.
     pub offset: usize,
@@ -24,7 +24,7 @@ pub struct Upper {
 
 /// The reason why a packet is dropped for its extension headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fault {
+pub enum ExtensionError {
     /// The bytes end before a header does.
     Truncated,
     /// The packet is dropped without an answer.
@@ -40,7 +40,7 @@ pub enum Fault {
     },
 }
 
-impl Fault {
+impl ExtensionError {
     const fn problem(code: u8, at: usize) -> Self {
         Self::Problem {
             code,
@@ -54,19 +54,19 @@ impl Fault {
 /// is `next_header`, and processes their options as the packet's destination does.
 ///
 /// # Errors
-/// Returns the [`Fault`] that the packet is dropped for.
+/// Returns the [`ExtensionError`] that the packet is dropped for.
 ///
 /// ```
-/// use fullsend_wire::{extension::walk, numbers::protocol};
-/// let upper = walk(protocol::TCP, &[]).unwrap(); // the usual case: none at all
+/// use fullsend_wire::{extension::parse_headers, numbers::protocol};
+/// let upper = parse_headers(protocol::TCP, &[]).unwrap(); // the usual case: none at all
 /// assert_eq!((upper.protocol, upper.offset), (protocol::TCP, 0));
 /// ```
 #[inline]
-pub fn walk(next_header: u8, bytes: &[u8]) -> Result<Upper, Fault> {
+pub fn parse_headers(next_header: u8, bytes: &[u8]) -> Result<UpperHeader, ExtensionError> {
     if is_extension(next_header) {
-        walk_some(next_header, bytes)
+        parse_chain(next_header, bytes)
     } else {
-        Ok(Upper {
+        Ok(UpperHeader {
             protocol: next_header,
             offset: 0,
             fragment: None,
@@ -74,7 +74,7 @@ pub fn walk(next_header: u8, bytes: &[u8]) -> Result<Upper, Fault> {
     }
 }
 
-/// Returns whether `protocol` is an extension header that [`walk`] skips.
+/// Returns whether `protocol` is an extension header that [`parse_headers`] skips.
 #[inline]
 pub const fn is_extension(protocol: u8) -> bool {
     matches!(
@@ -83,14 +83,14 @@ pub const fn is_extension(protocol: u8) -> bool {
     )
 }
 
-fn walk_some(next_header: u8, bytes: &[u8]) -> Result<Upper, Fault> {
-    let mut upper = Upper {
+fn parse_chain(next_header: u8, bytes: &[u8]) -> Result<UpperHeader, ExtensionError> {
+    let mut upper = UpperHeader {
         protocol: next_header,
         offset: 0,
         fragment: None,
     };
     // Offset of the field that names the current header; the fixed header's is its byte 6.
-    let mut named_at = None;
+    let mut next_header_at = None;
     for _ in 0..MAX_HEADERS {
         if !is_extension(upper.protocol) {
             return Ok(upper);
@@ -100,18 +100,19 @@ fn walk_some(next_header: u8, bytes: &[u8]) -> Result<Upper, Fault> {
         match upper.protocol {
             protocol::HOP_BY_HOP => {
                 // RFC 8200 4.1: only directly after the fixed header.
-                if let Some(named_at) = named_at {
-                    return Err(Fault::problem(1, named_at));
+                if let Some(next_header_at) = next_header_at {
+                    return Err(ExtensionError::problem(1, next_header_at));
                 }
                 options(header, at)?;
             }
             protocol::DESTINATION => options(header, at)?,
             // RFC 8200 4.4 and RFC 5095: every routing type is unknown; one with no segments left is skipped.
-            protocol::ROUTING if header[3] != 0 => return Err(Fault::problem(0, at + 2)),
+            protocol::ROUTING if header[3] != 0 => return Err(ExtensionError::problem(0, at + 2)),
             protocol::FRAGMENT => {
-                let fragment = FragmentRepr::parse(header).map_err(|_| Fault::Truncated)?;
+                let fragment =
+                    FragmentRepr::parse(header).map_err(|_| ExtensionError::Truncated)?;
                 if fragment.offset != 0 || fragment.more {
-                    return Ok(Upper {
+                    return Ok(UpperHeader {
                         protocol: fragment.next_header,
                         offset: at + FRAGMENT_LEN,
                         fragment: Some(fragment),
@@ -120,28 +121,28 @@ fn walk_some(next_header: u8, bytes: &[u8]) -> Result<Upper, Fault> {
             }
             _ => {}
         }
-        named_at = Some(at);
+        next_header_at = Some(at);
         upper.protocol = header[0];
         upper.offset = at + header.len();
     }
     if is_extension(upper.protocol) {
-        return Err(Fault::Discard);
+        return Err(ExtensionError::Discard);
     }
     Ok(upper)
 }
 
 /// Returns the extension header at the start of `bytes`.
-fn header(kind: u8, bytes: &[u8]) -> Result<&[u8], Fault> {
+fn header(kind: u8, bytes: &[u8]) -> Result<&[u8], ExtensionError> {
     let len = match (kind, bytes) {
         (protocol::FRAGMENT, _) => FRAGMENT_LEN,
         (_, &[_, units, ..]) => (usize::from(units) + 1) * 8,
-        _ => return Err(Fault::Truncated),
+        _ => return Err(ExtensionError::Truncated),
     };
-    bytes.get(..len).ok_or(Fault::Truncated)
+    bytes.get(..len).ok_or(ExtensionError::Truncated)
 }
 
 /// Processes the options of a hop-by-hop or destination header that begins at `start`.
-fn options(header: &[u8], start: usize) -> Result<(), Fault> {
+fn options(header: &[u8], start: usize) -> Result<(), ExtensionError> {
     let mut at = 2;
     while let Some(&kind) = header.get(at) {
         // Pad1 is the only option without a length.
@@ -150,19 +151,19 @@ fn options(header: &[u8], start: usize) -> Result<(), Fault> {
             continue;
         }
         let Some(&len) = header.get(at + 1) else {
-            return Err(Fault::problem(0, start + at));
+            return Err(ExtensionError::problem(0, start + at));
         };
         let end = at + 2 + usize::from(len);
         if end > header.len() {
-            return Err(Fault::problem(0, start + at + 1));
+            return Err(ExtensionError::problem(0, start + at + 1));
         }
         // RFC 8200 4.2: the two highest bits say what to do with an unrecognised option. The
         // options that are defined may all be skipped, so that none needs to be recognised.
         match kind >> 6 {
             0 => at = end,
-            1 => return Err(Fault::Discard),
+            1 => return Err(ExtensionError::Discard),
             action => {
-                return Err(Fault::Problem {
+                return Err(ExtensionError::Problem {
                     code: 2,
                     pointer: (ipv6::HEADER_LEN + start + at) as u32,
                     even_multicast: action == 2,
@@ -226,7 +227,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{FRAGMENT_LEN, Fault, FragmentRepr, Upper, walk};
+    use super::{ExtensionError, FRAGMENT_LEN, FragmentRepr, UpperHeader, parse_headers};
     use crate::numbers::protocol::{DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING, TCP, UDP};
 
     /// Returns headers of 8 bytes each, of these kinds, followed by TCP.
@@ -239,8 +240,8 @@ mod tests {
         bytes
     }
 
-    fn plain(protocol: u8, offset: usize) -> Upper {
-        Upper {
+    fn plain(protocol: u8, offset: usize) -> UpperHeader {
+        UpperHeader {
             protocol,
             offset,
             fragment: None,
@@ -263,39 +264,42 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_end_somewhere(
+        fn parse_headers_stays_within_the_bytes(
             first in prop_oneof![Just(0u8), Just(43), Just(44), Just(60), any::<u8>()],
             bytes in prop::collection::vec(prop_oneof![Just(0u8), Just(60), Just(43), any::<u8>()], 0..120),
         ) {
-            if let Ok(upper) = walk(first, &bytes) {
+            if let Ok(upper) = parse_headers(first, &bytes) {
                 prop_assert!(upper.offset <= bytes.len());
             }
         }
     }
 
     #[test]
-    fn all_known_headers_are_looked_through() {
+    fn all_known_extension_headers_are_parsed() {
         let kinds = [HOP_BY_HOP, DESTINATION, ROUTING, FRAGMENT, DESTINATION];
-        assert_eq!(walk(HOP_BY_HOP, &chain(&kinds)), Ok(plain(TCP, 40)));
-        assert_eq!(walk(UDP, &[]), Ok(plain(UDP, 0)));
         assert_eq!(
-            walk(DESTINATION, &chain(&[DESTINATION; 8])),
+            parse_headers(HOP_BY_HOP, &chain(&kinds)),
+            Ok(plain(TCP, 40))
+        );
+        assert_eq!(parse_headers(UDP, &[]), Ok(plain(UDP, 0)));
+        assert_eq!(
+            parse_headers(DESTINATION, &chain(&[DESTINATION; 8])),
             Ok(plain(TCP, 64))
         );
         assert_eq!(
-            walk(DESTINATION, &chain(&[DESTINATION; 9])),
-            Err(Fault::Discard)
+            parse_headers(DESTINATION, &chain(&[DESTINATION; 9])),
+            Err(ExtensionError::Discard)
         );
         for cut in 0..40 {
             assert_eq!(
-                walk(HOP_BY_HOP, &chain(&kinds)[..cut]),
-                Err(Fault::Truncated)
+                parse_headers(HOP_BY_HOP, &chain(&kinds)[..cut]),
+                Err(ExtensionError::Truncated)
             );
         }
     }
 
     #[test]
-    fn fragments_end_the_walk() {
+    fn fragments_end_the_extension_headers() {
         let mut bytes = chain(&[HOP_BY_HOP, FRAGMENT]);
         let repr = FragmentRepr {
             next_header: UDP,
@@ -305,15 +309,15 @@ mod tests {
         };
         repr.emit(&mut bytes[8..]);
         assert_eq!(bytes[8..], [UDP, 0, 0x05, 0xa9, 0, 0, 0, 7]);
-        let upper = walk(HOP_BY_HOP, &bytes).unwrap();
+        let upper = parse_headers(HOP_BY_HOP, &bytes).unwrap();
         assert_eq!((upper.protocol, upper.offset), (UDP, 16));
         assert_eq!(upper.fragment, Some(repr));
     }
 
     #[test]
-    fn faults_point_at_their_byte() {
+    fn parameter_problems_point_at_their_byte() {
         let problem = |code, pointer, even_multicast| {
-            Err(Fault::Problem {
+            Err(ExtensionError::Problem {
                 code,
                 pointer,
                 even_multicast,
@@ -321,28 +325,28 @@ mod tests {
         };
         // A hop-by-hop header that is not first: the pointer is at the field that names it.
         let bytes = chain(&[DESTINATION, HOP_BY_HOP]);
-        assert_eq!(walk(DESTINATION, &bytes), problem(1, 40, false));
+        assert_eq!(parse_headers(DESTINATION, &bytes), problem(1, 40, false));
         // A routing header with segments left: the pointer is at its type.
         let mut bytes = chain(&[ROUTING]);
         bytes[3] = 1;
-        assert_eq!(walk(ROUTING, &bytes), problem(0, 42, false));
+        assert_eq!(parse_headers(ROUTING, &bytes), problem(0, 42, false));
         // Unknown options, by their action bits.
         for (kind, expected) in [
             (0x3e, Ok(plain(TCP, 8))),
-            (0x7e, Err(Fault::Discard)),
+            (0x7e, Err(ExtensionError::Discard)),
             (0xbe, problem(2, 43, true)),
             (0xfe, problem(2, 43, false)),
         ] {
             let bytes = [TCP, 0, 0, kind, 3, 0, 0, 0];
-            assert_eq!(walk(DESTINATION, &bytes), expected, "{kind:#x}");
+            assert_eq!(parse_headers(DESTINATION, &bytes), expected, "{kind:#x}");
         }
         // An option longer than its header, and one without a length.
         assert_eq!(
-            walk(DESTINATION, &[TCP, 0, 1, 5, 0, 0, 0, 0]),
+            parse_headers(DESTINATION, &[TCP, 0, 1, 5, 0, 0, 0, 0]),
             problem(0, 43, false)
         );
         assert_eq!(
-            walk(DESTINATION, &[TCP, 0, 1, 3, 0, 0, 0, 1]),
+            parse_headers(DESTINATION, &[TCP, 0, 1, 3, 0, 0, 0, 1]),
             problem(0, 47, false)
         );
     }

@@ -248,7 +248,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_parse_or_fail(bytes: Vec<u8>) {
+        fn parse_does_not_panic(bytes: Vec<u8>) {
             prop_assert_eq!(Icmpv4Repr::parse(&bytes).is_ok(), bytes.len() >= 8);
         }
     }

@@ -268,7 +268,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_parse_or_fail(kind in 125u8..140, mut bytes: Vec<u8>) {
+        fn parse_does_not_panic(kind in 125u8..140, mut bytes: Vec<u8>) {
             let _ = Icmpv6Repr::parse(&bytes);
             if let Some(first) = bytes.first_mut() {
                 *first = kind;

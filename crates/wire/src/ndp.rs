@@ -404,7 +404,7 @@ mod tests {
         }
 
         #[test]
-        fn any_options_are_listed_or_refused(bytes: Vec<u8>) {
+        fn options_do_not_panic(bytes: Vec<u8>) {
             if let Ok(options) = NdpOptions::parse(&bytes) {
                 prop_assert!(options.iter().count() <= bytes.len() / 8);
             }
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_router_advertisement_is_read() {
+    fn a_router_advertisement_is_parsed() {
         let mut options = vec![3, 4, 64, 0xc0, 0, 0, 0, 9, 0, 0, 0, 8, 0, 0, 0, 0];
         options.extend("2001:db8::".parse::<Ipv6Addr>().unwrap().octets());
         options.extend([
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_messages_are_refused() {
+    fn invalid_messages_are_errors() {
         assert_eq!(
             NdpOptions::parse(&[1, 0, 0, 0, 0, 0, 0, 0]),
             Err(WireError::BadLength)

@@ -120,7 +120,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn emit_gives_what_parse_took(bytes: [u8; VNET_HDR_LEN]) {
+        fn parse_then_emit_is_identity(bytes: [u8; VNET_HDR_LEN]) {
             let again = VnetHdr::parse(&bytes).emit();
             prop_assert_eq!(again[0], bytes[0] & 3);
             prop_assert_eq!(&again[1..], &bytes[1..]);

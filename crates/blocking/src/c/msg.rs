@@ -6,8 +6,8 @@ use std::ptr::null_mut;
 use fullsend_posix::{Errno, Handle, Result, SockAddr};
 use libc::{iovec, msghdr, sockaddr, socklen_t};
 
-use super::scatter::Buffers;
-use super::{lent, ptr};
+use super::scatter::ScatterBuffers;
+use super::{ptr, zerocopy};
 use crate::stack::Stack;
 
 /// Linux's limit of bytes transferred in one call.
@@ -37,7 +37,7 @@ pub unsafe fn readv(
     n: c_int,
 ) -> Result<usize> {
     // SAFETY: the caller guarantees the pieces.
-    let mut buffers = unsafe { Buffers::new(pieces, count(n)?, (null_mut(), 0)) }?;
+    let mut buffers = unsafe { ScatterBuffers::new(pieces, count(n)?, (null_mut(), 0)) }?;
     buffers.with(|pieces, _| stack.read(handle, pieces), |&len| (len, 0))
 }
 
@@ -61,7 +61,7 @@ pub unsafe fn writev(
     n: c_int,
 ) -> Result<usize> {
     // SAFETY: the caller guarantees the pieces.
-    let pieces = unsafe { ptr::gather(pieces, count(n)?) }?;
+    let pieces = unsafe { ptr::iovec_slices(pieces, count(n)?) }?;
     stack.write(handle, &pieces)
 }
 
@@ -81,9 +81,9 @@ pub unsafe fn recvfrom(
     if !addr.is_null() {
         match got.from {
             // SAFETY: the caller guarantees both.
-            Some(from) => unsafe { ptr::give_address(from, addr, addr_len) }?,
+            Some(from) => unsafe { ptr::write_address(from, addr, addr_len) }?,
             // SAFETY: the caller guarantees it.
-            None => *unsafe { ptr::one_mut(addr_len) }? = 0,
+            None => *unsafe { ptr::object_mut(addr_len) }? = 0,
         }
     }
     Ok(got.len)
@@ -105,7 +105,7 @@ pub unsafe fn sendto(
         let dest = if addr.is_null() {
             None
         } else {
-            Some(ptr::address(addr, addr_len)?)
+            Some(ptr::read_address(addr, addr_len)?)
         };
         (buffer, dest)
     };
@@ -123,25 +123,25 @@ pub unsafe fn recvmsg(
     // SAFETY: the caller guarantees the message and the memory it points to. The message is copied,
     // as its pieces may overlap it.
     let mut buffers = unsafe {
-        let given = *ptr::one_mut(message)?;
+        let given = *ptr::object_mut(message)?;
         if given.msg_iovlen > 1024 {
             return Err(Errno::EMSGSIZE);
         }
         let control = (given.msg_control.cast(), given.msg_controllen);
-        Buffers::new(given.msg_iov, given.msg_iovlen, control)?
+        ScatterBuffers::new(given.msg_iov, given.msg_iovlen, control)?
     };
     let got = buffers.with(
         |pieces, control| stack.recvmsg(handle, pieces, flags, control),
         |got| (got.len, got.control_len),
     )?;
     // SAFETY: as above, and no other borrow of the message is left.
-    let message = unsafe { ptr::one_mut(message) }?;
+    let message = unsafe { ptr::object_mut(message) }?;
     if !message.msg_name.is_null() {
         match got.from {
             None => message.msg_namelen = 0,
             // SAFETY: the caller guarantees the name and its length.
             Some(from) => unsafe {
-                ptr::give_address(from, message.msg_name.cast(), &raw mut message.msg_namelen)
+                ptr::write_address(from, message.msg_name.cast(), &raw mut message.msg_namelen)
             }?,
         }
     }
@@ -163,13 +163,13 @@ pub unsafe fn sendmsg(
         if message.msg_iovlen > 1024 {
             return Err(Errno::EMSGSIZE);
         }
-        let pieces = ptr::gather(message.msg_iov, message.msg_iovlen)?;
+        let pieces = ptr::iovec_slices(message.msg_iov, message.msg_iovlen)?;
         let control = ptr::bytes(message.msg_control, message.msg_controllen)?;
         let dest = if message.msg_name.is_null() || message.msg_namelen == 0 {
             None
         } else {
             let name = message.msg_name.cast_const().cast();
-            Some(ptr::address(name, message.msg_namelen)?)
+            Some(ptr::read_address(name, message.msg_namelen)?)
         };
         (pieces, control, dest)
     };
@@ -178,7 +178,7 @@ pub unsafe fn sendmsg(
 }
 
 /// # Safety
-/// With `MSG_ZEROCOPY`, the requirements of [`lent::send`].
+/// With `MSG_ZEROCOPY`, the requirements of [`zerocopy::send`].
 unsafe fn send(
     stack: &Stack,
     handle: Handle,
@@ -187,9 +187,9 @@ unsafe fn send(
     dest: Option<SockAddr>,
     control: &[u8],
 ) -> Result<usize> {
-    if dest.is_none() && control.is_empty() && lent::lends(stack, handle, pieces, flags) {
+    if dest.is_none() && control.is_empty() && zerocopy::is_zerocopy(stack, handle, pieces, flags) {
         // SAFETY: the caller guarantees it.
-        return unsafe { lent::send(stack, handle, pieces[0], flags) };
+        return unsafe { zerocopy::send(stack, handle, pieces[0], flags) };
     }
     stack.sendmsg(handle, pieces, flags, dest, control)
 }

@@ -10,13 +10,13 @@ use libc::{iovec, sockaddr, socklen_t};
 const MAX_IOVECS: usize = 1024;
 
 /// Returns a length that fits Linux's `int`, which it uses for `socklen_t`.
-pub(super) fn length(len: socklen_t) -> Result<usize> {
+pub(super) fn check_length(len: socklen_t) -> Result<usize> {
     c_int::try_from(len).map_err(|_| Errno::EINVAL)?;
     Ok(len as usize)
 }
 
 /// Returns `len` if an object can have that size.
-fn checked(len: usize) -> Result<usize> {
+fn check_object_size(len: usize) -> Result<usize> {
     isize::try_from(len).map_err(|_| Errno::EINVAL)?;
     Ok(len)
 }
@@ -33,7 +33,7 @@ pub(super) unsafe fn bytes<'a>(start: *const c_void, len: usize) -> Result<&'a [
         return Err(Errno::EFAULT);
     }
     // SAFETY: not null and of a valid size; the caller guarantees the rest.
-    Ok(unsafe { slice::from_raw_parts(start.cast(), checked(len)?) })
+    Ok(unsafe { slice::from_raw_parts(start.cast(), check_object_size(len)?) })
 }
 
 /// Returns `len` bytes at `start` as a mutable slice.
@@ -48,14 +48,14 @@ pub(super) unsafe fn bytes_mut<'a>(start: *mut c_void, len: usize) -> Result<&'a
         return Err(Errno::EFAULT);
     }
     // SAFETY: not null and of a valid size; the caller guarantees the rest.
-    Ok(unsafe { slice::from_raw_parts_mut(start.cast(), checked(len)?) })
+    Ok(unsafe { slice::from_raw_parts_mut(start.cast(), check_object_size(len)?) })
 }
 
 /// Returns the object at `at`.
 ///
 /// # Safety
 /// `at` is null, or points to a `T` that no other code accesses during `'a`.
-pub(super) unsafe fn one_mut<'a, T>(at: *mut T) -> Result<&'a mut T> {
+pub(super) unsafe fn object_mut<'a, T>(at: *mut T) -> Result<&'a mut T> {
     // SAFETY: the caller guarantees it.
     unsafe { at.as_mut() }.ok_or(Errno::EFAULT)
 }
@@ -71,7 +71,7 @@ pub(super) unsafe fn array_mut<'a, T>(start: *mut T, len: usize) -> Result<&'a m
     if start.is_null() {
         return Err(Errno::EFAULT);
     }
-    checked(len.checked_mul(size_of::<T>()).ok_or(Errno::EINVAL)?)?;
+    check_object_size(len.checked_mul(size_of::<T>()).ok_or(Errno::EINVAL)?)?;
     // SAFETY: not null and of a valid size; the caller guarantees the rest.
     Ok(unsafe { slice::from_raw_parts_mut(start, len) })
 }
@@ -98,7 +98,7 @@ pub(super) unsafe fn iovecs<'a>(start: *const iovec, count: usize) -> Result<&'a
 ///
 /// # Safety
 /// The requirements of [`iovecs`], and those of [`bytes`] for each piece.
-pub(super) unsafe fn gather<'a>(start: *const iovec, count: usize) -> Result<Vec<&'a [u8]>> {
+pub(super) unsafe fn iovec_slices<'a>(start: *const iovec, count: usize) -> Result<Vec<&'a [u8]>> {
     // SAFETY: the caller guarantees it.
     let pieces = unsafe { iovecs(start, count) }?;
     let piece = |v: &iovec| {
@@ -112,19 +112,19 @@ pub(super) unsafe fn gather<'a>(start: *const iovec, count: usize) -> Result<Vec
 ///
 /// # Safety
 /// The requirements of [`bytes`].
-pub(super) unsafe fn address(addr: *const sockaddr, len: socklen_t) -> Result<SockAddr> {
+pub(super) unsafe fn read_address(addr: *const sockaddr, len: socklen_t) -> Result<SockAddr> {
     if addr.is_null() {
         return Err(Errno::EFAULT);
     }
     // SAFETY: the caller guarantees it.
-    SockAddr::from_bytes(unsafe { bytes(addr.cast(), length(len)?) }?)
+    SockAddr::from_bytes(unsafe { bytes(addr.cast(), check_length(len)?) }?)
 }
 
 /// Writes an address to `addr`, truncated to the length at `len`, and its full length to `len`.
 ///
 /// # Safety
 /// `len` is null or points to a length, and `addr` is null or points to that many bytes.
-pub(super) unsafe fn give_address(
+pub(super) unsafe fn write_address(
     name: SockAddr,
     addr: *mut sockaddr,
     len: *mut socklen_t,
@@ -132,12 +132,12 @@ pub(super) unsafe fn give_address(
     // SAFETY: the caller guarantees both. One borrow ends before the other begins, as the length
     // may lie within the address.
     unsafe {
-        let given = length(*one_mut(len)?)?;
+        let given = check_length(*object_mut(len)?)?;
         let room = bytes_mut(addr.cast(), given)?;
         let (bytes, full) = name.to_bytes();
         let fits = full.min(room.len());
         room[..fits].copy_from_slice(&bytes[..fits]);
-        *one_mut(len)? = full as socklen_t;
+        *object_mut(len)? = full as socklen_t;
     }
     Ok(())
 }

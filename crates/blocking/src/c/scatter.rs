@@ -6,19 +6,19 @@ use libc::iovec;
 use super::ptr;
 
 /// Memory of a caller: its start and its length in bytes.
-type Range = (*mut u8, usize);
+type MemoryRange = (*mut u8, usize);
 
 /// Disjoint buffers for a call that fills several pieces of the caller's memory.
 ///
 /// Two pieces may overlap: Linux fills them in order, and the later one wins. As two `&mut` to one
 /// byte are undefined behaviour, such pieces are filled through separate buffers.
-pub(super) struct Buffers {
-    pieces: Vec<Range>,
+pub(super) struct ScatterBuffers {
+    pieces: Vec<MemoryRange>,
     /// A separate buffer for each piece, if any two overlap.
-    own: Option<Vec<Vec<u8>>>,
+    separate: Option<Vec<Vec<u8>>>,
 }
 
-impl Buffers {
+impl ScatterBuffers {
     /// Returns buffers for the `count` pieces at `start`, and for the memory at `last`, which
     /// follows them.
     ///
@@ -29,7 +29,7 @@ impl Buffers {
     /// # Safety
     /// `start` is null or points to `count` entries. Each piece, and `last`, is null or points to
     /// memory of its length that no other code accesses while this value lives.
-    pub(super) unsafe fn new(start: *const iovec, count: usize, last: Range) -> Result<Self> {
+    pub(super) unsafe fn new(start: *const iovec, count: usize, last: MemoryRange) -> Result<Self> {
         // SAFETY: the caller guarantees it.
         let given = unsafe { ptr::iovecs(start, count) }?;
         let mut pieces = Vec::with_capacity(given.len() + 1);
@@ -45,8 +45,10 @@ impl Buffers {
                 return Err(Errno::EFAULT);
             }
         }
-        let own = overlap(&pieces).then(|| copies(&pieces)).transpose()?;
-        Ok(Self { pieces, own })
+        let separate = has_overlap(&pieces)
+            .then(|| copy_pieces(&pieces))
+            .transpose()?;
+        Ok(Self { pieces, separate })
     }
 
     /// Calls `fill` with a slice for each piece, and one for `last`. `filled` returns from its
@@ -56,20 +58,20 @@ impl Buffers {
         fill: impl FnOnce(&mut [&mut [u8]], &mut [u8]) -> Result<R>,
         filled: impl FnOnce(&R) -> (usize, usize),
     ) -> Result<R> {
-        let mut slices: Vec<&mut [u8]> = match &mut self.own {
-            Some(own) => own.iter_mut().map(Vec::as_mut_slice).collect(),
+        let mut slices: Vec<&mut [u8]> = match &mut self.separate {
+            Some(separate) => separate.iter_mut().map(Vec::as_mut_slice).collect(),
             None => self.pieces.iter().map(|&piece| slice_of(piece)).collect(),
         };
         let Some((last, slices)) = slices.split_last_mut() else {
             return Err(Errno::EINVAL);
         };
         let result = fill(slices, last)?;
-        if let Some(own) = &self.own {
-            let (mut left, in_last) = filled(&result);
-            let last = own.len() - 1;
-            for (at, (&(start, len), from)) in self.pieces.iter().zip(own).enumerate() {
-                let filled = if at == last { in_last } else { left }.min(len);
-                left = left.saturating_sub(filled);
+        if let Some(separate) = &self.separate {
+            let (mut remaining, in_last) = filled(&result);
+            let last = separate.len() - 1;
+            for (at, (&(start, len), from)) in self.pieces.iter().zip(separate).enumerate() {
+                let filled = if at == last { in_last } else { remaining }.min(len);
+                remaining = remaining.saturating_sub(filled);
                 if filled > 0 {
                     // SAFETY: `new` requires `len` bytes there, and `from` is a separate buffer.
                     unsafe { start.copy_from_nonoverlapping(from.as_ptr(), filled) };
@@ -80,17 +82,17 @@ impl Buffers {
     }
 }
 
-fn slice_of<'a>((start, len): Range) -> &'a mut [u8] {
+fn slice_of<'a>((start, len): MemoryRange) -> &'a mut [u8] {
     if len == 0 {
         return &mut [];
     }
-    // SAFETY: not null and of a valid size. `Buffers::new` requires the bytes for as long as it
-    // lives, and `overlap` has shown that no other slice contains any of them.
+    // SAFETY: not null and of a valid size. `ScatterBuffers::new` requires the bytes for as long as it
+    // lives, and `has_overlap` has shown that no other slice contains any of them.
     unsafe { std::slice::from_raw_parts_mut(start, len) }
 }
 
 /// Returns whether two pieces share a byte.
-fn overlap(pieces: &[Range]) -> bool {
+fn has_overlap(pieces: &[MemoryRange]) -> bool {
     let mut ranges: Vec<(usize, usize)> = pieces
         .iter()
         .filter(|(_, len)| *len > 0)
@@ -103,12 +105,12 @@ fn overlap(pieces: &[Range]) -> bool {
 }
 
 /// Copies the bytes of the pieces, so that those which a call does not fill keep their values.
-fn copies(pieces: &[Range]) -> Result<Vec<Vec<u8>>> {
-    let copy = |&(start, len): &Range| {
+fn copy_pieces(pieces: &[MemoryRange]) -> Result<Vec<Vec<u8>>> {
+    let copy = |&(start, len): &MemoryRange| {
         let mut copy = Vec::new();
         copy.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
         if len > 0 {
-            // SAFETY: `Buffers::new` has checked the range, and the slice is dropped here.
+            // SAFETY: `ScatterBuffers::new` has checked the range, and the slice is dropped here.
             copy.extend_from_slice(unsafe { std::slice::from_raw_parts(start, len) });
         }
         Ok(copy)
@@ -122,7 +124,7 @@ mod tests {
 
     use libc::iovec;
 
-    use super::Buffers;
+    use super::ScatterBuffers;
 
     fn piece(base: *mut u8, from: usize, len: usize) -> iovec {
         iovec {
@@ -141,7 +143,7 @@ mod tests {
             .collect();
         // SAFETY: the pieces are within `memory`, which is not used before the last use of
         // `buffers`.
-        let buffers = unsafe { Buffers::new(pieces.as_ptr(), pieces.len(), (base, 0)) };
+        let buffers = unsafe { ScatterBuffers::new(pieces.as_ptr(), pieces.len(), (base, 0)) };
         let fill = |slices: &mut [&mut [u8]], _: &mut [u8]| {
             let bytes = slices.iter_mut().flat_map(|slice| slice.iter_mut());
             let mut n = 0;
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_that_overlap_are_filled_one_after_the_other() {
+    fn overlapping_pieces_are_filled_in_order() {
         assert_eq!(
             filled(&[(0, 4), (6, 2), (4, 2)], 9),
             [1, 2, 3, 4, 7, 8, 5, 6]

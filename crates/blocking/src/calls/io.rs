@@ -4,7 +4,7 @@
 use fullsend_buf::Slice;
 use fullsend_posix::{Errno, Handle, Posix, Received, Result, SockAddr};
 
-use super::Patience;
+use super::Timeout;
 use crate::abi::{
     AF_INET, EPOLLERR, EPOLLHUP, EPOLLRDHUP, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_FASTOPEN, MSG_PEEK,
     MSG_ZEROCOPY,
@@ -23,32 +23,32 @@ impl Stack {
         dest: Option<SockAddr>,
         control: &[u8],
     ) -> Result<usize> {
-        let want: usize = data.iter().map(|part| part.len()).sum();
+        let total: usize = data.iter().map(|part| part.len()).sum();
         let mut done = 0;
         // The error of a call that times out.
-        let mut late = Errno::EAGAIN;
+        let mut timeout_error = Errno::EAGAIN;
         // Only the first attempt opens the connection.
-        let mut opens = flags & MSG_FASTOPEN;
+        let mut fastopen_flag = flags & MSG_FASTOPEN;
         // Set when the accepted bytes are on a SYN: the call then returns the result of the
         // handshake.
-        let mut opening = false;
+        let mut is_connecting = false;
         // Completes a copying call with MSG_ZEROCOPY, once its last part is queued.
         let mut copied = None;
         let sent = self.wait(
             &[handle],
-            |posix, now| patience(flags, Patience::Send).until(posix, now, handle),
+            |posix, now| call_timeout(flags, Timeout::Send).deadline(posix, now, handle),
             |posix, now| loop {
-                if opening {
+                if is_connecting {
                     match posix.connect(now, handle, SockAddr::any(AF_INET)) {
                         Err(Errno::EALREADY) => return Ok(None),
-                        Ok(()) | Err(Errno::EISCONN) => opening = false,
+                        Ok(()) | Err(Errno::EISCONN) => is_connecting = false,
                         Err(error) => return Err(error),
                     }
-                    if done >= want {
+                    if done >= total {
                         return Ok(Some(()));
                     }
                 }
-                let flags = flags & !MSG_FASTOPEN | opens;
+                let flags = flags & !MSG_FASTOPEN | fastopen_flag;
                 let sent = if done == 0 {
                     let first = posix.sendmsg_in_parts(now, handle, data, flags, dest, control);
                     first.map(|(n, call)| {
@@ -60,11 +60,11 @@ impl Stack {
                     let flags = flags & !MSG_ZEROCOPY;
                     posix.sendmsg(now, handle, &rest(data, done), flags, dest, control)
                 };
-                opens = 0;
+                fastopen_flag = 0;
                 match sent {
                     Ok(n) => done += n,
                     Err(Errno::EINPROGRESS) => {
-                        late = Errno::EINPROGRESS;
+                        timeout_error = Errno::EINPROGRESS;
                         return Ok(None);
                     }
                     Err(Errno::EAGAIN) => return Ok(None),
@@ -72,8 +72,8 @@ impl Stack {
                 }
                 // Before the handshake has ended, a write succeeds only if its data is on the SYN.
                 if posix.is_opening(handle) {
-                    opening = true;
-                } else if done >= want {
+                    is_connecting = true;
+                } else if done >= total {
                     copied = None;
                     return Ok(Some(()));
                 }
@@ -88,10 +88,10 @@ impl Stack {
             });
         }
         match sent {
-            Err(error) if opening => Err(error),
+            Err(error) if is_connecting => Err(error),
             _ if done > 0 => Ok(done),
             Ok(Some(())) => Ok(0),
-            Ok(None) => Err(late),
+            Ok(None) => Err(timeout_error),
             Err(error) => Err(error),
         }
     }
@@ -104,7 +104,7 @@ impl Stack {
             // The SYN carries a copy of the data, and the call waits for the handshake.
             return self.sendmsg(handle, &[data], flags, None, &[]);
         }
-        self.retry(handle, patience(flags, Patience::Send), |posix, now| {
+        self.retry(handle, call_timeout(flags, Timeout::Send), |posix, now| {
             posix.send_lent(now, handle, data.clone(), flags)
         })
     }
@@ -119,62 +119,68 @@ impl Stack {
         control: &mut [u8],
     ) -> Result<Received> {
         let room: usize = data.iter().map(|part| part.len()).sum();
-        let peeks = flags & MSG_PEEK != 0;
-        let mut sofar = Received::default();
+        let is_peek = flags & MSG_PEEK != 0;
+        let mut received_so_far = Received::default();
         let mut target = None;
         let received = self.wait(
             &[handle],
-            |posix, now| patience(flags, Patience::Receive).until(posix, now, handle),
+            |posix, now| call_timeout(flags, Timeout::Receive).deadline(posix, now, handle),
             |posix, now| loop {
-                let got = if sofar.len == 0 || peeks {
+                let got = if received_so_far.len == 0 || is_peek {
                     posix.recvmsg(now, handle, data, flags, control)
                 } else {
-                    posix.recvmsg(now, handle, &mut rest_mut(data, sofar.len), flags, control)
+                    posix.recvmsg(
+                        now,
+                        handle,
+                        &mut rest_mut(data, received_so_far.len),
+                        flags,
+                        control,
+                    )
                 };
                 let got = match got {
                     Err(Errno::EAGAIN) => return Ok(None),
                     got => got?,
                 };
-                let before = if peeks { 0 } else { sofar.len };
-                sofar = Received {
+                let before = if is_peek { 0 } else { received_so_far.len };
+                received_so_far = Received {
                     len: before + got.len,
                     ..got
                 };
-                let report = flags & MSG_ERRQUEUE != 0;
-                if report || got.len == 0 || sofar.len >= room {
+                let is_errqueue = flags & MSG_ERRQUEUE != 0;
+                if is_errqueue || got.len == 0 || received_so_far.len >= room {
                     return Ok(Some(()));
                 }
                 let target = match target {
                     Some(target) => target,
                     None => *target.insert(posix.receive_target(handle, room, flags)?),
                 };
-                if sofar.len >= target || peeks && ended(posix, handle) {
+                if received_so_far.len >= target || is_peek && has_ended(posix, handle) {
                     return Ok(Some(()));
                 }
-                if peeks {
+                if is_peek {
                     return Ok(None);
                 }
             },
         );
         match received {
-            Ok(None) if sofar.len == 0 => Err(Errno::EAGAIN),
-            Err(error) if sofar.len == 0 => Err(error),
-            _ => Ok(sofar),
+            Ok(None) if received_so_far.len == 0 => Err(Errno::EAGAIN),
+            Err(error) if received_so_far.len == 0 => Err(error),
+            _ => Ok(received_so_far),
         }
     }
 }
 
 /// Returns the timeout of a call with `flags`. `MSG_ERRQUEUE` never waits, as on Linux.
-fn patience(flags: i32, usual: Patience) -> Patience {
+fn call_timeout(flags: i32, socket_timeout: Timeout) -> Timeout {
     if flags & (MSG_DONTWAIT | MSG_ERRQUEUE) == 0 {
-        usual
+        socket_timeout
     } else {
-        Patience::None
+        Timeout::None
     }
 }
 
 /// Returns whether no more data will arrive.
-fn ended(posix: &mut Posix, handle: Handle) -> bool {
+fn has_ended(posix: &mut Posix, handle: Handle) -> bool {
     let events = posix.poll_events(handle).unwrap_or(EPOLLERR);
     events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR) != 0
 }

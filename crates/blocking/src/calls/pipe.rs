@@ -4,7 +4,7 @@ use fullsend_buf::Chain;
 use fullsend_posix::{Errno, Handle, Posix, Result, SockAddr};
 use fullsend_units::Instant;
 
-use super::Patience;
+use super::Timeout;
 use super::io::rest;
 use crate::abi::AF_INET;
 use crate::stack::Stack;
@@ -21,7 +21,7 @@ impl Stack {
     /// Reads from a socket or a pipe: `readv(2)`.
     pub fn read(&self, handle: Handle, data: &mut [&mut [u8]]) -> Result<usize> {
         match self.recvmsg(handle, data, 0, &mut []) {
-            Err(Errno::ENOTSOCK) => self.retry(handle, Patience::Receive, |posix, now| {
+            Err(Errno::ENOTSOCK) => self.retry(handle, Timeout::Receive, |posix, now| {
                 posix.read(now, handle, data)
             }),
             got => got.map(|got| got.len),
@@ -37,10 +37,10 @@ impl Stack {
     }
 
     fn write_pipe(&self, handle: Handle, data: &[&[u8]]) -> Result<usize> {
-        let want: usize = data.iter().map(|part| part.len()).sum();
+        let total: usize = data.iter().map(|part| part.len()).sum();
         let mut done = 0;
         loop {
-            let wrote = self.retry(handle, Patience::Send, |posix, now| {
+            let wrote = self.retry(handle, Timeout::Send, |posix, now| {
                 posix.write(now, handle, &rest(data, done))
             });
             match wrote {
@@ -48,7 +48,7 @@ impl Stack {
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => return Ok(done),
             }
-            if done >= want {
+            if done >= total {
                 return Ok(done);
             }
         }
@@ -60,15 +60,13 @@ impl Stack {
     /// `flags`, unless the socket has `O_NONBLOCK`. If the handshake fails, the bytes are returned
     /// to the pipe.
     pub fn splice(&self, from: Handle, to: Handle, len: usize, flags: u32) -> Result<usize> {
-        let mut on_syn = None;
+        let mut bytes_on_syn = None;
         let moved = self.wait(
             &[from, to],
-            |posix, now| splice_until(posix, now, [from, to], flags),
+            |posix, now| splice_deadline(posix, now, [from, to], flags),
             |posix, now| {
                 let deferred = posix.is_deferred(to);
-                let first = deferred
-                    .then(|| posix.held_by_pipe(from, len).ok())
-                    .flatten();
+                let bytes_for_syn = deferred.then(|| posix.peek_pipe(from, len).ok()).flatten();
                 match posix.splice(now, from, to, len, flags) {
                     Err(Errno::EAGAIN) => {
                         // Either end may be the one that is not ready, so the call waits for both.
@@ -77,8 +75,9 @@ impl Stack {
                         Ok(None)
                     }
                     Ok(moved) => {
-                        let waits = posix.is_opening(to) && posix.is_nonblocking(to) == Ok(false);
-                        on_syn = first.filter(|_| waits);
+                        let must_wait =
+                            posix.is_opening(to) && posix.is_nonblocking(to) == Ok(false);
+                        bytes_on_syn = bytes_for_syn.filter(|_| must_wait);
                         Ok(Some(moved))
                     }
                     Err(error) => Err(error),
@@ -86,15 +85,15 @@ impl Stack {
             },
         )?;
         let moved = moved.ok_or(Errno::EAGAIN)?;
-        match on_syn {
-            Some(bytes) => self.finish_opening([from, to], (bytes.range(0, moved), len), flags),
+        match bytes_on_syn {
+            Some(bytes) => self.finish_handshake([from, to], (bytes.range(0, moved), len), flags),
             None => Ok(moved),
         }
     }
 
     /// Waits for the handshake of a connection whose SYN carries `moved`, the first of `len` bytes
     /// to splice, then moves the rest.
-    fn finish_opening(
+    fn finish_handshake(
         &self,
         [from, to]: [Handle; 2],
         (moved, len): (Chain, usize),
@@ -102,7 +101,7 @@ impl Stack {
     ) -> Result<usize> {
         let opened = self.wait(
             &[to],
-            |posix, now| Patience::Send.until(posix, now, to),
+            |posix, now| Timeout::Send.deadline(posix, now, to),
             |posix, now| match posix.connect(now, to, SockAddr::any(AF_INET)) {
                 Err(Errno::EALREADY) => Ok(None),
                 Ok(()) | Err(Errno::EISCONN) => {
@@ -112,7 +111,7 @@ impl Stack {
                     Ok(Some(more))
                 }
                 Err(error) => {
-                    posix.return_to_pipe(from, moved.clone())?;
+                    posix.put_back_into_pipe(from, moved.clone())?;
                     Err(error)
                 }
             },
@@ -121,7 +120,7 @@ impl Stack {
     }
 }
 
-fn splice_until(
+fn splice_deadline(
     posix: &mut Posix,
     now: Instant,
     [from, to]: [Handle; 2],
@@ -130,7 +129,7 @@ fn splice_until(
     if flags & SPLICE_F_NONBLOCK != 0 {
         return Some(Instant::ZERO);
     }
-    let from = Patience::Receive.until(posix, now, from);
-    let to = Patience::Send.until(posix, now, to);
+    let from = Timeout::Receive.deadline(posix, now, from);
+    let to = Timeout::Send.deadline(posix, now, to);
     [from, to].into_iter().flatten().min()
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 
 use fullsend_blocking::abi::{AF_INET, SOCK_STREAM};
-use fullsend_blocking::{Clock, Config, Hand, Handle, SockAddr, Stack};
+use fullsend_blocking::{Clock, Config, Handle, SockAddr, Stack, UserDrivenOptions};
 use fullsend_buf::Slice;
 use fullsend_offload::Packet;
 
@@ -16,11 +16,11 @@ pub(crate) fn addr(text: &str) -> SockAddr {
 
 pub(crate) fn stack(settings: &str, clock: &Clock) -> Arc<Stack> {
     let config = Config::parse(settings).unwrap();
-    Arc::new(Stack::by_hand(&config, clock.clone(), Hand::default()).unwrap())
+    Arc::new(Stack::user_driven(&config, clock.clone(), UserDrivenOptions::default()).unwrap())
 }
 
 /// Carries the packets of `from` to `to`, on the threads that make `from` send.
-fn join(from: &Arc<Stack>, to: &Arc<Stack>) {
+fn forward_packets(from: &Arc<Stack>, to: &Arc<Stack>) {
     let to: Weak<Stack> = Arc::downgrade(to);
     from.on_output(move |packet| {
         if let Some(to) = to.upgrade() {
@@ -35,8 +35,8 @@ fn join(from: &Arc<Stack>, to: &Arc<Stack>) {
 pub(crate) fn pair(clock: &Clock) -> (Arc<Stack>, Arc<Stack>) {
     let a = stack("address=10.0.0.1/24,address=fd00::1/64,seed=1", clock);
     let b = stack("address=10.0.0.2/24,address=fd00::2/64,seed=2", clock);
-    join(&a, &b);
-    join(&b, &a);
+    forward_packets(&a, &b);
+    forward_packets(&b, &a);
     (a, b)
 }
 
@@ -46,8 +46,8 @@ pub(crate) fn live_pair() -> (Arc<Stack>, Arc<Stack>) {
     let both = [Arc::downgrade(&a), Arc::downgrade(&b)];
     thread::spawn(move || {
         while let [Some(a), Some(b)] = both.each_ref().map(Weak::upgrade) {
-            a.turn();
-            b.turn();
+            a.run_timers();
+            b.run_timers();
             drop((a, b));
             thread::sleep(std::time::Duration::from_millis(1));
         }
@@ -70,13 +70,14 @@ pub(crate) fn connected(a: &Arc<Stack>, b: &Arc<Stack>) -> (Handle, Handle) {
 /// Runs `call` in a thread, and `then` once that thread waits in the call.
 pub(crate) fn while_asleep<R: Send>(call: impl FnOnce() -> R + Send, then: impl FnOnce()) -> R {
     thread::scope(|scope| {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (started, on_start) = std::sync::mpsc::channel();
         let thread = scope.spawn(move || {
-            tell.send(std::fs::read_link("/proc/thread-self").unwrap())
+            started
+                .send(std::fs::read_link("/proc/thread-self").unwrap())
                 .unwrap();
             call()
         });
-        let task = told.recv().unwrap();
+        let task = on_start.recv().unwrap();
         let stat = std::path::Path::new("/proc").join(task).join("stat");
         let asleep = || {
             let stat = std::fs::read_to_string(&stat).unwrap();

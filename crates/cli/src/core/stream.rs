@@ -6,32 +6,32 @@ use fullsend_stack::{StackError, TcpId};
 use fullsend_tcp::TcpError;
 use fullsend_units::Instant;
 
-use super::{GRACE, Wire, stack_error, unless_blocked};
-use crate::args::Pump;
+use super::{FINISH_TIMEOUT, HostPair, stack_error, would_block_to_none};
+use crate::args::PumpMode;
 use crate::flow::READ_MAX;
 use crate::pattern::{PERIOD, Pattern};
-use crate::progress::Progress;
+use crate::progress::TestProgress;
 
 /// The parameters of a transfer.
-pub(crate) struct Plan {
+pub(crate) struct TransferParams {
     pub(crate) message: usize,
     pub(crate) zerocopy: bool,
     pub(crate) verify: bool,
-    pub(crate) pump: Pump,
-    pub(crate) ends: Instant,
+    pub(crate) pump: PumpMode,
+    pub(crate) deadline: Instant,
 }
 
 /// A connection from the client to the server.
-struct Flow {
+struct StreamFlow {
     client: TcpId,
     server: TcpId,
     sent: u64,
     received: u64,
 }
 
-struct Run<'a> {
-    wire: &'a mut Wire,
-    plan: &'a Plan,
+struct Transfer<'a> {
+    pair: &'a mut HostPair,
+    params: &'a TransferParams,
     pattern: Pattern,
     /// The pattern as memory to lend.
     lent: Slice,
@@ -40,73 +40,73 @@ struct Run<'a> {
 
 /// Transfers until the time is up and all data has arrived; returns the bytes received.
 pub(crate) fn run(
-    wire: &mut Wire,
+    pair: &mut HostPair,
     flows: &[(TcpId, TcpId)],
-    plan: &Plan,
-    progress: &Progress,
+    params: &TransferParams,
+    progress: &TestProgress,
 ) -> Result<u64> {
-    let pattern = Pattern::new(plan.message.max(READ_MAX));
-    let mut run = Run {
-        lent: pattern.bytes_at(0, PERIOD - 1 + plan.message).into(),
+    let pattern = Pattern::new(params.message.max(READ_MAX));
+    let mut run = Transfer {
+        lent: pattern.bytes_at(0, PERIOD - 1 + params.message).into(),
         pattern,
-        wire,
-        plan,
+        pair,
+        params,
         scratch: vec![0; READ_MAX],
     };
-    let mut flows: Vec<Flow> = flows
+    let mut flows: Vec<StreamFlow> = flows
         .iter()
-        .map(|&(client, server)| Flow {
+        .map(|&(client, server)| StreamFlow {
             client,
             server,
             sent: 0,
             received: 0,
         })
         .collect();
-    let mut told = 0;
+    let mut reported = 0;
     loop {
-        let now = run.wire.now();
-        run.wire.timers(now);
-        let writing = now < plan.ends;
+        let now = run.pair.now();
+        run.pair.poll_timers(now);
+        let writing = now < params.deadline;
         if writing {
             for flow in &mut flows {
-                run.write_turn(flow, now)?;
+                run.write_batch(flow, now)?;
             }
         }
-        run.wire.forth(now);
+        run.pair.carry_to_server(now);
         for flow in &mut flows {
             run.read(flow, now)?;
         }
-        run.wire.back(now);
+        run.pair.carry_to_client(now);
         let received: u64 = flows.iter().map(|f| f.received).sum();
-        progress.add(received - told, 0);
-        told = received;
+        progress.add(received - reported, 0);
+        reported = received;
         if !writing && flows.iter().all(|f| f.sent == f.received) {
             return Ok(received);
         }
-        if now > plan.ends + GRACE.into() {
+        if now > params.deadline + FINISH_TIMEOUT.into() {
             bail!(
                 "the transfer stalled: sent data did not arrive within {} s after the test's time",
-                GRACE.as_secs()
+                FINISH_TIMEOUT.as_secs()
             );
         }
     }
 }
 
-impl Run<'_> {
+impl Transfer<'_> {
     /// Writes until the connection accepts no more, up to a limit that bounds the delay of the clock
     /// and of the receiver: its card collects the packets of one call, like one with interrupt
     /// moderation.
-    fn write_turn(&mut self, flow: &mut Flow, now: Instant) -> Result<()> {
+    fn write_batch(&mut self, flow: &mut StreamFlow, now: Instant) -> Result<()> {
         const BYTES: u64 = 256 << 10;
         const WRITES: u64 = 256;
-        let until = flow.sent + BYTES.min(WRITES * self.plan.message as u64);
+        let until = flow.sent + BYTES.min(WRITES * self.params.message as u64);
         while flow.sent < until {
-            let Some(taken) = self.write(flow, now)? else {
+            let Some(accepted) = self.write(flow, now)? else {
                 break;
             };
-            flow.sent += taken as u64;
-            if self.plan.pump == Pump::Write {
-                self.wire.transmit(now);
+            flow.sent += accepted as u64;
+            if self.params.pump == PumpMode::Write {
+                self.pair.transmit(now);
             }
         }
         Ok(())
@@ -114,21 +114,21 @@ impl Run<'_> {
 
     /// Writes one message; returns the number of bytes accepted, `None` if the write would block.
     #[inline]
-    fn write(&mut self, flow: &Flow, now: Instant) -> Result<Option<usize>> {
-        let message = self.plan.message;
-        let place = if self.plan.verify { flow.sent } else { 0 };
-        let host = &mut self.wire.client.host;
-        if !self.plan.zerocopy {
-            let data = self.pattern.at(place, message);
-            return unless_blocked(host.tcp_write(now, flow.client, data, false));
+    fn write(&mut self, flow: &StreamFlow, now: Instant) -> Result<Option<usize>> {
+        let message = self.params.message;
+        let offset = if self.params.verify { flow.sent } else { 0 };
+        let host = &mut self.pair.client.host;
+        if !self.params.zerocopy {
+            let data = self.pattern.at(offset, message);
+            return would_block_to_none(host.tcp_write(now, flow.client, data, false));
         }
-        let start = (place % PERIOD as u64) as usize;
+        let start = (offset % PERIOD as u64) as usize;
         let data = self.lent.slice(start..start + message);
         match host.tcp_write_slice(now, flow.client, data) {
             Ok(()) => Ok(Some(message)),
             Err((StackError::Tcp(TcpError::WouldBlock), rest)) => {
-                let taken = message - rest.len();
-                Ok((taken > 0).then_some(taken))
+                let accepted = message - rest.len();
+                Ok((accepted > 0).then_some(accepted))
             }
             Err((error, _)) => Err(stack_error(error)),
         }
@@ -136,12 +136,12 @@ impl Run<'_> {
 
     /// Reads the available data.
     #[inline]
-    fn read(&mut self, flow: &mut Flow, now: Instant) -> Result<()> {
+    fn read(&mut self, flow: &mut StreamFlow, now: Instant) -> Result<()> {
         loop {
-            let read = if self.plan.zerocopy {
-                self.take(flow, now)?
+            let read = if self.params.zerocopy {
+                self.read_chain(flow, now)?
             } else {
-                self.copy(flow, now)?
+                self.read_copy(flow, now)?
             };
             flow.received += read.unwrap_or(0) as u64;
             // A short read has taken all data.
@@ -152,34 +152,34 @@ impl Run<'_> {
     }
 
     #[inline]
-    fn copy(&mut self, flow: &Flow, now: Instant) -> Result<Option<usize>> {
-        let host = &mut self.wire.server.host;
-        let read = unless_blocked(host.tcp_read(now, flow.server, &mut self.scratch))?;
+    fn read_copy(&mut self, flow: &StreamFlow, now: Instant) -> Result<Option<usize>> {
+        let host = &mut self.pair.server.host;
+        let read = would_block_to_none(host.tcp_read(now, flow.server, &mut self.scratch))?;
         if let Some(n) = read {
-            self.check(flow.received, &self.scratch[..n])?;
+            self.verify_data(flow.received, &self.scratch[..n])?;
         }
         Ok(read)
     }
 
     #[inline]
-    fn take(&mut self, flow: &Flow, now: Instant) -> Result<Option<usize>> {
-        let host = &mut self.wire.server.host;
-        let chain = unless_blocked(host.tcp_read_chain(now, flow.server, READ_MAX))?;
+    fn read_chain(&mut self, flow: &StreamFlow, now: Instant) -> Result<Option<usize>> {
+        let host = &mut self.pair.server.host;
+        let chain = would_block_to_none(host.tcp_read_chain(now, flow.server, READ_MAX))?;
         let mut at = flow.received;
         for slice in chain.iter().flat_map(Chain::slices) {
-            self.check(at, slice)?;
+            self.verify_data(at, slice)?;
             at += slice.len() as u64;
         }
         Ok(chain.map(|chain| chain.len()))
     }
 
     #[inline]
-    fn check(&self, offset: u64, data: &[u8]) -> Result<()> {
-        if self.plan.verify
-            && let Some(place) = self.pattern.mismatch(offset, data)
+    fn verify_data(&self, offset: u64, data: &[u8]) -> Result<()> {
+        if self.params.verify
+            && let Some(offset) = self.pattern.mismatch(offset, data)
         {
             bail!(
-                "byte {place} of a stream differs from the byte that was sent; please report this"
+                "byte {offset} of a stream differs from the byte that was sent; please report this"
             );
         }
         Ok(())

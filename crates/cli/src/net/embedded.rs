@@ -8,8 +8,8 @@ use bytes::Bytes;
 use fullsend::{NicMode, OffloadSet, Pair, Stack, TcpListener, TcpStream};
 use fullsend_stack::QdiscConfig;
 
-use super::{Net, Socket};
-use crate::args::{Inside, Nic, Tun};
+use super::{NetStack, Socket};
+use crate::args::{InProcessLink, NicKind, TunConfig};
 use crate::flow::READ_MAX;
 use crate::stat::args::ControlArgs;
 use crate::usage::Counters;
@@ -25,13 +25,13 @@ pub(crate) struct Embedded(Stack);
 impl Embedded {
     /// Returns two hosts with a link between: 10.0.0.1 and fd00::1, 10.0.0.2 and fd00::2.
     pub(crate) fn pair(
-        link: Inside,
+        link: InProcessLink,
         (set, qdisc): (&[(String, String)], QdiscConfig),
     ) -> Result<(Self, Self)> {
         let config = Pair {
             nic: match link.nic {
-                Nic::Tso => NicMode::Tso,
-                Nic::Mtu => NicMode::Mtu,
+                NicKind::Tso => NicMode::Tso,
+                NicKind::Mtu => NicMode::Mtu,
             },
             mtu: link.mtu,
             gro: link.gro,
@@ -45,7 +45,7 @@ impl Embedded {
 
     /// Returns a host behind a TUN. The kernel's side gets the address of `peer` if that is on the link.
     pub(crate) fn tun(
-        tun: &Tun,
+        tun: &TunConfig,
         (set, qdisc): (&[(String, String)], QdiscConfig),
         peer: Option<SocketAddr>,
     ) -> Result<Self> {
@@ -62,7 +62,7 @@ impl Embedded {
             let there = peer
                 .map(|peer| peer.ip())
                 .filter(|&ip| cidr.contains(ip))
-                .or_else(|| fullsend::other_address(cidr.addr, cidr.prefix));
+                .or_else(|| fullsend::default_kernel_address(cidr.addr, cidr.prefix));
             if let Some(addr) = there {
                 builder = builder.kernel_address(&format!("{addr}/{}", cidr.prefix));
             }
@@ -100,7 +100,7 @@ impl Embedded {
     }
 }
 
-impl Net for Embedded {
+impl NetStack for Embedded {
     type Socket = TcpStream;
     type Listener = TcpListener;
 

@@ -10,7 +10,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-use super::{Net, Socket};
+use super::{NetStack, Socket};
 use crate::usage::{self, Counters};
 
 /// Listen backlog, enough for most values of `--flows`; the kernel limits it to net.core.somaxconn.
@@ -20,7 +20,7 @@ const BACKLOG: u32 = 4096;
 #[derive(Clone, Copy)]
 pub(crate) struct Kernel;
 
-impl Net for Kernel {
+impl NetStack for Kernel {
     type Socket = TcpStream;
     type Listener = TcpListener;
 

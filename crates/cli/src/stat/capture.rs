@@ -11,7 +11,7 @@ use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::CaptureArgs;
-use super::connection::{cannot, parse};
+use super::connection::{connect_error, parse};
 use crate::perf;
 
 pub(super) fn run(socket: &Path, args: &CaptureArgs, json: bool) -> Result<()> {
@@ -21,7 +21,7 @@ pub(super) fn run(socket: &Path, args: &CaptureArgs, json: bool) -> Result<()> {
 async fn capture(socket: &Path, args: &CaptureArgs, json: bool) -> Result<()> {
     let stream = UnixStream::connect(socket)
         .await
-        .with_context(|| cannot(socket))?;
+        .with_context(|| connect_error(socket))?;
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
     let filter = args.filter.join(" ");
@@ -43,12 +43,12 @@ async fn capture(socket: &Path, args: &CaptureArgs, json: bool) -> Result<()> {
             Reply::Data(len) => {
                 let mut bytes = vec![0; usize::try_from(len)?];
                 read.read_exact(&mut bytes).await?;
-                if !written(out.as_mut(), &bytes)? {
+                if !write_unless_closed(out.as_mut(), &bytes)? {
                     // The reader of the pipe has closed it.
                     return Ok(());
                 }
             }
-            Reply::End(summary) => return end(serde_json::from_value(summary)?, json),
+            Reply::End(summary) => return print_summary(serde_json::from_value(summary)?, json),
             other => bail!(
                 "the stack sent an unexpected reply: {other:?}; use a program of the stack's \
                  release"
@@ -88,14 +88,14 @@ fn open(file: &Path) -> Result<Box<dyn Write>> {
 }
 
 /// Writes `bytes`; returns `false` if the other end of a pipe was closed.
-fn written(out: &mut dyn Write, bytes: &[u8]) -> Result<bool> {
+fn write_unless_closed(out: &mut dyn Write, bytes: &[u8]) -> Result<bool> {
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         result => Ok(result.map(|()| true)?),
     }
 }
 
-fn end(summary: CaptureSummary, json: bool) -> Result<()> {
+fn print_summary(summary: CaptureSummary, json: bool) -> Result<()> {
     if json {
         errln!("{}", serde_json::to_string(&summary)?);
     } else {

@@ -14,7 +14,7 @@ pub(super) struct Connection {
 }
 
 /// Returns the error text for a socket that cannot be used.
-pub(super) fn cannot(path: &Path) -> String {
+pub(super) fn connect_error(path: &Path) -> String {
     format!(
         "cannot connect to {}; name the control socket of a running stack, and run as the user of \
          the stack",
@@ -24,7 +24,7 @@ pub(super) fn cannot(path: &Path) -> String {
 
 impl Connection {
     pub(super) fn to(path: &Path) -> Result<Self> {
-        let stream = UnixStream::connect(path).with_context(|| cannot(path))?;
+        let stream = UnixStream::connect(path).with_context(|| connect_error(path))?;
         Ok(Self {
             stream: BufReader::new(stream),
             line: Vec::new(),
@@ -32,7 +32,7 @@ impl Connection {
     }
 
     /// Sends a request and returns its only reply.
-    pub(super) fn ask(&mut self, request: &Request) -> Result<Value> {
+    pub(super) fn request(&mut self, request: &Request) -> Result<Value> {
         self.send(request)?;
         match self.reply()? {
             Reply::Ok(value) => Ok(value),
@@ -44,7 +44,7 @@ impl Connection {
     }
 
     /// Sends a request and returns the items of its reply.
-    pub(super) fn list(&mut self, request: &Request) -> Result<Vec<Value>> {
+    pub(super) fn request_list(&mut self, request: &Request) -> Result<Vec<Value>> {
         self.send(request)?;
         let mut items = Vec::new();
         loop {

@@ -19,14 +19,14 @@ pub(super) fn run(stack: &mut Connection, args: LinkArgs, json: bool) -> Result<
             "OBYTES"
         );
     }
-    let mut before = look(stack)?;
+    let mut before = read_links(stack)?;
     let Some(interval) = args.interval else {
         show(&before, json)?;
         return Ok(());
     };
     for _ in 0..args.count.unwrap_or(u64::MAX) {
         std::thread::sleep(Duration::from_secs(interval.into()));
-        let now = look(stack)?;
+        let now = read_links(stack)?;
         let grown: Vec<_> = now
             .iter()
             .zip(&before)
@@ -38,8 +38,8 @@ pub(super) fn run(stack: &mut Connection, args: LinkArgs, json: bool) -> Result<
     Ok(())
 }
 
-fn look(stack: &mut Connection) -> Result<Vec<LinkView>> {
-    Ok(serde_json::from_value(stack.ask(&Request::Links)?)?)
+fn read_links(stack: &mut Connection) -> Result<Vec<LinkView>> {
+    Ok(serde_json::from_value(stack.request(&Request::Links)?)?)
 }
 
 fn per_second(now: &LinkView, before: &LinkView, seconds: u32) -> LinkView {

@@ -17,36 +17,39 @@ use super::connection::Connection;
 /// Environment variable with the path of the history, instead of the default.
 const HISTORY: &str = "FULLSEND_STAT_HISTORY";
 /// Most stacks in the history.
-const REMEMBERED: usize = 32;
+const MAX_STACKS: usize = 32;
 
 /// The counters of the last call, by the start time of each stack.
 #[derive(Serialize, Deserialize, Default)]
 struct History {
-    stacks: BTreeMap<u64, Seen>,
+    stacks: BTreeMap<u64, Snapshot>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Default)]
-struct Seen {
+struct Snapshot {
     uptime_ns: u64,
     counters: BTreeMap<String, u64>,
 }
 
 pub(super) fn run(stack: &mut Connection, args: NstatArgs, json: bool) -> Result<()> {
-    let counters: Counters = serde_json::from_value(stack.ask(&Request::Counters)?)?;
+    let counters: Counters = serde_json::from_value(stack.request(&Request::Counters)?)?;
     let path = history_path()?;
     let mut history = read(&path);
-    let seen = history.stacks.get(&counters.started);
-    let before = seen.filter(|_| !args.absolute).cloned().unwrap_or_default();
+    let snapshot = history.stacks.get(&counters.started);
+    let before = snapshot
+        .filter(|_| !args.absolute)
+        .cloned()
+        .unwrap_or_default();
     print(&grown(&counters, &before, args.zeros), json);
     if !args.noupdate {
         history.stacks.insert(
             counters.started,
-            Seen {
+            Snapshot {
                 uptime_ns: counters.uptime_ns,
                 counters: counters.counters.into_iter().collect(),
             },
         );
-        while history.stacks.len() > REMEMBERED {
+        while history.stacks.len() > MAX_STACKS {
             history.stacks.pop_first();
         }
         write(&path, &history)?;
@@ -57,17 +60,17 @@ pub(super) fn run(stack: &mut Connection, args: NstatArgs, json: bool) -> Result
 /// Name, growth, and growth per second of a counter.
 type Row = (String, u64, f64);
 
-fn grown(now: &Counters, before: &Seen, zeros: bool) -> Vec<Row> {
+fn grown(now: &Counters, before: &Snapshot, zeros: bool) -> Vec<Row> {
     let seconds = now.uptime_ns.saturating_sub(before.uptime_ns) as f64 / 1e9;
     now.counters
         .iter()
         .map(|(name, value)| {
             let old = before.counters.get(name).copied().unwrap_or(0);
             // A gauge may fall, and so may the sums of a stack that lost interfaces.
-            let more = value.saturating_sub(old);
-            (name.clone(), more, more as f64 / seconds.max(1e-9))
+            let growth = value.saturating_sub(old);
+            (name.clone(), growth, growth as f64 / seconds.max(1e-9))
         })
-        .filter(|(_, more, _)| zeros || *more != 0)
+        .filter(|(_, growth, _)| zeros || *growth != 0)
         .collect()
 }
 
@@ -75,14 +78,14 @@ fn print(rows: &[Row], json: bool) {
     if json {
         let object = rows
             .iter()
-            .map(|(name, more, _)| (name.clone(), (*more).into()));
+            .map(|(name, growth, _)| (name.clone(), (*growth).into()));
         let object = Value::Object(object.collect());
         outln!("{}", serde_json::json!({ "fullsend": object }));
         return;
     }
     outln!("#fullsend");
-    for (name, more, rate) in rows {
-        outln!("{name:<32}{more:<16}{rate:<6.1}");
+    for (name, growth, rate) in rows {
+        outln!("{name:<32}{growth:<16}{rate:<6.1}");
     }
 }
 
@@ -121,12 +124,12 @@ fn read(path: &Path) -> History {
 
 /// Writes a new file and renames it over the old one, so that a planted symlink is not followed.
 fn write(path: &Path, history: &History) -> Result<()> {
-    let beside = path.with_extension(format!("{}.tmp", std::process::id()));
+    let temp_path = path.with_extension(format!("{}.tmp", std::process::id()));
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
-        .open(&beside)
+        .open(&temp_path)
         .with_context(|| {
             format!(
                 "cannot write the history to {}; set {HISTORY} to another file, or use --noupdate",
@@ -134,7 +137,7 @@ fn write(path: &Path, history: &History) -> Result<()> {
             )
         })?;
     file.write_all(&serde_json::to_vec(history)?)?;
-    fs::rename(&beside, path)?;
+    fs::rename(&temp_path, path)?;
     Ok(())
 }
 
@@ -142,7 +145,7 @@ fn write(path: &Path, history: &History) -> Result<()> {
 mod tests {
     use fullsend::control::Counters;
 
-    use super::{Seen, grown};
+    use super::{Snapshot, grown};
 
     #[test]
     fn growth_and_its_rate() {
@@ -151,12 +154,12 @@ mod tests {
             uptime_ns: 3_000_000_000,
             counters: vec![("A".into(), 10), ("B".into(), 7), ("C".into(), 0)],
         };
-        let before = Seen {
+        let before = Snapshot {
             uptime_ns: 1_000_000_000,
             counters: [("A".to_owned(), 4), ("B".to_owned(), 7)].into(),
         };
         assert_eq!(grown(&now, &before, false), [("A".to_owned(), 6, 3.0)]);
         assert_eq!(grown(&now, &before, true).len(), 3);
-        assert_eq!(grown(&now, &Seen::default(), false).len(), 2);
+        assert_eq!(grown(&now, &Snapshot::default(), false).len(), 2);
     }
 }

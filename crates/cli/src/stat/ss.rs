@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use fullsend::control::{Request, SkMemView, SocketView, TimerView, WhyView};
+use fullsend::control::{FlowReportView, Request, SkMemView, SocketView, TimerView};
 use serde_json::Value;
 
 use super::args::SsArgs;
@@ -14,7 +14,7 @@ mod states;
 mod summary;
 
 pub(super) fn run(stack: &mut Connection, args: &SsArgs, json: bool) -> Result<()> {
-    let items = stack.list(&Request::Sockets)?;
+    let items = stack.request_list(&Request::Sockets)?;
     let sockets: Vec<SocketView> = items
         .into_iter()
         .map(serde_json::from_value)
@@ -24,10 +24,10 @@ pub(super) fn run(stack: &mut Connection, args: &SsArgs, json: bool) -> Result<(
     }
     let states = match &args.filter[..] {
         [] => None,
-        words => Some(States::parse(words)?),
+        filter => Some(States::parse(filter)?),
     };
     let shown = |socket: &&SocketView| match &states {
-        Some(states) => states.has(&socket.state),
+        Some(states) => states.contains(&socket.state),
         None => args.all || socket.peer.is_none() == args.listening,
     };
     let sockets: Vec<_> = sockets.iter().filter(shown).collect();
@@ -81,10 +81,10 @@ fn table(sockets: &[&SocketView], why: bool) -> String {
         }
         out.push('\n');
         if let Some(info) = &socket.tcp_info {
-            let _ = writeln!(out, "\t {}", info_line(socket, &Fields(info)));
+            let _ = writeln!(out, "\t {}", info_line(socket, &TcpInfoFields(info)));
         }
         if let (true, Some(why)) = (why, &socket.why) {
-            out.push_str(&why_text(why));
+            out.push_str(&limits_text(why));
         }
     }
     out
@@ -105,9 +105,9 @@ fn timer_text(timer: &TimerView) -> String {
 }
 
 /// The fields of `TCP_INFO`, by name.
-struct Fields<'a>(&'a serde_json::Map<String, Value>);
+struct TcpInfoFields<'a>(&'a serde_json::Map<String, Value>);
 
-impl Fields<'_> {
+impl TcpInfoFields<'_> {
     /// Returns the field `tcpi_NAME`; 0 if the stack does not have it.
     fn get(&self, name: &str) -> u64 {
         let value = self.0.get(&format!("tcpi_{name}"));
@@ -124,76 +124,76 @@ impl Fields<'_> {
 const OPTIONS: [(u64, &str); 4] = [(1, "ts"), (2, "sack"), (8, "ecn"), (16, "ecnseen")];
 const WSCALE: u64 = 4;
 
-fn info_line(socket: &SocketView, info: &Fields<'_>) -> String {
-    let mut words: Vec<String> = Vec::new();
-    words.extend(socket.skmem.map(skmem_text));
+fn info_line(socket: &SocketView, info: &TcpInfoFields<'_>) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    parts.extend(socket.skmem.map(skmem_text));
     let options = info.get("options");
-    let agreed = OPTIONS.iter().filter(|(bit, _)| options & bit != 0);
-    words.extend(agreed.map(|(_, name)| (*name).to_owned()));
-    words.extend(socket.congestion.clone());
+    let negotiated = OPTIONS.iter().filter(|(bit, _)| options & bit != 0);
+    parts.extend(negotiated.map(|(_, name)| (*name).to_owned()));
+    parts.extend(socket.congestion.clone());
     if options & WSCALE != 0 {
         let (snd, rcv) = (info.get("snd_wscale"), info.get("rcv_wscale"));
-        words.push(format!("wscale:{snd},{rcv}"));
+        parts.push(format!("wscale:{snd},{rcv}"));
     }
-    words.push(format!("rto:{}", info.ms("rto")));
+    parts.push(format!("rto:{}", info.ms("rto")));
     if info.get("backoff") > 0 {
-        words.push(format!("backoff:{}", info.get("backoff")));
+        parts.push(format!("backoff:{}", info.get("backoff")));
     }
     if info.get("rtt") > 0 {
-        words.push(format!("rtt:{}/{}", info.ms("rtt"), info.ms("rttvar")));
+        parts.push(format!("rtt:{}/{}", info.ms("rtt"), info.ms("rttvar")));
     }
     if info.get("ato") > 0 {
-        words.push(format!("ato:{}", info.ms("ato")));
+        parts.push(format!("ato:{}", info.ms("ato")));
     }
-    words.push(format!("mss:{}", info.get("snd_mss")));
-    named(
+    parts.push(format!("mss:{}", info.get("snd_mss")));
+    push_nonzero(
         info,
-        &mut words,
+        &mut parts,
         &[
             ("pmtu", "pmtu"),
             ("rcvmss", "rcv_mss"),
             ("advmss", "advmss"),
         ],
     );
-    words.push(format!("cwnd:{}", info.get("snd_cwnd")));
+    parts.push(format!("cwnd:{}", info.get("snd_cwnd")));
     // Not shown until a loss has set it.
     if info.get("snd_ssthresh") < 0x7fff_ffff {
-        words.push(format!("ssthresh:{}", info.get("snd_ssthresh")));
+        parts.push(format!("ssthresh:{}", info.get("snd_ssthresh")));
     }
-    named(info, &mut words, COUNTS);
-    words.extend(socket.congestion_info.clone());
-    rates(info, &mut words);
-    named(info, &mut words, TAIL);
+    push_nonzero(info, &mut parts, COUNTERS);
+    parts.extend(socket.congestion_info.clone());
+    rates(info, &mut parts);
+    push_nonzero(info, &mut parts, TAIL);
     if info.get("retrans") > 0 || info.get("total_retrans") > 0 {
-        words.push(format!(
+        parts.push(format!(
             "retrans:{}/{}",
             info.get("retrans"),
             info.get("total_retrans")
         ));
     }
     if info.get("rwnd_limited") > 0 {
-        words.push(format!(
+        parts.push(format!(
             "rwnd_limited:{}ms",
             info.ms("rwnd_limited").round()
         ));
     }
     if info.get("min_rtt") > 0 {
-        words.push(format!("minrtt:{}", info.ms("min_rtt")));
+        parts.push(format!("minrtt:{}", info.ms("min_rtt")));
     }
-    named(
+    push_nonzero(
         info,
-        &mut words,
+        &mut parts,
         &[("snd_wnd", "snd_wnd"), ("rcv_wnd", "rcv_wnd")],
     );
-    words.extend(socket.nodelay.then(|| "nodelay".to_owned()));
-    words.extend(socket.cork.then(|| "cork".to_owned()));
-    words.join(" ")
+    parts.extend(socket.nodelay.then(|| "nodelay".to_owned()));
+    parts.extend(socket.cork.then(|| "cork".to_owned()));
+    parts.join(" ")
 }
 
 /// The word of `ss` for a field, and the field.
-type Named = (&'static str, &'static str);
+type NamedField = (&'static str, &'static str);
 
-const COUNTS: &[Named] = &[
+const COUNTERS: &[NamedField] = &[
     ("bytes_sent", "bytes_sent"),
     ("bytes_retrans", "bytes_retrans"),
     ("bytes_acked", "bytes_acked"),
@@ -204,7 +204,7 @@ const COUNTS: &[Named] = &[
     ("data_segs_in", "data_segs_in"),
 ];
 
-const TAIL: &[Named] = &[
+const TAIL: &[NamedField] = &[
     ("delivered", "delivered"),
     ("unacked", "unacked"),
     ("sacked", "sacked"),
@@ -214,25 +214,25 @@ const TAIL: &[Named] = &[
 ];
 
 /// Adds `word:value` for each field that is not zero.
-fn named(info: &Fields<'_>, words: &mut Vec<String>, fields: &[Named]) {
+fn push_nonzero(info: &TcpInfoFields<'_>, parts: &mut Vec<String>, fields: &[NamedField]) {
     for (word, field) in fields {
         match info.get(field) {
             0 => {}
-            value => words.push(format!("{word}:{value}")),
+            value => parts.push(format!("{word}:{value}")),
         }
     }
 }
 
 /// Adds rates in bits per second, and milliseconds since data was last sent or received.
-fn rates(info: &Fields<'_>, words: &mut Vec<String>) {
+fn rates(info: &TcpInfoFields<'_>, parts: &mut Vec<String>) {
     let window = info.get("snd_cwnd") * info.get("snd_mss") * 8;
     let rate = window
         .saturating_mul(1_000_000)
         .checked_div(info.get("rtt"));
-    words.extend(rate.map(|rate| format!("send {rate}bps")));
-    named(
+    parts.extend(rate.map(|rate| format!("send {rate}bps")));
+    push_nonzero(
         info,
-        words,
+        parts,
         &[
             ("lastsnd", "last_data_sent"),
             ("lastrcv", "last_data_recv"),
@@ -245,15 +245,15 @@ fn rates(info: &Fields<'_>, words: &mut Vec<String>) {
     ] {
         let rate = info.get(field);
         if rate > 0 && rate < u64::MAX {
-            words.push(format!("{word} {}bps", rate.saturating_mul(8)));
+            parts.push(format!("{word} {}bps", rate.saturating_mul(8)));
         }
     }
     let most = info.get("max_pacing_rate");
     if most > 0 && most < u64::MAX {
-        words.push(format!("max_pacing_rate {}bps", most.saturating_mul(8)));
+        parts.push(format!("max_pacing_rate {}bps", most.saturating_mul(8)));
     }
     if info.get("delivery_rate_app_limited") > 0 {
-        words.push("app_limited".to_owned());
+        parts.push("app_limited".to_owned());
     }
 }
 
@@ -272,7 +272,7 @@ fn skmem_text(memory: SkMemView) -> String {
 /// Most characters of a histogram's bar.
 const BAR: u64 = 40;
 
-fn why_text(why: &WhyView) -> String {
+fn limits_text(why: &FlowReportView) -> String {
     let mut out = String::new();
     let sends: u64 = why.limits.iter().map(|part| u64::from(part.sends)).sum();
     let time: u64 = why.limits.iter().map(|part| part.time_ns).sum();
@@ -324,7 +324,7 @@ mod tests {
     use super::timer_text;
 
     #[test]
-    fn timers_in_the_words_of_ss() {
+    fn timers_in_ss_format() {
         let text = |left_ms| {
             timer_text(&TimerView {
                 kind: "on".into(),

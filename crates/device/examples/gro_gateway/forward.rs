@@ -12,25 +12,25 @@ use fullsend_wire::numbers::ethertype;
 const BATCH: usize = 256;
 
 /// GRO, followed by GSO if the second device does not segment.
-pub(crate) struct Forward {
+pub(crate) struct Forwarder {
     gro: Gro,
     frames: Vec<Packet>,
-    joined: Vec<Packet>,
-    cut: Vec<Packet>,
+    coalesced: Vec<Packet>,
+    segmented: Vec<Packet>,
     out: VecDeque<Packet>,
-    pub(crate) carried: Carried,
+    pub(crate) stats: ForwardStats,
 }
 
 /// Counters of the packets that carry payload.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Carried {
+pub(crate) struct ForwardStats {
     /// Packets received.
     pub(crate) segments: u64,
     /// Packets and super-segments after GRO.
     pub(crate) super_segments: u64,
     /// Length of the largest super-segment in bytes, and the most segments of one.
-    pub(crate) largest: usize,
-    pub(crate) most: u32,
+    pub(crate) max_len: usize,
+    pub(crate) max_segments: u32,
     /// Super-segments in a UDP tunnel, and super-segments with IPv6 extension headers.
     pub(crate) tunnelled: u64,
     pub(crate) extended: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Carried {
     pub(crate) bytes: u64,
 }
 
-impl Forward {
+impl Forwarder {
     /// Returns a direction for devices with frames of `link`.
     pub(crate) fn new(link: Link) -> Self {
         Self {
@@ -49,10 +49,10 @@ impl Forward {
                 tunnels: Tunnels::STANDARD,
             }),
             frames: Vec::new(),
-            joined: Vec::new(),
-            cut: Vec::new(),
+            coalesced: Vec::new(),
+            segmented: Vec::new(),
             out: VecDeque::new(),
-            carried: Carried::default(),
+            stats: ForwardStats::default(),
         }
     }
 
@@ -65,16 +65,16 @@ impl Forward {
         let frames = from.receive(&mut self.frames, BATCH)?;
         // GRO holds no packet from poll to poll, so that no clock is needed.
         self.gro.receive_batch(Instant::ZERO, &mut self.frames);
-        self.gro.flush(&mut self.joined);
+        self.gro.flush(&mut self.coalesced);
         let caps = to.caps();
-        for packet in self.joined.drain(..) {
-            self.carried.count(&packet);
+        for packet in self.coalesced.drain(..) {
+            self.stats.count(&packet);
             // A VPN would process the packet here, once per super-segment.
-            if is_cut_by(&caps, &packet) {
+            if is_segmented_by(&caps, &packet) {
                 self.out.push_back(packet);
             } else {
-                segment(packet, &mut self.cut);
-                self.out.extend(self.cut.drain(..));
+                segment(packet, &mut self.segmented);
+                self.out.extend(self.segmented.drain(..));
             }
         }
         to.transmit(&mut self.out)?;
@@ -84,25 +84,25 @@ impl Forward {
 
 /// Returns whether the device segments the packet and completes its checksum. No device segments
 /// within a tunnel.
-fn is_cut_by(caps: &Caps, packet: &Packet) -> bool {
-    let cuts = match packet.offload.kind {
+fn is_segmented_by(caps: &Caps, packet: &Packet) -> bool {
+    let is_supported = match packet.offload.kind {
         GsoKind::None => true,
         GsoKind::TcpV4 => caps.tso4,
         GsoKind::TcpV6 => caps.tso6,
         GsoKind::Udp => caps.uso,
     };
-    cuts && caps.tx_checksum && packet.layers.encap == Encap::None
+    is_supported && caps.tx_checksum && packet.layers.encap == Encap::None
 }
 
-impl Carried {
+impl ForwardStats {
     fn count(&mut self, packet: &Packet) {
         if packet.layers.transport == 0 || packet.payload.is_empty() {
             return;
         }
         self.segments += u64::from(packet.segments());
         self.super_segments += 1;
-        self.largest = self.largest.max(packet.len());
-        self.most = self.most.max(packet.segments());
+        self.max_len = self.max_len.max(packet.len());
+        self.max_segments = self.max_segments.max(packet.segments());
         if packet.segments() > 1 {
             let layers = &packet.layers;
             let extended = layers.ethertype == ethertype::IPV6

@@ -24,7 +24,7 @@ use fullsend_device::{Device, Tun};
 use fullsend_offload::Link;
 
 mod forward;
-use forward::Forward;
+use forward::Forwarder;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -36,18 +36,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let mut left = Tun::tun(left).offload(left_offload.parse()?).open()?;
     let mut right = Tun::tun(right).offload(right_offload.parse()?).open()?;
-    let (mut there, mut back) = (Forward::new(Link::Ip), Forward::new(Link::Ip));
-    let mut told = Instant::now();
+    let (mut there, mut back) = (Forwarder::new(Link::Ip), Forwarder::new(Link::Ip));
+    let mut last_report = Instant::now();
     loop {
         let frames = there.poll(&mut left, &mut right)? + back.poll(&mut right, &mut left)?;
         if frames == 0 {
             wait(&left, &right);
         }
-        if told.elapsed() > Duration::from_secs(1) {
-            told = Instant::now();
-            for (way, carried) in [("there", there.carried), ("back", back.carried)] {
-                let mean = carried.mean();
-                println!("{way}: {mean:.1} segments per super-segment, {carried:?}");
+        if last_report.elapsed() > Duration::from_secs(1) {
+            last_report = Instant::now();
+            for (direction, stats) in [("there", there.stats), ("back", back.stats)] {
+                let mean = stats.mean();
+                println!("{direction}: {mean:.1} segments per super-segment, {stats:?}");
             }
         }
     }

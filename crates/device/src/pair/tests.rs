@@ -48,7 +48,7 @@ fn both_directions_keep_order() {
 }
 
 #[test]
-fn fewer_than_asked_for_means_that_there_is_no_more() {
+fn fewer_than_max_means_that_the_queue_is_empty() {
     let (mut a, mut b) = pair(config(NicMode::Tso, 8));
     a.transmit(&mut packets(0..3)).unwrap();
     let mut got = Vec::new();
@@ -59,45 +59,45 @@ fn fewer_than_asked_for_means_that_there_is_no_more() {
 }
 
 #[test]
-fn what_does_not_fit_stays_with_the_sender_who_is_told_of_room() {
+fn packets_that_do_not_fit_stay_and_the_sender_is_notified_of_space() {
     let (mut a, mut b) = pair(config(NicMode::Tso, 4));
-    let (a_told, b_told) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    for (end, told) in [(&a, &a_told), (&b, &b_told)] {
-        let told = told.clone();
+    let (a_notified, b_notified) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    for (end, notified) in [(&a, &a_notified), (&b, &b_notified)] {
+        let notified = notified.clone();
         end.on_ready(move || {
-            told.fetch_add(1, Ordering::Relaxed);
+            notified.fetch_add(1, Ordering::Relaxed);
         });
     }
-    let told = || {
+    let notified = || {
         (
-            a_told.load(Ordering::Relaxed),
-            b_told.load(Ordering::Relaxed),
+            a_notified.load(Ordering::Relaxed),
+            b_notified.load(Ordering::Relaxed),
         )
     };
 
     let mut batch = packets(0..6);
     a.transmit(&mut batch).unwrap();
     assert_eq!(numbers(batch.make_contiguous()), [4, 5]);
-    assert_eq!(told(), (0, 1));
+    assert_eq!(notified(), (0, 1));
     a.transmit(&mut batch).unwrap();
-    assert_eq!((batch.len(), told()), (2, (0, 1)));
+    assert_eq!((batch.len(), notified()), (2, (0, 1)));
 
     let mut got = Vec::new();
     b.receive(&mut got, 100).unwrap();
-    assert_eq!(told(), (1, 1));
+    assert_eq!(notified(), (1, 1));
     a.transmit(&mut batch).unwrap();
-    assert_eq!((batch.len(), told()), (0, (1, 2)));
+    assert_eq!((batch.len(), notified()), (0, (1, 2)));
     b.receive(&mut got, 100).unwrap();
     assert_eq!(numbers(&got), [0, 1, 2, 3, 4, 5]);
     // No sender waits for room now.
-    assert_eq!(told(), (1, 2));
+    assert_eq!(notified(), (1, 2));
 }
 
 #[test]
-fn a_packet_is_completed_when_the_receiver_takes_it() {
+fn a_packet_is_completed_when_it_is_received() {
     let (mut a, mut b) = pair(config(NicMode::Tso, 8));
-    let told = Arc::new(AtomicUsize::new(0));
-    let count = told.clone();
+    let notified = Arc::new(AtomicUsize::new(0));
+    let count = notified.clone();
     a.on_ready(move || {
         count.fetch_add(1, Ordering::Relaxed);
     });
@@ -107,16 +107,16 @@ fn a_packet_is_completed_when_the_receiver_takes_it() {
     assert_eq!(a.in_flight(), 5);
     let mut got = Vec::new();
     b.receive(&mut got, 2).unwrap();
-    assert_eq!((a.in_flight(), told.load(Ordering::Relaxed)), (0, 0));
+    assert_eq!((a.in_flight(), notified.load(Ordering::Relaxed)), (0, 0));
 
     a.transmit(&mut packets(5..6)).unwrap();
     assert!(a.notify_completion());
     while b.receive(&mut got, 8).unwrap() > 0 {}
-    assert_eq!((a.in_flight(), told.load(Ordering::Relaxed)), (0, 1));
+    assert_eq!((a.in_flight(), notified.load(Ordering::Relaxed)), (0, 1));
 }
 
 #[test]
-fn only_the_mtu_mode_leaves_checksums_to_be_verified() {
+fn only_mtu_mode_packets_need_checksum_verification() {
     for (nic, want) in [
         (NicMode::Tso, Checksum::Partial),
         (NicMode::Mtu, Checksum::Unverified),
@@ -134,7 +134,7 @@ fn only_the_mtu_mode_leaves_checksums_to_be_verified() {
 }
 
 #[test]
-fn memory_of_batches_goes_around() {
+fn batch_memory_is_reused() {
     let (mut a, mut b) = pair(config(NicMode::Tso, 64));
     let (mut batch, mut got) = (VecDeque::new(), Vec::new());
     let mut warm = 0;

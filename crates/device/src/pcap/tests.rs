@@ -5,7 +5,7 @@ use std::process::Command;
 
 use fullsend_offload::Link;
 
-use super::{Capture, Tapped};
+use super::{Capture, CapturedDevice};
 use crate::test_packet;
 use crate::{Device, PairConfig, pair};
 
@@ -19,7 +19,7 @@ impl Drop for TempFile {
 }
 
 #[test]
-fn tshark_reads_it() {
+fn tshark_reads_the_capture() {
     if Command::new("tshark").arg("--version").output().is_err() {
         println!("skipped: needs tshark");
         return;
@@ -38,8 +38,16 @@ fn tshark_reads_it() {
             now
         }
     };
-    let mut a = Tapped::with_clock(a, capture.tap_point("left", Link::Ip).unwrap(), clock(0));
-    let mut b = Tapped::with_clock(b, capture.tap_point("right", Link::Ip).unwrap(), clock(5));
+    let mut a = CapturedDevice::with_clock(
+        a,
+        capture.add_interface("left", Link::Ip).unwrap(),
+        clock(0),
+    );
+    let mut b = CapturedDevice::with_clock(
+        b,
+        capture.add_interface("right", Link::Ip).unwrap(),
+        clock(5),
+    );
 
     let ends = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
     let mut batch: VecDeque<_> = [5, 300, 64_000]
@@ -83,7 +91,7 @@ fn tshark_reads_it() {
 }
 
 #[test]
-fn a_full_disk_ends_the_recording_and_not_the_traffic() {
+fn a_full_disk_stops_the_capture_but_not_the_traffic() {
     struct FullAfter(usize);
     impl io::Write for FullAfter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -99,7 +107,7 @@ fn a_full_disk_ends_the_recording_and_not_the_traffic() {
     }
     let capture = Capture::new(FullAfter(100)).unwrap();
     let (a, mut b) = pair(PairConfig::default());
-    let mut a = Tapped::new(a, capture.tap_point("a", Link::Ip).unwrap());
+    let mut a = CapturedDevice::new(a, capture.add_interface("a", Link::Ip).unwrap());
     let ends = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
     let mut got = Vec::new();
     for _ in 0..3 {

@@ -10,7 +10,7 @@ use fullsend_offload::Link;
 use fullsend_wire::vnet::VNET_HDR_LEN;
 use libc::c_int;
 
-use super::kernel_side::KernelSide;
+use super::interface_config::InterfaceConfig;
 use super::negotiate::negotiate;
 use super::{OpenError, Tun};
 use crate::sys::{self, IfName};
@@ -32,7 +32,7 @@ pub struct TunBuilder {
     napi: bool,
     multi_queue: bool,
     pool: Option<Pool>,
-    kernel_side: KernelSide,
+    interface_config: InterfaceConfig,
 }
 
 /// The file of an interface, before it becomes a device.
@@ -51,12 +51,12 @@ impl TunBuilder {
             napi: false,
             multi_queue: false,
             pool: None,
-            kernel_side: KernelSide::default(),
+            interface_config: InterfaceConfig::default(),
         }
     }
 
     /// Sets the offloads to request; default all. Offloads that the kernel refuses are not used, and
-    /// reported as a [note](Tun::notes).
+    /// reported as a [warning](Tun::warnings).
     pub fn offload(mut self, set: OffloadSet) -> Self {
         self.offload = set.normalized();
         self
@@ -76,16 +76,16 @@ impl TunBuilder {
 
     /// Sets the interface's MTU in bytes; by default it is left as it is (1500 when new).
     pub fn mtu(mut self, mtu: u32) -> Self {
-        self.kernel_side.mtu = Some(mtu);
+        self.interface_config.mtu = Some(mtu);
         self
     }
 
     /// Gives the kernel's side an address with its on-link route; may be repeated.
     ///
     /// The address of this stack on the link is a different one: see
-    /// [`other_address`](crate::other_address).
+    /// [`default_kernel_address`](crate::default_kernel_address).
     pub fn kernel_address(mut self, address: IpAddr, prefix: u8) -> Self {
-        self.kernel_side.addresses.push((address, prefix));
+        self.interface_config.addresses.push((address, prefix));
         self
     }
 
@@ -108,26 +108,26 @@ impl TunBuilder {
         let name = all[0].name().to_owned();
         while all.len() < queues {
             let (file, _) = self.attach(&name, all[0].offload().vnet_hdr)?;
-            let next = all[0].another_queue(file, self.own_pool());
+            let next = all[0].another_queue(file, self.pool_or_default());
             all.push(next);
         }
         Ok(all)
     }
 
-    fn own_pool(&self) -> Pool {
+    fn pool_or_default(&self) -> Pool {
         self.pool.clone().unwrap_or_else(|| Pool::new(POOL_BYTES))
     }
 
     fn open_first(&self) -> Result<Tun, OpenError> {
-        let mut notes = Vec::new();
+        let mut warnings = Vec::new();
         let Attached {
             file,
             name,
             offload,
-        } = self.attach_agreed(&mut notes)?;
-        let mtu = self.kernel_side.apply(&name, &mut notes)?;
-        for note in &notes {
-            tracing::warn!("{note}");
+        } = self.attach_with_offloads(&mut warnings)?;
+        let mtu = self.interface_config.apply(&name, &mut warnings)?;
+        for warning in &warnings {
+            tracing::warn!("{warning}");
         }
         let caps = Caps {
             link: self.link,
@@ -138,30 +138,37 @@ impl TunBuilder {
             tx_checksum: offload.csum,
             gso_max_size: Caps::GSO_MAX_SIZE,
         };
-        Ok(Tun::new(file, name, caps, offload, self.own_pool(), notes))
+        Ok(Tun::new(
+            file,
+            name,
+            caps,
+            offload,
+            self.pool_or_default(),
+            warnings,
+        ))
     }
 
     /// Attaches to the interface with the offloads that the kernel accepts.
-    fn attach_agreed(&self, notes: &mut Vec<String>) -> Result<Attached, OpenError> {
+    fn attach_with_offloads(&self, warnings: &mut Vec<String>) -> Result<Attached, OpenError> {
         if self.offload.vnet_hdr {
             let (file, name) = self.attach(&self.name, true)?;
             if sys::tun_set_vnet_hdr(file.as_fd(), VNET_HDR_LEN).is_ok() {
                 let set_offload = |bits| sys::tun_set_offload(file.as_fd(), bits);
-                let offload = negotiate(self.offload, set_offload, notes);
+                let offload = negotiate(self.offload, set_offload, warnings);
                 return Ok(Attached {
                     file,
                     name,
                     offload,
                 });
             }
-            notes.push(format!(
+            warnings.push(format!(
                 "{name}: the kernel refused vnet_hdr; using no offload"
             ));
         }
         let (file, name) = self.attach(&self.name, false)?;
         // An existing interface may still have offloads that its last user turned on.
         if let Err(e) = sys::tun_set_offload(file.as_fd(), 0) {
-            notes.push(format!("{name}: cannot turn off offloads: {e}"));
+            warnings.push(format!("{name}: cannot turn off offloads: {e}"));
         }
         Ok(Attached {
             file,

@@ -26,7 +26,7 @@ pub enum OpenError {
     },
     /// The interface exists and is of another kind: TAP instead of TUN or the reverse, multi-queue
     /// or not, or not a TUN or TAP device.
-    OtherKind {
+    WrongKind {
         /// The interface's name.
         name: String,
     },
@@ -58,7 +58,7 @@ impl OpenError {
         match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => Self::NoPermission { name },
             Some(libc::EBUSY | libc::E2BIG) => Self::Busy { name },
-            Some(libc::EINVAL | libc::EEXIST) => Self::OtherKind { name },
+            Some(libc::EINVAL | libc::EEXIST) => Self::WrongKind { name },
             _ => Self::Io(error),
         }
     }
@@ -86,7 +86,7 @@ impl fmt::Display for OpenError {
                 "interface \"{name}\" is open in another process; end that process, or choose \
                  another name"
             ),
-            Self::OtherKind { name } => write!(
+            Self::WrongKind { name } => write!(
                 f,
                 "interface \"{name}\" exists and is of another kind (TUN, TAP, multi-queue, or \
                  neither TUN nor TAP); remove it (ip link del {name}), or choose another name"
@@ -119,7 +119,7 @@ impl From<OpenError> for io::Error {
         let kind = match &error {
             OpenError::NoDriver => io::ErrorKind::NotFound,
             OpenError::NoPermission { .. } => io::ErrorKind::PermissionDenied,
-            OpenError::BadName { .. } | OpenError::OtherKind { .. } => io::ErrorKind::InvalidInput,
+            OpenError::BadName { .. } | OpenError::WrongKind { .. } => io::ErrorKind::InvalidInput,
             OpenError::Busy { .. } => io::ErrorKind::ResourceBusy,
             OpenError::Setting { source, .. } | OpenError::Io(source) => source.kind(),
         };

@@ -22,12 +22,12 @@ fn bits(set: OffloadSet) -> c_uint {
     table.iter().filter(|t| t.0).map(|t| t.1).sum()
 }
 
-/// Returns the largest part of `want` that `set_offload` accepts, dropping the newest offloads
+/// Returns the largest part of `requested` that `set_offload` accepts, dropping the newest offloads
 /// first. Refused offloads become one note.
 pub(super) fn negotiate(
-    want: OffloadSet,
+    requested: OffloadSet,
     mut set_offload: impl FnMut(c_uint) -> io::Result<()>,
-    notes: &mut Vec<String>,
+    warnings: &mut Vec<String>,
 ) -> OffloadSet {
     let steps: [fn(&mut OffloadSet); 3] = [
         |set| set.uso = false,
@@ -35,24 +35,26 @@ pub(super) fn negotiate(
         |set| set.csum = false,
     ];
     let mut steps = steps.iter();
-    let mut set = want;
+    let mut set = requested;
     while let Err(error) = set_offload(bits(set)) {
         let refused = bits(set);
         while bits(set) == refused {
             let Some(step) = steps.next() else {
-                notes.push(format!(
-                    "the kernel refused offload {want} ({error}); using none"
+                warnings.push(format!(
+                    "the kernel refused offload {requested} ({error}); using none"
                 ));
                 return OffloadSet {
-                    vnet_hdr: want.vnet_hdr,
+                    vnet_hdr: requested.vnet_hdr,
                     ..OffloadSet::NONE
                 };
             };
             step(&mut set);
         }
     }
-    if set != want {
-        notes.push(format!("the kernel refused offload {want}; using {set}"));
+    if set != requested {
+        warnings.push(format!(
+            "the kernel refused offload {requested}; using {set}"
+        ));
     }
     set
 }
@@ -65,7 +67,7 @@ mod tests {
     use crate::OffloadSet;
 
     #[test]
-    fn steps_down_to_what_the_kernel_takes() {
+    fn falls_back_to_what_the_kernel_supports() {
         let rows = [
             ("all", "all", "vnet_hdr,csum,tso4,tso6,uso", 0),
             ("all", "tso", "vnet_hdr,csum,tso4,tso6", 1),
@@ -75,28 +77,32 @@ mod tests {
             ("csum,uso", "tso", "vnet_hdr,csum", 1),
             ("vnet_hdr", "none", "vnet_hdr", 0),
         ];
-        for (want, known, agreed, notes_wanted) in rows {
-            let known = bits(known.parse().unwrap());
-            let kernel = |asked: u32| {
-                if asked & !known == 0 {
+        for (requested, supported, agreed, expected_warnings) in rows {
+            let supported = bits(supported.parse().unwrap());
+            let kernel = |requested_bits: u32| {
+                if requested_bits & !supported == 0 {
                     Ok(())
                 } else {
                     Err(io::Error::from_raw_os_error(libc::EINVAL))
                 }
             };
-            let mut notes = Vec::new();
-            let set = negotiate(want.parse().unwrap(), kernel, &mut notes);
-            assert_eq!(set.to_string(), agreed, "{want}");
-            assert_eq!(notes.len(), notes_wanted, "{want}: {notes:?}");
+            let mut warnings = Vec::new();
+            let set = negotiate(requested.parse().unwrap(), kernel, &mut warnings);
+            assert_eq!(set.to_string(), agreed, "{requested}");
+            assert_eq!(
+                warnings.len(),
+                expected_warnings,
+                "{requested}: {warnings:?}"
+            );
         }
     }
 
     #[test]
     fn a_kernel_that_refuses_everything() {
-        let mut notes = Vec::new();
+        let mut warnings = Vec::new();
         let refuse = |_| Err(io::Error::from_raw_os_error(libc::EPERM));
-        let set = negotiate(OffloadSet::ALL, refuse, &mut notes);
+        let set = negotiate(OffloadSet::ALL, refuse, &mut warnings);
         assert_eq!(set.to_string(), "vnet_hdr");
-        assert!(notes[0].contains("using none"), "{notes:?}");
+        assert!(warnings[0].contains("using none"), "{warnings:?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 
-use fullsend_buf::{Pool, Room, Slice};
+use fullsend_buf::{Pool, Slice, WriteBuf};
 use fullsend_offload::{Checksum, GsoKind, Offload, Packet};
 use fullsend_wire::vnet::{VNET_HDR_LEN, VnetGso, VnetHdr};
 
@@ -14,32 +14,32 @@ use super::TunStats;
 const FRAME_MAX: usize = 65_535 + 40 + 18 + VNET_HDR_LEN;
 
 /// Bytes of memory that consecutive reads fill: four super-segments of the usual 45 × 1448 bytes.
-const ROOM: usize = 256 << 10;
+const READ_BUFFER_LEN: usize = 256 << 10;
 
 /// Most bytes of one poll that are copied to memory of their size, so that a few small packets
-/// that a slow reader keeps do not pin a whole [`ROOM`]. The copy costs little beside the system
+/// that a slow reader keeps do not pin a whole [`READ_BUFFER_LEN`]. The copy costs little beside the system
 /// calls.
 const COPY_BREAK: usize = 16 << 10;
 
 /// Bytes read of a frame that there is no memory for: any read makes the kernel drop the frame.
-const DISCARD: usize = 64;
+const DISCARD_LEN: usize = 64;
 
 /// The receiving half of a queue.
-pub(super) struct Receiver {
+pub(super) struct FrameReader {
     pool: Pool,
     vnet_hdr: bool,
     /// Empty memory left over from the last poll.
-    room: Option<Room>,
+    buffer: Option<WriteBuf>,
     /// Lengths of the frames in the room being filled.
     frames: Vec<u32>,
 }
 
-impl Receiver {
+impl FrameReader {
     pub(super) fn new(pool: Pool, vnet_hdr: bool) -> Self {
         Self {
             pool,
             vnet_hdr,
-            room: None,
+            buffer: None,
             frames: Vec::new(),
         }
     }
@@ -56,38 +56,38 @@ impl Receiver {
         loop {
             // Dropped frames count as well: otherwise a flood would hold the caller, which has the
             // stack's lock, for as long as there is no memory.
-            let (frames, more) = self.fill_room(file, max - read, stats)?;
+            let (frames, more) = self.read_frames(file, max - read, stats)?;
             read += frames;
-            self.empty_room(batch, stats);
+            self.deliver_frames(batch, stats);
             if !more || read >= max {
                 return Ok(read);
             }
         }
     }
 
-    /// Reads until the room is full, `want` frames are read or the file has no more. Returns the number
+    /// Reads until the room is full, `max_frames` frames are read or the file has no more. Returns the number
     /// of frames read, and whether there may be more.
-    fn fill_room(
+    fn read_frames(
         &mut self,
         file: &File,
-        want: usize,
+        max_frames: usize,
         stats: &mut TunStats,
     ) -> io::Result<(usize, bool)> {
-        if self.room.is_none() {
-            let room = self.pool.try_room_from_reserve(ROOM);
-            self.room = room.filter(|room| room.capacity() >= ROOM);
+        if self.buffer.is_none() {
+            let buffer = self.pool.try_alloc_from_reserve(READ_BUFFER_LEN);
+            self.buffer = buffer.filter(|buffer| buffer.capacity() >= READ_BUFFER_LEN);
         }
-        let Some(room) = &mut self.room else {
-            return discard(file, want, stats);
+        let Some(buffer) = &mut self.buffer else {
+            return discard(file, max_frames, stats);
         };
-        while self.frames.len() < want {
-            if room.remaining() < FRAME_MAX {
+        while self.frames.len() < max_frames {
+            if buffer.remaining() < FRAME_MAX {
                 return Ok((self.frames.len(), true));
             }
             stats.rx_calls += 1;
-            match (&mut &*file).read(room.spare_mut()) {
+            match (&mut &*file).read(buffer.spare_mut()) {
                 Ok(len) => {
-                    room.advance(len);
+                    buffer.advance(len);
                     self.frames.push(len as u32);
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
@@ -103,28 +103,28 @@ impl Receiver {
     }
 
     /// Splits the filled memory into packets.
-    fn empty_room(&mut self, batch: &mut Vec<Packet>, stats: &mut TunStats) {
-        let Some(mut room) = self.room.take_if(|_| !self.frames.is_empty()) else {
+    fn deliver_frames(&mut self, batch: &mut Vec<Packet>, stats: &mut TunStats) {
+        let Some(mut buffer) = self.buffer.take_if(|_| !self.frames.is_empty()) else {
             return;
         };
-        if self.pool.is_short() {
-            self.copy_frames(&room, batch, stats);
-            room.clear();
-            self.room = Some(room);
+        if self.pool.is_under_pressure() {
+            self.copy_frames(&buffer, batch, stats);
+            buffer.clear();
+            self.buffer = Some(buffer);
             return;
         }
-        let small = match room.len() {
-            len @ ..=COPY_BREAK => self.pool.try_room(len),
+        let small = match buffer.len() {
+            len @ ..=COPY_BREAK => self.pool.try_alloc(len),
             _ => None,
         };
         let mut filled = match small {
             Some(mut small) => {
-                small.extend(room.filled());
-                room.clear();
-                self.room = Some(room);
+                small.write(buffer.filled());
+                buffer.clear();
+                self.buffer = Some(buffer);
                 small.freeze()
             }
-            None => room.freeze(),
+            None => buffer.freeze(),
         };
         for len in self.frames.drain(..) {
             let frame = filled.split_to(len as usize);
@@ -135,15 +135,15 @@ impl Receiver {
     /// Copies each frame into memory of its own: under memory pressure the room must stay here, since
     /// no other can be allocated. A frame for which the reserve has no block is dropped.
     #[cold]
-    fn copy_frames(&mut self, room: &Room, batch: &mut Vec<Packet>, stats: &mut TunStats) {
-        let mut rest = room.filled();
+    fn copy_frames(&mut self, buffer: &WriteBuf, batch: &mut Vec<Packet>, stats: &mut TunStats) {
+        let mut rest = buffer.filled();
         for len in self.frames.drain(..) {
             let (frame, behind) = rest.split_at(len as usize);
             rest = behind;
-            let copy = self.pool.try_room_from_reserve(frame.len());
+            let copy = self.pool.try_alloc_from_reserve(frame.len());
             let copy = copy.filter(|copy| copy.capacity() >= frame.len());
             let copy = copy.map(|mut copy| {
-                copy.extend(frame);
+                copy.write(frame);
                 copy.freeze()
             });
             deliver(copy, self.vnet_hdr, batch, stats);
@@ -160,13 +160,13 @@ fn deliver(frame: Option<Slice>, vnet_hdr: bool, batch: &mut Vec<Packet>, stats:
     }
 }
 
-/// Reads up to `want` frames and drops them. Returns their number, and whether there may be more.
+/// Reads up to `max_frames` frames and drops them. Returns their number, and whether there may be more.
 #[cold]
-fn discard(file: &File, want: usize, stats: &mut TunStats) -> io::Result<(usize, bool)> {
+fn discard(file: &File, max_frames: usize, stats: &mut TunStats) -> io::Result<(usize, bool)> {
     let mut read = 0;
-    while read < want {
+    while read < max_frames {
         stats.rx_calls += 1;
-        match (&mut &*file).read(&mut [0; DISCARD]) {
+        match (&mut &*file).read(&mut [0; DISCARD_LEN]) {
             Ok(_) => {
                 stats.rx_packets += 1;
                 stats.rx_dropped += 1;

@@ -17,7 +17,7 @@ use fullsend_wire::ipv6::Ipv6View;
 use fullsend_wire::numbers::{ethertype, protocol};
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
-use super::receive::Receiver;
+use super::receive::FrameReader;
 use super::{OpenError, Tun, TunStats};
 use crate::sys::testing::{in_own_network, set_udp_segment, wait_readable};
 use crate::{Device, OffloadSet, test_packet};
@@ -39,7 +39,7 @@ fn open(offload: &str) -> Tun {
         builder = builder.kernel_address(kernel, prefix);
     }
     let mut tun = builder.open().unwrap();
-    assert_eq!((tun.notes(), tun.offload()), (&[][..], set));
+    assert_eq!((tun.warnings(), tun.offload()), (&[][..], set));
     // The kernel installs the route of its own IPv6 address a moment later.
     let [_, (kernel, ours)] = both_families();
     assert!((0..100).any(|_| answers_ping(&mut tun, ours, kernel)));
@@ -106,7 +106,7 @@ fn send(tun: &mut Tun, packet: Packet) {
 }
 
 /// Returns whether the packet's transport checksum is correct.
-fn checksum_is_right(packet: &Packet) -> bool {
+fn checksum_is_correct(packet: &Packet) -> bool {
     let bytes = packet.to_bytes();
     let transport = &bytes[packet.layers.transport as usize..];
     let len = transport.len() as u32;
@@ -125,7 +125,7 @@ fn assert_checksum(tun: &Tun, packet: &Packet) {
         assert_eq!(packet.offload.checksum, Checksum::Partial);
     } else {
         assert_eq!(packet.offload.checksum, Checksum::Unverified);
-        assert!(checksum_is_right(packet));
+        assert!(checksum_is_correct(packet));
     }
 }
 
@@ -208,7 +208,7 @@ fn the_kernel_answers_a_ping() {
 }
 
 #[test]
-fn the_kernel_takes_datagrams_one_by_one_and_as_a_super_segment() {
+fn the_kernel_receives_datagrams_and_udp_super_segments() {
     in_own_network(|| {
         for set in SETS {
             let mut tun = open(set);
@@ -241,7 +241,7 @@ fn the_kernel_takes_datagrams_one_by_one_and_as_a_super_segment() {
 
 /// Performs a handshake with raw packets, then sends one super-segment.
 #[test]
-fn the_kernel_takes_a_tcp_super_segment() {
+fn the_kernel_receives_a_tcp_super_segment() {
     in_own_network(|| {
         for set in SETS {
             let mut tun = open(set);
@@ -308,7 +308,7 @@ fn a_tap_answers_arp() {
 }
 
 #[test]
-fn settings_of_the_kernel_side() {
+fn interface_settings() {
     in_own_network(|| {
         let tun = Tun::tun("fs%d").mtu(9000).open().unwrap();
         assert_eq!((tun.name(), tun.caps().mtu), ("fs0", 9000));
@@ -371,14 +371,17 @@ fn queues_share_an_interface() {
 }
 
 #[test]
-fn errors_say_what_to_do() {
+fn errors_have_instructions() {
     let error = |builder: super::TunBuilder| builder.open().map(drop).unwrap_err();
     for name in ["a-name-of-16-byte", "a/b", "a b", ".."] {
-        let said = error(Tun::tun(name));
-        assert!(matches!(said, OpenError::BadName { .. }), "{said}");
-        assert!(said.to_string().contains(name), "{said}");
+        let open_error = error(Tun::tun(name));
+        assert!(
+            matches!(open_error, OpenError::BadName { .. }),
+            "{open_error}"
+        );
+        assert!(open_error.to_string().contains(name), "{open_error}");
         // The text that a `main` that returns `io::Result` prints.
-        let shown = format!("{:?}", std::io::Error::from(said));
+        let shown = format!("{:?}", std::io::Error::from(open_error));
         assert!(
             shown.contains("is not an interface name; use 1 to 15"),
             "{shown}"
@@ -389,14 +392,14 @@ fn errors_say_what_to_do() {
         assert!(matches!(error(Tun::tun("taken")), OpenError::Busy { .. }));
         assert!(matches!(
             error(Tun::tap("taken")),
-            OpenError::OtherKind { .. }
+            OpenError::WrongKind { .. }
         ));
-        assert!(matches!(error(Tun::tun("lo")), OpenError::OtherKind { .. }));
+        assert!(matches!(error(Tun::tun("lo")), OpenError::WrongKind { .. }));
     });
 }
 
 #[test]
-fn a_small_poll_keeps_the_large_memory_in_hand() {
+fn a_small_poll_reuses_the_read_buffer() {
     in_own_network(|| {
         let mut tun = open("all");
         let (kernel, ours) = both_families()[0];
@@ -412,7 +415,7 @@ fn a_small_poll_keeps_the_large_memory_in_hand() {
 }
 
 #[test]
-fn many_frames_fill_several_rooms_and_keep_order() {
+fn many_frames_fill_several_buffers_in_order() {
     in_own_network(|| {
         let mut tun = open("all");
         let (kernel, ours) = both_families()[0];
@@ -425,28 +428,28 @@ fn many_frames_fill_several_rooms_and_keep_order() {
         }
         let mut batch = Vec::new();
         tun.receive(&mut batch, 1000).unwrap();
-        let mut seen = Vec::new();
+        let mut received = Vec::new();
         for mut packet in batch {
             packet.parse(Link::Ip).unwrap();
             if packet.layers.protocol == protocol::UDP {
-                seen.push((packet.payload.slices()[0][0], packet.payload.len()));
+                received.push((packet.payload.slices()[0][0], packet.payload.len()));
             }
         }
         let want: Vec<_> = (0..40u8).flat_map(|n| [(n, 1400), (n, 28_000)]).collect();
-        assert_eq!(seen, want);
+        assert_eq!(received, want);
     });
 }
 
 #[test]
 fn frames_without_memory_are_counted_and_reads_stay_bounded() {
-    for with_room in [false, true] {
+    for has_memory in [false, true] {
         let (kernel, ours) = UnixDatagram::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let file = File::from(OwnedFd::from(ours));
         let pool = Pool::new(1 << 20);
-        let mut receiver = Receiver::new(pool.clone(), false);
+        let mut receiver = FrameReader::new(pool.clone(), false);
         let (mut stats, mut batch) = (TunStats::default(), Vec::new());
-        if with_room {
+        if has_memory {
             kernel.send(&[1; 100]).unwrap();
             assert_eq!(
                 receiver.receive(&file, &mut batch, 3, &mut stats).unwrap(),
@@ -455,7 +458,7 @@ fn frames_without_memory_are_counted_and_reads_stay_bounded() {
             assert_eq!(batch.drain(..).len(), 1);
         }
         pool.set_reserve(usize::MAX);
-        let stock = std::iter::from_fn(|| pool.try_room_from_reserve(256 << 10));
+        let stock = std::iter::from_fn(|| pool.try_alloc_from_reserve(256 << 10));
         let _stock: Vec<_> = stock.collect();
         for _ in 0..8 {
             kernel.send(&[2; 100]).unwrap();

@@ -37,7 +37,7 @@ impl LinkLog {
     }
 
     /// Records a refused packet; returns the text to log, if any.
-    fn on_refused(&mut self, name: &str, error: &io::Error) -> Option<String> {
+    fn on_error(&mut self, name: &str, error: &io::Error) -> Option<String> {
         // The TUN driver returns EIO while the interface is down; other errors concern the packet.
         if error.raw_os_error() != Some(libc::EIO) {
             return None;
@@ -72,14 +72,14 @@ pub(super) fn transmit(
                 stats.tx_packets += 1;
                 log(link.on_sent(name));
             }
-            Err(e) => match Refusal::of(&e) {
-                Refusal::Later => return Ok(()),
-                Refusal::Again => continue,
-                Refusal::Packet => {
+            Err(e) => match WriteError::of(&e) {
+                WriteError::QueueFull => return Ok(()),
+                WriteError::Interrupted => continue,
+                WriteError::BadPacket => {
                     stats.tx_dropped += 1;
-                    log(link.on_refused(name, &e));
+                    log(link.on_error(name, &e));
                 }
-                Refusal::Device => return Err(e),
+                WriteError::DeviceGone => return Err(e),
             },
         }
         batch.pop_front();
@@ -88,24 +88,24 @@ pub(super) fn transmit(
 }
 
 /// The meaning of an error of `writev` for the packet.
-enum Refusal {
+enum WriteError {
     /// No memory or no room now: keep the packet.
-    Later,
+    QueueFull,
     /// A signal interrupted the call: retry.
-    Again,
+    Interrupted,
     /// This packet can never be sent: malformed, or the interface is down, as with an unplugged cable.
-    Packet,
+    BadPacket,
     /// The interface is gone.
-    Device,
+    DeviceGone,
 }
 
-impl Refusal {
+impl WriteError {
     fn of(error: &io::Error) -> Self {
         match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Self::Later,
-            Some(libc::EINTR) => Self::Again,
-            Some(libc::EBADFD | libc::EBADF | libc::ENODEV) => Self::Device,
-            _ => Self::Packet,
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Self::QueueFull,
+            Some(libc::EINTR) => Self::Interrupted,
+            Some(libc::EBADFD | libc::EBADF | libc::ENODEV) => Self::DeviceGone,
+            _ => Self::BadPacket,
         }
     }
 }
@@ -186,16 +186,16 @@ mod tests {
     use super::LinkLog;
 
     #[test]
-    fn an_interface_that_goes_down_is_logged_once_and_so_is_its_return() {
+    fn interface_down_and_up_are_logged_once() {
         let mut link = LinkLog::default();
         let down = io::Error::from_raw_os_error(libc::EIO);
         let malformed = io::Error::from_raw_os_error(libc::EINVAL);
         for _ in 0..2 {
             assert_eq!(link.on_sent("fs0"), None);
-            assert_eq!(link.on_refused("fs0", &malformed), None);
-            let text = link.on_refused("fs0", &down).expect("a text");
+            assert_eq!(link.on_error("fs0", &malformed), None);
+            let text = link.on_error("fs0", &down).expect("a text");
             assert!(text.contains("ip link set fs0 up"), "{text}");
-            assert_eq!(link.on_refused("fs0", &down), None);
+            assert_eq!(link.on_error("fs0", &down), None);
             let text = link.on_sent("fs0").expect("a text");
             assert!(text.ends_with("2 packets were dropped"), "{text}");
         }

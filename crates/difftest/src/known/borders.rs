@@ -1,15 +1,15 @@
 //! Differences in where segments begin and end.
 
-use fullsend_script::LiveSegment;
+use fullsend_script::WireSegment;
 
-use super::{Known, carries_data, only_segments, windows_of};
+use super::{KnownDifference, carries_data, only_segments, windows_of};
 use crate::compare::is_pure_ack;
-use crate::event::{ACK, Event, RST, SYN, after};
+use crate::event::{ACK, FuzzEvent, RST, SYN, after};
 
 /// The sequence numbers at which a segment with data begins and ends.
 type Range = (u32, u32);
 
-fn ranges(segments: &[LiveSegment]) -> Vec<Range> {
+fn ranges(segments: &[WireSegment]) -> Vec<Range> {
     let data = segments.iter().filter(|s| carries_data(s));
     data.map(|s| (s.seq, s.seq.wrapping_add(s.data.len() as u32)))
         .collect()
@@ -25,7 +25,7 @@ fn longest(ranges: &[Range]) -> u32 {
     lengths.max().unwrap_or(0)
 }
 
-pub(super) const KNOWN: &[Known] = &[Known {
+pub(super) const KNOWN: &[KnownDifference] = &[KnownDifference {
     name: "the borders of segments after a window that ended within one",
     reason: "the kernel keeps the rest of the buffer that the window cut apart from the next buffer, so \
              that a short segment ends there; we fill segments across writes",
@@ -37,8 +37,8 @@ pub(super) const KNOWN: &[Known] = &[Known {
         };
         let (start, largest) = (first.0, longest(&kernel));
         // Data was sent up to the right edge of a window; full segments may have followed.
-        let is_cut = |event: &Event| match event {
-            Event::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => windows_of(events, i)
+        let is_cut = |event: &FuzzEvent| match event {
+            FuzzEvent::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => windows_of(events, i)
                 .map(|window| i.ack.wrapping_add(window))
                 .any(|edge| {
                     !after(edge, start) && start.wrapping_sub(edge).is_multiple_of(largest)

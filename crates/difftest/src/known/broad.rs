@@ -2,74 +2,77 @@
 //! is counted there.
 
 use fullsend_posix::abi::SIOCINQ;
-use fullsend_script::LiveSegment;
+use fullsend_script::WireSegment;
 
-use super::{Known, injected, only_segments};
-use crate::event::{Call, Event, Inject, RST, after};
-use crate::side::Outcome;
+use super::{KnownDifference, injected, only_segments};
+use crate::event::{FuzzEvent, InjectedSegment, RST, SocketCall, after};
+use crate::side::EventOutcome;
 
-pub(super) const KNOWN: &[Known] = &[
-    Known {
+pub(super) const KNOWN: &[KnownDifference] = &[
+    KnownDifference {
         name: "data near the right edge of windows that differ",
         reason: "the size of windows is not compared, so neither is data beyond the smaller one",
         continues: false,
         matches: |events, d| {
             let (kernel, ours) = (d.before.0.edge, d.before.1.edge);
             let smaller = if after(kernel, ours) { ours } else { kernel };
-            let near = |inject: &Inject| {
+            let near = |inject: &InjectedSegment| {
                 let end = inject.end();
                 after(end, smaller) && !after(end, smaller.wrapping_add(1 << 18))
             };
             d.near_edge || kernel != ours && injected(events, d).is_some_and(near)
         },
     },
-    Known {
+    KnownDifference {
         name: "the left edge of windows that differ",
         reason: "data that a delayed ACK would acknowledge is still inside the kernel's window",
         continues: false,
         matches: |_, d| d.left_edge,
     },
-    Known {
+    KnownDifference {
         name: "two ends of one stream",
         reason: "no peer sends data or another FIN after its FIN, so the kept part of it, in SACK \
                  blocks and byte counts, has no meaning; states are compared",
         continues: false,
         matches: |events, d| {
-            let data = |outcome: &Outcome| outcome.returned.clone().map(|r| r.data);
+            let data = |outcome: &EventOutcome| outcome.returned.clone().map(|r| r.data);
             let ends = || {
                 let read = data(&d.kernel).zip(data(&d.ours));
                 let starts = |(a, b): (Vec<u8>, Vec<u8>)| a.starts_with(&b) || b.starts_with(&a);
-                let counts = matches!(events[d.step], Event::Call(Call::Ioctl(_, SIOCINQ)));
-                let reads = matches!(events[d.step], Event::Call(Call::Receive { .. }));
+                let counts = matches!(
+                    events[d.step],
+                    FuzzEvent::Call(SocketCall::Ioctl(_, SIOCINQ))
+                );
+                let reads = matches!(events[d.step], FuzzEvent::Call(SocketCall::Receive { .. }));
                 counts || reads && read.is_some_and(starts)
             };
             // Which number a RST has to have depends on the end.
             let resets = injected(events, d).is_some_and(|inject| inject.flags & RST != 0);
-            d.two_ends
+            d.conflicting_fins
                 && (d.kernel.states == d.ours.states || resets)
                 && (d.kernel.returned == d.ours.returned || ends())
         },
     },
-    Known {
+    KnownDifference {
         name: "data after a FIN",
         reason: "no peer sends any; we ignore it, the kernel resets if it overlaps the FIN",
         continues: false,
         matches: |_, d| {
-            let reset = |segment: &LiveSegment| segment.flags & RST != 0;
+            let reset = |segment: &WireSegment| segment.flags & RST != 0;
             let resets = d.kernel_only.iter().any(reset);
-            d.beyond_fin || d.two_ends && resets
+            d.beyond_fin || d.conflicting_fins && resets
         },
     },
-    Known {
+    KnownDifference {
         name: "the timestamp of a segment with an old ACK",
         reason: "we echo it if the sequence number is the next one (RFC 7323 4.3), the kernel does \
                  not; its fast path echoes it even if the ACK is too old (RFC 5961 5.2)",
         continues: false,
         matches: |events, d| {
             // PAWS rejects by it, too.
-            let older = |i: &Inject| {
-                let stamps = i.stamp.zip(d.old_ack_stamp);
-                stamps.is_some_and(|((val, _), latest)| after(latest, val))
+            let older = |i: &InjectedSegment| {
+                let timestamps = i.timestamp.zip(d.old_ack_tsval);
+                timestamps.is_some_and(|((val, _), latest)| after(latest, val))
             };
             d.old_ack && d.only_echo && only_segments(d) || injected(events, d).is_some_and(older)
         },

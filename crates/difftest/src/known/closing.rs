@@ -1,30 +1,30 @@
 //! Differences of the end of a connection.
 
 use fullsend_posix::abi::{SIOCOUTQ, SIOCOUTQNSD};
-use fullsend_script::LiveSegment;
+use fullsend_script::WireSegment;
 
 use super::{
-    CLOSE, CLOSE_WAIT, CLOSING, Known, LAST_ACK, all_pure, injected, is_closed, is_reset,
+    CLOSE, CLOSE_WAIT, CLOSING, KnownDifference, LAST_ACK, all_pure, injected, is_closed, is_reset,
     only_segments,
 };
 use crate::compare::{SCALED_UNIT, is_pure_ack};
-use crate::event::{ACK, Call, Event, FIN, Inject, RST, SYN, after};
-use crate::side::Outcome;
+use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
+use crate::side::EventOutcome;
 
-pub(super) const KNOWN: &[Known] = &[
-    Known {
+pub(super) const KNOWN: &[KnownDifference] = &[
+    KnownDifference {
         name: "the reply to a segment without ACK after close",
         reason: "the kernel's FIN-WAIT-2 and TIME-WAIT reply to it; RFC 9293 3.10.7.4 drops it",
         continues: true,
         matches: |events, d| {
-            let bare = |inject: &Inject| inject.flags & (ACK | RST | SYN) == 0;
+            let bare = |inject: &InjectedSegment| inject.flags & (ACK | RST | SYN) == 0;
             injected(events, d).is_some_and(bare)
                 && d.ours_only.is_empty()
                 && all_pure(&d.kernel_only)
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "options of an ACK after close",
         reason: "the kernel's FIN-WAIT-2 and TIME-WAIT of a closed socket keep little state: no \
                  SACK blocks, and a timestamp that old data does not update. We send no SACK \
@@ -33,8 +33,8 @@ pub(super) const KNOWN: &[Known] = &[
         matches: |events, d| {
             // The sequence number is compared as in `compare`: either side's may lie beyond a window
             // that the peer took back.
-            let like = |kernel: &LiveSegment, ours: &LiveSegment| {
-                let bare = LiveSegment {
+            let like = |kernel: &WireSegment, ours: &WireSegment| {
+                let bare = WireSegment {
                     seq: kernel.seq,
                     window: kernel.window,
                     options: kernel.options.clone(),
@@ -43,7 +43,7 @@ pub(super) const KNOWN: &[Known] = &[
                 bare == *kernel && kernel.seq.wrapping_sub(ours.seq) < SCALED_UNIT
             };
             let (kernel, ours) = (&d.kernel.segments, &d.ours.segments);
-            let closed = |event: &Event| matches!(event, Event::Call(Call::Close(_)));
+            let closed = |event: &FuzzEvent| matches!(event, FuzzEvent::Call(SocketCall::Close(_)));
             events[..d.step].iter().any(closed)
                 && all_pure(&d.kernel_only)
                 && kernel.len() == ours.len()
@@ -54,29 +54,31 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "an out-of-order FIN inside out-of-order data",
         reason: "one of them is forged, so either side may end the stream at the FIN or accept the \
                  data",
         continues: false,
         matches: |events, d| {
-            let fin = |event: &Event| matches!(event, Event::Inject(i) if i.flags & FIN != 0);
+            let fin =
+                |event: &FuzzEvent| matches!(event, FuzzEvent::Inject(i) if i.flags & FIN != 0);
             let ended = |state: u8| [CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING].contains(&state);
             let one_ended = (d.kernel.states.iter().zip(&d.ours.states))
                 .any(|(kernel, ours)| ended(kernel.1) != ended(ours.1));
-            d.two_ends && events[..d.step].iter().any(fin) && one_ended
+            d.conflicting_fins && events[..d.step].iter().any(fin) && one_ended
         },
     },
-    Known {
+    KnownDifference {
         name: "an unacceptable ACK or one with an old timestamp in a closed socket's FIN-WAIT-2",
         reason: "we reply to it (RFC 9293 3.10.7.4, RFC 5961 5.2, RFC 7323 5.3), the kernel's small \
                  entry ignores the ACK field and the timestamps of ACKs",
         continues: true,
         matches: |events, d| {
-            let wrong = |inject: &Inject| {
+            let wrong = |inject: &InjectedSegment| {
                 inject.flags & (ACK | RST | SYN | FIN) == ACK
                     && inject.len == 0
-                    && (inject.ack != d.before.1.sent || has_old_stamp(&events[..d.step], inject))
+                    && (inject.ack != d.before.1.sent
+                        || has_old_timestamp(&events[..d.step], inject))
             };
             injected(events, d).is_some_and(wrong)
                 && is_closed(events, d)
@@ -85,19 +87,19 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "data with an unacceptable ACK or an old timestamp in a closed socket's FIN-WAIT-2",
         reason: "we reply to it (RFC 9293 3.10.7.4, RFC 5961 5.2, RFC 7323 5.3), the kernel's \
                  small entry ignores the ACK field and the timestamps of ACKs: it accepts a FIN, \
                  and resets after data",
         continues: false,
         matches: |events, d| {
-            let wrong = |inject: &Inject| {
+            let wrong = |inject: &InjectedSegment| {
                 inject.flags & (RST | SYN) == 0
                     && inject.end() != inject.seq
                     && (inject.flags & ACK == 0
                         || inject.ack != d.before.1.sent
-                        || has_old_stamp(&events[..d.step], inject))
+                        || has_old_timestamp(&events[..d.step], inject))
             };
             injected(events, d).is_some_and(wrong)
                 && is_closed(events, d)
@@ -107,14 +109,14 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "a RST within the window of a closed socket",
         reason: "the RST ends the kernel's small FIN-WAIT-2 entry and, before that state, a \
                  connection whose out-of-order data ends at its sequence number; we keep no such \
                  data and send a challenge ACK (RFC 5961 3.2)",
         continues: false,
         matches: |events, d| {
-            let reset = |inject: &Inject| inject.flags & RST != 0;
+            let reset = |inject: &InjectedSegment| inject.flags & RST != 0;
             injected(events, d).is_some_and(reset)
                 && is_closed(events, d)
                 && d.kernel.segments.is_empty()
@@ -122,12 +124,12 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "a RST outside of the window of a closed socket's FIN-WAIT-2",
         reason: "the kernel's small entry replies to it; RFC 9293 3.10.7.4 drops it",
         continues: true,
         matches: |events, d| {
-            let reset = |inject: &Inject| inject.flags & RST != 0;
+            let reset = |inject: &InjectedSegment| inject.flags & RST != 0;
             injected(events, d).is_some_and(reset)
                 && is_closed(events, d)
                 && d.ours.segments.is_empty()
@@ -135,41 +137,46 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "SIOCOUTQ and SIOCOUTQNSD after a reset",
         reason: "the kernel counts the data that the reset discarded, we do not",
         continues: true,
         matches: |events, d| {
-            let asks = matches!(
+            let is_query = matches!(
                 events[d.step],
-                Event::Call(Call::Ioctl(_, SIOCOUTQ | SIOCOUTQNSD))
+                FuzzEvent::Call(SocketCall::Ioctl(_, SIOCOUTQ | SIOCOUTQNSD))
             );
-            asks && d.kernel_only.is_empty()
+            is_query
+                && d.kernel_only.is_empty()
                 && d.ours_only.is_empty()
                 && d.ours.states.iter().any(|(_, state)| *state == CLOSE)
                 && d.kernel.states == d.ours.states
         },
     },
-    Known {
+    KnownDifference {
         name: "SIOCOUTQNSD with an unsent FIN",
         reason: "the kernel counts the FIN, we count only bytes",
         continues: true,
         matches: |events, d| {
-            let asks = matches!(events[d.step], Event::Call(Call::Ioctl(_, SIOCOUTQNSD)));
-            let value = |outcome: &Outcome| outcome.returned.as_ref().map_or(-1, |r| r.value);
-            asks && d.kernel_only.is_empty()
+            let is_query = matches!(
+                events[d.step],
+                FuzzEvent::Call(SocketCall::Ioctl(_, SIOCOUTQNSD))
+            );
+            let value = |outcome: &EventOutcome| outcome.returned.as_ref().map_or(-1, |r| r.value);
+            is_query
+                && d.kernel_only.is_empty()
                 && d.ours_only.is_empty()
                 && d.kernel.states == d.ours.states
                 && value(&d.kernel) == value(&d.ours) + 1
         },
     },
-    Known {
+    KnownDifference {
         name: "an error after a RST in LAST-ACK or CLOSING",
         reason: "the kernel reports ECONNRESET; RFC 9293 3.10.7.4 closes without an error, as both \
                  streams are complete",
         continues: false,
         matches: |events, d| {
-            let reset = |inject: &Inject| inject.flags & RST != 0;
+            let reset = |inject: &InjectedSegment| inject.flags & RST != 0;
             let mask = |polls: &[(usize, i32)]| -> Vec<_> {
                 let err = i32::from(libc::POLLERR);
                 polls.iter().map(|(fd, bits)| (*fd, bits & !err)).collect()
@@ -181,13 +188,13 @@ pub(super) const KNOWN: &[Known] = &[
                 && mask(&d.kernel.polls) == mask(&d.ours.polls)
         },
     },
-    Known {
+    KnownDifference {
         name: "a later SYN in TIME-WAIT without a listener",
         reason: "we reset as for any closed port (RFC 6191 2), the kernel acknowledges, so that \
                  the peer resets and repeats the SYN",
         continues: true,
         matches: |events, d| {
-            let syn = |inject: &Inject| inject.flags & (SYN | ACK | RST) == SYN;
+            let syn = |inject: &InjectedSegment| inject.flags & (SYN | ACK | RST) == SYN;
             let none = |states: &[(usize, u8)]| states.iter().all(|(_, s)| *s == CLOSE);
             injected(events, d).is_some_and(syn)
                 && none(&d.ours.states)
@@ -199,14 +206,14 @@ pub(super) const KNOWN: &[Known] = &[
 ];
 
 /// Returns whether a segment of `earlier` has a later timestamp than `inject`.
-fn has_old_stamp(earlier: &[Event], inject: &Inject) -> bool {
-    let stamp = |event: &Event| match event {
-        Event::Inject(i) => i.stamp.map(|(val, _)| val),
-        Event::Call(_) => None,
+fn has_old_timestamp(earlier: &[FuzzEvent], inject: &InjectedSegment) -> bool {
+    let timestamp = |event: &FuzzEvent| match event {
+        FuzzEvent::Inject(i) => i.timestamp.map(|(val, _)| val),
+        FuzzEvent::Call(_) => None,
     };
-    let val = inject.stamp.map(|(val, _)| val);
+    let val = inject.timestamp.map(|(val, _)| val);
     val.is_some_and(|val| {
-        let mut stamps = earlier.iter().filter_map(stamp);
-        stamps.any(|other| after(other, val))
+        let mut timestamps = earlier.iter().filter_map(timestamp);
+        timestamps.any(|other| after(other, val))
     })
 }

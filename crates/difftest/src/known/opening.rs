@@ -1,25 +1,26 @@
 //! Differences of the handshake.
 
-use fullsend_script::LiveSegment;
+use fullsend_script::WireSegment;
 use fullsend_script::tcp_option::TcpOption;
 
 use super::{
-    CLOSE, FIN_WAIT_1, Known, LISTEN, SYN_RECEIVED, SYN_SENT, all_pure, carries_data, has_fin,
-    in_syn_received, injected, is_opening, is_reset, only_segments,
+    CLOSE, FIN_WAIT_1, KnownDifference, LISTEN, SYN_RECEIVED, SYN_SENT, all_pure, carries_data,
+    has_fin, in_syn_received, injected, is_opening, is_reset, only_segments,
 };
 use crate::compare::is_pure_ack;
-use crate::event::{ACK, Call, Echo, Event, FIN, Inject, RST, SYN, after};
-use crate::side::{Outcome, Returned};
+use crate::event::{ACK, Echo, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
+use crate::side::{CallResult, EventOutcome};
 
-pub(super) const KNOWN: &[Known] = &[
-    Known {
+pub(super) const KNOWN: &[KnownDifference] = &[
+    KnownDifference {
         name: "an ACK for the SYN-ACK of a simultaneous open",
         reason: "the kernel treats it as a duplicate and acknowledges it; RFC 9293 3.5 requires no \
                  reply",
         continues: true,
         matches: |events, d| {
-            let syn_ack = |inject: &Inject| inject.flags & (SYN | ACK) == SYN | ACK;
-            let connects = |event: &Event| matches!(event, Event::Call(Call::Connect(_)));
+            let syn_ack = |inject: &InjectedSegment| inject.flags & (SYN | ACK) == SYN | ACK;
+            let connects =
+                |event: &FuzzEvent| matches!(event, FuzzEvent::Call(SocketCall::Connect(_)));
             injected(events, d).is_some_and(syn_ack)
                 && events.iter().any(connects)
                 && d.ours_only.is_empty()
@@ -27,13 +28,13 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "a wrong ACK in SYN-RECEIVED outside of the window or with an old timestamp",
         reason: "the kernel checks the ACK field first and resets, we check the sequence number \
                  first (RFC 9293 3.10.7.4) and reply with an ACK",
         continues: true,
         matches: |events, d| {
-            let wrong = |inject: &Inject| inject.flags & ACK != 0 && inject.ack != 1;
+            let wrong = |inject: &InjectedSegment| inject.flags & ACK != 0 && inject.ack != 1;
             injected(events, d).is_some_and(wrong)
                 && is_opening(d)
                 && d.before.1.sent == 1
@@ -43,7 +44,7 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "data at the right edge in SYN-RECEIVED",
         reason: "the kernel accepts no data at the edge; we accept data that begins at the edge, \
                  as both do later while no data is unread",
@@ -58,13 +59,13 @@ pub(super) const KNOWN: &[Known] = &[
             }) && only_listens(&d.ours.states)
         },
     },
-    Known {
+    KnownDifference {
         name: "old data that ends a handshake",
         reason: "in SYN-RECEIVED the kernel accepts the ACK of data that ends at rcv_nxt, we do \
                  not for a connection of a listener",
         continues: false,
         matches: |events, d| {
-            let old = |i: &Inject| {
+            let old = |i: &InjectedSegment| {
                 let ends = [i.end(), i.seq.wrapping_add(i.len)];
                 i.len > 0 && ends.into_iter().any(|end| d.before.1.acked == Some(end))
             };
@@ -78,7 +79,7 @@ pub(super) const KNOWN: &[Known] = &[
                 && all_pure(&d.ours_only)
         },
     },
-    Known {
+    KnownDifference {
         name: "a RST with an old timestamp or a wrong echo in SYN-RECEIVED",
         reason: "we accept it (RFC 7323 5.2: a RST is not subject to PAWS), the kernel does not",
         continues: false,
@@ -86,8 +87,8 @@ pub(super) const KNOWN: &[Known] = &[
             let mut latest = None;
             let mut resets = false;
             for event in &events[..=d.step] {
-                if let Event::Inject(i) = event
-                    && let Some((val, echo)) = i.stamp
+                if let FuzzEvent::Inject(i) = event
+                    && let Some((val, echo)) = i.timestamp
                 {
                     let old = latest.is_some_and(|latest| after(latest, val));
                     resets |= i.flags & RST != 0 && (old || echo != Echo::Latest(0));
@@ -97,17 +98,17 @@ pub(super) const KNOWN: &[Known] = &[
             resets && is_opening(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "a repeated SYN in SYN-RECEIVED of a simultaneous open",
         reason: "the kernel acknowledges it, we repeat the SYN-ACK, which the peer may have lost \
                  (docs/rfc-exceptions.md)",
         continues: true,
         matches: |events, d| {
-            let again = |inject: &Inject| {
+            let again = |inject: &InjectedSegment| {
                 let first = Some(inject.seq.wrapping_add(1));
                 inject.flags & SYN != 0 && d.before.1.acked == first
             };
-            let syn_ack = |segment: &LiveSegment| segment.flags == SYN | ACK;
+            let syn_ack = |segment: &WireSegment| segment.flags == SYN | ACK;
             injected(events, d).is_some_and(again)
                 && in_syn_received(d)
                 && d.kernel_only.len() <= 1
@@ -116,18 +117,19 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "a write after shutdown(WR) before the end of the handshake",
         reason: "the kernel waits for the end of the handshake (EAGAIN), ours returns EPIPE \
                  immediately (POSIX)",
         continues: true,
         matches: |events, d| {
-            let is = |outcome: &Outcome, errno: i32| {
+            let is = |outcome: &EventOutcome, errno: i32| {
                 let returned = outcome.returned.as_ref();
                 returned.is_some_and(|returned| returned.value == -i64::from(errno))
             };
-            let shuts = |event: &Event| matches!(event, Event::Call(Call::Shutdown(..)));
-            matches!(events[d.step], Event::Call(Call::Send { .. }))
+            let shuts =
+                |event: &FuzzEvent| matches!(event, FuzzEvent::Call(SocketCall::Shutdown(..)));
+            matches!(events[d.step], FuzzEvent::Call(SocketCall::Send { .. }))
                 && events[..d.step].iter().any(shuts)
                 && (in_syn_received(d) || d.ours.states.iter().any(|(_, s)| *s == SYN_SENT))
                 && is(&d.kernel, libc::EAGAIN)
@@ -136,15 +138,18 @@ pub(super) const KNOWN: &[Known] = &[
                 && d.ours_only.is_empty()
         },
     },
-    Known {
+    KnownDifference {
         name: "the end of a simultaneous open whose socket was shut down before connect()",
         reason: "shutdown() fails with ENOTCONN; the kernel nevertheless sends the FIN later, ours \
                  applies the shutdown to calls only",
         continues: false,
         matches: |events, d| {
-            let connects = |event: &Event| matches!(event, Event::Call(Call::Connect(_)));
+            let connects =
+                |event: &FuzzEvent| matches!(event, FuzzEvent::Call(SocketCall::Connect(_)));
             let last = events[..d.step].iter().rposition(connects).unwrap_or(0);
-            let shuts = |event: &Event| matches!(event, Event::Call(Call::Shutdown(_, 1 | 2)));
+            let shuts = |event: &FuzzEvent| {
+                matches!(event, FuzzEvent::Call(SocketCall::Shutdown(_, 1 | 2)))
+            };
             injected(events, d).is_some()
                 && events[..last].iter().any(shuts)
                 // It may wait for the window.
@@ -153,16 +158,17 @@ pub(super) const KNOWN: &[Known] = &[
                 && (d.kernel.states.iter()).any(|(_, state)| *state == FIN_WAIT_1)
         },
     },
-    Known {
+    KnownDifference {
         name: "the error of a RST in SYN-RECEIVED of a simultaneous open",
         reason: "we report ECONNREFUSED (RFC 9293 3.10.7.4), the kernel reports ECONNRESET",
         continues: true,
         matches: |events, d| {
-            let value = |outcome: &Outcome| outcome.returned.as_ref().map_or(0, |r| r.value.abs());
-            let resets =
-                |event: &Event| matches!(event, Event::Inject(inject) if inject.flags & RST != 0);
-            let connects = |event: &Event| matches!(event, Event::Call(Call::Connect(_)));
-            matches!(events[d.step], Event::Call(_))
+            let value =
+                |outcome: &EventOutcome| outcome.returned.as_ref().map_or(0, |r| r.value.abs());
+            let resets = |event: &FuzzEvent| matches!(event, FuzzEvent::Inject(inject) if inject.flags & RST != 0);
+            let connects =
+                |event: &FuzzEvent| matches!(event, FuzzEvent::Call(SocketCall::Connect(_)));
+            matches!(events[d.step], FuzzEvent::Call(_))
                 && events[..d.step].iter().any(resets)
                 && events[..d.step].iter().any(connects)
                 && value(&d.kernel) == i64::from(libc::ECONNRESET)
@@ -173,13 +179,13 @@ pub(super) const KNOWN: &[Known] = &[
                 && d.kernel.polls == d.ours.polls
         },
     },
-    Known {
+    KnownDifference {
         name: "a RST that begins left of the window in SYN-RECEIVED",
         reason: "the kernel sends a challenge ACK if the data of the RST reaches into the window, \
                  we check the sequence number only (RFC 5961 3.2)",
         continues: true,
         matches: |events, d| {
-            let straddles = |inject: &Inject| {
+            let straddles = |inject: &InjectedSegment| {
                 let acked = |at: u32| d.before.1.acked.is_some_and(|acked| after(acked, at));
                 inject.flags & RST != 0 && acked(inject.seq) && !acked(inject.end())
             };
@@ -190,14 +196,16 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "an ACK of the initial sequence number in SYN-RECEIVED of a simultaneous open",
         reason: "it ends the handshake in the kernel, we reset (RFC 9293 3.10.7.4: SND.UNA < \
                  SEG.ACK)",
         continues: false,
         matches: |events, d| {
-            let first = |inject: &Inject| inject.flags & (ACK | RST) == ACK && inject.ack == 0;
-            let connects = |event: &Event| matches!(event, Event::Call(Call::Connect(_)));
+            let first =
+                |inject: &InjectedSegment| inject.flags & (ACK | RST) == ACK && inject.ack == 0;
+            let connects =
+                |event: &FuzzEvent| matches!(event, FuzzEvent::Call(SocketCall::Connect(_)));
             injected(events, d).is_some_and(first)
                 && events[..d.step].iter().any(connects)
                 && d.before.1.sent == 1
@@ -205,17 +213,17 @@ pub(super) const KNOWN: &[Known] = &[
                 && d.ours.states.iter().all(|(_, s)| *s == SYN_RECEIVED)
         },
     },
-    Known {
+    KnownDifference {
         name: "the echo of a challenge ACK's timestamp in SYN-RECEIVED",
         reason: "the kernel accepts only timestamps of SYN-ACKs, and drops the ACK if its clock \
                  has ticked; we accept both",
         continues: false,
         matches: |events, d| {
-            let syn =
-                |event: &Event| matches!(event, Event::Inject(i) if i.flags & (SYN | ACK) == SYN);
+            let syn = |event: &FuzzEvent| matches!(event, FuzzEvent::Inject(i) if i.flags & (SYN | ACK) == SYN);
             let begins = events[..d.step].iter().rposition(syn).unwrap_or(0);
-            let another = |event: &Event| matches!(event, Event::Inject(_));
-            let echoes = |i: &Inject| i.stamp.is_some() && i.flags & (ACK | SYN | RST) == ACK;
+            let another = |event: &FuzzEvent| matches!(event, FuzzEvent::Inject(_));
+            let echoes =
+                |i: &InjectedSegment| i.timestamp.is_some() && i.flags & (ACK | SYN | RST) == ACK;
             injected(events, d).is_some_and(echoes)
                 && events[begins + 1..d.step].iter().any(another)
                 && d.before.1.sent == 1
@@ -224,17 +232,19 @@ pub(super) const KNOWN: &[Known] = &[
                 && d.kernel.polls != d.ours.polls
         },
     },
-    Known {
+    KnownDifference {
         name: "the timestamp of an ACK in SYN-RECEIVED whose SYN had TSval 0",
         reason: "the kernel's small entry treats TS.Recent 0 as unset and omits the option; RFC \
                  7323 3.2 requires it on each segment",
         continues: true,
         matches: |events, d| {
-            let zero = |event: &Event| match event {
-                Event::Inject(i) => i.flags & SYN != 0 && i.stamp.is_some_and(|(val, _)| val == 0),
-                Event::Call(_) => false,
+            let zero = |event: &FuzzEvent| match event {
+                FuzzEvent::Inject(i) => {
+                    i.flags & SYN != 0 && i.timestamp.is_some_and(|(val, _)| val == 0)
+                }
+                FuzzEvent::Call(_) => false,
             };
-            let bare = |segment: &LiveSegment| LiveSegment {
+            let bare = |segment: &WireSegment| WireSegment {
                 window: 0,
                 options: Vec::new(),
                 ..segment.clone()
@@ -253,13 +263,13 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "a SYN-ACK in SYN-RECEIVED of a listener",
         reason: "the kernel removes the SYN, and the ACK ends the handshake; we send a challenge \
                  ACK (RFC 5961 4.2)",
         continues: false,
         matches: |events, d| {
-            let again = |inject: &Inject| {
+            let again = |inject: &InjectedSegment| {
                 inject.flags & (SYN | ACK | RST) == SYN | ACK
                     && d.before.1.acked == Some(inject.seq.wrapping_add(1))
             };
@@ -270,37 +280,38 @@ pub(super) const KNOWN: &[Known] = &[
                 && matches!(&d.ours.segments[..], [one] if is_pure_ack(one))
         },
     },
-    Known {
+    KnownDifference {
         name: "a SYN in SYN-RECEIVED",
         reason: "the kernel ends the handshake with a RST, we send a challenge ACK \
                  (docs/rfc-exceptions.md)",
         continues: false,
         matches: |events, d| {
-            let syn = |inject: &Inject| inject.flags & SYN != 0;
-            let reset = |segment: &LiveSegment| segment.flags & RST != 0;
+            let syn = |inject: &InjectedSegment| inject.flags & SYN != 0;
+            let reset = |segment: &WireSegment| segment.flags & RST != 0;
             injected(events, d).is_some_and(syn)
                 && d.kernel_only.iter().all(reset)
                 && all_pure(&d.ours_only)
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "connect over a listener's connection",
         reason: "after shutdown() of the listener the kernel's table still contains the child, \
                  which blocks the 4-tuple; ours does not. The kernel replaces the 4-tuple of a \
                  closed socket in FIN-WAIT-2 by its timestamp, ours refuses it",
         continues: false,
         matches: |events, d| {
-            let listens = |event: &Event| matches!(event, Event::Call(Call::Listen(..)));
-            let refused = |returned: &Returned| returned.value == -i64::from(libc::EADDRNOTAVAIL);
-            let in_use = |returned: &Returned| returned.value == -i64::from(libc::EADDRINUSE);
-            matches!(events[d.step], Event::Call(Call::Connect(_)))
+            let listens =
+                |event: &FuzzEvent| matches!(event, FuzzEvent::Call(SocketCall::Listen(..)));
+            let refused = |returned: &CallResult| returned.value == -i64::from(libc::EADDRNOTAVAIL);
+            let in_use = |returned: &CallResult| returned.value == -i64::from(libc::EADDRINUSE);
+            matches!(events[d.step], FuzzEvent::Call(SocketCall::Connect(_)))
                 && events.iter().any(listens)
                 && (d.kernel.returned.as_ref().is_some_and(refused)
                     || d.ours.returned.as_ref().is_some_and(in_use))
         },
     },
-    Known {
+    KnownDifference {
         name: "close in SYN-RECEIVED of a simultaneous open",
         reason: "the kernel sends the FIN immediately, ours waits for the end of the handshake; \
                  RFC 9293 3.10.4 allows either",
@@ -308,15 +319,15 @@ pub(super) const KNOWN: &[Known] = &[
         matches: |events, d| {
             let closes = matches!(
                 events[d.step],
-                Event::Call(Call::Close(_) | Call::Shutdown(..))
+                FuzzEvent::Call(SocketCall::Close(_) | SocketCall::Shutdown(..))
             );
-            let fin = |segment: &LiveSegment| segment.flags & FIN != 0;
+            let fin = |segment: &WireSegment| segment.flags & FIN != 0;
             closes
                 && d.ours_only.is_empty()
                 && d.kernel_only.iter().any(fin)
-                && events[..d.step]
-                    .iter()
-                    .any(|event| matches!(event, Event::Inject(i) if i.flags & (SYN | ACK) == SYN))
+                && events[..d.step].iter().any(
+                    |event| matches!(event, FuzzEvent::Inject(i) if i.flags & (SYN | ACK) == SYN),
+                )
         },
     },
 ];

@@ -1,20 +1,20 @@
 //! Differences in what is accepted and answered.
 
-use fullsend_script::LiveSegment;
+use fullsend_script::WireSegment;
 
-use super::{Known, all_pure, injected, only_segments};
+use super::{KnownDifference, all_pure, injected, only_segments};
 use crate::compare::is_pure_ack;
-use crate::event::{ACK, Call, Event, Inject, RST, after};
-use crate::side::Outcome;
+use crate::event::{ACK, FuzzEvent, InjectedSegment, RST, SocketCall, after};
+use crate::side::EventOutcome;
 
-pub(super) const KNOWN: &[Known] = &[
-    Known {
+pub(super) const KNOWN: &[KnownDifference] = &[
+    KnownDifference {
         name: "the reply to an old segment without data",
         reason: "the segment is left of the window if the following data was acknowledged, and \
                  inside it (as in Linux) if that acknowledgement is delayed",
         continues: false,
         matches: |events, d| {
-            let old = |inject: &Inject| {
+            let old = |inject: &InjectedSegment| {
                 let acked = d.before.0.acked.max(d.before.1.acked).unwrap_or(0);
                 inject.end() == inject.seq && inject.flags & ACK != 0 && !after(inject.seq, acked)
             };
@@ -25,64 +25,65 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "the reply to a RST that ends at rcv_nxt",
         reason: "the kernel's window begins one byte earlier, so it sends a challenge ACK (RFC \
                  5961 3.2)",
         continues: true,
         matches: |events, d| {
-            let at_edge = |i: &Inject| i.flags & RST != 0 && d.before.1.acked == Some(i.end());
+            let at_edge =
+                |i: &InjectedSegment| i.flags & RST != 0 && d.before.1.acked == Some(i.end());
             injected(events, d).is_some_and(at_edge)
                 && d.ours_only.is_empty()
                 && all_pure(&d.kernel_only)
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "a pure ACK with a very old timestamp",
         reason: "the kernel replies if it is older than a retransmission timeout, even if it \
                  reports nothing",
         continues: true,
         matches: |events, d| {
-            let pure = |i: &Inject| i.flags == ACK && i.len == 0 && i.stamp.is_some();
+            let pure = |i: &InjectedSegment| i.flags == ACK && i.len == 0 && i.timestamp.is_some();
             injected(events, d).is_some_and(pure)
                 && d.ours_only.is_empty()
                 && all_pure(&d.kernel_only)
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "the urgent pointer of old data, or after a FIN",
         reason: "the kernel accepts it if the segment ends at rcv_nxt or begins after a FIN; RFC \
                  9293 3.10.7.4 drops old data, and ignores URG after a FIN",
         continues: false,
         matches: |events, d| {
-            let data = |outcome: &Outcome| outcome.returned.clone().map(|r| r.data);
+            let data = |outcome: &EventOutcome| outcome.returned.clone().map(|r| r.data);
             let prefix = data(&d.ours)
                 .zip(data(&d.kernel))
                 .is_some_and(|(ours, kernel)| {
                     ours.starts_with(&kernel) || kernel.starts_with(&ours)
                 });
             d.old_urgent
-                && matches!(events[d.step], Event::Call(Call::Receive { .. }))
+                && matches!(events[d.step], FuzzEvent::Call(SocketCall::Receive { .. }))
                 && prefix
                 && d.kernel_only.is_empty()
                 && d.ours_only.is_empty()
                 && d.kernel.states == d.ours.states
         },
     },
-    Known {
+    KnownDifference {
         name: "data with an ACK that is too old",
         reason: "the kernel's fast path ignores the result of its ACK processing and accepts the \
                  data; RFC 5961 5.2 drops it",
         continues: false,
         matches: |events, d| {
-            let data = |inject: &Inject| inject.len > 0 && inject.flags & ACK != 0;
-            let acks = |segments: &[LiveSegment], to: u32| {
+            let data = |inject: &InjectedSegment| inject.len > 0 && inject.flags & ACK != 0;
+            let acks = |segments: &[WireSegment], to: u32| {
                 segments.iter().any(|s| is_pure_ack(s) && s.ack == to)
             };
             // A connection that was not accepted has no counts.
-            let takes = |inject: &Inject| {
+            let takes = |inject: &InjectedSegment| {
                 acks(&d.kernel.segments, inject.end())
                     && !acks(&d.ours.segments, inject.end())
                     && all_pure(&d.ours_only)

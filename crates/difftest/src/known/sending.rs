@@ -1,21 +1,21 @@
 //! Differences in what is sent, and when.
 
 use fullsend_posix::abi::MSG_MORE;
-use fullsend_script::LiveSegment;
+use fullsend_script::WireSegment;
 use fullsend_script::tcp_option::TcpOption;
 
 use super::{
-    Known, all_pure, carries_data, has_fin, injected, is_reset, only_segments, third_of_window,
-    windows_of,
+    KnownDifference, all_pure, carries_data, has_fin, injected, is_reset, only_segments,
+    third_of_window, windows_of,
 };
 use crate::compare::{blocks_of, is_pure_ack};
-use crate::event::{ACK, Call, Event, Inject, PSH, RST, SYN, after};
+use crate::event::{ACK, FuzzEvent, InjectedSegment, PSH, RST, SYN, SocketCall, after};
 
 /// Returns whether the peer's first SYN permits SACK. A SYN-ACK that follows it, in a simultaneous open,
 /// does not count.
-fn permits_sack(events: &[Event]) -> bool {
-    let syn = |event: &Event| match event {
-        Event::Inject(i) if i.flags & SYN != 0 => {
+fn permits_sack(events: &[FuzzEvent]) -> bool {
+    let syn = |event: &FuzzEvent| match event {
+        FuzzEvent::Inject(i) if i.flags & SYN != 0 => {
             Some(i.options.contains(&TcpOption::SackPermitted))
         }
         _ => None,
@@ -23,28 +23,28 @@ fn permits_sack(events: &[Event]) -> bool {
     events.iter().find_map(syn) == Some(true)
 }
 
-pub(super) const KNOWN: &[Known] = &[
-    Known {
+pub(super) const KNOWN: &[KnownDifference] = &[
+    KnownDifference {
         name: "data written with MSG_MORE",
         reason: "both send it when the next ACK arrives, but the kernel not if its fast path finds \
                  nothing new in the ACK",
         continues: false,
         matches: |events, d| {
-            let more = |event: &Event| matches!(event, Event::Call(Call::Send { flags, .. }) if flags & MSG_MORE != 0);
+            let more = |event: &FuzzEvent| matches!(event, FuzzEvent::Call(SocketCall::Send { flags, .. }) if flags & MSG_MORE != 0);
             events[..d.step].iter().any(more)
                 && d.ours_only.iter().any(carries_data) != d.kernel_only.iter().any(carries_data)
         },
     },
-    Known {
+    KnownDifference {
         name: "SACK blocks on data segments",
         reason: "the kernel adds them to full segments, we send them on ACKs \
                  (docs/rfc-exceptions.md)",
         continues: false,
         matches: |_, d| {
-            let blocks = |segment: &LiveSegment| !blocks_of(segment).is_empty();
-            let with = |segment: &LiveSegment| carries_data(segment) && blocks(segment);
-            let without = |segment: &LiveSegment| carries_data(segment) && !blocks(segment);
-            let reports = |segment: &LiveSegment| is_pure_ack(segment) && blocks(segment);
+            let blocks = |segment: &WireSegment| !blocks_of(segment).is_empty();
+            let with = |segment: &WireSegment| carries_data(segment) && blocks(segment);
+            let without = |segment: &WireSegment| carries_data(segment) && !blocks(segment);
+            let reports = |segment: &WireSegment| is_pure_ack(segment) && blocks(segment);
             d.kernel_only.iter().any(with) && d.ours_only.iter().any(without)
                 || d.kernel_only.is_empty()
                     && d.kernel.segments.iter().any(with)
@@ -52,7 +52,7 @@ pub(super) const KNOWN: &[Known] = &[
                     && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "an ACK in addition to data",
         reason: "the kernel sends the data that an ACK allows before it reads the segment's data, \
                  and then acknowledges the latter; we piggyback the ACK",
@@ -64,16 +64,16 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "a repeated ACK with an ignored window",
         reason: "without SACK the kernel counts it as a duplicate; RFC 5681 2 requires the same \
                  window",
         continues: false,
         matches: |events, d| {
-            let repeats = |inject: &Inject| {
+            let repeats = |inject: &InjectedSegment| {
                 let sizes = events[..d.step].iter().filter_map(|event| match event {
-                    Event::Inject(before) => Some(before),
-                    Event::Call(_) => None,
+                    FuzzEvent::Inject(before) => Some(before),
+                    FuzzEvent::Call(_) => None,
                 });
                 let mut same = sizes.filter(|i| i.ack == inject.ack && i.flags & ACK != 0);
                 // The window of a SYN is not scaled.
@@ -87,14 +87,14 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "a repeated ACK with a later sequence number",
         reason: "without SACK the kernel treats it as a window update with any window; RFC 5681 2 \
                  requires the same window, not the same sequence number",
         continues: false,
         matches: |events, d| {
-            let plain = |event: &Event| match event {
-                Event::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => {
+            let plain = |event: &FuzzEvent| match event {
+                FuzzEvent::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => {
                     Some((i.ack, i.seq, i.end() == i.seq))
                 }
                 _ => None,
@@ -111,44 +111,45 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "data into a window that is smaller than a segment",
         reason: "both send half of the largest window; the kernel ignores the window of the SYN, \
                  we include it (RFC 1122 4.2.3.4, Max(SND.WND))",
         continues: false,
         matches: |events, d| {
-            let small = |event: &Event| matches!(event, Event::Inject(i) if i.window <= 512);
+            let small =
+                |event: &FuzzEvent| matches!(event, FuzzEvent::Inject(i) if i.window <= 512);
             let recent = events[..=d.step].iter().rev().take(6).any(small);
-            let data = |segments: &[LiveSegment]| segments.iter().any(carries_data);
+            let data = |segments: &[WireSegment]| segments.iter().any(carries_data);
             recent && data(&d.kernel_only) && !data(&d.ours.segments) && all_pure(&d.ours_only)
         },
     },
-    Known {
+    KnownDifference {
         name: "a forged SACK option whose first block is inside the second",
         reason: "it reports a duplicate (RFC 2883 4), which delivers no data for us; it does for \
                  the kernel if the second block is impossible",
         continues: false,
         matches: |events, d| {
-            let nested = |inject: &Inject| match &inject.sack[..] {
+            let nested = |inject: &InjectedSegment| match &inject.sack[..] {
                 [a, b] => !after(b.0, a.0) && !after(a.1, b.1),
                 _ => false,
             };
             injected(events, d).is_some_and(nested) && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "the last segments that an ACK or a write allows",
         reason: "whether less than a third of the window is deferred until the next ACK depends on \
                  the age of the first segment in flight, and thus on time",
         continues: false,
         matches: |events, d| {
-            let data = |segments: &[LiveSegment]| -> Vec<_> {
+            let data = |segments: &[WireSegment]| -> Vec<_> {
                 let data = segments.iter().filter(|segment| carries_data(segment));
                 data.map(|segment| (segment.seq, segment.data.len()))
                     .collect()
             };
             let (kernel, ours) = (data(&d.kernel.segments), data(&d.ours.segments));
-            let writes = matches!(events[d.step], Event::Call(Call::Send { .. }));
+            let writes = matches!(events[d.step], FuzzEvent::Call(SocketCall::Send { .. }));
             let third = third_of_window(events, d).max(if writes { 10 } else { 3 });
             // The kernel counts a segment of a super-segment that an ACK ends within as received.
             let largest = (d.kernel.segments.iter().chain(&d.ours.segments))
@@ -162,7 +163,7 @@ pub(super) const KNOWN: &[Known] = &[
             let third = third + 2 * usize::from(within);
             let few = kernel.len().abs_diff(ours.len()) <= third;
             let prefix = kernel.starts_with(&ours) || ours.starts_with(&kernel);
-            let acks = |inject: &Inject| inject.flags & (SYN | RST | ACK) == ACK;
+            let acks = |inject: &InjectedSegment| inject.flags & (SYN | RST | ACK) == ACK;
             (writes || injected(events, d).is_some_and(acks))
                 && few
                 && prefix
@@ -170,7 +171,7 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "a retransmission that SACK covers in part",
         reason: "if a partial ACK moved the segment boundaries, the kernel sends a whole segment, \
                  we send the missing part (RFC 6675 4, NextSeg)",
@@ -178,23 +179,23 @@ pub(super) const KNOWN: &[Known] = &[
         matches: |events, d| {
             let lefts: Vec<u32> = (events[..=d.step].iter())
                 .filter_map(|event| match event {
-                    Event::Inject(inject) => Some(&inject.sack),
-                    Event::Call(_) => None,
+                    FuzzEvent::Inject(inject) => Some(&inject.sack),
+                    FuzzEvent::Call(_) => None,
                 })
                 .flatten()
                 .map(|block| block.0)
                 .collect();
-            let end = |s: &LiveSegment| s.seq.wrapping_add(s.data.len() as u32);
+            let end = |s: &WireSegment| s.seq.wrapping_add(s.data.len() as u32);
             // An acknowledgement ended within a segment.
-            let acked = |event: &Event| match event {
-                Event::Inject(inject) => Some(inject.ack.wrapping_sub(1)),
-                Event::Call(_) => None,
+            let acked = |event: &FuzzEvent| match event {
+                FuzzEvent::Inject(inject) => Some(inject.ack.wrapping_sub(1)),
+                FuzzEvent::Call(_) => None,
             };
             let partial = |len: usize| {
                 let mut acks = events[..=d.step].iter().filter_map(acked);
                 acks.any(|ack| !ack.is_multiple_of(len as u32))
             };
-            let shorter = |kernel: &LiveSegment, ours: &LiveSegment| {
+            let shorter = |kernel: &WireSegment, ours: &WireSegment| {
                 kernel.seq == ours.seq
                     && ours.data.len() < kernel.data.len()
                     && !after(end(kernel), d.before.1.sent)
@@ -204,19 +205,19 @@ pub(super) const KNOWN: &[Known] = &[
             d.kernel_only.iter().any(has_shorter) && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "segments of half of the largest window",
         reason: "the kernel ignores the window of the SYN, so that a handshake that ends with a \
                  small window causes small segments; we include it (RFC 1122 4.2.3.4, \
                  Max(SND.WND))",
         continues: false,
         matches: |events, d| {
-            let data = |segments: &[LiveSegment]| {
+            let data = |segments: &[WireSegment]| {
                 let first = segments.iter().find(|s| carries_data(s));
                 first.map(|s| (s.seq, s.data.len()))
             };
-            let small = |event: &Event| match event {
-                Event::Inject(i) if i.flags & (SYN | RST) == 0 => {
+            let small = |event: &FuzzEvent| match event {
+                FuzzEvent::Inject(i) if i.flags & (SYN | RST) == 0 => {
                     windows_of(events, i).any(|window| window <= 5000)
                 }
                 _ => false,
@@ -231,7 +232,7 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "corked data before a FIN that does not fit the window",
         reason: "the kernel sends it with the FIN, we send it immediately (RFC 9293 3.8.6.2.1: all \
                  queued data)",
@@ -239,21 +240,23 @@ pub(super) const KNOWN: &[Known] = &[
         matches: |events, d| {
             let ends = matches!(
                 events[d.step],
-                Event::Call(Call::Close(_) | Call::Shutdown(..))
+                FuzzEvent::Call(SocketCall::Close(_) | SocketCall::Shutdown(..))
             );
             ends && d.kernel.segments.is_empty()
                 && matches!(&d.ours_only[..], [one] if carries_data(one) && !has_fin(one))
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "the window of a reordered segment",
         reason: "the kernel's fast path sets SND.WL1 back; we ignore the older of two windows (RFC \
                  9293 3.10.7.4)",
         continues: false,
         matches: |events, d| {
-            let plain = |event: &Event| match event {
-                Event::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => Some((i.seq, i.window)),
+            let plain = |event: &FuzzEvent| match event {
+                FuzzEvent::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => {
+                    Some((i.seq, i.window))
+                }
                 _ => None,
             };
             let windows: Vec<_> = events[..=d.step].iter().filter_map(plain).collect();
@@ -267,7 +270,7 @@ pub(super) const KNOWN: &[Known] = &[
                     rest.any(|(seq, window)| !after(*seq, *newer) && window != size)
                 })
             };
-            let sent = |segments: &[LiveSegment]| -> Vec<_> {
+            let sent = |segments: &[WireSegment]| -> Vec<_> {
                 let sent = segments.iter().filter(|s| carries_data(s) || has_fin(s));
                 sent.map(|s| (s.seq, s.data.len(), has_fin(s))).collect()
             };
@@ -282,13 +285,13 @@ pub(super) const KNOWN: &[Known] = &[
             };
             let (kernel, ours) = (sent(&d.kernel.segments), sent(&d.ours.segments));
             // Without data, the sequence number is bounded by the window.
-            let bare = |s: &LiveSegment| !carries_data(s) && !has_fin(s);
+            let bare = |s: &WireSegment| !carries_data(s) && !has_fin(s);
             let moved = !d.kernel_only.is_empty()
                 && d.kernel_only.len() == d.ours_only.len()
                 && d.kernel_only.iter().chain(&d.ours_only).all(bare)
                 && (d.kernel_only.iter().zip(&d.ours_only)).all(|(k, o)| {
                     let (seq, window) = (k.seq, k.window);
-                    *k == LiveSegment {
+                    *k == WireSegment {
                         seq,
                         window,
                         ..o.clone()
@@ -300,21 +303,21 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "a DSACK of data that the same ACK acknowledges first",
         reason: "we count it against the retransmissions of the recovery and may undo the reduction \
                  (RFC 3708 3); the kernel counts only what was acknowledged before",
         continues: false,
         matches: |events, d| {
-            let is_new = |inject: &Inject, right: u32| {
+            let is_new = |inject: &InjectedSegment, right: u32| {
                 !events[..d.step].iter().any(|event| match event {
-                    Event::Inject(i) => {
+                    FuzzEvent::Inject(i) => {
                         i.flags & ACK != 0 && !after(right, i.ack) && !after(i.ack, inject.ack)
                     }
-                    Event::Call(_) => false,
+                    FuzzEvent::Call(_) => false,
                 })
             };
-            let repeats = |inject: &Inject| match &inject.sack[..] {
+            let repeats = |inject: &InjectedSegment| match &inject.sack[..] {
                 [(left, right), ..] => {
                     after(*right, *left) && !after(*right, inject.ack) && is_new(inject, *right)
                 }
@@ -326,29 +329,29 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "losses detected by an ACK for data sent at different times",
         reason: "the kernel's RACK.rtt is that of the segment that it processes last, the last one \
                  below the ACK, so that later segments are not yet lost; ours is that of the most \
                  recently sent segment (RFC 8985 6.2)",
         continues: false,
         matches: |events, d| {
-            let news = |i: &Inject| {
+            let news = |i: &InjectedSegment| {
                 // No less than what is acknowledged; what an earlier segment acknowledged may have
                 // been rejected. The kernel's count includes the SYN of an active open.
                 let una = |count: u64| i.ack.wrapping_sub(count as u32) <= 1;
                 let is_new = d.kernel.counts.iter().any(|(_, acked, _)| una(*acked))
                     || !events[..d.step].iter().any(|event| match event {
-                        Event::Inject(before) => {
+                        FuzzEvent::Inject(before) => {
                             after(before.ack, i.ack) && !after(before.ack, d.before.1.sent)
                         }
-                        Event::Call(_) => false,
+                        FuzzEvent::Call(_) => false,
                     });
                 let above =
                     |(left, right): &(u32, u32)| after(*right, *left) && after(*left, i.ack);
                 is_new && i.flags & (SYN | RST | ACK) == ACK && i.sack.iter().any(above)
             };
-            let again = |segments: &[LiveSegment]| -> Vec<_> {
+            let again = |segments: &[WireSegment]| -> Vec<_> {
                 let again = segments.iter().filter(|s| carries_data(s));
                 let again = again.filter(|s| after(d.before.1.sent, s.seq));
                 again.map(|s| (s.seq, s.data.len())).collect()
@@ -360,7 +363,7 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "a FIN after the last byte that the window admits",
         reason: "the kernel checks only the first segment of a super-segment; RFC 9293 3.4: the \
                  FIN occupies a sequence number",
@@ -368,14 +371,14 @@ pub(super) const KNOWN: &[Known] = &[
         matches: |events, d| {
             let edges = |edge: u32| {
                 events[..=d.step].iter().any(|event| match event {
-                    Event::Inject(i) => {
+                    FuzzEvent::Inject(i) => {
                         windows_of(events, i).any(|window| i.ack.wrapping_add(window) == edge)
                     }
-                    Event::Call(_) => false,
+                    FuzzEvent::Call(_) => false,
                 })
             };
-            let end = |s: &LiveSegment| s.seq.wrapping_add(s.data.len() as u32);
-            let like = |kernel: &LiveSegment, ours: &LiveSegment| {
+            let end = |s: &WireSegment| s.seq.wrapping_add(s.data.len() as u32);
+            let like = |kernel: &WireSegment, ours: &WireSegment| {
                 has_fin(kernel) && !has_fin(ours) && kernel.data == ours.data
             };
             matches!(
@@ -384,20 +387,20 @@ pub(super) const KNOWN: &[Known] = &[
             ) && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "losses by time, on an ACK that reports nothing",
         reason: "RFC 8985 6.2 runs for each ACK; the kernel's RACK waits for the next delivery or for \
                  its timer",
         continues: false,
         matches: |events, d| {
-            let acks = |event: &Event| match event {
-                Event::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => {
+            let acks = |event: &FuzzEvent| match event {
+                FuzzEvent::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => {
                     Some((i.ack, !i.sack.is_empty()))
                 }
                 _ => None,
             };
             let before: Vec<_> = events[..d.step].iter().filter_map(acks).collect();
-            let reports_nothing = |i: &Inject| {
+            let reports_nothing = |i: &InjectedSegment| {
                 // Or less than a segment.
                 let sent = d.kernel.segments.iter().chain(&d.ours.segments);
                 let len = sent.map(|s| s.data.len() as u32).max().unwrap_or(0);
@@ -407,7 +410,7 @@ pub(super) const KNOWN: &[Known] = &[
                 };
                 !i.sack.iter().any(reports) && before.iter().any(|(ack, _)| near(*ack))
             };
-            let again = |s: &LiveSegment| carries_data(s) && after(d.before.1.sent, s.seq);
+            let again = |s: &WireSegment| carries_data(s) && after(d.before.1.sent, s.seq);
             injected(events, d).is_some_and(reports_nothing)
                 && before.iter().any(|(_, sacks)| *sacks)
                 && d.ours.segments.first().is_some_and(again)
@@ -415,21 +418,25 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "a recovery that a reordered ACK begins",
         reason: "the kernel sends all data that cwnd admits, as an older ACK does not reduce cwnd; \
                  we follow RFC 9937",
         continues: false,
         matches: |events, d| {
-            let overtaken = |at: usize, inject: &Inject| {
+            let overtaken = |at: usize, inject: &InjectedSegment| {
                 events[..at].iter().any(|event| match event {
-                    Event::Inject(i) => after(i.ack, inject.ack) && !after(i.ack, d.before.1.sent),
-                    Event::Call(_) => false,
+                    FuzzEvent::Inject(i) => {
+                        after(i.ack, inject.ack) && !after(i.ack, d.before.1.sent)
+                    }
+                    FuzzEvent::Call(_) => false,
                 })
             };
-            let begins = |(at, event): (usize, &Event)| match event {
-                Event::Inject(i) => i.flags & ACK != 0 && !i.sack.is_empty() && overtaken(at, i),
-                Event::Call(_) => false,
+            let begins = |(at, event): (usize, &FuzzEvent)| match event {
+                FuzzEvent::Inject(i) => {
+                    i.flags & ACK != 0 && !i.sack.is_empty() && overtaken(at, i)
+                }
+                FuzzEvent::Call(_) => false,
             };
             let more = d.kernel.segments.len() > d.ours.segments.len();
             events[..=d.step].iter().enumerate().any(begins)
@@ -439,7 +446,7 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "a SACK block that extends beyond a later ACK",
         reason: "the receiver has discarded data, which RFC 2018 8 allows but no implementation \
                  does: the kernel first waits 10 ms, we retransmit other lost data",
@@ -447,12 +454,12 @@ pub(super) const KNOWN: &[Known] = &[
         matches: |events, d| {
             let covers = |ack: u32| {
                 events[..=d.step].iter().any(|event| match event {
-                    Event::Inject(i) => {
+                    FuzzEvent::Inject(i) => {
                         let over =
                             |(left, right): &(u32, u32)| !after(*left, ack) && after(*right, ack);
                         i.sack.iter().any(over)
                     }
-                    Event::Call(_) => false,
+                    FuzzEvent::Call(_) => false,
                 })
             };
             injected(events, d).is_some_and(|i| i.flags & ACK != 0 && covers(i.ack))
@@ -463,12 +470,12 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "a retransmission beyond a window that the peer shrank",
         reason: "RFC 9293 3.8.6 allows it (MAY); the kernel respects the window",
         continues: false,
         matches: |events, d| {
-            let data = |segments: &[LiveSegment]| -> Vec<(u32, u32)> {
+            let data = |segments: &[WireSegment]| -> Vec<(u32, u32)> {
                 let data = segments.iter().filter(|s| carries_data(s));
                 data.map(|s| (s.seq, s.seq.wrapping_add(s.data.len() as u32)))
                     .collect()
@@ -476,7 +483,7 @@ pub(super) const KNOWN: &[Known] = &[
             let (kernel, ours) = (data(&d.kernel.segments), data(&d.ours.segments));
             let again = |(_, end): &(u32, u32)| !after(*end, d.before.1.sent);
             // An ACK may be overtaken, and its window does not count then.
-            let is_latest = |i: &Inject, inject: &Inject| {
+            let is_latest = |i: &InjectedSegment, inject: &InjectedSegment| {
                 i.ack == inject.ack || after(i.ack, inject.ack) && !after(i.ack, d.before.1.sent)
             };
             // The window of one of the segments with this acknowledgement number counts; one
@@ -485,9 +492,9 @@ pub(super) const KNOWN: &[Known] = &[
                 (kernel.iter().all(|(_, end)| !after(*end, edge)) || closed && kernel.len() == 1)
                     && ours.iter().any(|(_, end)| after(*end, edge))
             };
-            let keeps = |inject: &Inject| {
+            let keeps = |inject: &InjectedSegment| {
                 events[..=d.step].iter().any(|event| match event {
-                    Event::Inject(i) if is_latest(i, inject) => windows_of(events, i)
+                    FuzzEvent::Inject(i) if is_latest(i, inject) => windows_of(events, i)
                         .any(|window| is_within(i.ack.wrapping_add(window), window == 0)),
                     _ => false,
                 })
@@ -499,13 +506,13 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "data sent because of an ACK before the data of its segment causes a RST",
         reason: "the kernel sends it, or the FIN that the end of the handshake allows, before it \
                  reads the data; we send only the RST",
         continues: true,
         matches: |events, d| {
-            let resets = |segments: &[LiveSegment]| segments.last().is_some_and(is_reset);
+            let resets = |segments: &[WireSegment]| segments.last().is_some_and(is_reset);
             injected(events, d).is_some_and(|i| i.flags & ACK != 0 && i.end() != i.seq)
                 && !d.kernel_only.is_empty()
                 && d.kernel_only.iter().all(|s| carries_data(s) || has_fin(s))
@@ -515,14 +522,14 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "data sent because of an ACK before the data of its segment is read",
         reason: "the kernel sends it with the previous acknowledgement number, we send it with the \
                  new one",
         continues: true,
         matches: |_, d| {
-            let blank = |segments: &[LiveSegment]| -> Vec<_> {
-                let blank = |segment: &LiveSegment| LiveSegment {
+            let blank = |segments: &[WireSegment]| -> Vec<_> {
+                let blank = |segment: &WireSegment| WireSegment {
                     flags: segment.flags & !PSH,
                     ack: 0,
                     window: 0,
@@ -542,19 +549,19 @@ pub(super) const KNOWN: &[Known] = &[
                 && only_segments(d)
         },
     },
-    Known {
+    KnownDifference {
         name: "a loss soon after a simultaneous open",
         reason: "three SACKed segments above a hole indicate its loss (RFC 6675 4, IsLost); the \
                  kernel first sends new data, because of the times of its segments",
         continues: false,
         matches: |events, d| {
-            let connects = |event: &Event| matches!(event, Event::Call(Call::Connect(_)));
-            let syn =
-                |event: &Event| matches!(event, Event::Inject(i) if i.flags & (SYN | ACK) == SYN);
-            let again = |segment: &LiveSegment| {
+            let connects =
+                |event: &FuzzEvent| matches!(event, FuzzEvent::Call(SocketCall::Connect(_)));
+            let syn = |event: &FuzzEvent| matches!(event, FuzzEvent::Inject(i) if i.flags & (SYN | ACK) == SYN);
+            let again = |segment: &WireSegment| {
                 carries_data(segment) && after(d.before.1.sent, segment.seq)
             };
-            let reports = |inject: &Inject| {
+            let reports = |inject: &InjectedSegment| {
                 let block =
                     |(left, right): &(u32, u32)| after(*left, inject.ack) && after(*right, *left);
                 inject.sack.iter().any(block)

@@ -15,24 +15,24 @@ use crate::clock::wall_clock_ns;
 use crate::engine::Engine;
 
 /// Default and maximum size, in bytes, of the buffer for one client.
-const LIMIT: u64 = 8 << 20;
-const LIMIT_MAX: u64 = 1 << 30;
+const DEFAULT_BUFFER_BYTES: u64 = 8 << 20;
+const MAX_BUFFER_BYTES: u64 = 1 << 30;
 /// Types of pcapng blocks: interface description and enhanced packet.
-const INTERFACE: [u8; 4] = 1u32.to_le_bytes();
-const ENHANCED_PACKET: [u8; 4] = 6u32.to_le_bytes();
+const INTERFACE_BLOCK: [u8; 4] = 1u32.to_le_bytes();
+const ENHANCED_PACKET_BLOCK: [u8; 4] = 6u32.to_le_bytes();
 /// Offsets in an enhanced packet block, in bytes: of the packet and of its captured length.
-const PACKET_AT: usize = 28;
-const PACKET_LEN_AT: usize = 20;
+const PACKET_OFFSET: usize = 28;
+const CAPTURED_LEN_OFFSET: usize = 20;
 /// pcapng's link type of Ethernet, and its offset in an interface description block.
-const ETHERNET: [u8; 2] = 1u16.to_le_bytes();
-const LINK_TYPE_AT: usize = 8;
+const LINK_TYPE_ETHERNET: [u8; 2] = 1u16.to_le_bytes();
+const LINK_TYPE_OFFSET: usize = 8;
 
 /// The data that waits for the client.
-struct Buffer {
+struct CaptureBuffer {
     bytes: Vec<u8>,
     summary: CaptureSummary,
     /// Number of packets still to capture.
-    left: u64,
+    remaining: u64,
     /// Size limit of `bytes`.
     limit: usize,
     filter: Option<Filter>,
@@ -40,46 +40,49 @@ struct Buffer {
     ethernet: bool,
 }
 
-impl Buffer {
+impl CaptureBuffer {
     /// Returns whether the packet in `block` passes the filter.
-    fn wants(&self, block: &[u8]) -> bool {
+    fn is_selected(&self, block: &[u8]) -> bool {
         let Some(filter) = &self.filter else {
             return true;
         };
-        let len = block.get(PACKET_LEN_AT..).and_then(|len| len.first_chunk());
+        let len = block
+            .get(CAPTURED_LEN_OFFSET..)
+            .and_then(|len| len.first_chunk());
         let len = len.map_or(0, |len| u32::from_le_bytes(*len) as usize);
-        let packet = block.get(PACKET_AT..).and_then(|rest| rest.get(..len));
+        let packet = block.get(PACKET_OFFSET..).and_then(|rest| rest.get(..len));
         packet.is_some_and(|packet| filter.passes(packet, self.ethernet))
     }
 }
 
 #[derive(Clone)]
-struct Ring {
-    buffer: Arc<Mutex<Buffer>>,
+struct CaptureWriter {
+    buffer: Arc<Mutex<CaptureBuffer>>,
     filled: Arc<Notify>,
 }
 
-impl io::Write for Ring {
+impl io::Write for CaptureWriter {
     /// Accepts one pcapng block: the writer passes each block in one call.
     fn write(&mut self, block: &[u8]) -> io::Result<usize> {
         let mut buffer = self.buffer.lock();
-        if block.starts_with(&INTERFACE) {
-            buffer.ethernet = block.get(LINK_TYPE_AT..LINK_TYPE_AT + 2) == Some(&ETHERNET);
+        if block.starts_with(&INTERFACE_BLOCK) {
+            buffer.ethernet =
+                block.get(LINK_TYPE_OFFSET..LINK_TYPE_OFFSET + 2) == Some(&LINK_TYPE_ETHERNET);
         }
-        if block.starts_with(&ENHANCED_PACKET) {
-            if buffer.left == 0 || !buffer.wants(block) {
+        if block.starts_with(&ENHANCED_PACKET_BLOCK) {
+            if buffer.remaining == 0 || !buffer.is_selected(block) {
                 return Ok(block.len());
             }
             if buffer.bytes.len() + block.len() > buffer.limit {
                 buffer.summary.dropped += 1;
                 return Ok(block.len());
             }
-            buffer.left -= 1;
+            buffer.remaining -= 1;
             buffer.summary.packets += 1;
         }
         let was_empty = buffer.bytes.is_empty();
         buffer.bytes.extend_from_slice(block);
-        if was_empty || buffer.left == 0 {
+        if was_empty || buffer.remaining == 0 {
             self.filled.notify_one();
         }
         Ok(block.len())
@@ -96,47 +99,57 @@ pub(super) struct LiveCapture {
     /// The engine's number of this capture.
     number: u64,
     capture: Capture,
-    ring: Ring,
+    writer: CaptureWriter,
 }
 
 impl Drop for LiveCapture {
     fn drop(&mut self) {
         if let Some(engine) = self.engine.upgrade() {
-            engine.end_tap(self.number);
+            engine.end_capture(self.number);
         }
     }
 }
 
 impl LiveCapture {
     /// Starts a capture. Fails if another one is running or the filter is invalid.
-    pub(super) fn start(engine: &Arc<Engine>, wish: &CaptureRequest) -> Result<Self, String> {
-        let filter = wish.filter.as_deref().map(Filter::parse).transpose()?;
-        let limit = wish.buffer.unwrap_or(LIMIT).clamp(1 << 16, LIMIT_MAX);
-        let ring = Ring {
-            buffer: Arc::new(Mutex::new(Buffer {
+    pub(super) fn start(
+        engine: &Arc<Engine>,
+        capture_request: &CaptureRequest,
+    ) -> Result<Self, String> {
+        let filter = capture_request
+            .filter
+            .as_deref()
+            .map(Filter::parse)
+            .transpose()?;
+        let limit = capture_request
+            .buffer
+            .unwrap_or(DEFAULT_BUFFER_BYTES)
+            .clamp(1 << 16, MAX_BUFFER_BYTES);
+        let writer = CaptureWriter {
+            buffer: Arc::new(Mutex::new(CaptureBuffer {
                 bytes: Vec::new(),
                 summary: CaptureSummary::default(),
-                left: wish.count.unwrap_or(u64::MAX),
+                remaining: capture_request.count.unwrap_or(u64::MAX),
                 limit: usize::try_from(limit).unwrap_or(usize::MAX),
                 filter,
                 ethernet: false,
             })),
             filled: Arc::default(),
         };
-        let mut capture = Capture::new(ring.clone()).map_err(|error| error.to_string())?;
-        if let Some(snaplen) = wish.snaplen {
+        let mut capture = Capture::new(writer.clone()).map_err(|error| error.to_string())?;
+        if let Some(snaplen) = capture_request.snaplen {
             capture = capture.snaplen(snaplen);
         }
-        let point = |link| capture.tap_point(engine.link_name(), link);
+        let capture_interface = |link| capture.add_interface(engine.link_name(), link);
         let number = engine
-            .begin_tap(point)
+            .begin_capture(capture_interface)
             .map_err(|error| error.to_string())?
             .ok_or("another capture of this stack is running; stop it first")?;
         Ok(Self {
             engine: Arc::downgrade(engine),
             number,
             capture,
-            ring,
+            writer,
         })
     }
 
@@ -145,29 +158,29 @@ impl LiveCapture {
     pub(super) async fn next(&mut self) -> Option<Vec<u8>> {
         loop {
             {
-                let mut buffer = self.ring.buffer.lock();
+                let mut buffer = self.writer.buffer.lock();
                 if !buffer.bytes.is_empty() {
                     return Some(mem::take(&mut buffer.bytes));
                 }
-                if buffer.left == 0 {
+                if buffer.remaining == 0 {
                     return None;
                 }
             }
-            self.ring.filled.notified().await;
+            self.writer.filled.notified().await;
         }
     }
 
     /// Ends the capture. Returns the remaining data and the summary.
     pub(super) fn finish(&mut self) -> (Vec<u8>, CaptureSummary) {
         if let Some(engine) = self.engine.upgrade() {
-            engine.end_tap(self.number);
+            engine.end_capture(self.number);
         }
-        let summary = self.ring.buffer.lock().summary;
+        let summary = self.writer.buffer.lock().summary;
         // Writing to memory cannot fail.
-        let _ = self
-            .capture
-            .statistics(wall_clock_ns(), 0, (summary.packets, summary.dropped));
-        let rest = mem::take(&mut self.ring.buffer.lock().bytes);
+        let _ =
+            self.capture
+                .write_statistics(wall_clock_ns(), 0, (summary.packets, summary.dropped));
+        let rest = mem::take(&mut self.writer.buffer.lock().bytes);
         (rest, summary)
     }
 }

@@ -16,7 +16,7 @@ use crate::engine::Engine;
 pub(super) async fn serve(stream: UnixStream, engine: Weak<Engine>) {
     let (read, write) = stream.into_split();
     let mut client = Client {
-        lines: Lines {
+        lines: LineReader {
             read: BufReader::with_capacity(MAX_LINE, read),
             line: Vec::new(),
         },
@@ -24,50 +24,50 @@ pub(super) async fn serve(stream: UnixStream, engine: Weak<Engine>) {
         engine,
     };
     // An error means that the client has disconnected.
-    while let Ok(true) = client.turn().await {}
+    while let Ok(true) = client.serve_request().await {}
 }
 
 struct Client {
-    lines: Lines,
+    lines: LineReader,
     write: OwnedWriteHalf,
     engine: Weak<Engine>,
 }
 
 /// Reader of lines of bounded length.
-struct Lines {
+struct LineReader {
     read: BufReader<OwnedReadHalf>,
     line: Vec<u8>,
 }
 
 /// Result of reading a line.
-enum Input {
+enum ReadLine {
     Line,
     TooLong,
     End,
 }
 
-impl Lines {
+impl LineReader {
     /// Reads up to the end of a line. Cancel safe: the next call continues.
-    async fn next(&mut self) -> io::Result<Input> {
+    async fn next(&mut self) -> io::Result<ReadLine> {
         loop {
             let available = self.read.fill_buf().await?;
             if available.is_empty() {
-                return Ok(Input::End);
+                return Ok(ReadLine::End);
             }
             let end = available.iter().position(|&byte| byte == b'\n');
             let take = end.map_or(available.len(), |at| at + 1);
             if self.line.len() + take > MAX_LINE {
-                return Ok(Input::TooLong);
+                return Ok(ReadLine::TooLong);
             }
             self.line.extend_from_slice(&available[..take]);
             self.read.consume(take);
             if end.is_some() {
-                return Ok(Input::Line);
+                return Ok(ReadLine::Line);
             }
         }
     }
 
-    fn take(&mut self) -> Result<Request, String> {
+    fn take_request(&mut self) -> Result<Request, String> {
         let request = Request::parse(&self.line);
         self.line.clear();
         request
@@ -76,18 +76,18 @@ impl Lines {
 
 impl Client {
     /// Processes one request. Returns false at the end of the input.
-    async fn turn(&mut self) -> io::Result<bool> {
+    async fn serve_request(&mut self) -> io::Result<bool> {
         match self.lines.next().await? {
-            Input::End => return Ok(false),
-            Input::TooLong => {
+            ReadLine::End => return Ok(false),
+            ReadLine::TooLong => {
                 self.send(&Reply::too_long()).await?;
                 return Ok(false);
             }
-            Input::Line => {}
+            ReadLine::Line => {}
         }
-        match self.lines.take() {
+        match self.lines.take_request() {
             Ok(Request::Sockets) => self.list_sockets().await?,
-            Ok(Request::Capture(wish)) => self.capture(&wish).await?,
+            Ok(Request::Capture(capture_request)) => self.capture(&capture_request).await?,
             Ok(request) => {
                 let reply = self.engine.upgrade().map_or_else(Reply::stopped, |engine| {
                     answer(&*engine, &request).unwrap_or_else(Reply::Error)
@@ -107,11 +107,11 @@ impl Client {
         let mut listing = Listing::default();
         let mut count = 0u64;
         loop {
-            let piece = self
+            let batch = self
                 .engine
                 .upgrade()
                 .map_or_else(|| Err(Reply::stopped()), |engine| listing.next(&*engine));
-            match piece {
+            match batch {
                 Ok(Some(items)) => {
                     count += items.len() as u64;
                     let text: String = items.iter().map(Reply::to_line).collect();
@@ -123,11 +123,11 @@ impl Client {
         }
     }
 
-    async fn capture(&mut self, wish: &CaptureRequest) -> io::Result<()> {
+    async fn capture(&mut self, capture_request: &CaptureRequest) -> io::Result<()> {
         let Some(engine) = self.engine.upgrade() else {
             return self.send(&Reply::stopped()).await;
         };
-        let started = LiveCapture::start(&engine, wish);
+        let started = LiveCapture::start(&engine, capture_request);
         drop(engine);
         let mut capture = match started {
             Ok(capture) => capture,
@@ -140,10 +140,10 @@ impl Client {
                     None => break,
                 },
                 input = self.lines.next() => match input? {
-                    Input::End => break,
-                    Input::TooLong => return Err(io::ErrorKind::InvalidData.into()),
-                    Input::Line if self.lines.take() == Ok(Request::Stop) => break,
-                    Input::Line => {}
+                    ReadLine::End => break,
+                    ReadLine::TooLong => return Err(io::ErrorKind::InvalidData.into()),
+                    ReadLine::Line if self.lines.take_request() == Ok(Request::Stop) => break,
+                    ReadLine::Line => {}
                 }
             }
         }

@@ -23,9 +23,9 @@ const EXTENSIONS: [u8; 3] = [
 pub(super) enum Filter {
     Ethertype(u16),
     Protocol(u8),
-    Host(Side, IpAddr),
-    Net(Side, Cidr),
-    Port(Side, u16),
+    Host(Direction, IpAddr),
+    Net(Direction, Cidr),
+    Port(Direction, u16),
     Not(Box<Filter>),
     And(Box<[Filter; 2]>),
     Or(Box<[Filter; 2]>),
@@ -33,18 +33,18 @@ pub(super) enum Filter {
 
 /// The end of a packet that a condition applies to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Side {
+pub(super) enum Direction {
     Source,
     Destination,
     Either,
 }
 
-impl Side {
-    fn has<T>(self, (source, destination): (T, T), is: impl Fn(T) -> bool) -> bool {
+impl Direction {
+    fn matches<T>(self, (source, destination): (T, T), condition: impl Fn(T) -> bool) -> bool {
         match self {
-            Self::Source => is(source),
-            Self::Destination => is(destination),
-            Self::Either => is(source) || is(destination),
+            Self::Source => condition(source),
+            Self::Destination => condition(destination),
+            Self::Either => condition(source) || condition(destination),
         }
     }
 }
@@ -56,13 +56,13 @@ impl Filter {
     /// A message with what is wrong and what to write instead.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let text = text.replace('(', " ( ").replace(')', " ) ");
-        let mut words = Words {
-            left: text.split_whitespace().collect(),
+        let mut parser = FilterParser {
+            words: text.split_whitespace().collect(),
             depth: 0,
         };
-        words.left.reverse();
-        let filter = words.any()?;
-        match words.left.last() {
+        parser.words.reverse();
+        let filter = parser.parse_or()?;
+        match parser.words.last() {
             None => Ok(filter),
             Some(word) => Err(format!(
                 "filter: `{word}` is not expected here; write `and` or `or` before it"
@@ -73,58 +73,58 @@ impl Filter {
     /// Returns whether a frame passes. With `ethernet` it begins with an Ethernet header, otherwise
     /// with an IP header.
     pub(super) fn passes(&self, frame: &[u8], ethernet: bool) -> bool {
-        self.holds(&Fields::of(frame, ethernet))
+        self.matches(&PacketFields::parse(frame, ethernet))
     }
 
-    fn holds(&self, fields: &Fields) -> bool {
+    fn matches(&self, fields: &PacketFields) -> bool {
         match self {
             Self::Ethertype(wanted) => fields.ethertype == Some(*wanted),
             Self::Protocol(wanted) => fields.protocol == Some(*wanted),
-            Self::Host(side, ip) => fields
+            Self::Host(direction, ip) => fields
                 .hosts
-                .is_some_and(|hosts| side.has(hosts, |a| a == *ip)),
-            Self::Net(side, net) => fields
+                .is_some_and(|hosts| direction.matches(hosts, |a| a == *ip)),
+            Self::Net(direction, net) => fields
                 .hosts
-                .is_some_and(|hosts| side.has(hosts, |a| net.contains(a))),
-            Self::Port(side, port) => fields
+                .is_some_and(|hosts| direction.matches(hosts, |a| net.contains(a))),
+            Self::Port(direction, port) => fields
                 .ports
-                .is_some_and(|ports| side.has(ports, |p| p == *port)),
-            Self::Not(inner) => !inner.holds(fields),
-            Self::And(both) => both.iter().all(|one| one.holds(fields)),
-            Self::Or(both) => both.iter().any(|one| one.holds(fields)),
+                .is_some_and(|ports| direction.matches(ports, |p| p == *port)),
+            Self::Not(inner) => !inner.matches(fields),
+            Self::And(operands) => operands.iter().all(|one| one.matches(fields)),
+            Self::Or(operands) => operands.iter().any(|one| one.matches(fields)),
         }
     }
 }
 
 /// The words still to parse, in reverse order.
-struct Words<'a> {
-    left: Vec<&'a str>,
+struct FilterParser<'a> {
+    words: Vec<&'a str>,
     depth: usize,
 }
 
-impl Words<'_> {
+impl FilterParser<'_> {
     /// Parses `TERM or TERM or ...`.
-    fn any(&mut self) -> Result<Filter, String> {
-        let mut filter = self.all()?;
-        while self.skip("or") {
-            filter = Filter::Or(Box::new([filter, self.all()?]));
+    fn parse_or(&mut self) -> Result<Filter, String> {
+        let mut filter = self.parse_and()?;
+        while self.skip_word("or") {
+            filter = Filter::Or(Box::new([filter, self.parse_and()?]));
         }
         Ok(filter)
     }
 
     /// Parses `FACTOR and FACTOR ...`, where `and` may be omitted.
-    fn all(&mut self) -> Result<Filter, String> {
-        let mut filter = self.factor()?;
+    fn parse_and(&mut self) -> Result<Filter, String> {
+        let mut filter = self.parse_factor()?;
         loop {
-            let stated = self.skip("and");
-            match self.left.last() {
-                None | Some(&("or" | ")")) if !stated => return Ok(filter),
-                _ => filter = Filter::And(Box::new([filter, self.factor()?])),
+            let has_and = self.skip_word("and");
+            match self.words.last() {
+                None | Some(&("or" | ")")) if !has_and => return Ok(filter),
+                _ => filter = Filter::And(Box::new([filter, self.parse_factor()?])),
             }
         }
     }
 
-    fn factor(&mut self) -> Result<Filter, String> {
+    fn parse_factor(&mut self) -> Result<Filter, String> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             return Err(format!(
@@ -132,51 +132,51 @@ impl Words<'_> {
                  `not`"
             ));
         }
-        let filter = match self.left.pop() {
-            Some("not") => Ok(Filter::Not(Box::new(self.factor()?))),
+        let filter = match self.words.pop() {
+            Some("not") => Ok(Filter::Not(Box::new(self.parse_factor()?))),
             Some("(") => {
-                let inner = self.any()?;
-                if !self.skip(")") {
+                let inner = self.parse_or()?;
+                if !self.skip_word(")") {
                     return Err("filter: a parenthesis is not closed; write `)`".to_owned());
                 }
                 Ok(inner)
             }
-            Some(word) => self.primitive(word),
+            Some(word) => self.parse_primitive(word),
             None => Err("filter: it ends too early; write e.g. `tcp port 80`".to_owned()),
         };
         self.depth -= 1;
         filter
     }
 
-    fn primitive(&mut self, word: &str) -> Result<Filter, String> {
-        let (side, word) = match word {
-            "src" => (Side::Source, self.left.pop().unwrap_or_default()),
-            "dst" => (Side::Destination, self.left.pop().unwrap_or_default()),
-            word => (Side::Either, word),
+    fn parse_primitive(&mut self, word: &str) -> Result<Filter, String> {
+        let (direction, word) = match word {
+            "src" => (Direction::Source, self.words.pop().unwrap_or_default()),
+            "dst" => (Direction::Destination, self.words.pop().unwrap_or_default()),
+            word => (Direction::Either, word),
         };
-        let wrong = |value: &str, want: &str| {
-            format!("filter: `{value}` is not a value of `{word}`; write {want}")
+        let wrong = |value: &str, expected: &str| {
+            format!("filter: `{value}` is not a value of `{word}`; write {expected}")
         };
-        let value = |words: &mut Self| words.left.pop().unwrap_or_default();
+        let value = |parser: &mut Self| parser.words.pop().unwrap_or_default();
         Ok(match word {
             "host" => {
                 let text = value(self);
                 let ip = text
                     .parse()
                     .map_err(|_| wrong(text, "an IP address, e.g. 10.0.0.1"))?;
-                Filter::Host(side, ip)
+                Filter::Host(direction, ip)
             }
             "net" => {
                 let text = value(self);
                 let net = text.parse().map_err(|_| wrong(text, "e.g. 10.0.0.0/8"))?;
-                Filter::Net(side, net)
+                Filter::Net(direction, net)
             }
             "port" => {
                 let text = value(self);
                 let port = text
                     .parse()
                     .map_err(|_| wrong(text, "a number up to 65535"))?;
-                Filter::Port(side, port)
+                Filter::Port(direction, port)
             }
             "ip" => Filter::Ethertype(ethertype::IPV4),
             "ip6" => Filter::Ethertype(ethertype::IPV6),
@@ -194,15 +194,15 @@ impl Words<'_> {
         })
     }
 
-    fn skip(&mut self, word: &str) -> bool {
-        self.left.pop_if(|next| *next == word).is_some()
+    fn skip_word(&mut self, word: &str) -> bool {
+        self.words.pop_if(|next| *next == word).is_some()
     }
 }
 
 /// The fields of a packet that filters inspect; `None` where a packet does not have one or is
 /// truncated.
 #[derive(Default)]
-struct Fields {
+struct PacketFields {
     ethertype: Option<u16>,
     protocol: Option<u8>,
     hosts: Option<(IpAddr, IpAddr)>,
@@ -214,8 +214,8 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([pair[0], pair[1]]))
 }
 
-impl Fields {
-    fn of(frame: &[u8], ethernet: bool) -> Self {
+impl PacketFields {
+    fn parse(frame: &[u8], ethernet: bool) -> Self {
         let mut fields = Self::default();
         let packet = if ethernet {
             let mut at = 12;
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes() {
+    fn filters_select_packets() {
         let (v4, v6) = (v4(), v6());
         for (text, passes) in [
             ("tcp", [true, false]),
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fragment_has_no_ports_and_a_short_packet_what_is_there() {
+    fn fragments_have_no_ports_and_truncated_packets_do_not_panic() {
         let port = Filter::parse("port 80").unwrap();
         let host = Filter::parse("host 10.0.0.2 and tcp").unwrap();
         let mut later = v4();
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_with_what_to_write() {
+    fn errors_name_the_word_and_what_to_write() {
         for (text, part) in [
             ("", "ends too early"),
             ("tcp and", "ends too early"),

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
-use fullsend_control::{Bound, MAX_CLIENTS, bind};
+use fullsend_control::{MAX_CLIENTS, SocketFile, bind};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -12,26 +12,26 @@ use super::{Reply, client};
 use crate::engine::Engine;
 
 /// An open control socket. Dropping it closes the socket and removes its file.
-pub(crate) struct Control {
+pub(crate) struct ControlSocket {
     task: JoinHandle<()>,
-    _bound: Bound,
+    _socket_file: SocketFile,
 }
 
-impl Control {
+impl ControlSocket {
     /// Opens a control socket for `engine`. Must be called within a tokio runtime.
     pub(crate) fn open(engine: &Arc<Engine>, path: &Path) -> io::Result<Self> {
-        let (listener, bound) = bind(path)?;
+        let (listener, socket_file) = bind(path)?;
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
         let task = tokio::spawn(accept(listener, Arc::downgrade(engine)));
         Ok(Self {
             task,
-            _bound: bound,
+            _socket_file: socket_file,
         })
     }
 }
 
-impl Drop for Control {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         // Aborting it also aborts the tasks of its clients.
         self.task.abort();

@@ -16,9 +16,9 @@ use tokio::task::yield_now;
 use crate::Stack;
 
 /// A device that counts reads; what it receives needs no answer of the host.
-struct Counting(UnixDatagram, Arc<AtomicUsize>);
+struct CountingDevice(UnixDatagram, Arc<AtomicUsize>);
 
-impl Device for Counting {
+impl Device for CountingDevice {
     fn caps(&self) -> Caps {
         Caps::plain(Link::Ip, 1500)
     }
@@ -50,47 +50,47 @@ impl Device for Counting {
 fn stack(busy_poll: Duration) -> (Stack, UnixDatagram, Arc<AtomicUsize>) {
     let (here, there) = UnixDatagram::pair().unwrap();
     here.set_nonblocking(true).unwrap();
-    let asked = Arc::new(AtomicUsize::new(0));
+    let reads = Arc::new(AtomicUsize::new(0));
     let stack = Stack::builder()
-        .device(Box::new(Counting(here, asked.clone())))
+        .device(Box::new(CountingDevice(here, reads.clone())))
         .address("10.0.0.2/24")
         .busy_poll(busy_poll)
         .build()
         .unwrap();
-    (stack, there, asked)
+    (stack, there, reads)
 }
 
 /// Runs other tasks for a while and returns the number of device reads meanwhile.
-async fn asked_meanwhile(asked: &AtomicUsize) -> usize {
-    let before = asked.load(Ordering::Relaxed);
+async fn reads_meanwhile(reads: &AtomicUsize) -> usize {
+    let before = reads.load(Ordering::Relaxed);
     for _ in 0..1000 {
         yield_now().await;
     }
-    asked.load(Ordering::Relaxed) - before
+    reads.load(Ordering::Relaxed) - before
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_device_is_asked_once_for_what_came_and_left_alone_then() {
-    let (_stack, there, asked) = stack(Duration::ZERO);
-    asked_meanwhile(&asked).await;
+async fn a_device_is_polled_once_per_arrival() {
+    let (_stack, there, reads) = stack(Duration::ZERO);
+    reads_meanwhile(&reads).await;
     for _ in 0..5 {
         there.send(&[0; 20]).unwrap();
-        assert_eq!(asked_meanwhile(&asked).await, 1);
+        assert_eq!(reads_meanwhile(&reads).await, 1);
     }
-    assert_eq!(asked_meanwhile(&asked).await, 0);
+    assert_eq!(reads_meanwhile(&reads).await, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn busy_polling_lasts_as_long_as_it_was_told_to() {
+async fn busy_polling_lasts_for_the_configured_time() {
     let span = Duration::from_micros(50);
-    let (_stack, there, asked) = stack(span);
-    asked_meanwhile(&asked).await;
-    assert_eq!(asked_meanwhile(&asked).await, 0);
+    let (_stack, there, reads) = stack(span);
+    reads_meanwhile(&reads).await;
+    assert_eq!(reads_meanwhile(&reads).await, 0);
     there.send(&[0; 20]).unwrap();
-    assert!(asked_meanwhile(&asked).await > 100);
+    assert!(reads_meanwhile(&reads).await > 100);
     tokio::time::advance(span / 2).await;
-    assert!(asked_meanwhile(&asked).await > 100);
+    assert!(reads_meanwhile(&reads).await > 100);
     tokio::time::advance(span / 2).await;
-    asked_meanwhile(&asked).await;
-    assert_eq!(asked_meanwhile(&asked).await, 0);
+    reads_meanwhile(&reads).await;
+    assert_eq!(reads_meanwhile(&reads).await, 0);
 }

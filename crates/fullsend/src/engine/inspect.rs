@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fullsend_control::Inspect;
-use fullsend_device::{Device, TapPoint};
+use fullsend_device::{CaptureInterface, Device};
 use fullsend_offload::Link;
 use fullsend_stack::{Host, IfaceId};
 use fullsend_units::Instant;
 
 use super::Engine;
-use crate::control::Control;
+use crate::control::ControlSocket;
 use crate::error::sysctl_error;
 
 impl Engine {
@@ -33,41 +33,41 @@ impl Engine {
     }
 
     /// Opens a control socket that is closed when the stack stops.
-    pub(crate) fn open_control(self: &Arc<Self>, path: &Path) -> io::Result<()> {
-        let control = Control::open(self, path)?;
-        self.controls.lock().push(control);
+    pub(crate) fn open_control_socket(self: &Arc<Self>, path: &Path) -> io::Result<()> {
+        let control = ControlSocket::open(self, path)?;
+        self.control_sockets.lock().push(control);
         Ok(())
     }
 
-    /// Starts a capture of the device's packets, which go to the tap point that `point` creates for
+    /// Starts a capture of the device's packets, which go to the tap point that `capture_interface` creates for
     /// the type of link. Returns the capture's number, or `None` if another capture is running.
-    pub(crate) fn begin_tap(
+    pub(crate) fn begin_capture(
         &self,
-        point: impl FnOnce(Link) -> io::Result<TapPoint>,
+        capture_interface: impl FnOnce(Link) -> io::Result<CaptureInterface>,
     ) -> io::Result<Option<u64>> {
         let mut shard = self.shard.lock();
-        if shard.tap.is_some() {
+        if shard.capture.is_some() {
             return Ok(None);
         }
-        let point = point(shard.pump.device().caps().link)?;
-        shard.taps += 1;
-        shard.tap = Some(shard.taps);
-        shard.pump.device_mut().set_tap(Some(point));
-        Ok(shard.tap)
+        let capture_interface = capture_interface(shard.pump.device().caps().link)?;
+        shard.captures_started += 1;
+        shard.capture = Some(shard.captures_started);
+        shard.pump.device_mut().set_capture(Some(capture_interface));
+        Ok(shard.capture)
     }
 
     /// Ends capture `number` if it is still running.
-    pub(crate) fn end_tap(&self, number: u64) {
+    pub(crate) fn end_capture(&self, number: u64) {
         let mut shard = self.shard.lock();
-        if shard.tap == Some(number) {
-            shard.tap = None;
-            shard.pump.device_mut().set_tap(None);
+        if shard.capture == Some(number) {
+            shard.capture = None;
+            shard.pump.device_mut().set_capture(None);
         }
     }
 }
 
 impl Inspect for Engine {
-    fn look<R>(&self, call: impl FnOnce(&mut Host, IfaceId, Instant) -> R) -> R {
+    fn with_host<R>(&self, call: impl FnOnce(&mut Host, IfaceId, Instant) -> R) -> R {
         let (mut shard, now) = self.lock();
         let iface = shard.pump.iface();
         call(&mut shard.host, iface, now)

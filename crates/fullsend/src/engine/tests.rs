@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use fullsend_device::{Caps, Device, Tapped};
+use fullsend_device::{Caps, CapturedDevice, Device};
 use fullsend_offload::Packet;
 use fullsend_stack::TcpId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,9 +15,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::{Pair, Stack, TcpListener, TcpStream};
 
 /// A device that drops all packets and receives none.
-struct Cut(Caps);
+struct Disconnected(Caps);
 
-impl Device for Cut {
+impl Device for Disconnected {
     fn caps(&self) -> Caps {
         self.0
     }
@@ -36,21 +36,21 @@ impl Device for Cut {
     }
 }
 
-fn cut(stack: &Stack) {
+fn disconnect(stack: &Stack) {
     let mut shard = stack.engine.shard.lock();
     let device = shard.pump.device_mut();
-    *device = Tapped::off(Box::new(Cut(device.caps())));
+    *device = CapturedDevice::inactive(Box::new(Disconnected(device.caps())));
 }
 
 /// A device whose calls take time for each packet, as a TUN's system calls do.
-struct Costly {
+struct SlowDevice {
     inner: Box<dyn Device>,
     write: Duration,
     read: Duration,
 }
 
 /// Advances virtual time within a call.
-fn spend(time: Duration) {
+fn advance_time(time: Duration) {
     let mut advance = pin!(tokio::time::advance(time));
     // The first poll advances the clock; the rest of the future only yields.
     let _ = advance
@@ -58,14 +58,14 @@ fn spend(time: Duration) {
         .poll(&mut Context::from_waker(Waker::noop()));
 }
 
-impl Device for Costly {
+impl Device for SlowDevice {
     fn caps(&self) -> Caps {
         self.inner.caps()
     }
 
     fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
         while let Some(packet) = batch.pop_front() {
-            spend(self.write);
+            advance_time(self.write);
             let mut one = VecDeque::from([packet]);
             self.inner.transmit(&mut one)?;
             if let Some(left) = one.pop_front() {
@@ -78,7 +78,7 @@ impl Device for Costly {
 
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
         let received = self.inner.receive(batch, max)?;
-        spend(self.read * received as u32);
+        advance_time(self.read * received as u32);
         Ok(received)
     }
 
@@ -96,12 +96,13 @@ impl Device for Costly {
 }
 
 /// Makes each packet that the stack sends take `write`, and each that it receives take `read`.
-fn charge(stack: &Stack, write: Duration, read: Duration) {
+fn slow_down_device(stack: &Stack, write: Duration, read: Duration) {
     let mut shard = stack.engine.shard.lock();
     let device = shard.pump.device_mut();
-    let nothing = Box::new(Cut(device.caps()));
-    let tapped: Box<dyn Device> = Box::new(std::mem::replace(device, Tapped::off(nothing)));
-    *device = Tapped::off(Box::new(Costly {
+    let nothing = Box::new(Disconnected(device.caps()));
+    let tapped: Box<dyn Device> =
+        Box::new(std::mem::replace(device, CapturedDevice::inactive(nothing)));
+    *device = CapturedDevice::inactive(Box::new(SlowDevice {
         inner: tapped,
         write,
         read,
@@ -109,7 +110,7 @@ fn charge(stack: &Stack, write: Duration, read: Duration) {
 }
 
 /// Returns `flows` connections from `a` to `b`, whose server echoes each request of `len` bytes.
-async fn answered(a: &Stack, b: &Stack, flows: usize, len: usize) -> Vec<TcpStream> {
+async fn connect_to_echo_server(a: &Stack, b: &Stack, flows: usize, len: usize) -> Vec<TcpStream> {
     let listener = TcpListener::bind(b, "10.0.0.2:9").unwrap();
     let mut clients = Vec::new();
     for _ in 0..flows {
@@ -127,7 +128,7 @@ async fn answered(a: &Stack, b: &Stack, flows: usize, len: usize) -> Vec<TcpStre
 }
 
 /// Writes `len` bytes on each connection under one lock of the stack.
-fn request(stack: &Stack, ids: impl Iterator<Item = TcpId>, len: usize) {
+fn send_requests(stack: &Stack, ids: impl Iterator<Item = TcpId>, len: usize) {
     let request = vec![7; len];
     let write = stack.engine.op(|host, now| {
         for id in ids {
@@ -139,8 +140,8 @@ fn request(stack: &Stack, ids: impl Iterator<Item = TcpId>, len: usize) {
 }
 
 /// Sends a request on each connection and reads the answers.
-async fn exchange(stack: &Stack, clients: &mut [TcpStream], len: usize) {
-    request(stack, clients.iter().map(|client| client.id), len);
+async fn send_requests_and_read_answers(stack: &Stack, clients: &mut [TcpStream], len: usize) {
+    send_requests(stack, clients.iter().map(|client| client.id), len);
     let mut answer = vec![0; len];
     for client in clients {
         client.read_exact(&mut answer).await.unwrap();
@@ -155,12 +156,12 @@ fn counter(stack: &Stack, name: &str) -> u64 {
 /// Writing to a TUN runs the kernel's TCP. If all packets of a long batch had the timestamp of the
 /// first, the timers of the last would expire early.
 #[tokio::test(start_paused = true)]
-async fn packets_of_a_long_batch_are_stamped_when_they_leave() {
+async fn packets_of_a_long_batch_are_timestamped_at_departure() {
     let (a, b) = Stack::pair(&Pair::default()).unwrap();
-    let mut clients = answered(&a, &b, 64, 1).await;
-    exchange(&a, &mut clients, 1).await;
-    charge(&a, Duration::from_millis(1), Duration::ZERO);
-    exchange(&a, &mut clients, 1).await;
+    let mut clients = connect_to_echo_server(&a, &b, 64, 1).await;
+    send_requests_and_read_answers(&a, &mut clients, 1).await;
+    slow_down_device(&a, Duration::from_millis(1), Duration::ZERO);
+    send_requests_and_read_answers(&a, &mut clients, 1).await;
     let srtt_us = clients.iter().map(|c| c.tcp_info().unwrap().tcpi_rtt);
     let srtt_us: Vec<_> = srtt_us.collect();
     // The peer answers once all have been sent: 64 ms after the time of the first packet and 8 ms
@@ -171,17 +172,17 @@ async fn packets_of_a_long_batch_are_stamped_when_they_leave() {
 
 /// Frames that arrive while a batch is read have the time after the read.
 #[tokio::test(start_paused = true)]
-async fn received_packets_are_stamped_after_the_read() {
+async fn received_packets_are_timestamped_after_the_read() {
     let (a, b) = Stack::pair(&Pair::default()).unwrap();
     let listener = TcpListener::bind(&b, "10.0.0.2:9").unwrap();
-    let mut ends = Vec::new();
+    let mut connections = Vec::new();
     for _ in 0..32 {
         let client = TcpStream::connect(&a, "10.0.0.2:9").await.unwrap();
-        ends.push((client, listener.accept().await.unwrap()));
+        connections.push((client, listener.accept().await.unwrap()));
     }
-    charge(&a, Duration::ZERO, Duration::from_millis(1));
-    request(&a, ends.iter().map(|(client, _)| client.id), 1);
-    for (client, _) in &mut ends {
+    slow_down_device(&a, Duration::ZERO, Duration::from_millis(1));
+    send_requests(&a, connections.iter().map(|(client, _)| client.id), 1);
+    for (client, _) in &mut connections {
         client.flushed().await.unwrap();
         // srtt is 1/8 of a sample of 32 ms, after the 0 ms of the handshake.
         let srtt_us = client.tcp_info().unwrap().tcpi_rtt;
@@ -195,11 +196,11 @@ async fn received_packets_are_stamped_after_the_read() {
 async fn requests_are_answered_before_the_next_batch_is_received() {
     const FLOWS: usize = 200;
     let (a, b) = Stack::pair(&Pair::default()).unwrap();
-    let mut clients = answered(&a, &b, FLOWS, 4096).await;
-    exchange(&a, &mut clients, 4096).await;
+    let mut clients = connect_to_echo_server(&a, &b, FLOWS, 4096).await;
+    send_requests_and_read_answers(&a, &mut clients, 4096).await;
     let before = counter(&b, "TcpExtDelayedACKs");
-    charge(&b, Duration::ZERO, Duration::from_micros(8));
-    exchange(&a, &mut clients, 4096).await;
+    slow_down_device(&b, Duration::ZERO, Duration::from_micros(8));
+    send_requests_and_read_answers(&a, &mut clients, 4096).await;
     assert_eq!(counter(&b, "TcpExtDelayedACKs"), before);
     for stack in [&a, &b] {
         assert_eq!(counter(stack, "TcpRetransSegs"), 0);
@@ -219,7 +220,7 @@ async fn connected() -> (Stack, TcpStream, TcpStream) {
 async fn a_peer_that_vanishes_ends_in_a_timeout() {
     let (a, mut client, _server) = connected().await;
     client.write_all(b"is anybody there?").await.unwrap();
-    cut(&a);
+    disconnect(&a);
     client.write_all(b"hello?").await.unwrap();
     let begin = tokio::time::Instant::now();
     let error = client.read(&mut [0; 8]).await.unwrap_err();
@@ -232,10 +233,10 @@ async fn a_peer_that_vanishes_ends_in_a_timeout() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_user_timeout_is_kept() {
+async fn the_user_timeout_is_enforced() {
     let (a, mut client, _server) = connected().await;
     client.set_user_timeout(Duration::from_secs(20)).unwrap();
-    cut(&a);
+    disconnect(&a);
     client.write_all(b"hello?").await.unwrap();
     let begin = tokio::time::Instant::now();
     let error = client.flushed().await.unwrap_err();
@@ -251,7 +252,7 @@ async fn keepalive_finds_a_dead_peer() {
     client.set_keepidle(Duration::from_secs(30)).unwrap();
     client.set_keepintvl(Duration::from_secs(5)).unwrap();
     client.set_keepcnt(3).unwrap();
-    cut(&a);
+    disconnect(&a);
     let begin = tokio::time::Instant::now();
     let error = client.read(&mut [0; 8]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
@@ -260,7 +261,7 @@ async fn keepalive_finds_a_dead_peer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stack_that_nobody_holds_ends_when_its_connections_have() {
+async fn a_dropped_stack_ends_after_its_last_connection() {
     let (a, client, mut server) = connected().await;
     let engine = std::sync::Arc::downgrade(&a.engine);
     let mut client = client;

@@ -10,22 +10,22 @@ use fullsend_tcp::SocketOption;
 use tokio::task::coop::poll_proceed;
 
 use crate::addr::ToAddr;
-use crate::engine::Handle;
+use crate::engine::EngineHandle;
 use crate::error::io_error;
 use crate::stack::Stack;
 use crate::tcp::TcpStream;
-use crate::waiting::{Waiting, waiter};
+use crate::wait_registration::{WaitRegistration, waiter};
 
 /// Default backlog: connections waiting to be accepted. Same as tokio's.
 const BACKLOG: usize = 1024;
 
 /// State common to all kinds of listener: a listener of the host, closed on drop.
-pub(crate) struct Listening {
-    pub(crate) engine: Handle,
+pub(crate) struct HostListener {
+    pub(crate) engine: EngineHandle,
     id: ListenerId,
 }
 
-impl Listening {
+impl HostListener {
     pub(crate) fn new(stack: &Stack, local: SocketAddr, config: ListenConfig) -> io::Result<Self> {
         Self::open(stack, |host| host.tcp_listen(local, config))
     }
@@ -48,8 +48,8 @@ impl Listening {
 
     /// Waits for the next connection. Any number of futures may wait at once.
     pub(crate) async fn next(&self) -> io::Result<Incoming> {
-        let mut waiting = Waiting::new(&self.engine, WaitOn::Listener(self.id));
-        poll_fn(|cx| self.poll_next(cx, waiting.key())).await
+        let mut wait_registration = WaitRegistration::new(&self.engine, WaitOn::Listener(self.id));
+        poll_fn(|cx| self.poll_next(cx, wait_registration.key())).await
     }
 
     pub(crate) fn poll_next(
@@ -64,7 +64,10 @@ impl Listening {
                     return Ok(Some(next));
                 }
                 let waiter = waiter(cx, &mut key);
-                if !host.listener_ready(self.id, waiter).map_err(io_error)? {
+                if !host
+                    .listener_poll_ready(self.id, waiter)
+                    .map_err(io_error)?
+                {
                     return Ok(None);
                 }
             }
@@ -80,7 +83,7 @@ impl Listening {
     }
 }
 
-impl Drop for Listening {
+impl Drop for HostListener {
     fn drop(&mut self) {
         let _ = self.engine.op(|host, now| {
             host.close_listener(now, self.id);
@@ -92,7 +95,7 @@ impl Drop for Listening {
 /// Listener for TCP connections, with the methods of `tokio::net::TcpListener`. Dropping it resets
 /// the connections that have not been accepted.
 pub struct TcpListener {
-    listening: Listening,
+    host_listener: HostListener,
 }
 
 impl TcpListener {
@@ -117,11 +120,11 @@ impl TcpListener {
     pub fn bind_with(stack: &Stack, local: impl ToAddr, backlog: usize) -> io::Result<Self> {
         let config = ListenConfig {
             backlog,
-            hold: false,
+            defer_syn_ack: false,
             any_destination: false,
         };
-        let listening = Listening::new(stack, local.to_addr()?, config)?;
-        Ok(Self { listening })
+        let host_listener = HostListener::new(stack, local.to_addr()?, config)?;
+        Ok(Self { host_listener })
     }
 
     /// Listens on `local` with `SO_REUSEPORT`: several such listeners may have the same address and
@@ -133,11 +136,12 @@ impl TcpListener {
         let local = local.to_addr()?;
         let config = ListenConfig {
             backlog,
-            hold: false,
+            defer_syn_ack: false,
             any_destination: false,
         };
-        let listening = Listening::open(stack, |host| host.tcp_listen_shared(local, config))?;
-        Ok(Self { listening })
+        let host_listener =
+            HostListener::open(stack, |host| host.tcp_listen_shared(local, config))?;
+        Ok(Self { host_listener })
     }
 
     /// Sets an option of the listener (`TcpFastopen`, `TcpFastopenKey`, `TcpFastopenNoCookie`,
@@ -147,8 +151,8 @@ impl TcpListener {
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`]).
     pub fn set_option(&self, option: SocketOption) -> io::Result<()> {
-        self.listening.engine.op(|host, _| {
-            host.listener_set_option(self.listening.id, option)
+        self.host_listener.engine.op(|host, _| {
+            host.listener_set_option(self.host_listener.id, option)
                 .map_err(io_error)
         })
     }
@@ -159,8 +163,8 @@ impl TcpListener {
     /// # Errors
     /// `InvalidInput` for a name that is unknown or not in `tcp_allowed_congestion_control`.
     pub fn set_congestion(&self, name: &str) -> io::Result<()> {
-        self.listening.engine.op(|host, _| {
-            host.listener_set_congestion(self.listening.id, name)
+        self.host_listener.engine.op(|host, _| {
+            host.listener_set_congestion(self.host_listener.id, name)
                 .map_err(io_error)
         })
     }
@@ -171,7 +175,7 @@ impl TcpListener {
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`]).
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        Ok(self.accepted(self.listening.next().await?))
+        Ok(self.new_stream(self.host_listener.next().await?))
     }
 
     /// Polls for the next connection. Only the task that polled last is woken.
@@ -179,13 +183,13 @@ impl TcpListener {
     /// # Errors
     /// Those of [`accept`](Self::accept).
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
-        let incoming = ready!(self.listening.poll_next(cx, None))?;
-        Poll::Ready(Ok(self.accepted(incoming)))
+        let incoming = ready!(self.host_listener.poll_next(cx, None))?;
+        Poll::Ready(Ok(self.new_stream(incoming)))
     }
 
-    fn accepted(&self, incoming: Incoming) -> (TcpStream, SocketAddr) {
+    fn new_stream(&self, incoming: Incoming) -> (TcpStream, SocketAddr) {
         let Incoming { id, local, remote } = incoming;
-        let engine = self.listening.engine.clone();
+        let engine = self.host_listener.engine.clone();
         (TcpStream::new(engine, id, local, remote), remote)
     }
 
@@ -194,7 +198,7 @@ impl TcpListener {
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`]).
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listening.local_addr()
+        self.host_listener.local_addr()
     }
 }
 

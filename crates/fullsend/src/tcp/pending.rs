@@ -7,16 +7,16 @@ use std::task::{Context, Poll, ready};
 use fullsend_stack::{Incoming, ListenConfig};
 
 use crate::addr::ToAddr;
-use crate::engine::Handle;
+use crate::engine::EngineHandle;
 use crate::error::io_error;
 use crate::stack::Stack;
 use crate::tcp::TcpStream;
-use crate::tcp::listener::Listening;
+use crate::tcp::listener::HostListener;
 
 /// Listener that returns connections at their first SYN, before it is answered. A gateway can then
 /// connect to the destination first, and accept or reject according to the result.
 pub struct TransparentListener {
-    listening: Listening,
+    host_listener: HostListener,
 }
 
 impl TransparentListener {
@@ -52,11 +52,11 @@ impl TransparentListener {
     ) -> io::Result<Self> {
         let config = ListenConfig {
             backlog,
-            hold: true,
+            defer_syn_ack: true,
             any_destination,
         };
-        let listening = Listening::new(stack, local, config)?;
-        Ok(Self { listening })
+        let host_listener = HostListener::new(stack, local, config)?;
+        Ok(Self { host_listener })
     }
 
     /// Waits for the next pending connection. Cancel safe: dropping the future loses no connection.
@@ -64,7 +64,7 @@ impl TransparentListener {
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`]).
     pub async fn accept(&self) -> io::Result<PendingConnection> {
-        Ok(self.pending(self.listening.next().await?))
+        Ok(self.new_pending(self.host_listener.next().await?))
     }
 
     /// Polls for the next pending connection. Only the task that polled last is woken.
@@ -72,13 +72,13 @@ impl TransparentListener {
     /// # Errors
     /// Those of [`accept`](Self::accept).
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<PendingConnection>> {
-        let incoming = ready!(self.listening.poll_next(cx, None))?;
-        Poll::Ready(Ok(self.pending(incoming)))
+        let incoming = ready!(self.host_listener.poll_next(cx, None))?;
+        Poll::Ready(Ok(self.new_pending(incoming)))
     }
 
-    fn pending(&self, incoming: Incoming) -> PendingConnection {
+    fn new_pending(&self, incoming: Incoming) -> PendingConnection {
         PendingConnection {
-            engine: Some(self.listening.engine.clone()),
+            engine: Some(self.host_listener.engine.clone()),
             incoming,
         }
     }
@@ -89,7 +89,7 @@ impl TransparentListener {
 #[must_use = "dropping it resets the connection"]
 pub struct PendingConnection {
     /// `None` after accepting.
-    engine: Option<Handle>,
+    engine: Option<EngineHandle>,
     incoming: Incoming,
 }
 

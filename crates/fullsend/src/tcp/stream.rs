@@ -15,14 +15,14 @@ use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::task::coop::poll_proceed;
 
 use crate::addr::{self, ToAddr};
-use crate::engine::Handle;
+use crate::engine::EngineHandle;
 use crate::error::io_error;
 use crate::stack::Stack;
-use crate::tcp::turn::Turn;
-use crate::waiting::{Waiting, waiter};
+use crate::tcp::write_quantum::WriteQuantum;
+use crate::wait_registration::{WaitRegistration, waiter};
 
 /// Most bytes of caller-owned memory queued at once; more waits for room in the send buffer.
-const LEND_MAX: usize = 256 << 10;
+const MAX_LENT_BYTES: usize = 256 << 10;
 
 /// A TCP connection, with the methods of `tokio::net::TcpStream`.
 ///
@@ -41,25 +41,30 @@ const LEND_MAX: usize = 256 << 10;
 /// Reads, `peek`, `readable`, `writable`, `ready` and `flushed` are cancel safe: dropping their
 /// futures loses no data.
 pub struct TcpStream {
-    pub(crate) engine: Handle,
+    pub(crate) engine: EngineHandle,
     pub(crate) id: TcpId,
     local: SocketAddr,
     remote: SocketAddr,
     /// Whether the next write is the first, or the first after a read: the peer then probably waits
     /// for it. Of several writes in a row, the later ones gain from being sent in batches.
-    prompt: AtomicBool,
-    turn: Turn,
+    flush_now: AtomicBool,
+    write_quantum: WriteQuantum,
 }
 
 impl TcpStream {
-    pub(crate) fn new(engine: Handle, id: TcpId, local: SocketAddr, remote: SocketAddr) -> Self {
+    pub(crate) fn new(
+        engine: EngineHandle,
+        id: TcpId,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Self {
         Self {
             engine,
             id,
             local,
             remote,
-            prompt: AtomicBool::new(true),
-            turn: Turn::default(),
+            flush_now: AtomicBool::new(true),
+            write_quantum: WriteQuantum::default(),
         }
     }
 
@@ -106,24 +111,24 @@ impl TcpStream {
     ) -> io::Result<(Self, usize)> {
         let remote = remote.to_addr()?;
         addr::check_port(remote)?;
-        let (id, addrs, taken) = stack.engine.op(|host, now| {
+        let (id, addrs, accepted) = stack.engine.op(|host, now| {
             let id = host
                 .tcp_connect_deferred(now, None, remote)
                 .map_err(io_error)?;
             let addrs = host.tcp_addrs(id).map_err(io_error)?;
-            let taken = if host.tcp_fastopen_ready(now, id).map_err(io_error)? {
+            let accepted = if host.tcp_is_fastopen_ready(now, id).map_err(io_error)? {
                 host.tcp_write(now, id, data, false).map_err(io_error)?
             } else {
-                host.tcp_connect_now(now, id).map_err(io_error)?;
+                host.tcp_send_syn(now, id).map_err(io_error)?;
                 0
             };
-            Ok((id, addrs, taken))
+            Ok((id, addrs, accepted))
         })?;
         let stream = Self::new(stack.engine.clone(), id, addrs.0, addrs.1);
-        if taken == 0 {
+        if accepted == 0 {
             stream.established().await?;
         }
-        Ok((stream, taken))
+        Ok((stream, accepted))
     }
 
     async fn connect_inner(
@@ -179,17 +184,17 @@ impl TcpStream {
     }
 
     /// Returns the guard of a future's wait for reading or writing.
-    fn waiting(&self, interest: HostInterest) -> Waiting<'_> {
-        Waiting::new(&self.engine, WaitOn::Tcp(self.id, interest))
+    fn wait_registration(&self, interest: HostInterest) -> WaitRegistration<'_> {
+        WaitRegistration::new(&self.engine, WaitOn::Tcp(self.id, interest))
     }
 
     async fn wait_for(&self, interest: HostInterest) -> io::Result<()> {
-        let mut waiting = self.waiting(interest);
-        poll_fn(|cx| self.poll_host(cx, interest, waiting.key())).await
+        let mut wait_registration = self.wait_registration(interest);
+        poll_fn(|cx| self.poll_host_ready(cx, interest, wait_registration.key())).await
     }
 
     /// Polls the stream's readiness; if it is not ready, the waker is registered at the host.
-    fn poll_host(
+    fn poll_host_ready(
         &self,
         cx: &mut Context<'_>,
         interest: HostInterest,
@@ -197,7 +202,7 @@ impl TcpStream {
     ) -> Poll<io::Result<()>> {
         let coop = ready!(poll_proceed(cx));
         let ready = self.engine.op(|host, now| {
-            host.tcp_ready(now, self.id, interest, waiter(cx, &mut key))
+            host.tcp_poll_ready(now, self.id, interest, waiter(cx, &mut key))
                 .map_err(io_error)
         })?;
         if ready {
@@ -213,10 +218,10 @@ impl TcpStream {
         &self,
         cx: &mut Context<'_>,
         interest: HostInterest,
-        prompt: bool,
+        flush_now: bool,
         step: impl FnMut(&mut Host, Instant) -> Result<R, StackError>,
     ) -> Poll<io::Result<R>> {
-        self.poll_op_as(cx, None, interest, prompt, step)
+        self.poll_op_with_key(cx, None, interest, flush_now, step)
     }
 
     /// Waits until `step` does not return `WouldBlock`.
@@ -225,17 +230,18 @@ impl TcpStream {
         interest: HostInterest,
         mut step: impl FnMut(&mut Host, Instant) -> Result<R, StackError>,
     ) -> io::Result<R> {
-        let mut waiting = self.waiting(interest);
-        poll_fn(|cx| self.poll_op_as(cx, waiting.key(), interest, false, &mut step)).await
+        let mut wait_registration = self.wait_registration(interest);
+        poll_fn(|cx| self.poll_op_with_key(cx, wait_registration.key(), interest, false, &mut step))
+            .await
     }
 
     /// Polls `step` for a future with `key`, or without one for a caller that polls.
-    fn poll_op_as<R>(
+    fn poll_op_with_key<R>(
         &self,
         cx: &mut Context<'_>,
         mut key: Option<&mut WaitKey>,
         interest: HostInterest,
-        prompt: bool,
+        flush_now: bool,
         mut step: impl FnMut(&mut Host, Instant) -> Result<R, StackError>,
     ) -> Poll<io::Result<R>> {
         let coop = ready!(poll_proceed(cx));
@@ -244,7 +250,7 @@ impl TcpStream {
                 Ok(done) => return Ok(Poll::Ready(done)),
                 Err(StackError::Tcp(TcpError::WouldBlock)) => {
                     let ready = host
-                        .tcp_ready(now, self.id, interest, waiter(cx, &mut key))
+                        .tcp_poll_ready(now, self.id, interest, waiter(cx, &mut key))
                         .map_err(io_error)?;
                     if !ready {
                         return Ok(Poll::Pending);
@@ -253,7 +259,7 @@ impl TcpStream {
                 Err(error) => return Err(io_error(error)),
             }
         };
-        match self.engine.run_timeless(prompt, call) {
+        match self.engine.run_with_lazy_clock(flush_now, call) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(done)) => {
                 coop.made_progress();
@@ -276,8 +282,8 @@ impl TcpStream {
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
-        self.turn.begin();
-        self.prompt.store(true, Ordering::Relaxed);
+        self.write_quantum.restart();
+        self.flush_now.store(true, Ordering::Relaxed);
         let id = self.id;
         // Received slices are appended to uninitialized memory directly: the copying read would
         // need it zeroed first, which writes all of it.
@@ -301,7 +307,7 @@ impl TcpStream {
     /// # Errors
     /// `WouldBlock` if no data has been received, or the connection's error.
     pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.prompt.store(true, Ordering::Relaxed);
+        self.flush_now.store(true, Ordering::Relaxed);
         self.engine
             .op(|host, now| host.tcp_read(now, self.id, buf).map_err(io_error))
     }
@@ -316,8 +322,8 @@ impl TcpStream {
     /// `ConnectionReset`, `TimedOut` or another error of the connection; the stack's error if it
     /// has stopped.
     pub async fn read_chunk(&self, max: usize) -> io::Result<Option<Bytes>> {
-        let mut waiting = self.waiting(HostInterest::Read);
-        poll_fn(|cx| self.poll_read_chunk_as(cx, waiting.key(), max)).await
+        let mut wait_registration = self.wait_registration(HostInterest::Read);
+        poll_fn(|cx| self.poll_read_chunk_with_key(cx, wait_registration.key(), max)).await
     }
 
     /// Polls [`read_chunk`](Self::read_chunk): reads without copying. Only the task that polled
@@ -330,18 +336,18 @@ impl TcpStream {
         cx: &mut Context<'_>,
         max: usize,
     ) -> Poll<io::Result<Option<Bytes>>> {
-        self.poll_read_chunk_as(cx, None, max)
+        self.poll_read_chunk_with_key(cx, None, max)
     }
 
-    fn poll_read_chunk_as(
+    fn poll_read_chunk_with_key(
         &self,
         cx: &mut Context<'_>,
         key: Option<&mut WaitKey>,
         max: usize,
     ) -> Poll<io::Result<Option<Bytes>>> {
-        self.prompt.store(true, Ordering::Relaxed);
+        self.flush_now.store(true, Ordering::Relaxed);
         let read = |host: &mut Host, now| host.tcp_read_slice(now, self.id, max);
-        let slice = ready!(self.poll_op_as(cx, key, HostInterest::Read, false, read))?;
+        let slice = ready!(self.poll_op_with_key(cx, key, HostInterest::Read, false, read))?;
         Poll::Ready(Ok((!slice.is_empty()).then(|| slice.into_bytes())))
     }
 
@@ -358,25 +364,25 @@ impl TcpStream {
     // --- writing ---
 
     #[inline]
-    fn take_prompt(&self) -> bool {
+    fn take_flush_now(&self) -> bool {
         // Only a hint: if two writers race, one of them may not be sent at once.
-        let prompt = self.prompt.load(Ordering::Relaxed);
-        if prompt {
-            self.prompt.store(false, Ordering::Relaxed);
+        let flush_now = self.flush_now.load(Ordering::Relaxed);
+        if flush_now {
+            self.flush_now.store(false, Ordering::Relaxed);
         }
-        prompt
+        flush_now
     }
 
     /// Polls a copying write, within the quantum of its task.
     #[inline]
-    fn poll_copy(
+    fn poll_copying_write(
         &self,
         cx: &mut Context<'_>,
         step: impl FnMut(&mut Host, Instant) -> Result<usize, StackError>,
     ) -> Poll<io::Result<usize>> {
-        ready!(self.turn.poll_go_on(cx));
-        let write = self.poll_op(cx, HostInterest::Write, self.take_prompt(), step);
-        self.turn.count(&write);
+        ready!(self.write_quantum.poll_available(cx));
+        let write = self.poll_op(cx, HostInterest::Write, self.take_flush_now(), step);
+        self.write_quantum.count(&write);
         write
     }
 
@@ -385,7 +391,7 @@ impl TcpStream {
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.poll_copy(cx, |host, now| host.tcp_write(now, self.id, data, false))
+        self.poll_copying_write(cx, |host, now| host.tcp_write(now, self.id, data, false))
     }
 
     pub(crate) fn poll_write_vectored_inner(
@@ -393,7 +399,7 @@ impl TcpStream {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.poll_copy(cx, |host, now| write_vectored(host, now, self.id, bufs))
+        self.poll_copying_write(cx, |host, now| write_vectored(host, now, self.id, bufs))
     }
 
     /// Writes as much of `data` as the send buffer has room for. Returns the number of bytes.
@@ -404,7 +410,8 @@ impl TcpStream {
     pub fn try_write(&self, data: &[u8]) -> io::Result<usize> {
         let write =
             |host: &mut Host, now| host.tcp_write(now, self.id, data, false).map_err(io_error);
-        self.engine.run_timeless(self.take_prompt(), write)
+        self.engine
+            .run_with_lazy_clock(self.take_flush_now(), write)
     }
 
     /// Writes as many bytes of `bufs`, in order, as the send buffer has room for. Returns their
@@ -415,7 +422,8 @@ impl TcpStream {
     pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let write =
             |host: &mut Host, now| write_vectored(host, now, self.id, bufs).map_err(io_error);
-        self.engine.run_timeless(self.take_prompt(), write)
+        self.engine
+            .run_with_lazy_clock(self.take_flush_now(), write)
     }
 
     /// Writes as much of `data` as the send buffer has room for, with `MSG_MORE`: a partial segment
@@ -438,10 +446,10 @@ impl TcpStream {
     /// Those of [`write_more`](Self::write_more).
     pub async fn write_bytes(&self, mut data: Bytes) -> io::Result<()> {
         while data.has_remaining() {
-            let piece = data.split_to(data.len().min(LEND_MAX));
+            let piece = data.split_to(data.len().min(MAX_LENT_BYTES));
             let mut slice = Some(Slice::from(piece));
-            let mut waiting = self.waiting(HostInterest::Write);
-            poll_fn(|cx| self.poll_write_slice(cx, waiting.key(), &mut slice)).await?;
+            let mut wait_registration = self.wait_registration(HostInterest::Write);
+            poll_fn(|cx| self.poll_write_slice(cx, wait_registration.key(), &mut slice)).await?;
         }
         Ok(())
     }
@@ -454,8 +462,8 @@ impl TcpStream {
         key: Option<&mut WaitKey>,
         slice: &mut Option<Slice>,
     ) -> Poll<io::Result<()>> {
-        let prompt = self.take_prompt();
-        self.poll_op_as(cx, key, HostInterest::Write, prompt, |host, now| {
+        let flush_now = self.take_flush_now();
+        self.poll_op_with_key(cx, key, HostInterest::Write, flush_now, |host, now| {
             let Some(data) = slice.take() else {
                 return Ok(());
             };
@@ -486,13 +494,13 @@ impl TcpStream {
     /// # Errors
     /// The connection's error if it ended before.
     pub async fn flushed(&self) -> io::Result<()> {
-        let mut waiting = Waiting::new(&self.engine, WaitOn::Flush(self.id));
+        let mut wait_registration = WaitRegistration::new(&self.engine, WaitOn::Flush(self.id));
         poll_fn(|cx| {
-            let mut key = waiting.key();
+            let mut key = wait_registration.key();
             let waiter = waiter(cx, &mut key);
             let done = self
                 .engine
-                .op(|host, _| host.tcp_flushed(self.id, waiter).map_err(io_error))?;
+                .op(|host, _| host.tcp_poll_flushed(self.id, waiter).map_err(io_error))?;
             if done {
                 Poll::Ready(Ok(()))
             } else {
@@ -535,12 +543,12 @@ impl TcpStream {
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`]).
     pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
-        let [mut reading, mut writing] =
-            [HostInterest::Read, HostInterest::Write].map(|what| self.waiting(what));
+        let [mut reading, mut writing] = [HostInterest::Read, HostInterest::Write]
+            .map(|direction| self.wait_registration(direction));
         poll_fn(|cx| {
             let mut ready = Ready::EMPTY;
-            let mut is_ready = |what, key: Option<&mut WaitKey>| -> io::Result<bool> {
-                Ok(self.poll_host(cx, what, key)?.is_ready())
+            let mut is_ready = |direction, key: Option<&mut WaitKey>| -> io::Result<bool> {
+                Ok(self.poll_host_ready(cx, direction, key)?.is_ready())
             };
             if interest.is_readable() && is_ready(HostInterest::Read, reading.key())? {
                 ready |= Ready::READABLE;
@@ -562,7 +570,7 @@ impl TcpStream {
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`]).
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_host(cx, HostInterest::Read, None)
+        self.poll_host_ready(cx, HostInterest::Read, None)
     }
 
     /// Polls [`writable`](Self::writable). Only the task that polled last is woken.
@@ -570,7 +578,7 @@ impl TcpStream {
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`]).
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_host(cx, HostInterest::Write, None)
+        self.poll_host_ready(cx, HostInterest::Write, None)
     }
 }
 

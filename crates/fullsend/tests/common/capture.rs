@@ -18,7 +18,7 @@ pub(crate) struct Capture(OwnedFd);
 
 /// A captured TCP packet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct CapturedPacket {
     pub(crate) from: IpAddr,
     pub(crate) seq: SeqNum,
     pub(crate) ack: SeqNum,
@@ -27,7 +27,7 @@ pub(crate) struct Seen {
     pub(crate) len: usize,
 }
 
-impl Seen {
+impl CapturedPacket {
     pub(crate) fn end(&self) -> SeqNum {
         self.seq + self.len as u32
     }
@@ -47,13 +47,13 @@ impl Capture {
     }
 
     /// Returns the packets captured since the last call.
-    pub(crate) fn take(&self) -> Vec<Seen> {
+    pub(crate) fn take(&self) -> Vec<CapturedPacket> {
         let mut buf = vec![0; 1 << 17];
-        let mut seen = Vec::new();
+        let mut captured = Vec::new();
         loop {
             match recv(self.0.as_raw_fd(), &mut buf, MsgFlags::MSG_DONTWAIT) {
-                Ok(len) => seen.extend(parse(&buf[..len])),
-                Err(Errno::EAGAIN) => return seen,
+                Ok(len) => captured.extend(parse(&buf[..len])),
+                Err(Errno::EAGAIN) => return captured,
                 Err(error) => panic!("{error}"),
             }
         }
@@ -61,12 +61,12 @@ impl Capture {
 
     /// Returns the packets from `from` with new data captured since the last call. Retransmissions
     /// are left out, as a busy machine may cause them on either side.
-    pub(crate) fn take_data(&self, from: IpAddr) -> Vec<Seen> {
-        let mut seen = self.take();
-        seen.retain(|p| p.from == from);
-        without_repeats(&mut seen, from);
-        seen.retain(|p| p.len > 0);
-        seen
+    pub(crate) fn take_data(&self, from: IpAddr) -> Vec<CapturedPacket> {
+        let mut captured = self.take();
+        captured.retain(|p| p.from == from);
+        drop_retransmissions(&mut captured, from);
+        captured.retain(|p| p.len > 0);
+        captured
     }
 
     /// Returns the payload lengths of the packets from `from` with new data since the last call.
@@ -76,9 +76,9 @@ impl Capture {
 }
 
 /// Removes the retransmissions of `from`.
-pub(crate) fn without_repeats(seen: &mut Vec<Seen>, from: IpAddr) {
+pub(crate) fn drop_retransmissions(captured: &mut Vec<CapturedPacket>, from: IpAddr) {
     let mut next: Option<SeqNum> = None;
-    seen.retain(|p| {
+    captured.retain(|p| {
         if p.from != from || p.len == 0 {
             return true;
         }
@@ -88,7 +88,7 @@ pub(crate) fn without_repeats(seen: &mut Vec<Seen>, from: IpAddr) {
     });
 }
 
-fn parse(bytes: &[u8]) -> Option<Seen> {
+fn parse(bytes: &[u8]) -> Option<CapturedPacket> {
     let (from, is_tcp, transport) = if bytes.first()? >> 4 == 4 {
         let ip = Ipv4View::new(bytes).ok()?;
         let is_tcp = ip.protocol() == protocol::TCP;
@@ -99,7 +99,7 @@ fn parse(bytes: &[u8]) -> Option<Seen> {
         (ip.src().into(), is_tcp, ip.payload())
     };
     let (tcp, header) = TcpRepr::parse(transport).ok().filter(|_| is_tcp)?;
-    Some(Seen {
+    Some(CapturedPacket {
         from,
         seq: tcp.seq,
         ack: tcp.ack,

@@ -4,17 +4,17 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use fullsend_sim::{Netem, NicConfig, Point};
+use fullsend_sim::{Netem, NicConfig, TracePoint};
 use fullsend_tcp::SocketOption;
 use fullsend_units::{Instant, Nanos, Rate, Rng, Seed};
 
 use crate::bulk::run_sampled;
 use crate::cost::{Cpu, SERVER_OF_2013};
-use crate::experiment::{AFTER, BEFORE, Experiment, Run};
+use crate::experiment::{AFTER, BEFORE, Experiment, RunContext};
 use crate::figure::{Check, Figure};
-use crate::measure::{Histogram, Measures, Series};
-use crate::net::{App, CLIENT, Cable, End, Net, Ready, SERVER, Seen};
-use crate::plot::{Kind, Plot};
+use crate::measure::{Measurements, NamedHistogram, Series};
+use crate::net::{App, CLIENT, Cable, FlowEnd, FlowPacket, Net, Ready, SERVER};
+use crate::plot::{Plot, PlotStyle};
 
 #[cfg(test)]
 mod tests;
@@ -50,8 +50,8 @@ struct Writers {
 impl Writers {
     fn start(net: &mut Net, cpus: Rc<RefCell<Vec<Cpu>>>) -> Self {
         for flow in 0..net.flows() {
-            net.want(End { side: SERVER, flow }, Ready::Read);
-            net.at(net.now(), End { side: CLIENT, flow });
+            net.notify_when(FlowEnd { side: SERVER, flow }, Ready::Read);
+            net.set_timer(net.now(), FlowEnd { side: CLIENT, flow });
         }
         Self {
             cpus,
@@ -62,19 +62,19 @@ impl Writers {
     }
 
     /// Writes once; the next write follows when the CPU is free.
-    fn write(&mut self, net: &mut Net, end: End) {
+    fn write(&mut self, net: &mut Net, end: FlowEnd) {
         let now = net.now();
         let mut cpus = self.cpus.borrow_mut();
         let cpu = &mut cpus[end.flow];
         if cpu.free_at() > now {
-            net.at(cpu.free_at(), end);
+            net.set_timer(cpu.free_at(), end);
             return;
         }
         let written = net.write(end, MESSAGE);
         cpu.work(now, SERVER_OF_2013.of_write(written as u64));
         self.writes += 1;
         if written == MESSAGE.len() {
-            net.at(cpu.free_at(), end);
+            net.set_timer(cpu.free_at(), end);
         } else {
             self.blocked += 1;
         }
@@ -82,20 +82,20 @@ impl Writers {
 }
 
 impl App for Writers {
-    fn turn(&mut self, net: &mut Net, end: End, ready: Ready) {
+    fn on_ready(&mut self, net: &mut Net, end: FlowEnd, ready: Ready) {
         match ready {
             Ready::Read => self.read += net.read(end),
             Ready::Write => {
                 let cpu = &mut self.cpus.borrow_mut()[end.flow];
                 cpu.work(net.now(), SERVER_OF_2013.switch);
-                net.at(cpu.free_at(), end);
+                net.set_timer(cpu.free_at(), end);
             }
             Ready::Timer => self.write(net, end),
         }
     }
 }
 
-fn network(run: &Run<'_>, delay: Nanos) -> Net {
+fn network(run: &RunContext<'_>, delay: Nanos) -> Net {
     let netem = Netem {
         delay,
         ..Netem::default()
@@ -106,8 +106,8 @@ fn network(run: &Run<'_>, delay: Nanos) -> Net {
                 rate: Rate(1_250_000_000),
                 overhead: 38,
                 ring: 512,
-                rx_wait: Nanos::from_micros(25),
-                tx_wait: Nanos::from_micros(50),
+                rx_coalesce: Nanos::from_micros(25),
+                tx_coalesce: Nanos::from_micros(50),
                 ..NicConfig::default()
             },
             netem: [netem; 2],
@@ -121,9 +121,9 @@ fn network(run: &Run<'_>, delay: Nanos) -> Net {
 
 /// The super-segments that the client sent.
 #[derive(Default)]
-struct Units {
+struct SendCounts {
     count: u64,
-    text: u64,
+    payload_bytes: u64,
     sizes: Vec<u32>,
 }
 
@@ -131,16 +131,16 @@ struct Units {
 struct Curves {
     throughput: Series,
     size: Series,
-    sizes: Histogram,
+    sizes: NamedHistogram,
     read: u64,
 }
 
 impl Curves {
-    fn sample(&mut self, units: &mut Units, read: u64, now: Instant) {
+    fn sample(&mut self, sends: &mut SendCounts, read: u64, now: Instant) {
         let bits = (read - self.read) as f64 * 8.0;
         self.read = read;
         self.throughput.push(now, bits / 1e6 / SAMPLE.as_secs_f64());
-        let (sum, n) = units.sizes.drain(..).fold((0, 0), |(sum, n), bytes| {
+        let (sum, n) = sends.sizes.drain(..).fold((0, 0), |(sum, n), bytes| {
             self.sizes.add(u64::from(bytes));
             (sum + u64::from(bytes), n + 1)
         });
@@ -148,20 +148,20 @@ impl Curves {
     }
 }
 
-fn run(run: &Run<'_>) -> Measures {
+fn run(run: &RunContext<'_>) -> Measurements {
     if LINES.contains(&run.case) {
         return run_lines(run);
     }
     let mut net = network(run, Nanos::from_micros(10));
     net.open(FLOWS);
     let cpus = Rc::new(RefCell::new(vec![Cpu::default(); FLOWS]));
-    let units = Rc::new(RefCell::new(Units::default()));
-    net.observe(observer(&cpus, &units));
+    let sends = Rc::new(RefCell::new(SendCounts::default()));
+    net.observe_tcp(observer(&cpus, &sends));
     let mut app = Writers::start(&mut net, cpus.clone());
     let mut curves = Curves {
         throughput: Series::new("throughput"),
         size: Series::new("send size"),
-        sizes: Histogram::new("send size"),
+        sizes: NamedHistogram::new("send size"),
         read: 0,
     };
     let span = run.scaled(Nanos::from_millis(200), Nanos::from_millis(20));
@@ -169,14 +169,14 @@ fn run(run: &Run<'_>) -> Measures {
     let half = net.now() + span / 2;
     let sampled = (span, SAMPLE);
     run_sampled(&mut net, &mut app, sampled, run.progress, |_, app, now| {
-        curves.sample(&mut units.borrow_mut(), app.read, now);
+        curves.sample(&mut sends.borrow_mut(), app.read, now);
     });
     let busy = cpus
         .borrow()
         .iter()
         .map(|cpu| cpu.busy().as_secs_f64())
         .sum();
-    let mut out = measures(&units.borrow(), busy, span);
+    let mut out = measures(&sends.borrow(), busy, span);
     out.set("throughput_mbps", curves.throughput.mean_since(half));
     let autocorked = net.counter(CLIENT, "TcpExtTCPAutoCorking");
     out.set("autocorked", autocorked as f64);
@@ -187,31 +187,31 @@ fn run(run: &Run<'_>) -> Measures {
     out
 }
 
-/// Returns the measurements of `units`, and of `busy` seconds of CPU time, over a span.
-fn measures(units: &Units, busy: f64, span: Nanos) -> Measures {
+/// Returns the measurements of `sends`, and of `busy` seconds of CPU time, over a span.
+fn measures(sends: &SendCounts, busy: f64, span: Nanos) -> Measurements {
     let seconds = span.as_secs_f64();
-    let (count, text) = (units.count as f64, units.text as f64);
-    let mut out = Measures::default();
+    let (count, payload_bytes) = (sends.count as f64, sends.payload_bytes as f64);
+    let mut out = Measurements::default();
     out.set("units_per_second", count / seconds);
-    out.set("bytes_per_unit", text / count);
+    out.set("bytes_per_unit", payload_bytes / count);
     out.set("cpus", busy / seconds);
-    out.set("cpu_ns_per_byte", busy * 1e9 / text);
+    out.set("cpu_ns_per_byte", busy * 1e9 / payload_bytes);
     out
 }
 
 fn observer(
     cpus: &Rc<RefCell<Vec<Cpu>>>,
-    units: &Rc<RefCell<Units>>,
-) -> impl FnMut(&Seen) + 'static {
-    let (cpus, units) = (cpus.clone(), units.clone());
-    move |seen| {
-        let cost = SERVER_OF_2013.of_packet(seen);
-        cpus.borrow_mut()[seen.flow].work(seen.at, cost);
-        if seen.side == CLIENT && seen.point == Point::Queued && seen.text > 0 {
-            let mut units = units.borrow_mut();
-            units.count += 1;
-            units.text += u64::from(seen.text);
-            units.sizes.push(seen.text);
+    sends: &Rc<RefCell<SendCounts>>,
+) -> impl FnMut(&FlowPacket) + 'static {
+    let (cpus, sends) = (cpus.clone(), sends.clone());
+    move |packet| {
+        let cost = SERVER_OF_2013.of_packet(packet);
+        cpus.borrow_mut()[packet.flow].work(packet.at, cost);
+        if packet.side == CLIENT && packet.point == TracePoint::Queued && packet.payload_len > 0 {
+            let mut sends = sends.borrow_mut();
+            sends.count += 1;
+            sends.payload_bytes += u64::from(packet.payload_len);
+            sends.sizes.push(packet.payload_len);
         }
     }
 }
@@ -223,7 +223,7 @@ struct Typist {
 }
 
 impl App for Typist {
-    fn turn(&mut self, net: &mut Net, end: End, ready: Ready) {
+    fn on_ready(&mut self, net: &mut Net, end: FlowEnd, ready: Ready) {
         if ready == Ready::Read {
             net.read(end);
             return;
@@ -236,43 +236,45 @@ impl App for Typist {
         net.write(end, &MESSAGE[..len]);
         // From the interval of key repetition to a pause for thought.
         let pause = Nanos::from_micros(500 << self.rng.below(9));
-        net.at(net.now() + pause, end);
+        net.set_timer(net.now() + pause, end);
     }
 }
 
 /// Runs the interactive writer, one line at a time, over a 40 ms path with TCP_NODELAY like ssh.
-fn run_lines(run: &Run<'_>) -> Measures {
+fn run_lines(run: &RunContext<'_>) -> Measurements {
     let mut net = network(run, Nanos::from_millis(20));
     net.open(1);
     let (client, server) = (
-        End {
+        FlowEnd {
             side: CLIENT,
             flow: 0,
         },
-        End {
+        FlowEnd {
             side: SERVER,
             flow: 0,
         },
     );
     net.set_option(client, SocketOption::TcpNodelay(true));
     let departures = Rc::new(RefCell::new(Series::new("departures")));
-    let seen_at = departures.clone();
-    net.observe(move |seen| {
-        if seen.side == CLIENT && seen.point == Point::Queued && seen.text > 0 {
-            seen_at.borrow_mut().push(seen.at, f64::from(seen.text));
+    let recorded = departures.clone();
+    net.observe_tcp(move |packet| {
+        if packet.side == CLIENT && packet.point == TracePoint::Queued && packet.payload_len > 0 {
+            recorded
+                .borrow_mut()
+                .push(packet.at, f64::from(packet.payload_len));
         }
     });
     let mut app = Typist {
         rng: Rng::new(Seed::from_u64(run.seed)),
         left: run.scaled(2000, 200),
     };
-    net.want(server, Ready::Read);
-    net.at(net.now(), client);
+    net.notify_when(server, Ready::Read);
+    net.set_timer(net.now(), client);
     while app.left > 0 {
         let next = net.now() + Nanos::from_millis(100);
         net.run(next, &mut app);
     }
-    let mut out = Measures::default();
+    let mut out = Measurements::default();
     out.set("lines", f64::from(run.scaled(2000, 200)));
     out.set(
         "autocorked",
@@ -284,7 +286,7 @@ fn run_lines(run: &Run<'_>) -> Measures {
 
 /// Returns the longest delay of a line by autocorking in microseconds; infinite if the lines sent
 /// differ.
-fn added_delay_us(cases: &[Measures]) -> f64 {
+fn added_delay_us(cases: &[Measurements]) -> f64 {
     let [off, on] = LINES.map(|case| cases[case].series("departures"));
     let (Some(off), Some(on)) = (off, on) else {
         return f64::INFINITY;
@@ -298,7 +300,7 @@ fn added_delay_us(cases: &[Measures]) -> f64 {
         .fold(0.0, f64::max)
 }
 
-fn figures(cases: &[Measures]) -> Vec<Figure> {
+fn figures(cases: &[Measurements]) -> Vec<Figure> {
     let pair = |what, unit, name: &str, digits| {
         Figure::new(what, unit, digits).ours(cases[BEFORE].get(name), cases[AFTER].get(name))
     };
@@ -341,8 +343,9 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
     ]
 }
 
-fn plots(cases: &[Measures]) -> Vec<Plot> {
-    let over = |title, name, y| Plot::over_time(title, y, Kind::Line, cases, name, &EXPERIMENT);
+fn plots(cases: &[Measurements]) -> Vec<Plot> {
+    let over =
+        |title, name, y| Plot::over_time(title, y, PlotStyle::Line, cases, name, &EXPERIMENT);
     vec![
         over("Throughput of 4 streams", "throughput", "Mbit/s"),
         over("Mean send size", "send size", "bytes"),
@@ -351,12 +354,12 @@ fn plots(cases: &[Measures]) -> Vec<Plot> {
 }
 
 /// Runs the first half millisecond of one stream.
-fn trace(run: &Run<'_>, attach: &mut dyn FnMut(&mut Net)) {
+fn trace(run: &RunContext<'_>, attach: &mut dyn FnMut(&mut Net)) {
     let mut net = network(run, Nanos::from_micros(10));
     attach(&mut net);
     net.open(1);
     let cpus = Rc::new(RefCell::new(vec![Cpu::default()]));
-    net.observe(observer(&cpus, &Rc::default()));
+    net.observe_tcp(observer(&cpus, &Rc::default()));
     let mut app = Writers::start(&mut net, cpus);
     net.run(Instant::ZERO + Nanos::from_micros(600), &mut app);
 }

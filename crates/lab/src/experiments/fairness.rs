@@ -3,11 +3,11 @@
 
 use fullsend_units::{Instant, Nanos, Rate};
 
-use self::net::{Bottleneck, Link};
-use crate::experiment::{Experiment, Run};
+use self::net::{Bottleneck, BottleneckConfig};
+use crate::experiment::{Experiment, RunContext};
 use crate::figure::{Check, Figure};
-use crate::measure::{Measures, Series};
-use crate::plot::{Data, Kind, Plot};
+use crate::measure::{Measurements, Series};
+use crate::plot::{Data, Plot, PlotStyle};
 
 mod net;
 #[cfg(test)]
@@ -40,14 +40,14 @@ struct Case {
     /// Lowest accepted value of Jain's index of the rates over the last 30 seconds.
     fair: f64,
     /// Another criterion of the case.
-    also: Option<Also>,
+    extra: Option<ExtraCriterion>,
 }
 
 /// A criterion beside fairness.
 #[derive(Clone, Copy)]
-enum Also {
+enum ExtraCriterion {
     /// The lowest accepted sum of both rates, in percent of the link.
-    Used(f64),
+    Utilization(f64),
     /// The highest accepted queueing delay of the first flow, in milliseconds.
     Delay(f64),
     /// The highest accepted ratio of the larger rate to the smaller.
@@ -55,7 +55,7 @@ enum Also {
 }
 
 /// Returns a case of two flows of one kind over 40 ms.
-const fn twins(name: &'static str, kind: &'static str, buffer: f64) -> Case {
+const fn same_cc_flows(name: &'static str, kind: &'static str, buffer: f64) -> Case {
     Case {
         name,
         congestion: [kind; 2],
@@ -63,88 +63,88 @@ const fn twins(name: &'static str, kind: &'static str, buffer: f64) -> Case {
         buffer,
         ce_threshold_ms: None,
         fair: FAIR,
-        also: None,
+        extra: None,
     }
 }
 
 const CASES: [Case; 17] = [
-    twins("reno", "reno", 1.0),
-    twins("cubic", "cubic", 1.0),
-    twins("bbr", "bbr", 1.0),
+    same_cc_flows("reno", "reno", 1.0),
+    same_cc_flows("cubic", "cubic", 1.0),
+    same_cc_flows("bbr", "bbr", 1.0),
     Case {
-        also: Some(Also::Used(90.0)),
-        ..twins("cubic, shallow buffer", "cubic", 0.2)
+        extra: Some(ExtraCriterion::Utilization(90.0)),
+        ..same_cc_flows("cubic, shallow buffer", "cubic", 0.2)
     },
     Case {
-        also: Some(Also::Used(90.0)),
-        ..twins("bbr, shallow buffer", "bbr", 0.2)
+        extra: Some(ExtraCriterion::Utilization(90.0)),
+        ..same_cc_flows("bbr, shallow buffer", "bbr", 0.2)
     },
     Case {
         // Minutes pass between reductions, and each brings the two rates only a little closer.
         fair: 0.8,
-        ..twins("cubic, deep buffer", "cubic", 10.0)
+        ..same_cc_flows("cubic, deep buffer", "cubic", 10.0)
     },
     Case {
         // BBR's window is a multiple of the bandwidth-delay product, which does not grow with the buffer.
-        also: Some(Also::Delay(60.0)),
-        ..twins("bbr, deep buffer", "bbr", 10.0)
+        extra: Some(ExtraCriterion::Delay(60.0)),
+        ..same_cc_flows("bbr, deep buffer", "bbr", 10.0)
     },
     Case {
         // RFC 9438 3.3: the ratio of the rates is at most that of the round trips, with Reno its square.
         rtt_ms: [10, 100],
         fair: 0.8,
-        also: Some(Also::Ratio(10.0)),
-        ..twins("cubic, 10 and 100 ms", "cubic", 1.0)
+        extra: Some(ExtraCriterion::Ratio(10.0)),
+        ..same_cc_flows("cubic, 10 and 100 ms", "cubic", 1.0)
     },
     Case {
         rtt_ms: [10, 100],
         fair: 0.6,
-        also: Some(Also::Ratio(6.0)),
-        ..twins("bbr, 10 and 100 ms", "bbr", 1.0)
+        extra: Some(ExtraCriterion::Ratio(6.0)),
+        ..same_cc_flows("bbr, 10 and 100 ms", "bbr", 1.0)
     },
     Case {
         // RFC 9438 4.3, 5.1: on paths where Reno performs well, CUBIC is as fast as Reno.
         congestion: ["reno", "cubic"],
         rtt_ms: [10; 2],
-        ..twins("reno, then cubic", "", 0.5)
+        ..same_cc_flows("reno, then cubic", "", 0.5)
     },
     Case {
         congestion: ["cubic", "bbr"],
         fair: 0.8,
-        ..twins("cubic, then bbr", "", 1.0)
+        ..same_cc_flows("cubic, then bbr", "", 1.0)
     },
     Case {
         // BBR tolerates some loss; other flows must still get a share of a queue of 8 ms.
         congestion: ["bbr", "cubic"],
         fair: 0.7,
-        ..twins("bbr, then cubic, shallow", "", 0.2)
+        ..same_cc_flows("bbr, then cubic, shallow", "", 0.2)
     },
     Case {
         congestion: ["cubic", "bbr"],
         fair: 0.7,
-        ..twins("cubic, then bbr, shallow", "", 0.2)
+        ..same_cc_flows("cubic, then bbr, shallow", "", 0.2)
     },
     Case {
         congestion: ["bbr", "cubic"],
         fair: 0.8,
-        ..twins("bbr, then cubic, deep", "", 10.0)
+        ..same_cc_flows("bbr, then cubic, deep", "", 10.0)
     },
     Case {
         ce_threshold_ms: Some(10),
-        also: Some(Also::Delay(10.0)),
-        ..twins("cubic, marked", "cubic", 4.0)
+        extra: Some(ExtraCriterion::Delay(10.0)),
+        ..same_cc_flows("cubic, marked", "cubic", 4.0)
     },
     Case {
         ce_threshold_ms: Some(10),
         fair: 0.8,
-        also: Some(Also::Delay(10.0)),
-        ..twins("bbr, marked", "bbr", 4.0)
+        extra: Some(ExtraCriterion::Delay(10.0)),
+        ..same_cc_flows("bbr, marked", "bbr", 4.0)
     },
     Case {
         // RFC 8257: the queue stays at the threshold, and the link is full.
         ce_threshold_ms: Some(10),
-        also: Some(Also::Used(95.0)),
-        ..twins("dctcp, marked", "dctcp", 4.0)
+        extra: Some(ExtraCriterion::Utilization(95.0)),
+        ..same_cc_flows("dctcp, marked", "dctcp", 4.0)
     },
 ];
 
@@ -202,7 +202,7 @@ impl Curves {
     }
 
     /// Returns the seconds from `start` until the rates over two seconds were fair.
-    fn converged(&self, start: Instant) -> Option<f64> {
+    fn convergence_time(&self, start: Instant) -> Option<f64> {
         let start = start.as_nanos() as f64 / 1e9;
         let [a, b] = &self.rates;
         let rates: Vec<(f64, [f64; 2])> = a
@@ -220,12 +220,12 @@ impl Curves {
     }
 }
 
-fn run(run: &Run<'_>) -> Measures {
+fn run(run: &RunContext<'_>) -> Measurements {
     let case = &CASES[run.case];
     let rate = run.scaled(Rate(6_250_000), Rate(1_250_000));
     let [alone, together] = run.scaled([10, 60], [2, 6]).map(Nanos::from_secs);
     let bdp = rate.0 as f64 * RTT.as_secs_f64() / PACKET as f64;
-    let link = Link {
+    let link = BottleneckConfig {
         rate,
         limit: ((bdp * case.buffer) as u32).max(4),
         ce_threshold: case.ce_threshold_ms.map_or(Nanos::MAX, Nanos::from_millis),
@@ -252,18 +252,26 @@ fn run(run: &Run<'_>) -> Measures {
     net.start(1, case.congestion[1]);
     let start = net.now();
     phase(&mut net, &mut curves, together, 0.5);
-    measured(&mut net, curves, start, start + together / 2)
+    collect_measurements(&mut net, curves, start, start + together / 2)
 }
 
-fn measured(net: &mut Bottleneck, curves: Curves, start: Instant, half: Instant) -> Measures {
-    let mut out = Measures::default();
+fn collect_measurements(
+    net: &mut Bottleneck,
+    curves: Curves,
+    start: Instant,
+    half: Instant,
+) -> Measurements {
+    let mut out = Measurements::default();
     let rates = [0, 1].map(|flow| curves.rates[flow].mean_since(half));
     out.set("first_mbps", rates[0]);
     out.set("second_mbps", rates[1]);
     out.set("jain", jain(rates));
     out.set("queue_delay_ms", curves.delay.mean_since(half));
     let never = net.now().since(start).as_secs_f64();
-    out.set("converged_s", curves.converged(start).unwrap_or(never));
+    out.set(
+        "converged_s",
+        curves.convergence_time(start).unwrap_or(never),
+    );
     out.set("link_mbps", net.rate_mbps());
     let retransmitted = [0, 1].map(|flow| net.info(flow).map_or(0, |(_, segs)| segs));
     out.set(
@@ -275,7 +283,7 @@ fn measured(net: &mut Bottleneck, curves: Curves, start: Instant, half: Instant)
     out
 }
 
-fn figures(cases: &[Measures]) -> Vec<Figure> {
+fn figures(cases: &[Measurements]) -> Vec<Figure> {
     let mut out = Vec::new();
     for (case, measures) in CASES.iter().zip(cases) {
         let figure = |what: &str, unit, value, digits, check| {
@@ -292,16 +300,16 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
             Check::AtLeast(case.fair),
         ));
         let rates = ["first_mbps", "second_mbps"].map(|name| measures.get(name));
-        out.extend(case.also.map(|also| match also {
-            Also::Used(least) => {
+        out.extend(case.extra.map(|extra| match extra {
+            ExtraCriterion::Utilization(least) => {
                 let used = (rates[0] + rates[1]) / measures.get("link_mbps") * 100.0;
                 figure("link utilization", "%", used, 0, Check::AtLeast(least))
             }
-            Also::Delay(most) => {
+            ExtraCriterion::Delay(most) => {
                 let delay = measures.get("queue_delay_ms");
                 figure("queue delay", "ms", delay, 1, Check::AtMost(most))
             }
-            Also::Ratio(most) => {
+            ExtraCriterion::Ratio(most) => {
                 let ratio = rates[0].max(rates[1]) / rates[0].min(rates[1]);
                 figure("ratio of the rates", "x", ratio, 1, Check::AtMost(most))
             }
@@ -310,7 +318,7 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
     out
 }
 
-fn plots(cases: &[Measures]) -> Vec<Plot> {
+fn plots(cases: &[Measurements]) -> Vec<Plot> {
     let named = || CASES.iter().zip(cases);
     let rates = named().map(|(case, measures)| {
         let curves = ["first", "second"].map(|name| (name, measures.series(name).cloned()));
@@ -318,16 +326,16 @@ fn plots(cases: &[Measures]) -> Vec<Plot> {
         Plot {
             title: case.name,
             y: "Mbit/s",
-            data: Data::OverTime(Kind::Line, curves.collect()),
+            data: Data::OverTime(PlotStyle::Line, curves.collect()),
         }
     });
     let delays = |title, chosen: &[&str]| {
         let curves = named().filter(|(case, _)| chosen.contains(&case.name));
-        let curve = |(case, m): (&Case, &Measures)| Some((case.name, m.series(DELAY)?.clone()));
+        let curve = |(case, m): (&Case, &Measurements)| Some((case.name, m.series(DELAY)?.clone()));
         Plot {
             title,
             y: "ms",
-            data: Data::OverTime(Kind::Line, curves.filter_map(curve).collect()),
+            data: Data::OverTime(PlotStyle::Line, curves.filter_map(curve).collect()),
         }
     };
     let mut out: Vec<Plot> = rates.collect();

@@ -10,9 +10,9 @@ use fullsend_buf::Slice;
 use fullsend_offload::{Checksum, Gro, GroConfig, Link, Packet, Tunnels};
 use fullsend_units::{Instant, Nanos};
 
-use crate::experiment::{AFTER, BEFORE, Experiment, Run};
+use crate::experiment::{AFTER, BEFORE, Experiment, RunContext};
 use crate::figure::{Check, Figure};
-use crate::measure::Measures;
+use crate::measure::Measurements;
 
 mod legacy;
 #[cfg(test)]
@@ -34,12 +34,12 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 /// The headers in front of the TCP header, and the names of the case's measurements and rows.
-struct Shape {
+struct Encapsulation {
     /// Next header of the first IPv6 header, and the bytes after it up to the TCP header.
-    inside: (u8, fn() -> Vec<u8>),
-    received: Names,
-    completed: Names,
-    time: Names,
+    inner_headers: (u8, fn() -> Vec<u8>),
+    received: MetricNames,
+    completed: MetricNames,
+    time: MetricNames,
     /// Name of the measurement of the second walk, per packet.
     second_walk: &'static str,
     /// The row of the gain of a single parse, and the reference's gain in percent.
@@ -49,7 +49,7 @@ struct Shape {
 }
 
 /// The names of a measurement, and of its row.
-struct Names {
+struct MetricNames {
     value: &'static str,
     row: &'static str,
 }
@@ -58,17 +58,17 @@ const TCP: u8 = 6;
 const IPV6: u8 = 41;
 const DESTINATION: u8 = 60;
 
-const PLAIN: Shape = Shape {
-    inside: (TCP, Vec::new),
-    received: Names {
+const PLAIN: Encapsulation = Encapsulation {
+    inner_headers: (TCP, Vec::new),
+    received: MetricNames {
         value: "ipv6_walks_on_receive",
         row: "IPv6: walks on receive, per aggregate of 44",
     },
-    completed: Names {
+    completed: MetricNames {
         value: "ipv6_walks_to_complete",
         row: "IPv6: walks to complete it",
     },
-    time: Names {
+    time: MetricNames {
         value: "ipv6_ns_per_packet",
         row: "IPv6: a packet's time, measured here",
     },
@@ -77,17 +77,17 @@ const PLAIN: Shape = Shape {
     walks: [0.0, 1.0],
 };
 
-const EXTENDED: Shape = Shape {
-    inside: (DESTINATION, || vec![TCP, 0, 1, 4, 0, 0, 0, 0]),
-    received: Names {
+const EXTENDED: Encapsulation = Encapsulation {
+    inner_headers: (DESTINATION, || vec![TCP, 0, 1, 4, 0, 0, 0, 0]),
+    received: MetricNames {
         value: "extension_walks_on_receive",
         row: "extension headers: walks on receive, per aggregate of 44",
     },
-    completed: Names {
+    completed: MetricNames {
         value: "extension_walks_to_complete",
         row: "extension headers: walks to complete it",
     },
-    time: Names {
+    time: MetricNames {
         value: "extension_ns_per_packet",
         row: "extension headers: a packet's time, measured here",
     },
@@ -99,17 +99,17 @@ const EXTENDED: Shape = Shape {
     walks: [0.0, 1.0],
 };
 
-const TUNNEL: Shape = Shape {
-    inside: (IPV6, || ipv6(TCP, 32 + MSS)),
-    received: Names {
+const TUNNEL: Encapsulation = Encapsulation {
+    inner_headers: (IPV6, || ipv6(TCP, 32 + MSS)),
+    received: MetricNames {
         value: "tunnel_walks_on_receive",
         row: "IPv6 in IPv6: walks on receive, per aggregate of 44",
     },
-    completed: Names {
+    completed: MetricNames {
         value: "tunnel_walks_to_complete",
         row: "IPv6 in IPv6: walks to complete it",
     },
-    time: Names {
+    time: MetricNames {
         value: "tunnel_ns_per_packet",
         row: "IPv6 in IPv6: a packet's time, measured here",
     },
@@ -118,7 +118,7 @@ const TUNNEL: Shape = Shape {
     walks: [1.0, 2.0],
 };
 
-const SHAPES: [Shape; 3] = [PLAIN, EXTENDED, TUNNEL];
+const ENCAPSULATIONS: [Encapsulation; 3] = [PLAIN, EXTENDED, TUNNEL];
 
 const MSS: usize = 1448;
 /// Second walks timed together: a single one takes less time than reading the clock.
@@ -135,13 +135,13 @@ fn ipv6(next_header: u8, len: usize) -> Vec<u8> {
     out
 }
 
-impl Shape {
+impl Encapsulation {
     /// Returns segment `index` of the flow, without a TCP checksum: the card has verified it.
     fn frame(&self, index: usize) -> Slice {
-        let (next_header, inside) = self.inside;
-        let inside = inside();
-        let mut out = ipv6(next_header, inside.len() + 32 + MSS);
-        out.extend(inside);
+        let (next_header, inner_headers) = self.inner_headers;
+        let inner_headers = inner_headers();
+        let mut out = ipv6(next_header, inner_headers.len() + 32 + MSS);
+        out.extend(inner_headers);
         out.extend([0x1f, 0x40, 0, 80]);
         out.extend(((index * MSS) as u32).to_be_bytes());
         out.extend([0, 0, 0, 7, 0x80, 0x10, 1, 0, 0, 0, 0, 0]);
@@ -158,18 +158,19 @@ struct Walks {
     to_complete: u64,
 }
 
-fn run(run: &Run<'_>) -> Measures {
-    let mut out = Measures::default();
-    for (i, shape) in SHAPES.iter().enumerate() {
-        measure(run, shape, &mut out);
-        run.progress.set((i + 1) as f64 / SHAPES.len() as f64);
+fn run(run: &RunContext<'_>) -> Measurements {
+    let mut out = Measurements::default();
+    for (i, encapsulation) in ENCAPSULATIONS.iter().enumerate() {
+        measure(run, encapsulation, &mut out);
+        run.progress
+            .set((i + 1) as f64 / ENCAPSULATIONS.len() as f64);
     }
     out
 }
 
 /// Measures polls of one flow.
-fn measure(run: &Run<'_>, shape: &Shape, out: &mut Measures) {
-    let frames: Vec<Slice> = (0..POLL).map(|index| shape.frame(index)).collect();
+fn measure(run: &RunContext<'_>, encapsulation: &Encapsulation, out: &mut Measurements) {
+    let frames: Vec<Slice> = (0..POLL).map(|index| encapsulation.frame(index)).collect();
     let mut gro = Gro::new(GroConfig {
         link: Link::Ip,
         enabled: true,
@@ -189,12 +190,12 @@ fn measure(run: &Run<'_>, shape: &Shape, out: &mut Measures) {
         }));
         let start = run.clock.map(|clock| clock());
         gro.receive_batch(Instant::ZERO, &mut packets);
-        let received = gro.stats().walks;
+        let received = gro.stats().parsed;
         walks.on_receive += received - walked;
         gro.flush(&mut joined);
-        walked = gro.stats().walks;
+        walked = gro.stats().parsed;
         walks.to_complete += walked - received;
-        if run.before() {
+        if run.is_before() {
             for packet in &joined {
                 black_box(legacy.complete(&packet.header));
             }
@@ -203,8 +204,8 @@ fn measure(run: &Run<'_>, shape: &Shape, out: &mut Measures) {
             let end = clock();
             // The minimum, as the run least disturbed by the rest of the machine.
             best = best.min(per_packet(start, end, 1));
-            if run.before() {
-                walk_again(&joined);
+            if run.is_before() {
+                repeat_walk(&joined);
                 second_walk = second_walk.min(per_packet(end, clock(), REPEATED));
             }
         }
@@ -213,12 +214,18 @@ fn measure(run: &Run<'_>, shape: &Shape, out: &mut Measures) {
     walks.to_complete += legacy.walks;
     // A poll is one aggregate: several of them would need more walks, which would be counted.
     let per_aggregate = |walks: u64| walks as f64 / f64::from(polls);
-    out.set(shape.received.value, per_aggregate(walks.on_receive));
-    out.set(shape.completed.value, per_aggregate(walks.to_complete));
+    out.set(
+        encapsulation.received.value,
+        per_aggregate(walks.on_receive),
+    );
+    out.set(
+        encapsulation.completed.value,
+        per_aggregate(walks.to_complete),
+    );
     if run.clock.is_some() {
-        out.set(shape.time.value, best);
-        if run.before() {
-            out.set(shape.second_walk, second_walk);
+        out.set(encapsulation.time.value, best);
+        if run.is_before() {
+            out.set(encapsulation.second_walk, second_walk);
         }
     }
 }
@@ -229,7 +236,7 @@ fn per_packet(start: Nanos, end: Nanos, times: usize) -> f64 {
 }
 
 /// Runs the second walk of every aggregate by itself.
-fn walk_again(aggregates: &[Packet]) {
+fn repeat_walk(aggregates: &[Packet]) {
     let mut legacy = LegacyComplete::default();
     for _ in 0..REPEATED {
         for packet in aggregates {
@@ -240,12 +247,12 @@ fn walk_again(aggregates: &[Packet]) {
 }
 
 /// Returns a measured time, if there was a clock.
-fn time(case: &Measures, name: &str) -> Option<f64> {
+fn time(case: &Measurements, name: &str) -> Option<f64> {
     case.values.get(name).copied()
 }
 
 /// Returns a row in percent that is not judged.
-fn told(what: &'static str, reference: f64, ours: Option<f64>) -> Figure {
+fn info_row(what: &'static str, reference: f64, ours: Option<f64>) -> Figure {
     let figure = Figure::new(what, "%", 2).reference_after(reference);
     match ours {
         Some(ours) => figure.ours_after(ours),
@@ -253,22 +260,23 @@ fn told(what: &'static str, reference: f64, ours: Option<f64>) -> Figure {
     }
 }
 
-fn figures(cases: &[Measures]) -> Vec<Figure> {
+fn figures(cases: &[Measurements]) -> Vec<Figure> {
     let mut out = Vec::new();
-    for shape in &SHAPES {
-        walks(cases, shape, &mut out);
-        let [before, after] = [BEFORE, AFTER].map(|case| time(&cases[case], shape.time.value));
+    for encapsulation in &ENCAPSULATIONS {
+        walks(cases, encapsulation, &mut out);
+        let [before, after] =
+            [BEFORE, AFTER].map(|case| time(&cases[case], encapsulation.time.value));
         if let Some((before, after)) = before.zip(after) {
-            out.push(Figure::new(shape.time.row, "ns", 1).ours(before, after));
+            out.push(Figure::new(encapsulation.time.row, "ns", 1).ours(before, after));
         }
         // Not from the difference of the two times, which is smaller than their variation.
-        let spared = time(&cases[BEFORE], shape.second_walk).zip(after);
-        let gain = spared.map(|(walk, packet)| walk / packet * 100.0);
-        out.push(told(shape.gain.0, shape.gain.1, gain));
+        let saved = time(&cases[BEFORE], encapsulation.second_walk).zip(after);
+        let gain = saved.map(|(walk, packet)| walk / packet * 100.0);
+        out.push(info_row(encapsulation.gain.0, encapsulation.gain.1, gain));
     }
-    let after = |shape: &Shape| time(&cases[AFTER], shape.time.value);
+    let after = |encapsulation: &Encapsulation| time(&cases[AFTER], encapsulation.time.value);
     let cost = after(&EXTENDED).zip(after(&PLAIN));
-    out.push(told(
+    out.push(info_row(
         "extension headers: cost beside plain IPv6, measured here",
         9.7,
         cost.map(|(extended, plain)| (extended / plain - 1.0) * 100.0),
@@ -277,20 +285,20 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
 }
 
 /// Adds the rows that are the same on every machine.
-fn walks(cases: &[Measures], shape: &Shape, out: &mut Vec<Figure>) {
-    let pair = |names: &Names| {
+fn walks(cases: &[Measurements], encapsulation: &Encapsulation, out: &mut Vec<Figure>) {
+    let pair = |names: &MetricNames| {
         let [before, after] = [BEFORE, AFTER].map(|case| cases[case].get(names.value));
         Figure::new(names.row, "walks", 3).ours(before, after)
     };
-    let [theirs, before] = shape.walks;
+    let [theirs, before] = encapsulation.walks;
     // With prediction, only the first packet needs a walk.
     out.push(
-        pair(&shape.received)
+        pair(&encapsulation.received)
             .reference(POLL as f64, POLL as f64)
             .check(Check::Exactly([1.0; 2])),
     );
     out.push(
-        pair(&shape.completed)
+        pair(&encapsulation.completed)
             .reference(before, theirs)
             .check(Check::Exactly([before, 0.0])),
     );

@@ -3,16 +3,16 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use fullsend_sim::{Netem, NicConfig, Point, RandomLoss};
+use fullsend_sim::{Netem, NicConfig, RandomLoss, TracePoint};
 use fullsend_tcp::legacy::Legacy;
 use fullsend_units::{Instant, Nanos, Rate};
 
 use crate::bulk::{Bulk, run_sampled};
-use crate::experiment::{AFTER, BEFORE, Experiment, Progress, Run};
+use crate::experiment::{AFTER, BEFORE, Experiment, Progress, RunContext};
 use crate::figure::{Check, Figure};
-use crate::measure::{Histogram, Measures, Series};
-use crate::net::{CLIENT, Cable, End, Net, SERVER};
-use crate::plot::{Kind, Plot};
+use crate::measure::{Measurements, NamedHistogram, Series};
+use crate::net::{CLIENT, Cable, FlowEnd, Net, SERVER};
+use crate::plot::{Plot, PlotStyle};
 
 #[cfg(test)]
 mod tests;
@@ -31,7 +31,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 /// The case in which the old rule is switched off while the flow runs.
-const CURED: usize = 2;
+const SWITCHED_LIVE: usize = 2;
 
 const MSS: f64 = 1448.0;
 /// Ethernet, IP and TCP with timestamps, as dlstat counts them.
@@ -39,12 +39,12 @@ const HEADERS: f64 = 66.0;
 const MESSAGE: usize = 64 << 10;
 const SAMPLE: Nanos = Nanos::from_millis(1);
 /// Time before the loss, time until the flow is steady again, and time that is measured.
-const WARM: Nanos = Nanos::from_millis(100);
+const WARM_UP: Nanos = Nanos::from_millis(100);
 const SETTLE: Nanos = Nanos::from_millis(60);
 const MEASURED: Nanos = Nanos::from_millis(240);
 /// Delay of each direction.
 const DELAY: Nanos = Nanos::from_micros(500);
-const FLOW: End = End {
+const FLOW: FlowEnd = FlowEnd {
     side: CLIENT,
     flow: 0,
 };
@@ -57,7 +57,7 @@ fn wire() -> Netem {
     }
 }
 
-fn network(run: &Run<'_>) -> Net {
+fn network(run: &RunContext<'_>) -> Net {
     let mut net = Net::new(
         &Cable {
             nic: NicConfig {
@@ -82,9 +82,9 @@ fn network(run: &Run<'_>) -> Net {
 
 /// Counters of the packets at the client's card, since they were last reset.
 #[derive(Default)]
-struct Tally {
-    units: u64,
-    text: u64,
+struct PacketCounters {
+    packets: u64,
+    payload_bytes: u64,
     largest: u32,
     acks: u64,
     lost: u64,
@@ -94,35 +94,35 @@ struct Tally {
     sizes: Vec<(Instant, u32)>,
 }
 
-fn observe(net: &mut Net) -> Rc<RefCell<Tally>> {
-    let tally = Rc::new(RefCell::new(Tally::default()));
-    let see = tally.clone();
-    net.observe(move |seen| {
-        let mut tally = see.borrow_mut();
-        match seen.point {
-            Point::Queued if seen.side == CLIENT && seen.text > 0 => {
-                tally.units += 1;
-                tally.text += u64::from(seen.text);
-                tally.largest = tally.largest.max(seen.text);
-                tally.sizes.push((seen.at, seen.text));
+fn count_packets(net: &mut Net) -> Rc<RefCell<PacketCounters>> {
+    let counters = Rc::new(RefCell::new(PacketCounters::default()));
+    let shared = counters.clone();
+    net.observe_tcp(move |packet| {
+        let mut counters = shared.borrow_mut();
+        match packet.point {
+            TracePoint::Queued if packet.side == CLIENT && packet.payload_len > 0 => {
+                counters.packets += 1;
+                counters.payload_bytes += u64::from(packet.payload_len);
+                counters.largest = counters.largest.max(packet.payload_len);
+                counters.sizes.push((packet.at, packet.payload_len));
             }
-            Point::Sent if seen.side == CLIENT && seen.text > 0 => {
-                tally.sent += f64::from(seen.text) + HEADERS;
+            TracePoint::Sent if packet.side == CLIENT && packet.payload_len > 0 => {
+                counters.sent += f64::from(packet.payload_len) + HEADERS;
             }
-            Point::Arrived if seen.side == CLIENT => tally.acks += 1,
-            Point::Lost(_) => tally.lost += 1,
+            TracePoint::Arrived if packet.side == CLIENT => counters.acks += 1,
+            TracePoint::Lost(_) => counters.lost += 1,
             _ => {}
         }
     });
-    tally
+    counters
 }
 
 /// Makes the path lose the next packet of the client.
-fn lose_one(net: &mut Net, app: &mut Bulk, tally: &RefCell<Tally>) {
+fn drop_next_packet(net: &mut Net, app: &mut Bulk, counters: &RefCell<PacketCounters>) {
     let loss = RandomLoss::Even(1.0);
     net.set_netem(CLIENT, Netem { loss, ..wire() });
     let end = net.now() + Nanos::from_secs(1);
-    while tally.borrow().lost == 0 {
+    while counters.borrow().lost == 0 {
         assert!(
             net.now() < end,
             "the flow has sent no segment that can be dropped"
@@ -140,8 +140,8 @@ struct Curves {
 }
 
 impl Curves {
-    fn sample(&mut self, net: &mut Net, tally: &mut Tally, now: Instant) {
-        let sent = std::mem::take(&mut tally.sent);
+    fn sample(&mut self, net: &mut Net, counters: &mut PacketCounters, now: Instant) {
+        let sent = std::mem::take(&mut counters.sent);
         self.rate.push(now, sent / SAMPLE.as_secs_f64() / 1e6);
         let info = net.info(FLOW);
         let cwnd = f64::from(info.tcpi_snd_cwnd) * MSS;
@@ -152,10 +152,10 @@ impl Curves {
     }
 }
 
-fn run(run: &Run<'_>) -> Measures {
+fn run(run: &RunContext<'_>) -> Measurements {
     let mut net = network(run);
     net.open(1);
-    let tally = observe(&mut net);
+    let counters = count_packets(&mut net);
     let mut app = Bulk::start(&mut net, MESSAGE, Nanos::ZERO);
     let mut curves = Curves {
         rate: Series::new("rate"),
@@ -165,58 +165,58 @@ fn run(run: &Run<'_>) -> Measures {
     let silent = Progress::default();
     let mut phase = |net: &mut Net, app: &mut Bulk, span, progress: &Progress| {
         run_sampled(net, app, (span, SAMPLE), progress, |net, _, now| {
-            curves.sample(net, &mut tally.borrow_mut(), now);
+            curves.sample(net, &mut counters.borrow_mut(), now);
         });
     };
-    phase(&mut net, &mut app, WARM, &silent);
+    phase(&mut net, &mut app, WARM_UP, &silent);
     let lost_at = net.now();
-    lose_one(&mut net, &mut app, &tally);
+    drop_next_packet(&mut net, &mut app, &counters);
     phase(&mut net, &mut app, SETTLE, &silent);
-    if run.case == CURED {
+    if run.case == SWITCHED_LIVE {
         net.host(CLIENT).set_legacy(Legacy::default());
         phase(&mut net, &mut app, SETTLE, &silent);
     }
-    let each = around(&tally.borrow(), lost_at);
+    let each = sends_around(&counters.borrow(), lost_at);
     let earlier = net.report(FLOW);
-    *tally.borrow_mut() = Tally::default();
+    *counters.borrow_mut() = PacketCounters::default();
     let (start, span) = (net.now(), run.scaled(MEASURED, MEASURED / 6));
     phase(&mut net, &mut app, span, run.progress);
     let later = net.report(FLOW);
-    let mut out = measures(&tally.borrow(), span);
+    let mut out = measures(&counters.borrow(), span);
     out.set("headroom_kib", curves.headroom.mean_since(start));
     let retransmitted = net.counter(CLIENT, "TcpRetransSegs");
     out.set("retransmitted_segments", retransmitted as f64);
     out.histograms = vec![
-        Histogram::between("send size", &earlier.send_size, &later.send_size),
-        Histogram::between("head-room", &earlier.headroom, &later.headroom),
+        NamedHistogram::between("send size", &earlier.send_size, &later.send_size),
+        NamedHistogram::between("head-room", &earlier.headroom, &later.headroom),
     ];
     out.series = vec![curves.rate, curves.headroom, curves.cwnd, each];
     out
 }
 
 /// Returns the measurements of the packets at the card in a span.
-fn measures(tally: &Tally, span: Nanos) -> Measures {
-    let (units, text) = (tally.units as f64, tally.text as f64);
-    let bytes = text + units * HEADERS;
+fn measures(counters: &PacketCounters, span: Nanos) -> Measurements {
+    let (packets, payload_bytes) = (counters.packets as f64, counters.payload_bytes as f64);
+    let bytes = payload_bytes + packets * HEADERS;
     let seconds = span.as_secs_f64();
-    let mut out = Measures::default();
-    out.set("bytes_per_packet", bytes / units);
-    out.set("largest_packet", f64::from(tally.largest) + HEADERS);
-    out.set("segments_per_packet", text / units / MSS);
+    let mut out = Measurements::default();
+    out.set("bytes_per_packet", bytes / packets);
+    out.set("largest_packet", f64::from(counters.largest) + HEADERS);
+    out.set("segments_per_packet", payload_bytes / packets / MSS);
     out.set("rate_mb_per_second", bytes / 1e6 / seconds);
-    out.set("packets_per_second", units / seconds);
-    out.set("acks_per_packet", tally.acks as f64 / units);
+    out.set("packets_per_second", packets / seconds);
+    out.set("acks_per_packet", counters.acks as f64 / packets);
     out
 }
 
 /// Returns the sends from shortly before `at` until some round trips later.
-fn around(tally: &Tally, at: Instant) -> Series {
+fn sends_around(counters: &PacketCounters, at: Instant) -> Series {
     let (first, last) = (
         at.as_nanos().saturating_sub(5_000_000),
         at.as_nanos() + 25_000_000,
     );
     let mut each = Series::new("each send");
-    for (at, bytes) in &tally.sizes {
+    for (at, bytes) in &counters.sizes {
         if (first..last).contains(&at.as_nanos()) {
             each.push(*at, f64::from(*bytes));
         }
@@ -224,7 +224,7 @@ fn around(tally: &Tally, at: Instant) -> Series {
     each
 }
 
-fn figures(cases: &[Measures]) -> Vec<Figure> {
+fn figures(cases: &[Measurements]) -> Vec<Figure> {
     let pair = |what, unit, name: &str, digits| {
         Figure::new(what, unit, digits).ours(cases[BEFORE].get(name), cases[AFTER].get(name))
     };
@@ -261,20 +261,20 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
         Figure::new("rate, old rule switched off live", "MB/s", 2)
             .ours(
                 cases[BEFORE].get("rate_mb_per_second"),
-                cases[CURED].get("rate_mb_per_second"),
+                cases[SWITCHED_LIVE].get("rate_mb_per_second"),
             )
             .check(Check::RisesBy(10.0)),
     ]
 }
 
-fn plots(cases: &[Measures]) -> Vec<Plot> {
+fn plots(cases: &[Measurements]) -> Vec<Plot> {
     let drawn = |kind, title, name, y| Plot::over_time(title, y, kind, cases, name, &EXPERIMENT);
-    let over = |title, name, y| drawn(Kind::Line, title, name, y);
+    let over = |title, name, y| drawn(PlotStyle::Line, title, name, y);
     let bars = |title, name| Plot::histograms(title, "bytes", cases, name, &EXPERIMENT);
     vec![
         over("Rate on the link", "rate", "MB/s"),
         drawn(
-            Kind::Dots,
+            PlotStyle::Dots,
             "Each send around the loss",
             "each send",
             "bytes",
@@ -287,13 +287,13 @@ fn plots(cases: &[Measures]) -> Vec<Plot> {
 }
 
 /// Runs slow start, a loss, and a few milliseconds after it.
-fn trace(run: &Run<'_>, attach: &mut dyn FnMut(&mut Net)) {
+fn trace(run: &RunContext<'_>, attach: &mut dyn FnMut(&mut Net)) {
     let mut net = network(run);
     attach(&mut net);
     net.open(1);
-    let tally = observe(&mut net);
+    let counters = count_packets(&mut net);
     let mut app = Bulk::start(&mut net, MESSAGE, Nanos::ZERO);
     net.run(Instant::ZERO + Nanos::from_millis(12), &mut app);
-    lose_one(&mut net, &mut app, &tally);
+    drop_next_packet(&mut net, &mut app, &counters);
     net.run(Instant::ZERO + Nanos::from_millis(30), &mut app);
 }

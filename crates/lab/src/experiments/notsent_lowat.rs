@@ -6,11 +6,11 @@ use fullsend_tcp::legacy::Legacy;
 use fullsend_units::{Instant, Nanos, Rate};
 
 use crate::bulk::{Bulk, run_sampled};
-use crate::experiment::{AFTER, BEFORE, Experiment, Run};
+use crate::experiment::{AFTER, BEFORE, Experiment, RunContext};
 use crate::figure::{Check, Figure};
-use crate::measure::{Measures, Series};
-use crate::net::{CLIENT, Cable, End, Net, SERVER};
-use crate::plot::{Kind, Plot};
+use crate::measure::{Measurements, Series};
+use crate::net::{CLIENT, Cable, FlowEnd, Net, SERVER};
+use crate::plot::{Plot, PlotStyle};
 
 #[cfg(test)]
 mod tests;
@@ -44,7 +44,7 @@ const DELAY: Nanos = Nanos::from_millis(50);
 const GAP: Nanos = Nanos::from_millis(10);
 const SAMPLE: Nanos = Nanos::from_millis(20);
 
-fn network(run: &Run<'_>, flows: usize) -> Net {
+fn network(run: &RunContext<'_>, flows: usize) -> Net {
     let delay = Netem {
         delay: DELAY,
         ..Netem::default()
@@ -56,7 +56,7 @@ fn network(run: &Run<'_>, flows: usize) -> Net {
                 rate: Rate(RATE_PER_FLOW * flows as u64),
                 overhead: 38,
                 qdisc: "fq".parse().expect("`fq` has no required parameter"),
-                rx_wait: Nanos::from_micros(20),
+                rx_coalesce: Nanos::from_micros(20),
                 ..NicConfig::default()
             },
             netem: [delay; 2],
@@ -70,7 +70,7 @@ fn network(run: &Run<'_>, flows: usize) -> Net {
         net.sysctl(side, "tcp_mem", "4194304 5592405 8388608");
         net.sysctl(side, "tcp_rmem", "4096 262144 64000000");
     }
-    if !run.before() {
+    if !run.is_before() {
         net.sysctl(CLIENT, "tcp_notsent_lowat", &LOWAT.to_string());
     }
     net.host(CLIENT).set_legacy(Legacy {
@@ -97,7 +97,7 @@ impl Curves {
         let flows = net.flows();
         let bytes = net.host(CLIENT).sockstat().mem as f64 * PAGE;
         self.memory.push(now, bytes / flows as f64 / MIB);
-        let info = net.info(End {
+        let info = net.info(FlowEnd {
             side: CLIENT,
             flow: flows / 2,
         });
@@ -127,7 +127,7 @@ impl Counts {
     }
 }
 
-fn run(run: &Run<'_>) -> Measures {
+fn run(run: &RunContext<'_>) -> Measurements {
     let flows = run.scaled(100, 4);
     let span = run.scaled(Nanos::from_secs(12), Nanos::from_secs(8));
     let mut net = network(run, flows);
@@ -161,7 +161,7 @@ fn run(run: &Run<'_>) -> Measures {
     let memory = curves.memory.mean_since(half);
     let read = (end.read - at_half.read) as f64;
     let wakeups = (end.wakeups - at_half.wakeups) as f64;
-    let mut out = Measures::default();
+    let mut out = Measurements::default();
     out.set("memory_per_flow_mib", memory);
     out.set("pages", memory * MIB / PAGE * flows as f64);
     out.set("throughput_mbps", read * 8.0 / 1e6 / seconds);
@@ -175,7 +175,7 @@ fn run(run: &Run<'_>) -> Measures {
     out
 }
 
-fn figures(cases: &[Measures]) -> Vec<Figure> {
+fn figures(cases: &[Measurements]) -> Vec<Figure> {
     let pair = |what, unit, name: &str, [before, after]: [usize; 2], digits| {
         Figure::new(what, unit, digits).ours(cases[before].get(name), cases[after].get(name))
     };
@@ -215,8 +215,9 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
     ]
 }
 
-fn plots(cases: &[Measures]) -> Vec<Plot> {
-    let over = |title, name, y| Plot::over_time(title, y, Kind::Line, cases, name, &EXPERIMENT);
+fn plots(cases: &[Measurements]) -> Vec<Plot> {
+    let over =
+        |title, name, y| Plot::over_time(title, y, PlotStyle::Line, cases, name, &EXPERIMENT);
     vec![
         over("Memory per flow", "memory", "MiB"),
         over("Writers woken", "writers woken", "1/s"),
@@ -226,7 +227,7 @@ fn plots(cases: &[Measures]) -> Vec<Plot> {
 }
 
 /// Runs one flow from its start up to some wake-ups at the limit.
-fn trace(run: &Run<'_>, attach: &mut dyn FnMut(&mut Net)) {
+fn trace(run: &RunContext<'_>, attach: &mut dyn FnMut(&mut Net)) {
     let mut net = network(run, 1);
     attach(&mut net);
     net.open(1);

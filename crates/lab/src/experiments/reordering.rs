@@ -4,10 +4,10 @@ use fullsend_buf::Slice;
 use fullsend_sim::{Netem, NicConfig, NicMode};
 use fullsend_units::Nanos;
 
-use crate::experiment::{Experiment, Run};
+use crate::experiment::{Experiment, RunContext};
 use crate::figure::{Check, Figure};
-use crate::measure::Measures;
-use crate::net::{App, CLIENT, Cable, End, Net, Ready, SERVER};
+use crate::measure::Measurements;
+use crate::net::{App, CLIENT, Cable, FlowEnd, Net, Ready, SERVER};
 use crate::plot::Plot;
 
 #[cfg(test)]
@@ -36,9 +36,9 @@ struct Case {
     plain: &'static str,
     loss_percent: f64,
     /// The lowest accepted goodput, in percent of that with loss alone.
-    kept: f64,
+    goodput_percent: f64,
     /// The most retransmitted segments, in multiples of the loss.
-    again: f64,
+    retransmits: f64,
 }
 
 const SKIP: &str = "rate 500mbit delay 3ms reorder 5%";
@@ -52,8 +52,8 @@ const CASES: [Case; 6] = [
         path: SKIP,
         plain: "rate 500mbit delay 3ms",
         loss_percent: 0.8,
-        kept: 95.0,
-        again: 1.3,
+        goodput_percent: 95.0,
+        retransmits: 1.3,
     },
     Case {
         name: "cubic, 5 % skip the delay",
@@ -61,8 +61,8 @@ const CASES: [Case; 6] = [
         path: SKIP,
         plain: "rate 500mbit delay 3ms",
         loss_percent: 0.8,
-        kept: 75.0,
-        again: 2.0,
+        goodput_percent: 75.0,
+        retransmits: 2.0,
     },
     Case {
         name: "bbr, 3 ms +- 1 ms",
@@ -70,8 +70,8 @@ const CASES: [Case; 6] = [
         path: SHORT,
         plain: "rate 500mbit delay 3ms",
         loss_percent: 0.3,
-        kept: 95.0,
-        again: 1.3,
+        goodput_percent: 95.0,
+        retransmits: 1.3,
     },
     Case {
         name: "cubic, 3 ms +- 1 ms",
@@ -79,8 +79,8 @@ const CASES: [Case; 6] = [
         path: SHORT,
         plain: "rate 500mbit delay 3ms",
         loss_percent: 0.3,
-        kept: 75.0,
-        again: 1.5,
+        goodput_percent: 75.0,
+        retransmits: 1.5,
     },
     Case {
         name: "bbr, 10 ms +- 1 ms",
@@ -88,8 +88,8 @@ const CASES: [Case; 6] = [
         path: LONG,
         plain: "rate 500mbit delay 10ms",
         loss_percent: 0.5,
-        kept: 95.0,
-        again: 1.3,
+        goodput_percent: 95.0,
+        retransmits: 1.3,
     },
     Case {
         name: "cubic, 10 ms +- 1 ms",
@@ -97,8 +97,8 @@ const CASES: [Case; 6] = [
         path: LONG,
         plain: "rate 500mbit delay 10ms",
         loss_percent: 0.5,
-        kept: 70.0,
-        again: 1.5,
+        goodput_percent: 70.0,
+        retransmits: 1.5,
     },
 ];
 
@@ -116,13 +116,13 @@ const NAMES: [&str; CASES.len()] = {
 const MESSAGE: usize = 64 << 10;
 
 /// One flow that writes without end, and its reader.
-struct Bulk {
+struct BulkFlow {
     message: Slice,
     read: u64,
 }
 
-impl App for Bulk {
-    fn turn(&mut self, net: &mut Net, end: End, ready: Ready) {
+impl App for BulkFlow {
+    fn on_ready(&mut self, net: &mut Net, end: FlowEnd, ready: Ready) {
         if ready == Ready::Read {
             self.read += net.read(end);
         } else {
@@ -132,15 +132,15 @@ impl App for Bulk {
 }
 
 /// Returns Megabits per second, and the percentage of retransmitted segments.
-fn flow(run: &Run<'_>, case: &Case, path: &str, [from, to]: [f64; 2]) -> [f64; 2] {
-    let words = |words: &str| -> Netem { words.parse().expect("the path is valid for netem") };
-    let there = format!("{path} loss {}%", case.loss_percent);
+fn flow(run: &RunContext<'_>, case: &Case, path: &str, [from, to]: [f64; 2]) -> [f64; 2] {
+    let netem = |spec: &str| -> Netem { spec.parse().expect("the path is valid for netem") };
+    let lossy_path = format!("{path} loss {}%", case.loss_percent);
     let nic = NicConfig {
         mode: NicMode::Mtu,
         ring: 1 << 20,
         ..NicConfig::default()
     };
-    let netem = [words(&there), words(case.plain)];
+    let netem = [netem(&lossy_path), netem(case.plain)];
     let mut net = Net::new(&Cable { nic, netem }, run.seed);
     for side in [CLIENT, SERVER] {
         net.sysctl(side, "tcp_congestion_control", case.congestion);
@@ -148,20 +148,20 @@ fn flow(run: &Run<'_>, case: &Case, path: &str, [from, to]: [f64; 2]) -> [f64; 2
         net.sysctl(side, "tcp_rmem", "4096 262144 64000000");
     }
     net.open(1);
-    let mut app = Bulk {
+    let mut app = BulkFlow {
         message: Slice::copied_from(&vec![b'r'; MESSAGE]),
         read: 0,
     };
-    net.want(
-        End {
+    net.notify_when(
+        FlowEnd {
             side: SERVER,
             flow: 0,
         },
         Ready::Read,
     );
-    net.at(
+    net.set_timer(
         net.now(),
-        End {
+        FlowEnd {
             side: CLIENT,
             flow: 0,
         },
@@ -178,7 +178,7 @@ fn flow(run: &Run<'_>, case: &Case, path: &str, [from, to]: [f64; 2]) -> [f64; 2
         run.progress
             .set(from + (to - from) * second as f64 / seconds as f64);
     }
-    let info = net.info(End {
+    let info = net.info(FlowEnd {
         side: CLIENT,
         flow: 0,
     });
@@ -189,18 +189,18 @@ fn flow(run: &Run<'_>, case: &Case, path: &str, [from, to]: [f64; 2]) -> [f64; 2
     ]
 }
 
-fn run(run: &Run<'_>) -> Measures {
+fn run(run: &RunContext<'_>) -> Measurements {
     let case = &CASES[run.case];
     let [alone, _] = flow(run, case, case.plain, [0.0, 0.5]);
-    let [goodput, again] = flow(run, case, case.path, [0.5, 1.0]);
-    let mut out = Measures::default();
+    let [goodput, retransmits] = flow(run, case, case.path, [0.5, 1.0]);
+    let mut out = Measurements::default();
     out.set("loss_alone_mbps", alone);
     out.set("goodput_mbps", goodput);
-    out.set("sent_again_percent", again);
+    out.set("sent_again_percent", retransmits);
     out
 }
 
-fn figures(cases: &[Measures]) -> Vec<Figure> {
+fn figures(cases: &[Measurements]) -> Vec<Figure> {
     let mut out = Vec::new();
     for (case, measures) in CASES.iter().zip(cases) {
         let figure = |what: &str, unit, digits, value, check| {
@@ -209,21 +209,22 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
                 .ours_after(value)
                 .check(check)
         };
-        let kept = measures.get("goodput_mbps") / measures.get("loss_alone_mbps") * 100.0;
-        let again = measures.get("sent_again_percent") / case.loss_percent;
+        let goodput_percent =
+            measures.get("goodput_mbps") / measures.get("loss_alone_mbps") * 100.0;
+        let retransmits = measures.get("sent_again_percent") / case.loss_percent;
         out.push(figure(
             "goodput, of that with loss only",
             "%",
             0,
-            kept,
-            Check::AtLeast(case.kept),
+            goodput_percent,
+            Check::AtLeast(case.goodput_percent),
         ));
         out.push(figure(
             "retransmitted, of the loss",
             "x",
             1,
-            again,
-            Check::AtMost(case.again),
+            retransmits,
+            Check::AtMost(case.retransmits),
         ));
     }
     out

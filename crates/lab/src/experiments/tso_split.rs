@@ -4,15 +4,15 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use fullsend_sim::{Netem, NicConfig, Point};
+use fullsend_sim::{Netem, NicConfig, TracePoint};
 use fullsend_tcp::SocketOption;
 use fullsend_tcp::legacy::Legacy;
 use fullsend_units::{Instant, Nanos, Rate};
 
-use crate::experiment::{AFTER, BEFORE, Experiment, Run};
+use crate::experiment::{AFTER, BEFORE, Experiment, RunContext};
 use crate::figure::{Check, Figure};
-use crate::measure::{Histogram, Measures};
-use crate::net::{App, CLIENT, Cable, End, Net, Ready, SERVER};
+use crate::measure::{Measurements, NamedHistogram};
+use crate::net::{App, CLIENT, Cable, FlowEnd, Net, Ready, SERVER};
 use crate::plot::Plot;
 
 #[cfg(test)]
@@ -32,7 +32,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 /// The case in which the reader answers before its host sends an ACK.
-const RIDES: usize = 2;
+const PIGGYBACKED: usize = 2;
 
 const MESSAGE: u64 = 4096;
 /// Time from the wake-up of a reader until it runs. Like a kernel, its host has acknowledged the
@@ -45,7 +45,7 @@ fn cable() -> Cable {
             rate: Rate(1_250_000_000),
             overhead: 38,
             ring: 1024,
-            rx_wait: Nanos::from_micros(20),
+            rx_coalesce: Nanos::from_micros(20),
             ..NicConfig::default()
         },
         netem: [Netem {
@@ -56,7 +56,7 @@ fn cable() -> Cable {
 }
 
 /// Clients that send requests, and servers that answer.
-struct Transactions {
+struct RrApp {
     /// The reader answers as soon as its message has arrived, or later.
     at_once: bool,
     /// Bytes of the current message not yet received, by side and flow.
@@ -71,7 +71,7 @@ struct Transactions {
     quarters: [Instant; 2],
 }
 
-impl Transactions {
+impl RrApp {
     /// Makes every client start `each` transactions.
     fn new(net: &mut Net, at_once: bool, each: u32) -> Self {
         let flows = net.flows();
@@ -86,15 +86,18 @@ impl Transactions {
             quarters: [Instant::ZERO; 2],
         };
         for flow in 0..flows {
-            let (client, server) = (End { side: CLIENT, flow }, End { side: SERVER, flow });
-            net.want(client, Ready::Read);
-            net.want(server, Ready::Read);
-            this.say(net, client);
+            let (client, server) = (
+                FlowEnd { side: CLIENT, flow },
+                FlowEnd { side: SERVER, flow },
+            );
+            net.notify_when(client, Ready::Read);
+            net.notify_when(server, Ready::Read);
+            this.send_message(net, client);
         }
         this
     }
 
-    fn say(&mut self, net: &mut Net, end: End) {
+    fn send_message(&mut self, net: &mut Net, end: FlowEnd) {
         if end.side == CLIENT {
             if self.left[end.flow] == 0 {
                 return;
@@ -106,14 +109,14 @@ impl Transactions {
     }
 
     /// Makes the host send a pure ACK for a message when it starts to arrive.
-    fn acknowledge(&self, net: &mut Net, end: End) {
+    fn acknowledge(&self, net: &mut Net, end: FlowEnd) {
         if self.missing[end.side][end.flow] == MESSAGE {
             net.set_option(end, SocketOption::TcpQuickack(true));
             net.set_option(end, SocketOption::TcpQuickack(false));
         }
     }
 
-    fn ended(&mut self, now: Instant) {
+    fn on_transaction_end(&mut self, now: Instant) {
         self.done += 1;
         if self.done == self.all / 4 {
             self.quarters[0] = now;
@@ -124,13 +127,13 @@ impl Transactions {
     }
 }
 
-impl App for Transactions {
-    fn turn(&mut self, net: &mut Net, end: End, ready: Ready) {
+impl App for RrApp {
+    fn on_ready(&mut self, net: &mut Net, end: FlowEnd, ready: Ready) {
         if ready == Ready::Read {
             self.wakeups += 1;
             if !self.at_once {
                 self.acknowledge(net, end);
-                net.at(net.now() + WAKEUP, end);
+                net.set_timer(net.now() + WAKEUP, end);
                 return;
             }
         }
@@ -141,9 +144,9 @@ impl App for Transactions {
         }
         *missing = MESSAGE;
         if end.side == CLIENT {
-            self.ended(net.now());
+            self.on_transaction_end(net.now());
         }
-        self.say(net, end);
+        self.send_message(net, end);
     }
 
     fn done(&self) -> bool {
@@ -151,11 +154,11 @@ impl App for Transactions {
     }
 }
 
-fn network(run: &Run<'_>) -> Net {
+fn network(run: &RunContext<'_>) -> Net {
     let mut net = Net::new(&cable(), run.seed);
     for side in [CLIENT, SERVER] {
         net.host(side).set_legacy(Legacy {
-            split_tail: run.before(),
+            split_tail: run.is_before(),
             ..Legacy::default()
         });
     }
@@ -163,12 +166,12 @@ fn network(run: &Run<'_>) -> Net {
 }
 
 /// IP counters, summed over both hosts.
-struct Sent {
+struct IpCounters {
     packets: u64,
     octets: u64,
 }
 
-impl Sent {
+impl IpCounters {
     fn of(net: &mut Net) -> Self {
         let mut sum = |name| net.counter(CLIENT, name) + net.counter(SERVER, name);
         Self {
@@ -185,27 +188,27 @@ impl Sent {
     }
 }
 
-fn run(run: &Run<'_>) -> Measures {
+fn run(run: &RunContext<'_>) -> Measurements {
     let mut net = network(run);
     net.open(200);
-    let sizes = Rc::new(RefCell::new(Histogram::new("send size")));
-    let seen = sizes.clone();
-    net.observe(move |packet| {
-        if packet.point == Point::Queued && packet.text > 0 {
-            seen.borrow_mut().add(u64::from(packet.text));
+    let sizes = Rc::new(RefCell::new(NamedHistogram::new("send size")));
+    let histogram = sizes.clone();
+    net.observe_tcp(move |packet| {
+        if packet.point == TracePoint::Queued && packet.payload_len > 0 {
+            histogram.borrow_mut().add(u64::from(packet.payload_len));
         }
     });
-    let start = Sent::of(&mut net);
+    let start = IpCounters::of(&mut net);
     let each = run.scaled(400, 20);
-    let mut app = Transactions::new(&mut net, run.case == RIDES, each);
+    let mut app = RrApp::new(&mut net, run.case == PIGGYBACKED, each);
     while !app.done() {
         net.run(net.now() + Nanos::from_millis(1), &mut app);
         run.progress.set(app.done as f64 / app.all as f64);
     }
-    let sent = Sent::of(&mut net).since(&start);
+    let sent = IpCounters::of(&mut net).since(&start);
     // Per host, and over both: their traffic is symmetric.
     let (transactions, messages) = (app.done as f64, 2.0 * app.done as f64);
-    let mut out = Measures::default();
+    let mut out = Measurements::default();
     out.set("transactions", transactions);
     out.set("packets_per_transaction", sent.packets as f64 / messages);
     out.set("bytes_per_packet", sent.octets as f64 / sent.packets as f64);
@@ -218,13 +221,14 @@ fn run(run: &Run<'_>) -> Measures {
     out
 }
 
-fn figures(cases: &[Measures]) -> Vec<Figure> {
+fn figures(cases: &[Measurements]) -> Vec<Figure> {
     let both = |name: &str| (cases[BEFORE].get(name), cases[AFTER].get(name));
     let pair = |what, name, unit, digits| {
         let (before, after) = both(name);
         Figure::new(what, unit, digits).ours(before, after)
     };
-    let rides = |what, name, unit| Figure::new(what, unit, 3).ours_after(cases[RIDES].get(name));
+    let piggybacked =
+        |what, name, unit| Figure::new(what, unit, 3).ours_after(cases[PIGGYBACKED].get(name));
     vec![
         pair(
             "packets per transaction and host",
@@ -248,13 +252,13 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
         )
         .reference(1.505, 1.003)
         .check(Check::ExactlyOne(1.0)),
-        rides(
+        piggybacked(
             "packets, ACK on the response",
             "packets_per_transaction",
             "packets",
         )
         .check(Check::ExactlyOne(1.0)),
-        rides(
+        piggybacked(
             "bytes per packet, ACK on the response",
             "bytes_per_packet",
             "bytes",
@@ -263,7 +267,7 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
     ]
 }
 
-fn plots(cases: &[Measures]) -> Vec<Plot> {
+fn plots(cases: &[Measurements]) -> Vec<Plot> {
     let title = "Payload per packet, without pure ACKs";
     vec![Plot::histograms(
         title,
@@ -275,10 +279,10 @@ fn plots(cases: &[Measures]) -> Vec<Plot> {
 }
 
 /// Runs three transactions of one flow.
-fn trace(run: &Run<'_>, attach: &mut dyn FnMut(&mut Net)) {
+fn trace(run: &RunContext<'_>, attach: &mut dyn FnMut(&mut Net)) {
     let mut net = network(run);
     attach(&mut net);
     net.open(1);
-    let mut app = Transactions::new(&mut net, run.case == RIDES, 3);
+    let mut app = RrApp::new(&mut net, run.case == PIGGYBACKED, 3);
     net.run(Instant::FAR_FUTURE, &mut app);
 }

@@ -7,9 +7,9 @@ use super::{TraceConfig, trace};
 use crate::{EXPERIMENTS, by_name};
 
 #[derive(Clone, Default)]
-struct Text(Rc<RefCell<Vec<u8>>>);
+struct SharedOutput(Rc<RefCell<Vec<u8>>>);
 
-impl Write for Text {
+impl Write for SharedOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.borrow_mut().write(bytes)
     }
@@ -33,7 +33,7 @@ impl Write for Recording {
 }
 
 fn lines(name: &str, case: usize, wire: bool) -> (Vec<String>, Vec<u8>) {
-    let (text, recording) = (Text::default(), Recording::default());
+    let (text, recording) = (SharedOutput::default(), Recording::default());
     let config = TraceConfig {
         case,
         seed: 1,
@@ -53,13 +53,13 @@ fn lines(name: &str, case: usize, wire: bool) -> (Vec<String>, Vec<u8>) {
 }
 
 /// Returns the part of a line from the flags to the window, which the reference shows.
-fn shown(line: &str) -> &str {
+fn without_time(line: &str) -> &str {
     let (_, line) = line.split_once(": ").unwrap();
     line.split_once(" win ").unwrap().0
 }
 
 #[test]
-fn a_write_of_4096_bytes_looks_as_in_the_reference() {
+fn a_4096_byte_write_matches_the_reference_trace() {
     let client = |line: &&String| line.contains("IP 10.0.0.1.");
     let first = |case, wire| {
         let (lines, _) = lines("tso-split", case, wire);
@@ -67,12 +67,12 @@ fn a_write_of_4096_bytes_looks_as_in_the_reference() {
         let sent: Vec<String> = lines.iter().filter(client).skip(2).cloned().collect();
         sent
     };
-    assert_eq!(shown(&first(1, false)[0]), "P 1:4097(4096) ack 1");
+    assert_eq!(without_time(&first(1, false)[0]), "P 1:4097(4096) ack 1");
     let before = first(0, false);
-    assert_eq!(shown(&before[0]), ". 1:2897(2896) ack 1");
-    assert_eq!(shown(&before[1]), "P 2897:4097(1200) ack 1");
+    assert_eq!(without_time(&before[0]), ". 1:2897(2896) ack 1");
+    assert_eq!(without_time(&before[1]), "P 2897:4097(1200) ack 1");
     let wire = first(1, true);
-    let wire: Vec<&str> = wire[..3].iter().map(|line| shown(line)).collect();
+    let wire: Vec<&str> = wire[..3].iter().map(|line| without_time(line)).collect();
     assert_eq!(
         wire,
         [
@@ -98,7 +98,7 @@ fn blocks(mut file: &[u8]) -> Vec<u32> {
 }
 
 #[test]
-fn every_line_is_a_packet_of_the_recording() {
+fn every_line_is_a_packet_of_the_capture() {
     for experiment in EXPERIMENTS.iter().filter(|e| e.trace.is_some()) {
         for (case, wire) in [(0, false), (1, false), (1, true)] {
             let (lines, recording) = lines(experiment.name, case, wire);

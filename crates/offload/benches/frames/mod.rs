@@ -4,7 +4,7 @@ use fullsend_wire::checksum::{Sum, sum};
 
 /// The headers before the TCP header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Shape {
+pub(crate) enum HeaderShape {
     V4,
     V6,
     /// IPv6 with 8 bytes of destination options.
@@ -15,7 +15,7 @@ pub(crate) enum Shape {
     Vxlan,
 }
 
-impl Shape {
+impl HeaderShape {
     pub(crate) const ALL: [(&'static str, Self); 6] = [
         ("v4", Self::V4),
         ("v6", Self::V6),

@@ -1,17 +1,17 @@
 use fullsend_wire::ipv4::Ipv4View;
 use fullsend_wire::ipv6::Ipv6View;
 
-use crate::testing::Tcp;
+use crate::testing::TestPacket;
 
 #[test]
-fn capable_packets_are_marked_and_their_checksums_hold() {
+fn ecn_capable_packets_are_marked_with_correct_checksums() {
     for v6 in [false, true] {
         for (ecn, marked) in [(0, false), (1, true), (2, true), (3, true)] {
-            let tcp = Tcp {
+            let tcp = TestPacket {
                 v6,
                 tos: 0xb8 | ecn,
                 payload: b"text".to_vec(),
-                ..Tcp::default()
+                ..TestPacket::default()
             };
             let mut packet = tcp.packet();
             packet.parse(tcp.link).unwrap();
@@ -36,6 +36,6 @@ fn capable_packets_are_marked_and_their_checksums_hold() {
 }
 
 #[test]
-fn what_is_no_packet_is_left_alone() {
+fn invalid_packets_are_not_marked() {
     assert!(!crate::Packet::default().mark_ce());
 }

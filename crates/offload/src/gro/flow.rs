@@ -14,9 +14,9 @@ const VERSION_AND_LABEL: u32 = 0xf00f_ffff;
 
 /// The keys of the flow hash.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Keys([u64; 4]);
+pub(super) struct HashKeys([u64; 4]);
 
-impl Keys {
+impl HashKeys {
     /// Derives the four keys from one seed.
     pub(super) const fn new(seed: u64) -> Self {
         const ODD: [u64; 4] = [
@@ -36,25 +36,30 @@ impl Keys {
 }
 
 /// A bit that is set in every hash, so that none is 0.
-pub(super) const SOME: u32 = 1 << 31;
+pub(super) const HASH_BIT: u32 = 1 << 31;
 
 /// Returns a keyed hash of addresses and ports, or `None` if the header is too short. A sender that
 /// does not know the keys cannot choose flows that collide.
 #[inline(always)]
-pub(super) fn hash(header: &[u8], network: usize, transport: usize, keys: &Keys) -> Option<u32> {
-    let Keys(keys) = keys;
+pub(super) fn hash(
+    header: &[u8],
+    network: usize,
+    transport: usize,
+    keys: &HashKeys,
+) -> Option<u32> {
+    let HashKeys(keys) = keys;
     let ports = u32::from_ne_bytes(*header.get(transport..)?.first_chunk()?);
     let ports = keys[0] ^ u64::from(ports);
     let ip = header.get(network..)?;
     let mix = match (ip.first_chunk::<40>(), ip.first_chunk::<20>()) {
         (Some(ip), _) if ip[0] >> 4 == 6 => {
-            let far = fold(ne64(ip, 8) ^ keys[1], ne64(ip, 16) ^ ports);
-            far ^ fold(ne64(ip, 24) ^ keys[2], ne64(ip, 32) ^ keys[3])
+            let source_hash = fold(ne64(ip, 8) ^ keys[1], ne64(ip, 16) ^ ports);
+            source_hash ^ fold(ne64(ip, 24) ^ keys[2], ne64(ip, 32) ^ keys[3])
         }
         (_, Some(ip)) => fold(ne64(ip, 12) ^ keys[1], ports),
         _ => return None,
     };
-    Some(mix as u32 | SOME)
+    Some(mix as u32 | HASH_BIT)
 }
 
 /// Combines both halves of a product: each bit of a factor affects many bits of the result.
@@ -66,25 +71,25 @@ const fn fold(a: u64, b: u64) -> u64 {
 
 /// The headers of a packet, by layer.
 #[derive(Clone, Copy)]
-pub(super) struct Flow<'a> {
+pub(super) struct FlowHeaders<'a> {
     layers: &'a Layers,
     link: &'a [u8],
-    outer: Network<'a>,
+    outer: IpHeader<'a>,
     /// The GRE header, or the UDP header and the bytes behind it up to the inner IP header.
     tunnel: &'a [u8],
     /// Equal to `outer` when not encapsulated.
-    inner: Network<'a>,
+    inner: IpHeader<'a>,
     transport: &'a [u8],
 }
 
 /// An IP header with its extension headers.
 #[derive(Clone, Copy)]
-struct Network<'a> {
+struct IpHeader<'a> {
     bytes: &'a [u8],
     v6: bool,
 }
 
-impl<'a> Flow<'a> {
+impl<'a> FlowHeaders<'a> {
     /// Returns `None` if the layers do not match `header`.
     #[inline]
     pub(super) fn new(header: &'a [u8], layers: &'a Layers) -> Option<Self> {
@@ -92,23 +97,23 @@ impl<'a> Flow<'a> {
         let (below, transport) = header.split_at_checked(at(layers.transport))?;
         let (link, network) = below.split_at_checked(at(layers.network[0]))?;
         let v6 = layers.ethertype == ethertype::IPV6;
-        let mut outer = Network { bytes: network, v6 };
+        let mut outer = IpHeader { bytes: network, v6 };
         let (mut inner, mut tunnel) = (outer, &[][..]);
         if layers.encap != Encap::None {
             let v6 = layers.inner_v6(header);
             outer.bytes = below.get(at(layers.network[0])..at(layers.tunnel))?;
             tunnel = below.get(at(layers.tunnel)..at(layers.network[1]))?;
-            inner = Network {
+            inner = IpHeader {
                 bytes: below.get(at(layers.network[1])..)?,
                 v6,
             };
         }
-        let least = if layers.protocol == protocol::TCP {
+        let min_len = if layers.protocol == protocol::TCP {
             20
         } else {
             8
         };
-        (outer.is_whole() && inner.is_whole() && transport.len() >= least).then_some(Self {
+        (outer.is_complete() && inner.is_complete() && transport.len() >= min_len).then_some(Self {
             layers,
             link,
             outer,
@@ -141,32 +146,32 @@ impl<'a> Flow<'a> {
     /// Returns whether the packets of one flow differ only in lengths, IP ID, sequence number, FIN,
     /// PSH and checksums.
     #[inline]
-    pub(super) fn is_like(&self, head: &Self) -> bool {
+    pub(super) fn matches_head(&self, head: &Self) -> bool {
         let udp_checksum = |flow: &Self| be16(flow.tunnel, 6) != 0;
-        self.outer.is_like(&head.outer)
+        self.outer.matches_head(&head.outer)
             && match self.layers.encap {
                 Encap::None => true,
-                Encap::Ip | Encap::Gre => self.inner.is_like(&head.inner),
+                Encap::Ip | Encap::Gre => self.inner.matches_head(&head.inner),
                 Encap::Udp => {
-                    self.inner.is_like(&head.inner) && udp_checksum(self) == udp_checksum(head)
+                    self.inner.matches_head(&head.inner) && udp_checksum(self) == udp_checksum(head)
                 }
             }
-            && (self.layers.protocol != protocol::TCP || self.is_like_tcp(head))
+            && (self.layers.protocol != protocol::TCP || self.tcp_matches_head(head))
     }
 
     #[inline]
-    fn is_like_tcp(&self, head: &Self) -> bool {
-        let (mine, heads) = (self.transport, head.transport);
+    fn tcp_matches_head(&self, head: &Self) -> bool {
+        let (received, held) = (self.transport, head.transport);
         let may_differ = u32::from(TcpFlags::FIN.0 | TcpFlags::PSH.0) << 16;
-        let flags_and_window = be32(mine, 12) ^ be32(heads, 12);
-        mine[8..12] == heads[8..12]
+        let flags_and_window = be32(received, 12) ^ be32(held, 12);
+        received[8..12] == held[8..12]
             && flags_and_window & !may_differ == 0
-            && mine[18..] == heads[18..]
+            && received[18..] == held[18..]
     }
 }
 
-impl Network<'_> {
-    fn is_whole(&self) -> bool {
+impl IpHeader<'_> {
+    fn is_complete(&self) -> bool {
         self.bytes.len() >= if self.v6 { 40 } else { 20 }
     }
 
@@ -174,27 +179,29 @@ impl Network<'_> {
     /// headers.
     #[inline]
     fn is_same_flow(&self, other: &Self) -> bool {
-        let (mine, others) = (self.bytes, other.bytes);
+        let (received, other_bytes) = (self.bytes, other.bytes);
         if self.v6 != other.v6 {
             return false;
         }
         if self.v6 {
             let label = |bytes| be32(bytes, 0) & VERSION_AND_LABEL;
-            mine[8..] == others[8..] && label(mine) == label(others) && mine[6] == others[6]
+            received[8..] == other_bytes[8..]
+                && label(received) == label(other_bytes)
+                && received[6] == other_bytes[6]
         } else {
-            mine[12..] == others[12..] && mine[9] == others[9]
+            received[12..] == other_bytes[12..] && received[9] == other_bytes[9]
         }
     }
 
     #[inline]
-    fn is_like(&self, head: &Self) -> bool {
-        let (mine, heads) = (self.bytes, head.bytes);
+    fn matches_head(&self, head: &Self) -> bool {
+        let (received, held) = (self.bytes, head.bytes);
         if self.v6 {
             // Version, traffic class and flow label; hop limit.
-            mine[..4] == heads[..4] && mine[7] == heads[7]
+            received[..4] == held[..4] && received[7] == held[7]
         } else {
             // Version, header length and TOS; fragmentation field and TTL.
-            mine[..2] == heads[..2] && mine[6..9] == heads[6..9]
+            received[..2] == held[..2] && received[6..9] == held[6..9]
         }
     }
 }

@@ -4,9 +4,9 @@ use fullsend_units::Instant;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::TcpFlags;
 
-use super::ids::{Ids, LayerIds};
-use super::predict::{Head, Shape};
-use super::step::Step;
+use super::candidate::Candidate;
+use super::ids::{IpIds, LayerIds};
+use super::predict::{HeaderKind, HeldHeaders};
 use super::super_segment;
 use crate::bytes::{be16, put16};
 use crate::{Encap, Packet};
@@ -18,15 +18,15 @@ const MAX_IP: u32 = 65_536;
 const MAX_DATAGRAMS: u32 = 64;
 
 /// The state of a held packet. Until a second packet of its flow arrives, only its age, its index
-/// and `shape` are meaningful: with many busy flows most held packets never get a second one.
+/// and `header_kind` are meaningful: with many busy flows most held packets never get a second one.
 #[derive(Debug, Default)]
-pub(super) struct Control {
+pub(super) struct HeldState {
     since: Instant,
     next: u32,
     /// Payload bytes that may still be added.
-    room: u32,
+    remaining: u32,
     /// Index of the packet among those received since the last flush.
-    place: u32,
+    index: u32,
     /// Payload bytes per segment.
     pub(super) size: u16,
     /// Number of segments.
@@ -40,22 +40,22 @@ pub(super) struct Control {
     /// Whether all segments have the ID of the first one. Meaningful if `count` is above 1.
     pub(super) fixed_id: [bool; 2],
     merged: bool,
-    pub(super) shape: Shape,
+    pub(super) header_kind: HeaderKind,
 }
 
-const _: () = assert!(size_of::<Control>() <= 40);
+const _: () = assert!(size_of::<HeldState>() <= 40);
 
 /// The changes that a packet makes to the record of the held one that it joins.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Joining {
+pub(super) struct Merge {
     fixed_id: [bool; 2],
     next: u32,
     len: u32,
     count: u16,
     /// The FIN and PSH flags of the packet.
-    last: u16,
+    fin_psh: u16,
     /// Whether nothing more may join.
-    ends: bool,
+    is_complete: bool,
 }
 
 /// The record of a packet that is held for its successor. It includes the first bytes of the
@@ -63,136 +63,131 @@ pub(super) struct Joining {
 /// packet.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(super) struct Held {
-    pub(super) control: Control,
-    pub(super) head: Head,
+pub(super) struct HeldPacket {
+    pub(super) state: HeldState,
+    pub(super) head: HeldHeaders,
 }
 
 // Two cache lines.
-const _: () = assert!(size_of::<Held>() == 128);
+const _: () = assert!(size_of::<HeldPacket>() == 128);
 
-impl Held {
-    /// Assigns the record to the packet at index `place`, without reading its headers yet.
+impl HeldPacket {
+    /// Assigns the record to the packet at index `index`, without reading its headers yet.
     #[inline]
-    pub(super) fn hold(&mut self, place: usize, now: Instant) {
-        self.control.since = now;
-        self.control.place = place as u32;
-        self.control.merged = false;
-        self.control.shape = Shape::Unread;
+    pub(super) fn hold(&mut self, index: usize, now: Instant) {
+        self.state.since = now;
+        self.state.index = index as u32;
+        self.state.merged = false;
+        self.state.header_kind = HeaderKind::Unknown;
     }
 
     /// Records the fields that a second packet is compared with.
     #[inline(never)]
     pub(super) fn read(&mut self, packet: &Packet, max_size: u32) {
         let (layers, header) = (&packet.layers, packet.header.as_slice());
-        let step = Step::<LayerIds>::any(header, layers, packet, false);
-        let shape = Shape::of(layers, header.len());
-        self.control = Control {
-            next: step.next,
-            room: room(packet, &step, max_size),
-            size: step.size,
-            count: step.count,
-            ip_id: step.ids.both(),
+        let candidate = Candidate::<LayerIds>::from_packet(header, layers, packet, false);
+        let header_kind = HeaderKind::of(layers, header.len());
+        self.state = HeldState {
+            next: candidate.next,
+            remaining: remaining(packet, &candidate, max_size),
+            size: candidate.size,
+            count: candidate.count,
+            ip_id: candidate.ids.both(),
             network: layers.network,
             transport: layers.transport,
             header_len: header.len() as u16,
-            fixed_id: step.fixed_id.unwrap_or_default(),
+            fixed_id: candidate.fixed_id.unwrap_or_default(),
             merged: false,
-            shape,
-            ..self.control
+            header_kind,
+            ..self.state
         };
-        if matches!(shape, Shape::V4 | Shape::V6) {
-            self.head = Head::of(header, layers);
+        if matches!(header_kind, HeaderKind::TcpV4 | HeaderKind::TcpV6) {
+            self.head = HeldHeaders::of(header, layers);
         }
     }
 
     #[inline]
     pub(super) fn since(&self) -> Instant {
-        self.control.since
+        self.state.since
     }
 
     #[inline]
-    pub(super) fn place(&self) -> usize {
-        self.control.place as usize
+    pub(super) fn index(&self) -> usize {
+        self.state.index as usize
     }
 
     #[inline]
-    pub(super) fn move_to(&mut self, place: usize) {
-        self.control.place = place as u32;
+    pub(super) fn move_to(&mut self, index: usize) {
+        self.state.index = index as u32;
     }
 
     /// Returns the update of the record if the packet continues this one in sequence number and
     /// size.
     #[inline(always)]
-    pub(super) fn accepts<I: Ids>(&self, step: &Step<I>) -> Option<Joining> {
-        let control = &self.control;
-        let size_fits = if step.is_gso() {
-            step.size == control.size
+    pub(super) fn accepts<I: IpIds>(&self, candidate: &Candidate<I>) -> Option<Merge> {
+        let state = &self.state;
+        let size_fits = if candidate.is_gso() {
+            candidate.size == state.size
         } else {
-            step.len <= u32::from(control.size)
+            candidate.len <= u32::from(state.size)
         };
-        let fits = step.seq == control.next
-            && step.len > 0
+        let fits = candidate.seq == state.next
+            && candidate.len > 0
             && size_fits
-            && step.len <= control.room
-            && !step.flush;
+            && candidate.len <= state.remaining
+            && !candidate.flush;
         if !fits {
             return None;
         }
-        let is_short = !step.is_gso() && step.size < control.size;
-        Some(Joining {
-            fixed_id: step.ids.follow(control, step.fixed_id)?,
-            next: step.next,
-            len: step.len,
-            count: step.count,
-            last: step.flags.0 & (TcpFlags::FIN.0 | TcpFlags::PSH.0),
-            ends: is_short || step.flush_now(),
+        let is_short = !candidate.is_gso() && candidate.size < state.size;
+        Some(Merge {
+            fixed_id: candidate.ids.check(state, candidate.fixed_id)?,
+            next: candidate.next,
+            len: candidate.len,
+            count: candidate.count,
+            fin_psh: candidate.flags.0 & (TcpFlags::FIN.0 | TcpFlags::PSH.0),
+            is_complete: is_short || candidate.ends_super_segment(),
         })
     }
 
     /// Appends the payload of `next` to `packet`, the one held. Returns whether nothing more may
     /// join it.
     #[inline(always)]
-    pub(super) fn join(
-        &mut self,
-        joining: Joining,
-        packet: &mut Packet,
-        next: &mut Packet,
-    ) -> bool {
-        let control = &mut self.control;
-        debug_assert!(control.shape != Shape::Unread);
-        control.fixed_id = joining.fixed_id;
-        control.merged = true;
-        control.count += joining.count;
-        control.room -= joining.len;
-        control.next = joining.next;
+    pub(super) fn merge(&mut self, merge: Merge, packet: &mut Packet, next: &mut Packet) -> bool {
+        let state = &mut self.state;
+        debug_assert!(state.header_kind != HeaderKind::Unknown);
+        state.fixed_id = merge.fixed_id;
+        state.merged = true;
+        state.count += merge.count;
+        state.remaining -= merge.len;
+        state.next = merge.next;
         let skip = if next.header.is_empty() {
-            usize::from(control.header_len)
+            usize::from(state.header_len)
         } else {
             0
         };
-        packet.payload.append_behind(&mut next.payload, skip);
-        if joining.last != 0 {
-            let at = usize::from(control.transport) + 12;
-            let word = be16(&packet.header, at) | joining.last;
+        packet.payload.append_skipping(&mut next.payload, skip);
+        if merge.fin_psh != 0 {
+            let at = usize::from(state.transport) + 12;
+            let word = be16(&packet.header, at) | merge.fin_psh;
             put16(&mut packet.header, at, word);
         }
-        joining.ends
+        merge.is_complete
     }
 
     /// Rewrites the headers as those of a super-segment if packets were merged.
     #[inline]
     pub(super) fn complete(&mut self, packets: &mut [Packet]) {
-        if self.control.merged {
-            super_segment::describe(&self.control, &mut packets[self.place()]);
-            self.control.merged = false;
+        if self.state.merged {
+            super_segment::write_headers(&self.state, &mut packets[self.index()]);
+            self.state.merged = false;
         }
     }
 }
 
 /// Returns the payload bytes that may be added to a packet.
 #[inline]
-fn room<I>(packet: &Packet, step: &Step<I>, max_size: u32) -> u32 {
+fn remaining<I>(packet: &Packet, candidate: &Candidate<I>, max_size: u32) -> u32 {
     let layers = &packet.layers;
     let tcp = layers.protocol == protocol::TCP;
     // A length field of 0 is not defined for tunnels and UDP.
@@ -204,6 +199,6 @@ fn room<I>(packet: &Packet, step: &Step<I>, max_size: u32) -> u32 {
     let span = (packet.len() - usize::from(layers.network[0])) as u32;
     // All segments but the last are full, so this limits their number too.
     let segments = if tcp { 65_535 } else { MAX_DATAGRAMS };
-    let more = segments.saturating_sub(u32::from(step.count)) * u32::from(step.size);
+    let more = segments.saturating_sub(u32::from(candidate.count)) * u32::from(candidate.size);
     limit.saturating_sub(1 + span).min(more)
 }

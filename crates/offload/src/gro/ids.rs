@@ -2,20 +2,20 @@
 
 use fullsend_wire::numbers::ethertype;
 
-use super::held::Control;
+use super::held::HeldState;
 use crate::bytes::be16;
 use crate::{Encap, Layers};
 
 /// The IPv4 IDs of a packet.
-pub(super) trait Ids: Copy {
+pub(super) trait IpIds: Copy {
     /// Returns for each layer whether the ID is constant from this packet on, or `None` if an ID
     /// breaks the rule. `gso` is the packet's own `fixed_id` if it is a super-segment.
-    fn follow(&self, held: &Control, gso: Option<[bool; 2]>) -> Option<[bool; 2]>;
+    fn check(&self, held: &HeldState, gso: Option<[bool; 2]>) -> Option<[bool; 2]>;
     /// Returns the outer and the inner ID; 0 for IPv6.
     fn both(&self) -> [u16; 2];
     /// Returns whether an IPv4 header checksum is 0xffff. No sum of a header gives it, so that
     /// segmentation would not restore it.
-    fn has_odd_checksum(&self) -> bool;
+    fn has_ffff_checksum(&self) -> bool;
 }
 
 /// The empty set of IDs of an IPv6 packet without a tunnel.
@@ -44,14 +44,14 @@ impl OneId {
 
     /// Reads the ID of the IPv4 header at `network`.
     #[inline(always)]
-    pub(super) fn at(header: &[u8], network: u16) -> Self {
+    pub(super) fn read(header: &[u8], network: u16) -> Self {
         let ip = header.get(usize::from(network)..);
         Self::new(ip.and_then(|ip| ip.first_chunk()).unwrap_or(&[0; 20]))
     }
 
     /// Returns whether the ID is constant at one layer; the second segment determines that.
     #[inline(always)]
-    fn follow_layer(self, held: &Control, layer: usize, gso: Option<[bool; 2]>) -> Option<bool> {
+    fn check_layer(self, held: &HeldState, layer: usize, gso: Option<[bool; 2]>) -> Option<bool> {
         let ahead = self.id.wrapping_sub(held.ip_id[layer]);
         let fixed = if held.count == 1 {
             ahead == 0
@@ -66,7 +66,8 @@ impl OneId {
 
 impl LayerIds {
     pub(super) fn new(header: &[u8], layers: &Layers) -> Self {
-        let one = |layer: usize, v6: bool| (!v6).then(|| OneId::at(header, layers.network[layer]));
+        let one =
+            |layer: usize, v6: bool| (!v6).then(|| OneId::read(header, layers.network[layer]));
         let outer = one(0, layers.ethertype == ethertype::IPV6);
         Self(if layers.encap == Encap::None {
             [outer; 2]
@@ -76,9 +77,9 @@ impl LayerIds {
     }
 }
 
-impl Ids for NoId {
+impl IpIds for NoId {
     #[inline(always)]
-    fn follow(&self, _: &Control, _: Option<[bool; 2]>) -> Option<[bool; 2]> {
+    fn check(&self, _: &HeldState, _: Option<[bool; 2]>) -> Option<[bool; 2]> {
         Some([false; 2])
     }
 
@@ -88,15 +89,15 @@ impl Ids for NoId {
     }
 
     #[inline(always)]
-    fn has_odd_checksum(&self) -> bool {
+    fn has_ffff_checksum(&self) -> bool {
         false
     }
 }
 
-impl Ids for OneId {
+impl IpIds for OneId {
     #[inline(always)]
-    fn follow(&self, held: &Control, gso: Option<[bool; 2]>) -> Option<[bool; 2]> {
-        self.follow_layer(held, 1, gso).map(|fixed| [fixed; 2])
+    fn check(&self, held: &HeldState, gso: Option<[bool; 2]>) -> Option<[bool; 2]> {
+        self.check_layer(held, 1, gso).map(|fixed| [fixed; 2])
     }
 
     #[inline(always)]
@@ -105,16 +106,16 @@ impl Ids for OneId {
     }
 
     #[inline(always)]
-    fn has_odd_checksum(&self) -> bool {
+    fn has_ffff_checksum(&self) -> bool {
         self.checksum == 0xffff
     }
 }
 
-impl Ids for LayerIds {
-    fn follow(&self, held: &Control, gso: Option<[bool; 2]>) -> Option<[bool; 2]> {
+impl IpIds for LayerIds {
+    fn check(&self, held: &HeldState, gso: Option<[bool; 2]>) -> Option<[bool; 2]> {
         let layer = |n: usize| match self.0[n] {
             None => Some(false),
-            Some(one) => one.follow_layer(held, n, gso),
+            Some(one) => one.check_layer(held, n, gso),
         };
         Some([layer(0)?, layer(1)?])
     }
@@ -123,7 +124,7 @@ impl Ids for LayerIds {
         self.0.map(|one| one.map_or(0, |one| one.id))
     }
 
-    fn has_odd_checksum(&self) -> bool {
+    fn has_ffff_checksum(&self) -> bool {
         self.0.iter().flatten().any(|one| one.checksum == 0xffff)
     }
 }

@@ -9,8 +9,8 @@ use core::array;
 
 use fullsend_units::Instant;
 
-use super::held::Held;
-use super::predict::Shape;
+use super::held::HeldPacket;
+use super::predict::HeaderKind;
 use crate::{Encap, Packet};
 
 #[cfg(test)]
@@ -39,41 +39,41 @@ const _: () = assert!(size_of::<Bucket>() == 64);
 
 /// The position of a held packet's record; valid until the packet is completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct At {
+pub(super) struct HeldRef {
     hash: u32,
     record: u16,
 }
 
 /// The table of held packets.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct HeldTable {
     /// The buckets: a power of two in number, or none before the first packet is held.
     buckets: Vec<Bucket>,
     /// The number of this device poll; buckets with another number are empty.
     poll: u32,
     /// Allocated records, which are reused in later polls.
-    records: Vec<Held>,
+    records: Vec<HeldPacket>,
     /// The length of the part of `records` that is in use or in `free`.
-    taken: usize,
+    allocated: usize,
     /// Unused records in that part.
     free: Vec<u16>,
 }
 
-impl Table {
+impl HeldTable {
     /// Returns whether no packet is held.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.taken == self.free.len()
+        self.allocated == self.free.len()
     }
 
     #[inline]
-    pub(super) fn held(&self, at: At) -> &Held {
-        &self.records[usize::from(at.record)]
+    pub(super) fn held(&self, held_ref: HeldRef) -> &HeldPacket {
+        &self.records[usize::from(held_ref.record)]
     }
 
     #[inline]
-    pub(super) fn held_mut(&mut self, at: At) -> &mut Held {
-        &mut self.records[usize::from(at.record)]
+    pub(super) fn held_mut(&mut self, held_ref: HeldRef) -> &mut HeldPacket {
+        &mut self.records[usize::from(held_ref.record)]
     }
 
     #[inline]
@@ -83,60 +83,71 @@ impl Table {
 
     /// Returns the record, after reading the packet's headers into it if that was not done before.
     #[inline(always)]
-    pub(super) fn read(&mut self, at: At, packets: &[Packet], max_size: u32) -> &Held {
-        let held = &mut self.records[usize::from(at.record)];
-        if held.control.shape == Shape::Unread {
-            held.read(&packets[held.place()], max_size);
+    pub(super) fn read(
+        &mut self,
+        held_ref: HeldRef,
+        packets: &[Packet],
+        max_size: u32,
+    ) -> &HeldPacket {
+        let held = &mut self.records[usize::from(held_ref.record)];
+        if held.state.header_kind == HeaderKind::Unknown {
+            held.read(&packets[held.index()], max_size);
         }
         held
     }
 
-    /// Returns the newest held packet with this hash for which `what` returns `Some`, and that
+    /// Returns the newest held packet with this hash for which `select` returns `Some`, and that
     /// value.
     #[inline(always)]
-    pub(super) fn find<T>(&self, hash: u32, what: impl Fn(&Held) -> Option<T>) -> Option<(At, T)> {
+    pub(super) fn find<T>(
+        &self,
+        hash: u32,
+        select: impl Fn(&HeldPacket) -> Option<T>,
+    ) -> Option<(HeldRef, T)> {
         let bucket = self.buckets.get(self.bucket(hash))?;
         if bucket.poll != self.poll {
             return None;
         }
         // Compares all eight without branches: each byte is 1 if the hash is equal.
-        let same: [u8; DEPTH] = array::from_fn(|at| u8::from(bucket.hashes[at] == hash));
-        let mut same = u64::from_le_bytes(same);
-        while same != 0 {
-            let bit = same.ilog2();
+        let matching: [u8; DEPTH] = array::from_fn(|i| u8::from(bucket.hashes[i] == hash));
+        let mut matching = u64::from_le_bytes(matching);
+        while matching != 0 {
+            let bit = matching.ilog2();
             let record = bucket.records[bit as usize / 8];
-            if let Some(found) = what(&self.records[usize::from(record)]) {
-                return Some((At { hash, record }, found));
+            if let Some(found) = select(&self.records[usize::from(record)]) {
+                return Some((HeldRef { hash, record }, found));
             }
-            same ^= 1 << bit;
+            matching ^= 1 << bit;
         }
         None
     }
 
     /// Returns the held packets and their indices, in index order.
-    pub(super) fn in_order(&self) -> Vec<(usize, At)> {
+    pub(super) fn by_index(&self) -> Vec<(usize, HeldRef)> {
         let all = self.buckets.iter().flat_map(|b| b.held(self.poll));
-        let at = all.map(|(hash, record)| At { hash, record });
-        let mut places: Vec<_> = at.map(|at| (self.held(at).place(), at)).collect();
-        places.sort_unstable_by_key(|(place, _)| *place);
-        places
+        let refs = all.map(|(hash, record)| HeldRef { hash, record });
+        let mut indices: Vec<_> = refs
+            .map(|held_ref| (self.held(held_ref).index(), held_ref))
+            .collect();
+        indices.sort_unstable_by_key(|(index, _)| *index);
+        indices
     }
 
-    /// Holds the packet with this hash at index `place`. A full bucket completes its oldest packet.
+    /// Holds the packet with this hash at index `index`. A full bucket completes its oldest packet.
     #[inline]
-    pub(super) fn insert(&mut self, hash: u32, place: usize, now: Instant, packets: &mut [Packet]) {
+    pub(super) fn insert(&mut self, hash: u32, index: usize, now: Instant, packets: &mut [Packet]) {
         let full = |b: &Bucket| b.poll == self.poll && usize::from(b.len) == DEPTH;
         if self.buckets.get(self.bucket(hash)).is_none_or(full) {
             self.make_room(hash, packets);
         }
         let record = self.free.pop().unwrap_or_else(|| {
-            if self.taken == self.records.len() {
-                self.records.push(Held::default());
+            if self.allocated == self.records.len() {
+                self.records.push(HeldPacket::default());
             }
-            self.taken += 1;
-            (self.taken - 1) as u16
+            self.allocated += 1;
+            (self.allocated - 1) as u16
         });
-        self.records[usize::from(record)].hold(place, now);
+        self.records[usize::from(record)].hold(index, now);
         let number = self.bucket(hash);
         self.buckets[number].push(hash, record, self.poll);
     }
@@ -146,15 +157,15 @@ impl Table {
     #[cold]
     fn make_room(&mut self, hash: u32, packets: &mut [Packet]) {
         let count = self.buckets.len();
-        let held = self.taken - self.free.len();
+        let held = self.allocated - self.free.len();
         if count == 0 {
             self.buckets = vec![Bucket::default(); MIN_BUCKETS];
         } else if count < MAX_BUCKETS && held >= count * DEPTH / 4 {
-            self.spread(count * 2);
+            self.rehash(count * 2);
         }
         let bucket = &self.buckets[self.bucket(hash)];
         if usize::from(bucket.len) == DEPTH {
-            let oldest = At {
+            let oldest = HeldRef {
                 hash: bucket.hashes[0],
                 record: bucket.records[0],
             };
@@ -163,7 +174,7 @@ impl Table {
     }
 
     /// Distributes the held packets to more buckets. Packets of one bucket keep their order.
-    fn spread(&mut self, buckets: usize) {
+    fn rehash(&mut self, buckets: usize) {
         let old = core::mem::replace(&mut self.buckets, vec![Bucket::default(); buckets]);
         for bucket in old {
             for (hash, record) in bucket.held(self.poll) {
@@ -174,19 +185,19 @@ impl Table {
     }
 
     /// Completes a packet, which is then no longer held.
-    pub(super) fn complete(&mut self, at: At, packets: &mut [Packet]) {
-        let number = self.bucket(at.hash);
-        self.held_mut(at).complete(packets);
-        self.buckets[number].remove(at.record);
-        self.free.push(at.record);
+    pub(super) fn complete(&mut self, held_ref: HeldRef, packets: &mut [Packet]) {
+        let number = self.bucket(held_ref.hash);
+        self.held_mut(held_ref).complete(packets);
+        self.buckets[number].remove(held_ref.record);
+        self.free.push(held_ref.record);
     }
 
     /// Completes all packets.
     pub(super) fn complete_all(&mut self, packets: &mut [Packet]) {
-        for held in &mut self.records[..self.taken] {
+        for held in &mut self.records[..self.allocated] {
             held.complete(packets);
         }
-        self.taken = 0;
+        self.allocated = 0;
         self.free.clear();
         self.poll = self.poll.wrapping_add(1);
         if self.poll == 0 {
@@ -202,19 +213,23 @@ impl Table {
         self.complete_if(packets, |_, packet| packet.layers.encap != Encap::None);
     }
 
-    /// Completes all packets held since before `than`.
-    pub(super) fn complete_older(&mut self, than: Instant, packets: &mut [Packet]) {
-        self.complete_if(packets, |held, _| held.since() < than);
+    /// Completes all packets held since before `before`.
+    pub(super) fn complete_older_than(&mut self, before: Instant, packets: &mut [Packet]) {
+        self.complete_if(packets, |held, _| held.since() < before);
     }
 
-    fn complete_if(&mut self, packets: &mut [Packet], goes: impl Fn(&Held, &Packet) -> bool) {
+    fn complete_if(
+        &mut self,
+        packets: &mut [Packet],
+        should_complete: impl Fn(&HeldPacket, &Packet) -> bool,
+    ) {
         for number in 0..self.buckets.len() {
             let bucket = self.buckets[number];
             for (hash, record) in bucket.held(self.poll) {
-                let at = At { hash, record };
-                let held = self.held(at);
-                if goes(held, &packets[held.place()]) {
-                    self.complete(at, packets);
+                let held_ref = HeldRef { hash, record };
+                let held = self.held(held_ref);
+                if should_complete(held, &packets[held.index()]) {
+                    self.complete(held_ref, packets);
                 }
             }
         }
@@ -238,9 +253,9 @@ impl Bucket {
                 ..Self::default()
             };
         }
-        let at = usize::from(self.len) % DEPTH;
-        self.hashes[at] = hash;
-        self.records[at] = record;
+        let end = usize::from(self.len) % DEPTH;
+        self.hashes[end] = hash;
+        self.records[end] = record;
         self.len += 1;
     }
 

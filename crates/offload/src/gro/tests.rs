@@ -8,7 +8,9 @@ use core::fmt::Write as _;
 use fullsend_units::Instant;
 
 use super::{Gro, GroConfig};
-use crate::testing::{ACK, CWR, ECE, FIN, Kind, Outer, PSH, RST, SYN, TUNNELS, Tcp, URG, payload};
+use crate::testing::{
+    ACK, CWR, ECE, FIN, OuterHeaders, PSH, RST, SYN, TUNNELS, TestPacket, TunnelKind, URG, payload,
+};
 use crate::{Checksum, Encap, GsoKind, Link, Offload, Packet, segment};
 
 mod acc_ecn;
@@ -20,11 +22,11 @@ mod roundtrip;
 mod rules;
 mod tunnels;
 
-fn engine() -> Gro {
-    engine_with(65_536)
+fn new_gro() -> Gro {
+    gro_with_max_size(65_536)
 }
 
-fn engine_with(max_size: u32) -> Gro {
+fn gro_with_max_size(max_size: u32) -> Gro {
     Gro::new(GroConfig {
         link: Link::Ip,
         enabled: true,
@@ -45,8 +47,11 @@ fn poll(gro: &mut Gro, packets: impl IntoIterator<Item = Packet>) -> Vec<Packet>
 
 /// Returns the packets that one poll delivers for these frames, as one line: `len` for a packet,
 /// `len/size*segs` for a super-segment, followed by flags other than ACK.
-fn trace(packets: &[Tcp]) -> String {
-    show(&poll(&mut engine(), packets.iter().map(Tcp::packet)))
+fn trace(packets: &[TestPacket]) -> String {
+    show(&poll(
+        &mut new_gro(),
+        packets.iter().map(TestPacket::packet),
+    ))
 }
 
 fn show(out: &[Packet]) -> String {
@@ -71,24 +76,24 @@ fn show(out: &[Packet]) -> String {
 }
 
 /// Returns one packet of each IP version.
-fn both() -> [Tcp; 2] {
-    [Tcp::default(), Tcp::v6()]
+fn both_ip_versions() -> [TestPacket; 2] {
+    [TestPacket::default(), TestPacket::v6()]
 }
 
 /// Returns one packet of every header shape: each rule applies with and without extension headers
 /// and tunnels.
-fn shapes() -> Vec<Tcp> {
-    let with_options = Tcp {
+fn shapes() -> Vec<TestPacket> {
+    let with_options = TestPacket {
         extensions: vec![(60, vec![0, 1, 4, 0, 0, 0, 0])],
-        ..Tcp::v6()
+        ..TestPacket::v6()
     };
-    let mut all = vec![Tcp::default(), Tcp::v6(), with_options];
-    for kind in Kind::COALESCED {
+    let mut all = vec![TestPacket::default(), TestPacket::v6(), with_options];
+    for kind in TunnelKind::COALESCED {
         for (outer_v6, summed) in [(false, false), (true, false), (false, true), (true, true)] {
-            for inner in both() {
-                let mut outer = Outer::new(kind, outer_v6);
+            for inner in both_ip_versions() {
+                let mut outer = OuterHeaders::new(kind, outer_v6);
                 outer.summed = summed;
-                all.push(Tcp {
+                all.push(TestPacket {
                     outer: Some(outer),
                     ..inner
                 });
@@ -98,28 +103,28 @@ fn shapes() -> Vec<Tcp> {
     all
 }
 
-fn in_vxlan() -> Tcp {
-    Tcp {
-        outer: Some(Outer::new(Kind::Vxlan, false)),
-        ..Tcp::default()
+fn in_vxlan() -> TestPacket {
+    TestPacket {
+        outer: Some(OuterHeaders::new(TunnelKind::Vxlan, false)),
+        ..TestPacket::default()
     }
 }
 
 /// Returns the length of a shape's headers, in bytes.
-fn header_len(shape: &Tcp) -> usize {
+fn header_len(shape: &TestPacket) -> usize {
     shape.frame().len() - shape.payload.len()
 }
 
 #[test]
-fn a_batch_is_what_its_packets_are_one_by_one() {
-    for tcp in both() {
+fn a_batch_equals_its_packets_one_by_one() {
+    for tcp in both_ip_versions() {
         let data = tcp.run(3, 1000);
-        let with = |flags: u16| Tcp {
+        let with = |flags: u16| TestPacket {
             flags: ACK | flags,
             ..tcp.clone()
         };
         let alone = [with(PSH), with(FIN), with(RST), with(SYN)];
-        let mixes: [&[Tcp]; 5] = [
+        let mixes: [&[TestPacket]; 5] = [
             &[],
             &alone,
             &data,
@@ -127,8 +132,8 @@ fn a_batch_is_what_its_packets_are_one_by_one() {
             &[&data[..1], &alone, &data[1..], &alone[..1]].concat(),
         ];
         for mix in mixes {
-            let (mut gro, mut out) = (engine(), Vec::new());
-            let mut packets: Vec<_> = mix.iter().map(Tcp::packet).collect();
+            let (mut gro, mut out) = (new_gro(), Vec::new());
+            let mut packets: Vec<_> = mix.iter().map(TestPacket::packet).collect();
             gro.receive_batch(Instant::ZERO, &mut packets);
             gro.flush(&mut out);
             assert!(packets.is_empty());
@@ -141,7 +146,7 @@ fn a_batch_is_what_its_packets_are_one_by_one() {
 }
 
 /// Returns consecutive packets of a flow with these payload lengths.
-fn in_a_row(tcp: &Tcp, lens: &[usize]) -> Vec<Tcp> {
+fn consecutive(tcp: &TestPacket, lens: &[usize]) -> Vec<TestPacket> {
     let mut seq = tcp.seq;
     let mut run = tcp.run(lens.len(), 0);
     for (packet, len) in run.iter_mut().zip(lens) {
@@ -153,7 +158,7 @@ fn in_a_row(tcp: &Tcp, lens: &[usize]) -> Vec<Tcp> {
 }
 
 /// Returns what a poll delivers for three consecutive packets of which the second is changed.
-fn with_second(tcp: &Tcp, change: impl Fn(&mut Tcp)) -> String {
+fn with_second(tcp: &TestPacket, change: impl Fn(&mut TestPacket)) -> String {
     let mut run = tcp.run(3, 1000);
     change(&mut run[1]);
     trace(&run)
@@ -161,12 +166,12 @@ fn with_second(tcp: &Tcp, change: impl Fn(&mut Tcp)) -> String {
 
 /// Asserts that segmentation of the delivered packets restores the frames in the order of their
 /// flow.
-fn assert_restored(out: &[Packet], frames: &[Tcp], shape: &Tcp) {
-    let mut cut = Vec::new();
+fn assert_restored(out: &[Packet], frames: &[TestPacket], shape: &TestPacket) {
+    let mut segmented = Vec::new();
     for packet in out {
-        segment(packet.clone(), &mut cut);
+        segment(packet.clone(), &mut segmented);
     }
-    let cut: Vec<_> = cut.iter().map(Packet::to_bytes).collect();
-    let frames: Vec<_> = frames.iter().map(Tcp::frame).collect();
-    assert!(cut == frames, "{shape:?}");
+    let segmented: Vec<_> = segmented.iter().map(Packet::to_bytes).collect();
+    let frames: Vec<_> = frames.iter().map(TestPacket::frame).collect();
+    assert!(segmented == frames, "{shape:?}");
 }

@@ -2,11 +2,11 @@
 
 use fullsend_wire::checksum::{Sum, sum};
 
-use super::Place;
+use super::SegmentPosition;
 use crate::bytes::{be16, put16};
 
 /// The fields of an IP header that all segments share.
-pub(super) struct Network {
+pub(super) struct IpTemplate {
     at: usize,
     v6: bool,
     /// The sum of the IPv4 header without total length, ID and checksum.
@@ -16,7 +16,7 @@ pub(super) struct Network {
     ip_id_step: u16,
 }
 
-impl Network {
+impl IpTemplate {
     /// Records the header from `at` to `end`, and zeroes the fields of an IPv4 header that differ
     /// between segments.
     pub(super) fn new(header: &mut [u8], at: usize, end: usize, v6: bool, fixed_id: bool) -> Self {
@@ -37,15 +37,15 @@ impl Network {
     }
 
     #[inline]
-    pub(super) fn write(&self, place: &Place, header: &mut [u8]) {
+    pub(super) fn write(&self, position: &SegmentPosition, header: &mut [u8]) {
         let at = self.at;
-        let len = header.len() - at + place.len;
+        let len = header.len() - at + position.len;
         if self.v6 {
             return put16(header, at + 4, (len - 40) as u16);
         }
         let id = self
             .ip_id
-            .wrapping_add(place.index.wrapping_mul(self.ip_id_step));
+            .wrapping_add(position.index.wrapping_mul(self.ip_id_step));
         let sum = self.sum + Sum::word(len as u16) + Sum::word(id);
         put16(header, at + 2, len as u16);
         put16(header, at + 4, id);

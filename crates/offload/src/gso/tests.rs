@@ -4,17 +4,17 @@ use alloc::vec::Vec;
 use fullsend_buf::{Chain, Slice};
 
 use super::segment;
-use crate::testing::{ACK, CWR, FIN, Kind, Outer, PSH, TUNNELS, Tcp, payload};
+use crate::testing::{ACK, CWR, FIN, OuterHeaders, PSH, TUNNELS, TestPacket, TunnelKind, payload};
 use crate::{Checksum, Encap, GsoKind, HeaderBuf, Link, Offload, Packet, TxToken};
 
 /// Returns a super-segment of `len` payload bytes as a sender builds it.
-fn super_segment(tcp: &Tcp, len: usize, size: u16) -> Packet {
-    let whole = Tcp {
+fn super_segment(tcp: &TestPacket, len: usize, size: u16) -> Packet {
+    let whole = TestPacket {
         payload: payload(tcp.seq, len),
         ..tcp.clone()
     };
     let mut packet = whole.packet();
-    packet.parse_through(tcp.link, &TUNNELS).unwrap();
+    packet.parse_with_tunnels(tcp.link, &TUNNELS).unwrap();
     packet.offload = Offload {
         gso_size: size,
         gso_segs: len.div_ceil(usize::from(size)) as u16,
@@ -29,7 +29,7 @@ fn super_segment(tcp: &Tcp, len: usize, size: u16) -> Packet {
     packet
 }
 
-fn cut(packet: Packet) -> Vec<Packet> {
+fn segmented(packet: Packet) -> Vec<Packet> {
     let mut out = Vec::new();
     segment(packet, &mut out);
     out
@@ -43,17 +43,17 @@ fn frames(packets: &[Packet]) -> Vec<Vec<u8>> {
 fn segments_are_what_a_sender_without_offload_writes() {
     for link in [Link::Ip, Link::Ethernet] {
         for v6 in [false, true] {
-            let tcp = Tcp {
+            let tcp = TestPacket {
                 v6,
                 link,
                 ip_id: if v6 { 0 } else { 0xffff },
                 seq: u32::MAX - 1500,
-                ..Tcp::default()
+                ..TestPacket::default()
             };
-            let out = cut(super_segment(&tcp, 3500, 1000));
+            let out = segmented(super_segment(&tcp, 3500, 1000));
             let mut expected = tcp.run(4, 1000);
             expected[3].payload.truncate(500);
-            let expected: Vec<_> = expected.iter().map(Tcp::frame).collect();
+            let expected: Vec<_> = expected.iter().map(TestPacket::frame).collect();
             assert_eq!(frames(&out), expected, "v6 {v6} {link:?}");
             assert!(out.iter().all(|p| p.offload == Offload::default()));
         }
@@ -61,12 +61,12 @@ fn segments_are_what_a_sender_without_offload_writes() {
 }
 
 #[test]
-fn flags_stay_with_their_segment() {
-    let tcp = Tcp {
+fn fin_psh_and_cwr_are_set_on_the_right_segment() {
+    let tcp = TestPacket {
         flags: ACK | FIN | PSH | CWR,
-        ..Tcp::default()
+        ..TestPacket::default()
     };
-    let flags: Vec<_> = cut(super_segment(&tcp, 3000, 1000))
+    let flags: Vec<_> = segmented(super_segment(&tcp, 3000, 1000))
         .iter()
         .map(|p| u16::from(p.transport_header()[13]))
         .collect();
@@ -75,14 +75,14 @@ fn flags_stay_with_their_segment() {
 
 /// RFC 9768 3.2.2: CWR is part of each segment's counter.
 #[test]
-fn a_count_stands_on_every_segment() {
-    let tcp = Tcp {
+fn ace_counter_is_copied_to_every_segment() {
+    let tcp = TestPacket {
         flags: ACK | PSH | CWR,
-        ..Tcp::default()
+        ..TestPacket::default()
     };
     let mut packet = super_segment(&tcp, 2500, 1000);
     packet.offload.repeats_cwr = true;
-    let out = cut(packet);
+    let out = segmented(packet);
     let flags: Vec<_> = out
         .iter()
         .map(|p| u16::from(p.transport_header()[13]))
@@ -93,9 +93,9 @@ fn a_count_stands_on_every_segment() {
 
 #[test]
 fn a_fixed_id_stays_fixed() {
-    let mut packet = super_segment(&Tcp::default(), 3000, 1000);
+    let mut packet = super_segment(&TestPacket::default(), 3000, 1000);
     packet.offload.fixed_id = [true; 2];
-    let ids: Vec<_> = cut(packet)
+    let ids: Vec<_> = segmented(packet)
         .iter()
         .map(|p| p.network_header()[4..6].to_vec())
         .collect();
@@ -103,36 +103,36 @@ fn a_fixed_id_stays_fixed() {
 }
 
 #[test]
-fn extension_headers_and_ip_options_go_on_every_segment() {
-    let v6 = Tcp {
+fn extension_headers_and_ip_options_are_copied_to_every_segment() {
+    let v6 = TestPacket {
         extensions: vec![(60, vec![0, 1, 4, 0, 0, 0, 0])],
-        ..Tcp::v6()
+        ..TestPacket::v6()
     };
-    let v4 = Tcp {
+    let v4 = TestPacket {
         ip_options: vec![1, 1, 1, 0],
-        ..Tcp::default()
+        ..TestPacket::default()
     };
     for tcp in [v6, v4] {
-        let expected: Vec<_> = tcp.run(3, 700).iter().map(Tcp::frame).collect();
-        assert_eq!(frames(&cut(super_segment(&tcp, 2100, 700))), expected);
+        let expected: Vec<_> = tcp.run(3, 700).iter().map(TestPacket::frame).collect();
+        assert_eq!(frames(&segmented(super_segment(&tcp, 2100, 700))), expected);
     }
 }
 
 #[test]
-fn the_token_goes_to_the_last() {
-    let mut packet = super_segment(&Tcp::default(), 2500, 1000);
+fn the_last_segment_gets_the_tx_token() {
+    let mut packet = super_segment(&TestPacket::default(), 2500, 1000);
     packet.tx = TxToken {
         socket: 9,
         truesize: 4000,
         departure_ns: 5,
     };
-    let tokens: Vec<_> = cut(packet).iter().map(|p| p.tx.socket).collect();
+    let tokens: Vec<_> = segmented(packet).iter().map(|p| p.tx.socket).collect();
     assert_eq!(tokens, [0, 0, 9]);
 }
 
 #[test]
-fn payload_is_shared_not_copied_and_pieces_of_any_length_sum_right() {
-    let tcp = Tcp::default();
+fn payload_is_shared_and_checksums_span_slices_of_any_length() {
+    let tcp = TestPacket::default();
     let mut packet = super_segment(&tcp, 5000, 1000);
     let bytes = Slice::copied_from(&payload(tcp.seq, 5000));
     // Slices of odd lengths, with boundaries inside of segments and at their ends.
@@ -141,18 +141,18 @@ fn payload_is_shared_not_copied_and_pieces_of_any_length_sum_right() {
         .map(|w| Slice::copied_from(&bytes[w[0]..w[1]]))
         .collect::<Chain>();
     let first = packet.payload.slices()[0].as_ptr();
-    let out = cut(packet);
+    let out = segmented(packet);
     assert_eq!(out[0].payload.slices()[0].as_ptr(), first);
-    let expected: Vec<_> = tcp.run(5, 1000).iter().map(Tcp::frame).collect();
+    let expected: Vec<_> = tcp.run(5, 1000).iter().map(TestPacket::frame).collect();
     assert_eq!(frames(&out), expected);
 }
 
 #[test]
-fn an_uncut_packet_gets_its_checksum() {
+fn an_unsegmented_packet_gets_its_checksum() {
     for v6 in [false, true] {
-        let tcp = Tcp {
+        let tcp = TestPacket {
             v6,
-            ..Tcp::default()
+            ..TestPacket::default()
         };
         // Without a GSO kind, and as a super-segment of a single segment.
         for (kind, size) in [(GsoKind::None, 0), (GsoKind::TcpV4, 1448)] {
@@ -163,18 +163,18 @@ fn an_uncut_packet_gets_its_checksum() {
             packet.offload.kind = kind;
             packet.offload.gso_size = size;
             packet.offload.gso_segs = 1;
-            assert_eq!(frames(&cut(packet)), [tcp.run(1, 999)[0].frame()]);
+            assert_eq!(frames(&segmented(packet)), [tcp.run(1, 999)[0].frame()]);
         }
     }
 }
 
 #[test]
-fn datagrams_are_cut_with_a_udp_header_each() {
+fn each_segmented_datagram_has_a_udp_header() {
     for v6 in [false, true] {
         let mut packet = super_segment(
-            &Tcp {
+            &TestPacket {
                 v6,
-                ..Tcp::default()
+                ..TestPacket::default()
             },
             2500,
             1000,
@@ -186,54 +186,58 @@ fn datagrams_are_cut_with_a_udp_header_each() {
         packet.header = HeaderBuf::from_slice(&header);
         packet.layers.protocol = 17;
         packet.offload.kind = GsoKind::Udp;
-        let out = cut(packet);
+        let out = segmented(packet);
         assert_eq!(out.len(), 3);
         for (packet, len) in out.iter().zip([1000u16, 1000, 500]) {
             let mut again = Packet::from_frame(Slice::copied_from(&packet.to_bytes()));
             again.parse(Link::Ip).unwrap();
             assert_eq!(again.payload.len(), usize::from(len));
-            let verdict = crate::checksum::verify(again.front(), again.rest(), &again.layers);
-            assert_eq!(verdict, crate::checksum::Verdict::Good);
+            let verdict = crate::checksum::verify(
+                again.leading_bytes(),
+                again.remaining_slices(),
+                &again.layers,
+            );
+            assert_eq!(verdict, crate::checksum::ChecksumResult::Good);
             assert_eq!(again.transport_header()[4..6], (len + 8).to_be_bytes());
         }
     }
 }
 
 #[test]
-fn headers_that_do_not_fit_their_kind_are_dropped() {
-    let good = super_segment(&Tcp::default(), 3000, 1000);
+fn packets_with_headers_that_do_not_match_their_gso_type_are_dropped() {
+    let good = super_segment(&TestPacket::default(), 3000, 1000);
     let mut no_header = good.clone();
     no_header.header.clear();
     let mut wrong_kind = good.clone();
     wrong_kind.offload.kind = GsoKind::TcpV6;
     let mut transport_beyond = good.clone();
     transport_beyond.layers.transport = 500;
-    let mut too_long = super_segment(&Tcp::default(), 65000, 1000);
+    let mut too_long = super_segment(&TestPacket::default(), 65000, 1000);
     too_long.payload.append(good.payload.clone());
     too_long.offload.gso_size = u16::MAX;
     for packet in [no_header, wrong_kind, transport_beyond, too_long] {
-        assert!(cut(packet).is_empty());
+        assert!(segmented(packet).is_empty());
     }
 }
 
 /// Returns whether the packet is segmented, not dropped.
-fn is_cut(packet: &Packet) -> bool {
-    !cut(packet.clone()).is_empty()
+fn is_segmented(packet: &Packet) -> bool {
+    !segmented(packet.clone()).is_empty()
 }
 
 /// Returns a super-segment whose headers have the minimum length.
 fn bare(v6: bool, udp: bool) -> Packet {
-    let tcp = Tcp {
+    let tcp = TestPacket {
         v6,
         udp,
         options: vec![],
-        ..Tcp::default()
+        ..TestPacket::default()
     };
     super_segment(&tcp, 3000, 1000)
 }
 
 #[test]
-fn each_kind_is_of_its_ip_version_and_protocol() {
+fn gso_kind_must_match_ip_version_and_protocol() {
     for v6 in [false, true] {
         for udp in [false, true] {
             for (kind, fits) in [
@@ -243,7 +247,7 @@ fn each_kind_is_of_its_ip_version_and_protocol() {
             ] {
                 let mut packet = bare(v6, udp);
                 packet.offload.kind = kind;
-                assert_eq!(is_cut(&packet), fits, "{kind:?} v6 {v6} udp {udp}");
+                assert_eq!(is_segmented(&packet), fits, "{kind:?} v6 {v6} udp {udp}");
             }
         }
     }
@@ -251,10 +255,10 @@ fn each_kind_is_of_its_ip_version_and_protocol() {
 
 /// Each header must have the minimum length of its protocol.
 #[test]
-fn layers_that_are_too_short_are_not_cut() {
+fn layers_that_are_too_short_are_not_segmented() {
     for (v6, udp) in [(false, false), (false, true), (true, false), (true, true)] {
         let packet = bare(v6, udp);
-        assert!(is_cut(&packet));
+        assert!(is_segmented(&packet));
         let mut short_ip = packet.clone();
         short_ip.layers.transport -= 1;
         let mut behind = packet.clone();
@@ -270,38 +274,38 @@ fn layers_that_are_too_short_are_not_cut() {
             .iter()
             .enumerate()
         {
-            assert!(!is_cut(packet), "case {what}, v6 {v6} udp {udp}");
+            assert!(!is_segmented(packet), "case {what}, v6 {v6} udp {udp}");
         }
     }
 }
 
 /// RFC 791 3.1: a segment has at most 65,535 bytes without the link header.
 #[test]
-fn segments_are_as_long_as_the_length_field_can_say() {
+fn segment_length_is_limited_by_the_ip_length_field() {
     for link in [Link::Ip, Link::Ethernet] {
-        let tcp = Tcp {
+        let tcp = TestPacket {
             link,
-            ..Tcp::default()
+            ..TestPacket::default()
         };
         let mut packet = super_segment(&tcp, 40_000, 1000);
         packet.payload.append(packet.payload.clone());
         packet.offload.gso_size = 65_535 - 52;
-        assert_eq!(cut(packet.clone()).len(), 2, "{link:?}");
+        assert_eq!(segmented(packet.clone()).len(), 2, "{link:?}");
         packet.offload.gso_size += 1;
-        assert!(!is_cut(&packet), "{link:?}");
+        assert!(!is_segmented(&packet), "{link:?}");
     }
 }
 
 #[test]
-fn what_is_no_longer_than_a_segment_is_not_cut() {
+fn a_packet_of_one_segment_is_not_segmented() {
     for udp in [false, true] {
         let whole = |packet: Packet| {
-            let out = cut(packet);
+            let out = segmented(packet);
             (out.len(), out[0].payload.len(), out[0].offload.gso_size)
         };
-        let tcp = Tcp {
+        let tcp = TestPacket {
             udp,
-            ..Tcp::default()
+            ..TestPacket::default()
         };
         assert_eq!(whole(super_segment(&tcp, 1000, 1000)), (1, 1000, 0));
         assert_eq!(whole(super_segment(&tcp, 1001, 1000)).0, 2);
@@ -316,38 +320,38 @@ fn what_is_no_longer_than_a_segment_is_not_cut() {
 }
 
 #[test]
-fn tunnels_whose_layers_do_not_fit_are_not_cut() {
-    for kind in Kind::COALESCED {
+fn tunnels_with_invalid_layers_are_not_segmented() {
+    for kind in TunnelKind::COALESCED {
         for outer_v6 in [false, true] {
             for v6 in [false, true] {
-                let tcp = Tcp {
+                let tcp = TestPacket {
                     v6,
                     options: vec![],
-                    outer: Some(Outer::new(kind, outer_v6)),
-                    ..Tcp::default()
+                    outer: Some(OuterHeaders::new(kind, outer_v6)),
+                    ..TestPacket::default()
                 };
                 let packet = super_segment(&tcp, 3000, 1000);
                 assert!(
-                    packet.layers.encap != Encap::None && is_cut(&packet),
+                    packet.layers.encap != Encap::None && is_segmented(&packet),
                     "{kind:?}"
                 );
                 // The outer IP header is too short.
                 let mut short_ip = packet.clone();
                 short_ip.layers.tunnel -= 1;
-                assert!(!is_cut(&short_ip), "{kind:?}");
+                assert!(!is_segmented(&short_ip), "{kind:?}");
                 // There is no room for the headers between the IP headers, or for the inner one.
                 let mut no_tunnel = packet.clone();
                 no_tunnel.layers.tunnel = packet.layers.network[1] + 1;
-                assert!(!is_cut(&no_tunnel), "{kind:?}");
+                assert!(!is_segmented(&no_tunnel), "{kind:?}");
                 if packet.layers.encap == Encap::Udp {
                     no_tunnel.layers.tunnel = packet.layers.network[1] - 7;
-                    assert!(!is_cut(&no_tunnel), "{kind:?}");
+                    assert!(!is_segmented(&no_tunnel), "{kind:?}");
                     no_tunnel.layers.tunnel = packet.layers.network[1] - 8;
-                    assert!(is_cut(&no_tunnel), "{kind:?}");
+                    assert!(is_segmented(&no_tunnel), "{kind:?}");
                 }
                 let mut wrong_version = packet.clone();
                 wrong_version.offload.kind = if v6 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
-                assert!(!is_cut(&wrong_version), "{kind:?}");
+                assert!(!is_segmented(&wrong_version), "{kind:?}");
             }
         }
     }
@@ -356,9 +360,9 @@ fn tunnels_whose_layers_do_not_fit_are_not_cut() {
 /// Packets that are in the list already remain unchanged.
 #[test]
 fn segments_are_appended() {
-    let mut out = vec![super_segment(&Tcp::default(), 100, 1000)];
+    let mut out = vec![super_segment(&TestPacket::default(), 100, 1000)];
     let before = out[0].to_bytes();
-    segment(super_segment(&Tcp::default(), 2000, 1000), &mut out);
+    segment(super_segment(&TestPacket::default(), 2000, 1000), &mut out);
     assert_eq!((out.len(), out[0].to_bytes()), (3, before));
     assert_eq!(out[1].payload.len(), 1000);
 }

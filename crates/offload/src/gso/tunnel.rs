@@ -3,20 +3,20 @@
 use fullsend_wire::checksum::{Sum, sum};
 use fullsend_wire::numbers::{ethertype, protocol};
 
-use super::{Network, Place};
+use super::{IpTemplate, SegmentPosition};
 use crate::bytes::{be16, put16};
 use crate::{Encap, Layers, checksum};
 
 /// The outer headers' fields that all segments share.
-pub(super) struct Outer {
+pub(super) struct OuterTemplate {
     layers: Layers,
     inner_v6: bool,
-    network: Network,
+    network: IpTemplate,
     /// The sum of the pseudo-header of a UDP tunnel with checksums, without the length.
     udp_pseudo: Option<Sum>,
 }
 
-impl Outer {
+impl OuterTemplate {
     /// Returns `None` if the layers do not match the header.
     pub(super) fn new(header: &mut [u8], layers: &Layers, fixed_id: bool) -> Option<Self> {
         let v6 = layers.ethertype == ethertype::IPV6;
@@ -31,14 +31,14 @@ impl Outer {
         Some(Self {
             layers: *layers,
             inner_v6: layers.inner_v6(header),
-            network: Network::new(header, network, tunnel, v6, fixed_id),
+            network: IpTemplate::new(header, network, tunnel, v6, fixed_id),
             udp_pseudo,
         })
     }
 
     /// Writes the outer headers of a segment, whose inner headers must be complete.
-    pub(super) fn write(&self, place: &Place, header: &mut [u8]) {
-        self.network.write(place, header);
+    pub(super) fn write(&self, position: &SegmentPosition, header: &mut [u8]) {
+        self.network.write(position, header);
         if self.layers.encap != Encap::Udp {
             return;
         }
@@ -46,7 +46,7 @@ impl Outer {
             usize::from(self.layers.tunnel),
             usize::from(self.layers.transport),
         );
-        let len = header.len() - tunnel + place.len;
+        let len = header.len() - tunnel + position.len;
         put16(header, tunnel + 4, len as u16);
         let Some(pseudo) = self.udp_pseudo else {
             return;

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use fullsend_buf::Slice;
 use fullsend_units::Instant;
 
-use crate::testing::{Tcp, payload};
+use crate::testing::{TestPacket, payload};
 use crate::{Encap, Gro, GroConfig, GsoKind, HeaderBuf, Link, Packet, Tunnels, segment};
 
 fn poll(packets: impl IntoIterator<Item = Packet>) -> Vec<Packet> {
@@ -22,7 +22,7 @@ fn poll(packets: impl IntoIterator<Item = Packet>) -> Vec<Packet> {
     out
 }
 
-fn cut(packets: Vec<Packet>) -> Vec<Vec<u8>> {
+fn segmented(packets: Vec<Packet>) -> Vec<Vec<u8>> {
     let mut out = Vec::new();
     for packet in packets {
         segment(packet, &mut out);
@@ -30,80 +30,80 @@ fn cut(packets: Vec<Packet>) -> Vec<Vec<u8>> {
     out.iter().map(Packet::to_bytes).collect()
 }
 
-fn joined(tcp: &Tcp, count: usize) -> (Packet, Vec<Vec<u8>>) {
+fn coalesced(tcp: &TestPacket, count: usize) -> (Packet, Vec<Vec<u8>>) {
     let run = tcp.run(count, 1400);
-    let mut out = poll(run.iter().map(Tcp::packet));
+    let mut out = poll(run.iter().map(TestPacket::packet));
     assert_eq!(out.len(), 1);
-    (out.remove(0), run.iter().map(Tcp::frame).collect())
+    (out.remove(0), run.iter().map(TestPacket::frame).collect())
 }
 
 #[test]
-fn the_option_says_the_length_and_goes_when_cut() {
-    let (mut packet, frames) = joined(&Tcp::v6(), 100);
+fn the_jumbo_option_has_the_length_and_segmentation_removes_it() {
+    let (mut packet, frames) = coalesced(&TestPacket::v6(), 100);
     let transport = packet.transport_header().to_vec();
-    assert!(packet.put_jumbo_option());
+    assert!(packet.insert_jumbo_option());
     let len = 8 + 32 + 140_000_u32;
     let [a, b, c, d] = len.to_be_bytes();
     assert_eq!(packet.header[4..8], [0, 0, 0, 64]);
     assert_eq!(packet.header[40..48], [6, 0, 0xc2, 4, a, b, c, d]);
     assert_eq!(packet.transport_header(), transport);
-    assert!(!packet.put_jumbo_option());
+    assert!(!packet.insert_jumbo_option());
     // Received over a link in this process, its headers are parsed as they are.
     let mut parsed = packet.clone();
     parsed.parse(Link::Ip).unwrap();
     assert_eq!(parsed.layers, packet.layers);
-    assert_eq!(cut(vec![packet]), frames);
+    assert_eq!(segmented(vec![packet]), frames);
 }
 
 /// RFC 2675 3: with a non-zero payload length the option is an error, which the destination
 /// reports. It remains in each packet.
 #[test]
-fn an_option_that_came_with_the_segments_stays_on_each() {
-    let tcp = Tcp {
+fn a_received_jumbo_option_stays_on_each_segment() {
+    let tcp = TestPacket {
         extensions: vec![(0, vec![0, 0xc2, 4, 0, 1, 0, 0])],
-        ..Tcp::v6()
+        ..TestPacket::v6()
     };
     let run = tcp.run(60, 1400);
-    let frames: Vec<_> = run.iter().map(Tcp::frame).collect();
-    let packets = poll(run.iter().map(Tcp::packet));
-    assert_eq!(cut(packets), frames);
+    let frames: Vec<_> = run.iter().map(TestPacket::frame).collect();
+    let packets = poll(run.iter().map(TestPacket::packet));
+    assert_eq!(segmented(packets), frames);
     // The same packets, coalesced by a device.
-    let mut joined = Tcp {
+    let mut coalesced = TestPacket {
         payload: payload(tcp.seq, 3 * 1400),
         ..tcp
     }
     .packet();
-    joined.offload.kind = GsoKind::TcpV6;
-    joined.offload.gso_size = 1400;
-    joined.parse(Link::Ip).unwrap();
-    assert_eq!(cut(vec![joined]), frames[..3]);
+    coalesced.offload.kind = GsoKind::TcpV6;
+    coalesced.offload.gso_size = 1400;
+    coalesced.parse(Link::Ip).unwrap();
+    assert_eq!(segmented(vec![coalesced]), frames[..3]);
 }
 
 #[test]
-fn super_segments_with_the_option_join() {
-    let run = Tcp::v6().run(100, 1400);
+fn super_segments_with_the_jumbo_option_are_merged() {
+    let run = TestPacket::v6().run(100, 1400);
     let mut halves = run
         .chunks(50)
-        .flat_map(|half| poll(half.iter().map(Tcp::packet)));
+        .flat_map(|half| poll(half.iter().map(TestPacket::packet)));
     let mut with_option = || {
         let mut half = halves.next().unwrap();
-        assert!(half.put_jumbo_option());
+        assert!(half.insert_jumbo_option());
         half
     };
     let packets = poll([with_option(), with_option()]);
     assert_eq!(packets.len(), 1);
-    let frames: Vec<_> = run.iter().map(Tcp::frame).collect();
-    assert_eq!(cut(packets), frames);
+    let frames: Vec<_> = run.iter().map(TestPacket::frame).collect();
+    assert_eq!(segmented(packets), frames);
 }
 
 /// The payload length of IPv6 is counted from behind the fixed header, with any link header.
 #[test]
-fn only_65536_bytes_or_more_take_it() {
+fn jumbo_option_requires_65536_bytes() {
     for link in [Link::Ip, Link::Ethernet] {
-        let tcp = Tcp {
+        let tcp = TestPacket {
             link,
             payload: payload(1, 1000),
-            ..Tcp::v6()
+            ..TestPacket::v6()
         };
         let of = |len: usize| {
             let mut packet = tcp.packet();
@@ -114,9 +114,9 @@ fn only_65536_bytes_or_more_take_it() {
             packet
         };
         let mut packet = of(65_535);
-        assert!(!packet.put_jumbo_option());
+        assert!(!packet.insert_jumbo_option());
         let mut packet = of(65_536);
-        assert!(packet.put_jumbo_option());
+        assert!(packet.insert_jumbo_option());
         let at = usize::from(packet.layers.network[0]) + 40;
         // RFC 2675 2: the length is counted from behind the fixed header and includes the option.
         let option = [6, 0, 0xc2, 4, 0, 1, 0, 8];
@@ -126,7 +126,7 @@ fn only_65536_bytes_or_more_take_it() {
         assert_eq!(packet.header[at - 32..at], tcp.frame()[at - 32..at]);
         assert_eq!(packet.transport_header().len(), 32);
         let header = of(65_536).header;
-        packet.drop_jumbo_option();
+        packet.remove_jumbo_option();
         let mut expected = header.to_vec();
         expected[at - 36..at - 34].fill(0);
         assert_eq!(&*packet.header, expected);
@@ -135,8 +135,8 @@ fn only_65536_bytes_or_more_take_it() {
 }
 
 #[test]
-fn what_has_no_room_for_the_option_does_not_take_it() {
-    let (whole, _) = joined(&Tcp::v6(), 100);
+fn a_short_header_does_not_get_the_jumbo_option() {
+    let (whole, _) = coalesced(&TestPacket::v6(), 100);
     let mut tunnelled = whole.clone();
     tunnelled.layers.encap = Encap::Ip;
     let mut short = whole.clone();
@@ -154,19 +154,19 @@ fn what_has_no_room_for_the_option_does_not_take_it() {
     let none = Packet::default();
     for mut packet in [tunnelled, short, behind, one, unsized_, unknown, none] {
         let before = packet.to_bytes();
-        assert!(!packet.put_jumbo_option());
+        assert!(!packet.insert_jumbo_option());
         assert_eq!(packet.to_bytes(), before);
     }
     let mut exact = whole.clone();
     exact.header = HeaderBuf::from_slice(&whole.header[..40]);
-    assert!(exact.put_jumbo_option());
+    assert!(exact.insert_jumbo_option());
 }
 
 /// Other bytes are not mistaken for the option, and headers too short for it are left unchanged.
 #[test]
-fn only_the_option_is_taken_out() {
-    let (mut whole, _) = joined(&Tcp::v6(), 100);
-    assert!(whole.put_jumbo_option());
+fn only_the_jumbo_option_is_removed() {
+    let (mut whole, _) = coalesced(&TestPacket::v6(), 100);
+    assert!(whole.insert_jumbo_option());
     let cases: [fn(&mut Packet); 7] = [
         |p| p.layers.ethertype = 0x0800,
         |p| p.layers.encap = Encap::Ip,
@@ -180,21 +180,21 @@ fn only_the_option_is_taken_out() {
         let mut packet = whole.clone();
         change(&mut packet);
         let before = (packet.to_bytes(), packet.layers);
-        packet.drop_jumbo_option();
+        packet.remove_jumbo_option();
         assert_eq!((packet.to_bytes(), packet.layers), before, "case {case}");
     }
     let mut exact = whole.clone();
     exact.header = HeaderBuf::from_slice(&whole.header[..48]);
-    exact.drop_jumbo_option();
+    exact.remove_jumbo_option();
     assert_eq!((exact.header.len(), exact.layers.transport), (40, 40));
 }
 
 #[test]
-fn only_ipv6_beyond_64_kib_takes_it() {
-    for (tcp, count) in [(Tcp::v6(), 46), (Tcp::default(), 100)] {
-        let (mut packet, _) = joined(&tcp, count);
+fn jumbo_option_requires_ipv6_above_64_kib() {
+    for (tcp, count) in [(TestPacket::v6(), 46), (TestPacket::default(), 100)] {
+        let (mut packet, _) = coalesced(&tcp, count);
         let before = packet.to_bytes();
-        assert!(!packet.put_jumbo_option());
+        assert!(!packet.insert_jumbo_option());
         assert_eq!(packet.to_bytes(), before);
     }
 }

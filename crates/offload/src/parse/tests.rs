@@ -6,10 +6,10 @@ use fullsend_wire::checksum::sum;
 use fullsend_wire::numbers::protocol::UDP;
 use proptest::prelude::*;
 
-use super::{plain, walk};
+use super::{parse_headers, parse_plain_tcp};
 use crate::bytes::put16;
 use crate::checksum::pseudo;
-use crate::testing::{Kind, Outer, TUNNELS, Tcp};
+use crate::testing::{OuterHeaders, TUNNELS, TestPacket, TunnelKind};
 use crate::{Checksum, Encap, HeaderBuf, Layers, Link, Packet, ParseError, Tunnels};
 
 fn parsed(frame: &[u8], link: Link) -> Result<Packet, ParseError> {
@@ -19,7 +19,7 @@ fn parsed(frame: &[u8], link: Link) -> Result<Packet, ParseError> {
 }
 
 /// Returns a packet that holds the frame in slices with these boundaries.
-fn chopped(frame: &[u8], cuts: &[usize]) -> Packet {
+fn split_frame(frame: &[u8], cuts: &[usize]) -> Packet {
     let mut chain = Chain::new();
     let mut at = 0;
     for &cut in cuts.iter().chain([&frame.len()]) {
@@ -33,9 +33,9 @@ fn chopped(frame: &[u8], cuts: &[usize]) -> Packet {
 #[test]
 fn finds_the_layers_of_plain_tcp() {
     for (v6, network) in [(false, 20), (true, 40)] {
-        let tcp = Tcp {
+        let tcp = TestPacket {
             v6,
-            ..Tcp::default()
+            ..TestPacket::default()
         };
         let packet = parsed(&tcp.frame(), Link::Ip).unwrap();
         let layers = Layers {
@@ -58,13 +58,13 @@ fn finds_the_layers_of_plain_tcp() {
 #[test]
 fn skips_ethernet_and_vlan_tags_and_cuts_padding() {
     for (vlan, network) in [(None, 14), (Some(7), 18)] {
-        let tcp = Tcp {
+        let tcp = TestPacket {
             link: Link::Ethernet,
             vlan,
             payload: vec![1, 2, 3],
-            ..Tcp::default()
+            ..TestPacket::default()
         };
-        let padded = Tcp {
+        let padded = TestPacket {
             padding: 20,
             ..tcp.clone()
         };
@@ -76,11 +76,11 @@ fn skips_ethernet_and_vlan_tags_and_cuts_padding() {
 }
 
 #[test]
-fn extension_headers_lead_to_the_transport() {
+fn extension_headers_are_skipped() {
     let options = vec![0, 1, 4, 0, 0, 0, 0];
-    let tcp = Tcp {
+    let tcp = TestPacket {
         extensions: vec![(0, options.clone()), (43, options.clone()), (60, options)],
-        ..Tcp::v6()
+        ..TestPacket::v6()
     };
     let packet = parsed(&tcp.frame(), Link::Ip).unwrap();
     assert_eq!((packet.layers.transport, packet.layers.protocol), (64, 6));
@@ -90,9 +90,9 @@ fn extension_headers_lead_to_the_transport() {
 #[test]
 fn hop_by_hop_after_another_header_is_an_unknown_protocol() {
     let options = vec![0, 1, 4, 0, 0, 0, 0];
-    let tcp = Tcp {
+    let tcp = TestPacket {
         extensions: vec![(60, options.clone()), (0, options)],
-        ..Tcp::v6()
+        ..TestPacket::v6()
     };
     let packet = parsed(&tcp.frame(), Link::Ip).unwrap();
     assert_eq!((packet.layers.transport, packet.layers.protocol), (48, 0));
@@ -101,18 +101,18 @@ fn hop_by_hop_after_another_header_is_an_unknown_protocol() {
 
 #[test]
 fn fragments_keep_their_transport_header_in_the_payload() {
-    let v4 = Tcp {
+    let v4 = TestPacket {
         df: false,
         fragment: 0x2000,
-        ..Tcp::default()
+        ..TestPacket::default()
     };
     let packet = parsed(&v4.frame(), Link::Ip).unwrap();
     assert!(packet.layers.fragment && packet.header.len() == 20);
     // The M flag; an offset; then an atomic fragment, which is a complete packet (RFC 6946).
     for (offset_and_more, fragment) in [(1, true), (8, true), (0, false)] {
-        let v6 = Tcp {
+        let v6 = TestPacket {
             extensions: vec![(44, vec![0, 0, offset_and_more, 0, 0, 0, 1])],
-            ..Tcp::v6()
+            ..TestPacket::v6()
         };
         let packet = parsed(&v6.frame(), Link::Ip).unwrap();
         assert_eq!(
@@ -124,7 +124,7 @@ fn fragments_keep_their_transport_header_in_the_payload() {
 
 #[test]
 fn other_protocols_and_ethertypes_pass() {
-    let mut icmp = Tcp::v6().frame();
+    let mut icmp = TestPacket::v6().frame();
     icmp[6] = 58;
     let packet = parsed(&icmp, Link::Ip).unwrap();
     assert_eq!((packet.layers.protocol, packet.header.len()), (58, 40));
@@ -138,7 +138,7 @@ fn other_protocols_and_ethertypes_pass() {
 
 #[test]
 fn a_datagram_may_end_before_its_packet() {
-    let mut frame = Tcp::v6().frame();
+    let mut frame = TestPacket::v6().frame();
     frame[6] = 17;
     for (len, result) in [
         (8u16, Ok(0)),
@@ -152,8 +152,8 @@ fn a_datagram_may_end_before_its_packet() {
 }
 
 #[test]
-fn contradictions_are_malformed() {
-    let v4 = Tcp::default().frame();
+fn inconsistent_headers_are_malformed() {
+    let v4 = TestPacket::default().frame();
     let broken = |at: usize, value: u8| {
         let mut frame = v4.clone();
         frame[at] = value;
@@ -176,11 +176,11 @@ fn contradictions_are_malformed() {
 
 #[test]
 fn every_truncation_is_an_error() {
-    let tcp = Tcp {
+    let tcp = TestPacket {
         extensions: vec![(60, vec![0; 7])],
-        ..Tcp::v6()
+        ..TestPacket::v6()
     };
-    for frame in [Tcp::default().frame(), tcp.frame()] {
+    for frame in [TestPacket::default().frame(), tcp.frame()] {
         for len in 0..frame.len() {
             assert!(parsed(&frame[..len], Link::Ip).is_err(), "{len}");
         }
@@ -188,8 +188,8 @@ fn every_truncation_is_an_error() {
 }
 
 #[test]
-fn a_header_apart_is_parsed_from_it() {
-    let frame = Tcp::v6().frame();
+fn a_separate_header_is_parsed() {
+    let frame = TestPacket::v6().frame();
     for at in [30, 72, 100] {
         let mut packet = Packet {
             header: HeaderBuf::from_slice(&frame[..at]),
@@ -205,74 +205,77 @@ fn a_header_apart_is_parsed_from_it() {
 }
 
 #[test]
-fn usual_tcp_takes_the_short_walk() {
-    let usual = |link, v6: bool, options: usize, len: usize| Tcp {
+fn plain_tcp_takes_the_fast_parser() {
+    let usual = |link, v6: bool, options: usize, len: usize| TestPacket {
         link,
         v6,
         options: vec![1; options],
         payload: vec![9; len],
-        ..Tcp::default()
+        ..TestPacket::default()
     };
     for link in [Link::Ip, Link::Ethernet] {
         for v6 in [false, true] {
             for (options, len) in [(0, 0), (0, 1), (12, 0), (12, 1000), (40, 7)] {
                 let frame = usual(link, v6, options, len).frame();
                 // `plain` needs 40 bytes from the network header on for IPv4, 60 for IPv6.
-                let found = plain(&frame, frame.len(), link);
+                let found = parse_plain_tcp(&frame, frame.len(), link);
                 assert_eq!(
                     found,
-                    walk(&frame, frame.len(), link, &Tunnels::NONE, false).ok(),
+                    parse_headers(&frame, frame.len(), link, &Tunnels::NONE, false).ok(),
                     "{link:?} {v6} {options} {len}"
                 );
                 assert!(found.is_some());
                 // The slice may end directly behind the headers.
                 let headers = frame.len() - len;
-                let found = plain(&frame[..headers], frame.len(), link);
-                assert_eq!(found.map(|walk| walk.header_len), Some(headers));
-                assert_eq!(plain(&frame[..headers - 1], frame.len(), link), None);
+                let found = parse_plain_tcp(&frame[..headers], frame.len(), link);
+                assert_eq!(found.map(|headers| headers.header_len), Some(headers));
+                assert_eq!(
+                    parse_plain_tcp(&frame[..headers - 1], frame.len(), link),
+                    None
+                );
             }
         }
     }
     for unusual in [
-        Tcp {
+        TestPacket {
             vlan: Some(3),
             link: Link::Ethernet,
-            ..Tcp::default()
+            ..TestPacket::default()
         },
-        Tcp {
+        TestPacket {
             udp: true,
-            ..Tcp::default()
+            ..TestPacket::default()
         },
-        Tcp {
+        TestPacket {
             fragment: 1,
             df: false,
-            ..Tcp::default()
+            ..TestPacket::default()
         },
-        Tcp {
+        TestPacket {
             fragment: 0x2000,
             df: false,
-            ..Tcp::default()
+            ..TestPacket::default()
         },
-        Tcp {
+        TestPacket {
             ip_options: vec![1; 4],
-            ..Tcp::default()
+            ..TestPacket::default()
         },
-        Tcp {
+        TestPacket {
             extensions: vec![(60, vec![0; 7])],
-            ..Tcp::v6()
+            ..TestPacket::v6()
         },
-        Tcp {
+        TestPacket {
             padding: 1,
-            ..Tcp::v6()
+            ..TestPacket::v6()
         },
-        Tcp {
+        TestPacket {
             padding: 1,
-            ..Tcp::default()
+            ..TestPacket::default()
         },
     ] {
         let frame = unusual.frame();
         assert_eq!(
-            plain(&frame, frame.len(), unusual.link),
+            parse_plain_tcp(&frame, frame.len(), unusual.link),
             None,
             "{unusual:?}"
         );
@@ -282,7 +285,7 @@ fn usual_tcp_takes_the_short_walk() {
 #[test]
 fn headers_may_end_exactly_where_the_packet_does() {
     let ends = |frame: &[u8]| parsed(frame, Link::Ip).map(|packet| packet.payload.len());
-    let with_len = |tcp: &Tcp, len: usize| {
+    let with_len = |tcp: &TestPacket, len: usize| {
         let mut frame = tcp.frame();
         frame.truncate(len);
         if tcp.v6 {
@@ -296,21 +299,21 @@ fn headers_may_end_exactly_where_the_packet_does() {
         frame
     };
     let options = vec![0, 1, 4, 0, 0, 0, 0];
-    let extended = Tcp {
+    let extended = TestPacket {
         extensions: vec![(60, options)],
-        ..Tcp::v6()
+        ..TestPacket::v6()
     };
-    let udp = |tcp: Tcp| Tcp {
+    let udp = |tcp: TestPacket| TestPacket {
         udp: true,
         payload: vec![],
         ..tcp
     };
     for (tcp, len) in [
-        (Tcp::default(), 52),
-        (Tcp::v6(), 72),
+        (TestPacket::default(), 52),
+        (TestPacket::v6(), 72),
         (extended.clone(), 80),
-        (udp(Tcp::default()), 28),
-        (udp(Tcp::v6()), 48),
+        (udp(TestPacket::default()), 28),
+        (udp(TestPacket::v6()), 48),
         (udp(extended), 56),
     ] {
         assert_eq!(ends(&with_len(&tcp, len)), Ok(0), "{tcp:?}");
@@ -321,20 +324,20 @@ fn headers_may_end_exactly_where_the_packet_does() {
         }
     }
     // Without TCP options the header has 20 bytes.
-    let bare = Tcp {
+    let bare = TestPacket {
         options: vec![],
         payload: vec![],
-        ..Tcp::v6()
+        ..TestPacket::v6()
     };
     assert_eq!(ends(&bare.frame()), Ok(0));
 }
 
 #[test]
-fn an_authentication_header_counts_in_words_of_four_bytes() {
+fn an_authentication_header_length_is_in_4_byte_words() {
     // RFC 4302 2.2: the length is in units of 4 bytes, minus 2; this header has 16 bytes.
-    let tcp = Tcp {
+    let tcp = TestPacket {
         extensions: vec![(51, [&[2][..], &[0; 14]].concat())],
-        ..Tcp::v6()
+        ..TestPacket::v6()
     };
     let packet = parsed(&tcp.frame(), Link::Ip).unwrap();
     assert_eq!((packet.layers.protocol, packet.layers.transport), (6, 56));
@@ -343,7 +346,7 @@ fn an_authentication_header_counts_in_words_of_four_bytes() {
 #[test]
 fn an_empty_packet_has_no_bytes_and_a_super_segment_many_headers() {
     assert!(Packet::default().is_empty());
-    let mut packet = parsed(&Tcp::default().frame(), Link::Ip).unwrap();
+    let mut packet = parsed(&TestPacket::default().frame(), Link::Ip).unwrap();
     assert!(!packet.is_empty());
     assert_eq!(packet.wire_len(), 1052);
     packet.offload.gso_segs = 3;
@@ -355,19 +358,19 @@ fn an_empty_packet_has_no_bytes_and_a_super_segment_many_headers() {
 proptest! {
     /// The result of the parse does not depend on slice boundaries.
     #[test]
-    fn slices_do_not_matter(
+    fn the_result_does_not_depend_on_slices(
         cuts in prop::collection::vec(0..200usize, 0..5),
         bytes in prop::collection::vec((0..120usize, any::<u8>()), 0..3),
         v6: bool,
     ) {
-        let mut frame = Tcp { v6, link: Link::Ethernet, ..Tcp::default() }.frame();
+        let mut frame = TestPacket { v6, link: Link::Ethernet, ..TestPacket::default() }.frame();
         for (at, value) in bytes {
             frame[at] = value;
         }
         let mut cuts = cuts;
         cuts.sort_unstable();
         let whole = parsed(&frame, Link::Ethernet);
-        let mut pieces = chopped(&frame, &cuts);
+        let mut pieces = split_frame(&frame, &cuts);
         let result = pieces.parse(Link::Ethernet);
         match whole {
             Ok(whole) => {
@@ -381,11 +384,11 @@ proptest! {
     }
 
     #[test]
-    fn garbage_does_not_panic(frame: Vec<u8>, cuts in prop::collection::vec(0..100usize, 0..4)) {
+    fn random_bytes_do_not_panic(frame: Vec<u8>, cuts in prop::collection::vec(0..100usize, 0..4)) {
         let mut cuts = cuts;
         cuts.sort_unstable();
         for link in [Link::Ip, Link::Ethernet] {
-            let _ = chopped(&frame, &cuts).parse(link);
+            let _ = split_frame(&frame, &cuts).parse(link);
         }
     }
 }
@@ -393,14 +396,19 @@ proptest! {
 /// An application of this host may build a tunnel's packets itself: its datagrams have a header of
 /// their own, whose checksum is partial, and a payload with an inner checksum that is complete.
 #[test]
-fn a_partial_checksum_is_that_of_the_header_in_front() {
-    for kind in [Kind::Vxlan, Kind::Geneve, Kind::Fou, Kind::Gue] {
+fn a_partial_checksum_belongs_to_the_separate_header() {
+    for kind in [
+        TunnelKind::Vxlan,
+        TunnelKind::Geneve,
+        TunnelKind::Fou,
+        TunnelKind::Gue,
+    ] {
         for v6 in [false, true] {
-            let tcp = Tcp {
+            let tcp = TestPacket {
                 v6,
                 payload: vec![7; 20],
-                outer: Some(Outer::new(kind, v6)),
-                ..Tcp::default()
+                outer: Some(OuterHeaders::new(kind, v6)),
+                ..TestPacket::default()
             };
             let frame = tcp.frame();
             let udp = if v6 { 40 } else { 20 };
@@ -410,7 +418,7 @@ fn a_partial_checksum_is_that_of_the_header_in_front() {
             let own = pseudo(header, 0, v6, UDP, frame.len() - udp);
             put16(&mut packet.header, udp + 6, own.fold());
             packet.offload.checksum = Checksum::Partial;
-            packet.parse_through(Link::Ip, &TUNNELS).unwrap();
+            packet.parse_with_tunnels(Link::Ip, &TUNNELS).unwrap();
             assert_eq!(packet.layers.encap, Encap::None, "{kind:?}");
             packet.complete_checksum();
             let whole = packet.to_bytes();
@@ -422,22 +430,22 @@ fn a_partial_checksum_is_that_of_the_header_in_front() {
 
 /// A tunnel's headers may be in the next slice.
 #[test]
-fn slices_do_not_matter_in_tunnels() {
-    for kind in Kind::COALESCED {
+fn the_result_in_tunnels_does_not_depend_on_slices() {
+    for kind in TunnelKind::COALESCED {
         for v6 in [false, true] {
-            let tcp = Tcp {
+            let tcp = TestPacket {
                 v6,
                 payload: vec![7; 20],
-                outer: Some(Outer::new(kind, v6)),
-                ..Tcp::default()
+                outer: Some(OuterHeaders::new(kind, v6)),
+                ..TestPacket::default()
             };
             let frame = tcp.frame();
             let mut whole = tcp.packet();
-            whole.parse_through(Link::Ip, &TUNNELS).unwrap();
+            whole.parse_with_tunnels(Link::Ip, &TUNNELS).unwrap();
             assert_ne!(whole.layers.encap, Encap::None);
             for cut in 0..frame.len() {
-                let mut pieces = chopped(&frame, &[cut]);
-                pieces.parse_through(Link::Ip, &TUNNELS).unwrap();
+                let mut pieces = split_frame(&frame, &[cut]);
+                pieces.parse_with_tunnels(Link::Ip, &TUNNELS).unwrap();
                 assert_eq!(pieces.layers, whole.layers, "cut at {cut}: {kind:?}");
                 assert_eq!(pieces.header, whole.header, "cut at {cut}: {kind:?}");
                 assert_eq!(pieces.payload, whole.payload, "cut at {cut}: {kind:?}");
@@ -447,12 +455,12 @@ fn slices_do_not_matter_in_tunnels() {
 }
 
 #[test]
-fn more_than_eight_extension_headers_are_not_looked_through() {
+fn at_most_eight_extension_headers_are_parsed() {
     let options = vec![0, 1, 4, 0, 0, 0, 0];
     for (count, protocol, len) in [(8, 6, 104 + 32), (9, 60, 104)] {
-        let tcp = Tcp {
+        let tcp = TestPacket {
             extensions: vec![(60, options.clone()); count],
-            ..Tcp::v6()
+            ..TestPacket::v6()
         };
         let packet = parsed(&tcp.frame(), Link::Ip).unwrap();
         let found = (packet.layers.protocol, packet.header.len());
@@ -461,7 +469,7 @@ fn more_than_eight_extension_headers_are_not_looked_through() {
 }
 
 /// Returns an IPv4 or IPv6 frame with this length field and a correct header checksum.
-fn with_length(tcp: &Tcp, len: u16) -> Vec<u8> {
+fn with_length(tcp: &TestPacket, len: u16) -> Vec<u8> {
     let mut frame = tcp.frame();
     if tcp.v6 {
         frame[4..6].copy_from_slice(&len.to_be_bytes());
@@ -484,23 +492,23 @@ fn error(frame: &[u8]) -> ParseError {
 
 /// RFC 791 3.1: the header has at least five 32-bit words, and the total length includes it.
 #[test]
-fn ipv4_headers_have_20_bytes_at_least() {
-    let mut short = Tcp::default().frame();
+fn ipv4_headers_have_at_least_20_bytes() {
+    let mut short = TestPacket::default().frame();
     short[0] = 0x44;
     resum_v4(&mut short, 16);
     assert_eq!(error(&short), ParseError::Malformed);
     for len in [0, 4, 19] {
-        let frame = with_length(&Tcp::default(), len);
+        let frame = with_length(&TestPacket::default(), len);
         assert_eq!(error(&frame), ParseError::Malformed, "{len}");
     }
     // The payload may be empty.
-    let mut bare = Tcp::default().frame();
+    let mut bare = TestPacket::default().frame();
     bare[9] = 59;
     bare[2..4].copy_from_slice(&20_u16.to_be_bytes());
     resum_v4(&mut bare, 20);
     assert_eq!(parsed(&bare, Link::Ip).unwrap().len(), 20);
     // The EtherType does not match the IP version.
-    let mut other = Tcp::default().frame();
+    let mut other = TestPacket::default().frame();
     other[0] = 0x65;
     resum_v4(&mut other, 20);
     let frame = [&[2; 12][..], &[8, 0], &other].concat();
@@ -512,15 +520,15 @@ fn ipv4_headers_have_20_bytes_at_least() {
 
 /// Bytes behind the end of the IP packet are not read as a transport header.
 #[test]
-fn padding_is_no_transport_header() {
+fn padding_is_not_parsed_as_a_transport_header() {
     for v6 in [false, true] {
         for (udp, least) in [(false, 20), (true, 8)] {
-            let tcp = Tcp {
+            let tcp = TestPacket {
                 v6,
                 udp,
                 payload: vec![],
                 options: vec![],
-                ..Tcp::default()
+                ..TestPacket::default()
             };
             for len in 0..least {
                 let mut frame = with_length(&tcp, if v6 { len } else { 20 + len });
@@ -534,11 +542,11 @@ fn padding_is_no_transport_header() {
 
 /// RFC 8200 4: extension headers must not extend beyond the end of the packet.
 #[test]
-fn extension_headers_end_with_the_packet_at_the_latest() {
+fn extension_headers_must_end_within_the_packet() {
     let with = |kind, bytes: Vec<u8>, len: u16| {
-        let tcp = Tcp {
+        let tcp = TestPacket {
             extensions: vec![(kind, bytes)],
-            ..Tcp::v6()
+            ..TestPacket::v6()
         };
         with_length(&tcp, len)
     };
@@ -574,28 +582,28 @@ fn fragment_and_authentication_headers_have_lengths_of_their_own() {
         (vec![auth.clone()], 64),
         (vec![auth, fragment], 72),
     ] {
-        let frame = Tcp {
+        let frame = TestPacket {
             extensions,
-            ..Tcp::v6()
+            ..TestPacket::v6()
         }
         .frame();
-        let walk = walk(&frame, frame.len(), Link::Ip, &TUNNELS, false).unwrap();
+        let headers = parse_headers(&frame, frame.len(), Link::Ip, &TUNNELS, false).unwrap();
         assert_eq!(
-            (walk.layers.protocol, walk.layers.transport),
+            (headers.layers.protocol, headers.layers.transport),
             (6, transport)
         );
         // These headers differ from packet to packet.
-        assert!(walk.opaque);
+        assert!(headers.opaque);
     }
 }
 
 /// Returns a super-segment from a device, of `len` bytes including headers, with these length
 /// fields.
 fn oversize(v6: bool, udp: bool, len: usize, field: u16, gso_size: u16) -> Packet {
-    let tcp = Tcp {
+    let tcp = TestPacket {
         v6,
         udp,
-        ..Tcp::default()
+        ..TestPacket::default()
     };
     let mut frame = with_length(&tcp, field);
     if udp {
@@ -610,7 +618,7 @@ fn oversize(v6: bool, udp: bool, len: usize, field: u16, gso_size: u16) -> Packe
 
 /// A length field of 0 is valid only in a super-segment that is too long for the field.
 #[test]
-fn a_length_of_zero_is_for_super_segments_beyond_64_kib() {
+fn a_length_of_zero_is_valid_only_for_super_segments_above_64_kib() {
     for (v6, bad) in [
         (false, ParseError::Malformed),
         (true, ParseError::Truncated),
@@ -630,7 +638,7 @@ fn a_length_of_zero_is_for_super_segments_beyond_64_kib() {
 /// RFC 768: the length includes the header. Here 0 stands for a length that the field cannot
 /// express.
 #[test]
-fn a_datagram_length_of_zero_is_for_super_segments_beyond_64_kib() {
+fn a_udp_length_of_zero_is_valid_only_for_super_segments_above_64_kib() {
     for (v6, at) in [(false, 20_usize), (true, 40)] {
         let parse = |len, gso_size| {
             let mut packet = oversize(v6, true, at + len, 0, gso_size);
@@ -643,11 +651,11 @@ fn a_datagram_length_of_zero_is_for_super_segments_beyond_64_kib() {
 
 /// The headers are copied and the payload is not, unless the headers span several slices.
 #[test]
-fn payload_stays_where_it_is() {
+fn payload_is_not_copied() {
     for udp in [false, true] {
-        let tcp = Tcp {
+        let tcp = TestPacket {
             udp,
-            ..Tcp::default()
+            ..TestPacket::default()
         };
         let mut packet = tcp.packet();
         let start = packet.payload.slices()[0].as_ptr() as usize;
@@ -662,18 +670,18 @@ fn payload_stays_where_it_is() {
 
 /// Slices are joined only where what leads into a tunnel may lie in the next one.
 #[test]
-fn datagrams_to_the_port_of_a_tunnel_stay_in_their_slices() {
-    let mut frame = Tcp {
+fn datagrams_to_a_tunnel_port_are_not_linearized() {
+    let mut frame = TestPacket {
         udp: true,
         payload: vec![0xff; 200],
-        ..Tcp::default()
+        ..TestPacket::default()
     }
     .frame();
     frame[22..24].copy_from_slice(&4789_u16.to_be_bytes());
     for (cut, stays) in [(28, false), (35, false), (36, true), (100, true)] {
-        let mut packet = chopped(&frame, &[cut]);
+        let mut packet = split_frame(&frame, &[cut]);
         let second = packet.payload.slices()[1].as_ptr();
-        packet.parse_through(Link::Ip, &TUNNELS).unwrap();
+        packet.parse_with_tunnels(Link::Ip, &TUNNELS).unwrap();
         let last = packet.payload.slices().last().unwrap().as_ptr();
         assert_eq!(last == second, stays, "cut at {cut}");
         assert_eq!(packet.to_bytes(), frame);
@@ -681,8 +689,8 @@ fn datagrams_to_the_port_of_a_tunnel_stay_in_their_slices() {
 }
 
 #[test]
-fn padding_behind_a_header_apart_is_cut_off() {
-    let tcp = Tcp::default();
+fn padding_after_a_separate_header_is_removed() {
+    let tcp = TestPacket::default();
     let mut packet = tcp.packet();
     packet.parse(Link::Ip).unwrap();
     packet.payload.push(Slice::copied_from(&[0; 6]));
@@ -691,35 +699,35 @@ fn padding_behind_a_header_apart_is_cut_off() {
 }
 
 /// Returns whether the parser reports a tunnel, and whether it reports opaque headers.
-fn seen(frame: &[u8]) -> (bool, bool) {
-    let walk = walk(frame, frame.len(), Link::Ip, &TUNNELS, false).unwrap();
-    (walk.layers.encap != Encap::None, walk.opaque)
+fn is_tunnel_and_opaque(frame: &[u8]) -> (bool, bool) {
+    let headers = parse_headers(frame, frame.len(), Link::Ip, &TUNNELS, false).unwrap();
+    (headers.layers.encap != Encap::None, headers.opaque)
 }
 
 #[test]
-fn what_a_tunnel_carries_is_looked_into_where_all_of_it_is_known() {
-    let inner = Tcp {
+fn inner_packets_are_parsed_if_all_headers_are_known() {
+    let inner = TestPacket {
         payload: vec![7; 60],
-        ..Tcp::default()
+        ..TestPacket::default()
     };
     let frame = inner.frame();
     let mut longer = frame.clone();
     longer.push(0);
-    let fragment = Tcp {
+    let fragment = TestPacket {
         fragment: 0x2000,
         ..inner.clone()
     };
-    let options = Tcp {
+    let options = TestPacket {
         ip_options: vec![1; 4],
         ..inner.clone()
     };
     let mut icmp = frame.clone();
     icmp[9] = 1;
     resum_v4(&mut icmp, 20);
-    for kind in Kind::COALESCED {
+    for kind in TunnelKind::COALESCED {
         for outer_v6 in [false, true] {
-            let outer = Outer::new(kind, outer_v6);
-            let around = |inner: &[u8]| seen(&outer.around(inner, false));
+            let outer = OuterHeaders::new(kind, outer_v6);
+            let around = |inner: &[u8]| is_tunnel_and_opaque(&outer.around(inner, false));
             assert_eq!(around(&frame), (true, false), "{kind:?}");
             // Truncated at any byte, longer than its length field, or of an unsupported kind.
             for len in 0..frame.len() {
@@ -734,50 +742,51 @@ fn what_a_tunnel_carries_is_looked_into_where_all_of_it_is_known() {
 
 /// A fragment does not contain a complete packet.
 #[test]
-fn fragments_of_a_tunnel_are_not_looked_into() {
-    for kind in Kind::COALESCED {
-        let mut frame = Outer::new(kind, false).around(&Tcp::default().frame(), false);
+fn fragments_of_a_tunnel_are_not_parsed() {
+    for kind in TunnelKind::COALESCED {
+        let mut frame =
+            OuterHeaders::new(kind, false).around(&TestPacket::default().frame(), false);
         frame[6] = 0x20;
         resum_v4(&mut frame, 20);
-        let walk = walk(&frame, frame.len(), Link::Ip, &TUNNELS, false).unwrap();
+        let headers = parse_headers(&frame, frame.len(), Link::Ip, &TUNNELS, false).unwrap();
         assert!(
-            walk.layers.fragment && walk.layers.encap == Encap::None,
+            headers.layers.fragment && headers.layers.encap == Encap::None,
             "{kind:?}"
         );
-        assert_eq!(walk.header_len, 20);
+        assert_eq!(headers.header_len, 20);
     }
 }
 
 /// An inner packet behind the fragment header of an atomic fragment, and one that contains such a
 /// header.
 #[test]
-fn headers_that_are_not_all_known_stay_so_in_tunnels() {
-    let atomic = Tcp {
+fn unknown_headers_in_tunnels_are_opaque() {
+    let atomic = TestPacket {
         extensions: vec![(44, vec![0, 0, 0, 0, 0, 0, 1])],
-        ..Tcp::v6()
+        ..TestPacket::v6()
     };
-    for inner in [Tcp::v6(), atomic.clone()] {
+    for inner in [TestPacket::v6(), atomic.clone()] {
         let mut frame = atomic.frame()[..48].to_vec();
         frame[40] = 41;
         frame.extend(inner.frame());
         let len = (frame.len() - 40) as u16;
         frame[4..6].copy_from_slice(&len.to_be_bytes());
-        assert_eq!(seen(&frame), (true, true));
+        assert_eq!(is_tunnel_and_opaque(&frame), (true, true));
     }
     // Datagrams to the port of a tunnel that contain no tunnel header.
     for (extensions, v6) in [(vec![], false), (vec![], true), (atomic.extensions, true)] {
         for len in [0, 1, 7, 8, 30] {
-            let mut frame = Tcp {
+            let mut frame = TestPacket {
                 v6,
                 extensions: extensions.clone(),
                 udp: true,
                 payload: vec![0xff; len],
-                ..Tcp::default()
+                ..TestPacket::default()
             }
             .frame();
             let port = frame.len() - len - 6;
             frame[port..port + 2].copy_from_slice(&4789_u16.to_be_bytes());
-            assert_eq!(seen(&frame), (false, true), "{len} bytes");
+            assert_eq!(is_tunnel_and_opaque(&frame), (false, true), "{len} bytes");
         }
     }
 }

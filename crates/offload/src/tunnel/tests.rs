@@ -1,13 +1,13 @@
 use alloc::vec::Vec;
 
-use super::{Encap, Inner, Tunnels, inner, inner_of_udp};
+use super::{Encap, Inner, Tunnels, inner, udp_inner};
 use crate::testing::TUNNELS;
 
 /// Returns the inner packet of a UDP datagram to this port whose payload begins with `payload`,
 /// with offsets from the payload.
 fn of_udp(port: u16, payload: &[u8]) -> Option<Inner> {
     let datagram = [&[0; 5], &[1, 2][..], &port.to_be_bytes(), &[0; 4], payload].concat();
-    relative(inner_of_udp(&datagram, 5, &TUNNELS), 13)
+    relative(udp_inner(&datagram, 5, &TUNNELS), 13)
 }
 
 fn relative(found: Option<Inner>, start: usize) -> Option<Inner> {
@@ -38,7 +38,7 @@ const fn ethernet(at: usize) -> Inner {
 
 /// RFC 7348 5: the I flag is set, and all others are 0.
 #[test]
-fn vxlan_has_the_i_flag_alone() {
+fn vxlan_requires_exactly_the_i_flag() {
     assert_eq!(of_udp(4789, &[8, 0, 0, 0, 0, 0, 42, 0]), Some(ethernet(8)));
     for flags in [0, 0x0c, 0x88, 0xff] {
         assert_eq!(of_udp(4789, &[flags, 0, 0, 0, 0, 0, 42, 0]), None);
@@ -69,7 +69,7 @@ fn geneve_options_are_skipped_and_control_packets_are_not_data() {
 
 /// draft-ietf-intarea-gue 3: version 0, no control message, no optional fields.
 #[test]
-fn gue_is_looked_into_without_optional_fields() {
+fn gue_is_parsed_only_without_optional_fields() {
     assert_eq!(of_udp(6080, &[0, 4, 0, 0]), Some(v4(4)));
     assert_eq!(of_udp(6080, &[0, 41, 0, 0]), Some(v6(4)));
     assert_eq!(of_udp(6080, &[0, 6, 0, 0]), None, "TCP");
@@ -87,7 +87,7 @@ fn gue_is_looked_into_without_optional_fields() {
 
 /// The inner packet of FOU begins directly behind the UDP header; in these tests it is GRE.
 #[test]
-fn fou_leads_to_its_protocol_at_once() {
+fn fou_has_no_header_of_its_own() {
     assert_eq!(of_udp(5555, &[0, 0, 8, 0]), Some(v4(4)));
     assert_eq!(of_udp(5556, &[0, 0, 8, 0]), None);
     let with = |protocol| Tunnels {
@@ -96,14 +96,14 @@ fn fou_leads_to_its_protocol_at_once() {
     };
     let datagram = [0, 0, 21, 179, 0, 0, 0, 0];
     for (protocol, found) in [(4, Some(v4(8))), (41, Some(v6(8))), (6, None)] {
-        assert_eq!(inner_of_udp(&datagram, 0, &with(protocol)), found);
+        assert_eq!(udp_inner(&datagram, 0, &with(protocol)), found);
     }
 }
 
 /// RFC 2784 2, RFC 2890 2: version 0. A key is skipped. Packets with a checksum, a sequence number
 /// or any other flag are not coalesced.
 #[test]
-fn gre_may_have_a_key_and_nothing_else() {
+fn gre_is_parsed_with_at_most_a_key() {
     let gre = |inner| Some((Encap::Gre, inner));
     assert_eq!(of_ip(47, &[0, 0, 8, 0]), gre(v4(4)));
     assert_eq!(of_ip(47, &[0, 0, 0x86, 0xdd]), gre(v6(4)));
@@ -117,7 +117,7 @@ fn gre_may_have_a_key_and_nothing_else() {
 }
 
 #[test]
-fn only_the_tunnels_asked_for_are_looked_into() {
+fn only_enabled_tunnels_are_parsed() {
     let ip = |inner| Some((Encap::Ip, inner));
     assert_eq!(of_ip(4, &[]), ip(v4(0)));
     assert_eq!(of_ip(41, &[]), ip(v6(0)));
@@ -128,6 +128,6 @@ fn only_the_tunnels_asked_for_are_looked_into() {
         assert_eq!(inner(&[0, 0, 8, 0], 0, protocol, &Tunnels::NONE), None);
     }
     let zeros: Vec<u8> = [0; 16].into();
-    assert_eq!(inner_of_udp(&zeros, 0, &Tunnels::NONE), None);
-    assert_eq!(inner_of_udp(&zeros[..2], 0, &TUNNELS), None);
+    assert_eq!(udp_inner(&zeros, 0, &Tunnels::NONE), None);
+    assert_eq!(udp_inner(&zeros[..2], 0, &TUNNELS), None);
 }

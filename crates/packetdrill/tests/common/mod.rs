@@ -58,7 +58,7 @@ pub(crate) struct Interface {
 }
 
 /// Waits until no other run is active. The run lasts as long as the returned guard.
-pub(crate) fn turn() -> MutexGuard<'static, ()> {
+pub(crate) fn lock_library() -> MutexGuard<'static, ()> {
     RUN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -98,7 +98,7 @@ pub(crate) const RST: u8 = 4;
 
 impl Drill {
     pub(crate) fn new(flags: &str) -> Self {
-        let guard = turn();
+        let guard = lock_library();
         let file = CString::new(library().to_str().unwrap()).unwrap();
         let flags = CString::new(flags).unwrap();
         let ifc = unsafe {

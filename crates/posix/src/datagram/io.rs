@@ -8,7 +8,7 @@ use fullsend_units::Instant;
 
 use super::Datagram;
 use crate::abi::{MSG_ERRQUEUE, MSG_MORE, MSG_OOB, MSG_PEEK, MSG_TRUNC};
-use crate::cmsg::Writer;
+use crate::cmsg::CmsgWriter;
 use crate::errno::{Errno, Result};
 use crate::{Received, SockAddr};
 
@@ -39,9 +39,9 @@ impl Datagram {
         {
             return Err(Errno::EACCES);
         }
-        let asked = self.asked(control)?;
+        let settings = self.parse_control(control)?;
         let id = self.socket(host)?;
-        let source = match asked.source {
+        let source = match settings.source {
             Some(ip) if !host.is_own_address(ip) => return Err(Errno::EINVAL),
             Some(ip) => Some(SocketAddr::new(ip, host.udp_addr(id)?.port())),
             None => self.source_for(to.is_ipv4()),
@@ -58,7 +58,7 @@ impl Datagram {
             host.udp_send(now, id, all, to, source)?;
             return Ok(len);
         }
-        host.udp_set_ip(id, asked.ip)?;
+        host.udp_set_ip(id, settings.ip)?;
         let sent = host.udp_send(now, id, all, to, source);
         host.udp_set_ip(id, self.ip)?;
         sent?;
@@ -81,7 +81,7 @@ impl Datagram {
             return self.receive_error(host, data, control);
         }
         let Some(id) = self.udp else {
-            return self.nothing(blocks);
+            return self.no_datagram(blocks);
         };
         if let Some(error) = self.take_error(host) {
             return Err(error);
@@ -92,30 +92,35 @@ impl Datagram {
             host.udp_recv_datagram(id)?
         };
         let Some(datagram) = next else {
-            return self.nothing(blocks);
+            return self.no_datagram(blocks);
         };
-        let mut out = Writer::new(control);
-        self.tell.tell_with(host, &datagram, self.domain, &mut out);
-        let whole = datagram.payload.len();
+        let mut out = CmsgWriter::new(control);
+        self.ancillary_options
+            .put_control_messages(host, &datagram, self.domain, &mut out);
+        let full_len = datagram.payload.len();
         let mut rest = datagram.payload;
-        let mut taken = 0;
+        let mut copied = 0;
         for part in data {
             let n = rest.copy_to(part);
             rest.advance(n);
-            taken += n;
+            copied += n;
         }
-        let cut = taken < whole;
+        let truncated = copied < full_len;
         Ok(Received {
-            len: if flags & MSG_TRUNC != 0 { whole } else { taken },
-            from: Some(SockAddr::shown_in(self.domain, datagram.from)),
-            flags: out.flags | if cut { MSG_TRUNC } else { 0 },
+            len: if flags & MSG_TRUNC != 0 {
+                full_len
+            } else {
+                copied
+            },
+            from: Some(SockAddr::for_domain(self.domain, datagram.from)),
+            flags: out.flags | if truncated { MSG_TRUNC } else { 0 },
             control_len: out.used(),
         })
     }
 
     /// Returns the result when no datagram is queued: for a blocking call the end, if reading was
     /// shut down.
-    fn nothing(&self, blocks: bool) -> Result<Received> {
+    fn no_datagram(&self, blocks: bool) -> Result<Received> {
         if self.shut_read && blocks {
             return Ok(Received::default());
         }

@@ -12,13 +12,13 @@ use crate::abi::{
 };
 use crate::errno::{Errno, Result};
 use crate::sockopt::{
-    DEFAULT_TTL, Value, byte_or_default, int, mtu_discover, mtu_discover_number, number,
+    DEFAULT_TTL, OptionValue, byte_or_default, int, int_or_byte, mtu_discover, mtu_discover_number,
     unknown_level,
 };
 
 /// Linux's minimum buffer sizes.
-const LEAST_SNDBUF: u32 = 4608;
-const LEAST_RCVBUF: u32 = 2304;
+const MIN_SNDBUF: u32 = 4608;
+const MIN_RCVBUF: u32 = 2304;
 
 impl Datagram {
     pub(crate) fn set(
@@ -28,10 +28,12 @@ impl Datagram {
         name: i32,
         value: &[u8],
     ) -> Result<()> {
-        let ours = level != IPPROTO_IPV6 || self.domain == AF_INET6;
-        if ours && self.tell.set(level, name, value)?.is_some() {
+        let in_family = level != IPPROTO_IPV6 || self.domain == AF_INET6;
+        if in_family && self.ancillary_options.set(level, name, value)?.is_some() {
             return match self.udp {
-                Some(id) => Ok(host.udp_keep_errors(id, self.tell.wants_errors())?),
+                Some(id) => {
+                    Ok(host.udp_keep_errors(id, self.ancillary_options.is_recverr_enabled())?)
+                }
                 None => Ok(()),
             };
         }
@@ -55,10 +57,10 @@ impl Datagram {
 
     fn set_ip(&mut self, host: &mut Host, name: i32, value: &[u8]) -> Result<Option<()>> {
         match name {
-            IP_TOS => self.ip.tos = number(value)? as u8,
+            IP_TOS => self.ip.tos = int_or_byte(value)? as u8,
             IP_TTL if value.is_empty() => return Err(Errno::EINVAL),
-            IP_TTL => self.ip.ttl = byte_or_default(number(value)?, 1)?,
-            IP_MTU_DISCOVER => self.ip.mtu_discover = mtu_discover(number(value)?)?,
+            IP_TTL => self.ip.ttl = byte_or_default(int_or_byte(value)?, 1)?,
+            IP_MTU_DISCOVER => self.ip.mtu_discover = mtu_discover(int_or_byte(value)?)?,
             _ => return Ok(None),
         }
         self.apply(host).map(Some)
@@ -90,8 +92,8 @@ impl Datagram {
     }
 
     /// Returns options that both levels of IP have.
-    fn get_shared(&self, name: i32) -> Option<Value> {
-        Some(Value::Small(match name {
+    fn get_shared(&self, name: i32) -> Option<OptionValue> {
+        Some(OptionValue::Small(match name {
             IP_TOS | IPV6_TCLASS => self.ip.tos.into(),
             IP_TTL | IPV6_UNICAST_HOPS => self.ip.ttl.unwrap_or(DEFAULT_TTL).into(),
             IP_MTU_DISCOVER => mtu_discover_number(self.ip.mtu_discover),
@@ -113,16 +115,16 @@ impl Datagram {
         }
         let (wmem_max, rmem_max) = (host.sysctl().wmem_max, host.sysctl().rmem_max);
         // As on Linux, a negative number counts as a very large one.
-        let asked = int(value)? as u32;
+        let requested = int(value)? as u32;
         let forced = int(value)?.max(0) as u32;
         let doubled = |bytes: u32, most: u32| bytes.min(most).min(i32::MAX as u32 / 2) * 2;
         match name {
-            SO_SNDBUF => self.sndbuf = doubled(asked, wmem_max).max(LEAST_SNDBUF),
-            SO_SNDBUFFORCE => self.sndbuf = doubled(forced, u32::MAX).max(LEAST_SNDBUF),
-            SO_RCVBUF => self.rcvbuf = doubled(asked, rmem_max).max(LEAST_RCVBUF),
-            SO_RCVBUFFORCE => self.rcvbuf = doubled(forced, u32::MAX).max(LEAST_RCVBUF),
-            SO_MARK => self.mark = asked,
-            SO_PRIORITY => self.priority = asked,
+            SO_SNDBUF => self.sndbuf = doubled(requested, wmem_max).max(MIN_SNDBUF),
+            SO_SNDBUFFORCE => self.sndbuf = doubled(forced, u32::MAX).max(MIN_SNDBUF),
+            SO_RCVBUF => self.rcvbuf = doubled(requested, rmem_max).max(MIN_RCVBUF),
+            SO_RCVBUFFORCE => self.rcvbuf = doubled(forced, u32::MAX).max(MIN_RCVBUF),
+            SO_MARK => self.mark = requested,
+            SO_PRIORITY => self.priority = requested,
             _ => return Err(Errno::ENOPROTOOPT),
         }
         if let Some(id) = self.udp {
@@ -137,25 +139,31 @@ impl Datagram {
         now: Instant,
         level: i32,
         name: i32,
-    ) -> Result<Value> {
-        let ours = level != IPPROTO_IPV6 || self.domain == AF_INET6;
-        if let Some(value) = self.tell.get(level, name).filter(|_| ours) {
+    ) -> Result<OptionValue> {
+        let in_family = level != IPPROTO_IPV6 || self.domain == AF_INET6;
+        if let Some(value) = self
+            .ancillary_options
+            .get(level, name)
+            .filter(|_| in_family)
+        {
             return Ok(value);
         }
         let known = match level {
             SOL_SOCKET => self.get_socket(host, name),
-            IPPROTO_IP if name == IP_MTU => return self.path_mtu(host, now).map(Value::Small),
-            IPPROTO_IPV6 if name == IPV6_MTU && ours => {
-                return self.path_mtu(host, now).map(Value::Int);
+            IPPROTO_IP if name == IP_MTU => {
+                return self.path_mtu(host, now).map(OptionValue::Small);
+            }
+            IPPROTO_IPV6 if name == IPV6_MTU && in_family => {
+                return self.path_mtu(host, now).map(OptionValue::Int);
             }
             IPPROTO_IP => {
-                let ours = matches!(name, IP_TOS | IP_TTL | IP_MTU_DISCOVER);
-                let shared = ours.then(|| self.get_shared(name)).flatten();
+                let is_shared = matches!(name, IP_TOS | IP_TTL | IP_MTU_DISCOVER);
+                let shared = is_shared.then(|| self.get_shared(name)).flatten();
                 self.common.ip.get_ip(name).or(shared)
             }
             IPPROTO_IPV6 if self.domain == AF_INET6 => {
-                let ours = matches!(name, IPV6_TCLASS | IPV6_UNICAST_HOPS | IPV6_MTU_DISCOVER);
-                let shared = ours.then(|| self.get_shared(name)).flatten();
+                let is_shared = matches!(name, IPV6_TCLASS | IPV6_UNICAST_HOPS | IPV6_MTU_DISCOVER);
+                let shared = is_shared.then(|| self.get_shared(name)).flatten();
                 self.common.ip.get_ipv6(name).or(shared)
             }
             _ => return Err(unknown_level(self.domain)),
@@ -163,11 +171,11 @@ impl Datagram {
         known.ok_or(Errno::ENOPROTOOPT)
     }
 
-    fn get_socket(&self, host: &mut Host, name: i32) -> Option<Value> {
+    fn get_socket(&self, host: &mut Host, name: i32) -> Option<OptionValue> {
         if let Some(value) = self.common.get(name) {
             return Some(value);
         }
-        Some(Value::Int(match name {
+        Some(OptionValue::Int(match name {
             SO_TYPE => SOCK_DGRAM,
             SO_DOMAIN => self.domain,
             SO_PROTOCOL => IPPROTO_UDP,

@@ -4,7 +4,7 @@ use fullsend_stack::Host;
 use fullsend_tcp::{MtuDiscover, SocketOption};
 use fullsend_units::Instant;
 
-use super::{Value, int};
+use super::{OptionValue, int};
 use crate::abi::{
     AF_INET6, IP_BIND_ADDRESS_NO_PORT, IP_FREEBIND, IP_MTU, IP_MTU_DISCOVER, IP_RECVERR, IP_TOS,
     IP_TTL, IPV6_FREEBIND, IPV6_MTU, IPV6_MTU_DISCOVER, IPV6_RECVERR, IPV6_TCLASS,
@@ -40,15 +40,15 @@ impl IpOptions {
     pub(crate) fn set_ip(&mut self, name: i32, value: &[u8]) -> Result<Option<()>> {
         match name {
             IP_FREEBIND if value.is_empty() => return Err(Errno::EINVAL),
-            IP_FREEBIND => self.freebind = number(value)? != 0,
-            IP_BIND_ADDRESS_NO_PORT => self.bind_address_no_port = number(value)? != 0,
+            IP_FREEBIND => self.freebind = int_or_byte(value)? != 0,
+            IP_BIND_ADDRESS_NO_PORT => self.bind_address_no_port = int_or_byte(value)? != 0,
             _ => return Ok(None),
         }
         Ok(Some(()))
     }
 
-    pub(crate) fn get_ip(&self, name: i32) -> Option<Value> {
-        Some(Value::Small(i32::from(match name {
+    pub(crate) fn get_ip(&self, name: i32) -> Option<OptionValue> {
+        Some(OptionValue::Small(i32::from(match name {
             IP_FREEBIND => self.freebind,
             IP_BIND_ADDRESS_NO_PORT => self.bind_address_no_port,
             _ => return None,
@@ -66,7 +66,7 @@ impl IpOptions {
         Ok(Some(()))
     }
 
-    pub(crate) fn get_ipv6(&self, name: i32) -> Option<Value> {
+    pub(crate) fn get_ipv6(&self, name: i32) -> Option<OptionValue> {
         Some(match name {
             IPV6_FREEBIND => self.freebind.into(),
             IPV6_V6ONLY => self.v6only.into(),
@@ -76,7 +76,7 @@ impl IpOptions {
 }
 
 /// Parses an integer of level IPv4, of four bytes or one.
-pub(crate) fn number(value: &[u8]) -> Result<i32> {
+pub(crate) fn int_or_byte(value: &[u8]) -> Result<i32> {
     match value {
         [] => Ok(0),
         [byte, ..] if value.len() < 4 => Ok((*byte).into()),
@@ -125,21 +125,21 @@ impl Stream {
             return Ok(());
         }
         let option = match name {
-            IP_TOS => SocketOption::IpTos(number(value)? as u8 & !ECN_BITS),
+            IP_TOS => SocketOption::IpTos(int_or_byte(value)? as u8 & !ECN_BITS),
             IP_TTL if value.is_empty() => return Err(Errno::EINVAL),
-            IP_TTL => SocketOption::IpTtl(byte_or_default(number(value)?, 1)?),
-            IP_MTU_DISCOVER => SocketOption::IpMtuDiscover(mtu_discover(number(value)?)?),
-            IP_RECVERR => SocketOption::IpRecverr(number(value)? != 0),
+            IP_TTL => SocketOption::IpTtl(byte_or_default(int_or_byte(value)?, 1)?),
+            IP_MTU_DISCOVER => SocketOption::IpMtuDiscover(mtu_discover(int_or_byte(value)?)?),
+            IP_RECVERR => SocketOption::IpRecverr(int_or_byte(value)? != 0),
             _ => return Err(Errno::ENOPROTOOPT),
         };
         self.set_option(host, now, option)
     }
 
-    pub(crate) fn get_ip(&self, host: &mut Host, name: i32) -> Result<Value> {
+    pub(crate) fn get_ip(&self, host: &mut Host, name: i32) -> Result<OptionValue> {
         if let Some(value) = self.common.ip.get_ip(name) {
             return Ok(value);
         }
-        Ok(Value::Small(match name {
+        Ok(OptionValue::Small(match name {
             IP_TOS => setting!(self, host, ip_tos, IpTos, 0).into(),
             IP_TTL => {
                 let ttl = setting!(self, host, ip_ttl, IpTtl, None);
@@ -147,7 +147,7 @@ impl Stream {
             }
             IP_MTU_DISCOVER => self.mtu_discover(host),
             IP_RECVERR => setting!(self, host, ip_recverr, IpRecverr, false).into(),
-            IP_MTU => self.live(host).ok_or(Errno::ENOTCONN)?.ip_mtu as i32,
+            IP_MTU => self.connection_options(host).ok_or(Errno::ENOTCONN)?.ip_mtu as i32,
             _ => return Err(Errno::ENOPROTOOPT),
         }))
     }
@@ -198,14 +198,14 @@ impl Stream {
         self.set_option(host, now, option)
     }
 
-    pub(crate) fn get_ipv6(&self, host: &mut Host, name: i32) -> Result<Value> {
+    pub(crate) fn get_ipv6(&self, host: &mut Host, name: i32) -> Result<OptionValue> {
         if self.domain != AF_INET6 {
             return Err(Errno::EOPNOTSUPP);
         }
         if let Some(value) = self.common.ip.get_ipv6(name) {
             return Ok(value);
         }
-        Ok(Value::Int(match name {
+        Ok(OptionValue::Int(match name {
             IPV6_TCLASS => setting!(self, host, ip_tos, IpTos, 0).into(),
             IPV6_UNICAST_HOPS => {
                 let hops = setting!(self, host, ip_ttl, IpTtl, None);
@@ -213,7 +213,7 @@ impl Stream {
             }
             IPV6_MTU_DISCOVER => self.mtu_discover(host),
             IPV6_RECVERR => setting!(self, host, ip_recverr, IpRecverr, false).into(),
-            IPV6_MTU => self.live(host).ok_or(Errno::ENOTCONN)?.ip_mtu as i32,
+            IPV6_MTU => self.connection_options(host).ok_or(Errno::ENOTCONN)?.ip_mtu as i32,
             _ => return Err(Errno::ENOPROTOOPT),
         }))
     }

@@ -6,7 +6,7 @@ use fullsend_stack::Host;
 use fullsend_tcp::{Linger, SocketOption, State};
 use fullsend_units::{Instant, Nanos};
 
-use super::{IpOptions, Value, int, strict_flag};
+use super::{IpOptions, OptionValue, int, strict_flag};
 use crate::abi::{
     IPPROTO_TCP, SO_ACCEPTCONN, SO_BROADCAST, SO_DOMAIN, SO_ERROR, SO_INCOMING_CPU,
     SO_INCOMING_NAPI_ID, SO_KEEPALIVE, SO_LINGER, SO_MARK, SO_MAX_PACING_RATE, SO_MEMINFO,
@@ -17,12 +17,12 @@ use crate::abi::{
     SO_ZEROCOPY, SOCK_STREAM,
 };
 use crate::errno::{Errno, Result};
-use crate::stamps::Stamps;
-use crate::stream::{Core, Stream};
+use crate::stream::{HostSocket, Stream};
+use crate::timestamps::TimestampOptions;
 
 /// The options of this level, and of level IP, that every socket has.
 #[derive(Clone, Debug)]
-pub(crate) struct Common {
+pub(crate) struct CommonOptions {
     pub(crate) reuse_addr: bool,
     pub(crate) reuse_port: bool,
     pub(crate) broadcast: bool,
@@ -31,11 +31,11 @@ pub(crate) struct Common {
     pub(crate) sndtimeo: Option<Nanos>,
     pub(crate) zerocopy: bool,
     incoming_cpu: i32,
-    pub(crate) stamps: Stamps,
+    pub(crate) timestamps: TimestampOptions,
     pub(crate) ip: IpOptions,
 }
 
-impl Common {
+impl CommonOptions {
     pub(crate) const fn new() -> Self {
         Self {
             reuse_addr: false,
@@ -45,7 +45,7 @@ impl Common {
             sndtimeo: None,
             zerocopy: false,
             incoming_cpu: -1,
-            stamps: Stamps::new(),
+            timestamps: TimestampOptions::new(),
             ip: IpOptions::new(),
         }
     }
@@ -65,7 +65,7 @@ impl Common {
         Ok(Some(()))
     }
 
-    pub(crate) fn get(&self, name: i32) -> Option<Value> {
+    pub(crate) fn get(&self, name: i32) -> Option<OptionValue> {
         Some(match name {
             SO_REUSEADDR => self.reuse_addr.into(),
             SO_REUSEPORT => self.reuse_port.into(),
@@ -73,10 +73,10 @@ impl Common {
             SO_RCVTIMEO_OLD | SO_RCVTIMEO_NEW => timeval(self.rcvtimeo),
             SO_SNDTIMEO_OLD | SO_SNDTIMEO_NEW => timeval(self.sndtimeo),
             SO_ZEROCOPY => self.zerocopy.into(),
-            SO_INCOMING_CPU => Value::Int(self.incoming_cpu),
-            SO_INCOMING_NAPI_ID => Value::Int(0),
-            SO_SNDLOWAT => Value::Int(1),
-            name => return self.stamps.get(name),
+            SO_INCOMING_CPU => OptionValue::Int(self.incoming_cpu),
+            SO_INCOMING_NAPI_ID => OptionValue::Int(0),
+            SO_SNDLOWAT => OptionValue::Int(1),
+            name => return self.timestamps.get(name),
         })
     }
 }
@@ -101,10 +101,10 @@ fn timeout(value: &[u8]) -> Result<Option<Nanos>> {
     })
 }
 
-fn timeval(timeout: Option<Nanos>) -> Value {
+fn timeval(timeout: Option<Nanos>) -> OptionValue {
     let micros = timeout.map_or(0, Nanos::as_micros);
     let [seconds, micros] = [micros / 1_000_000, micros % 1_000_000].map(u64::to_ne_bytes);
-    Value::Bytes([seconds, micros].concat())
+    OptionValue::Bytes([seconds, micros].concat())
 }
 
 /// Parses `struct linger`. A time that does not fit an `int` of seconds means forever.
@@ -118,12 +118,12 @@ fn linger(value: &[u8]) -> Result<Linger> {
     })
 }
 
-fn linger_value(linger: Linger) -> Value {
+fn linger_value(linger: Linger) -> OptionValue {
     let (on, seconds) = match linger {
         Linger::Background => (0_i32, 0),
         Linger::For(span) => (1, (span.as_micros() / 1_000_000) as i32),
     };
-    Value::Bytes([on.to_ne_bytes(), seconds.to_ne_bytes()].concat())
+    OptionValue::Bytes([on.to_ne_bytes(), seconds.to_ne_bytes()].concat())
 }
 
 /// Parses a rate in bytes per second: a `u64`, or a `u32` of which all ones mean no limit.
@@ -148,7 +148,7 @@ impl Stream {
         if self.common.set(name, value)?.is_some() {
             return Ok(());
         }
-        if self.set_stamps(host, now, name, value)?.is_some() {
+        if self.set_timestamp_option(host, now, name, value)?.is_some() {
             return Ok(());
         }
         let option = match name {
@@ -173,7 +173,7 @@ impl Stream {
     /// Returns the effective `SO_RCVLOWAT`: at most half of the buffer, so that it can be reached.
     fn rcvlowat(&self, host: &mut Host, value: i32) -> u32 {
         let value = if value < 0 { i32::MAX } else { value } as u32;
-        let locked = self.has_set(|o| matches!(o, SocketOption::SoRcvbuf(_)));
+        let locked = self.has_option(|o| matches!(o, SocketOption::SoRcvbuf(_)));
         let most = if locked {
             self.buffers(host).1 / 2
         } else {
@@ -182,38 +182,47 @@ impl Stream {
         value.min(most).max(1)
     }
 
-    pub(crate) fn get_socket(&mut self, host: &mut Host, name: i32, room: usize) -> Result<Value> {
+    pub(crate) fn get_socket(
+        &mut self,
+        host: &mut Host,
+        name: i32,
+        room: usize,
+    ) -> Result<OptionValue> {
         if let Some(value) = self.common.get(name) {
             return Ok(value);
         }
         Ok(match name {
-            SO_TYPE => Value::Int(SOCK_STREAM),
-            SO_DOMAIN => Value::Int(self.domain),
-            SO_PROTOCOL => Value::Int(IPPROTO_TCP),
-            SO_ACCEPTCONN => matches!(self.core, Core::Listener(_)).into(),
-            SO_ERROR => Value::Int(self.take_error(host).map_or(0, |errno| errno.0)),
-            SO_SNDBUF => Value::Int(self.buffers(host).0 as i32),
-            SO_RCVBUF => Value::Int(self.buffers(host).1 as i32),
+            SO_TYPE => OptionValue::Int(SOCK_STREAM),
+            SO_DOMAIN => OptionValue::Int(self.domain),
+            SO_PROTOCOL => OptionValue::Int(IPPROTO_TCP),
+            SO_ACCEPTCONN => matches!(self.host_socket, HostSocket::Listener(_)).into(),
+            SO_ERROR => OptionValue::Int(self.take_error(host).map_or(0, |errno| errno.0)),
+            SO_SNDBUF => OptionValue::Int(self.buffers(host).0 as i32),
+            SO_RCVBUF => OptionValue::Int(self.buffers(host).1 as i32),
             SO_KEEPALIVE => setting!(self, host, so_keepalive, SoKeepalive, false).into(),
             SO_LINGER => {
                 let linger = setting!(self, host, so_linger, SoLinger, Linger::Background);
                 linger_value(linger)
             }
-            SO_RCVLOWAT => Value::Int(setting!(self, host, so_rcvlowat, SoRcvlowat, 1) as i32),
-            SO_PRIORITY => Value::Int(setting!(self, host, so_priority, SoPriority, 0) as i32),
-            SO_MARK => Value::Int(setting!(self, host, so_mark, SoMark, 0) as i32),
+            SO_RCVLOWAT => {
+                OptionValue::Int(setting!(self, host, so_rcvlowat, SoRcvlowat, 1) as i32)
+            }
+            SO_PRIORITY => {
+                OptionValue::Int(setting!(self, host, so_priority, SoPriority, 0) as i32)
+            }
+            SO_MARK => OptionValue::Int(setting!(self, host, so_mark, SoMark, 0) as i32),
             SO_MAX_PACING_RATE => {
                 let rate = setting!(self, host, so_max_pacing_rate, SoMaxPacingRate, u64::MAX);
                 if room >= 8 {
-                    Value::Bytes(Vec::from(rate.to_ne_bytes()))
+                    OptionValue::Bytes(Vec::from(rate.to_ne_bytes()))
                 } else {
-                    Value::Int(u32::try_from(rate).unwrap_or(u32::MAX) as i32)
+                    OptionValue::Int(u32::try_from(rate).unwrap_or(u32::MAX) as i32)
                 }
             }
-            SO_OOBINLINE => Value::Int(1),
+            SO_OOBINLINE => OptionValue::Int(1),
             SO_MEMINFO => self.meminfo(host),
             SO_TIMESTAMP_OLD | SO_TIMESTAMP_NEW | SO_TIMESTAMPNS_OLD | SO_TIMESTAMPNS_NEW
-            | SO_TIMESTAMPING_OLD | SO_TIMESTAMPING_NEW => Value::Int(0),
+            | SO_TIMESTAMPING_OLD | SO_TIMESTAMPING_NEW => OptionValue::Int(0),
             _ => return Err(Errno::ENOPROTOOPT),
         })
     }
@@ -221,30 +230,32 @@ impl Stream {
     /// Returns `SO_SNDBUF` and `SO_RCVBUF`.
     pub(crate) fn buffers(&self, host: &mut Host) -> (u32, u32) {
         let sysctl = host.sysctl().clone();
-        let doubled = |bytes: u32, most: u32| bytes.min(most).saturating_mul(2).max(LEAST_BUFFER);
-        let sndbuf = self.find(|option| match *option {
+        let doubled = |bytes: u32, most: u32| bytes.min(most).saturating_mul(2).max(MIN_BUFFER);
+        let sndbuf = self.find_option(|option| match *option {
             SocketOption::SoSndbuf(bytes) => Some(doubled(bytes, sysctl.wmem_max)),
             SocketOption::SoSndbufforce(bytes) => Some(doubled(bytes, u32::MAX)),
             _ => None,
         });
-        let rcvbuf = self.find(|option| match *option {
+        let rcvbuf = self.find_option(|option| match *option {
             SocketOption::SoRcvbuf(bytes) => Some(doubled(bytes, sysctl.rmem_max)),
             SocketOption::SoRcvbufforce(bytes) => Some(doubled(bytes, u32::MAX)),
             _ => None,
         });
-        let live = self.live(host);
+        let connection_options = self.connection_options(host);
         (
-            live.map_or_else(|| sndbuf.unwrap_or(sysctl.tcp_wmem[1]), |o| o.so_sndbuf),
-            live.map_or_else(|| rcvbuf.unwrap_or(sysctl.tcp_rmem[1]), |o| o.so_rcvbuf),
+            connection_options
+                .map_or_else(|| sndbuf.unwrap_or(sysctl.tcp_wmem[1]), |o| o.so_sndbuf),
+            connection_options
+                .map_or_else(|| rcvbuf.unwrap_or(sysctl.tcp_rmem[1]), |o| o.so_rcvbuf),
         )
     }
 
     /// Returns `SK_MEMINFO_*`: receive memory and its limit, send memory in the device's queue and
     /// its limit, forward allocation, total send memory, options, backlog, drops.
-    fn meminfo(&self, host: &mut Host) -> Value {
+    fn meminfo(&self, host: &mut Host) -> OptionValue {
         let (sndbuf, rcvbuf) = self.buffers(host);
-        let memory = match self.core {
-            Core::Connection(id) if self.state(host) != State::Closed => host.tcp_memory(id),
+        let memory = match self.host_socket {
+            HostSocket::Connection(id) if self.state(host) != State::Closed => host.tcp_memory(id),
             _ => None,
         };
         let memory = memory.unwrap_or_default();
@@ -259,12 +270,12 @@ impl Stream {
             0,
             0,
         ];
-        Value::Bytes(fields.iter().flat_map(|n| n.to_ne_bytes()).collect())
+        OptionValue::Bytes(fields.iter().flat_map(|n| n.to_ne_bytes()).collect())
     }
 }
 
 /// Minimum buffer size in bytes, same as that of a connection.
-const LEAST_BUFFER: u32 = 4608;
+const MIN_BUFFER: u32 = 4608;
 
 #[cfg(test)]
 mod tests {
@@ -272,7 +283,7 @@ mod tests {
 
     use super::{timeout, timeval};
     use crate::errno::Errno;
-    use crate::sockopt::Value;
+    use crate::sockopt::OptionValue;
 
     #[test]
     fn a_timeout_is_a_timeval() {
@@ -285,7 +296,7 @@ mod tests {
         assert_eq!(timeout(&bytes(0, 0)[..15]), Err(Errno::EINVAL));
         assert!(timeout(&bytes(i64::MAX, 0)).unwrap() > Some(some));
         match timeval(Some(some)) {
-            Value::Bytes(value) => assert_eq!(value, bytes(1, 500_000)),
+            OptionValue::Bytes(value) => assert_eq!(value, bytes(1, 500_000)),
             other => panic!("{other:?}"),
         }
     }

@@ -7,7 +7,7 @@ use fullsend_tcp::congestion::{self, CcInfo};
 use fullsend_tcp::{FastopenKeys, SocketOption, State};
 use fullsend_units::{Instant, Nanos};
 
-use super::{Value, int, int_in, strict_flag};
+use super::{OptionValue, int, int_in, strict_flag};
 use crate::abi::{
     TCP_CC_INFO, TCP_CONGESTION, TCP_CORK, TCP_DEFER_ACCEPT, TCP_FASTOPEN, TCP_FASTOPEN_CONNECT,
     TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE, TCP_INFO, TCP_INQ, TCP_IS_MPTCP, TCP_KEEPCNT,
@@ -16,7 +16,7 @@ use crate::abi::{
     TCP_WINDOW_CLAMP,
 };
 use crate::errno::{Errno, Result};
-use crate::stream::{Core, Stream, may_fastopen};
+use crate::stream::{HostSocket, Stream, may_fastopen};
 use crate::tcp_info;
 
 /// Length of a congestion control's name in bytes (`TCP_CA_NAME_MAX`).
@@ -34,7 +34,7 @@ const fn seconds(value: i32) -> Nanos {
     Nanos::from_secs(value as u64)
 }
 
-const fn in_seconds(span: Nanos) -> i32 {
+const fn to_seconds(span: Nanos) -> i32 {
     (span.as_millis() / 1000) as i32
 }
 
@@ -93,7 +93,7 @@ impl Stream {
             TCP_QUICKACK => O::TcpQuickack(int(value)? & 1 != 0),
             TCP_MAXSEG => match int(value)? {
                 0 => {
-                    self.forget_maxseg();
+                    self.clear_maxseg();
                     return Ok(());
                 }
                 mss => O::TcpMaxseg(int_in(&mss.to_ne_bytes(), 88..=32_767)? as u16),
@@ -106,7 +106,7 @@ impl Stream {
                 ..0 => None,
                 n => Some(seconds(n.min(LINGER2_MAX_SECONDS))),
             }),
-            TCP_DEFER_ACCEPT => O::TcpDeferAccept(deferral(int(value)?)),
+            TCP_DEFER_ACCEPT => O::TcpDeferAccept(defer_accept_seconds(int(value)?)),
             TCP_WINDOW_CLAMP => self.window_clamp(int(value)?)?,
             TCP_USER_TIMEOUT => {
                 O::TcpUserTimeout(Nanos::from_millis(int_in(value, 0..=i32::MAX)? as u64))
@@ -131,14 +131,15 @@ impl Stream {
 
     fn window_clamp(&self, value: i32) -> Result<SocketOption> {
         // On Linux, a clamp can be removed only without a connection.
-        if value == 0 && self.core != Core::None {
+        if value == 0 && self.host_socket != HostSocket::None {
             return Err(Errno::EINVAL);
         }
         Ok(SocketOption::TcpWindowClamp(value as u32))
     }
 
     fn fastopen_option(&mut self, host: &Host, name: i32, value: &[u8]) -> Result<SocketOption> {
-        let idle = !matches!(self.core, Core::Connection(_)) || self.state(host) == State::Closed;
+        let idle = !matches!(self.host_socket, HostSocket::Connection(_))
+            || self.state(host) == State::Closed;
         match name {
             TCP_FASTOPEN_KEY => Ok(SocketOption::TcpFastopenKey(fastopen_keys(value)?)),
             TCP_FASTOPEN => {
@@ -175,17 +176,17 @@ impl Stream {
         let known = congestion::AVAILABLE.iter();
         let name = known.copied().find(|known| known.as_bytes() == name);
         let name = name.ok_or(Errno::ENOENT)?;
-        match self.core {
-            Core::Connection(id) => host.tcp_set_congestion(now, id, name)?,
-            Core::Listener(id) => host.listener_set_congestion(id, name)?,
-            Core::None => {}
+        match self.host_socket {
+            HostSocket::Connection(id) => host.tcp_set_congestion(now, id, name)?,
+            HostSocket::Listener(id) => host.listener_set_congestion(id, name)?,
+            HostSocket::None => {}
         }
         self.congestion = Some(name);
         Ok(())
     }
 
     fn congestion_name(&self, host: &mut Host) -> &'static str {
-        match self.live(host) {
+        match self.connection_options(host) {
             Some(options) => options.tcp_congestion,
             None => self
                 .congestion
@@ -197,64 +198,64 @@ impl Stream {
         setting!(self, host, tcp_nodelay, TcpNodelay, false)
     }
 
-    pub(crate) fn get_tcp(&self, host: &mut Host, now: Instant, name: i32) -> Result<Value> {
+    pub(crate) fn get_tcp(&self, host: &mut Host, now: Instant, name: i32) -> Result<OptionValue> {
         let zero = Nanos::ZERO;
         Ok(match name {
-            TCP_INFO => Value::Bytes(self.tcp_info(host, now)),
-            TCP_CC_INFO => Value::Bytes(match self.core {
-                Core::Connection(id) => cc_info(host.tcp_cc_info(id)?.1),
+            TCP_INFO => OptionValue::Bytes(self.tcp_info(host, now)),
+            TCP_CC_INFO => OptionValue::Bytes(match self.host_socket {
+                HostSocket::Connection(id) => cc_info(host.tcp_cc_info(id)?.1),
                 _ => Vec::new(),
             }),
             TCP_CONGESTION => {
                 let mut name = Vec::from(self.congestion_name(host));
                 name.resize(CA_NAME_MAX, 0);
-                Value::Bytes(name)
+                OptionValue::Bytes(name)
             }
             TCP_NODELAY => self.nodelay(host).into(),
             TCP_CORK => setting!(self, host, tcp_cork, TcpCork, false).into(),
             TCP_QUICKACK => setting!(self, host, tcp_quickack, TcpQuickack, true).into(),
-            TCP_MAXSEG => Value::Int(self.maxseg(host) as i32),
+            TCP_MAXSEG => OptionValue::Int(self.maxseg(host) as i32),
             TCP_USER_TIMEOUT => {
                 let span = setting!(self, host, tcp_user_timeout, TcpUserTimeout, zero);
-                Value::Int(span.as_millis() as i32)
+                OptionValue::Int(span.as_millis() as i32)
             }
             TCP_NOTSENT_LOWAT => {
                 let lowat = setting!(self, host, tcp_notsent_lowat, TcpNotsentLowat, 0);
-                Value::Int(lowat as i32)
+                OptionValue::Int(lowat as i32)
             }
             TCP_WINDOW_CLAMP => {
                 let clamp = setting!(self, host, tcp_window_clamp, TcpWindowClamp, 0);
-                Value::Int(clamp as i32)
+                OptionValue::Int(clamp as i32)
             }
             TCP_INQ => self.inq.into(),
-            TCP_IS_MPTCP => Value::Int(0),
-            TCP_TIMESTAMP => Value::Int(now.as_millis() as i32),
-            _ => return self.get_tcp_count(host, name),
+            TCP_IS_MPTCP => OptionValue::Int(0),
+            TCP_TIMESTAMP => OptionValue::Int(now.as_millis() as i32),
+            _ => return self.get_tcp_tunable(host, name),
         })
     }
 
     /// Returns durations and counts whose defaults are tunables.
-    fn get_tcp_count(&self, host: &mut Host, name: i32) -> Result<Value> {
+    fn get_tcp_tunable(&self, host: &mut Host, name: i32) -> Result<OptionValue> {
         let sysctl = host.sysctl().clone();
         let span = |n: u32| Nanos::from_secs(n.into());
-        Ok(Value::Int(match name {
+        Ok(OptionValue::Int(match name {
             TCP_KEEPIDLE => {
                 let default = span(sysctl.tcp_keepalive_time);
-                in_seconds(setting!(self, host, tcp_keepidle, TcpKeepidle, default))
+                to_seconds(setting!(self, host, tcp_keepidle, TcpKeepidle, default))
             }
             TCP_KEEPINTVL => {
                 let default = span(sysctl.tcp_keepalive_intvl);
-                in_seconds(setting!(self, host, tcp_keepintvl, TcpKeepintvl, default))
+                to_seconds(setting!(self, host, tcp_keepintvl, TcpKeepintvl, default))
             }
             TCP_KEEPCNT => {
-                let own = self.find(|o| match *o {
+                let own = self.find_option(|o| match *o {
                     SocketOption::TcpKeepcnt(n) => Some(n),
                     _ => None,
                 });
                 own.map_or(sysctl.tcp_keepalive_probes as i32, i32::from)
             }
             TCP_SYNCNT => {
-                let own = self.find(|o| match *o {
+                let own = self.find_option(|o| match *o {
                     SocketOption::TcpSyncnt(n) => Some(n),
                     _ => None,
                 });
@@ -267,31 +268,31 @@ impl Stream {
             TCP_LINGER2 => match setting!(self, host, tcp_linger2, TcpLinger2, Some(Nanos::ZERO)) {
                 None => -1,
                 Some(Nanos::ZERO) => sysctl.tcp_fin_timeout as i32,
-                Some(span) => in_seconds(span),
+                Some(span) => to_seconds(span),
             },
-            _ => return self.get_listening(name),
+            _ => return self.get_listener_option(name),
         }))
     }
 
     /// Returns options that only a listener uses.
-    fn get_listening(&self, name: i32) -> Result<Value> {
+    fn get_listener_option(&self, name: i32) -> Result<OptionValue> {
         Ok(match name {
-            TCP_DEFER_ACCEPT => Value::Int(
-                self.find(|o| match *o {
+            TCP_DEFER_ACCEPT => OptionValue::Int(
+                self.find_option(|o| match *o {
                     SocketOption::TcpDeferAccept(n) => Some(n as i32),
                     _ => None,
                 })
                 .unwrap_or(0),
             ),
-            TCP_FASTOPEN => Value::Int(
-                self.find(|o| match *o {
+            TCP_FASTOPEN => OptionValue::Int(
+                self.find_option(|o| match *o {
                     SocketOption::TcpFastopen(n) => Some(n as i32),
                     _ => None,
                 })
                 .unwrap_or(0),
             ),
             TCP_FASTOPEN_NO_COOKIE => self
-                .find(|o| match *o {
+                .find_option(|o| match *o {
                     SocketOption::TcpFastopenNoCookie(on) => Some(on),
                     _ => None,
                 })
@@ -299,14 +300,14 @@ impl Stream {
                 .into(),
             TCP_FASTOPEN_CONNECT => self.fastopen_connect.into(),
             TCP_SAVE_SYN => self
-                .find(|o| match *o {
+                .find_option(|o| match *o {
                     SocketOption::TcpSaveSyn(on) => Some(on),
                     _ => None,
                 })
                 .unwrap_or(false)
                 .into(),
             TCP_FASTOPEN_KEY => {
-                let keys = self.find(|o| match *o {
+                let keys = self.find_option(|o| match *o {
                     SocketOption::TcpFastopenKey(keys) => Some(keys),
                     _ => None,
                 });
@@ -315,7 +316,7 @@ impl Stream {
                     bytes.extend(primary);
                     bytes.extend(backup.iter().flatten());
                 }
-                Value::Bytes(bytes)
+                OptionValue::Bytes(bytes)
             }
             _ => return Err(Errno::ENOPROTOOPT),
         })
@@ -323,10 +324,10 @@ impl Stream {
 
     /// Returns `TCP_MAXSEG`: without a path, the value that was set.
     fn maxseg(&self, host: &mut Host) -> u32 {
-        match self.live(host) {
+        match self.connection_options(host) {
             Some(options) => options.tcp_maxseg,
             None => self
-                .find(|o| match *o {
+                .find_option(|o| match *o {
                     SocketOption::TcpMaxseg(mss) => Some(mss.into()),
                     _ => None,
                 })
@@ -336,26 +337,26 @@ impl Stream {
 
     /// Returns `TCP_SAVED_SYN`, which can be read once. Returns EINVAL, and keeps it, if it exceeds
     /// `room`.
-    pub(crate) fn saved_syn(&self, host: &mut Host, room: usize) -> Result<Value> {
-        let Core::Connection(id) = self.core else {
-            return Ok(Value::Bytes(Vec::new()));
+    pub(crate) fn saved_syn(&self, host: &mut Host, room: usize) -> Result<OptionValue> {
+        let HostSocket::Connection(id) = self.host_socket else {
+            return Ok(OptionValue::Bytes(Vec::new()));
         };
         if host.tcp_saved_syn(id).is_some_and(|syn| syn.len() > room) {
             return Err(Errno::EINVAL);
         }
-        Ok(Value::Bytes(
+        Ok(OptionValue::Bytes(
             host.tcp_take_saved_syn(id).unwrap_or_default(),
         ))
     }
 
     fn tcp_info(&self, host: &mut Host, now: Instant) -> Vec<u8> {
-        let info = match self.core {
-            Core::Connection(id) => host.tcp_info(now, id).ok(),
-            Core::Listener(id) => Some(tcp_info::listening(
-                host.listener_waiting(id) as u32,
+        let info = match self.host_socket {
+            HostSocket::Connection(id) => host.tcp_info(now, id).ok(),
+            HostSocket::Listener(id) => Some(tcp_info::listening(
+                host.listener_accept_queue_len(id) as u32,
                 self.backlog,
             )),
-            Core::None => None,
+            HostSocket::None => None,
         };
         let info = info.unwrap_or_else(tcp_info::closed);
         Vec::from(tcp_info::encode(&info))
@@ -364,13 +365,13 @@ impl Stream {
 
 /// Returns the effective `TCP_DEFER_ACCEPT` in seconds: it is kept as a number of retransmissions
 /// of the SYN-ACK, after 1, 2, 4 ... 64, 120, 120 ... seconds.
-fn deferral(asked: i32) -> u32 {
-    if asked <= 0 {
+fn defer_accept_seconds(requested: i32) -> u32 {
+    if requested <= 0 {
         return 0;
     }
     let (mut period, mut timeout) = (1_u32, 1_u32);
     let mut retries = 1;
-    while (asked as u32) > period && retries < 255 {
+    while (requested as u32) > period && retries < 255 {
         retries += 1;
         timeout = (timeout * 2).min(120);
         period += timeout;
@@ -384,19 +385,19 @@ mod tests {
 
     use fullsend_tcp::congestion::CcInfo;
 
-    use super::{cc_info, deferral};
+    use super::{cc_info, defer_accept_seconds};
 
     /// `struct tcp_dctcp_info`: two fields of 16 bits, then three of 32.
     #[test]
-    fn dctcp_is_told_in_its_layout() {
-        let told = cc_info(CcInfo::Dctcp {
+    fn dctcp_info_has_linuxs_layout() {
+        let encoded = cc_info(CcInfo::Dctcp {
             ce_state: true,
             alpha: 1024,
             ab_ecn: 1460,
             ab_tot: 14_600,
         });
-        let halves = told[..4].as_chunks().0.iter().copied();
-        let words = told[4..].as_chunks().0.iter().copied();
+        let halves = encoded[..4].as_chunks().0.iter().copied();
+        let words = encoded[4..].as_chunks().0.iter().copied();
         assert_eq!(halves.map(u16::from_ne_bytes).collect::<Vec<_>>(), [1, 1]);
         let words: Vec<_> = words.map(u32::from_ne_bytes).collect();
         assert_eq!(words, [1024, 1460, 14_600]);
@@ -404,8 +405,8 @@ mod tests {
     }
 
     #[test]
-    fn deferral_is_rounded_up_to_retransmissions() {
-        let got = [-1, 0, 1, 2, 3, 4, 10, 127, 128].map(deferral);
+    fn defer_accept_is_rounded_up_to_retransmissions() {
+        let got = [-1, 0, 1, 2, 3, 4, 10, 127, 128].map(defer_accept_seconds);
         assert_eq!(got, [0, 0, 1, 3, 3, 7, 15, 127, 247]);
     }
 }

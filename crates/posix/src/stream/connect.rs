@@ -6,7 +6,7 @@ use fullsend_stack::{Host, TcpId};
 use fullsend_tcp::State;
 use fullsend_units::Instant;
 
-use super::{Core, Phase, Shut, Stream};
+use super::{ConnectState, HostSocket, ShutDirections, Stream};
 use crate::SockAddr;
 use crate::abi::{AF_INET, SHUT_RD, SHUT_RDWR, SHUT_WR};
 use crate::errno::{Errno, Result};
@@ -16,11 +16,11 @@ const CLIENT_ENABLE: u32 = 1;
 
 /// Returns whether the SYN is deferred until the first write, as it may carry data. If not,
 /// connects.
-fn defers(host: &mut Host, now: Instant, id: TcpId) -> Result<bool> {
-    if host.tcp_fastopen_ready(now, id)? {
+fn try_defer_syn(host: &mut Host, now: Instant, id: TcpId) -> Result<bool> {
+    if host.tcp_is_fastopen_ready(now, id)? {
         return Ok(true);
     }
-    host.tcp_connect_now(now, id)?;
+    host.tcp_send_syn(now, id)?;
     Ok(false)
 }
 
@@ -47,15 +47,17 @@ impl Stream {
         addr: SockAddr,
         fastopen: bool,
     ) -> Result<()> {
-        let pending = match self.phase {
-            Phase::Connected | Phase::Deferred => return Err(Errno::EISCONN),
-            Phase::Disconnecting => return Err(Errno::EINVAL),
-            Phase::Connecting => Errno::EALREADY,
-            Phase::Unconnected if self.core != Core::None => return Err(Errno::EISCONN),
-            Phase::Unconnected => {
+        let pending = match self.connect_state {
+            ConnectState::Connected | ConnectState::Deferred => return Err(Errno::EISCONN),
+            ConnectState::Disconnecting => return Err(Errno::EINVAL),
+            ConnectState::Connecting => Errno::EALREADY,
+            ConnectState::Unconnected if self.host_socket != HostSocket::None => {
+                return Err(Errno::EISCONN);
+            }
+            ConnectState::Unconnected => {
                 let id = self.start(host, now, addr, fastopen)?;
-                if fastopen && defers(host, now, id)? {
-                    self.phase = Phase::Deferred;
+                if fastopen && try_defer_syn(host, now, id)? {
+                    self.connect_state = ConnectState::Deferred;
                     return Ok(());
                 }
                 Errno::EINPROGRESS
@@ -69,7 +71,7 @@ impl Stream {
                 Err(error)
             }
             _ => {
-                self.phase = Phase::Connected;
+                self.connect_state = ConnectState::Connected;
                 Ok(())
             }
         }
@@ -77,8 +79,8 @@ impl Stream {
 
     /// Returns whether the handshake is in progress.
     pub(crate) fn is_opening(&self, host: &Host) -> bool {
-        let opening = matches!(self.state(host), State::SynSent | State::SynReceived);
-        self.phase == Phase::Connecting && opening
+        let handshaking = matches!(self.state(host), State::SynSent | State::SynReceived);
+        self.connect_state == ConnectState::Connecting && handshaking
     }
 
     fn start(
@@ -94,12 +96,12 @@ impl Stream {
         } else {
             host.tcp_connect(now, self.bound, remote)?
         };
-        if let Err(error) = self.equip(host, now, id) {
+        if let Err(error) = self.apply_options(host, now, id) {
             host.tcp_abort(now, id);
             return Err(error);
         }
-        self.core = Core::Connection(id);
-        self.phase = Phase::Connecting;
+        self.host_socket = HostSocket::Connection(id);
+        self.connect_state = ConnectState::Connecting;
         self.error = None;
         Ok(id)
     }
@@ -128,20 +130,20 @@ impl Stream {
 
     /// Returns to TCP_CLOSE (`tcp_disconnect`). Keeps the bound address and a pending error.
     pub(super) fn disconnect(&mut self, host: &mut Host, now: Instant) {
-        self.take_notices(host);
+        self.collect_reports(host);
         self.error = self.take_error(host);
-        match core::mem::replace(&mut self.core, Core::None) {
-            Core::Connection(id) => {
-                let cut = !matches!(host.tcp_state(id), Ok(State::Closed) | Err(_));
-                self.error = cut.then_some(Errno::ECONNRESET).or(self.error);
+        match core::mem::replace(&mut self.host_socket, HostSocket::None) {
+            HostSocket::Connection(id) => {
+                let was_open = !matches!(host.tcp_state(id), Ok(State::Closed) | Err(_));
+                self.error = was_open.then_some(Errno::ECONNRESET).or(self.error);
                 host.tcp_abort(now, id);
             }
-            Core::Listener(id) => host.close_listener(now, id),
-            Core::None => {}
+            HostSocket::Listener(id) => host.close_listener(now, id),
+            HostSocket::None => {}
         }
         self.take_returned();
-        self.phase = Phase::Unconnected;
-        self.shut = Shut::default();
+        self.connect_state = ConnectState::Unconnected;
+        self.shut = ShutDirections::default();
         // A port that the user did not choose is released.
         if let Some(bound) = &mut self.bound
             && self.port_chosen
@@ -158,20 +160,20 @@ impl Stream {
             _ => return Err(Errno::EINVAL),
         };
         let state = self.state(host);
-        if self.phase == Phase::Connecting {
-            self.phase = match state {
-                State::SynSent | State::SynReceived | State::Closed => Phase::Disconnecting,
-                _ => Phase::Connected,
+        if self.connect_state == ConnectState::Connecting {
+            self.connect_state = match state {
+                State::SynSent | State::SynReceived | State::Closed => ConnectState::Disconnecting,
+                _ => ConnectState::Connected,
             };
         }
-        match self.core {
-            Core::Listener(_) => {
+        match self.host_socket {
+            HostSocket::Listener(_) => {
                 if read {
                     self.disconnect(host, now);
                 }
                 return Ok(());
             }
-            Core::Connection(_) if state == State::SynSent => {
+            HostSocket::Connection(_) if state == State::SynSent => {
                 self.disconnect(host, now);
                 return Ok(());
             }
@@ -179,10 +181,10 @@ impl Stream {
         }
         self.shut.read |= read;
         self.shut.write |= write;
-        match self.core {
-            Core::Connection(id) if state != State::Closed => {
+        match self.host_socket {
+            HostSocket::Connection(id) if state != State::Closed => {
                 if read {
-                    host.tcp_expect_no_text(now, id)?;
+                    host.tcp_reset_on_data(now, id)?;
                 }
                 if write {
                     host.tcp_shutdown_write(now, id)?;
@@ -198,7 +200,7 @@ impl Stream {
         if let Some(error) = self.error.take() {
             return Some(error);
         }
-        let Core::Connection(id) = self.core else {
+        let HostSocket::Connection(id) = self.host_socket else {
             return None;
         };
         host.tcp_take_error(id).ok().flatten().map(Errno::from)

@@ -3,29 +3,37 @@
 use fullsend_stack::Host;
 use fullsend_tcp::State;
 
-use super::{Core, Phase, Stream};
+use super::{ConnectState, HostSocket, Stream};
 use crate::abi::{
     EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM,
 };
 
-const IN: u32 = EPOLLIN | EPOLLRDNORM;
-const OUT: u32 = EPOLLOUT | EPOLLWRNORM;
+const READ_EVENTS: u32 = EPOLLIN | EPOLLRDNORM;
+const WRITE_EVENTS: u32 = EPOLLOUT | EPOLLWRNORM;
 
 impl Stream {
     /// Returns the readiness in `EPOLL*` bits.
     pub(crate) fn events(&self, host: &mut Host) -> u32 {
-        if let Core::Listener(id) = self.core {
-            return if host.listener_waiting(id) > 0 { IN } else { 0 };
+        if let HostSocket::Listener(id) = self.host_socket {
+            return if host.listener_accept_queue_len(id) > 0 {
+                READ_EVENTS
+            } else {
+                0
+            };
         }
         let mut events = 0;
-        if self.error.is_some() || self.has_notices(host) {
+        if self.error.is_some() || self.has_reports(host) {
             events |= EPOLLERR;
         }
         let Some((id, now)) = self.readiness(host) else {
             // A socket in TCP_CLOSE that was never connected is hung up and writable: a write
             // returns the error.
-            let shut = if self.shut.read { IN | EPOLLRDHUP } else { 0 };
-            return events | EPOLLHUP | OUT | shut;
+            let shut = if self.shut.read {
+                READ_EVENTS | EPOLLRDHUP
+            } else {
+                0
+            };
+            return events | EPOLLHUP | WRITE_EVENTS | shut;
         };
         let closed = now.state == State::Closed;
         let rcv_shut = closed || self.shut.read || now.fin_received;
@@ -34,26 +42,26 @@ impl Stream {
             events |= EPOLLHUP;
         }
         if rcv_shut {
-            events |= IN | EPOLLRDHUP;
+            events |= READ_EVENTS | EPOLLRDHUP;
         }
-        let opening = match now.state {
+        let handshaking = match now.state {
             State::SynSent => true,
             // An accepted connection in SYN-RECEIVED was opened by a SYN with data (Fast Open).
-            State::SynReceived => self.phase != Phase::Connected,
+            State::SynReceived => self.connect_state != ConnectState::Connected,
             _ => false,
         };
-        if !opening {
-            if now.enough {
-                events |= IN;
+        if !handshaking {
+            if now.reaches_rcvlowat {
+                events |= READ_EVENTS;
             }
             if snd_shut || now.writable {
-                events |= OUT;
+                events |= WRITE_EVENTS;
             }
             if host.tcp_has_urgent(id).unwrap_or(false) {
                 events |= EPOLLPRI;
             }
-        } else if self.phase == Phase::Deferred {
-            events |= OUT;
+        } else if self.connect_state == ConnectState::Deferred {
+            events |= WRITE_EVENTS;
         }
         if now.error.is_some() {
             events |= EPOLLERR;

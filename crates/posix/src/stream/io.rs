@@ -8,20 +8,20 @@ use fullsend_stack::{Host, StackError, TcpId};
 use fullsend_tcp::{State, TcpError, TxStages, WriteFlags};
 use fullsend_units::Instant;
 
-use super::{Core, Phase, Stream, may_fastopen};
+use super::{ConnectState, HostSocket, Stream, may_fastopen};
 use crate::abi::{
     IPPROTO_TCP, MSG_EOR, MSG_ERRQUEUE, MSG_FASTOPEN, MSG_MORE, MSG_OOB, MSG_PEEK, MSG_TRUNC,
     MSG_ZEROCOPY, TCP_CM_INQ,
 };
 use crate::addr::SockAddr;
-use crate::cmsg::{Writer, messages};
+use crate::cmsg::{CmsgWriter, messages};
 use crate::errno::{Errno, Result};
-use crate::stamps::{Clock, asked_for};
+use crate::timestamps::{EpochClock, requested_tx_flags};
 use crate::wake::WakeQueue;
 use crate::{Handle, Received};
 
 /// Returns `None` for WouldBlock.
-fn or_not_now<T>(result: core::result::Result<T, StackError>) -> Result<Option<T>> {
+fn would_block_to_none<T>(result: core::result::Result<T, StackError>) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(StackError::Tcp(TcpError::WouldBlock)) => Ok(None),
@@ -42,7 +42,7 @@ fn write_lent(host: &mut Host, now: Instant, id: TcpId, data: Slice, more: bool)
 }
 
 /// Requests reports on the bytes just written.
-fn watch_written(host: &mut Host, id: TcpId, stages: TxStages) {
+fn watch_tx_stages(host: &mut Host, id: TcpId, stages: TxStages) {
     if stages != TxStages::NONE {
         let end = Stream::written(host, id);
         // The connection exists until it is closed here.
@@ -61,30 +61,30 @@ impl Stream {
     ) -> Result<usize> {
         let mut own = None;
         for message in messages(control) {
-            own = Some(asked_for(&message?)?);
+            own = Some(requested_tx_flags(&message?)?);
         }
-        let id = self.sendable(host)?;
-        let completes = flags & MSG_ZEROCOPY != 0 && self.common.zerocopy;
-        if completes {
-            self.may_lend()?;
+        let id = self.sendable_connection(host)?;
+        let is_zerocopy = flags & MSG_ZEROCOPY != 0 && self.common.zerocopy;
+        if is_zerocopy {
+            self.check_zerocopy_limit()?;
         }
         let written = if self.is_deferred() {
             self.write_with_syn(host, now, id, data)?
         } else {
             self.write_all(host, now, id, data, flags)?
         };
-        watch_written(host, id, self.common.stamps.stages(own));
-        if completes && written > 0 {
-            self.note_copied();
+        watch_tx_stages(host, id, self.common.timestamps.stages(own));
+        if is_zerocopy && written > 0 {
+            self.complete_copied();
         }
         Ok(written)
     }
 
     /// Returns the connection if data can be sent on it.
-    fn sendable(&mut self, host: &mut Host) -> Result<TcpId> {
-        self.noticed = self.errors.count;
-        match self.core {
-            Core::Connection(id) if !self.shut.write => Ok(id),
+    fn sendable_connection(&mut self, host: &mut Host) -> Result<TcpId> {
+        self.errors_before_send = self.errors.count;
+        match self.host_socket {
+            HostSocket::Connection(id) if !self.shut.write => Ok(id),
             _ => Err(self.take_error(host).unwrap_or(Errno::EPIPE)),
         }
     }
@@ -99,26 +99,26 @@ impl Stream {
     ) -> Result<usize> {
         let mut done = 0;
         let last = data.len().saturating_sub(1);
-        let lends = flags & MSG_ZEROCOPY != 0 && self.common.zerocopy;
+        let is_zerocopy = flags & MSG_ZEROCOPY != 0 && self.common.zerocopy;
         let most = match host.sysctl().max_skb_frags as usize {
-            most if lends => most,
+            most if is_zerocopy => most,
             _ => usize::MAX,
         };
         for (i, part) in data.iter().enumerate() {
-            let ends = i == last;
+            let is_last = i == last;
             // With MSG_ZEROCOPY, as on Linux: at most `max_skb_frags` parts in a segment.
             let full = i % most == most - 1;
-            let how = WriteFlags {
-                more: !ends || flags & MSG_MORE != 0,
-                eor: full || ends && flags & MSG_EOR != 0,
-                oob: ends && flags & MSG_OOB != 0,
+            let write_flags = WriteFlags {
+                more: !is_last || flags & MSG_MORE != 0,
+                eor: full || is_last && flags & MSG_EOR != 0,
+                oob: is_last && flags & MSG_OOB != 0,
             };
-            let result = if how.eor || how.oob {
-                host.tcp_write_with(now, id, part, how)
+            let result = if write_flags.eor || write_flags.oob {
+                host.tcp_write_with(now, id, part, write_flags)
             } else {
-                host.tcp_write(now, id, part, how.more)
+                host.tcp_write(now, id, part, write_flags.more)
             };
-            match or_not_now(result) {
+            match would_block_to_none(result) {
                 Ok(Some(n)) => {
                     done += n;
                     if n < part.len() {
@@ -143,40 +143,40 @@ impl Stream {
         data: &[&[u8]],
     ) -> Result<usize> {
         /// Larger than any packet.
-        const MOST: usize = 65_535;
+        const MAX_SYN_DATA: usize = 65_535;
         let mut joined = Vec::new();
         for part in data {
-            joined.extend_from_slice(&part[..part.len().min(MOST - joined.len())]);
+            joined.extend_from_slice(&part[..part.len().min(MAX_SYN_DATA - joined.len())]);
         }
         if joined.is_empty() {
-            host.tcp_connect_now(now, id)?;
-            self.begun(host);
+            host.tcp_send_syn(now, id)?;
+            self.update_after_syn(host);
             return Err(Errno::EINPROGRESS);
         }
-        let written = or_not_now(host.tcp_write(now, id, &joined, false))?;
-        self.begun(host);
+        let written = would_block_to_none(host.tcp_write(now, id, &joined, false))?;
+        self.update_after_syn(host);
         written.ok_or(Errno::EAGAIN)
     }
 
     /// Returns whether the SYN is deferred until the first write, while the connection counts as
     /// established.
     pub(crate) fn is_deferred(&self) -> bool {
-        self.phase == Phase::Deferred
+        self.connect_state == ConnectState::Deferred
     }
 
     /// Updates the phase after a deferred SYN was sent.
-    fn begun(&mut self, host: &Host) {
-        if self.phase == Phase::Deferred {
-            self.phase = match self.state(host) {
-                State::SynSent => Phase::Connecting,
-                _ => Phase::Connected,
+    fn update_after_syn(&mut self, host: &Host) {
+        if self.connect_state == ConnectState::Deferred {
+            self.connect_state = match self.state(host) {
+                State::SynSent => ConnectState::Connecting,
+                _ => ConnectState::Connected,
             };
         }
     }
 
     /// Connects and sends (`sendto` with `MSG_FASTOPEN`). The data is on the SYN if a cookie is
     /// known; otherwise it returns EINPROGRESS.
-    pub(crate) fn send_opening(
+    pub(crate) fn send_fastopen(
         &mut self,
         host: &mut Host,
         now: Instant,
@@ -187,7 +187,7 @@ impl Stream {
         if !may_fastopen(host) || dest == Some(SockAddr::Unspec) {
             return Err(Errno::EOPNOTSUPP);
         }
-        if self.phase != Phase::Deferred {
+        if self.connect_state != ConnectState::Deferred {
             // Without an address, the call can only complete a connect in progress.
             let none = SockAddr::any(self.domain);
             if dest.is_none() && self.is_unconnected() {
@@ -200,7 +200,7 @@ impl Stream {
 
     /// Announces that the call which opened the connection waits, and will then write.
     pub(crate) fn expect_write(&self, host: &mut Host) {
-        if let Core::Connection(id) = self.core {
+        if let HostSocket::Connection(id) = self.host_socket {
             // The connection exists until it is closed here.
             let _ = host.tcp_expect_write(id);
         }
@@ -220,53 +220,53 @@ impl Stream {
             // The SYN carries a copy.
             return self.send(host, now, &[&data], flags, &[]);
         }
-        let id = self.sendable(host)?;
+        let id = self.sendable_connection(host)?;
         let more = flags & MSG_MORE != 0;
         if flags & MSG_ZEROCOPY == 0 || !self.common.zerocopy {
-            let taken = write_lent(host, now, id, data, more)?;
-            watch_written(host, id, self.common.stamps.stages(None));
-            return Ok(taken);
+            let accepted = write_lent(host, now, id, data, more)?;
+            watch_tx_stages(host, id, self.common.timestamps.stages(None));
+            return Ok(accepted);
         }
-        self.may_lend()?;
+        self.check_zerocopy_limit()?;
         let call = self.lend(data, wake);
-        let taken = write_lent(host, now, id, Slice::lend(call.clone()), more);
-        if matches!(taken, Ok(1..)) {
-            self.note_lent();
-            watch_written(host, id, self.common.stamps.stages(None));
+        let accepted = write_lent(host, now, id, Slice::lend(call.clone()), more);
+        if matches!(accepted, Ok(1..)) {
+            self.commit_lent();
+            watch_tx_stages(host, id, self.common.timestamps.stages(None));
         } else {
-            call.void();
+            call.cancel();
         }
-        taken
+        accepted
     }
 
     pub(crate) fn receive(
         &mut self,
         host: &mut Host,
-        clock: Clock,
+        clock: EpochClock,
         data: &mut [&mut [u8]],
         flags: i32,
         control: &mut [u8],
     ) -> Result<Received> {
         if flags & MSG_ERRQUEUE != 0 {
-            return self.receive_notice(host, clock, control);
+            return self.receive_report(host, clock, control);
         }
-        let id = match self.core {
-            Core::Listener(_) => return Err(Errno::ENOTCONN),
+        let id = match self.host_socket {
+            HostSocket::Listener(_) => return Err(Errno::ENOTCONN),
             // Urgent data stays in the stream (RFC 6093 2).
             _ if flags & MSG_OOB != 0 => return Err(Errno::EINVAL),
-            Core::Connection(id) => id,
-            Core::None if self.error.is_some() => {
+            HostSocket::Connection(id) => id,
+            HostSocket::None if self.error.is_some() => {
                 return Err(self.error.take().unwrap_or(Errno::ENOTCONN));
             }
-            Core::None if self.shut.read => return Ok(Received::default()),
-            Core::None => return Err(Errno::ENOTCONN),
+            HostSocket::None if self.shut.read => return Ok(Received::default()),
+            HostSocket::None => return Err(Errno::ENOTCONN),
         };
         let len = match flags & (MSG_PEEK | MSG_TRUNC) {
             0 => self.read_parts(host, clock.now, id, data)?,
-            flags => self.look(host, clock.now, id, data, flags)?,
+            flags => self.peek_or_discard(host, clock.now, id, data, flags)?,
         };
-        let mut out = Writer::new(control);
-        self.tell_with(host, clock, id, len, &mut out);
+        let mut out = CmsgWriter::new(control);
+        self.put_control_messages(host, clock, id, len, &mut out);
         Ok(Received {
             len,
             flags: out.flags,
@@ -284,7 +284,7 @@ impl Stream {
     ) -> Result<usize> {
         let mut len = 0;
         for part in data {
-            let n = match self.or_end(host.tcp_read(now, id, part)) {
+            let n = match self.would_block_to_eof(host.tcp_read(now, id, part)) {
                 Ok(n) => n,
                 Err(error) if len == 0 => return Err(error),
                 Err(_) => break,
@@ -298,7 +298,7 @@ impl Stream {
     }
 
     /// Reads with `MSG_PEEK`, `MSG_TRUNC` (discards and counts), or both (counts).
-    fn look(
+    fn peek_or_discard(
         &mut self,
         host: &mut Host,
         now: Instant,
@@ -308,19 +308,19 @@ impl Stream {
     ) -> Result<usize> {
         let room: usize = data.iter().map(|part| part.len()).sum();
         if flags == MSG_TRUNC {
-            let taken = host.tcp_read_chain(now, id, room);
-            return self.or_end(taken.map(|chain| chain.len()));
+            let accepted = host.tcp_read_chain(now, id, room);
+            return self.would_block_to_eof(accepted.map(|chain| chain.len()));
         }
         if flags & MSG_TRUNC != 0 {
-            self.or_end(host.tcp_peek(id, &mut []))?;
+            self.would_block_to_eof(host.tcp_peek(id, &mut []))?;
             return Ok(host.tcp_queues(id)?.readable.min(room));
         }
         let first = match data {
-            [part] => return self.or_end(host.tcp_peek(id, part)),
-            _ => self.or_end(host.tcp_peek(id, &mut []))?,
+            [part] => return self.would_block_to_eof(host.tcp_peek(id, part)),
+            _ => self.would_block_to_eof(host.tcp_peek(id, &mut []))?,
         };
         let mut all = alloc::vec![0; room.min(host.tcp_queues(id)?.readable)];
-        let len = first + self.or_end(host.tcp_peek(id, &mut all))?;
+        let len = first + self.would_block_to_eof(host.tcp_peek(id, &mut all))?;
         let mut rest = &all[..len];
         for part in data {
             let (here, left) = rest.split_at(part.len().min(rest.len()));
@@ -331,8 +331,8 @@ impl Stream {
     }
 
     /// Converts WouldBlock to the end of the stream if the user has shut the read direction down.
-    fn or_end(&self, read: core::result::Result<usize, StackError>) -> Result<usize> {
-        match or_not_now(read)? {
+    fn would_block_to_eof(&self, read: core::result::Result<usize, StackError>) -> Result<usize> {
+        match would_block_to_none(read)? {
             Some(n) => Ok(n),
             None if self.shut.read => Ok(0),
             None => Err(Errno::EAGAIN),
@@ -340,19 +340,19 @@ impl Stream {
     }
 
     /// Writes the control messages of received data.
-    fn tell_with(
+    fn put_control_messages(
         &self,
         host: &mut Host,
-        clock: Clock,
+        clock: EpochClock,
         id: TcpId,
         len: usize,
-        out: &mut Writer<'_>,
+        out: &mut CmsgWriter<'_>,
     ) {
         if len > 0
-            && self.common.stamps.wants_received()
+            && self.common.timestamps.is_rx_enabled()
             && let Ok(Some(at)) = host.tcp_rx_time(id)
         {
-            self.common.stamps.tell_received(clock, at, out);
+            self.common.timestamps.put_rx_timestamps(clock, at, out);
         }
         if self.inq
             && let Ok(now) = host.tcp_readiness(id)
@@ -365,8 +365,8 @@ impl Stream {
 
     /// Returns whether the next byte has arrived and the peer marked it as urgent.
     pub(crate) fn is_at_mark(&self, host: &mut Host) -> bool {
-        match self.core {
-            Core::Connection(id) => {
+        match self.host_socket {
+            HostSocket::Connection(id) => {
                 host.tcp_at_mark(id) == Ok(true)
                     && host.tcp_readiness(id).is_ok_and(|now| now.readable > 0)
             }
@@ -375,11 +375,16 @@ impl Stream {
     }
 
     /// Takes received data without copying; an empty chain is the end of the stream.
-    pub(crate) fn take(&mut self, host: &mut Host, now: Instant, max: usize) -> Result<Chain> {
-        let Core::Connection(id) = self.core else {
+    pub(crate) fn read_chain(
+        &mut self,
+        host: &mut Host,
+        now: Instant,
+        max: usize,
+    ) -> Result<Chain> {
+        let HostSocket::Connection(id) = self.host_socket else {
             return Err(Errno::ENOTCONN);
         };
-        match or_not_now(host.tcp_read_chain(now, id, max))? {
+        match would_block_to_none(host.tcp_read_chain(now, id, max))? {
             Some(chain) => Ok(chain),
             None if self.shut.read => Ok(Chain::new()),
             None => Err(Errno::EAGAIN),
@@ -387,19 +392,19 @@ impl Stream {
     }
 
     /// Writes without copying. An error comes with the part that was not accepted.
-    pub(crate) fn give(
+    pub(crate) fn write_slice(
         &mut self,
         host: &mut Host,
         now: Instant,
         slice: Slice,
         more: bool,
     ) -> core::result::Result<(), (Errno, Slice)> {
-        let id = match self.sendable(host) {
+        let id = match self.sendable_connection(host) {
             Ok(id) => id,
             Err(error) => return Err((error, slice)),
         };
         let result = host.tcp_write_slice_with(now, id, slice, more);
-        self.begun(host);
+        self.update_after_syn(host);
         result.map_err(|(error, left)| (error.into(), left))
     }
 }

@@ -4,17 +4,17 @@ use core::net::SocketAddr;
 
 use fullsend_stack::{Host, ListenConfig};
 
-use super::{Core, Phase, Stream};
+use super::{ConnectState, HostSocket, Stream};
 use crate::SockAddr;
 use crate::errno::{Errno, Result};
 
 impl Stream {
     /// Returns whether `listen` starts to listen, or false if the socket listens and only the
     /// backlog changes.
-    pub(crate) fn begins_to_listen(&self) -> Result<bool> {
-        match (self.phase, self.core) {
-            (Phase::Unconnected, Core::None) => Ok(true),
-            (Phase::Unconnected, Core::Listener(_)) => Ok(false),
+    pub(crate) fn starts_listening(&self) -> Result<bool> {
+        match (self.connect_state, self.host_socket) {
+            (ConnectState::Unconnected, HostSocket::None) => Ok(true),
+            (ConnectState::Unconnected, HostSocket::Listener(_)) => Ok(false),
             _ => Err(Errno::EINVAL),
         }
     }
@@ -28,12 +28,12 @@ impl Stream {
     ) -> Result<()> {
         // As on Linux, a negative number counts as a very large one.
         self.backlog = (backlog as u32).min(host.sysctl().somaxconn);
-        if let Core::Listener(id) = self.core {
+        if let HostSocket::Listener(id) = self.host_socket {
             return Ok(host.listener_set_backlog(id, self.backlog as usize)?);
         }
         let config = ListenConfig {
             backlog: self.backlog as usize,
-            hold: false,
+            defer_syn_ack: false,
             any_destination: false,
         };
         let id = if self.common.reuse_port {
@@ -42,16 +42,16 @@ impl Stream {
             host.tcp_listen(local, config)?
         };
         host.listener_set_v6only(id, self.common.ip.v6only)?;
-        self.core = Core::Listener(id);
-        self.equip_listener(host, id)
+        self.host_socket = HostSocket::Listener(id);
+        self.apply_listener_options(host, id)
     }
 
     pub(crate) fn accept(&mut self, host: &mut Host) -> Result<(Self, SockAddr)> {
-        let Core::Listener(id) = self.core else {
+        let HostSocket::Listener(id) = self.host_socket else {
             return Err(Errno::EINVAL);
         };
         let incoming = host.tcp_accept(id)?.ok_or(Errno::EAGAIN)?;
-        let peer = SockAddr::shown_in(self.domain, incoming.remote);
+        let peer = SockAddr::for_domain(self.domain, incoming.remote);
         Ok((self.accepted(incoming.id), peer))
     }
 }

@@ -9,16 +9,16 @@ use fullsend_buf::{Loan, Slice};
 use spin::Mutex;
 
 use crate::Handle;
-use crate::wake::{Key, WakeQueue};
+use crate::wake::{WakeKey, WakeQueue};
 
 /// A returned loan: the number of its call, and whether the data was copied.
-pub(super) type Returned = (u32, bool);
+pub(super) type ReturnedLoan = (u32, bool);
 
 /// Returned loans of one socket that are not in its error queue yet. Loans can outlive the socket
 /// and return on any thread that drops a packet.
 #[derive(Debug)]
-struct Ledger {
-    returned: Mutex<Vec<Returned>>,
+struct ReturnedLoans {
+    returned: Mutex<Vec<ReturnedLoan>>,
     wakes: Arc<WakeQueue>,
     handle: Handle,
 }
@@ -31,8 +31,8 @@ pub(super) struct LentCall {
     /// Whether a part of the memory was copied on its way to the receiver.
     copied: AtomicBool,
     /// Whether the call accepted no bytes.
-    is_void: AtomicBool,
-    ledger: Arc<Ledger>,
+    is_cancelled: AtomicBool,
+    returned_loans: Arc<ReturnedLoans>,
 }
 
 /// A copying call with `MSG_ZEROCOPY` that takes several calls of
@@ -44,8 +44,8 @@ pub struct CopiedCall {
 
 impl LentCall {
     /// Records that the call accepted no bytes, so that its drop is no return.
-    pub(super) fn void(&self) {
-        self.is_void.store(true, Ordering::Relaxed);
+    pub(super) fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Relaxed);
     }
 }
 
@@ -63,20 +63,22 @@ impl Drop for LentCall {
     fn drop(&mut self) {
         // The memory is dropped first: its completion must not precede that.
         drop(mem::take(&mut self.data));
-        if *self.is_void.get_mut() {
+        if *self.is_cancelled.get_mut() {
             return;
         }
-        let ledger = &self.ledger;
+        let returned_loans = &self.returned_loans;
         let returned = (self.number, *self.copied.get_mut());
-        ledger.returned.lock().push(returned);
-        ledger.wakes.push(ledger.handle, Key::Any);
+        returned_loans.returned.lock().push(returned);
+        returned_loans
+            .wakes
+            .push(returned_loans.handle, WakeKey::Any);
     }
 }
 
 /// The loans of one socket.
 #[derive(Debug, Default)]
 pub(super) struct Loans {
-    ledger: Option<Arc<Ledger>>,
+    returned_loans: Option<Arc<ReturnedLoans>>,
     /// Number of calls whose memory has not been returned.
     outstanding: usize,
 }
@@ -84,7 +86,7 @@ pub(super) struct Loans {
 impl Loans {
     pub(super) const fn new() -> Self {
         Self {
-            ledger: None,
+            returned_loans: None,
             outstanding: 0,
         }
     }
@@ -102,8 +104,8 @@ impl Loans {
         number: u32,
         (wakes, handle): (&Arc<WakeQueue>, Handle),
     ) -> Arc<LentCall> {
-        let ledger = self.ledger.get_or_insert_with(|| {
-            Arc::new(Ledger {
+        let returned_loans = self.returned_loans.get_or_insert_with(|| {
+            Arc::new(ReturnedLoans {
                 returned: Mutex::default(),
                 wakes: wakes.clone(),
                 handle,
@@ -113,8 +115,8 @@ impl Loans {
             data,
             number,
             copied: AtomicBool::new(false),
-            is_void: AtomicBool::new(false),
-            ledger: ledger.clone(),
+            is_cancelled: AtomicBool::new(false),
+            returned_loans: returned_loans.clone(),
         })
     }
 
@@ -137,16 +139,16 @@ impl Loans {
 
     /// Returns whether [`take`](Self::take) would return a loan.
     pub(super) fn has_returned(&self) -> bool {
-        let ledger = self.ledger.as_ref();
-        ledger.is_some_and(|ledger| !ledger.returned.lock().is_empty())
+        let returned_loans = self.returned_loans.as_ref();
+        returned_loans.is_some_and(|returned_loans| !returned_loans.returned.lock().is_empty())
     }
 
     /// Takes the loans returned since the last call, in the order of their return.
-    pub(super) fn take(&mut self) -> Vec<Returned> {
-        let Some(ledger) = &self.ledger else {
+    pub(super) fn take(&mut self) -> Vec<ReturnedLoan> {
+        let Some(returned_loans) = &self.returned_loans else {
             return Vec::new();
         };
-        let returned = mem::take(&mut *ledger.returned.lock());
+        let returned = mem::take(&mut *returned_loans.returned.lock());
         self.outstanding = self.outstanding.saturating_sub(returned.len());
         returned
     }

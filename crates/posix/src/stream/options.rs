@@ -6,11 +6,11 @@ use fullsend_stack::{Host, ListenerId, TcpId};
 use fullsend_tcp::{SocketOption, SocketOptions};
 use fullsend_units::Instant;
 
-use super::{Core, Stream};
+use super::{HostSocket, Stream};
 use crate::errno::Result;
 
 /// Returns whether an option applies to listeners only.
-const fn is_listeners(option: &SocketOption) -> bool {
+const fn is_listener_only(option: &SocketOption) -> bool {
     matches!(
         option,
         SocketOption::TcpFastopen(_)
@@ -21,7 +21,7 @@ const fn is_listeners(option: &SocketOption) -> bool {
 }
 
 /// Returns whether a listener's connections do not inherit an option.
-const fn is_own(option: &SocketOption) -> bool {
+const fn is_not_inherited(option: &SocketOption) -> bool {
     matches!(option, SocketOption::TcpQuickack(_))
 }
 
@@ -33,19 +33,19 @@ impl Stream {
         now: Instant,
         option: SocketOption,
     ) -> Result<()> {
-        match self.core {
-            Core::Connection(_) if is_listeners(&option) => {}
-            Core::Connection(id) => host.tcp_set_option(now, id, option)?,
-            Core::Listener(_) if is_own(&option) => {}
-            Core::Listener(id) => host.listener_set_option(id, option)?,
-            Core::None => {}
+        match self.host_socket {
+            HostSocket::Connection(_) if is_listener_only(&option) => {}
+            HostSocket::Connection(id) => host.tcp_set_option(now, id, option)?,
+            HostSocket::Listener(_) if is_not_inherited(&option) => {}
+            HostSocket::Listener(id) => host.listener_set_option(id, option)?,
+            HostSocket::None => {}
         }
-        self.forget_option(&option);
-        self.set.push(option);
+        self.remove_option(&option);
+        self.options.push(option);
         Ok(())
     }
 
-    fn forget_option(&mut self, option: &SocketOption) {
+    fn remove_option(&mut self, option: &SocketOption) {
         use SocketOption as O;
         let same = |known: &SocketOption| {
             discriminant(known) == discriminant(option)
@@ -57,35 +57,39 @@ impl Stream {
                         | (O::SoRcvbufforce(_), O::SoRcvbuf(_))
                 )
         };
-        self.set.retain(|known| !same(known));
+        self.options.retain(|known| !same(known));
     }
 
     /// Discards `TCP_MAXSEG`: setting it to 0 removes the limit of later connections.
-    pub(crate) fn forget_maxseg(&mut self) {
-        self.forget_option(&SocketOption::TcpMaxseg(0));
+    pub(crate) fn clear_maxseg(&mut self) {
+        self.remove_option(&SocketOption::TcpMaxseg(0));
     }
 
     /// Returns the value of an option that was set.
-    pub(crate) fn find<T>(&self, value: impl Fn(&SocketOption) -> Option<T>) -> Option<T> {
-        self.set.iter().find_map(value)
+    pub(crate) fn find_option<T>(&self, value: impl Fn(&SocketOption) -> Option<T>) -> Option<T> {
+        self.options.iter().find_map(value)
     }
 
     /// Returns whether an option was set.
-    pub(crate) fn has_set(&self, is_it: impl Fn(&SocketOption) -> bool) -> bool {
-        self.set.iter().any(is_it)
+    pub(crate) fn has_option(&self, predicate: impl Fn(&SocketOption) -> bool) -> bool {
+        self.options.iter().any(predicate)
     }
 
     /// Returns the connection's options, if there is one.
-    pub(crate) fn live(&self, host: &mut Host) -> Option<SocketOptions> {
-        match self.core {
-            Core::Connection(id) => host.tcp_options(id).ok(),
+    pub(crate) fn connection_options(&self, host: &mut Host) -> Option<SocketOptions> {
+        match self.host_socket {
+            HostSocket::Connection(id) => host.tcp_options(id).ok(),
             _ => None,
         }
     }
 
     /// Applies the options that were set to a new connection.
-    pub(super) fn equip(&self, host: &mut Host, now: Instant, id: TcpId) -> Result<()> {
-        for option in self.set.iter().filter(|option| !is_listeners(option)) {
+    pub(super) fn apply_options(&self, host: &mut Host, now: Instant, id: TcpId) -> Result<()> {
+        for option in self
+            .options
+            .iter()
+            .filter(|option| !is_listener_only(option))
+        {
             host.tcp_set_option(now, id, *option)?;
         }
         if let Some(name) = self.congestion {
@@ -95,8 +99,12 @@ impl Stream {
     }
 
     /// Applies the options that were set to a new listener.
-    pub(super) fn equip_listener(&self, host: &mut Host, id: ListenerId) -> Result<()> {
-        for option in self.set.iter().filter(|option| !is_own(option)) {
+    pub(super) fn apply_listener_options(&self, host: &mut Host, id: ListenerId) -> Result<()> {
+        for option in self
+            .options
+            .iter()
+            .filter(|option| !is_not_inherited(option))
+        {
             host.listener_set_option(id, *option)?;
         }
         if let Some(name) = self.congestion {
@@ -108,14 +116,14 @@ impl Stream {
     /// Returns a socket for a connection that this listener accepted.
     pub(super) fn accepted(&self, id: TcpId) -> Self {
         let mut new = Self::new(self.domain);
-        new.phase = super::Phase::Connected;
-        new.core = Core::Connection(id);
+        new.connect_state = super::ConnectState::Connected;
+        new.host_socket = HostSocket::Connection(id);
         new.common = self.common.clone();
         new.congestion = self.congestion;
         new.inq = self.inq;
-        new.set.clone_from(&self.set);
-        new.set
-            .retain(|option| !is_own(option) && !is_listeners(option));
+        new.options.clone_from(&self.options);
+        new.options
+            .retain(|option| !is_not_inherited(option) && !is_listener_only(option));
         new
     }
 }

@@ -29,7 +29,7 @@ pub(crate) trait Backend {
     fn accept(&mut self, fd: Ret) -> Ret;
     fn connect(&mut self, fd: Ret, ip: &str, port: u16) -> Ret;
     /// Dissolves the association: `connect` to `AF_UNSPEC`.
-    fn dissolve(&mut self, fd: Ret) -> Ret;
+    fn disconnect(&mut self, fd: Ret) -> Ret;
     /// Returns the bound port, or the peer's port; or an errno.
     fn port(&mut self, fd: Ret) -> Ret;
     fn peer_port(&mut self, fd: Ret) -> Ret;
@@ -59,7 +59,7 @@ pub(crate) trait Backend {
     fn pipe(&mut self) -> (Ret, Ret);
     fn splice(&mut self, from: Ret, to: Ret, len: usize) -> Ret;
     /// Waits until everything in flight has arrived.
-    fn settle(&mut self);
+    fn wait_until_idle(&mut self);
 }
 
 /// The results of a scenario, line by line.
@@ -129,7 +129,7 @@ impl dyn Backend + '_ {
         let (listener, port) = self.listener(libc::AF_INET, "127.0.0.1");
         let client = self.tcp();
         let _ = self.connect(client, "127.0.0.1", port);
-        self.settle();
+        self.wait_until_idle();
         assert_eq!(self.connect(client, "127.0.0.1", port), 0);
         let server = self.accept(listener);
         assert!(server >= 0);
@@ -138,8 +138,8 @@ impl dyn Backend + '_ {
     }
 
     /// Waits until delayed acknowledgements have arrived, too.
-    pub(crate) fn settle_acks(&mut self) {
-        (0..40).for_each(|_| self.settle());
+    pub(crate) fn wait_for_delayed_acks(&mut self) {
+        (0..40).for_each(|_| self.wait_until_idle());
     }
 
     /// Returns an unconnected, non-blocking IPv4 stream socket.

@@ -16,7 +16,7 @@ pub(crate) const SCENARIOS: &[(&str, Scenario)] = &[
     ("connected_late", connected_late),
     ("refused", refused),
     ("shutdown", shutdown),
-    ("dissolve", dissolve),
+    ("disconnect", disconnect),
     ("bind", bind),
     ("epoll", epoll),
     ("six", six),
@@ -61,14 +61,14 @@ fn exchange(b: &mut dyn Backend, log: &mut Log) {
     log.note("send", b.send_to(other, b"question", 0, "127.0.0.1", port));
     log.note("got a port", b.port(other) > 0);
     log.note("any", b.name(other, false));
-    b.settle();
+    b.wait_until_idle();
     log.note("poll", b.poll(one));
     log.note("peek", b.recv(one, 100, MSG_PEEK));
     log.note("recv", b.recv(one, 100, 0));
     log.note("none", b.recv(one, 100, 0));
     log.note("poll", b.poll(one));
     log.note("to any", b.send_to(other, b"x", 0, "0.0.0.0", port));
-    b.settle();
+    b.wait_until_idle();
     log.note("arrives", b.recv(one, 100, 0));
 }
 
@@ -76,13 +76,13 @@ fn sizes(b: &mut dyn Backend, log: &mut Log) {
     let (one, port) = bound(b);
     let other = udp(b);
     log.note("empty", b.send_to(other, b"", 0, "127.0.0.1", port));
-    b.settle();
+    b.wait_until_idle();
     log.note("poll", b.poll(one));
     log.note("empty", b.recv(one, 10, 0));
     for _ in 0..3 {
         b.send_to(other, b"0123456789", 0, "127.0.0.1", port);
     }
-    b.settle();
+    b.wait_until_idle();
     log.note("cut", b.recv(one, 4, 0));
     log.note("cut, length", b.recv(one, 4, MSG_TRUNC));
     log.note("peek, length", b.recv(one, 4, MSG_TRUNC | MSG_PEEK));
@@ -94,7 +94,7 @@ fn sizes(b: &mut dyn Backend, log: &mut Log) {
         "longest",
         b.send_to(other, &block[..65_507], 0, "127.0.0.1", port),
     );
-    b.settle();
+    b.wait_until_idle();
     log.note("arrives", b.recv(one, 70_000, 0).0);
 }
 
@@ -107,13 +107,13 @@ fn connected(b: &mut dyn Backend, log: &mut Log) {
     log.note("peer", b.peer_port(client) == Ret::from(port));
     log.note("send", b.send(client, b"hello", 0));
     log.note("write", b.write(client, b"again"));
-    b.settle();
+    b.wait_until_idle();
     log.note("recv", b.recv(one, 10, 0));
     log.note("read", b.read(one, 10));
     let own = b.port(client) as u16;
     b.send_to(stranger, b"spam", 0, "127.0.0.1", own);
     b.send_to(one, b"answer", 0, "127.0.0.1", own);
-    b.settle();
+    b.wait_until_idle();
     log.note("only the peer's", b.recv(client, 10, 0));
     log.note("none", b.recv(client, 10, 0));
     log.note("elsewhere", b.send_to(client, b"x", 0, "127.0.0.1", port));
@@ -129,17 +129,17 @@ fn connected_late(b: &mut dyn Backend, log: &mut Log) {
     b.close(gone);
     let (client, own) = bound(b);
     b.send_to(stranger, b"early", 0, "127.0.0.1", own);
-    b.settle();
+    b.wait_until_idle();
     log.note("connect", b.connect(client, "127.0.0.1", port));
     b.send_to(stranger, b"late", 0, "127.0.0.1", own);
     b.send_to(one, b"answer", 0, "127.0.0.1", own);
-    b.settle();
+    b.wait_until_idle();
     for _ in 0..3 {
         log.note("recv", b.recv(client, 10, 0));
     }
     b.connect(client, "127.0.0.1", dead);
     b.send(client, b"x", 0);
-    b.settle();
+    b.wait_until_idle();
     log.note("connect anew", b.connect(client, "127.0.0.1", port));
     log.note("error", b.get_int(client, SOL_SOCKET, SO_ERROR));
 }
@@ -150,21 +150,21 @@ fn refused(b: &mut dyn Backend, log: &mut Log) {
     let client = udp(b);
     b.connect(client, "127.0.0.1", port);
     log.note("send", b.send(client, b"x", 0));
-    b.settle();
+    b.wait_until_idle();
     log.note("poll", b.poll(client));
     log.note("recv", b.recv(client, 10, 0));
     log.note("once", b.recv(client, 10, 0));
     b.send(client, b"x", 0);
-    b.settle();
+    b.wait_until_idle();
     log.note("send tells", b.send(client, b"x", 0));
-    b.settle();
+    b.wait_until_idle();
     log.note("error", b.get_int(client, SOL_SOCKET, SO_ERROR));
     log.note("error", b.get_int(client, SOL_SOCKET, SO_ERROR));
     log.note("poll", b.poll(client));
     let unconnected = udp(b);
     b.send_to(unconnected, b"x", 0, "127.0.0.1", port);
-    b.settle();
-    log.note("nobody is told", b.poll(unconnected));
+    b.wait_until_idle();
+    log.note("no one is notified", b.poll(unconnected));
 }
 
 fn shutdown(b: &mut dyn Backend, log: &mut Log) {
@@ -181,11 +181,11 @@ fn shutdown(b: &mut dyn Backend, log: &mut Log) {
     let _ = one;
 }
 
-fn dissolve(b: &mut dyn Backend, log: &mut Log) {
+fn disconnect(b: &mut dyn Backend, log: &mut Log) {
     let (_one, port) = bound(b);
     let client = udp(b);
     b.connect(client, "127.0.0.1", port);
-    log.note("dissolve", b.dissolve(client));
+    log.note("disconnect", b.disconnect(client));
     log.note("peer", b.peer_port(client));
     log.note("send", b.send(client, b"x", 0));
 }
@@ -215,7 +215,7 @@ fn epoll(b: &mut dyn Backend, log: &mut Log) {
     log.note("none", b.epoll_wait(set, 4));
     for _ in 0..2 {
         b.send_to(other, b"x", 0, "127.0.0.1", port);
-        b.settle();
+        b.wait_until_idle();
         log.note("edge", b.epoll_wait(set, 4));
         log.note("told", b.epoll_wait(set, 4));
     }
@@ -233,7 +233,7 @@ fn six(b: &mut dyn Backend, log: &mut Log) {
     let port = b.port(fd) as u16;
     let four = udp(b);
     b.send_to(four, b"mapped", 0, "127.0.0.1", port);
-    b.settle();
+    b.wait_until_idle();
     log.note("recv", b.recv(fd, 10, 0));
     let client = b.socket(AF_INET6, SOCK_DGRAM | SOCK_NONBLOCK, 0);
     log.note("connect", b.connect(client, "::ffff:127.0.0.1", port));
@@ -243,7 +243,7 @@ fn six(b: &mut dyn Backend, log: &mut Log) {
     log.note("connect", b.connect(client, "::1", port));
     log.note("names", (b.name(client, false), b.name(client, true)));
     log.note("send", b.send(client, b"six", 0));
-    b.settle();
+    b.wait_until_idle();
     log.note("recv", b.recv(fd, 10, 0).0);
 }
 
@@ -260,7 +260,7 @@ fn ioctl(b: &mut dyn Backend, log: &mut Log) {
     all(b, log);
     b.send_to(other, b"12345", 0, "127.0.0.1", port);
     b.send_to(other, b"678", 0, "127.0.0.1", port);
-    b.settle();
+    b.wait_until_idle();
     all(b, log);
     b.recv(one, 10, 0);
     all(b, log);

@@ -83,7 +83,7 @@ fn level(b: &mut dyn Backend, log: &mut Log) {
     b.epoll_ctl(set, EPOLL_CTL_ADD, server, IN | RDHUP, 5);
     log.note("none", b.epoll_wait(set, 4));
     b.send(client, b"ab", 0);
-    b.settle();
+    b.wait_until_idle();
     log.note("data", b.epoll_wait(set, 4));
     log.note("still", b.epoll_wait(set, 4));
     b.recv(server, 1, 0);
@@ -91,7 +91,7 @@ fn level(b: &mut dyn Backend, log: &mut Log) {
     b.recv(server, 1, 0);
     log.note("read", b.epoll_wait(set, 4));
     b.shutdown(client, SHUT_WR);
-    b.settle();
+    b.wait_until_idle();
     log.note("end", b.epoll_wait(set, 4));
     log.note("stays", b.epoll_wait(set, 4));
 }
@@ -102,24 +102,24 @@ fn edge(b: &mut dyn Backend, log: &mut Log) {
     b.epoll_ctl(set, EPOLL_CTL_ADD, server, IN | ET, 5);
     log.note("none", b.epoll_wait(set, 4));
     b.send(client, b"ab", 0);
-    b.settle();
+    b.wait_until_idle();
     log.note("data", b.epoll_wait(set, 4));
     log.note("told", b.epoll_wait(set, 4));
     b.recv(server, 1, 0);
     log.note("half read", b.epoll_wait(set, 4));
     b.send(client, b"cd", 0);
-    b.settle();
+    b.wait_until_idle();
     log.note("more data", b.epoll_wait(set, 4));
     log.note("told", b.epoll_wait(set, 4));
     b.send(client, b"ef", 0);
-    b.settle();
+    b.wait_until_idle();
     log.note("more, nothing read", b.epoll_wait(set, 4));
     b.send(client, b"gh", 0);
-    b.settle();
+    b.wait_until_idle();
     b.recv(server, 100, 0);
     log.note("read before asked", b.epoll_wait(set, 4));
     b.send(client, b"ij", 0);
-    b.settle();
+    b.wait_until_idle();
     log.note("and again", b.epoll_wait(set, 4));
     log.note(
         "mod tells again",
@@ -136,10 +136,10 @@ fn edge_both_ways(b: &mut dyn Backend, log: &mut Log) {
     log.note("writable", b.epoll_wait(set, 4));
     log.note("told", b.epoll_wait(set, 4));
     b.send(client, b"ab", 0);
-    b.settle();
+    b.wait_until_idle();
     log.note("data", b.epoll_wait(set, 4));
     b.send(server, b"answer", 0);
-    b.settle();
+    b.wait_until_idle();
     log.note("acknowledged", b.epoll_wait(set, 4));
 }
 
@@ -156,20 +156,20 @@ fn edge_out(b: &mut dyn Backend, log: &mut Log) {
             break;
         }
         sent += n;
-        b.settle();
+        b.wait_until_idle();
     }
     log.note("full", b.epoll_wait(set, 4));
     b.send(server, b"x", 0);
-    b.settle();
+    b.wait_until_idle();
     log.note("data is not room", b.epoll_wait(set, 4));
     let mut read = 0;
     while read < sent {
         match b.recv(server, 1 << 20, 0).0 {
             n if n > 0 => read += n,
-            _ => b.settle(),
+            _ => b.wait_until_idle(),
         }
     }
-    b.settle();
+    b.wait_until_idle();
     log.note("room", b.epoll_wait(set, 4));
     log.note("told", b.epoll_wait(set, 4));
 }
@@ -180,27 +180,27 @@ fn edge_of_fin_and_reset(b: &mut dyn Backend, log: &mut Log) {
     b.epoll_ctl(set, EPOLL_CTL_ADD, server, IN | OUT | RDHUP | ET, 5);
     log.note("writable", b.epoll_wait(set, 4));
     b.shutdown(client, SHUT_WR);
-    b.settle();
+    b.wait_until_idle();
     log.note("fin", b.epoll_wait(set, 4));
     log.note("told", b.epoll_wait(set, 4));
     let linger = [1_i32.to_ne_bytes(), 0_i32.to_ne_bytes()].concat();
     b.set(client, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
     b.close(client);
-    b.settle();
+    b.wait_until_idle();
     log.note("after close", b.epoll_wait(set, 4));
     let (client, server) = b.pair();
     b.epoll_ctl(set, EPOLL_CTL_ADD, server, ET, 6);
     log.note("nothing asked", b.epoll_wait(set, 4));
     b.set(client, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
     b.close(client);
-    b.settle();
+    b.wait_until_idle();
     log.note("reset", b.epoll_wait(set, 4));
     log.note("told", b.epoll_wait(set, 4));
     let (client, server) = b.pair();
     b.epoll_ctl(set, EPOLL_CTL_ADD, server, OUT | ET, 7);
     log.note("writable", b.epoll_wait(set, 4));
     b.shutdown(client, SHUT_WR);
-    b.settle();
+    b.wait_until_idle();
     log.note("fin to a writer", b.epoll_wait(set, 4));
 }
 
@@ -211,7 +211,7 @@ fn edge_of_connect(b: &mut dyn Backend, log: &mut Log) {
     b.epoll_ctl(set, EPOLL_CTL_ADD, client, OUT | IN | ET, 5);
     log.note("fresh", b.epoll_wait(set, 4));
     let _ = b.connect(client, "127.0.0.1", port);
-    b.settle();
+    b.wait_until_idle();
     log.note("established", b.epoll_wait(set, 4));
     log.note("told", b.epoll_wait(set, 4));
     log.note("connect", b.connect(client, "127.0.0.1", port));
@@ -228,7 +228,7 @@ fn edge_of_errors(b: &mut dyn Backend, log: &mut Log) {
     b.set_int(client, libc::SOL_SOCKET, name, flags);
     log.note("none", b.epoll_wait(set, 4));
     b.send(client, b"x", 0);
-    b.settle_acks();
+    b.wait_for_delayed_acks();
     log.note("two", b.epoll_wait(set, 4));
     log.note("told", b.epoll_wait(set, 4));
     log.note("take", b.recv(client, 0, libc::MSG_ERRQUEUE).0);
@@ -236,7 +236,7 @@ fn edge_of_errors(b: &mut dyn Backend, log: &mut Log) {
     log.note("told", b.epoll_wait(set, 4));
     b.set_int(client, libc::SOL_SOCKET, name, 0);
     b.send(client, b"x", 0);
-    b.settle_acks();
+    b.wait_for_delayed_acks();
     log.note("nothing new", b.epoll_wait(set, 4));
     log.note("take", b.recv(client, 0, libc::MSG_ERRQUEUE).0);
     log.note("none is left", b.epoll_wait(set, 4));
@@ -244,9 +244,9 @@ fn edge_of_errors(b: &mut dyn Backend, log: &mut Log) {
     b.set_int(client, libc::SOL_SOCKET, 60, 1);
     for _ in 0..2 {
         b.send(client, b"x", libc::MSG_ZEROCOPY);
-        b.settle();
+        b.wait_until_idle();
         b.recv(server, 10, 0);
-        b.settle();
+        b.wait_until_idle();
         log.note("complete", b.epoll_wait(set, 4));
     }
     log.note("take", b.recv(client, 0, libc::MSG_ERRQUEUE).0);
@@ -262,7 +262,7 @@ fn edge_of_own_shutdown(b: &mut dyn Backend, log: &mut Log) {
     log.note("read shut", b.epoll_wait(set, 4));
     b.shutdown(server, SHUT_WR);
     log.note("write shut", b.epoll_wait(set, 4));
-    b.settle_acks();
+    b.wait_for_delayed_acks();
     log.note("after", b.epoll_wait(set, 4));
 }
 
@@ -274,7 +274,7 @@ fn edge_listener(b: &mut dyn Backend, log: &mut Log) {
     for _ in 0..2 {
         let client = b.tcp();
         let _ = b.connect(client, "127.0.0.1", port);
-        b.settle();
+        b.wait_until_idle();
         log.note("one", b.epoll_wait(set, 4));
         log.note("told", b.epoll_wait(set, 4));
     }
@@ -287,12 +287,12 @@ fn oneshot(b: &mut dyn Backend, log: &mut Log) {
     let set = b.epoll_create();
     b.epoll_ctl(set, EPOLL_CTL_ADD, server, IN | ONESHOT, 5);
     b.send(client, b"a", 0);
-    b.settle();
+    b.wait_until_idle();
     log.note("data", b.epoll_wait(set, 4));
     log.note("told", b.epoll_wait(set, 4));
     b.send(client, b"b", 0);
     b.shutdown(client, SHUT_WR);
-    b.settle();
+    b.wait_until_idle();
     log.note("off", b.epoll_wait(set, 4));
     log.note(
         "on",
@@ -309,10 +309,10 @@ fn oneshot_edge(b: &mut dyn Backend, log: &mut Log) {
     b.epoll_ctl(set, EPOLL_CTL_ADD, server, IN | ONESHOT | ET, 5);
     log.note("none", b.epoll_wait(set, 4));
     b.send(client, b"a", 0);
-    b.settle();
+    b.wait_until_idle();
     log.note("data", b.epoll_wait(set, 4));
     b.send(client, b"b", 0);
-    b.settle();
+    b.wait_until_idle();
     log.note("off", b.epoll_wait(set, 4));
     b.epoll_ctl(set, EPOLL_CTL_MOD, server, IN | ONESHOT | ET, 5);
     log.note("on", b.epoll_wait(set, 4));
@@ -340,7 +340,7 @@ fn exclusive(b: &mut dyn Backend, log: &mut Log) {
     log.note("mod", b.epoll_ctl(set, EPOLL_CTL_MOD, listener, IN, 1));
     let client = b.tcp();
     let _ = b.connect(client, "127.0.0.1", port);
-    b.settle();
+    b.wait_until_idle();
     log.note("ready", b.epoll_wait(set, 4));
     log.note("del", b.epoll_ctl(set, EPOLL_CTL_DEL, listener, 0, 0));
     log.note("none", b.epoll_wait(set, 4));
@@ -352,7 +352,7 @@ fn rotation(b: &mut dyn Backend, log: &mut Log) {
         let (client, server) = b.pair();
         b.epoll_ctl(set, EPOLL_CTL_ADD, server, IN, i);
         b.send(client, b"x", 0);
-        b.settle();
+        b.wait_until_idle();
     }
     for _ in 0..6 {
         log.note("two of five", b.epoll_wait(set, 2));
@@ -364,12 +364,12 @@ fn closing(b: &mut dyn Backend, log: &mut Log) {
     let set = b.epoll_create();
     b.epoll_ctl(set, EPOLL_CTL_ADD, server, IN, 1);
     b.send(client, b"x", 0);
-    b.settle();
+    b.wait_until_idle();
     b.close(server);
     log.note("closed ones leave", b.epoll_wait(set, 4));
     b.epoll_ctl(set, EPOLL_CTL_ADD, client, IN, 2);
     log.note("close the set", b.close(set));
-    b.settle();
+    b.wait_until_idle();
     log.note("member lives", b.poll(client));
 }
 
@@ -384,7 +384,7 @@ fn nesting(b: &mut dyn Backend, log: &mut Log) {
     log.note("member", b.epoll_ctl(sets[2], EPOLL_CTL_ADD, server, IN, 9));
     log.note("none", b.poll(sets[0]));
     b.send(client, b"x", 0);
-    b.settle();
+    b.wait_until_idle();
     log.note("outermost", b.poll(sets[0]));
     log.note("outermost", b.epoll_wait(sets[0], 4));
     log.note("innermost", b.epoll_wait(sets[2], 4));
@@ -425,18 +425,18 @@ fn splices(b: &mut dyn Backend, log: &mut Log) {
     log.note("nothing there", b.splice(server, writer, 100));
     log.note("empty pipe", b.splice(reader, client, 100));
     b.send(client, b"through the pipe", 0);
-    b.settle();
+    b.wait_until_idle();
     log.note("in", b.splice(server, writer, 7));
     log.note("in", b.splice(server, writer, 100));
     log.note("back", b.splice(reader, server, 100));
-    b.settle();
+    b.wait_until_idle();
     log.note("arrived", b.recv(client, 100, 0));
     log.note("no pipe", b.splice(client, server, 10));
     log.note("wrong end", b.splice(server, reader, 10));
     log.note("own pipe", b.splice(reader, writer, 10));
     log.note("none", b.splice(server, writer, 0));
     b.shutdown(client, SHUT_WR);
-    b.settle();
+    b.wait_until_idle();
     log.note("end", b.splice(server, writer, 10));
     b.close(writer);
     log.note("end of pipe", b.splice(reader, server, 10));

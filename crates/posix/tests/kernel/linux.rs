@@ -13,7 +13,7 @@ use crate::backend::{Backend, Control, Ret, split};
 
 /// Kernel sockets, which are closed when it is dropped.
 #[derive(Default)]
-pub(crate) struct Linux(Vec<i32>);
+pub(crate) struct LinuxBackend(Vec<i32>);
 
 fn check(ret: i64) -> Ret {
     if ret >= 0 {
@@ -28,7 +28,7 @@ fn address(ip: &str, port: u16) -> ([u8; 28], u32) {
     (bytes, len as u32)
 }
 
-impl Linux {
+impl LinuxBackend {
     fn keep(&mut self, ret: i64) -> Ret {
         if ret >= 0 {
             self.0.push(ret as i32);
@@ -36,7 +36,7 @@ impl Linux {
         check(ret)
     }
 
-    fn whose(fd: Ret, peer: bool) -> Result<SocketAddr, Ret> {
+    fn socket_name(fd: Ret, peer: bool) -> Result<SocketAddr, Ret> {
         let mut bytes = [0; 28];
         let mut len = 28;
         let addr = bytes.as_mut_ptr().cast();
@@ -58,7 +58,7 @@ impl Linux {
     }
 }
 
-impl Drop for Linux {
+impl Drop for LinuxBackend {
     fn drop(&mut self) {
         for fd in &self.0 {
             unsafe { libc::close(*fd) };
@@ -66,7 +66,7 @@ impl Drop for Linux {
     }
 }
 
-impl Backend for Linux {
+impl Backend for LinuxBackend {
     fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Ret {
         let ret = unsafe { libc::socket(domain, kind, protocol) };
         self.keep(ret.into())
@@ -93,21 +93,21 @@ impl Backend for Linux {
         check(unsafe { libc::connect(fd as i32, addr.as_ptr().cast(), len) }.into())
     }
 
-    fn dissolve(&mut self, fd: Ret) -> Ret {
+    fn disconnect(&mut self, fd: Ret) -> Ret {
         let addr = [0_u8; 16];
         check(unsafe { libc::connect(fd as i32, addr.as_ptr().cast(), 16) }.into())
     }
 
     fn port(&mut self, fd: Ret) -> Ret {
-        Self::whose(fd, false).map_or_else(|error| error, |addr| addr.port().into())
+        Self::socket_name(fd, false).map_or_else(|error| error, |addr| addr.port().into())
     }
 
     fn peer_port(&mut self, fd: Ret) -> Ret {
-        Self::whose(fd, true).map_or_else(|error| error, |addr| addr.port().into())
+        Self::socket_name(fd, true).map_or_else(|error| error, |addr| addr.port().into())
     }
 
     fn name(&mut self, fd: Ret, peer: bool) -> String {
-        format!("{:?}", Self::whose(fd, peer).map(|addr| addr.ip()))
+        format!("{:?}", Self::socket_name(fd, peer).map(|addr| addr.ip()))
     }
 
     fn shutdown(&mut self, fd: Ret, how: i32) -> Ret {
@@ -255,7 +255,7 @@ impl Backend for Linux {
         check(ret as i64)
     }
 
-    fn settle(&mut self) {
+    fn wait_until_idle(&mut self) {
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -2,14 +2,14 @@
 
 #[path = "options/ip.rs"]
 pub(crate) mod ip;
+#[path = "options/reports.rs"]
+pub(crate) mod reports;
 #[path = "options/sharing.rs"]
 pub(crate) mod sharing;
 #[path = "options/socket.rs"]
 pub(crate) mod socket;
 #[path = "options/tcp.rs"]
 pub(crate) mod tcp;
-#[path = "options/told.rs"]
-pub(crate) mod told;
 
 use crate::backend::{Backend, Log, Ret};
 

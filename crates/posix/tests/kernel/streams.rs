@@ -28,7 +28,7 @@ pub(crate) const SCENARIOS: &[(&str, Scenario)] = &[
     ("reset_by_linger", reset_by_linger),
     ("reset_after_fin", reset_after_fin),
     ("reset_with_data_to_read", reset_with_data_to_read),
-    ("dissolve", dissolve),
+    ("disconnect", disconnect),
     ("full_buffer", full_buffer),
     ("names", names),
 ];
@@ -125,7 +125,7 @@ fn connect(b: &mut dyn Backend, log: &mut Log) {
     let fd = b.tcp();
     log.note("wrong family", b.connect(fd, "::1", port));
     log.note("connect", b.connect(fd, "127.0.0.1", port));
-    b.settle();
+    b.wait_until_idle();
     all(b, log, "established", fd);
     log.note("listener", b.poll(listener));
     log.note("connect again", b.connect(fd, "127.0.0.1", port));
@@ -137,7 +137,7 @@ fn connect(b: &mut dyn Backend, log: &mut Log) {
     log.note("accept on it", b.accept(server));
     let any = b.tcp();
     log.note("to any", b.connect(any, "0.0.0.0", port));
-    b.settle();
+    b.wait_until_idle();
     log.note("to any", b.connect(any, "0.0.0.0", port));
     log.note("is local", b.name(any, true));
     let group = b.tcp();
@@ -148,17 +148,17 @@ fn connect(b: &mut dyn Backend, log: &mut Log) {
 }
 
 /// Returns a port without a listener.
-fn deaf(b: &mut dyn Backend) -> u16 {
+fn closed_port(b: &mut dyn Backend) -> u16 {
     let (listener, port) = b.listener(AF_INET, "127.0.0.1");
     b.close(listener);
     port
 }
 
 fn refused(b: &mut dyn Backend, log: &mut Log) {
-    let port = deaf(b);
+    let port = closed_port(b);
     let fd = b.tcp();
     let first = b.connect(fd, "127.0.0.1", port);
-    b.settle();
+    b.wait_until_idle();
     all(b, log, "refused", fd);
     // The kernel may have received the RST before the call returns.
     let error = match first {
@@ -171,16 +171,16 @@ fn refused(b: &mut dyn Backend, log: &mut Log) {
     log.note("send", b.send(fd, b"x", 0));
     let (listener, port) = b.listener(AF_INET, "127.0.0.1");
     let _ = b.connect(fd, "127.0.0.1", port);
-    b.settle();
+    b.wait_until_idle();
     log.note("elsewhere", b.connect(fd, "127.0.0.1", port));
     log.note("accept", b.accept(listener) >= 0);
 }
 
 fn refused_so_error(b: &mut dyn Backend, log: &mut Log) {
-    let port = deaf(b);
+    let port = closed_port(b);
     let fd = b.tcp();
     log.note("connect", b.connect(fd, "127.0.0.1", port));
-    b.settle();
+    b.wait_until_idle();
     log.note("poll", b.poll(fd));
     log.note("error", b.get_int(fd, SOL_SOCKET, SO_ERROR));
     log.note("error again", b.get_int(fd, SOL_SOCKET, SO_ERROR));
@@ -191,12 +191,12 @@ fn refused_so_error(b: &mut dyn Backend, log: &mut Log) {
     all(b, log, "then", fd);
     let fd = b.tcp();
     let _ = b.connect(fd, "127.0.0.1", port);
-    b.settle();
+    b.wait_until_idle();
     log.note("recv tells", b.recv(fd, 1, 0));
     log.note("once", b.recv(fd, 1, 0));
     let fd = b.tcp();
     let _ = b.connect(fd, "127.0.0.1", port);
-    b.settle();
+    b.wait_until_idle();
     log.note("send tells", b.send(fd, b"x", 0));
     log.note("once", b.send(fd, b"x", 0));
 }
@@ -206,11 +206,11 @@ fn accept(b: &mut dyn Backend, log: &mut Log) {
     let clients: Vec<Ret> = (0..3).map(|_| b.tcp()).collect();
     for &client in &clients {
         let _ = b.connect(client, "127.0.0.1", port);
-        b.settle();
+        b.wait_until_idle();
     }
     log.note("sent before accept", b.send(clients[0], b"early", 0));
     log.note("closed before accept", b.close(clients[1]));
-    b.settle();
+    b.wait_until_idle();
     log.note("poll", b.poll(listener));
     let first = b.accept(listener);
     log.note("early", b.recv(first, 10, 0));
@@ -222,9 +222,9 @@ fn accept(b: &mut dyn Backend, log: &mut Log) {
     log.note("no more", b.accept(listener));
     let late = b.tcp();
     let _ = b.connect(late, "127.0.0.1", port);
-    b.settle();
+    b.wait_until_idle();
     log.note("close with one waiting", b.close(listener));
-    b.settle();
+    b.wait_until_idle();
     all(b, log, "its client", late);
     log.note("recv", b.recv(late, 10, 0));
     log.note("recv", b.recv(late, 10, 0));
@@ -238,29 +238,29 @@ fn data(b: &mut dyn Backend, log: &mut Log) {
         b.recv(server, 10, MSG_WAITALL | MSG_DONTWAIT),
     );
     log.note("send", b.send(client, b"hello world", 0));
-    b.settle();
+    b.wait_until_idle();
     log.note("poll", b.poll(server));
     log.note("none of it", b.recv(server, 0, 0));
     log.note("some", b.recv(server, 5, 0));
     log.note("rest, waitall", b.recv(server, 100, MSG_WAITALL));
     log.note("send nothing", b.send(client, b"", 0));
-    b.settle();
+    b.wait_until_idle();
     log.note("poll", b.poll(server));
     log.note("to an address", b.send_to(client, b"x", 0, "192.0.2.1", 9));
-    b.settle();
+    b.wait_until_idle();
     log.note("dontwait", b.recv(server, 1, MSG_DONTWAIT).0);
     log.note("oob none", b.recv(server, 1, libc::MSG_OOB).0);
-    b.settle();
+    b.wait_until_idle();
     log.note("read", b.read(server, 10));
     log.note("write", b.write(server, b"answer"));
-    b.settle();
+    b.wait_until_idle();
     log.note("read", b.read(client, 10));
 }
 
 fn peek_and_trunc(b: &mut dyn Backend, log: &mut Log) {
     let (client, server) = b.pair();
     b.send(client, b"0123456789", 0);
-    b.settle();
+    b.wait_until_idle();
     log.note("peek", b.recv(server, 4, MSG_PEEK));
     log.note("peek all", b.recv(server, 40, MSG_PEEK));
     log.note("peek waitall", b.recv(server, 40, MSG_PEEK | MSG_WAITALL));
@@ -271,7 +271,7 @@ fn peek_and_trunc(b: &mut dyn Backend, log: &mut Log) {
     log.note("then", b.recv(server, 100, MSG_TRUNC).0);
     log.note("peek", b.recv(server, 100, MSG_PEEK));
     b.shutdown(client, SHUT_WR);
-    b.settle();
+    b.wait_until_idle();
     log.note("peek end", b.recv(server, 100, MSG_PEEK));
     log.note("trunc end", b.recv(server, 100, MSG_TRUNC).0);
 }
@@ -282,18 +282,18 @@ fn half_close(b: &mut dyn Backend, log: &mut Log) {
     log.note("shutdown", b.shutdown(client, SHUT_WR));
     log.note("again", b.shutdown(client, SHUT_WR));
     log.note("send", b.send(client, b"x", 0));
-    b.settle();
+    b.wait_until_idle();
     all(b, log, "client", client);
     all(b, log, "server", server);
     log.note("request", b.recv(server, 100, 0));
     log.note("end", b.recv(server, 100, 0));
     log.note("answer", b.send(server, b"answer", 0));
-    b.settle();
+    b.wait_until_idle();
     log.note("poll", b.poll(client));
     log.note("answer", b.recv(client, 100, 0));
     log.note("not yet", b.recv(client, 100, 0));
     log.note("close", b.close(server));
-    b.settle();
+    b.wait_until_idle();
     all(b, log, "closed", client);
     log.note("end", b.recv(client, 100, 0));
     log.note("send", b.send(client, b"x", 0));
@@ -304,12 +304,12 @@ fn half_close(b: &mut dyn Backend, log: &mut Log) {
 fn half_close_by_both(b: &mut dyn Backend, log: &mut Log) {
     let (client, server) = b.pair();
     b.shutdown(server, SHUT_WR);
-    b.settle();
+    b.wait_until_idle();
     all(b, log, "after theirs", client);
     log.note("end", b.recv(client, 1, 0));
     log.note("still sends", b.send(client, b"x", 0));
     b.shutdown(client, SHUT_WR);
-    b.settle();
+    b.wait_until_idle();
     all(b, log, "client", client);
     all(b, log, "server", server);
     log.note("server reads", b.recv(server, 10, 0));
@@ -322,18 +322,18 @@ fn half_close_by_both(b: &mut dyn Backend, log: &mut Log) {
 fn shutdown_read(b: &mut dyn Backend, log: &mut Log) {
     let (client, server) = b.pair();
     b.send(client, b"before", 0);
-    b.settle();
+    b.wait_until_idle();
     log.note("shutdown", b.shutdown(server, SHUT_RD));
     log.note("poll", b.poll(server));
     log.note("what came", b.recv(server, 100, 0));
     log.note("end", b.recv(server, 100, 0));
     log.note("more", b.send(client, b"after", 0));
-    b.settle();
+    b.wait_until_idle();
     log.note("poll", b.poll(server));
     log.note("comes all the same", b.recv(server, 100, 0));
     log.note("end", b.recv(server, 100, 0));
     log.note("can send", b.send(server, b"x", 0));
-    b.settle();
+    b.wait_until_idle();
     all(b, log, "client", client);
 }
 
@@ -341,13 +341,13 @@ fn shutdown_both(b: &mut dyn Backend, log: &mut Log) {
     let (client, server) = b.pair();
     log.note("shutdown", b.shutdown(client, SHUT_RDWR));
     all(b, log, "client", client);
-    b.settle();
+    b.wait_until_idle();
     all(b, log, "client", client);
     all(b, log, "server", server);
     log.note("recv", b.recv(client, 1, 0));
     log.note("send", b.send(client, b"x", 0));
     log.note("close", b.close(server));
-    b.settle();
+    b.wait_until_idle();
     all(b, log, "both", client);
     log.note("shutdown", b.shutdown(client, SHUT_RDWR));
     log.note("recv", b.recv(client, 1, 0));
@@ -362,7 +362,7 @@ fn shutdown_elsewhere(b: &mut dyn Backend, log: &mut Log) {
     log.note("send", b.send(fd, b"x", 0));
     let (_listener, port) = b.listener(AF_INET, "127.0.0.1");
     let _ = b.connect(fd, "127.0.0.1", port);
-    b.settle();
+    b.wait_until_idle();
     log.note("connect all the same", b.connect(fd, "127.0.0.1", port));
     log.note("poll", b.poll(fd));
     log.note("send", b.send(fd, b"x", 0));
@@ -372,9 +372,9 @@ fn shutdown_elsewhere(b: &mut dyn Backend, log: &mut Log) {
 fn peer_closes_with_unread_data(b: &mut dyn Backend, log: &mut Log) {
     let (client, server) = b.pair();
     b.send(client, b"never read", 0);
-    b.settle();
+    b.wait_until_idle();
     log.note("close", b.close(server));
-    b.settle();
+    b.wait_until_idle();
     all(b, log, "reset", client);
     log.note("send", b.send(client, b"x", 0));
     log.note("send", b.send(client, b"x", 0));
@@ -395,7 +395,7 @@ fn reset_by_linger(b: &mut dyn Backend, log: &mut Log) {
     );
     log.note("is", b.get(server, SOL_SOCKET, SO_LINGER, 8));
     b.close(server);
-    b.settle();
+    b.wait_until_idle();
     all(b, log, "reset", client);
     log.note("recv", b.recv(client, 1, 0));
     log.note("recv", b.recv(client, 1, 0));
@@ -408,10 +408,10 @@ fn reset_by_linger(b: &mut dyn Backend, log: &mut Log) {
 fn reset_after_fin(b: &mut dyn Backend, log: &mut Log) {
     let (client, server) = b.pair();
     b.close(server);
-    b.settle();
+    b.wait_until_idle();
     log.note("poll", b.poll(client));
     log.note("first goes", b.send(client, b"x", 0));
-    b.settle();
+    b.wait_until_idle();
     all(b, log, "reset", client);
     log.note("send", b.send(client, b"x", 0));
     log.note("recv", b.recv(client, 1, 0));
@@ -422,10 +422,10 @@ fn reset_after_fin(b: &mut dyn Backend, log: &mut Log) {
 fn reset_with_data_to_read(b: &mut dyn Backend, log: &mut Log) {
     let (client, server) = b.pair();
     b.send(server, b"last words", 0);
-    b.settle();
+    b.wait_until_idle();
     b.set(server, SOL_SOCKET, SO_LINGER, &linger(1, 0));
     b.close(server);
-    b.settle();
+    b.wait_until_idle();
     log.note("poll", b.poll(client));
     log.note("words", b.recv(client, 4, 0));
     log.note("peek", b.recv(client, 4, MSG_PEEK));
@@ -434,22 +434,22 @@ fn reset_with_data_to_read(b: &mut dyn Backend, log: &mut Log) {
     log.note("error", b.recv(client, 100, 0));
 }
 
-fn dissolve(b: &mut dyn Backend, log: &mut Log) {
+fn disconnect(b: &mut dyn Backend, log: &mut Log) {
     let fresh = b.tcp();
-    log.note("fresh", b.dissolve(fresh));
+    log.note("fresh", b.disconnect(fresh));
     let (client, server) = b.pair();
-    log.note("connected", b.dissolve(client));
-    b.settle();
+    log.note("connected", b.disconnect(client));
+    b.wait_until_idle();
     all(b, log, "client", client);
     all(b, log, "server", server);
     log.note("server", b.recv(server, 1, 0));
     log.note("client", b.recv(client, 1, 0));
     let (listener, port) = b.listener(AF_INET, "127.0.0.1");
     let _ = b.connect(client, "127.0.0.1", port);
-    b.settle();
+    b.wait_until_idle();
     log.note("connects again", b.connect(client, "127.0.0.1", port));
     log.note("accept", b.accept(listener) >= 0);
-    log.note("listener", b.dissolve(listener));
+    log.note("listener", b.disconnect(listener));
     log.note("poll", b.poll(listener));
 }
 
@@ -465,7 +465,7 @@ fn full_buffer(b: &mut dyn Backend, log: &mut Log) {
                 break;
             }
         }
-        b.settle();
+        b.wait_until_idle();
         assert!(sent < 64 << 20);
     }
     log.note("poll", b.poll(client));
@@ -473,10 +473,10 @@ fn full_buffer(b: &mut dyn Backend, log: &mut Log) {
     while read < sent {
         match b.recv(server, 1 << 20, 0).0 {
             n if n > 0 => read += n as usize,
-            _ => b.settle(),
+            _ => b.wait_until_idle(),
         }
     }
-    b.settle();
+    b.wait_until_idle();
     log.note("all read", read == sent);
     log.note("poll", b.poll(client));
 }
@@ -490,7 +490,7 @@ fn names(b: &mut dyn Backend, log: &mut Log) {
     let port = b.port(fd);
     let (listener, to) = b.listener(AF_INET, "127.0.0.1");
     let _ = b.connect(fd, "127.0.0.1", to);
-    b.settle();
+    b.wait_until_idle();
     log.note("connected", b.connect(fd, "127.0.0.1", to));
     log.note("names", (b.name(fd, false), b.name(fd, true)));
     log.note("keeps its port", b.port(fd) == port);

@@ -10,7 +10,7 @@ use crate::backend::{Backend, Log, Ret};
 
 const STEPS: usize = 25;
 /// A port without a socket: that of the obsolete discard service.
-const NOBODY: u16 = 9;
+const CLOSED_PORT: u16 = 9;
 
 fn bound(b: &mut dyn Backend) -> (Ret, u16) {
     let fd = b.socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
@@ -26,7 +26,7 @@ pub(crate) fn datagrams(seed: u64, b: &mut dyn Backend, log: &mut Log) {
         let mut below = |n| rng.below(n) as usize;
         let (i, to, len) = (below(3), below(4), below(20));
         let (fd, _) = sockets[i];
-        let port = sockets.get(to).map_or(NOBODY, |(_, port)| *port);
+        let port = sockets.get(to).map_or(CLOSED_PORT, |(_, port)| *port);
         let data = [7; 20];
         let mut note = |what: &str, got: &dyn std::fmt::Debug| {
             log.note(&format!("{step}: {what} {i} {to} {len}"), got);
@@ -52,7 +52,7 @@ pub(crate) fn datagrams(seed: u64, b: &mut dyn Backend, log: &mut Log) {
             13 => note("error queue", &b.recv(fd, len, MSG_ERRQUEUE)),
             _ => note("shutdown", &b.shutdown(fd, len as i32 % 3)),
         }
-        b.settle();
+        b.wait_until_idle();
         note("polls", &sockets.map(|(fd, _)| b.poll(fd)));
         note("peers", &sockets.map(|(fd, _)| b.peer_port(fd) > 0));
     }
@@ -96,10 +96,10 @@ pub(crate) fn stream(seed: u64, b: &mut dyn Backend, log: &mut Log) {
                 note("close", &b.close(fd));
                 sockets[i] = None;
             }
-            14 if len < 3 => note("dissolve", &b.dissolve(fd)),
+            14 if len < 3 => note("disconnect", &b.disconnect(fd)),
             _ => note("read", &b.read(fd, len)),
         }
-        b.settle();
+        b.wait_until_idle();
         for fd in sockets.into_iter().flatten() {
             note("poll, peer", &(b.poll(fd), b.peer_port(fd) > 0));
         }

@@ -11,7 +11,7 @@ fn parse(text: &str) -> QdiscConfig {
 }
 
 #[test]
-fn reads_what_tc_reads() {
+fn parses_tc_syntax() {
     assert_eq!(parse("noqueue"), QdiscConfig::NoQueue);
     assert_eq!(parse("pfifo"), QdiscConfig::Pfifo { limit: 1000 });
     assert_eq!(parse("pfifo limit 20p"), QdiscConfig::Pfifo { limit: 20 });
@@ -50,7 +50,7 @@ fn reads_what_tc_reads() {
 }
 
 #[test]
-fn units_are_those_of_tc() {
+fn units_match_tc() {
     let rate = |text: &str| match parse(&format!("fq maxrate {text}")) {
         QdiscConfig::Fq(config) => config.maxrate.unwrap().0 * 8,
         other => panic!("{other:?}"),
@@ -91,8 +91,8 @@ fn sizes_are_shown_in_the_largest_unit_that_divides_them() {
 }
 
 #[test]
-fn errors_name_the_value_and_the_mend() {
-    for (text, value, mend) in [
+fn errors_have_the_value_and_a_hint() {
+    for (text, value, hint) in [
         ("", "``", "noqueue, pfifo, fq or tbf"),
         ("codel", "`codel`", "noqueue, pfifo, fq or tbf"),
         ("noqueue limit 3", "`limit`", "remove it"),
@@ -122,7 +122,7 @@ fn errors_name_the_value_and_the_mend() {
     ] {
         let error = text.parse::<QdiscConfig>().unwrap_err().to_string();
         assert!(
-            error.contains(value) && error.contains(mend),
+            error.contains(value) && error.contains(hint),
             "{text}: {error}"
         );
     }
@@ -171,12 +171,12 @@ fn config() -> impl Strategy<Value = QdiscConfig> {
 
 proptest! {
     #[test]
-    fn text_says_it_all(config in config()) {
+    fn display_then_parse_is_identity(config in config()) {
         prop_assert_eq!(config.to_string().parse(), Ok(config));
     }
 
     #[test]
-    fn no_text_panics(text in "(pfifo|fq|tbf) ([a-z_]{1,9} [0-9.]{0,25}[a-z]{0,5} ?){0,4}") {
+    fn random_text_does_not_panic(text in "(pfifo|fq|tbf) ([a-z_]{1,9} [0-9.]{0,25}[a-z]{0,5} ?){0,4}") {
         let _ = text.parse::<QdiscConfig>();
     }
 }

@@ -1,17 +1,17 @@
 use super::Pfifo;
-use crate::Queued;
+use crate::QueuedPacket;
 
 #[derive(PartialEq, Debug)]
 struct Packet(u32);
 
-impl Queued for Packet {
+impl QueuedPacket for Packet {
     fn wire_len(&self) -> u32 {
         self.0
     }
 }
 
 #[test]
-fn packets_leave_in_order_and_the_limit_drops_what_arrives() {
+fn packets_leave_in_order_and_the_limit_drops_new_ones() {
     let mut fifo = Pfifo::new(2);
     assert!(fifo.is_empty());
     assert_eq!(fifo.dequeue(), None);

@@ -5,21 +5,21 @@ use alloc::vec::Vec;
 use fullsend_units::{Instant, Nanos};
 use hashbrown::HashTable;
 
-use super::store::{Fifo, NIL};
+use super::slab::{Fifo, NIL};
 use crate::FqConfig;
 
 /// Idle time after which a flow is evicted when another flow is inserted.
-const FORGOTTEN_AFTER: Nanos = Nanos::from_secs(3);
+const EVICT_AFTER: Nanos = Nanos::from_secs(3);
 /// Most idle flows that are kept.
 const IDLE_LIMIT: u32 = 65_536;
 /// Idle flows inspected per insertion: two, so that their number can fall.
-const FORGOTTEN_AT_ONCE: u32 = 2;
+const EVICTIONS_PER_INSERT: u32 = 2;
 /// Idle time after which a flow has a whole quantum again, whatever it sent before.
-const REFILLED_AFTER: Nanos = Nanos::from_millis(40);
+const REFILL_AFTER: Nanos = Nanos::from_millis(40);
 
 /// A flow. The list that it is in is its state; a throttled flow is in none.
 #[derive(Clone, Debug)]
-pub(super) struct Flow {
+pub(super) struct FlowQueue {
     key: u64,
     /// Earliest next departure under a flow's `maxrate`.
     pub(super) next_at: Instant,
@@ -33,7 +33,7 @@ pub(super) struct Flow {
 }
 
 // One cache line.
-const _: () = assert!(size_of::<Flow>() <= 64);
+const _: () = assert!(size_of::<FlowQueue>() <= 64);
 
 /// A doubly linked list of flows.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ impl List {
         len: 0,
     };
 
-    fn push(&mut self, flows: &mut [Flow], index: u32) {
+    fn push(&mut self, flows: &mut [FlowQueue], index: u32) {
         let flow = &mut flows[index as usize];
         flow.prev = self.tail;
         flow.next = NIL;
@@ -62,7 +62,7 @@ impl List {
         self.len += 1;
     }
 
-    fn remove(&mut self, flows: &mut [Flow], index: u32) {
+    fn remove(&mut self, flows: &mut [FlowQueue], index: u32) {
         let (prev, next) = (flows[index as usize].prev, flows[index as usize].next);
         match flows.get_mut(prev as usize) {
             Some(flow) => flow.next = next,
@@ -78,14 +78,14 @@ impl List {
 
 /// The flow to serve, and the list that it is in.
 #[derive(Clone, Copy)]
-pub(super) struct Turn {
+pub(super) struct ReadyFlow {
     pub(super) index: u32,
     new: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Flows {
-    all: Vec<Flow>,
+    all: Vec<FlowQueue>,
     by_key: HashTable<u32>,
     /// Unused entries of `all`, linked by `next`.
     free: u32,
@@ -97,7 +97,7 @@ pub(super) struct Flows {
     idle: List,
     quantum: i64,
     initial_quantum: i64,
-    collected: u64,
+    evicted: u64,
 }
 
 /// Mixes a key: handles have small numbers in both halves, and hashbrown uses the top and the
@@ -119,12 +119,12 @@ impl Flows {
             idle: List::EMPTY,
             quantum: i64::from(config.quantum.max(1)),
             initial_quantum: i64::from(config.initial_quantum),
-            collected: 0,
+            evicted: 0,
         }
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, index: u32) -> &mut Flow {
+    pub(super) fn get_mut(&mut self, index: u32) -> &mut FlowQueue {
         &mut self.all[index as usize]
     }
 
@@ -136,13 +136,13 @@ impl Flows {
         self.idle.len
     }
 
-    pub(super) const fn collected(&self) -> u64 {
-        self.collected
+    pub(super) const fn evicted(&self) -> u64 {
+        self.evicted
     }
 
     /// Returns the flow of `key`, to which a packet will be added.
     #[inline]
-    pub(super) fn find_or_insert(&mut self, now: Instant, key: u64) -> &mut Flow {
+    pub(super) fn find_or_insert(&mut self, now: Instant, key: u64) -> &mut FlowQueue {
         let flows = &self.all;
         let found = self
             .by_key
@@ -150,7 +150,7 @@ impl Flows {
         let index = match found {
             Some(&index) => {
                 if self.all[index as usize].idle {
-                    self.wake(now, index);
+                    self.make_new(now, index);
                 }
                 index
             }
@@ -160,19 +160,19 @@ impl Flows {
     }
 
     /// Makes an idle flow new, as a packet will be added to it.
-    fn wake(&mut self, now: Instant, index: u32) {
+    fn make_new(&mut self, now: Instant, index: u32) {
         self.idle.remove(&mut self.all, index);
         let flow = &mut self.all[index as usize];
         flow.idle = false;
-        if now.since(flow.idle_since) > REFILLED_AFTER {
+        if now.since(flow.idle_since) > REFILL_AFTER {
             flow.credit = flow.credit.max(self.quantum);
         }
         self.new.push(&mut self.all, index);
     }
 
     fn insert(&mut self, now: Instant, key: u64) -> u32 {
-        self.collect(now);
-        let flow = Flow {
+        self.evict_idle(now);
+        let flow = FlowQueue {
             key,
             next_at: Instant::ZERO,
             idle_since: Instant::ZERO,
@@ -183,9 +183,9 @@ impl Flows {
             idle: false,
         };
         let index = self.free;
-        let index = if let Some(place) = self.all.get_mut(index as usize) {
-            self.free = place.next;
-            *place = flow;
+        let index = if let Some(entry) = self.all.get_mut(index as usize) {
+            self.free = entry.next;
+            *entry = flow;
             index
         } else {
             self.all.push(flow);
@@ -199,13 +199,13 @@ impl Flows {
     }
 
     /// Evicts flows that were idle for long.
-    fn collect(&mut self, now: Instant) {
-        for _ in 0..FORGOTTEN_AT_ONCE {
+    fn evict_idle(&mut self, now: Instant) {
+        for _ in 0..EVICTIONS_PER_INSERT {
             let index = self.idle.head;
             let Some(flow) = self.all.get_mut(index as usize) else {
                 return;
             };
-            let old = now.since(flow.idle_since) >= FORGOTTEN_AFTER;
+            let old = now.since(flow.idle_since) >= EVICT_AFTER;
             if !old && self.idle.len < IDLE_LIMIT {
                 return;
             }
@@ -215,78 +215,78 @@ impl Flows {
             self.idle.remove(&mut self.all, index);
             self.all[index as usize].next = self.free;
             self.free = index;
-            self.collected += 1;
+            self.evicted += 1;
         }
     }
 
     /// Returns whether a flow is ready to be served.
     #[inline]
-    pub(super) const fn has_turns(&self) -> bool {
+    pub(super) const fn has_ready(&self) -> bool {
         self.new.head != NIL || self.old.head != NIL
     }
 
     /// Returns the next flow to serve; it has a packet and bytes left of its quantum.
     #[inline]
-    pub(super) fn turn(&mut self, now: Instant) -> Option<Turn> {
+    pub(super) fn next_ready(&mut self, now: Instant) -> Option<ReadyFlow> {
         loop {
             let new = self.new.head != NIL;
             let index = if new { self.new.head } else { self.old.head };
             let flow = self.all.get_mut(index as usize)?;
-            let turn = Turn { index, new };
+            let ready = ReadyFlow { index, new };
             if flow.fifo.len == 0 {
-                self.rest(now, turn);
+                self.on_empty(now, ready);
             } else if flow.credit <= 0 {
-                self.end_turn(turn);
+                self.refill_quantum(ready);
             } else {
-                return Some(turn);
+                return Some(ready);
             }
         }
     }
 
     /// Gives a flow that has used up its quantum a new one, and moves it behind the other flows.
     #[inline]
-    fn end_turn(&mut self, turn: Turn) {
-        let alone = self.new.len + self.old.len == 1;
-        let flow = &mut self.all[turn.index as usize];
+    fn refill_quantum(&mut self, ready: ReadyFlow) {
+        let is_only_flow = self.new.len + self.old.len == 1;
+        let flow = &mut self.all[ready.index as usize];
         // Without other flows, all rounds until the credit is positive pass at once.
-        let turns = if alone {
+        let quanta = if is_only_flow {
             1 - flow.credit / self.quantum
         } else {
             1
         };
-        flow.credit += turns * self.quantum;
-        self.unlist(turn);
-        self.old.push(&mut self.all, turn.index);
+        flow.credit += quanta * self.quantum;
+        self.remove_ready(ready);
+        self.old.push(&mut self.all, ready.index);
     }
 
     /// Removes a flow without packets from the ready lists.
-    fn rest(&mut self, now: Instant, turn: Turn) {
-        self.unlist(turn);
+    fn on_empty(&mut self, now: Instant, ready: ReadyFlow) {
+        self.remove_ready(ready);
         // RFC 8290 4.2: the flow becomes old once, or sparse flows would starve the others.
-        if turn.new && self.old.head != NIL {
-            self.old.push(&mut self.all, turn.index);
+        if ready.new && self.old.head != NIL {
+            self.old.push(&mut self.all, ready.index);
             return;
         }
-        let flow = &mut self.all[turn.index as usize];
+        let flow = &mut self.all[ready.index as usize];
         flow.idle = true;
         flow.idle_since = now;
-        self.idle.push(&mut self.all, turn.index);
+        self.idle.push(&mut self.all, ready.index);
     }
 
     /// Removes a flow from the list of ready flows that it is in.
     #[inline]
-    pub(super) fn unlist(&mut self, turn: Turn) {
-        let list = if turn.new {
+    pub(super) fn remove_ready(&mut self, ready: ReadyFlow) {
+        let list = if ready.new {
             &mut self.new
         } else {
             &mut self.old
         };
-        list.remove(&mut self.all, turn.index);
+        list.remove(&mut self.all, ready.index);
     }
 
     /// Appends a flow to the old flows.
     #[inline]
-    pub(super) fn make_old(&mut self, index: u32) {
+    pub(super) fn push_old(&mut self, index: u32) {
         self.old.push(&mut self.all, index);
     }
 }

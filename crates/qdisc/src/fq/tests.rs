@@ -6,7 +6,7 @@ use fullsend_units::{Instant, Nanos, Rate};
 use proptest::prelude::*;
 
 use super::Fq;
-use crate::{FqConfig, FqStats, QdiscStats, Queued};
+use crate::{FqConfig, FqStats, QdiscStats, QueuedPacket};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Packet {
@@ -18,7 +18,7 @@ struct Packet {
     ce: bool,
 }
 
-impl Queued for Packet {
+impl QueuedPacket for Packet {
     fn wire_len(&self) -> u32 {
         self.len
     }
@@ -60,7 +60,7 @@ fn fq(config: FqConfig) -> Fq<Packet> {
     Fq::new(config)
 }
 
-fn own(stats: &QdiscStats) -> FqStats {
+fn own_counters(stats: &QdiscStats) -> FqStats {
     stats.fq.unwrap()
 }
 
@@ -88,7 +88,7 @@ fn share(config: FqConfig, sizes: &[u32], rounds: usize) -> Vec<u64> {
 }
 
 #[test]
-fn flows_share_by_bytes_whatever_their_packets() {
+fn flows_share_bytes_fairly() {
     let bytes = share(FqConfig::default(), &[64, 1514, 9000, 65_000], 20_000);
     let (least, most) = (bytes.iter().min().unwrap(), bytes.iter().max().unwrap());
     // Deficit round robin: the difference is at most a quantum, a packet and the initial quantum.
@@ -97,7 +97,7 @@ fn flows_share_by_bytes_whatever_their_packets() {
 }
 
 #[test]
-fn a_new_flow_goes_first_and_one_that_comes_and_goes_starves_nobody() {
+fn a_new_flow_is_first_and_sparse_flows_do_not_starve_others() {
     let mut fq = fq(FqConfig::default());
     for _ in 0..60 {
         fq.enqueue(at(0), packet(1, 1514)).unwrap();
@@ -123,7 +123,7 @@ fn drain_one(fq: &mut Fq<Packet>, flow: u64) -> u32 {
 }
 
 #[test]
-fn internal_packets_go_first_but_not_always() {
+fn internal_packets_are_first_up_to_a_quota() {
     let mut fq = fq(FqConfig::default());
     for _ in 0..50 {
         fq.enqueue(at(0), packet(1, 1500)).unwrap();
@@ -137,11 +137,11 @@ fn internal_packets_go_first_but_not_always() {
     let first_550 = &order[..220];
     let flows = first_550.iter().filter(|flow| **flow == 1).count();
     assert!((15..=25).contains(&flows), "{flows} of 220");
-    assert_eq!(own(&fq.stats()).highprio, 501);
+    assert_eq!(own_counters(&fq.stats()).highprio, 501);
 }
 
 #[test]
-fn internal_packets_that_used_up_their_credit_let_a_flow_go_first() {
+fn a_flow_is_served_after_the_internal_quota() {
     let mut fq = fq(FqConfig {
         initial_quantum: 3000,
         ..FqConfig::default()
@@ -157,7 +157,7 @@ fn internal_packets_that_used_up_their_credit_let_a_flow_go_first() {
 }
 
 /// Returns a queue whose flows may send `quantum` bytes per round, the first included.
-fn equal_turns(quantum: u32) -> Fq<Packet> {
+fn fq_with_quantum(quantum: u32) -> Fq<Packet> {
     fq(FqConfig {
         quantum,
         initial_quantum: quantum,
@@ -174,8 +174,8 @@ fn bytes_of_2_before_1(fq: &mut Fq<Packet>) -> u32 {
 }
 
 #[test]
-fn a_turn_is_a_quantum_to_the_byte() {
-    let mut fq = equal_turns(3000);
+fn the_quantum_is_exact() {
+    let mut fq = fq_with_quantum(3000);
     for flow in [1, 2].repeat(4) {
         fq.enqueue(at(0), packet(flow, 3000)).unwrap();
     }
@@ -183,8 +183,8 @@ fn a_turn_is_a_quantum_to_the_byte() {
 }
 
 #[test]
-fn a_flow_in_debt_waits_until_others_have_had_as_many_turns() {
-    let mut fq = equal_turns(3000);
+fn a_flow_in_debt_waits_for_as_many_rounds() {
+    let mut fq = fq_with_quantum(3000);
     for _ in 0..60 {
         fq.enqueue(at(0), packet(2, 1500)).unwrap();
     }
@@ -201,8 +201,8 @@ fn a_flow_in_debt_waits_until_others_have_had_as_many_turns() {
 }
 
 #[test]
-fn a_flow_alone_pays_its_debt_at_once_and_gets_no_more_than_that() {
-    let mut fq = equal_turns(3000);
+fn a_single_flow_repays_its_debt_at_once() {
+    let mut fq = fq_with_quantum(3000);
     for _ in 0..3 {
         fq.enqueue(at(0), packet(1, 65_000)).unwrap();
     }
@@ -215,8 +215,8 @@ fn a_flow_alone_pays_its_debt_at_once_and_gets_no_more_than_that() {
 }
 
 #[test]
-fn a_flow_that_has_just_emptied_does_not_go_first_again() {
-    let mut fq = equal_turns(3000);
+fn a_flow_that_has_just_emptied_is_not_new_again() {
+    let mut fq = fq_with_quantum(3000);
     for _ in 0..10 {
         fq.enqueue(at(0), packet(1, 1000)).unwrap();
     }
@@ -230,9 +230,9 @@ fn a_flow_that_has_just_emptied_does_not_go_first_again() {
 }
 
 #[test]
-fn only_a_flow_idle_for_more_than_40_ms_has_a_whole_turn_again() {
+fn a_flow_idle_for_more_than_40_ms_has_a_full_quantum() {
     for (idle_us, order) in [(1, [1, 2]), (40_000, [1, 2]), (40_001, [2, 1])] {
-        let mut fq = equal_turns(3000);
+        let mut fq = fq_with_quantum(3000);
         fq.enqueue(at(0), packet(2, 3001)).unwrap();
         // The flow has a debt of one byte when it becomes idle.
         assert_eq!(drain(&mut fq, at(0)), [2]);
@@ -244,17 +244,17 @@ fn only_a_flow_idle_for_more_than_40_ms_has_a_whole_turn_again() {
 }
 
 #[test]
-fn nothing_leaves_early_and_departures_are_exact() {
+fn departure_times_are_exact() {
     let mut fq = fq(FqConfig::default());
     for (flow, us) in [(1, 500), (2, 200), (3, 900), (2, 700), (1, 501), (4, 0)] {
         fq.enqueue(at(0), paced(flow, us)).unwrap();
     }
-    let mut seen = Vec::new();
+    let mut order = Vec::new();
     let mut now = at(0);
     loop {
         while let Some(packet) = fq.dequeue(now) {
             assert_eq!(packet.departure, now);
-            seen.push(packet.flow);
+            order.push(packet.flow);
         }
         let Some(next) = fq.next_departure() else {
             break;
@@ -266,11 +266,14 @@ fn nothing_leaves_early_and_departures_are_exact() {
         );
         now = next;
     }
-    assert_eq!(seen, [4, 2, 1, 1, 2, 3]);
+    assert_eq!(order, [4, 2, 1, 1, 2, 3]);
     assert!(fq.is_empty());
     let stats = fq.stats();
     assert_eq!(
-        (own(&stats).throttled, own(&stats).throttled_flows),
+        (
+            own_counters(&stats).throttled,
+            own_counters(&stats).throttled_flows
+        ),
         (5, 0),
         "each wait counts once"
     );
@@ -278,7 +281,7 @@ fn nothing_leaves_early_and_departures_are_exact() {
 }
 
 #[test]
-fn a_waiting_flow_holds_up_neither_others_nor_packets_behind_it() {
+fn a_throttled_flow_does_not_delay_others() {
     let mut fq = fq(FqConfig::default());
     fq.enqueue(at(0), paced(1, 1000)).unwrap();
     fq.enqueue(at(0), packet(1, 10)).unwrap();
@@ -294,7 +297,7 @@ fn a_waiting_flow_holds_up_neither_others_nor_packets_behind_it() {
 }
 
 #[test]
-fn limits_drop_what_arrives() {
+fn limits_drop_new_packets() {
     let mut fq = fq(FqConfig {
         limit: 5,
         flow_limit: 3,
@@ -308,14 +311,14 @@ fn limits_drop_what_arrives() {
     fq.enqueue(at(0), packet(0, 100)).unwrap();
     assert_eq!(fq.enqueue(at(0), packet(0, 7)), Err(packet(0, 7)));
     let stats = fq.stats();
-    assert_eq!((stats.dropped, own(&stats).flows_plimit), (2, 1));
+    assert_eq!((stats.dropped, own_counters(&stats).flows_plimit), (2, 1));
     assert_eq!((stats.backlog_packets, stats.backlog_bytes), (5, 500));
     assert_eq!(drain(&mut fq, at(0)).len(), 5);
     assert_eq!((fq.stats().sent_packets, fq.stats().backlog_bytes), (5, 0));
 }
 
 #[test]
-fn beyond_the_horizon_is_dropped_or_capped() {
+fn packets_beyond_the_horizon_are_dropped_or_capped() {
     let config = FqConfig {
         horizon: Nanos::from_millis(1),
         ..FqConfig::default()
@@ -323,7 +326,7 @@ fn beyond_the_horizon_is_dropped_or_capped() {
     let mut drops = fq(config);
     drops.enqueue(at(10), paced(1, 1010)).unwrap();
     assert_eq!(drops.enqueue(at(10), paced(1, 1011)), Err(paced(1, 1011)));
-    assert_eq!(own(&drops.stats()).horizon_drops, 1);
+    assert_eq!(own_counters(&drops.stats()).horizon_drops, 1);
     let mut caps = fq(FqConfig {
         horizon_drop: false,
         ..config
@@ -331,11 +334,11 @@ fn beyond_the_horizon_is_dropped_or_capped() {
     caps.enqueue(at(10), paced(1, 50_000)).unwrap();
     assert!(caps.dequeue(at(10)).is_none());
     assert_eq!(caps.next_departure(), Some(at(1010)));
-    assert_eq!(own(&caps.stats()).horizon_caps, 1);
+    assert_eq!(own_counters(&caps.stats()).horizon_caps, 1);
 }
 
 #[test]
-fn packets_that_waited_too_long_are_marked_if_they_can_be() {
+fn ecn_capable_packets_above_ce_threshold_are_marked() {
     let mut fq = fq(FqConfig {
         ce_threshold: Some(Nanos::from_millis(1)),
         ..FqConfig::default()
@@ -350,11 +353,11 @@ fn packets_that_waited_too_long_are_marked_if_they_can_be() {
     let marks = [at(1001), at(1001), at(1500)].map(|now| fq.dequeue(now).unwrap().ce);
     // The third packet waited for its departure time, which does not count.
     assert_eq!(marks, [true, false, false]);
-    assert_eq!(own(&fq.stats()).ce_mark, 1);
+    assert_eq!(own_counters(&fq.stats()).ce_mark, 1);
 }
 
 #[test]
-fn maxrate_spaces_a_flow_and_forgives_a_late_timer() {
+fn maxrate_paces_a_flow_despite_late_timers() {
     let mut fq = fq(FqConfig {
         maxrate: Some(Rate(1_000_000)),
         ..FqConfig::default()
@@ -379,7 +382,7 @@ fn maxrate_spaces_a_flow_and_forgives_a_late_timer() {
 }
 
 #[test]
-fn a_late_departure_is_credited_up_to_half_of_the_gap() {
+fn a_late_departure_is_compensated_up_to_half_of_the_gap() {
     let mut fq = fq(FqConfig {
         maxrate: Some(Rate(1_000_000)),
         ..FqConfig::default()
@@ -396,62 +399,68 @@ fn a_late_departure_is_credited_up_to_half_of_the_gap() {
 }
 
 #[test]
-fn idle_flows_are_forgotten() {
+fn idle_flows_are_evicted() {
     let mut fq = fq(FqConfig::default());
     for flow in 1..=1000 {
         fq.enqueue(at(0), packet(flow, 100)).unwrap();
     }
-    assert_eq!(own(&fq.stats()).flows, 1000);
+    assert_eq!(own_counters(&fq.stats()).flows, 1000);
     drain(&mut fq, at(0));
-    assert_eq!(own(&fq.stats()).inactive, 1000);
+    assert_eq!(own_counters(&fq.stats()).inactive, 1000);
     // An idle flow that gets a packet is reused.
     fq.enqueue(at(1), packet(5, 100)).unwrap();
     drain(&mut fq, at(1));
     // No flow is evicted before 3 s.
     fq.enqueue(at(2_999_999), packet(1000, 100)).unwrap();
     fq.enqueue(at(2_999_999), packet(2000, 100)).unwrap();
-    assert_eq!((own(&fq.stats()).gc, own(&fq.stats()).flows), (0, 1001));
+    assert_eq!(
+        (
+            own_counters(&fq.stats()).gc,
+            own_counters(&fq.stats()).flows
+        ),
+        (0, 1001)
+    );
     drain(&mut fq, at(2_999_999));
     let later = at(6_000_000);
     for flow in 1001..=1500 {
         fq.enqueue(later, packet(flow, 100)).unwrap();
     }
-    let stats = own(&fq.stats());
+    let stats = own_counters(&fq.stats());
     assert_eq!((stats.gc, stats.flows, stats.inactive), (1000, 501, 1));
     drain(&mut fq, later);
 }
 
 #[test]
-fn flows_that_come_once_do_not_fill_memory() {
+fn short_flows_do_not_fill_memory() {
     let mut fq = fq(FqConfig::default());
     for flow in 1..=200_000 {
         fq.enqueue(at(0), packet(flow, 100)).unwrap();
         assert_eq!(drain(&mut fq, at(0)), [flow]);
     }
-    let stats = own(&fq.stats());
+    let stats = own_counters(&fq.stats());
     assert_eq!((stats.flows, stats.gc), (65_536, 200_000 - 65_536));
 }
 
 /// One action of a random test.
 #[derive(Clone, Debug)]
-enum Step {
+enum Operation {
     Enqueue { flow: u64, len: u32, delay_us: u64 },
     Dequeue(u8),
     Wait(u64),
     UntilDue,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         4 => (0_u64..6, 40_u32..70_000, prop_oneof![Just(0), 0_u64..5000])
-            .prop_map(|(flow, len, delay_us)| Step::Enqueue { flow, len, delay_us }),
-        2 => (1_u8..9).prop_map(Step::Dequeue),
-        1 => (0_u64..3_000).prop_map(Step::Wait),
-        1 => Just(Step::UntilDue),
+            .prop_map(|(flow, len, delay_us)| Operation::Enqueue { flow, len, delay_us }),
+        2 => (1_u8..9).prop_map(Operation::Dequeue),
+        1 => (0_u64..3_000).prop_map(Operation::Wait),
+        1 => Just(Operation::UntilDue),
     ]
 }
 
-fn small() -> impl Strategy<Value = FqConfig> {
+fn small_config() -> impl Strategy<Value = FqConfig> {
     (
         5_u32..40,
         1_u32..12,
@@ -481,8 +490,8 @@ struct Model {
     horizon: Nanos,
     count: u32,
     accepted: u32,
-    refused: u64,
-    left: u32,
+    rejected: u64,
+    dequeued: u32,
 }
 
 impl Model {
@@ -494,9 +503,9 @@ impl Model {
                 queue.push_back((packet, due));
                 self.accepted += 1;
             }
-            Err(back) => {
-                assert_eq!(back, packet);
-                self.refused += 1;
+            Err(returned) => {
+                assert_eq!(returned, packet);
+                self.rejected += 1;
             }
         }
     }
@@ -512,43 +521,43 @@ impl Model {
         let (expected, due) = queue.pop_front().unwrap();
         assert_eq!(packet, expected, "order within a flow");
         assert!(packet.flow == 0 || due <= now, "early");
-        self.left += 1;
+        self.dequeued += 1;
         true
     }
 }
 
 proptest! {
     #[test]
-    fn what_enters_leaves_once_in_order_and_never_early(
-        config in small(),
-        steps in proptest::collection::vec(step(), 1..300),
+    fn packets_leave_once_in_order_and_not_early(
+        config in small_config(),
+        operations in proptest::collection::vec(operation(), 1..300),
     ) {
         let mut fq = fq(config);
         let mut model = Model { horizon: config.horizon, ..Model::default() };
         let mut now = at(1);
-        for step in steps {
-            match step {
-                Step::Enqueue { flow, len, delay_us } => {
+        for operation in operations {
+            match operation {
+                Operation::Enqueue { flow, len, delay_us } => {
                     model.count += 1;
                     let departure = now + Nanos::from_micros(delay_us);
                     let number = model.count;
                     let packet = Packet { departure, number, ..packet(flow, len) };
                     model.enqueue(&mut fq, now, packet);
                 }
-                Step::Dequeue(n) => {
+                Operation::Dequeue(n) => {
                     for _ in 0..n {
                         model.dequeue(&mut fq, now);
                     }
                 }
-                Step::Wait(us) => now += Nanos::from_micros(us),
-                Step::UntilDue => {
+                Operation::Wait(us) => now += Nanos::from_micros(us),
+                Operation::UntilDue => {
                     while model.dequeue(&mut fq, now) {}
                     now = fq.next_departure().map_or(now, |at| at.max(now));
                 }
             }
             let stats = fq.stats();
-            prop_assert_eq!(stats.backlog_packets, model.accepted - model.left);
-            prop_assert_eq!(stats.dropped, model.refused);
+            prop_assert_eq!(stats.backlog_packets, model.accepted - model.dequeued);
+            prop_assert_eq!(stats.dropped, model.rejected);
             prop_assert!(stats.backlog_packets <= config.limit);
         }
         while !fq.is_empty() {
@@ -556,7 +565,7 @@ proptest! {
                 now = fq.next_departure().unwrap();
             }
         }
-        prop_assert_eq!(model.left, model.accepted);
+        prop_assert_eq!(model.dequeued, model.accepted);
         prop_assert_eq!(fq.stats().backlog_bytes, 0);
         prop_assert!(fq.dequeue(now).is_none() && fq.next_departure().is_none());
     }

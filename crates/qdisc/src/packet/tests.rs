@@ -2,7 +2,7 @@ use fullsend_buf::Slice;
 use fullsend_offload::{Link, Packet, TxToken};
 use fullsend_units::Instant;
 
-use crate::Queued;
+use crate::QueuedPacket;
 
 /// Returns a UDP packet of 2,528 bytes with ECT(0), to be segmented into three.
 fn super_segment() -> Packet {
@@ -22,22 +22,22 @@ fn super_segment() -> Packet {
 }
 
 #[test]
-fn a_super_segment_counts_what_it_is_on_the_wire() {
+fn a_super_segment_counts_its_bytes_on_the_wire() {
     let mut packet = super_segment();
     assert_eq!(packet.header.len(), 48);
-    assert_eq!(Queued::wire_len(&packet), 3 * 48 + 2480);
-    assert_eq!(Queued::segments(&packet), 3);
-    assert_eq!(Queued::flow(&packet), 7);
-    assert_eq!(Queued::departure(&packet), Instant::from_nanos(5_000));
-    assert!(Queued::mark_ce(&mut packet));
+    assert_eq!(QueuedPacket::wire_len(&packet), 3 * 48 + 2480);
+    assert_eq!(QueuedPacket::segments(&packet), 3);
+    assert_eq!(QueuedPacket::flow(&packet), 7);
+    assert_eq!(QueuedPacket::departure(&packet), Instant::from_nanos(5_000));
+    assert!(QueuedPacket::mark_ce(&mut packet));
     // RFC 3168 5: CE is both bits of the traffic class.
     assert_eq!(packet.header[..2], [0x60, 0x30]);
 }
 
 #[test]
-fn a_sender_that_does_not_know_ecn_gets_no_mark() {
+fn packets_that_are_not_ecn_capable_are_not_marked() {
     let mut packet = super_segment();
     packet.header[1] = 0;
-    assert!(!Queued::mark_ce(&mut packet));
+    assert!(!QueuedPacket::mark_ce(&mut packet));
     assert_eq!(packet.header[..2], [0x60, 0]);
 }

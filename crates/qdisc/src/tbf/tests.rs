@@ -2,11 +2,11 @@ use fullsend_units::{Instant, Nanos, Rate};
 use proptest::prelude::*;
 
 use super::Tbf;
-use crate::{Queued, TbfConfig};
+use crate::{QueuedPacket, TbfConfig};
 
 struct Packet(u32);
 
-impl Queued for Packet {
+impl QueuedPacket for Packet {
     fn wire_len(&self) -> u32 {
         self.0
     }
@@ -39,7 +39,7 @@ fn drain(config: TbfConfig, sizes: &[u32], span: Nanos) -> (u64, u64) {
 }
 
 #[test]
-fn a_burst_leaves_at_once_and_then_the_rate_holds() {
+fn a_burst_leaves_at_once_and_then_at_the_rate() {
     let config = TbfConfig {
         limit: u64::MAX,
         ..TbfConfig::new(Rate(12_500_000), 15_000)
@@ -50,7 +50,7 @@ fn a_burst_leaves_at_once_and_then_the_rate_holds() {
 }
 
 #[test]
-fn a_super_segment_larger_than_the_bucket_goes_and_is_paid_for() {
+fn a_super_segment_larger_than_the_bucket_is_charged_in_full() {
     let config = TbfConfig {
         limit: u64::MAX,
         ..TbfConfig::new(Rate(12_500_000), 3_000)
@@ -61,7 +61,7 @@ fn a_super_segment_larger_than_the_bucket_goes_and_is_paid_for() {
 }
 
 #[test]
-fn the_limit_counts_bytes_and_lets_one_packet_in() {
+fn the_limit_counts_bytes_and_an_empty_queue_accepts_any_packet() {
     let mut tbf = Tbf::new(TbfConfig {
         rate: Rate(1),
         burst: 1,
@@ -86,7 +86,7 @@ fn the_limit_counts_bytes_and_lets_one_packet_in() {
 }
 
 #[test]
-fn a_wait_counts_once() {
+fn an_overlimit_wait_is_counted_once() {
     let config = TbfConfig::new(Rate(1000), 1000);
     let mut tbf = Tbf::new(TbfConfig {
         limit: 2000,

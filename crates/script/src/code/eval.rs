@@ -3,10 +3,10 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use super::{Node, Statement, StatementKind, Value};
+use super::{CodeExpr, Statement, StatementKind, Value};
 
 /// The lookup of names in code: the fields of the socket's state and constants.
-pub(crate) trait Names {
+pub(crate) trait NameLookup {
     /// Returns the value of a name; `None` if it is unknown.
     fn value(&self, name: &str) -> Option<i128>;
 }
@@ -19,7 +19,7 @@ pub(crate) struct Scope {
 
 /// A failed assertion, or code that cannot be run, with its line in the code block, from 0.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub(crate) struct CodeError {
     pub(crate) line: u32,
     pub(crate) message: String,
 }
@@ -31,12 +31,12 @@ impl Scope {
     pub(crate) fn run(
         &mut self,
         statements: &[Statement],
-        names: &dyn Names,
+        names: &dyn NameLookup,
         out: &mut Vec<String>,
-    ) -> core::result::Result<(), Failure> {
+    ) -> core::result::Result<(), CodeError> {
         for statement in statements {
             self.statement(statement, names, out)
-                .map_err(|message| Failure {
+                .map_err(|message| CodeError {
                     line: statement.line,
                     message,
                 })?;
@@ -47,7 +47,7 @@ impl Scope {
     fn statement(
         &mut self,
         statement: &Statement,
-        names: &dyn Names,
+        names: &dyn NameLookup,
         out: &mut Vec<String>,
     ) -> Result<()> {
         match &statement.kind {
@@ -64,22 +64,25 @@ impl Scope {
                 out.push(values?.join(" "));
             }
             StatementKind::Assert(condition, message) => {
-                if truth(&self.eval(condition, names)?) {
+                if is_truthy(&self.eval(condition, names)?) {
                     return Ok(());
                 }
                 let note = match message {
                     Some(node) => format!("; {}", show(&self.eval(node, names)?)),
                     None => String::new(),
                 };
-                let seen = self.seen(condition, names);
-                return Err(format!("{} does not hold: {seen}{note}", statement.text));
+                let shown_values = self.variable_values(condition, names);
+                return Err(format!(
+                    "{} does not hold: {shown_values}{note}",
+                    statement.text
+                ));
             }
         }
         Ok(())
     }
 
     /// Lists the names in an expression with their values.
-    fn seen(&self, node: &Node, names: &dyn Names) -> String {
+    fn variable_values(&self, node: &CodeExpr, names: &dyn NameLookup) -> String {
         let mut found = Vec::new();
         collect(node, &mut found);
         found.dedup();
@@ -90,7 +93,7 @@ impl Scope {
         shown.collect::<Vec<_>>().join(", ")
     }
 
-    fn lookup(&self, name: &str, names: &dyn Names) -> Result<Value> {
+    fn lookup(&self, name: &str, names: &dyn NameLookup) -> Result<Value> {
         if let Some(value) = self.variables.get(name) {
             return Ok(value.clone());
         }
@@ -100,41 +103,41 @@ impl Scope {
         })
     }
 
-    fn eval(&self, node: &Node, names: &dyn Names) -> Result<Value> {
+    fn eval(&self, node: &CodeExpr, names: &dyn NameLookup) -> Result<Value> {
         Ok(match node {
-            Node::Int(value) => Value::Int(*value),
-            Node::Float(value) => Value::Float(*value),
-            Node::Text(text) => Value::Text(text.clone()),
-            Node::Name(name) => self.lookup(name, names)?,
-            Node::Call(name, args) => {
+            CodeExpr::Int(value) => Value::Int(*value),
+            CodeExpr::Float(value) => Value::Float(*value),
+            CodeExpr::Text(text) => Value::Text(text.clone()),
+            CodeExpr::Name(name) => self.lookup(name, names)?,
+            CodeExpr::Call(name, args) => {
                 let args: Result<Vec<Value>> = args.iter().map(|a| self.eval(a, names)).collect();
                 function(name, &args?)?
             }
-            Node::Tuple(items) => {
+            CodeExpr::Tuple(items) => {
                 let items: Result<Vec<Value>> = items.iter().map(|i| self.eval(i, names)).collect();
                 Value::Tuple(items?)
             }
-            Node::Unary(op, inner) => unary(op, &self.eval(inner, names)?)?,
-            Node::Binary("or", left, right) => {
+            CodeExpr::Unary(op, inner) => unary(op, &self.eval(inner, names)?)?,
+            CodeExpr::Binary("or", left, right) => {
                 let left = self.eval(left, names)?;
-                if truth(&left) {
+                if is_truthy(&left) {
                     left
                 } else {
                     self.eval(right, names)?
                 }
             }
-            Node::Binary("and", left, right) => {
+            CodeExpr::Binary("and", left, right) => {
                 let left = self.eval(left, names)?;
-                if truth(&left) {
+                if is_truthy(&left) {
                     self.eval(right, names)?
                 } else {
                     left
                 }
             }
-            Node::Binary(op, left, right) => {
+            CodeExpr::Binary(op, left, right) => {
                 binary(op, &self.eval(left, names)?, &self.eval(right, names)?)?
             }
-            Node::Compare(first, rest) => {
+            CodeExpr::Compare(first, rest) => {
                 let mut left = self.eval(first, names)?;
                 for (op, right) in rest {
                     let right = self.eval(right, names)?;
@@ -149,26 +152,30 @@ impl Scope {
     }
 }
 
-fn collect(node: &Node, found: &mut Vec<String>) {
+fn collect(node: &CodeExpr, found: &mut Vec<String>) {
     match node {
-        Node::Name(name) => found.push(name.clone()),
-        Node::Call(_, args) | Node::Tuple(args) => args.iter().for_each(|arg| collect(arg, found)),
-        Node::Unary(_, inner) => collect(inner, found),
-        Node::Binary(_, left, right) => {
+        CodeExpr::Name(name) => found.push(name.clone()),
+        CodeExpr::Call(_, args) | CodeExpr::Tuple(args) => {
+            for arg in args {
+                collect(arg, found);
+            }
+        }
+        CodeExpr::Unary(_, inner) => collect(inner, found),
+        CodeExpr::Binary(_, left, right) => {
             collect(left, found);
             collect(right, found);
         }
-        Node::Compare(first, rest) => {
+        CodeExpr::Compare(first, rest) => {
             collect(first, found);
             for (_, node) in rest {
                 collect(node, found);
             }
         }
-        Node::Int(_) | Node::Float(_) | Node::Text(_) => {}
+        CodeExpr::Int(_) | CodeExpr::Float(_) | CodeExpr::Text(_) => {}
     }
 }
 
-fn truth(value: &Value) -> bool {
+fn is_truthy(value: &Value) -> bool {
     match value {
         Value::Int(value) => *value != 0,
         Value::Float(value) => *value != 0.0,
@@ -200,7 +207,7 @@ fn float(value: &Value) -> Result<f64> {
 
 fn unary(op: &str, value: &Value) -> Result<Value> {
     Ok(match (op, value) {
-        ("not", value) => Value::Int(i128::from(!truth(value))),
+        ("not", value) => Value::Int(i128::from(!is_truthy(value))),
         ("-", Value::Int(value)) => Value::Int(value.wrapping_neg()),
         ("~", Value::Int(value)) => Value::Int(!value),
         ("-", value) => Value::Float(-float(value)?),

@@ -5,15 +5,15 @@
 //! operators and precedence, chained comparisons, tuples and `in`.
 
 mod eval;
-mod read;
+mod parser;
 #[cfg(test)]
 mod tests;
 
 use crate::error::ScriptError;
 use crate::script::{Action, Script};
 
-pub(crate) use eval::{Names, Scope};
-pub(crate) use read::read;
+pub(crate) use eval::{NameLookup, Scope};
+pub(crate) use parser::parse;
 
 /// Checks the syntax of a script's code blocks without running them.
 ///
@@ -22,7 +22,7 @@ pub(crate) use read::read;
 pub fn check_code(script: &Script) -> Result<(), ScriptError> {
     for event in &script.events {
         if let Action::Code(text, pos) = &event.action {
-            read(text).map_err(|(line, message)| ScriptError::new(pos.down(line), message))?;
+            parse(text).map_err(|(line, message)| ScriptError::new(pos.down(line), message))?;
         }
     }
     Ok(())
@@ -38,27 +38,27 @@ pub(crate) struct Statement {
 
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum StatementKind {
-    Assert(Node, Option<Node>),
-    Assign(String, Node),
-    Print(Vec<Node>),
+    Assert(CodeExpr, Option<CodeExpr>),
+    Assign(String, CodeExpr),
+    Print(Vec<CodeExpr>),
     /// `import` and `pass`, which have no effect.
     Nothing,
 }
 
 /// An expression.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Node {
+pub(crate) enum CodeExpr {
     Int(i128),
     Float(f64),
     Text(String),
     Name(String),
-    Call(String, Vec<Node>),
-    Unary(&'static str, Box<Node>),
-    Binary(&'static str, Box<Node>, Box<Node>),
+    Call(String, Vec<CodeExpr>),
+    Unary(&'static str, Box<CodeExpr>),
+    Binary(&'static str, Box<CodeExpr>, Box<CodeExpr>),
     /// `(a, b)`.
-    Tuple(Vec<Node>),
+    Tuple(Vec<CodeExpr>),
     /// `a <= b <= c`.
-    Compare(Box<Node>, Vec<(&'static str, Node)>),
+    Compare(Box<CodeExpr>, Vec<(&'static str, CodeExpr)>),
 }
 
 /// The value of an expression.

@@ -1,22 +1,22 @@
-use super::{Names, Scope, read};
+use super::{NameLookup, Scope, parse};
 
 struct Cwnd;
 
-impl Names for Cwnd {
+impl NameLookup for Cwnd {
     fn value(&self, name: &str) -> Option<i128> {
         (name == "tcpi_snd_cwnd").then_some(10)
     }
 }
 
 fn run(code: &str) -> Result<(), String> {
-    let statements = read(code).map_err(|(line, message)| format!("{line}: {message}"))?;
+    let statements = parse(code).map_err(|(line, message)| format!("{line}: {message}"))?;
     let mut scope = Scope::default();
     let done = scope.run(&statements, &Cwnd, &mut Vec::new());
     done.map_err(|failure| format!("{}: {}", failure.line, failure.message))
 }
 
 #[test]
-fn expressions_have_pythons_order() {
+fn operators_have_python_precedence() {
     run("assert 1 + 2 * 3 == 7 and not 1 > 2").unwrap();
     run("assert 5 & 4 == 4\nassert (6 & 4) == 4, 'bits'").unwrap();
     run("assert 9 <= tcpi_snd_cwnd <= 11; assert 7 // 2 == 3; assert 7 / 2 == 3.5").unwrap();
@@ -34,7 +34,7 @@ fn a_failed_assertion_shows_the_values() {
 }
 
 #[test]
-fn what_is_not_understood_is_said() {
+fn unsupported_code_is_an_error() {
     assert!(
         run("assert")
             .unwrap_err()

@@ -7,12 +7,12 @@ use fullsend_posix::SockAddr;
 use libc::{iovec, msghdr, sockaddr, socklen_t};
 
 /// The `struct sockaddr` of an address, and its length.
-pub(super) struct Name {
+pub(super) struct SockName {
     bytes: [u8; 28],
     len: socklen_t,
 }
 
-impl Name {
+impl SockName {
     pub(super) fn new(addr: SockAddr) -> Self {
         let (bytes, len) = addr.to_bytes();
         Self {
@@ -28,8 +28,8 @@ impl Name {
 }
 
 /// Returns an address, or a null pointer if there is none.
-pub(super) fn name_or_null(name: Option<&Name>) -> (*const sockaddr, socklen_t) {
-    name.map_or((ptr::null(), 0), Name::get)
+pub(super) fn sock_name_or_null(name: Option<&SockName>) -> (*const sockaddr, socklen_t) {
+    name.map_or((ptr::null(), 0), SockName::get)
 }
 
 /// Returns a `struct iovec` for each part.

@@ -6,10 +6,10 @@
 //! `netdev_receive`, and a call that the script gives an end is made on a second thread.
 #![allow(unsafe_code, reason = "the functions of a C library")]
 
-mod drill;
 mod memory;
 mod sockets;
 mod table;
+mod target;
 mod thread;
 
 use std::ffi::{CStr, CString};
@@ -18,15 +18,15 @@ use std::path::Path;
 use fullsend_posix::Errno;
 use libc::{epoll_event, pollfd};
 
-pub(crate) use drill::Drill;
 use table::{Init, MaybeTable, Table};
+pub(crate) use target::LibraryTarget;
 
 /// A call, to be made on either thread.
-type Job = Box<dyn FnOnce(&Table) -> Done + Send>;
+type Job = Box<dyn FnOnce(&Table) -> CallOutput + Send>;
 
 /// The result of a call.
 #[derive(Default)]
-struct Done {
+struct CallOutput {
     value: isize,
     errno: i32,
     /// The library's time at which the call returned, in us.
@@ -41,9 +41,9 @@ struct Done {
     events: Vec<epoll_event>,
 }
 
-impl Done {
+impl CallOutput {
     /// Returns the result with errno, read before another call can set it.
-    fn of(value: impl TryInto<isize>) -> Self {
+    fn from_return(value: impl TryInto<isize>) -> Self {
         let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
         Self {
             value: value.try_into().unwrap_or(-1),

@@ -7,45 +7,45 @@ use fullsend_posix::abi::MSG_ZEROCOPY;
 use fullsend_posix::{EpollEvent, Errno, Received, SockAddr};
 use libc::{epoll_event, loff_t, pollfd, socklen_t};
 
-use super::memory::{Name, iovecs, message, name_or_null};
-use super::{Done, Drill};
-use crate::run::target::{Fd, PollLine, Sending, Sockets, Wait};
+use super::memory::{SockName, iovecs, message, sock_name_or_null};
+use super::{CallOutput, LibraryTarget};
+use crate::run::target::{Fd, PollEntry, SendArgs, Sockets, TimeoutKind};
 use crate::script::Nanos;
 
 type Result<T> = core::result::Result<T, Errno>;
 
 /// Makes a call with numbers and pointers to memory that the job owns.
 macro_rules! call {
-    ($drill:expr, |$table:ident| $call:expr) => {
-        $drill.call(Errno::EAGAIN, move |$table| {
+    ($target:expr, |$table:ident| $call:expr) => {
+        $target.call(Errno::EAGAIN, move |$table| {
             // SAFETY: the job owns the memory, which has the lengths passed.
-            Done::of(unsafe { $call })
+            CallOutput::from_return(unsafe { $call })
         })
     };
 }
 
-impl Sockets for Drill {
+impl Sockets for LibraryTarget {
     fn take_ready(&mut self) -> bool {
         self.thread.is_done()
     }
 
-    fn waits_itself(&self) -> bool {
+    fn blocks_itself(&self) -> bool {
         true
     }
 
-    fn may_wait(&mut self, may: bool) {
-        self.may_wait = may;
+    fn may_block(&mut self, may: bool) {
+        self.may_block = may;
     }
 
     fn wait_for_call(&mut self) -> bool {
         !self.thread.is_busy() || self.thread.wait()
     }
 
-    fn waits(&mut self, _fd: Fd) -> bool {
+    fn is_blocking(&mut self, _fd: Fd) -> bool {
         self.thread.is_busy()
     }
 
-    fn time_out(&mut self, _fd: Fd, _wait: Wait) -> Option<Nanos> {
+    fn timeout(&mut self, _fd: Fd, _wait: TimeoutKind) -> Option<Nanos> {
         None
     }
 
@@ -61,7 +61,7 @@ impl Sockets for Drill {
     }
 
     fn bind(&mut self, fd: Fd, addr: SockAddr) -> Result<()> {
-        let name = Name::new(addr);
+        let name = SockName::new(addr);
         call!(self, |t| {
             let (start, len) = name.get();
             (t.bind)(t.ud, fd.0, start, len)
@@ -86,7 +86,8 @@ impl Sockets for Drill {
             let mut len = name.len() as socklen_t;
             let start = name.as_mut_ptr().cast();
             // SAFETY: the buffer holds any address; its length is passed.
-            let mut done = Done::of(unsafe { (t.accept)(t.ud, fd.0, start, &raw mut len) });
+            let mut done =
+                CallOutput::from_return(unsafe { (t.accept)(t.ud, fd.0, start, &raw mut len) });
             name.truncate(len as usize);
             done.name = name;
             done
@@ -95,11 +96,11 @@ impl Sockets for Drill {
     }
 
     fn connect(&mut self, fd: Fd, addr: SockAddr) -> Result<()> {
-        let name = Name::new(addr);
+        let name = SockName::new(addr);
         let done = self.call(Errno::EALREADY, move |t| {
             let (start, len) = name.get();
             // SAFETY: the pointer and length are those of an address.
-            Done::of(unsafe { (t.connect)(t.ud, fd.0, start, len) })
+            CallOutput::from_return(unsafe { (t.connect)(t.ud, fd.0, start, len) })
         });
         done.map(drop)
     }
@@ -125,17 +126,17 @@ impl Sockets for Drill {
         control: &mut [u8],
     ) -> Result<Received> {
         let mut data: Vec<Vec<u8>> = parts.iter().map(|part| vec![0; part.len()]).collect();
-        let (name, mut room) = (name.to_owned(), vec![0; control.len()]);
+        let (name, mut buffer) = (name.to_owned(), vec![0; control.len()]);
         let done = self.call(Errno::EAGAIN, move |t| {
             let mut pieces = iovecs(&mut data);
             let first = pieces.first().map_or((ptr::null_mut(), 0), |piece| {
                 (piece.iov_base, piece.iov_len)
             });
-            let mut header = message((ptr::null(), 0), &mut pieces, &mut room);
+            let mut header = message((ptr::null(), 0), &mut pieces, &mut buffer);
             let (ud, fd, count) = (t.ud, fd.0, pieces.len() as c_int);
             let (from, from_len) = (ptr::null_mut(), ptr::null_mut());
             // SAFETY: the buffers have the lengths passed; the address may be null.
-            let mut done = Done::of(unsafe {
+            let mut done = CallOutput::from_return(unsafe {
                 match name.as_str() {
                     "read" => (t.read)(ud, fd, first.0, first.1),
                     "readv" => (t.readv)(ud, fd, pieces.as_ptr(), count),
@@ -144,8 +145,8 @@ impl Sockets for Drill {
                     _ => (t.recvmsg)(ud, fd, &raw mut header, flags),
                 }
             });
-            room.truncate(header.msg_controllen);
-            (done.data, done.control, done.flags) = (data, room, header.msg_flags);
+            buffer.truncate(header.msg_controllen);
+            (done.data, done.control, done.flags) = (data, buffer, header.msg_flags);
             done
         })?;
         for (to, from) in parts.iter_mut().zip(&done.data) {
@@ -160,20 +161,20 @@ impl Sockets for Drill {
         })
     }
 
-    fn send_call(&mut self, fd: Fd, sending: Sending<'_>) -> Result<usize> {
+    fn send_call(&mut self, fd: Fd, sending: SendArgs<'_>) -> Result<usize> {
         let mut data: Vec<Vec<u8>> = sending.parts.iter().map(|part| part.to_vec()).collect();
         let (name, flags) = (sending.name.to_owned(), sending.flags);
-        let (dest, mut control) = (sending.dest.map(Name::new), sending.control.to_vec());
+        let (dest, mut control) = (sending.dest.map(SockName::new), sending.control.to_vec());
         let mut done = self.call(Errno::EAGAIN, move |t| {
             let mut pieces = iovecs(&mut data);
             let first = pieces.first().map_or((ptr::null_mut(), 0), |piece| {
                 (piece.iov_base, piece.iov_len)
             });
-            let to = name_or_null(dest.as_ref());
+            let to = sock_name_or_null(dest.as_ref());
             let header = message(to, &mut pieces, &mut control);
             let (ud, fd, count) = (t.ud, fd.0, pieces.len() as c_int);
             // SAFETY: the buffers have the lengths passed, and are kept while they are lent.
-            let mut done = Done::of(unsafe {
+            let mut done = CallOutput::from_return(unsafe {
                 match name.as_str() {
                     "write" => (t.write)(ud, fd, first.0, first.1),
                     "writev" => (t.writev)(ud, fd, pieces.as_ptr(), count),
@@ -201,15 +202,15 @@ impl Sockets for Drill {
     }
 
     fn getsockopt(&mut self, fd: Fd, level: i32, name: i32, value: &mut [u8]) -> Result<usize> {
-        let mut room = vec![0; value.len()];
+        let mut buffer = vec![0; value.len()];
         let done = self.call(Errno::EAGAIN, move |t| {
-            let mut len = room.len() as socklen_t;
-            let start = room.as_mut_ptr().cast();
+            let mut len = buffer.len() as socklen_t;
+            let start = buffer.as_mut_ptr().cast();
             // SAFETY: the buffer holds the value; its length is passed.
             let got = unsafe { (t.getsockopt)(t.ud, fd.0, level, name, start, &raw mut len) };
-            let mut done = Done::of(got);
-            room.truncate(len as usize);
-            done.control = room;
+            let mut done = CallOutput::from_return(got);
+            buffer.truncate(len as usize);
+            done.control = buffer;
             done
         })?;
         value[..done.control.len()].copy_from_slice(&done.control);
@@ -235,7 +236,7 @@ impl Sockets for Drill {
         let (table, mut len) = (&self.table, value.len() as socklen_t);
         // SAFETY: as above.
         let got = unsafe { (table.getsockopt)(table.ud, fd.0, level, name, start, &raw mut len) };
-        Done::of(got).result().map(|_| len as usize)
+        CallOutput::from_return(got).result().map(|_| len as usize)
     }
 
     fn ioctl(&mut self, fd: Fd, request: u32) -> Result<i32> {
@@ -243,7 +244,8 @@ impl Sockets for Drill {
             let mut value: c_int = 0;
             let request = c_ulong::from(request);
             // SAFETY: `value` holds the result.
-            let mut done = Done::of(unsafe { (t.ioctl)(t.ud, fd.0, request, &raw mut value) });
+            let mut done =
+                CallOutput::from_return(unsafe { (t.ioctl)(t.ud, fd.0, request, &raw mut value) });
             done.flags = value;
             done
         })?;
@@ -260,8 +262,8 @@ impl Sockets for Drill {
         call!(self, |t| (t.fcntl)(t.ud, fd.0, libc::F_SETFL, flags)).map(drop)
     }
 
-    fn poll(&mut self, lines: &mut [PollLine], timeout_ms: i32) -> Result<usize> {
-        let file = |line: &PollLine| pollfd {
+    fn poll(&mut self, lines: &mut [PollEntry], timeout_ms: i32) -> Result<usize> {
+        let file = |line: &PollEntry| pollfd {
             fd: line.fd.0,
             events: line.events as i16,
             revents: 0,
@@ -270,7 +272,8 @@ impl Sockets for Drill {
         let done = self.call(Errno::EAGAIN, move |t| {
             let (start, count) = (files.as_mut_ptr(), files.len() as libc::nfds_t);
             // SAFETY: the pointer and count are those of a live vector.
-            let mut done = Done::of(unsafe { (t.poll)(t.ud, start, count, timeout_ms) });
+            let mut done =
+                CallOutput::from_return(unsafe { (t.poll)(t.ud, start, count, timeout_ms) });
             done.polled = files;
             done
         })?;
@@ -303,7 +306,7 @@ impl Sockets for Drill {
             let (start, count) = (events.as_mut_ptr(), events.len() as c_int);
             // SAFETY: the pointer and count are those of a live vector.
             let got = unsafe { (t.epoll_wait)(t.ud, set.0, start, count, timeout_ms) };
-            let mut done = Done::of(got);
+            let mut done = CallOutput::from_return(got);
             done.events = events;
             done
         })?;
@@ -320,7 +323,7 @@ impl Sockets for Drill {
         let done = self.call(Errno::EAGAIN, move |t| {
             let mut ends: [c_int; 2] = [-1; 2];
             // SAFETY: the array holds two descriptors.
-            let mut done = Done::of(unsafe { (t.pipe)(t.ud, ends.as_mut_ptr()) });
+            let mut done = CallOutput::from_return(unsafe { (t.pipe)(t.ud, ends.as_mut_ptr()) });
             done.name = ends.iter().flat_map(|fd| fd.to_ne_bytes()).collect();
             done
         })?;

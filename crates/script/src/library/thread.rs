@@ -7,28 +7,28 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::table::Table;
-use super::{Done, Job};
+use super::{CallOutput, Job};
 
 /// Real-time limit for a blocked call, in case virtual time does not advance.
-const PATIENCE: Duration = Duration::from_secs(20);
+const BLOCKED_CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Default)]
 enum State {
     #[default]
     Idle,
-    Asked(Job),
-    Runs,
-    Done(Done),
-    Over,
+    Requested(Job),
+    Running,
+    Done(CallOutput),
+    ShutDown,
 }
 
 #[derive(Default)]
-struct Shared {
+struct SharedState {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-impl Shared {
+impl SharedState {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -41,13 +41,13 @@ impl Shared {
     fn wait_while(&self, wanted: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
         let waited = self
             .changed
-            .wait_timeout_while(self.lock(), PATIENCE, |state| wanted(state));
+            .wait_timeout_while(self.lock(), BLOCKED_CALL_TIMEOUT, |state| wanted(state));
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
 pub(super) struct CallThread {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     thread: Option<JoinHandle<()>>,
     tid: i32,
     busy: bool,
@@ -55,18 +55,18 @@ pub(super) struct CallThread {
 
 impl CallThread {
     pub(super) fn new(table: &Table) -> Result<Self, String> {
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<SharedState>::default();
         let (theirs, table) = (shared.clone(), *table);
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tid_tx, tid_rx) = std::sync::mpsc::channel();
         let body = move || {
             // SAFETY: a system call without arguments.
-            let _ = tell.send(unsafe { libc::gettid() });
-            work(&theirs, &table);
+            let _ = tid_tx.send(unsafe { libc::gettid() });
+            thread_main(&theirs, &table);
         };
         let thread = thread::Builder::new().name("calls".to_owned()).spawn(body);
         let thread = thread
             .map_err(|error| format!("cannot start the thread for blocking calls: {error}"))?;
-        let tid = told.recv().map_err(|error| error.to_string())?;
+        let tid = tid_rx.recv().map_err(|error| error.to_string())?;
         Ok(Self {
             shared,
             thread: Some(thread),
@@ -81,20 +81,20 @@ impl CallThread {
     }
 
     /// Starts a call; returns its result unless it blocks.
-    pub(super) fn begin(&mut self, job: Job) -> Option<Done> {
+    pub(super) fn begin(&mut self, job: Job) -> Option<CallOutput> {
         self.busy = true;
-        self.shared.set(State::Asked(job));
+        self.shared.set(State::Requested(job));
         drop(
             self.shared
-                .wait_while(|state| matches!(state, State::Asked(_))),
+                .wait_while(|state| matches!(state, State::Requested(_))),
         );
-        while matches!(*self.shared.lock(), State::Runs) && !self.sleeps() {
+        while matches!(*self.shared.lock(), State::Running) && !self.is_sleeping() {
             thread::yield_now();
         }
         self.take()
     }
 
-    fn sleeps(&self) -> bool {
+    fn is_sleeping(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/self/task/{}/stat", self.tid));
         // The state follows the name, which may contain any character.
         let state = stat
@@ -109,7 +109,7 @@ impl CallThread {
     }
 
     /// Returns the result of the started call; `None` until it has returned.
-    pub(super) fn take(&mut self) -> Option<Done> {
+    pub(super) fn take(&mut self) -> Option<CallOutput> {
         let mut state = self.shared.lock();
         if !matches!(*state, State::Done(_)) {
             return None;
@@ -123,21 +123,23 @@ impl CallThread {
 
     /// Waits until the started call returns, like packetdrill between two calls; returns whether it did.
     pub(super) fn wait(&self) -> bool {
-        let state = self.shared.wait_while(|state| matches!(state, State::Runs));
+        let state = self
+            .shared
+            .wait_while(|state| matches!(state, State::Running));
         matches!(*state, State::Done(_))
     }
 }
 
-fn work(shared: &Shared, table: &Table) {
+fn thread_main(shared: &SharedState, table: &Table) {
     loop {
         let mut state = shared.lock();
-        while !matches!(*state, State::Asked(_) | State::Over) {
+        while !matches!(*state, State::Requested(_) | State::ShutDown) {
             state = shared
                 .changed
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        let State::Asked(job) = std::mem::replace(&mut *state, State::Runs) else {
+        let State::Requested(job) = std::mem::replace(&mut *state, State::Running) else {
             return;
         };
         drop(state);
@@ -150,9 +152,9 @@ fn work(shared: &Shared, table: &Table) {
 
 impl Drop for CallThread {
     fn drop(&mut self) {
-        let waits = matches!(*self.shared.lock(), State::Runs);
-        if !waits {
-            self.shared.set(State::Over);
+        let is_running = matches!(*self.shared.lock(), State::Running);
+        if !is_running {
+            self.shared.set(State::ShutDown);
             if let Some(thread) = self.thread.take() {
                 // The thread has no result.
                 let _ = thread.join();

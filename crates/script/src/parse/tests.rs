@@ -6,7 +6,7 @@ fn error(text: &str) -> String {
 }
 
 #[test]
-fn packets_keep_what_they_say() {
+fn packets_keep_their_fields() {
     let script = parse(
         "--ip_version=ipv6\n+.1 < [ect0] SEWA 0:0(0) win 7 <mss 1000,TS val 1 ecr 0,nop,FO ab>",
     )
@@ -63,7 +63,7 @@ fn calls_have_structures_and_errors() {
 }
 
 #[test]
-fn errors_name_the_place_and_what_was_expected() {
+fn errors_name_the_position_and_the_expected_token() {
     assert_eq!(
         error("0 < S 0:0(0)\n+0 < Sx 0:0(0)"),
         "2:7: expected flags (of S F R P . U E W A, a digit 0 to 7, or -), found \"x 0:0(0)\""
@@ -77,7 +77,7 @@ fn errors_name_the_place_and_what_was_expected() {
 }
 
 #[test]
-fn names_stand_for_text_where_they_are_words() {
+fn macros_are_replaced_as_whole_words() {
     let names = [("COOKIE".to_owned(), "abcd".to_owned())];
     let text = "// COOKIE\n`x COOKIE` +0 f(\"COOKIE\", COOKIES, COOKIE) %{ COOKIE }% <FO COOKIE>";
     let want = "// COOKIE\n`x COOKIE` +0 f(\"COOKIE\", COOKIES, abcd) %{ COOKIE }% <FO abcd>";
@@ -86,7 +86,7 @@ fn names_stand_for_text_where_they_are_words() {
 }
 
 #[test]
-fn flags_may_be_ever_so_many() {
+fn any_number_of_flags_is_parsed() {
     let flags = "1|".repeat(100_000);
     let script = format!("0 poll([{{fd=3, events={flags}2}}], 1, 0) = 0");
     parse(&script).unwrap();

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use fullsend_posix::SockAddr;
 
-use super::Runner;
+use super::ScriptRunner;
 use super::settings::Family;
 use crate::constants::{constant, errno};
 use crate::error::{Pos, ScriptError};
@@ -13,7 +13,7 @@ use crate::script::{Expr, ExprKind, Field};
 pub(super) type Result<T> = core::result::Result<T, ScriptError>;
 
 /// Returns an error at an argument.
-pub(super) fn wrong<T>(pos: Pos, message: impl Into<String>) -> Result<T> {
+pub(super) fn error_at<T>(pos: Pos, message: impl Into<String>) -> Result<T> {
     Err(ScriptError::new(pos, message))
 }
 
@@ -26,7 +26,7 @@ impl Expr {
     pub(super) fn fields(&self) -> Result<&[Field]> {
         match &self.kind {
             ExprKind::Struct(fields) => Ok(fields),
-            _ => wrong(self.pos, "expected a structure {...}"),
+            _ => error_at(self.pos, "expected a structure {...}"),
         }
     }
 
@@ -40,12 +40,12 @@ impl Expr {
     pub(super) fn items(&self) -> Result<&[Expr]> {
         match &self.kind {
             ExprKind::Array(items) => Ok(items),
-            _ => wrong(self.pos, "expected an array [...]"),
+            _ => error_at(self.pos, "expected an array [...]"),
         }
     }
 }
 
-impl Runner<'_> {
+impl ScriptRunner<'_> {
     /// Evaluates a number, a constant, or several of them joined by `|`.
     pub(super) fn int(&self, expr: &Expr) -> Result<i64> {
         match &expr.kind {
@@ -53,9 +53,9 @@ impl Runner<'_> {
             ExprKind::Or(flags) => flags
                 .iter()
                 .try_fold(0, |all, flag| Ok(all | self.int(flag)?)),
-            ExprKind::Word(name) => self.named(name).map_or_else(
+            ExprKind::Word(name) => self.constant_by_name(name).map_or_else(
                 || {
-                    wrong(
+                    error_at(
                         expr.pos,
                         format!("`{name}` is not a known constant; write its number"),
                     )
@@ -64,11 +64,11 @@ impl Runner<'_> {
             ),
             ExprKind::Array(items) if items.len() == 1 => self.int(&items[0]),
             ExprKind::Apply(name, args) if name == "htons" && args.len() == 1 => self.int(&args[0]),
-            _ => wrong(expr.pos, "expected a number"),
+            _ => error_at(expr.pos, "expected a number"),
         }
     }
 
-    fn named(&self, name: &str) -> Option<i64> {
+    fn constant_by_name(&self, name: &str) -> Option<i64> {
         let v6 = self.settings.family != Family::V4;
         let name = match name {
             "CMSG_LEVEL_IP" if v6 => "SOL_IPV6",
@@ -84,7 +84,7 @@ impl Runner<'_> {
     pub(super) fn number<T: TryFrom<i64>>(&self, expr: &Expr) -> Result<T> {
         let value = self.int(expr)?;
         T::try_from(value).or_else(|_| {
-            wrong(
+            error_at(
                 expr.pos,
                 format!("{value} is out of range for this argument"),
             )
@@ -134,14 +134,14 @@ impl Runner<'_> {
             Some(ExprKind::Text(text)) => {
                 let text = String::from_utf8_lossy(text);
                 text.parse().or_else(|_| {
-                    wrong(
+                    error_at(
                         expr.pos,
                         format!("\"{text}\" is not an address; write e.g. 192.168.0.1"),
                     )
                 })
             }
             Some(ExprKind::Word(name)) if name == "INADDR_ANY" => Ok(self.settings.unspecified()),
-            _ => wrong(
+            _ => error_at(
                 expr.pos,
                 "expected an address such as inet_addr(\"192.168.0.1\")",
             ),
@@ -150,7 +150,7 @@ impl Runner<'_> {
 
     /// Returns an address in the form of the run's sockets.
     pub(super) fn shown(&self, addr: SocketAddr) -> SockAddr {
-        SockAddr::shown_in(self.domain(), addr)
+        SockAddr::for_domain(self.domain(), addr)
     }
 
     pub(super) fn domain(&self) -> i32 {

@@ -6,30 +6,30 @@ use fullsend_wire::{ipv6, tcp, udp};
 
 use super::expect::{check_time, compare_ip, same};
 use super::inject::icmp_numbers;
-use super::live::Datagram;
-use super::{Runner, Window};
+use super::wire::IpPacket;
+use super::{ScriptRunner, TimeWindow};
 use crate::error::{Pos, ScriptError};
 use crate::script::{Body, Icmp, Nanos, Packet, Quoted, Seconds};
 
 /// Length of an ICMP message's header, before the packet it quotes, in bytes.
 const ICMP_HEADER: usize = 8;
 
-impl Runner<'_> {
+impl ScriptRunner<'_> {
     /// Checks that the next packet of its protocol is this one; returns the time when it was sent.
     pub(super) fn expect_datagram(
         &mut self,
         pos: Pos,
         packet: &Packet,
-        window: Window,
+        window: TimeWindow,
     ) -> Result<Nanos, ScriptError> {
-        let wrong = |what: String| ScriptError::new(pos, what);
+        let error_at = |what: String| ScriptError::new(pos, what);
         let protocol = match packet.body {
             Body::Udp(_) => protocol::UDP,
             _ if self.settings.family.is_v6_wire() => protocol::ICMPV6,
             _ => protocol::ICMP,
         };
         while let Some(sent) = self.next_sent(window.to + window.tolerance)? {
-            let ip = Datagram::parse(&sent.bytes).map_err(wrong)?;
+            let ip = IpPacket::parse(&sent.bytes).map_err(error_at)?;
             let text = text(&ip);
             self.log_at(sent.at, &format!("> {text}"));
             if ip.protocol != protocol || ip.dst != self.settings.remote {
@@ -51,11 +51,11 @@ impl Runner<'_> {
                 Err("the checksum is wrong".to_owned())
             };
             let done = summed.and(same).and_then(|()| compare_ip(packet.ip, &ip));
-            done.map_err(|what| wrong(format!("{what}\n  actual: > {text}")))?;
+            done.map_err(|what| error_at(format!("{what}\n  actual: > {text}")))?;
             return Ok(sent.at);
         }
         let at = Seconds(window.from);
-        Err(wrong(format!(
+        Err(error_at(format!(
             "no such packet was sent, expected one at {at}"
         )))
     }
@@ -142,7 +142,7 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
 }
 
 /// Formats a packet similar to a script's syntax.
-fn text(ip: &Datagram) -> String {
+fn text(ip: &IpPacket) -> String {
     let bytes = &ip.payload;
     match ip.protocol {
         protocol::UDP => format!("udp ({})", bytes.len().saturating_sub(udp::HEADER_LEN)),

@@ -4,9 +4,9 @@ use fullsend_wire::numbers::protocol;
 
 use super::flow::{flag_text, segment_text};
 use super::inject::{first_byte, pattern_bytes};
-use super::live::{Datagram, LiveSegment};
-use super::target::Sent;
-use super::{LOOK_AHEAD, Runner, Window};
+use super::target::SentPacket;
+use super::wire::{IpPacket, WireSegment};
+use super::{LATE_PACKET_TIMEOUT, ScriptRunner, TimeWindow};
 use crate::error::{Pos, ScriptError};
 use crate::script::{Body, EcnSpec, IpSpec, Nanos, Packet, Seconds, Segment};
 use crate::tcp_option::TcpOption;
@@ -18,45 +18,45 @@ const ACK: u16 = 0x10;
 const CWR: u16 = 0x80;
 
 /// A packet that the stack sent on the flow under test.
-struct Seen {
+struct ObservedSegment {
     at: Nanos,
-    ip: Datagram,
+    ip: IpPacket,
     /// The segment with relative numbers.
-    segment: LiveSegment,
+    segment: WireSegment,
 }
 
-impl Runner<'_> {
+impl ScriptRunner<'_> {
     /// Checks that the next packet is this one; returns the time when it was sent.
     pub(super) fn expect(
         &mut self,
         pos: Pos,
         packet: &Packet,
-        window: Window,
+        window: TimeWindow,
     ) -> Result<Nanos, ScriptError> {
         let Body::Tcp(spec) = &packet.body else {
             return self.expect_datagram(pos, packet, window);
         };
-        let Some(mut seen) = self.next_seen(window.to + window.tolerance)? else {
+        let Some(mut observed) = self.next_segment(window.to + window.tolerance)? else {
             return self.missing(pos, window);
         };
-        let first = seen.at;
+        let first = observed.at;
         if !self.settings.strict_segments {
-            self.aggregate(&mut seen, spec.len as usize, window)?;
+            self.aggregate(&mut observed, spec.len as usize, window)?;
         }
-        self.log_at(first, &format!("> {}", segment_text(&seen.segment)));
+        self.log_at(first, &format!("> {}", segment_text(&observed.segment)));
         check_time(pos, window, first)?;
-        check_time(pos, window, seen.at)?;
-        self.name_isn(spec, &mut seen.segment);
-        let differs = self.compare(packet.ip, spec, &seen);
+        check_time(pos, window, observed.at)?;
+        self.record_script_isn(spec, &mut observed.segment);
+        let differs = self.compare(packet.ip, spec, &observed);
         if let Err(what) = differs {
-            let message = format!("{what}\n  actual: > {}", segment_text(&seen.segment));
+            let message = format!("{what}\n  actual: > {}", segment_text(&observed.segment));
             return Err(ScriptError::new(pos, message));
         }
         Ok(first)
     }
 
     /// Records the script's sequence number of the stack's first SYN, which stands for the stack's ISN.
-    fn name_isn(&mut self, spec: &Segment, actual: &mut LiveSegment) {
+    fn record_script_isn(&mut self, spec: &Segment, actual: &mut WireSegment) {
         if actual.flags & spec.flags & SYN == 0 {
             return;
         }
@@ -68,55 +68,55 @@ impl Runner<'_> {
         }
     }
 
-    fn missing(&mut self, pos: Pos, window: Window) -> Result<Nanos, ScriptError> {
-        let late = self.next_seen(window.to + LOOK_AHEAD)?;
+    fn missing(&mut self, pos: Pos, window: TimeWindow) -> Result<Nanos, ScriptError> {
+        let late = self.next_segment(window.to + LATE_PACKET_TIMEOUT)?;
         let message = match late {
             None => format!(
                 "no packet was sent, expected one at {}",
                 Seconds(window.from)
             ),
-            Some(seen) => format!(
+            Some(observed) => format!(
                 "sent at {}, expected at {}\n  actual: > {}",
-                Seconds(seen.at),
+                Seconds(observed.at),
                 Seconds(window.from),
-                segment_text(&seen.segment)
+                segment_text(&observed.segment)
             ),
         };
         Err(ScriptError::new(pos, message))
     }
 
-    /// Appends the following segments to `seen`, up to `want` bytes: a script may expect several
+    /// Appends the following segments to `observed`, up to `want` bytes: a script may expect several
     /// segments as one.
     fn aggregate(
         &mut self,
-        seen: &mut Seen,
+        observed: &mut ObservedSegment,
         want: usize,
-        window: Window,
+        window: TimeWindow,
     ) -> Result<(), ScriptError> {
-        let size = seen.segment.data.len();
-        while size > 0 && seen.segment.data.len() < want {
-            let Some(next) = self.next_seen(window.to + window.tolerance)? else {
+        let size = observed.segment.data.len();
+        while size > 0 && observed.segment.data.len() < want {
+            let Some(next) = self.next_segment(window.to + window.tolerance)? else {
                 break;
             };
-            let end = seen
+            let end = observed
                 .segment
                 .seq
-                .wrapping_add(seen.segment.data.len() as u32);
+                .wrapping_add(observed.segment.data.len() as u32);
             let same = PSH | FIN | CWR;
             let fits = next.segment.seq == end
                 && (1..=size).contains(&next.segment.data.len())
-                && next.segment.flags & !same == seen.segment.flags & !same
-                && next.segment.ack == seen.segment.ack
-                && next.segment.options == seen.segment.options;
+                && next.segment.flags & !same == observed.segment.flags & !same
+                && next.segment.ack == observed.segment.ack
+                && next.segment.options == observed.segment.options;
             if !fits {
-                self.unsee(&next);
+                self.put_back(&next);
                 break;
             }
             let last = next.segment.data.len() < size;
             // Of a run of segments, only the first has CWR, and only the last has PSH and FIN.
-            seen.segment.flags = next.segment.flags | seen.segment.flags & CWR;
-            seen.segment.data.extend(&next.segment.data);
-            seen.at = next.at;
+            observed.segment.flags = next.segment.flags | observed.segment.flags & CWR;
+            observed.segment.data.extend(&next.segment.data);
+            observed.at = next.at;
             if last {
                 break;
             }
@@ -125,23 +125,26 @@ impl Runner<'_> {
     }
 
     /// Puts back a packet that was taken too early.
-    fn unsee(&mut self, seen: &Seen) {
-        let bytes = seen.ip.emit();
-        self.target.sent().push_front(Sent { at: seen.at, bytes });
+    fn put_back(&mut self, observed: &ObservedSegment) {
+        let bytes = observed.ip.emit();
+        self.target.sent().push_front(SentPacket {
+            at: observed.at,
+            bytes,
+        });
     }
 
     /// Returns the next packet of the flow under test, sent by `until`.
-    fn next_seen(&mut self, until: Nanos) -> Result<Option<Seen>, ScriptError> {
+    fn next_segment(&mut self, until: Nanos) -> Result<Option<ObservedSegment>, ScriptError> {
         while let Some(sent) = self.next_sent(until)? {
-            if let Some(seen) = self.about(&sent)? {
-                return Ok(Some(seen));
+            if let Some(observed) = self.parse_sent(&sent)? {
+                return Ok(Some(observed));
             }
         }
         Ok(None)
     }
 
     /// Returns the next packet sent by `until`.
-    pub(super) fn next_sent(&mut self, until: Nanos) -> Result<Option<Sent>, ScriptError> {
+    pub(super) fn next_sent(&mut self, until: Nanos) -> Result<Option<SentPacket>, ScriptError> {
         loop {
             if let Some(sent) = self.target.sent().pop_front() {
                 return Ok(Some(sent));
@@ -152,21 +155,21 @@ impl Runner<'_> {
             if self.target.step_to_packet(until) {
                 self.retry()?;
             }
-            self.give_up_pending()?;
+            self.expire_pending()?;
         }
     }
 
     /// Parses a packet; `None` if it belongs to another flow.
-    fn about(&mut self, sent: &Sent) -> Result<Option<Seen>, ScriptError> {
+    fn parse_sent(&mut self, sent: &SentPacket) -> Result<Option<ObservedSegment>, ScriptError> {
         let broken = |what: String| {
             ScriptError::new(
                 Pos::default(),
                 format!("the stack sent an invalid packet: {what}"),
             )
         };
-        let ip = Datagram::parse(&sent.bytes).map_err(broken)?;
+        let ip = IpPacket::parse(&sent.bytes).map_err(broken)?;
         let live = match ip.protocol {
-            protocol::TCP => LiveSegment::parse(&ip.payload),
+            protocol::TCP => WireSegment::parse(&ip.payload),
             _ => None,
         };
         let Some(live) = live else {
@@ -191,9 +194,9 @@ impl Runner<'_> {
             self.log_at(sent.at, &format!("> {text} (of another connection)"));
             return Ok(None);
         }
-        flow.learn(&live);
-        let segment = flow.relative(live);
-        Ok(Some(Seen {
+        flow.record_isn(&live);
+        let segment = flow.relative_segment(live);
+        Ok(Some(ObservedSegment {
             at: sent.at,
             ip,
             segment,
@@ -205,21 +208,26 @@ impl Runner<'_> {
     }
 
     /// Adds packets that were sent but not expected to the trace.
-    pub(super) fn note_unseen(&mut self) {
+    pub(super) fn log_unexpected(&mut self) {
         while let Some(sent) = self.target.sent().pop_front() {
             let at = sent.at;
-            if let Ok(Some(seen)) = self.about(&sent) {
+            if let Ok(Some(observed)) = self.parse_sent(&sent) {
                 self.log_at(
                     at,
-                    &format!("> {} (not expected)", segment_text(&seen.segment)),
+                    &format!("> {} (not expected)", segment_text(&observed.segment)),
                 );
             }
         }
     }
 
     /// Compares a packet with the script's; the error names the difference.
-    fn compare(&mut self, ip: IpSpec, spec: &Segment, seen: &Seen) -> Result<(), String> {
-        let actual = &seen.segment;
+    fn compare(
+        &mut self,
+        ip: IpSpec,
+        spec: &Segment,
+        observed: &ObservedSegment,
+    ) -> Result<(), String> {
+        let actual = &observed.segment;
         if actual.flags != spec.flags {
             let (is, want) = (flag_text(actual.flags), flag_text(spec.flags));
             return Err(format!("flags are {is}, expected {want}"));
@@ -237,12 +245,12 @@ impl Runner<'_> {
         if let Some(urgent) = spec.urgent {
             same("urgent pointer", actual.urgent.into(), urgent.into())?;
         }
-        compare_ip(ip, &seen.ip)?;
+        compare_ip(ip, &observed.ip)?;
         if let Some(options) = &spec.options {
-            self.compare_options(options, seen)?;
+            self.compare_options(options, observed)?;
         }
         let expected = pattern_bytes(first_byte(actual.seq, actual.flags), actual.data.len());
-        if !self.odd_data && actual.data != expected {
+        if !self.skip_payload_check && actual.data != expected {
             return Err(
                 "the payload differs from the data that the application wrote at this offset"
                     .to_owned(),
@@ -251,8 +259,12 @@ impl Runner<'_> {
         Ok(())
     }
 
-    fn compare_options(&mut self, spec: &[TcpOption], seen: &Seen) -> Result<(), String> {
-        let mut actual = seen.segment.options.clone();
+    fn compare_options(
+        &mut self,
+        spec: &[TcpOption],
+        observed: &ObservedSegment,
+    ) -> Result<(), String> {
+        let mut actual = observed.segment.options.clone();
         let mut ticks = true;
         for (option, want) in actual.iter_mut().zip(spec) {
             let (TcpOption::Timestamps { val, .. }, TcpOption::Timestamps { val: script, .. }) =
@@ -264,10 +276,10 @@ impl Runner<'_> {
                 continue;
             };
             let (tick, tolerance) = (self.settings.ts_tick, self.settings.tolerance);
-            ticks = self.flows[index].stamp(*script, *val, tick, tolerance);
+            ticks = self.flows[index].record_tsval(*script, *val, tick, tolerance);
             if ticks {
                 *val = *script;
-            } else if let Some(offset) = self.flows[index].stamp_offset {
+            } else if let Some(offset) = self.flows[index].tsval_offset {
                 *val = val.wrapping_sub(offset);
             }
         }
@@ -287,7 +299,7 @@ impl Runner<'_> {
 }
 
 /// Checks that a packet was sent within its time window.
-pub(super) fn check_time(pos: Pos, window: Window, at: Nanos) -> Result<(), ScriptError> {
+pub(super) fn check_time(pos: Pos, window: TimeWindow, at: Nanos) -> Result<(), ScriptError> {
     let early = at < window.from - window.tolerance;
     let late = at > window.to + window.tolerance;
     if window.any || !(early || late) {
@@ -308,7 +320,7 @@ pub(super) fn same(what: &str, actual: u32, expected: u32) -> Result<(), String>
     Err(format!("{what} is {actual}, expected {expected}"))
 }
 
-pub(super) fn compare_ip(spec: IpSpec, actual: &Datagram) -> Result<(), String> {
+pub(super) fn compare_ip(spec: IpSpec, actual: &IpPacket) -> Result<(), String> {
     let ecn = actual.tos & 3;
     match spec.ecn {
         Some(EcnSpec::Is(want)) => same("the ECN field", ecn.into(), want.into())?,

@@ -6,7 +6,7 @@ use crate::parse::FLAG_LETTERS;
 use crate::script::Nanos;
 use crate::tcp_option::TcpOption;
 
-use super::live::LiveSegment;
+use super::wire::WireSegment;
 
 const SYN: u16 = 0x02;
 const ACK: u16 = 0x10;
@@ -26,16 +26,16 @@ pub(crate) struct Flow {
     /// The script's descriptor of the socket, once there is one.
     pub(crate) fd: Option<i64>,
     /// The script has closed the socket, or the connection was reset.
-    pub(crate) over: bool,
+    pub(crate) is_closed: bool,
     /// The stack's TSval for each TSval of the script.
-    pub(crate) stamps: BTreeMap<u32, u32>,
+    pub(crate) tsvals: BTreeMap<u32, u32>,
     /// The stack's first TSval minus the script's, if ticks are compared.
-    pub(crate) stamp_offset: Option<u32>,
+    pub(crate) tsval_offset: Option<u32>,
 }
 
 impl Flow {
     /// Converts a segment of the remote end from the script's numbers to those on the wire.
-    pub(crate) fn live(&mut self, mut segment: LiveSegment) -> LiveSegment {
+    pub(crate) fn wire_segment(&mut self, mut segment: WireSegment) -> WireSegment {
         segment.src_port = self.remote_port;
         segment.dst_port = self.local_port;
         if segment.flags & SYN != 0 {
@@ -58,25 +58,25 @@ impl Flow {
                     *left = left.wrapping_add(local);
                     *right = right.wrapping_add(local);
                 }),
-                TcpOption::Timestamps { ecr, .. } => *ecr = self.live_stamp(*ecr),
+                TcpOption::Timestamps { ecr, .. } => *ecr = self.wire_tsval(*ecr),
                 _ => {}
             }
         }
         segment
     }
 
-    fn live_stamp(&self, script: u32) -> u32 {
-        if let Some(live) = self.stamps.get(&script) {
+    fn wire_tsval(&self, script: u32) -> u32 {
+        if let Some(live) = self.tsvals.get(&script) {
             return *live;
         }
-        match self.stamp_offset {
+        match self.tsval_offset {
             Some(offset) if script != 0 => script.wrapping_add(offset),
             _ => script,
         }
     }
 
     /// Converts a segment of the stack to relative numbers.
-    pub(crate) fn relative(&self, mut segment: LiveSegment) -> LiveSegment {
+    pub(crate) fn relative_segment(&self, mut segment: WireSegment) -> WireSegment {
         let is_syn = segment.flags & SYN != 0;
         segment.seq = segment.seq.wrapping_sub(self.local_isn.unwrap_or(0));
         let remote = self.remote_isn.unwrap_or(0);
@@ -98,7 +98,7 @@ impl Flow {
     }
 
     /// Records the stack's initial sequence number from its SYN.
-    pub(crate) fn learn(&mut self, segment: &LiveSegment) {
+    pub(crate) fn record_isn(&mut self, segment: &WireSegment) {
         if segment.flags & SYN != 0 {
             self.local_isn = Some(segment.seq);
         }
@@ -106,12 +106,18 @@ impl Flow {
 
     /// Records the stack's TSval `live` for the script's TSval `script`. Returns whether the clock
     /// advanced as in the script, within `tolerance`, if `tick` is not 0 but the length of a tick.
-    pub(crate) fn stamp(&mut self, script: u32, live: u32, tick: Nanos, tolerance: Nanos) -> bool {
-        self.stamps.insert(script, live);
+    pub(crate) fn record_tsval(
+        &mut self,
+        script: u32,
+        live: u32,
+        tick: Nanos,
+        tolerance: Nanos,
+    ) -> bool {
+        self.tsvals.insert(script, live);
         if tick == 0 {
             return true;
         }
-        let offset = *self.stamp_offset.get_or_insert(live.wrapping_sub(script));
+        let offset = *self.tsval_offset.get_or_insert(live.wrapping_sub(script));
         let expected = script.wrapping_add(offset);
         let off = Nanos::from(live.wrapping_sub(expected) as i32).abs();
         off <= tolerance / tick + 1
@@ -132,7 +138,7 @@ pub(crate) fn flag_text(flags: u16) -> String {
 }
 
 /// Formats a segment with relative numbers in the syntax of scripts.
-pub fn segment_text(segment: &LiveSegment) -> String {
+pub fn segment_text(segment: &WireSegment) -> String {
     let len = segment.data.len() as u32;
     let end = segment.seq.wrapping_add(len);
     let flags = flag_text(segment.flags);

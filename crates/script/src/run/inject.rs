@@ -3,9 +3,9 @@
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::{tcp, udp};
 
-use super::Runner;
+use super::ScriptRunner;
 use super::flow::{Flow, segment_text};
-use super::live::{Datagram, LiveSegment};
+use super::wire::{IpPacket, WireSegment};
 use crate::error::{Pos, ScriptError};
 use crate::script::{Body, EcnSpec, Icmp, IpSpec, Packet, Quoted, Segment};
 
@@ -32,7 +32,7 @@ pub(crate) fn pattern_bytes(seq: u32, len: usize) -> Vec<u8> {
         .collect()
 }
 
-impl Runner<'_> {
+impl ScriptRunner<'_> {
     /// Sends a packet of the remote end to the stack.
     pub(super) fn inject(&mut self, pos: Pos, packet: &Packet) -> Result<(), ScriptError> {
         let datagram = match &packet.body {
@@ -50,13 +50,13 @@ impl Runner<'_> {
         Ok(())
     }
 
-    fn header(&self, ip: IpSpec, protocol: u8) -> Datagram {
+    fn header(&self, ip: IpSpec, protocol: u8) -> IpPacket {
         let ecn = match ip.ecn {
             Some(EcnSpec::Is(bits)) => bits,
             Some(EcnSpec::Ect01) => 2,
             None => 0,
         };
-        Datagram {
+        IpPacket {
             src: self.settings.remote,
             dst: self.settings.local,
             protocol,
@@ -72,7 +72,7 @@ impl Runner<'_> {
         pos: Pos,
         ip: IpSpec,
         segment: &Segment,
-    ) -> Result<Datagram, ScriptError> {
+    ) -> Result<IpPacket, ScriptError> {
         let Some(options) = &segment.options else {
             return Err(ScriptError::new(
                 pos,
@@ -85,8 +85,8 @@ impl Runner<'_> {
             None => return Err(ScriptError::new(pos, "expected \"win\" and a window")),
         };
         let index = self.inbound_flow(pos, segment.flags)?;
-        self.odd_data |= segment.flags & URG != 0;
-        let live = LiveSegment {
+        self.skip_payload_check |= segment.flags & URG != 0;
+        let live = WireSegment {
             src_port: 0,
             dst_port: 0,
             flags: segment.flags,
@@ -100,10 +100,10 @@ impl Runner<'_> {
         self.log(&format!("< {}", segment_text(&live)));
         let flow = &mut self.flows[index];
         if segment.flags & RST != 0 {
-            flow.over = true;
+            flow.is_closed = true;
         }
         let mut datagram = self.header(ip, protocol::TCP);
-        datagram.payload = self.flows[index].live(live).emit();
+        datagram.payload = self.flows[index].wire_segment(live).emit();
         datagram.fill_checksum(tcp::CHECKSUM_OFFSET);
         Ok(datagram)
     }
@@ -113,7 +113,7 @@ impl Runner<'_> {
     fn inbound_flow(&mut self, pos: Pos, flags: u16) -> Result<usize, ScriptError> {
         let new = match self.under_test {
             None => true,
-            Some(index) => flags & (SYN | ACK) == SYN && self.flows[index].over,
+            Some(index) => flags & (SYN | ACK) == SYN && self.flows[index].is_closed,
         };
         if !new {
             return Ok(self.under_test.unwrap_or(0));
@@ -132,20 +132,20 @@ impl Runner<'_> {
             ..Flow::default()
         };
         self.next_remote_port += 1;
-        Ok(self.test_flow(flow))
+        Ok(self.set_flow_under_test(flow))
     }
 
     /// Makes `flow` the flow under test, and returns its index.
-    pub(super) fn test_flow(&mut self, flow: Flow) -> usize {
+    pub(super) fn set_flow_under_test(&mut self, flow: Flow) -> usize {
         self.flows.push(flow);
         let index = self.flows.len() - 1;
         self.under_test = Some(index);
         index
     }
 
-    fn datagram(&mut self, pos: Pos, ip: IpSpec, len: u16) -> Result<Datagram, ScriptError> {
+    fn datagram(&mut self, pos: Pos, ip: IpSpec, len: u16) -> Result<IpPacket, ScriptError> {
         // The data of datagrams is not checked against the pattern.
-        self.odd_data = true;
+        self.skip_payload_check = true;
         let index = match (self.under_test, self.listening) {
             (Some(index), _) => index,
             (None, Some(_)) => self.inbound_flow(pos, SYN)?,
@@ -171,7 +171,7 @@ impl Runner<'_> {
         Ok(datagram)
     }
 
-    fn icmp(&mut self, pos: Pos, ip: IpSpec, icmp: &Icmp) -> Result<Datagram, ScriptError> {
+    fn icmp(&mut self, pos: Pos, ip: IpSpec, icmp: &Icmp) -> Result<IpPacket, ScriptError> {
         let v6 = self.settings.family.is_v6_wire();
         let code = icmp.code.as_deref().unwrap_or("");
         let Some((kind, code)) = icmp_numbers(v6, &icmp.kind, code) else {
@@ -200,14 +200,14 @@ impl Runner<'_> {
     }
 
     /// Returns a packet that the stack may have sent.
-    fn quoted(&self, pos: Pos, quoted: Quoted) -> Result<Datagram, ScriptError> {
+    fn quoted(&self, pos: Pos, quoted: Quoted) -> Result<IpPacket, ScriptError> {
         let Some(flow) = self.under_test.map(|index| &self.flows[index]) else {
             return Err(ScriptError::new(
                 pos,
                 "the ICMP message has no packet to quote, as there is no connection; connect first",
             ));
         };
-        let mut datagram = Datagram {
+        let mut datagram = IpPacket {
             src: self.settings.local,
             dst: self.settings.remote,
             ttl: 64,
@@ -215,7 +215,7 @@ impl Runner<'_> {
         };
         match quoted {
             Quoted::Tcp(seq, len) => {
-                let live = LiveSegment {
+                let live = WireSegment {
                     src_port: flow.local_port,
                     dst_port: flow.remote_port,
                     flags: ACK,

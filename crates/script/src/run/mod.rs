@@ -6,28 +6,28 @@ mod datagram;
 mod expect;
 mod flow;
 mod inject;
-mod live;
 pub(crate) mod settings;
 pub(crate) mod target;
-mod world;
+mod virtual_stack;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use calls::{Disk, Files, Progress, Step};
+use calls::{Attempt, CallProgress, Descriptors, Disk};
 use flow::Flow;
 pub use flow::segment_text;
-pub use live::{Datagram, LiveSegment};
-use settings::Settings;
+use settings::RunSettings;
 pub use settings::{Family, families};
 use target::Target;
-use world::World;
+use virtual_stack::VirtualStack;
+pub use wire::{IpPacket, WireSegment};
 
 use crate::code::{self, Scope};
 use crate::constants::constant;
 use crate::error::{Pos, ScriptError};
-use crate::info::Facts;
-use crate::library::{Drill, Library};
+use crate::info::SocketState;
+use crate::library::{Library, LibraryTarget};
 use crate::script::{Action, Call, Event, Nanos, Script, Seconds, Time};
 
 /// The report of a run that succeeded.
@@ -80,8 +80,8 @@ impl std::error::Error for Failure {}
 /// # Errors
 /// Returns the first event that differs from the script.
 pub fn run(script: &Script, family: Family) -> Result<Report, Box<Failure>> {
-    play(script, family, |settings| {
-        Ok(Box::new(World::new(settings)?))
+    run_on(script, family, |settings| {
+        Ok(Box::new(VirtualStack::new(settings)?))
     })
 }
 
@@ -94,15 +94,15 @@ pub fn run_through(
     script: &Script,
     family: Family,
 ) -> Result<Report, Box<Failure>> {
-    play(script, family, |settings| {
-        Ok(Box::new(Drill::new(library, settings)?))
+    run_on(script, family, |settings| {
+        Ok(Box::new(LibraryTarget::new(library, settings)?))
     })
 }
 
-fn play(
+fn run_on(
     script: &Script,
     family: Family,
-    target: impl FnOnce(&Settings) -> Result<Box<dyn Target>, String>,
+    target: impl FnOnce(&RunSettings) -> Result<Box<dyn Target>, String>,
 ) -> Result<Report, Box<Failure>> {
     let fail = |error: ScriptError, line: String, report: Report| {
         Box::new(Failure {
@@ -113,11 +113,11 @@ fn play(
             skipped: report.skipped,
         })
     };
-    let mut runner = Runner::new(script, family, target)
+    let mut runner = ScriptRunner::new(script, family, target)
         .map_err(|error| fail(error, String::new(), Report::default()))?;
     for event in &script.events {
         if let Err(error) = runner.event(event) {
-            runner.note_unseen();
+            runner.log_unexpected();
             return Err(fail(error, event.text.clone(), runner.report));
         }
     }
@@ -128,18 +128,18 @@ fn play(
 }
 
 /// A call that has not returned yet.
-struct Pending<'a> {
+struct PendingCall<'a> {
     call: &'a Call,
     pos: Pos,
-    progress: Progress,
+    progress: CallProgress,
     /// The time at which the call should return.
     end: Nanos,
 }
 
-pub(crate) struct Runner<'a> {
-    settings: Settings,
+pub(crate) struct ScriptRunner<'a> {
+    settings: RunSettings,
     target: Box<dyn Target>,
-    files: Files,
+    files: Descriptors,
     disk: Disk,
     flows: Vec<Flow>,
     /// The flow that packets of the script belong to.
@@ -147,32 +147,32 @@ pub(crate) struct Runner<'a> {
     /// The listening port, to which a SYN creates a new flow.
     listening: Option<u16>,
     next_remote_port: u16,
-    pending: Option<Pending<'a>>,
+    pending: Option<PendingCall<'a>>,
     /// The time of the last event, according to the script.
     last: Nanos,
     scope: Scope,
     report: Report,
     /// Payload may differ from the pattern, and is not compared.
-    odd_data: bool,
+    skip_payload_check: bool,
     /// Bytes written and read, by the script's descriptor.
-    streams: BTreeMap<i64, Stream>,
+    streams: BTreeMap<i64, StreamOffsets>,
 }
 
 /// The bytes that an application has written to and read from a connection.
 #[derive(Clone, Copy, Default, Debug)]
-struct Stream {
+struct StreamOffsets {
     written: u64,
     read: u64,
 }
 
 /// Time to wait for a packet after its window, to report when it was sent.
-const LOOK_AHEAD: Nanos = 200_000_000_000;
+const LATE_PACKET_TIMEOUT: Nanos = 200_000_000_000;
 /// The remote end's first port.
 const REMOTE_PORT: u16 = 36_840;
 
 /// The time window of an event.
 #[derive(Clone, Copy, Debug)]
-struct Window {
+struct TimeWindow {
     from: Nanos,
     to: Nanos,
     tolerance: Nanos,
@@ -183,18 +183,18 @@ fn at_start(message: String) -> ScriptError {
     ScriptError::new(Pos { line: 1, column: 1 }, message)
 }
 
-impl<'a> Runner<'a> {
+impl<'a> ScriptRunner<'a> {
     fn new(
         script: &Script,
         family: Family,
-        target: impl FnOnce(&Settings) -> Result<Box<dyn Target>, String>,
+        target: impl FnOnce(&RunSettings) -> Result<Box<dyn Target>, String>,
     ) -> Result<Self, ScriptError> {
-        let settings = Settings::new(script, family)?;
+        let settings = RunSettings::new(script, family)?;
         let target = target(&settings).map_err(at_start)?;
         Ok(Self {
             settings,
             target,
-            files: Files::default(),
+            files: Descriptors::default(),
             disk: Disk::default(),
             flows: Vec::new(),
             under_test: None,
@@ -204,7 +204,7 @@ impl<'a> Runner<'a> {
             last: 0,
             scope: Scope::default(),
             report: Report::default(),
-            odd_data: false,
+            skip_payload_check: false,
             streams: BTreeMap::new(),
         })
     }
@@ -232,9 +232,13 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    fn window(&self, event: &Event) -> Window {
+    fn window(&self, event: &Event) -> TimeWindow {
         let (from, to, any) = match event.time {
-            Time::Any => (self.target.now(), self.target.now() + LOOK_AHEAD, true),
+            Time::Any => (
+                self.target.now(),
+                self.target.now() + LATE_PACKET_TIMEOUT,
+                true,
+            ),
             Time::At(at) => (at, at, false),
             Time::Between(from, to) => (from, to, false),
             Time::After(gap) => (self.last + gap, self.last + gap, false),
@@ -242,7 +246,7 @@ impl<'a> Runner<'a> {
         };
         // As in packetdrill, a long wait has a tolerance in proportion, but at least the setting.
         let tolerance = self.settings.tolerance.max((from - self.last) / 8);
-        Window {
+        TimeWindow {
             from,
             to,
             tolerance,
@@ -262,7 +266,7 @@ impl<'a> Runner<'a> {
                 self.start_call(event, call)
             }
             Action::Shell(command) => {
-                self.disk.obey(command);
+                self.disk.run_command(command);
                 let skipped = self.target.command(command);
                 let skipped = skipped.map_err(|what| ScriptError::new(event.pos, what))?;
                 self.report.skipped.extend(skipped);
@@ -284,7 +288,7 @@ impl<'a> Runner<'a> {
             if self.target.step(to) {
                 self.retry()?;
             }
-            self.give_up_pending()?;
+            self.expire_pending()?;
         }
         // Runs what is due at exactly this time.
         while self.target.step(to) {
@@ -299,19 +303,19 @@ impl<'a> Runner<'a> {
     fn code(&mut self, text: &str, pos: Pos) -> Result<(), ScriptError> {
         let at = |line: u32| pos.down(line);
         let statements =
-            code::read(text).map_err(|(line, what)| ScriptError::new(at(line), what))?;
+            code::parse(text).map_err(|(line, what)| ScriptError::new(at(line), what))?;
         let info = self.option_bytes(pos, ("SOL_TCP", "TCP_INFO"), 280)?;
         let memory = if text.contains("SK_MEMINFO_") {
             self.option_bytes(pos, ("SOL_SOCKET", "SO_MEMINFO"), 36)?
         } else {
             Vec::new()
         };
-        let facts = Facts {
+        let state = SocketState {
             info: &info,
             memory: &memory,
         };
         let mut printed = Vec::new();
-        let done = self.scope.run(&statements, &facts, &mut printed);
+        let done = self.scope.run(&statements, &state, &mut printed);
         for line in &printed {
             self.log(line);
         }
@@ -351,22 +355,22 @@ impl<'a> Runner<'a> {
                 self.advance(end)?;
             }
         }
-        self.target.may_wait(call.end.is_some());
-        let mut progress = Progress::new(self.target.now());
+        self.target.may_block(call.end.is_some());
+        let mut progress = CallProgress::new(self.target.now());
         let step = self.attempt(event.pos, call, &mut progress)?;
-        self.target.settle();
+        self.target.transmit_pending();
         let end = match (call.end, event.time) {
             (None, _) => None,
             (Some(end), Time::After(_) | Time::AfterBetween(..)) => Some(self.last + end),
             (Some(end), _) => Some(end),
         };
         match step {
-            Step::Returned(result) => {
+            Attempt::Returned(result) => {
                 self.check_end(event.pos, end)?;
                 self.check_result(event.pos, call, result)
             }
-            Step::Blocks => {
-                self.pending = Some(Pending {
+            Attempt::Blocked => {
+                self.pending = Some(PendingCall {
                     call,
                     pos: event.pos,
                     progress,
@@ -379,13 +383,13 @@ impl<'a> Runner<'a> {
 
     /// Waits for a call without an end in the script, which blocks all events, as in packetdrill.
     fn wait(&mut self) -> Result<(), ScriptError> {
-        let limit = self.target.now() + LOOK_AHEAD;
+        let limit = self.target.now() + LATE_PACKET_TIMEOUT;
         while let Some(pending) = &self.pending {
             let pos = pending.pos;
             let until = pending.progress.deadline.unwrap_or(limit);
             self.target.step(until.min(limit));
             self.retry()?;
-            self.give_up_pending()?;
+            self.expire_pending()?;
             if self.target.now() >= limit && self.pending.is_some() {
                 let message = "the call blocks; write the time at which it returns (t...end)";
                 return Err(ScriptError::new(pos, message));
@@ -408,13 +412,13 @@ impl<'a> Runner<'a> {
             return Ok(());
         };
         let step = self.attempt(pending.pos, pending.call, &mut pending.progress)?;
-        self.target.settle();
+        self.target.transmit_pending();
         match step {
-            Step::Blocks => {
+            Attempt::Blocked => {
                 self.pending = Some(pending);
                 Ok(())
             }
-            Step::Returned(result) => {
+            Attempt::Returned(result) => {
                 self.log(&format!("{} returns", pending.call.name));
                 if pending.end < Nanos::MAX / 2 {
                     self.check_end(pending.pos, Some(pending.end))?;
@@ -425,7 +429,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Ends the pending call if its own timeout has expired; fails if the script's has.
-    fn give_up_pending(&mut self) -> Result<(), ScriptError> {
+    fn expire_pending(&mut self) -> Result<(), ScriptError> {
         let Some(pending) = &self.pending else {
             return Ok(());
         };
@@ -438,7 +442,7 @@ impl<'a> Runner<'a> {
             return self.retry_now();
         }
         let (pos, end) = (pending.pos, pending.end);
-        if now > end + self.settings.tolerance && !self.target.waits_itself() {
+        if now > end + self.settings.tolerance && !self.target.blocks_itself() {
             let message = format!("{} has not returned by {}", pending.call.name, Seconds(end));
             return Err(ScriptError::new(pos, message));
         }
@@ -470,7 +474,7 @@ impl<'a> Runner<'a> {
                 return Err(ScriptError::new(pos, message));
             }
         }
-        self.note_unseen();
+        self.log_unexpected();
         self.target.finish().map_err(at_start)
     }
 }

@@ -56,7 +56,7 @@ pub fn families(script: &Script) -> Result<Vec<Family>, ScriptError> {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct RunSettings {
     pub(crate) family: Family,
     pub(crate) local: IpAddr,
     pub(crate) remote: IpAddr,
@@ -88,7 +88,7 @@ const WITHOUT_EFFECT: [&str; 13] = [
     "sysctl_restore",
 ];
 
-impl Settings {
+impl RunSettings {
     pub(crate) fn new(script: &Script, family: Family) -> Result<Self, ScriptError> {
         let v6 = family.is_v6_wire();
         let mut settings = Self {

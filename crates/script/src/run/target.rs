@@ -1,6 +1,6 @@
 //! The target of a script: the interface between the runner and a stack.
 //!
-//! [`World`](super::world::World) is the stack in this process, in virtual time;
+//! [`VirtualStack`](super::virtual_stack::VirtualStack) is the stack in this process, in virtual time;
 //! [`Library`](crate::library::Library) is a library with packetdrill's interface.
 
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ pub(crate) struct Fd(pub(crate) i32);
 
 /// A packet that the stack sent.
 #[derive(Clone, Debug)]
-pub(crate) struct Sent {
+pub(crate) struct SentPacket {
     pub(crate) at: Nanos,
     /// The packet from its IP header.
     pub(crate) bytes: Vec<u8>,
@@ -23,7 +23,7 @@ pub(crate) struct Sent {
 
 /// One descriptor of a `poll` call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PollLine {
+pub(crate) struct PollEntry {
     pub(crate) fd: Fd,
     pub(crate) events: u16,
     pub(crate) revents: u16,
@@ -31,7 +31,7 @@ pub(crate) struct PollLine {
 
 /// A timeout of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Wait {
+pub(crate) enum TimeoutKind {
     /// `SO_RCVTIMEO`.
     Receive,
     /// `SO_SNDTIMEO`.
@@ -40,7 +40,7 @@ pub(crate) enum Wait {
 
 /// A call that sends data.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sending<'a> {
+pub(crate) struct SendArgs<'a> {
     /// `write`, `writev`, `send`, `sendto` or `sendmsg`.
     pub(crate) name: &'a str,
     pub(crate) parts: &'a [&'a [u8]],
@@ -64,11 +64,11 @@ pub(crate) trait Target: Sockets {
         self.step(end)
     }
     /// Transmits pending packets after a change of the stack's state.
-    fn settle(&mut self) {}
+    fn transmit_pending(&mut self) {}
     /// Passes a packet, from its IP header, to the stack.
     fn receive(&mut self, bytes: &[u8]);
     /// Returns the packets sent and not yet compared, the oldest first.
-    fn sent(&mut self) -> &mut VecDeque<Sent>;
+    fn sent(&mut self) -> &mut VecDeque<SentPacket>;
     /// Runs a command between back quotes; returns the parts that were skipped. A command that fails
     /// ends the script.
     fn command(&mut self, command: &str) -> core::result::Result<Vec<String>, String>;
@@ -86,29 +86,29 @@ pub(crate) trait Target: Sockets {
 ///
 /// A call that would block returns EAGAIN (`connect` EINPROGRESS or EALREADY), and is made again
 /// when [`take_ready`](Self::take_ready) reports that it may continue. A target that [blocks by
-/// itself](Self::waits_itself) has started it by then, and returns its result the second time.
+/// itself](Self::blocks_itself) has started it by then, and returns its result the second time.
 pub(crate) trait Sockets {
     /// Returns whether a blocked call may be able to continue.
     fn take_ready(&mut self) -> bool;
     /// Returns whether the target blocks calls by itself, up to their own timeouts.
-    fn waits_itself(&self) -> bool {
+    fn blocks_itself(&self) -> bool {
         false
     }
     /// Sets whether the next call may block.
-    fn may_wait(&mut self, _may: bool) {}
+    fn may_block(&mut self, _may: bool) {}
     /// Waits until the blocked call returns, as another cannot be made before. Returns `false` if that
     /// takes virtual time, which the caller then advances.
     fn wait_for_call(&mut self) -> bool {
         false
     }
     /// Returns whether the call on `fd` that returned EAGAIN blocks.
-    fn waits(&mut self, fd: Fd) -> bool;
+    fn is_blocking(&mut self, fd: Fd) -> bool;
     /// Returns whether the handshake is in progress: [`connect`](Self::connect) reports its end.
     fn is_opening(&self, _fd: Fd) -> bool {
         false
     }
     /// Returns the timeout of a blocked call.
-    fn time_out(&mut self, fd: Fd, wait: Wait) -> Option<Nanos>;
+    fn timeout(&mut self, fd: Fd, wait: TimeoutKind) -> Option<Nanos>;
     /// Returns the bytes that a receive of up to `len` waits for; it returns fewer at the end.
     fn receive_target(&mut self, _fd: Fd, _len: usize, _flags: i32) -> usize {
         0
@@ -142,7 +142,7 @@ pub(crate) trait Sockets {
         flags: i32,
         control: &mut [u8],
     ) -> Result<Received>;
-    fn send_call(&mut self, fd: Fd, sending: Sending<'_>) -> Result<usize>;
+    fn send_call(&mut self, fd: Fd, sending: SendArgs<'_>) -> Result<usize>;
     fn setsockopt(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> Result<()>;
     fn getsockopt(&mut self, fd: Fd, level: i32, name: i32, value: &mut [u8]) -> Result<usize>;
     /// Calls `getsockopt` on behalf of code between `%{` and `}%`.
@@ -161,7 +161,7 @@ pub(crate) trait Sockets {
     /// Sets `O_NONBLOCK` by `F_SETFL`.
     fn set_nonblocking(&mut self, fd: Fd, on: bool) -> Result<()>;
     /// Returns the number of `lines` that are ready.
-    fn poll(&mut self, lines: &mut [PollLine], timeout_ms: i32) -> Result<usize>;
+    fn poll(&mut self, lines: &mut [PollEntry], timeout_ms: i32) -> Result<usize>;
     fn epoll_create(&mut self) -> Result<Fd>;
     fn epoll_ctl(&mut self, set: Fd, operation: i32, fd: Fd, event: EpollEvent) -> Result<()>;
     fn epoll_wait(&mut self, set: Fd, out: &mut [EpollEvent], timeout_ms: i32) -> Result<usize>;

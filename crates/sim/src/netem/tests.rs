@@ -7,7 +7,7 @@ fn parse(text: &str) -> Netem {
 }
 
 #[test]
-fn words_in_any_order() {
+fn options_in_any_order() {
     let netem = parse(
         "loss 0.1% rate 100mbit 24 limit 50 delay 20ms 2ms reorder 1% gap 5 duplicate 2 ecn \
          corrupt 0.5% mtu 1400 icmp ce_threshold 1ms",
@@ -28,7 +28,7 @@ fn words_in_any_order() {
             ecn: true,
             ce_threshold: Nanos::from_millis(1),
             mtu: 1400,
-            tells_mtu: true,
+            reports_mtu: true,
         }
     );
     assert_eq!(parse(""), Netem::default());
@@ -85,7 +85,7 @@ fn bursty_loss_has_the_defaults_of_netem() {
 }
 
 #[test]
-fn errors_name_the_word() {
+fn errors_name_the_option() {
     for (text, word) in [
         ("delay 20parsecs", "20parsecs"),
         ("delay", "delay"),

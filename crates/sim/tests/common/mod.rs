@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
-use fullsend_sim::{HostId, LinkId, Netem, NicConfig, NicMode, Point, Sim, line};
+use fullsend_sim::{HostId, LinkId, Netem, NicConfig, NicMode, Sim, TracePoint, format_packet};
 use fullsend_stack::{Cidr, IfaceId, ListenConfig, StackError, TcpId};
 use fullsend_tcp::TcpError;
 use fullsend_units::{Instant, Nanos, Rng, Seed};
@@ -22,9 +22,9 @@ pub struct Scenario {
     pub seed: u64,
     pub v6: bool,
     pub nic: NicConfig,
-    /// Properties of the path from the client, and to it if `back` is `None`.
+    /// Properties of the path from the client, and to it if `reverse` is `None`.
     pub netem: Netem,
-    pub back: Option<Netem>,
+    pub reverse: Option<Netem>,
     /// Changes of the path from the client, by time after the start; in order.
     pub changes: Vec<(Nanos, Netem)>,
     /// Probe the path's MTU (`tcp_mtu_probing`).
@@ -39,7 +39,7 @@ pub struct Scenario {
     /// Bytes of receive buffer, as `tcp_rmem` of both hosts.
     pub rcvbuf: Option<u32>,
     /// Sysctls that are 0 on the client.
-    pub off: Vec<&'static str>,
+    pub disabled_sysctls: Vec<&'static str>,
 }
 
 /// The result of a simulation.
@@ -59,7 +59,7 @@ impl Default for Scenario {
             v6: false,
             nic: NicConfig::default(),
             netem: netem("delay 5ms rate 1gbit"),
-            back: None,
+            reverse: None,
             changes: Vec::new(),
             probing: false,
             syn_retries: None,
@@ -67,13 +67,13 @@ impl Default for Scenario {
             congestion: "cubic",
             pause: Nanos::ZERO,
             rcvbuf: None,
-            off: Vec::new(),
+            disabled_sysctls: Vec::new(),
         }
     }
 }
 
-pub fn netem(words: &str) -> Netem {
-    words.parse().unwrap()
+pub fn netem(spec: &str) -> Netem {
+    spec.parse().unwrap()
 }
 
 pub const MODES: [(NicMode, bool); 4] = [
@@ -106,8 +106,8 @@ pub struct Endpoint {
     patterns: [Vec<u8>; 2],
     to_send: u64,
     sent: u64,
-    to_get: u64,
-    got: u64,
+    to_receive: u64,
+    received: u64,
     eof: bool,
     shut: bool,
 }
@@ -120,8 +120,8 @@ impl Endpoint {
             patterns: [pattern(i as u64), pattern(1 - i as u64)],
             to_send: scenario.bytes[i],
             sent: 0,
-            to_get: scenario.bytes[1 - i],
-            got: 0,
+            to_receive: scenario.bytes[1 - i],
+            received: 0,
             eof: false,
             shut: false,
         }
@@ -138,12 +138,12 @@ impl Endpoint {
     fn state(&self) -> String {
         format!(
             "{} of {} sent, {} of {} got",
-            self.sent, self.to_send, self.got, self.to_get
+            self.sent, self.to_send, self.received, self.to_receive
         )
     }
 
     /// Writes and reads as much as possible; returns whether all data was sent and received.
-    pub fn turn(&mut self, sim: &mut Sim) -> bool {
+    pub fn poll(&mut self, sim: &mut Sim) -> bool {
         let Some(id) = self.id else { return false };
         let now = sim.now();
         let host = sim.host(self.host);
@@ -164,23 +164,27 @@ impl Endpoint {
         while !self.eof {
             match host.tcp_read(now, id, &mut buf) {
                 Ok(0) => {
-                    assert_eq!(self.got, self.to_get, "the stream ended early");
+                    assert_eq!(self.received, self.to_receive, "the stream ended early");
                     self.eof = true;
                 }
                 Ok(n) => self.check(&buf[..n]),
                 Err(StackError::Tcp(TcpError::WouldBlock)) => break,
-                Err(error) => panic!("read at {} of {}: {error}", self.got, self.to_get),
+                Err(error) => panic!("read at {} of {}: {error}", self.received, self.to_receive),
             }
         }
         self.shut && self.eof
     }
 
     fn check(&mut self, bytes: &[u8]) {
-        let expected = piece(&self.patterns[1], self.got, bytes.len());
+        let expected = piece(&self.patterns[1], self.received, bytes.len());
         if let Some(at) = bytes.iter().zip(expected).position(|(a, b)| a != b) {
-            panic!("byte {} of {} is wrong", self.got + at as u64, self.to_get);
+            panic!(
+                "byte {} of {} is wrong",
+                self.received + at as u64,
+                self.to_receive
+            );
         }
-        self.got += bytes.len() as u64;
+        self.received += bytes.len() as u64;
     }
 }
 
@@ -190,7 +194,7 @@ pub fn run(scenario: &Scenario) -> Outcome {
     let all = std::env::var_os("FULLSEND_TRACE").is_some();
     let watch = |sim: &mut Sim| show_packets(sim, scenario);
     let result = catch_unwind(AssertUnwindSafe(|| {
-        attempt(scenario, |sim| {
+        run_once(scenario, |sim| {
             if all {
                 watch(sim);
             }
@@ -199,7 +203,7 @@ pub fn run(scenario: &Scenario) -> Outcome {
     result.unwrap_or_else(|panic| {
         let lines = Rc::new(RefCell::new(VecDeque::new()));
         let again = catch_unwind(AssertUnwindSafe(|| {
-            attempt(scenario, |sim| keep_lines(sim, scenario, lines.clone()))
+            run_once(scenario, |sim| keep_lines(sim, scenario, lines.clone()))
         }));
         eprintln!("failed with {scenario:?}; its last packets:");
         lines.borrow().iter().for_each(|line| eprintln!("{line}"));
@@ -214,9 +218,9 @@ type Lines = Rc<RefCell<VecDeque<String>>>;
 
 fn show_packets(sim: &mut Sim, scenario: &Scenario) {
     let link = scenario.nic.link;
-    sim.watch(move |tap| {
-        if tap.point != Point::Queued {
-            println!("{}", line(tap, link));
+    sim.set_observer(move |event| {
+        if event.point != TracePoint::Queued {
+            println!("{}", format_packet(event, link));
         }
     });
 }
@@ -225,8 +229,8 @@ fn show_packets(sim: &mut Sim, scenario: &Scenario) {
 pub fn pair(scenario: &Scenario) -> (Sim, [HostId; 2]) {
     let mut sim = Sim::new(Seed::from_u64(scenario.seed));
     let hosts = [sim.add_host(), sim.add_host()];
-    let back = scenario.back.unwrap_or(scenario.netem);
-    sim.connect(hosts, scenario.nic, [scenario.netem, back]);
+    let reverse = scenario.reverse.unwrap_or(scenario.netem);
+    sim.connect(hosts, scenario.nic, [scenario.netem, reverse]);
     for (i, host) in hosts.into_iter().enumerate() {
         for (addr, prefix) in [(V4[i], 24), (V6[i], 64)] {
             let addr = addr.parse().unwrap();
@@ -242,26 +246,26 @@ pub fn pair(scenario: &Scenario) -> (Sim, [HostId; 2]) {
 fn keep_lines(sim: &mut Sim, scenario: &Scenario, lines: Lines) {
     const KEPT: usize = 80;
     let link = scenario.nic.link;
-    sim.watch(move |tap| {
-        if tap.point == Point::Queued {
+    sim.set_observer(move |event| {
+        if event.point == TracePoint::Queued {
             return;
         }
         let mut lines = lines.borrow_mut();
         if lines.len() == KEPT {
             lines.pop_front();
         }
-        lines.push_back(line(tap, link));
+        lines.push_back(format_packet(event, link));
     });
 }
 
-fn attempt(scenario: &Scenario, prepare: impl Fn(&mut Sim)) -> Outcome {
+fn run_once(scenario: &Scenario, prepare: impl Fn(&mut Sim)) -> Outcome {
     let (mut sim, hosts) = pair(scenario);
     prepare(&mut sim);
     let addr = if scenario.v6 { V6[1] } else { V4[1] };
     let to = SocketAddr::new(addr.parse().unwrap(), 80);
     let config = ListenConfig {
         backlog: 8,
-        hold: false,
+        defer_syn_ack: false,
         any_destination: false,
     };
     if let Some(bytes) = scenario.rcvbuf {
@@ -288,7 +292,7 @@ fn attempt(scenario: &Scenario, prepare: impl Fn(&mut Sim)) -> Outcome {
             sysctl.set("tcp_mtu_probing", "1").unwrap();
         }
     }
-    for name in &scenario.off {
+    for name in &scenario.disabled_sysctls {
         sim.host(hosts[0]).sysctl_mut().set(name, "0").unwrap();
     }
     // Waits for duplicate address detection on Ethernet.
@@ -298,20 +302,20 @@ fn attempt(scenario: &Scenario, prepare: impl Fn(&mut Sim)) -> Outcome {
     let mut ends = [0, 1].map(|i| Endpoint::new(scenario, hosts, i));
     let client = sim.host(hosts[0]).tcp_connect(start, None, to).unwrap();
     ends[0].begin(&mut sim, client, scenario);
-    let mut turn = |sim: &mut Sim| {
+    let mut poll_apps = |sim: &mut Sim| {
         if ends[1].id.is_none()
             && let Some(incoming) = sim.host(hosts[1]).tcp_accept(listener).unwrap()
         {
             ends[1].begin(sim, incoming.id, scenario);
         }
-        let turns = [0, 1].map(|i| ends[i].turn(sim));
-        turns[0] && turns[1]
+        let finished = [0, 1].map(|i| ends[i].poll(sim));
+        finished[0] && finished[1]
     };
     let end = (start + Nanos::from_secs(3600), None);
     let changes = scenario.changes.iter();
     let changes = changes.map(|(after, netem)| (start + *after, Some(*netem)));
     let done = changes.chain([end]).any(|(until, netem)| {
-        let done = work(&mut sim, scenario.pause, until, &mut turn);
+        let done = work(&mut sim, scenario.pause, until, &mut poll_apps);
         if let Some(netem) = netem {
             sim.set_netem(LinkId(0), hosts[0], netem);
         }
@@ -334,17 +338,17 @@ fn attempt(scenario: &Scenario, prepare: impl Fn(&mut Sim)) -> Outcome {
     }
 }
 
-/// Runs the applications until `turn` returns that they are done, or until `until`.
+/// Runs the applications until `poll_apps` returns that they are done, or until `until`.
 fn work(
     sim: &mut Sim,
     pause: Nanos,
     until: Instant,
-    mut turn: impl FnMut(&mut Sim) -> bool,
+    mut poll_apps: impl FnMut(&mut Sim) -> bool,
 ) -> bool {
     if pause == Nanos::ZERO {
-        return sim.run_until(until, turn);
+        return sim.run_until(until, poll_apps);
     }
-    while !turn(sim) {
+    while !poll_apps(sim) {
         if sim.now() >= until {
             return false;
         }
@@ -365,12 +369,12 @@ fn finish(sim: &mut Sim, hosts: [HostId; 2], ends: &[Endpoint; 2]) {
     let gone = sim.run_until(now + Nanos::from_secs(1200), |sim| {
         hosts.iter().all(|host| {
             let host = sim.host(*host);
-            host.tcp_connections() == 0 && host.tcp_time_waits() == 0
+            host.tcp_socket_count() == 0 && host.tcp_time_wait_count() == 0
         })
     });
     let left = hosts.map(|host| {
         let host = sim.host(host);
-        (host.tcp_connections(), host.tcp_time_waits())
+        (host.tcp_socket_count(), host.tcp_time_wait_count())
     });
     assert!(gone, "connections and TIME-WAITs left: {left:?}");
     for host in hosts {

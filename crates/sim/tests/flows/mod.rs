@@ -10,7 +10,7 @@ use fullsend_tcp::{SocketOption, TcpInfo};
 use fullsend_units::{Instant, Nanos, Seed};
 
 /// Time between polls of the sockets by the applications.
-const TURN: Nanos = Nanos::from_millis(1);
+const POLL_INTERVAL: Nanos = Nanos::from_millis(1);
 
 pub(crate) const fn secs(n: u64) -> Nanos {
     Nanos::from_secs(n)
@@ -24,7 +24,7 @@ pub(crate) const fn ms(n: u64) -> Nanos {
 #[derive(Clone, Copy)]
 pub(crate) struct Path<'a> {
     pub(crate) netem: &'a str,
-    pub(crate) back: &'a str,
+    pub(crate) reverse: &'a str,
 }
 
 /// One bulk flow.
@@ -47,15 +47,15 @@ impl Flow {
     }
 
     /// Adds `bytes` to the application's data.
-    pub(crate) fn offer(&mut self, bytes: u64) {
+    pub(crate) fn add_bytes(&mut self, bytes: u64) {
         self.left += bytes;
     }
 
-    pub(crate) fn unlimited(&mut self) {
+    pub(crate) fn set_unlimited(&mut self) {
         self.left = u64::MAX;
     }
 
-    fn turn(&mut self, sim: &mut Sim, hosts: [HostId; 2], buf: &mut [u8]) {
+    fn poll(&mut self, sim: &mut Sim, hosts: [HostId; 2], buf: &mut [u8]) {
         let now = sim.now();
         while self.left > 0 {
             let n = self.left.min(buf.len() as u64) as usize;
@@ -73,7 +73,7 @@ impl Flow {
 }
 
 /// Two hosts and the path between them.
-pub(crate) struct Lab {
+pub(crate) struct Testbed {
     sim: Sim,
     hosts: [HostId; 2],
     link: LinkId,
@@ -82,7 +82,7 @@ pub(crate) struct Lab {
     buf: Vec<u8>,
 }
 
-impl Lab {
+impl Testbed {
     pub(crate) fn new(seed: u64, path: Path<'_>) -> Self {
         Self::with_qdisc(seed, path, "noqueue")
     }
@@ -97,7 +97,7 @@ impl Lab {
             qdisc: qdisc.parse().unwrap(),
             ..NicConfig::default()
         };
-        let netem = [path.netem, path.back].map(|words| words.parse::<Netem>().unwrap());
+        let netem = [path.netem, path.reverse].map(|spec| spec.parse::<Netem>().unwrap());
         let link = sim.connect(hosts, nic, netem);
         for (host, addr) in hosts.into_iter().zip(["10.0.0.1", "10.0.0.2"]) {
             let addr = addr.parse().unwrap();
@@ -109,7 +109,7 @@ impl Lab {
         let to: SocketAddr = "10.0.0.2:80".parse().unwrap();
         let config = ListenConfig {
             backlog: 128,
-            hold: false,
+            defer_syn_ack: false,
             any_destination: false,
         };
         let listener = sim.host(hosts[1]).tcp_listen(to, config).unwrap();
@@ -148,9 +148,9 @@ impl Lab {
         let end = self.sim.now() + span;
         while self.sim.now() < end {
             for flow in flows.iter_mut() {
-                flow.turn(&mut self.sim, self.hosts, &mut self.buf);
+                flow.poll(&mut self.sim, self.hosts, &mut self.buf);
             }
-            let next = self.sim.now() + TURN;
+            let next = self.sim.now() + POLL_INTERVAL;
             self.sim.run_to(next.min(end));
         }
     }
@@ -177,12 +177,12 @@ impl Lab {
     }
 
     /// Sets `TCP_CONGESTION` at the sender during a flow.
-    pub(crate) fn switch(&mut self, flow: &Flow, congestion: &str) {
+    pub(crate) fn set_sender_congestion(&mut self, flow: &Flow, congestion: &str) {
         self.set_congestion(0, flow.client, congestion);
     }
 
     /// Sets `TCP_CONGESTION` at the receiver during a flow.
-    pub(crate) fn switch_server(&mut self, flow: &Flow, congestion: &str) {
+    pub(crate) fn set_receiver_congestion(&mut self, flow: &Flow, congestion: &str) {
         self.set_congestion(1, flow.server, congestion);
     }
 
@@ -193,7 +193,7 @@ impl Lab {
     }
 
     /// Sets `SO_MAX_PACING_RATE`, in bytes per second.
-    pub(crate) fn pace(&mut self, flow: &Flow, rate: u64) {
+    pub(crate) fn set_max_pacing_rate(&mut self, flow: &Flow, rate: u64) {
         let now = self.sim.now();
         self.sim
             .host(self.hosts[0])
@@ -201,9 +201,9 @@ impl Lab {
             .unwrap();
     }
 
-    pub(crate) fn set_netem(&mut self, words: &str) {
+    pub(crate) fn set_netem(&mut self, spec: &str) {
         self.sim
-            .set_netem(self.link, self.hosts[0], words.parse().unwrap());
+            .set_netem(self.link, self.hosts[0], spec.parse().unwrap());
     }
 
     pub(crate) fn sysctl(&mut self, name: &str, value: &str) {

@@ -1,7 +1,7 @@
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use super::{Addr, FlowKey, FlowTable, Target};
+use super::{Addr, FlowKey, FlowOwner, FlowTable};
 use crate::siphash::SipKey;
 
 fn key(local: &str, remote: &str) -> FlowKey {
@@ -9,7 +9,7 @@ fn key(local: &str, remote: &str) -> FlowKey {
 }
 
 #[test]
-fn addresses_survive_the_word_form() {
+fn addresses_survive_the_conversion_to_words() {
     for text in [
         "10.0.0.1",
         "255.255.255.255",
@@ -29,7 +29,7 @@ fn addresses_survive_the_word_form() {
 }
 
 #[test]
-fn thousands_of_flows_are_told_apart() {
+fn thousands_of_flows_are_distinguished() {
     let mut table = FlowTable::new(SipKey(1, 2));
     let keys: Vec<FlowKey> = (0..20_000u32)
         .map(|i| {
@@ -46,19 +46,20 @@ fn thousands_of_flows_are_told_apart() {
             FlowKey::new(local, SocketAddr::new(remote, 1024 + (i / 7) as u16))
         })
         .collect();
-    let owner = |t: Target, k: &FlowKey| matches!(t, Target::Socket(i) if keys[i as usize] == *k);
+    let owner =
+        |t: FlowOwner, k: &FlowKey| matches!(t, FlowOwner::Socket(i) if keys[i as usize] == *k);
     for (i, k) in keys.iter().enumerate() {
         assert_eq!(table.find(k, |t| owner(t, k)), None);
-        table.insert(k, Target::Socket(i as u32));
+        table.insert(k, FlowOwner::Socket(i as u32));
     }
     for (i, k) in keys.iter().enumerate() {
         assert_eq!(
             table.find(k, |t| owner(t, k)),
-            Some(Target::Socket(i as u32))
+            Some(FlowOwner::Socket(i as u32))
         );
     }
     for (i, k) in keys.iter().enumerate().skip(1) {
-        table.remove(k, Target::Socket(i as u32));
+        table.remove(k, FlowOwner::Socket(i as u32));
         assert_eq!(table.find(k, |t| owner(t, k)), None);
     }
     assert_eq!(table.table.len(), 1);
@@ -67,13 +68,13 @@ fn thousands_of_flows_are_told_apart() {
 }
 
 #[test]
-fn a_flow_moves_to_time_wait_and_the_run_cache_forgets_it() {
+fn a_flow_moves_to_time_wait_and_leaves_the_lookup_cache() {
     let k = key("10.0.0.1:80", "10.0.0.2:9999");
     let mut table = FlowTable::new(SipKey(3, 4));
-    table.insert(&k, Target::Socket(5));
-    assert_eq!(table.find(&k, |_| true), Some(Target::Socket(5)));
-    table.replace(&k, Target::Socket(5), Target::TimeWait(9));
-    assert_eq!(table.find(&k, |_| true), Some(Target::TimeWait(9)));
-    table.remove(&k, Target::TimeWait(9));
+    table.insert(&k, FlowOwner::Socket(5));
+    assert_eq!(table.find(&k, |_| true), Some(FlowOwner::Socket(5)));
+    table.replace(&k, FlowOwner::Socket(5), FlowOwner::TimeWait(9));
+    assert_eq!(table.find(&k, |_| true), Some(FlowOwner::TimeWait(9)));
+    table.remove(&k, FlowOwner::TimeWait(9));
     assert_eq!(table.find(&k, |_| true), None);
 }

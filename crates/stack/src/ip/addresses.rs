@@ -56,7 +56,7 @@ impl fmt::Display for Cidr {
 impl Cidr {
     /// Returns the network of all addresses of the family of `addr`: the destination of a default
     /// route.
-    pub const fn all_like(addr: IpAddr) -> Self {
+    pub const fn default_route_for(addr: IpAddr) -> Self {
         let addr = match addr {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -92,13 +92,13 @@ fn is_link_local(ip: IpAddr) -> bool {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct AddressEntry {
     cidr: Cidr,
     key: Addr,
     iface: u16,
 }
 
-impl Entry {
+impl AddressEntry {
     /// Returns whether `ip` is the first or the last address of the IPv4 network. Neither is a
     /// host's address, except in networks of two addresses (RFC 3021).
     fn is_edge_of_network(&self, ip: Ipv4Addr) -> bool {
@@ -116,7 +116,7 @@ impl Entry {
 /// The host's addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
-    entries: Vec<Entry>,
+    entries: Vec<AddressEntry>,
 }
 
 impl Addresses {
@@ -126,7 +126,7 @@ impl Addresses {
         if self.entries.iter().any(|e| e.key == key) {
             return false;
         }
-        self.entries.push(Entry { cidr, key, iface });
+        self.entries.push(AddressEntry { cidr, key, iface });
         true
     }
 
@@ -178,7 +178,7 @@ impl Addresses {
         if to.is_loopback() {
             return Some(to);
         }
-        let rank = |e: &&Entry| {
+        let rank = |e: &&AddressEntry| {
             let same_scope = is_link_local(e.cidr.addr) == is_link_local(to);
             (same_scope, e.iface == iface, common_prefix(e.cidr.addr, to))
         };
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_with_its_prefix_and_nothing_else() {
+    fn only_addresses_with_a_prefix_length_are_parsed() {
         assert_eq!(cidr("10.0.0.1/24").prefix, 24);
         assert_eq!(cidr("fd00::1/128").to_string(), "fd00::1/128");
         for wrong in [
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_is_near_the_destination() {
+    fn the_source_address_matches_scope_interface_and_prefix() {
         let mut own = Addresses::default();
         for (iface, text) in [
             (0, "10.0.0.1/24"),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_addresses_that_a_host_can_have() {
+    fn groups_and_network_edges_are_not_host_addresses() {
         let mut own = Addresses::default();
         own.add(0, cidr("10.0.0.1/24"));
         own.add(0, cidr("10.9.0.0/31"));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn broadcasts_are_known() {
+    fn broadcast_addresses_are_recognized() {
         let mut own = Addresses::default();
         own.add(0, cidr("10.0.0.1/24"));
         own.add(0, cidr("10.9.0.1/32"));

@@ -26,7 +26,7 @@ pub(crate) fn fragment(mut packet: Packet, mtu: usize, ident: u32, out: &mut Vec
     let total = body.len();
     for start in (0..total).step_by(room) {
         let len = room.min(total - start);
-        let piece = Piece {
+        let fields = FragmentFields {
             start: start as u16,
             len: len as u16,
             more: start + len < total,
@@ -34,9 +34,9 @@ pub(crate) fn fragment(mut packet: Packet, mtu: usize, ident: u32, out: &mut Vec
         };
         let front = &packet.header[..transport];
         let header = if v6 {
-            piece.header_v6(front, packet.layers)
+            fields.header_v6(front, packet.layers)
         } else {
-            piece.header_v4(front, packet.layers)
+            fields.header_v4(front, packet.layers)
         };
         out.push(Packet {
             layers: Layers {
@@ -47,7 +47,7 @@ pub(crate) fn fragment(mut packet: Packet, mtu: usize, ident: u32, out: &mut Vec
             header,
             payload: body.split_to(len),
             offload: Offload::default(),
-            tx: if piece.more {
+            tx: if fields.more {
                 TxToken::default()
             } else {
                 packet.tx
@@ -56,14 +56,14 @@ pub(crate) fn fragment(mut packet: Packet, mtu: usize, ident: u32, out: &mut Vec
     }
 }
 
-struct Piece {
+struct FragmentFields {
     start: u16,
     len: u16,
     more: bool,
     ident: u32,
 }
 
-impl Piece {
+impl FragmentFields {
     fn header_v4(&self, front: &[u8], layers: Layers) -> HeaderBuf {
         let mut header = HeaderBuf::from_slice(front);
         let ip = &mut header[usize::from(layers.network[0])..];
@@ -134,7 +134,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reassembly_undoes_it(v6: bool, len in 1300usize..9000, mtu in 576usize..2000) {
+        fn reassembly_restores_the_packet(v6: bool, len in 1300usize..9000, mtu in 576usize..2000) {
             let mtu = if v6 { mtu.max(1280) } else { mtu };
             prop_assume!(len + if v6 { 40 } else { 20 } > mtu);
             let original = packet(v6, len);
@@ -148,7 +148,7 @@ mod tests {
                 let mut received = Packet::from_frame(Slice::copied_from(&fragment.to_bytes()));
                 received.parse(Link::Ip).unwrap();
                 prop_assert_eq!(received.layers, fragment.layers);
-                if let Reassembled::Whole(packet, _) = reassembly.input(Instant::ZERO, received) {
+                if let Reassembled::Complete(packet, _) = reassembly.input(Instant::ZERO, received) {
                     whole = Some(packet.to_bytes());
                 }
             }

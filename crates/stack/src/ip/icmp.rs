@@ -8,12 +8,12 @@ use fullsend_buf::Chain;
 use fullsend_offload::{HeaderBuf, Packet};
 use fullsend_tcp::{IcmpError, Sysctl};
 use fullsend_units::{Instant, Nanos, Rng, SeqNum};
-use fullsend_wire::checksum::{Running, Sum, update};
+use fullsend_wire::checksum::{RunningSum, Sum, update};
 use fullsend_wire::icmpv4::Icmpv4Repr;
 use fullsend_wire::icmpv6::Icmpv6Repr;
 use fullsend_wire::numbers::protocol;
 
-use crate::rate::{HostBuckets, Rate, TokenBucket};
+use crate::rate::{HostBuckets, RateLimit, TokenBucket};
 use crate::siphash::SipKey;
 
 mod error;
@@ -27,12 +27,12 @@ pub(crate) use mib::{Icmp6Mib, IcmpMib};
 
 /// Maximum number of bytes of a message that are inspected: errors quote at most 1280. Echo replies
 /// return all data.
-const LOOK: usize = 1500;
+const MAX_INSPECTED: usize = 1500;
 const HEADER_LEN: usize = 8;
 
 /// A packet for IP to send: transport header and payload, with a complete checksum.
 #[derive(Debug)]
-pub(crate) struct Datagram {
+pub(crate) struct IcmpPacket {
     pub(crate) src: IpAddr,
     pub(crate) dst: IpAddr,
     pub(crate) protocol: u8,
@@ -57,12 +57,12 @@ pub(crate) struct TransportError {
     pub(crate) kind: (u8, u8),
     pub(crate) offender: IpAddr,
     /// The part of a UDP datagram's payload that is quoted.
-    pub(crate) text: Vec<u8>,
+    pub(crate) payload: Vec<u8>,
 }
 
 /// The addresses of a received message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct IcmpAddrs {
     pub(crate) src: IpAddr,
     /// Destination in the header: an address of this host, a group or a broadcast address.
     pub(crate) dst: IpAddr,
@@ -76,11 +76,11 @@ pub(crate) struct Arrival {
     clippy::large_enum_variant,
     reason = "the value is matched immediately and never stored"
 )]
-pub(crate) enum Received {
+pub(crate) enum IcmpAction {
     /// The message needs no further processing.
-    Nothing,
+    None,
     /// A reply is to be sent.
-    Reply(Datagram),
+    Reply(IcmpPacket),
     /// An error that TCP or UDP is to process.
     Error(TransportError),
     /// A message that Neighbour Discovery is to process; its checksum is correct.
@@ -105,56 +105,56 @@ impl Icmp {
     }
 
     /// Processes a message, without its IP headers.
-    pub(crate) fn input(&mut self, arrival: &Arrival, message: &Chain) -> Received {
-        let v6 = arrival.src.is_ipv6();
+    pub(crate) fn input(&mut self, addrs: &IcmpAddrs, message: &Chain) -> IcmpAction {
+        let v6 = addrs.src.is_ipv6();
         *self.in_msgs(v6) += 1;
-        if !checksum_ok(arrival, message) {
+        if !checksum_ok(addrs, message) {
             *self.in_csum_errors(v6) += 1;
             *self.in_errors(v6) += 1;
-            return Received::Nothing;
+            return IcmpAction::None;
         }
-        let mut head = vec![0; message.len().min(LOOK)];
+        let mut head = vec![0; message.len().min(MAX_INSPECTED)];
         message.copy_to(&mut head);
         let received = if v6 {
-            self.input_v6(arrival, &head, message)
+            self.input_v6(addrs, &head, message)
         } else {
-            self.input_v4(arrival, &head, message)
+            self.input_v4(addrs, &head, message)
         };
         match received {
-            Ok(Received::Error(mut told)) => {
-                told.kind = (head[0], head[1]);
-                told.offender = arrival.src;
-                Received::Error(told)
+            Ok(IcmpAction::Error(mut report)) => {
+                report.kind = (head[0], head[1]);
+                report.offender = addrs.src;
+                IcmpAction::Error(report)
             }
             Ok(received) => received,
             Err(Malformed) => {
                 *self.in_errors(v6) += 1;
-                Received::Nothing
+                IcmpAction::None
             }
         }
     }
 
     fn input_v4(
         &mut self,
-        arrival: &Arrival,
+        addrs: &IcmpAddrs,
         head: &[u8],
         message: &Chain,
-    ) -> Result<Received, Malformed> {
+    ) -> Result<IcmpAction, Malformed> {
         let mib = &mut self.v4;
         let (error, quote) = match Icmpv4Repr::parse(head).map_err(|_| Malformed)? {
             Icmpv4Repr::EchoRequest { .. } => {
                 mib.in_echos += 1;
                 // RFC 1122 3.2.2.6: pings to groups may be ignored. That prevents amplification.
-                if arrival.own != Some(arrival.dst) {
-                    return Ok(Received::Nothing);
+                if addrs.own != Some(addrs.dst) {
+                    return Ok(IcmpAction::None);
                 }
                 mib.out_echo_reps += 1;
                 mib.out_msgs += 1;
-                return Ok(Received::Reply(echo_reply(arrival, arrival.dst, message)));
+                return Ok(IcmpAction::Reply(echo_reply(addrs, addrs.dst, message)));
             }
             Icmpv4Repr::EchoReply { .. } => {
                 mib.in_echo_reps += 1;
-                return Ok(Received::Nothing);
+                return Ok(IcmpAction::None);
             }
             Icmpv4Repr::Unreachable { code, mtu, quote } => {
                 mib.in_dest_unreachs += 1;
@@ -168,33 +168,33 @@ impl Icmp {
                 mib.in_parm_probs += 1;
                 (Some(quote::PARAMETER_PROBLEM), quote)
             }
-            Icmpv4Repr::Other { .. } => return Ok(Received::Nothing),
+            Icmpv4Repr::Other { .. } => return Ok(IcmpAction::None),
         };
-        let told = error.and_then(|error| quote::read_v4(quote, error));
-        told.map(Received::Error).ok_or(Malformed)
+        let report = error.and_then(|error| quote::parse_v4(quote, error));
+        report.map(IcmpAction::Error).ok_or(Malformed)
     }
 
     fn input_v6(
         &mut self,
-        arrival: &Arrival,
+        addrs: &IcmpAddrs,
         head: &[u8],
         message: &Chain,
-    ) -> Result<Received, Malformed> {
+    ) -> Result<IcmpAction, Malformed> {
         let mib = &mut self.v6;
         let (error, quote) = match Icmpv6Repr::parse(head).map_err(|_| Malformed)? {
             Icmpv6Repr::EchoRequest { .. } => {
                 mib.in_echos += 1;
                 // A reply needs a source and a destination address.
-                let Some(own) = arrival.own.filter(|_| !arrival.src.is_unspecified()) else {
-                    return Ok(Received::Nothing);
+                let Some(own) = addrs.own.filter(|_| !addrs.src.is_unspecified()) else {
+                    return Ok(IcmpAction::None);
                 };
                 mib.out_echo_replies += 1;
                 mib.out_msgs += 1;
-                return Ok(Received::Reply(echo_reply(arrival, own, message)));
+                return Ok(IcmpAction::Reply(echo_reply(addrs, own, message)));
             }
             Icmpv6Repr::EchoReply { .. } => {
                 mib.in_echo_replies += 1;
-                return Ok(Received::Nothing);
+                return Ok(IcmpAction::None);
             }
             Icmpv6Repr::Unreachable { code, quote } => {
                 mib.in_dest_unreachs += 1;
@@ -214,16 +214,16 @@ impl Icmp {
             }
             Icmpv6Repr::Ndp(ndp) => {
                 mib.count_ndp_in(&ndp);
-                return Ok(Received::Ndp(head.to_vec()));
+                return Ok(IcmpAction::Ndp(head.to_vec()));
             }
-            Icmpv6Repr::Other { .. } => return Ok(Received::Nothing),
+            Icmpv6Repr::Other { .. } => return Ok(IcmpAction::None),
         };
-        quote::read_v6(quote, error)
-            .map(Received::Error)
+        quote::parse_v6(quote, error)
+            .map(IcmpAction::Error)
             .ok_or(Malformed)
     }
 
-    /// Builds the error that reports `problem` with `about`, a parsed packet that was received, to
+    /// Builds the error that reports `problem` with `packet`, a parsed packet that was received, to
     /// its sender; `own` is the local address to send it from. Returns `None` where no error may be
     /// sent (RFC 1122 3.2.2, RFC 4443 2.4): about errors, packets to groups and later fragments, or
     /// when the rate limit is exceeded. `limits` is `None` for the host's own packets, whose errors
@@ -232,13 +232,13 @@ impl Icmp {
         &mut self,
         now: Instant,
         problem: Problem,
-        about: &Packet,
+        packet: &Packet,
         own: IpAddr,
         limits: Option<(&Sysctl, &mut Rng)>,
-    ) -> Option<Datagram> {
-        let datagram = error::about(problem, about, own)?;
+    ) -> Option<IcmpPacket> {
+        let datagram = error::build_error(problem, packet, own)?;
         if let Some(limits) = limits
-            && !self.may_tell(now, datagram.dst, limits)
+            && !self.may_send_error(now, datagram.dst, limits)
         {
             return None;
         }
@@ -248,13 +248,18 @@ impl Icmp {
 
     /// Takes a token for an error to `to` and returns whether there was one. Counts the error if it
     /// is rate limited.
-    fn may_tell(&mut self, now: Instant, to: IpAddr, (sysctl, rng): (&Sysctl, &mut Rng)) -> bool {
+    fn may_send_error(
+        &mut self,
+        now: Instant,
+        to: IpAddr,
+        (sysctl, rng): (&Sysctl, &mut Rng),
+    ) -> bool {
         let v6 = to.is_ipv6();
-        let rate = Rate {
+        let rate = RateLimit {
             per_second: sysctl.icmp_msgs_per_sec,
             burst: sysctl.icmp_msgs_burst,
         };
-        if !self.errors.has(now, rate) {
+        if !self.errors.has_token(now, rate) {
             *self.out_rate_limit_global(v6) += 1;
             return false;
         }
@@ -271,8 +276,8 @@ impl Icmp {
 /// The error for a message that cannot be parsed or does not apply.
 struct Malformed;
 
-fn checksum_ok(arrival: &Arrival, message: &Chain) -> bool {
-    let mut sum = Running::from(match (arrival.src, arrival.dst) {
+fn checksum_ok(addrs: &IcmpAddrs, message: &Chain) -> bool {
+    let mut sum = RunningSum::from(match (addrs.src, addrs.dst) {
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
             Sum::pseudo_v6(src, dst, protocol::ICMPV6, message.len() as u32)
         }
@@ -285,26 +290,26 @@ fn checksum_ok(arrival: &Arrival, message: &Chain) -> bool {
 }
 
 /// Builds the reply to an echo request, sent from `own`. It shares the request's data.
-fn echo_reply(arrival: &Arrival, own: IpAddr, request: &Chain) -> Datagram {
+fn echo_reply(addrs: &IcmpAddrs, own: IpAddr, request: &Chain) -> IcmpPacket {
     let mut head = [0; HEADER_LEN];
     request.copy_to(&mut head);
     let mut payload = request.clone();
     payload.advance(HEADER_LEN);
-    let (protocol, kind) = if arrival.src.is_ipv6() {
+    let (protocol, kind) = if addrs.src.is_ipv6() {
         (protocol::ICMPV6, 129)
     } else {
         (protocol::ICMP, 0)
     };
     let checksum = u16::from_be_bytes([head[2], head[3]]);
     let mut checksum = update(checksum, u16::from(head[0]) << 8, kind << 8);
-    if own != arrival.dst {
-        checksum = readdressed(checksum, (arrival.dst, own));
+    if own != addrs.dst {
+        checksum = update_checksum_address(checksum, (addrs.dst, own));
     }
     head[0] = kind as u8;
     head[2..4].copy_from_slice(&checksum.to_be_bytes());
-    Datagram {
+    IcmpPacket {
         src: own,
-        dst: arrival.src,
+        dst: addrs.src,
         protocol,
         packet: Packet {
             header: HeaderBuf::from_slice(&head),
@@ -316,8 +321,8 @@ fn echo_reply(arrival: &Arrival, own: IpAddr, request: &Chain) -> Datagram {
 
 /// Returns the checksum of a message whose address changes as given (RFC 1624): a request to a
 /// group is answered from a unicast address.
-fn readdressed(checksum: u16, from_to: (IpAddr, IpAddr)) -> u16 {
-    let (IpAddr::V6(old), IpAddr::V6(new)) = from_to else {
+fn update_checksum_address(checksum: u16, addrs: (IpAddr, IpAddr)) -> u16 {
+    let (IpAddr::V6(old), IpAddr::V6(new)) = addrs else {
         return checksum;
     };
     let words = old.segments().into_iter().zip(new.segments());

@@ -43,11 +43,11 @@ impl Host {
             return;
         };
         interface.stats.count_received(frames);
-        self.follow_pool(now);
+        self.update_memory_state(now);
         let interface = &mut self.ifaces[usize::from(iface.0)];
         // GRO is flushed after each poll, so it holds no earlier packet here.
         if let [frame] = frames.as_mut_slice() {
-            if interface.gro.receive_alone(frame) {
+            if interface.gro.receive_single(frame) {
                 self.ip_input(now, iface.0, frame);
             }
             frames.clear();
@@ -56,7 +56,7 @@ impl Host {
         let mut batch = core::mem::take(&mut self.batch);
         interface.gro.receive_batch(now, frames);
         interface.gro.flush(&mut batch);
-        self.tcp_look_ahead(&batch);
+        self.tcp_prefetch(&batch);
         for packet in &mut batch {
             self.ip_input(now, iface.0, packet);
         }
@@ -113,7 +113,7 @@ impl Host {
             self.mib.ip4.in_delivers += 1;
             self.tcp_input(now, &meta, packet);
         } else {
-            self.other_input(now, &meta, packet);
+            self.non_tcp_input(now, &meta, packet);
         }
     }
 
@@ -145,7 +145,7 @@ impl Host {
             self.mib.ip6.in_delivers += 1;
             self.tcp_input(now, &meta, packet);
         } else {
-            self.other_input(now, &meta, packet);
+            self.non_tcp_input(now, &meta, packet);
         }
     }
 
@@ -153,24 +153,24 @@ impl Host {
     /// 8200 4.2).
     #[cold]
     fn check_extensions(&mut self, now: Instant, meta: &IpMeta, packet: &Packet) -> bool {
-        if self.is_from_us(meta) {
+        if self.has_local_source(meta) {
             self.mib.ip6.in_addr_errors += 1;
             return false;
         }
         let header = packet.network_header();
-        let Err(fault) = extension::walk(header[6], &header[ipv6::HEADER_LEN..]) else {
+        let Err(fault) = extension::parse_headers(header[6], &header[ipv6::HEADER_LEN..]) else {
             return true;
         };
         self.mib.ip6.in_hdr_errors += 1;
         if let Some(problem) = Problem::from_fault(fault) {
-            self.tell(now, problem, packet);
+            self.send_icmp_error(now, problem, packet);
         }
         false
     }
 
     /// Returns whether a packet from a link has a local source address. Checked only where no
     /// connection has matched the packet.
-    pub(crate) fn is_from_us(&self, meta: &IpMeta) -> bool {
+    pub(crate) fn has_local_source(&self, meta: &IpMeta) -> bool {
         meta.iface != LOOPBACK && self.ip.addresses.is_local(meta.src)
     }
 
@@ -201,12 +201,12 @@ impl Host {
 
     /// Processes all packets except unfragmented TCP segments.
     #[inline(never)]
-    fn other_input(&mut self, now: Instant, meta: &IpMeta, packet: &mut Packet) {
+    fn non_tcp_input(&mut self, now: Instant, meta: &IpMeta, packet: &mut Packet) {
         let dst = meta.dst.to_ip();
         let ours = self.ip.addresses.is_local(meta.dst);
         let group = is_group(dst) || self.ip.addresses.is_broadcast(dst);
         let v4 = meta.dst.is_v4();
-        if !ours && !group || self.is_from_us(meta) {
+        if !ours && !group || self.has_local_source(meta) {
             return *self.mib.in_addr_errors(v4) += 1;
         }
         if self.is_martian(meta)
@@ -227,7 +227,7 @@ impl Host {
             _ => {
                 *self.mib.in_delivers(v4) -= 1;
                 *self.mib.in_unknown_protos(v4) += 1;
-                self.tell(now, Problem::ProtocolUnreachable, packet);
+                self.send_icmp_error(now, Problem::ProtocolUnreachable, packet);
             }
         }
     }
@@ -236,15 +236,16 @@ impl Host {
         // The fragments of one sender could otherwise hold the pool's reserve, which all
         // connections need.
         if self.env.mem.is_refused() {
-            return self.ip.reassembly.refuse(packet);
+            return self.ip.reassembly.count_refused(packet);
         }
         let fragment = core::mem::take(packet);
-        let Reassembled::Whole(whole, group_link) = self.ip.reassembly.input(now, fragment) else {
+        let Reassembled::Complete(packet, group_link) = self.ip.reassembly.input(now, fragment)
+        else {
             return;
         };
         let mut parsed = Vec::new();
-        self.ip.whole.receive(now, whole);
-        self.ip.whole.flush(&mut parsed);
+        self.ip.reassembled_gro.receive(now, packet);
+        self.ip.reassembled_gro.flush(&mut parsed);
         for mut packet in parsed {
             // A reassembled packet must not be a fragment itself.
             if packet.layers.fragment {

@@ -10,7 +10,7 @@ use fullsend_wire::ethernet::{self, EthernetView, Mac};
 use fullsend_wire::icmpv6::Icmpv6Repr;
 use fullsend_wire::numbers::{ethertype, protocol};
 
-use super::neighbour::{DadResult, Neighbours, Outcome};
+use super::neighbour::{DadResult, NeighbourActions, Neighbours};
 use super::{IpMeta, Problem};
 use crate::Host;
 use crate::interface::LOOPBACK;
@@ -24,7 +24,7 @@ impl LinkHeader {
     pub(super) fn of_group_frame(packet: &Packet) -> Option<Self> {
         let mut header: [u8; ethernet::HEADER_LEN] = *packet.header.first_chunk()?;
         header[12..].copy_from_slice(&packet.layers.ethertype.to_be_bytes());
-        came_to_link_group(packet).then_some(Self(header))
+        was_sent_to_link_group(packet).then_some(Self(header))
     }
 
     /// Puts the header in front of a parsed packet that has none.
@@ -40,7 +40,7 @@ impl LinkHeader {
 
 /// Returns whether a packet was received in an Ethernet frame to the broadcast address or to a
 /// group.
-pub(super) fn came_to_link_group(packet: &Packet) -> bool {
+pub(super) fn was_sent_to_link_group(packet: &Packet) -> bool {
     usize::from(packet.layers.network[0]) >= ethernet::HEADER_LEN && packet.header[0] & 1 != 0
 }
 
@@ -82,7 +82,7 @@ impl Host {
         &mut self,
         now: Instant,
         iface: u16,
-        call: impl FnOnce(&mut Neighbours, &dyn Fn(IpAddr) -> bool, &mut Outcome),
+        call: impl FnOnce(&mut Neighbours, &dyn Fn(IpAddr) -> bool, &mut NeighbourActions),
     ) {
         if iface == LOOPBACK {
             return;
@@ -90,16 +90,16 @@ impl Host {
         let Some(neighbours) = &mut self.ifaces[usize::from(iface)].neighbours else {
             return;
         };
-        let mut outcome = Outcome::default();
+        let mut actions = NeighbourActions::default();
         let addresses = &self.ip.addresses;
         let is_ours = |ip: IpAddr| !ip.is_loopback() && addresses.is_local(ip.into());
-        call(neighbours, &is_ours, &mut outcome);
-        self.apply(now, iface, outcome);
+        call(neighbours, &is_ours, &mut actions);
+        self.apply_neighbour_actions(now, iface, actions);
     }
 
-    fn apply(&mut self, now: Instant, iface: u16, outcome: Outcome) {
-        self.ip.version += u32::from(outcome.changed);
-        for frame in outcome.frames {
+    fn apply_neighbour_actions(&mut self, now: Instant, iface: u16, actions: NeighbourActions) {
+        self.ip.version += u32::from(actions.changed);
+        for frame in actions.frames {
             let v4 = frame.layers.ethertype != ethertype::IPV6;
             let octets = frame.len() - usize::from(frame.layers.network[0]);
             // Packets that waited for resolution were counted when IP got them.
@@ -111,18 +111,18 @@ impl Host {
             }
             self.queue_packet(now, iface, v4, frame);
         }
-        for (addr, result) in outcome.dad {
-            self.dad_ended(iface, addr, result);
+        for (addr, result) in actions.dad {
+            self.on_dad_result(iface, addr, result);
         }
-        self.mib.ip6.dad_loopbacks += outcome.looped_back;
-        self.mib.neigh.unresolved_discards += outcome.discarded;
-        self.mib.neigh.table_fulls += outcome.table_fulls;
-        for packet in outcome.unreachable {
-            self.undeliverable(now, &packet);
+        self.mib.ip6.dad_loopbacks += actions.looped_back;
+        self.mib.neigh.unresolved_discards += actions.discarded;
+        self.mib.neigh.table_fulls += actions.table_fulls;
+        for packet in actions.unreachable {
+            self.report_host_unreachable(now, &packet);
         }
     }
 
-    fn dad_ended(&mut self, iface: u16, addr: Ipv6Addr, result: DadResult) {
+    fn on_dad_result(&mut self, iface: u16, addr: Ipv6Addr, result: DadResult) {
         let same = |(on, cidr): &(u16, super::Cidr)| *on == iface && cidr.addr == addr;
         let Some(at) = self.ip.tentative.iter().position(same) else {
             return;
@@ -198,7 +198,7 @@ impl Host {
         let mut expired = core::mem::take(&mut self.ip.expired);
         self.ip.reassembly.poll(now, &mut expired);
         for packet in expired.drain(..) {
-            self.tell(now, Problem::ReassemblyTime, &packet);
+            self.send_icmp_error(now, Problem::ReassemblyTime, &packet);
         }
         self.ip.expired = expired;
     }
@@ -207,7 +207,7 @@ impl Host {
         let mut first = self.ip.reassembly.deadline();
         for iface in &self.ifaces {
             let neighbours = iface.neighbours.as_ref().and_then(Neighbours::deadline);
-            for at in neighbours.into_iter().chain(iface.wakes_at()) {
+            for at in neighbours.into_iter().chain(iface.poll_at()) {
                 first = Some(first.map_or(at, |first| first.min(at)));
             }
         }

@@ -1,14 +1,14 @@
 //! The network layer: IPv4 and IPv6 input and output, addresses, routes, neighbours and ICMP.
 
 mod addresses;
-mod control;
 mod fragment;
 mod icmp;
+mod icmp_input;
 mod input;
 mod link;
+mod local_addresses;
 mod neighbour;
 mod output;
-mod own;
 mod path;
 mod pmtu;
 mod reassembly;
@@ -25,11 +25,11 @@ pub(crate) use addresses::Addresses;
 pub use addresses::{Cidr, ParseCidrError};
 pub(crate) use icmp::{Icmp, Problem};
 pub(crate) use input::IpMeta;
+pub use local_addresses::{AddressState, OwnAddress};
 pub(crate) use neighbour::Neighbours;
-pub use own::{AddressState, OwnAddress};
 pub(crate) use path::Path;
-use pmtu::LearntMtus;
-pub(crate) use pmtu::least as least_path_mtu;
+use pmtu::LearnedMtus;
+pub(crate) use pmtu::min_path_mtu;
 use reassembly::Reassembly;
 pub(crate) use reassembly::compact;
 use routes::Routes;
@@ -42,11 +42,11 @@ use crate::{Host, IfaceId, StackError};
 pub(crate) struct Ip {
     pub(crate) addresses: Addresses,
     routes: Routes,
-    pmtu: LearntMtus,
+    pmtu: LearnedMtus,
     pub(crate) icmp: Icmp,
     pub(crate) reassembly: Reassembly,
     /// Parses and verifies reassembled packets.
-    whole: Gro,
+    reassembled_gro: Gro,
     /// Incremented by every change that can alter a path.
     pub(crate) version: u32,
     /// IP ID of the last packet sent outside connections.
@@ -58,12 +58,12 @@ pub(crate) struct Ip {
     /// Scratch buffer of `poll`.
     expired: Vec<Packet>,
     /// Scratch buffer of fragmentation.
-    pieces: Vec<Packet>,
+    fragments: Vec<Packet>,
 }
 
 impl Ip {
     pub(crate) fn new(key: SipKey) -> Self {
-        let whole = GroConfig {
+        let reassembled = GroConfig {
             link: Link::Ip,
             enabled: false,
             max_size: 65_536,
@@ -72,16 +72,16 @@ impl Ip {
         Self {
             addresses: Addresses::default(),
             routes: Routes::default(),
-            pmtu: LearntMtus::default(),
+            pmtu: LearnedMtus::default(),
             icmp: Icmp::new(key),
             reassembly: Reassembly::default(),
-            whole: Gro::new(whole),
+            reassembled_gro: Gro::new(reassembled),
             version: 0,
             ident: 0,
             tentative: Vec::new(),
             duplicates: Vec::new(),
             expired: Vec::new(),
-            pieces: Vec::new(),
+            fragments: Vec::new(),
         }
     }
 }
@@ -112,7 +112,7 @@ impl Host {
     ) -> Result<(), StackError> {
         self.check_iface(iface)?;
         check_cidr(cidr)?;
-        let taken = StackError::AddressInUse((cidr.addr, 0).into());
+        let in_use = StackError::AddressInUse((cidr.addr, 0).into());
         if cidr.addr.is_multicast() || cidr.addr.is_unspecified() {
             let text = format!(
                 "{} is a multicast or unspecified address; choose the address of a single host",
@@ -121,7 +121,7 @@ impl Host {
             return Err(StackError::Config(text));
         }
         if self.ip.tentative.iter().any(|(_, c)| c.addr == cidr.addr) {
-            return Err(taken);
+            return Err(in_use);
         }
         match (cidr.addr, &self.ifaces[usize::from(iface.0)].neighbours) {
             (IpAddr::V6(addr), Some(_)) if !self.ip.addresses.is_local(cidr.addr.into()) => {
@@ -129,7 +129,7 @@ impl Host {
                 self.ip.tentative.push((iface.0, cidr));
                 self.start_dad(now, iface.0, addr);
             }
-            _ if !self.ip.addresses.add(iface.0, cidr) => return Err(taken),
+            _ if !self.ip.addresses.add(iface.0, cidr) => return Err(in_use),
             _ => {}
         }
         self.add_route(cidr, None, iface)

@@ -11,7 +11,7 @@ use fullsend_wire::arp::{ArpOperation, ArpRepr};
 use fullsend_wire::ethernet::Mac;
 use fullsend_wire::ndp::{NdpRepr, Nonce};
 
-use self::frames::Frames;
+use self::frames::FrameBuilder;
 use super::compact;
 
 mod dad;
@@ -32,14 +32,14 @@ const DELAY: Nanos = Nanos::from_secs(5);
 /// Maximum number of neighbours; Linux's `gc_thresh3`.
 const MAX_ENTRIES: usize = 1024;
 /// Number of neighbours removed at once when the table is full.
-const FORGET_AT_ONCE: usize = 64;
+const EVICT_BATCH: usize = 64;
 /// Maximum number of bytes of memory that packets waiting for one neighbour hold; beyond it the
 /// oldest are dropped. The default of Linux's `unres_qlen_bytes`. A single packet that exceeds it
 /// is kept alone.
-const MAX_WAITING_BYTES: usize = 212_992;
+const MAX_PENDING_BYTES: usize = 212_992;
 /// Maximum number of bytes of memory that packets waiting on one interface hold; beyond it a
 /// further packet is dropped.
-const MAX_WAITING_IN_ALL: usize = 4 << 20;
+const MAX_PENDING_TOTAL: usize = 4 << 20;
 /// Bytes that a waiting packet is charged besides its header and the memory of its payload.
 const OVERHEAD: usize = size_of::<Packet>();
 
@@ -70,27 +70,27 @@ impl State {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct NeighbourEntry {
     state: State,
     /// Not valid while the state is `Incomplete`.
     mac: Mac,
     /// The local address that solicitations are sent from.
     source: IpAddr,
     used: Instant,
-    waiting: Waiting,
+    pending: PendingPackets,
 }
 
 /// Packets that wait for a neighbour's hardware address.
 #[derive(Debug, Default)]
-struct Waiting {
+struct PendingPackets {
     packets: VecDeque<Packet>,
     /// Bytes that the packets are charged.
     bytes: usize,
 }
 
-impl Waiting {
+impl PendingPackets {
     /// Queues `packet`, or a copy if it keeps much more memory allocated than its length. Drops the
-    /// oldest packets while more than [`MAX_WAITING_BYTES`] would wait. Drops the new packet if
+    /// oldest packets while more than [`MAX_PENDING_BYTES`] would wait. Drops the new packet if
     /// then more than `room` bytes would wait, or if there is no memory for the copy. Returns the
     /// number of dropped packets.
     fn push(&mut self, mut packet: Packet, room: usize) -> u64 {
@@ -101,7 +101,7 @@ impl Waiting {
         packet.payload = payload;
         let cost = cost(&packet);
         let mut dropped = 0;
-        while self.bytes + cost > MAX_WAITING_BYTES
+        while self.bytes + cost > MAX_PENDING_BYTES
             && let Some(oldest) = self.packets.pop_front()
         {
             self.bytes -= self::cost(&oldest);
@@ -128,7 +128,7 @@ fn cost(packet: &Packet) -> usize {
 
 /// The effects of a call, for the caller to apply.
 #[derive(Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct NeighbourActions {
     /// Frames to send on this interface, with link header.
     pub(crate) frames: Vec<Packet>,
     /// Packets whose next hop did not answer, without link header.
@@ -152,11 +152,11 @@ pub(crate) struct Outcome {
 /// [`poll`](Self::poll) runs the timers at [`deadline`](Self::deadline).
 #[derive(Debug)]
 pub(crate) struct Neighbours {
-    frames: Frames,
-    entries: BTreeMap<IpAddr, Entry>,
-    dad: dad::Tentative,
+    frames: FrameBuilder,
+    entries: BTreeMap<IpAddr, NeighbourEntry>,
+    dad: dad::DadTable,
     /// Bytes that the packets waiting for all neighbours are charged.
-    waiting_bytes: usize,
+    pending_bytes: usize,
     /// No timer fires before this time.
     next: Instant,
 }
@@ -164,10 +164,10 @@ pub(crate) struct Neighbours {
 impl Neighbours {
     pub(crate) const fn new(mac: Mac) -> Self {
         Self {
-            frames: Frames { mac },
+            frames: FrameBuilder { mac },
             entries: BTreeMap::new(),
-            dad: dad::Tentative::new(),
-            waiting_bytes: 0,
+            dad: dad::DadTable::new(),
+            pending_bytes: 0,
             next: Instant::FAR_FUTURE,
         }
     }
@@ -199,7 +199,7 @@ impl Neighbours {
         now: Instant,
         (source, neighbour): (IpAddr, IpAddr),
         packet: Packet,
-        out: &mut Outcome,
+        out: &mut NeighbourActions,
     ) {
         if let Some(mac) = self.resolve(now, neighbour) {
             out.frames.push(self.frames.with_link(packet, mac));
@@ -217,10 +217,10 @@ impl Neighbours {
                 .push(self.frames.solicit(source, neighbour, None));
         }
         if let Some(entry) = self.entries.get_mut(&neighbour) {
-            let others = self.waiting_bytes - entry.waiting.bytes;
-            let room = MAX_WAITING_IN_ALL.saturating_sub(others);
-            out.discarded += entry.waiting.push(packet, room);
-            self.waiting_bytes = others + entry.waiting.bytes;
+            let others = self.pending_bytes - entry.pending.bytes;
+            let room = MAX_PENDING_TOTAL.saturating_sub(others);
+            out.discarded += entry.pending.push(packet, room);
+            self.pending_bytes = others + entry.pending.bytes;
         }
     }
 
@@ -230,7 +230,7 @@ impl Neighbours {
         now: Instant,
         arp: &ArpRepr,
         is_ours: impl Fn(IpAddr) -> bool,
-        out: &mut Outcome,
+        out: &mut NeighbourActions,
     ) {
         let sender = IpAddr::V4(arp.sender);
         let to_us = is_ours(arp.target.into());
@@ -244,13 +244,13 @@ impl Neighbours {
             let solicited = arp.operation == ArpOperation::Reply && to_us;
             // RFC 826: entries of known senders are always updated; new ones are created only for
             // requests to this host.
-            let heard = Heard {
+            let update = NeighbourUpdate {
                 mac: Some(arp.sender_mac),
                 solicited,
-                replaces: true,
+                may_replace: true,
                 create: to_us && arp.operation == ArpOperation::Request,
             };
-            self.hear(now, sender, arp.target.into(), &heard, out);
+            self.update_entry(now, sender, arp.target.into(), &update, out);
         }
         if to_us && arp.operation == ArpOperation::Request && !arp.sender_mac.is_multicast() {
             out.frames.push(self.frames.arp_reply(arp));
@@ -264,7 +264,7 @@ impl Neighbours {
         (src, dst, hop_limit): (Ipv6Addr, Ipv6Addr, u8),
         message: &NdpRepr<'_>,
         is_ours: impl Fn(IpAddr) -> bool,
-        out: &mut Outcome,
+        out: &mut NeighbourActions,
     ) {
         // RFC 4861 6.1 and 7.1: a hop limit of 255 proves that the message comes from this link.
         if hop_limit != 255 || src.is_multicast() || is_ours(src.into()) {
@@ -305,13 +305,13 @@ impl Neighbours {
                 if is_ours(target.into()) {
                     return;
                 }
-                let heard = Heard {
+                let update = NeighbourUpdate {
                     mac: target_mac,
                     solicited,
-                    replaces: override_cache,
+                    may_replace: override_cache,
                     create: false,
                 };
-                self.hear(now, target.into(), dst.into(), &heard, out);
+                self.update_entry(now, target.into(), dst.into(), &update, out);
             }
             NdpRepr::RouterSolicit { .. } | NdpRepr::RouterAdvert { .. } => {}
         }
@@ -324,7 +324,7 @@ impl Neighbours {
         (src, dst): (Ipv6Addr, Ipv6Addr),
         target: Ipv6Addr,
         source_mac: Option<Mac>,
-        out: &mut Outcome,
+        out: &mut NeighbourActions,
     ) {
         if src.is_unspecified() {
             if source_mac.is_none() && dst == solicited_node(target) {
@@ -336,29 +336,29 @@ impl Neighbours {
             return;
         }
         if let Some(mac) = source_mac.filter(|mac| !mac.is_multicast()) {
-            let heard = Heard {
+            let update = NeighbourUpdate {
                 mac: Some(mac),
                 solicited: false,
-                replaces: true,
+                may_replace: true,
                 create: true,
             };
-            self.hear(now, src.into(), target.into(), &heard, out);
+            self.update_entry(now, src.into(), target.into(), &update, out);
         }
         let answer = self.frames.advertise(target, src, true);
         self.send(now, (target.into(), src.into()), answer, out);
     }
 
     /// Updates a neighbour's entry from a received message (RFC 4861 7.2.5).
-    fn hear(
+    fn update_entry(
         &mut self,
         now: Instant,
         neighbour: IpAddr,
         source: IpAddr,
-        heard: &Heard,
-        out: &mut Outcome,
+        update: &NeighbourUpdate,
+        out: &mut NeighbourActions,
     ) {
         if !self.entries.contains_key(&neighbour) {
-            if let Some(mac) = heard.mac.filter(|_| heard.create)
+            if let Some(mac) = update.mac.filter(|_| update.create)
                 && self.make_room()
             {
                 self.insert(now, neighbour, State::Stale, mac, source);
@@ -369,14 +369,14 @@ impl Neighbours {
             return;
         };
         let incomplete = matches!(entry.state, State::Incomplete { .. });
-        let mac = match heard.mac {
+        let mac = match update.mac {
             Some(mac) if !mac.is_multicast() => mac,
             // The message has no hardware address to complete the entry with.
             _ if incomplete => return,
             _ => entry.mac,
         };
         let moved = mac != entry.mac && !incomplete;
-        if moved && !heard.replaces {
+        if moved && !update.may_replace {
             // RFC 4861 7.2.5 I: the entry becomes stale but keeps its address.
             if matches!(entry.state, State::Reachable { .. }) {
                 entry.state = State::Stale;
@@ -384,7 +384,7 @@ impl Neighbours {
             return;
         }
         entry.mac = mac;
-        if heard.solicited {
+        if update.solicited {
             entry.state = State::Reachable {
                 until: now + REACHABLE,
             };
@@ -399,23 +399,23 @@ impl Neighbours {
         }
         out.changed |= moved || incomplete;
         let frames = self.frames;
-        self.waiting_bytes -= entry.waiting.bytes;
-        let waiting = entry.waiting.drain();
+        self.pending_bytes -= entry.pending.bytes;
+        let pending = entry.pending.drain();
         out.frames
-            .extend(waiting.map(|packet| frames.with_link(packet, mac)));
+            .extend(pending.map(|packet| frames.with_link(packet, mac)));
     }
 
     /// Starts duplicate address detection for `address` (RFC 4862 5.4). The address must not be
-    /// used until [`Outcome::dad`] reports it as unique. `nonce` is a random number.
+    /// used until [`NeighbourActions::dad`] reports it as unique. `nonce` is a random number.
     pub(crate) fn start_dad(
         &mut self,
         now: Instant,
         (address, nonce): (Ipv6Addr, Nonce),
-        out: &mut Outcome,
+        out: &mut NeighbourActions,
     ) {
         let due = self.dad.start(now, address, nonce);
         self.next = self.next.min(due);
-        out.frames.push(self.frames.detect(address, nonce));
+        out.frames.push(self.frames.dad_solicit(address, nonce));
     }
 
     /// Returns when [`poll`](Self::poll) must be called at the latest.
@@ -424,17 +424,17 @@ impl Neighbours {
     }
 
     /// Runs the timers that are due.
-    pub(crate) fn poll(&mut self, now: Instant, out: &mut Outcome) {
+    pub(crate) fn poll(&mut self, now: Instant, out: &mut NeighbourActions) {
         if now < self.next {
             return;
         }
         self.next = self.dad.poll(now, out).unwrap_or(Instant::FAR_FUTURE);
         let (frames, next) = (self.frames, &mut self.next);
-        let waiting_bytes = &mut self.waiting_bytes;
+        let pending_bytes = &mut self.pending_bytes;
         self.entries.retain(|&neighbour, entry| {
-            let before = entry.waiting.bytes;
-            let keep = entry.advance(now, neighbour, frames, out);
-            *waiting_bytes -= before - entry.waiting.bytes;
+            let before = entry.pending.bytes;
+            let keep = entry.on_timer(now, neighbour, frames, out);
+            *pending_bytes -= before - entry.pending.bytes;
             if let Some(due) = entry.state.due().filter(|_| keep) {
                 *next = (*next).min(due);
             }
@@ -446,12 +446,12 @@ impl Neighbours {
         if let Some(due) = state.due() {
             self.next = self.next.min(due);
         }
-        let entry = Entry {
+        let entry = NeighbourEntry {
             state,
             mac,
             source,
             used: now,
-            waiting: Waiting::default(),
+            pending: PendingPackets::default(),
         };
         self.entries.insert(ip, entry);
     }
@@ -463,39 +463,40 @@ impl Neighbours {
         }
         // Removes several entries at once, so that a flood of new neighbours does not scan the
         // table for each of them. Unconfirmed entries are removed first.
-        let worth = |entry: &Entry| (entry.is_confirmed(), entry.used);
+        let priority = |entry: &NeighbourEntry| (entry.is_confirmed(), entry.used);
         let idle = self
             .entries
             .values()
-            .filter(|e| e.waiting.packets.is_empty());
-        let mut worths: Vec<_> = idle.map(worth).collect();
-        if worths.is_empty() {
+            .filter(|e| e.pending.packets.is_empty());
+        let mut priorities: Vec<_> = idle.map(priority).collect();
+        if priorities.is_empty() {
             return false;
         }
-        let nth = worths.len().min(FORGET_AT_ONCE) - 1;
-        let (_, &mut least, _) = worths.select_nth_unstable(nth);
-        let mut left = FORGET_AT_ONCE;
+        let nth = priorities.len().min(EVICT_BATCH) - 1;
+        let (_, &mut least, _) = priorities.select_nth_unstable(nth);
+        let mut remaining = EVICT_BATCH;
         self.entries.retain(|_, entry| {
-            let goes = left > 0 && entry.waiting.packets.is_empty() && worth(entry) <= least;
-            left -= usize::from(goes);
-            !goes
+            let evict =
+                remaining > 0 && entry.pending.packets.is_empty() && priority(entry) <= least;
+            remaining -= usize::from(evict);
+            !evict
         });
         true
     }
 }
 
 /// The contents of a message about its sender (or target).
-struct Heard {
+struct NeighbourUpdate {
     mac: Option<Mac>,
     /// The message answers a solicitation of this host.
     solicited: bool,
     /// The message may replace a known hardware address.
-    replaces: bool,
+    may_replace: bool,
     /// An entry is created if there is none.
     create: bool,
 }
 
-impl Entry {
+impl NeighbourEntry {
     /// Returns whether the neighbour was confirmed recently.
     const fn is_confirmed(&self) -> bool {
         matches!(
@@ -505,12 +506,12 @@ impl Entry {
     }
 
     /// Runs the entry's timer if it is due. Returns `false` if the entry is to be removed.
-    fn advance(
+    fn on_timer(
         &mut self,
         now: Instant,
         neighbour: IpAddr,
-        frames: Frames,
-        out: &mut Outcome,
+        frames: FrameBuilder,
+        out: &mut NeighbourActions,
     ) -> bool {
         if self.state.due().is_none_or(|due| now < due) {
             return true;
@@ -524,7 +525,7 @@ impl Entry {
                     .push(frames.solicit(self.source, neighbour, None));
             }
             State::Incomplete { .. } => {
-                out.unreachable.extend(self.waiting.drain());
+                out.unreachable.extend(self.pending.drain());
                 return false;
             }
             State::Reachable { .. } => {

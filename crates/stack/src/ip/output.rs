@@ -35,8 +35,8 @@ impl Host {
             return Err(StackError::NoRoute(to));
         };
         let interface = &mut self.ifaces[usize::from(hop.iface)];
-        let learnt = self.ip.pmtu.of(upper.0).get(now, to);
-        let mtu = learnt.unwrap_or(u32::MAX);
+        let learned = self.ip.pmtu.of(upper.0).get(now, to);
+        let mtu = learned.unwrap_or(u32::MAX);
         let mtu = mtu.min(interface.config.caps.mtu);
         let broadcast = self.ip.addresses.is_broadcast(to);
         let mac = match &mut interface.neighbours {
@@ -46,10 +46,10 @@ impl Host {
         };
         let own = interface.config.mac;
         let link = mac.map(|mac| {
-            let mut ends = [0; 12];
-            ends[..6].copy_from_slice(&mac.0);
-            ends[6..].copy_from_slice(&own.0);
-            ends
+            let mut addrs = [0; 12];
+            addrs[..6].copy_from_slice(&mac.0);
+            addrs[6..].copy_from_slice(&own.0);
+            addrs
         });
         let link: Option<&[u8]> = match &link {
             Some(link) => Some(link),
@@ -66,7 +66,7 @@ impl Host {
         &self,
         now: Instant,
         to: IpAddr,
-        how: MtuDiscover,
+        mtu_discover: MtuDiscover,
     ) -> Result<u32, StackError> {
         // IPv4's length field bounds a packet, whatever the interface.
         let most = if to.is_ipv4() { 65_535 } else { u32::MAX };
@@ -79,9 +79,9 @@ impl Host {
             .caps
             .mtu
             .min(most);
-        let learnt = self.ip.pmtu.of(protocol::UDP).get(now, to);
-        let learnt = learnt.filter(|_| how != MtuDiscover::Probe);
-        Ok(learnt.map_or(mtu, |learnt| learnt.min(mtu)))
+        let learned = self.ip.pmtu.of(protocol::UDP).get(now, to);
+        let learned = learned.filter(|_| mtu_discover != MtuDiscover::Probe);
+        Ok(learned.map_or(mtu, |learned| learned.min(mtu)))
     }
 
     /// Returns the local address to use towards `to`.
@@ -132,24 +132,24 @@ impl Host {
         let octets = len + usize::from(path.network_len());
         self.mib.count_output(path.is_v4(), octets);
         if len + usize::from(path.network_len()) <= path.mtu as usize {
-            self.send_on(now, &path, (local, remote), packet);
+            self.send_with_path(now, &path, (local, remote), packet);
             return Ok(());
         }
-        let mut pieces = core::mem::take(&mut self.ip.pieces);
+        let mut fragments = core::mem::take(&mut self.ip.fragments);
         // RFC 7739: the fragment ID must not be predictable.
         let ident = self.env.rng.next_u32();
-        fragment(packet, path.mtu as usize, ident, &mut pieces);
+        fragment(packet, path.mtu as usize, ident, &mut fragments);
         *self.mib.frag_oks(path.is_v4()) += 1;
-        *self.mib.frag_creates(path.is_v4()) += pieces.len() as u64;
-        for piece in pieces.drain(..) {
-            self.send_on(now, &path, (local, remote), piece);
+        *self.mib.frag_creates(path.is_v4()) += fragments.len() as u64;
+        for packet in fragments.drain(..) {
+            self.send_with_path(now, &path, (local, remote), packet);
         }
-        self.ip.pieces = pieces;
+        self.ip.fragments = fragments;
         Ok(())
     }
 
     /// Sends a packet that has the headers of `path`.
-    pub(crate) fn send_on(
+    pub(crate) fn send_with_path(
         &mut self,
         now: Instant,
         path: &Path,
@@ -159,8 +159,8 @@ impl Host {
         if path.resolved {
             self.queue_packet(now, path.iface, path.is_v4(), packet);
         } else {
-            let ends = (local.to_ip(), remote.to_ip());
-            self.send_unresolved(now, path.iface, ends, packet);
+            let addrs = (local.to_ip(), remote.to_ip());
+            self.send_unresolved(now, path.iface, addrs, packet);
         }
     }
 

@@ -24,12 +24,12 @@ const PLATEAUS: [u32; 8] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, M
 /// TCP checks quotes against the sequence numbers in flight (RFC 5927 4.1). A datagram has nothing
 /// that is as hard to guess, so a message that quotes one must not reduce TCP's segment size.
 #[derive(Debug, Default)]
-pub(crate) struct LearntMtus {
+pub(crate) struct LearnedMtus {
     tcp: PathMtus,
     datagrams: PathMtus,
 }
 
-impl LearntMtus {
+impl LearnedMtus {
     /// Returns the path MTUs for packets of an IP protocol.
     pub(crate) const fn of(&self, protocol: u8) -> &PathMtus {
         match protocol {
@@ -50,13 +50,13 @@ impl LearntMtus {
 /// Path MTUs that are smaller than the interface's, by destination.
 #[derive(Debug, Default)]
 pub(crate) struct PathMtus {
-    entries: BTreeMap<IpAddr, Entry>,
+    entries: BTreeMap<IpAddr, PmtuEntry>,
     /// One key for each entry, in the order of expiry.
     order: BTreeSet<(Instant, IpAddr)>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct PmtuEntry {
     mtu: u32,
     expires: Instant,
 }
@@ -65,13 +65,13 @@ impl PathMtus {
     /// Records that the path to `to` carries packets of at most `mtu` bytes, and returns the MTU to
     /// use from now on. Returns `None` if that is not less than `current`, the MTU in use. The
     /// caller has verified that the message quotes a packet of this host.
-    pub(crate) fn lower(
+    pub(crate) fn reduce(
         &mut self,
         now: Instant,
         to: IpAddr,
         (current, mtu): (u32, u32),
     ) -> Option<u32> {
-        let mtu = believable(to, mtu);
+        let mtu = clamp_path_mtu(to, mtu);
         if mtu
             >= self
                 .get(now, to)
@@ -80,7 +80,7 @@ impl PathMtus {
             return None;
         }
         let expires = now + LIFETIME;
-        if let Some(old) = self.entries.insert(to, Entry { mtu, expires }) {
+        if let Some(old) = self.entries.insert(to, PmtuEntry { mtu, expires }) {
             self.order.remove(&(old.expires, to));
         }
         self.order.insert((expires, to));
@@ -106,12 +106,12 @@ impl PathMtus {
 }
 
 /// Returns the path MTU to use for a reported one: at least the smallest that is accepted.
-pub(crate) fn believable(to: IpAddr, mtu: u32) -> u32 {
-    mtu.max(least(to))
+pub(crate) fn clamp_path_mtu(to: IpAddr, mtu: u32) -> u32 {
+    mtu.max(min_path_mtu(to))
 }
 
 /// Returns the smallest path MTU that is accepted. No packet of that length or less can be too big.
-pub(crate) const fn least(to: IpAddr) -> u32 {
+pub(crate) const fn min_path_mtu(to: IpAddr) -> u32 {
     if to.is_ipv4() { MIN_V4 } else { IPV6_MIN_MTU }
 }
 
@@ -141,36 +141,36 @@ mod tests {
     }
 
     #[test]
-    fn only_downwards_and_for_ten_minutes() {
+    fn a_learned_mtu_only_decreases_and_expires_after_ten_minutes() {
         let mut paths = PathMtus::default();
         assert_eq!(paths.get(T0, host(1)), None);
-        assert_eq!(paths.lower(T0, host(1), (MTU, 1400)), Some(1400));
-        assert_eq!(paths.lower(T0, host(1), (MTU, 1450)), None);
-        assert_eq!(paths.lower(T0, host(1), (MTU, 1300)), Some(1300));
+        assert_eq!(paths.reduce(T0, host(1), (MTU, 1400)), Some(1400));
+        assert_eq!(paths.reduce(T0, host(1), (MTU, 1450)), None);
+        assert_eq!(paths.reduce(T0, host(1), (MTU, 1300)), Some(1300));
         let later = T0 + Nanos::from_secs(599);
         assert_eq!(paths.get(later, host(1)), Some(1300));
         assert_eq!(paths.get(later, host(2)), None);
-        let aged = T0 + Nanos::from_secs(600);
-        assert_eq!(paths.get(aged, host(1)), None);
-        assert_eq!(paths.lower(aged, host(1), (MTU, 1450)), Some(1450));
+        let expired = T0 + Nanos::from_secs(600);
+        assert_eq!(paths.get(expired, host(1)), None);
+        assert_eq!(paths.reduce(expired, host(1), (MTU, 1450)), Some(1450));
     }
 
     #[test]
-    fn tiny_claims_are_raised() {
+    fn tiny_reported_mtus_are_raised_to_the_minimum() {
         let mut paths = PathMtus::default();
-        assert_eq!(paths.lower(T0, host(1), (MTU, 68)), Some(552));
+        assert_eq!(paths.reduce(T0, host(1), (MTU, 68)), Some(552));
         let v6 = "fd00::1".parse().unwrap();
-        assert_eq!(paths.lower(T0, v6, (MTU, 68)), Some(1280));
+        assert_eq!(paths.reduce(T0, v6, (MTU, 68)), Some(1280));
         assert_eq!(plateau_below(1500), 1492);
         assert_eq!(plateau_below(1492), 1006);
         assert_eq!(plateau_below(100), 552);
     }
 
     #[test]
-    fn the_oldest_goes_when_there_are_too_many() {
+    fn the_oldest_entry_is_evicted_when_the_table_is_full() {
         let mut paths = PathMtus::default();
         for n in 0..=MAX_ENTRIES as u32 {
-            paths.lower(T0, host(n), (MTU, 1400));
+            paths.reduce(T0, host(n), (MTU, 1400));
         }
         assert_eq!(paths.get(T0, host(0)), None);
         assert_eq!(paths.get(T0, host(1)), Some(1400));
@@ -180,14 +180,14 @@ mod tests {
     /// Destinations whose path MTU falls by a byte at a time, at one instant or at several, leave
     /// the entries of others alone and add no keys.
     #[test]
-    fn one_destination_does_not_crowd_out_the_others() {
+    fn one_destination_does_not_evict_the_others() {
         for step in [0, 1] {
             let mut paths = PathMtus::default();
-            paths.lower(T0, host(0), (MTU, 1400));
+            paths.reduce(T0, host(0), (MTU, 1400));
             for n in 1..100 {
                 for mtu in (600..MTU).rev() {
                     let now = T0 + Nanos::from_micros(u64::from(step * (MTU - mtu)));
-                    assert_eq!(paths.lower(now, host(n), (MTU, mtu)), Some(mtu));
+                    assert_eq!(paths.reduce(now, host(n), (MTU, mtu)), Some(mtu));
                 }
                 assert_eq!(paths.order.len(), n as usize + 1);
             }
@@ -200,12 +200,12 @@ mod tests {
     fn an_mtu_not_below_the_one_in_use_is_ignored() {
         let mut paths = PathMtus::default();
         for mtu in [MTU, MTU + 1, 65_535] {
-            assert_eq!(paths.lower(T0, host(1), (MTU, mtu)), None);
+            assert_eq!(paths.reduce(T0, host(1), (MTU, mtu)), None);
         }
         // The interface's MTU is below the reported one, or equal to the smallest that is accepted.
-        assert_eq!(paths.lower(T0, host(1), (1400, 1450)), None);
-        assert_eq!(paths.lower(T0, host(1), (552, 68)), None);
+        assert_eq!(paths.reduce(T0, host(1), (1400, 1450)), None);
+        assert_eq!(paths.reduce(T0, host(1), (552, 68)), None);
         assert!(paths.entries.is_empty() && paths.order.is_empty());
-        assert_eq!(paths.lower(T0, host(1), (MTU, MTU - 1)), Some(MTU - 1));
+        assert_eq!(paths.reduce(T0, host(1), (MTU, MTU - 1)), Some(MTU - 1));
     }
 }

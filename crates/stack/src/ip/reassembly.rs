@@ -27,11 +27,11 @@ const MAX_PACKETS: usize = 1024;
 /// Maximum number of packets in reassembly from one source (Linux's `ipfrag_max_dist`).
 const MAX_PER_SOURCE: usize = 64;
 /// Maximum number of fragments of one packet: more than 64 KiB in fragments of 576 bytes.
-const MAX_PIECES: usize = 128;
+const MAX_FRAGMENTS: usize = 128;
 
 /// The fields that all fragments of one packet share.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Key {
+struct ReassemblyKey {
     src: IpAddr,
     dst: IpAddr,
     ident: u32,
@@ -39,7 +39,7 @@ struct Key {
     protocol: u8,
 }
 
-impl Key {
+impl ReassemblyKey {
     /// Returns the least and the greatest key with this source.
     const fn bounds_of_source(&self) -> (Self, Self) {
         let (least, greatest) = match self.src {
@@ -70,8 +70,8 @@ impl Key {
 
 /// The fields of a fragment's headers.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
-    key: Key,
+struct FragmentInfo {
+    key: ReassemblyKey,
     offset: usize,
     more: bool,
     /// The transport protocol of the whole packet.
@@ -82,10 +82,10 @@ struct Piece {
     header_len: usize,
 }
 
-impl Piece {
+impl FragmentInfo {
     /// Returns the maximum length of the whole packet behind its fixed header, bytes. IPv4's length
     /// field counts the header (RFC 791 3.1), IPv6's does not (RFC 8200 3).
-    const fn most(&self) -> usize {
+    const fn max_payload(&self) -> usize {
         let counted = match self.key.src {
             IpAddr::V4(_) => self.header_len,
             IpAddr::V6(_) => 0,
@@ -96,15 +96,15 @@ impl Piece {
 
 /// A packet in reassembly.
 #[derive(Debug)]
-struct Partial {
+struct PartialPacket {
     /// Fragments with their offsets, in order and without overlap.
-    pieces: Vec<(usize, Chain)>,
-    /// Bytes of payload in `pieces`.
-    have: usize,
+    fragments: Vec<(usize, Chain)>,
+    /// Bytes of payload in `fragments`.
+    received: usize,
     /// Length of the whole payload, once the last fragment has arrived.
     total: Option<usize>,
     /// The headers of the first fragment.
-    first: Option<First>,
+    first: Option<FirstFragment>,
     ce: bool,
     /// Link header of a fragment that was received in a frame to a link group.
     group_link: Option<LinkHeader>,
@@ -158,15 +158,15 @@ pub(crate) enum Reassembled {
     /// parsed as [`Link::Ip`](fullsend_offload::Link::Ip) and its checksum to be verified.
     ///
     /// The link header is set if any fragment was received in a frame to a link group.
-    Whole(Packet, Option<LinkHeader>),
+    Complete(Packet, Option<LinkHeader>),
 }
 
 /// The packets in reassembly, of both families.
 #[derive(Debug, Default)]
 pub(crate) struct Reassembly {
-    partials: BTreeMap<Key, Partial>,
+    partials: BTreeMap<ReassemblyKey, PartialPacket>,
     /// The packets in order of expiry; includes packets that are finished.
-    order: VecDeque<(Instant, Key)>,
+    order: VecDeque<(Instant, ReassemblyKey)>,
     bytes: usize,
     pub(crate) v4: ReassemblyMib,
     pub(crate) v6: Reassembly6Mib,
@@ -177,50 +177,50 @@ impl Reassembly {
     pub(crate) fn input(&mut self, now: Instant, packet: Packet) -> Reassembled {
         let v6 = packet.layers.ethertype == ethertype::IPV6;
         *self.reqds(v6) += 1;
-        let Some(piece) = Piece::read(&packet) else {
+        let Some(info) = FragmentInfo::parse(&packet) else {
             *self.fails(v6) += 1;
             return Reassembled::Nothing;
         };
         // RFC 791, RFC 8200 4.5: the length of all fragments but the last is a multiple of 8 bytes.
         // None may be empty, and the whole packet must not exceed the maximum length.
-        let end = piece.offset + packet.payload.len();
+        let end = info.offset + packet.payload.len();
         if packet.payload.is_empty()
-            || (piece.more && !packet.payload.len().is_multiple_of(8))
-            || end > piece.most()
+            || (info.more && !packet.payload.len().is_multiple_of(8))
+            || end > info.max_payload()
         {
             *self.fails(v6) += 1;
             return Reassembled::Nothing;
         }
-        if !self.partials.contains_key(&piece.key) {
-            self.begin(now, piece.key);
+        if !self.partials.contains_key(&info.key) {
+            self.begin(now, info.key);
         }
-        let Some(partial) = self.partials.get_mut(&piece.key) else {
+        let Some(partial) = self.partials.get_mut(&info.key) else {
             return Reassembled::Nothing;
         };
         let before = partial.bytes;
-        let placed = partial.place(&piece, packet, end);
+        let inserted = partial.insert_fragment(&info, packet, end);
         self.bytes += partial.bytes - before;
-        match placed {
-            Placed::Waits => self.trim(),
-            Placed::Complete => return self.finish(piece.key),
-            Placed::Conflict => {
+        match inserted {
+            InsertResult::Incomplete => self.trim(),
+            InsertResult::Complete => return self.finish(info.key),
+            InsertResult::Conflict => {
                 *self.overlaps(v6) += 1;
-                self.give_up(&piece.key);
+                self.abandon(&info.key);
             }
         }
         Reassembled::Nothing
     }
 
     /// Counts a fragment that is dropped because the allocator refuses memory.
-    pub(crate) fn refuse(&mut self, packet: &Packet) {
+    pub(crate) fn count_refused(&mut self, packet: &Packet) {
         let v6 = packet.layers.ethertype == ethertype::IPV6;
         *self.reqds(v6) += 1;
         *self.fails(v6) += 1;
     }
 
     /// Abandons all packets in reassembly, to free their memory.
-    pub(crate) fn give_up_all(&mut self) {
-        while self.give_up_oldest() {}
+    pub(crate) fn abandon_all(&mut self) {
+        while self.abandon_oldest() {}
     }
 
     /// Returns when [`poll`](Self::poll) must be called at the latest.
@@ -237,24 +237,24 @@ impl Reassembly {
                 .partials
                 .get(&key)
                 .is_some_and(|p| p.expires == expires)
-                && let Some(partial) = self.give_up(&key)
+                && let Some(partial) = self.abandon(&key)
             {
                 *self.timeouts(key.src.is_ipv6()) += 1;
                 // RFC 792, RFC 8200 4.5: only if the first fragment has arrived.
-                expired.extend(partial.into_first_piece());
+                expired.extend(partial.into_first_fragment());
             }
         }
     }
 
-    fn begin(&mut self, now: Instant, key: Key) {
-        self.make_room_for(&key);
+    fn begin(&mut self, now: Instant, key: ReassemblyKey) {
+        self.limit_source(&key);
         if self.partials.len() >= MAX_PACKETS {
-            self.give_up_oldest();
+            self.abandon_oldest();
         }
         let expires = now + TIMEOUT;
-        let partial = Partial {
-            pieces: Vec::new(),
-            have: 0,
+        let partial = PartialPacket {
+            fragments: Vec::new(),
+            received: 0,
             total: None,
             first: None,
             ce: false,
@@ -275,46 +275,46 @@ impl Reassembly {
 
     /// Abandons the oldest packet of a source that has too many, so that one source does not crowd
     /// out the others.
-    fn make_room_for(&mut self, key: &Key) {
+    fn limit_source(&mut self, key: &ReassemblyKey) {
         let (first, last) = key.bounds_of_source();
         let of_source = self.partials.range(first..=last);
         let oldest = of_source.clone().min_by_key(|(_, partial)| partial.expires);
         if let Some((&oldest, _)) = oldest
             && of_source.count() >= MAX_PER_SOURCE
         {
-            self.give_up(&oldest);
+            self.abandon(&oldest);
         }
     }
 
     fn trim(&mut self) {
         while self.bytes > MAX_BYTES {
-            if !self.give_up_oldest() {
+            if !self.abandon_oldest() {
                 return;
             }
         }
     }
 
-    fn give_up_oldest(&mut self) -> bool {
+    fn abandon_oldest(&mut self) -> bool {
         while let Some((expires, key)) = self.order.pop_front() {
             if self
                 .partials
                 .get(&key)
                 .is_some_and(|p| p.expires == expires)
             {
-                return self.give_up(&key).is_some();
+                return self.abandon(&key).is_some();
             }
         }
         false
     }
 
-    fn give_up(&mut self, key: &Key) -> Option<Partial> {
+    fn abandon(&mut self, key: &ReassemblyKey) -> Option<PartialPacket> {
         let partial = self.partials.remove(key)?;
         self.bytes -= partial.bytes;
         *self.fails(key.src.is_ipv6()) += 1;
         Some(partial)
     }
 
-    fn finish(&mut self, key: Key) -> Reassembled {
+    fn finish(&mut self, key: ReassemblyKey) -> Reassembled {
         let Some(partial) = self.partials.remove(&key) else {
             return Reassembled::Nothing;
         };
@@ -324,11 +324,11 @@ impl Reassembly {
             return Reassembled::Nothing;
         };
         *self.oks(key.src.is_ipv6()) += 1;
-        Reassembled::Whole(packet, group_link)
+        Reassembled::Complete(packet, group_link)
     }
 }
 
-macro_rules! either {
+macro_rules! counter_of_family {
     ($($name:ident)*) => {
         impl Reassembly {
             $(const fn $name(&mut self, v6: bool) -> &mut u64 {
@@ -338,23 +338,23 @@ macro_rules! either {
     };
 }
 
-either!(reqds oks fails timeouts overlaps);
+counter_of_family!(reqds oks fails timeouts overlaps);
 
 /// The result of adding a fragment to its packet.
-enum Placed {
-    Waits,
+enum InsertResult {
+    Incomplete,
     Complete,
     /// It contradicts the other fragments, or the allocator refused memory for it.
     Conflict,
 }
 
-impl Piece {
-    fn read(packet: &Packet) -> Option<Self> {
+impl FragmentInfo {
+    fn parse(packet: &Packet) -> Option<Self> {
         let header = packet.network_header();
         if packet.layers.ethertype == ethertype::IPV4 {
             let view = Ipv4View::new(header).ok()?;
             return Some(Self {
-                key: Key {
+                key: ReassemblyKey {
                     src: view.src().into(),
                     dst: view.dst().into(),
                     ident: view.ident().into(),
@@ -368,18 +368,19 @@ impl Piece {
             });
         }
         let view = Ipv6View::new(header).ok()?;
-        let upper = extension::walk(view.next_header(), &header[ipv6::HEADER_LEN..]).ok()?;
-        let fragment = upper.fragment?;
+        let upper =
+            extension::parse_headers(view.next_header(), &header[ipv6::HEADER_LEN..]).ok()?;
+        let header = upper.fragment?;
         Some(Self {
-            key: Key {
+            key: ReassemblyKey {
                 src: view.src().into(),
                 dst: view.dst().into(),
-                ident: fragment.ident,
+                ident: header.ident,
                 protocol: 0,
             },
-            offset: fragment.offset.into(),
-            more: fragment.more,
-            protocol: fragment.next_header,
+            offset: header.offset.into(),
+            more: header.more,
+            protocol: header.next_header,
             ce: view.traffic_class() & 3 == 3,
             // The extension headers before the fragment header have been processed and are left
             // out.
@@ -388,65 +389,74 @@ impl Piece {
     }
 }
 
-impl Partial {
+impl PartialPacket {
     /// Adds a fragment that ends at offset `end`.
-    fn place(&mut self, piece: &Piece, packet: Packet, end: usize) -> Placed {
+    fn insert_fragment(&mut self, info: &FragmentInfo, packet: Packet, end: usize) -> InsertResult {
         // The last fragment determines the length; no fragment may end beyond it.
         match self.total {
-            Some(total) if end > total || (!piece.more && end != total) => return Placed::Conflict,
-            None if !piece.more => {
-                if self.pieces.last().is_some_and(|(at, p)| at + p.len() > end) {
-                    return Placed::Conflict;
+            Some(total) if end > total || (!info.more && end != total) => {
+                return InsertResult::Conflict;
+            }
+            None if !info.more => {
+                if self
+                    .fragments
+                    .last()
+                    .is_some_and(|(at, p)| at + p.len() > end)
+                {
+                    return InsertResult::Conflict;
                 }
                 self.total = Some(end);
             }
             _ => {}
         }
-        let at = self.pieces.partition_point(|&(at, _)| at < piece.offset);
-        if let Some((start, same)) = self.pieces.get(at)
-            && *start == piece.offset
+        let at = self.fragments.partition_point(|&(at, _)| at < info.offset);
+        if let Some((start, same)) = self.fragments.get(at)
+            && *start == info.offset
             && same.len() == packet.payload.len()
         {
             // RFC 8200 4.5: an exact duplicate may be dropped silently.
-            return Placed::Waits;
+            return InsertResult::Incomplete;
         }
         // RFC 5722: any overlap discards the whole packet.
-        let before = at.checked_sub(1).map(|i| &self.pieces[i]);
-        let overlaps = before.is_some_and(|(start, p)| start + p.len() > piece.offset)
-            || self.pieces.get(at).is_some_and(|&(start, _)| start < end);
-        if overlaps || self.pieces.len() >= MAX_PIECES {
-            return Placed::Conflict;
+        let before = at.checked_sub(1).map(|i| &self.fragments[i]);
+        let overlaps = before.is_some_and(|(start, p)| start + p.len() > info.offset)
+            || self
+                .fragments
+                .get(at)
+                .is_some_and(|&(start, _)| start < end);
+        if overlaps || self.fragments.len() >= MAX_FRAGMENTS {
+            return InsertResult::Conflict;
         }
-        if piece.offset == 0 {
-            self.first = Some(First {
+        if info.offset == 0 {
+            self.first = Some(FirstFragment {
                 headers: HeaderBuf::from_slice(packet.network_header()),
                 layers: packet.layers,
-                fixed_len: piece.header_len,
-                protocol: piece.protocol,
+                fixed_len: info.header_len,
+                protocol: info.protocol,
             });
         }
-        self.ce |= piece.ce;
+        self.ce |= info.ce;
         self.group_link = LinkHeader::of_group_frame(&packet).or(self.group_link);
-        self.have += packet.payload.len();
+        self.received += packet.payload.len();
         let Some(payload) = compact(packet.payload) else {
-            return Placed::Conflict;
+            return InsertResult::Conflict;
         };
         self.bytes += payload.pinned() + size_of::<(usize, Chain)>();
-        self.pieces.insert(at, (piece.offset, payload));
-        if self.total == Some(self.have) {
-            Placed::Complete
+        self.fragments.insert(at, (info.offset, payload));
+        if self.total == Some(self.received) {
+            InsertResult::Complete
         } else {
-            Placed::Waits
+            InsertResult::Incomplete
         }
     }
 
     /// Returns the whole packet, with its header rewritten.
     fn into_packet(self) -> Option<Packet> {
         let first = self.first?;
-        let header = first.whole_header(self.have, self.ce);
+        let header = first.whole_header(self.received, self.ce);
         let mut payload = Chain::from(Slice::copied_from(&header));
-        for (_, piece) in self.pieces {
-            payload.append(piece);
+        for (_, fragment) in self.fragments {
+            payload.append(fragment);
         }
         Some(Packet::from_frame(payload))
     }
@@ -454,14 +464,14 @@ impl Partial {
     /// Returns the first fragment as it was received, without link header. Returns `None` if a
     /// fragment was received in a frame to a link group, as no error is sent about such packets
     /// (RFC 1122 3.2.2).
-    fn into_first_piece(self) -> Option<Packet> {
+    fn into_first_fragment(self) -> Option<Packet> {
         let first = self.first.filter(|_| self.group_link.is_none())?;
         let mut layers = first.layers;
         layers.transport -= layers.network[0];
         layers.network = [0; 2];
         Some(Packet {
             header: first.headers,
-            payload: self.pieces.into_iter().next()?.1,
+            payload: self.fragments.into_iter().next()?.1,
             layers,
             ..Packet::default()
         })
@@ -470,7 +480,7 @@ impl Partial {
 
 /// The headers of the first fragment.
 #[derive(Debug)]
-struct First {
+struct FirstFragment {
     headers: HeaderBuf,
     layers: Layers,
     /// Length of the header that the whole packet keeps, bytes.
@@ -478,7 +488,7 @@ struct First {
     protocol: u8,
 }
 
-impl First {
+impl FirstFragment {
     /// Returns the header of the whole packet with `len` bytes of payload.
     fn whole_header(&self, len: usize, ce: bool) -> Vec<u8> {
         let mut header = self.headers[..self.fixed_len].to_vec();

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn families_do_not_mix() {
+    fn address_families_are_separate() {
         let mut routes = Routes::default();
         routes.add(cidr("::/0"), Some(ip("fe80::1")), 0).unwrap();
         assert_eq!(routes.lookup(ip("1.2.3.4")), None);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_routes_the_first_stays_and_the_same_is_replaced() {
+    fn equal_routes_keep_their_order_and_the_same_route_is_replaced() {
         let mut routes = Routes::default();
         routes.add(cidr("10.0.0.1/24"), None, 0).unwrap();
         routes.add(cidr("10.0.0.2/24"), None, 1).unwrap();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_nobody_can_reach_is_refused() {
+    fn an_unreachable_gateway_is_rejected() {
         let mut routes = Routes::default();
         routes.add(cidr("10.0.0.0/24"), None, 0).unwrap();
         for (gateway, part) in [

@@ -6,13 +6,13 @@ use core::net::SocketAddr;
 
 use fullsend_buf::{Chain, Slice};
 use fullsend_tcp::congestion::CcInfo;
-use fullsend_tcp::{Connection, Cx, Extended, FlowReport, State, TcpError, TcpInfo};
+use fullsend_tcp::{AppendOutcome, Connection, Cx, FlowReport, State, TcpError, TcpInfo};
 use fullsend_units::Instant;
 
-use super::socket::{Entry, Owner, Socket};
+use super::socket::{ConnectionOwner, Socket, SocketEntry};
 use super::{Tcp, TcpId};
-use crate::timer::Wheel;
-use crate::waiters::{Wait, Waiter};
+use crate::timer::TimerWheel;
+use crate::waiters::{WaitEvent, Waiter};
 use crate::{Host, StackError};
 
 /// The kind of readiness to wait for.
@@ -31,17 +31,17 @@ impl Tcp {
     pub(crate) fn user_conn(
         &mut self,
         id: TcpId,
-    ) -> Result<(u32, &mut Socket, &mut Wheel), StackError> {
+    ) -> Result<(u32, &mut Socket, &mut TimerWheel), StackError> {
         let many = self.flows.is_large();
         match self.table.by_id(id.0) {
-            Some((index, Entry::Conn(socket))) if socket.owner == Owner::User => {
+            Some((index, SocketEntry::Conn(socket))) if socket.owner == ConnectionOwner::User => {
                 if many {
-                    black_box(socket.fetch());
+                    black_box(socket.prefetch());
                 }
                 Ok((index, socket, &mut self.wheel))
             }
             // A deferred SYN has no connection before it is accepted.
-            Some((_, Entry::Held(_))) => Err(TcpError::NotConnected.into()),
+            Some((_, SocketEntry::DeferredSyn(_))) => Err(TcpError::NotConnected.into()),
             _ => Err(StackError::NoSuchSocket),
         }
     }
@@ -60,12 +60,12 @@ impl Host {
         Ok((index, socket, cx))
     }
 
-    fn peek_socket(&self, id: TcpId) -> Result<&Entry, StackError> {
+    fn peek_socket(&self, id: TcpId) -> Result<&SocketEntry, StackError> {
         match self.tcp.table.peek(id.0) {
-            Some(Entry::Conn(socket)) if socket.owner != Owner::User => {
+            Some(SocketEntry::Conn(socket)) if socket.owner != ConnectionOwner::User => {
                 Err(StackError::NoSuchSocket)
             }
-            Some(Entry::Request(_)) | None => Err(StackError::NoSuchSocket),
+            Some(SocketEntry::HalfOpen(_)) | None => Err(StackError::NoSuchSocket),
             Some(entry) => Ok(entry),
         }
     }
@@ -79,7 +79,7 @@ impl Host {
     ) -> Result<R, StackError> {
         let (index, socket, mut cx) = self.user_socket(now, id)?;
         let result = call(&mut socket.conn, &mut cx);
-        self.settle(now, index);
+        self.post_process(now, index);
         Ok(result)
     }
 
@@ -93,10 +93,10 @@ impl Host {
     ) -> Result<R, StackError> {
         let (index, socket, wheel) = self.tcp.user_conn(id)?;
         let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
-        let done = call(&mut socket.conn, &mut cx)?;
-        let turn = socket.after_transfer(index, wheel);
-        self.take_turn(index, turn);
-        Ok(done)
+        let result = call(&mut socket.conn, &mut cx)?;
+        let ready_iface = socket.post_process_transfer(index, wheel);
+        self.push_ready(index, ready_iface);
+        Ok(result)
     }
 
     /// Returns the state of the connection.
@@ -105,8 +105,8 @@ impl Host {
     /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_state(&self, id: TcpId) -> Result<State, StackError> {
         self.peek_socket(id).map(|entry| match entry {
-            Entry::Conn(socket) => socket.conn.state(),
-            Entry::Held(_) | Entry::Request(_) => State::SynReceived,
+            SocketEntry::Conn(socket) => socket.conn.state(),
+            SocketEntry::DeferredSyn(_) | SocketEntry::HalfOpen(_) => State::SynReceived,
         })
     }
 
@@ -134,21 +134,21 @@ impl Host {
         more: bool,
     ) -> Result<usize, StackError> {
         let (index, socket, wheel) = self.tcp.user_conn(id)?;
-        let extended = if more {
-            Extended::No
+        let appended = if more {
+            AppendOutcome::NotAppended
         } else {
-            socket.conn.extend(&self.env.sysctl, data)
+            socket.conn.try_append(&self.env.sysctl, data)
         };
-        if extended == Extended::Held {
+        if appended == AppendOutcome::Queued {
             return Ok(data.len());
         }
         let mut written = data.len();
-        if extended == Extended::No {
+        if appended == AppendOutcome::NotAppended {
             let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
             written = socket.conn.write(&mut cx, data, more)?;
         }
-        let turn = socket.after_transfer(index, wheel);
-        self.take_turn(index, turn);
+        let ready_iface = socket.post_process_transfer(index, wheel);
+        self.push_ready(index, ready_iface);
         Ok(written)
     }
 
@@ -183,8 +183,8 @@ impl Host {
         };
         let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
         let result = socket.conn.write_slice(&mut cx, data, more);
-        let turn = socket.after_transfer(index, wheel);
-        self.take_turn(index, turn);
+        let ready_iface = socket.post_process_transfer(index, wheel);
+        self.push_ready(index, ready_iface);
         result.map_err(|(error, data)| (error.into(), data))
     }
 
@@ -244,7 +244,7 @@ impl Host {
     ///
     /// # Errors
     /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
-    pub fn tcp_ready<'a>(
+    pub fn tcp_poll_ready<'a>(
         &mut self,
         now: Instant,
         id: TcpId,
@@ -252,16 +252,18 @@ impl Host {
         waiter: impl Into<Waiter<'a>>,
     ) -> Result<bool, StackError> {
         let (_, socket, _) = self.tcp.user_conn(id)?;
-        let (ready, what) = match interest {
-            Interest::Read => (socket.conn.poll_readable(), Wait::Read),
+        let (ready, event) = match interest {
+            Interest::Read => (socket.conn.poll_readable(), WaitEvent::Read),
             Interest::Write => {
                 let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
-                (socket.conn.poll_writable(&mut cx), Wait::Write)
+                (socket.conn.poll_writable(&mut cx), WaitEvent::Write)
             }
         };
         if !ready {
             let waiter = waiter.into();
-            socket.waiters.register(what, waiter, &mut self.spent);
+            socket
+                .waiters
+                .register(event, waiter, &mut self.replaced_wakers);
         }
         Ok(ready)
     }
@@ -288,7 +290,7 @@ impl Host {
     /// # Errors
     /// The connection's error if it was closed before all data was acknowledged;
     /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
-    pub fn tcp_flushed<'a>(
+    pub fn tcp_poll_flushed<'a>(
         &mut self,
         id: TcpId,
         waiter: impl Into<Waiter<'a>>,
@@ -304,26 +306,26 @@ impl Host {
         let waiter = waiter.into();
         socket
             .waiters
-            .register(Wait::Flush, waiter, &mut self.spent);
+            .register(WaitEvent::Flush, waiter, &mut self.replaced_wakers);
         Ok(false)
     }
 
     /// Closes the connection, which finishes by itself. The handle is no longer valid.
     pub fn tcp_close(&mut self, now: Instant, id: TcpId) {
-        self.let_go(now, id, false);
+        self.release_handle(now, id, false);
     }
 
     /// Resets the connection. The handle is no longer valid.
     pub fn tcp_abort(&mut self, now: Instant, id: TcpId) {
-        self.let_go(now, id, true);
+        self.release_handle(now, id, true);
     }
 
-    fn let_go(&mut self, now: Instant, id: TcpId, abort: bool) {
+    fn release_handle(&mut self, now: Instant, id: TcpId, abort: bool) {
         match self.tcp.table.by_id(id.0) {
-            Some((index, Entry::Conn(socket))) if socket.owner == Owner::User => {
+            Some((index, SocketEntry::Conn(socket))) if socket.owner == ConnectionOwner::User => {
                 self.orphan(now, index, abort);
             }
-            Some((index, Entry::Held(_))) => self.reject_held(now, index),
+            Some((index, SocketEntry::DeferredSyn(_))) => self.reject_deferred_syn(now, index),
             _ => {}
         }
     }
@@ -362,22 +364,22 @@ impl Host {
 
     /// Returns the number of entries in the socket table: connections, half-open ones and orphans
     /// included, but not those in TIME-WAIT.
-    pub fn tcp_connections(&self) -> usize {
+    pub fn tcp_socket_count(&self) -> usize {
         self.tcp.table.len()
     }
 
     /// Returns the number of connections in TIME-WAIT.
-    pub fn tcp_time_waits(&self) -> usize {
+    pub fn tcp_time_wait_count(&self) -> usize {
         self.tcp.time_wait.len()
     }
 
     /// Returns the number of connections with data or a FIN that is not acknowledged yet.
-    pub fn tcp_unflushed(&self) -> usize {
-        let unflushed = |entry: &Entry| match entry {
-            Entry::Conn(socket) => {
+    pub fn tcp_unflushed_count(&self) -> usize {
+        let unflushed = |entry: &SocketEntry| match entry {
+            SocketEntry::Conn(socket) => {
                 socket.conn.state() != State::Closed && !socket.conn.is_flushed()
             }
-            Entry::Held(_) | Entry::Request(_) => false,
+            SocketEntry::DeferredSyn(_) | SocketEntry::HalfOpen(_) => false,
         };
         self.tcp.table.iter().filter(|(_, e)| unflushed(e)).count()
     }
@@ -392,15 +394,15 @@ impl Host {
         let all: Vec<u32> = self.tcp.table.iter().map(|(index, _)| index).collect();
         for index in all {
             match self.tcp.table.get_mut(index) {
-                Some(Entry::Conn(socket)) => {
+                Some(SocketEntry::Conn(socket)) => {
                     let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
                     socket.conn.abort(&mut cx);
-                    socket.waiters.wake(Wait::Read, &mut self.wakers);
-                    socket.waiters.wake(Wait::Write, &mut self.wakers);
-                    self.settle(now, index);
+                    socket.waiters.wake(WaitEvent::Read, &mut self.wakers);
+                    socket.waiters.wake(WaitEvent::Write, &mut self.wakers);
+                    self.post_process(now, index);
                 }
-                Some(Entry::Held(_)) => self.reject_held(now, index),
-                Some(Entry::Request(_)) => self.drop_request(index),
+                Some(SocketEntry::DeferredSyn(_)) => self.reject_deferred_syn(now, index),
+                Some(SocketEntry::HalfOpen(_)) => self.drop_half_open(index),
                 None => {}
             }
         }

@@ -8,9 +8,9 @@ use fullsend_units::{Instant, Mss, SeqNum};
 use fullsend_wire::EcnField;
 use fullsend_wire::tcp::TcpRepr;
 
-use super::socket::{Owner, Socket};
+use super::socket::{ConnectionOwner, Socket};
 use super::{TcpId, addr_is_usable, headers_len};
-use crate::demux::{FlowKey, Target};
+use crate::demux::{FlowKey, FlowOwner};
 use crate::ip::Path;
 use crate::waiters::Waiters;
 use crate::{Host, StackError};
@@ -47,7 +47,7 @@ impl Host {
         }
         // A host without traffic has no deadline at which it would detect that memory is available
         // again.
-        self.follow_pool(now);
+        self.update_memory_state(now);
         if self.env.mem.is_refused() {
             return Err(TcpError::OutOfMemory.into());
         }
@@ -64,8 +64,8 @@ impl Host {
             mss_of(&path),
             path.network_len(),
         );
-        let socket = Socket::new(conn, key, path, Owner::User);
-        self.adopt(now, socket)
+        let socket = Socket::new(conn, key, path, ConnectionOwner::User);
+        self.insert_connection(now, socket)
             .map(TcpId)
             .ok_or(StackError::NoPorts)
     }
@@ -81,7 +81,7 @@ impl Host {
         local: Option<SocketAddr>,
         remote: SocketAddr,
     ) -> Result<FlowKey, StackError> {
-        let asked = local.unwrap_or_else(|| SocketAddr::new(remote.ip(), 0));
+        let requested = local.unwrap_or_else(|| SocketAddr::new(remote.ip(), 0));
         let ip = match local {
             Some(addr) if !addr.ip().is_unspecified() => {
                 let ip = addr.ip().to_canonical();
@@ -101,7 +101,10 @@ impl Host {
                 .ephemeral_port(now, &key, &self.env.sysctl)
                 .ok_or(StackError::NoPorts)?;
         } else if !self.tcp.is_free(now, &key, self.env.sysctl.tcp_tw_reuse) {
-            return Err(StackError::AddressInUse(SocketAddr::new(ip, asked.port())));
+            return Err(StackError::AddressInUse(SocketAddr::new(
+                ip,
+                requested.port(),
+            )));
         }
         Ok(key)
     }
@@ -111,34 +114,34 @@ impl Host {
     pub(super) fn initial_sequence(&mut self, now: Instant, key: &FlowKey) -> SeqNum {
         let iss = self.tcp.isn.generate(now, key);
         match self.tcp.find(key) {
-            Some(Target::TimeWait(index)) => {
-                let least = self.forget_time_wait(index);
+            Some(FlowOwner::TimeWait(index)) => {
+                let min_isn = self.remove_time_wait(index);
                 self.mib.socket.tw_recycled += 1;
-                least.map_or(iss, |least| iss.latest(least))
+                min_isn.map_or(iss, |min_isn| iss.latest(min_isn))
             }
             _ => iss,
         }
     }
 
     /// Builds the connection that answers a SYN, with `iss` as its initial sequence number.
-    pub(super) fn embryo(
+    pub(super) fn create_child(
         &mut self,
         now: Instant,
         key: &FlowKey,
         syn: (&TcpRepr, EcnField),
         iss: SeqNum,
-        owner: Owner,
+        owner: ConnectionOwner,
     ) -> Result<Box<Socket>, StackError> {
-        let (path, conn) = self.embryo_connection(now, key, syn, iss)?;
+        let (path, conn) = self.create_child_connection(now, key, syn, iss)?;
         let mut socket = Socket::new(conn, *key, path, owner);
-        if let Owner::Queued(listener) = owner {
+        if let ConnectionOwner::Listener(listener) = owner {
             self.inherit(now, listener, &mut socket, syn);
         }
         Ok(socket)
     }
 
     /// Builds the connection that answers a SYN, without the options of its listener.
-    pub(super) fn embryo_connection(
+    pub(super) fn create_child_connection(
         &mut self,
         now: Instant,
         key: &FlowKey,
@@ -155,7 +158,12 @@ impl Host {
 }
 
 impl Socket {
-    pub(super) fn new(conn: Connection, key: FlowKey, path: Path, owner: Owner) -> Box<Self> {
+    pub(super) fn new(
+        conn: Connection,
+        key: FlowKey,
+        path: Path,
+        owner: ConnectionOwner,
+    ) -> Box<Self> {
         Box::new(Self {
             ip_ident: conn.ts_offset() as u16 ^ key.remote_port,
             conn,

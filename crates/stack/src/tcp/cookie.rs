@@ -14,7 +14,7 @@ use crate::siphash::SipKey;
 /// Length of a slot. A cookie is valid in the slot it was made in and in the next one.
 const SLOT: Nanos = Nanos::from_secs(64);
 /// For this long after a listener last answered with a cookie, cookies may come back.
-pub(super) const VALID: Nanos = Nanos::from_secs(128);
+pub(super) const COOKIE_WINDOW: Nanos = Nanos::from_secs(128);
 
 /// Common values (Linux's choice): the minimum, a PPPoE tunnel, PPPoE, Ethernet.
 const MSS_V4: [u16; 4] = [536, 1300, 1440, 1460];
@@ -37,7 +37,7 @@ pub(super) struct SynCookies {
 
 /// The options of a SYN that a timestamp carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Carried {
+pub(super) struct EncodedOptions {
     pub(super) window_scale: Option<u8>,
     pub(super) sack: bool,
     pub(super) ecn: bool,
@@ -55,8 +55,11 @@ impl SynCookies {
     /// Returns the sequence number of the SYN-ACK for a SYN with sequence number `irs` and this
     /// MSS.
     pub(super) fn issue(self, now: Instant, flow: &FlowKey, irs: SeqNum, mss: u16) -> SeqNum {
-        let table = table(flow);
-        let index = table.iter().rposition(|&known| known <= mss).unwrap_or(0);
+        let mss_table = mss_table(flow);
+        let index = mss_table
+            .iter()
+            .rposition(|&entry| entry <= mss)
+            .unwrap_or(0);
         SeqNum::new(self.cookie(flow, irs, slot(now), index as u32))
     }
 
@@ -70,9 +73,10 @@ impl SynCookies {
         cookie: SeqNum,
     ) -> Option<(u16, u64)> {
         let (cookie, now) = (cookie.raw(), slot(now));
-        let made = now - u64::from((cookie >> 2 ^ now as u32) & 1);
+        let issue_slot = now - u64::from((cookie >> 2 ^ now as u32) & 1);
         let index = cookie & 3;
-        (self.cookie(flow, irs, made, index) == cookie).then(|| (table(flow)[index as usize], made))
+        (self.cookie(flow, irs, issue_slot, index) == cookie)
+            .then(|| (mss_table(flow)[index as usize], issue_slot))
     }
 
     fn cookie(self, flow: &FlowKey, irs: SeqNum, slot: u64, index: u32) -> u32 {
@@ -82,9 +86,9 @@ impl SynCookies {
     }
 }
 
-impl Carried {
+impl EncodedOptions {
     /// Returns the last timestamp not after `now` that carries these options.
-    pub(super) fn timestamp(self, now: u32) -> u32 {
+    pub(super) fn to_timestamp(self, now: u32) -> u32 {
         let scale = self.window_scale.map_or(NO_SCALE, |s| u32::from(s).min(14));
         let bits = scale | if self.sack { SACK } else { 0 } | if self.ecn { ECN } else { 0 };
         let ts = now & !TS_MASK | bits;
@@ -96,7 +100,7 @@ impl Carried {
     }
 
     /// Returns the options that a timestamp carries.
-    pub(super) fn read(ts: u32) -> Self {
+    pub(super) fn from_timestamp(ts: u32) -> Self {
         let scale = ts & NO_SCALE;
         Self {
             window_scale: (scale != NO_SCALE).then_some(scale as u8),
@@ -121,7 +125,7 @@ pub(super) fn slot(now: Instant) -> u64 {
     1 + now.as_nanos() / SLOT.as_nanos()
 }
 
-const fn table(flow: &FlowKey) -> &'static [u16; 4] {
+const fn mss_table(flow: &FlowKey) -> &'static [u16; 4] {
     if flow.remote.is_v4() {
         &MSS_V4
     } else {
@@ -133,7 +137,7 @@ const fn table(flow: &FlowKey) -> &'static [u16; 4] {
 mod tests {
     use fullsend_units::{Instant, Nanos, Rng, Seed, SeqNum};
 
-    use super::{Carried, SynCookies};
+    use super::{EncodedOptions, SynCookies};
     use crate::demux::FlowKey;
     use crate::siphash::SipKey;
 
@@ -148,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_good_for_its_flow_and_for_about_a_minute() {
+    fn a_cookie_is_valid_for_its_flow_and_about_a_minute() {
         let irs = SeqNum::new(77);
         for start_s in [0, 63, 64, 100, 1_000_000] {
             let now = Instant::ZERO + Nanos::from_secs(start_s);
@@ -156,9 +160,9 @@ mod tests {
             let check = |after_s, flow: &FlowKey, irs| {
                 COOKIES.check(now + Nanos::from_secs(after_s), flow, irs, cookie)
             };
-            let made = super::slot(now);
-            assert_eq!(check(0, &flow(1), irs), Some((1460, made)));
-            assert_eq!(check(64, &flow(1), irs), Some((1460, made)));
+            let issue_slot = super::slot(now);
+            assert_eq!(check(0, &flow(1), irs), Some((1460, issue_slot)));
+            assert_eq!(check(64, &flow(1), irs), Some((1460, issue_slot)));
             assert_eq!(check(128, &flow(1), irs), None);
             assert_eq!(check(0, &flow(2), irs), None);
             assert_eq!(check(0, &flow(1), irs + 1), None);
@@ -166,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn guesses_do_not_pass() {
+    fn guessed_cookies_are_invalid() {
         let mut rng = Rng::new(Seed::from_u64(9));
         let passed = (0..200_000)
             .filter(|_| {
@@ -199,18 +203,18 @@ mod tests {
     }
 
     #[test]
-    fn timestamps_carry_options_and_do_not_run_ahead() {
+    fn timestamps_encode_options_and_are_not_in_the_future() {
         let mut rng = Rng::new(Seed::from_u64(9));
         for _ in 0..1000 {
-            let carried = Carried {
+            let encoded = EncodedOptions {
                 window_scale: rng.chance(0.9).then(|| rng.below(15) as u8),
                 sack: rng.chance(0.5),
                 ecn: rng.chance(0.5),
             };
             let now = 64 + rng.next_u32() / 2;
-            let ts = carried.timestamp(now);
+            let ts = encoded.to_timestamp(now);
             assert!(ts <= now && now - ts < 128);
-            assert_eq!(Carried::read(ts), carried);
+            assert_eq!(EncodedOptions::from_timestamp(ts), encoded);
         }
     }
 }

@@ -4,12 +4,12 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use core::net::IpAddr;
 
-use fullsend_tcp::{FastopenClient, FastopenKeys, FastopenNews, SegmentIn};
+use fullsend_tcp::{FastopenClient, FastopenEvent, FastopenKeys, SegmentIn};
 use fullsend_units::{Instant, Nanos};
 use fullsend_wire::tcp::FastopenCookie;
 
 use super::ListenerId;
-use super::socket::{Entry, Owner};
+use super::socket::{ConnectionOwner, SocketEntry};
 use crate::Host;
 use crate::demux::{Addr, FlowKey};
 use crate::siphash::SipKey;
@@ -31,7 +31,7 @@ const MAX_COOKIES: usize = 1024;
 
 /// How long a connection that was reset in the handshake occupies the queue (RFC 7413 5.1), so that
 /// an attacker cannot make room by resetting connections.
-const RESET_COUNTS: Nanos = Nanos::from_secs(60);
+const RESET_PENALTY: Nanos = Nanos::from_secs(60);
 
 /// Each further period without Fast Open is twice as long, with at most this many doublings.
 const MAX_DOUBLINGS: u32 = 6;
@@ -56,35 +56,35 @@ impl FastopenQueue {
 
 /// The properties of a server that the next connection uses.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct CachedServer {
     /// The server's cookie; a cookie request as long as the server has sent none.
     cookie: FastopenCookie,
     mss: Option<u16>,
     /// Whether the experimental form of the option was tried, too, and not answered either.
-    neither: bool,
+    both_forms_failed: bool,
 }
 
 /// The Fast Open state of the host.
 #[derive(Debug)]
-pub(super) struct Fastopen {
+pub(super) struct FastopenState {
     /// The keys that are used unless others are set.
-    own: FastopenKeys,
-    cookies: BTreeMap<IpAddr, Known>,
+    default_keys: FastopenKeys,
+    cookies: BTreeMap<IpAddr, CachedServer>,
     /// The keys of `cookies` in the order of insertion.
     order: VecDeque<IpAddr>,
     /// Connections of servers in the handshake: their socket slots, with their listeners.
     children: BTreeMap<u32, ListenerId>,
     /// When clients last suspended Fast Open, and how often that happened in a row.
-    off_at: Instant,
-    times_off: u32,
+    disabled_at: Instant,
+    disable_count: u32,
 }
 
 /// The handling of a SYN.
-pub(super) enum Opening {
+pub(super) enum SynHandling {
     /// A connection was opened at once.
     Opened,
     /// The SYN is to be answered without Fast Open, with this cookie in the SYN-ACK.
-    Ordinary(Option<FastopenCookie>),
+    WithoutFastopen(Option<FastopenCookie>),
 }
 
 /// Returns the cookie for a peer. As on Linux, it is a SipHash of both addresses.
@@ -108,7 +108,7 @@ fn make_cookie(key: &[u8; 16], peer: Addr, local: Addr) -> FastopenCookie {
     FastopenCookie::new(&hash.to_le_bytes()).unwrap_or(FastopenCookie::REQUEST)
 }
 
-impl Fastopen {
+impl FastopenState {
     /// Derives the default cookie keys from `key`.
     pub(super) fn new(key: SipKey) -> Self {
         let mut primary = [0; 16];
@@ -116,21 +116,21 @@ impl Fastopen {
             *half = key.hash_2_4(&[n as u64]).to_le_bytes();
         }
         Self {
-            own: FastopenKeys {
+            default_keys: FastopenKeys {
                 primary,
                 backup: None,
             },
             cookies: BTreeMap::new(),
             order: VecDeque::new(),
             children: BTreeMap::new(),
-            off_at: Instant::ZERO,
-            times_off: 0,
+            disabled_at: Instant::ZERO,
+            disable_count: 0,
         }
     }
 
     /// Stores what a server has sent.
-    fn keep(&mut self, peer: IpAddr, known: Known) {
-        if self.cookies.insert(peer, known).is_some() {
+    fn store(&mut self, peer: IpAddr, server: CachedServer) {
+        if self.cookies.insert(peer, server).is_some() {
             return;
         }
         self.order.push_back(peer);
@@ -144,32 +144,32 @@ impl Fastopen {
     /// Processes a server's answer to a SYN. As on Linux, a server that sent no cookie may support
     /// the experimental form of the option; if it does not answer that one either, no further form
     /// is tried.
-    fn hear(
+    fn on_syn_ack(
         &mut self,
         peer: IpAddr,
         mss: u16,
         cookie: Option<FastopenCookie>,
         refused: Option<bool>,
     ) {
-        let mut known = self.cookies.get(&peer).copied().unwrap_or_default();
-        known.mss = Some(mss);
+        let mut server = self.cookies.get(&peer).copied().unwrap_or_default();
+        server.mss = Some(mss);
         match (cookie, refused) {
-            (Some(cookie), _) => known.cookie = cookie,
-            (None, Some(old)) if !known.neither && known.cookie.is_request() => {
-                known.cookie = FastopenCookie::REQUEST.in_form(!old);
-                known.neither = old;
+            (Some(cookie), _) => server.cookie = cookie,
+            (None, Some(old)) if !server.both_forms_failed && server.cookie.is_request() => {
+                server.cookie = FastopenCookie::REQUEST.with_experimental(!old);
+                server.both_forms_failed = old;
             }
             _ => {}
         }
-        self.keep(peer, known);
+        self.store(peer, server);
     }
 
-    /// Returns whether clients have suspended Fast Open; `span_s` is the length of the first
+    /// Returns whether clients have suspended Fast Open; `first_span_s` is the length of the first
     /// suspension, seconds.
-    fn is_off(&self, now: Instant, span_s: u32) -> bool {
-        let doublings = self.times_off.saturating_sub(1).min(MAX_DOUBLINGS);
-        let span = Nanos::from_secs(u64::from(span_s) << doublings);
-        span_s > 0 && self.times_off > 0 && now < self.off_at + span
+    fn is_disabled(&self, now: Instant, first_span_s: u32) -> bool {
+        let doublings = self.disable_count.saturating_sub(1).min(MAX_DOUBLINGS);
+        let span = Nanos::from_secs(u64::from(first_span_s) << doublings);
+        first_span_s > 0 && self.disable_count > 0 && now < self.disabled_at + span
     }
 }
 
@@ -179,7 +179,7 @@ impl Host {
         let (fastopen, sysctl) = (&self.tcp.fastopen, &self.env.sysctl);
         let bits = sysctl.tcp_fastopen;
         let span = sysctl.tcp_fastopen_blackhole_timeout_sec;
-        if bits & enable::CLIENT == 0 || fastopen.is_off(now, span) {
+        if bits & enable::CLIENT == 0 || fastopen.is_disabled(now, span) {
             return FastopenClient {
                 cookie: None,
                 no_cookie: false,
@@ -187,12 +187,12 @@ impl Host {
                 on_trial: false,
             };
         }
-        let known = fastopen.cookies.get(&peer.to_canonical());
+        let server = fastopen.cookies.get(&peer.to_canonical());
         FastopenClient {
-            cookie: Some(known.map_or(FastopenCookie::REQUEST, |known| known.cookie)),
+            cookie: Some(server.map_or(FastopenCookie::REQUEST, |server| server.cookie)),
             no_cookie: bits & enable::CLIENT_NO_COOKIE != 0,
-            mss: known.and_then(|known| known.mss),
-            on_trial: fastopen.times_off > 0,
+            mss: server.and_then(|server| server.mss),
+            on_trial: fastopen.disable_count > 0,
         }
     }
 
@@ -203,31 +203,37 @@ impl Host {
         listener: u32,
         key: &FlowKey,
         segment: &mut SegmentIn,
-    ) -> Opening {
+    ) -> SynHandling {
         let option = segment.repr.options.fastopen;
         if option.is_none() && segment.payload.is_empty() {
-            return Opening::Ordinary(None);
+            return SynHandling::WithoutFastopen(None);
         }
-        let asks = option.is_some_and(|cookie| cookie.is_request());
-        self.env.mib.fastopen_cookie_reqd += u64::from(asks);
+        let is_cookie_request = option.is_some_and(|cookie| cookie.is_request());
+        self.env.mib.fastopen_cookie_reqd += u64::from(is_cookie_request);
         if !self.fastopen_has_room(now, listener) {
-            return Opening::Ordinary(None);
+            return SynHandling::WithoutFastopen(None);
         }
         let Some(settings) = self.tcp.listeners.table.get(listener).map(|l| &l.settings) else {
-            return Opening::Ordinary(None);
+            return SynHandling::WithoutFastopen(None);
         };
         let sysctl = &self.env.sysctl;
-        let needs_none =
+        let needs_no_cookie =
             settings.fastopen_no_cookie || sysctl.tcp_fastopen & enable::SERVER_NO_COOKIE != 0;
-        let host_keys = sysctl.tcp_fastopen_key.unwrap_or(self.tcp.fastopen.own);
+        let host_keys = sysctl
+            .tcp_fastopen_key
+            .unwrap_or(self.tcp.fastopen.default_keys);
         let keys = settings.fastopen_keys.unwrap_or(host_keys);
         // The answer has the same form of the option as the request.
         let old = option.is_some_and(|cookie| cookie.is_experimental());
-        let make = |k: &[u8; 16]| make_cookie(k, key.remote, key.local).in_form(old);
-        let (valid, backup) = (make(&keys.primary), keys.backup.as_ref().map(make));
+        let make_for_key =
+            |k: &[u8; 16]| make_cookie(k, key.remote, key.local).with_experimental(old);
+        let (valid, backup) = (
+            make_for_key(&keys.primary),
+            keys.backup.as_ref().map(make_for_key),
+        );
         let opened = match option {
-            _ if needs_none => self.fastopen_child(now, listener, key, segment, None),
-            None => return Opening::Ordinary(None),
+            _ if needs_no_cookie => self.fastopen_child(now, listener, key, segment, None),
+            None => return SynHandling::WithoutFastopen(None),
             Some(cookie) if cookie.is_request() => false,
             Some(cookie) if cookie == valid => {
                 self.fastopen_child(now, listener, key, segment, None)
@@ -242,9 +248,9 @@ impl Host {
             }
         };
         if opened {
-            Opening::Opened
+            SynHandling::Opened
         } else {
-            Opening::Ordinary(Some(valid))
+            SynHandling::WithoutFastopen(Some(valid))
         }
     }
 
@@ -277,19 +283,19 @@ impl Host {
         cookie: Option<FastopenCookie>,
     ) -> bool {
         let syn = segment.repr;
-        let owner = Owner::Queued(listener);
+        let owner = ConnectionOwner::Listener(listener);
         let iss = self.initial_sequence(now, key);
-        let Ok(mut socket) = self.embryo(now, key, (&syn, segment.ecn), iss, owner) else {
+        let Ok(mut socket) = self.create_child(now, key, (&syn, segment.ecn), iss, owner) else {
             self.env.mib.fastopen_passive_fail += 1;
             return false;
         };
-        let text = core::mem::take(&mut segment.payload);
+        let data = core::mem::take(&mut segment.payload);
         let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
-        socket.conn.open_at_once(&mut cx, &syn, text);
+        socket.conn.open_early(&mut cx, &syn, data);
         if let Some(cookie) = cookie {
             socket.conn.offer_cookie(cookie);
         }
-        let Some(id) = self.adopt(now, socket) else {
+        let Some(id) = self.insert_connection(now, socket) else {
             self.env.mib.fastopen_passive_fail += 1;
             return false;
         };
@@ -297,8 +303,8 @@ impl Host {
         let listeners = &mut self.tcp.listeners.table;
         if let (Some(index), Some((l, id))) = (index, listeners.get_mut_with_id(listener)) {
             l.fastopen.pending += 1;
-            l.accept.push_back(index);
-            l.waiting.wake(&mut self.wakers);
+            l.accept_queue.push_back(index);
+            l.accept_waiters.wake(&mut self.wakers);
             self.tcp.fastopen.children.insert(index, ListenerId(id));
             self.env.mib.fastopen_passive += 1;
             self.env.mib.passive_opens += 1;
@@ -308,48 +314,50 @@ impl Host {
 
     /// Processes the Fast Open events of a connection.
     #[cold]
-    pub(super) fn fastopen_news(&mut self, now: Instant, index: u32) {
-        while let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index)
-            && let Some(news) = socket.conn.take_fastopen_news()
+    pub(super) fn on_fastopen_events(&mut self, now: Instant, index: u32) {
+        while let Some(SocketEntry::Conn(socket)) = self.tcp.table.get_mut(index)
+            && let Some(event) = socket.conn.take_fastopen_event()
         {
             let peer = socket.key.remote.to_ip();
-            match news {
-                FastopenNews::Answer {
+            match event {
+                FastopenEvent::SynAckReceived {
                     mss,
                     cookie,
                     refused,
-                } => self.tcp.fastopen.hear(peer, mss, cookie, refused),
-                FastopenNews::Blackhole => self.fastopen_off(now),
-                FastopenNews::Works => self.tcp.fastopen.times_off = 0,
-                FastopenNews::HandshakeOver(reset) => self.fastopen_over(now, index, reset),
+                } => self.tcp.fastopen.on_syn_ack(peer, mss, cookie, refused),
+                FastopenEvent::Blackhole => self.disable_fastopen(now),
+                FastopenEvent::TrialSucceeded => self.tcp.fastopen.disable_count = 0,
+                FastopenEvent::HandshakeEnded(reset) => {
+                    self.on_fastopen_handshake_ended(now, index, reset);
+                }
             }
         }
     }
 
     /// Suspends Fast Open for clients, as the path seems to drop segments with its option or data
     /// (RFC 7413 4.1.3.1).
-    fn fastopen_off(&mut self, now: Instant) {
+    fn disable_fastopen(&mut self, now: Instant) {
         if self.env.sysctl.tcp_fastopen_blackhole_timeout_sec == 0 {
             return;
         }
         self.env.mib.fastopen_blackhole += 1;
         let fastopen = &mut self.tcp.fastopen;
-        fastopen.times_off = fastopen.times_off.saturating_add(1);
-        fastopen.off_at = now;
+        fastopen.disable_count = fastopen.disable_count.saturating_add(1);
+        fastopen.disabled_at = now;
     }
 
     /// Drops what is stored of servers: their cookies and their MSS (`ip tcp_metrics flush`).
-    pub fn forget_tcp_metrics(&mut self) {
+    pub fn flush_tcp_metrics(&mut self) {
         self.tcp.fastopen.cookies.clear();
         self.tcp.fastopen.order.clear();
     }
 
     /// Ends a suspension. As on Linux, setting `tcp_fastopen_blackhole_timeout_sec` does so.
-    pub(crate) fn forget_fastopen_blackholes(&mut self) {
-        self.tcp.fastopen.times_off = 0;
+    pub(crate) fn clear_fastopen_blackholes(&mut self) {
+        self.tcp.fastopen.disable_count = 0;
     }
 
-    fn fastopen_over(&mut self, now: Instant, index: u32, reset: bool) {
+    fn on_fastopen_handshake_ended(&mut self, now: Instant, index: u32, reset: bool) {
         let Some(listener) = self.tcp.fastopen.children.remove(&index) else {
             return;
         };
@@ -357,7 +365,7 @@ impl Host {
             let queue = &mut listener.fastopen;
             queue.pending = queue.pending.saturating_sub(1);
             if reset {
-                queue.resets.push_back(now + RESET_COUNTS);
+                queue.resets.push_back(now + RESET_PENALTY);
             }
         }
     }

@@ -1,551 +1,312 @@
-//! A listener's processing of SYNs and of the segments that follow: the queues and their bounds,
-//! SYN cookies when the queues are full (RFC 4987), and the creation of connections.
+//! Half-open connections (SYN-RECEIVED): the compact state that is kept of a SYN until its sender
+//! has proved that it receives packets at its address (RFC 4987 3.3).
 
-use alloc::boxed::Box;
-
-use fullsend_buf::Chain;
-use fullsend_tcp::{Connection, SegmentIn, SegmentOut, SynAckSent};
-use fullsend_units::{Instant, SeqNum};
+use fullsend_tcp::{SegmentIn, SynAckSent, Sysctl};
+use fullsend_units::{Instant, Nanos, SeqNum, WireWindow};
 use fullsend_wire::EcnField;
-use fullsend_wire::tcp::{FastopenCookie, TcpFlags, TcpRepr};
+use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
-use super::ListenerId;
-use super::cookie::{Carried, VALID};
-use super::fastopen::Opening;
-use super::listen::Listener;
-use super::request::{ECN, Fault, Request, SynSummary, Verdict};
-use super::socket::{Entry, Owner, Socket};
-use super::syn_limit::Budget;
-use crate::Host;
-use crate::demux::{FlowKey, Target};
-use crate::ip::Path;
+use super::syn_limit::SynBudget;
+use crate::demux::FlowKey;
 
-/// The SYN-ACK for a SYN, and its path.
-struct SynAck {
-    path: Path,
-    segment: SegmentOut,
+/// Initial timeout of the SYN-ACK (RFC 6298 2.1), doubled for each retransmission.
+const FIRST_TIMEOUT: Nanos = Nanos::from_secs(1);
+
+/// The flags of the ECN negotiation.
+pub(super) const ECN: TcpFlags = TcpFlags::ECE.union(TcpFlags::CWR).union(TcpFlags::AE);
+
+/// The fields of a SYN that completing the handshake needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct SynSummary {
+    pub(super) seq: SeqNum,
+    ts_val: u32,
+    window: u16,
+    /// 0 means that the SYN had no MSS option.
+    mss: u16,
+    flags: TcpFlags,
+    /// 255 means that the SYN had no window scale option.
+    window_scale: u8,
+    sack: bool,
+    timestamps: bool,
+    /// ECN field of the SYN's IP header.
+    pub(super) ecn: EcnField,
+    /// The budget that admitted the SYN. It is stored here because it fits into the padding.
+    pub(super) budget: SynBudget,
+}
+
+const _: () = assert!(size_of::<SynSummary>() <= 20);
+
+impl SynSummary {
+    pub(super) fn of((syn, ecn): (&TcpRepr, EcnField), budget: SynBudget) -> Self {
+        let options = &syn.options;
+        Self {
+            seq: syn.seq,
+            ts_val: options.timestamps.map_or(0, |ts| ts.val),
+            window: syn.window.0,
+            mss: options.mss.unwrap_or(0),
+            flags: syn.flags,
+            window_scale: options.window_scale.unwrap_or(u8::MAX),
+            sack: options.sack_permitted,
+            timestamps: options.timestamps.is_some(),
+            ecn,
+            budget,
+        }
+    }
+
+    /// Rebuilds the SYN.
+    pub(super) fn repr(&self, key: &FlowKey) -> TcpRepr {
+        TcpRepr {
+            src_port: key.remote_port,
+            dst_port: key.local_port,
+            seq: self.seq,
+            flags: self.flags,
+            window: WireWindow(self.window),
+            options: TcpOptions {
+                mss: (self.mss != 0).then_some(self.mss),
+                window_scale: (self.window_scale != u8::MAX).then_some(self.window_scale),
+                sack_permitted: self.sack,
+                timestamps: self.timestamps.then_some(Timestamps {
+                    val: self.ts_val,
+                    ecr: 0,
+                }),
+                ..TcpOptions::default()
+            },
+            ..TcpRepr::default()
+        }
+    }
+}
+
+/// A half-open connection.
+#[derive(Debug)]
+pub(crate) struct HalfOpen {
+    pub(super) key: FlowKey,
+    /// Slot of its listener.
+    pub(super) listener: u32,
+    pub(super) syn: SynSummary,
+    pub(super) iss: SeqNum,
+    /// When the first and the last SYN-ACK were sent.
+    first_sent: Instant,
+    last_sent: Instant,
+    /// When the SYN-ACK is retransmitted or the connection is dropped.
+    pub(super) due: Instant,
     ts_offset: u32,
+    /// When an invalid segment was last answered, milliseconds; 0 means never.
+    answered_at_ms: u32,
+    /// The window and the window scale that the SYN-ACK advertised.
+    window: u16,
+    window_scale: u8,
+    pub(super) timeouts: u8,
+    ambiguous: bool,
+    /// SYN-ACKs sent after the first one.
+    repeats: u8,
+    /// Whether the SYN was retransmitted without its ECN flags.
+    ecn_withdrawn: bool,
+    /// Whether the final ACK of the handshake was received, but the connection could not be queued
+    /// for accept yet.
+    pub(super) acked: bool,
 }
 
-impl Host {
-    /// Processes a SYN in LISTEN (RFC 9293 3.10.7.2). `reuse` means that it replaces a connection
-    /// in TIME-WAIT, so its source address is not spoofed.
-    pub(super) fn listen_input(
-        &mut self,
-        now: Instant,
-        id: ListenerId,
-        key: &FlowKey,
-        (segment, headers): (&mut SegmentIn, &[u8]),
-        reuse: bool,
-    ) {
-        let syn = segment.repr;
-        let sysctl = &self.env.sysctl;
-        let (cookies, max_syn_backlog) = (sysctl.tcp_syncookies, sysctl.tcp_max_syn_backlog);
-        let Some((index, listener)) = self.tcp.listeners.table.by_id(id.0) else {
-            return;
-        };
-        let mib = &mut self.mib.socket;
-        let full = listener.pending_is_full() && !reuse;
-        if self.env.mem.is_refused() {
-            mib.listen_drops += 1;
-            return;
-        }
-        let hold = listener.config.hold;
-        let with_cookie = !hold && !reuse && (cookies == 2 || (full && cookies == 1));
-        if full && !with_cookie {
-            mib.req_q_full_drop += 1;
-            mib.listen_drops += 1;
-            return;
-        }
-        if hold {
-            return self.hold(now, id, *key, (syn, segment.ecn));
-        }
-        if listener.accept_is_full() {
-            mib.listen_overflows += 1;
-            mib.listen_drops += 1;
-            return;
-        }
-        // As on Linux: without cookies, the last quarter of the queue is for peers known to be
-        // real.
-        let room = (max_syn_backlog as usize).saturating_sub(listener.pending);
-        if cookies == 0 && !reuse && room < max_syn_backlog as usize / 4 {
-            mib.listen_drops += 1;
-            return;
-        }
-        if with_cookie {
-            if self.admits_syn(now, key, syn.seq, true).is_some() {
-                self.mib.socket.req_q_full_do_cookies += u64::from(full);
-                if let Some(listener) = self.tcp.listeners.table.get_mut(index) {
-                    listener.overflowed_at = Some(now);
-                }
-                self.send_cookie(now, index, key, &syn);
-            }
-            return;
-        }
-        if let Opening::Ordinary(cookie) = self.try_fastopen(now, index, key, segment) {
-            let budget = if reuse {
-                Some(Budget::First)
-            } else {
-                self.admits_syn(now, key, syn.seq, false)
-            };
-            let Some(budget) = budget else {
-                return;
-            };
-            self.open_half(now, (index, key), (&syn, segment.ecn), cookie, budget);
-        }
-        self.save_syn(index, key, headers);
-    }
+// RFC 4987: the cost of a spoofed SYN. Its slots in the tables add some 50 bytes.
+const _: () = assert!(size_of::<HalfOpen>() <= 112);
 
-    /// Returns the budget with which the limit of SYN-ACKs admits this SYN. If there is none,
-    /// counts the SYN.
-    fn admits_syn(
-        &mut self,
-        now: Instant,
-        key: &FlowKey,
-        irs: SeqNum,
-        with_cookie: bool,
-    ) -> Option<Budget> {
-        let (limit, rng) = (&mut self.tcp.syn_limit, &mut self.env.rng);
-        limit.set_limit(self.env.sysctl.tcp_syn_limit);
-        let admitted = limit.admits(now, (key, irs), with_cookie, rng);
-        if admitted.is_none() {
-            self.mib.socket.syns_limited += 1;
-            self.mib.socket.listen_drops += 1;
-        }
-        admitted
-    }
+/// The way to process a segment for a half-open connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum HalfOpenAction {
+    Drop,
+    /// A retransmission of the SYN: the SYN-ACK is retransmitted, too.
+    RetransmitSynAck,
+    /// An ACK with the current sequence numbers is sent (RFC 9293 3.10.7.4, first; RFC 5961).
+    SendAck,
+    /// The segment acknowledges data that was not sent: a RST is sent (RFC 9293 3.10.7.4, fifth).
+    SendReset,
+    /// The peer has reset the connection.
+    Abort,
+    /// The segment completes the handshake.
+    Establish,
+}
 
-    /// Answers a SYN and adds a half-open connection.
-    fn open_half(
-        &mut self,
-        now: Instant,
-        (listener, key): (u32, &FlowKey),
-        syn: (&TcpRepr, EcnField),
-        cookie: Option<FastopenCookie>,
-        budget: Budget,
-    ) {
-        let iss = self.initial_sequence(now, key);
-        let Some(mut answer) = self.syn_ack(now, (key, listener), syn, iss, None) else {
-            return;
-        };
-        answer.segment.repr.options.fastopen = cookie;
-        let (summary, sent) = (SynSummary::of(syn, budget), &answer.segment.repr);
-        let request = Request::new(now, (*key, listener), summary, sent, answer.ts_offset);
-        let due = request.due;
-        let Some((index, _)) = self.tcp.table.insert(Entry::Request(Box::new(request))) else {
-            return;
-        };
-        self.tcp.flows.insert(key, Target::Socket(index));
-        self.tcp.wheel.arm(index, due);
-        if let Some(listener) = self.tcp.listeners.table.get_mut(listener) {
-            listener.pending += 1;
-            listener.young += 1;
-        }
-        self.send_on_path(now, key, &answer.path, answer.segment);
-    }
+/// The reason why a segment is not acceptable, for the counters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum RejectReason {
+    None,
+    /// Its timestamp is older than the last one (PAWS).
+    OldTimestamp,
+    /// It echoes a timestamp that no SYN-ACK had.
+    UnknownEcho,
+    /// It is a different SYN.
+    DifferentSyn,
+}
 
-    /// Answers a SYN with a cookie and keeps no state.
-    fn send_cookie(&mut self, now: Instant, listener: u32, key: &FlowKey, syn: &TcpRepr) {
-        let mut syn = *syn;
-        let timestamps = syn.options.timestamps.is_some() && self.env.sysctl.tcp_timestamps;
-        let ecn = syn.flags.0 & ECN.0 == TcpFlags::ECE.union(TcpFlags::CWR).0;
-        if !timestamps {
-            // Without timestamps, a cookie cannot carry these options.
-            syn.options.window_scale = None;
-            syn.options.sack_permitted = false;
-        }
-        if !timestamps || !ecn {
-            syn.flags = syn.flags.without(ECN);
-        }
-        let iss = self
-            .tcp
-            .cookies
-            .issue(now, key, syn.seq, syn.options.mss.unwrap_or(0));
-        let Some(mut answer) =
-            self.syn_ack(now, (key, listener), (&syn, EcnField::NotEct), iss, None)
-        else {
-            return;
-        };
-        let repr = &mut answer.segment.repr;
-        let agreed = repr.flags.contains(TcpFlags::ECE);
-        let carried = Carried::of(&repr.options, &syn.options, agreed);
-        if let Some(ts) = &mut repr.options.timestamps {
-            let ours = ts.val.wrapping_sub(answer.ts_offset);
-            ts.val = carried.timestamp(ours).wrapping_add(answer.ts_offset);
-        }
-        self.mib.socket.syncookies_sent += 1;
-        self.send_on_path(now, key, &answer.path, answer.segment);
-    }
-
-    /// Processes a segment with ACK that belongs to no connection, sent to a listener. Returns
-    /// whether it answers a SYN cookie and needs no further processing.
-    pub(super) fn cookie_input(
-        &mut self,
+impl HalfOpen {
+    /// Creates the state for the SYN-ACK `sent`, which has just been sent.
+    pub(super) fn new(
         now: Instant,
-        id: ListenerId,
-        key: &FlowKey,
-        segment: &mut SegmentIn,
-    ) -> bool {
-        let repr = segment.repr;
-        let ack_only = TcpFlags::ACK.union(TcpFlags::SYN).union(TcpFlags::RST);
-        let Some((listener, l)) = self.tcp.listeners.table.by_id(id.0) else {
-            return false;
-        };
-        // No cookie was sent recently, so none can come back.
-        let recent = l.overflowed_at.is_some_and(|at| now.since(at) < VALID);
-        if self.env.sysctl.tcp_syncookies == 0
-            || !recent
-            || repr.flags.0 & ack_only.0 != TcpFlags::ACK.0
-        {
-            return false;
-        }
-        // A valid answer could not be accepted now. The segments after it (data, a tail loss probe)
-        // are no reason to reset a peer that will try again.
-        if !self.accept_has_room(listener) {
-            return true;
-        }
-        let irs = repr.seq - 1;
-        let Some((mss, made)) = self.tcp.cookies.check(now, key, irs, repr.ack - 1) else {
-            self.mib.socket.syncookies_failed += 1;
-            return false;
-        };
-        self.mib.socket.syncookies_recv += 1;
-        let Some(syn) = self.syn_of_cookie(key, &repr, mss) else {
-            return true;
-        };
-        let Ok(mut socket) = self.embryo(
-            now,
+        (key, listener): (FlowKey, u32),
+        syn: SynSummary,
+        sent: &TcpRepr,
+        ts_offset: u32,
+    ) -> Self {
+        Self {
             key,
-            (&syn, EcnField::NotEct),
-            repr.ack - 1,
-            Owner::Queued(listener),
-        ) else {
-            return true;
-        };
-        let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
-        let sent = SynAckSent {
-            first_at: now,
-            at: now,
-            ambiguous: true,
-            window_scale: socket.conn.offered_scale(),
-            repeats: 0,
-            timeouts: 0,
-            ecn_withdrawn: false,
-        };
-        socket.conn.assume_syn_ack(&mut cx, sent);
-        let Some((index, _)) = self.tcp.table.insert(Entry::Conn(socket)) else {
-            return true;
-        };
-        self.tcp.flows.insert(key, Target::Socket(index));
-        // Only now, as the segment may be sent any number of times; the next one finds the
-        // connection.
-        self.tcp.syn_limit.on_return(now, key.remote, made);
-        self.queue_for_accept(now, listener, index, segment);
-        true
-    }
-
-    /// Rebuilds the SYN from the answer to a cookie. Returns `None` if its options cannot be those
-    /// of the SYN-ACK.
-    fn syn_of_cookie(&self, key: &FlowKey, repr: &TcpRepr, mss: u16) -> Option<TcpRepr> {
-        let sysctl = &self.env.sysctl;
-        let mut syn = TcpRepr {
-            seq: repr.seq - 1,
-            flags: TcpFlags::SYN,
-            ack: SeqNum::new(0),
-            ..*repr
-        };
-        syn.options.mss = Some(mss);
-        let Some(ts) = repr.options.timestamps else {
-            return Some(syn);
-        };
-        let carried = Carried::read(ts.ecr.wrapping_sub(self.tcp.timestamp_offset(key)));
-        let impossible = !sysctl.tcp_timestamps
-            || (carried.sack && !sysctl.tcp_sack)
-            || (carried.window_scale.is_some() && !sysctl.tcp_window_scaling);
-        syn.options.window_scale = carried.window_scale;
-        syn.options.sack_permitted = carried.sack;
-        if carried.ecn {
-            syn.flags = syn.flags.union(TcpFlags::ECE).union(TcpFlags::CWR);
-        }
-        (!impossible).then_some(syn)
-    }
-
-    /// Processes a segment for a half-open connection.
-    pub(super) fn request_input(&mut self, now: Instant, index: u32, segment: &mut SegmentIn) {
-        let Some(Entry::Request(request)) = self.tcp.table.get_mut(index) else {
-            return;
-        };
-        let (verdict, fault) = request.judge(segment);
-        let (key, listener, budget) = (request.key, request.listener, request.syn.budget);
-        if verdict != Verdict::Establish {
-            self.env.mib.in_segs += u64::from(segment.gso_segs);
-        }
-        match fault {
-            Fault::Stale => self.env.mib.paws_estab += 1,
-            Fault::Echo => self.mib.socket.ts_ecr_rejected += 1,
-            Fault::OtherSyn => self.env.mib.syn_challenge += 1,
-            Fault::None => {}
-        }
-        match verdict {
-            Verdict::Drop => {}
-            Verdict::Repeat | Verdict::Acknowledge => {
-                if !request.may_answer(now, &self.env.sysctl) {
-                    self.mib.socket.ack_skipped_syn_recv += 1;
-                } else if verdict == Verdict::Repeat {
-                    self.repeat_syn_ack(now, index, false);
-                } else {
-                    let repr = request.acknowledgement(now);
-                    self.env.mib.out_segs += 1;
-                    self.send_alone(now, &key, bare(repr));
-                }
-            }
-            Verdict::Reset => {
-                let len = segment.payload.len() as u32;
-                self.send_reset(now, &key, &segment.repr, len);
-            }
-            Verdict::Forget => {
-                self.env.mib.attempt_fails += 1;
-                self.mib.socket.embryonic_rsts += 1;
-                self.tcp.syn_limit.on_reset(now, key.remote, budget);
-                self.drop_request(index);
-            }
-            Verdict::Establish => self.complete_request(now, index, listener, segment),
-        }
-    }
-
-    /// Processes the segment that completes the handshake.
-    fn complete_request(
-        &mut self,
-        now: Instant,
-        index: u32,
-        listener: u32,
-        segment: &mut SegmentIn,
-    ) {
-        if self.defers_accept(index, listener, segment) {
-            self.env.mib.in_segs += u64::from(segment.gso_segs);
-            self.mib.socket.defer_accept_drop += 1;
-            return;
-        }
-        if !self.accept_has_room(listener) {
-            self.env.mib.in_segs += u64::from(segment.gso_segs);
-            if self.env.sysctl.tcp_abort_on_overflow {
-                self.refuse_request(now, index, segment);
-            } else if let Some(Entry::Request(request)) = self.tcp.table.get_mut(index) {
-                // The peer's data or the retransmission of the SYN-ACK causes another ACK.
-                request.acked = true;
-            }
-            return;
-        }
-        let Some(Entry::Request(request)) = self.tcp.table.get(index) else {
-            return;
-        };
-        let (key, iss, sent) = (request.key, request.iss, request.syn_ack_sent());
-        let (syn, young) = (request.syn.repr(&key), request.timeouts == 0);
-        let syn = (&syn, request.syn.ecn);
-        let Ok(mut socket) = self.embryo(now, &key, syn, iss, Owner::Queued(listener)) else {
-            return;
-        };
-        let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
-        socket.conn.assume_syn_ack(&mut cx, sent);
-        self.tcp.wheel.disarm(index);
-        self.leave_queue(listener, young);
-        if let Some(entry) = self.tcp.table.get_mut(index) {
-            *entry = Entry::Conn(socket);
-        }
-        self.queue_for_accept(now, listener, index, segment);
-    }
-
-    /// Returns whether `TCP_DEFER_ACCEPT` defers the connection: for some SYN-ACK timeouts, an ACK
-    /// without data does not complete the handshake, and the application is not notified.
-    fn defers_accept(&mut self, index: u32, listener: u32, segment: &SegmentIn) -> bool {
-        let bare = segment.payload.is_empty() && !segment.repr.flags.contains(TcpFlags::FIN);
-        let listener = self.tcp.listeners.table.get(listener);
-        let timeouts = listener.map_or(0, |l| l.settings.defer_accept);
-        match self.tcp.table.get_mut(index) {
-            Some(Entry::Request(request)) if bare && request.timeouts < timeouts => {
-                request.acked = true;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Adds a connection in SYN-RECEIVED to the accept queue and processes the segment that
-    /// establishes it.
-    fn queue_for_accept(
-        &mut self,
-        now: Instant,
-        listener: u32,
-        index: u32,
-        segment: &mut SegmentIn,
-    ) {
-        self.env.mib.passive_opens += 1;
-        if let Some(listener) = self.tcp.listeners.table.get_mut(listener) {
-            listener.accept.push_back(index);
-            listener.waiting.wake(&mut self.wakers);
-        }
-        self.socket_input(now, index, segment);
-    }
-
-    /// Returns whether there is room for a connection in the accept queue and in memory. If not,
-    /// counts the drop.
-    fn accept_has_room(&mut self, listener: u32) -> bool {
-        let listener = self.tcp.listeners.table.get(listener);
-        let full = listener.is_none_or(Listener::accept_is_full);
-        let drop = full || self.env.mem.is_refused();
-        self.mib.socket.listen_overflows += u64::from(full);
-        self.mib.socket.listen_drops += u64::from(drop);
-        !drop
-    }
-
-    /// Resets a half-open connection (`tcp_abort_on_overflow`).
-    fn refuse_request(&mut self, now: Instant, index: u32, segment: &SegmentIn) {
-        if let Some(Entry::Request(request)) = self.tcp.table.get(index) {
-            let key = request.key;
-            self.env.mib.attempt_fails += 1;
-            self.mib.socket.embryonic_rsts += 1;
-            self.drop_request(index);
-            self.send_reset(now, &key, &segment.repr, segment.payload.len() as u32);
-        }
-    }
-
-    /// Removes a half-open connection without an answer.
-    pub(super) fn drop_request(&mut self, index: u32) {
-        let Some(Entry::Request(request)) = self.tcp.table.get(index) else {
-            return;
-        };
-        let (listener, young) = (request.listener, request.timeouts == 0);
-        self.leave_queue(listener, young);
-        self.forget(index);
-    }
-
-    fn leave_queue(&mut self, listener: u32, young: bool) {
-        if let Some(listener) = self.tcp.listeners.table.get_mut(listener) {
-            listener.pending = listener.pending.saturating_sub(1);
-            listener.young = listener.young.saturating_sub(usize::from(young));
-        }
-    }
-
-    /// Processes the timer of a half-open connection.
-    pub(super) fn request_timeout(&mut self, now: Instant, index: u32) {
-        let Some(Entry::Request(request)) = self.tcp.table.get(index) else {
-            return;
-        };
-        if now < request.due {
-            let due = request.due;
-            return self.tcp.wheel.arm(index, due);
-        }
-        let listener = self.tcp.listeners.table.get(request.listener);
-        let most = self.env.sysctl.tcp_synack_retries;
-        let defer = listener.map_or(0, |l| l.settings.defer_accept);
-        let most = listener.map_or(0, |l| {
-            // As on Linux: `TCP_SYNCNT` of a listener limits its SYN-ACKs.
-            l.synack_retries(l.settings.syncnt.map_or(most, u32::from))
-        });
-        // As on Linux: a connection whose peer has answered waits for data as long as it is
-        // deferred, and its SYN-ACK is retransmitted only at the end of that time.
-        let deferred = request.acked && request.timeouts < defer;
-        if u32::from(request.timeouts) >= most && !deferred {
-            self.env.mib.attempt_fails += 1;
-            return self.drop_request(index);
-        }
-        let silent = deferred && request.timeouts + 1 < defer;
-        if request.timeouts == 0
-            && let Some(listener) = self.tcp.listeners.table.get_mut(request.listener)
-        {
-            listener.young = listener.young.saturating_sub(1);
-        }
-        if silent {
-            self.pass_timeout(now, index);
-        } else {
-            self.repeat_syn_ack(now, index, true);
-        }
-    }
-
-    /// Processes a timeout of the SYN-ACK without a retransmission.
-    fn pass_timeout(&mut self, now: Instant, index: u32) {
-        if let Some(Entry::Request(request)) = self.tcp.table.get_mut(index) {
-            let rto_max = self
-                .tcp
-                .listeners
-                .rto_max(request.listener, &self.env.sysctl);
-            request.on_silent_timeout(now, rto_max);
-            let due = request.due;
-            self.tcp.wheel.arm(index, due);
-        }
-    }
-
-    fn repeat_syn_ack(&mut self, now: Instant, index: u32, by_timer: bool) {
-        let Some(Entry::Request(request)) = self.tcp.table.get_mut(index) else {
-            return;
-        };
-        let sent = request.syn_ack_sent();
-        let rto_max = self
-            .tcp
-            .listeners
-            .rto_max(request.listener, &self.env.sysctl);
-        request.on_repeat(now, by_timer, rto_max);
-        let (key, listener, due) = (request.key, request.listener, request.due);
-        let (syn, ecn, iss) = (request.syn.repr(&key), request.syn.ecn, request.iss);
-        self.tcp.wheel.arm(index, due);
-        if let Some(answer) = self.syn_ack(now, (&key, listener), (&syn, ecn), iss, Some(sent)) {
-            self.send_on_path(now, &key, &answer.path, answer.segment);
-        }
-    }
-
-    /// Returns the SYN-ACK that a connection would send, as a retransmission if `again` is set. The
-    /// connection itself is not kept.
-    fn syn_ack(
-        &mut self,
-        now: Instant,
-        (key, listener): (&FlowKey, u32),
-        syn: (&TcpRepr, EcnField),
-        iss: SeqNum,
-        again: Option<SynAckSent>,
-    ) -> Option<SynAck> {
-        if self.tcp.listeners.has_inheritance(listener) {
-            let owner = Owner::Queued(listener);
-            let mut socket = self.embryo(now, key, syn, iss, owner).ok()?;
-            let Socket { conn, path, .. } = &mut *socket;
-            return self.syn_ack_of(now, conn, path, again);
-        }
-        // The usual case of a SYN flood: no options to inherit, so no socket is needed.
-        let (path, mut conn) = self.embryo_connection(now, key, syn, iss).ok()?;
-        self.syn_ack_of(now, &mut conn, &path, again)
-    }
-
-    fn syn_ack_of(
-        &mut self,
-        now: Instant,
-        conn: &mut Connection,
-        path: &Path,
-        again: Option<SynAckSent>,
-    ) -> Option<SynAck> {
-        let ts_offset = conn.ts_offset();
-        let mut cx = self.env.cx(now, path, ts_offset);
-        if let Some(sent) = again {
-            conn.assume_syn_ack(&mut cx, sent);
-            conn.repeat_syn_ack();
-        }
-        let segment = conn.poll_transmit(&mut cx)?;
-        Some(SynAck {
-            path: *path,
-            segment,
+            listener,
+            syn,
+            iss: sent.seq,
+            first_sent: now,
+            last_sent: now,
+            due: now + FIRST_TIMEOUT,
             ts_offset,
-        })
+            answered_at_ms: 0,
+            window: sent.window.0,
+            window_scale: sent.options.window_scale.unwrap_or(0),
+            timeouts: 0,
+            ambiguous: false,
+            repeats: 0,
+            ecn_withdrawn: false,
+            acked: false,
+        }
     }
-}
 
-/// Returns a segment without data.
-pub(super) fn bare(repr: TcpRepr) -> SegmentOut {
-    SegmentOut {
-        repr,
-        payload: Chain::new(),
-        gso_size: 0,
-        gso_segs: 1,
-        ecn: EcnField::NotEct,
-        repeats_cwr: false,
-        departure: Instant::ZERO,
-        truesize: 0,
+    /// Returns what the connection needs of the SYN-ACK to continue from here.
+    pub(super) fn syn_ack_sent(&self) -> SynAckSent {
+        SynAckSent {
+            first_at: self.first_sent,
+            at: self.last_sent,
+            ambiguous: self.ambiguous,
+            window_scale: self.window_scale,
+            repeats: self.repeats,
+            timeouts: self.timeouts,
+            ecn_withdrawn: self.ecn_withdrawn,
+        }
+    }
+
+    /// Processes a timeout without retransmission: the peer has answered, and the host waits for
+    /// data.
+    pub(super) fn on_timeout_without_retransmit(&mut self, now: Instant, rto_max: Nanos) {
+        self.timeouts = self.timeouts.saturating_add(1);
+        self.rearm(now, rto_max);
+    }
+
+    /// Records a retransmission of the SYN-ACK; `by_timer` is whether a timeout caused it.
+    pub(super) fn on_retransmit(&mut self, now: Instant, by_timer: bool, rto_max: Nanos) {
+        self.timeouts = self.timeouts.saturating_add(u8::from(by_timer));
+        self.repeats = self.repeats.saturating_add(1);
+        self.last_sent = now;
+        self.ambiguous = true;
+        self.rearm(now, rto_max);
+    }
+
+    fn rearm(&mut self, now: Instant, rto_max: Nanos) {
+        self.due = now + (FIRST_TIMEOUT * (1 << self.timeouts.min(7))).min(rto_max);
+    }
+
+    /// Returns whether the rate limit allows an answer to an invalid segment
+    /// (`tcp_invalid_ratelimit`).
+    pub(super) fn may_send_challenge_ack(&mut self, now: Instant, sysctl: &Sysctl) -> bool {
+        let now_ms = now.as_millis() as u32;
+        let since = now_ms.wrapping_sub(self.answered_at_ms);
+        let allowed = self.answered_at_ms == 0 || since >= sysctl.tcp_invalid_ratelimit;
+        if allowed {
+            self.answered_at_ms = now_ms.max(1);
+        }
+        allowed
+    }
+
+    /// Determines how to process a segment.
+    pub(super) fn classify(&mut self, segment: &SegmentIn) -> (HalfOpenAction, RejectReason) {
+        let repr = &segment.repr;
+        let flags = repr.flags;
+        let rcv_nxt = self.syn.seq + 1;
+        let reason = self.check_timestamp(repr);
+        let has = |flag| flags.contains(flag);
+        let is_syn = has(TcpFlags::SYN) && !flags.intersects(TcpFlags::ACK.union(TcpFlags::RST));
+        if is_syn && repr.seq == self.syn.seq && reason != RejectReason::OldTimestamp {
+            // RFC 9768 3.1.5: the SYN-ACK reflects the ECN field of the last SYN.
+            if self.syn.flags.contains(TcpFlags::AE) {
+                self.syn.ecn = segment.ecn;
+            }
+            self.ecn_withdrawn |= !flags.intersects(ECN);
+            return (HalfOpenAction::RetransmitSynAck, RejectReason::None);
+        }
+        if has(TcpFlags::RST) {
+            // RFC 5961 3.2.
+            let action = match repr.seq {
+                seq if seq == rcv_nxt => HalfOpenAction::Abort,
+                seq if seq.in_window(rcv_nxt, self.window.into()) => HalfOpenAction::SendAck,
+                _ => HalfOpenAction::Drop,
+            };
+            return (action, RejectReason::None);
+        }
+        if reason != RejectReason::None {
+            return (HalfOpenAction::SendAck, reason);
+        }
+        if has(TcpFlags::SYN) {
+            return (HalfOpenAction::SendAck, RejectReason::DifferentSyn);
+        }
+        if !self.is_in_window(repr.seq, segment.payload.len() as u32) {
+            return (HalfOpenAction::SendAck, RejectReason::None);
+        }
+        if !has(TcpFlags::ACK) {
+            return (HalfOpenAction::Drop, RejectReason::None);
+        }
+        if repr.ack != self.iss + 1 {
+            return (HalfOpenAction::SendReset, RejectReason::None);
+        }
+        if let Some(ts) = repr
+            .options
+            .timestamps
+            .filter(|_| repr.seq.before_eq(rcv_nxt))
+        {
+            self.syn.ts_val = ts.val;
+        }
+        (HalfOpenAction::Establish, RejectReason::None)
+    }
+
+    fn is_in_window(&self, seq: SeqNum, len: u32) -> bool {
+        let (rcv_nxt, window) = (self.syn.seq + 1, self.window.into());
+        // The right edge of the window is included: a peer that has filled the window sends its
+        // ACKs there.
+        seq.since(rcv_nxt) <= window || rcv_nxt.in_window(seq, len)
+    }
+
+    fn check_timestamp(&self, repr: &TcpRepr) -> RejectReason {
+        let Some(ts) = repr.options.timestamps.filter(|_| self.syn.timestamps) else {
+            return RejectReason::None;
+        };
+        // Some stacks send TSval 0 in their SYN, and their clock's afterwards.
+        if self.syn.ts_val != 0 && (ts.val.wrapping_sub(self.syn.ts_val) as i32) < 0 {
+            return RejectReason::OldTimestamp;
+        }
+        let sent = |at: Instant| (at.as_millis() as u32).wrapping_add(self.ts_offset);
+        let (first, last) = (sent(self.first_sent), sent(self.last_sent));
+        let echoes_ours = ts.ecr.wrapping_sub(first) <= last.wrapping_sub(first);
+        if ts.ecr == 0 || echoes_ours || !repr.flags.contains(TcpFlags::ACK) {
+            RejectReason::None
+        } else {
+            RejectReason::UnknownEcho
+        }
+    }
+
+    /// Builds the ACK with the current sequence numbers.
+    pub(super) fn build_ack(&mut self, now: Instant) -> TcpRepr {
+        // The peer may echo the timestamp of this ACK, too.
+        self.last_sent = now;
+        self.ambiguous = true;
+        TcpRepr {
+            src_port: self.key.local_port,
+            dst_port: self.key.remote_port,
+            seq: self.iss + 1,
+            ack: self.syn.seq + 1,
+            flags: TcpFlags::ACK,
+            // RFC 7323 2.3: the window is scaled, as in all segments after the SYNs.
+            window: WireWindow(self.window >> self.window_scale.min(14)),
+            options: TcpOptions {
+                timestamps: self.syn.timestamps.then(|| Timestamps {
+                    val: (now.as_millis() as u32).wrapping_add(self.ts_offset),
+                    ecr: self.syn.ts_val,
+                }),
+                ..TcpOptions::default()
+            },
+            ..TcpRepr::default()
+        }
     }
 }

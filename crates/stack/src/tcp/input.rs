@@ -6,9 +6,9 @@ use fullsend_units::{Instant, SeqNum};
 use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
-use super::socket::Entry;
+use super::socket::SocketEntry;
 use crate::Host;
-use crate::demux::{FlowKey, Target};
+use crate::demux::{FlowKey, FlowOwner};
 use crate::ip::IpMeta;
 
 impl Host {
@@ -36,8 +36,8 @@ impl Host {
             ecn: EcnField::of(ip.tos),
         };
         match self.tcp.find(&key) {
-            Some(Target::Socket(index)) => self.socket_input(now, index, &mut segment),
-            Some(Target::TimeWait(index)) => {
+            Some(FlowOwner::Socket(index)) => self.socket_input(now, index, &mut segment),
+            Some(FlowOwner::TimeWait(index)) => {
                 self.env.mib.in_segs += u64::from(segment.gso_segs);
                 if self.time_wait_input(now, index, &segment) {
                     self.new_flow(now, ip, &key, (&mut segment, packet.network_header()), true);
@@ -65,14 +65,14 @@ impl Host {
     #[inline]
     pub(super) fn socket_input(&mut self, now: Instant, index: u32, segment: &mut SegmentIn) {
         match self.tcp.table.get_mut(index) {
-            Some(Entry::Conn(socket)) => {
+            Some(SocketEntry::Conn(socket)) => {
                 let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
                 socket.conn.handle_segment(&mut cx, segment);
-                let left = socket.settle(index, &mut self.wakers, &mut self.tcp.wheel);
-                self.see_to(now, index, left);
+                let effects = socket.post_process(index, &mut self.wakers, &mut self.tcp.wheel);
+                self.apply_effects(now, index, effects);
             }
-            Some(Entry::Held(_)) => self.held_input(index, &segment.repr),
-            Some(Entry::Request(_)) => self.request_input(now, index, segment),
+            Some(SocketEntry::DeferredSyn(_)) => self.deferred_syn_input(index, &segment.repr),
+            Some(SocketEntry::HalfOpen(_)) => self.half_open_input(now, index, segment),
             None => {}
         }
     }
@@ -86,30 +86,30 @@ impl Host {
         seq: SeqNum,
         error: IcmpError,
     ) -> bool {
-        let Some(Target::Socket(index)) = self.tcp.find(key) else {
+        let Some(FlowOwner::Socket(index)) = self.tcp.find(key) else {
             return false;
         };
-        if let Some(Entry::Request(request)) = self.tcp.table.get(index) {
-            let about_us = seq == request.iss;
-            self.env.mib.out_of_window_icmps += u64::from(!about_us);
+        if let Some(SocketEntry::HalfOpen(half_open)) = self.tcp.table.get(index) {
+            let is_in_flight = seq == half_open.iss;
+            self.env.mib.out_of_window_icmps += u64::from(!is_in_flight);
             // A SYN-ACK fits into every path MTU that is accepted.
             let IcmpError::Unreachable(_) = error else {
                 return false;
             };
             // RFC 1122 4.2.3.9: a hard error before the connection is established.
-            if about_us {
+            if is_in_flight {
                 self.mib.socket.listen_drops += 1;
-                self.drop_request(index);
+                self.drop_half_open(index);
             }
-            return about_us;
+            return is_in_flight;
         }
-        let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
+        let Some(SocketEntry::Conn(socket)) = self.tcp.table.get_mut(index) else {
             return false;
         };
         let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
-        let about_us = socket.conn.handle_icmp(&mut cx, seq, error);
-        self.settle(now, index);
-        about_us
+        let is_in_flight = socket.conn.handle_icmp(&mut cx, seq, error);
+        self.post_process(now, index);
+        is_in_flight
     }
 
     /// Processes a segment whose 4-tuple is free or, with `reuse`, held by a TIME-WAIT entry that
@@ -126,7 +126,7 @@ impl Host {
         let (src, dst) = (ip.src.to_ip(), ip.dst.to_ip());
         // RFC 1122 4.2.3.10: neither end of a connection is a group.
         let group = dst.is_multicast() || self.ip.addresses.is_broadcast(dst);
-        if group || src.is_unspecified() || self.is_martian(ip) || self.is_from_us(ip) {
+        if group || src.is_unspecified() || self.is_martian(ip) || self.has_local_source(ip) {
             self.env.mib.in_errs += 1;
             return;
         }

@@ -5,16 +5,16 @@ use alloc::boxed::Box;
 use fullsend_tcp::{TimerInfo, TimerKind};
 use fullsend_units::Instant;
 
-use super::socket::{Entry, Owner, Socket};
+use super::socket::{ConnectionOwner, Socket, SocketEntry};
 use crate::Host;
 use crate::inspect::{SocketInfo, SocketKind, SocketOwner};
 
-impl Owner {
-    const fn shown(self) -> SocketOwner {
+impl ConnectionOwner {
+    const fn to_socket_owner(self) -> SocketOwner {
         match self {
             Self::User => SocketOwner::User,
-            Self::Queued(_) => SocketOwner::Listener,
-            Self::Nobody => SocketOwner::Orphan,
+            Self::Listener(_) => SocketOwner::Listener,
+            Self::Orphan => SocketOwner::Orphan,
         }
     }
 }
@@ -34,7 +34,7 @@ impl Host {
             owner: SocketOwner::User,
             local: listener.local,
             remote: None,
-            recv_q: listener.accept.len() as u64,
+            recv_q: listener.accept_queue.len() as u64,
             send_q: listener.config.backlog as u64,
             timer: None,
             tcp: None,
@@ -44,43 +44,43 @@ impl Host {
     pub(crate) fn connection_info(&mut self, now: Instant, slot: u32) -> Option<SocketInfo> {
         let id = self.tcp.table.id(slot)?;
         match self.tcp.table.get(slot)? {
-            Entry::Conn(socket) => {
+            SocketEntry::Conn(socket) => {
                 let cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
                 Some(socket.info(id, socket.conn.inspect(&cx)))
             }
-            Entry::Held(held) => Some(SocketInfo {
+            SocketEntry::DeferredSyn(deferred) => Some(SocketInfo {
                 id,
-                kind: SocketKind::Held,
+                kind: SocketKind::DeferredSyn,
                 state: "SYN-RECV",
-                owner: if held.taken {
+                owner: if deferred.user_owned {
                     SocketOwner::User
                 } else {
                     SocketOwner::Listener
                 },
-                local: held.key.local_addr(),
-                remote: Some(held.key.remote_addr()),
+                local: deferred.key.local_addr(),
+                remote: Some(deferred.key.remote_addr()),
                 recv_q: 0,
                 send_q: 0,
                 timer: Some(TimerInfo {
                     kind: TimerKind::On,
-                    left: held.expires.since(now),
+                    remaining: deferred.expires.since(now),
                     retransmits: 0,
                 }),
                 tcp: None,
             }),
-            Entry::Request(request) => Some(SocketInfo {
+            SocketEntry::HalfOpen(half_open) => Some(SocketInfo {
                 id,
                 kind: SocketKind::Tcp,
                 state: "SYN-RECV",
                 owner: SocketOwner::Listener,
-                local: request.key.local_addr(),
-                remote: Some(request.key.remote_addr()),
+                local: half_open.key.local_addr(),
+                remote: Some(half_open.key.remote_addr()),
                 recv_q: 0,
                 send_q: 0,
                 timer: Some(TimerInfo {
                     kind: TimerKind::On,
-                    left: request.due.since(now),
-                    retransmits: request.timeouts,
+                    remaining: half_open.due.since(now),
+                    retransmits: half_open.timeouts,
                 }),
                 tcp: None,
             }),
@@ -88,7 +88,7 @@ impl Host {
     }
 
     pub(crate) fn time_wait_info(&self, now: Instant, slot: u32) -> Option<SocketInfo> {
-        let (key, expires) = self.tcp.time_wait.shown(slot)?;
+        let (key, expires) = self.tcp.time_wait.key_and_expiry(slot)?;
         Some(SocketInfo {
             id: 0,
             kind: SocketKind::TimeWait,
@@ -100,7 +100,7 @@ impl Host {
             send_q: 0,
             timer: Some(TimerInfo {
                 kind: TimerKind::TimeWait,
-                left: expires.since(now),
+                remaining: expires.since(now),
                 retransmits: 0,
             }),
             tcp: None,
@@ -114,7 +114,7 @@ impl Socket {
             id,
             kind: SocketKind::Tcp,
             state: tcp.state.name(),
-            owner: self.owner.shown(),
+            owner: self.owner.to_socket_owner(),
             local: self.key.local_addr(),
             remote: Some(self.key.remote_addr()),
             recv_q: tcp.recv_q,

@@ -33,7 +33,7 @@ mod tests {
     use crate::siphash::SipKey;
 
     #[test]
-    fn grows_with_time_and_differs_by_flow_and_key() {
+    fn isns_increase_with_time_and_differ_by_flow_and_key() {
         let flow = |port| {
             let remote = core::net::SocketAddr::from(([10, 0, 0, 2], port));
             FlowKey::new("10.0.0.1:80".parse().unwrap(), remote)

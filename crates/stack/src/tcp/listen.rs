@@ -10,11 +10,11 @@ use smallvec::SmallVec;
 
 use super::fastopen::FastopenQueue;
 use super::listener_settings::ListenerSettings;
-use super::socket::{Entry, Owner};
+use super::socket::{ConnectionOwner, SocketEntry};
 use super::{TcpId, addr_is_usable};
 use crate::demux::{Addr, FlowKey};
 use crate::siphash::SipKey;
-use crate::table::Table;
+use crate::slab::Slab;
 use crate::waiters::{WaitList, Waiter};
 use crate::{Host, StackError};
 
@@ -30,7 +30,7 @@ pub struct ListenConfig {
     pub backlog: usize,
     /// Whether a connection is yielded at its SYN, before the SYN is answered; the application then
     /// accepts or rejects it (transparent gateways).
-    pub hold: bool,
+    pub defer_syn_ack: bool,
     /// Whether SYNs for any destination address are accepted, local or not and, if listening on
     /// port 0, for any port (transparent gateways).
     pub any_destination: bool,
@@ -59,8 +59,8 @@ pub(super) struct Listener {
     /// When a SYN was last answered with a cookie.
     pub(super) overflowed_at: Option<Instant>,
     /// The accept queue: slots of the socket table.
-    pub(super) accept: VecDeque<u32>,
-    pub(super) waiting: WaitList,
+    pub(super) accept_queue: VecDeque<u32>,
+    pub(super) accept_waiters: WaitList,
     /// `SO_REUSEPORT`: other listeners may use the same address in the same way.
     pub(super) shared: bool,
     /// `IPV6_V6ONLY`.
@@ -71,11 +71,11 @@ pub(super) struct Listener {
 
 impl Listener {
     /// As on Linux, one more connection than the backlog is admitted, so that a backlog of 0 works.
-    pub(super) fn accept_is_full(&self) -> bool {
-        self.accept.len() > self.config.backlog
+    pub(super) fn is_accept_queue_full(&self) -> bool {
+        self.accept_queue.len() > self.config.backlog
     }
 
-    pub(super) fn pending_is_full(&self) -> bool {
+    pub(super) fn is_syn_queue_full(&self) -> bool {
         self.pending > self.config.backlog
     }
 
@@ -95,18 +95,18 @@ impl Listener {
 
     /// Returns whether the listener accepts connections to `addr`. The caller has compared the
     /// port.
-    fn takes(&self, addr: Addr, ip: IpAddr) -> bool {
+    fn accepts(&self, addr: Addr, ip: IpAddr) -> bool {
         let family = match self.local.ip() {
             // An IPv6 wildcard accepts both families, as with `bindv6only=0`.
             IpAddr::V6(own) if own.is_unspecified() => !(self.v6only && addr.is_v4()),
             own => own.is_ipv4() == addr.is_v4(),
         };
-        let wild = self.local.ip().is_unspecified() || self.config.any_destination;
-        family && (wild || self.local.ip() == ip)
+        let wildcard = self.local.ip().is_unspecified() || self.config.any_destination;
+        family && (wildcard || self.local.ip() == ip)
     }
 
     /// Returns how specific the listener's address is; the most specific listener gets the SYN.
-    fn closeness(&self) -> (bool, bool) {
+    fn specificity(&self) -> (bool, bool) {
         (
             !self.config.any_destination,
             !self.local.ip().is_unspecified(),
@@ -117,7 +117,7 @@ impl Listener {
 /// All listeners, by port.
 #[derive(Debug)]
 pub(super) struct Listeners {
-    pub(super) table: Table<Listener>,
+    pub(super) table: Slab<Listener>,
     /// Listeners by port; those on port 0 accept any port.
     ports: BTreeMap<u16, SmallVec<[u32; 2]>>,
     /// The key of the hash that distributes flows over listeners that share a port.
@@ -128,7 +128,7 @@ impl Listeners {
     /// Creates an empty set of listeners. `key` must be secret.
     pub(super) const fn new(SipKey(a, b): SipKey) -> Self {
         Self {
-            table: Table::new(),
+            table: Slab::new(),
             ports: BTreeMap::new(),
             group_key: SipKey(!a, b),
         }
@@ -143,24 +143,28 @@ impl Listeners {
         on(port)
             .chain(on(0))
             .filter_map(|index| Some((index, self.table.get(index)?)))
-            .filter(|(_, l)| (ours || l.config.any_destination) && l.takes(addr, ip))
-            .max_by_key(|(_, l)| (l.local.port() != 0, l.closeness()))
-            .and_then(|(index, l)| self.table.id(self.member(index, l, key)).map(ListenerId))
+            .filter(|(_, l)| (ours || l.config.any_destination) && l.accepts(addr, ip))
+            .max_by_key(|(_, l)| (l.local.port() != 0, l.specificity()))
+            .and_then(|(index, l)| {
+                self.table
+                    .id(self.select_from_group(index, l, key))
+                    .map(ListenerId)
+            })
     }
 
     /// Returns the listener of a `SO_REUSEPORT` group that gets this flow: the one with the highest
     /// keyed hash of flow and listener, so that closing a listener moves only its own flows.
-    fn member(&self, found: u32, listener: &Listener, key: &FlowKey) -> u32 {
+    fn select_from_group(&self, found: u32, listener: &Listener, key: &FlowKey) -> u32 {
         if !listener.shared {
             return found;
         }
         let flow = key.hash(self.group_key);
         let on_port = self.ports.get(&listener.local.port()).into_iter().flatten();
         let group = on_port.copied().filter_map(|index| {
-            let member = self.table.get(index)?;
-            let same = member.shared
-                && member.local == listener.local
-                && member.config.any_destination == listener.config.any_destination;
+            let candidate = self.table.get(index)?;
+            let same = candidate.shared
+                && candidate.local == listener.local
+                && candidate.config.any_destination == listener.config.any_destination;
             let id = self.table.id(index).filter(|_| same)?;
             Some((self.group_key.hash([flow, id], 0), index))
         });
@@ -266,8 +270,8 @@ impl Host {
             pending: 0,
             young: 0,
             overflowed_at: None,
-            accept: VecDeque::new(),
-            waiting: WaitList::default(),
+            accept_queue: VecDeque::new(),
+            accept_waiters: WaitList::default(),
             shared,
             v6only: false,
             settings: ListenerSettings::default(),
@@ -315,7 +319,7 @@ impl Host {
         listener.map(|l| l.local).ok_or(StackError::NoSuchSocket)
     }
 
-    /// Takes the next established connection or, with `hold`, the next deferred one, which must
+    /// Takes the next established connection or, with `defer_syn_ack`, the next deferred one, which must
     /// then be accepted or rejected.
     ///
     /// # Errors
@@ -324,18 +328,18 @@ impl Host {
         let tcp = &mut self.tcp;
         let listener = tcp.listeners.get_mut(id);
         let listener = listener.ok_or(StackError::NoSuchSocket)?;
-        let Some(index) = listener.accept.pop_front() else {
+        let Some(index) = listener.accept_queue.pop_front() else {
             return Ok(None);
         };
         let id = tcp.table.id(index).ok_or(StackError::NoSuchSocket)?;
         let entry = tcp.table.get_mut(index).ok_or(StackError::NoSuchSocket)?;
         match entry {
-            Entry::Conn(socket) => {
-                socket.owner = Owner::User;
+            SocketEntry::Conn(socket) => {
+                socket.owner = ConnectionOwner::User;
                 socket.conn.on_accepted();
             }
-            Entry::Held(held) => held.taken = true,
-            Entry::Request(_) => return Err(StackError::NoSuchSocket),
+            SocketEntry::DeferredSyn(deferred) => deferred.user_owned = true,
+            SocketEntry::HalfOpen(_) => return Err(StackError::NoSuchSocket),
         }
         Ok(Some(Incoming {
             id: TcpId(id),
@@ -349,17 +353,19 @@ impl Host {
     ///
     /// # Errors
     /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
-    pub fn listener_ready<'a>(
+    pub fn listener_poll_ready<'a>(
         &mut self,
         id: ListenerId,
         waiter: impl Into<Waiter<'a>>,
     ) -> Result<bool, StackError> {
         let listener = self.tcp.listeners.get_mut(id);
         let listener = listener.ok_or(StackError::NoSuchSocket)?;
-        if !listener.accept.is_empty() {
+        if !listener.accept_queue.is_empty() {
             return Ok(true);
         }
-        listener.waiting.register(waiter.into(), &mut self.spent);
+        listener
+            .accept_waiters
+            .register(waiter.into(), &mut self.replaced_wakers);
         Ok(false)
     }
 
@@ -371,21 +377,24 @@ impl Host {
         let Some(mut listener) = self.tcp.listeners.remove(index) else {
             return;
         };
-        listener.waiting.wake(&mut self.wakers);
-        let is_its = |entry: &Entry| match entry {
-            Entry::Conn(socket) => {
-                matches!(socket.owner, Owner::Queued(l) if l == index)
+        listener.accept_waiters.wake(&mut self.wakers);
+        let belongs_to_listener = |entry: &SocketEntry| match entry {
+            SocketEntry::Conn(socket) => {
+                matches!(socket.owner, ConnectionOwner::Listener(l) if l == index)
             }
-            Entry::Held(held) => held.listener == id && !held.taken,
-            Entry::Request(request) => request.listener == index,
+            SocketEntry::DeferredSyn(deferred) => deferred.listener == id && !deferred.user_owned,
+            SocketEntry::HalfOpen(half_open) => half_open.listener == index,
         };
         let all = self.tcp.table.iter();
-        let its: Vec<u32> = all.filter(|(_, e)| is_its(e)).map(|(i, _)| i).collect();
-        for index in its {
+        let owned: Vec<u32> = all
+            .filter(|(_, e)| belongs_to_listener(e))
+            .map(|(i, _)| i)
+            .collect();
+        for index in owned {
             match self.tcp.table.get(index) {
-                Some(Entry::Conn(_)) => self.orphan(now, index, true),
-                Some(Entry::Held(_)) => self.reject_held(now, index),
-                Some(Entry::Request(_)) => self.drop_request(index),
+                Some(SocketEntry::Conn(_)) => self.orphan(now, index, true),
+                Some(SocketEntry::DeferredSyn(_)) => self.reject_deferred_syn(now, index),
+                Some(SocketEntry::HalfOpen(_)) => self.drop_half_open(index),
                 None => {}
             }
         }

@@ -37,16 +37,16 @@ pub(super) struct ListenerSettings {
 }
 
 impl ListenerSettings {
-    fn has_inheritance(&self) -> bool {
+    fn has_inherited_options(&self) -> bool {
         self.congestion.is_some() || !self.inherited.is_empty()
     }
 }
 
 impl Listeners {
     /// Returns whether connections of this listener inherit options.
-    pub(super) fn has_inheritance(&self, listener: u32) -> bool {
+    pub(super) fn has_inherited_options(&self, listener: u32) -> bool {
         let listener = self.table.get(listener);
-        listener.is_some_and(|l| l.settings.has_inheritance())
+        listener.is_some_and(|l| l.settings.has_inherited_options())
     }
 
     /// Returns the maximum interval between two SYN-ACKs.
@@ -104,7 +104,11 @@ impl Host {
         id: ListenerId,
         name: &str,
     ) -> Result<(), StackError> {
-        let allowed = self.env.sysctl.tcp_allowed_congestion_control.has(name);
+        let allowed = self
+            .env
+            .sysctl
+            .tcp_allowed_congestion_control
+            .contains(name);
         let known = congestion::AVAILABLE
             .into_iter()
             .find(|known| *known == name);
@@ -126,14 +130,14 @@ impl Host {
         let Some(listener) = self.tcp.listeners.table.get(listener) else {
             return;
         };
-        if !listener.settings.has_inheritance() {
+        if !listener.settings.has_inherited_options() {
             return;
         }
         let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
         // Errors are ignored: the listener keeps options without checking that their values are
         // valid.
         if let Some(name) = listener.settings.congestion {
-            let _: Result<(), TcpError> = socket.conn.begin_congestion(&mut cx, name, syn);
+            let _: Result<(), TcpError> = socket.conn.set_congestion_for_syn(&mut cx, name, syn);
         }
         for option in &listener.settings.inherited {
             let _: Result<(), TcpError> = socket.conn.set_option(&mut cx, *option);

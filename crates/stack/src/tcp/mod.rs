@@ -3,22 +3,22 @@
 mod calls;
 mod connect;
 mod cookie;
+mod deferred_syn;
 mod dropped_syns;
 mod fastopen;
 mod half_open;
+mod handshake;
 mod input;
 mod inspect;
 mod isn;
 mod listen;
 mod listener_settings;
-mod look_ahead;
 mod output;
-mod pending;
 mod ports;
-mod request;
+mod post_process;
+mod prefetch;
 mod reset;
 mod saved_syn;
-mod settle;
 mod socket;
 mod socket_calls;
 mod sockstat;
@@ -37,22 +37,22 @@ pub use calls::Interest;
 pub use listen::{Incoming, ListenConfig, ListenerId};
 pub use socket_calls::TcpQueues;
 pub use sockstat::SockStat;
-pub(crate) use time_wait::TimeWaits;
+pub(crate) use time_wait::TimeWaitTable;
 
 use cookie::SynCookies;
-use fastopen::Fastopen;
+use fastopen::FastopenState;
 use isn::IsnGenerator;
 use listen::Listeners;
-use look_ahead::Ahead;
 use ports::EphemeralPorts;
-use socket::Entry;
+use prefetch::PrefetchBuffers;
+use socket::SocketEntry;
 use syn_limit::SynLimit;
 
-use crate::demux::{FlowKey, FlowTable, Target};
+use crate::demux::{FlowKey, FlowOwner, FlowTable};
 use crate::rate::TokenBucket;
 use crate::siphash::SipKey;
-use crate::table::Table;
-use crate::timer::Wheel;
+use crate::slab::Slab;
+use crate::timer::TimerWheel;
 
 /// A TCP connection's handle. It is never reused for another connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -60,11 +60,11 @@ pub struct TcpId(pub u64);
 
 /// The state of TCP on a host.
 pub(crate) struct Tcp {
-    pub(crate) table: Table<Entry>,
+    pub(crate) table: Slab<SocketEntry>,
     /// Timers, by slot of `table`.
-    pub(crate) wheel: Wheel,
+    pub(crate) wheel: TimerWheel,
     flows: FlowTable,
-    pub(crate) time_wait: TimeWaits,
+    pub(crate) time_wait: TimeWaitTable,
     listeners: Listeners,
     isn: IsnGenerator,
     cookies: SynCookies,
@@ -72,14 +72,14 @@ pub(crate) struct Tcp {
     ports: EphemeralPorts,
     timestamp_key: SipKey,
     flow_label_key: SipKey,
-    fastopen: Fastopen,
+    fastopen: FastopenState,
     /// Headers of SYNs that are kept on request of the application, by slot of `table`.
     saved_syns: BTreeMap<u32, Vec<u8>>,
     resets: TokenBucket,
     /// Number of connections that the application has closed and that are not finished.
     orphans: usize,
     /// Scratch buffer for prefetching.
-    ahead: Ahead,
+    prefetch_buffers: PrefetchBuffers,
 }
 
 impl Tcp {
@@ -89,22 +89,22 @@ impl Tcp {
         let ports = EphemeralPorts::new(key(), key());
         let (timestamp_key, flow_label_key) = (key(), key());
         Self {
-            table: Table::new(),
-            wheel: Wheel::new(),
+            table: Slab::new(),
+            wheel: TimerWheel::new(),
             flows,
-            time_wait: TimeWaits::new(),
+            time_wait: TimeWaitTable::new(),
             listeners: Listeners::new(flow_label_key),
             isn,
             ports,
             cookies: SynCookies::new(timestamp_key),
             syn_limit: SynLimit::new(timestamp_key),
-            fastopen: Fastopen::new(flow_label_key),
+            fastopen: FastopenState::new(flow_label_key),
             timestamp_key,
             flow_label_key,
             saved_syns: BTreeMap::new(),
             resets: TokenBucket::default(),
             orphans: 0,
-            ahead: Ahead::default(),
+            prefetch_buffers: PrefetchBuffers::default(),
         }
     }
 
@@ -117,11 +117,11 @@ impl Tcp {
 
     /// Returns the owner of the 4-tuple.
     #[inline]
-    pub(crate) fn find(&mut self, key: &FlowKey) -> Option<Target> {
+    pub(crate) fn find(&mut self, key: &FlowKey) -> Option<FlowOwner> {
         let (table, time_wait) = (&self.table, &self.time_wait);
-        self.flows.find(key, |target| match target {
-            Target::Socket(index) => table.get(index).is_some_and(|e| e.key() == key),
-            Target::TimeWait(index) => time_wait.get(index).is_some_and(|e| e.key == *key),
+        self.flows.find(key, |owner| match owner {
+            FlowOwner::Socket(index) => table.get(index).is_some_and(|e| e.key() == key),
+            FlowOwner::TimeWait(index) => time_wait.get(index).is_some_and(|e| e.key == *key),
         })
     }
 
@@ -129,8 +129,10 @@ impl Tcp {
     fn is_free(&mut self, now: Instant, key: &FlowKey, tcp_tw_reuse: u32) -> bool {
         match self.find(key) {
             None => true,
-            Some(Target::Socket(_)) => false,
-            Some(Target::TimeWait(index)) => self.time_wait.is_reusable(now, index, tcp_tw_reuse),
+            Some(FlowOwner::Socket(_)) => false,
+            Some(FlowOwner::TimeWait(index)) => {
+                self.time_wait.is_reusable(now, index, tcp_tw_reuse)
+            }
         }
     }
 

@@ -3,17 +3,17 @@
 
 use alloc::vec::Vec;
 
-use fullsend_offload::{Checksum, GsoKind, Offload, Packet, TxToken, segment as cut_up};
+use fullsend_offload::{Checksum, GsoKind, Offload, Packet, TxToken, segment as segment_packet};
 use fullsend_tcp::SegmentOut;
 use fullsend_units::Instant;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::{CHECKSUM_OFFSET, MAX_HEADER_LEN, TcpFlags};
 
-use super::socket::{Entry, Left, Socket};
+use super::socket::{Effects, Socket, SocketEntry};
 use crate::demux::FlowKey;
-use crate::interface::{Dropped, LOOPBACK};
+use crate::interface::{DroppedPacket, LOOPBACK};
 use crate::ip::Path;
-use crate::table::Table;
+use crate::slab::Slab;
 use crate::{Host, StackError};
 
 #[inline]
@@ -44,12 +44,16 @@ fn fill(
     tcp[CHECKSUM_OFFSET..][..2].copy_from_slice(&path.partial_checksum(len).to_be_bytes());
     path.fill(below, len, ident, segment.ecn.bits());
     let kind = gso_kind(path, segment);
-    let cut = kind != GsoKind::None;
+    let is_super_segment = kind != GsoKind::None;
     // A swap, as an assignment would drop the old value.
     core::mem::swap(&mut packet.payload, &mut segment.payload);
     packet.layers = path.layers(protocol::TCP);
     packet.offload = Offload {
-        gso_size: if cut { segment.gso_size } else { 0 },
+        gso_size: if is_super_segment {
+            segment.gso_size
+        } else {
+            0
+        },
         gso_segs: segment.gso_segs,
         kind,
         checksum: Checksum::Partial,
@@ -57,8 +61,8 @@ fn fill(
         ..Offload::default()
     };
     // A FIN without data is not charged, but must not overtake its flow's data in a qdisc.
-    let ends = segment.repr.flags.contains(TcpFlags::FIN);
-    if (segment.truesize != 0 || ends) && socket != 0 {
+    let has_fin = segment.repr.flags.contains(TcpFlags::FIN);
+    if (segment.truesize != 0 || has_fin) && socket != 0 {
         packet.tx = TxToken {
             socket,
             truesize: segment.truesize,
@@ -92,12 +96,12 @@ impl Host {
         } else {
             &self.ifaces[usize::from(iface)].ready
         };
-        self.tcp.fetch_ready(ready, max);
-        let mut left = max;
-        while left > 0
+        self.tcp.prefetch_ready(ready, max);
+        let mut remaining = max;
+        while remaining > 0
             && let Some(index) = self.iface_mut(iface).ready.pop_front()
         {
-            left -= usize::from(self.socket_transmit(now, iface, index, out));
+            remaining -= usize::from(self.socket_transmit(now, iface, index, out));
         }
     }
 
@@ -137,13 +141,13 @@ impl Host {
                 let octets = fill(packet, &socket.path, segment, id, ident);
                 self.mib.count_output(socket.path.is_v4(), octets);
             }
-            if interface.cuts_early(kind, segment.repeats_cwr)
-                && let Some(whole) = out.pop()
+            if interface.segments_at_socket(kind, segment.repeats_cwr)
+                && let Some(packet) = out.pop()
             {
-                cut_up(whole, out);
+                segment_packet(packet, out);
             }
         }
-        socket.queued = sent && socket.conn.wants_transmit();
+        socket.queued = sent && socket.conn.needs_transmit();
         let wakes = socket.conn.take_wakes();
         if wakes.read || wakes.write {
             socket.wake(wakes, &mut self.wakers);
@@ -152,11 +156,11 @@ impl Host {
         if let Some(at) = socket.conn.paced_until() {
             self.paced_until = self.paced_until.max(at);
         }
-        let left = Left {
-            queue: socket.queued.then_some(iface),
-            unusual: !socket.queued && socket.is_unusual(),
+        let effects = Effects {
+            ready_iface: socket.queued.then_some(iface),
+            needs_state_check: !socket.queued && socket.needs_state_check(),
         };
-        self.see_to(now, index, left);
+        self.apply_effects(now, index, effects);
         sent
     }
 
@@ -180,8 +184,8 @@ impl Host {
         let mut packet = Packet::default();
         let octets = fill(&mut packet, &path, segment, 0, ident);
         self.mib.count_output(path.is_v4(), octets);
-        self.send_on(now, &path, (key.local, key.remote), packet);
-        self.settle(now, index);
+        self.send_with_path(now, &path, (key.local, key.remote), packet);
+        self.post_process(now, index);
         false
     }
 
@@ -221,15 +225,15 @@ impl Host {
     }
 
     /// Sends a segment that belongs to no connection.
-    pub(super) fn send_alone(&mut self, now: Instant, key: &FlowKey, segment: SegmentOut) {
+    pub(super) fn send_stateless(&mut self, now: Instant, key: &FlowKey, segment: SegmentOut) {
         // Without a route there is no connection to report it to.
         if let Ok(path) = self.tcp_path(now, key) {
-            self.send_on_path(now, key, &path, segment);
+            self.send_stateless_on_path(now, key, &path, segment);
         }
     }
 
     /// Sends a segment that belongs to no connection on a known path.
-    pub(super) fn send_on_path(
+    pub(super) fn send_stateless_on_path(
         &mut self,
         now: Instant,
         key: &FlowKey,
@@ -239,18 +243,18 @@ impl Host {
         let octets = usize::from(path.network_len()) + segment.repr.header_len();
         self.mib.count_output(path.is_v4(), octets);
         let packet = build(path, segment, 0, 0);
-        self.send_on(now, path, (key.local, key.remote), packet);
+        self.send_with_path(now, path, (key.local, key.remote), packet);
     }
 
     /// Completes a segment that the device no longer uses.
     #[inline]
     pub(crate) fn tcp_complete(&mut self, now: Instant, token: TxToken) {
-        if let Some((index, Entry::Conn(socket))) = self.tcp.table.by_id(token.socket) {
+        if let Some((index, SocketEntry::Conn(socket))) = self.tcp.table.by_id(token.socket) {
             let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
             socket.conn.handle_tx_complete(&mut cx, token.truesize);
             // A completion can only change whether more may be sent.
-            if !socket.queued && socket.conn.wants_transmit() {
-                self.settle(now, index);
+            if !socket.queued && socket.conn.needs_transmit() {
+                self.post_process(now, index);
             }
         }
     }
@@ -259,13 +263,14 @@ impl Host {
 impl Host {
     /// Reports a segment to its connection that a queue of the host has dropped.
     #[cold]
-    pub(crate) fn tcp_dropped(&mut self, now: Instant, dropped: &Dropped) {
-        let Some((index, Entry::Conn(socket))) = self.tcp.table.by_id(dropped.tx.socket) else {
+    pub(crate) fn tcp_dropped(&mut self, now: Instant, dropped: &DroppedPacket) {
+        let Some((index, SocketEntry::Conn(socket))) = self.tcp.table.by_id(dropped.tx.socket)
+        else {
             return;
         };
         let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
         let truesize = dropped.tx.truesize;
-        let Some((seq, end)) = dropped.text else {
+        let Some((seq, end)) = dropped.seq_range else {
             return socket.conn.handle_tx_complete(&mut cx, truesize);
         };
         socket.conn.handle_tx_dropped(&mut cx, truesize, seq, end);
@@ -276,12 +281,12 @@ impl Host {
     }
 }
 
-impl Table<Entry> {
+impl Slab<SocketEntry> {
     /// Returns a socket of the ready queue, and its handle.
     #[inline]
     fn queued_socket(&mut self, index: u32) -> Option<(&mut Socket, u64)> {
         match self.get_mut_with_id(index) {
-            Some((Entry::Conn(socket), id)) if socket.queued => Some((socket, id)),
+            Some((SocketEntry::Conn(socket), id)) if socket.queued => Some((socket, id)),
             _ => None,
         }
     }

@@ -7,14 +7,14 @@ use crate::demux::Addr;
 use crate::siphash::SipKey;
 
 /// Number of counters; destinations that hash to the same one share it.
-const TABLE: usize = 64;
+const TABLE_LEN: usize = 64;
 
 /// The allocator of ephemeral ports.
 #[derive(Clone, Debug)]
 pub(crate) struct EphemeralPorts {
     offset_key: SipKey,
     index_key: SipKey,
-    table: [u16; TABLE],
+    table: [u16; TABLE_LEN],
 }
 
 impl EphemeralPorts {
@@ -22,27 +22,27 @@ impl EphemeralPorts {
         Self {
             offset_key,
             index_key,
-            table: [0; TABLE],
+            table: [0; TABLE_LEN],
         }
     }
 
-    /// Returns the next port of `range`, in this destination's order, for which `free` returns
+    /// Returns the next port of `range`, in this destination's order, for which `is_free` returns
     /// `true`; `None` if there is none.
     pub(crate) fn choose(
         &mut self,
         range: RangeInclusive<u16>,
         (local, remote, remote_port): (Addr, Addr, u16),
-        mut free: impl FnMut(u16) -> bool,
+        mut is_free: impl FnMut(u16) -> bool,
     ) -> Option<u16> {
         let ([a, b], [c, d]) = (local.words(), remote.words());
         let hash = |key: SipKey| key.hash([a, b, c, d], remote_port.into());
         let count = u64::from(*range.end()).checked_sub(u64::from(*range.start()))? + 1;
         let offset = hash(self.offset_key) % count;
-        let next = &mut self.table[hash(self.index_key) as usize % TABLE];
+        let next = &mut self.table[hash(self.index_key) as usize % TABLE_LEN];
         for _ in 0..count {
             let port = range.start() + ((offset + u64::from(*next)) % count) as u16;
             *next = next.wrapping_add(1);
-            if free(port) {
+            if is_free(port) {
                 return Some(port);
             }
         }
@@ -63,15 +63,15 @@ mod tests {
     }
 
     #[test]
-    fn every_port_is_given_once_then_none() {
+    fn every_port_is_chosen_once_until_exhausted() {
         let mut ports = EphemeralPorts::new(SipKey(1, 2), SipKey(3, 4));
-        let mut taken = BTreeSet::new();
+        let mut used = BTreeSet::new();
         for _ in 0..100 {
-            let port = ports.choose(40_000..=40_099, to(2), |p| !taken.contains(&p));
-            assert!(taken.insert(port.unwrap()));
+            let port = ports.choose(40_000..=40_099, to(2), |p| !used.contains(&p));
+            assert!(used.insert(port.unwrap()));
         }
         assert_eq!(
-            ports.choose(40_000..=40_099, to(2), |p| !taken.contains(&p)),
+            ports.choose(40_000..=40_099, to(2), |p| !used.contains(&p)),
             None
         );
         assert_eq!(ports.choose(7..=7, to(2), |_| true), Some(7));
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn destinations_begin_at_unrelated_ports() {
+    fn destinations_start_at_unrelated_ports() {
         let mut ports = EphemeralPorts::new(SipKey(1, 2), SipKey(3, 4));
         let first: BTreeSet<_> = (2..50)
             .map(|d| ports.choose(32_768..=60_999, to(d), |_| true))

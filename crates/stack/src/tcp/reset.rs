@@ -3,10 +3,10 @@
 use fullsend_units::Instant;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
-use super::half_open::bare;
+use super::handshake::empty_segment;
 use crate::Host;
 use crate::demux::FlowKey;
-use crate::rate::Rate;
+use crate::rate::RateLimit;
 
 /// Returns the RST that answers a segment with `len` bytes of payload. A RST is not answered.
 pub(super) fn reset_for(repr: &TcpRepr, len: u32) -> Option<TcpRepr> {
@@ -41,7 +41,7 @@ impl Host {
             return;
         };
         let per_second = self.env.sysctl.tcp_rst_msgs_per_sec;
-        let rate = Rate {
+        let rate = RateLimit {
             per_second,
             burst: per_second.div_ceil(10),
         };
@@ -51,7 +51,7 @@ impl Host {
         }
         self.env.mib.out_rsts += 1;
         self.env.mib.out_segs += 1;
-        self.send_alone(now, key, bare(repr));
+        self.send_stateless(now, key, empty_segment(repr));
     }
 }
 

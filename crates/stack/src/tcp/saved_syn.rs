@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::TcpId;
 use crate::Host;
-use crate::demux::{FlowKey, Target};
+use crate::demux::{FlowKey, FlowOwner};
 
 impl Host {
     /// Keeps the headers of a SYN that a listener has answered, if the application has enabled that
@@ -15,7 +15,7 @@ impl Host {
         if !listener.is_some_and(|l| l.settings.save_syn) {
             return;
         }
-        if let Some(Target::Socket(index)) = self.tcp.find(key) {
+        if let Some(FlowOwner::Socket(index)) = self.tcp.find(key) {
             self.tcp.saved_syns.insert(index, headers.into());
         }
     }

@@ -10,22 +10,22 @@ use fullsend_wire::EcnField;
 use fullsend_wire::tcp::TcpRepr;
 
 use super::ListenerId;
-use super::request::Request;
+use super::half_open::HalfOpen;
 use crate::demux::FlowKey;
 use crate::ip::Path;
-use crate::timer::Wheel;
-use crate::waiters::{Wait, Waiters};
+use crate::timer::TimerWheel;
+use crate::waiters::{WaitEvent, Waiters};
 
 /// The owner of a connection. Listeners are identified by their slot: closing one removes or resets
 /// the connections that refer to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Owner {
+pub(super) enum ConnectionOwner {
     /// The application has its handle.
     User,
     /// It waits in a listener's accept queue.
-    Queued(u32),
+    Listener(u32),
     /// The application has closed it, and it finishes by itself.
-    Nobody,
+    Orphan,
 }
 
 /// A connection with its state in the host.
@@ -40,7 +40,7 @@ pub(crate) struct Socket {
     pub(super) queued: bool,
     /// Whether the flow table refers to this entry.
     pub(super) reachable: bool,
-    pub(super) owner: Owner,
+    pub(super) owner: ConnectionOwner,
     pub(crate) waiters: Waiters,
 }
 
@@ -49,66 +49,73 @@ impl Socket {
     #[inline]
     pub(super) fn wake(&mut self, wakes: Wakes, out: &mut Vec<Waker>) {
         if wakes.read {
-            self.waiters.wake(Wait::Read, out);
+            self.waiters.wake(WaitEvent::Read, out);
         }
         if wakes.write {
-            self.waiters.wake(Wait::Write, out);
+            self.waiters.wake(WaitEvent::Write, out);
         }
     }
 }
 
 /// The effects of a call on a socket that the host has to apply.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Left {
+pub(super) struct Effects {
     /// The interface whose ready queue the socket joins.
-    pub(super) queue: Option<u16>,
+    pub(super) ready_iface: Option<u16>,
     /// Whether the connection is not established, is not owned by the application, or has Fast Open
     /// events.
-    pub(super) unusual: bool,
+    pub(super) needs_state_check: bool,
 }
 
 impl Socket {
     /// Post-processes a call on the connection that may have changed anything.
     #[inline(always)]
-    pub(super) fn settle(
+    pub(super) fn post_process(
         &mut self,
         index: u32,
         wakers: &mut Vec<Waker>,
-        wheel: &mut Wheel,
-    ) -> Left {
-        let mut unusual = self.is_unusual();
+        wheel: &mut TimerWheel,
+    ) -> Effects {
+        let mut needs_state_check = self.needs_state_check();
         let wakes = self.conn.take_wakes();
         if wakes.read || wakes.write {
             self.wake(wakes, wakers);
-            unusual |= self.conn.has_fastopen_news();
+            needs_state_check |= self.conn.has_fastopen_event();
         }
-        if self.waiters.any_flush() && self.conn.is_flushed() {
-            self.waiters.wake(Wait::Flush, wakers);
+        if self.waiters.has_flush_waiter() && self.conn.is_flushed() {
+            self.waiters.wake(WaitEvent::Flush, wakers);
         }
         wheel.arm(index, self.deadline());
-        let queue = self.turn();
-        Left { queue, unusual }
+        let ready_iface = self.join_ready_queue();
+        Effects {
+            ready_iface,
+            needs_state_check,
+        }
     }
 
     /// Post-processes a read or a write. For a socket in the ready queue, its next poll does that.
     #[inline(always)]
-    pub(super) fn after_transfer(&mut self, index: u32, wheel: &mut Wheel) -> Option<u16> {
+    pub(super) fn post_process_transfer(
+        &mut self,
+        index: u32,
+        wheel: &mut TimerWheel,
+    ) -> Option<u16> {
         if self.queued {
             return None;
         }
-        let queue = self.turn();
-        if queue.is_none() {
+        let ready_iface = self.join_ready_queue();
+        if ready_iface.is_none() {
             wheel.arm(index, self.deadline());
         }
-        queue
+        ready_iface
     }
 
     /// Prefetches the memory that the next call on the connection reads.
     #[inline]
-    pub(super) fn fetch(&self) -> u64 {
-        let own = self.owner == Owner::User;
+    pub(super) fn prefetch(&self) -> u64 {
+        let own = self.owner == ConnectionOwner::User;
         let below = u64::from(self.key.remote_port) ^ u64::from(self.path.version);
-        u64::from(own) ^ below ^ self.conn.fetch()
+        u64::from(own) ^ below ^ self.conn.prefetch()
     }
 
     /// Returns when the connection's next timer fires; the far future if none is armed.
@@ -119,16 +126,16 @@ impl Socket {
 
     /// Returns the interface whose ready queue the socket joins now, if it does.
     #[inline]
-    fn turn(&mut self) -> Option<u16> {
-        let joins = !self.queued && self.conn.wants_transmit();
+    fn join_ready_queue(&mut self) -> Option<u16> {
+        let joins = !self.queued && self.conn.needs_transmit();
         self.queued |= joins;
         joins.then_some(self.path.iface)
     }
 
     /// Returns whether the host has to check for a change of the connection's state.
     #[inline]
-    pub(super) fn is_unusual(&self) -> bool {
-        self.conn.state() != State::Established || self.owner != Owner::User
+    pub(super) fn needs_state_check(&self) -> bool {
+        self.conn.state() != State::Established || self.owner != ConnectionOwner::User
     }
 }
 
@@ -142,32 +149,32 @@ impl Socket {
 
 /// A SYN whose answer is deferred until the application accepts or rejects it.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct DeferredSyn {
     pub(super) syn: TcpRepr,
     /// The ECN field of the packet with the SYN.
     pub(super) syn_ecn: EcnField,
     pub(super) key: FlowKey,
     pub(super) listener: ListenerId,
     /// Whether the application has its handle.
-    pub(super) taken: bool,
+    pub(super) user_owned: bool,
     /// When the SYN is dropped.
     pub(super) expires: Instant,
 }
 
 /// An entry of the socket table.
-pub(crate) enum Entry {
+pub(crate) enum SocketEntry {
     Conn(Box<Socket>),
-    Held(Box<Held>),
-    Request(Box<Request>),
+    DeferredSyn(Box<DeferredSyn>),
+    HalfOpen(Box<HalfOpen>),
 }
 
-impl Entry {
+impl SocketEntry {
     #[inline]
     pub(super) fn key(&self) -> &FlowKey {
         match self {
             Self::Conn(socket) => &socket.key,
-            Self::Held(held) => &held.key,
-            Self::Request(request) => &request.key,
+            Self::DeferredSyn(deferred) => &deferred.key,
+            Self::HalfOpen(half_open) => &half_open.key,
         }
     }
 }

@@ -33,7 +33,7 @@ impl Host {
         let (index, socket, mut cx) = self.user_socket(now, id)?;
         socket.conn.set_option(&mut cx, option)?;
         socket.apply_ip_settings();
-        self.settle(now, index);
+        self.post_process(now, index);
         Ok(())
     }
 
@@ -150,7 +150,7 @@ impl Host {
 
     /// Opens a connection whose SYN is deferred until the first write, whose data it carries (TCP
     /// Fast Open, `TCP_FASTOPEN_CONNECT`, `MSG_FASTOPEN`), or until
-    /// [`tcp_connect_now`](Self::tcp_connect_now).
+    /// [`tcp_send_syn`](Self::tcp_send_syn).
     ///
     /// # Errors
     /// Those of [`tcp_connect`](Self::tcp_connect).
@@ -171,7 +171,7 @@ impl Host {
     ///
     /// # Errors
     /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
-    pub fn tcp_connect_now(&mut self, now: Instant, id: TcpId) -> Result<(), StackError> {
+    pub fn tcp_send_syn(&mut self, now: Instant, id: TcpId) -> Result<(), StackError> {
         self.with_conn(now, id, |conn, _| Connection::send_syn(conn))
     }
 
@@ -180,8 +180,8 @@ impl Host {
     ///
     /// # Errors
     /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
-    pub fn tcp_expect_no_text(&mut self, now: Instant, id: TcpId) -> Result<(), StackError> {
-        self.with_conn(now, id, |conn, _| conn.expect_no_text())
+    pub fn tcp_reset_on_data(&mut self, now: Instant, id: TcpId) -> Result<(), StackError> {
+        self.with_conn(now, id, |conn, _| conn.reset_on_data())
     }
 
     /// Announces that the application writes as soon as the connection is established, so that the
@@ -196,12 +196,12 @@ impl Host {
     }
 
     /// Returns whether a deferred SYN can carry data: a cookie for the destination is known, or
-    /// none is needed. If not, connect with [`tcp_connect_now`](Self::tcp_connect_now).
+    /// none is needed. If not, connect with [`tcp_send_syn`](Self::tcp_send_syn).
     ///
     /// # Errors
     /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
-    pub fn tcp_fastopen_ready(&mut self, now: Instant, id: TcpId) -> Result<bool, StackError> {
+    pub fn tcp_is_fastopen_ready(&mut self, now: Instant, id: TcpId) -> Result<bool, StackError> {
         let (_, socket, _) = self.user_socket(now, id)?;
-        Ok(socket.conn.fastopen_ready())
+        Ok(socket.conn.is_fastopen_ready())
     }
 }

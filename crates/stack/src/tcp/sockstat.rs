@@ -4,7 +4,7 @@ use core::fmt;
 
 use fullsend_units::Instant;
 
-use super::socket::Entry;
+use super::socket::SocketEntry;
 use crate::Host;
 
 /// Statistics of the host's TCP sockets. They are displayed as the line of `/proc/net/sockstat`.
@@ -42,10 +42,10 @@ impl Host {
     /// Applies changed limits to all connections: writers that wait for space may have it now.
     pub(crate) fn tcp_limits_changed(&mut self, now: Instant) {
         for index in 0..self.tcp.table.slots() as u32 {
-            if let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) {
+            if let Some(SocketEntry::Conn(socket)) = self.tcp.table.get_mut(index) {
                 let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
-                socket.conn.limits_changed(&mut cx);
-                self.settle(now, index);
+                socket.conn.on_limits_changed(&mut cx);
+                self.post_process(now, index);
             }
         }
     }
@@ -62,7 +62,9 @@ impl Host {
             mem: self.env.mem.pages(),
         };
         for (_, entry) in self.tcp.table.iter() {
-            let Entry::Conn(socket) = entry else { continue };
+            let SocketEntry::Conn(socket) = entry else {
+                continue;
+            };
             stat.inuse += usize::from(socket.reachable);
             stat.alloc += 1;
         }

@@ -17,7 +17,7 @@ use fullsend_units::{Instant, Rng, SeqNum};
 use super::cookie;
 use super::dropped_syns::DroppedSyns;
 use crate::demux::{Addr, FlowKey};
-use crate::rate::{Rate, SourceBuckets};
+use crate::rate::{RateLimit, SourceBuckets};
 use crate::siphash::SipKey;
 
 /// Number of buckets for sources, of 8 bytes each.
@@ -25,14 +25,14 @@ const SOURCES: usize = 4096;
 
 /// Returns the rates of one source and of all sources for `tcp_syn_limit`. A source, which may be
 /// an address that many clients share, has half of the limit as its rate and as its burst.
-const fn rates(limit: u32) -> [Rate; 2] {
+const fn rates(limit: u32) -> [RateLimit; 2] {
     // Rounded up, as a rate of 0 would admit nothing.
     let half = limit.div_ceil(2);
-    let each = Rate {
+    let each = RateLimit {
         per_second: half,
         burst: half,
     };
-    let all = Rate {
+    let all = RateLimit {
         per_second: limit,
         burst: limit.saturating_mul(2),
     };
@@ -41,11 +41,11 @@ const fn rates(limit: u32) -> [Rate; 2] {
 
 /// The budget that admitted a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Budget {
+pub(super) enum SynBudget {
     /// The budget of all SYNs.
-    First,
+    All,
     /// The budget of retransmitted SYNs.
-    Repeated,
+    Retransmitted,
 }
 
 /// The limit of SYN-ACKs; it decides which SYNs are answered.
@@ -54,8 +54,8 @@ pub(super) struct SynLimit {
     key: SipKey,
     /// `tcp_syn_limit`; 0 means no limit.
     limit: u32,
-    first: SourceBuckets,
-    repeated: SourceBuckets,
+    all: SourceBuckets,
+    retransmitted: SourceBuckets,
     dropped: DroppedSyns,
 }
 
@@ -66,8 +66,8 @@ impl SynLimit {
         Self {
             key: secret.derive(u64::MAX - 1),
             limit: 0,
-            first: budget(u64::MAX - 2),
-            repeated: budget(u64::MAX - 3),
+            all: budget(u64::MAX - 2),
+            retransmitted: budget(u64::MAX - 3),
             dropped: DroppedSyns::default(),
         }
     }
@@ -76,61 +76,61 @@ impl SynLimit {
     pub(super) fn set_limit(&mut self, limit: u32) {
         if self.limit != limit {
             self.limit = limit;
-            self.first.set_rates(rates(limit));
-            self.repeated.set_rates(rates(limit));
+            self.all.set_rates(rates(limit));
+            self.retransmitted.set_rates(rates(limit));
         }
     }
 
     /// Returns the budget that admits the SYN of `flow` with sequence number `irs`, to be answered
     /// with a cookie or by a half-open connection. Returns `None` if the SYN is to be dropped.
-    pub(super) fn admits(
+    pub(super) fn admit(
         &mut self,
         now: Instant,
         (flow, irs): (&FlowKey, SeqNum),
         with_cookie: bool,
         rng: &mut Rng,
-    ) -> Option<Budget> {
+    ) -> Option<SynBudget> {
         if self.limit == 0 {
-            return Some(Budget::First);
+            return Some(SynBudget::All);
         }
         let source = (flow.remote, cookie::slot(now));
-        let mut admits = |budget: &mut SourceBuckets| {
+        let mut admit = |budget: &mut SourceBuckets| {
             if with_cookie {
                 budget.take(now, source, rng)
             } else {
-                budget.has(now, source)
+                budget.has_token(now, source)
             }
         };
-        if admits(&mut self.first) {
-            return Some(Budget::First);
+        if admit(&mut self.all) {
+            return Some(SynBudget::All);
         }
         let hash = self.key.hash([flow.hash(self.key)], irs.raw());
-        let repeated = self.dropped.is_repetition(now, hash) && admits(&mut self.repeated);
-        repeated.then_some(Budget::Repeated)
+        let is_retransmission = self.dropped.record(now, hash) && admit(&mut self.retransmitted);
+        is_retransmission.then_some(SynBudget::Retransmitted)
     }
 
     /// Charges the SYN-ACK of a half-open connection that the peer has reset to the budget that
     /// admitted it.
-    pub(super) fn on_reset(&mut self, now: Instant, source: Addr, budget: Budget) {
+    pub(super) fn on_reset(&mut self, now: Instant, source: Addr, budget: SynBudget) {
         if self.limit == 0 {
             return;
         }
         let budget = match budget {
-            Budget::First => &mut self.first,
-            Budget::Repeated => &mut self.repeated,
+            SynBudget::All => &mut self.all,
+            SynBudget::Retransmitted => &mut self.retransmitted,
         };
         budget.charge(now, (source, cookie::slot(now)));
     }
 
-    /// Returns the tokens of a cookie that was sent to `source` in slot `made` and from which a
+    /// Returns the tokens of a cookie that was sent to `source` in slot `issue_slot` and from which a
     /// connection was made: to the budget of retransmitted SYNs while the source's bucket there is
     /// not full, otherwise to the first budget.
-    pub(super) fn on_return(&mut self, now: Instant, source: Addr, made: u64) {
-        let source = (source, made);
-        if self.repeated.is_full(now, source) {
-            self.first.give_back(now, source);
+    pub(super) fn on_cookie_returned(&mut self, now: Instant, source: Addr, issue_slot: u64) {
+        let source = (source, issue_slot);
+        if self.retransmitted.is_full(now, source) {
+            self.all.refund(now, source);
         } else {
-            self.repeated.give_back(now, source);
+            self.retransmitted.refund(now, source);
         }
     }
 }
@@ -142,15 +142,15 @@ mod tests {
 
     use fullsend_units::{Instant, Nanos, Rng, Seed, SeqNum};
 
-    use super::{Budget, SynLimit, rates};
+    use super::{SynBudget, SynLimit, rates};
     use crate::demux::FlowKey;
-    use crate::rate::Rate;
+    use crate::rate::RateLimit;
     use crate::siphash::SipKey;
     use crate::tcp::cookie;
 
     const LIMIT: u32 = 8192;
-    const SOURCE: Rate = rates(LIMIT)[0];
-    const ALL: Rate = rates(LIMIT)[1];
+    const SOURCE: RateLimit = rates(LIMIT)[0];
+    const ALL: RateLimit = rates(LIMIT)[1];
 
     struct Flood {
         limit: SynLimit,
@@ -175,18 +175,18 @@ mod tests {
         }
 
         fn syn(&mut self, ms: u64, flow: &FlowKey, irs: u32) -> bool {
-            self.admits(ms, flow, irs, true).is_some()
+            self.admit(ms, flow, irs, true).is_some()
         }
 
-        fn admits(&mut self, ms: u64, flow: &FlowKey, irs: u32, cookie: bool) -> Option<Budget> {
+        fn admit(&mut self, ms: u64, flow: &FlowKey, irs: u32, cookie: bool) -> Option<SynBudget> {
             let syn = (flow, SeqNum::new(irs));
-            self.limit.admits(at(ms), syn, cookie, &mut self.rng)
+            self.limit.admit(at(ms), syn, cookie, &mut self.rng)
         }
 
         /// Answers the source's SYNs with cookies until the first budget has no token for it.
         fn drain(&mut self, ms: u64, flow: &FlowKey) {
             let mut irs = 1_000_000 + 100_000 * ms as u32;
-            while self.admits(ms, flow, irs, true) == Some(Budget::First) {
+            while self.admit(ms, flow, irs, true) == Some(SynBudget::All) {
                 irs += 1;
             }
         }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn one_source_gets_its_share_and_no_other_less() {
+    fn one_source_gets_its_share_and_others_lose_nothing() {
         let mut flood = Flood::new(1);
         let answered = flood.run(|_| 7, 0..3000);
         let first = SOURCE.burst + 3 * SOURCE.per_second;
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn random_sources_get_the_share_of_all() {
+    fn random_sources_share_the_total_limit() {
         let mut flood = Flood::new(2);
         let answered = flood.run(Rng::next_u32, 0..3000);
         let first = ALL.burst + 3 * ALL.per_second;
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_syn_sent_again_is_answered_though_its_address_floods() {
+    fn a_retransmitted_syn_is_answered_while_its_address_floods() {
         for start in [500, 777, 999, 1250] {
             for seconds in [1, 2] {
                 let mut flood = Flood::new(3);
@@ -237,15 +237,15 @@ mod tests {
                 flood.run(|_| 7, 0..start + 1);
                 let honest = flow(7, 999);
                 assert!(!flood.syn(start, &honest, 77), "{start}");
-                let again = start + 1000 * seconds;
-                flood.run(|_| 7, start + 1..again + 1);
-                assert!(flood.syn(again, &honest, 77), "{start} + {seconds} s");
+                let retry = start + 1000 * seconds;
+                flood.run(|_| 7, start + 1..retry + 1);
+                assert!(flood.syn(retry, &honest, 77), "{start} + {seconds} s");
             }
         }
     }
 
     #[test]
-    fn syns_that_are_all_sent_again_have_a_limit_too() {
+    fn retransmitted_syns_have_a_limit_too() {
         let mut flood = Flood::new(4);
         let mut answered = 0;
         for ms in 0..4000 {
@@ -259,14 +259,14 @@ mod tests {
     }
 
     #[test]
-    fn half_open_connections_that_are_reset_have_the_limit_of_cookies() {
+    fn reset_half_open_connections_have_the_same_limit_as_cookies() {
         let mut flood = Flood::new(7);
         let mut answered = 0;
         for ms in 0..2000 {
             for n in 0..230 {
                 let flow = flow(7, (ms * 230 + n) as u16);
                 let irs = flood.rng.next_u32();
-                if let Some(budget) = flood.admits(ms, &flow, irs, false) {
+                if let Some(budget) = flood.admit(ms, &flow, irs, false) {
                     flood.limit.on_reset(at(ms), flow.remote, budget);
                     answered += 1;
                 }
@@ -288,46 +288,48 @@ mod tests {
                 assert!(flood.syn(ms, &flow(7, port), n as u32), "{ms} ms");
                 under_way.push_back((ms + 400, cookie::slot(at(ms))));
             }
-            while let Some((_, made)) = under_way.pop_front_if(|(due, _)| *due <= ms) {
-                flood.limit.on_return(at(ms), flow(7, 1).remote, made);
+            while let Some((_, issue_slot)) = under_way.pop_front_if(|(due, _)| *due <= ms) {
+                flood
+                    .limit
+                    .on_cookie_returned(at(ms), flow(7, 1).remote, issue_slot);
             }
         }
     }
 
     /// Half-open connections are charged when they are reset, and there may be many by then.
     #[test]
-    fn resets_of_a_whole_backlog_are_owed_for_a_second() {
+    fn the_debt_of_a_reset_backlog_lasts_one_second() {
         let mut flood = Flood::new(8);
         for ip in 0..65_536 {
             let source = flow(ip, 1).remote;
-            flood.limit.on_reset(at(0), source, Budget::First);
+            flood.limit.on_reset(at(0), source, SynBudget::All);
         }
         let other = flow(1 << 24, 1);
-        assert_eq!(flood.admits(999, &other, 1, false), None);
-        assert!(flood.admits(1001, &other, 2, false).is_some());
+        assert_eq!(flood.admit(999, &other, 1, false), None);
+        assert!(flood.admit(1001, &other, 2, false).is_some());
     }
 
     /// A source that resets the backlogs of many listeners at once takes no more than its share.
     #[test]
-    fn resets_of_one_source_leave_tokens_for_others() {
+    fn resets_of_one_source_leave_tokens_for_other_sources() {
         let mut flood = Flood::new(13);
         for round in 0..10 {
             for _ in 0..65_536 {
                 let source = flow(7, 1).remote;
                 flood
                     .limit
-                    .on_reset(at(1000 * round), source, Budget::First);
+                    .on_reset(at(1000 * round), source, SynBudget::All);
             }
             let (ms, irs) = (1000 * round, round as u32);
-            assert_eq!(flood.admits(ms, &flow(7, 1), irs, false), None);
-            let other = flood.admits(ms, &flow(8, 1), irs, false);
-            assert_eq!(other, Some(Budget::First));
+            assert_eq!(flood.admit(ms, &flow(7, 1), irs, false), None);
+            let other = flood.admit(ms, &flow(8, 1), irs, false);
+            assert_eq!(other, Some(SynBudget::All));
         }
     }
 
     /// A RST arrives 10 ms after its SYN; until then nothing is charged for the connection.
     #[test]
-    fn resets_that_come_late_do_not_raise_the_limit() {
+    fn late_resets_do_not_raise_the_limit() {
         let (mut flood, mut half_open) = (Flood::new(12), VecDeque::new());
         let mut answered = 0;
         for ms in 0..5000 {
@@ -337,7 +339,7 @@ mod tests {
             for n in 0..230 {
                 let irs = flood.rng.next_u32();
                 if half_open.len() < 1000
-                    && let Some(budget) = flood.admits(ms, &flow(7, n), irs, false)
+                    && let Some(budget) = flood.admit(ms, &flow(7, n), irs, false)
                 {
                     half_open.push_back((ms + 10, budget));
                     answered += 1;
@@ -354,43 +356,49 @@ mod tests {
         let mut flood = Flood::new(9);
         let (flow, source) = (flow(7, 1), flow(7, 1).remote);
         for n in 0..SOURCE.burst {
-            assert_eq!(flood.admits(0, &flow, n, false), Some(Budget::First));
-            flood.limit.on_reset(at(0), source, Budget::First);
+            assert_eq!(flood.admit(0, &flow, n, false), Some(SynBudget::All));
+            flood.limit.on_reset(at(0), source, SynBudget::All);
         }
-        assert_eq!(flood.admits(0, &flow, 77, false), None);
+        assert_eq!(flood.admit(0, &flow, 77, false), None);
         for _ in 0..SOURCE.burst {
-            flood.limit.on_reset(at(500), source, Budget::Repeated);
+            flood
+                .limit
+                .on_reset(at(500), source, SynBudget::Retransmitted);
         }
         // Half of the first budget's tokens are back, and none of the second's.
-        let fresh = (1000..).take_while(|n| {
-            let admitted = flood.admits(500, &flow, *n, true);
-            assert_ne!(admitted, Some(Budget::Repeated));
+        let admitted_count = (1000..).take_while(|n| {
+            let admitted = flood.admit(500, &flow, *n, true);
+            assert_ne!(admitted, Some(SynBudget::Retransmitted));
             admitted.is_some()
         });
-        assert_eq!(fresh.count() as u32, SOURCE.per_second / 2);
-        assert_eq!(flood.admits(500, &flow, 77, false), None);
+        assert_eq!(admitted_count.count() as u32, SOURCE.per_second / 2);
+        assert_eq!(flood.admit(500, &flow, 77, false), None);
     }
 
     #[test]
-    fn a_cookie_of_a_repeated_syn_returns_its_token_to_their_budget() {
+    fn a_cookie_of_a_retransmitted_syn_refunds_the_retransmission_budget() {
         let mut flood = Flood::new(10);
         let flow = flow(7, 1);
         flood.drain(0, &flow);
-        assert_eq!(flood.admits(0, &flow, 77, true), None);
+        assert_eq!(flood.admit(0, &flow, 77, true), None);
         flood.drain(1000, &flow);
-        let again = flood.admits(1000, &flow, 77, true);
-        assert_eq!(again, Some(Budget::Repeated));
-        let made = cookie::slot(at(1000));
-        flood.limit.on_return(at(1000), flow.remote, made);
+        let retry = flood.admit(1000, &flow, 77, true);
+        assert_eq!(retry, Some(SynBudget::Retransmitted));
+        let issue_slot = cookie::slot(at(1000));
+        flood
+            .limit
+            .on_cookie_returned(at(1000), flow.remote, issue_slot);
         // No token is back in the first budget.
-        assert_ne!(flood.admits(1000, &flow, 78, true), Some(Budget::First));
+        assert_ne!(flood.admit(1000, &flow, 78, true), Some(SynBudget::All));
         // The second budget is full, so the next token returns to the first.
-        flood.limit.on_return(at(1000), flow.remote, made);
-        assert_eq!(flood.admits(1000, &flow, 79, true), Some(Budget::First));
+        flood
+            .limit
+            .on_cookie_returned(at(1000), flow.remote, issue_slot);
+        assert_eq!(flood.admit(1000, &flow, 79, true), Some(SynBudget::All));
     }
 
     #[test]
-    fn a_limit_of_zero_is_none() {
+    fn a_limit_of_zero_means_unlimited() {
         let mut flood = Flood::new(11);
         flood.limit.set_limit(0);
         assert_eq!(flood.run(|_| 7, 0..1000), 230_000);
@@ -400,19 +408,19 @@ mod tests {
     }
 
     #[test]
-    fn a_token_comes_back_to_the_slot_it_was_taken_in() {
+    fn a_token_is_refunded_to_the_slot_it_was_taken_from() {
         let mut flood = Flood::new(6);
         let (before, after) = (63_999, 64_001);
         let taken = (0..u32::MAX).take_while(|n| flood.syn(before, &flow(7, 1), *n));
         let taken = taken.count();
-        let made = cookie::slot(at(before));
-        assert_ne!(made, cookie::slot(at(after)));
+        let issue_slot = cookie::slot(at(before));
+        assert_ne!(issue_slot, cookie::slot(at(after)));
         let source = flow(7, 1).remote;
         let (limit, rng) = (&mut flood.limit, &mut flood.rng);
         for _ in 0..taken {
-            limit.on_return(at(after), source, made);
+            limit.on_cookie_returned(at(after), source, issue_slot);
         }
-        let again = (0..).take_while(|_| limit.first.take(at(after), (source, made), rng));
-        assert!(again.count() >= taken);
+        let retry = (0..).take_while(|_| limit.all.take(at(after), (source, issue_slot), rng));
+        assert!(retry.count() >= taken);
     }
 }

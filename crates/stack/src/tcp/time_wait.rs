@@ -2,18 +2,18 @@
 
 use alloc::vec::Vec;
 
-use fullsend_tcp::{SegmentIn, TimeWait, TimeWaitVerdict};
+use fullsend_tcp::{SegmentIn, TimeWait, TimeWaitAction};
 use fullsend_units::{Instant, SeqNum};
 
-use super::socket::Entry;
+use super::socket::SocketEntry;
 use crate::Host;
-use crate::demux::{FlowKey, Target};
-use crate::table::Table;
-use crate::timer::Wheel;
+use crate::demux::{FlowKey, FlowOwner};
+use crate::slab::Slab;
+use crate::timer::TimerWheel;
 
 /// A TIME-WAIT entry.
 #[derive(Debug)]
-pub(crate) struct Remains {
+pub(crate) struct TimeWaitEntry {
     pub(super) key: FlowKey,
     tw: TimeWait,
     ts_offset: u32,
@@ -21,22 +21,22 @@ pub(crate) struct Remains {
 
 /// The TIME-WAIT table.
 #[derive(Debug)]
-pub(crate) struct TimeWaits {
-    table: Table<Remains>,
-    wheel: Wheel,
+pub(crate) struct TimeWaitTable {
+    table: Slab<TimeWaitEntry>,
+    wheel: TimerWheel,
     due: Vec<u32>,
 }
 
-impl TimeWaits {
+impl TimeWaitTable {
     pub(super) fn new() -> Self {
         Self {
-            table: Table::new(),
-            wheel: Wheel::new(),
+            table: Slab::new(),
+            wheel: TimerWheel::new(),
             due: Vec::new(),
         }
     }
 
-    pub(super) fn get(&self, index: u32) -> Option<&Remains> {
+    pub(super) fn get(&self, index: u32) -> Option<&TimeWaitEntry> {
         self.table.get(index)
     }
 
@@ -46,7 +46,7 @@ impl TimeWaits {
     }
 
     /// Returns an entry's 4-tuple and when it expires.
-    pub(super) fn shown(&self, slot: u32) -> Option<(&FlowKey, Instant)> {
+    pub(super) fn key_and_expiry(&self, slot: u32) -> Option<(&FlowKey, Instant)> {
         let entry = self.table.get(slot)?;
         Some((&entry.key, entry.tw.expires))
     }
@@ -70,13 +70,13 @@ impl TimeWaits {
         })
     }
 
-    fn remove(&mut self, index: u32) -> Option<Remains> {
+    fn remove(&mut self, index: u32) -> Option<TimeWaitEntry> {
         self.wheel.disarm(index);
-        let remains = self.table.remove(index);
+        let entry = self.table.remove(index);
         if self.table.slots() == 0 {
             self.wheel.shrink(0);
         }
-        remains
+        entry
     }
 }
 
@@ -84,7 +84,7 @@ impl Host {
     /// Moves the 4-tuple of a closed connection to a TIME-WAIT entry. Returns `false` if there is
     /// no room for one.
     pub(super) fn enter_time_wait(&mut self, index: u32, tw: TimeWait) -> bool {
-        let Some(Entry::Conn(socket)) = self.tcp.table.get(index) else {
+        let Some(SocketEntry::Conn(socket)) = self.tcp.table.get(index) else {
             return false;
         };
         let key = socket.key;
@@ -93,26 +93,26 @@ impl Host {
             return false;
         }
         let expires = tw.expires;
-        let remains = Remains {
+        let entry = TimeWaitEntry {
             key,
             tw,
             ts_offset: socket.conn.ts_offset(),
         };
-        let Some((entry, _)) = self.tcp.time_wait.table.insert(remains) else {
+        let Some((slot, _)) = self.tcp.time_wait.table.insert(entry) else {
             return false;
         };
-        self.tcp.time_wait.wheel.arm(entry, expires);
-        let (from, to) = (Target::Socket(index), Target::TimeWait(entry));
+        self.tcp.time_wait.wheel.arm(slot, expires);
+        let (from, to) = (FlowOwner::Socket(index), FlowOwner::TimeWait(slot));
         self.tcp.flows.replace(&key, from, to);
         true
     }
 
     /// Removes an entry. Returns the smallest ISN for a new incarnation of its connection.
-    pub(super) fn forget_time_wait(&mut self, index: u32) -> Option<SeqNum> {
-        let remains = self.tcp.time_wait.remove(index)?;
-        let target = Target::TimeWait(index);
-        self.tcp.flows.remove(&remains.key, target);
-        Some(remains.tw.reuse_isn())
+    pub(super) fn remove_time_wait(&mut self, index: u32) -> Option<SeqNum> {
+        let entry = self.tcp.time_wait.remove(index)?;
+        let owner = FlowOwner::TimeWait(index);
+        self.tcp.flows.remove(&entry.key, owner);
+        Some(entry.tw.reuse_isn())
     }
 
     /// Removes the entries that have expired.
@@ -121,12 +121,12 @@ impl Host {
         let mut due = core::mem::take(&mut time_wait.due);
         time_wait.wheel.expire(now, &mut due);
         for index in due.drain(..) {
-            let Some(remains) = self.tcp.time_wait.get(index) else {
+            let Some(entry) = self.tcp.time_wait.get(index) else {
                 continue;
             };
-            let expires = remains.tw.expires;
+            let expires = entry.tw.expires;
             if expires <= now {
-                self.forget_time_wait(index);
+                self.remove_time_wait(index);
             } else {
                 self.tcp.time_wait.wheel.arm(index, expires);
             }
@@ -142,20 +142,20 @@ impl Host {
         index: u32,
         segment: &SegmentIn,
     ) -> bool {
-        let Some(remains) = self.tcp.time_wait.table.get_mut(index) else {
+        let Some(entry) = self.tcp.time_wait.table.get_mut(index) else {
             return false;
         };
-        let mut cx = self.env.cx_without_path(now, remains.ts_offset);
-        let key = remains.key;
-        match remains.tw.handle_segment(&mut cx, segment) {
-            TimeWaitVerdict::Drop => false,
-            TimeWaitVerdict::Reply(reply) => {
-                self.send_alone(now, &key, reply);
+        let mut cx = self.env.cx_without_path(now, entry.ts_offset);
+        let key = entry.key;
+        match entry.tw.handle_segment(&mut cx, segment) {
+            TimeWaitAction::Drop => false,
+            TimeWaitAction::Reply(reply) => {
+                self.send_stateless(now, &key, reply);
                 false
             }
-            TimeWaitVerdict::Reuse => true,
-            TimeWaitVerdict::Forget => {
-                self.forget_time_wait(index);
+            TimeWaitAction::Reuse => true,
+            TimeWaitAction::Remove => {
+                self.remove_time_wait(index);
                 false
             }
         }

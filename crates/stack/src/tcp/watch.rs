@@ -6,7 +6,7 @@ use fullsend_tcp::{Readiness, SkMem};
 use fullsend_units::Instant;
 
 use super::{ListenerId, TcpId};
-use crate::waiters::{Wait, WaitList};
+use crate::waiters::{WaitEvent, WaitList};
 use crate::{Host, StackError};
 
 impl Host {
@@ -36,9 +36,13 @@ impl Host {
             .env
             .cx(Instant::ZERO, &socket.path, socket.conn.ts_offset());
         socket.conn.watch(&cx);
-        let spent = &mut self.spent;
-        socket.waiters.register(Wait::Read, reader.into(), spent);
-        socket.waiters.register(Wait::Write, writer.into(), spent);
+        let replaced_wakers = &mut self.replaced_wakers;
+        socket
+            .waiters
+            .register(WaitEvent::Read, reader.into(), replaced_wakers);
+        socket
+            .waiters
+            .register(WaitEvent::Write, writer.into(), replaced_wakers);
         Ok(())
     }
 
@@ -76,15 +80,15 @@ impl Host {
     }
 
     /// Returns the number of connections that wait to be accepted.
-    pub fn listener_waiting(&self, id: ListenerId) -> usize {
+    pub fn listener_accept_queue_len(&self, id: ListenerId) -> usize {
         let listener = self.tcp.listeners.table.peek(id.0);
-        listener.map_or(0, |listener| listener.accept.len())
+        listener.map_or(0, |listener| listener.accept_queue.len())
     }
 
     /// Returns the tasks that wait for a connection to accept.
-    pub(crate) fn waiting_for(&mut self, id: ListenerId) -> Option<&mut WaitList> {
+    pub(crate) fn accept_waiters(&mut self, id: ListenerId) -> Option<&mut WaitList> {
         let listener = self.tcp.listeners.get_mut(id)?;
-        Some(&mut listener.waiting)
+        Some(&mut listener.accept_waiters)
     }
 
     /// Wakes `waker` once, when the next connection is added to the accept queue.
@@ -94,7 +98,9 @@ impl Host {
     pub fn listener_watch(&mut self, id: ListenerId, waker: &Waker) -> Result<(), StackError> {
         let listener = self.tcp.listeners.get_mut(id);
         let listener = listener.ok_or(StackError::NoSuchSocket)?;
-        listener.waiting.register(waker.into(), &mut self.spent);
+        listener
+            .accept_waiters
+            .register(waker.into(), &mut self.replaced_wakers);
         Ok(())
     }
 }

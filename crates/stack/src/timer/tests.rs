@@ -3,13 +3,13 @@ use alloc::vec::Vec;
 use fullsend_units::{Instant, Nanos};
 use proptest::prelude::*;
 
-use super::{TICK_SHIFT, Wheel};
+use super::{TICK_SHIFT, TimerWheel};
 
 fn at(ns: u64) -> Instant {
     Instant::from_nanos(ns)
 }
 
-fn expired(wheel: &mut Wheel, now: Instant) -> Vec<u32> {
+fn expired(wheel: &mut TimerWheel, now: Instant) -> Vec<u32> {
     let mut due = Vec::new();
     wheel.expire(now, &mut due);
     due.sort_unstable();
@@ -18,7 +18,7 @@ fn expired(wheel: &mut Wheel, now: Instant) -> Vec<u32> {
 
 #[test]
 fn fires_at_its_tick_and_not_before() {
-    let mut wheel = Wheel::new();
+    let mut wheel = TimerWheel::new();
     wheel.arm(3, at(40_000_000));
     assert_eq!(expired(&mut wheel, at(39_999_999)), []);
     assert_eq!(expired(&mut wheel, at(40_000_000 + (1 << TICK_SHIFT))), [3]);
@@ -26,8 +26,8 @@ fn fires_at_its_tick_and_not_before() {
 }
 
 #[test]
-fn the_last_deadline_counts() {
-    let mut wheel = Wheel::new();
+fn the_last_deadline_set_is_used() {
+    let mut wheel = TimerWheel::new();
     wheel.arm(0, at(1_000_000));
     wheel.arm(0, at(2_000_000));
     // The wheel inspects the timer at its old slot and moves it.
@@ -46,7 +46,7 @@ fn the_last_deadline_counts() {
 
 #[test]
 fn an_earlier_deadline_moves_the_timer() {
-    let mut wheel = Wheel::new();
+    let mut wheel = TimerWheel::new();
     wheel.arm(0, at(1_000_000));
     wheel.arm(0, at(100_000));
     assert_eq!(expired(&mut wheel, at(200_000)), [0]);
@@ -55,7 +55,7 @@ fn an_earlier_deadline_moves_the_timer() {
 
 #[test]
 fn a_deadline_in_the_past_fires_at_once() {
-    let mut wheel = Wheel::new();
+    let mut wheel = TimerWheel::new();
     assert_eq!(expired(&mut wheel, at(1 << 40)), []);
     wheel.arm(7, at(5));
     assert!(wheel.next().unwrap() <= at(1 << 40));
@@ -63,8 +63,8 @@ fn a_deadline_in_the_past_fires_at_once() {
 }
 
 #[test]
-fn the_far_future_is_kept() {
-    let mut wheel = Wheel::new();
+fn far_deadlines_are_kept() {
+    let mut wheel = TimerWheel::new();
     wheel.arm(0, Instant::FAR_FUTURE);
     assert_eq!(expired(&mut wheel, at(1 << 50)), []);
     wheel.disarm(0);
@@ -73,7 +73,7 @@ fn the_far_future_is_kept() {
 
 #[test]
 fn waiting_until_next_reaches_every_timer_in_few_steps() {
-    let mut wheel = Wheel::new();
+    let mut wheel = TimerWheel::new();
     let deadline = at(7_200_000_000_123);
     wheel.arm(0, deadline);
     let mut steps = 0;
@@ -93,7 +93,7 @@ proptest! {
     fn behaves_as_a_sorted_list(
         calls in prop::collection::vec((0..4u8, 0..6u32, 0..45u32, any::<u64>()), 1..200)
     ) {
-        let mut wheel = Wheel::new();
+        let mut wheel = TimerWheel::new();
         let mut model: [Option<u64>; 6] = [None; 6];
         let mut now = 0u64;
         for (call, index, bits, random) in calls {

@@ -21,21 +21,21 @@ impl Socket {
         let connected = self.remote == Some(error.to);
         // As on Linux: without path MTU discovery, only an IPv6 socket that keeps errors reports that
         // a datagram was too big.
-        let fragments = error.error == TcpError::MessageTooLong
+        let is_ignored_too_big = error.error == TcpError::MessageTooLong
             && self.ip_settings(error.to.ip()).mtu_discover == MtuDiscover::Dont;
-        if fragments && error.to.is_ipv4() {
+        if is_ignored_too_big && error.to.is_ipv4() {
             return false;
         }
         if self.errors.is_some() && (connected || self.remote.is_none()) {
-            self.keep(error);
-        } else if !connected || fragments {
+            self.queue_error(error);
+        } else if !connected || is_ignored_too_big {
             return false;
         }
         self.error = Some(error.error);
         true
     }
 
-    fn keep(&mut self, error: &UdpError) {
+    fn queue_error(&mut self, error: &UdpError) {
         if let Some(kept) = &mut self.errors
             && kept.len() < MAX_ERRORS
         {
@@ -105,7 +105,7 @@ impl Udp {
     }
 
     /// Keeps the error that a datagram to `to` does not fit an MTU, if the socket keeps errors.
-    pub(crate) fn on_too_long(
+    pub(crate) fn on_message_too_long(
         &mut self,
         id: UdpId,
         (to, mtu): (SocketAddr, u32),
@@ -113,7 +113,7 @@ impl Udp {
     ) -> Result<(), StackError> {
         let socket = self.socket_mut(id)?;
         if socket.errors.is_some() {
-            socket.keep(&UdpError {
+            socket.queue_error(&UdpError {
                 error: TcpError::MessageTooLong,
                 kind: (0, 0),
                 mtu,

@@ -53,7 +53,7 @@ impl SentFlows {
         let Some(set) = self.sets.get_mut(index) else {
             return false;
         };
-        let at = set.iter().position(|&known| known == flow);
+        let at = set.iter().position(|&recorded| recorded == flow);
         let replaced = at.is_none() && set[WAYS - 1] != 0;
         set[..=at.unwrap_or(WAYS - 1)].rotate_right(1);
         set[0] = flow;
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_holds_the_flows_used_last() {
+    fn a_set_keeps_the_most_recently_used_flows() {
         let mut flows = SentFlows::default();
         assert!(!flows.contains(0) && !flows.contains(7));
         let of_one_set: Vec<u64> = (0..=WAYS as u64)
@@ -105,13 +105,13 @@ mod tests {
         }
         flows.record(of_one_set[0]);
         flows.record(of_one_set[WAYS]);
-        let held: Vec<bool> = of_one_set
+        let contained: Vec<bool> = of_one_set
             .iter()
             .map(|&flow| flows.contains(flow))
             .collect();
-        let mut want = [true; WAYS + 1];
-        want[1] = false;
-        assert_eq!(held, want);
+        let mut expected = [true; WAYS + 1];
+        expected[1] = false;
+        assert_eq!(contained, expected);
         assert!(!flows.contains(0));
         flows.record(0);
         assert!(flows.contains(0));
@@ -119,27 +119,27 @@ mod tests {
 
     /// A server that sends to 16,000 peers in rotation has all but a few of them in the table.
     #[test]
-    fn a_record_grows_with_the_flows_of_a_busy_server() {
+    fn the_table_grows_with_the_flows_of_a_busy_server() {
         let mut flows = SentFlows::default();
         for _ in 0..4 {
             (0..16_000).for_each(|flow| flows.record(hash(flow)));
         }
-        let known = (0..16_000).filter(|&flow| flows.contains(hash(flow)));
-        assert!(known.count() > 15_500);
-        let strangers = (16_000..300_000).filter(|&flow| flows.contains(hash(flow)));
-        assert_eq!(strangers.count(), 0);
+        let recorded = (0..16_000).filter(|&flow| flows.contains(hash(flow)));
+        assert!(recorded.count() > 15_500);
+        let unknown = (16_000..300_000).filter(|&flow| flows.contains(hash(flow)));
+        assert_eq!(unknown.count(), 0);
     }
 
     #[test]
-    fn a_record_is_bounded_and_keeps_the_flows_used_last() {
+    fn the_table_is_bounded_and_keeps_the_most_recently_used_flows() {
         let mut flows = SentFlows::default();
         for flow in 0..300_000 {
             flows.record(hash(flow));
         }
         assert_eq!(flows.sets.len(), MAX_SETS);
         let last = 300_000 - 16_000..300_000;
-        let known = last.filter(|&flow| flows.contains(hash(flow)));
-        assert!(known.count() > 15_900);
+        let recorded = last.filter(|&flow| flows.contains(hash(flow)));
+        assert!(recorded.count() > 15_900);
         // A socket with few flows does not make the table grow.
         let mut flows = SentFlows::default();
         for _ in 0..1000 {

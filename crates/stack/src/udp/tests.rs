@@ -10,7 +10,7 @@ use fullsend_buf::Slice;
 use fullsend_tcp::TcpError;
 use fullsend_units::{Rng, Seed};
 
-use super::{Delivery, Limits, RCVBUF, SentFlows, Udp};
+use super::{RCVBUF, SentFlows, Udp, UdpDelivery, UdpMemLimits};
 use crate::siphash::SipKey;
 use crate::{IfaceId, StackError, UdpDatagram, UdpError, UdpId, UdpSharing, Waiter};
 
@@ -23,7 +23,7 @@ const EPHEMERAL: RangeInclusive<u16> = 40_000..=40_099;
 struct Rig {
     udp: Udp,
     rng: Rng,
-    limits: Limits,
+    limits: UdpMemLimits,
     wakers: Vec<Waker>,
 }
 
@@ -32,9 +32,9 @@ impl Rig {
         Self {
             udp: Udp::new(SipKey(1, 2)),
             rng: Rng::new(Seed::from_u64(1)),
-            limits: Limits {
+            limits: UdpMemLimits {
                 all_bytes: 1 << 20,
-                least_bytes: 4096,
+                min_bytes: 4096,
             },
             wakers: Vec::new(),
         }
@@ -49,7 +49,7 @@ impl Rig {
             .bind(at(local), sharing, (EPHEMERAL, &mut self.rng))
     }
 
-    fn input(&mut self, to: &str, data: &[u8]) -> Delivery {
+    fn input(&mut self, to: &str, data: &[u8]) -> UdpDelivery {
         let from = if to.starts_with('[') {
             "[fd00::9]:9"
         } else {
@@ -58,7 +58,7 @@ impl Rig {
         self.input_from(from, to, data)
     }
 
-    fn input_from(&mut self, from: &str, to: &str, data: &[u8]) -> Delivery {
+    fn input_from(&mut self, from: &str, to: &str, data: &[u8]) -> UdpDelivery {
         let datagram = UdpDatagram {
             payload: Slice::copied_from(data).into(),
             from: at(from),
@@ -72,7 +72,7 @@ impl Rig {
             .input(datagram, group, self.limits, &mut self.wakers)
     }
 
-    fn got(&mut self, id: UdpId) -> Option<Vec<u8>> {
+    fn received(&mut self, id: UdpId) -> Option<Vec<u8>> {
         let payload = self.udp.recv(id).unwrap()?.payload;
         let mut data = vec![0; payload.len()];
         payload.copy_to(&mut data);
@@ -81,7 +81,7 @@ impl Rig {
 }
 
 #[test]
-fn the_most_special_socket_gets_it() {
+fn the_most_specific_socket_receives() {
     let mut rig = Rig::new();
     let all = rig.bind("[::]:53");
     let one = rig.share("10.0.0.1:53", UdpSharing::default());
@@ -90,35 +90,38 @@ fn the_most_special_socket_gets_it() {
     let one = rig.bind("10.0.0.1:53");
     let two = rig.bind("10.0.0.2:53");
     let six = rig.bind("[fd00::1]:53");
-    assert_eq!(rig.input("10.0.0.2:53", b"b"), Delivery::Done);
-    assert_eq!(rig.input("10.0.0.1:53", b"a"), Delivery::Done);
-    assert_eq!(rig.input("[fd00::1]:53", b"c"), Delivery::Done);
-    assert_eq!(rig.input("10.0.0.3:53", b"d"), Delivery::NoPort);
-    assert_eq!(rig.got(one), Some(b"a".to_vec()));
-    assert_eq!(rig.got(two), Some(b"b".to_vec()));
-    assert_eq!(rig.got(six), Some(b"c".to_vec()));
+    assert_eq!(rig.input("10.0.0.2:53", b"b"), UdpDelivery::Done);
+    assert_eq!(rig.input("10.0.0.1:53", b"a"), UdpDelivery::Done);
+    assert_eq!(rig.input("[fd00::1]:53", b"c"), UdpDelivery::Done);
+    assert_eq!(rig.input("10.0.0.3:53", b"d"), UdpDelivery::NoPort);
+    assert_eq!(rig.received(one), Some(b"a".to_vec()));
+    assert_eq!(rig.received(two), Some(b"b".to_vec()));
+    assert_eq!(rig.received(six), Some(b"c".to_vec()));
     assert_eq!((rig.udp.v4.in_datagrams, rig.udp.v4.no_ports), (2, 1));
     assert_eq!(rig.udp.v6.in_datagrams, 1);
 }
 
 #[test]
-fn any_address_takes_its_family_or_both() {
+fn a_wildcard_address_receives_its_family_or_both() {
     let mut rig = Rig::new();
     let v4 = rig.bind("0.0.0.0:1");
     let both = rig.bind("[::]:2");
-    assert_eq!(rig.input("[fd00::1]:1", b"x"), Delivery::NoPort);
-    assert_eq!(rig.input("10.0.0.1:1", b"x"), Delivery::Done);
-    assert_eq!(rig.input("10.0.0.1:2", b"y"), Delivery::Done);
-    assert_eq!(rig.input("[fd00::1]:2", b"z"), Delivery::Done);
-    let got = rig.udp.recv(v4).unwrap().unwrap();
-    assert_eq!((got.from, got.to), (at("10.0.0.9:9"), at("10.0.0.1:1")));
-    assert_eq!(rig.got(both), Some(b"y".to_vec()));
-    assert_eq!(rig.got(both), Some(b"z".to_vec()));
-    assert_eq!(rig.got(both), None);
+    assert_eq!(rig.input("[fd00::1]:1", b"x"), UdpDelivery::NoPort);
+    assert_eq!(rig.input("10.0.0.1:1", b"x"), UdpDelivery::Done);
+    assert_eq!(rig.input("10.0.0.1:2", b"y"), UdpDelivery::Done);
+    assert_eq!(rig.input("[fd00::1]:2", b"z"), UdpDelivery::Done);
+    let received = rig.udp.recv(v4).unwrap().unwrap();
+    assert_eq!(
+        (received.from, received.to),
+        (at("10.0.0.9:9"), at("10.0.0.1:1"))
+    );
+    assert_eq!(rig.received(both), Some(b"y".to_vec()));
+    assert_eq!(rig.received(both), Some(b"z".to_vec()));
+    assert_eq!(rig.received(both), None);
 }
 
 #[test]
-fn who_shares_an_address_and_who_gets_what() {
+fn address_sharing_and_delivery() {
     let mut rig = Rig::new();
     let addr = UdpSharing {
         reuse_addr: true,
@@ -132,17 +135,17 @@ fn who_shares_an_address_and_who_gets_what() {
     // A unicast datagram is delivered to the last socket of the highest rank, a multicast one to
     // all.
     rig.input("10.0.0.1:5", b"one");
-    assert_eq!(rig.got(second), Some(b"one".to_vec()));
-    assert_eq!((rig.got(first), rig.got(any)), (None, None));
+    assert_eq!(rig.received(second), Some(b"one".to_vec()));
+    assert_eq!((rig.received(first), rig.received(any)), (None, None));
     let group = rig.share("224.0.0.7:5", addr).unwrap();
     rig.input("224.0.0.7:5", b"all");
-    assert_eq!(rig.got(group), Some(b"all".to_vec()));
-    assert_eq!(rig.got(any), Some(b"all".to_vec()));
-    assert_eq!(rig.got(second), None);
+    assert_eq!(rig.received(group), Some(b"all".to_vec()));
+    assert_eq!(rig.received(any), Some(b"all".to_vec()));
+    assert_eq!(rig.received(second), None);
 }
 
 #[test]
-fn flows_are_spread_over_those_that_share_a_port() {
+fn flows_are_distributed_over_sockets_that_share_a_port() {
     let mut rig = Rig::new();
     let port = UdpSharing {
         reuse_addr: false,
@@ -157,21 +160,21 @@ fn flows_are_spread_over_those_that_share_a_port() {
         for _ in 0..2 {
             rig.input_from(&from, "10.0.0.1:5", b"flow");
         }
-        let got = ids
+        let received = ids
             .iter()
-            .map(|&id| core::iter::from_fn(|| rig.got(id)).count());
-        let got: Vec<usize> = got.collect();
+            .map(|&id| core::iter::from_fn(|| rig.received(id)).count());
+        let received: Vec<usize> = received.collect();
         // Both datagrams of a flow are delivered to the same socket.
-        let owner = got.iter().position(|&n| n == 2).expect("one has both");
+        let owner = received.iter().position(|&n| n == 2).expect("one has both");
         counts[owner] += 1;
     }
     assert!(counts.iter().all(|n| (60..140).contains(n)), "{counts:?}");
 }
 
 #[test]
-fn errors_are_kept_for_who_wants_them_and_told_once() {
+fn errors_are_queued_when_enabled_and_reported_once() {
     let mut rig = Rig::new();
-    let told = |to: &str| UdpError {
+    let error_about = |to: &str| UdpError {
         error: TcpError::ConnectionRefused,
         is_local: false,
         kind: (3, 3),
@@ -181,29 +184,36 @@ fn errors_are_kept_for_who_wants_them_and_told_once() {
         payload: vec![7; 3],
     };
     let id = rig.bind("10.0.0.1:5");
-    rig.udp
-        .icmp(at("10.0.0.1:5"), &told("10.0.0.8:1"), &mut rig.wakers);
+    rig.udp.icmp(
+        at("10.0.0.1:5"),
+        &error_about("10.0.0.8:1"),
+        &mut rig.wakers,
+    );
     assert!(!rig.udp.socket_mut(id).unwrap().has_error());
     rig.udp.socket_mut(id).unwrap().keep_errors(true);
     for to in ["10.0.0.8:1", "10.0.0.9:2"] {
-        rig.udp.icmp(at("10.0.0.1:5"), &told(to), &mut rig.wakers);
+        rig.udp
+            .icmp(at("10.0.0.1:5"), &error_about(to), &mut rig.wakers);
     }
     let socket = rig.udp.socket_mut(id).unwrap();
     for to in ["10.0.0.8:1", "10.0.0.9:2"] {
         assert!(socket.has_error());
-        assert_eq!(socket.take_kept_error(), Some(told(to)));
+        assert_eq!(socket.take_kept_error(), Some(error_about(to)));
     }
     assert!(!socket.has_error() && socket.take_kept_error().is_none());
     // A connected socket reports only errors about its peer.
     socket.connect(Some(at("10.0.0.8:1")));
-    rig.udp
-        .icmp(at("10.0.0.1:5"), &told("10.0.0.9:2"), &mut rig.wakers);
+    rig.udp.icmp(
+        at("10.0.0.1:5"),
+        &error_about("10.0.0.9:2"),
+        &mut rig.wakers,
+    );
     assert!(!rig.udp.socket_mut(id).unwrap().has_kept_errors());
 }
 
 /// RFC 5927 4: a "too big" must be about a datagram that was sent.
 #[test]
-fn too_big_is_believed_of_what_was_sent() {
+fn too_big_is_accepted_only_for_sent_datagrams() {
     let mut rig = Rig::new();
     let (local, peer) = (at("10.0.0.1:5"), at("10.0.0.8:1"));
     let id = rig.bind("10.0.0.1:5");
@@ -238,7 +248,7 @@ fn too_big_is_believed_of_what_was_sent() {
 }
 
 #[test]
-fn ports_are_chosen_until_there_are_none() {
+fn ephemeral_ports_are_used_until_exhausted() {
     let mut rig = Rig::new();
     for _ in EPHEMERAL {
         let id = rig.bind("0.0.0.0:0");
@@ -259,10 +269,10 @@ fn the_queue_is_bounded_in_bytes() {
         assert!(taken < 1000);
     }
     assert!((RCVBUF / 2000..=RCVBUF / 1000).contains(&taken), "{taken}");
-    while rig.got(id).is_some() {}
+    while rig.received(id).is_some() {}
     assert_eq!(rig.udp.sockets.peek(id.0).unwrap().bytes, 0);
-    assert_eq!(rig.input("10.0.0.1:1", b"again"), Delivery::Done);
-    assert_eq!(rig.got(id), Some(b"again".to_vec()));
+    assert_eq!(rig.input("10.0.0.1:1", b"again"), UdpDelivery::Done);
+    assert_eq!(rig.received(id), Some(b"again".to_vec()));
 }
 
 #[test]
@@ -286,7 +296,7 @@ fn all_queues_together_are_bounded_in_bytes() {
     assert!((2000..=4096).contains(&last), "{last} bytes");
     // Memory of datagrams that were read, or whose socket was closed, is available to others.
     rig.udp.close(ids[0], &mut Vec::new());
-    while rig.got(ids[1]).is_some() {}
+    while rig.received(ids[1]).is_some() {}
     let errors = rig.udp.v4.mem_errors;
     rig.input("10.0.0.1:3", &[1; 1000]);
     rig.input("10.0.0.1:20", &[1; 1000]);
@@ -312,8 +322,9 @@ fn readers_are_woken_once_and_by_close() {
     let waker = Waker::from(count.clone());
     let id = rig.bind("0.0.0.0:1");
     let readable = |rig: &mut Rig| {
-        let mut spent = Vec::new();
-        rig.udp.readable(id, Waiter::polled(&waker), &mut spent)
+        let mut replaced_wakers = Vec::new();
+        rig.udp
+            .readable(id, Waiter::polled(&waker), &mut replaced_wakers)
     };
     assert_eq!(readable(&mut rig), Ok(false));
     assert_eq!(readable(&mut rig), Ok(false));
@@ -322,17 +333,17 @@ fn readers_are_woken_once_and_by_close() {
     rig.wakers.drain(..).for_each(Waker::wake);
     assert_eq!(count.0.load(Ordering::Relaxed), 1);
     assert_eq!(readable(&mut rig), Ok(true));
-    rig.got(id);
-    rig.got(id);
+    rig.received(id);
+    rig.received(id);
     assert_eq!(readable(&mut rig), Ok(false));
     rig.udp.close(id, &mut rig.wakers);
     assert_eq!(rig.wakers.len(), 1);
     assert_eq!(readable(&mut rig), Err(StackError::NoSuchSocket));
-    assert_eq!(rig.input("10.0.0.1:1", b"1"), Delivery::NoPort);
+    assert_eq!(rig.input("10.0.0.1:1", b"1"), UdpDelivery::NoPort);
 }
 
 #[test]
-fn a_datagram_is_right_once_its_checksum_is_completed() {
+fn a_completed_checksum_is_correct() {
     let mut rig = Rig::new();
     let id = rig.bind("[::]:7");
     let mut udp = rig.udp;

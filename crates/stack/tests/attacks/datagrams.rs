@@ -9,8 +9,8 @@ use fullsend_wire::ipv4::Ipv4Repr;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
+use crate::attack_bench::{AttackBench, Attacker, packets};
 use crate::common::{V4, V6, forge};
-use crate::siege::{Attacker, Siege, packets};
 
 /// Reassembly holds 4 MiB (`ipfrag_high_thresh`), and the table of its packets.
 const REASSEMBLY: isize = (4 << 20) + (2 << 20);
@@ -20,14 +20,14 @@ fn fragment(attacker: &mut Attacker<'_>, from: SocketAddr) -> Packet {
     let SocketAddr::V4(from) = from else {
         unreachable!("IPv4")
     };
-    let units = attacker.rng.below(8000) as u16;
+    let offset_units = attacker.rng.below(8000) as u16;
     let len = 8 * (1 + attacker.rng.below(180) as usize);
     let to = V4[1].parse().unwrap();
     let repr = Ipv4Repr {
         ident: attacker.rng.next_u32() as u16,
         dont_fragment: false,
         more_fragments: attacker.rng.chance(0.9),
-        fragment_offset: units * 8,
+        fragment_offset: offset_units * 8,
         ..Ipv4Repr::new(*from.ip(), to, protocol::UDP, len as u16)
     };
     let mut bytes = vec![0xee; 20 + len];
@@ -36,34 +36,34 @@ fn fragment(attacker: &mut Attacker<'_>, from: SocketAddr) -> Packet {
 }
 
 #[test]
-fn fragments_from_anywhere() {
-    let mut siege = Siege::new();
-    siege.withstand(REASSEMBLY, |attacker| {
-        let from = attacker.stranger(true);
+fn fragments_from_random_sources() {
+    let mut attack_bench = AttackBench::new();
+    attack_bench.run_attack(REASSEMBLY, |attacker| {
+        let from = attacker.random_source(true);
         (1, fragment(attacker, from))
     });
-    assert!(siege.net.counter(1, "IpReasmFails") > packets() as u64 / 2);
+    assert!(attack_bench.net.counter(1, "IpReasmFails") > packets() as u64 / 2);
 }
 
 #[test]
 fn fragments_from_one_host() {
-    let mut siege = Siege::new();
-    siege.withstand(REASSEMBLY, |attacker| {
+    let mut attack_bench = AttackBench::new();
+    attack_bench.run_attack(REASSEMBLY, |attacker| {
         let from = "11.1.1.1:1".parse().unwrap();
         (1, fragment(attacker, from))
     });
 }
 
 fn per_second(rate: u64) -> u64 {
-    rate * (Siege::span().as_millis() / 1000 + 1)
+    rate * (AttackBench::span().as_millis() / 1000 + 1)
 }
 
 #[test]
-fn datagrams_for_nobody() {
-    let mut siege = Siege::new();
-    siege.withstand(BOUND, |attacker| {
+fn datagrams_to_closed_ports() {
+    let mut attack_bench = AttackBench::new();
+    attack_bench.run_attack(BOUND, |attacker| {
         let v4 = attacker.rng.chance(0.5);
-        let from = attacker.stranger(v4);
+        let from = attacker.random_source(v4);
         let to = if v4 { V4[1] } else { V6[1] };
         let mut datagram = [0, 9, 0, 9, 0, 8, 0, 0];
         if !v4 {
@@ -73,16 +73,16 @@ fn datagrams_for_nobody() {
         let to = to.parse().unwrap();
         (1, forge::ip(from.ip(), to, protocol::UDP, &datagram))
     });
-    let told = siege.net.counter(1, "IcmpOutDestUnreachs");
-    assert!(told > 0 && told <= per_second(1500), "{told}");
+    let errors = attack_bench.net.counter(1, "IcmpOutDestUnreachs");
+    assert!(errors > 0 && errors <= per_second(1500), "{errors}");
 }
 
 #[test]
-fn segments_for_nobody() {
-    let mut siege = Siege::new();
-    siege.withstand(BOUND, |attacker| {
+fn segments_of_no_connection() {
+    let mut attack_bench = AttackBench::new();
+    attack_bench.run_attack(BOUND, |attacker| {
         let v4 = attacker.rng.chance(0.5);
-        let from = attacker.stranger(v4);
+        let from = attacker.random_source(v4);
         let ip = if v4 { V4[1] } else { V6[1] };
         let to = SocketAddr::new(ip.parse().unwrap(), attacker.rng.next_u32() as u16);
         let repr = TcpRepr {
@@ -93,14 +93,14 @@ fn segments_for_nobody() {
         };
         (1, forge::tcp(from, to, repr, b"hello"))
     });
-    let resets = siege.net.counter(1, "TcpOutRsts");
+    let resets = attack_bench.net.counter(1, "TcpOutRsts");
     assert!(resets > 0 && resets <= per_second(15_000), "{resets}");
 }
 
 #[test]
-fn any_bytes() {
-    let mut siege = Siege::new();
-    siege.withstand(BOUND, |attacker| {
+fn random_bytes() {
+    let mut attack_bench = AttackBench::new();
+    attack_bench.run_attack(BOUND, |attacker| {
         let len = attacker.rng.below(200) as usize;
         let mut bytes: Vec<u8> = (0..len).map(|_| attacker.rng.next_u32() as u8).collect();
         if let Some(first) = bytes.first_mut() {

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! {
-    static HELD: Cell<isize> = const { Cell::new(0) };
+    static ALLOCATED: Cell<isize> = const { Cell::new(0) };
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
@@ -12,9 +12,9 @@ struct Counting;
 
 fn count(bytes: isize) {
     // The test harness frees a thread's remaining memory after its thread-locals are gone.
-    let _ = HELD.try_with(|held| {
-        held.set(held.get() + bytes);
-        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(held.get())));
+    let _ = ALLOCATED.try_with(|allocated| {
+        allocated.set(allocated.get() + bytes);
+        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(allocated.get())));
     });
 }
 
@@ -38,11 +38,11 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// Returns the bytes that the thread holds.
-pub(crate) fn held() -> isize {
-    HELD.get()
+pub(crate) fn allocated() -> isize {
+    ALLOCATED.get()
 }
 
 /// Returns the peak since the last call.
 pub(crate) fn take_peak() -> isize {
-    PEAK.replace(held())
+    PEAK.replace(allocated())
 }

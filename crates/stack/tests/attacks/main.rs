@@ -7,11 +7,11 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod attack_bench;
 mod datagrams;
 mod heap;
 mod icmp;
 mod injection;
 mod resets;
 mod rogue;
-mod siege;
 mod syn_flood;

@@ -7,9 +7,9 @@ use fullsend_tcp::{State, TcpError};
 use fullsend_units::{Nanos, SeqNum, WireWindow};
 use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpOptions, TcpRepr};
 
+use crate::attack_bench::{AttackBench, ROGUE, packets};
 use crate::common::{IFACE, V4, forge};
 use crate::heap;
-use crate::siege::{ROGUE, Siege, packets};
 
 /// A victim's socket holds twice its `rcvbuf` of 128 KiB, and 64 KiB besides; packets in flight use
 /// some memory, too.
@@ -26,57 +26,62 @@ fn usual() -> TcpOptions {
 
 #[test]
 fn single_bytes_with_holes_between_them() {
-    let mut siege = Siege::new();
-    let rogue = siege.rogue(1000, 65_535, usual());
-    siege.withstand(BOUND, |attacker| {
+    let mut attack_bench = AttackBench::new();
+    let rogue = attack_bench.rogue(1000, 65_535, usual());
+    attack_bench.run_attack(BOUND, |attacker| {
         let at = 1 + 2 * attacker.rng.below(32_000) as u32;
         let packet = rogue.segment(rogue.seq + at, TcpOptions::default(), b"x");
         (1, packet)
     });
-    let now = siege.net.now;
-    let info = siege.net.hosts[1].tcp_info(now, rogue.victim).unwrap();
+    let now = attack_bench.net.now;
+    let info = attack_bench.net.hosts[1]
+        .tcp_info(now, rogue.victim)
+        .unwrap();
     assert_eq!(info.tcpi_bytes_received, 0);
-    let thrown = ["TcpExtTCPOFODrop", "TcpExtOfoPruned"].map(|name| siege.net.counter(1, name));
+    let thrown =
+        ["TcpExtTCPOFODrop", "TcpExtOfoPruned"].map(|name| attack_bench.net.counter(1, name));
     assert!(thrown.iter().sum::<u64>() > 0);
 }
 
 #[test]
-fn single_bytes_that_nobody_reads() {
-    let mut siege = Siege::new();
-    let rogue = siege.rogue(1000, 65_535, usual());
-    siege.withstand(BOUND, |attacker| {
+fn single_bytes_that_are_not_read() {
+    let mut attack_bench = AttackBench::new();
+    let rogue = attack_bench.rogue(1000, 65_535, usual());
+    attack_bench.run_attack(BOUND, |attacker| {
         let at = attacker.number as u32 % 65_000;
         let packet = rogue.segment(rogue.seq + at, TcpOptions::default(), b"x");
         (1, packet)
     });
-    let now = siege.net.now;
-    let info = siege.net.hosts[1].tcp_info(now, rogue.victim).unwrap();
+    let now = attack_bench.net.now;
+    let info = attack_bench.net.hosts[1]
+        .tcp_info(now, rogue.victim)
+        .unwrap();
     assert!(info.tcpi_bytes_received <= 65_536);
 }
 
 /// The same hole over and over, and contradictory data on both of its sides.
 #[test]
 fn overlapping_pieces() {
-    let mut siege = Siege::new();
-    let rogue = siege.rogue(1000, 65_535, usual());
-    siege.withstand(BOUND, |attacker| {
+    let mut attack_bench = AttackBench::new();
+    let rogue = attack_bench.rogue(1000, 65_535, usual());
+    attack_bench.run_attack(BOUND, |attacker| {
         let at = 1 + attacker.rng.below(60_000) as u32;
-        let text = vec![attacker.rng.next_u32() as u8; attacker.rng.below(1400) as usize];
-        let packet = rogue.segment(rogue.seq + at, TcpOptions::default(), &text);
+        let payload = vec![attacker.rng.next_u32() as u8; attacker.rng.below(1400) as usize];
+        let packet = rogue.segment(rogue.seq + at, TcpOptions::default(), &payload);
         (1, packet)
     });
-    let state = siege.net.hosts[1].tcp_state(rogue.victim);
+    let state = attack_bench.net.hosts[1].tcp_state(rogue.victim);
     assert_eq!(state, Ok(State::Established));
 }
 
 /// SACK blocks (RFC 2018) for every other byte in flight.
 #[test]
 fn sack_blocks_for_single_bytes() {
-    let mut siege = Siege::new();
-    let rogue = siege.rogue(1000, 65_535, usual());
-    siege.endless.push(rogue.victim);
+    let mut attack_bench = AttackBench::new();
+    let rogue = attack_bench.rogue(1000, 65_535, usual());
+    attack_bench.endless.push(rogue.victim);
     // The send buffer, and a scoreboard that must not grow with the blocks.
-    siege.withstand(BOUND + (4 << 20), |attacker| {
+    attack_bench.run_attack(BOUND + (4 << 20), |attacker| {
         let mut options = TcpOptions::default();
         for _ in 0..4 {
             let left = rogue.ack + 1 + 2 * attacker.rng.below(30_000) as u32;
@@ -89,10 +94,10 @@ fn sack_blocks_for_single_bytes() {
 
 #[test]
 fn sack_blocks_for_single_segments_and_back() {
-    let mut siege = Siege::new();
-    let rogue = siege.rogue(1000, 65_535, usual());
-    siege.endless.push(rogue.victim);
-    siege.withstand(BOUND + (4 << 20), |attacker| {
+    let mut attack_bench = AttackBench::new();
+    let rogue = attack_bench.rogue(1000, 65_535, usual());
+    attack_bench.endless.push(rogue.victim);
+    attack_bench.run_attack(BOUND + (4 << 20), |attacker| {
         let mut options = TcpOptions::default();
         for n in 0..4 {
             let segment = (attacker.number as u32 * 7 + n * 2) % 40;
@@ -110,17 +115,17 @@ fn sack_blocks_for_single_segments_and_back() {
 /// possible.
 #[test]
 fn sack_blocks_for_tiny_segments() {
-    let mut siege = Siege::new();
+    let mut attack_bench = AttackBench::new();
     let options = TcpOptions {
         mss: Some(48),
         window_scale: Some(4),
         ..usual()
     };
-    let mut rogue = siege.rogue(1000, 65_535, options);
-    siege.endless.push(rogue.victim);
-    let end = siege.watch(rogue.from);
+    let mut rogue = attack_bench.rogue(1000, 65_535, options);
+    attack_bench.endless.push(rogue.victim);
+    let end = attack_bench.watch(rogue.from);
     let mut most = 0;
-    siege.withstand(BOUND + (8 << 20), |attacker| {
+    attack_bench.run_attack(BOUND + (8 << 20), |attacker| {
         let sent = end().distance(rogue.ack).max(0) as u32;
         most = sent.max(most);
         if attacker.number < packets() / 4 {
@@ -152,32 +157,36 @@ fn sack_blocks_for_tiny_segments() {
 /// Thousands of duplicate ACKs do not make the victim send more.
 #[test]
 fn duplicate_acknowledgements() {
-    let mut siege = Siege::new();
+    let mut attack_bench = AttackBench::new();
     let options = TcpOptions {
         sack_permitted: false,
         ..usual()
     };
-    let rogue = siege.rogue(1000, 65_535, options);
-    siege.endless.push(rogue.victim);
-    siege.withstand(BOUND + (4 << 20), |_| {
+    let rogue = attack_bench.rogue(1000, 65_535, options);
+    attack_bench.endless.push(rogue.victim);
+    attack_bench.run_attack(BOUND + (4 << 20), |_| {
         (1, rogue.segment(rogue.seq, TcpOptions::default(), b""))
     });
-    let now = siege.net.now;
-    let info = siege.net.hosts[1].tcp_info(now, rogue.victim).unwrap();
+    let now = attack_bench.net.now;
+    let info = attack_bench.net.hosts[1]
+        .tcp_info(now, rogue.victim)
+        .unwrap();
     assert!(info.tcpi_snd_cwnd <= 64, "{info:?}");
 }
 
 /// An MSS of 1 would make a packet of every byte.
 #[test]
 fn a_tiny_mss() {
-    let mut siege = Siege::new();
+    let mut attack_bench = AttackBench::new();
     let options = TcpOptions {
         mss: Some(1),
         ..usual()
     };
-    let rogue = siege.rogue(1000, 65_535, options);
-    let now = siege.net.now;
-    let info = siege.net.hosts[1].tcp_info(now, rogue.victim).unwrap();
+    let rogue = attack_bench.rogue(1000, 65_535, options);
+    let now = attack_bench.net.now;
+    let info = attack_bench.net.hosts[1]
+        .tcp_info(now, rogue.victim)
+        .unwrap();
     assert!(info.tcpi_snd_mss >= 48 - 12, "{}", info.tcpi_snd_mss);
 }
 
@@ -186,35 +195,35 @@ fn a_tiny_mss() {
 #[test]
 fn closed_windows() {
     const CONNECTIONS: u16 = 40;
-    let mut siege = Siege::new();
-    let before = heap::held();
+    let mut attack_bench = AttackBench::new();
+    let before = heap::allocated();
     let mut rogues = Vec::new();
     for n in 0..CONNECTIONS {
-        let rogue = siege.rogue(1000 + n, 0, usual());
-        let now = siege.net.now;
-        let text = vec![7; 100_000];
-        siege.net.hosts[1]
-            .tcp_write(now, rogue.victim, &text, false)
+        let rogue = attack_bench.rogue(1000 + n, 0, usual());
+        let now = attack_bench.net.now;
+        let payload = vec![7; 100_000];
+        attack_bench.net.hosts[1]
+            .tcp_write(now, rogue.victim, &payload, false)
             .unwrap();
         rogues.push(rogue);
     }
-    let each = (heap::held() - before) / isize::from(CONNECTIONS as i16);
+    let each = (heap::allocated() - before) / isize::from(CONNECTIONS as i16);
     assert!(each < 2 * 87_380 + 8192, "{each} bytes each");
     for rogue in &rogues {
-        let now = siege.net.now;
-        siege.net.hosts[1].tcp_close(now, rogue.victim);
+        let now = attack_bench.net.now;
+        attack_bench.net.hosts[1].tcp_close(now, rogue.victim);
     }
     assert_eq!(
-        siege.net.hosts[1].sockstat().orphan,
+        attack_bench.net.hosts[1].sockstat().orphan,
         usize::from(CONNECTIONS)
     );
     // Every probe is answered: the window is still closed.
     let mut minutes = 0;
-    while siege.net.hosts[1].sockstat().orphan > 0 {
+    while attack_bench.net.hosts[1].sockstat().orphan > 0 {
         minutes += 1;
         assert!(minutes <= 15, "orphans stay");
         for second in 0..60 {
-            siege.net.run_for(Nanos::from_secs(1));
+            attack_bench.net.run_for(Nanos::from_secs(1));
             for rogue in rogues.iter().filter(|_| second % 10 == 0) {
                 let repr = TcpRepr {
                     flags: TcpFlags::ACK,
@@ -224,36 +233,36 @@ fn closed_windows() {
                     ..TcpRepr::default()
                 };
                 let packet = forge::tcp(rogue.from, rogue.to, repr, b"");
-                let now = siege.net.now;
-                siege.net.hosts[1].receive(now, IFACE, &mut vec![packet]);
+                let now = attack_bench.net.now;
+                attack_bench.net.hosts[1].receive(now, IFACE, &mut vec![packet]);
             }
         }
     }
-    assert_eq!(siege.net.hosts[1].sockstat().orphan, 0);
+    assert_eq!(attack_bench.net.hosts[1].sockstat().orphan, 0);
 }
 
 /// More orphans than `tcp_max_orphans` are reset.
 #[test]
 fn too_many_orphans() {
-    let mut siege = Siege::new();
-    siege.net.hosts[1].sysctl_mut().tcp_max_orphans = 10;
+    let mut attack_bench = AttackBench::new();
+    attack_bench.net.hosts[1].sysctl_mut().tcp_max_orphans = 10;
     for n in 0..40 {
-        let rogue = siege.rogue(1000 + n, 0, usual());
-        let now = siege.net.now;
-        let written = siege.net.hosts[1].tcp_write(now, rogue.victim, &[7; 1000], false);
+        let rogue = attack_bench.rogue(1000 + n, 0, usual());
+        let now = attack_bench.net.now;
+        let written = attack_bench.net.hosts[1].tcp_write(now, rogue.victim, &[7; 1000], false);
         assert_ne!(written, Err(TcpError::WouldBlock.into()));
-        siege.net.hosts[1].tcp_close(now, rogue.victim);
+        attack_bench.net.hosts[1].tcp_close(now, rogue.victim);
     }
-    siege.net.run_for(Nanos::from_millis(10));
-    assert!(siege.net.hosts[1].sockstat().orphan <= 10);
-    assert_eq!(siege.net.counter(1, "TcpExtTCPAbortOnMemory"), 30);
+    attack_bench.net.run_for(Nanos::from_millis(10));
+    assert!(attack_bench.net.hosts[1].sockstat().orphan <= 10);
+    assert_eq!(attack_bench.net.counter(1, "TcpExtTCPAbortOnMemory"), 30);
 }
 
 /// Completed handshakes that are never used: the accept queue bounds them.
 #[test]
-fn connections_that_nobody_accepts() {
-    let mut siege = Siege::new();
-    let before = heap::held();
+fn connections_that_are_not_accepted() {
+    let mut attack_bench = AttackBench::new();
+    let before = heap::allocated();
     for port in 1000..1000 + (packets() as u16).min(20_000) {
         let from = SocketAddr::new(ROGUE, port);
         let to = SocketAddr::new(V4[1].parse().unwrap(), 80);
@@ -264,8 +273,8 @@ fn connections_that_nobody_accepts() {
             options: usual(),
             ..TcpRepr::default()
         };
-        siege.deliver(forge::tcp(from, to, syn, b""));
-        if let Some((answer, _)) = siege.told(from) {
+        attack_bench.deliver(forge::tcp(from, to, syn, b""));
+        if let Some((answer, _)) = attack_bench.last_answer_to(from) {
             let ack = TcpRepr {
                 flags: TcpFlags::ACK,
                 seq: syn.seq + 1,
@@ -273,11 +282,11 @@ fn connections_that_nobody_accepts() {
                 options: TcpOptions::default(),
                 ..syn
             };
-            siege.deliver(forge::tcp(from, to, ack, b""));
+            attack_bench.deliver(forge::tcp(from, to, ack, b""));
         }
-        siege.forget_strangers();
+        attack_bench.clear_rogue_answers();
     }
-    assert!(siege.net.hosts[1].tcp_connections() <= 4 + 65 + 65);
-    let grown = heap::held() - before;
+    assert!(attack_bench.net.hosts[1].tcp_socket_count() <= 4 + 65 + 65);
+    let grown = heap::allocated() - before;
     assert!(grown < 1 << 20, "{grown}");
 }

@@ -4,18 +4,18 @@ use std::net::{IpAddr, SocketAddr};
 
 use fullsend_buf::Slice;
 use fullsend_offload::Packet;
-use fullsend_wire::checksum::{Running, Sum};
+use fullsend_wire::checksum::{RunningSum, Sum};
 use fullsend_wire::ipv4::Ipv4Repr;
 use fullsend_wire::ipv6::Ipv6Repr;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::{CHECKSUM_OFFSET, TcpRepr};
 
 /// Returns a TCP segment from one address to another as a frame. Sets the ports of `repr`.
-pub fn tcp(from: SocketAddr, to: SocketAddr, mut repr: TcpRepr, text: &[u8]) -> Packet {
+pub fn tcp(from: SocketAddr, to: SocketAddr, mut repr: TcpRepr, payload: &[u8]) -> Packet {
     (repr.src_port, repr.dst_port) = (from.port(), to.port());
     let mut segment = vec![0; repr.header_len()];
     repr.emit(&mut segment);
-    segment.extend_from_slice(text);
+    segment.extend_from_slice(payload);
     let pseudo = match (from.ip(), to.ip()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             Sum::pseudo_v4(src, dst, protocol::TCP, segment.len() as u32)
@@ -25,7 +25,7 @@ pub fn tcp(from: SocketAddr, to: SocketAddr, mut repr: TcpRepr, text: &[u8]) -> 
         }
         _ => unreachable!("two families"),
     };
-    let mut sum = Running::from(pseudo);
+    let mut sum = RunningSum::from(pseudo);
     sum.push(&segment);
     let checksum = sum.sum().checksum();
     segment[CHECKSUM_OFFSET..][..2].copy_from_slice(&checksum.to_be_bytes());

@@ -45,8 +45,8 @@ pub struct Net {
 }
 
 /// Maximum number of steps at one instant, and in one wait of a test.
-const MOST_STEPS_AT_ONCE: u32 = 100_000;
-const MOST_STEPS: u64 = 20_000_000;
+const MAX_STEPS_AT_ONCE: u32 = 100_000;
+const MAX_STEPS: u64 = 20_000_000;
 
 pub const IFACE: IfaceId = IfaceId(0);
 
@@ -55,7 +55,7 @@ pub fn config(link: Link, nic: Nic, host: u8) -> IfaceConfig {
         Nic::Tso => Caps::offloading(link, 1500),
         Nic::Mtu => Caps::plain(link, 1500),
     };
-    IfaceConfig::over(caps, Mac([2, 0, 0, 0, 0, host]))
+    IfaceConfig::new(caps, Mac([2, 0, 0, 0, 0, host]))
 }
 
 pub fn host(seed: u64) -> Host {
@@ -172,8 +172,8 @@ impl Net {
             // Hosts that answer each other or set timers without end fail their test.
             (since, steps) = (self.now, if self.now > since { 0 } else { steps + 1 });
             all += 1;
-            assert!(steps < MOST_STEPS_AT_ONCE, "time stands still at {since:?}");
-            assert!(all < MOST_STEPS, "no end at {since:?}");
+            assert!(steps < MAX_STEPS_AT_ONCE, "time stands still at {since:?}");
+            assert!(all < MAX_STEPS, "no end at {since:?}");
             if self.step() {
                 continue;
             }
@@ -200,7 +200,7 @@ impl Net {
     pub fn listen_with(&mut self, who: usize, at: &str, backlog: usize) -> ListenerId {
         let config = ListenConfig {
             backlog,
-            hold: false,
+            defer_syn_ack: false,
             any_destination: false,
         };
         self.hosts[who]

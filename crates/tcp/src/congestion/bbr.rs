@@ -7,7 +7,7 @@
 
 use fullsend_units::{Instant, Mss, Nanos, Rate, Rng};
 
-use super::{CcInfo, CongestionControl, CongestionEvent, Cwnd, LostUnit, RateSample};
+use super::{CcInfo, CongestionControl, CongestionEvent, Cwnd, LostSegments, RateSample};
 
 mod control;
 mod filters;
@@ -18,9 +18,9 @@ mod startup;
 #[cfg(test)]
 mod tests;
 
-use control::Pace;
+use control::PacingRate;
 use filters::{ExtraAcked, MaxBw, Rounds};
-use loss::{LossRound, ShortTerm, Undo};
+use loss::{LossRound, SavedModel, ShortTerm};
 use probe_bw::ProbeBw;
 use probe_rtt::{MinRtt, ProbeRtt};
 use startup::FullPipe;
@@ -30,7 +30,7 @@ const INFINITE: u32 = u32::MAX;
 /// `BBR.LossThresh`: the share of segments lost in one round trip above which loss is too high.
 const LOSS_THRESH: f64 = 0.02;
 /// The share of lost segments that is too high even if chance could explain it.
-const MOST_LOSS: f64 = 0.05;
+const MAX_LOSS_THRESH: f64 = 0.05;
 /// `BBR.Beta`: the least fraction of a bound that remains after the loss of one round trip.
 const BETA: f64 = 0.7;
 /// `BBR.MinPipeCwnd`: with fewer segments, delayed ACKs stall the flow.
@@ -124,14 +124,14 @@ pub struct Bbr {
     inflight_longterm: u32,
     short_term: ShortTerm,
     loss: LossRound,
-    undo: Undo,
+    undo: SavedModel,
     full: FullPipe,
     drain_start_round: u32,
     probe_bw: ProbeBw,
     min_rtt: MinRtt,
     probe_rtt: ProbeRtt,
     extra_acked: ExtraAcked,
-    pace: Pace,
+    pacing: PacingRate,
     /// The window before recovery or `ProbeRTT` reduced it.
     prior_cwnd: u32,
     in_recovery: bool,
@@ -144,7 +144,7 @@ pub struct Bbr {
     send_quantum: u32,
     mss: Mss,
     /// A random number for the next decision that needs one.
-    dice: Option<u32>,
+    random: Option<u32>,
 }
 
 impl Default for Bbr {
@@ -164,14 +164,14 @@ impl Bbr {
             inflight_longterm: INFINITE,
             short_term: ShortTerm::new(),
             loss: LossRound::new(),
-            undo: Undo::new(),
+            undo: SavedModel::new(),
             full: FullPipe::new(),
             drain_start_round: 0,
             probe_bw: ProbeBw::new(),
             min_rtt: MinRtt::new(),
             probe_rtt: ProbeRtt::new(),
             extra_acked: ExtraAcked::new(),
-            pace: Pace::new(),
+            pacing: PacingRate::new(),
             prior_cwnd: 0,
             in_recovery: false,
             idle_restart: false,
@@ -179,7 +179,7 @@ impl Bbr {
             delivered: 0,
             send_quantum: 2,
             mss: Mss::DEFAULT_V4,
-            dice: None,
+            random: None,
         }
     }
 
@@ -203,8 +203,8 @@ impl Bbr {
     }
 
     /// Returns a random number, at most one per ACK, so that only ACKs need entropy.
-    fn roll(&mut self) -> u32 {
-        self.dice.take().unwrap_or(0)
+    fn take_random(&mut self) -> u32 {
+        self.random.take().unwrap_or(0)
     }
 }
 
@@ -221,14 +221,14 @@ impl CongestionControl for Bbr {
     fn on_ack(&mut self, _: &mut Cwnd, _: &super::AckSample) {}
 
     fn on_rate_sample(&mut self, window: &mut Cwnd, sample: &RateSample, rng: &mut Rng) {
-        if self.dice.is_none() {
-            self.dice = Some(rng.next_u32());
+        if self.random.is_none() {
+            self.random = Some(rng.next_u32());
         }
         self.delivered = sample.delivered_segs;
         self.sack = sample.sack;
         self.send_quantum = sample.send_quantum_segs;
         self.mss = sample.mss;
-        self.pace.init(sample.srtt);
+        self.pacing.init(sample.srtt);
         let ack = Ack::of(sample);
         self.update_model(window, &ack);
         self.set_pacing_rate(self.state.pacing_gain());
@@ -246,11 +246,11 @@ impl CongestionControl for Bbr {
         window.ssthresh
     }
 
-    fn on_lost(&mut self, window: &Cwnd, lost: &LostUnit, now: Instant) {
+    fn on_lost(&mut self, window: &Cwnd, lost: &LostSegments, now: Instant) {
         self.handle_lost(window, lost, now);
     }
 
-    fn on_repaired(&mut self, window: &mut Cwnd) {
+    fn on_recovered(&mut self, window: &mut Cwnd) {
         if core::mem::take(&mut self.in_recovery) {
             self.restore_cwnd(window);
         }
@@ -260,25 +260,25 @@ impl CongestionControl for Bbr {
         window.cwnd.max(self.prior_cwnd)
     }
 
-    fn on_spurious(&mut self, _: Instant) {
+    fn on_spurious_loss(&mut self, _: Instant) {
         self.in_recovery = false;
         self.handle_spurious_loss();
     }
 
-    fn on_restart(&mut self, window: &mut Cwnd, now: Instant) {
+    fn on_tx_start(&mut self, window: &mut Cwnd, now: Instant) {
         self.restart_from_idle(window, now);
     }
 
-    fn holds_back(&self) -> bool {
+    fn is_self_limited(&self) -> bool {
         self.state == State::ProbeRtt
     }
 
     fn pacing_rate(&self) -> Option<Rate> {
-        Some(self.pace.wire_rate(self.mss))
+        Some(self.pacing.wire_rate(self.mss))
     }
 
     fn min_tso_segs(&self) -> Option<u32> {
-        Some(self.pace.min_tso_segs(self.mss))
+        Some(self.pacing.min_tso_segs(self.mss))
     }
 
     /// Returns 3: the window is two bandwidth-delay products already, and the third is for writing

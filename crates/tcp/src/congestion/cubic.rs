@@ -55,7 +55,7 @@ impl Epoch {
     };
 
     /// Returns a stage that has not begun, with this plateau.
-    const fn ahead(w_max: f32) -> Self {
+    const fn with_w_max(w_max: f32) -> Self {
         Self {
             w_max,
             ..Self::NONE
@@ -102,7 +102,7 @@ impl Cubic {
     }
 
     /// Excludes a period in which the window was not the limit (RFC 9438 5.8).
-    fn skip(&mut self, span: Nanos) {
+    fn exclude_time(&mut self, span: Nanos) {
         if self.epoch.start != Instant::FAR_FUTURE {
             self.epoch.start += span;
         }
@@ -144,7 +144,7 @@ impl CongestionControl for Cubic {
     }
 
     fn on_ack(&mut self, window: &mut Cwnd, ack: &AckSample) {
-        self.skip(ack.prior.since(self.last_ack));
+        self.exclude_time(ack.prior.since(self.last_ack));
         self.last_ack = ack.now;
         let mut acked_segs = ack.acked_segs;
         if window.in_slow_start() {
@@ -171,15 +171,15 @@ impl CongestionControl for Cubic {
             // RFC 9438 4.7, fast convergence: the window was smaller than last time, so a new flow
             // competes for the bandwidth.
             _ if cwnd < f64::from(self.epoch.w_max) => {
-                Epoch::ahead((cwnd * (1.0 + BETA) / 2.0) as f32)
+                Epoch::with_w_max((cwnd * (1.0 + BETA) / 2.0) as f32)
             }
-            _ => Epoch::ahead(cwnd as f32),
+            _ => Epoch::with_w_max(cwnd as f32),
         };
         ((cwnd * BETA) as u32).max(2)
     }
 
     fn on_idle_restart(&mut self, _: &Cwnd, idle: Nanos) {
-        self.skip(idle);
+        self.exclude_time(idle);
         self.last_ack += idle;
     }
 

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_start_ends_at_ssthresh_and_hands_back_the_rest() {
+    fn slow_start_ends_at_ssthresh_and_returns_the_rest() {
         let mut w = Cwnd {
             ssthresh: 12,
             ..window(10)

@@ -10,7 +10,7 @@ const ONE: u32 = 1 << 10;
 /// RFC 8257 4.2: the estimation gain g is 1/16.
 const SHIFT_G: u32 = 4;
 /// Least ssthresh in segments (RFC 5681 (4)).
-const LEAST_SSTHRESH: u32 = 2;
+const MIN_SSTHRESH: u32 = 2;
 
 /// DCTCP (RFC 8257): Reno, except for the reaction to marks.
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ impl CongestionControl for Dctcp {
         }
         // RFC 8257 3.3: by half of the marked share.
         let less = u64::from(window.cwnd) * u64::from(self.alpha) / u64::from(2 * ONE);
-        (window.cwnd - less as u32).max(LEAST_SSTHRESH)
+        (window.cwnd - less as u32).max(MIN_SSTHRESH)
     }
 
     fn reduces_at_once(&self) -> bool {
@@ -88,7 +88,7 @@ impl CongestionControl for Dctcp {
 
     fn ssthresh_of_loss_after_mark(&self, window: &Cwnd) -> u32 {
         // RFC 8257 3.5: one reduction per window, but no smaller than Reno's.
-        let halved = (window.prior_cwnd / 2).max(LEAST_SSTHRESH);
+        let halved = (window.prior_cwnd / 2).max(MIN_SSTHRESH);
         window.ssthresh.min(halved)
     }
 
@@ -96,7 +96,7 @@ impl CongestionControl for Dctcp {
         true
     }
 
-    fn go_without_ecn(&mut self) {
+    fn disable_ecn(&mut self) {
         self.fallback = true;
     }
 

@@ -57,9 +57,9 @@ impl HyStart {
             self.begin_round(window, ack.snd_nxt);
         }
         if let Some(rtt) = ack.rtt {
-            self.take_sample(rtt);
+            self.add_sample(rtt);
         }
-        self.judge();
+        self.evaluate_delay();
         if self.css_baseline == NONE || !window.in_slow_start() {
             ack.acked_segs
         } else {
@@ -89,13 +89,13 @@ impl HyStart {
         }
     }
 
-    fn take_sample(&mut self, rtt: Nanos) {
+    fn add_sample(&mut self, rtt: Nanos) {
         let rtt = u32::try_from(rtt.as_nanos()).unwrap_or(NONE - 1);
         self.current_round_min_rtt = self.current_round_min_rtt.min(rtt);
         self.samples = self.samples.saturating_add(1);
     }
 
-    fn judge(&mut self) {
+    fn evaluate_delay(&mut self) {
         let (last, current) = (self.last_round_min_rtt, self.current_round_min_rtt);
         if self.samples < N_RTT_SAMPLE || last == NONE {
             return;

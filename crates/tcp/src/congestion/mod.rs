@@ -21,7 +21,7 @@ pub use cubic::Cubic;
 pub use cwnd::{Cwnd, INITIAL_WINDOW_SEGS};
 pub use dctcp::Dctcp;
 pub use reno::Reno;
-pub use sample::{CcInfo, FlightSample, LostUnit, MarkSample, RateSample};
+pub use sample::{CcInfo, FlightSample, LostSegments, MarkSample, RateSample};
 
 /// The result of one cumulative or selective ACK, as an algorithm receives it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,28 +112,28 @@ pub trait CongestionControl: Send + fmt::Debug {
     }
 
     /// Processes segments marked lost. Only called if it [owns the window](Self::owns_cwnd).
-    fn on_lost(&mut self, window: &Cwnd, lost: &LostUnit, now: Instant) {
+    fn on_lost(&mut self, window: &Cwnd, lost: &LostSegments, now: Instant) {
         let _ = (window, lost, now);
     }
 
     /// Ends recovery once all lost segments were delivered.
-    fn on_repaired(&mut self, window: &mut Cwnd) {
+    fn on_recovered(&mut self, window: &mut Cwnd) {
         let _ = window;
     }
 
     /// Processes the detection that nothing was lost; [`undo`](Self::undo) has restored the window.
-    fn on_spurious(&mut self, now: Instant) {
+    fn on_spurious_loss(&mut self, now: Instant) {
         let _ = now;
     }
 
     /// Adapts to a restart of sending with nothing in flight, after the application was the limit.
-    fn on_restart(&mut self, window: &mut Cwnd, now: Instant) {
+    fn on_tx_start(&mut self, window: &mut Cwnd, now: Instant) {
         let _ = (window, now);
     }
 
     /// Returns whether the algorithm deliberately keeps less in flight than the path could carry
     /// (BBR's `ProbeRTT`), so that rate samples of data sent now do not count.
-    fn holds_back(&self) -> bool {
+    fn is_self_limited(&self) -> bool {
         false
     }
 
@@ -155,7 +155,7 @@ pub trait CongestionControl: Send + fmt::Debug {
     }
 
     /// Adapts to a peer without ECN. Only called if it [needs ECN](Self::needs_ecn).
-    fn go_without_ecn(&mut self) {}
+    fn disable_ecn(&mut self) {}
 
     /// Processes the marked share of acknowledged data, before [`ssthresh`](Self::ssthresh) if that
     /// has the window reduced. Only called if it [needs ECN](Self::needs_ecn).
@@ -196,23 +196,23 @@ impl CongestionSet {
     pub const ALL: Self = Self((1 << AVAILABLE.len()) - 1);
 
     /// Returns whether the set contains the algorithm called `name`.
-    pub fn has(self, name: &str) -> bool {
-        let place = AVAILABLE.iter().position(|known| *known == name);
-        place.is_some_and(|place| self.0 >> place & 1 != 0)
+    pub fn contains(self, name: &str) -> bool {
+        let index = AVAILABLE.iter().position(|known| *known == name);
+        index.is_some_and(|index| self.0 >> index & 1 != 0)
     }
 
     /// Parses names separated by spaces; returns `None` for an unknown name or an empty list.
     pub fn parse(text: &str) -> Option<Self> {
-        let place = |name| AVAILABLE.iter().position(|known| *known == name);
+        let index = |name| AVAILABLE.iter().position(|known| *known == name);
         let mut names = text.split_whitespace();
-        let set = names.try_fold(0, |set, name| Some(set | 1 << place(name)?));
+        let set = names.try_fold(0, |set, name| Some(set | 1 << index(name)?));
         set.filter(|set| *set != 0).map(Self)
     }
 }
 
 impl fmt::Display for CongestionSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = AVAILABLE.iter().filter(|name| self.has(name));
+        let names = AVAILABLE.iter().filter(|name| self.contains(name));
         for (i, name) in names.enumerate() {
             let sep = if i == 0 { "" } else { " " };
             write!(f, "{sep}{name}")?;
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_told_what_there_is() {
+    fn an_unknown_name_gets_the_available_ones() {
         let error = by_name("vegas").expect_err("not there");
         assert_eq!(
             error.to_string(),
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn sets_are_read_and_shown_by_name() {
         let set = CongestionSet::parse(" bbr  cubic").expect("known");
-        assert!(set.has("bbr") && set.has("cubic") && !set.has("reno"));
+        assert!(set.contains("bbr") && set.contains("cubic") && !set.contains("reno"));
         assert_eq!(set.to_string(), "cubic bbr");
         assert_eq!(CongestionSet::ALL.to_string(), "cubic reno bbr dctcp");
         assert_eq!(CongestionSet::parse("vegas"), None);

@@ -55,7 +55,7 @@ pub struct RateSample {
 
 /// Segments of one transmission that are marked lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LostUnit {
+pub struct LostSegments {
     /// Sequence number of the first byte.
     pub seq: SeqNum,
     /// Sequence number after the last byte.

@@ -4,11 +4,11 @@
 use fullsend_units::{Instant, Nanos, Window, WindowScale};
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
-use super::input::Complaint;
-use super::{Connection, Fin, Reset, State};
+use super::input::InvalidSegment;
+use super::{Connection, FinState, Reset, State};
 use crate::Cx;
 use crate::congestion::{AckSample, RateSample};
-use crate::recovery::{AckNews, AckOutcome, Phase, SackOutcome, Sighting};
+use crate::recovery::{AckContext, AckOutcome, AckSummary, CaState, SackOutcome};
 
 /// The resolution of the timestamp clock.
 const TICK: Nanos = Nanos::from_millis(1);
@@ -19,11 +19,11 @@ impl Connection {
     pub(crate) fn finish_handshake(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) -> bool {
         let in_range = repr.ack.after(self.snd.una) && repr.ack.before_eq(self.snd.nxt);
         if !in_range {
-            self.out.reset = Some(Reset::At(repr.ack));
-            self.out.any = true;
+            self.pending.reset = Some(Reset::WithSeq(repr.ack));
+            self.pending.any = true;
             return false;
         }
-        self.out.syn = false;
+        self.pending.syn = false;
         // RFC 7323 2.2: the window of a SYN is never scaled (simultaneous open).
         let scale = if repr.flags.contains(TcpFlags::SYN) {
             WindowScale::ZERO
@@ -31,12 +31,17 @@ impl Connection {
             self.snd.scale
         };
         self.establish(cx, repr, repr.window.scaled(scale));
-        self.out.any |= self.snd.has_unsent();
+        self.pending.any |= self.snd.has_unsent();
         true
     }
 
     /// Processes the ACK field. Returns `false` if the segment is to be dropped.
-    pub(crate) fn process_ack(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr, has_text: bool) -> bool {
+    pub(crate) fn process_ack(
+        &mut self,
+        cx: &mut Cx<'_>,
+        repr: &TcpRepr,
+        has_payload: bool,
+    ) -> bool {
         let ack = repr.ack;
         if ack.after(self.snd.nxt) {
             // RFC 9293 3.10.7.4: it acknowledges data that was never sent.
@@ -50,62 +55,62 @@ impl Connection {
                 return self.challenge_ack_field(cx);
             }
             if !repr.options.sack.as_slice().is_empty() {
-                self.hear_overtaken_ack(cx, repr);
+                self.on_reordered_ack(cx, repr);
             }
             return true;
         }
         // A MSG_MORE write is deferred only until the next event.
-        self.snd.more = false;
-        self.uncork_automatically();
+        self.snd.msg_more = false;
+        self.end_autocork();
         if cx.legacy.max_burst
             && let Some(flow) = &mut self.snd.flow
         {
-            flow.renew_burst();
+            flow.reset_burst();
         }
         self.timers.probes = 0;
         let window_changed = self.update_window(cx, repr);
         let advanced = ack.after(self.snd.una);
         // With nothing in flight a DSACK may still report earlier data.
-        let tells_more = !repr.options.sack.as_slice().is_empty();
-        if advanced || tells_more || !self.snd.rtx.is_empty() {
-            if advanced && !tells_more && self.is_untroubled() {
-                self.move_on(cx, repr);
+        let has_sack = !repr.options.sack.as_slice().is_empty();
+        if advanced || has_sack || !self.snd.rtx.is_empty() {
+            if advanced && !has_sack && self.takes_ack_fast_path() {
+                self.ack_fast_path(cx, repr);
             } else {
-                let duplicate = !advanced && !has_text && !window_changed;
+                let duplicate = !advanced && !has_payload && !window_changed;
                 self.update_scoreboard(cx, repr, duplicate);
             }
         }
-        if advanced && self.user.wants_write {
+        if advanced && self.user.writer_waiting {
             self.grow_sndbuf(cx);
             self.wake_writer_if_room(cx);
         }
         if self.state == State::Closed {
             return true;
         }
-        self.out.any |= self.snd.has_unsent() || self.snd.rtx.has_lost();
+        self.pending.any |= self.snd.has_unsent() || self.snd.rtx.has_lost();
         true
     }
 
     /// Returns the number of sequence numbers that the peer has acknowledged. A server's SYN is not
     /// counted: no segment of the peer in this connection acknowledges less.
     fn acked_span(&self) -> u64 {
-        let syn = u64::from(self.user.connects);
-        let fin = u64::from(self.snd.fin == Fin::Sent && self.snd.una == self.snd.nxt);
+        let syn = u64::from(self.user.active_open);
+        let fin = u64::from(self.snd.fin == FinState::Sent && self.snd.una == self.snd.nxt);
         self.stats.bytes_acked + syn + fin
     }
 
     /// Processes the SACK blocks of a reordered ACK, which may report data received out of order
     /// (RFC 2018).
     #[cold]
-    fn hear_overtaken_ack(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) {
+    fn on_reordered_ack(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) {
         self.update_scoreboard(cx, repr, false);
-        self.out.any |= self.snd.has_unsent() || self.snd.rtx.has_lost();
+        self.pending.any |= self.snd.has_unsent() || self.snd.rtx.has_lost();
     }
 
     fn challenge_ack_field(&mut self, cx: &mut Cx<'_>) -> bool {
-        if self.may_complain(cx, Complaint::Challenge) {
-            self.rcv.ack.now();
-            self.out.any = true;
+        if self.may_reject(cx, InvalidSegment::Challenge) {
+            self.rcv.ack.ack_now();
+            self.pending.any = true;
         }
         false
     }
@@ -119,7 +124,7 @@ impl Connection {
         }
         let Window(window) = repr.window.scaled(self.snd.scale);
         let changed = window != self.snd.wnd;
-        if !self.is_window_news(repr, window) {
+        if !self.is_window_update(repr, window) {
             return changed;
         }
         self.snd.wl1 = repr.seq;
@@ -134,7 +139,7 @@ impl Connection {
     /// Returns whether the window of a segment, in bytes, is an update (RFC 9293 3.10.7.4, SND.WL1
     /// and SND.WL2).
     #[inline]
-    pub(super) fn is_window_news(&self, repr: &TcpRepr, window: u32) -> bool {
+    pub(super) fn is_window_update(&self, repr: &TcpRepr, window: u32) -> bool {
         repr.ack.after(self.snd.una)
             || repr.seq.after(self.snd.wl1)
             || (repr.seq == self.snd.wl1 && (window > self.snd.wnd || window == 0))
@@ -143,16 +148,16 @@ impl Connection {
     /// Returns whether an ACK takes the fast path: nothing is lost, SACKed or probed for, and no
     /// rate samples are taken, so that the ACK only advances `snd_una`.
     #[inline]
-    fn is_untroubled(&self) -> bool {
-        self.recovery.is_quiet()
-            && !self.snd.rtx.is_marked()
+    fn takes_ack_fast_path(&self) -> bool {
+        self.recovery.allows_fast_path()
+            && !self.snd.rtx.has_scoreboard()
             && self.snd.rtx.delivery().is_none()
             && self.ecn.is_none()
     }
 
     /// Performs [`update_scoreboard`](Self::update_scoreboard) on the ACK fast path.
     #[inline]
-    fn move_on(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) {
+    fn ack_fast_path(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) {
         let prior = self.timers.progress_at;
         let outcome = self.advance_una(cx, repr);
         let rtt = match outcome.rtt {
@@ -160,8 +165,8 @@ impl Connection {
             known => known,
         };
         if let Some(rtt) = rtt {
-            self.take_rtt(cx, rtt, false);
-        } else if self.agreed.timestamps {
+            self.on_rtt_sample(cx, rtt, false);
+        } else if self.negotiated.timestamps {
             self.rtt.reset_backoff();
         }
         self.set_xmit_timer(cx);
@@ -199,32 +204,32 @@ impl Connection {
         self.check_app_limited();
         let prior_una = self.snd.una;
         let advanced = repr.ack.after(prior_una);
-        let ambiguous = self.snd.rtx.is_marked() && self.look_for_copies(cx, repr);
+        let ambiguous = self.snd.rtx.has_scoreboard() && self.match_echo(cx, repr);
         let outcome = if advanced {
             self.advance_una(cx, repr)
         } else {
             AckOutcome::default()
         };
         let blocks = repr.options.sack.as_slice();
-        let sack = if self.agreed.sack && !blocks.is_empty() {
+        let sack = if self.negotiated.sack && !blocks.is_empty() {
             self.snd.rtx.sack(cx.now, repr.ack, blocks)
         } else {
             SackOutcome::default()
         };
         // A segment that elicited a DSACK lay outside the window, so the echoed timestamp is not
         // its own. The timestamp of a retransmission may be older than the retransmission.
-        let behind = outcome.retransmitted && self.most_stamp_lag() > Nanos::ZERO;
-        let fresh = sack.dsack.is_none() && !ambiguous && !behind;
-        let echoed = self.echoed_rtt(cx, repr, outcome.first_sent.filter(|_| fresh));
+        let may_predate = outcome.retransmitted && self.max_tsval_lag() > Nanos::ZERO;
+        let is_unambiguous = sack.dsack.is_none() && !ambiguous && !may_predate;
+        let echoed = self.echoed_rtt(cx, repr, outcome.first_sent.filter(|_| is_unambiguous));
         let rtt = outcome.rtt.or(sack.rtt).or(echoed);
         if let Some(rtt) = rtt {
-            let clear = outcome.rtt.is_some() || (sack.rtt.is_some() && !sack.overtook);
-            self.take_rtt(cx, rtt, !clear);
-        } else if advanced && self.agreed.timestamps && !ambiguous {
+            let is_exact = outcome.rtt.is_some() || (sack.rtt.is_some() && !sack.overtook);
+            self.on_rtt_sample(cx, rtt, !is_exact);
+        } else if advanced && self.negotiated.timestamps && !ambiguous {
             // Data is delivered, although this ACK gives no RTT sample.
             self.rtt.reset_backoff();
         }
-        let news = AckNews {
+        let summary = AckSummary {
             repr,
             ack: &outcome,
             sack: &sack,
@@ -232,18 +237,18 @@ impl Connection {
             advanced,
             duplicate,
         };
-        let verdict = self.recover(cx, &news);
+        let recovery_outcome = self.update_recovery(cx, &summary);
         self.snd.rtx.end_ack();
-        if !verdict.timer_is_set && (advanced || self.tells_of_head(cx, &sack)) {
+        if !recovery_outcome.timer_is_set && (advanced || self.is_sack_older_than_head(cx, &sack)) {
             self.set_xmit_timer(cx);
         }
-        let arrived = verdict.delivered;
+        let arrived = recovery_outcome.delivered;
         self.stats.delivered = self.stats.delivered.wrapping_add(arrived);
         let delivered = outcome.delivered_segs + sack.delivered_segs;
         if self.snd.rtx.delivery().is_some() {
             let sacked = sack.rtt_newest.filter(|_| !sack.overtook);
-            self.take_rate_sample(cx, arrived, outcome.rtt_newest.or(sacked));
-        } else if (advanced || self.sacks_are_progress(cx, &sack)) && self.recovery.may_grow() {
+            self.report_rate_sample(cx, arrived, outcome.rtt_newest.or(sacked));
+        } else if (advanced || self.is_sack_progress(cx, &sack)) && self.recovery.may_grow() {
             let rtt = outcome.rtt_newest.or(rtt);
             self.grow_cwnd(cx, delivered, rtt, prior);
         }
@@ -253,13 +258,13 @@ impl Connection {
 
     /// Returns whether newly SACKed data counts as progress: on a path that is known to reorder, it
     /// is as good as data in order.
-    fn sacks_are_progress(&self, cx: &Cx<'_>, sack: &SackOutcome) -> bool {
+    fn is_sack_progress(&self, cx: &Cx<'_>, sack: &SackOutcome) -> bool {
         sack.delivered_segs > 0 && self.recovery.reordering_segs() > cx.sysctl.tcp_reordering
     }
 
     /// Passes the delivery rate of the acknowledged flight to a congestion control that models the
     /// path.
-    fn take_rate_sample(&mut self, cx: &mut Cx<'_>, arrived: u32, rtt: Option<Nanos>) {
+    fn report_rate_sample(&mut self, cx: &mut Cx<'_>, arrived: u32, rtt: Option<Nanos>) {
         let send_quantum_segs = self.max_segs(cx);
         let in_flight_segs = self.snd.rtx.in_flight();
         let min_rtt = self.rtt.min_rtt().unwrap_or(Nanos::ZERO);
@@ -275,13 +280,13 @@ impl Connection {
             rtt,
             srtt: self.rtt.srtt().unwrap_or(Nanos::ZERO),
             cwnd_limited: self.recovery.is_cwnd_limited(),
-            in_recovery: self.recovery.phase() == Phase::Recovery,
-            sack: self.agreed.sack,
+            in_recovery: self.recovery.ca_state() == CaState::Recovery,
+            sack: self.negotiated.sack,
             send_quantum_segs,
             mss: self.snd.mss,
         };
         self.cc.on_rate_sample(&mut self.cwnd, &sample, cx.rng);
-        if self.cc.holds_back() {
+        if self.cc.is_self_limited() {
             self.snd.rtx.mark_app_limited();
         }
     }
@@ -307,16 +312,19 @@ impl Connection {
     /// transmission of the head, but the last one may have elicited it because the first answer was
     /// lost. A DSACK would distinguish them; without SACK this is Karn's case.
     #[cold]
-    fn look_for_copies(&mut self, cx: &Cx<'_>, repr: &TcpRepr) -> bool {
-        let echo = repr.options.timestamps.filter(|_| self.agreed.timestamps);
+    fn match_echo(&mut self, cx: &Cx<'_>, repr: &TcpRepr) -> bool {
+        let echo = repr
+            .options
+            .timestamps
+            .filter(|_| self.negotiated.timestamps);
         let since = self.snd.rtx.head_first_sent_at();
         let age = echo
             .zip(since)
             .and_then(|(ts, since)| self.ts.since_echo(cx.now, ts.ecr, since));
-        let lag = self.most_stamp_lag();
+        let lag = self.max_tsval_lag();
         let echoed = age.map(|age| cx.now - age.saturating_sub(TICK + lag));
         let min_rtt = self.rtt.min_rtt().unwrap_or(Nanos::ZERO);
-        self.snd.rtx.sight(Sighting {
+        self.snd.rtx.begin_ack(AckContext {
             now: cx.now,
             min_rtt,
             echoed,
@@ -325,13 +333,13 @@ impl Connection {
         // Clocks and timers are not exact.
         let least = min_rtt.saturating_sub(min_rtt / 16);
         let early = last.is_some_and(|(sent, echoed)| echoed < sent && cx.now >= sent + least);
-        early && !self.agreed.sack
+        early && !self.negotiated.sack
     }
 
     /// Returns whether newly SACKed data was sent before the last transmission of the head, so that
     /// the timer restarts now. If data sent later restarted it, the timer might never fire for the
     /// head.
-    fn tells_of_head(&self, cx: &Cx<'_>, sack: &SackOutcome) -> bool {
+    fn is_sack_older_than_head(&self, cx: &Cx<'_>, sack: &SackOutcome) -> bool {
         let head = self.snd.rtx.head_sent_at();
         let rtt = sack.rtt.filter(|_| !self.snd.rtx.is_empty());
         rtt.zip(head)
@@ -344,11 +352,11 @@ impl Connection {
         self.stats.bytes_acked += u64::from(outcome.acked_bytes);
         self.timers.progress_at = cx.now;
         self.timers.retransmits = 0;
-        if self.extras.is_some() {
+        if self.uncommon.is_some() {
             self.watch_acked(cx);
             self.check_mtu_probe(cx);
-            self.urgent_acked();
-            self.end_rto(cx.now);
+            self.on_urgent_acked();
+            self.end_rto_recovery(cx.now);
         }
         if self.snd.rtx.is_empty()
             && !self.snd.has_unsent()
@@ -357,7 +365,7 @@ impl Connection {
             flow.end_busy(cx.now);
         }
         if outcome.fin {
-            self.fin_acked(cx);
+            self.on_fin_acked(cx);
         }
         outcome
     }
@@ -372,7 +380,7 @@ impl Connection {
         since: Option<Instant>,
     ) -> Option<Nanos> {
         let ts = repr.options.timestamps?;
-        let usable = self.agreed.timestamps && ts.ecr != 0;
+        let usable = self.negotiated.timestamps && ts.ecr != 0;
         let since = since.filter(|_| usable)?;
         self.ts.since_echo(cx.now, ts.ecr, since)
     }
@@ -380,7 +388,7 @@ impl Connection {
     /// Processes the RTT of a segment. If it `overtook` others, it does not count for the minimum
     /// RTT: a single packet that took a shorter path would reduce RACK's reordering window and
     /// BBR's bandwidth-delay product for minutes.
-    pub(crate) fn take_rtt(&mut self, cx: &Cx<'_>, rtt: Nanos, overtook: bool) {
+    pub(crate) fn on_rtt_sample(&mut self, cx: &Cx<'_>, rtt: Nanos, overtook: bool) {
         self.rtt.on_sample(cx.now, rtt, overtook);
         self.rcv.window.on_rtt(rtt);
     }

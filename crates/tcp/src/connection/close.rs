@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 
 use fullsend_units::{Instant, Nanos};
 
-use super::{Connection, Fin, Reset, State};
+use super::{Connection, FinState, Reset, State};
 use crate::send::Force;
 use crate::time_wait::TwTimestamps;
 use crate::{Cx, Linger, TcpError, TimeWait};
@@ -23,24 +23,24 @@ impl Connection {
             State::SynSent | State::SynReceived => {}
             _ => return,
         }
-        self.snd.fin = Fin::Queued;
-        self.snd.more = false;
-        self.rcv.ack.expect_no_answers();
-        self.out.any = true;
+        self.snd.fin = FinState::Queued;
+        self.snd.msg_more = false;
+        self.rcv.ack.end_interactive();
+        self.pending.any = true;
     }
 
     /// Resets the connection when data arrives after both directions were shut down (RFC 1122
     /// 4.2.2.13). Data received before can be read.
-    pub fn expect_no_text(&mut self) {
-        self.user.refuses_text = true;
+    pub fn reset_on_data(&mut self) {
+        self.user.resets_on_data = true;
     }
 
     /// Ends reading (`shutdown(SHUT_RD)`): reads return the end of the stream.
     pub fn shutdown_read(&mut self, cx: &mut Cx<'_>) {
         self.user.read_shut = true;
-        self.expect_no_text();
+        self.reset_on_data();
         self.rcv.queue.clear();
-        self.rcv.window.on_taken(0, 0);
+        self.rcv.window.uncharge(0, 0);
         self.charge(cx);
         self.wake_reader();
     }
@@ -51,7 +51,7 @@ impl Connection {
         self.user.orphan = true;
         let unread = self.rcv.queue.readable() > 0;
         self.rcv.queue.clear();
-        self.rcv.window.on_taken(0, 0);
+        self.rcv.window.uncharge(0, 0);
         match self.state {
             State::Closed => {}
             State::SynSent => {
@@ -84,10 +84,10 @@ impl Connection {
             return;
         }
         if self.state != State::SynSent {
-            self.out.reset = Some(Reset::Abort);
+            self.pending.reset = Some(Reset::Abort);
         }
         self.fail(TcpError::ConnectionAborted);
-        self.out.any = self.out.reset.is_some();
+        self.pending.any = self.pending.reset.is_some();
         self.charge(cx);
     }
 
@@ -113,7 +113,7 @@ impl Connection {
     }
 
     /// Processes the acknowledgement of our FIN.
-    pub(crate) fn fin_acked(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn on_fin_acked(&mut self, cx: &mut Cx<'_>) {
         match self.state {
             State::FinWait1 => {
                 self.transition(State::FinWait2);
@@ -132,17 +132,17 @@ impl Connection {
     }
 
     /// Processes the peer's FIN once it is next in order (RFC 9293 3.10.7.4, eighth).
-    pub(crate) fn take_fin(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn on_fin(&mut self, cx: &mut Cx<'_>) {
         self.wake_reader();
         if self.state == State::Established {
             let rcv_nxt = self.rcv.queue.rcv_nxt();
-            self.rcv.ack.on_end(cx.now, rcv_nxt);
-            self.out.any |= self.rcv.ack.is_due();
+            self.rcv.ack.on_fin(cx.now, rcv_nxt);
+            self.pending.any |= self.rcv.ack.is_due();
             self.transition(State::CloseWait);
             return;
         }
-        self.rcv.ack.now();
-        self.out.any = true;
+        self.rcv.ack.ack_now();
+        self.pending.any = true;
         match self.state {
             State::FinWait1 => self.transition(State::Closing),
             State::FinWait2 => self.begin_time_wait(cx),
@@ -160,7 +160,7 @@ impl Connection {
             snd_nxt: self.snd.nxt,
             rcv_nxt,
             window: self.window_field(cx),
-            timestamps: self.agreed.timestamps.then_some(TwTimestamps {
+            timestamps: self.negotiated.timestamps.then_some(TwTimestamps {
                 recent: self.ts.recent,
                 offset: self.ts.offset,
             }),
@@ -182,9 +182,9 @@ impl Connection {
 
     /// Ends all sending except pending segments; received data can still be read.
     pub(crate) fn finish(&mut self) {
-        self.timers.all_off();
+        self.timers.stop_all();
         self.watch_end();
-        if self.extras.is_some() {
+        if self.uncommon.is_some() {
             self.fastopen_finished();
         }
         self.rcv.ack.cancel_delay();
@@ -193,15 +193,15 @@ impl Connection {
         self.snd.rtx.clear();
         self.snd.pacing = None;
         if let Some(flow) = &mut self.snd.flow {
-            flow.wake_at = Instant::FAR_FUTURE;
+            flow.send_timer = Instant::FAR_FUTURE;
         }
         self.snd.fin = match self.snd.fin {
-            Fin::Queued => Fin::No,
+            FinState::Queued => FinState::None,
             fin => fin,
         };
-        self.out.syn = false;
-        self.out.probe = false;
-        self.out.force = Force::No;
+        self.pending.syn = false;
+        self.pending.probe = false;
+        self.pending.force = Force::None;
         self.wake_reader();
         self.wake_writer();
     }

@@ -8,7 +8,7 @@ use fullsend_units::{Mss, SeqNum};
 use fullsend_wire::tcp::{FastopenCookie, TcpRepr};
 
 use super::{Connection, State};
-use crate::recovery::TransmitUnit;
+use crate::recovery::SuperSegment;
 use crate::{Cx, TcpError};
 
 /// Consecutive timeouts after which the path is suspected to drop Fast Open segments (RFC 7413
@@ -31,9 +31,9 @@ pub struct FastopenClient {
 
 /// A Fast Open event that a connection reports to its host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FastopenNews {
+pub enum FastopenEvent {
     /// The peer answered a client's SYN.
-    Answer {
+    SynAckReceived {
         /// The peer's MSS.
         mss: u16,
         /// The cookie that the peer sent.
@@ -45,9 +45,9 @@ pub enum FastopenNews {
     /// The path seems to drop Fast Open segments.
     Blackhole,
     /// A connection on trial received data: the path carries Fast Open segments.
-    Works,
+    TrialSucceeded,
     /// The handshake of a connection opened by a SYN with data ended; `true` if the peer reset it.
-    HandshakeOver(bool),
+    HandshakeEnded(bool),
 }
 
 /// The reason why data was not delivered with a client's SYN (`tcpi_fastopen_client_fail`).
@@ -69,32 +69,32 @@ pub(crate) struct Fastopen {
     /// The SYN carried the option or data.
     used: bool,
     /// The option that the SYN carried.
-    asked: Option<FastopenCookie>,
+    requested: Option<FastopenCookie>,
     /// The application waits to write.
-    writes_next: bool,
+    expects_write: bool,
     /// Payload bytes of the SYN.
-    syn_text: u32,
+    syn_data: u32,
     /// The data in the SYN was accepted, by the peer or by us.
-    pub(crate) syn_text_taken: bool,
+    pub(crate) syn_data_acked: bool,
     pub(crate) fail: FastopenFail,
     /// On a server: opened by a SYN with a cookie, and still in the handshake.
     child: bool,
     /// On a server: opened by a SYN with a cookie.
-    pub(crate) opened_at_once: bool,
+    pub(crate) opened_early: bool,
     /// The cookie for the first SYN-ACK.
     syn_ack_cookie: Option<FastopenCookie>,
-    news: [Option<FastopenNews>; 2],
+    events: [Option<FastopenEvent>; 2],
 }
 
 impl Fastopen {
-    fn tell(&mut self, news: FastopenNews) {
-        if let Some(slot) = self.news.iter_mut().find(|slot| slot.is_none()) {
-            *slot = Some(news);
+    fn push_event(&mut self, event: FastopenEvent) {
+        if let Some(slot) = self.events.iter_mut().find(|slot| slot.is_none()) {
+            *slot = Some(event);
         }
     }
 
     /// Returns whether the SYN may carry data. `no_cookie` is the socket's own option.
-    fn carries_text(&self, no_cookie: bool) -> bool {
+    fn carries_data(&self, no_cookie: bool) -> bool {
         self.client.is_some_and(|client| {
             let known = client.cookie.is_some_and(|cookie| !cookie.is_request());
             known || client.no_cookie || no_cookie
@@ -110,19 +110,19 @@ impl Fastopen {
 
 impl Connection {
     pub(crate) fn fastopen(&self) -> Option<&Fastopen> {
-        self.extras.as_ref()?.fastopen.as_deref()
+        self.uncommon.as_ref()?.fastopen.as_deref()
     }
 
     fn fastopen_mut(&mut self) -> Option<&mut Fastopen> {
-        self.extras.as_mut()?.fastopen.as_deref_mut()
+        self.uncommon.as_mut()?.fastopen.as_deref_mut()
     }
 
     /// Defers the SYN until the first write, whose data it may carry, or until
     /// [`send_syn`](Self::send_syn).
     pub fn defer_syn(&mut self, client: FastopenClient) {
         if self.state == State::SynSent && self.snd.rtx.is_empty() {
-            self.out.syn = false;
-            self.extras_mut().fastopen = Some(Box::new(Fastopen {
+            self.pending.syn = false;
+            self.uncommon_mut().fastopen = Some(Box::new(Fastopen {
                 client: Some(client),
                 deferred: true,
                 ..Fastopen::default()
@@ -137,11 +137,11 @@ impl Connection {
             && let Some(fastopen) = self.fastopen_mut()
         {
             fastopen.deferred = false;
-            if !fastopen.carries_text(no_cookie) {
+            if !fastopen.carries_data(no_cookie) {
                 fastopen.fail = FastopenFail::CookieUnavailable;
             }
-            self.out.syn = true;
-            self.out.any = true;
+            self.pending.syn = true;
+            self.pending.any = true;
         }
     }
 
@@ -149,12 +149,12 @@ impl Connection {
     /// SYN-ACK need not be sent separately.
     pub fn expect_write(&mut self) {
         if let Some(fastopen) = self.fastopen_mut() {
-            fastopen.writes_next = true;
+            fastopen.expects_write = true;
         }
     }
 
     pub(super) fn is_write_expected(&self) -> bool {
-        self.fastopen().is_some_and(|f| f.writes_next)
+        self.fastopen().is_some_and(|f| f.expects_write)
     }
 
     /// Returns whether the SYN waits for a write.
@@ -164,21 +164,21 @@ impl Connection {
     }
 
     /// Returns whether the SYN would carry the data of a write.
-    pub fn fastopen_ready(&self) -> bool {
+    pub fn is_fastopen_ready(&self) -> bool {
         let no_cookie = self.settings.fastopen_no_cookie();
-        self.is_syn_deferred() && self.fastopen().is_some_and(|f| f.carries_text(no_cookie))
+        self.is_syn_deferred() && self.fastopen().is_some_and(|f| f.carries_data(no_cookie))
     }
 
     /// Performs the first write of a deferred connection, up to the capacity of the SYN.
     #[cold]
-    pub(super) fn write_syn_text(
+    pub(super) fn write_syn_data(
         &mut self,
         cx: &mut Cx<'_>,
         data: &[u8],
     ) -> Result<usize, TcpError> {
-        if !self.fastopen_ready() {
+        if !self.is_fastopen_ready() {
             self.send_syn();
-            self.user.wants_write = true;
+            self.user.writer_waiting = true;
             return Err(TcpError::WouldBlock);
         }
         let most = data.len().min(self.syn_room() as usize);
@@ -193,8 +193,8 @@ impl Connection {
         if let Some(fastopen) = self.fastopen_mut() {
             fastopen.deferred = false;
         }
-        self.out.syn = true;
-        self.out.any = true;
+        self.pending.syn = true;
+        self.pending.any = true;
         self.charge(cx);
         Ok(n)
     }
@@ -220,22 +220,22 @@ impl Connection {
         }
         let option = fastopen.syn_option(no_cookie);
         fastopen.used = option.is_some();
-        fastopen.asked = option;
-        if !fastopen.carries_text(no_cookie) {
+        fastopen.requested = option;
+        if !fastopen.carries_data(no_cookie) {
             return (option, Chain::new());
         }
-        (option, self.take_syn_text(cx))
+        (option, self.take_syn_data(cx))
     }
 
     /// Moves written data from the write queue into the retransmission queue, after the SYN.
-    fn take_syn_text(&mut self, cx: &Cx<'_>) -> Chain {
+    fn take_syn_data(&mut self, cx: &Cx<'_>) -> Chain {
         let room = self.syn_room() as usize;
         let taken = self.snd.queue.take(room);
         let len = taken.payload.len() as u32;
         if len == 0 {
             return taken.payload;
         }
-        self.snd.rtx.push(TransmitUnit {
+        self.snd.rtx.push(SuperSegment {
             seq: self.snd.nxt,
             payload: taken.payload.clone(),
             syn: false,
@@ -246,11 +246,11 @@ impl Connection {
             number: 0,
         });
         self.snd.nxt += len;
-        self.snd.pushed = self.snd.nxt;
+        self.snd.pushed_seq = self.snd.nxt;
         self.stats.data_segs_out += 1;
         if let Some(fastopen) = self.fastopen_mut() {
             fastopen.used = true;
-            fastopen.syn_text = len;
+            fastopen.syn_data = len;
         }
         self.watch_scheduled(cx, 0);
         taken.payload
@@ -258,9 +258,9 @@ impl Connection {
 
     /// Sends the SYN again, without data, after it was larger than the path MTU.
     pub(super) fn fastopen_too_big(&mut self) {
-        if self.fastopen().is_some_and(|f| f.syn_text > 0) {
-            self.out.syn = true;
-            self.out.any = true;
+        if self.fastopen().is_some_and(|f| f.syn_data > 0) {
+            self.pending.syn = true;
+            self.pending.any = true;
         }
     }
 
@@ -268,13 +268,13 @@ impl Connection {
     #[cold]
     pub(super) fn fastopen_syn_ack(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) {
         let retransmitted = self.stats.total_retrans > 0;
-        self.hear_cookie(repr, retransmitted);
+        self.report_cookie(repr, retransmitted);
         let unacked = !self.snd.rtx.is_empty();
-        let Some(fastopen) = self.fastopen_mut().filter(|f| f.syn_text > 0) else {
+        let Some(fastopen) = self.fastopen_mut().filter(|f| f.syn_data > 0) else {
             return;
         };
         if !unacked {
-            fastopen.syn_text_taken = true;
+            fastopen.syn_data_acked = true;
             cx.mib.fastopen_active += 1;
             return;
         }
@@ -285,25 +285,25 @@ impl Connection {
         };
         cx.mib.fastopen_active_fail += 1;
         // RFC 7413 4.1.3: retransmit immediately; this is no sign of congestion.
-        self.resend_too_big();
+        self.retransmit_too_big();
     }
 
     /// Reports the peer's MSS and cookie to the host.
-    fn hear_cookie(&mut self, repr: &TcpRepr, retransmitted: bool) {
+    fn report_cookie(&mut self, repr: &TcpRepr, retransmitted: bool) {
         let Some(fastopen) = self.fastopen_mut().filter(|f| f.used) else {
             return;
         };
-        let (asked, option) = (fastopen.asked, repr.options.fastopen);
-        let refused = option.is_none() && fastopen.syn_text == 0 && !retransmitted;
-        let news = FastopenNews::Answer {
+        let (requested, option) = (fastopen.requested, repr.options.fastopen);
+        let refused = option.is_none() && fastopen.syn_data == 0 && !retransmitted;
+        let event = FastopenEvent::SynAckReceived {
             mss: repr.options.mss.unwrap_or(Mss::DEFAULT_V4.get()),
             // A cookie that was not requested is not to be trusted.
-            cookie: option.filter(|cookie| asked.is_some() && !cookie.is_request()),
-            refused: asked
+            cookie: option.filter(|cookie| requested.is_some() && !cookie.is_request()),
+            refused: requested
                 .filter(|_| refused)
-                .map(|asked| asked.is_experimental()),
+                .map(|requested| requested.is_experimental()),
         };
-        fastopen.tell(news);
+        fastopen.push_event(event);
         self.user.wakes.read = true;
     }
 
@@ -320,7 +320,7 @@ impl Connection {
         if let Some(fastopen) = self.fastopen_mut()
             && core::mem::take(&mut fastopen.child)
         {
-            fastopen.tell(FastopenNews::HandshakeOver(reset));
+            fastopen.push_event(FastopenEvent::HandshakeEnded(reset));
             self.user.wakes.read = true;
         }
     }
@@ -331,80 +331,83 @@ impl Connection {
         let reset = self.user.error == Some(TcpError::ConnectionReset);
         self.end_fastopen_child(reset);
         let received = self.stats.data_segs_in > 0;
-        if !received && self.rcv.queue.has_bare_fin() {
-            self.suspect_fastopen();
+        if !received && self.rcv.queue.has_only_ofo_fin() {
+            self.report_blackhole();
         }
         if let Some(fastopen) = self.fastopen_mut()
             && fastopen.client.is_some_and(|client| client.on_trial)
             && fastopen.used
             && received
         {
-            fastopen.tell(FastopenNews::Works);
+            fastopen.push_event(FastopenEvent::TrialSucceeded);
             self.user.wakes.read = true;
         }
     }
 
     /// Processes a RST inside the window that has not the expected sequence number.
     #[cold]
-    pub(super) fn fastopen_odd_reset(&mut self) {
+    pub(super) fn fastopen_unexpected_reset(&mut self) {
         if self.state == State::Established && self.stats.data_segs_in == 0 {
-            self.suspect_fastopen();
+            self.report_blackhole();
         }
     }
 
     /// Reports that a middlebox may drop the segments of a Fast Open client (RFC 7413 4.1.3.1).
-    fn suspect_fastopen(&mut self) {
+    fn report_blackhole(&mut self) {
         if let Some(fastopen) = self.fastopen_mut()
             && fastopen.client.is_some()
             && fastopen.used
         {
-            fastopen.tell(FastopenNews::Blackhole);
+            fastopen.push_event(FastopenEvent::Blackhole);
             self.user.wakes.read = true;
         }
     }
 
-    /// Processes a retransmission timeout; `gave_up` if it was the last one.
+    /// Processes a retransmission timeout; `has_timed_out` if it was the last one.
     #[cold]
-    pub(super) fn fastopen_timeout(&mut self, gave_up: bool) {
+    pub(super) fn fastopen_timeout(&mut self, has_timed_out: bool) {
         let timeouts = self.timers.retransmits;
-        let suspect = timeouts == BLACKHOLE_TIMEOUTS || (timeouts < BLACKHOLE_TIMEOUTS && gave_up);
+        let suspect =
+            timeouts == BLACKHOLE_TIMEOUTS || (timeouts < BLACKHOLE_TIMEOUTS && has_timed_out);
         if suspect {
-            self.suspect_fastopen();
+            self.report_blackhole();
         }
     }
 
     /// Opens the connection before the handshake ends, so that the data of the SYN can be read: the
     /// host has accepted the cookie of the SYN, or needs none.
-    pub fn open_at_once(&mut self, cx: &mut Cx<'_>, syn: &TcpRepr, text: Chain) {
-        let fastopen = self.extras_mut().fastopen.get_or_insert_default();
+    pub fn open_early(&mut self, cx: &mut Cx<'_>, syn: &TcpRepr, payload: Chain) {
+        let fastopen = self.uncommon_mut().fastopen.get_or_insert_default();
         fastopen.child = true;
-        fastopen.opened_at_once = true;
-        fastopen.syn_text_taken = !text.is_empty();
+        fastopen.opened_early = true;
+        fastopen.syn_data_acked = !payload.is_empty();
         // The SYN's window begins after our SYN, which is still in flight when data follows it.
         self.snd.wnd += 1;
-        self.take_text_of_syn(cx, syn.seq + 1, text);
+        self.on_syn_payload(cx, syn.seq + 1, payload);
     }
 
-    fn take_text_of_syn(&mut self, cx: &mut Cx<'_>, seq: SeqNum, mut text: Chain) {
-        text.truncate(self.rcv.window.current(seq).0 as usize);
-        if text.is_empty() {
+    fn on_syn_payload(&mut self, cx: &mut Cx<'_>, seq: SeqNum, mut payload: Chain) {
+        payload.truncate(self.rcv.window.current(seq).0 as usize);
+        if payload.is_empty() {
             return;
         }
-        self.stats.bytes_received += text.len() as u64;
+        self.stats.bytes_received += payload.len() as u64;
         self.stats.data_segs_in += 1;
-        self.rcv.queue.insert(cx.pool, seq, text, false);
+        self.rcv.queue.insert(cx.pool, seq, payload, false);
         // The SYN-ACK acknowledges all of it, and its window begins there.
         let rcv_nxt = self.rcv.queue.rcv_nxt();
         self.rcv.ack.on_sent(rcv_nxt);
-        let scaled = self.agreed.window_scale;
-        let told = self.told_segment();
-        self.rcv.window.establish(cx.now, rcv_nxt, scaled, told);
+        let scaled = self.negotiated.window_scale;
+        let segment_size = self.syn_segment_size();
+        self.rcv
+            .window
+            .establish(cx.now, rcv_nxt, scaled, segment_size);
         self.charge(cx);
     }
 
     /// Sets the cookie of the first SYN-ACK.
     pub fn offer_cookie(&mut self, cookie: FastopenCookie) {
-        let fastopen = self.extras_mut().fastopen.get_or_insert_default();
+        let fastopen = self.uncommon_mut().fastopen.get_or_insert_default();
         fastopen.syn_ack_cookie = Some(cookie);
     }
 
@@ -412,19 +415,19 @@ impl Connection {
     /// data may be sent already (RFC 7413 4.2.2).
     #[inline]
     pub(crate) fn is_fastopen_child(&self) -> bool {
-        self.extras.is_some() && self.fastopen().is_some_and(|f| f.child)
+        self.uncommon.is_some() && self.fastopen().is_some_and(|f| f.child)
     }
 
-    /// Returns whether [`take_fastopen_news`](Self::take_fastopen_news) has an event, for which
+    /// Returns whether [`take_fastopen_event`](Self::take_fastopen_event) has an event, for which
     /// readers are woken.
     #[inline]
-    pub fn has_fastopen_news(&self) -> bool {
-        self.extras.is_some() && self.fastopen().is_some_and(|f| f.news[0].is_some())
+    pub fn has_fastopen_event(&self) -> bool {
+        self.uncommon.is_some() && self.fastopen().is_some_and(|f| f.events[0].is_some())
     }
 
     /// Returns the next Fast Open event for the host.
-    pub fn take_fastopen_news(&mut self) -> Option<FastopenNews> {
-        let [first, second] = &mut self.fastopen_mut()?.news;
+    pub fn take_fastopen_event(&mut self) -> Option<FastopenEvent> {
+        let [first, second] = &mut self.fastopen_mut()?.events;
         core::mem::replace(first, second.take())
     }
 }

@@ -6,7 +6,7 @@ use fullsend_units::{Instant, WindowScale};
 
 use super::{Connection, State};
 use crate::Cx;
-use crate::recovery::TransmitUnit;
+use crate::recovery::SuperSegment;
 
 /// The SYN-ACK that the host sent before the connection existed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,7 +36,7 @@ impl Connection {
 
     /// Enables receive-buffer autotuning once the application has accepted the connection.
     pub fn on_accepted(&mut self) {
-        self.rcv.window.set_waiting(false);
+        self.rcv.window.set_awaiting_accept(false);
     }
 
     /// Continues a connection created by [`accept`](Self::accept) as if it had sent its SYN-ACK
@@ -44,10 +44,10 @@ impl Connection {
     pub fn assume_syn_ack(&mut self, cx: &mut Cx<'_>, sent: SynAckSent) {
         debug_assert!(self.state == State::SynReceived && self.snd.rtx.is_empty());
         let iss = self.snd.una;
-        self.rcv.window.set_waiting(true);
-        self.out.syn = false;
-        self.out.any = false;
-        self.snd.rtx.push(TransmitUnit {
+        self.rcv.window.set_awaiting_accept(true);
+        self.pending.syn = false;
+        self.pending.any = false;
+        self.snd.rtx.push(SuperSegment {
             seq: iss,
             payload: Chain::new(),
             syn: true,
@@ -61,9 +61,9 @@ impl Connection {
             self.snd.rtx.retransmit_head(sent.at, 1);
         }
         self.snd.nxt = iss + 1;
-        self.snd.pushed = self.snd.nxt;
+        self.snd.pushed_seq = self.snd.nxt;
         self.snd.sml = iss;
-        if self.agreed.window_scale {
+        if self.negotiated.window_scale {
             let scale = WindowScale::clamped(sent.window_scale);
             self.rcv.window.set_scale(scale);
         }
@@ -71,16 +71,16 @@ impl Connection {
         self.timers.retransmits = sent.timeouts;
         self.timers.progress_at = sent.first_at;
         if let Some(ecn) = self.ecn.as_mut().filter(|_| sent.ecn_withdrawn) {
-            ecn.hear_bare_syn();
+            ecn.on_syn_without_ecn();
         }
         self.arm_rto(cx);
     }
 
     /// Requests a retransmission of the SYN-ACK.
-    pub fn repeat_syn_ack(&mut self) {
+    pub fn retransmit_syn_ack(&mut self) {
         if self.state == State::SynReceived {
-            self.out.syn = true;
-            self.out.any = true;
+            self.pending.syn = true;
+            self.pending.any = true;
         }
     }
 }

@@ -6,15 +6,15 @@ use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use super::{
-    Agreed, Connection, Fin, Pending, Receiver, Reset, Sender, Settings, State, Stats, Timers,
-    TsState, UserSide,
+    Connection, FinState, NegotiatedOptions, PendingTransmit, Receiver, Reset, Sender, Settings,
+    State, Stats, Timers, TsState, UserState,
 };
 use crate::congestion::{self, Cubic, Cwnd};
 use crate::ecn::Ecn;
-use crate::recovery::{Recovery, RtxQueue, TransmitUnit};
+use crate::recovery::{Recovery, RtxQueue, SuperSegment};
 use crate::recv::{AckPolicy, RecvQueue, RecvWindow};
 use crate::rtt::RttEstimator;
-use crate::send::{Blocked, WriteQueue};
+use crate::send::{BlockedBy, WriteQueue};
 use crate::{Cx, SegmentIn, SegmentOut, TcpError};
 
 /// Delay between a RST to a half-open peer and the SYN that follows it: the RST must arrive first.
@@ -35,8 +35,8 @@ impl Connection {
         cx.mib.active_opens += 1;
         let ports = (local_port, remote_port);
         let mut this = Self::new(cx, State::SynSent, ports, iss, mss, ip_header_len);
-        this.user.connects = true;
-        this.settle_ecn(cx);
+        this.user.active_open = true;
+        this.adapt_ecn(cx);
         this
     }
 
@@ -55,8 +55,8 @@ impl Connection {
     ) -> Self {
         let ports = (syn.dst_port, syn.src_port);
         let mut this = Self::new(cx, State::SynReceived, ports, iss, mss, ip_header_len);
-        this.ecn = Ecn::to_answer(cx.sysctl, (syn, syn_ecn), this.cc.needs_ecn());
-        this.agree(cx, syn);
+        this.ecn = Ecn::for_accept(cx.sysctl, (syn, syn_ecn), this.cc.needs_ecn());
+        this.negotiate(cx, syn);
         this
     }
 
@@ -74,16 +74,16 @@ impl Connection {
             state,
             local_port,
             remote_port,
-            agreed: Agreed {
+            negotiated: NegotiatedOptions {
                 timestamps: cx.sysctl.tcp_timestamps,
                 sack: cx.sysctl.tcp_sack,
                 window_scale: cx.sysctl.tcp_window_scaling,
             },
-            user: UserSide::default(),
-            out: Pending {
+            user: UserState::default(),
+            pending: PendingTransmit {
                 any: true,
                 syn: true,
-                ..Pending::default()
+                ..PendingTransmit::default()
             },
             snd: Sender::new(cx, iss, mss, ip_header_len),
             rcv: Receiver {
@@ -105,10 +105,10 @@ impl Connection {
             settings: Settings::default(),
             stats: Stats::default(),
             time_wait: None,
-            extras: None,
+            uncommon: None,
             mem_pages: 0,
         };
-        this.adopt_congestion(cx.now);
+        this.init_congestion(cx.now);
         this
     }
 
@@ -120,7 +120,7 @@ impl Connection {
 
     /// Returns a SYN or SYN-ACK if one is pending, for the first time or as a retransmission.
     pub(crate) fn syn_segment(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
-        if !core::mem::take(&mut self.out.syn) {
+        if !core::mem::take(&mut self.pending.syn) {
             return None;
         }
         let iss = self.snd.una;
@@ -129,9 +129,9 @@ impl Connection {
             // Fast Open may have deferred the SYN.
             self.timers.progress_at = cx.now;
         }
-        let (mut cookie, mut text) = (None, Chain::new());
+        let (mut cookie, mut payload) = (None, Chain::new());
         if first {
-            self.snd.rtx.push(TransmitUnit {
+            self.snd.rtx.push(SuperSegment {
                 seq: iss,
                 payload: Chain::new(),
                 syn: true,
@@ -142,11 +142,11 @@ impl Connection {
                 number: 0,
             });
             self.snd.nxt = iss + 1;
-            self.snd.pushed = self.snd.nxt;
+            self.snd.pushed_seq = self.snd.nxt;
             self.snd.sml = iss;
             cx.mib.out_segs += 1;
-            if self.extras.is_some() {
-                (cookie, text) = self.fastopen_syn(cx);
+            if self.uncommon.is_some() {
+                (cookie, payload) = self.fastopen_syn(cx);
             }
         } else {
             self.snd.rtx.retransmit_head(cx.now, 1)?;
@@ -158,7 +158,7 @@ impl Connection {
         self.arm_rto(cx);
         let mut segment = self.build_syn(cx, iss, self.stats.total_retrans);
         segment.repr.options.fastopen = cookie;
-        segment.payload = text;
+        segment.payload = payload;
         Some(segment)
     }
 
@@ -180,11 +180,11 @@ impl Connection {
                 .and_then(|ecn| ecn.syn_ack_option(cx.sysctl, earlier)),
             mss: Some(self.adv_mss.get()),
             window_scale: self
-                .agreed
+                .negotiated
                 .window_scale
                 .then(|| self.rcv.window.scale().shift()),
-            sack_permitted: self.agreed.sack,
-            timestamps: self.agreed.timestamps.then(|| Timestamps {
+            sack_permitted: self.negotiated.sack,
+            timestamps: self.negotiated.timestamps.then(|| Timestamps {
                 val: self.ts.value(cx.now),
                 ecr: self.ts.recent,
             }),
@@ -197,7 +197,7 @@ impl Connection {
                 seq: iss,
                 ack,
                 flags,
-                window: self.rcv.window.for_syn(self.told_segment()),
+                window: self.rcv.window.syn_window(self.syn_segment_size()),
                 urgent: 0,
                 options,
             },
@@ -212,15 +212,15 @@ impl Connection {
     }
 
     /// Applies the options of the peer's SYN; an option is in use only if both sides sent it.
-    fn agree(&mut self, cx: &mut Cx<'_>, syn: &TcpRepr) {
+    fn negotiate(&mut self, cx: &mut Cx<'_>, syn: &TcpRepr) {
         let options = &syn.options;
-        self.agreed.sack &= options.sack_permitted;
-        self.agreed.window_scale &= options.window_scale.is_some();
-        self.agreed.timestamps &= options.timestamps.is_some();
-        if let (true, Some(ts)) = (self.agreed.timestamps, options.timestamps) {
-            self.ts.take(cx.now, ts.val);
+        self.negotiated.sack &= options.sack_permitted;
+        self.negotiated.window_scale &= options.window_scale.is_some();
+        self.negotiated.timestamps &= options.timestamps.is_some();
+        if let (true, Some(ts)) = (self.negotiated.timestamps, options.timestamps) {
+            self.ts.update_recent(cx.now, ts.val);
         }
-        if let (true, Some(shift)) = (self.agreed.window_scale, options.window_scale) {
+        if let (true, Some(shift)) = (self.negotiated.window_scale, options.window_scale) {
             self.snd.scale = WindowScale::clamped(shift);
         }
         let default = if self.snd.ip_header_len >= 40 {
@@ -236,9 +236,11 @@ impl Connection {
         self.snd.wl1 = syn.seq;
         let rcv_nxt = syn.seq + 1;
         self.rcv.queue = RecvQueue::new(rcv_nxt);
-        let scaled = self.agreed.window_scale;
-        let told = self.told_segment();
-        self.rcv.window.establish(cx.now, rcv_nxt, scaled, told);
+        let scaled = self.negotiated.window_scale;
+        let segment_size = self.syn_segment_size();
+        self.rcv
+            .window
+            .establish(cx.now, rcv_nxt, scaled, segment_size);
         let mss = self.adv_mss;
         let window = self.rcv.window.current(rcv_nxt);
         self.rcv.ack.start(rcv_nxt, mss, window);
@@ -247,10 +249,10 @@ impl Connection {
 
     /// Returns the unit of the window in our SYN: our MSS, and the option bytes that reduce it as
     /// far as the peer has agreed to them.
-    pub(crate) fn told_segment(&self) -> (Mss, u32) {
+    pub(crate) fn syn_segment_size(&self) -> (Mss, u32) {
         const TIMESTAMPS: u32 = 12;
-        let agreed = self.state == State::SynReceived && self.agreed.timestamps;
-        (self.adv_mss, if agreed { TIMESTAMPS } else { 0 })
+        let negotiated = self.state == State::SynReceived && self.negotiated.timestamps;
+        (self.adv_mss, if negotiated { TIMESTAMPS } else { 0 })
     }
 
     /// Processes a segment in SYN-SENT (RFC 9293 3.10.7.3).
@@ -275,30 +277,30 @@ impl Connection {
             return;
         }
         self.ecn
-            .take_if(|ecn| !ecn.hear_answer(cx.sysctl, repr, segment.ecn));
-        self.agree(cx, repr);
+            .take_if(|ecn| !ecn.on_syn_answer(cx.sysctl, repr, segment.ecn));
+        self.negotiate(cx, repr);
         if acks {
-            if self.extras.is_some() && self.is_write_expected() {
-                self.rcv.ack.with_text(cx.now);
+            if self.uncommon.is_some() && self.is_write_expected() {
+                self.rcv.ack.delay_for_write(cx.now);
             } else {
-                self.rcv.ack.now();
+                self.rcv.ack.ack_now();
             }
             self.establish(cx, repr, Window(self.snd.wnd));
             let fin = flags.contains(TcpFlags::FIN);
-            if self.extras.is_some() && (fin || !segment.payload.is_empty()) {
-                self.take_text_of_syn_ack(cx, segment);
+            if self.uncommon.is_some() && (fin || !segment.payload.is_empty()) {
+                self.on_syn_ack_payload(cx, segment);
             }
         } else {
             // RFC 9293 3.5, figure 7: simultaneous open.
             self.transition(State::SynReceived);
-            self.out.syn = true;
-            if self.snd.rtx.units() == 1 {
+            self.pending.syn = true;
+            if self.snd.rtx.len() == 1 {
                 // The SYN-ACK replaces the SYN. It is not a retransmission of it, and its answer
                 // gives an RTT sample.
                 self.snd.rtx.clear();
             }
         }
-        self.out.any = true;
+        self.pending.any = true;
     }
 
     /// Answers an ACK that does not belong to our SYN with a RST. If the peer has an older
@@ -306,27 +308,34 @@ impl Connection {
     /// first SYN is then repeated immediately instead of after the retransmission timeout.
     #[cold]
     fn reset_half_open_peer(&mut self, cx: &Cx<'_>, ack: SeqNum) {
-        self.out.reset = Some(Reset::At(ack));
-        self.out.any = true;
-        if !self.acks_what_was_sent(ack) && self.timers.retransmits == 0 && !self.snd.rtx.is_empty()
+        self.pending.reset = Some(Reset::WithSeq(ack));
+        self.pending.any = true;
+        if !self.is_acceptable_ack(ack) && self.timers.retransmits == 0 && !self.snd.rtx.is_empty()
         {
-            self.hasten_syn(cx, cx.now + SYN_AFTER_RESET);
+            self.advance_syn_timer(cx, cx.now + SYN_AFTER_RESET);
         }
     }
 
-    fn acks_what_was_sent(&self, ack: SeqNum) -> bool {
+    fn is_acceptable_ack(&self, ack: SeqNum) -> bool {
         ack.after(self.snd.una) && ack.before_eq(self.snd.nxt)
     }
 
     /// Returns whether a segment acknowledges our SYN and echoes its timestamp.
     fn acks_our_syn(&self, cx: &Cx<'_>, repr: &TcpRepr) -> bool {
-        let in_range = self.acks_what_was_sent(repr.ack);
-        let Some(ts) = repr.options.timestamps.filter(|_| self.agreed.timestamps) else {
+        let in_range = self.is_acceptable_ack(repr.ack);
+        let Some(ts) = repr
+            .options
+            .timestamps
+            .filter(|_| self.negotiated.timestamps)
+        else {
             return in_range;
         };
-        // No segment was received yet, so `heard_at` is the time of creation.
-        let (made, now) = (self.ts.value(self.timers.heard_at), self.ts.value(cx.now));
-        let is_ours = ts.ecr.wrapping_sub(made) <= now.wrapping_sub(made);
+        // No segment was received yet, so `received_at` is the time of creation.
+        let (created_at, now) = (
+            self.ts.value(self.timers.received_at),
+            self.ts.value(cx.now),
+        );
+        let is_ours = ts.ecr.wrapping_sub(created_at) <= now.wrapping_sub(created_at);
         in_range && (ts.ecr == 0 || is_ours)
     }
 
@@ -354,38 +363,38 @@ impl Connection {
         self.timers.retransmits = 0;
         let rtt = outcome.rtt.or_else(|| self.handshake_rtt(cx, repr));
         if let Some(rtt) = rtt {
-            self.take_rtt(cx, rtt, false);
+            self.on_rtt_sample(cx, rtt, false);
         }
         self.begin_transfer(cx, syn_timeouts);
         self.stats.bytes_acked += u64::from(outcome.acked_bytes);
         // The SYN and the data that it carried count as one segment.
         self.stats.delivered = self.stats.delivered.wrapping_add(1);
-        self.timers.rtx_off();
+        self.timers.stop_rtx();
         if self.snd.rtx.is_empty() {
             // Frees the SYN's entry, so that a connection that never sends holds no memory for it.
             self.snd.rtx.clear();
         } else {
             self.arm_rto(cx);
         }
-        if self.extras.is_some() {
+        if self.uncommon.is_some() {
             self.watch_acked(cx);
             self.fastopen_established(cx, repr);
-            self.end_rto(cx.now);
+            self.end_rto_recovery(cx.now);
         }
         self.timers.progress_at = cx.now;
-        self.timers.heard_at = cx.now;
+        self.timers.received_at = cx.now;
         self.snd.last_sent = cx.now;
         self.sync_mss(cx);
         self.grow_sndbuf(cx);
         self.transition(State::Established);
         if self.cc.needs_ecn() {
-            self.settle_ecn(cx);
+            self.adapt_ecn(cx);
         }
-        if self.snd.fin != Fin::No {
+        if self.snd.fin != FinState::None {
             self.transition(State::FinWait1);
         }
         if outcome.fin {
-            self.fin_acked(cx);
+            self.on_fin_acked(cx);
         }
         self.begin_mtu_probing(cx);
         self.arm_keepalive(cx);
@@ -404,14 +413,14 @@ impl Sender {
             max_wnd: 0,
             scale: WindowScale::ZERO,
             sml: iss,
-            pushed: iss,
+            pushed_seq: iss,
             mss,
             mss_clamp: u16::MAX,
             pmtu: cx.device.mtu,
             ip_header_len,
-            fin: Fin::No,
-            blocked: Blocked::No,
-            more: false,
+            fin: FinState::None,
+            blocked_by: BlockedBy::Nothing,
+            msg_more: false,
             throttled: false,
             sndbuf_locked: false,
             sndbuf: cx.sysctl.tcp_wmem[1],

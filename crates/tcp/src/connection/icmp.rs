@@ -5,7 +5,7 @@ use fullsend_units::{Mss, SeqNum};
 
 use super::mtu_probing::MtuSearch;
 use super::{Connection, State};
-use crate::recovery::Phase;
+use crate::recovery::CaState;
 use crate::{Cx, IcmpError, MtuDiscover, TcpError};
 
 /// Bytes of the TCP header without options.
@@ -24,7 +24,7 @@ impl Connection {
             return false;
         }
         match error {
-            IcmpError::TooBig { .. } if self.path_proves_itself() => {
+            IcmpError::TooBig { .. } if self.contradicts_too_big() => {
                 cx.mib.too_big_doubted += 1;
                 return false;
             }
@@ -52,10 +52,10 @@ impl Connection {
     /// Returns whether a too-big error contradicts the deliveries of the path (RFC 5927 7.2):
     /// segments of the present size are being acknowledged. If the path has changed, the data in
     /// flight is lost, and the router repeats the error for the retransmission.
-    fn path_proves_itself(&self) -> bool {
+    fn contradicts_too_big(&self) -> bool {
         let full_size = self.stats.bytes_acked > u64::from(self.snd.mss.bytes());
-        let repairs = matches!(self.recovery.phase(), Phase::Recovery | Phase::Loss);
-        full_size && !repairs && self.rtt.backoff() == 0
+        let in_recovery = matches!(self.recovery.ca_state(), CaState::Recovery | CaState::Loss);
+        full_size && !in_recovery && self.rtt.backoff() == 0
     }
 
     fn shrink_mtu(&mut self, cx: &mut Cx<'_>, mtu: u32) {
@@ -67,9 +67,9 @@ impl Connection {
         }
         self.snd.pmtu = mtu;
         if let Some(search) = self
-            .extras
+            .uncommon
             .as_mut()
-            .and_then(|extras| extras.mtu.as_deref_mut())
+            .and_then(|uncommon| uncommon.mtu.as_deref_mut())
         {
             search.bound(mtu);
         }
@@ -83,7 +83,7 @@ impl Connection {
             self.fastopen_too_big();
         }
         if self.snd.mss < before && self.state.is_synchronized() && !self.snd.rtx.is_empty() {
-            self.resend_too_big();
+            self.retransmit_too_big();
         }
     }
 
@@ -94,12 +94,16 @@ impl Connection {
 
     /// Returns the bytes of the options that every segment has.
     pub(super) fn option_bytes(&self) -> u32 {
-        let timestamps = if self.agreed.timestamps { TS_OPTION } else { 0 };
+        let timestamps = if self.negotiated.timestamps {
+            TS_OPTION
+        } else {
+            0
+        };
         timestamps + self.ecn.as_ref().map_or(0, |ecn| ecn.option_bytes())
     }
 
     /// Returns the payload bytes of a packet of `mtu` bytes.
-    pub(super) fn text_of_mtu(&self, mtu: u32) -> u32 {
+    pub(super) fn payload_of_mtu(&self, mtu: u32) -> u32 {
         let whole = mtu.saturating_sub(self.headers());
         whole
             .min(self.snd.mss_clamp.into())
@@ -111,9 +115,9 @@ impl Connection {
     pub(crate) fn sync_mss(&mut self, cx: &Cx<'_>) {
         let headers = self.headers();
         let searched = self
-            .extras
+            .uncommon
             .as_ref()
-            .and_then(|extras| extras.mtu.as_deref());
+            .and_then(|uncommon| uncommon.mtu.as_deref());
         let known = searched.map_or(u32::MAX, MtuSearch::known_mtu);
         let path = self.snd.pmtu.min(cx.device.mtu.max(headers)).min(known);
         let path = path.saturating_sub(headers);
@@ -121,8 +125,8 @@ impl Connection {
         let whole = path
             .min(self.snd.mss_clamp.into())
             .max(cx.sysctl.tcp_min_snd_mss);
-        let text = whole.saturating_sub(self.option_bytes());
-        let bounded = self.half_of_largest_window(text);
+        let payload = whole.saturating_sub(self.option_bytes());
+        let bounded = self.limit_to_half_window(payload);
         let mss = Mss::clamped(bounded.min(0xffff) as u16);
         if mss != self.snd.mss {
             self.snd.mss = mss;
@@ -133,7 +137,7 @@ impl Connection {
 
     /// Returns the segment size for a peer with a tiny buffer: half of its largest window, so that
     /// two fit and it acknowledges one while we send the other (RFC 9293 3.8.6.2.1).
-    fn half_of_largest_window(&self, mss: u32) -> u32 {
+    fn limit_to_half_window(&self, mss: u32) -> u32 {
         match self.snd.max_wnd {
             0 => mss,
             window if window > Mss::DEFAULT_V4.bytes() => mss.min(window / 2),

@@ -5,7 +5,7 @@ use fullsend_units::{Instant, SeqNum, Window};
 use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpRepr};
 
 use super::{Connection, Reset, State, TsState};
-use crate::recv::{Arrival, Place};
+use crate::recv::{InsertOutcome, SegmentPosition};
 use crate::{Cx, SegmentIn, TcpError};
 
 /// RFC 7323 5.5: after 24 days without traffic the timestamp clock may have wrapped.
@@ -17,16 +17,16 @@ const PAWS_WINDOW_TICKS: i32 = 1;
 
 /// Least distance from `rcv_nxt`, in bytes, at which a segment can be the peer's own
 /// retransmission, whatever our window.
-const LEAST_NEAR: u32 = 65_536;
+const MIN_NEAR_BYTES: u32 = 65_536;
 
 /// Bytes that received data may hold beyond twice `SO_RCVBUF`, whatever the size of its segments.
 /// Twice, because a segment may pin a block of four times its size, and the window is half the
 /// buffer.
-const BESIDE_RCVBUF: usize = 64 << 10;
+const RCVBUF_SLACK_BYTES: usize = 64 << 10;
 
 /// The reason for answering an unacceptable segment, each with its own counter of withheld answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Complaint {
+pub(crate) enum InvalidSegment {
     /// The segment lies outside the window.
     Sequence,
     /// The timestamp is old.
@@ -44,12 +44,12 @@ impl Connection {
         match self.state {
             State::SynSent => self.segment_in_syn_sent(cx, segment),
             State::Closed => {}
-            _ => self.segment_in_window(cx, segment),
+            _ => self.segment_in_other_states(cx, segment),
         }
         self.charge(cx);
     }
 
-    fn segment_in_window(&mut self, cx: &mut Cx<'_>, segment: &mut SegmentIn) {
+    fn segment_in_other_states(&mut self, cx: &mut Cx<'_>, segment: &mut SegmentIn) {
         // RFC 9293 3.10.7.4, fifth: a segment without ACK is dropped. Matches Linux in that it is
         // not answered either, wherever it lies.
         let answered = TcpFlags::ACK.union(TcpFlags::SYN).union(TcpFlags::RST);
@@ -62,24 +62,24 @@ impl Connection {
             return;
         }
         if self.ecn.is_some() {
-            self.take_ecn(cx, segment, last);
+            self.on_ecn(cx, segment, last);
         }
-        self.timers.heard_at = cx.now;
-        let has_text = !segment.payload.is_empty();
+        self.timers.received_at = cx.now;
+        let has_payload = !segment.payload.is_empty();
         let fin = repr.flags.contains(TcpFlags::FIN);
-        if !self.process_ack(cx, repr, has_text || fin) {
+        if !self.process_ack(cx, repr, has_payload || fin) {
             return;
         }
         // Only for accepted segments: a forged timestamp would make all later ones look old.
-        self.note_timestamp(cx.now, &segment.repr);
+        self.record_timestamp(cx.now, &segment.repr);
         if segment.repr.flags.contains(TcpFlags::URG) {
-            self.take_urgent(&segment.repr);
+            self.on_urgent(&segment.repr);
         }
-        if has_text || fin {
-            let text = core::mem::take(&mut segment.payload);
-            self.take_text(cx, segment, text, fin);
+        if has_payload || fin {
+            let payload = core::mem::take(&mut segment.payload);
+            self.on_payload(cx, segment, payload, fin);
         }
-        self.out.any |= self.rcv.ack.is_due();
+        self.pending.any |= self.rcv.ack.is_due();
     }
 
     /// Performs the first four steps of RFC 9293 3.10.7.4, with the additions of RFC 7323 and RFC
@@ -89,45 +89,47 @@ impl Connection {
         if repr.flags.intersects(TcpFlags::SYN.union(TcpFlags::RST)) {
             return self.is_control_acceptable(cx, segment);
         }
-        if self.is_stale(cx.now, repr) && !self.is_overtaken_ack(segment) {
-            self.on_stale(cx, segment);
+        if self.has_old_timestamp(cx.now, repr) && !self.is_reordered_ack(segment) {
+            self.on_old_timestamp(cx, segment);
             return false;
         }
-        let place = self.place(segment);
-        match place {
-            Place::Within => {}
-            Place::Left if self.is_repetition(segment) => self.on_repetition(cx, segment),
-            place => {
-                cx.mib.beyond_window += u64::from(place == Place::Beyond);
-                self.complain(cx, segment, Complaint::Sequence);
+        let position = self.position(segment);
+        match position {
+            SegmentPosition::Within => {}
+            SegmentPosition::Before if self.is_retransmission(segment) => {
+                self.on_retransmission(cx, segment);
+            }
+            position => {
+                cx.mib.beyond_window += u64::from(position == SegmentPosition::Beyond);
+                self.reject(cx, segment, InvalidSegment::Sequence);
             }
         }
-        place == Place::Within
+        position == SegmentPosition::Within
     }
 
     /// Answers a segment with an old timestamp (RFC 7323 5.3 R1). Matches Linux in that a pure ACK
     /// that was reordered, or reports nothing new, is not answered.
     #[cold]
-    fn on_stale(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) {
+    fn on_old_timestamp(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) {
         cx.mib.paws_estab += 1;
         let repr = &segment.repr;
         let rcv_nxt = self.rcv.queue.rcv_nxt();
         let pure = segment.payload.is_empty() && !repr.flags.contains(TcpFlags::FIN);
-        let known = repr.seq == rcv_nxt && self.is_known_ack(repr);
+        let known = repr.seq == rcv_nxt && self.is_redundant_ack(repr);
         if !pure || !(known || repr.seq.before(rcv_nxt)) {
-            self.complain(cx, segment, Complaint::Paws);
+            self.reject(cx, segment, InvalidSegment::Paws);
         }
     }
 
     /// Returns whether an ACK acknowledges no new data and changes no window.
-    fn is_known_ack(&self, repr: &TcpRepr) -> bool {
+    fn is_redundant_ack(&self, repr: &TcpRepr) -> bool {
         let Window(window) = repr.window.scaled(self.snd.scale);
-        repr.ack == self.snd.una && !self.is_window_news(repr, window)
+        repr.ack == self.snd.una && !self.is_window_update(repr, window)
     }
 
     /// Returns whether everything in a segment was received before, but some of it was not
     /// acknowledged yet when the peer sent it, as far as the peer can know.
-    fn is_repetition(&self, segment: &SegmentIn) -> bool {
+    fn is_retransmission(&self, segment: &SegmentIn) -> bool {
         let end = segment.repr.seq + segment_len(segment);
         end.after_eq(self.rcv.ack.last_acked())
     }
@@ -135,32 +137,32 @@ impl Connection {
     /// Processes the ACK field and the timestamp of retransmitted data. RFC 9293 3.10.7.4 drops
     /// such segments; Linux does not: their acknowledgement may be the only one.
     #[cold]
-    fn on_repetition(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) {
+    fn on_retransmission(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) {
         let bare = segment.payload.is_empty() && !segment.repr.flags.contains(TcpFlags::FIN);
         if self.state == State::SynReceived && !self.finish_handshake(cx, &segment.repr) {
             return;
         }
-        self.timers.heard_at = cx.now;
+        self.timers.received_at = cx.now;
         if !self.process_ack(cx, &segment.repr, !segment.payload.is_empty()) {
             // RFC 5961 5.2: the challenge ACK is the only answer.
             return;
         }
-        self.note_timestamp(cx.now, &segment.repr);
+        self.record_timestamp(cx.now, &segment.repr);
         if !bare && self.state != State::Closed {
-            self.complain(cx, segment, Complaint::Sequence);
+            self.reject(cx, segment, InvalidSegment::Sequence);
         }
     }
 
     /// Returns the position of a segment relative to the receive window.
     #[inline]
-    fn place(&self, segment: &SegmentIn) -> Place {
+    fn position(&self, segment: &SegmentIn) -> SegmentPosition {
         let queue = &self.rcv.queue;
         let fin = segment.repr.flags.contains(TcpFlags::FIN);
         let range = (segment.repr.seq, segment_len(segment), fin);
         let starved = queue.readable() == 0;
-        let furthest = || self.extras.as_ref()?.furthest_edge;
+        let furthest = || self.uncommon.as_ref()?.former_right_edge;
         let rcv_nxt = queue.rcv_nxt();
-        self.rcv.window.place(rcv_nxt, range, starved, furthest)
+        self.rcv.window.position(rcv_nxt, range, starved, furthest)
     }
 
     /// Performs the checks of [`is_acceptable`](Self::is_acceptable) for RST and SYN.
@@ -169,17 +171,17 @@ impl Connection {
         let repr = &segment.repr;
         let rcv_nxt = self.rcv.queue.rcv_nxt();
         if repr.flags.contains(TcpFlags::RST) {
-            if self.is_reset(repr.seq) {
-                self.take_reset(cx);
-            } else if self.place(segment) == Place::Within {
-                if self.extras.is_some() {
-                    self.fastopen_odd_reset();
+            if self.is_exact_reset(repr.seq) {
+                self.on_reset(cx);
+            } else if self.position(segment) == SegmentPosition::Within {
+                if self.uncommon.is_some() {
+                    self.fastopen_unexpected_reset();
                 }
-                self.complain(cx, segment, Complaint::Challenge);
+                self.reject(cx, segment, InvalidSegment::Challenge);
             }
             return false;
         }
-        if self.is_syn_ack_again(segment) && !self.is_stale(cx.now, repr) {
+        if self.is_simultaneous_syn_ack(segment) && !self.has_old_timestamp(cx.now, repr) {
             // Simultaneous open: the peer's SYN-ACK repeats its SYN and acknowledges ours.
             return true;
         }
@@ -187,36 +189,36 @@ impl Connection {
         if self.state == State::SynReceived && repr.seq + 1 == rcv_nxt && !acks_syn {
             // The peer retransmitted its SYN: our SYN-ACK was lost.
             if let Some(ecn) = &mut self.ecn {
-                ecn.hear_syn_again(repr.flags, segment.ecn);
+                ecn.on_syn_retransmission(repr.flags, segment.ecn);
             }
-            self.out.syn = true;
-            self.out.any = true;
+            self.pending.syn = true;
+            self.pending.any = true;
             return false;
         }
         // RFC 5961 4.2: whatever its sequence number. A peer that has restarted answers the
         // challenge ACK with the RST that ends this connection.
         cx.mib.syn_challenge += 1;
-        self.complain(cx, segment, Complaint::Challenge);
+        self.reject(cx, segment, InvalidSegment::Challenge);
         if self.ecn.is_some() {
-            self.reflect_syn_again(segment);
+            self.reflect_repeated_syn_ack(segment);
         }
         false
     }
 
     /// Returns whether a RST has exactly the expected sequence number (RFC 5961 3.2).
-    fn is_reset(&self, seq: SeqNum) -> bool {
+    fn is_exact_reset(&self, seq: SeqNum) -> bool {
         let queue = &self.rcv.queue;
         // Matches Linux: a peer resets after the last data that it sent, which SACK blocks have
         // reported as received; some peers reset with the number of the FIN that they have sent.
         // Without SACK the peer learns nothing about data out of order, and only `rcv_nxt` counts.
         let behind_fin = queue.fin_received() && seq + 1 == queue.rcv_nxt();
-        let behind_gap = self.agreed.sack && queue.beyond_end() == Some(seq);
+        let behind_gap = self.negotiated.sack && queue.ofo_end() == Some(seq);
         seq == queue.rcv_nxt() || behind_fin || behind_gap
     }
 
     /// Returns whether the segment is the bare SYN-ACK of a simultaneous open. As on Linux, one
     /// with data or a FIN elicits an ACK, and the peer sends them again without the SYN.
-    fn is_syn_ack_again(&self, segment: &SegmentIn) -> bool {
+    fn is_simultaneous_syn_ack(&self, segment: &SegmentIn) -> bool {
         let repr = &segment.repr;
         self.state == State::SynReceived
             && repr.flags.contains(TcpFlags::SYN.union(TcpFlags::ACK))
@@ -226,11 +228,11 @@ impl Connection {
     }
 
     /// Returns whether the timestamp is old (RFC 7323 5.3 R1).
-    fn is_stale(&self, now: Instant, repr: &TcpRepr) -> bool {
+    fn has_old_timestamp(&self, now: Instant, repr: &TcpRepr) -> bool {
         let Some(ts) = repr.options.timestamps else {
             return false;
         };
-        if !self.agreed.timestamps || !self.ts.has_recent {
+        if !self.negotiated.timestamps || !self.ts.has_recent {
             return false;
         }
         let older = (ts.val.wrapping_sub(self.ts.recent) as i32) < -PAWS_WINDOW_TICKS;
@@ -241,7 +243,7 @@ impl Connection {
     /// acknowledges nothing new, but its SACK blocks may. As on Linux it is accepted if it is not
     /// older than 1.2 RTO.
     #[cold]
-    fn is_overtaken_ack(&self, segment: &SegmentIn) -> bool {
+    fn is_reordered_ack(&self, segment: &SegmentIn) -> bool {
         let repr = &segment.repr;
         let Some(ts) = repr.options.timestamps else {
             return false;
@@ -249,28 +251,31 @@ impl Connection {
         let age_ms = self.ts.recent.wrapping_sub(ts.val);
         segment_len(segment) == 0
             && repr.seq == self.rcv.queue.rcv_nxt()
-            && self.is_known_ack(repr)
+            && self.is_redundant_ack(repr)
             && u64::from(age_ms) <= self.rtt.base_rto().nanos().as_millis() * 6 / 5
     }
 
     /// Returns whether the segment has a later timestamp than all before.
-    pub(crate) fn is_later(&self, repr: &TcpRepr) -> bool {
-        let ts = repr.options.timestamps.filter(|_| self.agreed.timestamps);
+    pub(crate) fn has_later_timestamp(&self, repr: &TcpRepr) -> bool {
+        let ts = repr
+            .options
+            .timestamps
+            .filter(|_| self.negotiated.timestamps);
         ts.is_some_and(|ts| (ts.val.wrapping_sub(self.ts.recent) as i32) > 0)
     }
 
     /// Records the timestamp of an accepted segment (RFC 7323 4.3 (2)).
-    fn note_timestamp(&mut self, now: Instant, repr: &TcpRepr) {
+    fn record_timestamp(&mut self, now: Instant, repr: &TcpRepr) {
         if let Some(ts) = repr.options.timestamps
-            && self.agreed.timestamps
+            && self.negotiated.timestamps
             && repr.seq.before_eq(self.rcv.ack.last_acked())
         {
-            self.ts.take(now, ts.val);
+            self.ts.update_recent(now, ts.val);
         }
     }
 
     /// Processes an accepted RST.
-    fn take_reset(&mut self, cx: &mut Cx<'_>) {
+    fn on_reset(&mut self, cx: &mut Cx<'_>) {
         let error = match self.state {
             // The application already has the connection.
             State::SynReceived if self.is_fastopen_child() => TcpError::ConnectionReset,
@@ -300,52 +305,57 @@ impl Connection {
 
     /// Answers an unacceptable segment with an ACK, so that a legitimate peer can resynchronize.
     /// Answers to segments without data are rate limited (RFC 5961 10).
-    pub(crate) fn complain(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn, why: Complaint) {
-        let honest = why != Complaint::Challenge
+    pub(crate) fn reject(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn, reason: InvalidSegment) {
+        let is_plausible = reason != InvalidSegment::Challenge
             && !segment.payload.is_empty()
-            && self.is_near(segment.repr.seq);
-        if honest {
-            self.note_duplicate(cx, segment);
-        } else if !self.may_complain(cx, why) {
+            && self.is_near_window(segment.repr.seq);
+        if is_plausible {
+            self.record_duplicate(cx, segment);
+        } else if !self.may_reject(cx, reason) {
             return;
         }
-        self.rcv.ack.now();
-        self.out.any = true;
+        self.rcv.ack.ack_now();
+        self.pending.any = true;
     }
 
     /// Returns whether data at `seq` may come from the peer itself: a retransmission of received
     /// data, or a probe beyond a closed window. The guess of a blind attacker rarely lies in this
     /// range.
-    fn is_near(&self, seq: SeqNum) -> bool {
+    fn is_near_window(&self, seq: SeqNum) -> bool {
         let rcv_nxt = self.rcv.queue.rcv_nxt();
-        let furthest = self.extras.as_ref().and_then(|e| e.furthest_edge);
+        let furthest = self.uncommon.as_ref().and_then(|e| e.former_right_edge);
         let withdrawn = furthest.map_or(0, |edge| edge.distance(rcv_nxt).max(0) as u32);
-        let window = self.rcv.window.largest().max(withdrawn).max(LEAST_NEAR);
+        let window = self
+            .rcv
+            .window
+            .largest_offered()
+            .max(withdrawn)
+            .max(MIN_NEAR_BYTES);
         seq.in_window(rcv_nxt - window, 3 * window)
     }
 
-    pub(crate) fn may_complain(&mut self, cx: &mut Cx<'_>, why: Complaint) -> bool {
+    pub(crate) fn may_reject(&mut self, cx: &mut Cx<'_>, reason: InvalidSegment) -> bool {
         let now_ms = cx.now.as_millis() as u32;
-        let last_ms = self.timers.complained_at_ms;
+        let last_ms = self.timers.rejected_at_ms;
         let recent = last_ms != 0 && now_ms.wrapping_sub(last_ms) < cx.sysctl.tcp_invalid_ratelimit;
-        let challenge = why == Complaint::Challenge;
+        let challenge = reason == InvalidSegment::Challenge;
         let most = cx.sysctl.tcp_challenge_ack_limit;
         if recent || (challenge && !cx.limits.may_challenge(cx.now, cx.rng, most)) {
-            let skipped = match why {
-                Complaint::Sequence => &mut cx.mib.ack_skipped_seq,
-                Complaint::Paws => &mut cx.mib.ack_skipped_paws,
-                Complaint::Challenge => &mut cx.mib.ack_skipped_challenge,
+            let skipped = match reason {
+                InvalidSegment::Sequence => &mut cx.mib.ack_skipped_seq,
+                InvalidSegment::Paws => &mut cx.mib.ack_skipped_paws,
+                InvalidSegment::Challenge => &mut cx.mib.ack_skipped_challenge,
             };
             *skipped += 1;
             return false;
         }
         cx.mib.challenge_ack += u64::from(challenge);
-        self.timers.complained_at_ms = now_ms.max(1);
+        self.timers.rejected_at_ms = now_ms.max(1);
         true
     }
 
     /// Records data received twice for a DSACK (RFC 2883).
-    fn note_duplicate(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) {
+    fn record_duplicate(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) {
         let rcv_nxt = self.rcv.queue.rcv_nxt();
         let left = segment.repr.seq;
         let right = left + segment.payload.len() as u32;
@@ -353,63 +363,63 @@ impl Connection {
             return;
         }
         if self.ecn.is_some() {
-            self.take_ecn_of_old(segment);
+            self.on_old_data_ecn(segment);
         }
         cx.mib.delayed_ack_lost += 1;
-        self.rcv.ack.quick();
-        if self.agreed.sack && cx.sysctl.tcp_dsack {
+        self.rcv.ack.enter_quickack();
+        if self.negotiated.sack && cx.sysctl.tcp_dsack {
             cx.mib.dsack_old_sent += 1;
             let right = right.earliest(rcv_nxt);
-            self.rcv.queue.note_duplicate(SackBlock { left, right });
+            self.rcv.queue.record_duplicate(SackBlock { left, right });
         }
     }
 
     /// Processes the data of a Fast Open server's SYN-ACK (RFC 7413 4.2.2).
     #[cold]
-    pub(super) fn take_text_of_syn_ack(&mut self, cx: &mut Cx<'_>, segment: &mut SegmentIn) {
-        let text = core::mem::take(&mut segment.payload);
+    pub(super) fn on_syn_ack_payload(&mut self, cx: &mut Cx<'_>, segment: &mut SegmentIn) {
+        let payload = core::mem::take(&mut segment.payload);
         segment.repr.seq += 1;
         let fin = segment.repr.flags.contains(TcpFlags::FIN);
-        self.take_text(cx, segment, text, fin);
+        self.on_payload(cx, segment, payload, fin);
     }
 
     /// Processes the payload and FIN of a segment (RFC 9293 3.10.7.4, seventh and eighth).
     #[inline(always)]
-    fn take_text(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn, text: Chain, fin: bool) {
+    fn on_payload(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn, payload: Chain, fin: bool) {
         if self.rcv.queue.fin_received() {
             return;
         }
         let seq = segment.repr.seq;
-        let end = seq + text.len() as u32;
+        let end = seq + payload.len() as u32;
         // RFC 2525 2.17: the data will never be read, and a RST informs the peer.
-        if (self.user.orphan || self.user.refuses_text)
+        if (self.user.orphan || self.user.resets_on_data)
             && end.after(self.rcv.queue.rcv_nxt())
-            && self.refuses_all()
+            && self.accepts_no_data()
         {
             return self.abort_on_data(cx, segment.repr.ack);
         }
-        let (len, segs) = (text.len(), u32::from(segment.gso_segs.max(1)));
+        let (len, segs) = (payload.len(), u32::from(segment.gso_segs.max(1)));
         let rcv_nxt = self.rcv.queue.rcv_nxt();
         // Some peers send a FIN into a closed window, and would retransmit it for ever.
-        let bare_end = len == 0 && seq == rcv_nxt;
-        if self.rcv.window.is_shut(rcv_nxt, seq) && !bare_end {
-            return self.refuse_text(cx, segment, segs);
+        let is_bare_fin = len == 0 && seq == rcv_nxt;
+        if self.rcv.window.is_closed_at(rcv_nxt, seq) && !is_bare_fin {
+            return self.drop_beyond_window(cx, segment, segs);
         }
         if self.rcv.queue.readable() > self.rcv.window.rcvbuf() as usize && len > 0 {
             return self.close_window(cx, segs);
         }
-        let (mut text, mut fin, mut len, mut seq) = (text, fin, len, seq);
+        let (mut payload, mut fin, mut len, mut seq) = (payload, fin, len, seq);
         if cx.mem.is_exhausted(cx.sysctl) {
-            fin &= self.admit_text(cx, &mut seq, &mut text, segs);
-            if text.is_empty() && !fin {
-                self.rcv.ack.now();
+            fin &= self.limit_to_memory(cx, &mut seq, &mut payload, segs);
+            if payload.is_empty() && !fin {
+                self.rcv.ack.ack_now();
                 return;
             }
-            len = text.len();
+            len = payload.len();
         }
-        let arrival = self.rcv.queue.insert(cx.pool, seq, text, fin);
+        let outcome = self.rcv.queue.insert(cx.pool, seq, payload, fin);
         if self.ecn.is_some() && len > 0 {
-            self.take_ecn_of_text(segment, arrival, rcv_nxt);
+            self.on_data_ecn(segment, outcome, rcv_nxt);
         }
         if len > 0 {
             self.stats.data_segs_in = self.stats.data_segs_in.wrapping_add(segs);
@@ -419,29 +429,29 @@ impl Connection {
             0 => (len as u32).min(self.snd.mss_clamp.into()),
             size => size.into(),
         };
-        self.after_text(cx, arrival, segment, (len as u32, segment_len, segs));
+        self.after_arrival(cx, outcome, segment, (len as u32, segment_len, segs));
         if self.rcv.queue.fin_received() {
-            self.take_fin(cx);
+            self.on_fin(cx);
         }
-        if self.rcv.window.is_overdrawn() {
+        if self.rcv.window.is_over_rcvbuf() {
             // The sender should learn the smaller window immediately.
-            self.rcv.ack.now();
-            self.out.any = true;
+            self.rcv.ack.ack_now();
+            self.pending.any = true;
         }
     }
 
     /// Returns whether the connection accepts no more data: an application that has shut down both
     /// directions has closed the connection as far as the peer is concerned (RFC 1122 4.2.2.13).
     #[cold]
-    fn refuses_all(&self) -> bool {
+    fn accepts_no_data(&self) -> bool {
         self.user.orphan || matches!(self.state, State::FinWait1 | State::FinWait2)
     }
 
     #[cold]
     fn abort_on_data(&mut self, cx: &mut Cx<'_>, ack: SeqNum) {
         cx.mib.abort_on_data += 1;
-        self.out.reset = Some(Reset::At(ack));
-        self.out.any = true;
+        self.pending.reset = Some(Reset::WithSeq(ack));
+        self.pending.any = true;
         if self.user.orphan {
             self.transition(State::Closed);
             self.finish();
@@ -453,19 +463,19 @@ impl Connection {
     /// Drops data beyond the window or while it is closed: a window probe, or data sent before the
     /// window shrank.
     #[cold]
-    fn refuse_text(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn, segs: u32) {
+    fn drop_beyond_window(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn, segs: u32) {
         let rcv_nxt = self.rcv.queue.rcv_nxt();
         let left = segment.repr.seq;
         if left.after(rcv_nxt) {
             cx.mib.beyond_window += u64::from(segs);
         } else {
             cx.mib.zero_window_drop += u64::from(segs);
-            if self.agreed.sack && cx.sysctl.tcp_dsack {
+            if self.negotiated.sack && cx.sysctl.tcp_dsack {
                 let right = rcv_nxt;
-                self.rcv.queue.note_duplicate(SackBlock { left, right });
+                self.rcv.queue.record_duplicate(SackBlock { left, right });
             }
         }
-        self.rcv.ack.quick();
+        self.rcv.ack.enter_quickack();
     }
 
     /// Closes the window because more data waits for the reader than the buffer may hold: the
@@ -476,22 +486,24 @@ impl Connection {
         let rcv_nxt = self.rcv.queue.rcv_nxt();
         let before = self.rcv.window.right_edge();
         self.rcv.window.withdraw(rcv_nxt);
-        self.note_withdrawn(before);
-        self.rcv.ack.now();
+        self.record_former_edge(before);
+        self.rcv.ack.ack_now();
     }
 
     /// Records that the window shrank from `edge`: data sent before may still arrive.
     #[cold]
-    pub(crate) fn note_withdrawn(&mut self, edge: SeqNum) {
-        let furthest = &mut self.extras_mut().furthest_edge;
+    pub(crate) fn record_former_edge(&mut self, edge: SeqNum) {
+        let furthest = &mut self.uncommon_mut().former_right_edge;
         *furthest = Some(furthest.map_or(edge, |known| known.latest(edge)));
     }
 
     /// Forgets the former right edge of a window once received data has passed it. It would seem to
     /// lie ahead again after half of the sequence space.
-    fn forget_withdrawn(&mut self, rcv_nxt: SeqNum) {
-        if let Some(extras) = &mut self.extras {
-            extras.furthest_edge.take_if(|edge| edge.before(rcv_nxt));
+    fn drop_former_edge(&mut self, rcv_nxt: SeqNum) {
+        if let Some(uncommon) = &mut self.uncommon {
+            uncommon
+                .former_right_edge
+                .take_if(|edge| edge.before(rcv_nxt));
         }
     }
 
@@ -499,24 +511,24 @@ impl Connection {
     /// in memory of that size, so that every connection makes progress; the peer retransmits the
     /// rest. Removes bytes received before. Returns whether all new bytes were kept.
     #[cold]
-    fn admit_text(
+    fn limit_to_memory(
         &mut self,
         cx: &mut Cx<'_>,
         seq: &mut SeqNum,
-        text: &mut Chain,
+        payload: &mut Chain,
         segs: u32,
     ) -> bool {
         let rcv_nxt = self.rcv.queue.rcv_nxt();
         if seq.after(rcv_nxt) {
             cx.mib.prune_called += 1;
             cx.mib.ofo_drop += u64::from(segs);
-            text.clear();
+            payload.clear();
             return false;
         }
-        let old = rcv_nxt.since(*seq).min(text.len() as u32);
+        let old = rcv_nxt.since(*seq).min(payload.len() as u32);
         *seq += old;
-        text.advance(old as usize);
-        if text.is_empty() {
+        payload.advance(old as usize);
+        if payload.is_empty() {
             // A FIN needs no memory.
             return true;
         }
@@ -530,37 +542,37 @@ impl Connection {
         if !cx.mem.is_exhausted(cx.sysctl) {
             return true;
         }
-        let new = text.len();
-        let room = if self.rcv.queue.truesize() < least {
-            cx.pool.try_room_from_reserve(new.min(least))
+        let new = payload.len();
+        let buf = if self.rcv.queue.truesize() < least {
+            cx.pool.try_alloc_from_reserve(new.min(least))
         } else {
             None
         };
         // Copied, as a reference would pin the whole block that the device read into.
-        let Some(mut room) = room else {
+        let Some(mut buf) = buf else {
             cx.mib.rcv_pruned += 1;
             cx.mib.rcv_q_drop += u64::from(segs);
-            text.clear();
+            payload.clear();
             return false;
         };
-        for slice in text.slices() {
-            if room.extend(slice) < slice.len() {
+        for slice in payload.slices() {
+            if buf.write(slice) < slice.len() {
                 break;
             }
         }
-        *text = room.freeze().into();
-        text.truncate(least);
-        if text.len() < new {
-            self.rcv.ack.now();
+        *payload = buf.freeze().into();
+        payload.truncate(least);
+        if payload.len() < new {
+            self.rcv.ack.ack_now();
         }
-        text.len() == new
+        payload.len() == new
     }
 
     /// Grows the window by the data received above holes. Only with SACK: without it, the peer
     /// counts duplicate ACKs, and an ACK with a different window is none (RFC 5681 2).
-    fn make_room_beside_hole(&mut self, cx: &Cx<'_>) {
+    fn grow_window_for_out_of_order(&mut self, cx: &Cx<'_>) {
         let queue = &self.rcv.queue;
-        if let Some(end) = queue.last_beyond()
+        if let Some(end) = queue.ofo_data_end()
             && cx.sysctl.tcp_moderate_rcvbuf
             && !cx.mem.is_under_pressure()
         {
@@ -574,7 +586,7 @@ impl Connection {
     /// Bounds the memory of out-of-order data, however small its segments are. The furthest is
     /// discarded (RFC 2018 8 permits this), and retransmitted by the peer.
     fn bound_out_of_order(&mut self, cx: &mut Cx<'_>) {
-        let most = 2 * self.rcv.window.rcvbuf() as usize + BESIDE_RCVBUF;
+        let most = 2 * self.rcv.window.rcvbuf() as usize + RCVBUF_SLACK_BYTES;
         let held = self.rcv.queue.truesize();
         if held > most && self.prune(held - most) {
             cx.mib.ofo_pruned += 1;
@@ -583,74 +595,79 @@ impl Connection {
 
     fn prune(&mut self, bytes: usize) -> bool {
         let queue = &mut self.rcv.queue;
-        let before = queue.held();
+        let before = queue.buffered();
         let pruned = queue.prune(bytes);
-        let held = queue.held();
-        self.rcv.window.on_taken(before - held, held);
+        let held = queue.buffered();
+        self.rcv.window.uncharge(before - held, held);
         pruned
     }
 
     /// Updates window, ACK policy and wake-ups after `len` bytes arrived in segments of
     /// `segment_len`.
-    fn after_text(
+    fn after_arrival(
         &mut self,
         cx: &mut Cx<'_>,
-        arrival: Arrival,
+        outcome: InsertOutcome,
         segment: &SegmentIn,
         (len, segment_len, segs): (u32, u32, u32),
     ) {
-        if len > 0 && matches!(arrival, Arrival::InOrder { .. } | Arrival::OutOfOrder) {
+        if len > 0
+            && matches!(
+                outcome,
+                InsertOutcome::InOrder { .. } | InsertOutcome::OutOfOrder
+            )
+        {
             let larger = self.rcv.ack.on_segment(segment_len, self.adv_mss);
             if larger || self.rcv.window.is_denser(len) {
-                self.rcv.window.on_packing(len);
+                self.rcv.window.set_density(len);
             }
             let may_grow = !cx.mem.is_under_pressure();
             self.rcv.window.on_stored(len, self.adv_mss, may_grow);
         }
-        match arrival {
-            Arrival::InOrder { bytes, had_gap } => {
+        match outcome {
+            InsertOutcome::InOrder { bytes, had_gap } => {
                 let rcv_nxt = self.rcv.queue.rcv_nxt();
                 self.stats.bytes_received += u64::from(bytes);
                 self.rcv.window.on_data(cx.now, rcv_nxt, self.adv_mss);
-                if self.extras.is_some() {
-                    self.note_rx_time(cx.now);
-                    self.forget_withdrawn(rcv_nxt);
+                if self.uncommon.is_some() {
+                    self.record_rx_time(cx.now);
+                    self.drop_former_edge(rcv_nxt);
                 }
                 if had_gap {
-                    self.rcv.ack.now();
+                    self.rcv.ack.ack_now();
                 } else if bytes > 0 {
                     let pushed = segment.repr.flags.contains(TcpFlags::PSH);
                     let lagging = self.rcv.window.is_lagging(rcv_nxt);
                     self.rcv
                         .ack
-                        .on_text(cx.now, rcv_nxt, segs, (pushed, lagging));
+                        .on_data(cx.now, rcv_nxt, segs, (pushed, lagging));
                 }
                 if self.user.read_shut {
                     self.rcv.queue.clear();
-                    self.rcv.window.on_taken(0, 0);
+                    self.rcv.window.uncharge(0, 0);
                 } else {
                     self.wake_reader_if_enough();
                 }
             }
-            Arrival::OutOfOrder => {
+            InsertOutcome::OutOfOrder => {
                 cx.mib.ofo_queue += u64::from(segs);
-                let count = &mut self.extras_mut().rcv_ooopack;
+                let count = &mut self.uncommon_mut().rcv_ooopack;
                 *count = count.wrapping_add(segs);
-                if self.agreed.sack {
-                    self.make_room_beside_hole(cx);
+                if self.negotiated.sack {
+                    self.grow_window_for_out_of_order(cx);
                 } else if self.rcv.ack.is_due() {
-                    self.rcv.queue.repeat_ack();
+                    self.rcv.queue.add_dupack();
                 }
-                self.rcv.ack.quick();
+                self.rcv.ack.enter_quickack();
                 self.bound_out_of_order(cx);
             }
-            Arrival::Duplicate => {
+            InsertOutcome::Duplicate => {
                 cx.mib.delayed_ack_lost += 1;
-                self.rcv.ack.quick();
+                self.rcv.ack.enter_quickack();
             }
-            Arrival::Pruned => {
+            InsertOutcome::Pruned => {
                 cx.mib.ofo_drop += u64::from(segs);
-                self.rcv.ack.quick();
+                self.rcv.ack.enter_quickack();
             }
         }
     }
@@ -658,7 +675,7 @@ impl Connection {
 
 impl TsState {
     /// Records the TSval of an acceptable segment unless it is older than the last.
-    pub(crate) fn take(&mut self, now: Instant, val: u32) {
+    pub(crate) fn update_recent(&mut self, now: Instant, val: u32) {
         if self.has_recent && (val.wrapping_sub(self.recent) as i32) < 0 {
             let age_s = seconds(now).wrapping_sub(self.recent_at_s);
             if age_s < TS_RECENT_VALID_S {

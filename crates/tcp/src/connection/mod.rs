@@ -2,20 +2,20 @@
 
 mod ack;
 mod close;
-mod extras;
 mod fastopen;
-mod fetch;
 mod half_open;
 mod handshake;
 mod icmp;
 mod input;
 mod mtu_probing;
+mod prefetch;
 mod readiness;
 mod rto_stats;
 mod settings;
 mod state;
 mod syn_loss;
 mod timers;
+mod uncommon;
 mod urgent;
 mod user;
 mod watch;
@@ -30,18 +30,18 @@ use crate::ecn::Ecn;
 use crate::recovery::{Recovery, RtxQueue};
 use crate::recv::{AckPolicy, RecvQueue, RecvWindow};
 use crate::rtt::RttEstimator;
-use crate::send::{Blocked, Flow, Force, Pacing, WriteQueue};
+use crate::send::{BlockedBy, FlowState, Force, Pacing, WriteQueue};
 use crate::{Cx, SegmentOut, TcpError, TimeWait, Wakes};
 
-pub(crate) use extras::Extras;
-pub use fastopen::{FastopenClient, FastopenNews};
+pub use fastopen::{FastopenClient, FastopenEvent};
 pub use half_open::SynAckSent;
-pub(crate) use mtu_probing::ProbeNow;
+pub(crate) use mtu_probing::MtuProbeDecision;
 pub use readiness::Readiness;
 pub use settings::IpSettings;
 pub(crate) use settings::Settings;
 pub use state::State;
 pub(crate) use timers::Timers;
+pub(crate) use uncommon::Uncommon;
 pub use watch::{TxEvent, TxStage, TxStages};
 
 /// One end of one TCP connection.
@@ -51,7 +51,7 @@ pub use watch::{TxEvent, TxStage, TxStages};
 /// [`handle_icmp`](Self::handle_icmp) and [`handle_tx_complete`](Self::handle_tx_complete); the
 /// application's calls come in between. After any of them the host calls
 /// [`poll_transmit`](Self::poll_transmit) until it returns `None` if
-/// [`wants_transmit`](Self::wants_transmit), then [`take_wakes`](Self::take_wakes) and
+/// [`needs_transmit`](Self::needs_transmit), then [`take_wakes`](Self::take_wakes) and
 /// [`take_time_wait`](Self::take_time_wait).
 pub struct Connection {
     pub(crate) state: State,
@@ -59,9 +59,9 @@ pub struct Connection {
     pub(crate) remote_port: u16,
     /// The largest segment that we can receive (sent as MSS option).
     pub(crate) adv_mss: Mss,
-    pub(crate) agreed: Agreed,
-    pub(crate) user: UserSide,
-    pub(crate) out: Pending,
+    pub(crate) negotiated: NegotiatedOptions,
+    pub(crate) user: UserState,
+    pub(crate) pending: PendingTransmit,
     pub(crate) snd: Sender,
     pub(crate) rcv: Receiver,
     pub(crate) ts: TsState,
@@ -76,14 +76,14 @@ pub struct Connection {
     pub(crate) stats: Stats,
     pub(crate) time_wait: Option<Box<TimeWait>>,
     /// State of features that few connections use.
-    pub(crate) extras: Option<Box<Extras>>,
+    pub(crate) uncommon: Option<Box<Uncommon>>,
     /// Pages that the host has been charged for our queues.
     pub(crate) mem_pages: u32,
 }
 
 /// The options of the handshake: those that our SYN offers, then those that both sides agreed on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Agreed {
+pub(crate) struct NegotiatedOptions {
     pub(crate) timestamps: bool,
     pub(crate) sack: bool,
     pub(crate) window_scale: bool,
@@ -91,10 +91,10 @@ pub(crate) struct Agreed {
 
 /// The application's side: its requests and the wake-ups it waits for.
 #[derive(Debug, Default)]
-pub(crate) struct UserSide {
+pub(crate) struct UserState {
     /// A task waits to read, or to write (NOSPACE).
-    pub(crate) wants_read: bool,
-    pub(crate) wants_write: bool,
+    pub(crate) reader_waiting: bool,
+    pub(crate) writer_waiting: bool,
     pub(crate) wakes: Wakes,
     pub(crate) error: Option<TcpError>,
     /// The error that ICMP reported for a connection that continues (RFC 1122 4.2.3.9).
@@ -103,17 +103,17 @@ pub(crate) struct UserSide {
     pub(crate) lost_data: bool,
     pub(crate) read_shut: bool,
     /// Data that arrives from now on resets the connection.
-    pub(crate) refuses_text: bool,
+    pub(crate) resets_on_data: bool,
     pub(crate) write_shut: bool,
     /// The application has closed the socket; nothing is read or reported any more.
     pub(crate) orphan: bool,
     /// The application opened the connection actively.
-    pub(crate) connects: bool,
+    pub(crate) active_open: bool,
 }
 
 /// The pending work of the next `poll_transmit`.
 #[derive(Debug, Default)]
-pub(crate) struct Pending {
+pub(crate) struct PendingTransmit {
     /// Whether anything may be ready to send.
     pub(crate) any: bool,
     /// Send the SYN or SYN-ACK, for the first time or again.
@@ -127,9 +127,9 @@ pub(crate) struct Pending {
     pub(crate) reset: Option<Reset>,
 }
 
-impl Pending {
+impl PendingTransmit {
     /// Returns whether anything other than data and acknowledgements is pending.
-    pub(crate) fn has_extras(&self) -> bool {
+    pub(crate) fn has_control_segment(&self) -> bool {
         self.syn || self.probe || self.reset.is_some()
     }
 }
@@ -138,7 +138,7 @@ impl Pending {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reset {
     /// In answer to a segment with this acknowledgement number.
-    At(SeqNum),
+    WithSeq(SeqNum),
     /// Of a connection that the peer considers open.
     Abort,
 }
@@ -158,7 +158,7 @@ pub(crate) struct Sender {
     /// End of the last write that ended in a short segment (Minshall).
     pub(crate) sml: SeqNum,
     /// Sequence number up to which the writer last requested PSH.
-    pub(crate) pushed: SeqNum,
+    pub(crate) pushed_seq: SeqNum,
     /// Payload bytes of a full segment.
     pub(crate) mss: Mss,
     /// Limit of the peer and the application on a segment's payload and options, in bytes.
@@ -166,10 +166,10 @@ pub(crate) struct Sender {
     /// Path MTU in bytes, IP header included.
     pub(crate) pmtu: u32,
     pub(crate) ip_header_len: u16,
-    pub(crate) fin: Fin,
-    pub(crate) blocked: Blocked,
+    pub(crate) fin: FinState,
+    pub(crate) blocked_by: BlockedBy,
     /// The last write announced more data (`MSG_MORE`).
-    pub(crate) more: bool,
+    pub(crate) msg_more: bool,
     /// The device's next completion triggers an attempt to send.
     pub(crate) throttled: bool,
     pub(crate) sndbuf_locked: bool,
@@ -185,13 +185,13 @@ pub(crate) struct Sender {
     pub(crate) last_sent: Instant,
     pub(crate) pacing: Option<Box<Pacing>>,
     /// Created when data is first sent.
-    pub(crate) flow: Option<Box<Flow>>,
+    pub(crate) flow: Option<Box<FlowState>>,
 }
 
 /// The state of our FIN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Fin {
-    No,
+pub(crate) enum FinState {
+    None,
     Queued,
     Sent,
 }
@@ -245,8 +245,8 @@ impl Sender {
     }
 
     /// Returns the payload bytes sent and not acknowledged.
-    pub(crate) fn text_in_flight(&self) -> u32 {
-        let fin = u32::from(self.fin == Fin::Sent && self.una != self.nxt);
+    pub(crate) fn bytes_in_flight(&self) -> u32 {
+        let fin = u32::from(self.fin == FinState::Sent && self.una != self.nxt);
         self.nxt.since(self.una).saturating_sub(fin)
     }
 
@@ -259,7 +259,7 @@ impl Sender {
     /// Returns whether data or a FIN waits for its first transmission.
     #[inline]
     pub(crate) fn has_unsent(&self) -> bool {
-        !self.queue.is_empty() || self.fin == Fin::Queued
+        !self.queue.is_empty() || self.fin == FinState::Queued
     }
 }
 
@@ -291,7 +291,7 @@ impl Connection {
     /// Returns the next segment that may be sent now. Call until it returns `None`.
     #[inline]
     pub fn poll_transmit(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
-        if !self.out.any {
+        if !self.pending.any {
             return None;
         }
         self.transmit(cx)
@@ -299,8 +299,8 @@ impl Connection {
 
     /// Returns whether `poll_transmit` may return a segment (cheap; false positives are possible).
     #[inline]
-    pub fn wants_transmit(&self) -> bool {
-        self.out.any
+    pub fn needs_transmit(&self) -> bool {
+        self.pending.any
     }
 
     /// Returns when to call `handle_timeout`. The deadline may move later without notice; the
@@ -308,17 +308,17 @@ impl Connection {
     #[inline]
     pub fn poll_deadline(&self) -> Option<Instant> {
         let ack = self.rcv.ack.deadline();
-        let first = self.timers.first().min(ack);
+        let first = self.timers.earliest().min(ack);
         let flow = self.snd.flow.as_deref();
-        let first = flow.map_or(first, |flow| flow.wake_at.min(first));
+        let first = flow.map_or(first, |flow| flow.send_timer.min(first));
         (first != Instant::FAR_FUTURE).then_some(first)
     }
 
     /// Returns until when pacing defers data; calling `poll_transmit` later costs throughput.
     #[inline]
     pub fn paced_until(&self) -> Option<Instant> {
-        match self.snd.blocked {
-            Blocked::Pacing => self.snd.flow.as_ref().map(|flow| flow.wake_at),
+        match self.snd.blocked_by {
+            BlockedBy::Pacing => self.snd.flow.as_ref().map(|flow| flow.send_timer),
             _ => None,
         }
     }
@@ -343,7 +343,7 @@ impl Connection {
 
     /// Returns the TIME-WAIT entry, once, when TIME-WAIT begins: the host lets it answer in this
     /// connection's place. The connection itself is then [`State::Closed`]: it sends what
-    /// [`Self::wants_transmit`] still announces, and its application can read received data.
+    /// [`Self::needs_transmit`] still announces, and its application can read received data.
     pub fn take_time_wait(&mut self) -> Option<TimeWait> {
         let mut time_wait = *self.time_wait.take()?;
         // The segment that began TIME-WAIT may have carried a later timestamp (RFC 7323 4.3).

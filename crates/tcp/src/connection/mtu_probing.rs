@@ -8,7 +8,7 @@ use fullsend_units::{Instant, Nanos, SeqNum};
 use super::Connection;
 use super::timers::retries_time;
 use crate::Cx;
-use crate::recovery::Phase;
+use crate::recovery::CaState;
 
 /// `tcp_mtu_probing`: only after a suspected black hole.
 pub(crate) const ON_BLACK_HOLE: u32 = 1;
@@ -16,13 +16,13 @@ pub(crate) const ON_BLACK_HOLE: u32 = 1;
 pub(crate) const ALWAYS: u32 = 2;
 
 /// No probe is sent below this cwnd: its loss would leave too few duplicate ACKs.
-const LEAST_CWND: u32 = 11;
+const MIN_PROBE_CWND: u32 = 11;
 
 /// Further consecutive timeouts before a size that was delivered is given up.
 const PROVEN_RETRIES: u32 = 2;
 
 /// The minimum link MTU of IPv6 (RFC 8201 4: the path MTU cannot be smaller).
-const LEAST_V6: u32 = 1280;
+const MIN_MTU_V6: u32 = 1280;
 
 /// The search for the path MTU; sizes are bytes of IP packets.
 #[derive(Debug)]
@@ -37,20 +37,20 @@ pub(crate) struct MtuSearch {
     acked: u64,
     /// `low` was reduced because timeouts continued, and nothing has been acknowledged since.
     suspected: bool,
-    probe: Option<Probe>,
+    probe: Option<MtuProbe>,
 }
 
 /// A probe in flight.
 #[derive(Clone, Copy, Debug)]
-struct Probe {
+struct MtuProbe {
     mtu: u32,
     start: SeqNum,
     end: SeqNum,
 }
 
 /// The decision whether a probe is sent now.
-pub(crate) enum ProbeNow {
-    No,
+pub(crate) enum MtuProbeDecision {
+    Skip,
     /// Not before more data in flight is acknowledged.
     Wait,
     /// Now, with this payload in bytes.
@@ -72,7 +72,7 @@ impl MtuSearch {
 
 impl Connection {
     fn mtu_search(&mut self) -> Option<&mut MtuSearch> {
-        self.extras.as_mut()?.mtu.as_deref_mut()
+        self.uncommon.as_mut()?.mtu.as_deref_mut()
     }
 
     /// Returns the largest packet that the peer, the path and the device accept.
@@ -81,17 +81,17 @@ impl Connection {
         peer.min(self.snd.pmtu).min(cx.device.mtu)
     }
 
-    fn begin_search(&mut self, cx: &Cx<'_>) {
+    fn begin_mtu_search(&mut self, cx: &Cx<'_>) {
         let high = self.highest_mtu(cx);
         let suspected = cx.sysctl.tcp_mtu_probing != ALWAYS;
         let least = match self.snd.ip_header_len {
-            40.. if suspected => LEAST_V6,
+            40.. if suspected => MIN_MTU_V6,
             _ => 0,
         };
         let low = (cx.sysctl.tcp_base_mss + self.headers())
             .max(least)
             .min(high);
-        self.extras_mut().mtu = Some(Box::new(MtuSearch {
+        self.uncommon_mut().mtu = Some(Box::new(MtuSearch {
             low,
             high,
             since: cx.now,
@@ -106,7 +106,7 @@ impl Connection {
     #[inline]
     pub(super) fn begin_mtu_probing(&mut self, cx: &Cx<'_>) {
         if cx.sysctl.tcp_mtu_probing == ALWAYS {
-            self.begin_search(cx);
+            self.begin_mtu_search(cx);
         }
     }
 
@@ -116,7 +116,7 @@ impl Connection {
         self.forget_mtu_probe();
         let stalled = cx.now.since(self.timers.progress_at);
         let mut retries = cx.sysctl.tcp_retries1;
-        if self.size_is_proven() {
+        if self.is_size_proven() {
             retries += PROVEN_RETRIES;
         }
         if cx.sysctl.tcp_mtu_probing < ON_BLACK_HOLE
@@ -127,13 +127,13 @@ impl Connection {
         let (headers, acked) = (self.headers(), self.stats.bytes_acked);
         let least = cx.sysctl.tcp_mtu_probe_floor.max(cx.sysctl.tcp_min_snd_mss);
         let least = if self.snd.ip_header_len >= 40 {
-            least.max(LEAST_V6 - headers)
+            least.max(MIN_MTU_V6 - headers)
         } else {
             least
         };
         let base = cx.sysctl.tcp_base_mss;
         let Some(search) = self.mtu_search() else {
-            return self.begin_search(cx);
+            return self.begin_mtu_search(cx);
         };
         let half = search.low.saturating_sub(headers) / 2;
         search.low = half.min(base).max(least).min(search.low - headers) + headers;
@@ -144,11 +144,11 @@ impl Connection {
 
     /// Returns whether segments of the present size were delivered since it was set: timeouts then
     /// indicate congestion rather than a black hole.
-    fn size_is_proven(&self) -> bool {
+    fn is_size_proven(&self) -> bool {
         let mtu = self
-            .extras
+            .uncommon
             .as_ref()
-            .and_then(|extras| extras.mtu.as_deref());
+            .and_then(|uncommon| uncommon.mtu.as_deref());
         let since = mtu.map(|search| search.acked + u64::from(self.snd.mss.bytes()));
         since.is_some_and(|acked| self.stats.bytes_acked > acked)
     }
@@ -157,42 +157,42 @@ impl Connection {
     /// than the largest known to be delivered, and with enough data after it that its loss is
     /// detected.
     #[cold]
-    pub(crate) fn mtu_probe_now(&mut self, cx: &Cx<'_>) -> ProbeNow {
+    pub(crate) fn decide_mtu_probe(&mut self, cx: &Cx<'_>) -> MtuProbeDecision {
         let in_flight = self.snd.rtx.in_flight();
         let reordering = self.recovery.reordering_segs();
-        let quiet = self.recovery.phase() == Phase::Open
+        let can_probe = self.recovery.ca_state() == CaState::Open
             && self.snd.rtx.sacked_out() == 0
             && self.rcv.queue.is_in_order()
-            && self.cwnd.cwnd >= LEAST_CWND;
+            && self.cwnd.cwnd >= MIN_PROBE_CWND;
         let (low, high, probing) = match self.mtu_search() {
             Some(search) => (search.low, search.high, search.probe.is_some()),
-            None => return ProbeNow::No,
+            None => return MtuProbeDecision::Skip,
         };
-        if probing || !quiet {
-            return ProbeNow::No;
+        if probing || !can_probe {
+            return MtuProbeDecision::Skip;
         }
         if high.saturating_sub(low) < cx.sysctl.tcp_probe_threshold.max(1) {
-            self.search_again(cx);
-            return ProbeNow::No;
+            self.restart_mtu_search(cx);
+            return MtuProbeDecision::Skip;
         }
-        let len = self.text_of_mtu(u32::midpoint(low, high));
+        let len = self.payload_of_mtu(u32::midpoint(low, high));
         let needed = len + (reordering + 1) * self.snd.mss.bytes();
         let queued = self.snd.queue.len() as u32;
         if queued < needed || self.snd.wnd < needed || self.record_left() < len {
-            return ProbeNow::No;
+            return MtuProbeDecision::Skip;
         }
         if self.snd.usable_window() < needed {
-            return ProbeNow::Wait;
+            return MtuProbeDecision::Wait;
         }
         match in_flight {
-            0 => ProbeNow::Send(len),
-            n if n + 2 > self.cwnd.cwnd => ProbeNow::Wait,
-            _ => ProbeNow::Send(len),
+            0 => MtuProbeDecision::Send(len),
+            n if n + 2 > self.cwnd.cwnd => MtuProbeDecision::Wait,
+            _ => MtuProbeDecision::Send(len),
         }
     }
 
     /// Restarts the search after an interval, as paths change (RFC 4821 7.8.1).
-    fn search_again(&mut self, cx: &Cx<'_>) {
+    fn restart_mtu_search(&mut self, cx: &Cx<'_>) {
         let high = self.highest_mtu(cx);
         let interval = Nanos::from_secs(cx.sysctl.tcp_probe_interval.into());
         if let Some(search) = self.mtu_search()
@@ -209,7 +209,7 @@ impl Connection {
         let mtu = len + self.headers() + self.option_bytes();
         let end = start + len;
         if let Some(search) = self.mtu_search() {
-            search.probe = Some(Probe { mtu, start, end });
+            search.probe = Some(MtuProbe { mtu, start, end });
         }
     }
 
@@ -250,7 +250,7 @@ impl Connection {
     /// Returns whether the lost segment is the probe, whose loss is no sign of congestion (RFC 4821
     /// 7.3). Its data is retransmitted in smaller segments.
     #[cold]
-    pub(crate) fn mtu_probe_lost(&mut self, cx: &mut Cx<'_>) -> bool {
+    pub(crate) fn on_mtu_probe_lost(&mut self, cx: &mut Cx<'_>) -> bool {
         let una = self.snd.una;
         let Some(search) = self.mtu_search() else {
             return false;

@@ -11,7 +11,7 @@ pub struct Readiness {
     /// Bytes ready to be read.
     pub readable: usize,
     /// Whether `readable` is at least `SO_RCVLOWAT`.
-    pub enough: bool,
+    pub reaches_rcvlowat: bool,
     /// Whether everything up to the peer's FIN was received in order.
     pub fin_received: bool,
     /// Whether there is enough room to wake a writer.
@@ -31,11 +31,11 @@ impl Connection {
         Readiness {
             state: self.state,
             readable,
-            enough: readable > 0 && readable >= self.settings.rcvlowat() as usize,
+            reaches_rcvlowat: readable > 0 && readable >= self.settings.rcvlowat() as usize,
             fin_received: self.rcv.queue.fin_received(),
             writable: self.is_writable(cx),
             error: self.user.error,
-            unacked: self.snd.text_in_flight() as usize,
+            unacked: self.snd.bytes_in_flight() as usize,
             unsent: self.snd.queue.len(),
         }
     }
@@ -44,11 +44,11 @@ impl Connection {
     /// data even if some is readable already, the end of the stream, an error, room to write if
     /// there is none now, and the acknowledgement of the FIN.
     pub fn watch(&mut self, cx: &Cx<'_>) {
-        self.user.wants_read = true;
+        self.user.reader_waiting = true;
         let fin_sent = matches!(
             self.state,
             State::FinWait1 | State::Closing | State::LastAck
         );
-        self.user.wants_write = fin_sent || !self.is_writable(cx);
+        self.user.writer_waiting = fin_sent || !self.is_writable(cx);
     }
 }

@@ -24,7 +24,7 @@ impl Connection {
             recoveries,
             time_ms,
             since,
-        }) = self.extras.as_ref().map(|extras| &extras.rto)
+        }) = self.uncommon.as_ref().map(|uncommon| &uncommon.rto)
         else {
             return (0, 0, 0);
         };
@@ -36,7 +36,7 @@ impl Connection {
     #[cold]
     pub(super) fn count_rto(&mut self, now: Instant) {
         let first = self.timers.retransmits == 0;
-        let rto = &mut self.extras_mut().rto;
+        let rto = &mut self.uncommon_mut().rto;
         rto.total = rto.total.saturating_add(1);
         if first {
             rto.recoveries = rto.recoveries.saturating_add(1);
@@ -46,12 +46,12 @@ impl Connection {
 
     /// Ends the recovery when data is acknowledged.
     #[cold]
-    pub(super) fn end_rto(&mut self, now: Instant) {
-        if let Some(extras) = &mut self.extras
-            && let Some(since) = extras.rto.since.take()
+    pub(super) fn end_rto_recovery(&mut self, now: Instant) {
+        if let Some(uncommon) = &mut self.uncommon
+            && let Some(since) = uncommon.rto.since.take()
         {
             let ms = now.since(since).as_millis() as u32;
-            extras.rto.time_ms = extras.rto.time_ms.saturating_add(ms);
+            uncommon.rto.time_ms = uncommon.rto.time_ms.saturating_add(ms);
         }
     }
 }

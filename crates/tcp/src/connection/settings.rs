@@ -18,12 +18,12 @@ pub(crate) struct Settings {
     pub(crate) nodelay: bool,
     pub(crate) cork: bool,
     pub(crate) keepalive: bool,
-    rare: Option<Box<Rare>>,
+    uncommon: Option<Box<UncommonOptions>>,
 }
 
 /// Rarely set options; `None` and zero mean that the sysctl applies.
 #[derive(Clone, Debug)]
-struct Rare {
+struct UncommonOptions {
     user_timeout: Nanos,
     keepidle: Option<Nanos>,
     keepintvl: Option<Nanos>,
@@ -44,7 +44,7 @@ struct Rare {
     priority: u32,
 }
 
-impl Default for Rare {
+impl Default for UncommonOptions {
     fn default() -> Self {
         Self {
             user_timeout: Nanos::ZERO,
@@ -81,8 +81,8 @@ pub struct IpSettings {
 }
 
 impl Settings {
-    fn rare_mut(&mut self) -> &mut Rare {
-        self.rare.get_or_insert_default()
+    fn uncommon_mut(&mut self) -> &mut UncommonOptions {
+        self.uncommon.get_or_insert_default()
     }
 
     fn seconds(value: u32) -> Nanos {
@@ -90,74 +90,84 @@ impl Settings {
     }
 
     pub(crate) fn keepidle(&self, sysctl: &Sysctl) -> Nanos {
-        let own = self.rare.as_ref().and_then(|r| r.keepidle);
+        let own = self.uncommon.as_ref().and_then(|r| r.keepidle);
         own.unwrap_or(Self::seconds(sysctl.tcp_keepalive_time))
     }
 
     pub(crate) fn keepintvl(&self, sysctl: &Sysctl) -> Nanos {
-        let own = self.rare.as_ref().and_then(|r| r.keepintvl);
+        let own = self.uncommon.as_ref().and_then(|r| r.keepintvl);
         own.unwrap_or(Self::seconds(sysctl.tcp_keepalive_intvl))
     }
 
     pub(crate) fn keepcnt(&self, sysctl: &Sysctl) -> u32 {
-        let own = self.rare.as_ref().and_then(|r| r.keepcnt);
+        let own = self.uncommon.as_ref().and_then(|r| r.keepcnt);
         own.map_or(sysctl.tcp_keepalive_probes, u32::from)
             .min(MAX_KEEPCNT.into())
     }
 
     /// Returns whether ICMP errors are reported immediately (`IP_RECVERR`).
     pub(crate) fn recverr(&self) -> bool {
-        self.rare.as_ref().is_some_and(|rare| rare.recverr)
+        self.uncommon
+            .as_ref()
+            .is_some_and(|uncommon| uncommon.recverr)
     }
 
     pub(crate) fn syn_retries(&self, sysctl: &Sysctl) -> u32 {
-        let own = self.rare.as_ref().and_then(|r| r.syncnt);
+        let own = self.uncommon.as_ref().and_then(|r| r.syncnt);
         own.map_or(sysctl.tcp_syn_retries, u32::from)
     }
 
     /// Returns the number of SYN-ACK retransmissions: the listener's `TCP_SYNCNT`, or
     /// `tcp_synack_retries` and `more`.
     pub(crate) fn synack_retries(&self, sysctl: &Sysctl, more: u32) -> u32 {
-        let own = self.rare.as_ref().and_then(|r| r.syncnt);
+        let own = self.uncommon.as_ref().and_then(|r| r.syncnt);
         own.map_or(sysctl.tcp_synack_retries + more, u32::from)
     }
 
     #[inline]
     pub(crate) fn notsent_lowat(&self, sysctl: &Sysctl) -> u32 {
-        let own = self.rare.as_ref().and_then(|r| r.notsent_lowat);
+        let own = self.uncommon.as_ref().and_then(|r| r.notsent_lowat);
         own.unwrap_or(sysctl.tcp_notsent_lowat)
     }
 
     #[inline]
     pub(crate) fn user_timeout(&self) -> Nanos {
-        self.rare.as_ref().map_or(Nanos::ZERO, |r| r.user_timeout)
+        self.uncommon
+            .as_ref()
+            .map_or(Nanos::ZERO, |r| r.user_timeout)
     }
 
     #[inline]
     pub(crate) fn rcvlowat(&self) -> u32 {
-        self.rare.as_ref().map_or(1, |r| r.rcvlowat)
+        self.uncommon.as_ref().map_or(1, |r| r.rcvlowat)
     }
 
     /// Returns how long an orphan stays in FIN-WAIT-2; `None`: not at all.
     pub(crate) fn linger2(&self, sysctl: &Sysctl) -> Option<Nanos> {
-        match self.rare.as_ref().map_or(Some(Nanos::ZERO), |r| r.linger2) {
+        match self
+            .uncommon
+            .as_ref()
+            .map_or(Some(Nanos::ZERO), |r| r.linger2)
+        {
             Some(Nanos::ZERO) => Some(Self::seconds(sysctl.tcp_fin_timeout)),
             own => own,
         }
     }
 
     pub(crate) fn fastopen_no_cookie(&self) -> bool {
-        self.rare.as_ref().is_some_and(|r| r.fastopen_no_cookie)
+        self.uncommon.as_ref().is_some_and(|r| r.fastopen_no_cookie)
     }
 
     pub(crate) fn mtu_discover(&self) -> MtuDiscover {
-        self.rare
+        self.uncommon
             .as_ref()
             .map_or(MtuDiscover::Want, |r| r.mtu_discover)
     }
 
     pub(crate) fn linger(&self) -> Linger {
-        self.rare.as_ref().map_or(Linger::Background, |r| r.linger)
+        self.uncommon
+            .as_ref()
+            .map_or(Linger::Background, |r| r.linger)
     }
 }
 
@@ -176,8 +186,10 @@ impl Connection {
         if self.state == State::SynReceived && self.snd.rtx.is_empty() {
             // The option may change the window in the SYN-ACK, which is not sent yet.
             let rcv_nxt = self.rcv.queue.rcv_nxt();
-            let (scaled, told) = (self.agreed.window_scale, self.told_segment());
-            self.rcv.window.establish(cx.now, rcv_nxt, scaled, told);
+            let (scaled, segment_size) = (self.negotiated.window_scale, self.syn_segment_size());
+            self.rcv
+                .window
+                .establish(cx.now, rcv_nxt, scaled, segment_size);
         }
         Ok(())
     }
@@ -190,75 +202,77 @@ impl Connection {
                 settings.nodelay = on;
                 // Queued data is sent immediately, even if corked.
                 if on {
-                    self.push_held(Force::Push);
+                    self.push_pending(Force::Push);
                 }
             }
             O::TcpCork(on) => {
                 settings.cork = on;
                 if !on {
-                    self.push_held(Force::No);
+                    self.push_pending(Force::None);
                 }
             }
             O::TcpQuickack(on) => {
-                self.rcv.ack.set_quick(on);
-                self.out.any |= self.rcv.ack.is_due();
+                self.rcv.ack.set_quickack(on);
+                self.pending.any |= self.rcv.ack.is_due();
             }
             O::TcpMaxseg(mss) => self.set_maxseg(cx, mss)?,
-            O::TcpUserTimeout(span) => settings.rare_mut().user_timeout = span,
-            O::TcpSyncnt(n) => settings.rare_mut().syncnt = Some(in_range(n, 1..=127)?),
+            O::TcpUserTimeout(span) => settings.uncommon_mut().user_timeout = span,
+            O::TcpSyncnt(n) => settings.uncommon_mut().syncnt = Some(in_range(n, 1..=127)?),
             O::TcpKeepidle(span) => {
-                settings.rare_mut().keepidle = Some(keepalive_span(span)?);
+                settings.uncommon_mut().keepidle = Some(keepalive_span(span)?);
                 self.arm_keepalive(cx);
             }
-            O::TcpKeepintvl(span) => settings.rare_mut().keepintvl = Some(keepalive_span(span)?),
+            O::TcpKeepintvl(span) => {
+                settings.uncommon_mut().keepintvl = Some(keepalive_span(span)?);
+            }
             O::TcpKeepcnt(n) => {
-                settings.rare_mut().keepcnt = Some(in_range(n, 1..=MAX_KEEPCNT)?);
+                settings.uncommon_mut().keepcnt = Some(in_range(n, 1..=MAX_KEEPCNT)?);
             }
             O::TcpRtoMax(span) => {
                 let bounds = Nanos::from_secs(1)..=Nanos::from_secs(120);
                 self.rtt.set_rto_max(in_range(span, bounds)?);
             }
             O::TcpNotsentLowat(bytes) => {
-                settings.rare_mut().notsent_lowat = (bytes != 0).then_some(bytes);
+                settings.uncommon_mut().notsent_lowat = (bytes != 0).then_some(bytes);
                 self.wake_writer_if_room(cx);
             }
             O::SoKeepalive(on) => {
                 settings.keepalive = on;
                 self.arm_keepalive(cx);
             }
-            O::SoLinger(linger) => settings.rare_mut().linger = linger,
+            O::SoLinger(linger) => settings.uncommon_mut().linger = linger,
             O::SoSndbuf(bytes) => self.set_sndbuf(cx, bytes.min(cx.sysctl.wmem_max)),
             O::SoSndbufforce(bytes) => self.set_sndbuf(cx, bytes),
             O::SoRcvbuf(bytes) => self.set_rcvbuf(bytes.min(cx.sysctl.rmem_max)),
             O::SoRcvbufforce(bytes) => self.set_rcvbuf(bytes),
             O::SoRcvlowat(bytes) => {
-                settings.rare_mut().rcvlowat = bytes.max(1);
+                settings.uncommon_mut().rcvlowat = bytes.max(1);
                 self.wake_reader_if_enough();
             }
             O::SoMaxPacingRate(rate) => self.set_max_pacing_rate(rate),
-            other => return self.set_rare_option(other),
+            other => return self.set_uncommon_option(other),
         }
         Ok(())
     }
 
-    fn set_rare_option(&mut self, option: SocketOption) -> Result<(), TcpError> {
+    fn set_uncommon_option(&mut self, option: SocketOption) -> Result<(), TcpError> {
         use SocketOption as O;
-        let rare = self.settings.rare_mut();
+        let uncommon = self.settings.uncommon_mut();
         match option {
-            O::TcpDeferAccept(seconds) => rare.defer_accept = seconds,
-            O::TcpFastopenNoCookie(on) => rare.fastopen_no_cookie = on,
-            O::TcpLinger2(span) => rare.linger2 = span.map(|s| s.min(MAX_LINGER2)),
+            O::TcpDeferAccept(seconds) => uncommon.defer_accept = seconds,
+            O::TcpFastopenNoCookie(on) => uncommon.fastopen_no_cookie = on,
+            O::TcpLinger2(span) => uncommon.linger2 = span.map(|s| s.min(MAX_LINGER2)),
             O::TcpWindowClamp(bytes) => {
                 let least = MIN_BUFFER / 2;
-                rare.window_clamp = if bytes == 0 { 0 } else { bytes.max(least) };
-                self.rcv.window.set_clamp(rare.window_clamp);
+                uncommon.window_clamp = if bytes == 0 { 0 } else { bytes.max(least) };
+                self.rcv.window.set_clamp(uncommon.window_clamp);
             }
-            O::IpTos(tos) => rare.tos = tos & !ECN_BITS,
-            O::IpTtl(ttl) => rare.ttl = ttl.map(|n| in_range(n, 1..=255)).transpose()?,
-            O::IpMtuDiscover(how) => rare.mtu_discover = how,
-            O::IpRecverr(on) => rare.recverr = on,
-            O::SoMark(mark) => rare.mark = mark,
-            O::SoPriority(priority) => rare.priority = priority,
+            O::IpTos(tos) => uncommon.tos = tos & !ECN_BITS,
+            O::IpTtl(ttl) => uncommon.ttl = ttl.map(|n| in_range(n, 1..=255)).transpose()?,
+            O::IpMtuDiscover(how) => uncommon.mtu_discover = how,
+            O::IpRecverr(on) => uncommon.recverr = on,
+            O::SoMark(mark) => uncommon.mark = mark,
+            O::SoPriority(priority) => uncommon.priority = priority,
             O::SoTimestampRx(on) => self.set_rx_times(on),
             // An option of listeners.
             _ => return Err(TcpError::InvalidValue),
@@ -269,12 +283,12 @@ impl Connection {
     /// Returns the fields of the IP headers.
     pub fn ip_settings(&self) -> IpSettings {
         self.settings
-            .rare
+            .uncommon
             .as_ref()
-            .map_or_else(IpSettings::default, |rare| IpSettings {
-                tos: rare.tos,
-                ttl: rare.ttl,
-                mtu_discover: rare.mtu_discover,
+            .map_or_else(IpSettings::default, |uncommon| IpSettings {
+                tos: uncommon.tos,
+                ttl: uncommon.ttl,
+                mtu_discover: uncommon.mtu_discover,
             })
     }
 
@@ -292,7 +306,7 @@ impl Connection {
 
     fn set_rcvbuf(&mut self, bytes: u32) {
         let bytes = bytes.saturating_mul(2).clamp(MIN_BUFFER, MAX_BUFFER);
-        self.rcv.window.lock(bytes);
+        self.rcv.window.set_rcvbuf(bytes);
     }
 
     fn set_sndbuf(&mut self, cx: &Cx<'_>, bytes: u32) {
@@ -314,14 +328,14 @@ impl Connection {
     /// Returns all options.
     pub fn options(&self, cx: &Cx<'_>) -> SocketOptions {
         let (settings, sysctl) = (&self.settings, cx.sysctl);
-        let lowat = settings.rare.as_ref().and_then(|r| r.notsent_lowat);
+        let lowat = settings.uncommon.as_ref().and_then(|r| r.notsent_lowat);
         let max_rate = self.snd.pacing.as_ref().map_or(u64::MAX, |p| p.max_rate.0);
-        let default = Rare::default();
-        let rare = settings.rare.as_deref().unwrap_or(&default);
+        let default = UncommonOptions::default();
+        let uncommon = settings.uncommon.as_deref().unwrap_or(&default);
         SocketOptions {
             tcp_nodelay: settings.nodelay,
             tcp_cork: settings.cork,
-            tcp_quickack: self.rcv.ack.is_quick(),
+            tcp_quickack: self.rcv.ack.is_quickack(),
             tcp_maxseg: self.snd.mss.bytes(),
             tcp_user_timeout: settings.user_timeout(),
             tcp_syncnt: settings.syn_retries(sysctl),
@@ -337,18 +351,18 @@ impl Connection {
             so_rcvbuf: self.rcv.window.rcvbuf(),
             so_rcvlowat: settings.rcvlowat(),
             so_max_pacing_rate: max_rate,
-            tcp_defer_accept: rare.defer_accept,
-            tcp_fastopen_no_cookie: rare.fastopen_no_cookie,
-            tcp_linger2: rare.linger2,
-            tcp_window_clamp: rare.window_clamp,
-            ip_tos: rare.tos,
-            ip_ttl: rare.ttl,
-            ip_mtu_discover: rare.mtu_discover,
+            tcp_defer_accept: uncommon.defer_accept,
+            tcp_fastopen_no_cookie: uncommon.fastopen_no_cookie,
+            tcp_linger2: uncommon.linger2,
+            tcp_window_clamp: uncommon.window_clamp,
+            ip_tos: uncommon.tos,
+            ip_ttl: uncommon.ttl,
+            ip_mtu_discover: uncommon.mtu_discover,
             ip_mtu: self.snd.pmtu,
-            ip_recverr: rare.recverr,
-            so_mark: rare.mark,
-            so_priority: rare.priority,
-            so_timestamp_rx: self.keeps_rx_times(),
+            ip_recverr: uncommon.recverr,
+            so_mark: uncommon.mark,
+            so_priority: uncommon.priority,
+            so_timestamp_rx: self.records_rx_times(),
         }
     }
 
@@ -358,12 +372,12 @@ impl Connection {
     ///
     /// [`TcpError::InvalidValue`] if `tcp_allowed_congestion_control` does not contain `name`.
     pub fn set_congestion(&mut self, cx: &mut Cx<'_>, name: &str) -> Result<(), TcpError> {
-        if !cx.sysctl.tcp_allowed_congestion_control.has(name) {
+        if !cx.sysctl.tcp_allowed_congestion_control.contains(name) {
             return Err(TcpError::InvalidValue);
         }
         self.cc = congestion::by_name(name).map_err(|UnknownCongestion| TcpError::InvalidValue)?;
-        self.adopt_congestion(cx.now);
-        self.settle_ecn(cx);
+        self.init_congestion(cx.now);
+        self.adapt_ecn(cx);
         Ok(())
     }
 
@@ -374,26 +388,26 @@ impl Connection {
     /// # Errors
     ///
     /// Those of [`set_congestion`](Self::set_congestion).
-    pub fn begin_congestion(
+    pub fn set_congestion_for_syn(
         &mut self,
         cx: &mut Cx<'_>,
         name: &str,
         syn: (&TcpRepr, EcnField),
     ) -> Result<(), TcpError> {
         self.set_congestion(cx, name)?;
-        self.ecn = Ecn::to_answer(cx.sysctl, syn, self.cc.needs_ecn());
+        self.ecn = Ecn::for_accept(cx.sysctl, syn, self.cc.needs_ecn());
         Ok(())
     }
 
     /// Allocates the state that a newly selected congestion control needs.
-    pub(crate) fn adopt_congestion(&mut self, now: Instant) {
+    pub(crate) fn init_congestion(&mut self, now: Instant) {
         if self.cc.pacing_rate().is_some() && self.snd.pacing.is_none() {
             self.snd.pacing = Some(Box::new(Pacing::new(Rate::UNLIMITED)));
         }
         if self.cc.owns_cwnd() {
-            self.snd.rtx.sample_delivery(now);
+            self.snd.rtx.start_delivery_sampling(now);
         } else {
-            self.snd.rtx.forget_delivery();
+            self.snd.rtx.stop_delivery_sampling();
         }
     }
 }

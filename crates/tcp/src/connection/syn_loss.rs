@@ -22,7 +22,10 @@ impl Connection {
     /// Returns whether `repr` echoes the timestamp of the first SYN or SYN-ACK, so that the timeout
     /// was spurious (RFC 3522 3.2).
     fn echoes_first_syn(&self, repr: &TcpRepr) -> bool {
-        let echo = repr.options.timestamps.filter(|_| self.agreed.timestamps);
+        let echo = repr
+            .options
+            .timestamps
+            .filter(|_| self.negotiated.timestamps);
         // Nothing was acknowledged since the first one was sent, so `progress_at` is its time.
         echo.is_some_and(|ts| ts.ecr == self.ts.value(self.timers.progress_at))
     }
@@ -42,6 +45,6 @@ impl Connection {
             self.cwnd.cwnd = 1;
         }
         // RFC 6298 5.7.
-        self.rtt.distrust_initial_rto();
+        self.rtt.use_fallback_rto();
     }
 }

@@ -4,7 +4,7 @@
 use fullsend_units::{Instant, Nanos};
 
 use super::{Connection, Reset, State};
-use crate::recovery::Phase;
+use crate::recovery::CaState;
 use crate::rtt::Rto;
 use crate::send::Force;
 use crate::{Cx, TcpError};
@@ -19,7 +19,7 @@ enum RtxKind {
     /// Segments were overtaken, and may still arrive (RFC 8985 6.2).
     Reordering,
     /// Nothing is in flight, and data waits for window or for a cork.
-    Probe,
+    WindowProbe,
 }
 
 /// The deadlines (`FAR_FUTURE`: none) and the times they derive from.
@@ -28,11 +28,11 @@ pub(crate) struct Timers {
     rtx: Instant,
     /// Keepalive of a live connection, or the timeout of an orphan in FIN-WAIT-2.
     idle: Instant,
-    kind: RtxKind,
+    rtx_kind: RtxKind,
     /// Window or keepalive probes since the last segment of the peer; saturates at 255.
     pub(crate) probes: u8,
     /// When the last acceptable segment arrived.
-    pub(crate) heard_at: Instant,
+    pub(crate) received_at: Instant,
     /// Since when the data in flight (or waiting for window) has made no progress.
     pub(crate) progress_at: Instant,
     /// Retransmission timeouts since the last progress (`icsk_retransmits`).
@@ -41,7 +41,7 @@ pub(crate) struct Timers {
     /// loss.
     pub(crate) syn_after_reset: bool,
     /// When an unacceptable segment was last answered (RFC 5961 10), in milliseconds; 0: never.
-    pub(crate) complained_at_ms: u32,
+    pub(crate) rejected_at_ms: u32,
 }
 
 impl Timers {
@@ -49,18 +49,18 @@ impl Timers {
         Self {
             rtx: Instant::FAR_FUTURE,
             idle: Instant::FAR_FUTURE,
-            kind: RtxKind::Rto,
+            rtx_kind: RtxKind::Rto,
             probes: 0,
-            heard_at: now,
+            received_at: now,
             progress_at: now,
             retransmits: 0,
             syn_after_reset: false,
-            complained_at_ms: 0,
+            rejected_at_ms: 0,
         }
     }
 
     #[inline]
-    pub(crate) fn first(&self) -> Instant {
+    pub(crate) fn earliest(&self) -> Instant {
         self.rtx.min(self.idle)
     }
 
@@ -70,13 +70,13 @@ impl Timers {
     }
 
     #[inline]
-    pub(crate) fn rtx_off(&mut self) {
+    pub(crate) fn stop_rtx(&mut self) {
         self.rtx = Instant::FAR_FUTURE;
-        self.kind = RtxKind::Rto;
+        self.rtx_kind = RtxKind::Rto;
     }
 
-    pub(crate) fn all_off(&mut self) {
-        self.rtx_off();
+    pub(crate) fn stop_all(&mut self) {
+        self.stop_rtx();
         self.idle = Instant::FAR_FUTURE;
     }
 
@@ -85,8 +85,8 @@ impl Timers {
     }
 
     #[inline]
-    pub(crate) fn is_probing(&self) -> bool {
-        self.kind == RtxKind::Probe && self.rtx != Instant::FAR_FUTURE
+    pub(crate) fn is_window_probing(&self) -> bool {
+        self.rtx_kind == RtxKind::WindowProbe && self.rtx != Instant::FAR_FUTURE
     }
 }
 
@@ -95,15 +95,15 @@ impl Connection {
     pub fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
         if self.rcv.ack.on_timer(cx.now) {
             cx.mib.delayed_acks += 1;
-            self.out.any = true;
+            self.pending.any = true;
         }
         if self.timers.rtx <= cx.now {
             self.timers.rtx = Instant::FAR_FUTURE;
-            match self.timers.kind {
+            match self.timers.rtx_kind {
                 RtxKind::Rto => self.on_rto(cx),
-                RtxKind::TailProbe => self.on_probe_of_tail_timer(cx),
+                RtxKind::TailProbe => self.on_tail_probe_timer(cx),
                 RtxKind::Reordering => self.on_reordering_timer(cx),
-                RtxKind::Probe => self.on_probe_timer(cx),
+                RtxKind::WindowProbe => self.on_window_probe_timer(cx),
             }
         }
         if self.timers.idle <= cx.now {
@@ -116,17 +116,17 @@ impl Connection {
             }
         }
         if let Some(flow) = &mut self.snd.flow
-            && flow.wake_at <= cx.now
+            && flow.send_timer <= cx.now
         {
-            flow.wake_at = Instant::FAR_FUTURE;
-            self.on_wake();
+            flow.send_timer = Instant::FAR_FUTURE;
+            self.on_send_timer();
         }
         self.charge(cx);
     }
 
     /// Starts the retransmission timer, which runs while data is in flight (RFC 6298 5.1).
     pub(crate) fn arm_rto(&mut self, cx: &Cx<'_>) {
-        self.timers.kind = RtxKind::Rto;
+        self.timers.rtx_kind = RtxKind::Rto;
         self.timers.rtx = self.bounded_by_user_timeout(cx, self.rtt.rto());
     }
 
@@ -135,11 +135,11 @@ impl Connection {
     #[inline]
     pub(crate) fn set_xmit_timer(&mut self, cx: &Cx<'_>) {
         if self.snd.rtx.is_empty() {
-            self.timers.rtx_off();
+            self.timers.stop_rtx();
             return;
         }
         let rto_at = cx.now + self.rtt.rto().nanos();
-        if !self.arm_probe_of_tail(cx, cx.now, rto_at) {
+        if !self.arm_tail_probe(cx, cx.now, rto_at) {
             self.rearm_rto(cx);
         }
     }
@@ -148,8 +148,8 @@ impl Connection {
     /// it counts from the transmission of the head, as the time since then has already passed.
     pub(crate) fn rearm_rto(&mut self, cx: &Cx<'_>) {
         if self.snd.rtx.is_empty() {
-            self.timers.rtx_off();
-        } else if self.timers.kind == RtxKind::Rto && !self.restarts_early() {
+            self.timers.stop_rtx();
+        } else if self.timers.rtx_kind == RtxKind::Rto && !self.restarts_early() {
             self.arm_rto(cx);
         } else {
             self.arm_rto_at(cx, self.head_rto_at(cx.now));
@@ -163,26 +163,26 @@ impl Connection {
     fn restarts_early(&self) -> bool {
         const RRTHRESH: u32 = 4;
         let unsent = self.snd.mss.segments(self.snd.queue.len() as u32);
-        self.recovery.phase() < Phase::Recovery
+        self.recovery.ca_state() < CaState::Recovery
             && self.snd.rtx.packets_out() < RRTHRESH
             && unsent < RRTHRESH
     }
 
     /// Sets the retransmission timer to `at`.
     pub(crate) fn arm_rto_at(&mut self, cx: &Cx<'_>, at: Instant) {
-        self.timers.kind = RtxKind::Rto;
+        self.timers.rtx_kind = RtxKind::Rto;
         self.timers.rtx = self.within_user_timeout(cx, at.max(cx.now));
     }
 
     #[inline]
-    pub(crate) fn set_probe_timer(&mut self, cx: &Cx<'_>, at: Instant) {
-        self.timers.kind = RtxKind::TailProbe;
+    pub(crate) fn set_tail_probe_timer(&mut self, cx: &Cx<'_>, at: Instant) {
+        self.timers.rtx_kind = RtxKind::TailProbe;
         self.timers.rtx = at + self.pacing_delay(cx.now);
     }
 
     /// Repeats the SYN at `at` if the timer would fire later. An earlier timer is kept, so that no
     /// sequence of calls delays the SYN.
-    pub(crate) fn hasten_syn(&mut self, cx: &Cx<'_>, at: Instant) {
+    pub(crate) fn advance_syn_timer(&mut self, cx: &Cx<'_>, at: Instant) {
         if at < self.timers.rtx {
             self.timers.syn_after_reset = true;
             self.arm_rto_at(cx, at);
@@ -191,7 +191,7 @@ impl Connection {
 
     /// Sets the time at which overtaken segments count as lost.
     pub(crate) fn arm_reordering(&mut self, cx: &Cx<'_>, at: Instant) {
-        self.timers.kind = RtxKind::Reordering;
+        self.timers.rtx_kind = RtxKind::Reordering;
         self.timers.rtx = at.max(cx.now);
     }
 
@@ -199,34 +199,34 @@ impl Connection {
     /// that persists for half a round trip, the receiver has discarded the data.
     #[cold]
     pub(crate) fn suspect_reneging(&mut self, cx: &Cx<'_>) {
-        let patience = self.rtt.srtt().unwrap_or_default() / 2;
-        self.arm_rto_at(cx, cx.now + patience.max(Nanos::from_millis(10)));
+        let timeout = self.rtt.srtt().unwrap_or_default() / 2;
+        self.arm_rto_at(cx, cx.now + timeout.max(Nanos::from_millis(10)));
     }
 
     /// Restarts the timer after a retransmission of the head, to allow it a round trip of its own.
-    pub(crate) fn give_repair_time(&mut self, cx: &Cx<'_>) {
-        if self.timers.kind != RtxKind::Reordering {
+    pub(crate) fn restart_rto_for_head(&mut self, cx: &Cx<'_>) {
+        if self.timers.rtx_kind != RtxKind::Reordering {
             self.arm_rto(cx);
         }
     }
 
     /// Moves the tail loss probe earlier after data was sent behind a single segment: the probe
     /// need not allow for a delayed ACK any more.
-    pub(crate) fn hasten_probe(&mut self, cx: &Cx<'_>) {
-        if self.timers.kind == RtxKind::TailProbe {
-            self.arm_probe_of_tail(cx, cx.now, self.head_rto_at(cx.now));
+    pub(crate) fn advance_tail_probe_timer(&mut self, cx: &Cx<'_>) {
+        if self.timers.rtx_kind == RtxKind::TailProbe {
+            self.arm_tail_probe(cx, cx.now, self.head_rto_at(cx.now));
         }
     }
 
     /// Starts the probe timer while data waits and nothing is in flight, so that no ACK will come.
-    pub(crate) fn arm_probe(&mut self, cx: &Cx<'_>) {
-        if self.timers.is_probing() {
+    pub(crate) fn arm_window_probe(&mut self, cx: &Cx<'_>) {
+        if self.timers.is_window_probing() {
             return;
         }
-        if self.timers.kind != RtxKind::Probe {
+        if self.timers.rtx_kind != RtxKind::WindowProbe {
             self.timers.progress_at = cx.now;
         }
-        self.timers.kind = RtxKind::Probe;
+        self.timers.rtx_kind = RtxKind::WindowProbe;
         self.timers.rtx = self.bounded_by_user_timeout(cx, self.rtt.rto());
     }
 
@@ -246,11 +246,11 @@ impl Connection {
         if self.snd.rtx.is_empty() {
             return;
         }
-        let gave_up = self.gave_up(cx);
-        if self.extras.is_some() {
-            self.fastopen_timeout(gave_up);
+        let has_timed_out = self.has_timed_out(cx);
+        if self.uncommon.is_some() {
+            self.fastopen_timeout(has_timed_out);
         }
-        if gave_up {
+        if has_timed_out {
             self.time_out(cx);
             return;
         }
@@ -268,7 +268,7 @@ impl Connection {
             if self.timers.retransmits == 1 && self.is_fastopen_child() {
                 self.enter_loss(cx);
             }
-            self.out.syn = true;
+            self.pending.syn = true;
         }
         self.timers.retransmits = self.timers.retransmits.saturating_add(1);
         if !self.is_thin(cx) && !self.is_syn_linear(cx) {
@@ -276,16 +276,16 @@ impl Connection {
             self.rtt.back_off();
         }
         self.arm_rto(cx);
-        self.out.any = true;
+        self.pending.any = true;
     }
 
     /// Counts a timeout by the recovery phase that it ended.
     fn count_failure(&self, cx: &mut Cx<'_>) {
         let mib = &mut *cx.mib;
-        let failures = match (self.recovery.phase(), self.agreed.sack) {
-            (Phase::Recovery, true) => &mut mib.sack_recovery_fail,
-            (Phase::Recovery, false) => &mut mib.reno_recovery_fail,
-            (Phase::Loss, _) => &mut mib.loss_failures,
+        let failures = match (self.recovery.ca_state(), self.negotiated.sack) {
+            (CaState::Recovery, true) => &mut mib.sack_recovery_fail,
+            (CaState::Recovery, false) => &mut mib.reno_recovery_fail,
+            (CaState::Loss, _) => &mut mib.loss_failures,
             _ if self.snd.rtx.sacked_out() == 0 => return,
             (_, true) => &mut mib.sack_failures,
             (_, false) => &mut mib.reno_failures,
@@ -311,7 +311,7 @@ impl Connection {
     }
 
     /// Returns whether the connection fails because of too many or too long retries.
-    fn gave_up(&self, cx: &Cx<'_>) -> bool {
+    fn has_timed_out(&self, cx: &Cx<'_>) -> bool {
         let fired = u32::from(self.rtt.backoff());
         let stalled = cx.now.since(self.timers.progress_at);
         let user_timeout = self.settings.user_timeout();
@@ -319,8 +319,8 @@ impl Connection {
             return true;
         }
         match self.state {
-            State::SynSent | State::SynReceived if self.user.connects => {
-                self.gave_up_opening(cx, stalled)
+            State::SynSent | State::SynReceived if self.user.active_open => {
+                self.has_open_timed_out(cx, stalled)
             }
             // Linux: a Fast Open server retries once more, as the application may have the
             // connection.
@@ -332,7 +332,7 @@ impl Connection {
             // RFC 9293 3.8.6.1: a peer that shrank its window and answers keeps the connection
             // open, as does one that never opened it.
             _ if self.snd.wnd == 0 && !self.user.orphan => {
-                let silent = cx.now.since(self.timers.heard_at);
+                let silent = cx.now.since(self.timers.received_at);
                 silent.min(stalled) > self.rtt.rto_max() * 2
             }
             _ => stalled >= retries_time(self.retries(cx), self.rtt.rto_max()),
@@ -341,7 +341,7 @@ impl Connection {
 
     /// Returns whether an active open fails: after `tcp_syn_retries` or `TCP_SYNCNT` retries, and
     /// without a user timeout also after the time that these take.
-    fn gave_up_opening(&self, cx: &Cx<'_>, stalled: Nanos) -> bool {
+    fn has_open_timed_out(&self, cx: &Cx<'_>, stalled: Nanos) -> bool {
         let retries = self.settings.syn_retries(cx.sysctl);
         let retransmits = u32::from(self.timers.retransmits);
         // The linear timeouts come in addition to the retries, but not to their total time.
@@ -371,7 +371,7 @@ impl Connection {
     }
 
     /// Sends a zero-window probe, or ends the connection (RFC 9293 3.8.6.1).
-    fn on_probe_timer(&mut self, cx: &mut Cx<'_>) {
+    fn on_window_probe_timer(&mut self, cx: &mut Cx<'_>) {
         if !self.snd.rtx.is_empty() || !self.snd.has_unsent() {
             return;
         }
@@ -391,15 +391,15 @@ impl Connection {
         }
         self.timers.probes = self.timers.probes.saturating_add(1);
         self.rtt.back_off();
-        self.out.force = Force::Probe;
-        self.out.any = true;
+        self.pending.force = Force::Probe;
+        self.pending.any = true;
     }
 
     /// Starts the keepalive timer if keepalive is enabled.
     pub(crate) fn arm_keepalive(&mut self, cx: &Cx<'_>) {
         let live = self.state.is_synchronized();
         self.timers.idle = if self.settings.keepalive && live {
-            self.timers.heard_at + self.settings.keepidle(cx.sysctl)
+            self.timers.received_at + self.settings.keepidle(cx.sysctl)
         } else {
             Instant::FAR_FUTURE
         };
@@ -409,11 +409,15 @@ impl Connection {
         if !self.settings.keepalive || !self.state.is_synchronized() {
             return;
         }
-        let idle = cx.now.since(self.timers.heard_at);
+        let idle = cx.now.since(self.timers.received_at);
         let busy = !self.snd.rtx.is_empty() || self.snd.has_unsent();
         if busy || idle < self.settings.keepidle(cx.sysctl) {
             // Meanwhile retransmissions or probes detect a dead peer.
-            let base = if busy { cx.now } else { self.timers.heard_at };
+            let base = if busy {
+                cx.now
+            } else {
+                self.timers.received_at
+            };
             self.timers.idle = base + self.settings.keepidle(cx.sysctl);
             return;
         }
@@ -425,16 +429,16 @@ impl Connection {
             probes > 0 && idle >= user_timeout
         };
         if silent {
-            self.out.reset = Some(Reset::Abort);
-            self.out.any = true;
+            self.pending.reset = Some(Reset::Abort);
+            self.pending.any = true;
             self.time_out(cx);
             return;
         }
         cx.mib.keep_alive += 1;
         // `TCP_USER_TIMEOUT` bounds the probes by time, not by number.
         self.timers.probes = self.timers.probes.saturating_add(1);
-        self.out.probe = true;
-        self.out.any = true;
+        self.pending.probe = true;
+        self.pending.any = true;
         self.timers.idle = cx.now + self.settings.keepintvl(cx.sysctl);
     }
 }
@@ -460,7 +464,7 @@ mod tests {
     use super::retries_time;
 
     #[test]
-    fn default_patience_is_that_of_linux() {
+    fn default_timeouts_match_linux() {
         let max = Nanos::from_secs(120);
         assert_eq!(retries_time(15, max).as_millis(), 924_600);
         assert_eq!(retries_time(8, max).as_millis(), 102_200);

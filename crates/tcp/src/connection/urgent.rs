@@ -20,7 +20,7 @@ pub(crate) struct Urgent {
 
 impl Connection {
     fn urgent_received(&self) -> Option<SeqNum> {
-        self.extras.as_ref()?.urgent.received
+        self.uncommon.as_ref()?.urgent.received
     }
 
     /// Returns the sequence number of the next byte to read.
@@ -32,11 +32,11 @@ impl Connection {
     /// Processes a segment with URG: the mark moves only forward, and not to data already received
     /// (RFC 9293 3.10.7.4, sixth).
     #[cold]
-    pub(super) fn take_urgent(&mut self, repr: &TcpRepr) {
+    pub(super) fn on_urgent(&mut self, repr: &TcpRepr) {
         let marked = repr.seq + u32::from(repr.urgent) - u32::from(repr.urgent > 0);
         let newer = self.urgent_received().is_none_or(|old| marked.after(old));
         if newer && marked.after_eq(self.rcv.queue.rcv_nxt()) {
-            self.extras_mut().urgent.received = Some(marked);
+            self.uncommon_mut().urgent.received = Some(marked);
         }
     }
 
@@ -67,27 +67,27 @@ impl Connection {
 
     /// Forgets a mark that was passed by a read.
     #[cold]
-    pub(super) fn pass_mark(&mut self) {
+    pub(super) fn drop_passed_mark(&mut self) {
         let copied = self.copied_seq();
-        if let Some(extras) = &mut self.extras {
+        if let Some(uncommon) = &mut self.uncommon {
             let passed = |mark: &SeqNum| mark.before(copied);
-            extras.urgent.received.take_if(|mark| passed(mark));
+            uncommon.urgent.received.take_if(|mark| passed(mark));
         }
     }
 
     /// Marks the last byte written as urgent (`MSG_OOB`).
     #[cold]
     pub(super) fn mark_written_urgent(&mut self) {
-        self.extras_mut().urgent.sent = Some(self.snd.write_seq());
-        self.out.any = true;
+        self.uncommon_mut().urgent.sent = Some(self.snd.write_seq());
+        self.pending.any = true;
     }
 
     /// Forgets our mark once it is acknowledged.
     #[cold]
-    pub(super) fn urgent_acked(&mut self) {
+    pub(super) fn on_urgent_acked(&mut self) {
         let una = self.snd.una;
-        if let Some(extras) = &mut self.extras {
-            extras.urgent.sent.take_if(|up| up.before_eq(una));
+        if let Some(uncommon) = &mut self.uncommon {
+            uncommon.urgent.sent.take_if(|up| up.before_eq(una));
         }
     }
 
@@ -95,15 +95,18 @@ impl Connection {
     /// pointer, so none of them is a super-segment.
     #[inline]
     pub(crate) fn is_urgent(&self) -> bool {
-        let extras = self.extras.as_ref();
-        extras.is_some_and(|extras| extras.urgent.sent.is_some())
+        let uncommon = self.uncommon.as_ref();
+        uncommon.is_some_and(|uncommon| uncommon.urgent.sent.is_some())
     }
 
     /// Sets the urgent pointer of a segment that begins at `repr.seq` to our mark (RFC 9293 3.1),
     /// as far as 16 bits reach.
     #[cold]
-    pub(crate) fn point_to_mark(&self, repr: &mut TcpRepr) {
-        let sent = self.extras.as_ref().and_then(|extras| extras.urgent.sent);
+    pub(crate) fn set_urgent_pointer(&self, repr: &mut TcpRepr) {
+        let sent = self
+            .uncommon
+            .as_ref()
+            .and_then(|uncommon| uncommon.urgent.sent);
         if let Some(up) = sent
             && up.after(repr.seq)
         {

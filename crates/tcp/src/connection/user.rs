@@ -18,7 +18,7 @@ impl Connection {
     #[inline]
     pub fn write(&mut self, cx: &mut Cx<'_>, data: &[u8], more: bool) -> Result<usize, TcpError> {
         if self.is_syn_deferred() {
-            return self.write_syn_text(cx, data);
+            return self.write_syn_data(cx, data);
         }
         self.check_writable()?;
         self.check_app_limited();
@@ -26,12 +26,12 @@ impl Connection {
         if self
             .snd
             .queue
-            .extend_tail(data, self.snd.size_goal as usize)
+            .try_append_to_tail(data, self.snd.size_goal as usize)
         {
             self.after_write(cx, more);
             return Ok(data.len());
         }
-        self.write_units(cx, data, more)
+        self.write_super_segments(cx, data, more)
     }
 
     /// Performs [`write`](Self::write) with all flags of `sendmsg`.
@@ -57,11 +57,16 @@ impl Connection {
 
     /// Performs the part of [`write`](Self::write) that needs new memory.
     #[inline(never)]
-    fn write_units(&mut self, cx: &mut Cx<'_>, data: &[u8], more: bool) -> Result<usize, TcpError> {
+    fn write_super_segments(
+        &mut self,
+        cx: &mut Cx<'_>,
+        data: &[u8],
+        more: bool,
+    ) -> Result<usize, TcpError> {
         let mut goal = self.snd.size_goal as usize;
-        let (mut done, mut leaving) = (0, 0);
+        let (mut done, mut pushed_bytes) = (0, 0);
         while done < data.len() {
-            let room = self.unit_room(cx, &mut goal, &mut leaving);
+            let room = self.super_segment_room(cx, &mut goal, &mut pushed_bytes);
             if room == 0 {
                 break;
             }
@@ -88,7 +93,7 @@ impl Connection {
             if done == 0 && cx.mem.is_refused() && self.is_writable(cx) {
                 return Err(TcpError::OutOfMemory);
             }
-            self.out_of_room(cx.now);
+            self.on_write_blocked(cx.now);
             if done == 0 {
                 return Err(TcpError::WouldBlock);
             }
@@ -99,21 +104,26 @@ impl Connection {
 
     /// Returns the bytes that fit into the last super-segment of the queue, or into a new one of
     /// `goal` bytes; 0 if there is no room for a new one. Memory is checked once for each
-    /// super-segment. `leaving` of the queued bytes will be sent when the call ends.
+    /// super-segment. `pushed_bytes` of the queued bytes will be sent when the call ends.
     #[inline(always)]
-    fn unit_room(&mut self, cx: &mut Cx<'_>, goal: &mut usize, leaving: &mut u32) -> usize {
+    fn super_segment_room(
+        &mut self,
+        cx: &mut Cx<'_>,
+        goal: &mut usize,
+        pushed_bytes: &mut u32,
+    ) -> usize {
         let mut room = self.snd.queue.tail_room(*goal);
         let tail = self.snd.queue.tail_len();
-        if room == 0 && tail > 0 && self.snd.queue.len() - *leaving as usize == tail {
-            *leaving += self.first_unit_leaves(cx, *leaving);
+        if room == 0 && tail > 0 && self.snd.queue.len() - *pushed_bytes as usize == tail {
+            *pushed_bytes += self.push_one(cx, *pushed_bytes);
             room = self.snd.queue.tail_room(*goal);
         }
         if room == 0 {
-            *goal = self.new_unit(cx, *leaving);
+            *goal = self.new_super_segment_size(cx, *pushed_bytes);
             room = *goal;
         }
         if cx.mem.is_exhausted(cx.sysctl) {
-            room = room.min(self.least_room(cx));
+            room = room.min(self.min_write_room(cx));
         }
         room
     }
@@ -131,7 +141,7 @@ impl Connection {
     ) -> Result<(), (TcpError, Slice)> {
         if self.is_syn_deferred() {
             // The SYN carries a copy.
-            match self.write_syn_text(cx, &data) {
+            match self.write_syn_data(cx, &data) {
                 Ok(n) => data.advance(n),
                 Err(error) => return Err((error, data)),
             }
@@ -146,9 +156,9 @@ impl Connection {
         }
         self.check_app_limited();
         self.refresh_size_goal(cx);
-        let (len, mut goal, mut leaving) = (data.len(), self.snd.size_goal as usize, 0);
+        let (len, mut goal, mut pushed_bytes) = (data.len(), self.snd.size_goal as usize, 0);
         while !data.is_empty() {
-            let room = self.unit_room(cx, &mut goal, &mut leaving);
+            let room = self.super_segment_room(cx, &mut goal, &mut pushed_bytes);
             if room == 0 {
                 break;
             }
@@ -162,7 +172,7 @@ impl Connection {
         if data.is_empty() {
             return Ok(());
         }
-        self.out_of_room(cx.now);
+        self.on_write_blocked(cx.now);
         Err((TcpError::WouldBlock, data))
     }
 
@@ -172,7 +182,7 @@ impl Connection {
             State::Established | State::CloseWait if self.user.error.is_none() => Ok(()),
             State::SynReceived if self.is_fastopen_child() && !self.user.write_shut => Ok(()),
             State::SynSent | State::SynReceived if !self.user.write_shut => {
-                self.user.wants_write = true;
+                self.user.writer_waiting = true;
                 Err(TcpError::WouldBlock)
             }
             _ => Err(self.user.error.take().unwrap_or(TcpError::BrokenPipe)),
@@ -187,7 +197,7 @@ impl Connection {
     /// connection.
     pub fn read(&mut self, cx: &mut Cx<'_>, out: &mut [u8]) -> Result<usize, TcpError> {
         self.check_readable()?;
-        let most = self.most_readable(out.len());
+        let most = self.max_readable(out.len());
         let n = self.rcv.queue.read(&mut out[..most]);
         self.after_read(cx, n);
         Ok(n)
@@ -201,7 +211,7 @@ impl Connection {
     /// Those of [`read`](Self::read).
     pub fn read_chain(&mut self, cx: &mut Cx<'_>, max: usize) -> Result<Chain, TcpError> {
         self.check_readable()?;
-        let chain = self.rcv.queue.read_chain(self.most_readable(max));
+        let chain = self.rcv.queue.read_chain(self.max_readable(max));
         self.after_read(cx, chain.len());
         Ok(chain)
     }
@@ -214,7 +224,7 @@ impl Connection {
     /// Those of [`read`](Self::read).
     pub fn read_slice(&mut self, cx: &mut Cx<'_>, max: usize) -> Result<Slice, TcpError> {
         self.check_readable()?;
-        let slice = self.rcv.queue.read_slice(self.most_readable(max));
+        let slice = self.rcv.queue.read_slice(self.max_readable(max));
         self.after_read(cx, slice.len());
         Ok(slice)
     }
@@ -226,14 +236,14 @@ impl Connection {
     /// Those of [`read`](Self::read).
     pub fn peek(&mut self, out: &mut [u8]) -> Result<usize, TcpError> {
         self.check_readable()?;
-        let most = self.most_readable(out.len());
+        let most = self.max_readable(out.len());
         Ok(self.rcv.queue.peek(&mut out[..most]))
     }
 
     /// Returns the number of bytes that one read of `most` bytes may return.
     #[inline]
-    fn most_readable(&self, most: usize) -> usize {
-        if self.extras.is_some() {
+    fn max_readable(&self, most: usize) -> usize {
+        if self.uncommon.is_some() {
             self.readable_before_mark(most)
         } else {
             most
@@ -251,7 +261,7 @@ impl Connection {
         if self.state == State::Closed {
             return Ok(());
         }
-        self.user.wants_read = true;
+        self.user.reader_waiting = true;
         Err(TcpError::WouldBlock)
     }
 
@@ -260,9 +270,9 @@ impl Connection {
     #[inline(always)]
     fn after_read(&mut self, cx: &mut Cx<'_>, n: usize) {
         self.charge(cx);
-        if self.extras.is_some() && n > 0 {
-            self.note_rx_read();
-            self.pass_mark();
+        if self.uncommon.is_some() && n > 0 {
+            self.record_rx_read();
+            self.drop_passed_mark();
         }
         if n == 0 || !self.state.is_synchronized() {
             return;
@@ -270,7 +280,7 @@ impl Connection {
         let rcv = &mut self.rcv;
         let mss = self.adv_mss;
         let held = rcv.queue.readable();
-        rcv.window.on_taken(n, rcv.queue.held());
+        rcv.window.uncharge(n, rcv.queue.buffered());
         if cx.sysctl.tcp_moderate_rcvbuf {
             let may_grow = !cx.mem.is_under_pressure();
             rcv.window
@@ -280,23 +290,25 @@ impl Connection {
             return;
         }
         if (held == 0 && rcv.ack.on_all_read()) || rcv.ack.on_read() {
-            self.out.any = true;
+            self.pending.any = true;
             return;
         }
         if !rcv.window.is_half_open(rcv.queue.rcv_nxt()) {
-            self.tell_of_room(cx);
+            self.send_window_update_if_due(cx);
         }
     }
 
     /// Advertises the window immediately if it can grow by much, less than half of it being open.
     #[inline(never)]
-    fn tell_of_room(&mut self, cx: &Cx<'_>) {
+    fn send_window_update_if_due(&mut self, cx: &Cx<'_>) {
         let syns = 1 + self.stats.total_retrans;
-        let ask = self.window_ask(cx);
+        let inputs = self.window_inputs(cx);
         let window = &self.rcv.window;
-        if window.update_due(ask) && !(self.stats.segs_out <= syns && window.exceeds_syn()) {
-            self.rcv.ack.now();
-            self.out.any = true;
+        if window.is_update_due(inputs)
+            && !(self.stats.segs_out <= syns && window.exceeds_syn_field())
+        {
+            self.rcv.ack.ack_now();
+            self.pending.any = true;
         }
     }
 
@@ -304,7 +316,7 @@ impl Connection {
     /// not, which a later `take_wakes` reports.
     pub fn poll_readable(&mut self) -> bool {
         let ready = self.is_readable();
-        self.user.wants_read = !ready;
+        self.user.reader_waiting = !ready;
         ready
     }
 
@@ -317,20 +329,20 @@ impl Connection {
     }
 
     pub(crate) fn wake_writer(&mut self) {
-        if core::mem::take(&mut self.user.wants_write) {
+        if core::mem::take(&mut self.user.writer_waiting) {
             self.user.wakes.write = true;
         }
     }
 
     pub(crate) fn wake_reader(&mut self) {
-        if core::mem::take(&mut self.user.wants_read) {
+        if core::mem::take(&mut self.user.reader_waiting) {
             self.user.wakes.read = true;
         }
     }
 
     #[inline]
     pub(crate) fn wake_reader_if_enough(&mut self) {
-        if self.user.wants_read && self.is_readable() {
+        if self.user.reader_waiting && self.is_readable() {
             self.wake_reader();
         }
     }
@@ -343,7 +355,7 @@ impl Connection {
     /// Returns the bytes written and not acknowledged, and those of them that were not sent.
     pub fn unacked(&self) -> (usize, usize) {
         let unsent = self.snd.queue.len();
-        (self.snd.text_in_flight() as usize + unsent, unsent)
+        (self.snd.bytes_in_flight() as usize + unsent, unsent)
     }
 
     /// Returns whether all data written (and the FIN, if sent) has been acknowledged.

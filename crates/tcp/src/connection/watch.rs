@@ -5,7 +5,7 @@ use alloc::collections::VecDeque;
 
 use fullsend_units::{Instant, SeqNum};
 
-use super::{Connection, Extras};
+use super::{Connection, Uncommon};
 use crate::Cx;
 
 /// Most watched bytes, and most unread events, of one connection; beyond that the newest are not
@@ -61,10 +61,10 @@ pub struct TxEvent {
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedByte {
     end: u64,
     /// Stages not reached yet.
-    left: TxStages,
+    pending_stages: TxStages,
     /// The number of the super-segment that carried the byte.
     number: Option<u16>,
 }
@@ -72,58 +72,60 @@ struct Watched {
 /// The watched bytes, in stream order, and their pending events.
 #[derive(Debug, Default)]
 pub(crate) struct TxWatches {
-    watched: VecDeque<Watched>,
+    watched: VecDeque<WatchedByte>,
     events: VecDeque<TxEvent>,
 }
 
 impl TxWatches {
-    fn tell(&mut self, i: usize, stage: TxStage, at: Instant) -> bool {
+    fn push_event(&mut self, i: usize, stage: TxStage, at: Instant) -> bool {
         let watched = &mut self.watched[i];
-        let told = watched.left.has(stage) && self.events.len() < MAX_WATCHED;
-        watched.left = watched.left.without(stage);
-        if told {
+        let reported = watched.pending_stages.has(stage) && self.events.len() < MAX_WATCHED;
+        watched.pending_stages = watched.pending_stages.without(stage);
+        if reported {
             let end = watched.end;
             self.events.push_back(TxEvent { end, stage, at });
         }
-        told
+        reported
     }
 
     /// Records that the data up to offset `to` was sent in super-segment `number`.
     fn on_scheduled(&mut self, to: u64, number: u16, at: Instant) -> bool {
-        let mut told = false;
+        let mut reported = false;
         let start = self.watched.partition_point(|w| w.number.is_some());
         for i in start..self.watched.len() {
             if self.watched[i].end > to {
                 break;
             }
             self.watched[i].number = Some(number);
-            told |= self.tell(i, TxStage::Scheduled, at);
+            reported |= self.push_event(i, TxStage::Scheduled, at);
         }
-        told
+        reported
     }
 
-    fn on_sent(&mut self, at: Instant, in_host: impl Fn(u16) -> bool) -> bool {
-        let mut told = false;
+    fn on_sent(&mut self, at: Instant, in_host_queue: impl Fn(u16) -> bool) -> bool {
+        let mut reported = false;
         for i in 0..self.watched.len() {
             match self.watched[i].number {
-                Some(number) if !in_host(number) => told |= self.tell(i, TxStage::Sent, at),
+                Some(number) if !in_host_queue(number) => {
+                    reported |= self.push_event(i, TxStage::Sent, at);
+                }
                 Some(_) => {}
                 None => break,
             }
         }
-        told
+        reported
     }
 
     fn on_acked(&mut self, to: u64, at: Instant) -> bool {
-        let mut told = false;
+        let mut reported = false;
         while self.watched.front().is_some_and(|w| w.end <= to) {
             // Acknowledged data has been sent, whatever the device reported.
             for stage in [TxStage::Sent, TxStage::Acked] {
-                told |= self.tell(0, stage, at);
+                reported |= self.push_event(0, stage, at);
             }
             self.watched.pop_front();
         }
-        told
+        reported
     }
 
     fn on_end(&mut self) {
@@ -139,8 +141,8 @@ pub(crate) struct RxTimes {
     last: Option<Instant>,
 }
 
-fn tx_of(extras: &mut Option<Box<Extras>>) -> Option<&mut TxWatches> {
-    extras.as_mut()?.tx.as_deref_mut()
+fn tx_watches(uncommon: &mut Option<Box<Uncommon>>) -> Option<&mut TxWatches> {
+    uncommon.as_mut()?.tx.as_deref_mut()
 }
 
 impl Connection {
@@ -151,7 +153,7 @@ impl Connection {
 
     /// Returns the number of bytes sent since the connection began.
     fn sent_offset(&self) -> u64 {
-        let sent = self.snd.text_in_flight() - self.syn_in_flight();
+        let sent = self.snd.bytes_in_flight() - self.syn_in_flight();
         self.acked_offset() + u64::from(sent)
     }
 
@@ -163,12 +165,12 @@ impl Connection {
     /// Requests an event when the bytes up to `end` reach each of `stages`. `end` counts as
     /// [`written`](Self::written) does; the call must directly follow their write.
     pub fn watch_tx(&mut self, end: u64, stages: TxStages) {
-        let tx = self.extras_mut().tx.get_or_insert_default();
+        let tx = self.uncommon_mut().tx.get_or_insert_default();
         let room = tx.watched.len() < MAX_WATCHED;
         if room && tx.watched.back().is_none_or(|last| last.end <= end) {
-            tx.watched.push_back(Watched {
+            tx.watched.push_back(WatchedByte {
                 end,
-                left: stages,
+                pending_stages: stages,
                 number: None,
             });
         }
@@ -176,12 +178,15 @@ impl Connection {
 
     /// Returns the next event of a watched byte.
     pub fn take_tx_event(&mut self) -> Option<TxEvent> {
-        self.extras.as_mut()?.tx.as_mut()?.events.pop_front()
+        self.uncommon.as_mut()?.tx.as_mut()?.events.pop_front()
     }
 
     /// Returns whether [`take_tx_event`](Self::take_tx_event) would return an event.
     pub fn has_tx_event(&self) -> bool {
-        let tx = self.extras.as_ref().and_then(|extras| extras.tx.as_ref());
+        let tx = self
+            .uncommon
+            .as_ref()
+            .and_then(|uncommon| uncommon.tx.as_ref());
         tx.is_some_and(|tx| !tx.events.is_empty())
     }
 
@@ -189,7 +194,7 @@ impl Connection {
     #[cold]
     pub(crate) fn watch_scheduled(&mut self, cx: &Cx<'_>, number: u16) {
         let to = self.sent_offset();
-        if let Some(tx) = tx_of(&mut self.extras) {
+        if let Some(tx) = tx_watches(&mut self.uncommon) {
             self.user.wakes.read |= tx.on_scheduled(to, number, cx.now);
         }
     }
@@ -197,9 +202,9 @@ impl Connection {
     /// Records the device's completion of a super-segment.
     #[cold]
     pub(crate) fn watch_sent(&mut self, cx: &Cx<'_>) {
-        if let (Some(tx), Some(flow)) = (tx_of(&mut self.extras), &self.snd.flow) {
-            let in_host = |number| flow.is_in_host(number);
-            self.user.wakes.read |= tx.on_sent(cx.now, in_host);
+        if let (Some(tx), Some(flow)) = (tx_watches(&mut self.uncommon), &self.snd.flow) {
+            let in_host_queue = |number| flow.is_in_host_queue(number);
+            self.user.wakes.read |= tx.on_sent(cx.now, in_host_queue);
         }
     }
 
@@ -207,41 +212,45 @@ impl Connection {
     #[cold]
     pub(crate) fn watch_acked(&mut self, cx: &Cx<'_>) {
         let to = self.acked_offset();
-        if let Some(tx) = tx_of(&mut self.extras) {
+        if let Some(tx) = tx_watches(&mut self.uncommon) {
             self.user.wakes.read |= tx.on_acked(to, cx.now);
         }
     }
 
     /// Drops all watches, as nothing more will be acknowledged.
     pub(crate) fn watch_end(&mut self) {
-        if let Some(tx) = tx_of(&mut self.extras) {
+        if let Some(tx) = tx_watches(&mut self.uncommon) {
             tx.on_end();
         }
     }
 
-    pub(super) fn keeps_rx_times(&self) -> bool {
-        self.extras
+    pub(super) fn records_rx_times(&self) -> bool {
+        self.uncommon
             .as_ref()
-            .is_some_and(|extras| extras.rx.is_some())
+            .is_some_and(|uncommon| uncommon.rx.is_some())
     }
 
     pub(super) fn set_rx_times(&mut self, on: bool) {
-        if on != self.keeps_rx_times() {
-            self.extras_mut().rx = on.then(Box::default);
+        if on != self.records_rx_times() {
+            self.uncommon_mut().rx = on.then(Box::default);
         }
     }
 
     /// Returns the arrival time of the last byte read, if
     /// [`SoTimestampRx`](crate::SocketOption::SoTimestampRx) was set when it arrived and still is.
     pub fn rx_time(&self) -> Option<Instant> {
-        self.extras.as_ref()?.rx.as_ref()?.last
+        self.uncommon.as_ref()?.rx.as_ref()?.last
     }
 
     /// Records the arrival time of data received in order.
     #[cold]
-    pub(crate) fn note_rx_time(&mut self, now: Instant) {
+    pub(crate) fn record_rx_time(&mut self, now: Instant) {
         let rcv_nxt = self.rcv.queue.rcv_nxt();
-        let Some(rx) = self.extras.as_mut().and_then(|extras| extras.rx.as_mut()) else {
+        let Some(rx) = self
+            .uncommon
+            .as_mut()
+            .and_then(|uncommon| uncommon.rx.as_mut())
+        else {
             return;
         };
         let is_full = rx.runs.len() >= MAX_RX_TIMES;
@@ -254,10 +263,14 @@ impl Connection {
 
     /// Determines the arrival time of the data that was just read.
     #[cold]
-    pub(crate) fn note_rx_read(&mut self) {
+    pub(crate) fn record_rx_read(&mut self) {
         let fin = u32::from(self.rcv.queue.fin_received());
         let read_to = self.rcv.queue.rcv_nxt() - fin - self.rcv.queue.readable() as u32;
-        let Some(rx) = self.extras.as_mut().and_then(|extras| extras.rx.as_mut()) else {
+        let Some(rx) = self
+            .uncommon
+            .as_mut()
+            .and_then(|uncommon| uncommon.rx.as_mut())
+        else {
             return;
         };
         // The first run that reaches up to `read_to` contains the last byte read.

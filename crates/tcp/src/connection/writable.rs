@@ -7,13 +7,13 @@ use fullsend_units::Instant;
 
 use super::{Connection, State};
 use crate::Cx;
-use crate::send::Blocked;
+use crate::send::BlockedBy;
 
 /// The `SO_SNDBUF` charge of a super-segment in addition to its data: a Linux 6 kernel's `sk_buff`
 /// with room for headers and its table of fragments. Ours costs less, but applications have values
 /// tuned on Linux, and the charge decides how many bytes a write accepts and which acknowledgement
 /// wakes its writer.
-const UNIT_CHARGE_BYTES: usize = 832;
+const SUPER_SEGMENT_CHARGE_BYTES: usize = 832;
 
 impl Connection {
     /// Returns the bytes that `SO_SNDBUF` bounds (`sk_wmem_queued`): data written and not
@@ -22,22 +22,22 @@ impl Connection {
     #[inline]
     pub(crate) fn wmem_queued(&self) -> usize {
         let snd = &self.snd;
-        let text = snd.text_in_flight() as usize + snd.queue.len();
-        let mut units = snd.rtx.units() + snd.queue.units(snd.size_goal as usize);
-        if let Some(extras) = &self.extras {
-            units += extras
+        let bytes = snd.bytes_in_flight() as usize + snd.queue.len();
+        let mut super_segments = snd.rtx.len() + snd.queue.super_segments(snd.size_goal as usize);
+        if let Some(uncommon) = &self.uncommon {
+            super_segments += uncommon
                 .records
                 .as_ref()
                 .map_or(0, |records| records.unsent());
         }
-        text + units * UNIT_CHARGE_BYTES
+        bytes + super_segments * SUPER_SEGMENT_CHARGE_BYTES
     }
 
     /// Returns whether the connection is writable in the sense of `poll(2)`, with enough room to
     /// wake a writer. Registers interest (NOSPACE) if not.
     pub fn poll_writable(&mut self, cx: &mut Cx<'_>) -> bool {
         let ready = self.is_writable(cx);
-        self.user.wants_write = !ready;
+        self.user.writer_waiting = !ready;
         ready
     }
 
@@ -51,12 +51,12 @@ impl Connection {
         }
     }
 
-    /// Returns whether a write may begin a new super-segment (`wake = 0`). `leaving` of the queued
+    /// Returns whether a write may begin a new super-segment (`wake = 0`). `pushed_bytes` of the queued
     /// bytes will be sent when the call ends.
     #[inline]
-    fn may_add_memory(&self, cx: &Cx<'_>, leaving: u32) -> bool {
+    fn may_add_memory(&self, cx: &Cx<'_>, pushed_bytes: u32) -> bool {
         let queued = self.wmem_queued();
-        let unsent = self.snd.queue.len() as u32 - leaving;
+        let unsent = self.snd.queue.len() as u32 - pushed_bytes;
         queued < self.snd.sndbuf as usize
             && unsent < self.settings.notsent_lowat(cx.sysctl)
             && Self::has_memory(cx, queued)
@@ -85,22 +85,22 @@ impl Connection {
     /// Returns the bytes that a write may add while the host's memory is exhausted: the rest of the
     /// minimum, or of the memory that the connection already holds.
     #[cold]
-    pub(super) fn least_room(&self, cx: &Cx<'_>) -> usize {
+    pub(super) fn min_write_room(&self, cx: &Cx<'_>) -> usize {
         let least = cx.sysctl.tcp_wmem[0] as usize;
         let left = least.saturating_sub(self.wmem_queued());
-        left.max(self.snd.queue.open_room_left())
+        left.max(self.snd.queue.buf_remaining())
     }
 
     /// Accounts for a full and only super-segment that is sent before the write continues (Linux:
     /// `tcp_push_one`), so that the write fills the remainder before it meets the limits. Here
     /// segments are sent when the call is over; returns how many bytes will be, in addition to
-    /// `leaving`.
+    /// `pushed_bytes`.
     #[cold]
-    pub(super) fn first_unit_leaves(&mut self, cx: &Cx<'_>, leaving: u32) -> u32 {
-        let unsent = self.snd.queue.len() as u32 - leaving;
-        let in_host = self.snd.wmem_inflight.saturating_add(leaving);
-        if in_host >= cx.sysctl.tcp_limit_output_bytes
-            || self.snd.blocked == Blocked::Tsq
+    pub(super) fn push_one(&mut self, cx: &Cx<'_>, pushed_bytes: u32) -> u32 {
+        let unsent = self.snd.queue.len() as u32 - pushed_bytes;
+        let in_host_queue = self.snd.wmem_inflight.saturating_add(pushed_bytes);
+        if in_host_queue >= cx.sysctl.tcp_limit_output_bytes
+            || self.snd.blocked_by == BlockedBy::Tsq
             || self.pacing_holds(cx)
         {
             return 0;
@@ -110,19 +110,19 @@ impl Connection {
         let quota = (self.cwnd.cwnd / 2).max(1).min(self.max_segs(cx));
         let admitted = snd.usable_window().min(self.cwnd_room_bytes());
         let part = admitted
-            .saturating_sub(leaving)
+            .saturating_sub(pushed_bytes)
             .min(quota.saturating_mul(mss))
             .min(unsent);
         let part = part - part % mss;
-        self.snd.queue.tail_leaves(part);
+        self.snd.queue.shrink_tail(part);
         part
     }
 
     /// Returns the size of the super-segment that a write may begin now, in bytes; 0: none.
     #[inline]
-    pub(super) fn new_unit(&self, cx: &Cx<'_>, leaving: u32) -> usize {
+    pub(super) fn new_super_segment_size(&self, cx: &Cx<'_>, pushed_bytes: u32) -> usize {
         let goal = self.snd.size_goal as usize;
-        if !self.may_add_memory(cx, leaving) {
+        if !self.may_add_memory(cx, pushed_bytes) {
             0
         } else if cx.mem.is_exhausted(cx.sysctl) {
             goal.min(cx.sysctl.tcp_wmem[0] as usize)
@@ -133,12 +133,12 @@ impl Connection {
 
     /// Registers a writer whose data was not fully accepted. With nothing queued or in flight it is
     /// woken immediately, as no later event would do so.
-    pub(super) fn out_of_room(&mut self, now: Instant) {
-        self.user.wants_write = true;
+    pub(super) fn on_write_blocked(&mut self, now: Instant) {
+        self.user.writer_waiting = true;
         if self.snd.queue.is_empty()
             && let Some(flow) = &mut self.snd.flow
         {
-            flow.begin_sndbuf(now);
+            flow.begin_sndbuf_limited(now);
         }
         if self.snd.queue.is_empty() && self.snd.rtx.is_empty() {
             self.wake_writer();
@@ -149,7 +149,7 @@ impl Connection {
     /// memory is not plentiful.
     pub(crate) fn grow_sndbuf(&mut self, cx: &Cx<'_>) {
         let full = self.snd.rtx.in_flight() >= self.cwnd.cwnd;
-        let scarce = cx.mem.is_under_pressure() || !cx.mem.is_plenty(cx.sysctl);
+        let scarce = cx.mem.is_under_pressure() || !cx.mem.is_below_low_limit(cx.sysctl);
         if self.snd.sndbuf_locked || full || scarce {
             return;
         }
@@ -168,16 +168,16 @@ impl Connection {
     /// Wakes a waiting writer, once, if there is enough room now.
     #[inline]
     pub(crate) fn wake_writer_if_room(&mut self, cx: &Cx<'_>) {
-        if self.user.wants_write && self.is_writable(cx) {
+        if self.user.writer_waiting && self.is_writable(cx) {
             if let Some(flow) = &mut self.snd.flow {
-                flow.end_sndbuf(cx.now);
+                flow.end_sndbuf_limited(cx.now);
             }
             self.wake_writer();
         }
     }
 
     /// Wakes a waiting writer after a limit was raised (a sysctl).
-    pub fn limits_changed(&mut self, cx: &mut Cx<'_>) {
+    pub fn on_limits_changed(&mut self, cx: &mut Cx<'_>) {
         self.wake_writer_if_room(cx);
     }
 }

@@ -4,7 +4,7 @@
 use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{AccEcn, TcpFlags};
 
-use super::bytes::Bytes;
+use super::bytes::ByteCounters;
 
 /// The ACE field.
 pub(super) const ACE: TcpFlags = TcpFlags::AE.union(TcpFlags::CWR).union(TcpFlags::ECE);
@@ -12,7 +12,7 @@ pub(super) const ACE: TcpFlags = TcpFlags::AE.union(TcpFlags::CWR).union(TcpFlag
 /// detected.
 const FIRST_COUNT: u32 = 5;
 /// Segments covered by an acknowledgement that was merged on the path, or is for a super-segment.
-const MANY: u32 = 4;
+const MANY_SEGS: u32 = 4;
 /// Modulus of the ACE counter.
 const CYCLE: u32 = 8;
 
@@ -54,38 +54,38 @@ pub(super) struct Accurate {
     /// Packets received with CE; wraps.
     pub(super) received_ce: u32,
     /// CE packets not reported yet.
-    untold: u32,
+    unreported_ce: u32,
     /// ECN field of the last data received.
     last_field: EcnField,
     /// ECN field of the peer's SYN or SYN-ACK, until it is reflected.
     pub(super) handshake: Option<EcnField>,
     /// Average number of segments that an acknowledgement covers, in 64ths; 0 before the first.
-    usual_delivered: u32,
+    average_delivered: u32,
     /// Bits of [`fail`].
-    pub(super) fails: u8,
+    pub(super) fail_mode: u8,
     /// Whether a counter of the peer was received.
-    heard: bool,
+    counter_received: bool,
     /// Whether the present segment carries no counter, because it completes the handshake.
-    pub(super) reflects: bool,
+    pub(super) is_reflection: bool,
     /// Whether the present segment has a later timestamp than those before.
-    pub(super) later: bool,
-    pub(super) bytes: Bytes,
+    pub(super) has_later_timestamp: bool,
+    pub(super) bytes: ByteCounters,
 }
 
 impl Default for Accurate {
     fn default() -> Self {
         Self {
             received_ce: 0,
-            untold: 0,
+            unreported_ce: 0,
             // The usual field of data.
             last_field: EcnField::Ect0,
             handshake: None,
-            usual_delivered: 0,
-            fails: 0,
-            heard: false,
-            reflects: false,
-            later: false,
-            bytes: Bytes::default(),
+            average_delivered: 0,
+            fail_mode: 0,
+            counter_received: false,
+            is_reflection: false,
+            has_later_timestamp: false,
+            bytes: ByteCounters::default(),
         }
     }
 }
@@ -109,7 +109,7 @@ impl Accurate {
     /// Returns whether the path modifies the flags or the IP field: our segments are then not
     /// ECN-capable, and the peer's counters are ignored. Our own feedback continues.
     pub(super) const fn is_muted(&self) -> bool {
-        self.fails & (fail::ACE_SEND | fail::ACE_RECV) != 0
+        self.fail_mode & (fail::ACE_SEND | fail::ACE_RECV) != 0
     }
 
     /// Counts `segs` packets received with this ECN field and `len` bytes of data in total. Returns
@@ -118,28 +118,28 @@ impl Accurate {
         let ce = field == EcnField::Ce;
         if ce {
             self.received_ce = self.received_ce.wrapping_add(segs);
-            self.untold = self.untold.saturating_add(segs);
+            self.unreported_ce = self.unreported_ce.saturating_add(segs);
         }
         if len == 0 {
             // Before the counter wraps. Acknowledgements of acknowledgements end, as each reports
             // several packets.
-            return self.untold >= CYCLE - 2;
+            return self.unreported_ce >= CYCLE - 2;
         }
-        self.bytes.on_text(field, len);
+        self.bytes.on_data(field, len);
         let changed = core::mem::replace(&mut self.last_field, field) != field;
         if changed || ce {
             self.bytes.on_change();
         }
-        changed || self.untold >= 2
+        changed || self.unreported_ce >= 2
     }
 
     /// Returns the ACE field of a segment to send; `bare` if it has no payload.
-    pub(super) fn tell(&mut self, bare: bool) -> TcpFlags {
+    pub(super) fn next_ace(&mut self, bare: bool) -> TcpFlags {
         match self.handshake.take() {
             // RFC 9768 3.2.2.1, table 3: the last segment of the handshake.
             Some(field) if bare => reflection(field),
             _ => {
-                self.untold = 0;
+                self.unreported_ce = 0;
                 flags(self.received_ce.wrapping_add(FIRST_COUNT))
             }
         }
@@ -147,30 +147,30 @@ impl Accurate {
 
     /// Checks the first counter after the handshake: zero is more likely a cleared field than three
     /// marks (RFC 9768 3.2.2.4), unless the option reports marks.
-    pub(super) fn hear_first(&mut self, flags: TcpFlags, option: Option<&AccEcn>) {
-        if self.reflects || core::mem::replace(&mut self.heard, true) {
+    pub(super) fn check_first_counter(&mut self, flags: TcpFlags, option: Option<&AccEcn>) {
+        if self.is_reflection || core::mem::replace(&mut self.counter_received, true) {
             return;
         }
         let mut counters = option.into_iter().flat_map(AccEcn::counters);
         let marked = counters.any(|(field, count)| field == EcnField::Ce && count > 0);
         if ace(flags) == 0 && !marked {
-            self.fails |= fail::ACE_RECV;
+            self.fail_mode |= fail::ACE_RECV;
         }
     }
 
     /// Returns how many more segments of ours were marked than the `known` ones.
-    pub(super) fn newly_marked(&mut self, known: u32, told: &Feedback) -> u32 {
-        let usually_many = self.learn_delivered(told.delivered);
-        let ace = ace(told.flags);
+    pub(super) fn newly_marked(&mut self, known: u32, feedback: &Feedback) -> u32 {
+        let usually_many = self.update_average(feedback.delivered);
+        let ace = ace(feedback.flags);
         let delta = ace.wrapping_sub(FIRST_COUNT).wrapping_sub(known) % CYCLE;
-        if told.delivered < CYCLE {
+        if feedback.delivered < CYCLE {
             return delta;
         }
         // The counter may have wrapped: assume the largest possible number (RFC 9768 appendix
         // A.2.1).
-        let most = told.delivered - (told.delivered - delta) % CYCLE;
-        match told.ce_bytes {
-            Some(bytes) => told.by_bytes(delta, most, bytes),
+        let most = feedback.delivered - (feedback.delivered - delta) % CYCLE;
+        match feedback.ce_bytes {
+            Some(bytes) => feedback.by_bytes(delta, most, bytes),
             // A peer whose acknowledgements always cover many segments sends one before the counter
             // wraps (RFC 9768 3.2.2.5.1). From another peer, acknowledgements were lost.
             None if usually_many => delta,
@@ -179,13 +179,13 @@ impl Accurate {
     }
 
     /// Updates the average and returns whether acknowledgements usually cover many segments.
-    fn learn_delivered(&mut self, delivered: u32) -> bool {
+    fn update_average(&mut self, delivered: u32) -> bool {
         let now = delivered.min(1 << 16) * 64;
-        self.usual_delivered = match self.usual_delivered {
+        self.average_delivered = match self.average_delivered {
             0 => now,
             usual => usual - usual / 64 + now / 64,
         };
-        self.usual_delivered > MANY * 64
+        self.average_delivered > MANY_SEGS * 64
     }
 }
 

@@ -8,11 +8,11 @@ use fullsend_wire::tcp::{AccEcn, AccEcnOrder, TcpOptions};
 use crate::Sysctl;
 
 /// Bytes that the option takes from the payload of each segment.
-pub(super) const LEN: u32 = 12;
+pub(super) const OPTION_LEN: u32 = 12;
 /// Number of counters in the option.
 const FIELDS: usize = 3;
 /// SACK blocks that are kept even if counters are needed.
-const LEAST_BLOCKS: usize = 2;
+const MIN_SACK_BLOCKS: usize = 2;
 /// Width of a counter in bits. The option is sent before one has grown by a quarter of its range
 /// (RFC 9768 3.2.3.3).
 const BITS: u32 = 24;
@@ -22,7 +22,7 @@ const TOO_LATE_BYTES: u64 = 1 << (BITS - 1);
 
 /// Whether the peer's option was received, as `tcpi_accecn_opt_seen` reports it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub(super) enum Seen {
+pub(super) enum OptionSeen {
     #[default]
     Never,
     /// Received without counters.
@@ -37,11 +37,11 @@ type Counts = [u32; 4];
 
 /// The byte counters of both directions.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Bytes {
+pub(super) struct ByteCounters {
     /// Begin at zero; wrap.
     pub(super) received: Counts,
     pub(super) delivered: Counts,
-    pub(super) seen: Seen,
+    pub(super) option_seen: OptionSeen,
     /// Number of counters that the next option must include.
     needed: u8,
     /// Number of further acknowledgements that must carry the option.
@@ -51,9 +51,9 @@ pub(super) struct Bytes {
     /// When the option was last sent.
     sent_at: Instant,
     /// The duplicate that the segment with the last option reported.
-    told_duplicate: Option<SeqNum>,
+    reported_duplicate: Option<SeqNum>,
     /// The ECN field of our data according to the last options: assumed where an option is missing.
-    usual: Option<EcnField>,
+    usual_field: Option<EcnField>,
 }
 
 /// Returns the initial value of a counter (RFC 9768 3.2.1): one for ECT, so that a zeroed option is
@@ -63,7 +63,7 @@ const fn first_count(field: EcnField) -> u32 {
 }
 
 /// Returns how many counters an option must have to include that of `field`.
-const fn place(field: EcnField) -> u8 {
+const fn min_counters(field: EcnField) -> u8 {
     match field {
         EcnField::NotEct => 0,
         EcnField::Ect1 => 1,
@@ -72,12 +72,12 @@ const fn place(field: EcnField) -> u8 {
     }
 }
 
-impl Bytes {
+impl ByteCounters {
     /// Counts `len` bytes of data received with this ECN field.
-    pub(super) fn on_text(&mut self, field: EcnField, len: u32) {
+    pub(super) fn on_data(&mut self, field: EcnField, len: u32) {
         let count = &mut self.received[field as usize];
         let before = core::mem::replace(count, count.wrapping_add(len));
-        self.needed = self.needed.max(place(field));
+        self.needed = self.needed.max(min_counters(field));
         if (before ^ *count) & !(BEACON_BYTES - 1) != 0 && field.is_capable() {
             self.demand = self.demand.max(1);
         }
@@ -89,15 +89,15 @@ impl Bytes {
     }
 
     /// Requests the option on the next acknowledgement.
-    pub(super) fn demand_one(&mut self) {
+    pub(super) fn demand_once(&mut self) {
         self.demand = self.demand.max(1);
     }
 
     /// Returns whether the option may be sent: the peer's was received (RFC 9768 3.2.3.2), and ours
-    /// is not lost according to `fails`.
-    pub(super) fn is_usable(&self, sysctl: &Sysctl, fails: bool) -> bool {
+    /// is not lost according to `fail_mode`.
+    pub(super) fn is_usable(&self, sysctl: &Sysctl, is_lost: bool) -> bool {
         let mode = sysctl.tcp_ecn_option;
-        mode != 0 && self.seen != Seen::Never && (!fails || mode >= 3)
+        mode != 0 && self.option_seen != OptionSeen::Never && (!is_lost || mode >= 3)
     }
 
     /// Sets whether data reserves room for the option. Returns whether that changed.
@@ -128,23 +128,23 @@ impl Bytes {
 
     /// Adds the option with as many counters as fit, if these include all that are needed. The last
     /// SACK blocks may be removed for them. `duplicate`: the first block is a DSACK.
-    pub(super) fn tell(&mut self, now: Instant, options: &mut TcpOptions, duplicate: bool) {
-        self.told_duplicate = None;
-        if !self.fit(options) {
+    pub(super) fn add_option(&mut self, now: Instant, options: &mut TcpOptions, duplicate: bool) {
+        self.reported_duplicate = None;
+        if !self.fit_option(options) {
             return;
         }
         self.needed = 0;
         self.demand = self.demand.saturating_sub(1);
         self.sent_at = now;
         let first = options.sack.as_slice().first().filter(|_| duplicate);
-        self.told_duplicate = first.map(|block| block.left);
+        self.reported_duplicate = first.map(|block| block.left);
     }
 
-    fn fit(&self, options: &mut TcpOptions) -> bool {
+    fn fit_option(&self, options: &mut TcpOptions) -> bool {
         let (blocks, needed) = (options.sack, usize::from(self.needed));
         let most = blocks.as_slice().len();
         let least = if needed > 0 {
-            most.min(LEAST_BLOCKS)
+            most.min(MIN_SACK_BLOCKS)
         } else {
             most
         };
@@ -164,43 +164,43 @@ impl Bytes {
 
     /// Returns whether data from `seq` on was reported as a duplicate together with our option, and
     /// was retransmitted nevertheless because that report was lost.
-    pub(super) fn is_told_again(&self, seq: SeqNum) -> bool {
-        self.told_duplicate == Some(seq)
+    pub(super) fn is_duplicate_report_lost(&self, seq: SeqNum) -> bool {
+        self.reported_duplicate == Some(seq)
     }
 
     /// Processes a received option. Returns `false` if the path zeroes it.
-    pub(super) fn see(&mut self, option: &AccEcn) -> bool {
-        if self.seen < Seen::Counters {
+    pub(super) fn on_option(&mut self, option: &AccEcn) -> bool {
+        if self.option_seen < OptionSeen::Counters {
             // RFC 9768 3.2.3.2.4.
-            self.seen = match option.counters().next() {
-                None => Seen::Empty,
-                Some((_, 0)) => Seen::Zeroed,
-                Some(_) => Seen::Counters,
+            self.option_seen = match option.counters().next() {
+                None => OptionSeen::Empty,
+                Some((_, 0)) => OptionSeen::Zeroed,
+                Some(_) => OptionSeen::Counters,
             };
         }
-        self.seen != Seen::Zeroed
+        self.option_seen != OptionSeen::Zeroed
     }
 
     /// Returns whether `sent` bytes without an option are enough for its counters to wrap, so that
     /// later options are ignored.
     pub(super) fn is_too_late(&self, sent: u64) -> bool {
-        self.seen == Seen::Never && sent >= TOO_LATE_BYTES
+        self.option_seen == OptionSeen::Never && sent >= TOO_LATE_BYTES
     }
 
     /// Processes an acknowledgement for `delivered` bytes of ours, with this option or none.
     /// Returns how many of them were marked, if that is certain.
-    pub(super) fn hear(&mut self, option: Option<&AccEcn>, delivered: u32) -> Option<u32> {
+    pub(super) fn on_ack(&mut self, option: Option<&AccEcn>, delivered: u32) -> Option<u32> {
         let before = self.delivered[EcnField::Ce as usize];
         let certain = match option {
-            Some(option) => self.hear_option(option),
-            None => self.assume_usual(delivered),
+            Some(option) => self.update_delivered(option),
+            None => self.assume_usual_field(delivered),
         };
         let marked = self.delivered[EcnField::Ce as usize].wrapping_sub(before);
         certain.then_some(marked)
     }
 
-    fn assume_usual(&mut self, delivered: u32) -> bool {
-        let Some(field) = self.usual else {
+    fn assume_usual_field(&mut self, delivered: u32) -> bool {
+        let Some(field) = self.usual_field else {
             return false;
         };
         let count = &mut self.delivered[field as usize];
@@ -209,27 +209,27 @@ impl Bytes {
     }
 
     /// Returns `false` if more than one counter changed, or one decreased.
-    fn hear_option(&mut self, option: &AccEcn) -> bool {
-        let usual = self.usual;
-        let (mut others, mut back) = (0, false);
+    fn update_delivered(&mut self, option: &AccEcn) -> bool {
+        let usual_field = self.usual_field;
+        let (mut other_fields, mut decreased) = (0, false);
         for (field, counter) in option.counters() {
             let count = &mut self.delivered[field as usize];
-            let told = counter.wrapping_sub(first_count(field));
-            let grown = sign_extended(told.wrapping_sub(*count));
+            let reported = counter.wrapping_sub(first_count(field));
+            let grown = sign_extended(reported.wrapping_sub(*count));
             *count = count.wrapping_add_signed(grown);
-            back |= grown < 0;
-            if grown != 0 && usual != Some(field) {
-                if others == 0 {
-                    self.usual = Some(field);
+            decreased |= grown < 0;
+            if grown != 0 && usual_field != Some(field) {
+                if other_fields == 0 {
+                    self.usual_field = Some(field);
                 }
-                others += 1;
+                other_fields += 1;
             }
         }
-        let unclear = back || others > 1;
+        let unclear = decreased || other_fields > 1;
         if unclear {
-            self.usual = None;
+            self.usual_field = None;
         }
-        usual.is_some() && !unclear
+        usual_field.is_some() && !unclear
     }
 }
 
@@ -244,10 +244,10 @@ mod tests {
     use fullsend_wire::EcnField::{Ce, Ect0, Ect1};
     use fullsend_wire::tcp::{AccEcn, AccEcnOrder, SackBlock, TcpOptions, Timestamps};
 
-    use super::{Bytes, Seen};
+    use super::{ByteCounters, OptionSeen};
     use crate::Sysctl;
 
-    fn told(e1b: u32, ceb: u32, e0b: u32) -> AccEcn {
+    fn acc_ecn(e1b: u32, ceb: u32, e0b: u32) -> AccEcn {
         AccEcn::new(AccEcnOrder::Ect1First, &[e1b, ceb, e0b])
     }
 
@@ -267,119 +267,122 @@ mod tests {
     }
 
     #[test]
-    fn counters_begin_at_one_but_for_the_marked() {
-        let mut bytes = Bytes::default();
-        assert_eq!(bytes.option(), told(1, 0, 1));
-        bytes.on_text(Ect0, 100);
-        bytes.on_text(Ce, 200);
-        bytes.on_text(Ect1, 300);
-        assert_eq!(bytes.option(), told(301, 200, 101));
+    fn counters_start_at_one_except_ce() {
+        let mut bytes = ByteCounters::default();
+        assert_eq!(bytes.option(), acc_ecn(1, 0, 1));
+        bytes.on_data(Ect0, 100);
+        bytes.on_data(Ce, 200);
+        bytes.on_data(Ect1, 300);
+        assert_eq!(bytes.option(), acc_ecn(301, 200, 101));
     }
 
     /// The number of counters and SACK blocks that fit, if there are this many blocks.
     #[test]
-    fn blocks_give_way_to_counters_that_are_needed() {
-        let fit = |needed: u8, blocks: u32, timestamps: bool| {
-            let mut bytes = Bytes {
+    fn needed_counters_displace_sack_blocks() {
+        let fit_option = |needed: u8, blocks: u32, timestamps: bool| {
+            let mut bytes = ByteCounters {
                 needed,
-                ..Bytes::default()
+                ..ByteCounters::default()
             };
             let mut options = options(blocks, timestamps);
-            bytes.tell(Instant::ZERO, &mut options, false);
+            bytes.add_option(Instant::ZERO, &mut options, false);
             let fields = options.acc_ecn.map_or(0, |option| option.fields());
             (fields, options.sack.as_slice().len())
         };
-        assert_eq!(fit(3, 0, true), (3, 0));
-        assert_eq!(fit(3, 1, true), (3, 1));
-        assert_eq!(fit(2, 2, true), (2, 2));
-        assert_eq!(fit(3, 2, true), (0, 2));
-        assert_eq!(fit(0, 3, true), (0, 3));
-        assert_eq!(fit(1, 3, true), (2, 2));
-        assert_eq!(fit(3, 3, true), (0, 3));
-        assert_eq!(fit(3, 3, false), (3, 3));
-        assert_eq!(fit(1, 4, false), (1, 4));
-        assert_eq!(fit(2, 4, false), (3, 3));
+        assert_eq!(fit_option(3, 0, true), (3, 0));
+        assert_eq!(fit_option(3, 1, true), (3, 1));
+        assert_eq!(fit_option(2, 2, true), (2, 2));
+        assert_eq!(fit_option(3, 2, true), (0, 2));
+        assert_eq!(fit_option(0, 3, true), (0, 3));
+        assert_eq!(fit_option(1, 3, true), (2, 2));
+        assert_eq!(fit_option(3, 3, true), (0, 3));
+        assert_eq!(fit_option(3, 3, false), (3, 3));
+        assert_eq!(fit_option(1, 4, false), (1, 4));
+        assert_eq!(fit_option(2, 4, false), (3, 3));
     }
 
     #[test]
-    fn options_tell_how_bytes_arrived() {
-        let mut bytes = Bytes::default();
+    fn options_report_received_fields() {
+        let mut bytes = ByteCounters::default();
         // The first option includes earlier acknowledgements.
-        assert_eq!(bytes.hear(Some(&told(1, 0, 1001)), 1000), None);
-        assert_eq!(bytes.hear(Some(&told(1, 0, 2001)), 1000), Some(0));
+        assert_eq!(bytes.on_ack(Some(&acc_ecn(1, 0, 1001)), 1000), None);
+        assert_eq!(bytes.on_ack(Some(&acc_ecn(1, 0, 2001)), 1000), Some(0));
         // Without an option the usual field is assumed.
-        assert_eq!(bytes.hear(None, 500), Some(0));
+        assert_eq!(bytes.on_ack(None, 500), Some(0));
         assert_eq!(bytes.delivered[Ect0 as usize], 2500);
-        assert_eq!(bytes.hear(Some(&told(1, 700, 2501)), 700), Some(700));
-        assert_eq!(bytes.hear(None, 300), Some(300));
+        assert_eq!(bytes.on_ack(Some(&acc_ecn(1, 700, 2501)), 700), Some(700));
+        assert_eq!(bytes.on_ack(None, 300), Some(300));
         // Two other counters change at once, and one decreases.
-        assert_eq!(bytes.hear(Some(&told(11, 1000, 2511)), 20), None);
-        assert_eq!(bytes.hear(None, 300), None);
-        assert_eq!(bytes.hear(Some(&told(11, 900, 2511)), 20), None);
+        assert_eq!(bytes.on_ack(Some(&acc_ecn(11, 1000, 2511)), 20), None);
+        assert_eq!(bytes.on_ack(None, 300), None);
+        assert_eq!(bytes.on_ack(Some(&acc_ecn(11, 900, 2511)), 20), None);
         assert_eq!(bytes.delivered[Ce as usize], 900);
     }
 
     #[test]
-    fn counters_go_round() {
-        let mut bytes = Bytes::default();
+    fn counters_wrap() {
+        let mut bytes = ByteCounters::default();
         for total in [0x60_0000, 0xc0_0000, 0x120_0000_u32] {
-            bytes.hear(Some(&told(1, total, 1)), 0x60_0000);
+            bytes.on_ack(Some(&acc_ecn(1, total, 1)), 0x60_0000);
         }
         assert_eq!(bytes.delivered[Ce as usize], 0x120_0000);
     }
 
     #[test]
-    fn a_zeroed_option_shows_when_it_is_first_seen() {
-        let mut bytes = Bytes::default();
-        assert!(bytes.see(&told(1, 0, 1).shortened(0)));
-        assert_eq!(bytes.seen, Seen::Empty);
-        assert!(!bytes.see(&told(0, 0, 0)));
-        let mut bytes = Bytes::default();
-        assert!(bytes.see(&told(1, 0, 1)) && bytes.see(&told(0, 0, 0)));
+    fn zeroed_option_is_detected_at_first_reception() {
+        let mut bytes = ByteCounters::default();
+        assert!(bytes.on_option(&acc_ecn(1, 0, 1).shortened(0)));
+        assert_eq!(bytes.option_seen, OptionSeen::Empty);
+        assert!(!bytes.on_option(&acc_ecn(0, 0, 0)));
+        let mut bytes = ByteCounters::default();
+        assert!(bytes.on_option(&acc_ecn(1, 0, 1)) && bytes.on_option(&acc_ecn(0, 0, 0)));
     }
 
     #[test]
-    fn sparing_it_sends_it_when_something_changed_and_so_often_a_round_trip() {
+    fn option_is_sent_on_changes_and_beacons() {
         let mut sysctl = Sysctl {
             tcp_ecn_option: 1,
             ..Sysctl::default()
         };
         let at = |ms| Instant::ZERO + Nanos::from_millis(ms);
         let srtt = Nanos::from_millis(30);
-        let mut bytes = Bytes::default();
-        bytes.tell(at(100), &mut options(0, true), false);
+        let mut bytes = ByteCounters::default();
+        bytes.add_option(at(100), &mut options(0, true), false);
         assert!(!bytes.is_due(&sysctl, at(109), srtt));
         assert!(bytes.is_due(&sysctl, at(110), srtt));
         bytes.on_change();
         for due in [true, true, false] {
             assert_eq!(bytes.is_due(&sysctl, at(105), srtt), due);
-            bytes.tell(at(105), &mut options(0, true), false);
+            bytes.add_option(at(105), &mut options(0, true), false);
         }
         // A quarter of a counter's range.
-        bytes.on_text(Ect0, 0x3f_ffff);
+        bytes.on_data(Ect0, 0x3f_ffff);
         assert!(!bytes.is_due(&sysctl, at(106), srtt));
-        bytes.on_text(Ect0, 1);
+        bytes.on_data(Ect0, 1);
         assert!(bytes.is_due(&sysctl, at(106), srtt));
         sysctl.tcp_ecn_option = 2;
-        bytes.tell(at(105), &mut options(0, true), false);
+        bytes.add_option(at(105), &mut options(0, true), false);
         assert!(bytes.is_due(&sysctl, at(105), srtt));
     }
 
     #[test]
-    fn it_is_sent_to_who_sends_it_and_while_it_arrives() {
+    fn option_is_sent_only_if_received_and_not_lost() {
         let mut sysctl = Sysctl::default();
-        let mut bytes = Bytes::default();
+        let mut bytes = ByteCounters::default();
         assert!(!bytes.is_usable(&sysctl, false));
-        bytes.see(&told(1, 0, 1));
+        bytes.on_option(&acc_ecn(1, 0, 1));
         assert!(bytes.is_usable(&sysctl, false) && !bytes.is_usable(&sysctl, true));
         sysctl.tcp_ecn_option = 3;
         assert!(bytes.is_usable(&sysctl, true));
         sysctl.tcp_ecn_option = 0;
         assert!(!bytes.is_usable(&sysctl, false));
         // A duplicate that arrives again although it was reported.
-        bytes.tell(Instant::ZERO, &mut options(1, false), true);
-        assert!(bytes.is_told_again(SeqNum::new(0)) && !bytes.is_told_again(SeqNum::new(10)));
-        bytes.tell(Instant::ZERO, &mut options(1, false), false);
-        assert!(!bytes.is_told_again(SeqNum::new(0)));
+        bytes.add_option(Instant::ZERO, &mut options(1, false), true);
+        assert!(
+            bytes.is_duplicate_report_lost(SeqNum::new(0))
+                && !bytes.is_duplicate_report_lost(SeqNum::new(10))
+        );
+        bytes.add_option(Instant::ZERO, &mut options(1, false), false);
+        assert!(!bytes.is_duplicate_report_lost(SeqNum::new(0)));
     }
 }

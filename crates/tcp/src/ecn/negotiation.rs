@@ -18,7 +18,7 @@ const TRIES: u32 = 2;
 
 /// Returns whether a SYN requests Accurate ECN (RFC 9768 3.1.1, 3.1.3): all three flags, or a value
 /// reserved for later use.
-const fn asks_accurate(flags: TcpFlags) -> bool {
+const fn requests_accurate(flags: TcpFlags) -> bool {
     !matches!(ace(flags), 0 | 0b011)
 }
 
@@ -30,57 +30,57 @@ impl Ecn {
         }
     }
 
-    /// Returns the state of an active open, if it requests ECN; `needs` if the congestion control
+    /// Returns the state of an active open, if it requests ECN; `needs_ecn` if the congestion control
     /// requires it.
-    pub(crate) fn to_ask(sysctl: &Sysctl, needs: bool) -> Option<Box<Self>> {
+    pub(crate) fn for_connect(sysctl: &Sysctl, needs_ecn: bool) -> Option<Box<Self>> {
         let mode = match sysctl.tcp_ecn {
             3 => Mode::Accurate,
             1 | 4 => Mode::Classic,
-            _ if needs => Mode::Classic,
+            _ if needs_ecn => Mode::Classic,
             _ => return None,
         };
         let mut ecn = Self::new(mode);
-        ecn.set_mirror(needs);
+        ecn.set_dctcp_receiver(needs_ecn);
         Some(Box::new(ecn))
     }
 
     /// Returns the state of a passive open, if the SYN requests ECN and the sysctl permits it;
-    /// `needs` if the congestion control requires it.
-    pub(crate) fn to_answer(
+    /// `needs_ecn` if the congestion control requires it.
+    pub(crate) fn for_accept(
         sysctl: &Sysctl,
         (syn, field): (&TcpRepr, EcnField),
-        needs: bool,
+        needs_ecn: bool,
     ) -> Option<Box<Self>> {
         let mut ecn = Self::default();
-        if sysctl.tcp_ecn >= 3 && asks_accurate(syn.flags) {
+        if sysctl.tcp_ecn >= 3 && requests_accurate(syn.flags) {
             ecn.mode = Mode::Accurate;
             ecn.accurate.handshake = Some(field);
         } else {
             // RFC 3168 6.1.1: a SYN that is itself ECN-capable was modified on the path, or comes
             // from a host that gives the flags another meaning. Or it is DCTCP's.
-            let granted = needs || (sysctl.tcp_ecn != 0 && !field.is_capable());
+            let granted = needs_ecn || (sysctl.tcp_ecn != 0 && !field.is_capable());
             if !granted || !syn.flags.contains(SETUP) {
                 return None;
             }
         }
-        ecn.set_mirror(needs);
+        ecn.set_dctcp_receiver(needs_ecn);
         Some(Box::new(ecn))
     }
 
     /// Enables or disables the DCTCP receiver.
-    pub(crate) fn set_mirror(&mut self, needs: bool) {
-        if !needs {
-            self.mirror = None;
-        } else if self.mirror.is_none() {
-            self.mirror = Some(Box::default());
+    pub(crate) fn set_dctcp_receiver(&mut self, needs_ecn: bool) {
+        if !needs_ecn {
+            self.dctcp = None;
+        } else if self.dctcp.is_none() {
+            self.dctcp = Some(Box::default());
         }
     }
 
     /// Returns the ECN field of a SYN or SYN-ACK with these flags. Linux: DCTCP's is ECN-capable
     /// like its data. Accurate ECN sends Not-ECT, so that the reflection detects any change.
     pub(crate) fn syn_field(&self, flags: TcpFlags) -> EcnField {
-        let asks = self.mode == Mode::Classic && flags.contains(TcpFlags::ECE);
-        if asks && self.mirror.is_some() {
+        let requests_ecn = self.mode == Mode::Classic && flags.contains(TcpFlags::ECE);
+        if requests_ecn && self.dctcp.is_some() {
             EcnField::Ect0
         } else {
             EcnField::NotEct
@@ -88,21 +88,21 @@ impl Ecn {
     }
 
     /// Processes a retransmission of the SYN that we answer.
-    pub(crate) fn hear_syn_again(&mut self, flags: TcpFlags, field: EcnField) {
+    pub(crate) fn on_syn_retransmission(&mut self, flags: TcpFlags, field: EcnField) {
         self.accurate.handshake = Some(field);
         if ace(flags) == 0 {
-            self.hear_bare_syn();
+            self.on_syn_without_ecn();
         }
     }
 
     /// Records that the SYN was also received without ECN flags: the peer may have fallen back (RFC
     /// 9768 3.1.5).
-    pub(crate) fn hear_bare_syn(&mut self) {
-        self.accurate.fails |= fail::ACE_RECV;
+    pub(crate) fn on_syn_without_ecn(&mut self) {
+        self.accurate.fail_mode |= fail::ACE_RECV;
     }
 
     /// Processes the peer's answer to our SYN. Returns `false` if it does not use ECN.
-    pub(crate) fn hear_answer(
+    pub(crate) fn on_syn_answer(
         &mut self,
         sysctl: &Sysctl,
         answer: &TcpRepr,
@@ -110,7 +110,7 @@ impl Ecn {
     ) -> bool {
         let flags = answer.flags;
         if !flags.contains(TcpFlags::ACK) {
-            return self.hear_crossing_syn(flags, field);
+            return self.on_simultaneous_syn(flags, field);
         }
         if self.mode == Mode::Classic {
             return flags.contains(TcpFlags::ECE) && !flags.contains(TcpFlags::CWR);
@@ -120,14 +120,14 @@ impl Ecn {
             0 | 0b111 => return false,
             // RFC 9768 3.1.2: the peer supports RFC 3168 only.
             0b001 => self.mode = Mode::Classic,
-            _ => self.hear_syn_ack(sysctl, answer, field),
+            _ => self.on_syn_ack(sysctl, answer, field),
         }
         true
     }
 
     /// Processes the peer's SYN in a simultaneous open.
-    fn hear_crossing_syn(&mut self, flags: TcpFlags, field: EcnField) -> bool {
-        if self.mode == Mode::Accurate && asks_accurate(flags) {
+    fn on_simultaneous_syn(&mut self, flags: TcpFlags, field: EcnField) -> bool {
+        if self.mode == Mode::Accurate && requests_accurate(flags) {
             self.accurate.handshake = Some(field);
             return true;
         }
@@ -136,16 +136,16 @@ impl Ecn {
     }
 
     /// Processes a SYN-ACK that accepts Accurate ECN.
-    fn hear_syn_ack(&mut self, sysctl: &Sysctl, answer: &TcpRepr, field: EcnField) {
+    fn on_syn_ack(&mut self, sysctl: &Sysctl, answer: &TcpRepr, field: EcnField) {
         // RFC 9768 3.1.2, table 2: one value reflects nothing, and is reserved for later use.
         if ace(answer.flags) != 0b101 {
-            self.hear_reflection(sysctl, answer.flags);
+            self.on_reflection(sysctl, answer.flags);
         }
         let accurate = &mut self.accurate;
         accurate.handshake = Some(field);
         accurate.received_ce = u32::from(field == EcnField::Ce);
         if let Some(option) = &answer.options.acc_ecn {
-            self.see_option(option);
+            self.on_option(option);
         }
         let usable = self.is_option_usable(sysctl);
         self.accurate.bytes.reserve(usable);
@@ -153,7 +153,7 @@ impl Ecn {
 
     /// Processes the segment that completes the handshake, for which our SYN or SYN-ACK was
     /// Not-ECT; `bare` if it has no payload, `repeats` is the number of our retransmissions.
-    pub(super) fn hear_last(
+    pub(super) fn on_handshake_end(
         &mut self,
         sysctl: &Sysctl,
         (segment, field): (&TcpRepr, EcnField),
@@ -166,34 +166,34 @@ impl Ecn {
         }
         if segment.flags.contains(TcpFlags::SYN) {
             // Simultaneous open.
-            self.accurate.reflects = true;
-            return self.hear_syn_ack(sysctl, segment, field);
+            self.accurate.is_reflection = true;
+            return self.on_syn_ack(sysctl, segment, field);
         }
         let sacks = !segment.options.sack.as_slice().is_empty();
         if repeats >= TRIES && sysctl.tcp_ecn_fallback {
             // RFC 9768 3.1.5: the peer may have received the SYN-ACK without Accurate ECN.
-            self.accurate.fails |= fail::ACE_SEND;
+            self.accurate.fail_mode |= fail::ACE_SEND;
         }
         if !bare || sacks {
             return;
         }
-        self.accurate.reflects = true;
+        self.accurate.is_reflection = true;
         // RFC 9768 3.2.2.1, table 4: three values have no meaning yet.
         if !matches!(ace(segment.flags), 0b001 | 0b101 | 0b111) {
-            self.hear_reflection(sysctl, segment.flags);
+            self.on_reflection(sysctl, segment.flags);
         }
     }
 
     /// Processes the reflection of our SYN or SYN-ACK, which was Not-ECT. Another codepoint was
     /// modified on the path (RFC 9768 3.2.2.3), as were zeroed flags (3.2.2.1).
-    fn hear_reflection(&mut self, sysctl: &Sysctl, flags: TcpFlags) {
-        let told = flags.0 & ACE.0;
-        if told == reflection(EcnField::NotEct).0 {
+    fn on_reflection(&mut self, sysctl: &Sysctl, flags: TcpFlags) {
+        let reflected = flags.0 & ACE.0;
+        if reflected == reflection(EcnField::NotEct).0 {
             return;
         }
-        if told == 0 || sysctl.tcp_ecn_fallback {
-            self.accurate.fails |= fail::ACE_RECV | fail::OPTION_RECV;
-        } else if told == reflection(EcnField::Ce).0 {
+        if reflected == 0 || sysctl.tcp_ecn_fallback {
+            self.accurate.fail_mode |= fail::ACE_RECV | fail::OPTION_RECV;
+        } else if reflected == reflection(EcnField::Ce).0 {
             self.delivered_ce = self.delivered_ce.wrapping_add(1);
         }
     }
@@ -207,10 +207,10 @@ impl Ecn {
         } else {
             1
         };
-        let in_vain = earlier >= tries && sysctl.tcp_ecn_fallback;
+        let falls_back = earlier >= tries && sysctl.tcp_ecn_fallback;
         match (self.mode, syn_ack) {
             (Mode::Classic, true) => TcpFlags::ECE,
-            _ if in_vain => TcpFlags::default(),
+            _ if falls_back => TcpFlags::default(),
             (Mode::Classic, false) => SETUP,
             (Mode::Accurate, false) => ACE,
             (Mode::Accurate, true) => reflection(self.accurate.handshake.unwrap_or_default()),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sysctl_says_who_asks_and_who_answers() {
+    fn tcp_ecn_selects_requests_and_answers() {
         let (no, classic, accurate) = (None, Some(Mode::Classic), Some(Mode::Accurate));
         // Columns: active open; passive open from a SYN of RFC 3168, and from one of RFC 9768.
         let rows = [
@@ -263,49 +263,49 @@ mod tests {
             let sysctl = sysctl(value as u32);
             let answer = |flags| {
                 let syn = segment(TcpFlags::SYN.union(flags));
-                Ecn::to_answer(&sysctl, (&syn, EcnField::NotEct), false)
+                Ecn::for_accept(&sysctl, (&syn, EcnField::NotEct), false)
             };
-            let modes = [Ecn::to_ask(&sysctl, false), answer(SETUP), answer(ACE)];
+            let modes = [Ecn::for_connect(&sysctl, false), answer(SETUP), answer(ACE)];
             assert_eq!(modes.map(|ecn| ecn.map(|ecn| ecn.mode)), row, "{value}");
         }
     }
 
     /// Linux's `TCP_CONG_NEEDS_ECN`.
     #[test]
-    fn who_lives_on_marks_asks_and_answers_whatever_the_sysctl_says() {
+    fn congestion_control_that_needs_ecn_overrides_tcp_ecn() {
         let (classic, accurate) = (Some(Mode::Classic), Some(Mode::Accurate));
         for value in 0..=5 {
             let sysctl = sysctl(value);
             let syn = segment(TcpFlags::SYN.union(SETUP));
-            let answer = Ecn::to_answer(&sysctl, (&syn, EcnField::Ect0), true);
+            let answer = Ecn::for_accept(&sysctl, (&syn, EcnField::Ect0), true);
             assert_eq!(answer.as_ref().map(|ecn| ecn.mode), classic, "{value}");
-            let asked = Ecn::to_ask(&sysctl, true);
+            let request = Ecn::for_connect(&sysctl, true);
             let mode = if value == 3 { accurate } else { classic };
-            assert_eq!(asked.as_ref().map(|ecn| ecn.mode), mode, "{value}");
+            assert_eq!(request.as_ref().map(|ecn| ecn.mode), mode, "{value}");
             let bare = segment(TcpFlags::SYN);
-            assert!(Ecn::to_answer(&sysctl, (&bare, EcnField::Ect0), true).is_none());
+            assert!(Ecn::for_accept(&sysctl, (&bare, EcnField::Ect0), true).is_none());
         }
     }
 
     #[test]
-    fn only_a_syn_with_both_flags_and_no_mark_asks() {
+    fn only_a_not_ect_syn_with_both_flags_requests_ecn() {
         let sysctl = sysctl(2);
         for flags in [TcpFlags::default(), TcpFlags::ECE, TcpFlags::CWR] {
             let syn = segment(TcpFlags::SYN.union(flags));
-            assert!(Ecn::to_answer(&sysctl, (&syn, EcnField::NotEct), false).is_none());
+            assert!(Ecn::for_accept(&sysctl, (&syn, EcnField::NotEct), false).is_none());
         }
         let syn = segment(TcpFlags::SYN.union(SETUP));
         for field in [EcnField::Ect0, EcnField::Ect1, EcnField::Ce] {
-            assert!(Ecn::to_answer(&sysctl, (&syn, field), false).is_none());
+            assert!(Ecn::for_accept(&sysctl, (&syn, field), false).is_none());
         }
     }
 
     #[test]
-    fn an_answer_takes_part_with_ece_alone() {
+    fn syn_ack_accepts_with_ece_alone() {
         let sysctl = sysctl(1);
         let ack = TcpFlags::SYN.union(TcpFlags::ACK);
         let accepted =
-            |flags| Ecn::default().hear_answer(&sysctl, &segment(flags), EcnField::NotEct);
+            |flags| Ecn::default().on_syn_answer(&sysctl, &segment(flags), EcnField::NotEct);
         assert!(accepted(ack.union(TcpFlags::ECE)));
         assert!(!accepted(ack));
         // A host that reflects flags that it does not know.
@@ -315,8 +315,8 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_reflection_mutes_unless_it_is_to_be_believed() {
-        for (fallback, told, muted, marked) in [
+    fn changed_reflection_mutes_unless_fallback_is_off() {
+        for (fallback, reflected, muted, marked) in [
             (true, 0b010, false, 0),
             (true, 0b110, true, 0),
             (false, 0b110, false, 1),
@@ -328,9 +328,9 @@ mod tests {
                 ..sysctl(3)
             };
             let mut ecn = Ecn::new(Mode::Accurate);
-            let last = segment(TcpFlags(TcpFlags::ACK.0 | (told * TcpFlags::ECE.0)));
-            ecn.hear_last(&sysctl, (&last, EcnField::Ect0), true, 0);
-            assert!(ecn.accurate.reflects);
+            let last = segment(TcpFlags(TcpFlags::ACK.0 | (reflected * TcpFlags::ECE.0)));
+            ecn.on_handshake_end(&sysctl, (&last, EcnField::Ect0), true, 0);
+            assert!(ecn.accurate.is_reflection);
             assert_eq!((ecn.accurate.is_muted(), ecn.delivered_ce), (muted, marked));
         }
     }

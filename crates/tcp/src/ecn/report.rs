@@ -12,11 +12,11 @@ const ACCURATE: u8 = 2;
 const PENDING: u8 = 3;
 
 impl Ecn {
-    /// Sets the ECN fields of `info`; `asks` if the SYN is not answered yet.
-    pub(crate) fn report(&self, info: &mut TcpInfo, asks: bool) {
+    /// Sets the ECN fields of `info`; `is_pending` if the SYN is not answered yet.
+    pub(crate) fn report(&self, info: &mut TcpInfo, is_pending: bool) {
         info.tcpi_delivered_ce = self.delivered_ce;
         info.tcpi_ecn_mode = match self.mode {
-            _ if asks => PENDING,
+            _ if is_pending => PENDING,
             Mode::Classic => RFC_3168,
             Mode::Accurate => ACCURATE,
         };
@@ -25,8 +25,8 @@ impl Ecn {
         }
         let (accurate, bytes) = (&self.accurate, &self.accurate.bytes);
         info.tcpi_received_ce = accurate.received_ce;
-        info.tcpi_accecn_fail_mode = accurate.fails;
-        info.tcpi_accecn_opt_seen = bytes.seen as u8;
+        info.tcpi_accecn_fail_mode = accurate.fail_mode;
+        info.tcpi_accecn_opt_seen = bytes.option_seen as u8;
         let [e1, e0, ce] =
             [EcnField::Ect1, EcnField::Ect0, EcnField::Ce].map(|field| field as usize);
         info.tcpi_delivered_e1_bytes = bytes.delivered[e1];

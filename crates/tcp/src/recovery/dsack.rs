@@ -1,6 +1,6 @@
 //! Reports of duplicates (DSACK, RFC 2883), which show unnecessary retransmissions (RFC 3708).
 
-use super::AckNews;
+use super::AckSummary;
 use crate::{Connection, Cx};
 
 /// The credible report of an ACK.
@@ -9,13 +9,13 @@ pub(super) struct Dsack {
     /// Segments that arrived twice.
     pub(super) segs: u32,
     /// It reports the tail loss probe, which was unnecessary.
-    pub(super) of_probe: bool,
+    pub(super) is_of_tail_probe: bool,
 }
 
 impl Connection {
     /// Processes the ACK's report of a duplicate, and returns it if it is credible.
-    pub(super) fn hear_dsack(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) -> Dsack {
-        let Some(range) = news.sack.dsack else {
+    pub(super) fn process_dsack(&mut self, cx: &mut Cx<'_>, summary: &AckSummary<'_>) -> Dsack {
+        let Some(range) = summary.sack.dsack else {
             return Dsack::default();
         };
         if range.left.before(self.snd.una) {
@@ -27,21 +27,24 @@ impl Connection {
         let len = range.right.since(range.left);
         let segs = len.div_ceil(mss);
         let total_retrans = self.stats.total_retrans;
-        let past = self.recovery.remember();
-        past.adaptation.dsack_dups = past.adaptation.dsack_dups.saturating_add(segs);
+        let cold = self.recovery.cold_or_default();
+        cold.reordering.dsack_dups = cold.reordering.dsack_dups.saturating_add(segs);
         // A report of more than the window, or of more than was ever retransmitted, is not credible.
-        if len > self.snd.max_wnd || past.adaptation.dsack_dups > total_retrans {
+        if len > self.snd.max_wnd || cold.reordering.dsack_dups > total_retrans {
             cx.mib.dsack_ignored_dubious += 1;
             return Dsack::default();
         }
         cx.mib.dsack_recv_segs += u64::from(segs);
-        let probe = past.probe.is_some_and(|p| p.end == range.right);
-        let of_probe = probe && len <= mss;
+        let probe = cold.probe.is_some_and(|p| p.end == range.right);
+        let is_of_tail_probe = probe && len <= mss;
         // The reordering window was too short, except where the timer of the probe was the reason.
-        if past.adaptation.reord_seen > 0 && !of_probe {
-            past.adaptation.widen(nxt);
+        if cold.reordering.reord_seen > 0 && !is_of_tail_probe {
+            cold.reordering.widen_reo_wnd(nxt);
         }
-        past.undo.on_dsack(range, segs, news.prior_una);
-        Dsack { segs, of_probe }
+        cold.undo.on_dsack(range, segs, summary.prior_una);
+        Dsack {
+            segs,
+            is_of_tail_probe,
+        }
     }
 }

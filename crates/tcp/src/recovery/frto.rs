@@ -1,24 +1,24 @@
 //! F-RTO (RFC 5682, with and without SACK): detects spurious timeouts by the ACKs that new data draws
 //! before more data is retransmitted.
 
-use super::{AckNews, Phase, Recovery};
+use super::{AckSummary, CaState, Recovery};
 use crate::{Connection, Cx};
 
 /// The state of F-RTO.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Frto {
     /// The timeout is being examined.
-    on: bool,
+    active: bool,
     /// RFC 5682 3.1 (2b): new data is sent before retransmissions.
-    sends_new: bool,
+    new_data_first: bool,
 }
 
 impl Frto {
-    /// Begins after the retransmission of the head (RFC 5682 3.1 (1)), if `on`.
-    pub(super) const fn begin(on: bool) -> Self {
+    /// Begins after the retransmission of the head (RFC 5682 3.1 (1)), if `active`.
+    pub(super) const fn begin(active: bool) -> Self {
         Self {
-            on,
-            sends_new: false,
+            active,
+            new_data_first: false,
         }
     }
 }
@@ -26,56 +26,58 @@ impl Frto {
 impl Recovery {
     /// Returns whether new data is sent before retransmissions.
     #[inline]
-    pub(crate) fn sends_new_first(&self) -> bool {
-        let past = self.past();
-        self.phase == Phase::Loss && past.is_some_and(|p| p.frto.sends_new)
+    pub(crate) fn sends_new_data_first(&self) -> bool {
+        let cold = self.cold();
+        self.ca_state == CaState::Loss && cold.is_some_and(|p| p.frto.new_data_first)
     }
 }
 
 impl Connection {
     /// Processes an ACK in the Loss phase.
-    pub(super) fn process_loss(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) {
+    pub(super) fn process_loss(&mut self, cx: &mut Cx<'_>, summary: &AckSummary<'_>) {
         let recovered = self.snd.una.after_eq(self.recovery.high_seq);
-        if news.advanced && self.try_undo_loss(cx, news, false) {
+        if summary.advanced && self.try_undo_loss(cx, summary, false) {
             return;
         }
-        if self.asks_frto() && self.ask_frto(cx, news, recovered) {
+        if self.is_frto_active() && self.process_frto(cx, summary, recovered) {
             return;
         }
         if recovered {
-            self.leave_repaired(cx, news);
-        } else if !self.agreed.sack && news.advanced {
+            self.end_recovery(cx, summary);
+        } else if !self.negotiated.sack && summary.advanced {
             self.snd.rtx.forget_dupacks();
         }
     }
 
-    fn asks_frto(&self) -> bool {
-        self.recovery.past().is_some_and(|p| p.frto.on)
+    fn is_frto_active(&self) -> bool {
+        self.recovery.cold().is_some_and(|p| p.frto.active)
     }
 
     /// Runs steps (2) and (3) of RFC 5682 3.1. Returns whether the ACK needs no further processing.
-    fn ask_frto(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>, recovered: bool) -> bool {
+    fn process_frto(&mut self, cx: &mut Cx<'_>, summary: &AckSummary<'_>, recovered: bool) -> bool {
         let high_seq = self.recovery.high_seq;
-        let original = [news.ack.original, news.sack.original];
+        let original = [summary.ack.original, summary.sack.original];
         let mut originals = original.into_iter().flatten();
         // Without SACK, an ACK that covers a retransmission does not show whether the original arrived.
-        let clear = self.agreed.sack || !news.ack.retransmitted;
-        if clear && originals.any(|seq| seq.before(high_seq)) && self.try_undo_loss(cx, news, true)
+        let is_unambiguous = self.negotiated.sack || !summary.ack.retransmitted;
+        if is_unambiguous
+            && originals.any(|seq| seq.before(high_seq))
+            && self.try_undo_loss(cx, summary, true)
         {
             return true;
         }
         let may_send = self.snd.has_unsent() && self.snd.usable_window() > 0;
         let nxt = self.snd.nxt;
-        let news_of_more = news.sack.delivered_segs > 0 || news.duplicate;
-        let frto = &mut self.recovery.remember().frto;
-        frto.sends_new = false;
+        let is_dupack = summary.sack.delivered_segs > 0 || summary.duplicate;
+        let frto = &mut self.recovery.cold_or_default().frto;
+        frto.new_data_first = false;
         if nxt.after(high_seq) {
             // (3a) A duplicate ACK: the loss was real.
-            frto.on = !news_of_more;
-        } else if news.advanced && !recovered {
+            frto.active = !is_dupack;
+        } else if summary.advanced && !recovered {
             // (2b)
-            frto.on = may_send;
-            frto.sends_new = may_send;
+            frto.active = may_send;
+            frto.new_data_first = may_send;
             self.recovery.high_seq = nxt;
             return may_send;
         }
@@ -83,11 +85,11 @@ impl Connection {
     }
 
     /// Gives up F-RTO where no new data could be sent, so that retransmissions continue.
-    pub(crate) fn give_up_frto(&mut self) {
+    pub(crate) fn end_frto(&mut self) {
         if self.snd.nxt == self.recovery.high_seq
-            && let Some(past) = self.recovery.past_mut()
+            && let Some(cold) = self.recovery.cold_mut()
         {
-            past.frto = Frto::default();
+            cold.frto = Frto::default();
         }
     }
 }

@@ -14,12 +14,12 @@ impl Connection {
     /// itself sends nothing, since the queue is still full.
     #[cold]
     pub fn handle_tx_dropped(&mut self, cx: &mut Cx<'_>, truesize: u32, seq: SeqNum, end: SeqNum) {
-        self.forget_handed_out(truesize);
+        self.uncharge_wmem(truesize);
         if self.snd.rtx.mark_dropped(seq, end) > 0 {
             cx.mib.host_drops += 1;
             self.enter_cwr(cx, CongestionEvent::Ecn);
-            self.tell_lost_if_sampled(cx);
+            self.report_lost_if_sampled(cx);
         }
-        self.out.any |= self.snd.rtx.has_lost();
+        self.pending.any |= self.snd.rtx.has_lost();
     }
 }

@@ -8,17 +8,17 @@ mod probe;
 mod prr;
 mod rack;
 mod rtx_queue;
-mod stamp;
+mod tsval;
 mod undo;
 
-use control::Verdict;
-pub(crate) use control::{AckNews, Phase, Recovery};
+use control::RecoveryOutcome;
+pub(crate) use control::{AckSummary, CaState, Recovery};
 use frto::Frto;
 use probe::TailProbe;
 use prr::Prr;
-use rack::Adaptation;
+use rack::ReorderingState;
 pub(crate) use rtx_queue::{
-    AckOutcome, Delivery, Retransmit, RtxQueue, SackOutcome, Sighting, TransmitUnit,
+    AckContext, AckOutcome, DeliverySampler, Retransmit, RtxQueue, SackOutcome, SuperSegment,
 };
-use stamp::CopyStamp;
+use tsval::RetransTsval;
 use undo::Undo;

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_retransmission_is_never_held() {
+    fn the_first_retransmission_is_always_sent() {
         let mut prr = Prr::begin(100);
         assert_eq!(prr.on_ack(0, 99, 50, false), 100);
     }

@@ -2,7 +2,7 @@
 
 use fullsend_units::{Nanos, SeqNum};
 
-use super::{AckNews, Phase, Verdict};
+use super::{AckSummary, CaState, RecoveryOutcome};
 use crate::{Connection, Cx};
 
 /// Bits of `tcp_recovery`.
@@ -11,32 +11,32 @@ const STATIC_REO_WND: u32 = 2;
 const NO_DUPTHRESH: u32 = 4;
 
 /// Recoveries for which a widened reordering window persists (RFC 8985 6.2 step 4).
-const PERSIST: u8 = 16;
+const REO_WND_PERSIST: u8 = 16;
 
 /// Slack of timers for the granularity of both hosts' clocks.
 pub(super) const TIMER_SLACK: Nanos = Nanos::from_millis(2);
 
 /// The reordering observed on the path.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Adaptation {
+pub(crate) struct ReorderingState {
     /// Times that reordering was seen.
     pub(crate) reord_seen: u32,
     /// Segments that DSACKs reported.
     pub(crate) dsack_dups: u32,
     /// `RACK.reo_wnd_mult` beyond 1.
-    wider: u8,
+    extra_steps: u8,
     persist: u8,
     /// `RACK.dsack_round`: until this is acknowledged the window does not widen again.
     round: Option<SeqNum>,
 }
 
-impl Adaptation {
+impl ReorderingState {
     /// Widens the reordering window, once for each round trip with a DSACK (RFC 8985 6.2 step 4).
-    pub(super) fn widen(&mut self, nxt: SeqNum) {
+    pub(super) fn widen_reo_wnd(&mut self, nxt: SeqNum) {
         if self.round.is_none() {
             self.round = Some(nxt);
-            self.wider = self.wider.saturating_add(1);
-            self.persist = PERSIST;
+            self.extra_steps = self.extra_steps.saturating_add(1);
+            self.persist = REO_WND_PERSIST;
         }
     }
 
@@ -49,12 +49,12 @@ impl Adaptation {
     /// Records the end of a recovery; `undone`: it was unnecessary.
     pub(super) fn on_recovered(&mut self, undone: bool) {
         if undone {
-            self.persist = PERSIST.min(self.persist + 1);
+            self.persist = REO_WND_PERSIST.min(self.persist + 1);
         } else {
             self.persist = self.persist.saturating_sub(1);
         }
         if self.persist == 0 {
-            self.wider = 0;
+            self.extra_steps = 0;
         }
     }
 }
@@ -64,50 +64,53 @@ impl Connection {
     pub(super) fn identify_loss(
         &mut self,
         cx: &mut Cx<'_>,
-        news: &AckNews<'_>,
-        verdict: &mut Verdict,
+        summary: &AckSummary<'_>,
+        outcome: &mut RecoveryOutcome,
     ) {
         if self.snd.rtx.is_empty() {
             return;
         }
         let dupthresh = self.recovery.reordering_segs;
-        if !self.agreed.sack {
+        if !self.negotiated.sack {
             // RFC 6582 3.2: three duplicate ACKs show the first hole, a partial ACK (step 5) the next.
-            let phase = self.recovery.phase;
-            let first = phase < Phase::Recovery && self.snd.rtx.sacked_out() >= dupthresh;
-            if first || (phase == Phase::Recovery && news.advanced) {
-                verdict.lost_segs += self.snd.rtx.mark_head_lost();
+            let ca_state = self.recovery.ca_state;
+            let first = ca_state < CaState::Recovery && self.snd.rtx.sacked_out() >= dupthresh;
+            if first || (ca_state == CaState::Recovery && summary.advanced) {
+                outcome.lost_segs += self.snd.rtx.mark_head_lost();
             }
         } else if cx.sysctl.tcp_recovery & RACK == 0 {
-            verdict.lost_segs += self.snd.rtx.mark_lost_by_sack(dupthresh);
+            outcome.lost_segs += self.snd.rtx.mark_lost_by_sack(dupthresh);
         } else {
-            self.rack(cx, verdict);
+            self.rack(cx, outcome);
         }
     }
 
-    fn rack(&mut self, cx: &mut Cx<'_>, verdict: &mut Verdict) {
-        if let Some(past) = self.recovery.past_mut() {
-            past.adaptation.end_round(self.snd.una);
+    fn rack(&mut self, cx: &mut Cx<'_>, outcome: &mut RecoveryOutcome) {
+        if let Some(cold) = self.recovery.cold_mut() {
+            cold.reordering.end_round(self.snd.una);
         }
         let reo_wnd = self.reo_wnd(cx);
-        let found = self.snd.rtx.mark_overdue(cx.now, reo_wnd, self.least_rtt());
-        cx.mib.lost_retransmit += u64::from(found.resent_segs);
-        verdict.lost_segs += found.lost_segs;
-        verdict.resent_segs += found.resent_segs;
-        if let Some(at) = found.at {
+        let found = self
+            .snd
+            .rtx
+            .mark_overdue(cx.now, reo_wnd, self.min_rack_rtt());
+        cx.mib.lost_retransmit += u64::from(found.lost_retrans_segs);
+        outcome.lost_segs += found.lost_segs;
+        outcome.lost_retrans_segs += found.lost_retrans_segs;
+        if let Some(at) = found.next_loss_at {
             self.arm_reordering(cx, at.max(cx.now) + TIMER_SLACK);
-            verdict.timer_is_set = true;
+            outcome.timer_is_set = true;
         }
     }
 
     /// Returns the reordering window: how long an overtaken segment may be late (RFC 8985 6.2 step 4).
     fn reo_wnd(&self, cx: &Cx<'_>) -> Nanos {
-        let adaptation = self.recovery.past().map(|p| p.adaptation);
-        let adaptation = adaptation.unwrap_or_default();
-        if adaptation.reord_seen == 0 {
+        let reordering = self.recovery.cold().map(|p| p.reordering);
+        let reordering = reordering.unwrap_or_default();
+        if reordering.reord_seen == 0 {
             let dupthresh = self.snd.rtx.sacked_out() >= self.recovery.reordering_segs
                 && cx.sysctl.tcp_recovery & NO_DUPTHRESH == 0;
-            if self.recovery.phase >= Phase::Recovery || dupthresh {
+            if self.recovery.ca_state >= CaState::Recovery || dupthresh {
                 return Nanos::ZERO;
             }
         }
@@ -115,7 +118,7 @@ impl Connection {
         let times = if fixed {
             1
         } else {
-            u64::from(adaptation.wider) + 1
+            u64::from(reordering.extra_steps) + 1
         };
         let min_rtt = self.rtt.min_rtt().unwrap_or(Nanos::ZERO);
         (min_rtt / 4 * times).min(self.rtt.srtt().unwrap_or(Nanos::ZERO))
@@ -124,8 +127,8 @@ impl Connection {
     /// Returns the least round trip time for RACK. RFC 8985 6.2 uses the latest sample. On a path that
     /// reorders, that may be of a packet that overtook others, which would be marked lost though they
     /// are not late. RFC 9002 6.1.2 uses at least the smoothed time.
-    fn least_rtt(&self) -> Nanos {
-        let (seen, _) = self.reordering_seen();
+    fn min_rack_rtt(&self) -> Nanos {
+        let (seen, _) = self.reordering_stats();
         let srtt = self.rtt.srtt().filter(|_| seen > 0);
         srtt.unwrap_or(Nanos::ZERO)
     }
@@ -133,43 +136,43 @@ impl Connection {
     /// Processes the reordering timer: overtaken segments have not arrived.
     #[cold]
     pub(crate) fn on_reordering_timer(&mut self, cx: &mut Cx<'_>) {
-        let mut verdict = Verdict::default();
-        self.rack(cx, &mut verdict);
-        if verdict.lost_segs > 0 {
-            if self.recovery.phase != Phase::Recovery {
+        let mut outcome = RecoveryOutcome::default();
+        self.rack(cx, &mut outcome);
+        if outcome.lost_segs > 0 {
+            if self.recovery.ca_state != CaState::Recovery {
                 self.enter_recovery(cx);
                 self.reduce_cwnd(1, false);
             }
-            self.tell_lost(cx);
-            self.out.any = true;
+            self.report_lost(cx);
+            self.pending.any = true;
         }
-        if !verdict.timer_is_set {
+        if !outcome.timer_is_set {
             self.rearm_rto(cx);
         }
     }
 
     /// Records reordering where a segment arrived late that was sent only once.
-    pub(super) fn note_reordering_of(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) {
-        let armed = self.recovery.past().is_some_and(|p| p.undo.is_armed());
-        let by_sack = news.sack.reordering_segs;
-        let by_sack = if self.recovery.phase != Phase::Loss || armed {
+    pub(super) fn check_reordering(&mut self, cx: &mut Cx<'_>, summary: &AckSummary<'_>) {
+        let armed = self.recovery.cold().is_some_and(|p| p.undo.is_armed());
+        let by_sack = summary.sack.reordering_segs;
+        let by_sack = if self.recovery.ca_state != CaState::Loss || armed {
             by_sack
         } else {
             0
         };
-        let late = by_sack.max(news.ack.reordering_segs);
+        let late = by_sack.max(summary.ack.reordering_segs);
         if late > 0 {
             cx.mib.sack_reorder += 1;
-            self.note_reordering(cx, late);
+            self.update_reordering(cx, late);
         }
     }
 
     /// Raises the reordering degree to `late_segs` segments.
-    pub(super) fn note_reordering(&mut self, cx: &Cx<'_>, late_segs: u32) {
+    pub(super) fn update_reordering(&mut self, cx: &Cx<'_>, late_segs: u32) {
         let most = cx.sysctl.tcp_max_reordering;
         let reordering = &mut self.recovery.reordering_segs;
         *reordering = (*reordering).max(late_segs.min(most));
-        let seen = &mut self.recovery.remember().adaptation.reord_seen;
+        let seen = &mut self.recovery.cold_or_default().reordering.reord_seen;
         *seen = seen.saturating_add(1);
     }
 
@@ -179,14 +182,14 @@ impl Connection {
             // There are more than segments above the hole: packets were duplicated or reordered.
             cx.mib.reno_reorder += 1;
             let packets_out = self.snd.rtx.packets_out();
-            self.note_reordering(cx, packets_out);
+            self.update_reordering(cx, packets_out);
         }
     }
 
     /// Returns how often reordering was seen, and the segments that DSACKs reported (`tcp_info`).
-    pub(crate) fn reordering_seen(&self) -> (u32, u32) {
-        let adaptation = self.recovery.past().map(|p| p.adaptation);
-        adaptation.map_or((0, 0), |a| (a.reord_seen, a.dsack_dups))
+    pub(crate) fn reordering_stats(&self) -> (u32, u32) {
+        let reordering = self.recovery.cold().map(|p| p.reordering);
+        reordering.map_or((0, 0), |a| (a.reord_seen, a.dsack_dups))
     }
 }
 
@@ -194,18 +197,18 @@ impl Connection {
 mod tests {
     use fullsend_units::SeqNum;
 
-    use super::Adaptation;
+    use super::ReorderingState;
 
     /// RFC 8985 6.2 step 4: the window stays wider for 16 recoveries. One that was undone adds one.
     #[test]
-    fn a_wider_window_lasts_for_sixteen_recoveries_that_stood() {
+    fn a_wider_window_lasts_for_sixteen_recoveries() {
         let wide_after = |undone: &[bool]| {
-            let mut adaptation = Adaptation::default();
-            adaptation.widen(SeqNum::new(1));
+            let mut reordering = ReorderingState::default();
+            reordering.widen_reo_wnd(SeqNum::new(1));
             for undone in undone {
-                adaptation.on_recovered(*undone);
+                reordering.on_recovered(*undone);
             }
-            adaptation.wider == 1
+            reordering.extra_steps == 1
         };
         assert!(wide_after(&[false; 15]));
         assert!(!wide_after(&[false; 16]));

@@ -8,32 +8,32 @@ use fullsend_buf::{Chain, Slice};
 use fullsend_units::{Instant, Mss, SeqNum};
 
 mod ack;
-mod board;
 mod delivery;
 mod lost;
 mod rack;
 mod ranges;
-mod regrid;
-mod resend;
+mod realign;
+mod retransmit;
 mod sack;
+mod scoreboard;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use ack::AckOutcome;
-use board::Board;
-pub(crate) use delivery::Delivery;
+pub(crate) use delivery::DeliverySampler;
+pub(crate) use rack::AckContext;
 #[cfg(test)]
-use rack::Overdue;
-pub(crate) use rack::Sighting;
-pub(crate) use resend::Retransmit;
+use rack::RackOutcome;
+pub(crate) use retransmit::Retransmit;
 pub(crate) use sack::SackOutcome;
+use scoreboard::Scoreboard;
 
 /// Entries that an empty queue keeps allocated.
-const KEPT_UNITS: usize = 1;
+const MIN_CAPACITY: usize = 1;
 
 /// A super-segment as given to IP: a SYN, data of one or more segments, a FIN.
 #[derive(Debug)]
-pub(crate) struct TransmitUnit {
+pub(crate) struct SuperSegment {
     /// Sequence number of its first byte, or of its SYN.
     pub(crate) seq: SeqNum,
     /// Data.
@@ -54,7 +54,7 @@ pub(crate) struct TransmitUnit {
 
 /// A super-segment as first sent. Its segments begin at `seq` and at each multiple of the MSS from there.
 #[derive(Debug)]
-struct Unit {
+struct RtxEntry {
     payload: Chain,
     sent_at: Instant,
     seq: SeqNum,
@@ -68,7 +68,7 @@ struct Unit {
     push: bool,
 }
 
-impl Unit {
+impl RtxEntry {
     /// Returns the sequence space that it occupies.
     #[inline]
     fn len(&self) -> u32 {
@@ -82,7 +82,7 @@ impl Unit {
 
     /// Returns the sequence number of its first byte of data.
     #[inline]
-    fn text(&self) -> SeqNum {
+    fn data_seq(&self) -> SeqNum {
         self.seq + u32::from(self.syn)
     }
 }
@@ -92,22 +92,22 @@ impl Unit {
 /// ranges, so the work for an ACK depends on its changes, not on the window.
 #[derive(Debug)]
 pub(crate) struct RtxQueue {
-    units: VecDeque<Unit>,
+    entries: VecDeque<RtxEntry>,
     mss: Mss,
     packets_out: u32,
     truesize: u32,
     /// `snd_una`.
     una: SeqNum,
-    board: Option<Box<Board>>,
+    board: Option<Box<Scoreboard>>,
     /// The sampler of the delivery rate.
-    delivery: Option<Box<Delivery>>,
+    delivery: Option<Box<DeliverySampler>>,
 }
 
 impl RtxQueue {
     /// Returns an empty queue.
     pub(crate) fn new(mss: Mss) -> Self {
         Self {
-            units: VecDeque::new(),
+            entries: VecDeque::new(),
             mss,
             packets_out: 0,
             truesize: 0,
@@ -120,33 +120,36 @@ impl RtxQueue {
     /// Returns whether no data is outstanding.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.units.is_empty()
+        self.entries.is_empty()
     }
 
     /// Returns the number of super-segments outstanding.
     #[inline]
-    pub(crate) fn units(&self) -> usize {
-        self.units.len()
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
     }
 
     /// Returns when the oldest segment was last sent.
     #[inline]
     pub(crate) fn head_sent_at(&self) -> Option<Instant> {
-        let head = self.units.front()?;
-        let copy = self.board.as_ref().and_then(|b| b.copy_at(b.pos(head.seq)));
-        Some(copy.map_or(head.sent_at, |copy| copy.sent_at))
+        let head = self.entries.front()?;
+        let retrans = self
+            .board
+            .as_ref()
+            .and_then(|b| b.retrans_at(b.pos(head.seq)));
+        Some(retrans.map_or(head.sent_at, |retrans| retrans.sent_at))
     }
 
     /// Returns when the oldest segment was first sent.
     pub(crate) fn head_first_sent_at(&self) -> Option<Instant> {
-        self.units.front().map(|head| head.sent_at)
+        self.entries.front().map(|head| head.sent_at)
     }
 
     /// Returns the bytes of memory that the first slice of the oldest super-segment pins.
     #[inline]
-    pub(crate) fn head_pins(&self) -> usize {
+    pub(crate) fn head_pinned_bytes(&self) -> usize {
         let first = self
-            .units
+            .entries
             .front()
             .and_then(|head| head.payload.slices().first());
         first.map_or(0, Slice::pinned)
@@ -193,8 +196,8 @@ impl RtxQueue {
 
     /// Appends a super-segment that is sent for the first time.
     #[inline(always)]
-    pub(crate) fn push(&mut self, unit: TransmitUnit) {
-        let TransmitUnit {
+    pub(crate) fn push(&mut self, entry: SuperSegment) {
+        let SuperSegment {
             seq,
             payload,
             syn,
@@ -203,14 +206,14 @@ impl RtxQueue {
             mut sent_at,
             truesize,
             number,
-        } = unit;
+        } = entry;
         if let Some(board) = &self.board {
             // Not earlier than a retransmission that left before it.
-            sent_at = sent_at.max(board.last_copy.0);
+            sent_at = sent_at.max(board.last_retrans.0);
         }
-        debug_assert!(self.units.back().is_none_or(|u| u.end() == seq));
+        debug_assert!(self.entries.back().is_none_or(|u| u.end() == seq));
         let segs = self.segments(payload.len() as u32);
-        let first_seg = if let Some(head) = self.units.front() {
+        let first_seg = if let Some(head) = self.entries.front() {
             head.first_seg.wrapping_add(self.packets_out)
         } else {
             self.una = seq;
@@ -219,13 +222,13 @@ impl RtxQueue {
         let idle = self.packets_out == 0;
         self.packets_out += segs;
         if self.delivery.is_some() {
-            self.stamp_sent(sent_at, idle);
+            self.record_sent(sent_at, idle);
         }
         self.truesize += truesize;
-        if self.units.capacity() == 0 {
-            self.units.reserve_exact(1);
+        if self.entries.capacity() == 0 {
+            self.entries.reserve_exact(1);
         }
-        self.units.push_back(Unit {
+        self.entries.push_back(RtxEntry {
             payload,
             sent_at,
             seq,
@@ -251,31 +254,31 @@ impl RtxQueue {
         };
     }
 
-    /// Returns the number of segments of a super-segment with `text` bytes of data.
+    /// Returns the number of segments of a super-segment with `data_len` bytes of data.
     #[inline]
-    fn segments(&self, text: u32) -> u32 {
-        if text <= self.mss.bytes() {
+    fn segments(&self, data_len: u32) -> u32 {
+        if data_len <= self.mss.bytes() {
             1
         } else {
-            self.mss.segments(text)
+            self.mss.segments(data_len)
         }
     }
 
     /// Returns the index of the first super-segment that ends after `seq`.
     fn index_after(&self, seq: SeqNum) -> usize {
-        self.units.partition_point(|u| u.end().before_eq(seq))
+        self.entries.partition_point(|u| u.end().before_eq(seq))
     }
 
-    /// Returns the number of segments that begin before `seq`, counted as [`Unit::first_seg`] is.
+    /// Returns the number of segments that begin before `seq`, counted as [`RtxEntry::first_seg`] is.
     fn seg_at(&self, seq: SeqNum) -> u32 {
         let i = self.index_after(seq);
-        let Some(unit) = self.units.get(i) else {
-            let last = self.units.back();
+        let Some(entry) = self.entries.get(i) else {
+            let last = self.entries.back();
             return last.map_or(0, |u| u.first_seg.wrapping_add(u.segs));
         };
-        let inside = seq.distance(unit.text()).max(0) as u32;
-        let inside = inside.div_ceil(self.mss.bytes()).min(unit.segs);
-        unit.first_seg.wrapping_add(inside)
+        let inside = seq.distance(entry.data_seq()).max(0) as u32;
+        let inside = inside.div_ceil(self.mss.bytes()).min(entry.segs);
+        entry.first_seg.wrapping_add(inside)
     }
 
     /// Returns the number of segments that begin within a range.
@@ -285,55 +288,59 @@ impl RtxQueue {
 
     /// Returns the sequence number after the last super-segment.
     fn end(&self) -> SeqNum {
-        self.units.back().map_or(self.una, Unit::end)
+        self.entries.back().map_or(self.una, RtxEntry::end)
     }
 
     /// Returns the first segment border at or after `seq`.
     fn ceil(&self, seq: SeqNum) -> SeqNum {
-        let Some(unit) = self.units.get(self.index_after(seq)) else {
+        let Some(entry) = self.entries.get(self.index_after(seq)) else {
             return seq;
         };
-        let inside = seq.distance(unit.text());
+        let inside = seq.distance(entry.data_seq());
         if inside <= 0 {
-            return if seq == unit.seq { seq } else { unit.text() };
+            return if seq == entry.seq {
+                seq
+            } else {
+                entry.data_seq()
+            };
         }
         let up = (inside as u32).next_multiple_of(self.mss.bytes());
-        if up < unit.payload.len() as u32 {
-            unit.text() + up
+        if up < entry.payload.len() as u32 {
+            entry.data_seq() + up
         } else {
-            unit.end()
+            entry.end()
         }
     }
 
     /// Returns the last segment border at or before `seq`.
     fn floor(&self, seq: SeqNum) -> SeqNum {
-        let Some(unit) = self.units.get(self.index_after(seq)) else {
+        let Some(entry) = self.entries.get(self.index_after(seq)) else {
             return seq;
         };
-        let inside = seq.distance(unit.text());
+        let inside = seq.distance(entry.data_seq());
         if inside < self.mss.bytes() as i32 {
-            return unit.seq;
+            return entry.seq;
         }
         // A FIN belongs to the last segment.
-        let inside = (inside as u32).min(unit.payload.len().saturating_sub(1) as u32);
-        unit.text() + inside / self.mss.bytes() * self.mss.bytes()
+        let inside = (inside as u32).min(entry.payload.len().saturating_sub(1) as u32);
+        entry.data_seq() + inside / self.mss.bytes() * self.mss.bytes()
     }
 
     /// Checks that the counts match the super-segments and ranges.
     #[cfg(any(test, debug_assertions))]
     pub(crate) fn check(&self) {
-        let segs: u32 = self.units.iter().map(|u| u.segs).sum();
+        let segs: u32 = self.entries.iter().map(|u| u.segs).sum();
         assert_eq!(self.packets_out, segs);
-        let truesize: u32 = self.units.iter().map(|u| u.truesize).sum();
+        let truesize: u32 = self.entries.iter().map(|u| u.truesize).sum();
         assert_eq!(self.truesize, truesize);
         let delivery = self.delivery.as_ref();
-        assert!(delivery.is_none_or(|d| d.is_for(self.units.len())));
-        for unit in &self.units {
-            assert_eq!(unit.segs, self.segments(unit.payload.len() as u32));
+        assert!(delivery.is_none_or(|d| d.has_len(self.entries.len())));
+        for entry in &self.entries {
+            assert_eq!(entry.segs, self.segments(entry.payload.len() as u32));
         }
-        for (unit, next) in self.units.iter().zip(self.units.iter().skip(1)) {
-            assert_eq!(unit.end(), next.seq);
-            assert_eq!(unit.first_seg.wrapping_add(unit.segs), next.first_seg);
+        for (entry, next) in self.entries.iter().zip(self.entries.iter().skip(1)) {
+            assert_eq!(entry.end(), next.seq);
+            assert_eq!(entry.first_seg.wrapping_add(entry.segs), next.first_seg);
         }
         if let Some(board) = &self.board {
             self.check_board(board);

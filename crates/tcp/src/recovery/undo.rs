@@ -4,7 +4,7 @@
 use fullsend_units::SeqNum;
 use fullsend_wire::tcp::SackBlock;
 
-use super::{AckNews, Phase};
+use super::{AckSummary, CaState};
 use crate::{Connection, Cx};
 
 /// The state of a reduction that may be undone.
@@ -15,7 +15,7 @@ pub(crate) struct Undo {
     /// `snd_una` as the reduction began.
     marker: SeqNum,
     /// TSval of the first retransmission since.
-    first_stamp: u32,
+    first_tsval: u32,
     /// Segments retransmitted since that no DSACK has reported as duplicates.
     unconfirmed_segs: u32,
     /// Data was retransmitted.
@@ -48,10 +48,10 @@ impl Undo {
         self.armed
     }
 
-    /// Records that `segs` segments are retransmitted with the TSval `stamp`.
-    pub(crate) fn on_retransmit(&mut self, stamp: u32, segs: u32) {
+    /// Records that `segs` segments are retransmitted with the TSval `tsval`.
+    pub(crate) fn on_retransmit(&mut self, tsval: u32, segs: u32) {
         if !self.retransmitted {
-            self.first_stamp = stamp;
+            self.first_tsval = tsval;
         }
         self.unconfirmed_segs = self.unconfirmed_segs.saturating_add(segs);
         self.retransmitted = true;
@@ -68,7 +68,7 @@ impl Undo {
     /// Returns whether the original arrived (RFC 3522 3.2 (4)): the ACK echoes a timestamp older than
     /// that of the first retransmission.
     fn original_arrived(&self, ecr: Option<u32>) -> bool {
-        let older = ecr.is_some_and(|ecr| (ecr.wrapping_sub(self.first_stamp) as i32) < 0);
+        let older = ecr.is_some_and(|ecr| (ecr.wrapping_sub(self.first_tsval) as i32) < 0);
         self.armed && (older || !self.retransmitted)
     }
 
@@ -80,43 +80,43 @@ impl Undo {
 
 impl Connection {
     /// Returns the timestamp that the ACK echoes. As on Linux, 0 is no echo.
-    fn echo(&self, news: &AckNews<'_>) -> Option<u32> {
-        let echo = news.repr.options.timestamps;
-        echo.filter(|ts| self.agreed.timestamps && ts.ecr != 0)
+    fn echo(&self, summary: &AckSummary<'_>) -> Option<u32> {
+        let echo = summary.repr.options.timestamps;
+        echo.filter(|ts| self.negotiated.timestamps && ts.ecr != 0)
             .map(|ts| ts.ecr)
     }
 
-    fn may_undo(&self, news: &AckNews<'_>) -> bool {
-        let echo = self.echo(news);
-        let undo = self.recovery.past().map(|p| p.undo);
+    fn may_undo(&self, summary: &AckSummary<'_>) -> bool {
+        let echo = self.echo(summary);
+        let undo = self.recovery.cold().map(|p| p.undo);
         undo.is_some_and(|u| u.all_were_duplicates() || u.original_arrived(echo))
     }
 
     /// Undoes the reduction at the end of a recovery that proved unnecessary.
-    pub(super) fn try_undo_repaired(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) {
-        if self.may_undo(news) {
-            match self.recovery.phase {
-                Phase::Loss => cx.mib.loss_undo += 1,
+    pub(super) fn try_undo_recovery(&mut self, cx: &mut Cx<'_>, summary: &AckSummary<'_>) {
+        if self.may_undo(summary) {
+            match self.recovery.ca_state {
+                CaState::Loss => cx.mib.loss_undo += 1,
                 _ => cx.mib.full_undo += 1,
             }
             self.undo(cx, false);
-        } else if let Some(past) = self.recovery.past_mut() {
-            past.adaptation.on_recovered(false);
+        } else if let Some(cold) = self.recovery.cold_mut() {
+            cold.reordering.on_recovered(false);
         }
     }
 
     /// Undoes the reduction within fast recovery if the original filled a hole. Returns whether, with
     /// retransmissions in flight, neither undo nor loss can be concluded yet.
-    pub(super) fn try_undo_partial(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) -> bool {
-        let echo = self.echo(news);
-        let undo = self.recovery.past().map(|p| p.undo);
+    pub(super) fn try_undo_partial(&mut self, cx: &mut Cx<'_>, summary: &AckSummary<'_>) -> bool {
+        let echo = self.echo(summary);
+        let undo = self.recovery.cold().map(|p| p.undo);
         if !undo.is_some_and(|u| u.original_arrived(echo)) {
             return false;
         }
-        let late = self.snd.rtx.segs_to_highest_sacked(news.prior_una);
+        let late = self.snd.rtx.segs_to_highest_sacked(summary.prior_una);
         if late > 0 {
             cx.mib.ts_reorder += 1;
-            self.note_reordering(cx, late);
+            self.update_reordering(cx, late);
         }
         if self.snd.rtx.retrans_out() > 0 {
             return true;
@@ -130,13 +130,13 @@ impl Connection {
     /// Undoes the reduction if DSACKs report all retransmissions as duplicates (RFC 3708). Returns
     /// whether it did.
     pub(super) fn try_undo_dsack(&mut self, cx: &mut Cx<'_>) -> bool {
-        let Some(past) = self.recovery.past_mut() else {
+        let Some(cold) = self.recovery.cold_mut() else {
             return false;
         };
-        if !past.undo.all_were_duplicates() {
+        if !cold.undo.all_were_duplicates() {
             return false;
         }
-        past.adaptation.on_recovered(true);
+        cold.reordering.on_recovered(true);
         cx.mib.dsack_undo += 1;
         self.undo(cx, false);
         true
@@ -147,19 +147,19 @@ impl Connection {
     pub(super) fn try_undo_loss(
         &mut self,
         cx: &mut Cx<'_>,
-        news: &AckNews<'_>,
+        summary: &AckSummary<'_>,
         by_frto: bool,
     ) -> bool {
-        if !by_frto && !self.may_undo(news) {
+        if !by_frto && !self.may_undo(summary) {
             return false;
         }
         cx.mib.loss_undo += 1;
         cx.mib.spurious_rtos += u64::from(by_frto);
         self.undo(cx, true);
         self.timers.retransmits = 0;
-        let held = !self.agreed.sack && self.snd.una == self.recovery.high_seq;
-        if !held && (by_frto || self.agreed.sack) {
-            self.recovery.phase = Phase::Open;
+        let stays_in_loss = !self.negotiated.sack && self.snd.una == self.recovery.high_seq;
+        if !stays_in_loss && (by_frto || self.negotiated.sack) {
+            self.recovery.ca_state = CaState::Open;
         }
         true
     }
@@ -168,18 +168,18 @@ impl Connection {
     /// began. `lost`: the timeouts were not spurious. With data in flight, its acknowledgement decides.
     #[cold]
     pub(crate) fn end_syn_ack_loss(&mut self, cx: &mut Cx<'_>, lost: bool) {
-        if self.recovery.phase != Phase::Loss || !self.snd.rtx.is_empty() {
+        if self.recovery.ca_state != CaState::Loss || !self.snd.rtx.is_empty() {
             return;
         }
         if !lost {
             cx.mib.loss_undo += 1;
             self.undo(cx, false);
         }
-        self.recovery.forget_undo();
+        self.recovery.disarm_undo();
         // RFC 6582 3.2: without SACK only new data ends the phase.
-        if self.agreed.sack {
-            self.recovery.phase = Phase::Open;
-            self.cc.on_repaired(&mut self.cwnd);
+        if self.negotiated.sack {
+            self.recovery.ca_state = CaState::Open;
+            self.cc.on_recovered(&mut self.cwnd);
         }
     }
 
@@ -188,16 +188,16 @@ impl Connection {
         if unmark {
             self.snd.rtx.unmark_lost();
         }
-        let Some(past) = self.recovery.past_mut() else {
+        let Some(cold) = self.recovery.cold_mut() else {
             return;
         };
-        if !past.undo.is_armed() {
+        if !cold.undo.is_armed() {
             return;
         }
-        past.undo.disarm();
+        cold.undo.disarm();
         let cwnd = self.cc.undo(&self.cwnd);
         self.cwnd.undo(cwnd);
-        self.cc.on_spurious(cx.now);
+        self.cc.on_spurious_loss(cx.now);
         if let Some(ecn) = &mut self.ecn {
             ecn.withdraw_cwr();
         }

@@ -4,10 +4,10 @@
 use fullsend_units::{Instant, Mss, Nanos, SeqNum, Window};
 
 /// Longest delay of an acknowledgement. RFC 9293 3.8.6.3 allows 500 ms.
-const DELAY: Nanos = Nanos::from_millis(40);
+const DELAYED_ACK: Nanos = Nanos::from_millis(40);
 /// Delay of the acknowledgement of a whole request, on a connection where an answer that can carry it
 /// usually follows.
-const ANSWER_GRACE: Nanos = Nanos::from_millis(1);
+const REPLY_DELAY: Nanos = Nanos::from_millis(1);
 /// Most segments that are acknowledged one by one at the start of a connection, for the sender's slow
 /// start.
 const QUICK_SEGS: u32 = 16;
@@ -20,7 +20,7 @@ const WITHHELD: u8 = u8::MAX;
 pub(crate) struct AckPolicy {
     /// When the acknowledgement is sent at the latest. [`DUE`](Self::DUE): at once, in a pure ACK if
     /// there is no other segment. `FAR_FUTURE`: no acknowledgement is owed.
-    at: Instant,
+    ack_at: Instant,
     /// When data last arrived.
     last_data: Instant,
     /// `rcv_nxt` as last acknowledged (`Last.ACK.sent` of RFC 7323).
@@ -29,12 +29,12 @@ pub(crate) struct AckPolicy {
     rcv_mss: u16,
     /// Segments that are still acknowledged one by one, or [`WITHHELD`].
     quick_segs: u8,
-    habit: Habit,
+    pattern: TrafficPattern,
 }
 
 /// What the peer is assumed to wait for after its last segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Habit {
+enum TrafficPattern {
     /// For nothing: it sends in bulk.
     Bulk,
     /// For the acknowledgement, perhaps: its last segment was full and had PSH, so it was the end of a
@@ -49,12 +49,12 @@ impl AckPolicy {
 
     pub(crate) const fn new() -> Self {
         Self {
-            at: Instant::FAR_FUTURE,
+            ack_at: Instant::FAR_FUTURE,
             last_data: Instant::ZERO,
             acked: SeqNum::new(0),
             rcv_mss: 0,
             quick_segs: 0,
-            habit: Habit::Bulk,
+            pattern: TrafficPattern::Bulk,
         }
     }
 
@@ -79,7 +79,7 @@ impl AckPolicy {
     /// Processes data that arrived in order, without holes; `pushed`: with PSH. `lagging`: the sender
     /// has used up the window, and more than half of the buffer waits for the application, whose
     /// reading will open the window.
-    pub(crate) fn on_text(
+    pub(crate) fn on_data(
         &mut self,
         now: Instant,
         rcv_nxt: SeqNum,
@@ -90,24 +90,28 @@ impl AckPolicy {
         if lagging || self.quick_segs == WITHHELD {
             self.quick_segs = 0;
         }
-        let owed = rcv_nxt.since(self.acked);
-        let interactive = self.habit == Habit::Interactive;
+        let unacked = rcv_nxt.since(self.acked);
+        let interactive = self.pattern == TrafficPattern::Interactive;
         if self.quick_segs > 0 && !interactive {
             self.quick_segs = self.quick_segs.saturating_sub(segs.min(255) as u8);
-            self.now();
-        } else if owed <= u32::from(self.rcv_mss) {
-            self.delay(now + DELAY);
+            self.ack_now();
+        } else if unacked <= u32::from(self.rcv_mss) {
+            self.delay_until(now + DELAYED_ACK);
             if !interactive {
-                let full = pushed && owed == u32::from(self.rcv_mss);
-                self.habit = if full { Habit::Pushed } else { Habit::Bulk };
+                let full = pushed && unacked == u32::from(self.rcv_mss);
+                self.pattern = if full {
+                    TrafficPattern::Pushed
+                } else {
+                    TrafficPattern::Bulk
+                };
             }
         } else if interactive {
-            self.delay(now + ANSWER_GRACE);
+            self.delay_until(now + REPLY_DELAY);
         } else if lagging {
             self.quick_segs = WITHHELD;
-            self.delay(now + DELAY);
+            self.delay_until(now + DELAYED_ACK);
         } else {
-            self.now();
+            self.ack_now();
         }
     }
 
@@ -118,85 +122,89 @@ impl AckPolicy {
             return false;
         }
         self.quick_segs = 0;
-        let owed = self.is_owed();
-        if owed {
-            self.now();
+        let is_scheduled = self.is_scheduled();
+        if is_scheduled {
+            self.ack_now();
         }
-        owed
+        is_scheduled
     }
 
     /// Processes the peer's FIN, up to `rcv_nxt`: our own FIN often follows at once and can carry the
     /// acknowledgement. For a peer that sent no data it is not delayed, as on Linux.
-    pub(crate) fn on_end(&mut self, now: Instant, rcv_nxt: SeqNum) {
-        let owed = rcv_nxt.since(self.acked);
-        if self.last_data == Instant::ZERO || owed > u32::from(self.rcv_mss) {
-            self.now();
+    pub(crate) fn on_fin(&mut self, now: Instant, rcv_nxt: SeqNum) {
+        let unacked = rcv_nxt.since(self.acked);
+        if self.last_data == Instant::ZERO || unacked > u32::from(self.rcv_mss) {
+            self.ack_now();
         } else {
-            self.habit = Habit::Interactive;
-            self.delay(now + DELAY);
+            self.pattern = TrafficPattern::Interactive;
+            self.delay_until(now + DELAYED_ACK);
         }
     }
 
     /// Processes a read of all data. Returns whether it made an acknowledgement due.
     #[inline]
     pub(crate) fn on_all_read(&mut self) -> bool {
-        let due = self.habit == Habit::Pushed && self.is_owed();
+        let due = self.pattern == TrafficPattern::Pushed && self.is_scheduled();
         if due {
-            self.now();
+            self.ack_now();
         }
         due
     }
 
     /// Delays the acknowledgement for a write that will follow and carry it.
-    pub(crate) fn with_text(&mut self, now: Instant) {
+    pub(crate) fn delay_for_write(&mut self, now: Instant) {
         // As on Linux, the write counts as an answer to data that arrives now.
         self.last_data = now;
-        self.delay(now + DELAY);
+        self.delay_until(now + DELAYED_ACK);
     }
 
-    fn delay(&mut self, until: Instant) {
-        self.at = self.at.min(until);
+    fn delay_until(&mut self, until: Instant) {
+        self.ack_at = self.ack_at.min(until);
     }
 
     /// Makes an acknowledgement due at once.
     #[inline]
-    pub(crate) fn now(&mut self) {
-        self.at = Self::DUE;
+    pub(crate) fn ack_now(&mut self) {
+        self.ack_at = Self::DUE;
     }
 
     /// Makes an acknowledgement due at once, and for each of the next segments, after loss or
     /// reordering.
-    pub(crate) fn quick(&mut self) {
-        self.now();
-        self.habit = Habit::Bulk;
+    pub(crate) fn enter_quickack(&mut self) {
+        self.ack_now();
+        self.pattern = TrafficPattern::Bulk;
         self.quick_segs %= WITHHELD;
         self.quick_segs = self.quick_segs.max(2);
     }
 
     /// Returns `TCP_QUICKACK`.
-    pub(crate) fn is_quick(&self) -> bool {
-        self.habit != Habit::Interactive
+    pub(crate) fn is_quickack(&self) -> bool {
+        self.pattern != TrafficPattern::Interactive
     }
 
     /// Sets `TCP_QUICKACK`.
-    pub(crate) fn set_quick(&mut self, on: bool) {
-        self.habit = if on { Habit::Bulk } else { Habit::Interactive };
+    pub(crate) fn set_quickack(&mut self, on: bool) {
+        self.pattern = if on {
+            TrafficPattern::Bulk
+        } else {
+            TrafficPattern::Interactive
+        };
         self.quick_segs = if on { QUICK_SEGS as u8 } else { 0 };
-        if on && self.is_owed() {
-            self.now();
+        if on && self.is_scheduled() {
+            self.ack_now();
         }
     }
 
     /// Returns whether an acknowledgement is due.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
-        self.at == Self::DUE
+        self.ack_at == Self::DUE
     }
 
     /// Returns whether an acknowledgement is due or delayed.
     #[inline]
-    pub(crate) fn is_owed(&self) -> bool {
-        self.at != Instant::FAR_FUTURE
+    pub(crate) fn is_scheduled(&self) -> bool {
+        self.ack_at != Instant::FAR_FUTURE
     }
 
     /// Returns when [`on_timer`](Self::on_timer) is to be called.
@@ -205,25 +213,25 @@ impl AckPolicy {
         if self.is_due() {
             Instant::FAR_FUTURE
         } else {
-            self.at
+            self.ack_at
         }
     }
 
     /// Processes the end of the delay. Returns whether it made an acknowledgement due.
     pub(crate) fn on_timer(&mut self, now: Instant) -> bool {
-        if self.is_due() || now < self.at {
+        if self.is_due() || now < self.ack_at {
             return false;
         }
-        self.now();
+        self.ack_now();
         // No answer came in time, so none is expected next time.
-        self.habit = Habit::Bulk;
+        self.pattern = TrafficPattern::Bulk;
         true
     }
 
     /// Cancels a delayed acknowledgement at the connection's end; a due one stays due.
     pub(crate) fn cancel_delay(&mut self) {
         if !self.is_due() {
-            self.at = Instant::FAR_FUTURE;
+            self.ack_at = Instant::FAR_FUTURE;
         }
     }
 
@@ -231,14 +239,14 @@ impl AckPolicy {
     #[inline]
     pub(crate) fn on_sent(&mut self, rcv_nxt: SeqNum) {
         self.acked = rcv_nxt;
-        self.at = Instant::FAR_FUTURE;
+        self.ack_at = Instant::FAR_FUTURE;
     }
 
     /// Records that new data of ours is sent.
     #[inline]
-    pub(crate) fn on_text_sent(&mut self, now: Instant) {
-        if now.since(self.last_data) < DELAY {
-            self.habit = Habit::Interactive;
+    pub(crate) fn on_data_sent(&mut self, now: Instant) {
+        if now.since(self.last_data) < DELAYED_ACK {
+            self.pattern = TrafficPattern::Interactive;
         }
     }
 
@@ -249,8 +257,8 @@ impl AckPolicy {
     }
 
     /// Records that no more data of ours will follow.
-    pub(crate) fn expect_no_answers(&mut self) {
-        self.habit = Habit::Bulk;
+    pub(crate) fn end_interactive(&mut self) {
+        self.pattern = TrafficPattern::Bulk;
     }
 
     /// Returns when data last arrived.
@@ -282,7 +290,7 @@ mod tests {
         let mut policy = AckPolicy::new();
         policy.start(SeqNum::new(0), Mss::clamped(1000), Window(65_535));
         assert!(policy.on_segment(MSS, Mss::clamped(1000)));
-        policy.on_text(at(1), SeqNum::new(16_000), 16, (false, false));
+        policy.on_data(at(1), SeqNum::new(16_000), 16, (false, false));
         assert!(policy.is_due());
         policy.on_sent(SeqNum::new(16_000));
         policy
@@ -298,7 +306,7 @@ mod tests {
         ] {
             let mut policy = policy();
             let end = SeqNum::new(16_000 + len);
-            policy.on_text(at(2), end, 1, (pushed, false));
+            policy.on_data(at(2), end, 1, (pushed, false));
             assert_eq!(policy.deadline(), at(42));
             assert_eq!(policy.on_all_read(), at_once, "{len} {pushed}");
             assert_eq!(policy.is_due(), at_once);
@@ -308,30 +316,30 @@ mod tests {
     }
 
     #[test]
-    fn where_answers_follow_it_waits_for_them() {
+    fn an_interactive_connection_waits_for_the_reply() {
         let mut policy = policy();
-        policy.on_text_sent(at(1) + Nanos::from_micros(1));
-        policy.on_text(at(2), SeqNum::new(17_000), 1, (true, false));
+        policy.on_data_sent(at(1) + Nanos::from_micros(1));
+        policy.on_data(at(2), SeqNum::new(17_000), 1, (true, false));
         assert!(!policy.on_all_read() && policy.deadline() == at(42));
     }
 
     #[test]
-    fn a_window_of_segments_is_acknowledged_one_by_one_at_first() {
+    fn the_first_segments_are_acknowledged_one_by_one() {
         for (window, segs) in [(1000, 2), (20_000, 10), (65_535, 16)] {
             let mut policy = AckPolicy::new();
             policy.start(SeqNum::new(0), Mss::clamped(1000), Window(window));
             assert_eq!(policy.quick_segs, segs, "{window}");
             // A request for quick ACKs does not lower the number that is left.
-            policy.quick();
+            policy.enter_quickack();
             assert_eq!(policy.quick_segs, segs, "{window}");
         }
         let mut policy = policy();
-        policy.quick();
+        policy.enter_quickack();
         assert_eq!(policy.quick_segs, 2);
     }
 
     #[test]
-    fn a_full_segment_is_the_largest_that_came() {
+    fn rcv_mss_is_the_largest_segment_received() {
         let mut policy = policy();
         let mss = Mss::clamped(1000);
         assert!(!policy.on_segment(MSS, mss) && !policy.on_segment(MSS - 1, mss));
@@ -345,53 +353,53 @@ mod tests {
         let mut policy = AckPolicy::new();
         policy.start(SeqNum::new(0), Mss::clamped(1000), Window(65_535));
         policy.on_segment(MSS, Mss::clamped(1000));
-        policy.on_text(at(1), SeqNum::new(2000), 2, (false, true));
+        policy.on_data(at(1), SeqNum::new(2000), 2, (false, true));
         assert_eq!((policy.is_due(), policy.deadline()), (false, at(41)));
         assert!(policy.on_read() && policy.is_due());
         // Reading makes an ACK due once, and only if one is owed.
         assert!(!policy.on_read());
         policy.on_sent(SeqNum::new(2000));
-        policy.on_text(at(2), SeqNum::new(4000), 2, (false, true));
+        policy.on_data(at(2), SeqNum::new(4000), 2, (false, true));
         policy.on_sent(SeqNum::new(4000));
-        assert!(!policy.on_read() && !policy.is_owed());
+        assert!(!policy.on_read() && !policy.is_scheduled());
         // Once the application has caught up every second segment is acknowledged again.
-        policy.on_text(at(3), SeqNum::new(6000), 2, (false, true));
-        policy.on_text(at(4), SeqNum::new(8000), 2, (false, false));
+        policy.on_data(at(3), SeqNum::new(6000), 2, (false, true));
+        policy.on_data(at(4), SeqNum::new(8000), 2, (false, false));
         assert!(policy.is_due() && !policy.on_read());
     }
 
     /// RFC 9293 3.8.6.3: at least every second full segment is acknowledged, including the one with
     /// the FIN.
     #[test]
-    fn a_fin_waits_for_an_answer_behind_one_segment_at_most() {
+    fn a_fin_is_delayed_after_at_most_one_segment() {
         for (len, deadline) in [(MSS, Some(at(42))), (MSS + 1, None)] {
             let mut policy = policy();
-            policy.on_end(at(2), SeqNum::new(16_000 + len));
+            policy.on_fin(at(2), SeqNum::new(16_000 + len));
             let waits = (!policy.is_due()).then(|| policy.deadline());
             assert_eq!(waits, deadline, "{len}");
         }
     }
 
     #[test]
-    fn what_waits_for_data_of_ours_waits_no_longer_than_40_ms() {
+    fn an_ack_waits_for_a_write_no_longer_than_40_ms() {
         let mut policy = policy();
-        policy.with_text(at(5));
+        policy.delay_for_write(at(5));
         assert_eq!(policy.deadline(), at(45));
         policy.cancel_delay();
-        assert!(!policy.is_owed());
-        policy.now();
+        assert!(!policy.is_scheduled());
+        policy.ack_now();
         policy.cancel_delay();
         assert!(policy.is_due());
     }
 
     /// Data that we send within 40 ms counts as a reply.
     #[test]
-    fn a_late_answer_makes_no_habit() {
+    fn a_late_reply_does_not_make_the_connection_interactive() {
         for (ms, quick) in [(40, false), (41, true)] {
             let mut policy = policy();
-            assert!(policy.is_quick());
-            policy.on_text_sent(at(ms));
-            assert_eq!(policy.is_quick(), quick, "{ms}");
+            assert!(policy.is_quickack());
+            policy.on_data_sent(at(ms));
+            assert_eq!(policy.is_quickack(), quick, "{ms}");
         }
     }
 }

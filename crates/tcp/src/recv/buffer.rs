@@ -3,36 +3,36 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
-use fullsend_buf::{Chain, Pool, Room, Slice};
+use fullsend_buf::{Chain, Pool, Slice, WriteBuf};
 
 /// Largest slice that may be copied; a larger one is always kept by reference.
-const COPY_AT_MOST: usize = 16 << 10;
+const MAX_COPY_BYTES: usize = 16 << 10;
 /// Most memory that a slice may pin, as a multiple of its length.
-const PIN_RATIO: usize = 4;
+const MAX_PIN_RATIO: usize = 4;
 /// Memory that a run may pin regardless of the ratio, so that the message that a request-response
 /// flow is about to read is not copied twice.
-const PIN_FREELY: usize = 64 << 10;
+const PIN_ALLOWANCE: usize = 64 << 10;
 /// Size of a block into which small pieces are copied.
 const COLLAPSE_BLOCK: usize = 4 << 10;
 /// Entries of the piece list that an empty run keeps allocated.
-const KEPT_PIECES: usize = 4;
+const MIN_PIECES_CAPACITY: usize = 4;
 
 /// Contiguous data: slices in order, then a block into which small pieces are copied.
 ///
 /// Memory is bounded: one-byte segments, each in a block of its own, are copied together, so `n`
 /// bytes of data pin less than `4 n` bytes plus a constant.
 #[derive(Debug, Default)]
-pub(super) struct Text {
+pub(super) struct DataRun {
     pieces: VecDeque<Slice>,
     /// The block for small pieces; boxed, since most connections never need it.
-    room: Option<Box<Room>>,
+    copy_buf: Option<Box<WriteBuf>>,
     len: u32,
-    /// Capacity of `room` and of the blocks that `pieces` pin; one that several pieces share
+    /// Capacity of `copy_buf` and of the blocks that `pieces` pin; one that several pieces share
     /// counts for each.
     pinned: u32,
 }
 
-impl Text {
+impl DataRun {
     /// Returns the number of bytes.
     #[inline]
     pub(super) fn len(&self) -> usize {
@@ -53,11 +53,11 @@ impl Text {
 
     /// Appends data. `frugal`: the ratio applies from the first byte on.
     #[inline]
-    pub(super) fn push(&mut self, pool: &Pool, mut text: Chain, frugal: bool) {
-        if let Some(only) = text.take_only() {
+    pub(super) fn push(&mut self, pool: &Pool, mut data: Chain, frugal: bool) {
+        if let Some(only) = data.take_single() {
             return self.push_slice(pool, only, frugal);
         }
-        for slice in text {
+        for slice in data {
             self.push_slice(pool, slice, frugal);
         }
     }
@@ -65,8 +65,8 @@ impl Text {
     #[inline]
     fn push_slice(&mut self, pool: &Pool, slice: Slice, frugal: bool) {
         self.len += slice.len() as u32;
-        if self.room.is_some() {
-            return self.push_behind_room(pool, slice);
+        if self.copy_buf.is_some() {
+            return self.push_after_copy_buf(pool, slice);
         }
         let slice = match self.pieces.back_mut() {
             Some(last) => match last.try_join(slice) {
@@ -75,59 +75,61 @@ impl Text {
             },
             None => slice,
         };
-        let freely = if frugal { 0 } else { PIN_FREELY };
-        if is_wasteful(&slice) && self.pinned as usize + slice.pinned() > freely {
-            return self.copy_in(pool, slice);
+        let allowance = if frugal { 0 } else { PIN_ALLOWANCE };
+        if is_wasteful(&slice) && self.pinned as usize + slice.pinned() > allowance {
+            return self.push_copy(pool, slice);
         }
-        self.keep(slice);
+        self.push_reference(slice);
     }
 
-    fn keep(&mut self, slice: Slice) {
+    fn push_reference(&mut self, slice: Slice) {
         self.pinned += slice.pinned() as u32;
         self.pieces.push_back(slice);
     }
 
-    fn push_behind_room(&mut self, pool: &Pool, slice: Slice) {
+    fn push_after_copy_buf(&mut self, pool: &Pool, slice: Slice) {
         if is_wasteful(&slice) {
-            return self.copy_in(pool, slice);
+            return self.push_copy(pool, slice);
         }
-        self.close_room();
-        self.keep(slice);
+        self.freeze_copy_buf();
+        self.push_reference(slice);
     }
 
     /// Appends a copy of a slice. Where the allocator refuses memory, keeps it by reference.
-    fn copy_in(&mut self, pool: &Pool, mut slice: Slice) {
+    fn push_copy(&mut self, pool: &Pool, mut slice: Slice) {
         while !slice.is_empty() {
-            if self.room.as_ref().is_none_or(|r| r.remaining() == 0) {
-                self.close_room();
-                let Some(room) = pool.try_room(self.block_for(slice.len())) else {
-                    return self.keep(slice);
+            if self.copy_buf.as_ref().is_none_or(|r| r.remaining() == 0) {
+                self.freeze_copy_buf();
+                let Some(copy_buf) = pool.try_alloc(self.copy_block_len(slice.len())) else {
+                    return self.push_reference(slice);
                 };
-                self.pinned += room.capacity() as u32;
-                self.room = Some(Box::new(room));
+                self.pinned += copy_buf.capacity() as u32;
+                self.copy_buf = Some(Box::new(copy_buf));
             }
-            let Some(room) = &mut self.room else { return };
-            let n = room.extend(&slice);
+            let Some(copy_buf) = &mut self.copy_buf else {
+                return;
+            };
+            let n = copy_buf.write(&slice);
             slice.advance(n);
         }
     }
 
     /// Returns the size of a new block: that of the piece at first, larger with more data.
-    fn block_for(&self, len: usize) -> usize {
+    fn copy_block_len(&self, len: usize) -> usize {
         len.max(self.len().min(COLLAPSE_BLOCK))
     }
 
-    fn close_room(&mut self) {
-        if let Some(room) = self.room.take() {
-            self.pinned -= room.capacity() as u32;
-            self.keep(room.freeze());
+    fn freeze_copy_buf(&mut self) {
+        if let Some(copy_buf) = self.copy_buf.take() {
+            self.pinned -= copy_buf.capacity() as u32;
+            self.push_reference(copy_buf.freeze());
         }
     }
 
     /// Appends all data of another run.
     pub(super) fn append(&mut self, mut other: Self) {
-        self.close_room();
-        other.close_room();
+        self.freeze_copy_buf();
+        other.freeze_copy_buf();
         self.len += other.len;
         self.pinned += other.pinned;
         if self.pieces.len() < other.pieces.len() {
@@ -158,7 +160,7 @@ impl Text {
         self.clear();
         for slice in kept {
             self.len += slice.len() as u32;
-            self.keep(slice);
+            self.push_reference(slice);
         }
     }
 
@@ -178,7 +180,7 @@ impl Text {
     #[inline]
     fn consume(&mut self, max: usize, sink: impl FnOnce(&[u8])) -> usize {
         if self.pieces.is_empty() {
-            self.close_room();
+            self.freeze_copy_buf();
         }
         let Some(first) = self.pieces.front_mut() else {
             return max;
@@ -199,8 +201,8 @@ impl Text {
     fn pop(&mut self) -> Option<Slice> {
         let first = self.pieces.pop_front()?;
         self.pinned -= first.pinned() as u32;
-        if self.pieces.is_empty() && self.pieces.capacity() > KEPT_PIECES {
-            self.pieces.shrink_to(KEPT_PIECES);
+        if self.pieces.is_empty() && self.pieces.capacity() > MIN_PIECES_CAPACITY {
+            self.pieces.shrink_to(MIN_PIECES_CAPACITY);
         }
         Some(first)
     }
@@ -212,7 +214,7 @@ impl Text {
         self.len -= left as u32;
         while left > 0 {
             if self.pieces.is_empty() {
-                self.close_room();
+                self.freeze_copy_buf();
             }
             let Some(first) = self.pieces.front_mut() else {
                 break;
@@ -230,7 +232,7 @@ impl Text {
     /// Removes the first slice, or its first `max` bytes, without copying.
     pub(super) fn read_slice(&mut self, max: usize) -> Slice {
         if self.pieces.is_empty() {
-            self.close_room();
+            self.freeze_copy_buf();
         }
         let first = self.pieces.front().map_or(0, Slice::len);
         let mut chain = self.read_chain(first.min(max));
@@ -240,9 +242,12 @@ impl Text {
     /// Copies bytes to `out` without removing them. Returns how many.
     pub(super) fn peek(&self, out: &mut [u8]) -> usize {
         let mut done = 0;
-        let gathered = self.room.as_ref().map_or(&[][..], |room| room.filled());
+        let copied = self
+            .copy_buf
+            .as_ref()
+            .map_or(&[][..], |copy_buf| copy_buf.filled());
         let pieces = self.pieces.iter().map(Slice::as_slice);
-        for piece in pieces.chain([gathered]) {
+        for piece in pieces.chain([copied]) {
             let n = piece.len().min(out.len() - done);
             out[done..done + n].copy_from_slice(&piece[..n]);
             done += n;
@@ -259,7 +264,7 @@ impl Text {
 /// Returns whether a slice pins much more memory than it has bytes.
 #[inline]
 fn is_wasteful(slice: &Slice) -> bool {
-    slice.len() <= COPY_AT_MOST && slice.pinned() > PIN_RATIO * slice.len()
+    slice.len() <= MAX_COPY_BYTES && slice.pinned() > MAX_PIN_RATIO * slice.len()
 }
 
 #[cfg(test)]
@@ -270,64 +275,64 @@ mod tests {
     use fullsend_buf::{Pool, Slice};
     use proptest::prelude::*;
 
-    use super::{KEPT_PIECES, PIN_FREELY, Text, is_wasteful};
+    use super::{DataRun, MIN_PIECES_CAPACITY, PIN_ALLOWANCE, is_wasteful};
 
     fn piece(pool: &Pool, block: usize, data: &[u8]) -> Slice {
-        let mut room = pool.room(block);
-        room.extend(data);
-        room.freeze()
+        let mut buf = pool.alloc(block);
+        buf.write(data);
+        buf.freeze()
     }
 
     #[test]
     fn tiny_segments_in_large_blocks_pin_little() {
         let pool = Pool::new(0);
-        let mut text = Text::default();
+        let mut run = DataRun::default();
         for _ in 0..50_000 {
-            text.push(&pool, piece(&pool, 65_536, b"x").into(), false);
+            run.push(&pool, piece(&pool, 65_536, b"x").into(), false);
         }
-        assert_eq!(text.len(), 50_000);
+        assert_eq!(run.len(), 50_000);
         assert!(
-            text.truesize() < 50_000 * 2 + PIN_FREELY,
+            run.truesize() < 50_000 * 2 + PIN_ALLOWANCE,
             "{}",
-            text.truesize()
+            run.truesize()
         );
         let mut out = vec![0; 60_000];
-        assert_eq!(text.read(&mut out), 50_000);
+        assert_eq!(run.read(&mut out), 50_000);
         assert!(out[..50_000].iter().all(|&b| b == b'x'));
-        assert_eq!((text.truesize(), text.len()), (0, 0));
-        assert!(text.pieces.capacity() <= 32);
+        assert_eq!((run.truesize(), run.len()), (0, 0));
+        assert!(run.pieces.capacity() <= 32);
     }
 
     #[test]
     fn one_message_waiting_is_not_copied() {
         let pool = Pool::new(0);
-        let mut text = Text::default();
+        let mut run = DataRun::default();
         let slice = piece(&pool, 65_536, b"hello");
         let memory = slice.as_ptr();
-        text.push(&pool, slice.into(), false);
-        assert_eq!(text.read_chain(100).slices()[0].as_ptr(), memory);
+        run.push(&pool, slice.into(), false);
+        assert_eq!(run.read_chain(100).slices()[0].as_ptr(), memory);
     }
 
     #[test]
-    fn neighbours_in_memory_become_one_piece() {
+    fn adjacent_slices_become_one_piece() {
         let pool = Pool::new(0);
         let whole = piece(&pool, 65_536, &alloc::vec![9; 60_000]);
-        let mut text = Text::default();
+        let mut run = DataRun::default();
         for i in 0..60 {
-            text.push(&pool, whole.slice(i * 1000..(i + 1) * 1000).into(), false);
+            run.push(&pool, whole.slice(i * 1000..(i + 1) * 1000).into(), false);
         }
-        assert_eq!((text.pieces.len(), text.truesize()), (1, 65_536));
+        assert_eq!((run.pieces.len(), run.truesize()), (1, 65_536));
     }
 
     #[test]
-    fn small_pieces_are_gathered_in_blocks_that_grow() {
+    fn small_pieces_are_copied_into_growing_blocks() {
         let pool = Pool::new(1 << 20);
-        let mut text = Text::default();
+        let mut run = DataRun::default();
         for _ in 0..20_000 {
-            text.push(&pool, piece(&pool, 4096, b"x").into(), true);
+            run.push(&pool, piece(&pool, 4096, b"x").into(), true);
         }
-        assert!(text.pieces.len() < 16, "{}", text.pieces.len());
-        assert!(text.truesize() < 40_000, "{}", text.truesize());
+        assert!(run.pieces.len() < 16, "{}", run.pieces.len());
+        assert!(run.truesize() < 40_000, "{}", run.truesize());
     }
 
     #[test]
@@ -347,46 +352,46 @@ mod tests {
     }
 
     /// Returns `n` pieces that are not joined, each in a chunk that it fills.
-    fn pieces(pool: &Pool, n: usize) -> Text {
-        let mut text = Text::default();
+    fn pieces(pool: &Pool, n: usize) -> DataRun {
+        let mut run = DataRun::default();
         for _ in 0..n {
-            text.push(pool, piece(pool, 256, &[7; 256]).into(), false);
+            run.push(pool, piece(pool, 256, &[7; 256]).into(), false);
         }
-        assert_eq!(text.pieces.len(), n);
-        text
+        assert_eq!(run.pieces.len(), n);
+        run
     }
 
     #[test]
-    fn an_empty_run_keeps_little_memory_and_one_in_use_its_own() {
+    fn only_an_empty_run_shrinks_its_piece_list() {
         let pool = Pool::new(0);
-        let mut text = pieces(&pool, 100);
-        let before = text.pieces.capacity();
+        let mut run = pieces(&pool, 100);
+        let before = run.pieces.capacity();
         let mut out = vec![0; 25_600];
-        assert_eq!(text.read(&mut out[..256]), 256);
-        assert_eq!(text.pieces.capacity(), before);
-        assert_eq!(text.read(&mut out), 99 * 256);
-        assert!(text.pieces.capacity() <= KEPT_PIECES);
+        assert_eq!(run.read(&mut out[..256]), 256);
+        assert_eq!(run.pieces.capacity(), before);
+        assert_eq!(run.read(&mut out), 99 * 256);
+        assert!(run.pieces.capacity() <= MIN_PIECES_CAPACITY);
     }
 
     #[test]
-    fn what_is_taken_out_leaves_the_block_that_is_being_filled() {
+    fn reading_leaves_the_copy_buffer_in_use() {
         let pool = Pool::new(0);
-        let mut text = pieces(&pool, 2);
-        text.push(&pool, piece(&pool, 65_536, b"tail").into(), true);
-        assert!(text.room.is_some());
-        assert_eq!(text.read_slice(1000).as_slice(), [7; 256]);
-        assert_eq!(text.read_chain(256).len(), 256);
-        assert!(text.room.is_some());
-        assert_eq!(text.read_slice(3).as_slice(), b"tai");
-        assert_eq!(text.read_slice(3).as_slice(), b"l");
-        assert!(text.read_slice(3).is_empty());
+        let mut run = pieces(&pool, 2);
+        run.push(&pool, piece(&pool, 65_536, b"tail").into(), true);
+        assert!(run.copy_buf.is_some());
+        assert_eq!(run.read_slice(1000).as_slice(), [7; 256]);
+        assert_eq!(run.read_chain(256).len(), 256);
+        assert!(run.copy_buf.is_some());
+        assert_eq!(run.read_slice(3).as_slice(), b"tai");
+        assert_eq!(run.read_slice(3).as_slice(), b"l");
+        assert!(run.read_slice(3).is_empty());
     }
 
     proptest! {
         #[test]
         fn behaves_as_a_byte_queue(ops in prop::collection::vec((0..8u8, 0..4000usize, any::<bool>()), 1..80)) {
             let pool = Pool::new(1 << 20);
-            let mut text = Text::default();
+            let mut run = DataRun::default();
             let mut model: Vec<u8> = Vec::new();
             let mut next = 0u8;
             for (op, n, flag) in ops {
@@ -398,43 +403,43 @@ mod tests {
                     0..3 => {
                         let data = data(if flag { n } else { n % 50 });
                         let block = if n % 3 == 0 { 65_536 } else { data.len() };
-                        text.push(&pool, piece(&pool, block, &data).into(), flag);
+                        run.push(&pool, piece(&pool, block, &data).into(), flag);
                         model.extend(data);
                     }
                     3 => {
-                        let mut other = Text::default();
+                        let mut other = DataRun::default();
                         for len in [n, 10, 20] {
                             let data = data(len);
                             other.push(&pool, piece(&pool, 65_536, &data).into(), flag);
                             model.extend(data);
                         }
-                        text.append(other);
+                        run.append(other);
                     }
                     4 => {
-                        let got = text.read(&mut out);
+                        let got = run.read(&mut out);
                         let want: Vec<u8> = model.drain(..n.min(model.len())).collect();
                         prop_assert_eq!(&out[..got], &want[..]);
                     }
                     5 => {
-                        let chain = text.read_chain(n);
+                        let chain = run.read_chain(n);
                         let want: Vec<u8> = model.drain(..n.min(model.len())).collect();
                         prop_assert_eq!(chain.len(), want.len());
                         chain.copy_to(&mut out);
                         prop_assert_eq!(&out[..want.len()], &want[..]);
                     }
                     6 => {
-                        let got = text.peek(&mut out);
+                        let got = run.peek(&mut out);
                         prop_assert_eq!(&out[..got], &model[..n.min(model.len())]);
                     }
                     _ => {
-                        text.advance(n);
+                        run.advance(n);
                         model.drain(..n.min(model.len()));
                     }
                 }
-                prop_assert_eq!(text.len(), model.len());
-                prop_assert_eq!(text.is_empty(), model.is_empty());
-                if text.is_empty() {
-                    prop_assert_eq!(text.truesize(), 0);
+                prop_assert_eq!(run.len(), model.len());
+                prop_assert_eq!(run.is_empty(), model.is_empty());
+                if run.is_empty() {
+                    prop_assert_eq!(run.truesize(), 0);
                 }
             }
         }

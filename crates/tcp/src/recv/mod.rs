@@ -9,22 +9,22 @@ use fullsend_wire::tcp::{SackBlock, SackBlocks};
 
 mod ack_policy;
 mod buffer;
-mod reassembly;
+mod ofo_queue;
 #[cfg(test)]
 mod tests;
 mod window;
 
 pub(crate) use ack_policy::AckPolicy;
-use buffer::Text;
-use reassembly::Reassembly;
-pub(crate) use window::{Ask, Place, RecvWindow, Squeeze};
+use buffer::DataRun;
+use ofo_queue::OfoQueue;
+pub(crate) use window::{MemoryPressure, RecvWindow, SegmentPosition, WindowInputs};
 
 /// Most duplicate ACKs for one batch of segments: a bound on what forged segments can draw.
-const MOST_REPEATS: u8 = 32;
+const MAX_EXTRA_DUPACKS: u8 = 32;
 
 /// The result of inserting a segment's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Arrival {
+pub(crate) enum InsertOutcome {
     /// In order: `rcv_nxt` advanced.
     InOrder {
         /// Bytes that became readable (FIN not counted).
@@ -44,31 +44,31 @@ pub(crate) enum Arrival {
 /// Received data: the in-order part for the reader, and the out-of-order part.
 #[derive(Debug)]
 pub(crate) struct RecvQueue {
-    text: Text,
+    data: DataRun,
     /// Present while out-of-order data waits or a duplicate is to be reported.
-    beyond: Option<Box<Beyond>>,
+    ofo: Option<Box<OfoState>>,
     rcv_nxt: SeqNum,
     fin_received: bool,
 }
 
 /// The state of a connection with out-of-order data, duplicates or an early FIN.
 #[derive(Debug, Default)]
-struct Beyond {
-    reassembly: Reassembly,
+struct OfoState {
+    queue: OfoQueue,
     /// A range received twice, for the DSACK of the next ACK (RFC 2883).
     dsack: Option<SackBlock>,
     /// Sequence number of the first FIN behind `rcv_nxt` that arrived out of order. Unauthenticated:
     /// a FIN or data that arrives in order overrules it.
     fin_at: Option<SeqNum>,
     /// The segment of the FIN at `fin_at` carried no data.
-    fin_is_bare: bool,
+    fin_without_data: bool,
     /// Duplicate ACKs to send in addition to the one that is due.
-    repeats: u8,
+    extra_dupacks: u8,
 }
 
-impl Beyond {
-    fn is_idle(&self) -> bool {
-        self.reassembly.is_empty() && self.dsack.is_none() && self.fin_at.is_none()
+impl OfoState {
+    fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.dsack.is_none() && self.fin_at.is_none()
     }
 
     /// Updates `fin_at` for a segment with the data `[seq, end)`, and with a FIN if `fin`. Returns
@@ -78,23 +78,23 @@ impl Beyond {
     /// suppresses the real end: data over a FIN's place replaces the FIN, a FIN within out-of-order
     /// data is ignored, and a FIN in order always counts. Data that begins at a FIN's place wins over
     /// a FIN without data, whichever arrives first.
-    fn note_fin(&mut self, seq: SeqNum, end: SeqNum, fin: bool, in_order: bool) -> bool {
-        let replaces_start = self.fin_is_bare;
+    fn record_fin(&mut self, seq: SeqNum, end: SeqNum, fin: bool, in_order: bool) -> bool {
+        let replaces_start = self.fin_without_data;
         self.fin_at
             .take_if(|at| at.before(end) && (seq.before(*at) || (replaces_start && seq == *at)));
         let bare = seq == end;
-        if !fin || (!in_order && self.reassembly.is_over_fin(end, bare)) {
+        if !fin || (!in_order && self.queue.has_data_at_fin(end, bare)) {
             return false;
         }
         match self.fin_at {
             // The peer retransmits a later FIN, which is not acknowledged.
             Some(known) if known.before(end) => false,
             Some(known) if known == end => {
-                self.fin_is_bare &= bare;
+                self.fin_without_data &= bare;
                 false
             }
             _ => {
-                (self.fin_at, self.fin_is_bare) = (Some(end), bare);
+                (self.fin_at, self.fin_without_data) = (Some(end), bare);
                 true
             }
         }
@@ -105,8 +105,8 @@ impl RecvQueue {
     /// Returns an empty queue that expects `rcv_nxt` as its first byte.
     pub(crate) fn new(rcv_nxt: SeqNum) -> Self {
         Self {
-            text: Text::default(),
-            beyond: None,
+            data: DataRun::default(),
+            ofo: None,
             rcv_nxt,
             fin_received: false,
         }
@@ -115,92 +115,98 @@ impl RecvQueue {
     /// Inserts data that begins at `seq` and does not exceed the window. Bytes before `rcv_nxt` and
     /// bytes already received are dropped (the first data wins). `fin`: a FIN follows the data.
     #[inline]
-    pub(crate) fn insert(&mut self, pool: &Pool, seq: SeqNum, text: Chain, fin: bool) -> Arrival {
-        if seq == self.rcv_nxt && self.beyond.is_none() && !self.fin_received {
-            let bytes = text.len() as u32;
+    pub(crate) fn insert(
+        &mut self,
+        pool: &Pool,
+        seq: SeqNum,
+        data: Chain,
+        fin: bool,
+    ) -> InsertOutcome {
+        if seq == self.rcv_nxt && self.ofo.is_none() && !self.fin_received {
+            let bytes = data.len() as u32;
             self.rcv_nxt += bytes;
             if fin {
                 self.fin_received = true;
                 self.rcv_nxt += 1;
             }
-            self.text.push(pool, text, false);
-            return Arrival::InOrder {
+            self.data.push(pool, data, false);
+            return InsertOutcome::InOrder {
                 bytes,
                 had_gap: false,
             };
         }
-        self.insert_beside(pool, seq, text, fin)
+        self.insert_slow(pool, seq, data, fin)
     }
 
     /// The slow path of [`insert`](Self::insert), with holes, duplicates or a FIN.
-    fn insert_beside(
+    fn insert_slow(
         &mut self,
         pool: &Pool,
         mut seq: SeqNum,
-        mut text: Chain,
+        mut data: Chain,
         fin: bool,
-    ) -> Arrival {
+    ) -> InsertOutcome {
         let sent = SackBlock {
             left: seq,
-            right: seq + text.len() as u32 + u32::from(fin),
+            right: seq + data.len() as u32 + u32::from(fin),
         };
         if self.fin_received || sent.right.before_eq(self.rcv_nxt) {
-            self.note_duplicate(sent);
-            return Arrival::Duplicate;
+            self.record_duplicate(sent);
+            return InsertOutcome::Duplicate;
         }
         let old = self.rcv_nxt;
         if seq.before(old) {
-            let known = old.since(seq).min(text.len() as u32);
-            self.note_duplicate(SackBlock {
+            let known = old.since(seq).min(data.len() as u32);
+            self.record_duplicate(SackBlock {
                 left: seq,
                 right: seq + known,
             });
-            text.advance(known as usize);
+            data.advance(known as usize);
             seq += known;
         }
-        let beyond = self.beyond.get_or_insert_default();
-        let had_gap = !beyond.reassembly.is_empty();
+        let ofo = self.ofo.get_or_insert_default();
+        let had_gap = !ofo.queue.is_empty();
         let in_order = seq == old;
-        let fin_is_new = beyond.note_fin(seq, seq + text.len() as u32, fin, in_order);
-        let stored = beyond.reassembly.insert(pool, seq, text, in_order);
+        let fin_is_new = ofo.record_fin(seq, seq + data.len() as u32, fin, in_order);
+        let stored = ofo.queue.insert(pool, seq, data, in_order);
         if stored.duplicate.is_some() {
-            beyond.dsack = beyond.dsack.or(stored.duplicate);
+            ofo.dsack = ofo.dsack.or(stored.duplicate);
         }
-        self.advance_over_ready();
+        self.advance_rcv_nxt();
         if self.rcv_nxt != old {
             let bytes = self.rcv_nxt.since(old) - u32::from(self.fin_received);
-            return Arrival::InOrder { bytes, had_gap };
+            return InsertOutcome::InOrder { bytes, had_gap };
         }
         match stored {
-            _ if stored.new_bytes > 0 || fin_is_new => Arrival::OutOfOrder,
-            _ if stored.pruned => Arrival::Pruned,
-            _ => Arrival::Duplicate,
+            _ if stored.new_bytes > 0 || fin_is_new => InsertOutcome::OutOfOrder,
+            _ if stored.pruned => InsertOutcome::Pruned,
+            _ => InsertOutcome::Duplicate,
         }
     }
 
     /// Moves data that has become in order to the reader, up to the peer's FIN.
-    fn advance_over_ready(&mut self) {
-        let Some(beyond) = &mut self.beyond else {
+    fn advance_rcv_nxt(&mut self) {
+        let Some(ofo) = &mut self.ofo else {
             return;
         };
-        while beyond.fin_at != Some(self.rcv_nxt)
-            && let Some(mut run) = beyond.reassembly.take_ready(self.rcv_nxt)
+        while ofo.fin_at != Some(self.rcv_nxt)
+            && let Some(mut run) = ofo.queue.take_in_order(self.rcv_nxt)
         {
-            if let Some(end) = beyond.fin_at {
+            if let Some(end) = ofo.fin_at {
                 run.truncate(end.since(self.rcv_nxt) as usize);
             }
             self.rcv_nxt += run.len() as u32;
-            self.text.append(run);
+            self.data.append(run);
         }
-        let ends = beyond.fin_at == Some(self.rcv_nxt);
-        if ends {
+        let is_complete = ofo.fin_at == Some(self.rcv_nxt);
+        if is_complete {
             self.fin_received = true;
             self.rcv_nxt += 1;
         }
         // The stream is complete: as on Linux, duplicates are no longer reported, and data after the
         // FIN is dropped.
-        if ends || beyond.is_idle() {
-            self.beyond = None;
+        if is_complete || ofo.is_empty() {
+            self.ofo = None;
         }
     }
 
@@ -217,33 +223,33 @@ impl RecvQueue {
     }
 
     /// Returns whether a FIN arrived out of order, and no out-of-order data with it.
-    pub(crate) fn has_bare_fin(&self) -> bool {
-        let beyond = self.beyond.as_ref();
-        beyond.is_some_and(|b| b.fin_at.is_some() && b.reassembly.is_empty())
+    pub(crate) fn has_only_ofo_fin(&self) -> bool {
+        let ofo = self.ofo.as_ref();
+        ofo.is_some_and(|b| b.fin_at.is_some() && b.queue.is_empty())
     }
 
     /// Returns the number of readable bytes.
     #[inline]
     pub(crate) fn readable(&self) -> usize {
-        self.text.len()
+        self.data.len()
     }
 
     /// Returns whether there are neither holes nor duplicates to report.
     #[inline]
     pub(crate) fn is_in_order(&self) -> bool {
-        self.beyond.is_none()
+        self.ofo.is_none()
     }
 
     /// Returns the end of the highest out-of-order data.
-    pub(crate) fn last_beyond(&self) -> Option<SeqNum> {
-        self.beyond.as_ref()?.reassembly.end()
+    pub(crate) fn ofo_data_end(&self) -> Option<SeqNum> {
+        self.ofo.as_ref()?.queue.end()
     }
 
     /// Returns the sequence number after all that arrived out of order, a FIN included.
-    pub(crate) fn beyond_end(&self) -> Option<SeqNum> {
-        let beyond = self.beyond.as_ref()?;
-        let fin_end = beyond.fin_at.map(|at| at + 1);
-        match (beyond.reassembly.end(), fin_end) {
+    pub(crate) fn ofo_end(&self) -> Option<SeqNum> {
+        let ofo = self.ofo.as_ref()?;
+        let fin_end = ofo.fin_at.map(|at| at + 1);
+        match (ofo.queue.end(), fin_end) {
             (Some(data), Some(fin)) => Some(data.latest(fin)),
             (data, fin) => data.or(fin),
         }
@@ -251,32 +257,32 @@ impl RecvQueue {
 
     /// Returns the number of out-of-order bytes.
     #[inline]
-    pub(crate) fn out_of_order(&self) -> usize {
-        self.beyond.as_ref().map_or(0, |b| b.reassembly.bytes())
+    pub(crate) fn ofo_bytes(&self) -> usize {
+        self.ofo.as_ref().map_or(0, |b| b.queue.bytes())
     }
 
     /// Returns the number of bytes held, readable or out of order.
     #[inline]
-    pub(crate) fn held(&self) -> usize {
-        self.readable() + self.out_of_order()
+    pub(crate) fn buffered(&self) -> usize {
+        self.readable() + self.ofo_bytes()
     }
 
     /// Returns the bytes of memory held for all received data.
     #[inline]
     pub(crate) fn truesize(&self) -> usize {
-        let beyond = self.beyond.as_ref();
-        self.text.truesize() + beyond.map_or(0, |b| b.reassembly.truesize())
+        let ofo = self.ofo.as_ref();
+        self.data.truesize() + ofo.map_or(0, |b| b.queue.truesize())
     }
 
     /// Discards out-of-order data, the highest first, until `bytes` of memory are free or none is left
     /// (RFC 2018 8 permits it). Returns whether there was any.
     pub(crate) fn prune(&mut self, bytes: usize) -> bool {
-        let Some(beyond) = &mut self.beyond else {
+        let Some(ofo) = &mut self.ofo else {
             return false;
         };
-        let pruned = beyond.reassembly.prune(bytes);
-        if beyond.is_idle() {
-            self.beyond = None;
+        let pruned = ofo.queue.prune(bytes);
+        if ofo.is_empty() {
+            self.ofo = None;
         }
         pruned
     }
@@ -284,31 +290,31 @@ impl RecvQueue {
     /// Copies readable bytes to `out` and removes them.
     #[inline]
     pub(crate) fn read(&mut self, out: &mut [u8]) -> usize {
-        self.text.read(out)
+        self.data.read(out)
     }
 
     /// Removes up to `max` readable bytes without copying.
     pub(crate) fn read_chain(&mut self, max: usize) -> Chain {
-        self.text.read_chain(max)
+        self.data.read_chain(max)
     }
 
     /// Removes the first slice, or its first `max` bytes, without copying.
     pub(crate) fn read_slice(&mut self, max: usize) -> Slice {
-        self.text.read_slice(max)
+        self.data.read_slice(max)
     }
 
     /// Copies readable bytes to `out` without removing them.
     pub(crate) fn peek(&self, out: &mut [u8]) -> usize {
-        self.text.peek(out)
+        self.data.peek(out)
     }
 
     /// Discards all data, readable or out of order, since the reader is gone.
     pub(crate) fn clear(&mut self) {
-        self.text.clear();
-        if let Some(beyond) = &mut self.beyond {
-            beyond.reassembly = Reassembly::default();
-            if beyond.is_idle() {
-                self.beyond = None;
+        self.data.clear();
+        if let Some(ofo) = &mut self.ofo {
+            ofo.queue = OfoQueue::default();
+            if ofo.is_empty() {
+                self.ofo = None;
             }
         }
     }
@@ -318,13 +324,13 @@ impl RecvQueue {
     #[inline]
     pub(crate) fn take_sack_blocks(&mut self, max: usize) -> SackBlocks {
         let mut blocks = SackBlocks::default();
-        if let Some(beyond) = &mut self.beyond {
-            if let Some(duplicate) = beyond.dsack.take() {
+        if let Some(ofo) = &mut self.ofo {
+            if let Some(duplicate) = ofo.dsack.take() {
                 blocks.push(duplicate);
             }
-            beyond.reassembly.sack_blocks(&mut blocks, max);
-            if beyond.is_idle() {
-                self.beyond = None;
+            ofo.queue.sack_blocks(&mut blocks, max);
+            if ofo.is_empty() {
+                self.ofo = None;
             }
         }
         blocks
@@ -332,24 +338,24 @@ impl RecvQueue {
 
     /// Requests another duplicate ACK for out-of-order data of one batch: a peer without SACK counts
     /// duplicate ACKs, so each segment needs its own (RFC 5681 4.2).
-    pub(crate) fn repeat_ack(&mut self) {
-        if let Some(beyond) = &mut self.beyond {
-            beyond.repeats = beyond.repeats.saturating_add(1).min(MOST_REPEATS);
+    pub(crate) fn add_dupack(&mut self) {
+        if let Some(ofo) = &mut self.ofo {
+            ofo.extra_dupacks = ofo.extra_dupacks.saturating_add(1).min(MAX_EXTRA_DUPACKS);
         }
     }
 
     /// Counts an ACK that leaves. Returns whether it is to be repeated.
-    pub(crate) fn take_repeat(&mut self) -> bool {
-        let repeats = self.beyond.as_mut().map(|beyond| &mut beyond.repeats);
-        let again = repeats.filter(|repeats| **repeats > 0);
-        again.map(|repeats| *repeats -= 1).is_some()
+    pub(crate) fn take_dupack(&mut self) -> bool {
+        let extra_dupacks = self.ofo.as_mut().map(|ofo| &mut ofo.extra_dupacks);
+        let again = extra_dupacks.filter(|extra_dupacks| **extra_dupacks > 0);
+        again.map(|extra_dupacks| *extra_dupacks -= 1).is_some()
     }
 
     /// Records a duplicate left of the window, which [`insert`](Self::insert) does not get, for the
     /// next ACK's DSACK.
-    pub(crate) fn note_duplicate(&mut self, range: SackBlock) {
+    pub(crate) fn record_duplicate(&mut self, range: SackBlock) {
         if range.left != range.right {
-            self.beyond.get_or_insert_default().dsack = Some(range);
+            self.ofo.get_or_insert_default().dsack = Some(range);
         }
     }
 }

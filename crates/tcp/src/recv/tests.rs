@@ -6,8 +6,8 @@ use fullsend_units::SeqNum;
 use fullsend_wire::tcp::SackBlock;
 use proptest::prelude::*;
 
-use super::reassembly::MAX_RUNS;
-use super::{Arrival, RecvQueue};
+use super::ofo_queue::MAX_RUNS;
+use super::{InsertOutcome, RecvQueue};
 
 /// Close to the wrap, so that every test crosses it.
 const IRS: u32 = u32::MAX - 300;
@@ -27,7 +27,7 @@ fn byte(n: u32) -> u8 {
     (n.wrapping_mul(2_654_435_761) >> 24) as u8
 }
 
-fn text(from: u32, len: u32) -> Chain {
+fn data(from: u32, len: u32) -> Chain {
     let bytes: Vec<u8> = (from..from + len).map(byte).collect();
     Slice::copied_from(&bytes).into()
 }
@@ -45,18 +45,18 @@ impl Peer {
         }
     }
 
-    fn sends(&mut self, from: u32, to: u32) -> Arrival {
+    fn sends(&mut self, from: u32, to: u32) -> InsertOutcome {
         self.sends_fin(from, to, false)
     }
 
-    fn sends_fin(&mut self, from: u32, to: u32, fin: bool) -> Arrival {
-        let arrival = self
+    fn sends_fin(&mut self, from: u32, to: u32, fin: bool) -> InsertOutcome {
+        let outcome = self
             .queue
-            .insert(&self.pool, seq(from), text(from, to - from), fin);
-        if let Some(beyond) = &self.queue.beyond {
-            beyond.reassembly.check();
+            .insert(&self.pool, seq(from), data(from, to - from), fin);
+        if let Some(ofo) = &self.queue.ofo {
+            ofo.queue.check();
         }
-        arrival
+        outcome
     }
 
     fn sacks(&mut self) -> Vec<SackBlock> {
@@ -76,22 +76,22 @@ impl Peer {
     }
 }
 
-fn in_order(bytes: u32) -> Arrival {
-    Arrival::InOrder {
+fn in_order(bytes: u32) -> InsertOutcome {
+    InsertOutcome::InOrder {
         bytes,
         had_gap: false,
     }
 }
 
-fn after_gap(bytes: u32) -> Arrival {
-    Arrival::InOrder {
+fn after_gap(bytes: u32) -> InsertOutcome {
+    InsertOutcome::InOrder {
         bytes,
         had_gap: true,
     }
 }
 
 #[test]
-fn text_in_order_is_readable_at_once() {
+fn in_order_data_is_readable_at_once() {
     let mut peer = Peer::new();
     assert_eq!(peer.sends(0, 1000), in_order(1000));
     assert_eq!(peer.sends(1000, 1500), in_order(500));
@@ -104,18 +104,18 @@ fn text_in_order_is_readable_at_once() {
 }
 
 #[test]
-fn a_hole_is_told_and_closed() {
+fn a_hole_is_reported_and_filled() {
     let mut peer = Peer::new();
-    assert_eq!(peer.sends(100, 200), Arrival::OutOfOrder);
-    assert_eq!(peer.sends(300, 400), Arrival::OutOfOrder);
+    assert_eq!(peer.sends(100, 200), InsertOutcome::OutOfOrder);
+    assert_eq!(peer.sends(300, 400), InsertOutcome::OutOfOrder);
     assert_eq!(peer.sacks(), [block(300, 400), block(100, 200)]);
-    assert_eq!(peer.sends(200, 250), Arrival::OutOfOrder);
+    assert_eq!(peer.sends(200, 250), InsertOutcome::OutOfOrder);
     assert_eq!(peer.sacks(), [block(100, 250), block(300, 400)]);
     assert_eq!(peer.sends(0, 100), after_gap(250));
     assert_eq!(peer.sacks(), [block(300, 400)]);
-    assert_eq!(peer.queue.out_of_order(), 100);
+    assert_eq!(peer.queue.ofo_bytes(), 100);
     assert_eq!(peer.sends(250, 300), after_gap(150));
-    assert!(peer.sacks().is_empty() && peer.queue.beyond.is_none());
+    assert!(peer.sacks().is_empty() && peer.queue.ofo.is_none());
     assert_eq!(peer.reads_from(0), 400);
 }
 
@@ -143,12 +143,12 @@ fn the_block_changed_last_comes_first() {
 }
 
 #[test]
-fn what_came_first_stays() {
+fn the_first_copy_of_a_byte_is_kept() {
     let mut peer = Peer::new();
     peer.sends(100, 200);
     let forged = Slice::copied_from(&[0xee; 400]);
-    let arrival = peer.queue.insert(&peer.pool, seq(0), forged.into(), false);
-    assert_eq!(arrival, after_gap(400));
+    let outcome = peer.queue.insert(&peer.pool, seq(0), forged.into(), false);
+    assert_eq!(outcome, after_gap(400));
     let mut out = vec![0; 400];
     peer.queue.read(&mut out);
     let want: Vec<u8> = (100..200).map(byte).collect();
@@ -157,10 +157,10 @@ fn what_came_first_stays() {
 }
 
 #[test]
-fn duplicates_are_told_once_by_dsack() {
+fn duplicates_are_reported_once_by_dsack() {
     let mut peer = Peer::new();
     peer.sends(0, 100);
-    assert_eq!(peer.sends(20, 80), Arrival::Duplicate);
+    assert_eq!(peer.sends(20, 80), InsertOutcome::Duplicate);
     assert_eq!(peer.sacks(), [block(20, 80)]);
     assert!(peer.sacks().is_empty());
     // Partly new data.
@@ -168,28 +168,28 @@ fn duplicates_are_told_once_by_dsack() {
     assert_eq!(peer.sacks(), [block(50, 100)]);
     // Within an out-of-order run: the duplicate first, then the block that contains it.
     peer.sends(300, 400);
-    assert_eq!(peer.sends(320, 350), Arrival::Duplicate);
+    assert_eq!(peer.sends(320, 350), InsertOutcome::Duplicate);
     assert_eq!(peer.sacks(), [block(320, 350), block(300, 400)]);
 }
 
 #[test]
-fn fin_counts_when_all_before_it_is_here() {
+fn a_fin_counts_when_all_data_before_it_is_received() {
     let mut peer = Peer::new();
-    assert_eq!(peer.sends_fin(100, 200, true), Arrival::OutOfOrder);
+    assert_eq!(peer.sends_fin(100, 200, true), InsertOutcome::OutOfOrder);
     assert!(!peer.queue.fin_received());
     assert_eq!(peer.sends(0, 100), after_gap(200));
     assert!(peer.queue.fin_received());
     assert_eq!(peer.queue.rcv_nxt(), seq(201));
-    assert_eq!(peer.sends_fin(100, 200, true), Arrival::Duplicate);
-    assert_eq!(peer.sends(201, 300), Arrival::Duplicate);
+    assert_eq!(peer.sends_fin(100, 200, true), InsertOutcome::Duplicate);
+    assert_eq!(peer.sends(201, 300), InsertOutcome::Duplicate);
     assert_eq!(peer.reads_from(0), 200);
 }
 
 #[test]
 fn a_bare_fin_is_in_order_or_waits() {
     let mut peer = Peer::new();
-    assert_eq!(peer.sends_fin(10, 10, true), Arrival::OutOfOrder);
-    assert_eq!(peer.sends_fin(10, 10, true), Arrival::Duplicate);
+    assert_eq!(peer.sends_fin(10, 10, true), InsertOutcome::OutOfOrder);
+    assert_eq!(peer.sends_fin(10, 10, true), InsertOutcome::Duplicate);
     assert_eq!(peer.sends(0, 5), in_order(5));
     assert_eq!(peer.sends(5, 10), in_order(5));
     assert!(peer.queue.fin_received());
@@ -199,12 +199,12 @@ fn a_bare_fin_is_in_order_or_waits() {
 }
 
 #[test]
-fn data_at_the_place_of_an_early_fin_replaces_it() {
+fn data_at_the_sequence_number_of_an_early_fin_replaces_it() {
     for bare in [false, true] {
         let mut peer = Peer::new();
         peer.sends_fin(if bare { 200 } else { 100 }, 200, true);
-        let arrival = peer.sends(0, 300);
-        assert!(matches!(arrival, Arrival::InOrder { bytes: 300, .. }));
+        let outcome = peer.sends(0, 300);
+        assert!(matches!(outcome, InsertOutcome::InOrder { bytes: 300, .. }));
         assert!(!peer.queue.fin_received());
         assert_eq!(peer.sends_fin(300, 300, true), in_order(0));
         assert!(peer.queue.fin_received());
@@ -213,7 +213,7 @@ fn data_at_the_place_of_an_early_fin_replaces_it() {
     // Also behind a hole.
     let mut peer = Peer::new();
     peer.sends_fin(300, 400, true);
-    assert_eq!(peer.sends(300, 500), Arrival::OutOfOrder);
+    assert_eq!(peer.sends(300, 500), InsertOutcome::OutOfOrder);
     assert_eq!(peer.sends(0, 300), after_gap(500));
     assert!(!peer.queue.fin_received());
     assert_eq!(peer.sends_fin(500, 500, true), in_order(0));
@@ -224,11 +224,11 @@ fn data_that_begins_at_a_bare_fin_replaces_it_in_either_order() {
     for fin_first in [false, true] {
         let mut peer = Peer::new();
         if fin_first {
-            assert_eq!(peer.sends_fin(300, 300, true), Arrival::OutOfOrder);
-            assert_eq!(peer.sends(300, 500), Arrival::OutOfOrder);
+            assert_eq!(peer.sends_fin(300, 300, true), InsertOutcome::OutOfOrder);
+            assert_eq!(peer.sends(300, 500), InsertOutcome::OutOfOrder);
         } else {
-            assert_eq!(peer.sends(300, 500), Arrival::OutOfOrder);
-            assert_eq!(peer.sends_fin(300, 300, true), Arrival::Duplicate);
+            assert_eq!(peer.sends(300, 500), InsertOutcome::OutOfOrder);
+            assert_eq!(peer.sends_fin(300, 300, true), InsertOutcome::Duplicate);
         }
         assert_eq!(peer.sends(0, 300), after_gap(500));
         assert!(!peer.queue.fin_received());
@@ -245,22 +245,22 @@ fn data_that_begins_at_a_bare_fin_replaces_it_in_either_order() {
 }
 
 #[test]
-fn a_fin_among_data_that_waits_is_ignored() {
+fn a_fin_inside_out_of_order_data_is_ignored() {
     let mut peer = Peer::new();
     peer.sends(300, 500);
-    assert_eq!(peer.sends_fin(300, 400, true), Arrival::Duplicate);
+    assert_eq!(peer.sends_fin(300, 400, true), InsertOutcome::Duplicate);
     assert_eq!(peer.sends(0, 300), after_gap(500));
     assert!(!peer.queue.fin_received());
 }
 
 #[test]
-fn a_fin_in_order_counts_whatever_came_before() {
+fn an_in_order_fin_overrides_out_of_order_data() {
     // After an out-of-order FIN further on.
     let mut peer = Peer::new();
     peer.sends_fin(1000, 1000, true);
     assert_eq!(peer.sends(0, 100), in_order(100));
     assert_eq!(peer.sends_fin(100, 200, true), in_order(100));
-    assert!(peer.queue.fin_received() && peer.queue.beyond.is_none());
+    assert!(peer.queue.fin_received() && peer.queue.ofo.is_none());
     assert_eq!(peer.queue.rcv_nxt(), seq(201));
     // Before data that begins at the FIN's position, or before that.
     for from in [100, 50] {
@@ -286,7 +286,7 @@ fn the_first_of_several_fins_ends_the_stream() {
     // Data that begins at the FIN's position does not remove it.
     let mut peer = Peer::new();
     peer.sends_fin(300, 400, true);
-    assert_eq!(peer.sends(400, 500), Arrival::OutOfOrder);
+    assert_eq!(peer.sends(400, 500), InsertOutcome::OutOfOrder);
     assert_eq!(peer.sends(0, 300), after_gap(400));
     assert!(peer.queue.fin_received());
     assert_eq!(peer.reads_from(0), 400);
@@ -294,7 +294,7 @@ fn the_first_of_several_fins_ends_the_stream() {
 
 /// A FIN that arrived with data once is not bare.
 #[test]
-fn a_fin_that_came_with_data_is_not_replaced_by_data_behind_it() {
+fn a_fin_received_with_data_is_not_replaced_by_data_after_it() {
     for from in [[300, 200], [200, 300]] {
         let mut peer = Peer::new();
         for from in from {
@@ -308,50 +308,50 @@ fn a_fin_that_came_with_data_is_not_replaced_by_data_behind_it() {
 }
 
 #[test]
-fn nothing_follows_the_end() {
+fn data_after_the_fin_is_ignored() {
     let mut peer = Peer::new();
     assert_eq!(peer.sends_fin(0, 100, true), in_order(100));
-    assert_eq!(peer.sends(101, 150), Arrival::Duplicate);
+    assert_eq!(peer.sends(101, 150), InsertOutcome::Duplicate);
     assert_eq!(peer.queue.readable(), 100);
 }
 
 #[test]
-fn an_early_fin_is_bare_while_no_data_waits() {
+fn an_early_fin_is_bare_while_no_data_is_queued() {
     let mut peer = Peer::new();
-    assert!(!peer.queue.has_bare_fin());
+    assert!(!peer.queue.has_only_ofo_fin());
     // A duplicate to report is no FIN.
     peer.sends(0, 50);
     peer.sends(0, 50);
-    assert!(!peer.queue.has_bare_fin());
+    assert!(!peer.queue.has_only_ofo_fin());
     peer.sends_fin(200, 200, true);
-    assert!(peer.queue.has_bare_fin());
+    assert!(peer.queue.has_only_ofo_fin());
     peer.sends(100, 150);
-    assert!(!peer.queue.has_bare_fin());
+    assert!(!peer.queue.has_only_ofo_fin());
 }
 
 #[test]
-fn all_that_waits_is_held_and_costs_memory() {
+fn out_of_order_data_is_kept_and_charged() {
     let mut peer = Peer::new();
     peer.sends(0, 100);
     peer.sends(200, 250);
-    assert_eq!((peer.queue.held(), peer.queue.out_of_order()), (150, 50));
+    assert_eq!((peer.queue.buffered(), peer.queue.ofo_bytes()), (150, 50));
     assert!(peer.queue.truesize() >= 150);
     assert_eq!(peer.queue.read_slice(60).len(), 60);
-    assert_eq!((peer.queue.readable(), peer.queue.held()), (40, 90));
+    assert_eq!((peer.queue.readable(), peer.queue.buffered()), (40, 90));
 }
 
 /// Pruning frees the highest runs first, and no more of them than necessary.
 #[test]
-fn pruning_frees_the_furthest_first() {
+fn pruning_frees_the_highest_data_first() {
     let mut peer = Peer::new();
     for from in [100, 300, 500] {
         peer.sends(from, from + 100);
     }
     let left = |peer: &Peer| {
-        if let Some(beyond) = &peer.queue.beyond {
-            beyond.reassembly.check();
+        if let Some(ofo) = &peer.queue.ofo {
+            ofo.queue.check();
         }
-        (peer.queue.out_of_order(), peer.queue.last_beyond())
+        (peer.queue.ofo_bytes(), peer.queue.ofo_data_end())
     };
     assert_eq!(left(&peer), (300, Some(seq(600))));
     let all = peer.queue.truesize();
@@ -372,13 +372,13 @@ fn pruning_frees_the_furthest_first() {
 fn the_number_of_runs_is_bounded() {
     let mut peer = Peer::new();
     for n in 0..MAX_RUNS as u32 {
-        assert_eq!(peer.sends(2 * n + 1, 2 * n + 2), Arrival::OutOfOrder);
+        assert_eq!(peer.sends(2 * n + 1, 2 * n + 2), InsertOutcome::OutOfOrder);
     }
     let end = 2 * MAX_RUNS as u32 + 1;
-    assert_eq!(peer.sends(end, end + 1), Arrival::Pruned);
+    assert_eq!(peer.sends(end, end + 1), InsertOutcome::Pruned);
     // Closing a hole allows another run.
     peer.sends(2, 3);
-    assert_eq!(peer.sends(end, end + 1), Arrival::OutOfOrder);
+    assert_eq!(peer.sends(end, end + 1), InsertOutcome::OutOfOrder);
 }
 
 #[test]
@@ -398,7 +398,7 @@ fn blocks_are_reported_while_data_in_order_arrives() {
 }
 
 #[test]
-fn blocks_not_reported_lately_follow_when_there_is_room() {
+fn older_sack_blocks_fill_the_remaining_option_space() {
     let mut peer = Peer::new();
     for from in [900, 700, 500, 300, 100] {
         peer.sends(from, from + 50);
@@ -419,16 +419,16 @@ fn blocks_not_reported_lately_follow_when_there_is_room() {
 fn a_hostile_peer_pins_a_bounded_amount_of_memory() {
     let mut peer = Peer::new();
     let tiny = |pool: &Pool| {
-        let mut room = pool.room(65_536);
-        room.extend(b"x");
-        Chain::from(room.freeze())
+        let mut buf = pool.alloc(65_536);
+        buf.write(b"x");
+        Chain::from(buf.freeze())
     };
     let mut pruned = 0;
     for i in 0..30_000 {
-        let arrival = peer
+        let outcome = peer
             .queue
             .insert(&peer.pool, seq(2 + 2 * i), tiny(&peer.pool), false);
-        pruned += u32::from(arrival == Arrival::Pruned);
+        pruned += u32::from(outcome == InsertOutcome::Pruned);
     }
     assert!(pruned > 0);
     assert!(peer.queue.truesize() < 1 << 20, "{}", peer.queue.truesize());
@@ -469,20 +469,20 @@ proptest! {
             held[from as usize..to as usize].fill(true);
             let after = held.iter().position(|h| !h).map_or(len, |n| n as u32);
             let fin_is_new = to == len && !peer.queue.fin_received()
-                && peer.queue.beyond.as_ref().is_none_or(|b| b.fin_at.is_none());
-            let arrival = peer.sends_fin(from, to, to == len);
-            match arrival {
-                Arrival::InOrder { bytes, .. } => prop_assert_eq!(bytes, after - nxt),
-                Arrival::OutOfOrder => prop_assert!((new || fin_is_new) && after == nxt),
-                Arrival::Duplicate => prop_assert!(!new && !fin_is_new),
-                Arrival::Pruned => prop_assert!(false),
+                && peer.queue.ofo.as_ref().is_none_or(|b| b.fin_at.is_none());
+            let outcome = peer.sends_fin(from, to, to == len);
+            match outcome {
+                InsertOutcome::InOrder { bytes, .. } => prop_assert_eq!(bytes, after - nxt),
+                InsertOutcome::OutOfOrder => prop_assert!((new || fin_is_new) && after == nxt),
+                InsertOutcome::Duplicate => prop_assert!(!new && !fin_is_new),
+                InsertOutcome::Pruned => prop_assert!(false),
             }
             let fin = u32::from(peer.queue.fin_received());
             prop_assert_eq!(peer.queue.rcv_nxt(), seq(after + fin));
             // Every block is a run of received bytes.
             let blocks = peer.queue.take_sack_blocks(4);
-            let told = blocks.as_slice().iter().map(|b| (b.left.since(seq(0)), b.right.since(seq(0))));
-            for (left, right) in told {
+            let reported = blocks.as_slice().iter().map(|b| (b.left.since(seq(0)), b.right.since(seq(0))));
+            for (left, right) in reported {
                 prop_assert!(held[left as usize..(right.min(len)) as usize].iter().all(|h| *h));
             }
             if reads {

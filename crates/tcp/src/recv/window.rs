@@ -8,15 +8,15 @@ mod charge;
 mod tests;
 mod tuning;
 
-use charge::{Density, cost_of, remaining};
+use charge::{Density, remaining_charge, truesize_of};
 
 /// How the host's memory pressure limits windows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Squeeze {
+pub(crate) enum MemoryPressure {
     /// No limit.
-    No,
+    None,
     /// Limits the windows of connections whose applications read too slowly.
-    Slow,
+    SlowReaders,
     /// Limits all windows.
     All,
 }
@@ -26,13 +26,13 @@ pub(crate) enum Squeeze {
 const FIRST_SEGS: u32 = 10;
 
 /// Segments that a window limited by memory pressure still offers.
-const SQUEEZED_SEGS: u32 = 4;
+const PRESSURE_SEGS: u32 = 4;
 
 /// Length in bytes of a GRO packet that wastes little memory.
-const LONG_RUN: u32 = 16_384;
+const LONG_GRO_BYTES: u32 = 16_384;
 
 /// Least payload of a segment that shows that its sender has data to fill a window.
-const LEAST_PROOF: u32 = 128;
+const MIN_GROWTH_BYTES: u32 = 128;
 
 /// How the buffer's size is determined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,7 +42,7 @@ enum Tuning {
     /// By autotuning, and the sender has used up the window since the buffer last grew.
     Exhausted,
     /// By autotuning, once the application has accepted the connection.
-    Waiting,
+    AwaitingAccept,
     /// By `SO_RCVBUF`.
     Locked,
     /// By `TCP_WINDOW_CLAMP`, whose value is in `read_per_rtt`, which autotuning does not use then.
@@ -57,7 +57,7 @@ enum Tuning {
 pub(crate) struct RecvWindow {
     rcvbuf: u32,
     /// Memory charged for received data that is not read yet (`sk_rmem_alloc`).
-    held: u32,
+    rmem_alloc: u32,
     /// `rcv_ssthresh`: the largest window offered now; it grows as data arrives.
     ssthresh: u32,
     /// The advertised right edge: the peer may send up to here.
@@ -83,24 +83,24 @@ pub(crate) struct RecvWindow {
 
 /// The inputs of a window to be advertised.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct WindowInputs {
     pub(crate) rcv_nxt: SeqNum,
     /// `rcv_nxt` as last acknowledged.
     pub(crate) acked: SeqNum,
     /// Payload of a full segment, as observed, in bytes.
     pub(crate) mss: u32,
-    pub(crate) squeeze: Squeeze,
+    pub(crate) memory_pressure: MemoryPressure,
     /// `tcp_shrink_window`.
     pub(crate) may_shrink: bool,
 }
 
 /// The position of an arriving segment relative to the window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum SegmentPosition {
     /// It may have new data, which is accepted.
     Within,
     /// All of it was received before.
-    Left,
+    Before,
     /// It ends beyond every window ever offered, and is not accepted.
     Beyond,
 }
@@ -111,7 +111,7 @@ impl RecvWindow {
     pub(crate) fn new(rmem: [u32; 3], rmem_max: u32) -> Self {
         Self {
             rcvbuf: rmem[1].clamp(rmem[0], rmem[2].max(rmem[0])),
-            held: 0,
+            rmem_alloc: 0,
             ssthresh: u32::MAX,
             right_edge: SeqNum::new(0),
             read_per_rtt: 0,
@@ -134,12 +134,12 @@ impl RecvWindow {
     }
 
     /// Returns the largest window offered now (`tcpi_rcv_ssthresh`).
-    pub(crate) fn most_offered(&self) -> u32 {
+    pub(crate) fn rcv_ssthresh(&self) -> u32 {
         self.ssthresh.min(self.limit())
     }
 
     /// Returns the bytes that autotuning expects to be read in a round trip (`tcpi_rcv_space`).
-    pub(crate) fn wanted_per_rtt(&self, mss: Mss) -> u32 {
+    pub(crate) fn rcv_space(&self, mss: Mss) -> u32 {
         let first = (FIRST_SEGS * mss.bytes()).min(self.limit());
         match self.tuning {
             Tuning::Locked | Tuning::Clamped => first,
@@ -163,14 +163,14 @@ impl RecvWindow {
     pub(crate) fn choose_scale(&mut self, most: u32) {
         let most = match self.tuning {
             Tuning::Locked => self.limit(),
-            Tuning::Clamped => most.max(self.full()).min(self.read_per_rtt),
+            Tuning::Clamped => most.max(self.full_window()).min(self.read_per_rtt),
             _ => most.max(self.limit()),
         };
         self.offered_scale = WindowScale::for_window(Window(most));
     }
 
     /// Begins at the handshake's end. `scaled`: both sides sent the option; `rcv_nxt`: the peer's first
-    /// byte of data; `mss` and `options`: as for [`for_syn`](Self::for_syn).
+    /// byte of data; `mss` and `options`: as for [`syn_window`](Self::syn_window).
     pub(crate) fn establish(
         &mut self,
         now: Instant,
@@ -182,8 +182,8 @@ impl RecvWindow {
             self.scale_in_force = self.offered_scale;
         }
         // The window that the SYN advertised, in bytes.
-        let told = u32::from(self.for_syn((mss, options)).0);
-        self.right_edge = rcv_nxt + told;
+        let advertised = u32::from(self.syn_window((mss, options)).0);
+        self.right_edge = rcv_nxt + advertised;
         // As on Linux, the first window leaves room for one more segment.
         let (mss, limit) = (mss.bytes(), self.limit());
         let most = if self.tuning == Tuning::Clamped {
@@ -191,7 +191,7 @@ impl RecvWindow {
         } else {
             limit.saturating_sub(mss).max(2 * mss)
         };
-        self.ssthresh = told.min(most);
+        self.ssthresh = advertised.min(most);
         self.round_us = micros(now);
         self.timed_since = now;
         self.timed_until = self.right_edge;
@@ -199,7 +199,7 @@ impl RecvWindow {
 
     /// Returns the window field for a SYN or SYN-ACK, which is never scaled (RFC 7323 2.2): a multiple
     /// of `mss` less the bytes of `options` in each segment.
-    pub(crate) fn for_syn(&self, (mss, options): (Mss, u32)) -> WireWindow {
+    pub(crate) fn syn_window(&self, (mss, options): (Mss, u32)) -> WireWindow {
         let (limit, segment) = (self.limit(), (mss.bytes() - options).max(1));
         let whole = limit - limit % segment;
         let window = if limit > segment { whole } else { limit };
@@ -208,12 +208,12 @@ impl RecvWindow {
 
     /// Returns the data that the whole buffer holds.
     #[inline]
-    fn full(&self) -> u32 {
+    fn full_window(&self) -> u32 {
         self.density.window_of(self.rcvbuf)
     }
 
     /// Returns whether the window is too large for a SYN's field, which is never scaled.
-    pub(crate) fn exceeds_syn(&self) -> bool {
+    pub(crate) fn exceeds_syn_field(&self) -> bool {
         self.limit() > 0xffff
     }
 
@@ -221,22 +221,22 @@ impl RecvWindow {
     #[inline]
     fn limit(&self) -> u32 {
         if self.tuning == Tuning::Clamped {
-            self.full().min(self.read_per_rtt)
+            self.full_window().min(self.read_per_rtt)
         } else {
-            self.full()
+            self.full_window()
         }
     }
 
     /// Returns the largest window that can be advertised.
     #[inline]
-    fn most(&self) -> u32 {
+    fn max_window(&self) -> u32 {
         self.limit().min(0xffff << self.scale_in_force.shift())
     }
 
     /// Returns the data that the free part of the buffer holds.
     #[inline]
-    fn free(&self) -> u32 {
-        let unused = self.rcvbuf.saturating_sub(self.held);
+    fn free_window(&self) -> u32 {
+        let unused = self.rcvbuf.saturating_sub(self.rmem_alloc);
         self.density.window_of(unused)
     }
 
@@ -252,18 +252,18 @@ impl RecvWindow {
 
     /// Returns the window field for a segment that leaves now, and moves the advertised right edge.
     #[inline]
-    pub(crate) fn advertise(&mut self, ask: Ask) -> WireWindow {
+    pub(crate) fn advertise(&mut self, inputs: WindowInputs) -> WireWindow {
         let shift = self.scale_in_force.shift();
-        let current = self.current(ask.rcv_nxt).0;
-        let wanted = self.select(ask);
-        let window = if wanted >= current || (ask.may_shrink && shift > 0) {
+        let current = self.current(inputs.rcv_nxt).0;
+        let wanted = self.select(inputs);
+        let window = if wanted >= current || (inputs.may_shrink && shift > 0) {
             wanted
         } else {
             // Rounded up below, so that the right edge never moves left (RFC 9293 3.8.6.2.1).
             current
         };
         let field = window.div_ceil(1 << shift).min(0xffff);
-        let edge = ask.rcv_nxt + (field << shift);
+        let edge = inputs.rcv_nxt + (field << shift);
         self.right_edge = if window < current {
             edge
         } else {
@@ -275,38 +275,38 @@ impl RecvWindow {
     /// Returns the window to advertise, by Linux's rule, which avoids silly windows (RFC 9293
     /// 3.8.6.2.2).
     #[inline]
-    fn select(&self, ask: Ask) -> u32 {
+    fn select(&self, inputs: WindowInputs) -> u32 {
         let shift = self.scale_in_force.shift();
         let step = 1 << shift;
-        let limit = self.most();
-        let mss = ask.mss.min(limit);
-        let mut free = self.free();
-        if free < limit / 2 || ask.may_shrink {
+        let limit = self.max_window();
+        let mss = inputs.mss.min(limit);
+        let mut free = self.free_window();
+        if free < limit / 2 || inputs.may_shrink {
             free &= !(step - 1);
-            if free < limit / 2 && (free < self.full() / 16 || free < mss) {
+            if free < limit / 2 && (free < self.full_window() / 16 || free < mss) {
                 return 0;
             }
         }
-        let free = self.squeezed(free.min(self.ssthresh).min(limit), ask);
+        let free = self.limit_by_pressure(free.min(self.ssthresh).min(limit), inputs);
         if shift > 0 {
             // Rounded up, so that scaling does not turn a small window into none.
             return free.div_ceil(step) << shift;
         }
         // A multiple of the segment size, and unchanged while it is within a segment of the free space.
-        let told = self.right_edge.distance(ask.acked).max(0) as u32;
-        if told.saturating_add(mss) <= free || told > free {
+        let advertised = self.right_edge.distance(inputs.acked).max(0) as u32;
+        if advertised.saturating_add(mss) <= free || advertised > free {
             free - free % mss.max(1)
         } else {
-            told
+            advertised
         }
     }
 
     #[inline]
-    fn squeezed(&self, free: u32, ask: Ask) -> u32 {
-        match ask.squeeze {
-            Squeeze::No => free,
-            Squeeze::Slow if free > self.limit() / 2 => free,
-            _ => free.min(SQUEEZED_SEGS * ask.mss),
+    fn limit_by_pressure(&self, free: u32, inputs: WindowInputs) -> u32 {
+        match inputs.memory_pressure {
+            MemoryPressure::None => free,
+            MemoryPressure::SlowReaders if free > self.limit() / 2 => free,
+            _ => free.min(PRESSURE_SEGS * inputs.mss),
         }
     }
 
@@ -328,51 +328,51 @@ impl RecvWindow {
     /// the window is accepted whole if no data waits for the application (`starved`), else not at all.
     /// `furthest`: the former right edge, if the window was withdrawn.
     #[inline]
-    pub(crate) fn place(
+    pub(crate) fn position(
         &self,
         rcv_nxt: SeqNum,
         (seq, len, fin): (SeqNum, u32, bool),
         starved: bool,
         furthest: impl FnOnce() -> Option<SeqNum>,
-    ) -> Place {
+    ) -> SegmentPosition {
         let end = seq + len;
         if end.before(rcv_nxt) || (len > 0 && end == rcv_nxt) {
-            return Place::Left;
+            return SegmentPosition::Before;
         }
         let edge = self.right_edge.latest(rcv_nxt);
         let end = end - u32::from(fin);
         if end.before_eq(edge) {
-            return Place::Within;
+            return SegmentPosition::Within;
         }
         let edge = furthest().map_or(edge, |furthest| edge.latest(furthest));
         if end.before_eq(edge) || (starved && seq.before_eq(edge)) {
-            Place::Within
+            SegmentPosition::Within
         } else {
-            Place::Beyond
+            SegmentPosition::Beyond
         }
     }
 
     /// Returns whether the window does not admit data at `seq`.
     #[inline]
-    pub(crate) fn is_shut(&self, rcv_nxt: SeqNum, seq: SeqNum) -> bool {
+    pub(crate) fn is_closed_at(&self, rcv_nxt: SeqNum, seq: SeqNum) -> bool {
         self.right_edge.before_eq(seq.latest(rcv_nxt))
     }
 
     /// Returns whether more than half of the largest window is open.
     #[inline]
     pub(crate) fn is_half_open(&self, rcv_nxt: SeqNum) -> bool {
-        self.current(rcv_nxt).0 > self.most() / 2
+        self.current(rcv_nxt).0 > self.max_window() / 2
     }
 
     /// Returns whether a window update is due after a read: the window can open to twice its size, and
     /// is less than [half open](Self::is_half_open). (RFC 9293 3.8.6.2.2 asks for less; ACKs of data
     /// advertise the rest.)
-    pub(crate) fn update_due(&self, ask: Ask) -> bool {
-        if self.is_half_open(ask.rcv_nxt) {
+    pub(crate) fn is_update_due(&self, inputs: WindowInputs) -> bool {
+        if self.is_half_open(inputs.rcv_nxt) {
             return false;
         }
-        let current = self.current(ask.rcv_nxt).0;
-        let new = self.select(ask);
+        let current = self.current(inputs.rcv_nxt).0;
+        let new = self.select(inputs);
         new > 0 && new >= current.saturating_mul(2)
     }
 
@@ -380,9 +380,9 @@ impl RecvWindow {
     /// much, so that it admits a sender that doubles its rate. `may_grow`: memory is not scarce.
     #[inline]
     pub(crate) fn on_stored(&mut self, len: u32, mss: Mss, may_grow: bool) {
-        self.held = self.held.saturating_add(cost_of(len));
+        self.rmem_alloc = self.rmem_alloc.saturating_add(truesize_of(len));
         let most = self.limit();
-        if most > self.ssthresh && len >= LEAST_PROOF && may_grow {
+        if most > self.ssthresh && len >= MIN_GROWTH_BYTES && may_grow {
             let step = 2 * len.max(mss.bytes());
             self.ssthresh = self.ssthresh.saturating_add(step).min(most);
         }
@@ -391,33 +391,33 @@ impl RecvWindow {
     /// Returns whether GRO packets of `len` bytes waste less memory than the present density.
     #[inline]
     pub(crate) fn is_denser(&self, len: u32) -> bool {
-        len >= LONG_RUN && !self.density.is_high()
+        len >= LONG_GRO_BYTES && !self.density.is_high()
     }
 
     /// Sets the density of data that arrives in pieces of `len` bytes.
     #[cold]
-    pub(crate) fn on_packing(&mut self, len: u32) {
+    pub(crate) fn set_density(&mut self, len: u32) {
         self.density = Density::of(len);
         self.ssthresh = self.ssthresh.min(self.limit());
     }
 
     /// Records that the application read `bytes` and left `held`, out-of-order data included.
     #[inline]
-    pub(crate) fn on_taken(&mut self, bytes: usize, held: usize) {
-        self.held = remaining(self.held, bytes, held);
+    pub(crate) fn uncharge(&mut self, bytes: usize, held: usize) {
+        self.rmem_alloc = remaining_charge(self.rmem_alloc, bytes, held);
     }
 
     /// Returns whether more than half of the buffer waits for the application, and the window is used
     /// up.
     #[inline]
     pub(crate) fn is_lagging(&self, rcv_nxt: SeqNum) -> bool {
-        self.held > self.rcvbuf / 2 && self.right_edge.before_eq(rcv_nxt)
+        self.rmem_alloc > self.rcvbuf / 2 && self.right_edge.before_eq(rcv_nxt)
     }
 
     /// Returns whether received data holds more memory than the buffer.
     #[inline]
-    pub(crate) fn is_overdrawn(&self) -> bool {
-        self.held > self.rcvbuf
+    pub(crate) fn is_over_rcvbuf(&self) -> bool {
+        self.rmem_alloc > self.rcvbuf
     }
 
     /// Returns when the timed window of data began: with the connection, or with data.
@@ -448,7 +448,7 @@ impl RecvWindow {
     }
 
     /// Sets `SO_RCVBUF`, bytes of memory, which ends autotuning.
-    pub(crate) fn lock(&mut self, rcvbuf: u32) {
+    pub(crate) fn set_rcvbuf(&mut self, rcvbuf: u32) {
         self.rcvbuf = rcvbuf;
         if self.tuning != Tuning::Clamped {
             self.tuning = Tuning::Locked;
@@ -456,7 +456,7 @@ impl RecvWindow {
     }
 
     /// Returns about the largest window that was offered.
-    pub(crate) fn largest(&self) -> u32 {
+    pub(crate) fn largest_offered(&self) -> u32 {
         self.limit()
     }
 
@@ -467,10 +467,10 @@ impl RecvWindow {
     }
 
     /// Disables autotuning (`true`) until the application has accepted the connection.
-    pub(crate) fn set_waiting(&mut self, waiting: bool) {
+    pub(crate) fn set_awaiting_accept(&mut self, awaiting_accept: bool) {
         self.tuning = match self.tuning {
-            Tuning::Auto if waiting => Tuning::Waiting,
-            Tuning::Waiting if !waiting => Tuning::Auto,
+            Tuning::Auto if awaiting_accept => Tuning::AwaitingAccept,
+            Tuning::AwaitingAccept if !awaiting_accept => Tuning::Auto,
             other => other,
         };
     }

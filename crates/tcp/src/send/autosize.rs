@@ -10,7 +10,7 @@ use crate::{Connection, Cx, DeviceCaps};
 const HEADER_RESERVE: u32 = 60 + 1;
 
 /// Returns the most payload bytes that the device accepts in one super-segment.
-pub(crate) fn gso_max_text(device: &DeviceCaps, ip_header_len: u16) -> u32 {
+pub(crate) fn gso_max_payload(device: &DeviceCaps, ip_header_len: u16) -> u32 {
     let headers = u32::from(ip_header_len) + HEADER_RESERVE;
     device.gso_max_size.saturating_sub(headers)
 }
@@ -27,8 +27,8 @@ fn burst_bytes(gso_max: u32, rate: impl FnOnce() -> Rate, min_rtt_us: u64, rtt_l
     } else {
         0
     };
-    let earned = rate().0 >> PACING_SHIFT;
-    earned.saturating_add(share.into()).min(gso_max.into()) as u32
+    let rate_bytes = rate().0 >> PACING_SHIFT;
+    rate_bytes.saturating_add(share.into()).min(gso_max.into()) as u32
 }
 
 impl Connection {
@@ -41,7 +41,7 @@ impl Connection {
 
     /// Returns the most segments of a super-segment that is sent now.
     pub(crate) fn max_segs(&self, cx: &Cx<'_>) -> u32 {
-        let gso_max = gso_max_text(&cx.device, self.snd.ip_header_len);
+        let gso_max = gso_max_payload(&cx.device, self.snd.ip_header_len);
         let min_rtt_us = self.rtt.min_rtt().map_or(0, Nanos::as_micros);
         let rate = || self.pacing_rate(cx.sysctl);
         let bytes = burst_bytes(gso_max, rate, min_rtt_us, cx.sysctl.tcp_tso_rtt_log);
@@ -54,7 +54,7 @@ impl Connection {
     /// Updates the size to which writes fill a super-segment: a multiple of the MSS that the device
     /// accepts and of which the peer's window holds two.
     pub(crate) fn sync_size_goal(&mut self, cx: &Cx<'_>) {
-        let gso_max = gso_max_text(&cx.device, self.snd.ip_header_len);
+        let gso_max = gso_max_payload(&cx.device, self.snd.ip_header_len);
         let snd = &mut self.snd;
         snd.size_goal_for = cx.device.gso_max_size;
         snd.size_goal = size_goal(gso_max, cx.device.gso_max_segs, snd.max_wnd, snd.mss);
@@ -80,10 +80,10 @@ fn size_goal(gso_max: u32, gso_max_segs: u32, max_wnd: u32, mss: Mss) -> u32 {
 mod tests {
     use fullsend_units::{Mss, Nanos, Rate};
 
-    use super::{burst_bytes, gso_max_text, size_goal};
+    use super::{burst_bytes, gso_max_payload, size_goal};
     use crate::DeviceCaps;
     use crate::rtt::RttEstimator;
-    use crate::send::properties::{Kind, World};
+    use crate::send::properties::{SenderConfig, TestSender};
 
     const CLASSIC: DeviceCaps = DeviceCaps {
         mtu: 1500,
@@ -96,7 +96,7 @@ mod tests {
     fn the_classic_super_segment_is_45_segments() {
         let mss = Mss::clamped(1448);
         for ip_header_len in [20, 40] {
-            let max = gso_max_text(&CLASSIC, ip_header_len);
+            let max = gso_max_payload(&CLASSIC, ip_header_len);
             assert_eq!(size_goal(max, 65_535, 1 << 20, mss), 65_160);
             assert_eq!(size_goal(max, 10, 1 << 20, mss), 14_480);
             assert_eq!(size_goal(max, 65_535, 20_000, mss), 8688);
@@ -116,7 +116,7 @@ mod tests {
 
     /// Spec 1.6: from 32 halvings on the part that halves is zero.
     #[test]
-    fn a_round_trip_of_any_length_leaves_what_the_rate_earns() {
+    fn rate_share_remains_at_any_round_trip() {
         for halvings in [31, 32, 33, 100] {
             let bytes = burst_bytes(u32::MAX, || Rate(10_240_000), halvings << 9, 9);
             assert_eq!(bytes, 10_000 + u32::from(halvings == 31), "{halvings}");
@@ -126,12 +126,12 @@ mod tests {
     /// Spec 1.6: the part that halves is whole up to 511 microseconds.
     #[test]
     fn a_path_is_short_below_512_microseconds() {
-        let mut world = World::new(Kind::default());
+        let mut sender = TestSender::new(SenderConfig::default());
         for (us, short) in [(1, true), (511, true), (512, false), (513, false)] {
-            world.conn.rtt = RttEstimator::new(200_000, 120_000);
+            sender.conn.rtt = RttEstimator::new(200_000, 120_000);
             let rtt = Nanos::from_micros(us);
-            world.conn.rtt.on_sample(world.now, rtt, false);
-            let is_short = world.with(|conn, cx| conn.is_path_short(cx));
+            sender.conn.rtt.on_sample(sender.now, rtt, false);
+            let is_short = sender.with(|conn, cx| conn.is_path_short(cx));
             assert_eq!(is_short, short, "{us}");
         }
     }

@@ -6,11 +6,11 @@ use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{SackBlocks, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use crate::connection::{Connection, Reset};
-use crate::recv::Ask;
+use crate::recv::WindowInputs;
 use crate::{Cx, SegmentOut};
 
 /// A segment about to be built.
-pub(super) struct Draft {
+pub(super) struct SegmentPlan {
     pub(super) seq: SeqNum,
     pub(super) flags: TcpFlags,
     pub(super) payload: Chain,
@@ -19,12 +19,12 @@ pub(super) struct Draft {
     /// Departure time; zero means at once.
     pub(super) departure: Instant,
     /// Ticks by which its TSval is behind the clock.
-    pub(super) stamp_lag: u32,
+    pub(super) tsval_lag: u32,
     /// Not a retransmission.
-    pub(super) fresh: bool,
+    pub(super) is_new_data: bool,
 }
 
-impl Draft {
+impl SegmentPlan {
     /// Returns an ACK without data.
     pub(super) fn empty(seq: SeqNum) -> Self {
         Self {
@@ -34,8 +34,8 @@ impl Draft {
             segs: 1,
             truesize: 0,
             departure: Instant::ZERO,
-            stamp_lag: 0,
-            fresh: false,
+            tsval_lag: 0,
+            is_new_data: false,
         }
     }
 }
@@ -43,20 +43,20 @@ impl Draft {
 impl Connection {
     /// Builds a segment: adds the acknowledgement, the window, the options and the ECN field.
     #[inline(always)]
-    pub(super) fn build(&mut self, cx: &Cx<'_>, draft: Draft) -> SegmentOut {
+    pub(super) fn build(&mut self, cx: &Cx<'_>, plan: SegmentPlan) -> SegmentOut {
         let rcv_nxt = self.rcv.queue.rcv_nxt();
         let window = self.window_field(cx);
-        let sack = self.sack_blocks(draft.payload.len());
+        let sack = self.sack_blocks(plan.payload.len());
         // SACK blocks that did not fit are sent with a pure ACK.
         if sack.is_some() || !self.rcv.ack.is_due() {
             self.rcv.ack.on_sent(rcv_nxt);
         }
-        if !self.agreed.sack && self.rcv.queue.take_repeat() {
-            self.rcv.ack.now();
+        if !self.negotiated.sack && self.rcv.queue.take_dupack() {
+            self.rcv.ack.ack_now();
         }
-        self.stats.segs_out = self.stats.segs_out.wrapping_add(draft.segs);
+        self.stats.segs_out = self.stats.segs_out.wrapping_add(plan.segs);
         let options = TcpOptions {
-            timestamps: self.timestamps(cx, draft.stamp_lag),
+            timestamps: self.timestamps(cx, plan.tsval_lag),
             sack: sack.unwrap_or_default(),
             ..TcpOptions::default()
         };
@@ -64,30 +64,26 @@ impl Connection {
             repr: TcpRepr {
                 src_port: self.local_port,
                 dst_port: self.remote_port,
-                seq: draft.seq,
+                seq: plan.seq,
                 ack: rcv_nxt,
-                flags: draft.flags,
+                flags: plan.flags,
                 window,
                 urgent: 0,
                 options,
             },
-            gso_size: if draft.segs > 1 {
-                self.snd.mss.get()
-            } else {
-                0
-            },
-            gso_segs: draft.segs as u16,
-            payload: draft.payload,
+            gso_size: if plan.segs > 1 { self.snd.mss.get() } else { 0 },
+            gso_segs: plan.segs as u16,
+            payload: plan.payload,
             ecn: EcnField::NotEct,
             repeats_cwr: false,
-            departure: draft.departure,
-            truesize: draft.truesize,
+            departure: plan.departure,
+            truesize: plan.truesize,
         };
         if self.ecn.is_some() {
-            self.mark_ecn(cx, &mut segment, draft.fresh);
+            self.mark_ecn(cx, &mut segment, plan.is_new_data);
         }
-        if self.extras.is_some() {
-            self.point_to_mark(&mut segment.repr);
+        if self.uncommon.is_some() {
+            self.set_urgent_pointer(&mut segment.repr);
         }
         segment
     }
@@ -95,7 +91,7 @@ impl Connection {
     /// RFC 7323 3.2.
     #[inline(always)]
     fn timestamps(&self, cx: &Cx<'_>, lag: u32) -> Option<Timestamps> {
-        self.agreed.timestamps.then(|| Timestamps {
+        self.negotiated.timestamps.then(|| Timestamps {
             val: self.ts.value(cx.now).wrapping_sub(lag),
             ecr: self.ts.recent,
         })
@@ -105,20 +101,20 @@ impl Connection {
     /// to send and no room for them.
     #[inline]
     fn sack_blocks(&mut self, len: usize) -> Option<SackBlocks> {
-        if self.agreed.sack && !self.rcv.queue.is_in_order() {
-            self.some_sack_blocks(len)
+        if self.negotiated.sack && !self.rcv.queue.is_in_order() {
+            self.fitting_sack_blocks(len)
         } else {
             Some(SackBlocks::default())
         }
     }
 
     #[inline(never)]
-    fn some_sack_blocks(&mut self, len: usize) -> Option<SackBlocks> {
+    fn fitting_sack_blocks(&mut self, len: usize) -> Option<SackBlocks> {
         // Beside timestamps three blocks fit into the header's 40 bytes of options.
-        let max = if self.agreed.timestamps { 3 } else { 4 };
+        let max = if self.negotiated.timestamps { 3 } else { 4 };
         if len > 0 && len + 4 + 8 * max > self.snd.mss.bytes() as usize {
-            let nothing_to_tell = self.rcv.queue.out_of_order() == 0;
-            return nothing_to_tell.then(SackBlocks::default);
+            let nothing_new = self.rcv.queue.ofo_bytes() == 0;
+            return nothing_new.then(SackBlocks::default);
         }
         Some(self.rcv.queue.take_sack_blocks(max))
     }
@@ -126,23 +122,23 @@ impl Connection {
     /// Returns the window field for a segment that leaves now.
     #[inline]
     pub(crate) fn window_field(&mut self, cx: &Cx<'_>) -> WireWindow {
-        let ask = self.window_ask(cx);
+        let inputs = self.window_inputs(cx);
         let before = self.rcv.window.right_edge();
-        let field = self.rcv.window.advertise(ask);
+        let field = self.rcv.window.advertise(inputs);
         if self.rcv.window.right_edge().before(before) {
-            self.note_withdrawn(before);
+            self.record_former_edge(before);
         }
         field
     }
 
     /// Returns the inputs of the window to be advertised.
     #[inline]
-    pub(crate) fn window_ask(&self, cx: &Cx<'_>) -> Ask {
-        Ask {
+    pub(crate) fn window_inputs(&self, cx: &Cx<'_>) -> WindowInputs {
+        WindowInputs {
             rcv_nxt: self.rcv.queue.rcv_nxt(),
             acked: self.rcv.ack.last_acked(),
             mss: self.rcv.ack.rcv_mss(),
-            squeeze: cx.squeeze(),
+            memory_pressure: cx.memory_pressure(),
             may_shrink: cx.sysctl.tcp_shrink_window,
         }
     }
@@ -154,7 +150,7 @@ impl Connection {
         let mut options = TcpOptions::default();
         let mut window = WireWindow::default();
         let (seq, ack, flags) = match reset {
-            Reset::At(seq) => (seq, SeqNum::new(0), TcpFlags::RST),
+            Reset::WithSeq(seq) => (seq, SeqNum::new(0), TcpFlags::RST),
             Reset::Abort => {
                 options.timestamps = self.timestamps(cx, 0);
                 window = self.window_field(cx);

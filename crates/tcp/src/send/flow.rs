@@ -12,7 +12,7 @@ const MAX_BURST_SEGS: u8 = 5;
 
 /// The entries of the report for one super-segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Sent {
+struct ReportEntry {
     size_bucket: u8,
     headroom_bucket: u8,
     limit: SendLimit,
@@ -22,84 +22,84 @@ struct Sent {
 /// cache line.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Flow {
+pub(crate) struct FlowState {
     /// The length of the present run of equal super-segments, in `run`. Most flows send equal ones for
     /// long, and then do not touch the report for each.
-    run_units: u32,
-    run: Sent,
-    held_by: SendLimit,
-    since: Instant,
+    run_len: u32,
+    run: ReportEntry,
+    limited_by: SendLimit,
+    limited_since: Instant,
     /// Since when data is in flight or waits, and the sum of earlier times (`tcpi_busy_time`).
     busy_since: Instant,
     busy: Nanos,
     /// Of that, the time that the writer waits for room in the send buffer (`tcpi_sndbuf_limited`).
-    sndbuf_since: Instant,
-    sndbuf: Nanos,
+    sndbuf_limited_since: Instant,
+    sndbuf_limited: Nanos,
     /// When to try to send again (pacing, the longest time of a cork); `FAR_FUTURE` for none.
-    pub(crate) wake_at: Instant,
+    pub(crate) send_timer: Instant,
     /// Super-segments given to the host, and those that it completed, modulo 2^16. The host's queues
     /// are first in, first out, so a number shows whether its super-segment is still there.
-    sent_units: u16,
-    completed_units: u16,
+    enqueued: u16,
+    completed: u16,
     /// Segments that the present call may still send; `None` before the first retransmission.
     burst_segs: Option<u8>,
     /// The report, without the present run.
     report: FlowReport,
 }
 
-const _: () = assert!(core::mem::offset_of!(Flow, report) <= 64);
+const _: () = assert!(core::mem::offset_of!(FlowState, report) <= 64);
 
-impl Flow {
+impl FlowState {
     pub(super) fn new(now: Instant) -> Box<Self> {
         Box::new(Self {
             report: FlowReport::default(),
-            run: Sent {
+            run: ReportEntry {
                 size_bucket: 0,
                 headroom_bucket: 0,
                 limit: SendLimit::Application,
             },
-            run_units: 0,
-            held_by: SendLimit::Application,
-            since: now,
+            run_len: 0,
+            limited_by: SendLimit::Application,
+            limited_since: now,
             busy_since: Instant::FAR_FUTURE,
             busy: Nanos::ZERO,
-            sndbuf_since: Instant::FAR_FUTURE,
-            sndbuf: Nanos::ZERO,
-            wake_at: Instant::FAR_FUTURE,
-            sent_units: 0,
-            completed_units: 0,
+            sndbuf_limited_since: Instant::FAR_FUTURE,
+            sndbuf_limited: Nanos::ZERO,
+            send_timer: Instant::FAR_FUTURE,
+            enqueued: 0,
+            completed: 0,
             burst_segs: None,
         })
     }
 
     /// Prefetches the fields that each super-segment touches.
     #[inline]
-    pub(crate) fn fetch(&self) -> u64 {
-        u64::from(self.run_units) ^ self.wake_at.as_nanos() ^ self.busy_since.as_nanos()
+    pub(crate) fn prefetch(&self) -> u64 {
+        u64::from(self.run_len) ^ self.send_timer.as_nanos() ^ self.busy_since.as_nanos()
     }
 
     #[inline]
-    fn sent(&mut self, unit: Sent) {
-        if unit != self.run {
-            self.report.add_run(self.run, self.run_units);
-            self.run = unit;
-            self.run_units = 0;
+    fn record_sent(&mut self, entry: ReportEntry) {
+        if entry != self.run {
+            self.report.add_run(self.run, self.run_len);
+            self.run = entry;
+            self.run_len = 0;
         }
-        self.run_units = self.run_units.wrapping_add(1);
+        self.run_len = self.run_len.wrapping_add(1);
     }
 
     /// Records that `limit` holds the flow back from `now` on.
     #[inline]
-    fn held(&mut self, now: Instant, limit: SendLimit) {
-        if limit != self.held_by {
-            self.turn(now, limit);
+    fn on_limited(&mut self, now: Instant, limit: SendLimit) {
+        if limit != self.limited_by {
+            self.change_limit(now, limit);
         }
     }
 
-    fn turn(&mut self, now: Instant, limit: SendLimit) {
-        self.report.time[self.held_by as usize] += now.since(self.since);
-        self.since = now;
-        self.held_by = limit;
+    fn change_limit(&mut self, now: Instant, limit: SendLimit) {
+        self.report.time[self.limited_by as usize] += now.since(self.limited_since);
+        self.limited_since = now;
+        self.limited_by = limit;
     }
 
     /// Records that the flow is busy: data is in flight or waits.
@@ -113,49 +113,49 @@ impl Flow {
     pub(crate) fn end_busy(&mut self, now: Instant) {
         self.busy += now.since(self.busy_since);
         self.busy_since = Instant::FAR_FUTURE;
-        self.end_sndbuf(now);
+        self.end_sndbuf_limited(now);
     }
 
     /// Records that all data is sent and the writer waits for room in the send buffer.
-    pub(crate) fn begin_sndbuf(&mut self, now: Instant) {
-        self.sndbuf_since = self.sndbuf_since.min(now);
+    pub(crate) fn begin_sndbuf_limited(&mut self, now: Instant) {
+        self.sndbuf_limited_since = self.sndbuf_limited_since.min(now);
     }
 
     /// Records that the send buffer has room again.
     #[inline]
-    pub(crate) fn end_sndbuf(&mut self, now: Instant) {
-        self.sndbuf += now.since(self.sndbuf_since);
-        self.sndbuf_since = Instant::FAR_FUTURE;
+    pub(crate) fn end_sndbuf_limited(&mut self, now: Instant) {
+        self.sndbuf_limited += now.since(self.sndbuf_limited_since);
+        self.sndbuf_limited_since = Instant::FAR_FUTURE;
     }
 
     /// Returns `tcpi_busy_time` and `tcpi_sndbuf_limited`.
-    pub(crate) fn times(&self, now: Instant) -> (Nanos, Nanos) {
+    pub(crate) fn busy_times(&self, now: Instant) -> (Nanos, Nanos) {
         (
             self.busy + now.since(self.busy_since),
-            self.sndbuf + now.since(self.sndbuf_since),
+            self.sndbuf_limited + now.since(self.sndbuf_limited_since),
         )
     }
 
     /// Returns the number of the next super-segment that the host gets.
     #[inline]
     pub(super) fn next_number(&self) -> u16 {
-        self.sent_units.wrapping_add(1)
+        self.enqueued.wrapping_add(1)
     }
 
     /// Counts a super-segment that the host got.
     #[inline]
-    pub(super) fn on_handed_out(&mut self) {
-        self.sent_units = self.next_number();
+    pub(super) fn on_enqueued(&mut self) {
+        self.enqueued = self.next_number();
     }
 
     #[inline]
     pub(super) fn on_completed(&mut self) {
-        self.completed_units = self.completed_units.wrapping_add(1);
+        self.completed = self.completed.wrapping_add(1);
     }
 
     /// Returns whether the host has not yet completed the super-segment of this number.
-    pub(crate) fn is_in_host(&self, number: u16) -> bool {
-        (number.wrapping_sub(self.completed_units) as i16) > 0
+    pub(crate) fn is_in_host_queue(&self, number: u16) -> bool {
+        (number.wrapping_sub(self.completed) as i16) > 0
     }
 
     /// Returns the segments that the present call may still send.
@@ -163,21 +163,21 @@ impl Flow {
         self.burst_segs.map_or(u32::MAX, u32::from)
     }
 
-    fn spend_burst(&mut self, segs: u32) {
+    fn consume_burst(&mut self, segs: u32) {
         if let Some(left) = &mut self.burst_segs {
             *left = (*left).saturating_sub(segs.min(255) as u8);
         }
     }
 
     /// Begins a new call, with a new burst.
-    pub(crate) fn renew_burst(&mut self) {
+    pub(crate) fn reset_burst(&mut self) {
         if let Some(left) = &mut self.burst_segs {
             *left = MAX_BURST_SEGS;
         }
     }
 
     /// Bounds bursts from the first retransmission on. Returns the most segments that it may send.
-    pub(super) fn latch_burst(&mut self) -> u32 {
+    pub(super) fn limit_burst(&mut self) -> u32 {
         self.burst_segs.get_or_insert(MAX_BURST_SEGS);
         MAX_BURST_SEGS.into()
     }
@@ -185,19 +185,19 @@ impl Flow {
 
 impl FlowReport {
     #[inline(never)]
-    fn add_run(&mut self, unit: Sent, units: u32) {
-        self.send_size.add(unit.size_bucket, units);
-        self.headroom.add(unit.headroom_bucket, units);
-        let sends = &mut self.sends[unit.limit as usize];
-        *sends = sends.wrapping_add(units);
+    fn add_run(&mut self, entry: ReportEntry, count: u32) {
+        self.send_size.add(entry.size_bucket, count);
+        self.headroom.add(entry.headroom_bucket, count);
+        let sends = &mut self.sends[entry.limit as usize];
+        *sends = sends.wrapping_add(count);
     }
 }
 
 impl Connection {
     /// Returns the flow's state, and creates it if need be.
     #[inline]
-    pub(super) fn flow(&mut self, now: Instant) -> &mut Flow {
-        self.snd.flow.get_or_insert_with(|| Flow::new(now))
+    pub(super) fn flow(&mut self, now: Instant) -> &mut FlowState {
+        self.snd.flow.get_or_insert_with(|| FlowState::new(now))
     }
 
     /// Records that a super-segment of `len` bytes in `segs` segments is sent, whose size `limit`
@@ -211,22 +211,22 @@ impl Connection {
         limit: SendLimit,
     ) -> u16 {
         let flow = self.flow(cx.now);
-        flow.sent(Sent {
+        flow.record_sent(ReportEntry {
             size_bucket: Histogram::bucket(len),
             headroom_bucket: Histogram::bucket(headroom),
             limit,
         });
-        flow.spend_burst(segs);
+        flow.consume_burst(segs);
         let number = flow.next_number();
-        flow.on_handed_out();
+        flow.on_enqueued();
         number
     }
 
     /// Records the limit that holds the flow back from now on.
     #[inline]
-    pub(super) fn report_held(&mut self, now: Instant, limit: SendLimit) {
+    pub(super) fn report_limit(&mut self, now: Instant, limit: SendLimit) {
         if let Some(flow) = &mut self.snd.flow {
-            flow.held(now, limit);
+            flow.on_limited(now, limit);
         }
     }
 
@@ -236,9 +236,9 @@ impl Connection {
             return FlowReport::default();
         };
         let mut report = flow.report;
-        report.add_run(flow.run, flow.run_units);
-        report.time[flow.held_by as usize] += now.since(flow.since);
-        report.now_held_by = Some(flow.held_by);
+        report.add_run(flow.run, flow.run_len);
+        report.time[flow.limited_by as usize] += now.since(flow.limited_since);
+        report.limited_by = Some(flow.limited_by);
         report
     }
 }
@@ -247,16 +247,16 @@ impl Connection {
 mod tests {
     use fullsend_units::{Instant, Nanos};
 
-    use super::{Flow, Histogram, SendLimit};
+    use super::{FlowState, Histogram, SendLimit};
 
     #[test]
-    fn time_is_counted_from_turn_to_turn() {
+    fn limit_time_is_counted_between_changes() {
         let at = |ms| Instant::ZERO + Nanos::from_millis(ms);
-        let mut flow = Flow::new(at(5));
-        flow.held(at(6), SendLimit::Application);
-        flow.held(at(8), SendLimit::Cwnd);
-        flow.held(at(9), SendLimit::Cwnd);
-        flow.held(at(15), SendLimit::Pacing);
+        let mut flow = FlowState::new(at(5));
+        flow.on_limited(at(6), SendLimit::Application);
+        flow.on_limited(at(8), SendLimit::Cwnd);
+        flow.on_limited(at(9), SendLimit::Cwnd);
+        flow.on_limited(at(15), SendLimit::Pacing);
         let time = |limit| flow.report.time(limit).as_millis();
         assert_eq!(time(SendLimit::Application), 3);
         assert_eq!(time(SendLimit::Cwnd), 7);
@@ -264,17 +264,17 @@ mod tests {
     }
 
     #[test]
-    fn units_that_look_alike_are_counted_together() {
+    fn equal_super_segments_are_counted_as_a_run() {
         let mut lengths = [0; 3];
-        let mut flow = Flow::new(Instant::ZERO);
+        let mut flow = FlowState::new(Instant::ZERO);
         for (n, len) in [5000, 6000, 100, 7000, 7000, 7000].into_iter().enumerate() {
-            flow.sent(super::Sent {
+            flow.record_sent(super::ReportEntry {
                 size_bucket: Histogram::bucket(len),
                 headroom_bucket: 16,
                 limit: SendLimit::Size,
             });
             let mut report = flow.report;
-            report.add_run(flow.run, flow.run_units);
+            report.add_run(flow.run, flow.run_len);
             let buckets = report.send_size.buckets();
             lengths = [buckets[12], buckets[6], report.headroom.buckets()[16]];
             assert_eq!(report.send_size.count(), n as u64 + 1);
@@ -284,18 +284,18 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_is_in_the_host_until_as_many_are_completed() {
-        let mut flow = Flow::new(Instant::ZERO);
-        flow.sent_units = u16::MAX - 1;
-        flow.completed_units = u16::MAX - 1;
+    fn super_segment_is_in_host_queue_until_completed() {
+        let mut flow = FlowState::new(Instant::ZERO);
+        flow.enqueued = u16::MAX - 1;
+        flow.completed = u16::MAX - 1;
         let numbers = [(); 3].map(|()| {
-            flow.on_handed_out();
-            flow.sent_units
+            flow.on_enqueued();
+            flow.enqueued
         });
         assert_eq!(numbers, [u16::MAX, 0, 1]);
         for n in 0..=3 {
-            let in_host = numbers.map(|number| flow.is_in_host(number));
-            assert_eq!(in_host, [n < 1, n < 2, n < 3]);
+            let in_host_queue = numbers.map(|number| flow.is_in_host_queue(number));
+            assert_eq!(in_host_queue, [n < 1, n < 2, n < 3]);
             flow.on_completed();
         }
     }
@@ -303,39 +303,39 @@ mod tests {
     /// illumos before the fix of bug 5295: from the first retransmission on each event sends five
     /// segments at most.
     #[test]
-    fn bursts_are_bounded_from_the_first_retransmission_on() {
-        let mut flow = Flow::new(Instant::ZERO);
-        flow.spend_burst(100);
-        flow.renew_burst();
+    fn bursts_are_limited_after_the_first_retransmission() {
+        let mut flow = FlowState::new(Instant::ZERO);
+        flow.consume_burst(100);
+        flow.reset_burst();
         assert_eq!(flow.burst_segs(), u32::MAX);
-        assert_eq!((flow.latch_burst(), flow.burst_segs()), (5, 5));
-        flow.spend_burst(2);
-        assert_eq!((flow.latch_burst(), flow.burst_segs()), (5, 3));
-        flow.spend_burst(256);
+        assert_eq!((flow.limit_burst(), flow.burst_segs()), (5, 5));
+        flow.consume_burst(2);
+        assert_eq!((flow.limit_burst(), flow.burst_segs()), (5, 3));
+        flow.consume_burst(256);
         assert_eq!(flow.burst_segs(), 0);
-        flow.renew_burst();
+        flow.reset_burst();
         assert_eq!(flow.burst_segs(), 5);
     }
 
     /// `tcpi_busy_time` and `tcpi_sndbuf_limited`: each span counts from its first beginning to its
     /// end, and a span that has not ended counts up to now.
     #[test]
-    fn busy_times_and_waits_for_room_add_up() {
+    fn busy_and_sndbuf_limited_times_add_up() {
         let at = |ms| Instant::ZERO + Nanos::from_millis(ms);
-        let mut flow = Flow::new(at(1));
-        let times = |flow: &Flow, ms| {
-            let (busy, sndbuf) = flow.times(at(ms));
-            (busy.as_millis(), sndbuf.as_millis())
+        let mut flow = FlowState::new(at(1));
+        let times = |flow: &FlowState, ms| {
+            let (busy, sndbuf_limited) = flow.busy_times(at(ms));
+            (busy.as_millis(), sndbuf_limited.as_millis())
         };
         assert_eq!(times(&flow, 9), (0, 0));
         flow.begin_busy(at(10));
         flow.begin_busy(at(12));
-        flow.begin_sndbuf(at(13));
-        flow.begin_sndbuf(at(14));
+        flow.begin_sndbuf_limited(at(13));
+        flow.begin_sndbuf_limited(at(14));
         assert_eq!(times(&flow, 15), (5, 2));
-        flow.end_sndbuf(at(16));
+        flow.end_sndbuf_limited(at(16));
         assert_eq!(times(&flow, 20), (10, 3));
-        flow.begin_sndbuf(at(20));
+        flow.begin_sndbuf_limited(at(20));
         flow.end_busy(at(22));
         assert_eq!(times(&flow, 30), (12, 5));
         flow.begin_busy(at(40));

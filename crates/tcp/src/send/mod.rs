@@ -3,7 +3,7 @@
 mod autosize;
 mod build;
 mod flow;
-mod gates;
+mod limits;
 mod nagle;
 mod output;
 mod pacing;
@@ -17,11 +17,11 @@ mod small_queue;
 mod split;
 mod write_queue;
 
-pub(crate) use flow::Flow;
-pub(crate) use gates::{Blocked, Force};
+pub(crate) use flow::FlowState;
+pub(crate) use limits::{BlockedBy, Force};
 pub(crate) use nagle::Nagle;
 pub(crate) use pacing::{HEADERS_BYTES, Pacing};
-pub use push::Extended;
+pub use push::AppendOutcome;
 pub(crate) use records::Records;
 pub use report::{FlowReport, Histogram, SendLimit};
-pub(crate) use write_queue::{UNIT_OVERHEAD_BYTES, WriteQueue};
+pub(crate) use write_queue::{SUPER_SEGMENT_OVERHEAD_BYTES, WriteQueue};

@@ -43,7 +43,7 @@ mod tests {
     };
 
     #[test]
-    fn a_partial_segment_waits_for_a_small_one_only() {
+    fn partial_segment_waits_only_for_a_small_segment() {
         let mut busy = QUIET;
         busy.in_flight = true;
         assert!(!busy.holds(true), "full segments in flight do not hold");

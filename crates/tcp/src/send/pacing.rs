@@ -16,7 +16,7 @@ pub(super) const PACING_SHIFT: u32 = 10;
 const UNPACED_SEGS: u32 = 10;
 
 /// The most lateness of its own timer that a connection compensates: the horizon of data in fq.
-const CATCH_UP: Nanos = Nanos::from_millis(1);
+const MAX_CATCH_UP: Nanos = Nanos::from_millis(1);
 
 /// Approximate header bytes of a segment, which count in rates.
 pub(crate) const HEADERS_BYTES: u32 = 60;
@@ -30,9 +30,9 @@ pub(crate) struct Pacing {
     /// When the next super-segment may leave.
     next: Instant,
     /// The connection waits for its own timer.
-    held: bool,
+    is_waiting: bool,
     /// How late departures are because that timer was late.
-    behind: Nanos,
+    timer_lateness: Nanos,
 }
 
 impl Pacing {
@@ -40,18 +40,18 @@ impl Pacing {
         Self {
             max_rate,
             next: Instant::ZERO,
-            held: false,
-            behind: Nanos::ZERO,
+            is_waiting: false,
+            timer_lateness: Nanos::ZERO,
         }
     }
 
     /// Returns whether the next super-segment must wait for the connection's own timer.
     fn holds(&mut self, now: Instant) -> bool {
         let holds = now < self.next;
-        if self.held && !holds {
-            self.behind = now.since(self.next).min(CATCH_UP);
+        if self.is_waiting && !holds {
+            self.timer_lateness = now.since(self.next).min(MAX_CATCH_UP);
         }
-        self.held = holds;
+        self.is_waiting = holds;
         holds
     }
 
@@ -59,7 +59,7 @@ impl Pacing {
     /// that `bytes` take at `rate`. Compensates late senders by up to half a gap. Compensates the
     /// lateness of the connection's own timer whole, since at 10 Gbit/s a process's timer is late by
     /// about a gap, and BBR would take that for the path's rate. (fq gets departure times in advance.)
-    fn depart(&mut self, now: Instant, bytes: u32, rate: Rate) -> Instant {
+    fn schedule_departure(&mut self, now: Instant, bytes: u32, rate: Rate) -> Instant {
         let departure = now.max(self.next);
         let gap = rate.time_for(bytes.into());
         let late = if self.next == Instant::ZERO {
@@ -67,10 +67,10 @@ impl Pacing {
         } else {
             departure.since(self.next)
         };
-        let behind = late.min(self.behind);
-        let idle = late.saturating_sub(behind).min(gap / 2);
-        self.next = departure - behind + gap.saturating_sub(idle);
-        self.behind = departure.since(self.next);
+        let timer_lateness = late.min(self.timer_lateness);
+        let idle = late.saturating_sub(timer_lateness).min(gap / 2);
+        self.next = departure - timer_lateness + gap.saturating_sub(idle);
+        self.timer_lateness = departure.since(self.next);
         departure
     }
 }
@@ -104,21 +104,22 @@ impl Connection {
     }
 
     /// Returns whether the connection's own timer enforces departure times.
-    fn paces_itself(&self, cx: &Cx<'_>) -> bool {
-        let asked = |p: &Pacing| p.max_rate != Rate::UNLIMITED || self.cc.pacing_rate().is_some();
-        !cx.device.fq && self.snd.pacing.as_deref().is_some_and(asked)
+    fn is_self_paced(&self, cx: &Cx<'_>) -> bool {
+        let is_requested =
+            |p: &Pacing| p.max_rate != Rate::UNLIMITED || self.cc.pacing_rate().is_some();
+        !cx.device.fq && self.snd.pacing.as_deref().is_some_and(is_requested)
     }
 
     /// Returns whether departure times are enforced, by fq or by the connection.
     #[inline]
     pub(super) fn is_paced(&self, cx: &Cx<'_>) -> bool {
-        cx.device.fq || self.paces_itself(cx)
+        cx.device.fq || self.is_self_paced(cx)
     }
 
     /// Returns whether data must wait for its departure time here, and arms the timer for it.
     #[inline]
     pub(crate) fn pacing_holds(&mut self, cx: &Cx<'_>) -> bool {
-        if !self.paces_itself(cx) {
+        if !self.is_self_paced(cx) {
             return false;
         }
         let Some(pacing) = &mut self.snd.pacing else {
@@ -128,7 +129,7 @@ impl Connection {
             return false;
         }
         let next = pacing.next;
-        self.flow(cx.now).wake_at = next;
+        self.flow(cx.now).send_timer = next;
         true
     }
 
@@ -140,7 +141,7 @@ impl Connection {
     }
 
     /// Returns when a super-segment that is sent now leaves: with fq, not before earlier ones.
-    pub(super) fn departs_at(&self, cx: &Cx<'_>) -> Instant {
+    pub(super) fn departure_time(&self, cx: &Cx<'_>) -> Instant {
         let next = self.snd.pacing.as_ref().filter(|_| cx.device.fq);
         next.map_or(cx.now, |pacing| cx.now.max(pacing.next))
     }
@@ -148,16 +149,16 @@ impl Connection {
     /// Returns the departure time of a super-segment with `len` bytes of payload in `segs` segments,
     /// for fq to enforce; zero means at once.
     #[inline]
-    pub(super) fn depart(&mut self, cx: &Cx<'_>, len: u32, segs: u32) -> Instant {
+    pub(super) fn schedule_departure(&mut self, cx: &Cx<'_>, len: u32, segs: u32) -> Instant {
         // Congestion control that paces has allocated it.
         if self.snd.pacing.is_none() && !cx.device.fq {
             return Instant::ZERO;
         }
-        self.depart_paced(cx, len + segs * HEADERS_BYTES)
+        self.schedule_paced_departure(cx, len + segs * HEADERS_BYTES)
     }
 
     #[inline(never)]
-    fn depart_paced(&mut self, cx: &Cx<'_>, bytes: u32) -> Instant {
+    fn schedule_paced_departure(&mut self, cx: &Cx<'_>, bytes: u32) -> Instant {
         if !self.is_paced(cx) {
             return Instant::ZERO;
         }
@@ -166,9 +167,9 @@ impl Connection {
         } else {
             self.pacing_rate(cx.sysctl)
         };
-        let begin = || Box::new(Pacing::new(Rate::UNLIMITED));
-        let pacing = self.snd.pacing.get_or_insert_with(begin);
-        let departure = pacing.depart(cx.now, bytes, rate);
+        let new_pacing = || Box::new(Pacing::new(Rate::UNLIMITED));
+        let pacing = self.snd.pacing.get_or_insert_with(new_pacing);
+        let departure = pacing.schedule_departure(cx.now, bytes, rate);
         if cx.device.fq {
             departure
         } else {
@@ -204,39 +205,71 @@ mod tests {
     }
 
     #[test]
-    fn departures_keep_the_rate_and_make_up_for_half_a_gap() {
+    fn departures_keep_the_rate_and_compensate_half_a_gap() {
         let at = |us| Instant::ZERO + Nanos::from_micros(us);
         let mut pacing = Pacing::new(Rate::UNLIMITED);
-        let mut depart = |us| {
-            let departure = pacing.depart(at(us), 1000, Rate(1_000_000));
+        let mut schedule_departure = |us| {
+            let departure = pacing.schedule_departure(at(us), 1000, Rate(1_000_000));
             (departure, pacing.next)
         };
-        assert_eq!(depart(1000), (at(1000), at(2000)));
-        assert_eq!(depart(1000), (at(2000), at(3000)), "ahead of time");
-        assert_eq!(depart(3300), (at(3300), at(4000)), "late by 0.3 of a gap");
-        assert_eq!(depart(9000), (at(9000), at(9500)), "late by five gaps");
+        assert_eq!(schedule_departure(1000), (at(1000), at(2000)));
+        assert_eq!(
+            schedule_departure(1000),
+            (at(2000), at(3000)),
+            "ahead of time"
+        );
+        assert_eq!(
+            schedule_departure(3300),
+            (at(3300), at(4000)),
+            "late by 0.3 of a gap"
+        );
+        assert_eq!(
+            schedule_departure(9000),
+            (at(9000), at(9500)),
+            "late by five gaps"
+        );
     }
     #[test]
-    fn what_a_late_timer_cost_is_made_good_whole_up_to_a_millisecond() {
+    fn timer_lateness_is_compensated_up_to_a_millisecond() {
         let at = |us| Instant::ZERO + Nanos::from_micros(us);
         let mut pacing = Pacing::new(Rate::UNLIMITED);
         // Each departure takes 50 us.
-        let mut depart = |us| {
+        let mut schedule_departure = |us| {
             assert!(!pacing.holds(at(us)));
-            let departure = pacing.depart(at(us), 50, Rate(1_000_000));
+            let departure = pacing.schedule_departure(at(us), 50, Rate(1_000_000));
             let holds = pacing.holds(at(us));
             (departure, pacing.next, holds)
         };
-        assert_eq!(depart(1000), (at(1000), at(1050), true));
-        assert_eq!(depart(1090), (at(1090), at(1100), true), "late by 40 us");
-        assert_eq!(depart(1230), (at(1230), at(1150), false), "late by 130 us");
-        assert_eq!(depart(1230), (at(1230), at(1200), false), "80 left");
-        assert_eq!(depart(1230), (at(1230), at(1250), true), "30 left");
+        assert_eq!(schedule_departure(1000), (at(1000), at(1050), true));
+        assert_eq!(
+            schedule_departure(1090),
+            (at(1090), at(1100), true),
+            "late by 40 us"
+        );
+        assert_eq!(
+            schedule_departure(1230),
+            (at(1230), at(1150), false),
+            "late by 130 us"
+        );
+        assert_eq!(
+            schedule_departure(1230),
+            (at(1230), at(1200), false),
+            "80 left"
+        );
+        assert_eq!(
+            schedule_departure(1230),
+            (at(1230), at(1250), true),
+            "30 left"
+        );
         // A whole millisecond, and half a gap of the rest.
-        assert_eq!(depart(9250), (at(9250), at(8275), false), "late by 8 ms");
+        assert_eq!(
+            schedule_departure(9250),
+            (at(9250), at(8275), false),
+            "late by 8 ms"
+        );
         for n in 1..=20 {
             let next = at(8275 + n * 50);
-            assert_eq!(depart(9250), (at(9250), next, n == 20), "{n}");
+            assert_eq!(schedule_departure(9250), (at(9250), next, n == 20), "{n}");
         }
     }
 
@@ -248,10 +281,10 @@ mod tests {
         let next = |waited: bool| {
             let mut pacing = Pacing::new(Rate::UNLIMITED);
             // Each departure takes 50 us.
-            pacing.depart(at(1000), 50, Rate(1_000_000));
+            pacing.schedule_departure(at(1000), 50, Rate(1_000_000));
             assert!(!waited || pacing.holds(at(1049)));
             assert!(!pacing.holds(at(1090)));
-            pacing.depart(at(1090), 50, Rate(1_000_000));
+            pacing.schedule_departure(at(1090), 50, Rate(1_000_000));
             pacing.next
         };
         assert_eq!(next(true), at(1100));

@@ -10,8 +10,8 @@ use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpOptions, TcpRepr};
 use proptest::prelude::*;
 
-use super::Blocked;
-use super::autosize::gso_max_text;
+use super::BlockedBy;
+use super::autosize::gso_max_payload;
 use crate::legacy::Legacy;
 use crate::{
     Connection, Cx, DeviceCaps, HostLimits, IcmpError, SegmentIn, SegmentOut, SocketOption, Sysctl,
@@ -31,14 +31,14 @@ enum Op {
     /// SACKs all data in flight but the first segment.
     Hole,
     Complete(usize),
-    Pass(u64),
+    Advance(u64),
     Mtu(u32),
     Nodelay(bool),
     Cork(bool),
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kind {
+pub(super) struct SenderConfig {
     fq: bool,
     autocorking: bool,
     limit_output_bytes: u32,
@@ -47,7 +47,7 @@ pub(super) struct Kind {
     legacy_split: bool,
 }
 
-impl Default for Kind {
+impl Default for SenderConfig {
     fn default() -> Self {
         Self {
             fq: false,
@@ -60,7 +60,7 @@ impl Default for Kind {
     }
 }
 
-impl Kind {
+impl SenderConfig {
     /// Returns the default kind with this congestion control.
     pub(super) fn with_congestion(congestion: &'static str) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl Kind {
 }
 
 /// A sender, its device and its peer.
-pub(super) struct World {
+pub(super) struct TestSender {
     pub(super) conn: Connection,
     pub(super) now: Instant,
     pub(super) sysctl: Sysctl,
@@ -87,23 +87,23 @@ pub(super) struct World {
     /// Ends of short segments that were sent for the first time.
     small: Vec<SeqNum>,
     /// Super-segments sent whole by the short cut, without checking each limit.
-    short_cuts: u32,
+    fast_paths: u32,
     window: u16,
 }
 
 macro_rules! cx {
-    ($world:expr) => {
+    ($sender:expr) => {
         &mut Cx {
-            now: $world.now,
-            sysctl: &$world.sysctl,
-            pool: &$world.pool,
-            mib: &mut $world.mib,
-            mem: &mut $world.mem,
-            limits: &mut $world.limits,
-            rng: &mut $world.rng,
-            device: $world.device,
+            now: $sender.now,
+            sysctl: &$sender.sysctl,
+            pool: &$sender.pool,
+            mib: &mut $sender.mib,
+            mem: &mut $sender.mem,
+            limits: &mut $sender.limits,
+            rng: &mut $sender.rng,
+            device: $sender.device,
             ts_offset: 0,
-            legacy: $world.legacy,
+            legacy: $sender.legacy,
         }
     };
 }
@@ -119,19 +119,19 @@ fn repr(flags: TcpFlags) -> TcpRepr {
     }
 }
 
-impl World {
-    pub(super) fn new(kind: Kind) -> Self {
+impl TestSender {
+    pub(super) fn new(config: SenderConfig) -> Self {
         let sysctl = Sysctl {
-            tcp_autocorking: kind.autocorking,
-            tcp_limit_output_bytes: kind.limit_output_bytes,
-            tcp_congestion_control: kind.congestion,
+            tcp_autocorking: config.autocorking,
+            tcp_limit_output_bytes: config.limit_output_bytes,
+            tcp_congestion_control: config.congestion,
             ..Sysctl::default()
         };
         let device = DeviceCaps {
             mtu: 1500,
             gso_max_size: 65_536,
             gso_max_segs: 65_535,
-            fq: kind.fq,
+            fq: config.fq,
         };
         let mut syn = repr(TcpFlags::SYN);
         syn.options = TcpOptions {
@@ -146,7 +146,7 @@ impl World {
         let mut rng = Rng::new(Seed::from_u64(1));
         let now = Instant::ZERO + Nanos::from_secs(10);
         let legacy = Legacy {
-            split_tail: kind.legacy_split,
+            split_tail: config.legacy_split,
             ..Legacy::default()
         };
         let mut cx = Cx {
@@ -162,7 +162,7 @@ impl World {
             legacy,
         };
         let conn = Connection::accept(&mut cx, &syn, EcnField::NotEct, ISS, Mss::clamped(1460), 20);
-        let mut world = Self {
+        let mut sender = Self {
             conn,
             now,
             sysctl,
@@ -175,15 +175,15 @@ impl World {
             rng,
             ring: VecDeque::new(),
             small: Vec::new(),
-            short_cuts: 0,
+            fast_paths: 0,
             window: u16::MAX,
         };
-        world.conn.poll_transmit(cx!(world)).expect("a SYN-ACK");
-        world.acknowledge(ISS + 1, &[]);
-        if kind.max_pacing_rate != u64::MAX {
-            world.set(SocketOption::SoMaxPacingRate(kind.max_pacing_rate));
+        sender.conn.poll_transmit(cx!(sender)).expect("a SYN-ACK");
+        sender.acknowledge(ISS + 1, &[]);
+        if config.max_pacing_rate != u64::MAX {
+            sender.set(SocketOption::SoMaxPacingRate(config.max_pacing_rate));
         }
-        world
+        sender
     }
 
     /// Calls into the connection without sending.
@@ -193,9 +193,9 @@ impl World {
 
     /// Queues `len` bytes without sending any, in super-segments of `goal` bytes.
     pub(super) fn queue(&mut self, len: usize, goal: usize) {
-        let text = alloc::vec![7; len];
+        let data = alloc::vec![7; len];
         let (queue, pool) = (&mut self.conn.snd.queue, &self.pool);
-        assert_eq!(queue.append(pool, &text, goal, false), len);
+        assert_eq!(queue.append(pool, &data, goal, false), len);
     }
 
     fn set(&mut self, option: SocketOption) {
@@ -224,8 +224,8 @@ impl World {
         let (una, nxt) = (self.conn.snd.una, self.conn.snd.nxt);
         match *op {
             Op::Write(len, more) => {
-                let text = alloc::vec![7; len];
-                let _ = self.conn.write(cx!(self), &text, more);
+                let data = alloc::vec![7; len];
+                let _ = self.conn.write(cx!(self), &data, more);
             }
             Op::Ack(per_mille, window) => {
                 let bytes = u64::from(nxt.since(una)) * u64::from(per_mille) / 1000;
@@ -243,7 +243,7 @@ impl World {
                     self.complete();
                 }
             }
-            Op::Pass(us) => {
+            Op::Advance(us) => {
                 let end = self.now + Nanos::from_micros(us);
                 while let Some(at) = self.conn.poll_deadline().filter(|&at| at <= end) {
                     self.now = self.now.max(at);
@@ -260,7 +260,7 @@ impl World {
             Op::Cork(on) => self.set(SocketOption::TcpCork(on)),
         }
         self.drain();
-        self.check_that_something_is_pending();
+        self.check_retry_is_pending();
     }
 
     fn complete(&mut self) {
@@ -272,9 +272,9 @@ impl World {
     /// Sends all segments that may be sent.
     fn drain(&mut self) {
         loop {
-            let (bound, nxt) = (self.bound(), self.conn.snd.nxt);
-            let probe = self.conn.out.tail_probe;
-            self.short_cuts += u32::from(self.conn.check_short_cut(&*cx!(self)));
+            let (max_len, nxt) = (self.max_len(), self.conn.snd.nxt);
+            let probe = self.conn.pending.tail_probe;
+            self.fast_paths += u32::from(self.conn.check_fast_path(&*cx!(self)));
             let Some(segment) = self.conn.poll_transmit(cx!(self)) else {
                 return;
             };
@@ -282,15 +282,15 @@ impl World {
                 self.ring.push_back(segment.truesize);
             }
             if segment.repr.seq == nxt && !segment.payload.is_empty() {
-                self.check_unit(&segment, bound, probe);
+                self.check_super_segment(&segment, max_len, probe);
             }
         }
     }
 
     /// Returns the largest length allowed by autosizing, quota, window and device, computed anew.
-    fn bound(&self) -> u32 {
+    fn max_len(&self) -> u32 {
         let (conn, mss) = (&self.conn, self.conn.snd.mss.bytes());
-        let gso_max = gso_max_text(&self.device, 20);
+        let gso_max = gso_max_payload(&self.device, 20);
         let halvings = conn.rtt.min_rtt().map_or(0, |rtt| rtt.as_micros() >> 9);
         let rate = conn.pacing_rate(&self.sysctl).0;
         let share = u64::from(gso_max).checked_shr(halvings.min(64) as u32);
@@ -300,20 +300,20 @@ impl World {
         let room = cwnd.saturating_sub(conn.snd.rtx.in_flight());
         let quota = room.min((cwnd / 2).max(1)) * mss;
         let window = conn.snd.usable_window();
-        let bound = autosize.min(quota).min(window).min(gso_max);
+        let max_len = autosize.min(quota).min(window).min(gso_max);
         // A tail loss probe is one segment, whatever cwnd is.
-        let probe = if self.conn.out.tail_probe {
+        let probe = if self.conn.pending.tail_probe {
             mss.min(window)
         } else {
             0
         };
-        bound.max(probe)
+        max_len.max(probe)
     }
 
-    fn check_unit(&mut self, segment: &SegmentOut, bound: u32, probe: bool) {
+    fn check_super_segment(&mut self, segment: &SegmentOut, max_len: u32, probe: bool) {
         let (len, snd) = (segment.payload.len() as u32, &self.conn.snd);
-        assert!(len <= bound, "{len} is more than {bound}");
-        if snd.blocked == Blocked::Autocork {
+        assert!(len <= max_len, "{len} is more than {max_len}");
+        if snd.blocked_by == BlockedBy::Autocork {
             assert!(snd.wmem_inflight > 0 && snd.throttled);
         }
         if len % snd.mss.bytes() != 0 && !probe {
@@ -331,9 +331,9 @@ impl World {
     }
 
     /// Spec 7.2: whatever holds data back, some event is pending that causes another attempt.
-    fn check_that_something_is_pending(&self) {
+    fn check_retry_is_pending(&self) {
         let snd = &self.conn.snd;
-        assert!(!self.conn.wants_transmit());
+        assert!(!self.conn.needs_transmit());
         let completion = snd.throttled && snd.wmem_inflight > 0;
         let deadline = self.conn.poll_deadline();
         assert_eq!(snd.wmem_inflight, self.ring.iter().sum::<u32>());
@@ -343,17 +343,17 @@ impl World {
         if !snd.has_unsent() {
             return;
         }
-        let wake_at = snd.flow.as_ref().map(|flow| flow.wake_at);
-        let wakes = wake_at.is_some_and(|at| at > self.now && at != Instant::FAR_FUTURE);
-        match snd.blocked {
-            Blocked::No => panic!("unsent text, and nothing holds it"),
-            Blocked::Autocork | Blocked::Tsq => assert!(completion),
-            Blocked::Pacing => assert!(wakes),
-            Blocked::Nagle => {
+        let send_timer = snd.flow.as_ref().map(|flow| flow.send_timer);
+        let wakes = send_timer.is_some_and(|at| at > self.now && at != Instant::FAR_FUTURE);
+        match snd.blocked_by {
+            BlockedBy::Nothing => panic!("unsent text, and nothing holds it"),
+            BlockedBy::Autocork | BlockedBy::Tsq => assert!(completion),
+            BlockedBy::Pacing => assert!(wakes),
+            BlockedBy::Nagle => {
                 let ack = !snd.rtx.is_empty() && deadline.is_some();
                 assert!(ack || (self.conn.is_corked() && wakes));
             }
-            Blocked::Cwnd | Blocked::Rwnd | Blocked::Defer | Blocked::Burst => {
+            BlockedBy::Cwnd | BlockedBy::Rwnd | BlockedBy::Defer | BlockedBy::Burst => {
                 assert!(deadline.is_some());
             }
         }
@@ -380,7 +380,7 @@ impl World {
                 self.conn.handle_timeout(cx!(self));
             }
         }
-        assert!(self.conn.is_flushed(), "{:?}", self.conn.snd.blocked);
+        assert!(self.conn.is_flushed(), "{:?}", self.conn.snd.blocked_by);
         assert_eq!(self.conn.snd.wmem_inflight, 0);
         let took = self.now.since(start);
         // Without pacing it takes at most the longest time of a cork.
@@ -406,14 +406,14 @@ fn network() -> impl Strategy<Value = Op> {
         3 => (0..=1000u32, window).prop_map(|(n, w)| Op::Ack(n, w)),
         2 => Just(Op::Ack(1000, u16::MAX)),
         3 => (1..4usize).prop_map(Op::Complete),
-        2 => (1..2_000u64).prop_map(Op::Pass),
-        1 => (1..600_000u64).prop_map(Op::Pass),
+        2 => (1..2_000u64).prop_map(Op::Advance),
+        1 => (1..600_000u64).prop_map(Op::Advance),
         1 => (600..1500u32).prop_map(Op::Mtu),
         1 => Just(Op::Hole),
     ]
 }
 
-fn course(user: impl Strategy<Value = Op>) -> impl Strategy<Value = Vec<Op>> {
+fn op_sequence(user: impl Strategy<Value = Op>) -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(prop_oneof![1 => user, 1 => network()], 1..80)
 }
 
@@ -425,18 +425,20 @@ fn any_user() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn kind() -> impl Strategy<Value = Kind> {
+fn config() -> impl Strategy<Value = SenderConfig> {
     let rate = prop_oneof![4 => Just(u64::MAX), 1 => 100_000..100_000_000u64];
     let limit = prop_oneof![Just(4_194_304u32), 4096..100_000u32];
     let congestion = prop_oneof![Just("cubic"), Just("reno"), Just("bbr"), Just("dctcp")];
     (any::<[bool; 3]>(), limit, rate, congestion).prop_map(
-        |([fq, autocorking, legacy_split], limit_output_bytes, max_pacing_rate, congestion)| Kind {
-            fq,
-            autocorking,
-            limit_output_bytes,
-            max_pacing_rate,
-            congestion,
-            legacy_split,
+        |([fq, autocorking, legacy_split], limit_output_bytes, max_pacing_rate, congestion)| {
+            SenderConfig {
+                fq,
+                autocorking,
+                limit_output_bytes,
+                max_pacing_rate,
+                congestion,
+                legacy_split,
+            }
         },
     )
 }
@@ -448,30 +450,30 @@ proptest! {
     /// flight.
     #[test]
     fn nagle_has_one_small_segment_unacknowledged_at_most(
-        kind in kind(),
-        ops in course(write_whole()),
+        config in config(),
+        ops in op_sequence(write_whole()),
     ) {
-        let mut world = World::new(kind);
+        let mut sender = TestSender::new(config);
         for op in &ops {
-            world.apply(op);
-            prop_assert!(world.unacknowledged_small_segments() <= 1);
+            sender.apply(op);
+            prop_assert!(sender.unacknowledged_small_segments() <= 1);
         }
-        world.finish();
+        sender.finish();
     }
 
     /// Sizes are bounded, an event is always pending, no data waits for a completion for ever, and
     /// all charges are returned.
     #[test]
-    fn a_sender_keeps_its_bounds_and_never_stands_still(
-        kind in kind(),
-        ops in course(any_user()),
+    fn sender_respects_limits_and_never_stalls(
+        config in config(),
+        ops in op_sequence(any_user()),
     ) {
-        let mut world = World::new(kind);
+        let mut sender = TestSender::new(config);
         for op in &ops {
-            world.apply(op);
+            sender.apply(op);
         }
-        world.set(SocketOption::SoMaxPacingRate(u64::MAX));
-        world.finish();
+        sender.set(SocketOption::SoMaxPacingRate(u64::MAX));
+        sender.finish();
     }
 }
 
@@ -485,14 +487,14 @@ fn write_whole() -> impl Strategy<Value = Op> {
 
 /// The short cut is in use: a write with nothing in flight takes it, a second one does not.
 #[test]
-fn what_finds_nothing_in_flight_goes_whole() {
-    let mut world = World::new(Kind::default());
-    world.apply(&Op::Write(4096, false));
-    assert_eq!(world.short_cuts, 1);
-    world.apply(&Op::Write(4096, false));
-    assert_eq!(world.short_cuts, 1);
-    world.apply(&Op::Complete(9));
-    world.apply(&Op::Ack(1000, u16::MAX));
-    world.apply(&Op::Write(100, false));
-    assert_eq!(world.short_cuts, 2);
+fn fast_path_needs_nothing_in_flight() {
+    let mut sender = TestSender::new(SenderConfig::default());
+    sender.apply(&Op::Write(4096, false));
+    assert_eq!(sender.fast_paths, 1);
+    sender.apply(&Op::Write(4096, false));
+    assert_eq!(sender.fast_paths, 1);
+    sender.apply(&Op::Complete(9));
+    sender.apply(&Op::Ack(1000, u16::MAX));
+    sender.apply(&Op::Write(100, false));
+    assert_eq!(sender.fast_paths, 2);
 }

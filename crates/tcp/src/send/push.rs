@@ -1,16 +1,16 @@
 //! The effects of a write: PSH (RFC 9293 3.9.1.2), autocorking, and whether a segment can be sent.
 
-use super::{Blocked, Force, SendLimit};
+use super::{BlockedBy, Force, SendLimit};
 use crate::connection::{Connection, State};
 use crate::{Cx, Sysctl};
 
 /// The result of appending to the last super-segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Extended {
+pub enum AppendOutcome {
     /// No data was appended: [`Connection::write`] is needed.
-    No,
+    NotAppended,
     /// All data was appended, and the super-segment is held back as before.
-    Held,
+    Queued,
     /// All data was appended, and a segment can be sent now.
     Sendable,
 }
@@ -19,28 +19,33 @@ impl Connection {
     /// Appends `data` to the last super-segment if that waits and `data` does not end the wait: the
     /// fast path of small writes. [`write`](Self::write) covers all cases.
     #[inline]
-    pub fn extend(&mut self, sysctl: &Sysctl, data: &[u8]) -> Extended {
+    pub fn try_append(&mut self, sysctl: &Sysctl, data: &[u8]) -> AppendOutcome {
         let snd = &mut self.snd;
         let len = snd.queue.len() + data.len();
-        let held = match snd.blocked {
-            Blocked::No | Blocked::Defer => false,
-            Blocked::Nagle => len < snd.mss.bytes() as usize,
-            Blocked::Autocork => snd.throttled,
-            Blocked::Cwnd | Blocked::Rwnd | Blocked::Pacing | Blocked::Tsq | Blocked::Burst => true,
+        let held = match snd.blocked_by {
+            BlockedBy::Nothing | BlockedBy::Defer => false,
+            BlockedBy::Nagle => len < snd.mss.bytes() as usize,
+            BlockedBy::Autocork => snd.throttled,
+            BlockedBy::Cwnd
+            | BlockedBy::Rwnd
+            | BlockedBy::Pacing
+            | BlockedBy::Tsq
+            | BlockedBy::Burst => true,
         };
-        let plain = matches!(self.state, State::Established | State::CloseWait) && !snd.more;
+        let is_eligible =
+            matches!(self.state, State::Established | State::CloseWait) && !snd.msg_more;
         // Delivery-rate samples record when the application limits the flow.
-        let plain = plain && snd.rtx.delivery().is_none();
-        if !held || !plain || !snd.queue.extend_tail(data, snd.size_goal as usize) {
-            return Extended::No;
+        let is_eligible = is_eligible && snd.rtx.delivery().is_none();
+        if !held || !is_eligible || !snd.queue.try_append_to_tail(data, snd.size_goal as usize) {
+            return AppendOutcome::NotAppended;
         }
-        snd.pushed = snd.write_seq();
-        if snd.blocked == Blocked::Autocork && !self.autocorks(sysctl) {
-            self.uncork_automatically();
-            self.out.any = true;
-            return Extended::Sendable;
+        snd.pushed_seq = snd.write_seq();
+        if snd.blocked_by == BlockedBy::Autocork && !self.should_autocork(sysctl) {
+            self.end_autocork();
+            self.pending.any = true;
+            return AppendOutcome::Sendable;
         }
-        Extended::Held
+        AppendOutcome::Queued
     }
 
     /// Processes an append of data: decides about PSH, and whether a segment may be sent.
@@ -49,20 +54,22 @@ impl Connection {
         let snd = &mut self.snd;
         let write_seq = snd.write_seq();
         // PSH where the writer pauses, and after half of the largest window without one.
-        if !more || write_seq.since(snd.pushed) > snd.max_wnd / 2 {
-            snd.pushed = write_seq;
+        if !more || write_seq.since(snd.pushed_seq) > snd.max_wnd / 2 {
+            snd.pushed_seq = write_seq;
         }
-        let uncorked = core::mem::replace(&mut snd.more, more) && !more;
-        let push = match snd.blocked {
-            Blocked::No | Blocked::Defer | Blocked::Autocork => true,
+        let uncorked = core::mem::replace(&mut snd.msg_more, more) && !more;
+        let push = match snd.blocked_by {
+            BlockedBy::Nothing | BlockedBy::Defer | BlockedBy::Autocork => true,
             // Only a full segment, a record's end, or the end of MSG_MORE ends the wait.
-            Blocked::Nagle => {
+            BlockedBy::Nagle => {
                 let queued = self.snd.queue.len() as u32;
                 uncorked || queued >= self.snd.mss.bytes() || self.record_left() < queued
             }
-            Blocked::Cwnd | Blocked::Rwnd | Blocked::Pacing | Blocked::Tsq | Blocked::Burst => {
-                false
-            }
+            BlockedBy::Cwnd
+            | BlockedBy::Rwnd
+            | BlockedBy::Pacing
+            | BlockedBy::Tsq
+            | BlockedBy::Burst => false,
         };
         if push {
             self.push(cx);
@@ -71,27 +78,27 @@ impl Connection {
 
     #[inline]
     fn push(&mut self, cx: &mut Cx<'_>) {
-        if !self.autocorks(cx.sysctl) {
-            self.uncork_automatically();
-            self.out.any = true;
+        if !self.should_autocork(cx.sysctl) {
+            self.end_autocork();
+            self.pending.any = true;
             return;
         }
         if !self.snd.throttled {
             cx.mib.auto_corking += 1;
             self.throttle(cx);
         }
-        self.snd.blocked = Blocked::Autocork;
+        self.snd.blocked_by = BlockedBy::Autocork;
         // Full super-segments ahead of the one that waits may be sent.
-        self.out.any |= self.snd.queue.len() > self.snd.queue.tail_len();
-        self.report_held(cx.now, SendLimit::Autocork);
+        self.pending.any |= self.snd.queue.len() > self.snd.queue.tail_len();
+        self.report_limit(cx.now, SendLimit::Autocork);
     }
 
     /// Requests that queued data is sent, because `TCP_NODELAY` was set or a cork removed.
-    pub(crate) fn push_held(&mut self, force: Force) {
+    pub(crate) fn push_pending(&mut self, force: Force) {
         if self.snd.has_unsent() {
-            self.snd.more = false;
-            self.out.force = self.out.force.max(force);
-            self.out.any = true;
+            self.snd.msg_more = false;
+            self.pending.force = self.pending.force.max(force);
+            self.pending.any = true;
         }
     }
 }

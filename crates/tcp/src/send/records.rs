@@ -4,11 +4,11 @@ use alloc::collections::VecDeque;
 
 use fullsend_units::SeqNum;
 
-use super::Blocked;
+use super::BlockedBy;
 use crate::connection::Connection;
 
 /// Most ends of records kept; further ones are ignored.
-const MAX_MARKS: usize = 1024;
+const MAX_RECORD_ENDS: usize = 1024;
 
 /// The ends of records that are not sent yet, in sequence order.
 #[derive(Debug, Default)]
@@ -28,26 +28,27 @@ impl Connection {
     #[cold]
     pub(crate) fn end_record(&mut self) {
         let (end, nxt) = (self.snd.write_seq(), self.snd.nxt);
-        let records = self.extras_mut().records.get_or_insert_default();
-        if end == nxt || records.ends.back() == Some(&end) || records.ends.len() == MAX_MARKS {
+        let records = self.uncommon_mut().records.get_or_insert_default();
+        if end == nxt || records.ends.back() == Some(&end) || records.ends.len() == MAX_RECORD_ENDS
+        {
             return;
         }
         records.ends.push_back(end);
-        self.snd.queue.end_unit();
+        self.snd.queue.end_super_segment();
         // The record's last super-segment cannot grow, so it does not wait.
-        if self.snd.blocked == Blocked::Autocork {
-            self.snd.blocked = Blocked::No;
-            self.out.any = true;
+        if self.snd.blocked_by == BlockedBy::Autocork {
+            self.snd.blocked_by = BlockedBy::Nothing;
+            self.pending.any = true;
         }
     }
 
     /// Returns the bytes from `snd_nxt` to the end of the first record; `u32::MAX` without records.
     #[inline]
     pub(crate) fn record_left(&self) -> u32 {
-        match &self.extras {
+        match &self.uncommon {
             None => u32::MAX,
-            Some(extras) => {
-                let records = extras.records.as_ref();
+            Some(uncommon) => {
+                let records = uncommon.records.as_ref();
                 let end = records.and_then(|records| records.ends.front());
                 end.map_or(u32::MAX, |end| end.since(self.snd.nxt))
             }
@@ -56,10 +57,10 @@ impl Connection {
 
     /// Removes the records whose data has been sent.
     #[cold]
-    pub(super) fn pass_records(&mut self) {
+    pub(super) fn drop_sent_records(&mut self) {
         let nxt = self.snd.nxt;
-        let extras = self.extras.as_mut();
-        if let Some(records) = extras.and_then(|extras| extras.records.as_mut()) {
+        let uncommon = self.uncommon.as_mut();
+        if let Some(records) = uncommon.and_then(|uncommon| uncommon.records.as_mut()) {
             let passed = |end: &SeqNum| end.before_eq(nxt);
             while records.ends.front().is_some_and(passed) {
                 records.ends.pop_front();
@@ -70,65 +71,65 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
-    use super::super::properties::{Kind, World};
-    use super::{Blocked, Connection, MAX_MARKS};
+    use super::super::properties::{SenderConfig, TestSender};
+    use super::{BlockedBy, Connection, MAX_RECORD_ENDS};
 
-    impl World {
+    impl TestSender {
         fn ends(&self) -> usize {
-            let records = self.conn.extras.as_ref().and_then(|e| e.records.as_ref());
+            let records = self.conn.uncommon.as_ref().and_then(|e| e.records.as_ref());
             records.map_or(0, |records| records.unsent())
         }
     }
 
     /// `MSG_EOR` has no effect after data that is already sent, nor twice at the same byte.
     #[test]
-    fn a_record_ends_once_and_before_it_is_sent() {
-        let mut world = World::new(Kind::default());
-        world.conn.settings.nodelay = true;
-        assert_eq!(world.conn.record_left(), u32::MAX);
-        world.conn.end_record();
-        assert_eq!((world.ends(), world.conn.record_left()), (0, u32::MAX));
-        world.queue(100, 65_160);
-        world.conn.end_record();
-        world.conn.end_record();
-        assert_eq!((world.ends(), world.conn.record_left()), (1, 100));
-        assert_eq!(world.conn.snd.queue.tail_len(), 0);
-        world.queue(50, 65_160);
-        world.conn.end_record();
-        assert_eq!((world.ends(), world.conn.record_left()), (2, 100));
+    fn record_end_is_recorded_once_and_only_for_unsent_data() {
+        let mut sender = TestSender::new(SenderConfig::default());
+        sender.conn.settings.nodelay = true;
+        assert_eq!(sender.conn.record_left(), u32::MAX);
+        sender.conn.end_record();
+        assert_eq!((sender.ends(), sender.conn.record_left()), (0, u32::MAX));
+        sender.queue(100, 65_160);
+        sender.conn.end_record();
+        sender.conn.end_record();
+        assert_eq!((sender.ends(), sender.conn.record_left()), (1, 100));
+        assert_eq!(sender.conn.snd.queue.tail_len(), 0);
+        sender.queue(50, 65_160);
+        sender.conn.end_record();
+        assert_eq!((sender.ends(), sender.conn.record_left()), (2, 100));
         for (ends, left) in [(1, 50), (0, u32::MAX)] {
-            world.with(Connection::transmit).expect("a segment");
-            assert_eq!((world.ends(), world.conn.record_left()), (ends, left));
+            sender.with(Connection::transmit).expect("a segment");
+            assert_eq!((sender.ends(), sender.conn.record_left()), (ends, left));
         }
     }
 
     /// A record cannot grow, so it does not wait for the device (spec 2).
     #[test]
-    fn a_records_end_ends_autocorking() {
-        for (blocked, then) in [
-            (Blocked::Autocork, Blocked::No),
-            (Blocked::Cwnd, Blocked::Cwnd),
+    fn record_end_stops_autocorking() {
+        for (blocked_by, then) in [
+            (BlockedBy::Autocork, BlockedBy::Nothing),
+            (BlockedBy::Cwnd, BlockedBy::Cwnd),
         ] {
-            let mut world = World::new(Kind::default());
-            world.queue(100, 65_160);
-            world.conn.out.any = false;
-            world.conn.snd.blocked = blocked;
-            world.conn.end_record();
-            assert_eq!(world.conn.snd.blocked, then);
-            assert_eq!(world.conn.wants_transmit(), then == Blocked::No);
+            let mut sender = TestSender::new(SenderConfig::default());
+            sender.queue(100, 65_160);
+            sender.conn.pending.any = false;
+            sender.conn.snd.blocked_by = blocked_by;
+            sender.conn.end_record();
+            assert_eq!(sender.conn.snd.blocked_by, then);
+            assert_eq!(sender.conn.needs_transmit(), then == BlockedBy::Nothing);
         }
     }
 
     /// The memory for marks is bounded: at 1024 marks further ones are ignored.
     #[test]
-    fn marks_are_bounded() {
-        let mut world = World::new(Kind::default());
-        for _ in 0..=MAX_MARKS {
-            world.queue(1, 65_160);
-            world.conn.end_record();
+    fn record_ends_are_limited() {
+        let mut sender = TestSender::new(SenderConfig::default());
+        for _ in 0..=MAX_RECORD_ENDS {
+            sender.queue(1, 65_160);
+            sender.conn.end_record();
         }
-        assert_eq!(world.ends(), 1024);
-        assert_eq!(world.conn.snd.queue.len(), 1025);
-        assert_eq!(world.conn.snd.queue.tail_len(), 1);
+        assert_eq!(sender.ends(), 1024);
+        assert_eq!(sender.conn.snd.queue.len(), 1025);
+        assert_eq!(sender.conn.snd.queue.tail_len(), 1);
     }
 }

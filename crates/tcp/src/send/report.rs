@@ -114,7 +114,7 @@ pub struct FlowReport {
     pub(super) sends: [u32; 9],
     pub(super) time: [Nanos; 9],
     /// The limit that holds the flow back now.
-    pub now_held_by: Option<SendLimit>,
+    pub limited_by: Option<SendLimit>,
 }
 
 impl FlowReport {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_counted_by_their_place() {
+    fn limits_are_indexed_in_declaration_order() {
         for (n, limit) in SendLimit::ALL.into_iter().enumerate() {
             assert_eq!(limit as usize, n);
         }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn every_limit_has_a_name_of_its_own() {
+    fn limit_names_are_unique() {
         let names: Vec<_> = SendLimit::ALL.map(SendLimit::name).into();
         let expected = "application nagle cork autocork cwnd rwnd pacing tsq size";
         assert_eq!(names.join(" "), expected);

@@ -4,18 +4,18 @@
 use fullsend_units::Instant;
 use fullsend_wire::tcp::TcpFlags;
 
-use super::Blocked;
-use super::build::Draft;
-use super::small_queue::Handout;
+use super::BlockedBy;
+use super::build::SegmentPlan;
+use super::small_queue::Transmission;
 use crate::Cx;
 use crate::connection::Connection;
-use crate::recovery::{Phase, Retransmit};
+use crate::recovery::{CaState, Retransmit};
 
 impl Connection {
     #[inline(never)]
-    pub(super) fn retransmission(&mut self, cx: &mut Cx<'_>) -> Option<Draft> {
+    pub(super) fn retransmission(&mut self, cx: &mut Cx<'_>) -> Option<SegmentPlan> {
         let room = self.cwnd.cwnd.saturating_sub(self.snd.rtx.in_flight());
-        if room == 0 || self.pacing_holds(cx) || self.first_copy_is_in_host(cx) {
+        if room == 0 || self.pacing_holds(cx) || self.is_original_in_host_queue(cx) {
             return None;
         }
         let mut limit = room.min(self.max_segs(cx));
@@ -23,31 +23,32 @@ impl Connection {
             limit = 1;
         }
         if cx.legacy.max_burst {
-            limit = limit.min(self.flow(cx.now).latch_burst());
+            limit = limit.min(self.flow(cx.now).limit_burst());
         }
         let len = limit.saturating_mul(self.snd.mss.bytes());
-        if self.small_queue_holds(cx, len, Handout::Retransmission) {
+        if self.small_queue_holds(cx, len, Transmission::Retransmission) {
             self.throttle(cx);
             return None;
         }
-        let again = self.take_lost(cx, limit)?;
-        let stamp_lag = self.count_retransmission(cx, &again);
-        self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_add(again.truesize);
-        let departure = self.depart(cx, again.payload.len() as u32, again.segs);
-        if again.seq == self.snd.una {
-            self.give_repair_time(cx);
+        let retransmit = self.take_lost(cx, limit)?;
+        let tsval_lag = self.count_retransmission(cx, &retransmit);
+        self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_add(retransmit.truesize);
+        let departure =
+            self.schedule_departure(cx, retransmit.payload.len() as u32, retransmit.segs);
+        if retransmit.seq == self.snd.una {
+            self.restart_rto_for_head(cx);
         }
-        Some(Draft {
-            stamp_lag,
-            ..draft_again(again, departure)
+        Some(SegmentPlan {
+            tsval_lag,
+            ..retransmission_plan(retransmit, departure)
         })
     }
 
     /// Retransmits where F-RTO would have sent new data and none could be sent.
     #[cold]
-    pub(super) fn repair_after_all(&mut self, cx: &mut Cx<'_>) -> Option<Draft> {
-        self.give_up_frto();
-        if self.recovery.sends_new_first() {
+    pub(super) fn retransmit_after_frto(&mut self, cx: &mut Cx<'_>) -> Option<SegmentPlan> {
+        self.end_frto();
+        if self.recovery.sends_new_data_first() {
             return None;
         }
         self.retransmission(cx)
@@ -56,8 +57,8 @@ impl Connection {
     /// Returns a tail loss probe (RFC 8985 7.3): one segment of new data, even beyond cwnd, else the
     /// last segment again.
     #[cold]
-    pub(super) fn tail_probe(&mut self, cx: &mut Cx<'_>) -> Option<Draft> {
-        self.out.tail_probe = false;
+    pub(super) fn tail_probe(&mut self, cx: &mut Cx<'_>) -> Option<SegmentPlan> {
+        self.pending.tail_probe = false;
         if self.snd.rtx.is_empty() || self.pacing_holds(cx) {
             return None;
         }
@@ -65,123 +66,129 @@ impl Connection {
         // A FIN without data takes up one byte of the window.
         let least = snd.mss.bytes().min(snd.queue.len() as u32).max(1);
         if snd.has_unsent() && snd.usable_window() >= least {
-            let grant = self.force_one().ok()?;
-            let draft = self.send_text(cx, &grant);
-            if self.snd.blocked != Blocked::Autocork {
-                self.snd.blocked = Blocked::No;
+            let decision = self.force_one().ok()?;
+            let plan = self.send_data(cx, &decision);
+            if self.snd.blocked_by != BlockedBy::Autocork {
+                self.snd.blocked_by = BlockedBy::Nothing;
             }
-            self.on_tail_probed(cx, false);
-            return Some(draft);
+            self.on_tail_probe_sent(cx, false);
+            return Some(plan);
         }
-        let again = self.repeat_tail(cx)?;
-        self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_add(again.truesize);
-        self.count_segs(cx, &again);
-        let departure = self.depart(cx, again.payload.len() as u32, again.segs);
-        self.on_tail_probed(cx, true);
-        Some(draft_again(again, departure))
+        let retransmit = self.retransmit_tail(cx)?;
+        self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_add(retransmit.truesize);
+        self.count_segs(cx, &retransmit);
+        let departure =
+            self.schedule_departure(cx, retransmit.payload.len() as u32, retransmit.segs);
+        self.on_tail_probe_sent(cx, true);
+        Some(retransmission_plan(retransmit, departure))
     }
 
     /// Returns the last segment for retransmission, unless it is still in the host's queues.
-    fn repeat_tail(&mut self, cx: &mut Cx<'_>) -> Option<Retransmit> {
+    fn retransmit_tail(&mut self, cx: &mut Cx<'_>) -> Option<Retransmit> {
         let is_empty = self.snd.wmem_inflight == 0;
-        let sent_at = self.departs_at(cx);
+        let sent_at = self.departure_time(cx);
         let Some(flow) = &mut self.snd.flow else {
             return self.snd.rtx.probe_tail(sent_at, 0);
         };
         let last = self.snd.rtx.tail_number();
-        if !is_empty && last.is_some_and(|number| flow.is_in_host(number)) {
+        if !is_empty && last.is_some_and(|number| flow.is_in_host_queue(number)) {
             cx.mib.spurious_rtx_host_queues += 1;
             return None;
         }
-        let again = self.snd.rtx.probe_tail(sent_at, flow.next_number())?;
-        if again.truesize > 0 {
-            flow.on_handed_out();
+        let retransmit = self.snd.rtx.probe_tail(sent_at, flow.next_number())?;
+        if retransmit.truesize > 0 {
+            flow.on_enqueued();
         }
-        Some(again)
+        Some(retransmit)
     }
 
     /// Takes the next lost range, under a number of its own in the host's queues.
     fn take_lost(&mut self, cx: &Cx<'_>, limit: u32) -> Option<Retransmit> {
         let is_empty = self.snd.wmem_inflight == 0;
         // RACK and the rate samples count from the departure.
-        let sent_at = self.departs_at(cx);
+        let sent_at = self.departure_time(cx);
         let Some(flow) = &mut self.snd.flow else {
             // Without data no segment has a number in the host's queues.
             return self.snd.rtx.next_retransmit(sent_at, limit, 0, |_| false);
         };
-        let in_host = |number| !is_empty && flow.is_in_host(number);
+        let in_host_queue = |number| !is_empty && flow.is_in_host_queue(number);
         let number = flow.next_number();
-        let again = self
+        let retransmit = self
             .snd
             .rtx
-            .next_retransmit(sent_at, limit, number, in_host);
-        if again.as_ref().is_some_and(|again| again.truesize > 0) {
-            flow.on_handed_out();
+            .next_retransmit(sent_at, limit, number, in_host_queue);
+        if retransmit
+            .as_ref()
+            .is_some_and(|retransmit| retransmit.truesize > 0)
+        {
+            flow.on_enqueued();
         }
-        again
+        retransmit
     }
 
     /// Returns whether the original is still in the host's queues: it is late, not lost, and its
     /// completion triggers another attempt.
-    fn first_copy_is_in_host(&mut self, cx: &mut Cx<'_>) -> bool {
+    fn is_original_in_host_queue(&mut self, cx: &mut Cx<'_>) -> bool {
         let Some(flow) = &self.snd.flow else {
             return false;
         };
         let number = self.snd.rtx.next_lost_number();
-        let in_host = self.snd.wmem_inflight > 0 && number.is_some_and(|n| flow.is_in_host(n));
-        if in_host {
+        let in_host_queue =
+            self.snd.wmem_inflight > 0 && number.is_some_and(|n| flow.is_in_host_queue(n));
+        if in_host_queue {
             cx.mib.spurious_rtx_host_queues += 1;
             self.throttle(cx);
         }
-        in_host
+        in_host_queue
     }
 
     /// Counts a retransmission. Returns how far its TSval is behind the clock, in ticks.
-    fn count_retransmission(&mut self, cx: &mut Cx<'_>, again: &Retransmit) -> u32 {
-        self.count_segs(cx, again);
-        match self.recovery.phase() {
-            Phase::Loss => cx.mib.slow_start_retrans += u64::from(again.segs),
-            _ => cx.mib.fast_retrans += u64::from(again.segs),
+    fn count_retransmission(&mut self, cx: &mut Cx<'_>, retransmit: &Retransmit) -> u32 {
+        self.count_segs(cx, retransmit);
+        match self.recovery.ca_state() {
+            CaState::Loss => cx.mib.slow_start_retrans += u64::from(retransmit.segs),
+            _ => cx.mib.fast_retrans += u64::from(retransmit.segs),
         }
-        if self.extras.is_some() {
+        if self.uncommon.is_some() {
             self.forget_mtu_probe();
         }
-        let lag = self.stamp_lag(cx.now, again.first_sent);
+        let lag = self.tsval_lag(cx.now, retransmit.first_sent);
         let stamp = self.ts.value(cx.now).wrapping_sub(lag);
         // After a timeout the echo must give a round trip, even if it may be an earlier one's.
-        let others =
-            self.recovery.phase() != Phase::Loss && self.snd.rtx.retrans_out() > again.segs;
-        self.recovery.on_retransmit(stamp, lag, again.segs, others);
+        let others = self.recovery.ca_state() != CaState::Loss
+            && self.snd.rtx.retrans_out() > retransmit.segs;
+        self.recovery
+            .on_retransmit(stamp, lag, retransmit.segs, others);
         lag
     }
 
-    fn count_segs(&mut self, cx: &mut Cx<'_>, again: &Retransmit) {
-        cx.mib.retrans_segs += u64::from(again.segs);
-        self.stats.total_retrans = self.stats.total_retrans.wrapping_add(again.segs);
-        self.stats.bytes_retrans += again.payload.len() as u64;
-        if !again.payload.is_empty() {
-            self.stats.data_segs_out = self.stats.data_segs_out.wrapping_add(again.segs);
+    fn count_segs(&mut self, cx: &mut Cx<'_>, retransmit: &Retransmit) {
+        cx.mib.retrans_segs += u64::from(retransmit.segs);
+        self.stats.total_retrans = self.stats.total_retrans.wrapping_add(retransmit.segs);
+        self.stats.bytes_retrans += retransmit.payload.len() as u64;
+        if !retransmit.payload.is_empty() {
+            self.stats.data_segs_out = self.stats.data_segs_out.wrapping_add(retransmit.segs);
         }
     }
 }
 
-fn draft_again(again: Retransmit, departure: Instant) -> Draft {
+fn retransmission_plan(retransmit: Retransmit, departure: Instant) -> SegmentPlan {
     let mut flags = TcpFlags::ACK;
-    if again.push {
+    if retransmit.push {
         flags = flags.union(TcpFlags::PSH);
     }
-    if again.fin {
+    if retransmit.fin {
         flags = flags.union(TcpFlags::FIN);
     }
-    Draft {
-        seq: again.seq,
+    SegmentPlan {
+        seq: retransmit.seq,
         flags,
-        payload: again.payload,
-        segs: again.segs,
-        truesize: again.truesize,
+        payload: retransmit.payload,
+        segs: retransmit.segs,
+        truesize: retransmit.truesize,
         departure,
-        stamp_lag: 0,
-        fresh: false,
+        tsval_lag: 0,
+        is_new_data: false,
     }
 }
 

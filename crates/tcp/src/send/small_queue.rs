@@ -2,13 +2,13 @@
 //! waits in the send buffer, where super-segments still grow and other flows are not delayed.
 
 use super::pacing::PACING_SHIFT;
-use super::{Blocked, UNIT_OVERHEAD_BYTES};
+use super::{BlockedBy, SUPER_SEGMENT_OVERHEAD_BYTES};
 use crate::connection::Connection;
 use crate::{Cx, Sysctl};
 
 /// Whether data is sent for the first time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Handout {
+pub(super) enum Transmission {
     First,
     Retransmission,
 }
@@ -16,23 +16,34 @@ pub(super) enum Handout {
 impl Connection {
     /// Returns whether TCP Small Queues defers `len` more bytes.
     #[inline]
-    pub(super) fn small_queue_holds(&self, cx: &Cx<'_>, len: u32, what: Handout) -> bool {
+    pub(super) fn small_queue_holds(
+        &self,
+        cx: &Cx<'_>,
+        len: u32,
+        transmission: Transmission,
+    ) -> bool {
         // With at most one super-segment out, the ACK may come before the completion and would then
         // find nothing to send.
-        if self.snd.wmem_inflight == 0 || self.snd.rtx.units() <= 1 {
+        if self.snd.wmem_inflight == 0 || self.snd.rtx.len() <= 1 {
             return false;
         }
-        let two_units = 2 * (u64::from(len) + u64::from(UNIT_OVERHEAD_BYTES));
-        let least = two_units.min(cx.sysctl.tcp_limit_output_bytes.into());
-        u64::from(self.snd.wmem_inflight) >= least && self.small_queue_is_full(cx, two_units, what)
+        let two_super_segments = 2 * (u64::from(len) + u64::from(SUPER_SEGMENT_OVERHEAD_BYTES));
+        let least = two_super_segments.min(cx.sysctl.tcp_limit_output_bytes.into());
+        u64::from(self.snd.wmem_inflight) >= least
+            && self.small_queue_is_full(cx, two_super_segments, transmission)
     }
 
-    fn small_queue_is_full(&self, cx: &Cx<'_>, two_units: u64, what: Handout) -> bool {
-        let mut limit = two_units.max(self.pacing_rate(cx.sysctl).0 >> PACING_SHIFT);
+    fn small_queue_is_full(
+        &self,
+        cx: &Cx<'_>,
+        two_super_segments: u64,
+        transmission: Transmission,
+    ) -> bool {
+        let mut limit = two_super_segments.max(self.pacing_rate(cx.sysctl).0 >> PACING_SHIFT);
         if !self.is_paced(cx) {
             limit = limit.min(cx.sysctl.tcp_limit_output_bytes.into());
         }
-        if what == Handout::Retransmission {
+        if transmission == Transmission::Retransmission {
             limit <<= 1;
         }
         u64::from(self.snd.wmem_inflight) >= limit
@@ -49,7 +60,7 @@ impl Connection {
     /// Returns whether autocorking holds the last super-segment: it is not full, and the host's queues
     /// have at least as many bytes of this flow. The next completion sends it.
     #[inline]
-    pub(super) fn autocorks(&mut self, sysctl: &Sysctl) -> bool {
+    pub(super) fn should_autocork(&mut self, sysctl: &Sysctl) -> bool {
         let snd = &self.snd;
         let tail = snd.queue.tail_len();
         // A record's end completes a super-segment, which then has no tail to fill.
@@ -61,7 +72,7 @@ impl Connection {
         } else {
             tail
         };
-        let truesize = truesize + UNIT_OVERHEAD_BYTES as usize;
+        let truesize = truesize + SUPER_SEGMENT_OVERHEAD_BYTES as usize;
         snd.wmem_inflight as usize >= truesize && sysctl.tcp_autocorking && !snd.rtx.is_empty()
     }
 
@@ -69,7 +80,7 @@ impl Connection {
     #[inline]
     pub(super) fn is_autocorked(&self) -> bool {
         let snd = &self.snd;
-        snd.blocked == Blocked::Autocork && snd.throttled && snd.wmem_inflight > 0
+        snd.blocked_by == BlockedBy::Autocork && snd.throttled && snd.wmem_inflight > 0
     }
 
     /// Handles the completion of a segment that was charged with `truesize` bytes.
@@ -77,21 +88,21 @@ impl Connection {
         if truesize == 0 {
             return;
         }
-        self.forget_handed_out(truesize);
-        if self.extras.is_some() {
+        self.uncharge_wmem(truesize);
+        if self.uncommon.is_some() {
             self.watch_sent(cx);
         }
         if core::mem::take(&mut self.snd.throttled) {
-            self.uncork_automatically();
+            self.end_autocork();
             // MSG_MORE was of one call: from now on TCP_CORK alone decides.
-            self.snd.more = false;
-            self.out.any = true;
+            self.snd.msg_more = false;
+            self.pending.any = true;
         }
     }
 
     /// Subtracts a segment that has left the host's queues.
     #[inline]
-    pub(crate) fn forget_handed_out(&mut self, truesize: u32) {
+    pub(crate) fn uncharge_wmem(&mut self, truesize: u32) {
         if truesize == 0 {
             return;
         }
@@ -104,9 +115,9 @@ impl Connection {
 
     /// Ends autocorking of the last super-segment.
     #[inline]
-    pub(crate) fn uncork_automatically(&mut self) {
-        if self.snd.blocked == Blocked::Autocork {
-            self.snd.blocked = Blocked::No;
+    pub(crate) fn end_autocork(&mut self) {
+        if self.snd.blocked_by == BlockedBy::Autocork {
+            self.snd.blocked_by = BlockedBy::Nothing;
         }
     }
 }

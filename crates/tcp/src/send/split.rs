@@ -32,7 +32,7 @@ pub(crate) fn split_point(
     }
 }
 
-/// The inputs of [`defers`].
+/// The inputs of [`should_defer`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeferInput {
     /// Bytes of the super-segment.
@@ -62,30 +62,30 @@ pub(crate) struct DeferInput {
 
 /// Returns whether a super-segment waits for the window to admit more of it, which makes fewer and
 /// larger ones, while an ACK will come soon.
-pub(crate) fn defers(at: &DeferInput) -> bool {
+pub(crate) fn should_defer(input: &DeferInput) -> bool {
     // Idle for a while: the ACK clock has stopped.
-    if at.since_last > Nanos::from_millis(1) {
+    if input.since_last > Nanos::from_millis(1) {
         return false;
     }
-    let limit = at.send_win.min(at.cong_win);
-    if limit >= at.max_segs * at.mss.bytes() || (!at.tail && limit >= at.len) {
+    let limit = input.send_win.min(input.cong_win);
+    if limit >= input.max_segs * input.mss.bytes() || (!input.tail && limit >= input.len) {
         return false;
     }
     // A large part of the whole window is available.
-    let whole = at.snd_wnd.min(at.cwnd_bytes);
-    if at.win_divisor != 0 && limit >= whole / at.win_divisor {
+    let whole = input.snd_wnd.min(input.cwnd_bytes);
+    if input.win_divisor != 0 && limit >= whole / input.win_divisor {
         return false;
     }
-    match at.head_age {
+    match input.head_age {
         None => return false,
         // The next ACK will not come soon.
-        Some(age) if age < at.srtt / 2 => return false,
+        Some(age) if age < input.srtt / 2 => return false,
         Some(_) => {}
     }
     // Where the application is the limit only the application could make the unit larger. Where
     // the window or cwnd is, waiting lets more of the unit leave together.
-    let app_limited = limit > at.len;
-    !(at.ends && app_limited)
+    let app_limited = limit > input.len;
+    !(input.ends && app_limited)
 }
 
 #[cfg(test)]

@@ -2,23 +2,23 @@
 
 use alloc::collections::VecDeque;
 
-use fullsend_buf::{Chain, Pool, Room, Slice};
+use fullsend_buf::{Chain, Pool, Slice, WriteBuf};
 
 #[cfg(test)]
 mod tests;
 
 /// Memory charged for a super-segment beside its payload: its entries in queues and device rings.
-pub(crate) const UNIT_OVERHEAD_BYTES: u32 = 256;
+pub(crate) const SUPER_SEGMENT_OVERHEAD_BYTES: u32 = 256;
 
 /// Growth of a tail block that filled up before any of it was sent.
 const BLOCK_GROWTH: usize = 4;
 
 /// Entries that an empty queue keeps, so that a request-response flow does not allocate.
-const KEPT_PIECES: usize = 4;
+const KEPT_SLICES: usize = 4;
 
 /// Data taken from the queue for one super-segment.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct TakenData {
     /// The bytes.
     pub(crate) payload: Chain,
     /// Bytes of memory charged for the data, overhead included.
@@ -26,7 +26,7 @@ pub(crate) struct Taken {
 }
 
 #[derive(Debug)]
-struct Piece {
+struct QueuedSlice {
     slice: Slice,
     charge: u32,
 }
@@ -35,9 +35,9 @@ struct Piece {
 /// Taking may join or cut super-segments, so only the last one's length is kept.
 #[derive(Debug, Default)]
 pub(crate) struct WriteQueue {
-    pieces: VecDeque<Piece>,
+    slices: VecDeque<QueuedSlice>,
     /// The block that writes fill, after all pieces. Never empty.
-    room: Option<Room>,
+    buf: Option<WriteBuf>,
     len: u32,
     tail_len: u32,
     truesize: u32,
@@ -77,7 +77,7 @@ impl WriteQueue {
 
     /// Returns the number of super-segments that hold the queued data, without regard to records.
     #[inline]
-    pub(crate) fn units(&self, size_goal: usize) -> usize {
+    pub(crate) fn super_segments(&self, size_goal: usize) -> usize {
         let tail = usize::from(self.tail_len > 0);
         match self.len - self.tail_len {
             0 => tail,
@@ -87,7 +87,7 @@ impl WriteQueue {
 
     /// Subtracts `len` bytes, which will be sent at once, from the last super-segment. There must be
     /// no other.
-    pub(crate) fn tail_leaves(&mut self, len: u32) {
+    pub(crate) fn shrink_tail(&mut self, len: u32) {
         self.tail_len = self.tail_len.saturating_sub(len);
     }
 
@@ -104,13 +104,13 @@ impl WriteQueue {
     /// Appends `data` if it fits the last super-segment and the block that is being filled. Returns
     /// whether it did.
     #[inline]
-    pub(crate) fn extend_tail(&mut self, data: &[u8], size_goal: usize) -> bool {
-        if let Some(room) = &mut self.room
+    pub(crate) fn try_append_to_tail(&mut self, data: &[u8], size_goal: usize) -> bool {
+        if let Some(buf) = &mut self.buf
             && self.tail_len > 0
             && data.len() <= size_goal.saturating_sub(self.tail_len as usize)
-            && data.len() <= room.remaining()
+            && data.len() <= buf.remaining()
         {
-            room.extend(data);
+            buf.write(data);
             self.len += data.len() as u32;
             self.tail_len += data.len() as u32;
             return true;
@@ -119,8 +119,8 @@ impl WriteQueue {
     }
 
     /// Returns how many bytes fit the block that is being filled.
-    pub(crate) fn open_room_left(&self) -> usize {
-        self.room.as_ref().map_or(0, Room::remaining)
+    pub(crate) fn buf_remaining(&self) -> usize {
+        self.buf.as_ref().map_or(0, WriteBuf::remaining)
     }
 
     /// Appends a copy of `data` and returns the number of bytes copied, which is less only where the
@@ -138,15 +138,15 @@ impl WriteQueue {
         let len = data.len();
         while !data.is_empty() {
             if self.tail_len() >= size_goal {
-                self.begin_unit(size_goal);
+                self.begin_super_segment(size_goal);
             }
-            let unit_left = size_goal - self.tail_len();
-            if self.room.as_ref().is_none_or(|r| r.remaining() == 0) {
-                self.open_room(pool, data.len(), unit_left, frugal);
+            let tail_left = size_goal - self.tail_len();
+            if self.buf.as_ref().is_none_or(|r| r.remaining() == 0) {
+                self.open_buf(pool, data.len(), tail_left, frugal);
             }
-            let Some(room) = &mut self.room else { break };
-            let fits = data.len().min(unit_left);
-            let n = room.extend(&data[..fits]);
+            let Some(buf) = &mut self.buf else { break };
+            let fits = data.len().min(tail_left);
+            let n = buf.write(&data[..fits]);
             self.len += n as u32;
             self.tail_len += n as u32;
             data = &data[n..];
@@ -156,50 +156,50 @@ impl WriteQueue {
 
     /// Begins a new super-segment. Closes a block that could hold only a small part of it, so that
     /// most super-segments are one slice.
-    fn begin_unit(&mut self, size_goal: usize) {
+    fn begin_super_segment(&mut self, size_goal: usize) {
         self.tail_len = 0;
         if self
-            .room
+            .buf
             .as_ref()
             .is_some_and(|r| r.remaining() < size_goal / 4)
         {
-            self.close_room();
+            self.close_buf();
         }
     }
 
     /// Allocates a block for a write of `want` bytes: of the size that was queued last time, larger if
     /// this super-segment already filled a block, never larger than it can use. There is none if the
     /// allocator refuses.
-    fn open_room(&mut self, pool: &Pool, want: usize, unit_left: usize, frugal: bool) {
-        let filled_up = self.room.as_ref().map_or(0, Room::capacity);
-        self.close_room();
+    fn open_buf(&mut self, pool: &Pool, want: usize, tail_left: usize, frugal: bool) {
+        let filled_up = self.buf.as_ref().map_or(0, WriteBuf::capacity);
+        self.close_buf();
         let guess = if frugal {
             0
         } else {
             (filled_up * BLOCK_GROWTH).max(self.last_queued as usize)
         };
-        let want = want.max(guess).min(unit_left);
-        let room = if frugal {
-            pool.try_room_from_reserve(want)
+        let want = want.max(guess).min(tail_left);
+        let buf = if frugal {
+            pool.try_alloc_from_reserve(want)
         } else {
-            pool.try_room(want)
+            pool.try_alloc(want)
         };
-        self.truesize += room.as_ref().map_or(0, Room::capacity) as u32;
-        self.room = room;
+        self.truesize += buf.as_ref().map_or(0, WriteBuf::capacity) as u32;
+        self.buf = buf;
     }
 
-    fn close_room(&mut self) {
-        if let Some(room) = self.room.take() {
-            let charge = room.capacity() as u32;
-            self.pieces.push_back(Piece {
-                slice: room.freeze(),
+    fn close_buf(&mut self) {
+        if let Some(buf) = self.buf.take() {
+            let charge = buf.capacity() as u32;
+            self.slices.push_back(QueuedSlice {
+                slice: buf.freeze(),
                 charge,
             });
         }
     }
 
     /// Ends the last super-segment: the next byte begins a new one.
-    pub(crate) fn end_unit(&mut self) {
+    pub(crate) fn end_super_segment(&mut self) {
         self.tail_len = 0;
     }
 
@@ -208,7 +208,7 @@ impl WriteQueue {
         if data.is_empty() {
             return;
         }
-        self.close_room();
+        self.close_buf();
         let len = data.len() as u32;
         let goal = size_goal.max(1) as u32;
         let tail = self.tail_len % goal + len % goal;
@@ -219,7 +219,7 @@ impl WriteQueue {
         };
         self.len += len;
         self.truesize += len;
-        self.pieces.push_back(Piece {
+        self.slices.push_back(QueuedSlice {
             slice: data,
             charge: len,
         });
@@ -227,52 +227,52 @@ impl WriteQueue {
 
     /// Takes up to `limit` bytes off the front; fewer only when fewer are queued.
     #[inline]
-    pub(crate) fn take(&mut self, limit: usize) -> Taken {
-        if self.pieces.is_empty()
+    pub(crate) fn take(&mut self, limit: usize) -> TakenData {
+        if self.slices.is_empty()
             && self.len as usize <= limit
-            && let Some(room) = self.room.take()
+            && let Some(buf) = self.buf.take()
         {
-            return self.take_room(room);
+            return self.take_buf(buf);
         }
-        self.take_pieces(limit)
+        self.take_slices(limit)
     }
 
     /// Takes all queued data, which is the one block that was still being filled.
     #[inline]
-    fn take_room(&mut self, room: Room) -> Taken {
+    fn take_buf(&mut self, buf: WriteBuf) -> TakenData {
         let charge = core::mem::take(&mut self.truesize);
-        debug_assert_eq!(charge, room.capacity() as u32);
+        debug_assert_eq!(charge, buf.capacity() as u32);
         self.last_queued = core::mem::take(&mut self.len);
         self.tail_len = 0;
-        self.keep_few();
-        Taken {
-            payload: room.freeze().into(),
-            truesize: charge + UNIT_OVERHEAD_BYTES,
+        self.shrink_capacity();
+        TakenData {
+            payload: buf.freeze().into(),
+            truesize: charge + SUPER_SEGMENT_OVERHEAD_BYTES,
         }
     }
 
     #[inline(never)]
-    fn take_pieces(&mut self, limit: usize) -> Taken {
+    fn take_slices(&mut self, limit: usize) -> TakenData {
         let n = self.len.min(u32::try_from(limit).unwrap_or(u32::MAX));
-        let mut taken = Taken {
+        let mut taken = TakenData {
             payload: Chain::new(),
-            truesize: UNIT_OVERHEAD_BYTES,
+            truesize: SUPER_SEGMENT_OVERHEAD_BYTES,
         };
         self.last_queued = self.len;
         let mut left = n as usize;
         while left > 0 {
-            let (slice, charge) = match self.pieces.front_mut() {
-                Some(piece) if piece.slice.len() > left => {
-                    let charge = piece.charge.min(left as u32);
-                    piece.charge -= charge;
-                    (piece.slice.split_to(left), charge)
+            let (slice, charge) = match self.slices.front_mut() {
+                Some(entry) if entry.slice.len() > left => {
+                    let charge = entry.charge.min(left as u32);
+                    entry.charge -= charge;
+                    (entry.slice.split_to(left), charge)
                 }
-                Some(_) => match self.pieces.pop_front() {
-                    Some(piece) => (piece.slice, piece.charge),
+                Some(_) => match self.slices.pop_front() {
+                    Some(entry) => (entry.slice, entry.charge),
                     None => break,
                 },
-                None if self.room.is_some() => {
-                    self.close_room();
+                None if self.buf.is_some() => {
+                    self.close_buf();
                     continue;
                 }
                 None => break,
@@ -285,15 +285,15 @@ impl WriteQueue {
         self.len -= n;
         self.tail_len = self.tail_len.min(self.len);
         if self.len == 0 {
-            self.keep_few();
+            self.shrink_capacity();
         }
         taken
     }
 
     #[inline]
-    fn keep_few(&mut self) {
-        if self.pieces.capacity() > KEPT_PIECES {
-            self.pieces.shrink_to(KEPT_PIECES);
+    fn shrink_capacity(&mut self) {
+        if self.slices.capacity() > KEPT_SLICES {
+            self.slices.shrink_to(KEPT_SLICES);
         }
     }
 

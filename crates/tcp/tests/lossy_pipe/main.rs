@@ -12,7 +12,7 @@ fn kib(n: usize) -> usize {
     n << 10
 }
 
-const CALM: Path = Path {
+const LOSSLESS: Path = Path {
     delay_us: 5_000,
     jitter_us: 0,
     loss: 0.0,
@@ -30,9 +30,9 @@ const CALM: Path = Path {
 };
 
 #[test]
-fn a_calm_path_needs_no_repair() {
+fn a_lossless_path_needs_no_retransmission() {
     for cut in [false, true] {
-        let outcome = run(1, Path { cut, ..CALM }, kib(3000), kib(100));
+        let outcome = run(1, Path { cut, ..LOSSLESS }, kib(3000), kib(100));
         assert_eq!(outcome.retransmitted, 0);
         assert!(outcome.took < Nanos::from_secs(2), "{:?}", outcome.took);
     }
@@ -42,7 +42,7 @@ fn a_calm_path_needs_no_repair() {
 fn no_delay_at_all() {
     let path = Path {
         delay_us: 0,
-        ..CALM
+        ..LOSSLESS
     };
     let outcome = run(2, path, kib(3000), kib(3000));
     assert_eq!(outcome.retransmitted, 0);
@@ -50,8 +50,11 @@ fn no_delay_at_all() {
 
 /// With SACK, 2 % of loss hardly ever causes a timeout.
 #[test]
-fn sack_repairs_two_percent_of_loss_without_timeouts() {
-    let path = Path { loss: 0.02, ..CALM };
+fn sack_recovers_two_percent_loss_without_timeouts() {
+    let path = Path {
+        loss: 0.02,
+        ..LOSSLESS
+    };
     let outcomes: Vec<Outcome> = (0..20).map(|seed| run(seed, path, kib(1000), 0)).collect();
     let timeouts: u64 = outcomes.iter().map(|o| o.timeouts).sum();
     let lost: u64 = outcomes.iter().map(|o| o.lost).sum();
@@ -69,12 +72,12 @@ fn sack_repairs_two_percent_of_loss_without_timeouts() {
 
 /// Without SACK (RFC 6582) one hole is filled per round trip, but a single loss causes no timeout.
 #[test]
-fn newreno_repairs_without_sack() {
+fn newreno_recovers_without_sack() {
     let path = Path {
         loss: 0.005,
         sack: false,
         congestion: "reno",
-        ..CALM
+        ..LOSSLESS
     };
     let outcomes: Vec<Outcome> = (0..20).map(|seed| run(seed, path, kib(1000), 0)).collect();
     let timeouts: u64 = outcomes.iter().map(|o| o.timeouts).sum();
@@ -88,7 +91,7 @@ fn reordering_is_not_mistaken_for_loss_for_long() {
     let path = Path {
         jitter_us: 2_000,
         rate: 12_500_000,
-        ..CALM
+        ..LOSSLESS
     };
     let outcome = run(3, path, kib(4000), 0);
     assert!(outcome.retransmitted * 10 < 4000, "{outcome:?}");
@@ -101,7 +104,7 @@ fn a_shallow_bottleneck_is_kept_busy() {
     let path = Path {
         rate: 1_250_000,
         queue_bytes: 20_000,
-        ..CALM
+        ..LOSSLESS
     };
     for congestion in ["cubic", "reno"] {
         let outcome = run(4, Path { congestion, ..path }, kib(5000), 0);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fullsend_buf::Pool;
 use fullsend_tcp::{
     Connection, Cx, DeviceCaps, HostLimits, SegmentIn, SegmentOut, SocketOption, State, Sysctl,
-    TcpError, TcpMemory, TcpMib, TimeWait, TimeWaitVerdict,
+    TcpError, TcpMemory, TcpMib, TimeWait, TimeWaitAction,
 };
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum};
 use fullsend_wire::EcnField;
@@ -161,13 +161,13 @@ impl Host {
         });
     }
 
-    fn take_in(&mut self, now: Instant, mut segment: SegmentIn) -> Option<SegmentOut> {
+    fn receive_segment(&mut self, now: Instant, mut segment: SegmentIn) -> Option<SegmentOut> {
         let iss = SeqNum::new(self.rng.next_u32());
         let is_new = self.connection.is_none();
         let reply = self.enter(now, |connection, time_wait, cx| {
             if let Some(tw) = time_wait {
                 return match tw.handle_segment(cx, &segment) {
-                    TimeWaitVerdict::Reply(reply) => Some(reply),
+                    TimeWaitAction::Reply(reply) => Some(reply),
                     _ => None,
                 };
             }
@@ -197,7 +197,7 @@ impl Host {
     }
 
     /// Runs the application: writes all its data, then shuts down writing; reads until the end.
-    fn work(&mut self, now: Instant) {
+    fn poll_application(&mut self, now: Instant) {
         self.write_some(now);
         self.read_some(now);
     }
@@ -243,7 +243,7 @@ impl Host {
     }
 
     fn is_done(&self) -> bool {
-        let over = |c: &Connection| c.state() == State::Closed && !c.wants_transmit();
+        let over = |c: &Connection| c.state() == State::Closed && !c.needs_transmit();
         self.saw_end && self.written == self.to_write && self.connection.as_ref().is_some_and(over)
     }
 }
@@ -313,7 +313,7 @@ impl Network {
                 return;
             }
             let (to, segment) = first.remove();
-            if let Some(reply) = hosts[to].take_in(now, segment) {
+            if let Some(reply) = hosts[to].receive_segment(now, segment) {
                 self.send(now, &mut hosts[to], reply);
             }
             self.drain(now, &mut hosts[to]);
@@ -348,12 +348,12 @@ impl Network {
             self.lost += 1;
             return;
         }
-        let copies = 1 + usize::from(self.rng.chance(self.path.repeat));
-        for _ in 0..copies {
+        let duplicates = 1 + usize::from(self.rng.chance(self.path.repeat));
+        for _ in 0..duplicates {
             let jitter = self.rng.below(self.path.jitter_us + 1);
             let arrives = leaves + Nanos::from_micros(self.path.delay_us + jitter);
             self.sent += 1;
-            let copy = SegmentIn {
+            let duplicate = SegmentIn {
                 repr: piece.repr,
                 payload: piece.payload.clone(),
                 gso_size: piece.gso_size,
@@ -361,7 +361,7 @@ impl Network {
                 ecn: EcnField::NotEct,
             };
             self.flying
-                .insert((arrives, self.sent), (1 - from.side, copy));
+                .insert((arrives, self.sent), (1 - from.side, duplicate));
         }
     }
 }
@@ -398,7 +398,7 @@ pub(crate) fn run(seed: u64, path: Path, there: usize, back: usize) -> Outcome {
     let mut idle_rounds = 0;
     loop {
         for host in &mut hosts {
-            host.work(now);
+            host.poll_application(now);
             network.drain(now, host);
         }
         if hosts.iter().all(Host::is_done) {

@@ -6,7 +6,7 @@ use fullsend_wire::tcp::TcpFlags;
 
 use crate::harness::{Bench, Setup};
 
-const ASK: TcpFlags = TcpFlags::SYN
+const ACCECN_SYN: TcpFlags = TcpFlags::SYN
     .union(TcpFlags::AE)
     .union(TcpFlags::ECE)
     .union(TcpFlags::CWR);
@@ -31,7 +31,7 @@ fn connected() -> Bench {
 
 /// Returns a connection that granted the peer's request for Accurate ECN.
 fn accepted() -> Bench {
-    let mut bench = Bench::accepting_syn(&setup(5), ASK, EcnField::NotEct);
+    let mut bench = Bench::accepting_syn(&setup(5), ACCECN_SYN, EcnField::NotEct);
     bench.play(
         "> SW. 0:0(0) ack 1
          < W. 1:1(0) ack 1
@@ -43,7 +43,7 @@ fn accepted() -> Bench {
 /// 3.1.1 and table 2: a SYN with all three flags requests Accurate ECN. The SYN-ACK reports the ECN
 /// field of the SYN, and the handshake's last ACK that of the SYN-ACK.
 #[test]
-fn the_handshake_tells_each_segments_field() {
+fn the_handshake_reports_the_ecn_field_of_each_segment() {
     connected();
     accepted();
     for (field, told) in [
@@ -52,7 +52,7 @@ fn the_handshake_tells_each_segments_field() {
         (EcnField::Ect0, "A."),
         (EcnField::Ce, "WA."),
     ] {
-        let mut bench = Bench::accepting_syn(&setup(3), ASK, field);
+        let mut bench = Bench::accepting_syn(&setup(3), ACCECN_SYN, field);
         bench.play(&format!("> S{told} 0:0(0) ack 1"));
     }
     for (field, told) in [("ect1", "EW."), ("ect0", "A."), ("ce", "WA.")] {
@@ -67,7 +67,7 @@ fn the_handshake_tells_each_segments_field() {
 /// 3.1.2: with a peer that supports only RFC 3168, RFC 3168 is used; with a peer that does not
 /// support ECN, or that reflects the flags of the SYN, ECN is off.
 #[test]
-fn older_peers_are_understood() {
+fn classic_ecn_peers_are_accepted() {
     for (answer, ecn) in [("SE.", " ect0"), ("S.", ""), ("SEWA.", "")] {
         Bench::connecting(&setup(3)).play(&format!(
             "> SEWA 0:0(0)
@@ -81,7 +81,7 @@ fn older_peers_are_understood() {
 
 /// Table 2: a SYN-ACK with the currently unused flags AE and ECE agrees to Accurate ECN.
 #[test]
-fn an_answer_that_means_nothing_yet_agrees() {
+fn a_reserved_syn_ack_encoding_negotiates_accurate_ecn() {
     Bench::connecting(&setup(3)).play(
         "> SEWA 0:0(0)
          < SEA. 0:0(0) ack 1
@@ -93,14 +93,14 @@ fn an_answer_that_means_nothing_yet_agrees() {
 
 /// A host with Accurate ECN off sees the flags of RFC 3168 in the SYN.
 #[test]
-fn an_older_host_answers_as_it_knows() {
-    Bench::accepting_syn(&setup(2), ASK, EcnField::NotEct).play("> SE. 0:0(0) ack 1");
-    Bench::accepting_syn(&setup(0), ASK, EcnField::NotEct).play("> S. 0:0(0) ack 1");
+fn a_classic_ecn_host_answers_with_classic_ecn() {
+    Bench::accepting_syn(&setup(2), ACCECN_SYN, EcnField::NotEct).play("> SE. 0:0(0) ack 1");
+    Bench::accepting_syn(&setup(0), ACCECN_SYN, EcnField::NotEct).play("> S. 0:0(0) ack 1");
 }
 
 /// 3.1.4: the first retransmission of a SYN still requests Accurate ECN, later ones do not.
 #[test]
-fn a_syn_in_vain_asks_once_more() {
+fn a_lost_syn_requests_accurate_ecn_once_more() {
     Bench::connecting(&setup(3)).play(
         "> SEWA 0:0(0)
          +1s
@@ -130,7 +130,7 @@ fn marks_are_counted() {
 
 /// 3.2.2.5.1: marks on pure ACKs are counted, too, and reported with the next segment.
 #[test]
-fn marks_on_acknowledgements_count() {
+fn marks_on_acks_count() {
     let mut bench = accepted();
     bench.play(
         "< .EA 1:1(0) ack 1 ce
@@ -143,7 +143,7 @@ fn marks_on_acknowledgements_count() {
 /// 3.2.2.5.2: the increase of the peer's count is the number of marked packets. cwnd is reduced
 /// once per window, without CWR.
 #[test]
-fn a_count_that_grows_reduces_once_a_window() {
+fn a_growing_ce_count_reduces_cwnd_once_a_window() {
     let mut bench = connected();
     bench.play(
         "write 14600
@@ -168,7 +168,7 @@ fn a_count_that_grows_reduces_once_a_window() {
 
 /// The count of an ACK that a newer one has overtaken is ignored.
 #[test]
-fn an_old_acknowledgement_tells_nothing() {
+fn an_old_ack_reports_no_marks() {
     let mut bench = connected();
     bench.play(
         "write 14600
@@ -184,7 +184,7 @@ fn an_old_acknowledgement_tells_nothing() {
 /// changes it. From then on no packet of ours is ECN-capable, and the peer's count is ignored; our
 /// own is still reported.
 #[test]
-fn a_field_that_was_changed_mutes() {
+fn a_changed_ecn_field_disables_sending_ect() {
     let mut bench = Bench::connecting(&setup(3));
     bench.play(
         "> SEWA 0:0(0)
@@ -201,8 +201,8 @@ fn a_field_that_was_changed_mutes() {
 
 /// 3.2.2.1: zero flags on the handshake's last ACK show that the path clears them.
 #[test]
-fn flags_that_were_zeroed_mute() {
-    let mut bench = Bench::accepting_syn(&setup(3), ASK, EcnField::NotEct);
+fn zeroed_ace_flags_disable_sending_ect() {
+    let mut bench = Bench::accepting_syn(&setup(3), ACCECN_SYN, EcnField::NotEct);
     bench.play(
         "> SW. 0:0(0) ack 1
          < . 1:1(0) ack 1
@@ -213,7 +213,7 @@ fn flags_that_were_zeroed_mute() {
 
 /// All segments of a super-segment carry the same count, also where CWR is part of it.
 #[test]
-fn units_stay_whole_while_cwr_is_in_the_count() {
+fn super_segments_stay_whole_with_a_constant_ace_count() {
     let mut bench = accepted();
     bench.play(
         "< PEA. 1:1461(1460) ack 1 ce

@@ -101,7 +101,7 @@ fn half_closed_keeps_receiving() {
 }
 
 #[test]
-fn a_fin_out_of_order_waits_for_the_text_before_it() {
+fn an_out_of_order_fin_waits_for_the_data_before_it() {
     Bench::warmed_up(&Setup::default()).play(
         "< F. 3061:3100(39) ack 1
          > . 1:1(0) ack 1601 <sack 3061:3100>
@@ -115,7 +115,7 @@ fn a_fin_out_of_order_waits_for_the_text_before_it() {
 }
 
 #[test]
-fn a_lost_fin_is_sent_again_after_the_text_before_it() {
+fn a_lost_fin_is_retransmitted_after_the_data_before_it() {
     Bench::established(&Setup::without_probes()).play(
         "write 100
          > P. 1:101(100) ack 1
@@ -159,7 +159,7 @@ fn linger_zero_resets() {
 }
 
 #[test]
-fn abort_resets_and_tells_the_user() {
+fn abort_sends_rst_and_reports_the_error() {
     open().play(
         "readable = false
          abort
@@ -172,7 +172,7 @@ fn abort_resets_and_tells_the_user() {
 }
 
 #[test]
-fn an_orphan_resets_a_peer_that_goes_on_sending() {
+fn an_orphan_resets_a_peer_that_keeps_sending() {
     let mut bench = open();
     bench.play(
         "close
@@ -233,7 +233,7 @@ fn a_reset_after_both_have_closed_is_no_error() {
 /// RFC 1122 4.2.2.13: an application that has shut down both directions has closed, and data that
 /// arrives later is answered by a RST.
 #[test]
-fn text_for_one_who_has_shut_both_ways_resets() {
+fn data_after_shutdown_of_both_directions_is_reset() {
     Bench::warmed_up(&Setup::default()).play(
         "shutdown_read
          < P. 1601:1701(100) ack 1

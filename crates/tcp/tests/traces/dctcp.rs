@@ -26,7 +26,7 @@ fn accepted() -> Bench {
 }
 
 /// Returns an accepted connection that delays its ACKs.
-fn settled() -> Bench {
+fn with_delayed_acks() -> Bench {
     let mut bench = accepted();
     bench.play(
         "set quickack 0
@@ -53,7 +53,7 @@ fn alpha(bench: &Bench) -> u32 {
 
 /// DCTCP requests ECN whatever `tcp_ecn` is; its SYN is ECN-capable, as is all that follows.
 #[test]
-fn all_that_it_sends_is_ecn_capable() {
+fn every_packet_is_ecn_capable() {
     for tcp_ecn in [0, 1, 2] {
         let mut bench = Bench::connecting(&setup(tcp_ecn));
         bench.play(
@@ -75,7 +75,7 @@ fn all_that_it_sends_is_ecn_capable() {
         "write 1000
          > P. 1:1001(1000) ack 1 ect0",
     );
-    let again = bench.next_timeout_until_out();
+    let again = bench.run_timers_until_output();
     assert!(
         again.starts_with("P. 1:1001(1000) ack 1 ect0 |"),
         "a repetition: {again}"
@@ -84,7 +84,7 @@ fn all_that_it_sends_is_ecn_capable() {
 
 /// With `tcp_ecn` 3 DCTCP requests Accurate ECN, whose SYN is not ECN-capable.
 #[test]
-fn accurate_ecn_carries_its_marks_too() {
+fn accurate_ecn_reports_its_marks_too() {
     let mut bench = Bench::connecting(&setup(3));
     bench.play(
         "> SEWA 0:0(0)
@@ -106,7 +106,7 @@ fn accurate_ecn_carries_its_marks_too() {
 
 /// As in Linux a connection without ECN uses Reno, under the name `dctcp-reno`.
 #[test]
-fn a_peer_without_ecn_makes_it_reno() {
+fn without_ecn_dctcp_falls_back_to_reno() {
     let mut bench = Bench::connecting(&setup(2));
     bench.play(
         "> SEW 0:0(0) ect0
@@ -127,7 +127,7 @@ fn a_peer_without_ecn_makes_it_reno() {
 
 /// A retransmitted SYN does not request ECN and is not ECN-capable.
 #[test]
-fn a_syn_in_vain_goes_without() {
+fn a_retransmitted_syn_does_not_request_ecn() {
     Bench::connecting(&setup(2)).play(
         "> SEW 0:0(0) ect0
          +1s
@@ -140,7 +140,7 @@ fn a_syn_in_vain_goes_without() {
 /// `TCP_CONGESTION`: DCTCP chosen before the SYN is sent requests ECN; chosen on a connection
 /// without ECN it falls back to Reno.
 #[test]
-fn it_may_be_chosen_until_the_syn_goes() {
+fn dctcp_can_be_selected_until_the_syn_is_sent() {
     let plain = Setup::default();
     let mut early = Bench::connecting(&plain);
     early.congestion("dctcp");
@@ -168,8 +168,8 @@ fn it_may_be_chosen_until_the_syn_goes() {
 /// 3.2: a packet whose CE differs from the previous one's is acknowledged at once, after the data
 /// before it, which is acknowledged with the earlier ECE. CWR does not end the ECE.
 #[test]
-fn each_change_is_told_at_once() {
-    settled().play(
+fn each_change_of_ce_is_acknowledged_at_once() {
+    with_delayed_acks().play(
         "< . 1461:2921(1460) ack 1 ect0
          < . 2921:4381(1460) ack 1 ce
          > . 1:1(0) ack 2921 ect0
@@ -188,8 +188,8 @@ fn each_change_is_told_at_once() {
 
 /// 3.2: while CE does not change ACKs are delayed, whether packets are marked or not.
 #[test]
-fn between_changes_acknowledgements_are_delayed() {
-    let mut bench = settled();
+fn acks_are_delayed_while_ce_does_not_change() {
+    let mut bench = with_delayed_acks();
     bench.play(
         "< . 1461:2921(1460) ack 1 ce
          > E. 1:1(0) ack 2921 ect0
@@ -206,8 +206,8 @@ fn between_changes_acknowledgements_are_delayed() {
 /// Changes of CE within one batch are acknowledged one by one, in order; data that we send carries
 /// the first ACK. The right edge of the window stays, except for rounding.
 #[test]
-fn changes_that_arrive_together_are_told_apart() {
-    settled().play(
+fn changes_in_one_batch_are_acknowledged_separately() {
+    with_delayed_acks().play(
         "write 100
          << . 1461:2921(1460) ack 1 ect0
          << . 2921:4381(1460) ack 1 ce
@@ -220,8 +220,8 @@ fn changes_that_arrive_together_are_told_apart() {
 
 /// For data out of order each change is reported once, by its duplicate ACK.
 #[test]
-fn a_change_behind_a_hole_is_told_by_its_duplicate() {
-    settled().play(
+fn an_out_of_order_ce_change_is_echoed_by_its_duplicate_ack() {
+    with_delayed_acks().play(
         "< . 2921:4381(1460) ack 1 ce
          > E. 1:1(0) ack 1461 ect0
          < . 4381:5841(1460) ack 1 ect0
@@ -234,7 +234,7 @@ fn a_change_behind_a_hole_is_told_by_its_duplicate() {
 /// 3.3: alpha starts at 1, so that the first mark halves cwnd; each window then moves it by a
 /// sixteenth towards the marked fraction.
 #[test]
-fn the_window_comes_down_by_half_of_alpha() {
+fn cwnd_is_reduced_by_half_of_alpha() {
     let mut bench = sending();
     bench.play("< E. 1:1(0) ack 2921");
     assert_eq!((alpha(&bench), bench.info().tcpi_snd_ssthresh), (1024, 5));
@@ -252,7 +252,7 @@ fn the_window_comes_down_by_half_of_alpha() {
 /// Each reduction is reported by CWR, because a peer may repeat ECE until it receives that (RFC
 /// 3168).
 #[test]
-fn a_reduction_is_told_with_cwr() {
+fn a_reduction_sets_cwr() {
     let mut bench = sending();
     bench.play(
         "< E. 1:1(0) ack 14601
@@ -267,7 +267,7 @@ fn a_reduction_is_told_with_cwr() {
 /// 3.5: a loss after a mark in the same window brings ssthresh to half of the cwnd before the mark,
 /// and not to half of the reduced one.
 #[test]
-fn a_loss_after_a_mark_brings_the_window_to_half() {
+fn a_loss_after_a_mark_halves_cwnd() {
     let mut bench = accepted();
     // Twenty windows without a mark.
     let mut una = 1;
@@ -304,14 +304,14 @@ fn a_loss_after_a_mark_brings_the_window_to_half() {
 /// RFC 8257 3.5: a timeout after a mark in the same window brings ssthresh to half of the cwnd
 /// before the mark.
 #[test]
-fn a_timeout_after_a_mark_brings_ssthresh_to_half() {
+fn a_timeout_after_a_mark_halves_ssthresh() {
     let mut setup = setup(2);
     setup.sysctl.tcp_early_retrans = 0;
     let mut bench = Bench::accepting_syn(&setup, ECN_SETUP, EcnField::Ect0);
     bench.play("> SE. 0:0(0) ack 1 ect0\n< . 1:1(0) ack 1 ect0\nset nodelay 1");
     // Windows without a mark lower alpha.
     for _ in 0..16 {
-        bench.pass(fullsend_units::Nanos::from_millis(20));
+        bench.advance(fullsend_units::Nanos::from_millis(20));
         assert!(bench.try_write(14_600));
         while bench.next_out().is_some() {}
         let sent = bench.sent();
@@ -321,12 +321,12 @@ fn a_timeout_after_a_mark_brings_ssthresh_to_half() {
     assert!(bench.try_write(14_600));
     while bench.next_out().is_some() {}
     let una = bench.info().tcpi_bytes_acked as u32 + 1;
-    bench.play_in(&format!("E. 1:1(0) ack {}", una + 1460));
+    bench.deliver(&format!("E. 1:1(0) ack {}", una + 1460));
     while bench.next_out().is_some() {}
     assert!(bench.info().tcpi_snd_ssthresh > cwnd / 2 + 1);
     assert!(
         bench
-            .next_timeout_until_out()
+            .run_timers_until_output()
             .contains(&format!("{}:", una + 1460))
     );
     assert_eq!(bench.info().tcpi_snd_ssthresh, cwnd / 2);

@@ -39,7 +39,7 @@ fn a_records_end_does_not_end_the_wait_for_cwnd() {
 /// cwnd admits three segments and two are queued. Only the application could make them more, which
 /// it cannot after a FIN or a record's end.
 #[test]
-fn an_end_lets_an_application_limited_rest_go() {
+fn a_fin_or_record_end_sends_an_application_limited_remainder() {
     let rest = |write: &str, end: &str, script: &str| {
         Bench::established(&Setup::default()).play(&format!(
             "{write}
@@ -70,7 +70,7 @@ fn an_end_lets_an_application_limited_rest_go() {
 /// ACK. The head was retransmitted 12 ms ago, more than half a round trip, so that only the state
 /// decides.
 #[test]
-fn nothing_waits_in_recovery() {
+fn nothing_is_deferred_in_recovery() {
     let mut setup = Setup::default();
     setup.sysctl.tcp_min_tso_segs = 100;
     Bench::accepting(&setup).play(

@@ -18,7 +18,7 @@ fn open(setup: Setup) -> Bench {
 }
 
 /// Returns a connection with ten segments in flight, the first of which was retransmitted.
-fn repaired() -> Bench {
+fn recovered() -> Bench {
     let mut bench = open(Setup::default());
     bench.play(
         "write 14600
@@ -34,13 +34,13 @@ fn repaired() -> Bench {
 /// RFC 2883 4: a DSACK is a first block to the left of the acknowledgement or within the second
 /// block.
 #[test]
-fn reports_are_counted_by_where_the_duplicate_lies() {
-    let mut bench = repaired();
+fn dsacks_are_counted_by_the_position_of_the_duplicate() {
+    let mut bench = recovered();
     bench.play("< . 1:1(0) ack 1 <sack 2921:4381,sack 1461:7301>");
     let mib = &bench.mib;
     assert_eq!((mib.dsack_recv, mib.dsack_ofo_recv), (0, 1));
     assert_eq!((mib.dsack_recv_segs, mib.dsack_ignored_dubious), (1, 0));
-    let mut bench = repaired();
+    let mut bench = recovered();
     bench.play("< . 1:1(0) ack 7301\n< . 1:1(0) ack 7301 <sack 1:1461>");
     let mib = &bench.mib;
     assert_eq!((mib.dsack_recv, mib.dsack_ofo_recv), (1, 0));
@@ -50,7 +50,7 @@ fn reports_are_counted_by_where_the_duplicate_lies() {
 /// RFC 3708 3: more duplicates than retransmissions were made by the network or forged by the peer.
 #[test]
 fn more_duplicates_than_retransmissions_do_not_count() {
-    let mut bench = repaired();
+    let mut bench = recovered();
     bench.play("< . 1:1(0) ack 14601\n< . 1:1(0) ack 14601 <sack 1:2921>");
     assert_eq!(bench.mib.dsack_ignored_dubious, 1);
     assert_eq!((bench.mib.dsack_recv_segs, bench.mib.dsack_undo), (0, 0));
@@ -88,8 +88,8 @@ fn a_duplicate_larger_than_the_largest_window_does_not_count() {
 /// RFC 8985 6.2 step 4: a DSACK widens the reordering window only where reordering was seen. The
 /// timer for the hole is set to a quarter of the round trip and the margin for coarse clocks.
 #[test]
-fn a_duplicate_widens_no_window_where_nothing_was_reordered() {
-    let mut bench = repaired();
+fn without_reordering_a_dsack_does_not_widen_the_reordering_window() {
+    let mut bench = recovered();
     bench.play(
         "< . 1:1(0) ack 14601
          < . 1:1(0) ack 14601 <sack 1:1461>
@@ -106,7 +106,7 @@ fn a_duplicate_widens_no_window_where_nothing_was_reordered() {
 /// A tail loss probe counts as a retransmission of the recovery that follows it (RFC 3708 3), which
 /// is undone only when both are reported as duplicates.
 #[test]
-fn a_probe_before_a_recovery_has_to_be_a_duplicate_too() {
+fn undo_needs_a_dsack_for_a_probe_before_recovery_too() {
     let mut setup = Setup::default();
     setup.sysctl.tcp_min_tso_segs = 100;
     let mut bench = Bench::accepting(&setup);

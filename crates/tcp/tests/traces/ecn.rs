@@ -31,7 +31,7 @@ fn sending() -> Bench {
 
 /// 6.1.1: ECN is requested by ECE and CWR and granted by ECE alone; neither SYN is ECN-capable.
 #[test]
-fn we_ask_where_the_sysctl_says_so() {
+fn the_client_requests_ecn_if_the_sysctl_says_so() {
     let mut bench = Bench::connecting(&setup(1));
     bench.play(
         "> SEW 0:0(0)
@@ -54,7 +54,7 @@ fn we_ask_where_the_sysctl_says_so() {
 
 /// 6.1.1: a SYN-ACK without ECE, or with both flags, does not grant ECN.
 #[test]
-fn a_peer_that_does_not_grant_it_gets_none() {
+fn without_ece_in_the_syn_ack_ecn_is_off() {
     for answer in ["S.", "SEW.", "SW."] {
         let mut bench = Bench::connecting(&setup(1));
         bench.play(&format!(
@@ -72,7 +72,7 @@ fn a_peer_that_does_not_grant_it_gets_none() {
 
 /// 6.1.1.1: firewalls may drop a SYN that requests ECN.
 #[test]
-fn a_syn_that_is_sent_again_asks_no_longer() {
+fn a_retransmitted_syn_does_not_request_ecn() {
     let mut bench = Bench::connecting(&setup(1));
     bench.play(
         "> SEW 0:0(0)
@@ -99,7 +99,7 @@ fn a_syn_that_is_sent_again_asks_no_longer() {
 }
 
 #[test]
-fn a_peer_is_granted_it_unless_the_sysctl_forbids() {
+fn the_server_grants_ecn_unless_the_sysctl_forbids() {
     accepted();
     Bench::accepting_syn(&setup(0), ECN_SETUP, EcnField::NotEct).play("> S. 0:0(0) ack 1");
     // RFC 3168 forbids an ECN-capable SYN, so one with ECT was altered on the path.
@@ -109,7 +109,7 @@ fn a_peer_is_granted_it_unless_the_sysctl_forbids() {
 
 /// Both ends open at once, and both request ECN.
 #[test]
-fn simultaneous_open_agrees_too() {
+fn simultaneous_open_negotiates_ecn() {
     Bench::connecting(&setup(1)).play(
         "> SEW 0:0(0)
          < SEW 0:0(0)
@@ -122,7 +122,7 @@ fn simultaneous_open_agrees_too() {
 
 /// 6.1.4 and 6.1.5: ACKs, retransmissions and a FIN without data are not ECN-capable.
 #[test]
-fn only_new_text_is_ecn_capable() {
+fn only_new_data_is_ecn_capable() {
     let mut bench = accepted();
     bench.play(
         "< P. 1:101(100) ack 1 ect0
@@ -132,7 +132,7 @@ fn only_new_text_is_ecn_capable() {
          > P. 1:1001(1000) ack 101 ect0",
     );
     // The retransmission timer sends no new data.
-    let again = bench.next_timeout_until_out();
+    let again = bench.run_timers_until_output();
     assert!(again.starts_with("P. 1:1001(1000) ack 101 |"), "{again}");
     bench.play(
         "< . 101:101(0) ack 1001
@@ -143,7 +143,7 @@ fn only_new_text_is_ecn_capable() {
 
 /// 6.1.3: a mark is echoed at once, and with every segment until CWR arrives.
 #[test]
-fn a_mark_is_echoed_until_the_peer_says_cwr() {
+fn a_mark_is_echoed_until_the_peer_sends_cwr() {
     let mut bench = accepted();
     bench.play(
         "< P. 1:1461(1460) ack 1 ect0
@@ -177,7 +177,7 @@ fn cwr_and_ce_on_one_segment_start_a_new_echo() {
 
 /// 6.1.3: a mark on data out of order is echoed, too.
 #[test]
-fn a_mark_on_text_out_of_order_is_echoed() {
+fn a_mark_on_out_of_order_data_is_echoed() {
     accepted().play(
         "< P. 1461:2921(1460) ack 1 ce
          > E. 1:1(0) ack 1
@@ -188,7 +188,7 @@ fn a_mark_on_text_out_of_order_is_echoed() {
 
 /// CE on a pure ACK is ignored: pure ACKs are not ECN-capable (6.1.4).
 #[test]
-fn a_mark_without_text_is_not_echoed() {
+fn a_mark_without_data_is_not_echoed() {
     accepted().play(
         "< . 1:1(0) ack 1 ce
          < P. 1:1461(1460) ack 1 ect0
@@ -199,7 +199,7 @@ fn a_mark_without_text_is_not_echoed() {
 /// 6.1.2: an echo reduces cwnd as a loss does, once per window, without a retransmission. The next
 /// new data carries CWR. Proportional rate reduction lowers cwnd.
 #[test]
-fn an_echo_reduces_once_a_window() {
+fn ece_reduces_cwnd_once_a_window() {
     let mut bench = sending();
     bench.play(
         "write 1460
@@ -218,7 +218,7 @@ fn an_echo_reduces_once_a_window() {
 
 /// The reduction lasts until data sent after its beginning is acknowledged; then cwnd is ssthresh.
 #[test]
-fn the_reduction_ends_when_the_peer_knows_of_it() {
+fn the_reduction_ends_when_cwr_is_acknowledged() {
     let mut bench = sending();
     bench.play(
         "< E. 1:1(0) ack 14601
@@ -236,7 +236,7 @@ fn the_reduction_ends_when_the_peer_knows_of_it() {
 
 /// 6.1.2: CWR reports every reduction, whatever its cause; on new data, not on a retransmission.
 #[test]
-fn cwr_follows_a_loss_on_new_text() {
+fn cwr_is_set_on_new_data_after_a_loss() {
     sending().play(
         "write 2920
          +1ms
@@ -250,7 +250,7 @@ fn cwr_follows_a_loss_on_new_text() {
 
 /// A window is reduced once, whether by a mark or by a loss.
 #[test]
-fn a_loss_during_the_reduction_is_no_second_one() {
+fn a_loss_during_cwr_does_not_reduce_cwnd_again() {
     let mut bench = sending();
     bench.play("< E. 1:1(0) ack 1461");
     assert_eq!(bench.info().tcpi_snd_ssthresh, 7);
@@ -270,6 +270,6 @@ fn window_probes_are_not_ecn_capable() {
         "< . 1:1(0) ack 1 win 0
          write 1000",
     );
-    let probe = bench.next_timeout_until_out();
+    let probe = bench.run_timers_until_output();
     assert!(!probe.contains("ect0"), "{probe}");
 }

@@ -41,7 +41,7 @@ fn sending(sack: bool, tcp_frto: u32) -> Bench {
 
 /// Returns a connection after a timeout of ten segments: the first was retransmitted and
 /// acknowledged, and two new ones were sent (2b).
-fn asked() -> Bench {
+fn timed_out() -> Bench {
     let mut setup = Setup::without_probes();
     setup.sysctl.tcp_min_tso_segs = 100;
     let mut bench = Bench::established(&setup);
@@ -62,20 +62,20 @@ fn asked() -> Bench {
 
 /// (3b): a segment that was sent only once arrives, so the timeout was spurious.
 #[test]
-fn an_original_that_arrives_undoes_the_timeout() {
-    let mut bench = asked();
-    bench.play_in(". 1:1(0) ack 1461 <sack 11681:13141>");
+fn an_ack_of_an_original_undoes_the_timeout() {
+    let mut bench = timed_out();
+    bench.deliver(". 1:1(0) ack 1461 <sack 11681:13141>");
     assert_eq!(bench.mib.spurious_rtos, 1);
 }
 
 /// (3a): a duplicate ACK for the new data proves the loss. An original that arrives after it
 /// changes nothing: recovery goes on.
 #[test]
-fn after_a_duplicate_for_new_text_nothing_is_undone() {
-    let mut bench = asked();
-    bench.play_in(". 1:1(0) ack 1461 <sack 14601:16061>");
+fn a_dsack_of_new_data_undoes_nothing() {
+    let mut bench = timed_out();
+    bench.deliver(". 1:1(0) ack 1461 <sack 14601:16061>");
     bench.next_out();
-    bench.play_in(". 1:1(0) ack 1461 <sack 11681:13141,sack 14601:16061>");
+    bench.deliver(". 1:1(0) ack 1461 <sack 11681:13141,sack 14601:16061>");
     assert_eq!((bench.mib.spurious_rtos, bench.mib.loss_undo), (0, 0));
     // TCP_CA_Recovery or TCP_CA_Loss.
     assert!(bench.info().tcpi_ca_state >= 3);
@@ -84,16 +84,16 @@ fn after_a_duplicate_for_new_text_nothing_is_undone() {
 /// (3a): the duplicate ACK after the new data has a SACK block, or repeats the acknowledgement. A
 /// window update alone is no duplicate ACK (RFC 5681 2).
 #[test]
-fn only_a_duplicate_shows_that_the_loss_was_real() {
+fn only_a_duplicate_ack_proves_the_loss() {
     for (ack, spurious) in [
         (". 1:1(0) ack 1461 win 60000 <sack 14601:16061>", 0),
         (". 1:1(0) ack 1461", 0),
         (". 1:1(0) ack 1461 win 60000", 1),
     ] {
-        let mut bench = asked();
-        bench.play_in(ack);
+        let mut bench = timed_out();
+        bench.deliver(ack);
         while bench.next_out().is_some() {}
-        bench.play_in(". 1:1(0) ack 1461 <sack 11681:13141>");
+        bench.deliver(". 1:1(0) ack 1461 <sack 11681:13141>");
         assert_eq!(bench.mib.spurious_rtos, spurious, "{ack}");
     }
 }
@@ -101,7 +101,7 @@ fn only_a_duplicate_shows_that_the_loss_was_real() {
 /// Without SACK (2): an ACK of the retransmission leaves open whether the originals arrived; (3b):
 /// an ACK of more data shows that they did.
 #[test]
-fn without_sack_the_second_acknowledgement_decides() {
+fn without_sack_the_second_ack_decides() {
     let mut bench = sending(false, 2);
     bench.play(
         "+220ms
@@ -142,7 +142,7 @@ fn without_sack_a_duplicate_after_a_timeout_counts() {
 /// Without SACK a duplicate ACK counts until new data is acknowledged, also where (2b) sends
 /// nothing because there is no data or the window is full.
 #[test]
-fn an_acknowledgement_after_a_timeout_voids_duplicates() {
+fn an_ack_after_a_timeout_discards_duplicate_acks() {
     for (window, more) in [(65_535, 1460), (2920, 2920)] {
         let mut setup = Setup {
             sack: false,
@@ -169,7 +169,7 @@ fn an_acknowledgement_after_a_timeout_voids_duplicates() {
 
 /// When all data that was in flight at the timeout is acknowledged, the recovery ends.
 #[test]
-fn a_timeout_of_all_that_was_out_ends_with_its_acknowledgement() {
+fn a_timeout_of_all_data_in_flight_ends_with_its_ack() {
     let mut bench = open(true, 2);
     bench.play(
         "write 1460
@@ -187,7 +187,7 @@ fn a_timeout_of_all_that_was_out_ends_with_its_acknowledgement() {
 /// (2b) needs new data that may be sent. `TCP_CORK` holds it back, so the next segments are
 /// retransmitted.
 #[test]
-fn repairs_go_where_new_data_may_not() {
+fn frto_retransmits_where_no_new_data_may_be_sent() {
     sending(true, 2).play(
         "+220ms
          > . 1:1461(1460) ack 1
@@ -201,7 +201,7 @@ fn repairs_go_where_new_data_may_not() {
 /// RFC 5682 2.1 (1) and Linux: F-RTO is not used for a timeout in fast recovery, is used for one
 /// that repeats, and never with `tcp_frto` 0.
 #[test]
-fn which_timeouts_may_prove_spurious() {
+fn frto_runs_only_for_some_timeouts() {
     let mut bench = sending(true, 2);
     bench.play(
         "+20ms

@@ -32,7 +32,7 @@ fn active_open() {
 }
 
 #[test]
-fn passive_open_answers_with_what_the_peer_offered() {
+fn passive_open_answers_with_the_options_of_the_peer() {
     Bench::accepting(&with_timestamps()).play(
         "> S. 0:0(0) ack 1 <mss 1460,sackOK,ts,wscale 7>
          < . 1:1(0) ack 1
@@ -47,7 +47,7 @@ fn passive_open_answers_with_what_the_peer_offered() {
 }
 
 #[test]
-fn the_handshake_may_bring_text_at_once() {
+fn the_final_ack_may_carry_data() {
     Bench::accepting(&plain()).play(
         "> S. 0:0(0) ack 1
          < P. 1:101(100) ack 1
@@ -92,7 +92,7 @@ fn simultaneous_open_with_an_old_timestamp() {
 }
 
 #[test]
-fn an_unanswered_syn_is_sent_ten_times_more_and_then_times_out() {
+fn an_unanswered_syn_is_retransmitted_and_then_times_out() {
     let mut bench = Bench::connecting(&plain());
     bench.play(
         "> S 0:0(0)
@@ -128,7 +128,7 @@ fn an_unanswered_syn_is_sent_ten_times_more_and_then_times_out() {
 }
 
 #[test]
-fn an_unanswered_syn_ack_is_sent_five_times_more() {
+fn an_unanswered_syn_ack_is_retransmitted_five_times() {
     Bench::accepting(&plain()).play(
         "> S. 0:0(0) ack 1
          +1s
@@ -147,7 +147,7 @@ fn an_unanswered_syn_ack_is_sent_five_times_more() {
 }
 
 #[test]
-fn a_repeated_syn_gets_the_syn_ack_again() {
+fn a_retransmitted_syn_gets_the_syn_ack_again() {
     Bench::accepting(&plain()).play(
         "> S. 0:0(0) ack 1
          < S 0:0(0)
@@ -281,7 +281,7 @@ fn a_syn_without_mss_option_means_the_default() {
 }
 
 #[test]
-fn closing_before_the_handshake_is_over() {
+fn closing_before_the_handshake_completes() {
     Bench::connecting(&plain()).play(
         "> S 0:0(0)
          close

@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use fullsend_buf::{Chain, Pool, Slice};
 use fullsend_tcp::{
     Connection, Cx, DeviceCaps, HostLimits, IcmpError, Linger, SegmentIn, SegmentOut, SocketOption,
-    State, Sysctl, TcpError, TcpMemory, TcpMib, TimeWait, TimeWaitVerdict, Wakes, WriteFlags,
+    State, Sysctl, TcpError, TcpMemory, TcpMib, TimeWait, TimeWaitAction, Wakes, WriteFlags,
 };
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum, WireWindow};
 use fullsend_wire::EcnField;
@@ -108,8 +108,8 @@ pub(crate) struct Bench {
 
 /// Limits of one test's events and virtual time, so that a connection that sends or sets timers
 /// without end fails its test instead of hanging it.
-const MOST_EVENTS: u32 = 3_000_000;
-const LONGEST: Nanos = Nanos::from_secs(7 * 24 * 3600);
+const MAX_EVENTS: u32 = 3_000_000;
+const MAX_TEST_TIME: Nanos = Nanos::from_secs(7 * 24 * 3600);
 
 macro_rules! cx {
     ($bench:expr) => {
@@ -149,7 +149,7 @@ impl Bench {
     pub(crate) fn accepting_fast_open(setup: &Setup) -> Self {
         let mut bench = Self::accepting(setup);
         let syn = syn(setup, TcpFlags::SYN);
-        bench.conn.open_at_once(cx!(bench), &syn, Chain::new());
+        bench.conn.open_early(cx!(bench), &syn, Chain::new());
         bench
     }
 
@@ -232,7 +232,7 @@ impl Bench {
             self.step(line);
         }
         "the end of the script".clone_into(&mut self.line);
-        self.silence();
+        self.assert_silent();
         self
     }
 
@@ -246,7 +246,7 @@ impl Bench {
             return self.compare(&segment, rest);
         }
         if !matches!(word, "<<" | "&") {
-            self.silence();
+            self.assert_silent();
         }
         match word {
             "&" => {
@@ -257,7 +257,7 @@ impl Bench {
                 let mut segment = self.parse(rest);
                 self.conn.handle_segment(cx!(self), &mut segment);
             }
-            _ if word.starts_with('+') => self.pass(span(&word[1..])),
+            _ if word.starts_with('+') => self.advance(span(&word[1..])),
             _ => self.call(word, rest),
         }
     }
@@ -349,13 +349,13 @@ impl Bench {
     }
 
     fn write(&mut self, len: usize, how: &str) -> String {
-        let text = pattern(self.written, len);
+        let data = pattern(self.written, len);
         let flags = WriteFlags {
             more: how.ends_with("more"),
             eor: how.ends_with("eor"),
             oob: how.ends_with("oob"),
         };
-        match self.conn.write_with(cx!(self), &text, flags) {
+        match self.conn.write_with(cx!(self), &data, flags) {
             Ok(n) => {
                 self.written += n as u32;
                 n.to_string()
@@ -365,8 +365,8 @@ impl Bench {
     }
 
     fn write_slice(&mut self, len: usize) -> String {
-        let text = Slice::copied_from(&pattern(self.written, len));
-        match self.conn.write_slice(cx!(self), text, false) {
+        let data = Slice::copied_from(&pattern(self.written, len));
+        match self.conn.write_slice(cx!(self), data, false) {
             Ok(()) => {
                 self.written += len as u32;
                 String::new()
@@ -391,12 +391,12 @@ impl Bench {
     }
 
     /// Delivers `bytes` of in-order data, rounded up to 60,000, and reads them at once.
-    pub(crate) fn stream_in(&mut self, bytes: u64) {
+    pub(crate) fn receive_stream(&mut self, bytes: u64) {
         let mut scratch = vec![0; 60_000];
-        let text = Slice::copied_from(&scratch);
+        let data = Slice::copied_from(&scratch);
         for _ in 0..bytes.div_ceil(60_000) {
             let mut segment = self.parse(&format!("P. {0}:{0}(0) ack 1", self.read + 1));
-            segment.payload = text.clone().into();
+            segment.payload = data.clone().into();
             segment.gso_size = 1460;
             segment.gso_segs = 42;
             self.conn.handle_segment(cx!(self), &mut segment);
@@ -455,14 +455,14 @@ impl Bench {
 
     /// Returns the segments sent in reply to `segment`, in script syntax.
     pub(crate) fn answers(&mut self, segment: &str) -> Vec<String> {
-        self.step_in(segment);
+        self.deliver_line(segment);
         let all = std::iter::from_fn(|| self.next_out());
         let shown = all.map(|s| Self::show(&s).split(" | ").next().map(str::to_owned));
         shown.flatten().collect()
     }
 
     /// Takes the TIME-WAIT state from the connection, for the calls below.
-    pub(crate) fn keep_time_wait(&mut self) {
+    pub(crate) fn extract_time_wait(&mut self) {
         self.time_wait = self.conn.take_time_wait();
     }
 
@@ -470,7 +470,7 @@ impl Bench {
         self.time_wait.as_ref().expect("TIME-WAIT")
     }
 
-    pub(crate) fn ask_time_wait(&mut self, segment: &str) -> TimeWaitVerdict {
+    pub(crate) fn deliver_to_time_wait(&mut self, segment: &str) -> TimeWaitAction {
         let segment = self.parse(segment);
         let mut time_wait = self.time_wait.take().expect("TIME-WAIT");
         let verdict = time_wait.handle_segment(cx!(self), &segment);
@@ -558,23 +558,23 @@ impl Bench {
 
     /// Delivers a pure ACK.
     pub(crate) fn acknowledge(&mut self, ack: u32) {
-        self.step_in(&format!(". 1:1(0) ack {ack}"));
+        self.deliver_line(&format!(". 1:1(0) ack {ack}"));
     }
 
     /// Delivers the last ACK again, and discards the segments sent in reply.
-    pub(crate) fn text_ack(&mut self) {
+    pub(crate) fn repeat_ack(&mut self) {
         let una = self.info().tcpi_bytes_acked as u32 + 1;
         self.acknowledge(una);
         while self.next_out().is_some() {}
     }
 
     /// Delivers a data segment with PSH.
-    pub(crate) fn text(&mut self, seq: u32, len: u32) {
-        self.step_in(&format!("P. {seq}:{}({len}) ack 1", seq + len));
+    pub(crate) fn deliver_data(&mut self, seq: u32, len: u32) {
+        self.deliver_line(&format!("P. {seq}:{}({len}) ack 1", seq + len));
     }
 
     /// Advances to the next deadline and runs its timer. Returns whether there was one.
-    pub(crate) fn next_timeout(&mut self) -> bool {
+    pub(crate) fn run_next_timer(&mut self) -> bool {
         let Some(at) = self.conn.poll_deadline() else {
             return false;
         };
@@ -591,7 +591,7 @@ impl Bench {
     fn count_event(&mut self) {
         self.events += 1;
         assert!(
-            self.events < MOST_EVENTS && self.now < Instant::ZERO + LONGEST,
+            self.events < MAX_EVENTS && self.now < Instant::ZERO + MAX_TEST_TIME,
             "no end at {:?}, after {:?}: segments or timers go on and on",
             self.now,
             self.line
@@ -599,9 +599,9 @@ impl Bench {
     }
 
     /// Runs timers until one sends a segment. Returns it in script syntax.
-    pub(crate) fn next_timeout_until_out(&mut self) -> String {
+    pub(crate) fn run_timers_until_output(&mut self) -> String {
         loop {
-            assert!(self.next_timeout(), "no timer");
+            assert!(self.run_next_timer(), "no timer");
             if let Some(segment) = self.next_out() {
                 return Self::show(&segment);
             }
@@ -615,34 +615,34 @@ impl Bench {
 
     /// Delivers a pure ACK with one SACK block.
     pub(crate) fn acknowledge_with_sack(&mut self, ack: u32, left: u32, right: u32) {
-        self.step_in(&format!(". 1:1(0) ack {ack} <sack {left}:{right}>"));
+        self.deliver_line(&format!(". 1:1(0) ack {ack} <sack {left}:{right}>"));
     }
 
     /// Delivers a segment given in script syntax.
-    pub(crate) fn play_in(&mut self, segment: &str) {
-        self.step_in(segment);
+    pub(crate) fn deliver(&mut self, segment: &str) {
+        self.deliver_line(segment);
     }
 
-    fn step_in(&mut self, text: &str) {
+    fn deliver_line(&mut self, text: &str) {
         let mut segment = self.parse(text);
         self.conn.handle_segment(cx!(self), &mut segment);
     }
 
-    fn silence(&mut self) {
+    fn assert_silent(&mut self) {
         if let Some(segment) = self.conn.poll_transmit(cx!(self)) {
             panic!("before {:?}: {} leaves", self.line, Self::show(&segment));
         }
-        assert!(!self.conn.wants_transmit());
+        assert!(!self.conn.needs_transmit());
     }
 
     /// Advances by `span` and runs the timers that fall due. Segments may be sent only at its very
     /// end.
-    pub(crate) fn pass(&mut self, span: Nanos) {
+    pub(crate) fn advance(&mut self, span: Nanos) {
         let end = self.now + span;
         while let Some(at) = self.conn.poll_deadline().filter(|&at| at <= end) {
             self.run_timer(at);
             if self.now < end {
-                self.silence();
+                self.assert_silent();
             }
         }
         self.now = end;
@@ -770,7 +770,7 @@ impl Bench {
         let mut bytes = vec![0; len];
         segment.payload.copy_to(&mut bytes);
         let from = segment.repr.seq.since(ISS).wrapping_sub(1);
-        assert_eq!(bytes, pattern(from, len), "text at {:?}", self.line);
+        assert_eq!(bytes, pattern(from, len), "data at {:?}", self.line);
         let segs = match segment.gso_size {
             0 => 1,
             size => len.div_ceil(size.into()),

@@ -30,7 +30,7 @@ fn setup() -> Setup {
 
 /// Returns a connection whose device has completed the first five of ten segments and dropped the
 /// others.
-fn dropped() -> Bench {
+fn with_drop() -> Bench {
     let mut bench = open(&setup());
     bench.play(
         "write 14600
@@ -45,9 +45,9 @@ fn dropped() -> Bench {
 /// A drop by the host reduces cwnd once, as an echoed mark does (RFC 3168 6.1.2). It begins no
 /// recovery, because the loss is already known and accounted for.
 #[test]
-fn a_drop_by_the_host_is_one_reduction_and_no_recovery() {
-    let mut bench = dropped();
-    assert!(bench.conn.wants_transmit());
+fn a_local_drop_is_one_reduction_and_no_recovery() {
+    let mut bench = with_drop();
+    assert!(bench.conn.needs_transmit());
     bench.play("> P. 7301:14601(7300) ack 1");
     let info = bench.info();
     assert_eq!((info.tcpi_ca_state, info.tcpi_snd_ssthresh), (CWR, 7));
@@ -67,7 +67,7 @@ fn a_drop_by_the_host_is_one_reduction_and_no_recovery() {
 
 /// Data that is acknowledged by now was not dropped.
 #[test]
-fn a_drop_of_what_has_arrived_is_none() {
+fn a_local_drop_of_sacked_data_is_ignored() {
     let mut bench = open(&setup());
     bench.play(
         "write 7300
@@ -84,7 +84,7 @@ fn a_drop_of_what_has_arrived_is_none() {
 
 /// A second drop does not cancel the retransmissions of the first.
 #[test]
-fn a_second_drop_takes_nothing_back() {
+fn a_second_local_drop_undoes_nothing() {
     let mut bench = open(&setup());
     bench.play(
         "write 14600
@@ -100,7 +100,7 @@ fn a_second_drop_takes_nothing_back() {
 /// The reduction ends when the data that was in flight at its beginning is acknowledged. Data
 /// dropped since then and not yet retransmitted is still missing.
 #[test]
-fn a_reduction_that_ends_leaves_what_is_missing() {
+fn the_end_of_cwr_keeps_lost_segments_marked() {
     let mut setup = setup();
     setup.sysctl.tcp_ecn = 2;
     let mut bench = Bench::accepting_syn(&setup, ECN_SETUP, EcnField::NotEct);
@@ -137,7 +137,7 @@ fn a_reduction_that_ends_leaves_what_is_missing() {
 /// A timeout that proves spurious (RFC 3522 3.2) while another retransmission is in flight does not
 /// return the connection to the open state before that one is acknowledged.
 #[test]
-fn a_retransmission_under_way_outlasts_an_undo() {
+fn a_retransmission_in_flight_survives_an_undo() {
     let mut setup = setup();
     setup.timestamps = true;
     setup.peer_mss = 1472;

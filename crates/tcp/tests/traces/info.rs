@@ -5,7 +5,7 @@ use crate::harness::{Bench, Setup};
 /// Busy time is the time with data in flight or queued; the times limited by the peer's window and
 /// by the send buffer are parts of it.
 #[test]
-fn time_is_told_by_what_held_the_flow_back() {
+fn limited_times_are_counted_by_their_cause() {
     let mut bench = Bench::established(&Setup::default());
     bench.play(
         "+1s
@@ -30,7 +30,7 @@ fn time_is_told_by_what_held_the_flow_back() {
 }
 
 #[test]
-fn a_writer_that_waits_for_room_is_told_of() {
+fn sndbuf_limited_time_counts_a_waiting_writer() {
     let mut bench = Bench::established(&Setup::default());
     bench.play(
         "set sndbuf 2000
@@ -48,7 +48,7 @@ fn a_writer_that_waits_for_room_is_told_of() {
 }
 
 #[test]
-fn timeouts_and_their_recoveries_are_counted() {
+fn timeouts_and_their_recovery_time_are_counted() {
     let mut bench = Bench::established(&Setup::default());
     bench.play("write 100\n> P. 1:101(100) ack 1");
     let seen = |bench: &mut Bench| {
@@ -63,7 +63,7 @@ fn timeouts_and_their_recoveries_are_counted() {
     while bench.info().tcpi_total_rto < 2 {
         let at = bench.conn.poll_deadline().unwrap();
         let now = bench.now();
-        bench.pass(at.since(now));
+        bench.advance(at.since(now));
         while bench.next_out().is_some() {}
     }
     assert_eq!(bench.info().tcpi_total_rto_recoveries, 1);
@@ -74,7 +74,7 @@ fn timeouts_and_their_recoveries_are_counted() {
 }
 
 #[test]
-fn what_came_out_of_order_is_counted() {
+fn out_of_order_segments_are_counted() {
     let mut bench = Bench::warmed_up(&Setup::default());
     bench.play(
         "< P. 2601:3601(1000) ack 1

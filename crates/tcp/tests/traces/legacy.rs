@@ -40,7 +40,7 @@ fn stream(bench: &mut Bench, rounds: usize) -> Vec<usize> {
         while let Some(segment) = bench.next_out() {
             sizes.push(segment.payload.len());
         }
-        bench.pass(Nanos::from_micros(50));
+        bench.advance(Nanos::from_micros(50));
         let sent = bench.sent();
         if una == sent {
             continue;
@@ -62,12 +62,12 @@ fn one_loss_bounded_every_later_burst() {
         let before = stream(&mut bench, 100);
         assert!(before.contains(&65_160));
         bench.fill();
-        let first = bench.next_out().expect("a unit");
+        let first = bench.next_out().expect("a segment");
         while bench.next_out().is_some() {}
         let (start, end) = (Bench::relative(first.repr.seq), bench.sent());
         bench.acknowledge_with_sack(start, start + 1448, end);
         while bench.next_out().is_some() {}
-        bench.pass(Nanos::from_micros(50));
+        bench.advance(Nanos::from_micros(50));
         bench.acknowledge(end);
         while bench.next_out().is_some() {}
         let sent = bench.sent();

@@ -33,7 +33,7 @@ fn with_fq() -> Bench {
 
 /// Returns the microseconds until the next segment's departure, and its length.
 fn next_departure(bench: &mut Bench) -> (u64, usize) {
-    let segment = bench.next_out().expect("a unit");
+    let segment = bench.next_out().expect("a segment");
     let wait = segment.departure.since(bench.now());
     assert!(segment.departure >= bench.now());
     (wait.as_micros(), segment.payload.len())
@@ -42,7 +42,7 @@ fn next_departure(bench: &mut Bench) -> (u64, usize) {
 /// With fq segments have the departure times of `a_pacing_rate_spaces_departures`, and the
 /// connection holds none back.
 #[test]
-fn fq_is_told_when_each_unit_may_leave() {
+fn each_super_segment_has_a_departure_time_for_fq() {
     let mut bench = with_fq();
     bench.play("set max_pacing_rate 1520000");
     assert!(bench.try_write(40_000));
@@ -55,7 +55,7 @@ fn fq_is_told_when_each_unit_may_leave() {
 }
 
 #[test]
-fn the_round_trip_begins_with_the_departure() {
+fn rtt_is_measured_from_the_departure() {
     let mut bench = with_fq();
     bench.play("set max_pacing_rate 1520000");
     assert!(bench.try_write(29_200));
@@ -63,19 +63,19 @@ fn the_round_trip_begins_with_the_departure() {
     bench.acknowledge(14_601);
     let (wait, len) = next_departure(&mut bench);
     assert_eq!((wait, len), (5_000, 14_600));
-    bench.pass(Nanos::from_millis(25));
+    bench.advance(Nanos::from_millis(25));
     bench.acknowledge(29_201);
     // 25 ms less 5 ms in the queue; an eighth of it enters the smoothed round trip.
     assert_eq!(bench.info().tcpi_rtt, 20_000 / 8);
 }
 
 #[test]
-fn an_ack_by_itself_never_waits() {
+fn a_pure_ack_is_not_paced() {
     let mut bench = with_fq();
     bench.play("set max_pacing_rate 1520000");
     assert!(bench.try_write(14_600));
     while bench.next_out().is_some() {}
-    bench.text(1, 100);
+    bench.deliver_data(1, 100);
     let ack = bench.next_out().expect("an ACK");
     assert_eq!((ack.payload.len(), ack.departure), (0, Instant::ZERO));
 }
@@ -86,7 +86,7 @@ fn fq_paces_by_cwnd_and_round_trip() {
     let mut bench = with_fq();
     assert!(bench.try_write(60_000));
     while bench.next_out().is_some() {}
-    bench.pass(Nanos::from_millis(10));
+    bench.advance(Nanos::from_millis(10));
     bench.acknowledge(14_601);
     let info = bench.info();
     let rtt = u64::from(info.tcpi_rtt);
@@ -108,7 +108,7 @@ fn fq_paces_by_cwnd_and_round_trip() {
 
 /// The retransmission timer starts at the departure of the segment that it covers.
 #[test]
-fn the_retransmission_timer_waits_with_a_paced_unit() {
+fn rto_starts_at_the_departure_of_a_paced_segment() {
     let mut bench = with_fq();
     bench.play("set max_pacing_rate 15200");
     assert!(bench.try_write(29_200));
@@ -117,6 +117,6 @@ fn the_retransmission_timer_waits_with_a_paced_unit() {
     // A tenth of a second for each segment.
     let (wait, _) = next_departure(&mut bench);
     assert_eq!(wait, 500_000);
-    bench.pass(Nanos::from_millis(650));
+    bench.advance(Nanos::from_millis(650));
     assert_eq!(bench.mib.timeouts, 0);
 }

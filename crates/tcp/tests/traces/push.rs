@@ -38,7 +38,7 @@ fn more_than_half_of_the_largest_window_forces_psh() {
 /// Spec 3: a new super-segment is begun while less than `TCP_NOTSENT_LOWAT` is unsent, and not at
 /// exactly that amount.
 #[test]
-fn a_unit_is_not_begun_when_as_much_as_lowat_is_unsent() {
+fn no_super_segment_is_started_at_notsent_lowat() {
     let mut setup = Setup::default();
     // Super-segments of two segments.
     setup.device.gso_max_segs = 2;
@@ -66,7 +66,7 @@ fn a_unit_is_not_begun_when_as_much_as_lowat_is_unsent() {
 /// Spec 3: a writer is woken at `2 * notsent < lowat`, exact to the byte. By the rule of Linux
 /// before 5.10 it would be woken as soon as it may write again.
 #[test]
-fn a_writer_is_woken_when_less_than_half_of_lowat_is_unsent() {
+fn a_writer_is_woken_below_half_of_notsent_lowat() {
     let mut bench = Bench::established(&Setup::default());
     bench.play("set sndbuf 1000000");
     assert!(bench.try_write(14_600));
@@ -105,7 +105,7 @@ fn the_send_buffer_does_not_grow_while_the_window_is_full() {
     // flight.
     for n in (1..12).step_by(2) {
         let range = format!("sack {}:{}", at(n), at(n + 1));
-        bench.play_in(&format!(". 1:1(0) ack {una} <{range}>"));
+        bench.deliver(&format!(". 1:1(0) ack {una} <{range}>"));
         while bench.next_out().is_some() {}
     }
     let (mut full, mut roomy) = (0, 0);

@@ -41,22 +41,22 @@ impl Flow {
     fn send(&mut self) {
         assert!(self.bench.try_write(SEGS as usize * 1460));
         while self.bench.next_out().is_some() {}
-        self.bench.pass(Nanos::from_millis(20));
+        self.bench.advance(Nanos::from_millis(20));
     }
 
     /// Sends a flight whose first segment is overtaken. Returns the milliseconds until that is
     /// retransmitted.
-    fn wait_for_overtaken(&mut self) -> u64 {
+    fn time_to_retransmit_overtaken(&mut self) -> u64 {
         self.send();
         let una = self.una;
-        self.bench.play_in(&format!(
+        self.bench.deliver(&format!(
             ". 1:1(0) ack {una} <sack {}:{}>",
             una + 1460,
             una + SEGS * 1460
         ));
         let start = self.bench.now();
         assert!(self.bench.next_out().is_none(), "not at once");
-        assert!(self.bench.next_timeout());
+        assert!(self.bench.run_next_timer());
         let again = self.bench.next_out().expect("a retransmission");
         assert_eq!(Bench::relative(again.repr.seq), una);
         self.bench.now().since(start).as_millis()
@@ -65,12 +65,12 @@ impl Flow {
     /// Delivers the overtaken segment and its retransmission, which the peer reports by a DSACK if
     /// `dsack`.
     fn finish(&mut self, dsack: bool) {
-        self.bench.pass(Nanos::from_millis(20));
+        self.bench.advance(Nanos::from_millis(20));
         let (start, end) = (self.una, self.una + SEGS * 1460);
         self.bench.acknowledge(end);
         if dsack {
             let range = format!("sack {start}:{}", start + 1460);
-            self.bench.play_in(&format!(". 1:1(0) ack {end} <{range}>"));
+            self.bench.deliver(&format!(". 1:1(0) ack {end} <{range}>"));
         }
         self.una = end;
         while self.bench.next_out().is_some() {}
@@ -80,10 +80,10 @@ impl Flow {
 /// Each round trip with a DSACK widens the window by a quarter of the least round trip, 5 ms, up to
 /// the smoothed round trip of 20 ms; timers have a margin of 2 ms.
 #[test]
-fn the_window_widens_with_dsacks_up_to_srtt() {
+fn the_reordering_window_widens_with_dsacks_up_to_srtt() {
     let mut flow = Flow::new();
     let waits = [(); 6].map(|()| {
-        let wait = flow.wait_for_overtaken();
+        let wait = flow.time_to_retransmit_overtaken();
         flow.finish(true);
         wait
     });
@@ -92,30 +92,30 @@ fn the_window_widens_with_dsacks_up_to_srtt() {
 
 /// The window stays wider for sixteen recoveries without a DSACK.
 #[test]
-fn a_wider_window_lasts_for_sixteen_recoveries() {
+fn a_wider_reordering_window_lasts_for_sixteen_recoveries() {
     let mut flow = Flow::new();
-    flow.wait_for_overtaken();
+    flow.time_to_retransmit_overtaken();
     flow.finish(true);
     for n in 0..16 {
-        assert_eq!(flow.wait_for_overtaken(), 12, "recovery {n}");
+        assert_eq!(flow.time_to_retransmit_overtaken(), 12, "recovery {n}");
         flow.finish(false);
     }
-    assert_eq!(flow.wait_for_overtaken(), 7);
+    assert_eq!(flow.time_to_retransmit_overtaken(), 7);
 }
 
 /// RFC 8985 6.2 step 2 takes the round trip from the segment delivered last. On a path that
 /// reorders that segment may have overtaken all others, so the smoothed round trip is used (RFC
 /// 9002 6.1.2).
 #[test]
-fn a_segment_that_overtakes_shortens_no_round_trip_where_reordering_was_seen() {
+fn a_segment_that_overtakes_does_not_shorten_rack_rtt_after_reordering() {
     let wait = |bench: &mut Bench, una: u32| {
         assert!(bench.try_write(SEGS as usize * 1460));
         while bench.next_out().is_some() {}
-        bench.pass(Nanos::from_millis(5));
+        bench.advance(Nanos::from_millis(5));
         let range = format!("sack {}:{}", una + 1460, una + SEGS * 1460);
-        bench.play_in(&format!(". 1:1(0) ack {una} <{range}>"));
+        bench.deliver(&format!(". 1:1(0) ack {una} <{range}>"));
         let start = bench.now();
-        assert!(bench.next_out().is_none() && bench.next_timeout());
+        assert!(bench.next_out().is_none() && bench.run_next_timer());
         assert!(bench.next_out().is_some());
         bench.now().since(start).as_micros()
     };
@@ -135,22 +135,22 @@ fn a_segment_that_overtakes_shortens_no_round_trip_where_reordering_was_seen() {
 /// If the window was widened after the timer was set (here by the sysctl), the timer is set again
 /// when it fires, and nothing is marked lost before that.
 #[test]
-fn a_reordering_timer_that_fires_early_is_set_again() {
+fn a_reordering_timer_that_fires_early_is_rearmed() {
     let mut flow = Flow::new();
-    flow.wait_for_overtaken();
+    flow.time_to_retransmit_overtaken();
     flow.finish(true);
     flow.send();
     // RACK with a window that does not adapt.
     flow.bench.setup_mut().sysctl.tcp_recovery = 3;
     let una = flow.una;
     let block = format!("sack {}:{}", una + 1460, una + SEGS * 1460);
-    flow.bench.play_in(&format!(". 1:1(0) ack {una} <{block}>"));
+    flow.bench.deliver(&format!(". 1:1(0) ack {una} <{block}>"));
     flow.bench.setup_mut().sysctl.tcp_recovery = 1;
     let (start, before) = (flow.bench.now(), flow.bench.mib.sack_recovery);
-    assert!(flow.bench.next_timeout() && flow.bench.next_out().is_none());
+    assert!(flow.bench.run_next_timer() && flow.bench.next_out().is_none());
     assert_eq!(flow.bench.now().since(start).as_millis(), 7);
     assert_eq!(flow.bench.mib.sack_recovery, before);
-    assert!(flow.bench.next_timeout() && flow.bench.next_out().is_some());
+    assert!(flow.bench.run_next_timer() && flow.bench.next_out().is_some());
     assert_eq!(flow.bench.now().since(start).as_millis(), 12);
     assert_eq!(flow.bench.mib.sack_recovery, before + 1);
 }
@@ -158,7 +158,7 @@ fn a_reordering_timer_that_fires_early_is_set_again() {
 /// RFC 8985 6.2 step 5: segments sent before a retransmission that was delivered are lost. This
 /// includes the end of the flight, behind which nothing was SACKed.
 #[test]
-fn a_lost_end_of_a_flight_is_sent_again_once_a_retransmission_arrived() {
+fn a_lost_tail_is_retransmitted_after_a_retransmission_is_acked() {
     let mut setup = Setup::without_probes();
     setup.sysctl.tcp_min_tso_segs = 100;
     Bench::accepting(&setup).play(
@@ -182,7 +182,7 @@ fn a_lost_end_of_a_flight_is_sent_again_once_a_retransmission_arrived() {
 /// the overtaken data sets it again, by that ACK's round trip of 24 ms and a quarter of the least
 /// one.
 #[test]
-fn what_a_retransmission_overtook_is_waited_for_by_the_reordering_timer() {
+fn segments_overtaken_by_a_retransmission_wait_for_the_reordering_timer() {
     let mut setup = Setup::without_probes();
     setup.sysctl.tcp_min_tso_segs = 100;
     Bench::accepting(&setup).play(

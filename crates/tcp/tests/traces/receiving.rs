@@ -49,7 +49,7 @@ fn a_coalesced_run_counts_its_segments() {
 }
 
 #[test]
-fn the_acknowledgement_rides_on_the_answer() {
+fn the_ack_is_piggybacked_on_the_answer() {
     // The first reply shows that the application replies; from then on data is not acknowledged
     // separately.
     Bench::warmed_up(&plain()).play(
@@ -84,7 +84,7 @@ fn quickack_can_be_switched() {
 }
 
 #[test]
-fn what_comes_out_of_order_is_told_by_sack_and_read_in_order() {
+fn out_of_order_data_is_sacked_and_read_in_order() {
     let mut bench = Bench::warmed_up(&plain());
     bench.play(
         "< . 3061:4521(1460) ack 1
@@ -104,7 +104,7 @@ fn what_comes_out_of_order_is_told_by_sack_and_read_in_order() {
 /// RFC 5681 4.2: each segment of a batch has its own duplicate ACK, because a peer without SACK
 /// detects a loss by the third one.
 #[test]
-fn without_sack_each_segment_behind_a_hole_has_its_own_duplicate() {
+fn without_sack_each_out_of_order_segment_draws_a_duplicate_ack() {
     let setup = Setup {
         sack: false,
         ..Setup::default()
@@ -130,7 +130,7 @@ fn without_sack_each_segment_behind_a_hole_has_its_own_duplicate() {
 }
 
 #[test]
-fn without_sack_duplicates_are_plain() {
+fn without_sack_duplicate_acks_carry_no_options() {
     let setup = Setup {
         sack: false,
         ..plain()
@@ -144,7 +144,7 @@ fn without_sack_duplicates_are_plain() {
 }
 
 #[test]
-fn text_received_twice_is_told_by_dsack() {
+fn data_received_twice_is_reported_by_dsack() {
     let mut bench = Bench::warmed_up(&plain());
     bench.play(
         "< . 1601:3061(1460) ack 1
@@ -164,7 +164,7 @@ fn text_received_twice_is_told_by_dsack() {
 }
 
 #[test]
-fn holes_are_told_beside_full_segments() {
+fn full_data_segments_carry_sack_blocks() {
     Bench::warmed_up(&plain()).play(
         "set nodelay 1
          < . 3061:4521(1460) ack 1
@@ -180,7 +180,7 @@ fn holes_are_told_beside_full_segments() {
 }
 
 #[test]
-fn a_reader_that_opens_the_window_tells() {
+fn reading_sends_a_window_update() {
     let mut bench = Bench::warmed_up(&plain());
     bench.play("set rcvbuf 20000");
     let mut seq = 1601;
@@ -191,7 +191,7 @@ fn a_reader_that_opens_the_window_tells() {
             break;
         }
         let len = window.min(1460);
-        bench.text(seq, len);
+        bench.deliver_data(seq, len);
         seq += len;
         while bench.next_out().is_some() {}
     }
@@ -203,7 +203,7 @@ fn a_reader_that_opens_the_window_tells() {
 }
 
 #[test]
-fn text_that_reaches_beyond_the_window_is_for_a_reader_who_has_nothing() {
+fn data_beyond_the_window_is_accepted_only_if_the_receive_queue_is_empty() {
     let mut bench = Bench::warmed_up(&plain());
     bench.play("< . 1601:1701(100) ack 1\n+40ms\n> . 1:1(0) ack 1701");
     let edge = 1701 + bench.info().tcpi_rcv_wnd;
@@ -216,7 +216,7 @@ fn text_that_reaches_beyond_the_window_is_for_a_reader_who_has_nothing() {
 }
 
 #[test]
-fn a_read_side_shut_swallows_text() {
+fn data_is_discarded_after_shutdown_of_the_read_side() {
     Bench::warmed_up(&plain()).play(
         "shutdown_read
          < . 1601:3061(1460) ack 1
@@ -227,7 +227,7 @@ fn a_read_side_shut_swallows_text() {
 }
 
 #[test]
-fn a_waiting_reader_is_told_once() {
+fn a_waiting_reader_is_woken_once() {
     Bench::warmed_up(&plain()).play(
         "readable = false
          < . 1601:1701(100) ack 1
@@ -251,7 +251,7 @@ fn a_waiting_reader_is_told_once() {
 /// The right edge of a withdrawn window is discarded when data has passed it: 2 GiB later it would
 /// seem to lie ahead, and all data before it to be inside the window.
 #[test]
-fn a_window_taken_back_is_forgotten_when_text_has_passed_its_end() {
+fn a_shrunken_window_is_forgotten_once_data_passes_its_edge() {
     let mut bench = Bench::warmed_up(&plain());
     bench.play(
         "< P. 1601:11601(10000) ack 1 gro 1460
@@ -263,7 +263,7 @@ fn a_window_taken_back_is_forgotten_when_text_has_passed_its_end() {
          read 10000
          > . 1:1(0) ack 11601",
     );
-    bench.stream_in((1 << 31) + (1 << 20));
+    bench.receive_stream((1 << 31) + (1 << 20));
     let before = bench.mib.beyond_window;
     bench.answers(". 3000000000:3000000000(0) ack 1");
     assert_eq!(bench.mib.beyond_window, before + 1);
@@ -271,7 +271,7 @@ fn a_window_taken_back_is_forgotten_when_text_has_passed_its_end() {
 
 /// Data behind a FIN comes from a faulty peer or from a second one, and is not kept.
 #[test]
-fn text_behind_the_end_is_not_kept() {
+fn data_after_the_fin_is_dropped() {
     for late in [false, true] {
         let mut bench = Bench::warmed_up(&plain());
         let behind = "< . 3601:4601(1000) ack 1
@@ -290,7 +290,7 @@ fn text_behind_the_end_is_not_kept() {
 }
 
 #[test]
-fn an_end_within_text_that_is_here_is_none() {
+fn a_fin_inside_received_data_is_ignored() {
     Bench::warmed_up(&plain()).play(
         "< . 2601:4601(2000) ack 1
          > . 1:1(0) ack 1601

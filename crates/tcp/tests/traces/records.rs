@@ -22,7 +22,7 @@ fn records_do_not_share_segments() {
 /// Nagle's algorithm does not hold a record that other data follows, because its segment cannot
 /// grow.
 #[test]
-fn nagle_holds_the_last_record_only() {
+fn nagle_delays_only_the_last_record() {
     Bench::established(&Setup::default()).play(
         "write 100
          > P. 1:101(100) ack 1

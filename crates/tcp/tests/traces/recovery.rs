@@ -27,7 +27,7 @@ fn open_with(setup: &Setup) -> Bench {
 }
 
 #[test]
-fn three_segments_sacked_above_a_hole_repair_it() {
+fn three_segments_sacked_above_a_hole_retransmit_it() {
     let mut bench = open();
     bench.play(
         "+20ms
@@ -44,7 +44,7 @@ fn three_segments_sacked_above_a_hole_repair_it() {
 }
 
 #[test]
-fn new_text_flows_during_recovery() {
+fn new_data_is_sent_during_recovery() {
     open().play(
         "+20ms
          write 5000
@@ -58,7 +58,7 @@ fn new_text_flows_during_recovery() {
 }
 
 #[test]
-fn several_holes_go_as_super_segments() {
+fn holes_are_retransmitted_as_super_segments() {
     let mut bench = open();
     bench.play(
         "+20ms
@@ -70,7 +70,7 @@ fn several_holes_go_as_super_segments() {
 
 /// Returns a connection without SACK with ten segments in flight, the first of which was
 /// retransmitted after three duplicate ACKs.
-fn resent_without_sack() -> Bench {
+fn retransmitted_without_sack() -> Bench {
     let setup = Setup {
         sack: false,
         ..Setup::default()
@@ -89,8 +89,8 @@ fn resent_without_sack() -> Bench {
 }
 
 #[test]
-fn without_sack_three_duplicates_repair_the_head_and_partial_acks_the_next() {
-    let mut bench = resent_without_sack();
+fn without_sack_three_duplicates_retransmit_the_head_and_partial_acks_the_next() {
+    let mut bench = retransmitted_without_sack();
     bench.play(
         "< . 1:1(0) ack 5841
          > . 5841:7301(1460) ack 1
@@ -101,7 +101,7 @@ fn without_sack_three_duplicates_repair_the_head_and_partial_acks_the_next() {
 }
 
 #[test]
-fn a_window_update_is_no_duplicate() {
+fn a_window_update_is_no_duplicate_ack() {
     let setup = Setup {
         sack: false,
         ..Setup::default()
@@ -121,7 +121,7 @@ fn a_window_update_is_no_duplicate() {
 }
 
 #[test]
-fn a_timeout_sends_everything_again_in_slow_start() {
+fn a_timeout_retransmits_everything_in_slow_start() {
     open_with(&Setup::without_probes()).play(
         "+220ms
          > . 1:1461(1460) ack 1
@@ -133,7 +133,7 @@ fn a_timeout_sends_everything_again_in_slow_start() {
 }
 
 #[test]
-fn what_was_sacked_is_not_sent_again_after_a_timeout() {
+fn sacked_data_is_not_retransmitted_after_a_timeout() {
     let mut setup = Setup::without_probes();
     setup.sysctl.tcp_recovery = 0;
     open_with(&setup).play(
@@ -146,7 +146,7 @@ fn what_was_sacked_is_not_sent_again_after_a_timeout() {
 }
 
 #[test]
-fn reordering_by_two_segments_costs_nothing() {
+fn reordering_by_two_segments_causes_no_retransmission() {
     let mut bench = open();
     bench.play(
         "+20ms
@@ -161,7 +161,7 @@ fn reordering_by_two_segments_costs_nothing() {
 /// On a path that has shown reordering losses are detected by time instead of the number of SACKed
 /// segments.
 #[test]
-fn reordering_seen_raises_the_threshold() {
+fn detected_reordering_raises_the_threshold() {
     let mut bench = open();
     bench.play(
         "+20ms
@@ -183,7 +183,7 @@ fn reordering_seen_raises_the_threshold() {
 }
 
 #[test]
-fn a_receiver_that_reneges_gets_everything_again() {
+fn reneging_retransmits_everything() {
     let mut bench = open();
     bench.play(
         "+20ms
@@ -224,7 +224,7 @@ fn a_lost_retransmission_is_found_by_the_timer() {
 /// On a path whose round trip exceeds the minimum timeout a retransmission has a round trip's time
 /// to arrive.
 #[test]
-fn the_timer_waits_for_the_repair() {
+fn rto_waits_for_the_retransmission_to_arrive() {
     let mut bench = Bench::accepting(&Setup::default());
     bench.play(
         "> S. 0:0(0) ack 1
@@ -262,8 +262,8 @@ fn a_timeout_during_recovery_reduces_no_further() {
 
 /// RFC 6582 3.2: duplicate ACKs for data that was sent twice do not begin another recovery.
 #[test]
-fn without_sack_duplicates_of_the_last_repair_repair_nothing() {
-    let mut bench = resent_without_sack();
+fn without_sack_duplicate_acks_after_recovery_retransmit_nothing() {
+    let mut bench = retransmitted_without_sack();
     bench.play(
         "< . 1:1(0) ack 14601
          write 5840
@@ -278,21 +278,21 @@ fn without_sack_duplicates_of_the_last_repair_repair_nothing() {
 }
 
 /// Returns a connection that has probed the last of ten segments, two of which are unacknowledged.
-fn tail_probed() -> Bench {
+fn with_tail_probe() -> Bench {
     let mut bench = open();
     bench.play(
         "+20ms
          < . 1:1(0) ack 11681",
     );
-    let probe = bench.next_timeout_until_out();
+    let probe = bench.run_timers_until_output();
     assert!(probe.starts_with("P. 13141:14601(1460)"), "{probe}");
     bench
 }
 
 /// RFC 8985 7.4.2: a probe that filled a hole shows that a segment was lost, so cwnd is reduced.
 #[test]
-fn a_probe_that_repaired_a_loss_reduces_cwnd() {
-    let mut bench = tail_probed();
+fn a_probe_that_recovered_a_loss_reduces_cwnd() {
+    let mut bench = with_tail_probe();
     let before = bench.info().tcpi_snd_cwnd;
     bench.play(
         "write 1460
@@ -312,9 +312,9 @@ fn a_probe_that_repaired_a_loss_reduces_cwnd() {
 /// RFC 8985 7.4.2: an ACK up to the probe's end may be for the original or for the probe. A
 /// duplicate of it shows that both arrived; an ACK of later data that only one did.
 #[test]
-fn a_duplicate_behind_a_probe_says_that_both_copies_arrived() {
+fn a_duplicate_ack_after_a_probe_shows_that_both_segments_arrived() {
     for (duplicates, recoveries) in [("< . 1:1(0) ack 14601", 0), ("", 1)] {
-        let mut bench = tail_probed();
+        let mut bench = with_tail_probe();
         bench.play(&format!(
             "< . 1:1(0) ack 14601
              write 1460
@@ -329,7 +329,7 @@ fn a_duplicate_behind_a_probe_says_that_both_copies_arrived() {
 
 /// RFC 8985 7.2: the probe's timer restarts with each transmission.
 #[test]
-fn new_data_puts_the_probe_off() {
+fn new_data_postpones_the_probe() {
     let mut setup = Setup::default();
     setup.sysctl.tcp_min_tso_segs = 100;
     let mut bench = Bench::accepting(&setup);
@@ -392,7 +392,7 @@ fn slow_start_in_recovery_needs_progress_without_loss() {
 
 /// `tcp_recovery` 0 selects RFC 6675.
 #[test]
-fn without_rack_three_segments_sacked_begin_a_recovery() {
+fn without_rack_three_sacked_segments_start_recovery() {
     let mut setup = Setup::default();
     setup.sysctl.tcp_recovery = 0;
     let mut bench = open_with(&setup);
@@ -413,7 +413,7 @@ fn open_without_sack() -> Bench {
 
 /// RFC 5681 3.2: duplicate ACKs are counted from the last ACK of new data.
 #[test]
-fn without_sack_duplicates_count_from_the_last_progress() {
+fn without_sack_duplicate_acks_count_from_the_last_new_ack() {
     let mut bench = open_without_sack();
     bench.play(
         "< . 1:1(0) ack 1
@@ -445,7 +445,7 @@ fn without_sack_a_fin_is_no_duplicate_ack() {
 
 /// RFC 6582 3.2: the duplicate ACKs counted during a recovery are discarded at its end.
 #[test]
-fn without_sack_a_recovery_leaves_no_duplicates_behind() {
+fn without_sack_the_end_of_recovery_clears_the_duplicate_count() {
     let mut bench = open_without_sack();
     let duplicate = "< . 1:1(0) ack 1";
     bench.play(&format!(
@@ -474,7 +474,7 @@ fn without_sack_a_recovery_leaves_no_duplicates_behind() {
 
 /// More duplicate ACKs than segments behind the hole show that the path reorders or duplicates.
 #[test]
-fn without_sack_too_many_duplicates_are_reordering() {
+fn without_sack_excess_duplicate_acks_show_reordering() {
     let mut setup = Setup {
         sack: false,
         ..Setup::default()
@@ -495,7 +495,7 @@ fn without_sack_too_many_duplicates_are_reordering() {
 /// A congestion control with a model of the path receives each loss: without SACK a single one ends
 /// BBR's Startup (draft-ietf-ccwg-bbr 5.3.1.3).
 #[test]
-fn losses_reach_the_model_of_the_path() {
+fn losses_are_reported_to_congestion_control() {
     let mut setup = Setup {
         sack: false,
         ..Setup::default()
@@ -513,14 +513,14 @@ fn losses_reach_the_model_of_the_path() {
          < . 1:1(0) ack 1461",
     );
     assert!(gain(&bench) > 2.0);
-    bench.play_in(". 1:1(0) ack 1461");
+    bench.deliver(". 1:1(0) ack 1461");
     assert!(gain(&bench) < 1.0);
 }
 
 /// RFC 8985 7.4.2: a DSACK for the probe shows that nothing was lost.
 #[test]
-fn a_probe_that_arrived_beside_its_original_reduces_nothing() {
-    let mut bench = tail_probed();
+fn a_probe_received_as_a_duplicate_reduces_nothing() {
+    let mut bench = with_tail_probe();
     bench.play(
         "< . 1:1(0) ack 14601 <sack 13141:14601>
          write 1460

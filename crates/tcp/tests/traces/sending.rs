@@ -14,7 +14,7 @@ fn with_timestamps() -> Setup {
 }
 
 #[test]
-fn a_4096_byte_write_leaves_as_one_unit() {
+fn a_4096_byte_write_is_one_super_segment() {
     Bench::established(&with_timestamps()).play(
         "set nodelay 1
          write 4096
@@ -32,7 +32,7 @@ fn a_4096_byte_write_leaves_as_one_unit() {
 /// The trailing 1200 bytes make the super-segment small in the sense of Minshall's rule, although
 /// it has three segments.
 #[test]
-fn nagle_decides_inside_of_the_split() {
+fn nagle_is_applied_when_splitting() {
     Bench::established(&with_timestamps()).play(
         "write 4096
          > P. 1:4097(4096) ack 1
@@ -44,7 +44,7 @@ fn nagle_decides_inside_of_the_split() {
 }
 
 #[test]
-fn a_small_segment_in_flight_holds_the_partial_rest() {
+fn a_small_segment_in_flight_delays_a_partial_segment() {
     Bench::established(&Setup::default()).play(
         "write 100
          > P. 1:101(100) ack 1
@@ -63,7 +63,7 @@ fn a_small_segment_in_flight_holds_the_partial_rest() {
 }
 
 #[test]
-fn full_segments_in_flight_do_not_hold() {
+fn full_segments_in_flight_do_not_delay_a_partial_segment() {
     Bench::established(&Setup::default()).play(
         "write 1460
          > P. 1:1461(1460) ack 1
@@ -78,7 +78,7 @@ fn full_segments_in_flight_do_not_hold() {
 }
 
 #[test]
-fn small_writes_gather_while_one_is_in_flight() {
+fn small_writes_are_coalesced_while_one_is_in_flight() {
     Bench::established(&Setup::default()).play(
         "write 128
          > P. 1:129(128) ack 1
@@ -95,7 +95,7 @@ fn small_writes_gather_while_one_is_in_flight() {
 }
 
 #[test]
-fn autocorking_gathers_small_writes_while_the_device_has_more() {
+fn autocorking_coalesces_small_writes_while_the_device_is_busy() {
     let mut bench = Bench::established(&Setup::default());
     bench.play(
         "set nodelay 1
@@ -138,7 +138,7 @@ fn without_autocorking_small_writes_do_not_wait_for_the_device() {
 }
 
 #[test]
-fn a_cork_holds_until_it_is_pulled_or_200_ms_have_passed() {
+fn a_cork_delays_data_until_uncorked_or_for_200_ms() {
     Bench::established(&Setup::default()).play(
         "set cork 1
          write 100
@@ -157,7 +157,7 @@ fn a_cork_holds_until_it_is_pulled_or_200_ms_have_passed() {
 }
 
 #[test]
-fn the_corks_ceiling_holds_with_data_in_flight_too() {
+fn the_200_ms_cork_limit_applies_with_data_in_flight_too() {
     let mut bench = Bench::established(&Setup::without_probes());
     bench.play(
         "set cork 1
@@ -189,7 +189,7 @@ fn the_corks_ceiling_holds_with_data_in_flight_too() {
 /// tcp(7): setting `TCP_NODELAY` sends the queued data in spite of a cork; data written later is
 /// corked again.
 #[test]
-fn nodelay_pushes_what_a_cork_holds_and_is_weaker_than_it() {
+fn nodelay_flushes_corked_data_once_and_cork_overrides_it() {
     Bench::established(&Setup::default()).play(
         "set cork 1
          write 2000
@@ -204,7 +204,7 @@ fn nodelay_pushes_what_a_cork_holds_and_is_weaker_than_it() {
 }
 
 #[test]
-fn a_pulled_cork_leaves_nagle_to_decide() {
+fn nagle_applies_after_uncorking() {
     Bench::established(&Setup::default()).play(
         "write 100
          > P. 1:101(100) ack 1
@@ -217,7 +217,7 @@ fn a_pulled_cork_leaves_nagle_to_decide() {
 }
 
 #[test]
-fn msg_more_without_more_goes_after_200_ms() {
+fn msg_more_without_another_write_is_sent_after_200_ms() {
     Bench::established(&Setup::default()).play(
         "set nodelay 1
          write 100 more = 100
@@ -259,7 +259,7 @@ fn the_initial_window_is_ten_segments_in_halves() {
 }
 
 #[test]
-fn the_fin_rides_on_the_last_text() {
+fn the_fin_is_sent_with_the_last_data() {
     Bench::established(&Setup::default()).play(
         "write 100
          > P. 1:101(100) ack 1
@@ -302,7 +302,7 @@ fn a_shrunken_window_is_survived() {
 }
 
 #[test]
-fn without_gso_every_unit_is_one_segment() {
+fn without_gso_every_packet_is_one_segment() {
     let mut setup = Setup::default();
     setup.device.gso_max_segs = 1;
     Bench::established(&setup).play(
@@ -321,10 +321,10 @@ fn without_gso_every_unit_is_one_segment() {
 }
 
 /// Keeps the send queue full and acknowledges each super-segment by itself. Returns the sizes sent.
-fn stream(bench: &mut Bench, units: usize) -> Vec<usize> {
+fn stream(bench: &mut Bench, super_segments: usize) -> Vec<usize> {
     let mut sizes = Vec::new();
     let mut una = 1;
-    while sizes.len() < units {
+    while sizes.len() < super_segments {
         bench.fill();
         let mut out = Vec::new();
         while let Some(segment) = bench.next_out() {
@@ -334,7 +334,7 @@ fn stream(bench: &mut Bench, units: usize) -> Vec<usize> {
         for len in out {
             una += len;
             sizes.push(len);
-            bench.pass(Nanos::from_micros(20));
+            bench.advance(Nanos::from_micros(20));
             bench.acknowledge(una as u32);
         }
     }
@@ -352,11 +352,11 @@ fn steady_state_sends_full_super_segments() {
 }
 
 #[test]
-fn a_retransmission_does_not_shrink_what_follows() {
+fn a_retransmission_does_not_shrink_later_super_segments() {
     let mut bench = Bench::established(&with_timestamps());
     stream(&mut bench, 200);
     bench.fill();
-    let first = bench.next_out().expect("a unit");
+    let first = bench.next_out().expect("a segment");
     let rest: Vec<_> = std::iter::from_fn(|| bench.next_out()).collect();
     let start = Bench::relative(first.repr.seq);
     let end = rest.last().map_or(start, |s| {
@@ -370,7 +370,7 @@ fn a_retransmission_does_not_shrink_what_follows() {
         (start, 1448)
     );
     while bench.next_out().is_some() {}
-    bench.pass(Nanos::from_micros(50));
+    bench.advance(Nanos::from_micros(50));
     let nxt = bench.sent();
     bench.acknowledge(nxt);
     assert_eq!(bench.mib.retrans_segs, 1);
@@ -382,7 +382,7 @@ fn a_retransmission_does_not_shrink_what_follows() {
             largest = largest.max(segment.payload.len());
             una += segment.payload.len() as u32;
         }
-        bench.pass(Nanos::from_micros(50));
+        bench.advance(Nanos::from_micros(50));
         bench.acknowledge(una);
     }
     assert_eq!(largest, 65_160);
@@ -395,7 +395,7 @@ fn an_idle_connection_restarts_from_a_validated_window() {
     bench.drain();
     let cwnd = bench.info().tcpi_snd_cwnd;
     assert!(cwnd > 100);
-    bench.pass(Nanos::from_secs(30));
+    bench.advance(Nanos::from_secs(30));
     bench.fill();
     bench.next_out();
     assert_eq!(bench.info().tcpi_snd_cwnd, 10);
@@ -403,14 +403,14 @@ fn an_idle_connection_restarts_from_a_validated_window() {
     bench.setup_mut().sysctl.tcp_slow_start_after_idle = false;
     stream(&mut bench, 60);
     bench.drain();
-    bench.pass(Nanos::from_secs(30));
+    bench.advance(Nanos::from_secs(30));
     bench.fill();
     bench.next_out();
     assert!(bench.info().tcpi_snd_cwnd >= cwnd);
 }
 
 #[test]
-fn a_smaller_path_mtu_cuts_what_is_queued_and_what_is_in_flight() {
+fn a_smaller_path_mtu_resegments_queued_and_unacked_data() {
     let mut bench = Bench::established(&Setup::default());
     bench.play(
         "set nodelay 1
@@ -435,7 +435,7 @@ fn a_smaller_path_mtu_cuts_what_is_queued_and_what_is_in_flight() {
 }
 
 #[test]
-fn a_full_buffer_says_so_and_wakes_the_writer_once_a_third_is_free() {
+fn a_full_buffer_wakes_the_writer_once_a_third_is_free() {
     let mut bench = Bench::established(&Setup::default());
     bench.play("set sndbuf 30000");
     while bench.try_write(4000) {}
@@ -481,7 +481,7 @@ fn notsent_lowat_has_hysteresis() {
 }
 
 #[test]
-fn what_a_cork_holds_does_not_age_the_window_twice() {
+fn corked_data_does_not_decay_cwnd_twice() {
     let mut bench = Bench::established(&with_timestamps());
     stream(&mut bench, 60);
     bench.drain();
@@ -489,20 +489,20 @@ fn what_a_cork_holds_does_not_age_the_window_twice() {
     assert!(cwnd > 100);
     // An idle time of a little more than one RTO halves cwnd once, although three writes check the
     // limits.
-    bench.pass(Nanos::from_millis(300));
+    bench.advance(Nanos::from_millis(300));
     bench.play("set cork 1\nset nodelay 1");
     for _ in 0..3 {
         assert!(bench.try_write(10));
-        bench.text_ack();
+        bench.repeat_ack();
     }
     assert!(bench.next_out().is_none());
-    bench.pass(Nanos::from_millis(200));
+    bench.advance(Nanos::from_millis(200));
     assert_eq!(bench.next_out().map(|s| s.payload.len()), Some(30));
     assert_eq!(bench.info().tcpi_snd_cwnd, cwnd / 2);
 }
 
 #[test]
-fn slices_are_lent_and_not_copied() {
+fn slices_are_sent_without_a_copy() {
     let mut bench = Bench::established(&Setup::default());
     bench.play(
         "set nodelay 1
@@ -515,7 +515,7 @@ fn slices_are_lent_and_not_copied() {
 }
 
 #[test]
-fn the_report_tells_what_bounded_sends_and_what_held_them_back() {
+fn flow_report_counts_send_limits_and_blocked_causes() {
     let mut bench = Bench::established(&Setup::without_probes());
     assert_eq!(bench.report(), FlowReport::default());
     bench.play(
@@ -541,7 +541,7 @@ fn the_report_tells_what_bounded_sends_and_what_held_them_back() {
         (sends(SendLimit::Application), sends(SendLimit::Nagle)),
         (2, 1)
     );
-    assert_eq!(report.now_held_by, Some(SendLimit::Application));
+    assert_eq!(report.limited_by, Some(SendLimit::Application));
     let sizes: Vec<_> = report.send_size.iter().collect();
     assert_eq!(sizes, [(64, 1), (512, 1), (1024, 1)]);
     // Ten segments of cwnd less the data in flight.
@@ -550,7 +550,7 @@ fn the_report_tells_what_bounded_sends_and_what_held_them_back() {
 }
 
 #[test]
-fn tcp_info_tells_how_long_the_peers_window_held_the_flow_back() {
+fn tcp_info_reports_the_rwnd_limited_time() {
     let mut bench = Bench::established(&Setup::without_probes());
     bench.play(
         "set nodelay 1
@@ -569,7 +569,7 @@ fn tcp_info_tells_how_long_the_peers_window_held_the_flow_back() {
 
 /// Spec 1.6: the device's limit may change during a connection, and applies from the next write on.
 #[test]
-fn units_follow_a_device_limit_that_changes() {
+fn super_segments_follow_a_changed_gso_limit() {
     let mut bench = Bench::established(&Setup::default());
     bench.play(
         "set nodelay 1
@@ -585,13 +585,13 @@ fn units_follow_a_device_limit_that_changes() {
          > P. 6001:8921(2920) ack 1
          write 2919",
     );
-    assert_eq!(bench.report().now_held_by, Some(SendLimit::Autocork));
+    assert_eq!(bench.report().limited_by, Some(SendLimit::Autocork));
 }
 
 /// RFC 2018 3: data segments carry SACK blocks if they have room for them: up to four without
 /// timestamps, up to three with them.
 #[test]
-fn sack_blocks_go_with_data_that_leaves_room_for_them() {
+fn data_segments_with_space_carry_sack_blocks() {
     let plain = Setup::default();
     let stamped = with_timestamps();
     for (setup, most, ts) in [(plain, 1460 - 36, ""), (stamped, 1448 - 28, "ts,")] {
@@ -614,7 +614,7 @@ fn sack_blocks_go_with_data_that_leaves_room_for_them() {
 /// RFC 5681 4.2: an out-of-order segment is acknowledged at once. If a data segment has no room for
 /// its SACK block, a pure ACK follows.
 #[test]
-fn a_sack_block_without_room_goes_by_itself() {
+fn a_sack_block_without_option_space_is_sent_in_its_own_ack() {
     Bench::established(&Setup::default()).play(
         "< . 1:1(0) ack 1 win 0
          write 1460
@@ -626,7 +626,7 @@ fn a_sack_block_without_room_goes_by_itself() {
 
 /// RFC 2883: a DSACK that does not fit on a data segment is not sent on a pure ACK of its own.
 #[test]
-fn a_dsack_without_room_does_not_go_by_itself() {
+fn a_dsack_without_option_space_is_not_sent_in_its_own_ack() {
     Bench::established(&Setup::default()).play(
         "< P. 1:101(100) ack 1 win 0
          > . 1:1(0) ack 101
@@ -639,7 +639,7 @@ fn a_dsack_without_room_does_not_go_by_itself() {
 
 /// tcp(7): `TCP_NODELAY` sends all queued data, even if that is more than one segment.
 #[test]
-fn nodelay_pushes_the_rest_behind_full_segments_too() {
+fn nodelay_flushes_the_remainder_after_full_segments_too() {
     Bench::established(&Setup::default()).play(
         "set cork 1
          write 2000
@@ -655,7 +655,7 @@ fn nodelay_pushes_the_rest_behind_full_segments_too() {
 /// tcp(7): the 200 ms of a cork begin when the cork begins to hold data, not when Nagle's algorithm
 /// held it before.
 #[test]
-fn a_cork_behind_nagle_holds_for_200_ms() {
+fn a_cork_set_while_nagle_delays_lasts_200_ms() {
     Bench::established(&Setup::default()).play(
         "write 100
          > P. 1:101(100) ack 1
@@ -670,7 +670,7 @@ fn a_cork_behind_nagle_holds_for_200_ms() {
 
 /// The timer of a cork that was removed does not override Nagle's algorithm.
 #[test]
-fn the_end_of_a_pulled_corks_time_pushes_nothing() {
+fn the_timer_of_a_removed_cork_flushes_nothing() {
     Bench::established(&Setup::without_probes()).play(
         "set cork 1
          write 100
@@ -689,7 +689,7 @@ fn the_end_of_a_pulled_corks_time_pushes_nothing() {
 
 /// The pacing timer does not send data that a cork holds.
 #[test]
-fn the_pacing_timer_pushes_nothing_out_of_a_cork() {
+fn the_pacing_timer_does_not_flush_corked_data() {
     Bench::established(&Setup::without_probes()).play(
         "set max_pacing_rate 1520000
          write 14600
@@ -738,7 +738,7 @@ fn segments_with_data_are_counted_each_time_they_are_sent() {
     );
     assert!(
         bench
-            .next_timeout_until_out()
+            .run_timers_until_output()
             .starts_with("F. 2001:2001(0)")
     );
     assert_eq!(bench.info().tcpi_data_segs_out, 3);
@@ -746,7 +746,7 @@ fn segments_with_data_are_counted_each_time_they_are_sent() {
 
 /// RFC 1213, tcpOutSegs and tcpOutRsts: every segment is counted, with data or without.
 #[test]
-fn each_segment_that_leaves_is_counted() {
+fn each_transmitted_segment_is_counted() {
     let mut bench = Bench::warmed_up(&Setup::without_probes());
     assert!(bench.mib.out_segs > 1);
     let mut before = bench.mib.out_segs;
@@ -796,7 +796,7 @@ fn retransmissions_are_counted_by_their_cause() {
 /// RFC 8985 7.2: the probe of a single segment also waits for a delayed ACK. A second segment draws
 /// an ACK at once, so the probe is due two round trips and 2 ms after it.
 #[test]
-fn a_second_segment_hastens_the_probe() {
+fn a_second_segment_in_flight_shortens_the_probe_timeout() {
     Bench::accepting(&Setup::default()).play(
         "> S. 0:0(0) ack 1
          +10ms
@@ -813,7 +813,7 @@ fn a_second_segment_hastens_the_probe() {
 
 /// RFC 5682 3.1 (2b): if no new data can be sent after a timeout, retransmission continues.
 #[test]
-fn what_a_cork_holds_does_not_stop_retransmission() {
+fn corked_data_does_not_stop_retransmission() {
     Bench::established(&Setup::without_probes()).play(
         "write 14600
          > P. 1:7301(7300) ack 1

@@ -17,7 +17,7 @@ fn busy(limit_output_bytes: u32) -> Bench {
 }
 
 #[test]
-fn the_host_gets_no_more_than_it_needs_to_stay_busy() {
+fn the_host_queue_is_bounded() {
     let mut bench = busy(10_000);
     bench.play(
         "write 60000
@@ -29,7 +29,7 @@ fn the_host_gets_no_more_than_it_needs_to_stay_busy() {
          > P. 14601:24821(10220) ack 1
          < . 1:1(0) ack 10221",
     );
-    assert_eq!(bench.report().now_held_by, Some(SendLimit::Tsq));
+    assert_eq!(bench.report().limited_by, Some(SendLimit::Tsq));
     bench.play(
         "complete
          complete
@@ -38,11 +38,11 @@ fn the_host_gets_no_more_than_it_needs_to_stay_busy() {
          > P. 24821:35041(10220) ack 1
          cwnd = 17",
     );
-    assert_eq!(bench.report().now_held_by, Some(SendLimit::Cwnd));
+    assert_eq!(bench.report().limited_by, Some(SendLimit::Cwnd));
 }
 
 #[test]
-fn two_units_or_a_millisecond_of_the_pacing_rate_are_always_allowed() {
+fn two_super_segments_or_a_millisecond_at_the_pacing_rate_are_always_allowed() {
     // The flow is paced, so that the limit in bytes does not apply: 4 MB/s are 3906 bytes in 2^-10
     // s.
     let mut bench = busy(4096);
@@ -61,7 +61,7 @@ fn two_units_or_a_millisecond_of_the_pacing_rate_are_always_allowed() {
          write 5000
          +1310us",
     );
-    assert_eq!(bench.report().now_held_by, Some(SendLimit::Tsq));
+    assert_eq!(bench.report().limited_by, Some(SendLimit::Tsq));
     bench.play(
         "complete
          complete
@@ -73,7 +73,7 @@ fn two_units_or_a_millisecond_of_the_pacing_rate_are_always_allowed() {
 }
 
 #[test]
-fn completions_that_nobody_waits_for_send_nothing() {
+fn completions_without_deferred_data_send_nothing() {
     let mut bench = busy(4_194_304);
     bench.play(
         "write 20000
@@ -82,12 +82,12 @@ fn completions_that_nobody_waits_for_send_nothing() {
          complete
          complete",
     );
-    assert_eq!(bench.report().now_held_by, Some(SendLimit::Cwnd));
+    assert_eq!(bench.report().limited_by, Some(SendLimit::Cwnd));
 }
 
 /// "Line-buffered ssh": the first write is sent alone, the next ones together at its completion.
 #[test]
-fn tiny_writes_leave_together_at_the_completion() {
+fn tiny_writes_are_sent_together_at_the_completion() {
     let mut bench = busy(4_194_304);
     bench.play(
         "write 80
@@ -103,13 +103,13 @@ fn tiny_writes_leave_together_at_the_completion() {
          > P. 321:401(80) ack 1",
     );
     assert_eq!(bench.mib.auto_corking, 1, "counted as it begins to hold");
-    assert_eq!(bench.report().now_held_by, Some(SendLimit::Application));
+    assert_eq!(bench.report().limited_by, Some(SendLimit::Application));
 }
 
 /// No more data is held than the device has, so that each super-segment is about as large as all
 /// before it together, up to the full size.
 #[test]
-fn steady_tiny_writes_make_units_grow_geometrically() {
+fn steady_tiny_writes_make_super_segments_grow_geometrically() {
     let mut bench = busy(4_194_304);
     let mut sizes = Vec::new();
     for _ in 0..30 {
@@ -130,12 +130,15 @@ fn steady_tiny_writes_make_units_grow_geometrically() {
     assert_eq!(sizes[0], 128);
     let largest = sizes.iter().max().copied();
     assert!(largest >= Some(100 * 128), "{sizes:?}");
-    let units = sizes.len();
-    assert!(units < 100, "{units} units for 3000 writes");
+    let super_segments = sizes.len();
+    assert!(
+        super_segments < 100,
+        "{super_segments} super-segments for 3000 writes"
+    );
 }
 
 #[test]
-fn full_segments_go_and_the_rest_gathers() {
+fn full_segments_are_sent_and_the_remainder_is_coalesced() {
     let mut bench = busy(4_194_304);
     let goal = 64_240;
     // cwnd grows.
@@ -143,7 +146,7 @@ fn full_segments_go_and_the_rest_gathers() {
         bench.fill();
         while bench.next_out().is_some() {}
         bench.complete_all();
-        bench.pass(Nanos::from_micros(10));
+        bench.advance(Nanos::from_micros(10));
         let sent = bench.sent();
         bench.acknowledge(sent);
     }
@@ -159,13 +162,13 @@ fn full_segments_go_and_the_rest_gathers() {
     assert_eq!(bench.next_out().map(|s| s.payload.len()), Some(goal));
     assert!(bench.next_out().is_none());
     assert_eq!(bench.mib.auto_corking, before + 1);
-    assert_eq!(bench.report().now_held_by, Some(SendLimit::Autocork));
+    assert_eq!(bench.report().limited_by, Some(SendLimit::Autocork));
     bench.complete_one();
     assert_eq!(bench.next_out().map(|s| s.payload.len()), Some(100));
 }
 
 #[test]
-fn what_is_still_in_the_hosts_queue_is_not_lost() {
+fn segments_in_the_host_queue_are_not_marked_lost() {
     let mut bench = busy(4_194_304);
     bench.play(
         "write 14600
@@ -221,7 +224,7 @@ fn the_limit_in_bytes_does_not_bound_a_paced_flow() {
         );
         assert!(bench.try_write(8000));
         let sent = bench.next_out().map(|s| s.payload.len());
-        (sent, bench.report().now_held_by)
+        (sent, bench.report().limited_by)
     };
     assert_eq!(third_unit(true), (Some(8000), Some(SendLimit::Application)));
     assert_eq!(third_unit(false), (None, Some(SendLimit::Tsq)));
@@ -229,7 +232,7 @@ fn the_limit_in_bytes_does_not_bound_a_paced_flow() {
 
 /// Spec 2: autocorking waits for a completion only while data is unacknowledged.
 #[test]
-fn autocorking_does_not_hold_when_all_is_acknowledged() {
+fn autocorking_does_not_delay_when_all_is_acknowledged() {
     let mut bench = busy(4_194_304);
     bench.play(
         "write 1000
@@ -244,7 +247,7 @@ fn autocorking_does_not_hold_when_all_is_acknowledged() {
 
 /// Spec 2: a super-segment of `size_goal` bytes cannot grow, so it does not wait.
 #[test]
-fn autocorking_does_not_hold_a_full_unit() {
+fn autocorking_does_not_delay_a_full_super_segment() {
     let mut setup = Setup::default();
     setup.device.gso_max_segs = 2;
     let mut bench = Bench::established(&setup);
@@ -259,13 +262,13 @@ fn autocorking_does_not_hold_a_full_unit() {
          write 2919",
     );
     assert_eq!(bench.mib.auto_corking, 1);
-    assert_eq!(bench.report().now_held_by, Some(SendLimit::Autocork));
+    assert_eq!(bench.report().limited_by, Some(SendLimit::Autocork));
 }
 
 /// Spec 4: data is not retransmitted while the host's queue still has it. A tail loss probe only
 /// counts that case (`TCPSpuriousRtxHostQueues`).
 #[test]
-fn a_tail_loss_probe_does_not_repeat_what_the_host_has() {
+fn a_tail_loss_probe_skips_segments_in_the_host_queue() {
     let open = || {
         let mut bench = Bench::accepting(&Setup::default());
         bench.play(
@@ -279,7 +282,7 @@ fn a_tail_loss_probe_does_not_repeat_what_the_host_has() {
         bench
     };
     let mut bench = open();
-    assert!(bench.next_timeout());
+    assert!(bench.run_next_timer());
     assert!(bench.next_out().is_none());
     assert_eq!(bench.mib.spurious_rtx_host_queues, 1);
     // A FIN without data is not charged to the host's queue, so it is not found there.
@@ -287,7 +290,7 @@ fn a_tail_loss_probe_does_not_repeat_what_the_host_has() {
     bench.play("shutdown\n> F. 1001:1001(0) ack 1");
     assert!(
         bench
-            .next_timeout_until_out()
+            .run_timers_until_output()
             .starts_with("F. 1001:1001(0)")
     );
     assert_eq!(bench.mib.spurious_rtx_host_queues, 0);
@@ -296,7 +299,7 @@ fn a_tail_loss_probe_does_not_repeat_what_the_host_has() {
 /// Adjacent lost super-segments are retransmitted as one, up to the first that the host's queue
 /// still has.
 #[test]
-fn what_the_host_has_does_not_join_a_retransmission() {
+fn segments_in_the_host_queue_are_not_merged_into_a_retransmission() {
     let play = |script: &str| {
         let mut bench = busy(4_194_304);
         bench.setup_mut().sysctl.tcp_autocorking = false;

@@ -84,7 +84,7 @@ fn cell(state: (&str, &str, u32, u32), event: (&str, &str, u32, i64)) -> String 
 }
 
 #[test]
-fn every_state_meets_every_segment() {
+fn every_state_receives_every_segment() {
     let row = |state: (&str, &str, u32, u32)| {
         EVENTS.map(|e| format!("{} {}: {}", state.0, e.0, cell(state, e)))
     };

@@ -1,6 +1,6 @@
 //! The TIME-WAIT state (RFC 9293 3.10.7.4, RFC 6191, RFC 1337).
 
-use fullsend_tcp::TimeWaitVerdict;
+use fullsend_tcp::TimeWaitAction;
 use fullsend_units::Nanos;
 
 use crate::harness::{Bench, Setup};
@@ -17,56 +17,56 @@ fn waiting(timestamps: bool) -> Bench {
          < F. 1:1(0) ack 2
          > . 2:2(0) ack 2",
     );
-    bench.keep_time_wait();
+    bench.extract_time_wait();
     bench
 }
 
 fn verdict(bench: &mut Bench, segment: &str) -> &'static str {
-    match bench.ask_time_wait(segment) {
-        TimeWaitVerdict::Drop => "drop",
-        TimeWaitVerdict::Reply(reply) => {
+    match bench.deliver_to_time_wait(segment) {
+        TimeWaitAction::Drop => "drop",
+        TimeWaitAction::Reply(reply) => {
             assert_eq!(
                 Bench::show(&reply).split(" | ").next(),
                 Some(". 2:2(0) ack 2")
             );
             "reply"
         }
-        TimeWaitVerdict::Reuse => "reuse",
-        TimeWaitVerdict::Forget => "forget",
+        TimeWaitAction::Reuse => "reuse",
+        TimeWaitAction::Remove => "forget",
     }
 }
 
 #[test]
-fn it_answers_the_fin_sent_again_and_waits_anew() {
+fn a_retransmitted_fin_is_acknowledged_and_restarts_the_timer() {
     let mut bench = waiting(true);
-    bench.pass(Nanos::from_secs(50));
+    bench.advance(Nanos::from_secs(50));
     assert_eq!(verdict(&mut bench, "F. 1:1(0) ack 2"), "reply");
     let expires = bench.time_wait().expires;
-    bench.pass(Nanos::from_secs(60));
+    bench.advance(Nanos::from_secs(60));
     assert_eq!(bench.now(), expires);
 }
 
 #[test]
-fn it_answers_only_so_often() {
+fn challenge_acks_are_rate_limited() {
     let mut bench = waiting(false);
     assert_eq!(verdict(&mut bench, "P. 500:600(100) ack 2"), "reply");
     assert_eq!(verdict(&mut bench, "P. 500:600(100) ack 2"), "drop");
-    bench.pass(Nanos::from_millis(500));
+    bench.advance(Nanos::from_millis(500));
     assert_eq!(verdict(&mut bench, "P. 500:600(100) ack 2"), "reply");
 }
 
 #[test]
-fn an_ack_that_fits_needs_no_answer() {
+fn an_acceptable_ack_is_not_answered() {
     assert_eq!(verdict(&mut waiting(true), ". 2:2(0) ack 2"), "drop");
 }
 
 #[test]
-fn a_later_syn_may_have_the_ports() {
+fn a_later_syn_may_reuse_the_ports() {
     let mut bench = waiting(false);
     assert_eq!(verdict(&mut bench, "S 3:3(0)"), "reuse");
     // A later timestamp permits reuse whatever the sequence number.
     let mut bench = waiting(true);
-    bench.pass(Nanos::from_millis(5));
+    bench.advance(Nanos::from_millis(5));
     assert_eq!(verdict(&mut bench, "S 1:1(0)"), "reuse");
     assert_eq!(verdict(&mut bench, "S. 3:3(0) ack 2"), "reply");
     let isn = bench.time_wait().reuse_isn();
@@ -78,7 +78,7 @@ fn a_later_syn_may_have_the_ports() {
 #[test]
 fn an_earlier_syn_is_challenged_and_the_peers_reset_frees_the_ports() {
     let mut bench = waiting(false);
-    bench.pass(Nanos::from_secs(1));
+    bench.advance(Nanos::from_secs(1));
     let expires = bench.time_wait().expires;
     assert_eq!(verdict(&mut bench, "S 1:1(0)"), "reply");
     assert_eq!(bench.time_wait().expires, expires);
@@ -86,16 +86,16 @@ fn an_earlier_syn_is_challenged_and_the_peers_reset_frees_the_ports() {
 }
 
 #[test]
-fn an_old_duplicate_syn_is_answered_as_any_old_segment() {
+fn an_old_duplicate_syn_is_answered_like_any_old_segment() {
     let mut bench = waiting(true);
-    bench.pass(Nanos::from_millis(500));
-    bench.ask_time_wait(". 2:2(0) ack 2");
+    bench.advance(Nanos::from_millis(500));
+    bench.deliver_to_time_wait(". 2:2(0) ack 2");
     assert_eq!(verdict(&mut bench, "S 3:3(0) <ts 100>"), "reply");
     assert_eq!(bench.mib.paws_estab, 1);
 }
 
 #[test]
-fn only_a_reset_that_fits_ends_it_unless_rfc_1337_is_asked_for() {
+fn only_an_acceptable_reset_ends_time_wait_unless_rfc_1337_is_on() {
     let mut bench = waiting(false);
     assert_eq!(verdict(&mut bench, "R 3:3(0)"), "drop");
     assert_eq!(verdict(&mut bench, "R 2:2(0)"), "forget");

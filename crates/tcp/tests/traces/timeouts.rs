@@ -43,7 +43,7 @@ fn ssthresh(bench: &mut Bench) -> u32 {
 /// RFC 5681 3.1: a further timeout of the same segment does not reduce ssthresh again; a timeout
 /// after an ACK of new data does.
 #[test]
-fn ssthresh_comes_down_once_for_each_window_that_times_out() {
+fn ssthresh_is_reduced_once_for_each_window_that_times_out() {
     let mut setup = setup();
     setup.sysctl.tcp_frto = 0;
     let mut bench = sending(&setup);
@@ -66,7 +66,7 @@ fn ssthresh_comes_down_once_for_each_window_that_times_out() {
 
 /// RFC 8985 6.3: a segment sent less than a round trip ago may still arrive.
 #[test]
-fn what_was_sent_lately_does_not_time_out() {
+fn recently_sent_segments_are_not_marked_lost_by_a_timeout() {
     let mut bench = open(&setup());
     bench.play(
         "write 1460
@@ -103,7 +103,7 @@ fn reordered() -> Bench {
 /// RFC 5681 3.1 and Linux: a timeout after three duplicate ACKs shows that they were not
 /// reordering.
 #[test]
-fn a_timeout_behind_duplicates_takes_the_threshold_back() {
+fn a_timeout_after_duplicate_acks_resets_the_reordering_threshold() {
     let mut bench = reordered();
     bench.play(
         "+20ms
@@ -124,7 +124,7 @@ fn a_timeout_behind_duplicates_takes_the_threshold_back() {
 /// The loss of a retransmission after a timeout is detected by the delivery of later segments (RFC
 /// 8985 6.2).
 #[test]
-fn a_lost_retransmission_after_a_timeout_begins_recovery() {
+fn a_lost_retransmission_after_a_timeout_starts_recovery() {
     let mut bench = sending(&setup());
     bench.play(
         "+220ms
@@ -142,7 +142,7 @@ fn a_lost_retransmission_after_a_timeout_begins_recovery() {
 
 /// A path with a smaller MTU (RFC 1191) is not congested.
 #[test]
-fn what_was_too_large_goes_again_without_a_reduction() {
+fn segments_above_the_path_mtu_are_retransmitted_without_a_reduction() {
     let mut bench = sending(&setup());
     bench.play(
         "too_big 1 1000
@@ -170,7 +170,7 @@ fn what_was_too_large_goes_again_without_a_reduction() {
 /// A second timeout of a Fast Open server's SYN-ACK sets cwnd to one segment. The handshake's last
 /// ACK undoes that if it shows that the first SYN-ACK was merely late (RFC 3522 3.2).
 #[test]
-fn a_late_syn_ack_of_a_fast_open_server_costs_nothing() {
+fn a_late_syn_ack_of_a_fast_open_server_causes_no_reduction() {
     let mut setup = setup();
     setup.timestamps = true;
     let mut bench = Bench::accepting_fast_open(&setup);
@@ -194,7 +194,7 @@ fn a_late_syn_ack_of_a_fast_open_server_costs_nothing() {
 /// RFC 8985 7.2: the probe is sent no later than the timeout would fire, but a timeout that is
 /// overdue does not make the probe due.
 #[test]
-fn a_probe_is_not_due_because_the_timeout_is_late() {
+fn a_late_rto_is_not_replaced_by_a_probe() {
     let mut setup = Setup::default();
     setup.sysctl.tcp_min_tso_segs = 100;
     let mut bench = open(&setup);

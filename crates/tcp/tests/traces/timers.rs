@@ -67,7 +67,7 @@ fn a_peer_that_vanishes_is_a_timeout() {
     let mut bench = open();
     bench.play("readable = false\nwrite 10\n> P. 1:11(10) ack 1");
     let mut sent = 0;
-    while bench.next_timeout() {
+    while bench.run_next_timer() {
         sent += u32::from(bench.next_out().is_some());
     }
     assert_eq!(sent, 15);
@@ -80,10 +80,10 @@ fn a_peer_that_vanishes_is_a_timeout() {
 }
 
 #[test]
-fn the_user_timeout_ends_it_earlier() {
+fn the_user_timeout_ends_the_connection_earlier() {
     let mut bench = open();
     bench.play("set user_timeout 5\nwrite 10\n> P. 1:11(10) ack 1");
-    while bench.next_timeout() {
+    while bench.run_next_timer() {
         bench.next_out();
     }
     bench.play("write 1 = TimedOut");
@@ -116,7 +116,7 @@ fn a_closed_window_is_probed() {
 }
 
 #[test]
-fn a_peer_that_keeps_its_window_closed_lives_but_one_that_is_silent_dies() {
+fn a_zero_window_peer_times_out_only_if_it_ignores_probes() {
     let mut bench = open();
     bench.play(
         "write 1460
@@ -125,12 +125,12 @@ fn a_peer_that_keeps_its_window_closed_lives_but_one_that_is_silent_dies() {
          write 100",
     );
     for _ in 0..100 {
-        assert!(bench.next_timeout());
+        assert!(bench.run_next_timer());
         assert!(bench.next_out().is_some());
         bench.play("< . 1:1(0) ack 1461 win 0");
     }
     let mut probes = 0;
-    while bench.next_timeout() {
+    while bench.run_next_timer() {
         probes += u32::from(bench.next_out().is_some());
     }
     assert_eq!(probes, 15);
@@ -138,7 +138,7 @@ fn a_peer_that_keeps_its_window_closed_lives_but_one_that_is_silent_dies() {
 }
 
 #[test]
-fn an_orphan_does_not_wait_for_ever_for_a_closed_window() {
+fn an_orphan_with_a_closed_window_times_out() {
     let mut bench = open();
     bench.play(
         "write 1460
@@ -148,7 +148,7 @@ fn an_orphan_does_not_wait_for_ever_for_a_closed_window() {
          close",
     );
     let mut probes = 0;
-    while bench.next_timeout() {
+    while bench.run_next_timer() {
         if bench.next_out().is_some() {
             probes += 1;
             bench.play("< . 1:1(0) ack 1461 win 0");
@@ -159,7 +159,7 @@ fn an_orphan_does_not_wait_for_ever_for_a_closed_window() {
 }
 
 #[test]
-fn keepalive_asks_and_gives_up() {
+fn keepalive_probes_and_gives_up() {
     let mut bench = open();
     bench.play(
         "set keepalive 1
@@ -191,10 +191,10 @@ fn an_idle_connection_has_no_timer() {
 }
 
 #[test]
-fn orphans_are_less_patient() {
+fn orphans_time_out_earlier() {
     let mut bench = open();
     bench.play("write 10\n> P. 1:11(10) ack 1\nclose\n> F. 11:11(0) ack 1");
-    while bench.next_timeout() {
+    while bench.run_next_timer() {
         bench.next_out();
     }
     bench.play("state = Closed");
@@ -217,7 +217,7 @@ fn hundreds_of_keepalive_probes_end_with_the_user_timeout() {
          set user_timeout 300",
     );
     for _ in 0..1000 {
-        if bench.next_timeout() {
+        if bench.run_next_timer() {
             bench.next_out();
         }
     }
@@ -238,7 +238,7 @@ fn the_default_number_of_keepalive_probes_is_bounded() {
          set keepcnt 128 = InvalidValue",
     );
     for _ in 0..1000 {
-        if bench.next_timeout() {
+        if bench.run_next_timer() {
             bench.next_out();
         }
     }

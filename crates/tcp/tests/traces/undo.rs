@@ -35,7 +35,7 @@ fn open_with(timestamps: bool, setup: Setup) -> Bench {
 }
 
 #[test]
-fn an_old_echo_shows_that_the_original_was_only_late() {
+fn an_old_timestamp_echo_shows_that_the_original_arrived() {
     let mut bench = open(true);
     bench.play(
         "+20ms
@@ -54,7 +54,7 @@ fn an_old_echo_shows_that_the_original_was_only_late() {
 }
 
 #[test]
-fn an_echo_of_the_retransmission_confirms_the_loss() {
+fn a_timestamp_echo_of_the_retransmission_confirms_the_loss() {
     let mut bench = open(true);
     bench.play(
         "+20ms
@@ -71,7 +71,7 @@ fn an_echo_of_the_retransmission_confirms_the_loss() {
 }
 
 #[test]
-fn a_delay_longer_than_the_timeout_is_forgiven() {
+fn a_delay_longer_than_the_timeout_is_undone() {
     let mut bench = open_with(true, Setup::without_probes());
     bench.play(
         "+210ms
@@ -87,7 +87,7 @@ fn a_delay_longer_than_the_timeout_is_forgiven() {
 }
 
 #[test]
-fn duplicates_reported_for_every_retransmission_undo_it() {
+fn dsacks_of_every_retransmission_undo_the_reduction() {
     let mut bench = open(false);
     bench.play(
         "+10ms
@@ -117,7 +117,7 @@ fn a_duplicate_that_the_ack_acknowledges_first_undoes_nothing() {
 }
 
 #[test]
-fn a_duplicate_from_before_proves_nothing() {
+fn a_dsack_of_an_earlier_duplicate_undoes_nothing() {
     let mut bench = open(false);
     bench.play(
         "+10ms
@@ -132,7 +132,7 @@ fn a_duplicate_from_before_proves_nothing() {
 
 /// Returns a connection over a path of 10 ms that has shown reordering, with two segments in
 /// flight, the first of which was retransmitted, and the age of the retransmission's TSval in ms.
-fn repaired_on_a_path_that_reorders() -> (Bench, u32) {
+fn recovered_on_a_reordering_path() -> (Bench, u32) {
     let mut bench = open_with(true, Setup::without_probes());
     bench.play(
         "+10ms
@@ -153,7 +153,7 @@ fn repaired_on_a_path_that_reorders() -> (Bench, u32) {
         "+10ms
          < . 1:1(0) ack 14601 <sack 16061:17521>",
     );
-    assert!(bench.next_timeout(), "it is late, not lost");
+    assert!(bench.run_next_timer(), "it is late, not lost");
     let (again, second) = val(&mut bench);
     assert_eq!(again, seq);
     let elapsed = bench.now().since(sent).as_millis() as u32;
@@ -163,8 +163,8 @@ fn repaired_on_a_path_that_reorders() -> (Bench, u32) {
 /// With an older TSval the peer accepts the originals that a retransmission overtakes (RFC 7323
 /// 5.3).
 #[test]
-fn where_packets_overtake_a_retransmission_is_stamped_half_a_round_trip_back() {
-    let (mut bench, age) = repaired_on_a_path_that_reorders();
+fn after_reordering_a_retransmissions_timestamp_is_half_a_round_trip_old() {
+    let (mut bench, age) = recovered_on_a_reordering_path();
     assert_eq!(age, 5);
     // Its echo confirms the loss, and gives no round-trip sample.
     let before = bench.info().tcpi_rtt;
@@ -177,8 +177,8 @@ fn where_packets_overtake_a_retransmission_is_stamped_half_a_round_trip_back() {
 }
 
 #[test]
-fn the_echo_of_the_original_shows_it_late_in_spite_of_that() {
-    let (mut bench, _) = repaired_on_a_path_that_reorders();
+fn an_echo_of_the_original_still_undoes_with_a_backdated_timestamp() {
+    let (mut bench, _) = recovered_on_a_reordering_path();
     bench.play("< . 1:1(0) ack 17521 <echo 20>");
     assert_eq!(bench.mib.full_undo + bench.mib.partial_undo, 1);
 }
@@ -217,7 +217,7 @@ fn an_echo_of_0_undoes_nothing() {
 
 /// RFC 3168 6.1.2: a mark requires the reduction, even if an echo shows that the loss was spurious.
 #[test]
-fn a_reduction_that_a_mark_asked_for_is_not_undone() {
+fn a_reduction_caused_by_ecn_is_not_undone() {
     let mut setup = Setup {
         timestamps: true,
         peer_mss: 1472,
@@ -284,7 +284,7 @@ fn an_undone_recovery_leaves_cwnd_above_ssthresh() {
 /// While other retransmissions are in flight it is unknown whether they were needed: a late
 /// original shows reordering, and nothing is undone.
 #[test]
-fn a_late_original_beside_retransmissions_shows_reordering_only() {
+fn a_late_original_with_retransmissions_in_flight_shows_reordering_only() {
     let mut bench = open(true);
     bench.play(
         "+20ms
@@ -320,7 +320,7 @@ fn an_undo_does_not_hide_other_losses() {
 /// An old echo shows that a timeout was spurious. With SACK the recovery ends; without SACK RFC
 /// 6582 3.2 keeps it, because duplicate ACKs for data that was sent twice will follow.
 #[test]
-fn an_old_echo_ends_the_phase_after_a_timeout_where_sack_tells_copies_apart() {
+fn with_sack_an_old_echo_ends_the_loss_state() {
     for (sack, ack, phase) in [(true, 14_601, 0), (true, 2921, 0), (false, 2921, 4)] {
         let setup = Setup {
             sack,
@@ -369,16 +369,16 @@ fn age_of_a_retransmission(bench: &mut Bench, segments: &[&str]) -> u32 {
     };
     let first = val(bench);
     while bench.next_out().is_some() {}
-    bench.pass(fullsend_units::Nanos::from_millis(10));
+    bench.advance(fullsend_units::Nanos::from_millis(10));
     for segment in segments {
-        bench.play_in(segment);
+        bench.deliver(segment);
     }
     10 - val(bench).wrapping_sub(first)
 }
 
 /// RFC 7323 3.1: without reordering, or without SACK, the TSval is the time of the clock.
 #[test]
-fn where_nothing_was_reordered_or_without_sack_a_retransmission_has_the_clocks_time() {
+fn without_reordering_or_sack_a_retransmission_has_the_current_timestamp() {
     let mut bench = open_with(true, Setup::without_probes());
     bench.play("+10ms\n< . 1:1(0) ack 14601 <echo 10>");
     let hole = ". 1:1(0) ack 14601 <sack 16061:21901>";

@@ -4,7 +4,7 @@ use crate::harness::{Bench, Setup};
 
 /// The urgent byte stays in the stream, and a read ends before it.
 #[test]
-fn the_urgent_byte_is_read_in_its_place() {
+fn the_urgent_byte_is_read_in_band() {
     Bench::warmed_up(&Setup::default()).play(
         "< PU. 1601:1606(5) ack 1 urg 3
          +40ms
@@ -58,7 +58,7 @@ fn the_mark_moves_forward_only() {
 /// points to its end until it is acknowledged. None is a super-segment, whose segments would share
 /// one pointer.
 #[test]
-fn marked_text_points_to_its_end() {
+fn urgent_data_sets_the_pointer_to_its_end() {
     Bench::established(&Setup::default()).play(
         "write 100
          > P. 1:101(100) ack 1

@@ -14,7 +14,7 @@ fn with_timestamps() -> Bench {
 }
 
 #[test]
-fn text_just_beside_the_window_is_answered_each_time() {
+fn data_next_to_the_window_is_answered_each_time() {
     open().play(
         "< P. 66001:66101(100) ack 1
          > . 1:1(0) ack 1
@@ -24,7 +24,7 @@ fn text_just_beside_the_window_is_answered_each_time() {
 }
 
 #[test]
-fn text_far_from_the_window_is_answered_twice_a_second() {
+fn data_far_from_the_window_is_answered_twice_a_second() {
     let mut bench = open();
     bench.play(
         "< P. 900001:900101(100) ack 1
@@ -74,7 +74,7 @@ fn only_the_exact_reset_resets() {
 }
 
 #[test]
-fn a_reset_behind_text_that_waits_resets() {
+fn a_reset_after_out_of_order_data_is_accepted() {
     open().play(
         "< P. 101:201(100) ack 1
          > . 1:1(0) ack 1 <sack 101:201>
@@ -87,7 +87,7 @@ fn a_reset_behind_text_that_waits_resets() {
 }
 
 #[test]
-fn a_reset_with_the_number_of_the_fin_resets() {
+fn a_reset_at_the_sequence_number_of_the_fin_is_accepted() {
     open().play(
         "< F. 1:1(0) ack 1
          > . 1:1(0) ack 2
@@ -97,7 +97,7 @@ fn a_reset_with_the_number_of_the_fin_resets() {
 }
 
 #[test]
-fn the_host_has_a_limit_for_challenges() {
+fn challenge_acks_are_limited_per_host() {
     let mut setup = Setup::default();
     setup.sysctl.tcp_challenge_ack_limit = 0;
     let mut bench = Bench::established(&setup);
@@ -124,7 +124,7 @@ fn a_syn_is_challenged() {
 }
 
 #[test]
-fn acknowledgements_of_the_future_and_of_the_far_past_are_challenged() {
+fn acks_of_unsent_data_and_of_the_far_past_are_challenged() {
     open().play(
         "< P. 1:101(100) ack 2
          > . 1:1(0) ack 1
@@ -135,7 +135,7 @@ fn acknowledgements_of_the_future_and_of_the_far_past_are_challenged() {
 }
 
 #[test]
-fn an_acknowledgement_of_what_was_never_sent_is_challenged() {
+fn an_ack_of_unsent_data_is_challenged() {
     let mut bench = open();
     bench.play(
         "write 100
@@ -166,7 +166,7 @@ fn repeated_data_with_an_invalid_ack_is_challenged_without_dsack() {
 }
 
 #[test]
-fn an_old_acknowledgement_is_harmless_and_its_text_is_taken() {
+fn an_old_ack_is_ignored_and_its_data_is_accepted() {
     let mut bench = open();
     bench.play(
         "write 100
@@ -179,7 +179,7 @@ fn an_old_acknowledgement_is_harmless_and_its_text_is_taken() {
 }
 
 #[test]
-fn without_ack_nothing_is_taken() {
+fn segments_without_the_ack_flag_are_ignored() {
     open().play(
         "< P 1:101(100)
          < F 1:1(0)

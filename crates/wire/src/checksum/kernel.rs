@@ -7,20 +7,20 @@
 use super::add;
 
 /// Bytes from which the vector loop is faster than one word at a time.
-const WIDE_FROM: usize = 128;
+const VECTOR_MIN_LEN: usize = 128;
 
 #[inline(always)]
 pub(super) fn sum(bytes: &[u8]) -> u64 {
-    if bytes.len() < WIDE_FROM {
-        small(bytes)
+    if bytes.len() < VECTOR_MIN_LEN {
+        sum_words(bytes)
     } else {
-        wide(bytes)
+        sum_vectors(bytes)
     }
 }
 
 /// Sums one 64-bit word at a time; for headers.
 #[inline]
-pub(super) fn small(bytes: &[u8]) -> u64 {
+pub(super) fn sum_words(bytes: &[u8]) -> u64 {
     let (words, tail) = bytes.as_chunks::<8>();
     let mut total = 0;
     for word in words {
@@ -29,13 +29,13 @@ pub(super) fn small(bytes: &[u8]) -> u64 {
     if tail.is_empty() {
         total
     } else {
-        add(total, last(tail))
+        add(total, tail_word(tail))
     }
 }
 
 /// Returns up to seven bytes as a word, padded with zeros at the end (RFC 1071 4.1).
 #[inline]
-fn last(tail: &[u8]) -> u64 {
+fn tail_word(tail: &[u8]) -> u64 {
     let mut word = 0u64;
     let mut at = 0;
     if tail.len() & 4 != 0 {
@@ -55,14 +55,14 @@ fn last(tail: &[u8]) -> u64 {
 
 /// Returns the total from the sums of the lanes; the difference above holds for totals as well.
 #[inline(always)]
-fn total(raw: &[u64], high: &[u64]) -> u64 {
+fn total_of_lanes(raw: &[u64], high: &[u64]) -> u64 {
     let raw = raw.iter().copied().fold(0, u64::wrapping_add);
     let high = high.iter().copied().fold(0, u64::wrapping_add);
     raw.wrapping_sub(high << 32).wrapping_add(high)
 }
 
 #[cfg(any(test, not(target_arch = "x86_64")))]
-pub(super) fn portable(bytes: &[u8]) -> u64 {
+pub(super) fn sum_portable(bytes: &[u8]) -> u64 {
     let (blocks, tail) = bytes.as_chunks::<32>();
     let (mut raw, mut high) = ([0u64; 4], [0u64; 4]);
     for block in blocks {
@@ -72,13 +72,13 @@ pub(super) fn portable(bytes: &[u8]) -> u64 {
             high[lane] = high[lane].wrapping_add(word >> 32);
         }
     }
-    add(total(&raw, &high), small(tail))
+    add(total_of_lanes(&raw, &high), sum_words(tail))
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-use portable as wide;
+use sum_portable as sum_vectors;
 #[cfg(target_arch = "x86_64")]
-use x86::wide;
+use x86::sum_vectors;
 
 #[cfg(target_arch = "x86_64")]
 #[allow(
@@ -93,13 +93,13 @@ pub(super) mod x86 {
         _mm512_loadu_si512, _mm512_setzero_si512, _mm512_srli_epi64, _mm512_storeu_si512,
     };
 
-    use super::{add, small, total};
+    use super::{add, sum_words, total_of_lanes};
 
     cpufeatures::new!(has_avx2, "avx2");
     cpufeatures::new!(has_avx512, "avx512f");
 
     #[inline]
-    pub(super) fn wide(bytes: &[u8]) -> u64 {
+    pub(super) fn sum_vectors(bytes: &[u8]) -> u64 {
         if has_avx512::get() {
             // SAFETY: the processor has AVX-512F.
             unsafe { avx512(bytes) }
@@ -123,7 +123,7 @@ pub(super) mod x86 {
                 let (singles, tail) = tail.as_chunks::<LEN>();
                 let mut raw = [$zero(); 4];
                 let mut high = [$zero(); 4];
-                let mut take = |lane: usize, bytes: &[u8; LEN]| {
+                let mut accumulate = |lane: usize, bytes: &[u8; LEN]| {
                     // SAFETY: `bytes` is as long as the vector, and the load needs no alignment.
                     let vector = unsafe { $load(bytes.as_ptr().cast()) };
                     raw[lane] = $add(raw[lane], vector);
@@ -133,13 +133,13 @@ pub(super) mod x86 {
                     let [a, b, c, d] = block.as_chunks::<LEN>().0 else {
                         continue;
                     };
-                    take(0, a);
-                    take(1, b);
-                    take(2, c);
-                    take(3, d);
+                    accumulate(0, a);
+                    accumulate(1, b);
+                    accumulate(2, c);
+                    accumulate(3, d);
                 }
                 for single in singles {
-                    take(0, single);
+                    accumulate(0, single);
                 }
                 let sum = |v: [$vector; 4]| {
                     let mut lanes = [0u64; LEN / 8];
@@ -148,7 +148,7 @@ pub(super) mod x86 {
                     unsafe { $store(lanes.as_mut_ptr().cast(), all) };
                     lanes
                 };
-                add(total(&sum(raw), &sum(high)), small(tail))
+                add(total_of_lanes(&sum(raw), &sum(high)), sum_words(tail))
             }
         };
     }

@@ -3,7 +3,7 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::{Running, Sum, kernel, sum, update, update32};
+use super::{RunningSum, Sum, kernel, sum, update, update32};
 
 /// The algorithm of RFC 1071 1, one 16-bit word at a time.
 fn naive(bytes: &[u8]) -> u16 {
@@ -30,8 +30,8 @@ proptest! {
     fn equals_the_reference_at_any_alignment(data in bytes(), skip in 0usize..64) {
         let data = data.get(skip..).unwrap_or(&[]);
         prop_assert_eq!(sum(data).fold(), naive(data));
-        prop_assert_eq!(Sum(kernel::small(data)).fold(), naive(data));
-        prop_assert_eq!(Sum(kernel::portable(data)).fold(), naive(data));
+        prop_assert_eq!(Sum(kernel::sum_words(data)).fold(), naive(data));
+        prop_assert_eq!(Sum(kernel::sum_portable(data)).fold(), naive(data));
         #[cfg(target_arch = "x86_64")]
         for one in kernel::x86::every_path(data) {
             prop_assert_eq!(Sum(one).fold(), naive(data));
@@ -39,11 +39,11 @@ proptest! {
     }
 
     #[test]
-    fn pieces_join(data in bytes(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6)) {
+    fn joined_sums_equal_the_sum_of_the_whole(data in bytes(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6)) {
         let mut at: Vec<usize> = cuts.iter().map(|c| c.index(data.len() + 1)).collect();
         at.sort_unstable();
         at.push(data.len());
-        let (mut running, mut from) = (Running::default(), 0);
+        let (mut running, mut from) = (RunningSum::default(), 0);
         for to in at {
             running.push(&data[from..to]);
             from = to;
@@ -52,7 +52,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_word_updates(mut data in prop::collection::vec(any::<u8>(), 8..64), new: u32) {
+    fn update_equals_a_new_checksum(mut data in prop::collection::vec(any::<u8>(), 8..64), new: u32) {
         data.truncate(data.len() / 4 * 4);
         let before = sum(&data).checksum();
         let old = u32::from_be_bytes(data[4..8].try_into().unwrap());
@@ -72,7 +72,7 @@ fn rfc_1071_example() {
 }
 
 #[test]
-fn all_ones_do_not_vanish() {
+fn all_ones_do_not_sum_to_zero() {
     // Only zeros have a zero sum; any other data that is 0 modulo 0xffff folds to 0xffff.
     assert_eq!(sum(&[]).fold(), 0);
     assert_eq!(sum(&[0; 300]).fold(), 0);
@@ -82,7 +82,7 @@ fn all_ones_do_not_vanish() {
 }
 
 #[test]
-fn pseudo_headers_are_what_the_rfcs_draw() {
+fn pseudo_headers_match_the_rfcs() {
     let (a, b) = ([10, 0, 0, 1], [192, 168, 255, 254]);
     let mut drawn = Vec::new();
     drawn.extend(a);

@@ -7,7 +7,7 @@ const FIXED_LEN: usize = 2;
 /// Length of a counter, in bytes.
 const FIELD_LEN: usize = 3;
 /// Number of counters in the longest option.
-const MOST_FIELDS: usize = 3;
+const MAX_FIELDS: usize = 3;
 
 /// The order of the counters in an Accurate ECN option, given by its kind; CE is always second.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -21,7 +21,7 @@ pub enum AccEcnOrder {
 
 impl AccEcnOrder {
     /// Returns the ECN field of each counter.
-    const fn fields(self) -> [EcnField; MOST_FIELDS] {
+    const fn fields(self) -> [EcnField; MAX_FIELDS] {
         match self {
             Self::Ect0First => [EcnField::Ect0, EcnField::Ce, EcnField::Ect1],
             Self::Ect1First => [EcnField::Ect1, EcnField::Ce, EcnField::Ect0],
@@ -34,13 +34,13 @@ impl AccEcnOrder {
 pub struct AccEcn {
     order: AccEcnOrder,
     fields: u8,
-    bytes: [u8; FIELD_LEN * MOST_FIELDS],
+    bytes: [u8; FIELD_LEN * MAX_FIELDS],
 }
 
 impl AccEcn {
     /// Returns an option with the first three of `counters`, in the order of the option.
     pub fn new(order: AccEcnOrder, counters: &[u32]) -> Self {
-        let mut bytes = [0; FIELD_LEN * MOST_FIELDS];
+        let mut bytes = [0; FIELD_LEN * MAX_FIELDS];
         for (field, counter) in bytes
             .as_chunks_mut::<FIELD_LEN>()
             .0
@@ -51,16 +51,16 @@ impl AccEcn {
         }
         Self {
             order,
-            fields: counters.len().min(MOST_FIELDS) as u8,
+            fields: counters.len().min(MAX_FIELDS) as u8,
             bytes,
         }
     }
 
     /// Reads an option's value; the bytes after the last whole counter are ignored.
     pub(super) fn parse(order: AccEcnOrder, value: &[u8]) -> Self {
-        let fields = (value.len() / FIELD_LEN).min(MOST_FIELDS);
+        let fields = (value.len() / FIELD_LEN).min(MAX_FIELDS);
         let len = fields * FIELD_LEN;
-        let mut bytes = [0; FIELD_LEN * MOST_FIELDS];
+        let mut bytes = [0; FIELD_LEN * MAX_FIELDS];
         bytes[..len].copy_from_slice(&value[..len]);
         Self {
             order,
@@ -72,7 +72,7 @@ impl AccEcn {
     /// Returns the option with at most `fields` counters.
     #[must_use]
     pub fn shortened(mut self, fields: usize) -> Self {
-        self.fields = self.fields.min(fields.min(MOST_FIELDS) as u8);
+        self.fields = self.fields.min(fields.min(MAX_FIELDS) as u8);
         self.bytes[usize::from(self.fields) * FIELD_LEN..].fill(0);
         self
     }
@@ -106,10 +106,10 @@ impl AccEcn {
         FIXED_LEN + self.fields() * FIELD_LEN
     }
 
-    /// Returns the option with as many counters as fit in `room` bytes, NOPs to a multiple of four
+    /// Returns the option with as many counters as fit in `available` bytes, NOPs to a multiple of four
     /// included; `None` if not even an empty option fits.
-    pub(super) fn fitting(self, room: usize) -> Option<Self> {
-        let fits = |&fields: &usize| self.shortened(fields).len().next_multiple_of(4) <= room;
+    pub(super) fn truncated_to_fit(self, available: usize) -> Option<Self> {
+        let fits = |&fields: &usize| self.shortened(fields).len().next_multiple_of(4) <= available;
         let fields = (0..=self.fields()).rev().find(fits)?;
         Some(self.shortened(fields))
     }
@@ -135,7 +135,7 @@ mod tests {
     use crate::EcnField;
 
     #[test]
-    fn counters_are_named_by_order_and_have_24_bits() {
+    fn counters_follow_the_order_and_have_24_bits() {
         let option = AccEcn::new(AccEcnOrder::Ect1First, &[1, 0x0123_4567, 3]);
         let all: Vec<_> = option.counters().collect();
         assert_eq!(
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_lengths_give_their_whole_counters() {
+    fn partial_counters_are_ignored() {
         let value = [0, 0, 1, 0, 0, 2, 0, 0, 3, 0, 0, 4];
         for (len, fields) in [(0, 0), (2, 0), (3, 1), (5, 1), (8, 2), (9, 3), (12, 3)] {
             let option = AccEcn::parse(AccEcnOrder::Ect0First, &value[..len]);
@@ -163,9 +163,13 @@ mod tests {
     }
 
     #[test]
-    fn room_decides_how_many_counters_there_are() {
+    fn counters_are_truncated_to_the_available_space() {
         let option = AccEcn::new(AccEcnOrder::Ect1First, &[1, 2, 3]);
-        let fields = |room| option.fitting(room).map(|option| option.fields());
+        let fields = |available| {
+            option
+                .truncated_to_fit(available)
+                .map(|option| option.fields())
+        };
         assert_eq!(fields(40), Some(3));
         assert_eq!(fields(12), Some(3));
         assert_eq!(fields(11), Some(2));

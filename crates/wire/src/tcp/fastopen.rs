@@ -40,7 +40,7 @@ impl FastopenCookie {
     /// Returns the cookie in the older form of experiments (RFC 6994, kind 254) if `experimental`,
     /// else with the assigned kind 34.
     #[must_use]
-    pub const fn in_form(self, experimental: bool) -> Self {
+    pub const fn with_experimental(self, experimental: bool) -> Self {
         Self {
             experimental,
             ..self

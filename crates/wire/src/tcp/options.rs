@@ -110,7 +110,7 @@ impl TcpOptions {
                     let Some((option, rest)) = bytes.split_at_checked(usize::from(len)) else {
                         return options;
                     };
-                    options.take(kind, &option[2..], syn);
+                    options.set_option(kind, &option[2..], syn);
                     rest
                 }
                 // The list is complete, or a length is impossible.
@@ -120,7 +120,7 @@ impl TcpOptions {
     }
 
     /// Stores the value of one option.
-    fn take(&mut self, kind: u8, value: &[u8], syn: bool) {
+    fn set_option(&mut self, kind: u8, value: &[u8], syn: bool) {
         match (kind, value) {
             (kind::MSS, &[high, low]) if syn => self.mss = Some(u16::from_be_bytes([high, low])),
             (kind::WINDOW_SCALE, &[shift]) if syn => self.window_scale = Some(shift),
@@ -130,7 +130,7 @@ impl TcpOptions {
                 if syn && [high, low] == fastopen::EXPERIMENT =>
             {
                 let cookie = FastopenCookie::new(cookie);
-                self.fastopen = cookie.map(|cookie| cookie.in_form(true));
+                self.fastopen = cookie.map(|cookie| cookie.with_experimental(true));
             }
             (kind::TIMESTAMPS, value) if value.len() == 8 => {
                 self.timestamps = Some(Timestamps {
@@ -164,8 +164,8 @@ impl TcpOptions {
         if self.acc_ecn.is_some() {
             return self.len_with_acc_ecn();
         }
-        let rest = self.len_of_rest();
-        rest + sack_len(self.sack_fitting(rest))
+        let rest = self.base_len();
+        rest + sack_len(self.sack_blocks_that_fit(rest))
     }
 
     /// Returns whether there are no options.
@@ -178,23 +178,23 @@ impl TcpOptions {
     pub fn fits(&self) -> bool {
         let Some(option) = &self.acc_ecn else {
             let blocks = self.sack.as_slice();
-            return self.sack_fitting(self.len_of_rest()).len() == blocks.len();
+            return self.sack_blocks_that_fit(self.base_len()).len() == blocks.len();
         };
         let sack = sack_len(self.sack.as_slice());
         let option = option.padded_len(sack > 0 && self.sack_is_next());
-        self.len_of_rest() + option + sack <= Self::MAX_LEN
+        self.base_len() + option + sack <= Self::MAX_LEN
     }
 
     #[cold]
     fn len_with_acc_ecn(&self) -> usize {
-        let (_, padded, blocks) = self.acc_ecn_fitting();
-        self.len_of_rest() + padded + sack_len(blocks)
+        let (_, padded, blocks) = self.acc_ecn_that_fits();
+        self.base_len() + padded + sack_len(blocks)
     }
 
     /// Returns the length of the options without SACK blocks and Accurate ECN's counters, in bytes.
     #[inline]
-    fn len_of_rest(&self) -> usize {
-        let aligned = |there: bool, len: usize| if there { len } else { 0 };
+    fn base_len(&self) -> usize {
+        let aligned = |is_present: bool, len: usize| if is_present { len } else { 0 };
         aligned(self.timestamps.is_some(), 12)
             + aligned(self.mss.is_some(), 4)
             + aligned(self.window_scale.is_some(), 4)
@@ -205,13 +205,13 @@ impl TcpOptions {
 
     /// Returns the SACK blocks that fit after `before` bytes of other options.
     #[inline]
-    fn sack_fitting(&self, before: usize) -> &[SackBlock] {
+    fn sack_blocks_that_fit(&self, before: usize) -> &[SackBlock] {
         let blocks = self.sack.as_slice();
         if blocks.is_empty() {
             return blocks;
         }
-        let room = Self::MAX_LEN.saturating_sub(before + 4) / 8;
-        &blocks[..blocks.len().min(room)]
+        let max_blocks = Self::MAX_LEN.saturating_sub(before + 4) / 8;
+        &blocks[..blocks.len().min(max_blocks)]
     }
 
     /// Returns whether SACK blocks would directly follow Accurate ECN's counters.
@@ -221,13 +221,13 @@ impl TcpOptions {
     }
 
     /// Returns the counters that fit, their length in bytes, and the SACK blocks that fit beside them.
-    fn acc_ecn_fitting(&self) -> (Option<AccEcn>, usize, &[SackBlock]) {
-        let rest = self.len_of_rest();
+    fn acc_ecn_that_fits(&self) -> (Option<AccEcn>, usize, &[SackBlock]) {
+        let rest = self.base_len();
         let option = self
             .acc_ecn
-            .and_then(|option| option.fitting(Self::MAX_LEN - rest));
+            .and_then(|option| option.truncated_to_fit(Self::MAX_LEN - rest));
         let padded = |next: bool| option.map_or(0, |option| option.padded_len(next));
-        let blocks = self.sack_fitting(rest + padded(self.sack_is_next()));
+        let blocks = self.sack_blocks_that_fit(rest + padded(self.sack_is_next()));
         (
             option,
             padded(!blocks.is_empty() && self.sack_is_next()),
@@ -237,7 +237,7 @@ impl TcpOptions {
 
     /// Fills `out`, which has [`len`](Self::len) bytes.
     pub(super) fn emit(&self, out: &mut [u8]) {
-        let mut out = Rest(out);
+        let mut out = OptionWriter(out);
         if let Some(mss) = self.mss {
             let option = out.next::<4>();
             option[..2].copy_from_slice(&[kind::MSS, 4]);
@@ -255,7 +255,7 @@ impl TcpOptions {
         } else if self.sack.as_slice().is_empty() {
             (self.sack.as_slice(), 0)
         } else {
-            (self.sack_fitting(self.len_of_rest()), 2)
+            (self.sack_blocks_that_fit(self.base_len()), 2)
         };
         if self.sack_permitted && self.timestamps.is_none() {
             *out.next() = [kind::NOP, kind::NOP, kind::SACK_PERMITTED, 2];
@@ -266,7 +266,7 @@ impl TcpOptions {
         if let Some(cookie) = &self.fastopen {
             let (option, rest) = out.0.split_at_mut(cookie.option_len());
             cookie.emit(option);
-            out = Rest(rest);
+            out = OptionWriter(rest);
         }
         if !blocks.is_empty() {
             for _ in 0..nops {
@@ -284,8 +284,8 @@ impl TcpOptions {
     /// Writes Accurate ECN's counters; returns the SACK blocks that fit beside them, and the number of
     /// NOPs that these need.
     #[cold]
-    fn emit_acc_ecn<'a>(&'a self, out: &mut Rest<'_>) -> (&'a [SackBlock], usize) {
-        let (option, padded, blocks) = self.acc_ecn_fitting();
+    fn emit_acc_ecn<'a>(&'a self, out: &mut OptionWriter<'_>) -> (&'a [SackBlock], usize) {
+        let (option, padded, blocks) = self.acc_ecn_that_fits();
         let Some(option) = option else {
             return (blocks, 2);
         };
@@ -314,9 +314,9 @@ fn sack_len(blocks: &[SackBlock]) -> usize {
 }
 
 /// The part of the options' memory that is not yet written.
-struct Rest<'a>(&'a mut [u8]);
+struct OptionWriter<'a>(&'a mut [u8]);
 
-impl<'a> Rest<'a> {
+impl<'a> OptionWriter<'a> {
     #[inline]
     fn next<const N: usize>(&mut self) -> &'a mut [u8; N] {
         self.0

@@ -35,9 +35,9 @@ fn repr() -> impl Strategy<Value = TcpRepr> {
                 sack_permitted: sack_ok && syn,
                 timestamps: ts.map(|(val, ecr)| Timestamps { val, ecr }),
                 sack: SackBlocks::default(),
-                fastopen: cookie
-                    .filter(|_| syn)
-                    .and_then(|(cookie, old)| Some(FastopenCookie::new(&cookie)?.in_form(old))),
+                fastopen: cookie.filter(|_| syn).and_then(|(cookie, old)| {
+                    Some(FastopenCookie::new(&cookie)?.with_experimental(old))
+                }),
                 acc_ecn: None,
             };
             if let Some((ect1, counters)) = acc_ecn {
@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn etherparse_reads_what_we_write(mut repr in repr()) {
+    fn etherparse_agrees(mut repr in repr()) {
         // etherparse does not implement Fast Open and Accurate ECN.
         repr.options.fastopen = None;
         repr.options.acc_ecn = None;
@@ -130,7 +130,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_parse_or_fail(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+    fn parse_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
         if let Ok((repr, len)) = TcpRepr::parse(&bytes) {
             prop_assert!(len <= bytes.len());
             let again = emitted(&repr);
@@ -151,7 +151,7 @@ fn with_options(flags: TcpFlags, options: &[u8]) -> TcpOptions {
 }
 
 #[test]
-fn absurd_options() {
+fn malformed_options() {
     let ts = |o: TcpOptions| o.timestamps.map(|t| (t.val, t.ecr));
     // An unknown kind is skipped, and the timestamps after it are read.
     let found = with_options(TcpFlags::ACK, &[99, 4, 0, 0, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
@@ -202,7 +202,7 @@ fn data_offset_must_cover_the_header_and_fit() {
 }
 
 #[test]
-fn sack_blocks_that_do_not_fit_are_left_out() {
+fn sack_blocks_that_do_not_fit_are_omitted() {
     let mut repr = TcpRepr::default();
     repr.options.timestamps = Some(Timestamps { val: 1, ecr: 2 });
     for at in 0..4 {
@@ -222,7 +222,7 @@ fn sack_blocks_that_do_not_fit_are_left_out() {
 
 /// RFC 7413 4.1.1: a cookie has 4 to 16 bytes, an even number; any other length is ignored.
 #[test]
-fn cookies_have_their_lengths_and_end_on_four_bytes() {
+fn cookie_options_are_padded_to_four_bytes() {
     let syn = |cookie: &[u8]| TcpRepr {
         flags: TcpFlags::SYN,
         options: TcpOptions {
@@ -253,7 +253,7 @@ fn cookies_have_their_lengths_and_end_on_four_bytes() {
 
 /// RFC 9768 3.2.3: the layout of an ACK's options with counters and SACK blocks.
 #[test]
-fn counters_stand_beside_sack_blocks() {
+fn acc_ecn_counters_fit_beside_sack_blocks() {
     let mut options = TcpOptions {
         acc_ecn: Some(AccEcn::new(AccEcnOrder::Ect1First, &[1, 2, 3])),
         ..TcpOptions::default()
@@ -289,7 +289,7 @@ fn counters_stand_beside_sack_blocks() {
 
 /// Counters are left out where a long cookie leaves no room for them.
 #[test]
-fn counters_that_do_not_fit_are_left_out() {
+fn accecn_counters_that_do_not_fit_are_omitted() {
     let full = |cookie: usize| TcpOptions {
         mss: Some(1),
         window_scale: Some(1),

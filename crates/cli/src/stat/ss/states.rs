@@ -34,8 +34,8 @@ impl States {
                 bail!("`{word}` has no state; write e.g. `state established`");
             };
             match word.as_str() {
-                "state" => wanted = Some(wanted.unwrap_or(Self(0)).or(Self::named(name)?)),
-                "exclude" | "excl" => excluded = excluded.or(Self::named(name)?),
+                "state" => wanted = Some(wanted.unwrap_or(Self(0)).or(Self::by_name(name)?)),
+                "exclude" | "excl" => excluded = excluded.or(Self::by_name(name)?),
                 _ => bail!("`{word}` is not a filter; write `state STATE` or `exclude STATE`"),
             }
         }
@@ -43,7 +43,7 @@ impl States {
     }
 
     /// Returns a state, or a group of them.
-    fn named(name: &str) -> Result<Self> {
+    fn by_name(name: &str) -> Result<Self> {
         let one = |name: &str| {
             let at = STATES.iter().position(|(state, _)| *state == name);
             at.map(|at| Self(1 << at))
@@ -59,9 +59,9 @@ impl States {
             "synchronized" => all_but(&["closed", "listening", "syn-sent"]),
             "bucket" => Self::ALL.without(all_but(&buckets)),
             "big" => all_but(&buckets),
-            "estab" => Self::named("established")?,
-            "listen" => Self::named("listening")?,
-            "unconnected" => Self::named("closed")?,
+            "estab" => Self::by_name("established")?,
+            "listen" => Self::by_name("listening")?,
+            "unconnected" => Self::by_name("closed")?,
             _ => one(name).ok_or_else(|| {
                 let names: Vec<&str> = STATES.iter().map(|(state, _)| *state).collect();
                 anyhow!(
@@ -82,7 +82,7 @@ impl States {
     }
 
     /// Returns whether a state, as it is printed, is in the set.
-    pub(super) fn has(self, printed: &str) -> bool {
+    pub(super) fn contains(self, printed: &str) -> bool {
         let at = STATES.iter().position(|(_, name)| *name == printed);
         at.is_some_and(|at| self.0 & 1 << at != 0)
     }
@@ -96,7 +96,7 @@ mod tests {
         let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
         let set = States::parse(&words).unwrap();
         let printed = STATES.iter().map(|(_, printed)| *printed);
-        printed.filter(|printed| set.has(printed)).collect()
+        printed.filter(|printed| set.contains(printed)).collect()
     }
 
     #[test]
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_with_what_to_write() {
+    fn errors_name_the_mistake_and_the_syntax() {
         for (line, part) in [
             ("state", "has no state"),
             ("dport 80", "`dport` is not a filter"),

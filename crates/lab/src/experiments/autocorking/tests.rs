@@ -2,7 +2,7 @@ use super::{AFTER, BEFORE, EXPERIMENT, LINES};
 use crate::testing::quick_all;
 
 #[test]
-fn small_writes_gather_and_lines_do_not_wait() {
+fn small_writes_are_coalesced_and_lines_are_not_delayed() {
     let cases = quick_all(&EXPERIMENT);
     for figure in EXPERIMENT.figures(&cases) {
         assert_ne!(figure.holds, Some(false), "{figure:?}");

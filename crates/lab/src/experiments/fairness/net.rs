@@ -8,12 +8,12 @@ use fullsend_stack::{Cidr, IfaceId, ListenConfig, ListenerId, TcpId};
 use fullsend_units::{Instant, Nanos, Rate, Seed};
 
 /// Time between polls of the sockets by the applications.
-const TURN: Nanos = Nanos::from_millis(2);
+const POLL_INTERVAL: Nanos = Nanos::from_millis(2);
 /// Bytes of one write, which lends memory.
 const MESSAGE: usize = 16 << 10;
 
 /// One of the two flows.
-struct Flow {
+struct SenderFlow {
     host: HostId,
     ids: Option<(TcpId, TcpId)>,
     received: u64,
@@ -21,7 +21,7 @@ struct Flow {
 
 pub(super) struct Bottleneck {
     sim: Sim,
-    flows: [Flow; 2],
+    flows: [SenderFlow; 2],
     receiver: HostId,
     listener: ListenerId,
     to: SocketAddr,
@@ -31,7 +31,7 @@ pub(super) struct Bottleneck {
 
 /// The properties of the bottleneck.
 #[derive(Clone, Copy)]
-pub(super) struct Link {
+pub(super) struct BottleneckConfig {
     pub(super) rate: Rate,
     /// Most packets in the queue.
     pub(super) limit: u32,
@@ -41,9 +41,9 @@ pub(super) struct Link {
 
 impl Bottleneck {
     /// Returns the network; `rtts` are round-trip times without queueing.
-    pub(super) fn new(seed: u64, link: Link, rtts: [Nanos; 2]) -> Self {
+    pub(super) fn new(seed: u64, link: BottleneckConfig, rtts: [Nanos; 2]) -> Self {
         let mut sim = Sim::new(Seed::from_u64(seed));
-        sim.hash_headers_only();
+        sim.set_hash_headers_only();
         let hosts = [(); 3].map(|()| sim.add_host());
         let nic = NicConfig {
             mode: NicMode::Mtu,
@@ -71,19 +71,19 @@ impl Bottleneck {
             let host = sim.host(host);
             let added = host.add_address(Instant::ZERO, IfaceId(0), cidr);
             added.expect("a first address is free");
-            let asked = host.sysctl_mut().set("tcp_ecn", "1");
-            asked.expect("1 asks for ECN");
+            let result = host.sysctl_mut().set("tcp_ecn", "1");
+            result.expect("1 asks for ECN");
         }
         let [first, second, receiver] = hosts;
         let to = SocketAddr::new([10, 0, 0, 3].into(), 5001);
         let config = ListenConfig {
             backlog: 2,
-            hold: false,
+            defer_syn_ack: false,
             any_destination: false,
         };
         let listener = sim.host(receiver).tcp_listen(to, config);
         Self {
-            flows: [first, second].map(|host| Flow {
+            flows: [first, second].map(|host| SenderFlow {
                 host,
                 ids: None,
                 received: 0,
@@ -133,13 +133,13 @@ impl Bottleneck {
     pub(super) fn run(&mut self, span: Nanos) {
         let end = self.sim.now() + span;
         while self.sim.now() < end {
-            self.turn();
-            let next = self.sim.now() + TURN;
+            self.poll_apps();
+            let next = self.sim.now() + POLL_INTERVAL;
             self.sim.run_to(next.min(end));
         }
     }
 
-    fn turn(&mut self) {
+    fn poll_apps(&mut self) {
         let (now, receiver) = (self.sim.now(), self.receiver);
         for flow in &mut self.flows {
             let Some((client, server)) = flow.ids else {
@@ -150,10 +150,10 @@ impl Bottleneck {
                 .tcp_write_slice(now, client, self.message.clone())
                 .is_ok()
             {}
-            while let Ok(text) = self.sim.host(receiver).tcp_read_chain(now, server, MESSAGE)
-                && !text.is_empty()
+            while let Ok(chain) = self.sim.host(receiver).tcp_read_chain(now, server, MESSAGE)
+                && !chain.is_empty()
             {
-                flow.received += text.len() as u64;
+                flow.received += chain.len() as u64;
             }
         }
     }

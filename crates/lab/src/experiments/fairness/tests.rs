@@ -2,7 +2,7 @@ use super::{CASES, EXPERIMENT, jain};
 use crate::testing::quick;
 
 #[test]
-fn the_index_is_one_for_equals_and_a_half_for_all_and_nothing() {
+fn fairness_index_is_one_for_equal_shares_and_a_half_for_one_starved_flow() {
     assert_eq!(jain([3.0, 3.0]), 1.0);
     assert_eq!(jain([3.0, 0.0]), 0.5);
     assert_eq!(jain([0.0, 0.0]), 1.0);
@@ -11,7 +11,7 @@ fn the_index_is_one_for_equals_and_a_half_for_all_and_nothing() {
 /// With a small link and a short time, every case has the properties that its name says; the full
 /// scale judges it.
 #[test]
-fn both_flows_get_something_everywhere_and_marks_spare_losses() {
+fn no_flow_starves_and_ecn_marks_replace_losses() {
     for (number, case) in CASES.iter().enumerate() {
         let measures = quick(&EXPERIMENT, number);
         let [first, second, link] =

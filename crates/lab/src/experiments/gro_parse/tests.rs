@@ -4,28 +4,28 @@ use fullsend_offload::{Link, Packet, Tunnels};
 use fullsend_units::Nanos;
 
 use super::legacy::LegacyComplete;
-use super::{EXPERIMENT, SHAPES};
-use crate::experiment::{AFTER, Progress, Run, Scale};
+use super::{ENCAPSULATIONS, EXPERIMENT};
+use crate::experiment::{AFTER, Progress, RunContext, Scale};
 use crate::testing::quick_all;
 
 #[test]
-fn the_second_walk_finds_what_the_first_recorded() {
-    for shape in &SHAPES {
-        let mut packet = Packet::from_frame(shape.frame(0));
+fn the_second_parse_finds_what_the_first_recorded() {
+    for encapsulation in &ENCAPSULATIONS {
+        let mut packet = Packet::from_frame(encapsulation.frame(0));
         packet
-            .parse_through(Link::Ip, &Tunnels::STANDARD)
+            .parse_with_tunnels(Link::Ip, &Tunnels::STANDARD)
             .expect("it is whole");
         let mut legacy = LegacyComplete::default();
         let found = legacy.complete(&packet.header);
         let recorded = (usize::from(packet.layers.transport), packet.layers.protocol);
-        assert_eq!(found, Some(recorded), "{}", shape.received.row);
-        assert_eq!(legacy.walks as f64, shape.walks[1]);
+        assert_eq!(found, Some(recorded), "{}", encapsulation.received.row);
+        assert_eq!(legacy.walks as f64, encapsulation.walks[1]);
     }
     assert_eq!(LegacyComplete::default().complete(&[0x60; 6]), None);
 }
 
 #[test]
-fn nothing_is_walked_twice_and_it_was() {
+fn headers_are_parsed_once_instead_of_twice() {
     let cases = quick_all(&EXPERIMENT);
     let figures = EXPERIMENT.figures(&cases);
     assert!(
@@ -36,10 +36,10 @@ fn nothing_is_walked_twice_and_it_was() {
 }
 
 #[test]
-fn with_a_clock_times_are_told() {
+fn with_a_clock_durations_are_reported() {
     static NOW: AtomicU64 = AtomicU64::new(0);
     let case = |case| {
-        EXPERIMENT.run(&Run {
+        EXPERIMENT.run(&RunContext {
             case,
             seed: 1,
             scale: Scale::Quick,

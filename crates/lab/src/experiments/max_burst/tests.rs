@@ -2,7 +2,7 @@ use super::{BEFORE, EXPERIMENT};
 use crate::testing::quick_all;
 
 #[test]
-fn a_loss_shortened_every_later_send_and_does_no_longer() {
+fn a_loss_shortens_later_sends_only_with_the_legacy_rule() {
     let cases = quick_all(&EXPERIMENT);
     for figure in EXPERIMENT.figures(&cases) {
         assert_ne!(figure.holds, Some(false), "{figure:?}");

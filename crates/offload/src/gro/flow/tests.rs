@@ -1,12 +1,12 @@
 use alloc::vec::Vec;
 
-use super::{Flow, Keys, SOME, hash};
-use crate::testing::{Kind, Outer, TUNNELS, Tcp};
+use super::{FlowHeaders, HASH_BIT, HashKeys, hash};
+use crate::testing::{OuterHeaders, TUNNELS, TestPacket, TunnelKind};
 use crate::{Link, Packet};
 
-fn parsed(tcp: &Tcp) -> Packet {
+fn parsed(tcp: &TestPacket) -> Packet {
     let mut packet = tcp.packet();
-    packet.parse_through(Link::Ip, &TUNNELS).unwrap();
+    packet.parse_with_tunnels(Link::Ip, &TUNNELS).unwrap();
     packet
 }
 
@@ -20,22 +20,22 @@ fn key_bytes(v6: bool) -> Vec<usize> {
     addresses.chain(ports).collect()
 }
 
-fn hash_of(frame: &[u8], v6: bool, keys: &Keys) -> u32 {
+fn hash_of(frame: &[u8], v6: bool, keys: &HashKeys) -> u32 {
     hash(frame, 0, if v6 { 40 } else { 20 }, keys).unwrap()
 }
 
 /// With any seed, every bit of addresses and ports changes the hash, so that no bits can be varied
 /// to create collisions.
 #[test]
-fn every_bit_of_addresses_and_ports_moves_the_hash() {
+fn every_bit_of_addresses_and_ports_changes_the_hash() {
     for v6 in [false, true] {
-        let frame = Tcp {
+        let frame = TestPacket {
             v6,
-            ..Tcp::default()
+            ..TestPacket::default()
         }
         .frame();
         for seed in [0, 1, u64::MAX] {
-            let keys = Keys::new(seed);
+            let keys = HashKeys::new(seed);
             let one = hash_of(&frame, v6, &keys);
             for at in 0..44 {
                 for bit in 0..8 {
@@ -57,12 +57,12 @@ fn every_bit_of_addresses_and_ports_moves_the_hash() {
 #[test]
 fn hashes_of_many_flows_have_no_pattern() {
     for v6 in [false, true] {
-        let mut frame = Tcp {
+        let mut frame = TestPacket {
             v6,
-            ..Tcp::default()
+            ..TestPacket::default()
         }
         .frame();
-        let keys = Keys::new(0);
+        let keys = HashKeys::new(0);
         let mut set = [0; 32];
         for host in 0..=255 {
             for port in 0..16 {
@@ -70,7 +70,7 @@ fn hashes_of_many_flows_have_no_pattern() {
                 frame[at] = host;
                 frame[if v6 { 41 } else { 21 }] = port;
                 let hash = hash_of(&frame, v6, &keys);
-                assert_ne!(hash & SOME, 0);
+                assert_ne!(hash & HASH_BIT, 0);
                 (0..32).for_each(|bit| set[bit] += hash >> bit & 1);
             }
         }
@@ -83,12 +83,12 @@ fn hashes_of_many_flows_have_no_pattern() {
 #[test]
 fn headers_that_end_too_early_have_no_hash() {
     for v6 in [false, true] {
-        let frame = Tcp {
+        let frame = TestPacket {
             v6,
-            ..Tcp::default()
+            ..TestPacket::default()
         }
         .frame();
-        let (keys, ports) = (Keys::new(0), if v6 { 40 } else { 20 });
+        let (keys, ports) = (HashKeys::new(0), if v6 { 40 } else { 20 });
         let of = |len: usize| hash(&frame[..len], 0, ports, &keys);
         assert!(of(ports + 4).is_some());
         assert_eq!(of(ports + 3), None);
@@ -98,25 +98,25 @@ fn headers_that_end_too_early_have_no_hash() {
 
 /// Layers that do not match the header are rejected, and nothing is read beyond it.
 #[test]
-fn layers_of_other_headers_make_no_flow() {
-    let tunnelled = |kind| Tcp {
-        outer: Some(Outer::new(kind, true)),
-        ..Tcp::v6()
+fn layers_that_do_not_match_the_headers_give_no_flow() {
+    let tunnelled = |kind| TestPacket {
+        outer: Some(OuterHeaders::new(kind, true)),
+        ..TestPacket::v6()
     };
-    let udp = |tcp| Tcp { udp: true, ..tcp };
+    let udp = |tcp| TestPacket { udp: true, ..tcp };
     for tcp in [
-        Tcp::default(),
-        Tcp::v6(),
-        udp(Tcp::default()),
-        tunnelled(Kind::Ip),
-        tunnelled(Kind::Vxlan),
-        udp(tunnelled(Kind::Gue)),
+        TestPacket::default(),
+        TestPacket::v6(),
+        udp(TestPacket::default()),
+        tunnelled(TunnelKind::Ip),
+        tunnelled(TunnelKind::Vxlan),
+        udp(tunnelled(TunnelKind::Gue)),
     ] {
         let packet = parsed(&tcp);
         let (header, layers) = (&packet.header, packet.layers);
         let least = usize::from(layers.transport) + if tcp.udp { 8 } else { 20 };
         for len in 0..=header.len() {
-            let found = Flow::new(&header[..len], &layers);
+            let found = FlowHeaders::new(&header[..len], &layers);
             assert_eq!(found.is_some(), len >= least, "{len} bytes of {tcp:?}");
         }
         // The IP header, the outer one, or the inner one is too short.
@@ -130,7 +130,7 @@ fn layers_of_other_headers_make_no_flow() {
             wrong[2].tunnel = layers.network[1] + 1;
         }
         for layers in wrong {
-            assert!(Flow::new(header, &layers).is_none(), "{layers:?}");
+            assert!(FlowHeaders::new(header, &layers).is_none(), "{layers:?}");
         }
     }
 }

@@ -12,9 +12,9 @@ fn counting(marked: u8) -> Vec<u8> {
 }
 
 #[test]
-fn segments_that_count_alike_become_one() {
+fn segments_with_equal_ace_counters_are_merged() {
     for tcp in shapes() {
-        let tcp = Tcp {
+        let tcp = TestPacket {
             flags: ACK | AE | ECE,
             options: counting(7),
             ..tcp
@@ -24,15 +24,15 @@ fn segments_that_count_alike_become_one() {
 }
 
 #[test]
-fn another_count_begins_anew() {
+fn a_different_ace_counter_starts_a_new_super_segment() {
     for tcp in shapes() {
-        let tcp = Tcp {
+        let tcp = TestPacket {
             flags: ACK | AE | ECE,
             options: counting(7),
             ..tcp
         };
-        let flags = |packet: &mut Tcp| packet.flags ^= AE;
-        let option = |packet: &mut Tcp| packet.options = counting(8);
+        let flags = |packet: &mut TestPacket| packet.flags ^= AE;
+        let option = |packet: &mut TestPacket| packet.options = counting(8);
         for change in [flags, option] {
             let mut run = tcp.run(4, 1000);
             run[2..].iter_mut().for_each(change);

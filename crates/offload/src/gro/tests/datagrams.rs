@@ -3,16 +3,16 @@
 use super::*;
 
 /// Returns a datagram with every header shape.
-fn datagrams() -> Vec<Tcp> {
-    let udp = |tcp| Tcp { udp: true, ..tcp };
+fn datagrams() -> Vec<TestPacket> {
+    let udp = |tcp| TestPacket { udp: true, ..tcp };
     shapes().into_iter().map(udp).collect()
 }
 
 #[test]
-fn datagrams_of_one_size_become_one_and_are_cut_again() {
+fn datagrams_of_equal_size_are_merged_and_segmented_again() {
     for udp in datagrams() {
         let run = udp.run(5, 1000);
-        let out = poll(&mut engine(), run.iter().map(Tcp::packet));
+        let out = poll(&mut new_gro(), run.iter().map(TestPacket::packet));
         assert_eq!(show_lens(&out), "5000/1000*5", "{udp:?}");
         assert_eq!(out[0].offload.kind, GsoKind::Udp);
         assert_restored(&out, &run, &udp);
@@ -28,18 +28,18 @@ fn show_lens(out: &[Packet]) -> String {
     out.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
-fn lens(udp: &Tcp, lens: &[usize]) -> String {
+fn lens(udp: &TestPacket, lens: &[usize]) -> String {
     let mut run = udp.run(lens.len(), 1000);
     for (packet, len) in run.iter_mut().zip(lens) {
         packet.payload = payload(1, *len);
     }
-    let out = poll(&mut engine(), run.iter().map(Tcp::packet));
+    let out = poll(&mut new_gro(), run.iter().map(TestPacket::packet));
     assert_restored(&out, &run, udp);
     show_lens(&out)
 }
 
 #[test]
-fn a_shorter_one_is_the_last_and_a_longer_one_starts_anew() {
+fn a_shorter_datagram_ends_and_a_longer_one_starts_a_super_segment() {
     for udp in datagrams() {
         assert_eq!(lens(&udp, &[1000, 1000, 400, 1000]), "2400/1000*3 1000");
         assert_eq!(lens(&udp, &[1000, 1200, 1200]), "1000 2400/1200*2");
@@ -49,19 +49,19 @@ fn a_shorter_one_is_the_last_and_a_longer_one_starts_anew() {
 }
 
 #[test]
-fn no_more_than_64_become_one() {
+fn at_most_64_datagrams_are_merged() {
     for udp in datagrams() {
         assert_eq!(lens(&udp, &[100; 70]), "6400/100*64 600/100*6");
     }
 }
 
 #[test]
-fn a_datagram_without_a_checksum_goes_by() {
+fn a_datagram_without_a_checksum_passes_unmerged() {
     // Over IPv6 the checksum is required (RFC 8200 8.1).
     for udp in datagrams().into_iter().filter(|udp| !udp.v6) {
         let mut run = udp.run(3, 1000);
-        run[1].unsummed = true;
-        let out = poll(&mut engine(), run.iter().map(Tcp::packet));
+        run[1].no_checksum = true;
+        let out = poll(&mut new_gro(), run.iter().map(TestPacket::packet));
         assert_eq!(show_lens(&out), "1000 1000 1000");
         assert_restored(&out, &run, &udp);
     }
@@ -72,8 +72,8 @@ fn a_wrong_checksum_passes_unmerged() {
     for udp in datagrams() {
         let mut run = udp.run(3, 1000);
         run[1].break_checksum = true;
-        let mut gro = engine();
-        let out = poll(&mut gro, run.iter().map(Tcp::packet));
+        let mut gro = new_gro();
+        let out = poll(&mut gro, run.iter().map(TestPacket::packet));
         let bad = |p: &&Packet| p.offload.checksum == Checksum::Unverified;
         let bad: Vec<_> = out.iter().filter(bad).map(Packet::to_bytes).collect();
         assert_eq!(bad, [run[1].frame()]);
@@ -84,8 +84,8 @@ fn a_wrong_checksum_passes_unmerged() {
 /// Packets with different TTL or traffic class belong to the same flow and are not overtaken by
 /// packets that are coalesced.
 #[test]
-fn ttl_tos_and_port_keep_datagrams_apart() {
-    let changes: [fn(&mut Tcp); 3] = [|p| p.ttl -= 1, |p| p.tos = 4, |p| p.port += 1];
+fn datagrams_with_different_ttl_tos_or_port_are_not_merged() {
+    let changes: [fn(&mut TestPacket); 3] = [|p| p.ttl -= 1, |p| p.tos = 4, |p| p.port += 1];
     for udp in datagrams() {
         for (change, left) in changes.into_iter().zip([3, 3, 2]) {
             let mut run = udp.run(3, 1000);
@@ -96,7 +96,7 @@ fn ttl_tos_and_port_keep_datagrams_apart() {
                 third.ip_id = first.ip_id;
                 third.outer = first.outer;
             }
-            let out = poll(&mut engine(), run.iter().map(Tcp::packet));
+            let out = poll(&mut new_gro(), run.iter().map(TestPacket::packet));
             assert_eq!(out.len(), left, "{udp:?}");
             if left == 3 {
                 assert_restored(&out, &run, &udp);

@@ -3,22 +3,29 @@
 use super::*;
 
 /// Returns a packet of every header shape, with TCP and with UDP.
-fn all() -> impl Iterator<Item = Tcp> {
-    let with = |udp| shapes().into_iter().map(move |tcp| Tcp { udp, ..tcp });
+fn all() -> impl Iterator<Item = TestPacket> {
+    let with = |udp| {
+        shapes()
+            .into_iter()
+            .map(move |tcp| TestPacket { udp, ..tcp })
+    };
     with(false).chain(with(true))
 }
 
 /// Returns what a GRO with this limit delivers, after asserting that segmentation restores the
 /// packets.
-fn outcome(max_size: u32, tcp: &Tcp, lens: &[usize]) -> String {
-    let run = in_a_row(tcp, lens);
-    let out = poll(&mut engine_with(max_size), run.iter().map(Tcp::packet));
+fn outcome(max_size: u32, tcp: &TestPacket, lens: &[usize]) -> String {
+    let run = consecutive(tcp, lens);
+    let out = poll(
+        &mut gro_with_max_size(max_size),
+        run.iter().map(TestPacket::packet),
+    );
     assert_restored(&out, &run, tcp);
     show(&out)
 }
 
 #[test]
-fn a_super_segment_stays_below_64k_to_the_byte() {
+fn the_64_kib_limit_is_exact() {
     for tcp in all() {
         let room = 65_535 - header_len(&tcp);
         let full = room / 1448;
@@ -26,8 +33,8 @@ fn a_super_segment_stays_below_64k_to_the_byte() {
         let whole = full * 1448;
         // The last packet fills the super-segment to 65,535 bytes.
         lens.push(room - whole);
-        let joined = alloc::format!("{room}/1448*{}", full + 1);
-        assert_eq!(outcome(65_536, &tcp, &lens), joined, "{tcp:?}");
+        let coalesced = alloc::format!("{room}/1448*{}", full + 1);
+        assert_eq!(outcome(65_536, &tcp, &lens), coalesced, "{tcp:?}");
         // One more byte would make it 65,536 bytes long.
         lens[full] += 1;
         let apart = alloc::format!("{whole}/1448*{full} {}", lens[full]);
@@ -36,7 +43,7 @@ fn a_super_segment_stays_below_64k_to_the_byte() {
 }
 
 #[test]
-fn the_next_packet_begins_another() {
+fn the_next_packet_starts_a_super_segment() {
     for tcp in all() {
         let fit = (65_535 - header_len(&tcp)) / 1448;
         let rest = 50 - fit;
@@ -46,7 +53,7 @@ fn the_next_packet_begins_another() {
 }
 
 #[test]
-fn a_lower_limit_holds_to_the_byte() {
+fn max_size_below_64_kib_is_exact() {
     for tcp in all() {
         let three = header_len(&tcp) as u32 + 3000;
         let lens = [1000; 4];
@@ -59,7 +66,10 @@ fn a_lower_limit_holds_to_the_byte() {
 fn only_tcp_without_a_tunnel_grows_beyond_64k() {
     for tcp in all() {
         let run = tcp.run(60, 1448);
-        let out = poll(&mut engine_with(300_000), run.iter().map(Tcp::packet));
+        let out = poll(
+            &mut gro_with_max_size(300_000),
+            run.iter().map(TestPacket::packet),
+        );
         let grows = tcp.outer.is_none() && !tcp.udp;
         assert_eq!(out.len(), if grows { 1 } else { 2 }, "{tcp:?}");
         assert!(grows || out.iter().all(|p| p.len() < 65_536));
@@ -69,8 +79,8 @@ fn only_tcp_without_a_tunnel_grows_beyond_64k() {
 
 #[test]
 fn link_headers_do_not_count() {
-    for tcp in both() {
-        let tcp = Tcp {
+    for tcp in both_ip_versions() {
+        let tcp = TestPacket {
             link: Link::Ethernet,
             vlan: Some(5),
             ..tcp
@@ -79,24 +89,27 @@ fn link_headers_do_not_count() {
             max_size: (header_len(&tcp) - 18 + 3001) as u32,
             ..GroConfig::new(Link::Ethernet)
         });
-        let out = poll(&mut gro, tcp.run(4, 1000).iter().map(Tcp::packet));
+        let out = poll(&mut gro, tcp.run(4, 1000).iter().map(TestPacket::packet));
         assert_eq!(show(&out), "3000/1000*3 1000");
     }
 }
 
 #[test]
-fn a_receiver_of_more_than_64k_gets_a_length_of_zero() {
-    for tcp in both() {
-        let mut gro = engine_with(200_000);
+fn super_segments_above_64_kib_have_a_length_of_zero() {
+    for tcp in both_ip_versions() {
+        let mut gro = gro_with_max_size(200_000);
         let run = tcp.run(100, 1000);
-        let out = poll(&mut gro, run.iter().map(Tcp::packet));
+        let out = poll(&mut gro, run.iter().map(TestPacket::packet));
         assert_eq!(show(&out), "100000/1000*100");
         let at = if tcp.v6 { 4 } else { 2 };
         assert_eq!(out[0].network_header()[at..at + 2], [0, 0]);
         let mut again = Vec::new();
         segment(out[0].clone(), &mut again);
         let frames: Vec<_> = again.iter().map(Packet::to_bytes).collect();
-        assert_eq!(frames, run.iter().map(Tcp::frame).collect::<Vec<_>>());
+        assert_eq!(
+            frames,
+            run.iter().map(TestPacket::frame).collect::<Vec<_>>()
+        );
         // Sent over a link in this process, it is parsed by its own length.
         assert_eq!(show(&poll(&mut gro, out)), "100000/1000*100");
     }

@@ -7,7 +7,7 @@ use super::*;
 
 /// Returns TCP packets with options of different lengths, and with extension headers of different
 /// lengths and orders.
-fn lengths() -> Vec<Tcp> {
+fn lengths() -> Vec<TestPacket> {
     let nops = |len: usize| vec![1; len];
     let options = [0, 4, 8, 12, 16, 20, 28, 40].map(|len| (nops(len), vec![]));
     let extensions = [
@@ -23,9 +23,9 @@ fn lengths() -> Vec<Tcp> {
     .flat_map(|extensions| [0, 12, 20, 28].map(|len| (nops(len), extensions.clone())));
     let mut all = Vec::new();
     for (options, extensions) in options.into_iter().chain(extensions) {
-        for base in both() {
+        for base in both_ip_versions() {
             if base.v6 || extensions.is_empty() {
-                all.push(Tcp {
+                all.push(TestPacket {
                     options: options.clone(),
                     extensions: extensions.clone(),
                     ..base
@@ -38,7 +38,7 @@ fn lengths() -> Vec<Tcp> {
 
 /// Returns packets of every shape, over IP and over Ethernet without and with VLAN tags, with TCP
 /// and with UDP.
-fn everything() -> Vec<Tcp> {
+fn everything() -> Vec<TestPacket> {
     let mut all = Vec::new();
     for shape in shapes().into_iter().chain(lengths()) {
         for (link, vlan, service_vlan) in [
@@ -47,13 +47,13 @@ fn everything() -> Vec<Tcp> {
             (Link::Ethernet, Some(7), None),
             (Link::Ethernet, Some(7), Some(9)),
         ] {
-            let tcp = Tcp {
+            let tcp = TestPacket {
                 link,
                 vlan,
                 service_vlan,
                 ..shape.clone()
             };
-            all.push(Tcp {
+            all.push(TestPacket {
                 udp: true,
                 ..tcp.clone()
             });
@@ -63,7 +63,7 @@ fn everything() -> Vec<Tcp> {
     all
 }
 
-fn engine_of(link: Link) -> Gro {
+fn gro_for_link(link: Link) -> Gro {
     Gro::new(GroConfig {
         link,
         enabled: true,
@@ -73,17 +73,17 @@ fn engine_of(link: Link) -> Gro {
 }
 
 /// Returns the number of parses for these packets, and how many of them were merged.
-fn walks(link: Link, packets: impl Iterator<Item = Packet>) -> (u64, u64) {
-    let mut gro = engine_of(link);
+fn parsed_and_merged(link: Link, packets: impl Iterator<Item = Packet>) -> (u64, u64) {
+    let mut gro = gro_for_link(link);
     poll(&mut gro, packets);
-    (gro.stats().walks, gro.stats().merged)
+    (gro.stats().parsed, gro.stats().merged)
 }
 
 #[test]
-fn the_first_of_a_run_alone_is_walked() {
+fn only_the_first_packet_of_a_run_is_parsed() {
     for shape in everything() {
         let run = shape.run(6, 1000);
-        let found = walks(shape.link, run.iter().map(Tcp::packet));
+        let found = parsed_and_merged(shape.link, run.iter().map(TestPacket::packet));
         assert_eq!(found, (1, 5), "{shape:?}");
         // A checksum that the device has verified or left incomplete makes no difference, except in
         // a tunnel, where an incomplete one may be that of either layer.
@@ -91,54 +91,58 @@ fn the_first_of_a_run_alone_is_walked() {
             if checksum == Checksum::Partial && shape.outer.is_some() {
                 continue;
             }
-            let with = |tcp: &Tcp| {
+            let with = |tcp: &TestPacket| {
                 let mut packet = tcp.packet();
                 packet.offload.checksum = checksum;
                 packet
             };
-            let found = walks(shape.link, run.iter().map(with));
+            let found = parsed_and_merged(shape.link, run.iter().map(with));
             assert_eq!(found, (1, 5), "{checksum:?} {shape:?}");
         }
     }
 }
 
 #[test]
-fn the_last_of_a_run_may_be_short_pushed_or_finished() {
+fn the_last_packet_of_a_run_may_be_short_or_have_psh_or_fin() {
     for shape in everything() {
         let mut run = shape.run(3, 1000);
         run[2].payload.truncate(10);
         run[2].flags |= if shape.udp { 0 } else { FIN | PSH };
-        let found = walks(shape.link, run.iter().map(Tcp::packet));
+        let found = parsed_and_merged(shape.link, run.iter().map(TestPacket::packet));
         assert_eq!(found, (1, 2), "{shape:?}");
     }
 }
 
 #[test]
-fn a_header_of_its_own_is_predicted_as_well() {
+fn a_packet_with_a_separate_header_is_predicted() {
     for shape in everything() {
-        let apart = |tcp: &Tcp| {
+        let apart = |tcp: &TestPacket| {
             let mut packet = tcp.packet();
-            packet.parse_through(tcp.link, &TUNNELS).unwrap();
+            packet.parse_with_tunnels(tcp.link, &TUNNELS).unwrap();
             packet
         };
         let run = shape.run(4, 1000);
-        let found = walks(shape.link, run.iter().map(apart));
+        let found = parsed_and_merged(shape.link, run.iter().map(apart));
         assert_eq!(found, (1, 3), "{shape:?}");
     }
 }
 
 #[test]
-fn flows_of_both_ip_versions_in_turns_are_both_predicted() {
+fn interleaved_ipv4_and_ipv6_flows_are_predicted() {
     for link in [Link::Ip, Link::Ethernet] {
-        let runs = both().map(|tcp| Tcp { link, ..tcp }.run(5, 1000));
+        let runs = both_ip_versions().map(|tcp| TestPacket { link, ..tcp }.run(5, 1000));
         let mixed = runs[0].iter().zip(&runs[1]).flat_map(|(a, b)| [a, b]);
-        assert_eq!(walks(link, mixed.map(Tcp::packet)), (2, 8), "{link:?}");
+        assert_eq!(
+            parsed_and_merged(link, mixed.map(TestPacket::packet)),
+            (2, 8),
+            "{link:?}"
+        );
     }
 }
 
 /// The flow hash must not be computed with the layout of another flow.
 #[test]
-fn flows_with_headers_of_other_lengths_join_in_turns() {
+fn interleaved_flows_with_different_header_lengths_are_merged() {
     for v6 in [false, true] {
         let shapes = shapes().into_iter().filter(|tcp| tcp.v6 == v6);
         let shapes: Vec<_> = shapes.step_by(3).collect();
@@ -146,22 +150,22 @@ fn flows_with_headers_of_other_lengths_join_in_turns() {
             let runs = [0, 1].map(|i| {
                 let port = 3000 + 2 * port as u16 + i as u16;
                 let shape = pair[i].clone();
-                Tcp { port, ..shape }.run(4, 500)
+                TestPacket { port, ..shape }.run(4, 500)
             });
             let mixed = (0..4).flat_map(|i| runs.iter().map(move |run| run[i].packet()));
-            let out = poll(&mut engine(), mixed);
+            let out = poll(&mut new_gro(), mixed);
             assert_eq!(show(&out), "2000/500*4 2000/500*4", "{pair:?}");
         }
     }
 }
 
 #[test]
-fn flows_side_by_side_are_all_predicted() {
+fn interleaved_flows_are_predicted() {
     for shape in shapes() {
-        let runs: Vec<Vec<Tcp>> = (0..6)
+        let runs: Vec<Vec<TestPacket>> = (0..6)
             .map(|port| {
                 let port = 2000 + port;
-                Tcp {
+                TestPacket {
                     port,
                     ..shape.clone()
                 }
@@ -169,17 +173,17 @@ fn flows_side_by_side_are_all_predicted() {
             })
             .collect();
         let mixed = (0..4).flat_map(|i| runs.iter().map(move |run| run[i].packet()));
-        assert_eq!(walks(shape.link, mixed), (6, 18), "{shape:?}");
+        assert_eq!(parsed_and_merged(shape.link, mixed), (6, 18), "{shape:?}");
     }
 }
 
 #[test]
-fn super_segments_of_a_device_are_walked_and_join() {
-    for tcp in both() {
-        let with = |(i, tcp): (usize, &Tcp)| {
+fn super_segments_of_a_device_are_parsed_and_merged() {
+    for tcp in both_ip_versions() {
+        let with = |(i, tcp): (usize, &TestPacket)| {
             // Each is a super-segment of two packets, with one IP ID each.
             let ip_id = tcp.ip_id + if tcp.v6 { 0 } else { i as u16 };
-            let mut packet = Tcp {
+            let mut packet = TestPacket {
                 ip_id,
                 ..tcp.clone()
             }
@@ -188,7 +192,7 @@ fn super_segments_of_a_device_are_walked_and_join() {
             packet.offload.checksum = Checksum::Partial;
             packet
         };
-        let found = walks(Link::Ip, tcp.run(3, 1000).iter().enumerate().map(with));
+        let found = parsed_and_merged(Link::Ip, tcp.run(3, 1000).iter().enumerate().map(with));
         assert_eq!(found, (3, 2), "{tcp:?}");
     }
 }
@@ -196,19 +200,19 @@ fn super_segments_of_a_device_are_walked_and_join() {
 /// RFC 1624: ones' complement numbers have several representations. When the ID wraps, the sum of
 /// length, ID and checksum changes from one to another.
 #[test]
-fn sums_of_varying_fields_are_compared_in_one_form() {
-    let varying = |tcp: &Tcp| {
+fn checksums_of_varying_fields_are_normalized_before_comparison() {
+    let varying = |tcp: &TestPacket| {
         let frame = tcp.frame();
         let word = |at: usize| u32::from(u16::from_ne_bytes([frame[at], frame[at + 1]]));
         word(2) + word(4) + word(10)
     };
     let with = |value: u16| {
         let [ttl, host] = value.to_be_bytes();
-        Tcp {
+        TestPacket {
             ttl,
             host,
             ip_id: 0xffff,
-            ..Tcp::default()
+            ..TestPacket::default()
         }
     };
     // The checksum decreases by what TTL and address increase, and with it the sum of the varying
@@ -219,5 +223,8 @@ fn sums_of_varying_fields_are_compared_in_one_form() {
     let tcp = with(u16::from_be_bytes(folded).wrapping_sub(one));
     assert_eq!(varying(&tcp), 0x1_ffff);
     let run = tcp.run(3, 1000);
-    assert_eq!(walks(Link::Ip, run.iter().map(Tcp::packet)), (1, 2));
+    assert_eq!(
+        parsed_and_merged(Link::Ip, run.iter().map(TestPacket::packet)),
+        (1, 2)
+    );
 }

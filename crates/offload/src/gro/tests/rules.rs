@@ -2,13 +2,13 @@ use fullsend_buf::Slice;
 
 use super::*;
 use crate::Packet;
-use crate::gro::follow::Layout;
+use crate::gro::fast_path::Layout;
 
 #[test]
-fn packets_in_a_row_become_one() {
-    for tcp in both() {
+fn consecutive_packets_are_merged() {
+    for tcp in both_ip_versions() {
         let run = tcp.run(5, 1000);
-        let out = poll(&mut engine(), run.iter().map(Tcp::packet));
+        let out = poll(&mut new_gro(), run.iter().map(TestPacket::packet));
         assert_eq!(show(&out), "5000/1000*5");
         let kind = if tcp.v6 {
             GsoKind::TcpV6
@@ -30,7 +30,7 @@ fn packets_in_a_row_become_one() {
         out[0].payload.copy_to(&mut bytes);
         assert_eq!(bytes, payload(tcp.seq, 5000));
         // The headers are those of a single packet of that length, except the checksum field.
-        let whole = Tcp {
+        let whole = TestPacket {
             payload: payload(tcp.seq, 5000),
             ..tcp
         };
@@ -44,9 +44,9 @@ fn packets_in_a_row_become_one() {
 }
 
 #[test]
-fn one_packet_alone_goes_on_unchanged() {
+fn a_single_packet_is_unchanged() {
     for tcp in shapes() {
-        let out = poll(&mut engine(), [tcp.packet()]);
+        let out = poll(&mut new_gro(), [tcp.packet()]);
         assert_eq!(out[0].to_bytes(), tcp.frame());
         assert_eq!(
             out[0].offload,
@@ -55,9 +55,9 @@ fn one_packet_alone_goes_on_unchanged() {
                 ..Offload::default()
             }
         );
-        // `receive_alone` has the same result.
-        let (mut gro, mut alone) = (engine(), tcp.packet());
-        assert!(gro.receive_alone(&mut alone));
+        // `receive_single` has the same result.
+        let (mut gro, mut alone) = (new_gro(), tcp.packet());
+        assert!(gro.receive_single(&mut alone));
         assert_eq!(
             (alone.to_bytes(), alone.offload),
             (tcp.frame(), out[0].offload)
@@ -66,26 +66,26 @@ fn one_packet_alone_goes_on_unchanged() {
             (&alone.header, alone.layers),
             (&out[0].header, out[0].layers)
         );
-        assert_eq!((gro.stats().received, gro.stats().walks), (1, 1));
+        assert_eq!((gro.stats().received, gro.stats().parsed), (1, 1));
     }
 }
 
 #[test]
-fn a_packet_alone_may_be_bad_too() {
-    let mut gro = engine();
+fn receive_single_reports_bad_packets() {
+    let mut gro = new_gro();
     let mut short = Packet::from_frame(Slice::copied_from(&[0x45; 10]));
-    assert!(!gro.receive_alone(&mut short));
+    assert!(!gro.receive_single(&mut short));
     assert_eq!(gro.stats().malformed, 1);
-    let mut frame = both()[0].frame();
+    let mut frame = both_ip_versions()[0].frame();
     *frame.last_mut().unwrap() ^= 1;
     let mut wrong = Packet::from_frame(Slice::copied_from(&frame));
-    assert!(gro.receive_alone(&mut wrong));
+    assert!(gro.receive_single(&mut wrong));
     assert_eq!(wrong.offload.checksum, Checksum::Unverified);
     assert_eq!(gro.stats().bad_checksum, 1);
 }
 
 #[test]
-fn pure_acks_go_by_and_end_their_flow() {
+fn pure_acks_pass_unmerged_and_flush_their_flow() {
     for tcp in shapes() {
         let mut run = tcp.run(3, 1000);
         run[2].payload.clear();
@@ -95,7 +95,7 @@ fn pure_acks_go_by_and_end_their_flow() {
 }
 
 #[test]
-fn push_and_fin_join_and_end() {
+fn psh_and_fin_are_merged_and_end_the_super_segment() {
     for tcp in shapes() {
         for (flag, shown) in [(PSH, "2000/1000*2P 1000"), (FIN, "2000/1000*2F 1000")] {
             assert_eq!(with_second(&tcp, |p| p.flags |= flag), shown);
@@ -108,14 +108,14 @@ fn push_and_fin_join_and_end() {
 }
 
 #[test]
-fn other_flags_do_not_join() {
+fn packets_with_other_flags_are_not_merged() {
     for tcp in shapes() {
         assert_eq!(with_second(&tcp, |p| p.flags |= SYN), "1000 1000S 1000");
         assert_eq!(with_second(&tcp, |p| p.flags |= RST), "1000 1000R 1000");
         assert_eq!(with_second(&tcp, |p| p.flags |= URG), "1000 1000U 1000");
         assert_eq!(with_second(&tcp, |p| p.flags |= ECE), "1000 1000 1000");
         assert_eq!(with_second(&tcp, |p| p.flags |= CWR), "1000 1000 1000");
-        let all_with = |flag| Tcp {
+        let all_with = |flag| TestPacket {
             flags: ACK | flag,
             ..tcp.clone()
         };
@@ -123,7 +123,7 @@ fn other_flags_do_not_join() {
         // RFC 9768: CWR may be part of each segment's counter.
         let counting = all_with(CWR);
         let run = counting.run(3, 1000);
-        let out = poll(&mut engine(), run.iter().map(Tcp::packet));
+        let out = poll(&mut new_gro(), run.iter().map(TestPacket::packet));
         assert_eq!(show(&out), "3000/1000*3");
         assert!(out[0].offload.repeats_cwr);
         assert_restored(&out, &run, &counting);
@@ -131,18 +131,18 @@ fn other_flags_do_not_join() {
 }
 
 #[test]
-fn a_short_segment_is_the_last_and_a_longer_one_starts_anew() {
+fn a_shorter_segment_ends_and_a_longer_one_starts_a_super_segment() {
     for tcp in shapes() {
-        let run = in_a_row(&tcp, &[1000, 1000, 400, 1000, 1000, 1200]);
+        let run = consecutive(&tcp, &[1000, 1000, 400, 1000, 1000, 1200]);
         assert_eq!(trace(&run), "2400/1000*3 2000/1000*2 1200");
         // If none is held before it, a short packet determines the segment size.
-        let run = in_a_row(&tcp, &[400, 400, 1000, 400]);
+        let run = consecutive(&tcp, &[400, 400, 1000, 400]);
         assert_eq!(trace(&run), "800/400*2 1400/1000*2");
     }
 }
 
 #[test]
-fn out_of_sequence_does_not_join() {
+fn out_of_order_segments_are_not_merged() {
     for tcp in shapes() {
         assert_eq!(with_second(&tcp, |p| p.seq += 1), "1000 1000 1000");
         // A retransmission of the held packet.
@@ -153,7 +153,7 @@ fn out_of_sequence_does_not_join() {
 #[test]
 fn sequence_numbers_wrap() {
     for tcp in shapes() {
-        let tcp = Tcp {
+        let tcp = TestPacket {
             seq: u32::MAX - 1499,
             ..tcp
         };
@@ -162,8 +162,8 @@ fn sequence_numbers_wrap() {
 }
 
 #[test]
-fn header_fields_that_differ_keep_packets_apart() {
-    let changes: [fn(&mut Tcp); 6] = [
+fn packets_with_different_header_fields_are_not_merged() {
+    let changes: [fn(&mut TestPacket); 6] = [
         |p| p.ack += 1,
         |p| p.window += 1,
         |p| p.urgent = 1,
@@ -186,18 +186,18 @@ fn header_fields_that_differ_keep_packets_apart() {
 }
 
 /// Returns the shapes whose innermost packet is IPv4.
-fn over_v4() -> impl Iterator<Item = Tcp> {
+fn over_v4() -> impl Iterator<Item = TestPacket> {
     shapes().into_iter().filter(|tcp| !tcp.v6)
 }
 
 /// Returns the shapes whose innermost packet is IPv6.
-fn over_v6() -> impl Iterator<Item = Tcp> {
+fn over_v6() -> impl Iterator<Item = TestPacket> {
     shapes().into_iter().filter(|tcp| tcp.v6)
 }
 
 #[test]
-fn other_flows_go_their_own_way() {
-    let changes: [fn(&mut Tcp); 2] = [|p| p.port += 1, |p| p.host += 1];
+fn flows_are_merged_independently() {
+    let changes: [fn(&mut TestPacket); 2] = [|p| p.port += 1, |p| p.host += 1];
     for tcp in shapes() {
         for change in changes {
             let other = {
@@ -216,7 +216,7 @@ fn other_flows_go_their_own_way() {
     }
     for tcp in over_v6() {
         assert_eq!(with_second(&tcp, |p| p.label += 1), "1000 1000 1000");
-        let longer = |p: &mut Tcp| p.extensions.push((60, vec![0, 1, 4, 0, 0, 0, 0]));
+        let longer = |p: &mut TestPacket| p.extensions.push((60, vec![0, 1, 4, 0, 0, 0, 0]));
         assert_eq!(with_second(&tcp, longer), "1000 1000 1000");
     }
 }
@@ -229,31 +229,31 @@ fn link_headers_belong_to_the_flow() {
         max_size: 65_536,
         tunnels: TUNNELS,
     });
-    for tcp in both() {
-        let tcp = Tcp {
+    for tcp in both_ip_versions() {
+        let tcp = TestPacket {
             link: Link::Ethernet,
             vlan: Some(5),
             ..tcp
         };
         let mut run = tcp.run(3, 1000);
-        let out = poll(&mut gro, run.iter().map(Tcp::packet));
+        let out = poll(&mut gro, run.iter().map(TestPacket::packet));
         assert_eq!(show(&out), "3000/1000*3");
         run[2].vlan = Some(6);
-        let out = poll(&mut gro, run.iter().map(Tcp::packet));
+        let out = poll(&mut gro, run.iter().map(TestPacket::packet));
         assert_eq!(show(&out), "2000/1000*2 1000");
         run[2].vlan = None;
-        let out = poll(&mut gro, run.iter().map(Tcp::packet));
+        let out = poll(&mut gro, run.iter().map(TestPacket::packet));
         assert_eq!(show(&out), "2000/1000*2 1000");
     }
 }
 
 #[test]
-fn ids_count_up_or_stay() {
+fn ip_ids_increment_or_are_fixed() {
     for tcp in over_v4() {
         let of = |ids: [u16; 4]| {
             let run = tcp.run(4, 1000).into_iter().zip(ids);
-            let run: Vec<_> = run.map(|(p, ip_id)| Tcp { ip_id, ..p }).collect();
-            let out = poll(&mut engine(), run.iter().map(Tcp::packet));
+            let run: Vec<_> = run.map(|(p, ip_id)| TestPacket { ip_id, ..p }).collect();
+            let out = poll(&mut new_gro(), run.iter().map(TestPacket::packet));
             assert_restored(&out, &run, &tcp);
             (show(&out), out[0].offload.fixed_id[1])
         };
@@ -269,69 +269,69 @@ fn ids_count_up_or_stay() {
 }
 
 #[test]
-fn ip_options_and_fragments_are_not_touched() {
+fn ip_options_and_fragments_are_not_merged() {
     for tcp in over_v4() {
-        let options = |p: &mut Tcp| p.ip_options = vec![1, 1, 1, 0];
+        let options = |p: &mut TestPacket| p.ip_options = vec![1, 1, 1, 0];
         let mut one = tcp.run(3, 1000);
         options(&mut one[1]);
-        untouched(&one, &tcp);
-        let all = Tcp {
+        assert_unmerged(&one, &tcp);
+        let all = TestPacket {
             ip_options: vec![1, 1, 1, 0],
             ..tcp.clone()
         };
-        untouched(&all.run(3, 1000), &all);
+        assert_unmerged(&all.run(3, 1000), &all);
         for fragment in [0x2000, 100] {
-            let pieces = Tcp {
+            let pieces = TestPacket {
                 fragment,
                 df: false,
                 ..tcp.clone()
             };
-            untouched(&pieces.run(3, 1000), &pieces);
+            assert_unmerged(&pieces.run(3, 1000), &pieces);
         }
     }
     for tcp in over_v6() {
         let mut pieces = tcp.clone();
         pieces.extensions.push((44, vec![0, 0, 1, 0, 0, 0, 1]));
-        untouched(&pieces.run(3, 1000), &pieces);
+        assert_unmerged(&pieces.run(3, 1000), &pieces);
     }
 }
 
-fn untouched(run: &[Tcp], shape: &Tcp) {
-    let out = poll(&mut engine(), run.iter().map(Tcp::packet));
+fn assert_unmerged(run: &[TestPacket], shape: &TestPacket) {
+    let out = poll(&mut new_gro(), run.iter().map(TestPacket::packet));
     assert!(out.iter().all(|p| p.segments() == 1), "{shape:?}");
     assert_restored(&out, run, shape);
 }
 
 #[test]
-fn equal_extension_headers_join_and_changing_ones_do_not() {
+fn only_equal_extension_headers_are_merged() {
     let options = vec![0, 1, 4, 0, 0, 0, 0];
     let long = [vec![2], vec![1, 20], vec![0; 20]].concat();
     for tcp in over_v6() {
         for (kind, bytes) in [(0, &options), (43, &options), (60, &options), (60, &long)] {
-            let tcp = Tcp {
+            let tcp = TestPacket {
                 extensions: vec![(kind, bytes.clone())],
                 ..tcp.clone()
             };
             let run = tcp.run(3, 1000);
-            let out = poll(&mut engine(), run.iter().map(Tcp::packet));
+            let out = poll(&mut new_gro(), run.iter().map(TestPacket::packet));
             assert_eq!(show(&out), "3000/1000*3");
             assert_restored(&out, &run, &tcp);
-            let other = |p: &mut Tcp| p.extensions[0].1[3] ^= 9;
+            let other = |p: &mut TestPacket| p.extensions[0].1[3] ^= 9;
             assert_eq!(with_second(&tcp, other), "1000 1000 1000");
         }
         // The fragment header of an atomic fragment prevents coalescing.
-        let atomic = Tcp {
+        let atomic = TestPacket {
             extensions: vec![(44, vec![0, 0, 0, 0, 0, 0, 1])],
             ..tcp.clone()
         };
-        untouched(&atomic.run(3, 1000), &atomic);
+        assert_unmerged(&atomic.run(3, 1000), &atomic);
     }
 }
 
 /// Ethernet pads frames to 60 bytes (IEEE 802.3 3.2.8). The padding is not part of the packet, so a
 /// padded packet is coalesced like any other, at any position in the flow.
 #[test]
-fn link_layer_padding_is_cut_off_before_packets_are_compared() {
+fn link_layer_padding_is_removed_before_comparison() {
     for tcp in shapes() {
         for padded in [vec![1], vec![0], vec![2], vec![0, 1, 2]] {
             let run = tcp.run(3, 4);
@@ -339,8 +339,8 @@ fn link_layer_padding_is_cut_off_before_packets_are_compared() {
             for at in padded {
                 frames[at].padding = 2;
             }
-            let mut gro = engine();
-            let out = poll(&mut gro, frames.iter().map(Tcp::packet));
+            let mut gro = new_gro();
+            let out = poll(&mut gro, frames.iter().map(TestPacket::packet));
             assert_eq!(show(&out), "12/4*3");
             assert_restored(&out, &run, &tcp);
         }
@@ -349,13 +349,13 @@ fn link_layer_padding_is_cut_off_before_packets_are_compared() {
 
 /// A datagram that ends before its IP packet is passed on unchanged, except the bytes behind it.
 #[test]
-fn bytes_behind_a_datagram_end_the_flow() {
-    let udp = Tcp {
+fn a_datagram_with_a_trailer_flushes_its_flow() {
+    let udp = TestPacket {
         udp: true,
         options: Vec::new(),
-        ..Tcp::default()
+        ..TestPacket::default()
     };
-    let mut frames: Vec<_> = udp.run(3, 1000).iter().map(Tcp::frame).collect();
+    let mut frames: Vec<_> = udp.run(3, 1000).iter().map(TestPacket::frame).collect();
     let second = &mut frames[1];
     let at = second.len() - 1008;
     // The length field is 8 bytes less than the payload.
@@ -365,7 +365,7 @@ fn bytes_behind_a_datagram_end_the_flow() {
         packet.offload.checksum = Checksum::Partial;
         packet
     });
-    let out = poll(&mut engine(), packets);
+    let out = poll(&mut new_gro(), packets);
     assert_eq!(show(&out), "1000 992 1000");
 }
 
@@ -374,8 +374,8 @@ fn bad_checksums_pass_unmerged_and_are_counted() {
     for tcp in shapes() {
         let mut run = tcp.run(3, 1000);
         run[1].break_checksum = true;
-        let mut gro = engine();
-        let out = poll(&mut gro, run.iter().map(Tcp::packet));
+        let mut gro = new_gro();
+        let out = poll(&mut gro, run.iter().map(TestPacket::packet));
         assert_eq!(show(&out), "1000 1000 1000");
         assert_eq!(out[1].offload.checksum, Checksum::Unverified);
         assert_eq!(gro.stats().bad_checksum, 1);
@@ -383,18 +383,18 @@ fn bad_checksums_pass_unmerged_and_are_counted() {
 }
 
 #[test]
-fn a_checksum_that_need_not_be_verified_is_not() {
+fn checksums_marked_as_verified_are_not_checked() {
     let plain = shapes().into_iter().filter(|tcp| tcp.outer.is_none());
-    let unsummed = shapes()
+    let no_checksum = shapes()
         .into_iter()
         .filter(|tcp| tcp.outer.as_ref().is_some_and(|o| !o.summed));
     let valid = plain
         .clone()
-        .chain(unsummed)
+        .chain(no_checksum)
         .map(|tcp| (tcp, Checksum::Valid));
     let partial = plain.map(|tcp| (tcp, Checksum::Partial));
     for (tcp, state) in valid.chain(partial) {
-        let run = Tcp {
+        let run = TestPacket {
             break_checksum: true,
             ..tcp
         }
@@ -404,7 +404,7 @@ fn a_checksum_that_need_not_be_verified_is_not() {
             packet.offload.checksum = state;
             packet
         });
-        let mut gro = engine();
+        let mut gro = new_gro();
         assert_eq!(show(&poll(&mut gro, packets)), "3000/1000*3");
         assert_eq!(gro.stats().bad_checksum, 0);
     }
@@ -416,20 +416,20 @@ fn a_full_bucket_completes_its_oldest() {
         // Nine flows of one bucket, two packets of each: the first packet of a flow is no longer
         // held when its second one is received, which evicts the first of the next flow, and so on.
         let hash = |port| {
-            let mut packet = Tcp {
+            let mut packet = TestPacket {
                 port,
                 ..tcp.clone()
             }
             .packet();
-            packet.parse_through(Link::Ip, &TUNNELS).unwrap();
+            packet.parse_with_tunnels(Link::Ip, &TUNNELS).unwrap();
             Layout::of(&packet.layers)
-                .hash(&packet.header, &engine().keys)
+                .hash(&packet.header, &new_gro().keys)
                 .unwrap()
         };
         let same = (1..).filter(|&port| hash(port) % 8 == hash(1) % 8);
         let ports: Vec<u16> = same.take(9).collect();
         let run = |port: u16| {
-            Tcp {
+            TestPacket {
                 port,
                 ..tcp.clone()
             }
@@ -439,17 +439,17 @@ fn a_full_bucket_completes_its_oldest() {
             let nth = |n: usize| ports.iter().map(move |&port| run(port)[n].packet());
             nth(0).chain(nth(1)).collect()
         };
-        let joined = ["2000/1000*2"; 8].join(" ");
-        assert_eq!(show(&poll(&mut engine(), packets(&ports[..8]))), joined);
+        let coalesced = ["2000/1000*2"; 8].join(" ");
+        assert_eq!(show(&poll(&mut new_gro(), packets(&ports[..8]))), coalesced);
         let apart = ["1000"; 18].join(" ");
-        assert_eq!(show(&poll(&mut engine(), packets(&ports))), apart);
+        assert_eq!(show(&poll(&mut new_gro(), packets(&ports))), apart);
     }
 }
 
 #[test]
-fn who_does_not_know_the_seed_cannot_fill_a_bucket() {
-    for tcp in both() {
-        let of = |port| Tcp {
+fn an_unknown_seed_prevents_bucket_collisions() {
+    for tcp in both_ip_versions() {
+        let of = |port| TestPacket {
             port,
             ..tcp.clone()
         };
@@ -460,7 +460,7 @@ fn who_does_not_know_the_seed_cannot_fill_a_bucket() {
                 .hash(&packet.header, &gro.keys)
                 .unwrap()
         };
-        let known = engine();
+        let known = new_gro();
         let crowd = |port: &u16| hash(*port, &known) % 64 == hash(1, &known) % 64;
         let ports: Vec<u16> = (1..).filter(crowd).take(64).collect();
         let config = GroConfig::new(Link::Ip);
@@ -477,11 +477,11 @@ fn who_does_not_know_the_seed_cannot_fill_a_bucket() {
 }
 
 #[test]
-fn a_thousand_flows_in_turn_join() {
-    for tcp in [Tcp::default(), Tcp::v6(), in_vxlan()] {
+fn a_thousand_interleaved_flows_are_merged() {
+    for tcp in [TestPacket::default(), TestPacket::v6(), in_vxlan()] {
         let runs: Vec<_> = (0..1000)
             .map(|port| {
-                Tcp {
+                TestPacket {
                     port,
                     ..tcp.clone()
                 }
@@ -489,7 +489,7 @@ fn a_thousand_flows_in_turn_join() {
             })
             .collect();
         let nth = |n: usize| runs.iter().map(move |run| run[n].packet());
-        let mut gro = engine();
+        let mut gro = new_gro();
         let out = poll(&mut gro, nth(0).chain(nth(1)).chain(nth(2)));
         // Some buckets were full before their number was increased.
         assert!(gro.stats().merged > 1900, "{:?}", gro.stats());
@@ -504,10 +504,10 @@ fn a_thousand_flows_in_turn_join() {
 }
 
 #[test]
-fn flows_that_come_to_one_sequence_number_are_told_apart() {
+fn flows_with_equal_sequence_numbers_are_not_merged() {
     for tcp in shapes() {
         let runs = [1000, 1001].map(|port| {
-            Tcp {
+            TestPacket {
                 port,
                 ..tcp.clone()
             }
@@ -515,20 +515,20 @@ fn flows_that_come_to_one_sequence_number_are_told_apart() {
         });
         let [a, b] = runs;
         let order = [&a[0], &b[0], &a[1], &b[1], &a[2], &b[2]];
-        let mut gro = engine();
-        let out = poll(&mut gro, order.map(Tcp::packet));
+        let mut gro = new_gro();
+        let out = poll(&mut gro, order.map(TestPacket::packet));
         assert_eq!(show(&out), "3000/1000*3 3000/1000*3");
     }
 }
 
 #[test]
-fn an_unfinished_poll_sends_on_only_what_is_old() {
+fn flush_older_than_keeps_recent_packets() {
     let at = Instant::from_nanos;
     for tcp in shapes() {
-        let mut gro = engine();
+        let mut gro = new_gro();
         let mut out = Vec::new();
         let flow = |port: u16| {
-            Tcp {
+            TestPacket {
                 port,
                 ..tcp.clone()
             }
@@ -540,14 +540,14 @@ fn an_unfinished_poll_sends_on_only_what_is_old() {
         // It is passed on without waiting for the held packets.
         gro.receive(
             at(20),
-            Tcp {
+            TestPacket {
                 flags: ACK | SYN,
                 port: 99,
                 ..tcp.clone()
             }
             .packet(),
         );
-        gro.flush_older(at(12), &mut out);
+        gro.flush_older_than(at(12), &mut out);
         assert_eq!(
             show(&out),
             [&["1000"; 12][..], &["1000S"]].concat().join(" ")
@@ -557,7 +557,7 @@ fn an_unfinished_poll_sends_on_only_what_is_old() {
             gro.receive(at(30), flow(port)[1].packet());
         }
         out.clear();
-        gro.flush_older(at(30), &mut out);
+        gro.flush_older_than(at(30), &mut out);
         assert_eq!(show(&out), ["2000/1000*2"; 8].join(" "));
         let port =
             |p: &Packet| u16::from_be_bytes([p.transport_header()[0], p.transport_header()[1]]);
@@ -569,34 +569,38 @@ fn an_unfinished_poll_sends_on_only_what_is_old() {
 }
 
 #[test]
-fn super_segments_join_super_segments() {
-    for tcp in both() {
-        let make = |run: &[Tcp]| poll(&mut engine(), run.iter().map(Tcp::packet)).remove(0);
+fn super_segments_are_merged() {
+    for tcp in both_ip_versions() {
+        let make =
+            |run: &[TestPacket]| poll(&mut new_gro(), run.iter().map(TestPacket::packet)).remove(0);
         let run = tcp.run(9, 1000);
         let (a, b, c) = (make(&run[..4]), make(&run[4..8]), run[8].packet());
-        assert_eq!(show(&poll(&mut engine(), [a.clone(), b, c])), "9000/1000*9");
+        assert_eq!(
+            show(&poll(&mut new_gro(), [a.clone(), b, c])),
+            "9000/1000*9"
+        );
         // A packet with a different segment size does not join.
-        let other = Tcp {
+        let other = TestPacket {
             seq: 4001,
             ip_id: if tcp.v6 { 0 } else { 104 },
             ..tcp.clone()
         };
         let other = make(&other.run(3, 900));
         assert_eq!(
-            show(&poll(&mut engine(), [a.clone(), other])),
+            show(&poll(&mut new_gro(), [a.clone(), other])),
             "4000/1000*4 2700/900*3"
         );
         // A super-segment with a short last segment joins, and nothing can follow it.
         let mut short = run[4..7].to_vec();
         short[2].payload.truncate(300);
         let short = make(&short);
-        let next = Tcp {
+        let next = TestPacket {
             seq: 6301,
             ..run[7].clone()
         }
         .packet();
         assert_eq!(
-            show(&poll(&mut engine(), [a, short, next])),
+            show(&poll(&mut new_gro(), [a, short, next])),
             "6300/1000*7 1000"
         );
     }
@@ -605,11 +609,11 @@ fn super_segments_join_super_segments() {
 /// A device gives only the size of the segments. Counters and the charge of a link need their
 /// number.
 #[test]
-fn segments_of_a_device_are_counted() {
+fn missing_segment_counts_of_a_device_are_computed() {
     for tcp in shapes() {
         for (udp, flags) in [(false, ACK), (false, ACK | PSH), (true, 0)] {
             for (len, segments) in [(1000, 1), (1001, 2), (2500, 3), (3000, 3)] {
-                let whole = Tcp {
+                let whole = TestPacket {
                     udp,
                     flags,
                     payload: payload(1, len),
@@ -619,9 +623,9 @@ fn segments_of_a_device_are_counted() {
                 packet.offload.gso_size = 1000;
                 packet.offload.checksum = Checksum::Partial;
                 let count = |out: &[Packet]| out.iter().map(Packet::segments).sum::<u32>();
-                let out = poll(&mut engine(), [packet.clone()]);
+                let out = poll(&mut new_gro(), [packet.clone()]);
                 assert_eq!(count(&out), segments, "{whole:?}");
-                assert!(engine().receive_alone(&mut packet));
+                assert!(new_gro().receive_single(&mut packet));
                 assert_eq!(packet.segments(), segments, "{whole:?}");
             }
         }
@@ -629,16 +633,16 @@ fn segments_of_a_device_are_counted() {
 }
 
 #[test]
-fn switched_off_it_still_parses_and_verifies() {
+fn disabled_gro_still_parses_and_verifies() {
     let mut gro = Gro::new(GroConfig {
         link: Link::Ip,
         enabled: false,
         max_size: 65_536,
         tunnels: TUNNELS,
     });
-    let mut run = Tcp::default().run(3, 1000);
+    let mut run = TestPacket::default().run(3, 1000);
     run[1].break_checksum = true;
-    let out = poll(&mut gro, run.iter().map(Tcp::packet));
+    let out = poll(&mut gro, run.iter().map(TestPacket::packet));
     assert_eq!(show(&out), "1000 1000 1000");
     let states: Vec<_> = out.iter().map(|p| p.offload.checksum).collect();
     assert_eq!(
@@ -649,9 +653,9 @@ fn switched_off_it_still_parses_and_verifies() {
 }
 
 #[test]
-fn what_cannot_be_parsed_is_counted_and_dropped() {
-    let mut gro = engine();
-    let frame = Tcp::default().frame();
+fn malformed_packets_are_counted_and_dropped() {
+    let mut gro = new_gro();
+    let frame = TestPacket::default().frame();
     let bad = [&frame[..30], &[], &[0x50; 40]];
     let packets = bad.map(|b| Packet::from_frame(Slice::copied_from(b)));
     assert!(poll(&mut gro, packets).is_empty());
@@ -659,10 +663,10 @@ fn what_cannot_be_parsed_is_counted_and_dropped() {
 }
 
 #[test]
-fn a_batch_is_the_same_as_one_by_one() {
-    let run = Tcp::default().run(7, 1000);
-    let mut packets: Vec<_> = run.iter().map(Tcp::packet).collect();
-    let (mut gro, mut out) = (engine(), Vec::new());
+fn receive_batch_equals_receive_of_each_packet() {
+    let run = TestPacket::default().run(7, 1000);
+    let mut packets: Vec<_> = run.iter().map(TestPacket::packet).collect();
+    let (mut gro, mut out) = (new_gro(), Vec::new());
     gro.receive_batch(Instant::ZERO, &mut packets);
     assert!(packets.is_empty() && out.is_empty());
     gro.flush(&mut out);
@@ -673,15 +677,15 @@ fn a_batch_is_the_same_as_one_by_one() {
 /// RFC 8200 6, RFC 6437 2: a different flow label is a different flow, whose packets may come
 /// between.
 #[test]
-fn flow_labels_tell_flows_apart() {
+fn flow_labels_distinguish_flows() {
     for tcp in over_v6() {
-        let other = Tcp {
+        let other = TestPacket {
             label: tcp.label + 1,
             ..tcp.clone()
         };
         let runs = [tcp, other].map(|tcp| tcp.run(4, 1000));
         let mixed = runs[0].iter().zip(&runs[1]).flat_map(|(a, b)| [a, b]);
-        let out = poll(&mut engine(), mixed.map(Tcp::packet));
+        let out = poll(&mut new_gro(), mixed.map(TestPacket::packet));
         assert_eq!(show(&out), "4000/1000*4 4000/1000*4");
     }
 }
@@ -689,9 +693,9 @@ fn flow_labels_tell_flows_apart() {
 /// RFC 1071: all ones and 0 are the same number, of which a checksum computation gives only one.
 /// Segmentation would write that one, so a packet with the other is passed on unchanged.
 #[test]
-fn checksums_that_no_sum_gives_end_the_flow() {
+fn checksums_of_0xffff_flush_the_flow() {
     // With 0 in a 16-bit word the checksum has some value; with that value in the word it is 0.
-    let zero_of = |at: usize, tcp: &Tcp, change: fn(&mut Tcp, u16)| {
+    let zero_of = |at: usize, tcp: &TestPacket, change: fn(&mut TestPacket, u16)| {
         let mut tcp = tcp.clone();
         change(&mut tcp, 0);
         let frame = tcp.frame();
@@ -699,21 +703,21 @@ fn checksums_that_no_sum_gives_end_the_flow() {
         assert_eq!(tcp.frame()[at..at + 2], [0, 0]);
         tcp
     };
-    let tunnelled = |outer_v6, tcp: Tcp| Tcp {
-        outer: Some(Outer::new(Kind::Ip, outer_v6)),
+    let tunnelled = |outer_v6, tcp: TestPacket| TestPacket {
+        outer: Some(OuterHeaders::new(TunnelKind::Ip, outer_v6)),
         ..tcp
     };
-    let short = |tcp: Tcp| Tcp {
+    let short = |tcp: TestPacket| TestPacket {
         options: vec![],
         payload: payload(1, 20),
         ..tcp
     };
-    let udp = |tcp| Tcp { udp: true, ..tcp };
-    let id: fn(&mut Tcp, u16) = |tcp, value| tcp.ip_id = value;
-    let outer_id: fn(&mut Tcp, u16) =
+    let udp = |tcp| TestPacket { udp: true, ..tcp };
+    let id: fn(&mut TestPacket, u16) = |tcp, value| tcp.ip_id = value;
+    let outer_id: fn(&mut TestPacket, u16) =
         |tcp, value| tcp.outer.iter_mut().for_each(|o| o.ip_id = value);
-    let window: fn(&mut Tcp, u16) = |tcp, value| tcp.window = value;
-    let [v4, v6] = both().map(short);
+    let window: fn(&mut TestPacket, u16) = |tcp, value| tcp.window = value;
+    let [v4, v6] = both_ip_versions().map(short);
     for (tcp, field, change) in [
         (v4.clone(), 10, id),
         (v4.clone(), 36, window),
@@ -725,7 +729,7 @@ fn checksums_that_no_sum_gives_end_the_flow() {
         (tunnelled(true, v6), 96, window),
     ] {
         let second = zero_of(field, &tcp, change);
-        let mut run = Tcp {
+        let mut run = TestPacket {
             seq: second.seq.wrapping_sub(20),
             ..second
         }
@@ -738,7 +742,7 @@ fn checksums_that_no_sum_gives_end_the_flow() {
             });
         }
         run[1] = zero_of(field, &run[1], change);
-        let mut frames: Vec<_> = run.iter().map(Tcp::frame).collect();
+        let mut frames: Vec<_> = run.iter().map(TestPacket::frame).collect();
         frames[1][field..field + 2].fill(0xff);
         for gso_size in [0, u16::MAX] {
             let packets = frames.iter().map(|frame| {
@@ -746,13 +750,13 @@ fn checksums_that_no_sum_gives_end_the_flow() {
                 packet.offload.gso_size = gso_size;
                 packet
             });
-            let out = poll(&mut engine(), packets);
-            let mut cut = Vec::new();
+            let out = poll(&mut new_gro(), packets);
+            let mut segmented = Vec::new();
             for packet in out {
-                segment(packet, &mut cut);
+                segment(packet, &mut segmented);
             }
-            let cut: Vec<_> = cut.iter().map(Packet::to_bytes).collect();
-            assert!(cut == frames, "{field} {tcp:?}");
+            let segmented: Vec<_> = segmented.iter().map(Packet::to_bytes).collect();
+            assert!(segmented == frames, "{field} {tcp:?}");
         }
     }
 }
@@ -760,7 +764,7 @@ fn checksums_that_no_sum_gives_end_the_flow() {
 /// A partial checksum field contains no checksum yet, so that any value in it is valid.
 #[test]
 fn a_partial_checksum_may_hold_any_value() {
-    for tcp in both() {
+    for tcp in both_ip_versions() {
         let packets = tcp.run(3, 1000).into_iter().map(|tcp| {
             let mut frame = tcp.frame();
             let field = if tcp.v6 { 56 } else { 36 };
@@ -769,17 +773,17 @@ fn a_partial_checksum_may_hold_any_value() {
             packet.offload.checksum = Checksum::Partial;
             packet
         });
-        assert_eq!(show(&poll(&mut engine(), packets)), "3000/1000*3");
+        assert_eq!(show(&poll(&mut new_gro(), packets)), "3000/1000*3");
     }
 }
 
 /// The device does not report to which layer a partial checksum in a tunnel belongs. In a
 /// super-segment it is that of the innermost packet.
 #[test]
-fn partial_checksums_in_tunnels_do_not_join() {
+fn partial_checksums_in_tunnels_are_not_merged() {
     for tcp in shapes().into_iter().filter(|tcp| tcp.outer.is_some()) {
         for udp in [false, true] {
-            let packets = Tcp { udp, ..tcp.clone() }
+            let packets = TestPacket { udp, ..tcp.clone() }
                 .run(3, 1000)
                 .into_iter()
                 .map(|tcp| {
@@ -787,15 +791,15 @@ fn partial_checksums_in_tunnels_do_not_join() {
                     packet.offload.checksum = Checksum::Partial;
                     packet
                 });
-            let out = poll(&mut engine(), packets);
+            let out = poll(&mut new_gro(), packets);
             assert_eq!(out.len(), 3, "{tcp:?}");
         }
     }
 }
 
 /// Returns a device's super-segment of `len` bytes in segments of `size`.
-fn from_device(tcp: &Tcp, len: usize, size: u16) -> Packet {
-    let whole = Tcp {
+fn from_device(tcp: &TestPacket, len: usize, size: u16) -> Packet {
+    let whole = TestPacket {
         payload: payload(tcp.seq, len),
         ..tcp.clone()
     };
@@ -806,11 +810,11 @@ fn from_device(tcp: &Tcp, len: usize, size: u16) -> Packet {
 }
 
 #[test]
-fn super_segments_of_smaller_segments_do_not_join() {
-    for tcp in both() {
+fn super_segments_of_different_gso_size_are_not_merged() {
+    for tcp in both_ip_versions() {
         let run = tcp.run(2, 1000);
         let second = from_device(&run[1], 1000, 500);
-        let out = poll(&mut engine(), [run[0].packet(), second]);
+        let out = poll(&mut new_gro(), [run[0].packet(), second]);
         assert_eq!(show(&out), "1000 1000/500*2");
     }
 }
@@ -818,14 +822,14 @@ fn super_segments_of_smaller_segments_do_not_join() {
 /// RFC 3168 6.1.2: only the first segment has CWR, unless it is part of each segment's counter (RFC
 /// 9768).
 #[test]
-fn a_super_segment_with_cwr_joins_if_all_of_its_segments_have_it() {
-    for tcp in both() {
+fn a_super_segment_with_cwr_is_merged_only_if_all_segments_have_it() {
+    for tcp in both_ip_versions() {
         for (repeats_cwr, shown) in [(false, "2000/1000*2 2000/1000*2"), (true, "4000/1000*4")] {
-            let tcp = Tcp {
+            let tcp = TestPacket {
                 flags: ACK | CWR,
                 ..tcp.clone()
             };
-            let second = Tcp {
+            let second = TestPacket {
                 seq: tcp.seq + 2000,
                 ip_id: tcp.ip_id + if tcp.v6 { 0 } else { 2 },
                 ..tcp.clone()
@@ -835,7 +839,7 @@ fn a_super_segment_with_cwr_joins_if_all_of_its_segments_have_it() {
                 packet.offload.repeats_cwr = repeats_cwr;
                 packet
             });
-            assert_eq!(show(&poll(&mut engine(), packets)), shown);
+            assert_eq!(show(&poll(&mut new_gro(), packets)), shown);
         }
     }
 }
@@ -843,10 +847,13 @@ fn a_super_segment_with_cwr_joins_if_all_of_its_segments_have_it() {
 /// Super-segments with more segments than the counter can express are not coalesced, but are passed
 /// on.
 #[test]
-fn a_super_segment_of_too_many_segments_goes_by() {
+fn a_super_segment_of_too_many_segments_passes_unmerged() {
     for (flags, len, merged) in [(ACK, 65_534, 1), (ACK, 65_536, 0), (ACK | CWR, 65_536, 0)] {
-        let tcp = Tcp { flags, ..Tcp::v6() };
-        let next = Tcp {
+        let tcp = TestPacket {
+            flags,
+            ..TestPacket::v6()
+        };
+        let next = TestPacket {
             seq: tcp.seq + len as u32,
             payload: vec![7],
             ..tcp.clone()
@@ -857,7 +864,7 @@ fn a_super_segment_of_too_many_segments_goes_by() {
         let mut first = Packet::from_frame(Slice::copied_from(&first));
         first.offload.gso_size = 1;
         first.offload.checksum = Checksum::Partial;
-        let mut gro = engine_with(300_000);
+        let mut gro = gro_with_max_size(300_000);
         let out = poll(&mut gro, [first, next.packet()]);
         assert_eq!(gro.stats().merged, merged, "{len} {flags:#x}");
         assert_eq!(out[0].offload.gso_segs, 65_535);
@@ -865,18 +872,18 @@ fn a_super_segment_of_too_many_segments_goes_by() {
 }
 
 #[test]
-fn batches_follow_each_other_within_a_poll() {
-    for tcp in both() {
+fn batches_within_a_poll_are_merged() {
+    for tcp in both_ip_versions() {
         let run = tcp.run(6, 1000);
-        let (mut gro, mut out) = (engine(), Vec::new());
+        let (mut gro, mut out) = (new_gro(), Vec::new());
         for part in [&run[..1], &run[1..4], &run[4..]] {
-            let mut packets: Vec<_> = part.iter().map(Tcp::packet).collect();
+            let mut packets: Vec<_> = part.iter().map(TestPacket::packet).collect();
             gro.receive_batch(Instant::ZERO, &mut packets);
             assert!(packets.is_empty());
         }
         gro.receive(
             Instant::ZERO,
-            Tcp {
+            TestPacket {
                 port: 9,
                 ..tcp.clone()
             }
@@ -884,7 +891,7 @@ fn batches_follow_each_other_within_a_poll() {
         );
         gro.receive(
             Instant::ZERO,
-            Tcp {
+            TestPacket {
                 port: 8,
                 ..tcp.clone()
             }
@@ -894,7 +901,7 @@ fn batches_follow_each_other_within_a_poll() {
         gro.flush(&mut out);
         assert_eq!(show(&out), "6000/1000*6 1000 1000");
         // Packets that are in the list already stay at its front.
-        gro.receive(Instant::ZERO, Tcp { port: 7, ..tcp }.packet());
+        gro.receive(Instant::ZERO, TestPacket { port: 7, ..tcp }.packet());
         gro.flush(&mut out);
         assert_eq!(show(&out), "6000/1000*6 1000 1000 1000");
     }

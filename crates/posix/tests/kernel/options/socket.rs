@@ -181,15 +181,15 @@ fn lowat(b: &mut dyn Backend, log: &mut Log) {
     let (client, server) = b.pair();
     try_int(b, log, server, SOL_SOCKET, libc::SO_RCVLOWAT, &[0, 5]);
     b.send(client, b"abc", 0);
-    b.settle();
+    b.wait_until_idle();
     log.note("too little", b.poll(server));
     log.note("can be read", b.recv(server, 1, 0));
     b.send(client, b"defgh", 0);
-    b.settle();
+    b.wait_until_idle();
     log.note("enough", b.poll(server));
     b.recv(server, 5, 0);
     b.shutdown(client, SHUT_WR);
-    b.settle();
+    b.wait_until_idle();
     log.note("end", b.poll(server));
 }
 
@@ -241,7 +241,7 @@ fn inheritance(b: &mut dyn Backend, log: &mut Log) {
     b.set(listener, IPPROTO_TCP, libc::TCP_CONGESTION, b"reno");
     let client = b.tcp();
     let _ = b.connect(client, "127.0.0.1", port);
-    b.settle();
+    b.wait_until_idle();
     let server = b.accept(listener);
     for (level, name, _) in options {
         let got = b.get_int(server, level, name);

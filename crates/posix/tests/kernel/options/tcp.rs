@@ -112,7 +112,7 @@ fn maxseg(b: &mut dyn Backend, log: &mut Log) {
         b.set_int(listener, IPPROTO_TCP, libc::TCP_MAXSEG, 900),
     );
     let _ = b.connect(fd, "127.0.0.1", port);
-    b.settle();
+    b.wait_until_idle();
     let server = b.accept(listener);
     // Twelve bytes less, for timestamps.
     log.note("client", b.get_int(fd, IPPROTO_TCP, libc::TCP_MAXSEG));
@@ -170,14 +170,14 @@ fn info(b: &mut dyn Backend, log: &mut Log) {
     let (listener, port) = b.listener(AF_INET, "127.0.0.1");
     log.note("listening", state(b, listener));
     let _ = b.connect(fd, "127.0.0.1", port);
-    b.settle();
+    b.wait_until_idle();
     log.note("established", state(b, fd));
     let (_, bytes) = b.get(listener, IPPROTO_TCP, libc::TCP_INFO, 300);
     // tcpi_unacked and tcpi_sacked.
     log.note("waiting, backlog", (&bytes[24..28], &bytes[28..32]));
     let server = b.accept(listener);
     b.send(fd, b"some bytes", 0);
-    b.settle();
+    b.wait_until_idle();
     let (_, bytes) = b.get(fd, IPPROTO_TCP, libc::TCP_INFO, 300);
     // tcpi_data_segs_out and tcpi_bytes_sent; tcpi_bytes_acked counts the SYN on the kernel.
     log.note("segments", (&bytes[156..160], &bytes[200..208]));
@@ -188,9 +188,9 @@ fn info(b: &mut dyn Backend, log: &mut Log) {
         log.note("cut", (ret, bytes.len()));
     }
     b.shutdown(fd, SHUT_WR);
-    b.settle_acks();
+    b.wait_for_delayed_acks();
     log.note("fin-wait-2, close-wait", (state(b, fd), state(b, server)));
     b.shutdown(server, SHUT_WR);
-    b.settle();
+    b.wait_until_idle();
     log.note("closed", (state(b, fd), state(b, server)));
 }

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 
 use fullsend_posix::Errno;
 
-use super::super::Runner;
-use super::super::args::{Result, wrong};
-use super::super::target::{Sending, Wait};
-use super::{Progress, Step, arg};
+use super::super::ScriptRunner;
+use super::super::args::{Result, error_at};
+use super::super::target::{SendArgs, TimeoutKind};
+use super::{Attempt, CallProgress, arg};
 use crate::error::Pos;
 use crate::script::{Call, ExprKind};
-use crate::shell::{self, Wish};
+use crate::shell::{self, ShellEffect};
 
 /// A file without end.
 const ENDLESS: &str = "/dev/zero";
 /// Most bytes that one call moves, which matches Linux.
-const MOST: u64 = 0x7fff_f000;
+const MAX_TRANSFER: u64 = 0x7fff_f000;
 /// Most bytes that one write passes.
 const CHUNK: u64 = 1 << 20;
 
@@ -34,13 +34,13 @@ struct OpenFile {
 
 impl Disk {
     /// Executes the file operations of a command.
-    pub(crate) fn obey(&mut self, command: &str) {
-        for wish in shell::wishes(command) {
-            match wish {
-                Wish::File(path, len) => {
+    pub(crate) fn run_command(&mut self, command: &str) {
+        for effect in shell::effects(command) {
+            match effect {
+                ShellEffect::WriteFile(path, len) => {
                     self.files.insert(path, len);
                 }
-                Wish::NoFile(path) => {
+                ShellEffect::RemoveFile(path) => {
                     self.files.remove(&path);
                 }
                 _ => {}
@@ -61,19 +61,19 @@ impl Disk {
     }
 }
 
-impl Runner<'_> {
+impl ScriptRunner<'_> {
     /// Runs `open("/tmp/file", O_RDONLY)`.
-    pub(super) fn open(&mut self, pos: Pos, call: &Call) -> Result<Step> {
+    pub(super) fn open(&mut self, pos: Pos, call: &Call) -> Result<Attempt> {
         let path = arg(pos, call, 0)?;
         let ExprKind::Text(text) = &path.kind else {
-            return wrong(path.pos, "expected a path in quotes");
+            return error_at(path.pos, "expected a path in quotes");
         };
         let Some(len) = self.disk.len_of(&String::from_utf8_lossy(text)) else {
-            return Ok(Step::Returned(Err(Errno::ENOENT)));
+            return Ok(Attempt::Returned(Err(Errno::ENOENT)));
         };
         let fd = self.int(&call.result)?;
         self.disk.open.insert(fd, OpenFile { len, pos: 0 });
-        Ok(Step::Returned(Ok(fd)))
+        Ok(Attempt::Returned(Ok(fd)))
     }
 
     /// Runs `sendfile(socket, file, [offset], count)`; `NULL` continues where the last call ended.
@@ -81,29 +81,29 @@ impl Runner<'_> {
         &mut self,
         pos: Pos,
         call: &Call,
-        progress: &mut Progress,
-    ) -> Result<Step> {
+        progress: &mut CallProgress,
+    ) -> Result<Attempt> {
         let (out, handle) = self.fd(pos, call, 0)?;
         let file = arg(pos, call, 1)?;
         let fd = self.int(file)?;
         let Some(&OpenFile { len, pos: at }) = self.disk.open.get(&fd) else {
-            return wrong(file.pos, format!("descriptor {fd} is not an open file"));
+            return error_at(file.pos, format!("descriptor {fd} is not an open file"));
         };
         let offset = arg(pos, call, 2)?;
-        let own = offset.kind == ExprKind::Word("NULL".to_owned());
-        let from = if own {
+        let uses_file_offset = offset.kind == ExprKind::Word("NULL".to_owned());
+        let from = if uses_file_offset {
             at - progress.done as u64
         } else {
             self.number(offset)?
         };
         let count: u64 = self.number(arg(pos, call, 3)?)?;
-        let total = count.min(MOST).min(len.saturating_sub(from));
+        let total = count.min(MAX_TRANSFER).min(len.saturating_sub(from));
         // Zeros differ from the pattern of the script's other data.
-        self.odd_data = true;
+        self.skip_payload_check = true;
         while (progress.done as u64) < total {
             let chunk = (total - progress.done as u64).min(CHUNK);
             let zeros = vec![0; chunk as usize];
-            let sending = Sending {
+            let sending = SendArgs {
                 name: "write",
                 parts: &[&zeros],
                 flags: 0,
@@ -114,20 +114,20 @@ impl Runner<'_> {
                 Ok(sent) => {
                     progress.done += sent;
                     self.streams.entry(out).or_default().written += sent as u64;
-                    if own && let Some(file) = self.disk.open.get_mut(&fd) {
+                    if uses_file_offset && let Some(file) = self.disk.open.get_mut(&fd) {
                         file.pos += sent as u64;
                     }
                 }
-                Err(Errno::EAGAIN) if self.target.waits(handle) => {
-                    match self.wait_for(progress, handle, Wait::Send) {
-                        Step::Returned(Err(_)) if progress.done > 0 => break,
+                Err(Errno::EAGAIN) if self.target.is_blocking(handle) => {
+                    match self.wait_for(progress, handle, TimeoutKind::Send) {
+                        Attempt::Returned(Err(_)) if progress.done > 0 => break,
                         step => return Ok(step),
                     }
                 }
                 Err(_) if progress.done > 0 => break,
-                Err(error) => return Ok(Step::Returned(Err(error))),
+                Err(error) => return Ok(Attempt::Returned(Err(error))),
             }
         }
-        Ok(Step::Returned(Ok(progress.done as i64)))
+        Ok(Attempt::Returned(Ok(progress.done as i64)))
     }
 }

@@ -3,11 +3,11 @@
 use fullsend_posix::abi::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_FASTOPEN, MSG_OOB, MSG_PEEK, MSG_TRUNC};
 use fullsend_posix::{Errno, SockAddr};
 
-use super::super::Runner;
-use super::super::args::{Result, wrong};
+use super::super::ScriptRunner;
+use super::super::args::{Result, error_at};
 use super::super::inject::pattern_bytes;
-use super::super::target::{Fd, Sending, Wait};
-use super::{Progress, Step, arg};
+use super::super::target::{Fd, SendArgs, TimeoutKind};
+use super::{Attempt, CallProgress, arg};
 use crate::error::Pos;
 use crate::script::{Call, Expr, ExprKind};
 
@@ -30,7 +30,7 @@ struct Io<'c> {
     header: Option<&'c Expr>,
 }
 
-impl Runner<'_> {
+impl ScriptRunner<'_> {
     fn io<'c>(&self, pos: Pos, call: &'c Call) -> Result<Io<'c>> {
         let (fd, handle) = self.fd(pos, call, 0)?;
         let mut io = Io {
@@ -79,7 +79,7 @@ impl Runner<'_> {
     fn len(&self, expr: &Expr) -> Result<usize> {
         let len: usize = self.number(expr)?;
         if len > MAX_LEN {
-            return wrong(
+            return error_at(
                 expr.pos,
                 format!("{len} bytes are too many for one call; write at most {MAX_LEN}"),
             );
@@ -93,7 +93,7 @@ impl Runner<'_> {
             let fields = item.fields()?;
             match fields.last() {
                 Some(field) => self.len(&field.value),
-                None => wrong(item.pos, "expected {..., length}"),
+                None => error_at(item.pos, "expected {..., length}"),
             }
         });
         items.collect()
@@ -103,16 +103,16 @@ impl Runner<'_> {
         &mut self,
         pos: Pos,
         call: &Call,
-        progress: &mut Progress,
-    ) -> Result<Step> {
+        progress: &mut CallProgress,
+    ) -> Result<Attempt> {
         let io = self.io(pos, call)?;
         if io.null {
-            return Ok(Step::Returned(Err(Errno::EFAULT)));
+            return Ok(Attempt::Returned(Err(Errno::EFAULT)));
         }
         if io.flags & MSG_FASTOPEN != 0
             && let Some(dest) = io.dest
         {
-            self.connecting(io.fd, dest);
+            self.start_flow(io.fd, dest);
         }
         let total: usize = io.lens.iter().sum();
         if progress.opening
@@ -127,16 +127,16 @@ impl Runner<'_> {
         let written = self.streams.entry(io.fd).or_default().written;
         let data = match io.text {
             Some(text) => {
-                self.odd_data = true;
+                self.skip_payload_check = true;
                 let mut data = text.to_vec();
                 data.resize(total, 0);
                 data
             }
             None => pattern_bytes(1_u32.wrapping_add(written as u32), total - progress.done),
         };
-        self.odd_data |= io.flags & MSG_OOB != 0;
+        self.skip_payload_check |= io.flags & MSG_OOB != 0;
         let parts = split(&data, &io.lens, progress.done);
-        let sending = Sending {
+        let sending = SendArgs {
             name: &call.name,
             parts: &parts,
             // The first attempt opens the connection, later ones continue on it.
@@ -157,42 +157,49 @@ impl Runner<'_> {
         io: &Io<'_>,
         total: usize,
         result: core::result::Result<usize, Errno>,
-        progress: &mut Progress,
-    ) -> Step {
-        let waits = self.target.waits(io.handle) && io.flags & MSG_DONTWAIT == 0;
+        progress: &mut CallProgress,
+    ) -> Attempt {
+        let is_blocking = self.target.is_blocking(io.handle) && io.flags & MSG_DONTWAIT == 0;
         match result {
             Ok(len) => {
                 progress.done += len;
                 self.streams.entry(io.fd).or_default().written += len as u64;
-                progress.opening = waits && self.target.is_opening(io.handle);
-                if progress.opening || (progress.done < total && waits && len > 0) {
+                progress.opening = is_blocking && self.target.is_opening(io.handle);
+                if progress.opening || (progress.done < total && is_blocking && len > 0) {
                     return self.wait_for_rest(io, progress);
                 }
-                Step::Returned(Ok(progress.done as i64))
+                Attempt::Returned(Ok(progress.done as i64))
             }
-            Err(Errno::EAGAIN | Errno::EINPROGRESS | Errno::EALREADY) if waits => {
+            Err(Errno::EAGAIN | Errno::EINPROGRESS | Errno::EALREADY) if is_blocking => {
                 self.wait_for_rest(io, progress)
             }
-            Err(_) if progress.done > 0 => Step::Returned(Ok(progress.done as i64)),
-            Err(error) => Step::Returned(Err(error)),
+            Err(_) if progress.done > 0 => Attempt::Returned(Ok(progress.done as i64)),
+            Err(error) => Attempt::Returned(Err(error)),
         }
     }
 
     /// As on Linux, a blocking call returns the error of the connection that its data opened.
-    fn opened(&mut self, io: &Io<'_>, total: usize, progress: &mut Progress) -> Option<Step> {
+    fn opened(
+        &mut self,
+        io: &Io<'_>,
+        total: usize,
+        progress: &mut CallProgress,
+    ) -> Option<Attempt> {
         match self.target.connect(io.handle, self.remote_addr().into()) {
             Err(Errno::EALREADY) => Some(self.wait_for_rest(io, progress)),
             Ok(()) | Err(Errno::EISCONN) => {
                 progress.opening = false;
-                (progress.done >= total).then_some(Step::Returned(Ok(progress.done as i64)))
+                (progress.done >= total).then_some(Attempt::Returned(Ok(progress.done as i64)))
             }
-            Err(error) => Some(Step::Returned(Err(error))),
+            Err(error) => Some(Attempt::Returned(Err(error))),
         }
     }
 
-    fn wait_for_rest(&mut self, io: &Io<'_>, progress: &mut Progress) -> Step {
-        match self.wait_for(progress, io.handle, Wait::Send) {
-            Step::Returned(Err(_)) if progress.done > 0 => Step::Returned(Ok(progress.done as i64)),
+    fn wait_for_rest(&mut self, io: &Io<'_>, progress: &mut CallProgress) -> Attempt {
+        match self.wait_for(progress, io.handle, TimeoutKind::Send) {
+            Attempt::Returned(Err(_)) if progress.done > 0 => {
+                Attempt::Returned(Ok(progress.done as i64))
+            }
             step => step,
         }
     }
@@ -201,11 +208,11 @@ impl Runner<'_> {
         &mut self,
         pos: Pos,
         call: &Call,
-        progress: &mut Progress,
-    ) -> Result<Step> {
+        progress: &mut CallProgress,
+    ) -> Result<Attempt> {
         let io = self.io(pos, call)?;
         if io.null {
-            return Ok(Step::Returned(Err(Errno::EFAULT)));
+            return Ok(Attempt::Returned(Err(Errno::EFAULT)));
         }
         let total: usize = io.lens.iter().sum();
         // A call that continues fills the rest of its buffers.
@@ -220,12 +227,13 @@ impl Runner<'_> {
         let result = self
             .target
             .receive_call(&call.name, handle, &mut parts, flags, &mut control);
-        let waits = self.target.waits(io.handle) && io.flags & (MSG_DONTWAIT | MSG_ERRQUEUE) == 0;
+        let is_blocking =
+            self.target.is_blocking(io.handle) && io.flags & (MSG_DONTWAIT | MSG_ERRQUEUE) == 0;
         let received = match result {
             Ok(received) => received,
-            Err(Errno::EAGAIN) if waits => return Ok(self.wait_for_more(&io, progress)),
-            Err(_) if progress.done > 0 => return Ok(Step::Returned(Ok(progress.done as i64))),
-            Err(error) => return Ok(Step::Returned(Err(error))),
+            Err(Errno::EAGAIN) if is_blocking => return Ok(self.wait_for_more(&io, progress)),
+            Err(_) if progress.done > 0 => return Ok(Attempt::Returned(Ok(progress.done as i64))),
+            Err(error) => return Ok(Attempt::Returned(Err(error))),
         };
         if let Some(header) = io.header {
             control.truncate(received.control_len);
@@ -235,19 +243,21 @@ impl Runner<'_> {
             self.check_data(pos, &io, (&buffers.concat(), received.len), progress.done)?;
         }
         progress.done += received.len;
-        if waits && received.len > 0 && io.flags & MSG_PEEK == 0 {
+        if is_blocking && received.len > 0 && io.flags & MSG_PEEK == 0 {
             let target = self.target.receive_target(io.handle, total, io.flags);
             if progress.done < target {
                 // There may be more data, or the end of the stream.
                 return self.receive_call(pos, call, progress);
             }
         }
-        Ok(Step::Returned(Ok(progress.done as i64)))
+        Ok(Attempt::Returned(Ok(progress.done as i64)))
     }
 
-    fn wait_for_more(&mut self, io: &Io<'_>, progress: &mut Progress) -> Step {
-        match self.wait_for(progress, io.handle, Wait::Receive) {
-            Step::Returned(Err(_)) if progress.done > 0 => Step::Returned(Ok(progress.done as i64)),
+    fn wait_for_more(&mut self, io: &Io<'_>, progress: &mut CallProgress) -> Attempt {
+        match self.wait_for(progress, io.handle, TimeoutKind::Receive) {
+            Attempt::Returned(Err(_)) if progress.done > 0 => {
+                Attempt::Returned(Ok(progress.done as i64))
+            }
             step => step,
         }
     }
@@ -269,15 +279,15 @@ impl Runner<'_> {
             let there = &data[..len.min(data.len())];
             let text = text.get(done..).unwrap_or(&[]);
             if !there.starts_with(text) && !text.starts_with(there) {
-                return wrong(pos, "the bytes read differ from the string in the script");
+                return error_at(pos, "the bytes read differ from the string in the script");
             }
             return Ok(());
         }
-        if self.odd_data || io.flags & (MSG_OOB | MSG_TRUNC) != 0 || len > data.len() {
+        if self.skip_payload_check || io.flags & (MSG_OOB | MSG_TRUNC) != 0 || len > data.len() {
             return Ok(());
         }
         if data[..len] != pattern_bytes(from, len) {
-            return wrong(
+            return error_at(
                 pos,
                 "the bytes read differ from those that the remote end sent at this offset",
             );

@@ -1,20 +1,20 @@
 //! Parser and checks of control messages.
 
-use super::super::Runner;
-use super::super::args::{Result, wrong};
+use super::super::ScriptRunner;
+use super::super::args::{Result, error_at};
 use crate::script::{Expr, ExprKind, Field};
 
 /// Length of `struct cmsghdr`, in bytes.
 const HEADER: usize = 16;
 
 /// A control message.
-struct Control {
+struct ControlMessage {
     level: i32,
     kind: i32,
     data: Vec<u8>,
 }
 
-impl Runner<'_> {
+impl ScriptRunner<'_> {
     /// Returns the control messages of a `msghdr` to send.
     pub(super) fn control_to_send(&self, header: &Expr) -> Result<Vec<u8>> {
         let mut out = Vec::new();
@@ -42,7 +42,7 @@ impl Runner<'_> {
             let want = self.flags(&field.value)?;
             if want != flags {
                 let message = format!("msg_flags are {flags:#x}, expected {want:#x}");
-                return wrong(field.value.pos, message);
+                return error_at(field.value.pos, message);
             }
         }
         let got = read_controls(control);
@@ -57,7 +57,7 @@ impl Runner<'_> {
                 got.len(),
                 expected.len()
             );
-            return wrong(header.pos, message);
+            return error_at(header.pos, message);
         }
         for (got, want) in got.iter().zip(expected) {
             self.check_control(got, want)?;
@@ -65,7 +65,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    fn check_control(&self, got: &Control, want: &Expr) -> Result<()> {
+    fn check_control(&self, got: &ControlMessage, want: &Expr) -> Result<()> {
         let level = self.flags(part(want, "cmsg_level")?)?;
         let kind = self.flags(part(want, "cmsg_type")?)?;
         if (got.level, got.kind) != (level, kind) {
@@ -73,12 +73,12 @@ impl Runner<'_> {
                 "the control message has level {} and type {}, expected {level} and {kind}",
                 got.level, got.kind
             );
-            return wrong(want.pos, message);
+            return error_at(want.pos, message);
         }
         let data = part(want, "cmsg_data")?;
         match &data.kind {
             ExprKind::Any => Ok(()),
-            ExprKind::Struct(fields) if has(fields, "scm_sec") => self.check_stamps(got, data),
+            ExprKind::Struct(fields) if has(fields, "scm_sec") => self.check_timestamps(got, data),
             ExprKind::Struct(fields) => self.check_error(got, fields),
             _ => {
                 let value = got.data.first_chunk().map(|word| i32::from_ne_bytes(*word));
@@ -86,7 +86,7 @@ impl Runner<'_> {
                 if value == Some(expected) {
                     return Ok(());
                 }
-                wrong(
+                error_at(
                     data.pos,
                     format!("cmsg_data is {value:?}, expected {expected}"),
                 )
@@ -96,7 +96,7 @@ impl Runner<'_> {
 
     /// Checks a `struct scm_timestamping`, whose first timestamp is the software's, on the script's
     /// clock.
-    fn check_stamps(&self, got: &Control, data: &Expr) -> Result<()> {
+    fn check_timestamps(&self, got: &ControlMessage, data: &Expr) -> Result<()> {
         let number = |name: &str| match data.field(name)? {
             Some(field) => self.int(&field.value),
             None => Ok(0),
@@ -107,20 +107,20 @@ impl Runner<'_> {
             Some(i64::from_ne_bytes(bytes.try_into().ok()?))
         };
         let (Some(seconds), Some(nanos)) = (word(0), word(8)) else {
-            return wrong(data.pos, "the control message is too short for a timestamp");
+            return error_at(data.pos, "the control message is too short for a timestamp");
         };
         let at = self.target.script_time(seconds * 1_000_000_000 + nanos);
         if (at - want).abs() <= self.settings.tolerance {
             return Ok(());
         }
-        wrong(
+        error_at(
             data.pos,
             format!("the timestamp is {at} ns, expected {want}"),
         )
     }
 
     /// Checks a `struct sock_extended_err`.
-    fn check_error(&self, got: &Control, fields: &[Field]) -> Result<()> {
+    fn check_error(&self, got: &ControlMessage, fields: &[Field]) -> Result<()> {
         for field in fields {
             let (offset, len) = match field.name.as_deref() {
                 Some("ee_errno") => (0, 4),
@@ -129,13 +129,13 @@ impl Runner<'_> {
                 Some("ee_code") => (6, 1),
                 Some("ee_info") => (8, 4),
                 Some("ee_data") => (12, 4),
-                _ => return wrong(field.value.pos, "expected a field of sock_extended_err"),
+                _ => return error_at(field.value.pos, "expected a field of sock_extended_err"),
             };
             if field.value.is_any() {
                 continue;
             }
             let Some(bytes) = got.data.get(offset..offset + len) else {
-                return wrong(field.value.pos, "the control message is too short");
+                return error_at(field.value.pos, "the control message is too short");
             };
             let value = bytes
                 .iter()
@@ -145,7 +145,7 @@ impl Runner<'_> {
             if value != want {
                 let name = field.name.as_deref().unwrap_or("");
                 let message = format!("{name} is {value}, expected {want}");
-                return wrong(field.value.pos, message);
+                return error_at(field.value.pos, message);
             }
         }
         Ok(())
@@ -169,11 +169,11 @@ fn controls(header: &Expr) -> Result<&[Expr]> {
 fn part<'e>(message: &'e Expr, name: &str) -> Result<&'e Expr> {
     match message.field(name)? {
         Some(field) => Ok(&field.value),
-        None => wrong(message.pos, format!("expected {name}")),
+        None => error_at(message.pos, format!("expected {name}")),
     }
 }
 
-fn read_controls(mut bytes: &[u8]) -> Vec<Control> {
+fn read_controls(mut bytes: &[u8]) -> Vec<ControlMessage> {
     let mut found = Vec::new();
     while let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() {
         let [
@@ -198,7 +198,7 @@ fn read_controls(mut bytes: &[u8]) -> Vec<Control> {
         let Some(data) = len.checked_sub(HEADER).and_then(|len| rest.get(..len)) else {
             break;
         };
-        found.push(Control {
+        found.push(ControlMessage {
             level: i32::from_ne_bytes([v0, v1, v2, v3]),
             kind: i32::from_ne_bytes([t0, t1, t2, t3]),
             data: data.to_vec(),

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 pub(crate) use file::Disk;
 use fullsend_posix::Errno;
 
-use super::Runner;
-use super::args::{Result, wrong};
+use super::ScriptRunner;
+use super::args::{Result, error_at};
 use super::target::Fd;
 use crate::constants::{errno, errno_name};
 use crate::error::Pos;
@@ -22,16 +22,16 @@ use crate::script::{Call, Expr, Nanos};
 
 /// The script's descriptors.
 #[derive(Default, Debug)]
-pub(crate) struct Files {
+pub(crate) struct Descriptors {
     open: BTreeMap<i64, Fd>,
     last: Option<i64>,
 }
 
-impl Files {
+impl Descriptors {
     pub(crate) fn fd(&self, fd: i64, pos: Pos) -> Result<Fd> {
         match self.open.get(&fd) {
             Some(handle) => Ok(*handle),
-            None => wrong(pos, format!("descriptor {fd} is not open")),
+            None => error_at(pos, format!("descriptor {fd} is not open")),
         }
     }
 
@@ -43,7 +43,7 @@ impl Files {
 
 /// The progress of a call, which may take several attempts.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct CallProgress {
     /// Time at which the call started.
     pub(super) start: Nanos,
     /// Time at which the call's own timeout expires.
@@ -51,18 +51,18 @@ pub(crate) struct Progress {
     /// Bytes sent or received.
     done: usize,
     /// An attempt was made.
-    tried: bool,
+    attempted: bool,
     /// The bytes sent are in a SYN that is not answered yet.
     opening: bool,
 }
 
-impl Progress {
+impl CallProgress {
     pub(super) fn new(start: Nanos) -> Self {
         Self {
             start,
             deadline: None,
             done: 0,
-            tried: false,
+            attempted: false,
             opening: false,
         }
     }
@@ -72,31 +72,31 @@ impl Progress {
 pub(super) type Returned = core::result::Result<i64, Errno>;
 
 /// The result of an attempt.
-pub(super) enum Step {
+pub(super) enum Attempt {
     Returned(Returned),
-    Blocks,
+    Blocked,
 }
 
-impl From<core::result::Result<(), Errno>> for Step {
+impl From<core::result::Result<(), Errno>> for Attempt {
     fn from(result: core::result::Result<(), Errno>) -> Self {
         Self::Returned(result.map(|()| 0))
     }
 }
 
-impl Runner<'_> {
+impl ScriptRunner<'_> {
     /// Attempts a call.
     pub(super) fn attempt(
         &mut self,
         pos: Pos,
         call: &Call,
-        progress: &mut Progress,
-    ) -> Result<Step> {
+        progress: &mut CallProgress,
+    ) -> Result<Attempt> {
         let step = self.dispatch(pos, call, progress);
-        progress.tried = true;
+        progress.attempted = true;
         step
     }
 
-    fn dispatch(&mut self, pos: Pos, call: &Call, progress: &mut Progress) -> Result<Step> {
+    fn dispatch(&mut self, pos: Pos, call: &Call, progress: &mut CallProgress) -> Result<Attempt> {
         match call.name.as_str() {
             "socket" => self.socket(pos, call),
             "bind" => self.bind(pos, call),
@@ -123,7 +123,7 @@ impl Runner<'_> {
             "splice" => self.splice(pos, call, progress),
             "open" => self.open(pos, call),
             "sendfile" => self.sendfile(pos, call, progress),
-            name => wrong(pos, format!("the system call {name} is not supported")),
+            name => error_at(pos, format!("the system call {name} is not supported")),
         }
     }
 
@@ -135,7 +135,7 @@ impl Runner<'_> {
     }
 
     /// Records a new descriptor under the number that the script expects.
-    fn name(&mut self, call: &Call, handle: Fd, is_socket: bool) -> Result<i64> {
+    fn register_fd(&mut self, call: &Call, handle: Fd, is_socket: bool) -> Result<i64> {
         let fd = self.int(&call.result)?;
         self.files.open.insert(fd, handle);
         if is_socket {
@@ -159,14 +159,14 @@ impl Runner<'_> {
             None => Ok(value),
             Some(name) => match errno(name) {
                 Some(number) => Err(Errno(number)),
-                None => return wrong(pos, format!("`{name}` is not a known errno")),
+                None => return error_at(pos, format!("`{name}` is not a known errno")),
             },
         };
         if expected == got {
             return Ok(());
         }
         let (got, expected) = (show(&got), show(&expected));
-        wrong(
+        error_at(
             pos,
             format!("{} returned {got}, expected {expected}", call.name),
         )
@@ -177,7 +177,7 @@ impl Runner<'_> {
 fn arg(pos: Pos, call: &Call, index: usize) -> Result<&Expr> {
     match call.args.get(index) {
         Some(expr) => Ok(expr),
-        None => wrong(
+        None => error_at(
             pos,
             format!("{} requires more than {index} arguments", call.name),
         ),

@@ -1,14 +1,14 @@
 //! Socket options and `ioctl`.
 
-use super::super::Runner;
-use super::super::args::{Result, wrong};
-use super::{Step, arg};
+use super::super::ScriptRunner;
+use super::super::args::{Result, error_at};
+use super::{Attempt, arg};
 use crate::constants::constant;
 use crate::error::Pos;
 use crate::script::{Call, Expr, ExprKind};
 
-impl Runner<'_> {
-    pub(super) fn setsockopt(&mut self, pos: Pos, call: &Call) -> Result<Step> {
+impl ScriptRunner<'_> {
+    pub(super) fn setsockopt(&mut self, pos: Pos, call: &Call) -> Result<Attempt> {
         let (_, handle) = self.fd(pos, call, 0)?;
         let (level, name) = self.level_and_name(pos, call)?;
         let mut value = self.option_value(arg(pos, call, 3)?)?;
@@ -19,7 +19,7 @@ impl Runner<'_> {
         Ok(done.into())
     }
 
-    pub(super) fn getsockopt(&mut self, pos: Pos, call: &Call) -> Result<Step> {
+    pub(super) fn getsockopt(&mut self, pos: Pos, call: &Call) -> Result<Attempt> {
         let (_, handle) = self.fd(pos, call, 0)?;
         let (level, name) = self.level_and_name(pos, call)?;
         let expected = arg(pos, call, 3)?;
@@ -34,7 +34,7 @@ impl Runner<'_> {
         let done = self.target.getsockopt(handle, level, name, &mut got);
         let done = match done {
             Ok(len) => len,
-            Err(error) => return Ok(Step::Returned(Err(error))),
+            Err(error) => return Ok(Attempt::Returned(Err(error))),
         };
         got.truncate(done);
         let same = got.starts_with(&value) || value.starts_with(&got) && !got.is_empty();
@@ -44,9 +44,9 @@ impl Runner<'_> {
                 _ => format!("{bytes:02x?}"),
             };
             let message = format!("the option is {}, expected {}", show(&got), show(&value));
-            return wrong(expected.pos, message);
+            return error_at(expected.pos, message);
         }
-        Ok(Step::Returned(Ok(0)))
+        Ok(Attempt::Returned(Ok(0)))
     }
 
     fn level_and_name(&self, pos: Pos, call: &Call) -> Result<(i32, i32)> {
@@ -89,22 +89,22 @@ impl Runner<'_> {
         }
     }
 
-    pub(super) fn ioctl(&mut self, pos: Pos, call: &Call) -> Result<Step> {
+    pub(super) fn ioctl(&mut self, pos: Pos, call: &Call) -> Result<Attempt> {
         let (_, handle) = self.fd(pos, call, 0)?;
         let request = self.int(arg(pos, call, 1)?)? as u32;
         let expected = call.args.get(2);
         let got = match self.target.ioctl(handle, request) {
             Ok(got) => got,
-            Err(error) => return Ok(Step::Returned(Err(error))),
+            Err(error) => return Ok(Attempt::Returned(Err(error))),
         };
         if let Some(expected) = expected.filter(|expr| !expr.is_any()) {
             let want = self.int(expected)?;
             if i64::from(got) != want {
                 let message = format!("the ioctl returned {got}, expected {want}");
-                return wrong(expected.pos, message);
+                return error_at(expected.pos, message);
             }
         }
         debug_assert!(constant("SIOCINQ").is_some());
-        Ok(Step::Returned(Ok(0)))
+        Ok(Attempt::Returned(Ok(0)))
     }
 }

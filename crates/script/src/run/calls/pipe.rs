@@ -2,29 +2,29 @@
 
 use fullsend_posix::Errno;
 
-use super::super::Runner;
-use super::super::args::{Result, wrong};
-use super::super::target::{Fd, Wait};
-use super::{Progress, Step, arg};
+use super::super::ScriptRunner;
+use super::super::args::{Result, error_at};
+use super::super::target::{Fd, TimeoutKind};
+use super::{Attempt, CallProgress, arg};
 use crate::constants::constant;
 use crate::error::Pos;
 use crate::script::Call;
 
-impl Runner<'_> {
+impl ScriptRunner<'_> {
     /// Runs `pipe([5, 6])`.
-    pub(super) fn pipe(&mut self, pos: Pos, call: &Call) -> Result<Step> {
+    pub(super) fn pipe(&mut self, pos: Pos, call: &Call) -> Result<Attempt> {
         let names = arg(pos, call, 0)?.items()?;
         let [reader, writer] = names else {
-            return wrong(pos, "expected two descriptors, as in pipe([5, 6])");
+            return error_at(pos, "expected two descriptors, as in pipe([5, 6])");
         };
         let names = [self.int(reader)?, self.int(writer)?];
         match self.target.pipe() {
             Ok((reader, writer)) => {
                 self.files.open.insert(names[0], reader);
                 self.files.open.insert(names[1], writer);
-                Ok(Step::Returned(Ok(0)))
+                Ok(Attempt::Returned(Ok(0)))
             }
-            Err(error) => Ok(Step::Returned(Err(error))),
+            Err(error) => Ok(Attempt::Returned(Err(error))),
         }
     }
 
@@ -32,8 +32,8 @@ impl Runner<'_> {
         &mut self,
         pos: Pos,
         call: &Call,
-        progress: &mut Progress,
-    ) -> Result<Step> {
+        progress: &mut CallProgress,
+    ) -> Result<Attempt> {
         let (from_fd, from) = self.fd(pos, call, 0)?;
         let (to_fd, to) = self.fd(pos, call, 2)?;
         let len: usize = self.number(arg(pos, call, 4)?)?;
@@ -42,20 +42,22 @@ impl Runner<'_> {
             Ok(len) => {
                 self.streams.entry(from_fd).or_default().read += len as u64;
                 self.streams.entry(to_fd).or_default().written += len as u64;
-                Ok(Step::Returned(Ok(len as i64)))
+                Ok(Attempt::Returned(Ok(len as i64)))
             }
             Err(Errno::EAGAIN)
-                if !is_nonblocking(flags) && self.target.waits(from) && self.target.waits(to) =>
+                if !is_nonblocking(flags)
+                    && self.target.is_blocking(from)
+                    && self.target.is_blocking(to) =>
             {
                 Ok(self.wait_for_either(progress, from, to))
             }
-            Err(error) => Ok(Step::Returned(Err(error))),
+            Err(error) => Ok(Attempt::Returned(Err(error))),
         }
     }
 
-    fn wait_for_either(&mut self, progress: &mut Progress, from: Fd, to: Fd) -> Step {
+    fn wait_for_either(&mut self, progress: &mut CallProgress, from: Fd, to: Fd) -> Attempt {
         self.target.watch(to);
-        self.wait_for(progress, from, Wait::Receive)
+        self.wait_for(progress, from, TimeoutKind::Receive)
     }
 }
 

@@ -3,11 +3,11 @@
 use fullsend_posix::abi::{SHUT_WR, SOCK_DGRAM};
 use fullsend_posix::{Errno, SockAddr};
 
-use super::super::Runner;
-use super::super::args::{Result, wrong};
+use super::super::ScriptRunner;
+use super::super::args::{Result, error_at};
 use super::super::flow::Flow;
-use super::super::target::{Fd, Wait};
-use super::{Progress, Step, arg};
+use super::super::target::{Fd, TimeoutKind};
+use super::{Attempt, CallProgress, arg};
 use crate::constants::constant;
 use crate::error::Pos;
 use crate::script::Call;
@@ -17,8 +17,8 @@ const O_RDWR: i64 = 2;
 const KIND: i32 = 0xf;
 const O_NONBLOCK: i64 = 0o4000;
 
-impl Runner<'_> {
-    pub(super) fn socket(&mut self, pos: Pos, call: &Call) -> Result<Step> {
+impl ScriptRunner<'_> {
+    pub(super) fn socket(&mut self, pos: Pos, call: &Call) -> Result<Attempt> {
         let domain = arg(pos, call, 0)?;
         let domain = if domain.is_any() {
             self.domain()
@@ -27,14 +27,14 @@ impl Runner<'_> {
         };
         let kind = self.flags(arg(pos, call, 1)?)?;
         let protocol = self.number(arg(pos, call, 2)?)?;
-        self.odd_data |= kind & KIND == SOCK_DGRAM;
+        self.skip_payload_check |= kind & KIND == SOCK_DGRAM;
         match self.target.socket(domain, kind, protocol) {
-            Ok(handle) => Ok(Step::Returned(Ok(self.name(call, handle, true)?))),
-            Err(error) => Ok(Step::Returned(Err(error))),
+            Ok(handle) => Ok(Attempt::Returned(Ok(self.register_fd(call, handle, true)?))),
+            Err(error) => Ok(Attempt::Returned(Err(error))),
         }
     }
 
-    pub(super) fn bind(&mut self, pos: Pos, call: &Call) -> Result<Step> {
+    pub(super) fn bind(&mut self, pos: Pos, call: &Call) -> Result<Attempt> {
         let (_, handle) = self.fd(pos, call, 0)?;
         let addr = self.address(arg(pos, call, 1)?, self.local_addr())?;
         let done = self.target.bind(handle, addr);
@@ -45,7 +45,7 @@ impl Runner<'_> {
         Ok(done.into())
     }
 
-    pub(super) fn listen(&mut self, pos: Pos, call: &Call) -> Result<Step> {
+    pub(super) fn listen(&mut self, pos: Pos, call: &Call) -> Result<Attempt> {
         let (_, handle) = self.fd(pos, call, 0)?;
         let backlog = self.flags(arg(pos, call, 1)?)?;
         let done = self.target.listen(handle, backlog);
@@ -56,7 +56,7 @@ impl Runner<'_> {
                 if self.flows[index].remote_isn.is_none() {
                     self.under_test = None;
                 } else {
-                    self.flows[index].over = true;
+                    self.flows[index].is_closed = true;
                 }
             }
         }
@@ -67,8 +67,8 @@ impl Runner<'_> {
         &mut self,
         pos: Pos,
         call: &Call,
-        progress: &mut Progress,
-    ) -> Result<Step> {
+        progress: &mut CallProgress,
+    ) -> Result<Attempt> {
         let (_, listener) = self.fd(pos, call, 0)?;
         let flags = match call.args.get(3) {
             Some(flags) => self.flags(flags)?,
@@ -76,7 +76,7 @@ impl Runner<'_> {
         };
         match self.target.accept4(listener, flags) {
             Ok((handle, peer)) => {
-                let fd = self.name(call, handle, true)?;
+                let fd = self.register_fd(call, handle, true)?;
                 let port = peer.canonical().map(|addr| addr.port());
                 let flow = self
                     .flows
@@ -86,12 +86,12 @@ impl Runner<'_> {
                     flow.fd = Some(fd);
                 }
                 self.streams.remove(&fd);
-                Ok(Step::Returned(Ok(fd)))
+                Ok(Attempt::Returned(Ok(fd)))
             }
-            Err(Errno::EAGAIN) if self.target.waits(listener) => {
-                Ok(self.wait_for(progress, listener, Wait::Receive))
+            Err(Errno::EAGAIN) if self.target.is_blocking(listener) => {
+                Ok(self.wait_for(progress, listener, TimeoutKind::Receive))
             }
-            Err(error) => Ok(Step::Returned(Err(error))),
+            Err(error) => Ok(Attempt::Returned(Err(error))),
         }
     }
 
@@ -99,21 +99,21 @@ impl Runner<'_> {
         &mut self,
         pos: Pos,
         call: &Call,
-        progress: &mut Progress,
-    ) -> Result<Step> {
+        progress: &mut CallProgress,
+    ) -> Result<Attempt> {
         let (fd, handle) = self.fd(pos, call, 0)?;
         let addr = self.address(arg(pos, call, 1)?, self.remote_addr())?;
-        self.connecting(fd, addr);
+        self.start_flow(fd, addr);
         match self.target.connect(handle, addr) {
-            Err(Errno::EINPROGRESS | Errno::EALREADY) if self.target.waits(handle) => {
-                Ok(self.wait_for(progress, handle, Wait::Send))
+            Err(Errno::EINPROGRESS | Errno::EALREADY) if self.target.is_blocking(handle) => {
+                Ok(self.wait_for(progress, handle, TimeoutKind::Send))
             }
             result => Ok(result.into()),
         }
     }
 
     /// Makes the connection that `fd` opens the flow under test.
-    pub(super) fn connecting(&mut self, fd: i64, addr: SockAddr) {
+    pub(super) fn start_flow(&mut self, fd: i64, addr: SockAddr) {
         let Some(addr) = addr.canonical() else {
             // AF_UNSPEC dissolves the association; the next connection is a new flow.
             self.flows
@@ -127,36 +127,41 @@ impl Runner<'_> {
             return;
         }
         self.streams.remove(&fd);
-        self.test_flow(Flow {
+        self.set_flow_under_test(Flow {
             remote_port: addr.port(),
             fd: Some(fd),
             ..Flow::default()
         });
     }
 
-    pub(super) fn close(&mut self, pos: Pos, call: &Call, progress: &mut Progress) -> Result<Step> {
+    pub(super) fn close(
+        &mut self,
+        pos: Pos,
+        call: &Call,
+        progress: &mut CallProgress,
+    ) -> Result<Attempt> {
         if self.disk.close(self.int(arg(pos, call, 0)?)?) {
-            return Ok(Step::Returned(Ok(0)));
+            return Ok(Attempt::Returned(Ok(0)));
         }
         let (fd, handle) = self.fd(pos, call, 0)?;
-        if self.lingers(handle, progress) {
-            return Ok(Step::Blocks);
+        if self.must_linger(handle, progress) {
+            return Ok(Attempt::Blocked);
         }
         let done = self.target.close(handle);
-        if done == Err(Errno::EAGAIN) && self.target.waits(handle) {
-            return Ok(Step::Blocks);
+        if done == Err(Errno::EAGAIN) && self.target.is_blocking(handle) {
+            return Ok(Attempt::Blocked);
         }
         self.files.open.remove(&fd);
         self.streams.remove(&fd);
         for flow in self.flows.iter_mut().filter(|flow| flow.fd == Some(fd)) {
-            flow.over = true;
+            flow.is_closed = true;
             flow.fd = None;
         }
         Ok(done.into())
     }
 
     /// Returns whether `close` waits, within the time of `SO_LINGER`, until all data is acknowledged.
-    fn lingers(&mut self, handle: Fd, progress: &mut Progress) -> bool {
+    fn must_linger(&mut self, handle: Fd, progress: &mut CallProgress) -> bool {
         let Some(span) = self.target.linger(handle) else {
             return false;
         };
@@ -164,7 +169,7 @@ impl Runner<'_> {
         if span == 0 || self.target.now() >= deadline {
             return false;
         }
-        if !progress.tried {
+        if !progress.attempted {
             // A socket that is not connected has no data to send.
             let _ = self.target.shutdown(handle, SHUT_WR);
         }
@@ -172,39 +177,44 @@ impl Runner<'_> {
         !self.target.is_flushed(handle)
     }
 
-    pub(super) fn shutdown(&mut self, pos: Pos, call: &Call) -> Result<Step> {
+    pub(super) fn shutdown(&mut self, pos: Pos, call: &Call) -> Result<Attempt> {
         let (_, handle) = self.fd(pos, call, 0)?;
         let how = self.flags(arg(pos, call, 1)?)?;
         Ok(self.target.shutdown(handle, how).into())
     }
 
-    pub(super) fn fcntl(&mut self, pos: Pos, call: &Call) -> Result<Step> {
+    pub(super) fn fcntl(&mut self, pos: Pos, call: &Call) -> Result<Attempt> {
         let (_, handle) = self.fd(pos, call, 0)?;
         let command = arg(pos, call, 1)?;
         let number = self.int(command)?;
         if Some(number) == constant("F_GETFL") {
             let nonblocking = self.target.is_nonblocking(handle);
             let flags = nonblocking.map(|on| O_RDWR | if on { O_NONBLOCK } else { 0 });
-            return Ok(Step::Returned(flags));
+            return Ok(Attempt::Returned(flags));
         }
         if Some(number) == constant("F_SETFL") {
             let on = self.int(arg(pos, call, 2)?)? & O_NONBLOCK != 0;
             return Ok(self.target.set_nonblocking(handle, on).into());
         }
-        wrong(command.pos, "fcntl supports only F_GETFL and F_SETFL")
+        error_at(command.pos, "fcntl supports only F_GETFL and F_SETFL")
     }
 
     /// Makes a call on `handle` wait, up to its timeout.
-    pub(super) fn wait_for(&mut self, progress: &mut Progress, handle: Fd, wait: Wait) -> Step {
+    pub(super) fn wait_for(
+        &mut self,
+        progress: &mut CallProgress,
+        handle: Fd,
+        wait: TimeoutKind,
+    ) -> Attempt {
         if progress.deadline.is_none() {
-            let span = self.target.time_out(handle, wait);
+            let span = self.target.timeout(handle, wait);
             progress.deadline = span.map(|span| progress.start + span);
         }
         self.target.watch(handle);
         let now = self.target.now();
         if progress.deadline.is_some_and(|deadline| now >= deadline) {
-            return Step::Returned(Err(Errno::EAGAIN));
+            return Attempt::Returned(Err(Errno::EAGAIN));
         }
-        Step::Blocks
+        Attempt::Blocked
     }
 }

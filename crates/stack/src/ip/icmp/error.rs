@@ -6,7 +6,7 @@ use core::net::{IpAddr, Ipv6Addr};
 
 use fullsend_buf::Slice;
 use fullsend_offload::Packet;
-use fullsend_wire::extension::Fault;
+use fullsend_wire::extension::ExtensionError;
 use fullsend_wire::icmpv4::{Icmpv4Repr, unreachable};
 use fullsend_wire::icmpv6::{Icmpv6Repr, parameter, unreachable as unreachable6};
 use fullsend_wire::ipv4::Ipv4View;
@@ -14,8 +14,8 @@ use fullsend_wire::ipv6::Ipv6View;
 use fullsend_wire::numbers::{ethertype, protocol};
 use fullsend_wire::{extension, ipv6};
 
-use super::Datagram;
-use crate::ip::link::came_to_link_group;
+use super::IcmpPacket;
+use crate::ip::link::was_sent_to_link_group;
 
 /// Maximum number of quoted bytes: the message fills 576 bytes (RFC 1812 4.3.2.3) or 1280 bytes
 /// (RFC 4443 2.4 c).
@@ -45,9 +45,9 @@ pub(crate) enum Problem {
 impl Problem {
     /// Returns the problem to report for a fault in the extension headers, or `None` if the packet
     /// is to be dropped silently.
-    pub(crate) const fn from_fault(fault: Fault) -> Option<Self> {
+    pub(crate) const fn from_fault(fault: ExtensionError) -> Option<Self> {
         match fault {
-            Fault::Problem {
+            ExtensionError::Problem {
                 code,
                 pointer,
                 even_multicast,
@@ -56,7 +56,7 @@ impl Problem {
                 pointer,
                 even_multicast,
             }),
-            Fault::Truncated | Fault::Discard => None,
+            ExtensionError::Truncated | ExtensionError::Discard => None,
         }
     }
 
@@ -72,10 +72,10 @@ impl Problem {
 }
 
 /// Builds the error message, or returns `None` if none may be sent. The caller has verified that
-/// the source address of `about` can be that of a single host.
-pub(super) fn about(problem: Problem, about: &Packet, own: IpAddr) -> Option<Datagram> {
-    let header = about.network_header();
-    let (src, dst): (IpAddr, IpAddr) = match about.layers.ethertype {
+/// the source address of `packet` can be that of a single host.
+pub(super) fn build_error(problem: Problem, packet: &Packet, own: IpAddr) -> Option<IcmpPacket> {
+    let header = packet.network_header();
+    let (src, dst): (IpAddr, IpAddr) = match packet.layers.ethertype {
         ethertype::IPV4 => {
             let ip = Ipv4View::new(header).ok()?;
             // Only the first fragment contains the transport header.
@@ -87,8 +87,8 @@ pub(super) fn about(problem: Problem, about: &Packet, own: IpAddr) -> Option<Dat
         }
         _ => return None,
     };
-    let to_group = dst != own || came_to_link_group(about);
-    if src.is_unspecified() || (to_group && !problem.even_multicast()) || is_icmp_error(about) {
+    let to_group = dst != own || was_sent_to_link_group(packet);
+    if src.is_unspecified() || (to_group && !problem.even_multicast()) || is_icmp_error(packet) {
         return None;
     }
     let (limit, protocol) = if own.is_ipv6() {
@@ -96,16 +96,16 @@ pub(super) fn about(problem: Problem, about: &Packet, own: IpAddr) -> Option<Dat
     } else {
         (QUOTE_V4, protocol::ICMP)
     };
-    let mut quote = vec![0; limit.min(header.len() + about.payload.len())];
+    let mut quote = vec![0; limit.min(header.len() + packet.payload.len())];
     let from_header = header.len().min(quote.len());
     quote[..from_header].copy_from_slice(&header[..from_header]);
-    about.payload.copy_to(&mut quote[from_header..]);
+    packet.payload.copy_to(&mut quote[from_header..]);
     let message = match (own, src) {
         (IpAddr::V4(_), IpAddr::V4(_)) => message_v4(problem, &quote)?,
         (IpAddr::V6(own), IpAddr::V6(src)) => message_v6(problem, &quote, (own, src)),
         _ => return None,
     };
-    Some(Datagram {
+    Some(IcmpPacket {
         src: own,
         dst: src,
         protocol,
@@ -155,19 +155,19 @@ fn message_v6(problem: Problem, quote: &[u8], (own, to): (Ipv6Addr, Ipv6Addr)) -
 
 /// Returns the offset of the Next Header field that names the packet's final protocol, bytes.
 fn next_header_at(packet: &[u8]) -> u32 {
-    let mut named_at = 6;
+    let mut field_offset = 6;
     let mut at = ipv6::HEADER_LEN;
-    while let Some(&kind) = packet.get(named_at)
+    while let Some(&kind) = packet.get(field_offset)
         && extension::is_extension(kind)
-        && let Some(&units) = packet.get(at + 1)
+        && let Some(&header_units) = packet.get(at + 1)
     {
-        named_at = at;
+        field_offset = at;
         at += match kind {
             protocol::FRAGMENT => extension::FRAGMENT_LEN,
-            _ => (usize::from(units) + 1) * 8,
+            _ => (usize::from(header_units) + 1) * 8,
         };
     }
-    named_at as u32
+    field_offset as u32
 }
 
 /// Returns whether a packet is an ICMP error, or an ICMP message of an unknown type.

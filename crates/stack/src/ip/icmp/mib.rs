@@ -53,7 +53,7 @@ fullsend_units::counters! {
     }
 }
 
-macro_rules! either {
+macro_rules! counter_of_family {
     ($($name:ident: $v4:ident, $v6:ident;)*) => {
         impl Icmp {
             $(pub(super) fn $name(&mut self, v6: bool) -> &mut u64 {
@@ -63,7 +63,7 @@ macro_rules! either {
     };
 }
 
-either! {
+counter_of_family! {
     in_msgs: in_msgs, in_msgs;
     in_errors: in_errors, in_errors;
     in_csum_errors: in_csum_errors, in_csum_errors;

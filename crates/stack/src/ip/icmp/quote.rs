@@ -48,25 +48,25 @@ pub(super) const fn unreachable_v6(code: u8) -> IcmpError {
 }
 
 /// Returns the error with the flow of the quoted IPv4 packet.
-pub(super) fn read_v4(quote: &[u8], error: IcmpError) -> Option<TransportError> {
+pub(super) fn parse_v4(quote: &[u8], error: IcmpError) -> Option<TransportError> {
     let ip = Ipv4View::new(quote).ok()?;
     if ip.fragment_offset() != 0 {
         return None;
     }
-    let ends = (ip.src().into(), ip.dst().into());
-    transport(ends, ip.protocol(), ip.payload(), error)
+    let addrs = (ip.src().into(), ip.dst().into());
+    transport(addrs, ip.protocol(), ip.payload(), error)
 }
 
 /// Returns the error with the flow of the quoted IPv6 packet.
-pub(super) fn read_v6(quote: &[u8], error: IcmpError) -> Option<TransportError> {
+pub(super) fn parse_v6(quote: &[u8], error: IcmpError) -> Option<TransportError> {
     let ip = Ipv6View::new(quote).ok()?;
     let rest = &quote[HEADER_LEN..];
-    let upper = extension::walk(ip.next_header(), rest).ok()?;
+    let upper = extension::parse_headers(ip.next_header(), rest).ok()?;
     if upper.fragment.is_some_and(|f| f.offset != 0) {
         return None;
     }
-    let ends = (ip.src().into(), ip.dst().into());
-    transport(ends, upper.protocol, &rest[upper.offset..], error)
+    let addrs = (ip.src().into(), ip.dst().into());
+    transport(addrs, upper.protocol, &rest[upper.offset..], error)
 }
 
 /// Reads the ports and, for TCP, the sequence number: at least 8 bytes of transport header are
@@ -90,7 +90,7 @@ fn transport(
         // The caller fills these in from the message.
         kind: (0, 0),
         offender: src,
-        text: match protocol {
+        payload: match protocol {
             protocol::UDP => header[8..].to_vec(),
             _ => Vec::new(),
         },

@@ -6,7 +6,7 @@ use fullsend_buf::{Chain, Slice};
 use fullsend_offload::{Link, Packet};
 use fullsend_tcp::{IcmpError, Sysctl, TcpError};
 use fullsend_units::{Instant, Rng, Seed, SeqNum};
-use fullsend_wire::extension::Fault;
+use fullsend_wire::extension::ExtensionError;
 use fullsend_wire::icmpv4::{self, Icmpv4Repr};
 use fullsend_wire::icmpv6::{self, Icmpv6Repr};
 use fullsend_wire::ipv4::{Ipv4Repr, Ipv4View};
@@ -14,7 +14,7 @@ use fullsend_wire::ipv6::{Ipv6Repr, Ipv6View};
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::udp::UdpRepr;
 
-use super::{Arrival, Datagram, Icmp, Problem, Received, TransportError};
+use super::{Icmp, IcmpAction, IcmpAddrs, IcmpPacket, Problem, TransportError};
 
 const US: &str = "10.0.0.1";
 const PEER: &str = "10.0.0.2";
@@ -30,8 +30,8 @@ fn v6(text: &str) -> Ipv6Addr {
     text.parse().unwrap()
 }
 
-fn arrival(src: &str, dst: &str, own: &str) -> Arrival {
-    Arrival {
+fn arrival(src: &str, dst: &str, own: &str) -> IcmpAddrs {
+    IcmpAddrs {
         src: src.parse().unwrap(),
         dst: dst.parse().unwrap(),
         own: Some(own.parse().unwrap()),
@@ -92,9 +92,9 @@ fn parsed(bytes: &[u8]) -> Packet {
     packet
 }
 
-fn reply(received: Received) -> Datagram {
+fn reply(received: IcmpAction) -> IcmpPacket {
     match received {
-        Received::Reply(datagram) => datagram,
+        IcmpAction::Reply(datagram) => datagram,
         other => panic!("{other:?}"),
     }
 }
@@ -141,7 +141,7 @@ fn pings_are_answered() {
 }
 
 #[test]
-fn broadcast_pings_and_wrong_checksums_are_not() {
+fn broadcast_pings_and_wrong_checksums_are_not_answered() {
     let mut icmp = Icmp::default();
     let ping = Icmpv4Repr::EchoRequest {
         ident: 7,
@@ -150,16 +150,16 @@ fn broadcast_pings_and_wrong_checksums_are_not() {
     };
     let message = message_v4(&ping);
     let received = icmp.input(&arrival(PEER, "10.0.0.255", US), &message);
-    assert!(matches!(received, Received::Nothing));
+    assert!(matches!(received, IcmpAction::None));
     let mut bytes = message.slices()[0].to_vec();
     bytes[7] ^= 1;
     let received = icmp.input(&arrival(PEER, US, US), &Slice::copied_from(&bytes).into());
-    assert!(matches!(received, Received::Nothing));
+    assert!(matches!(received, IcmpAction::None));
     let received = icmp.input(
         &arrival(PEER, US, US),
         &Slice::copied_from(&[8, 0, 1]).into(),
     );
-    assert!(matches!(received, Received::Nothing));
+    assert!(matches!(received, IcmpAction::None));
     assert_eq!(
         (icmp.v4.in_csum_errors, icmp.v4.in_errors, icmp.v4.in_msgs),
         (2, 2, 3)
@@ -167,7 +167,7 @@ fn broadcast_pings_and_wrong_checksums_are_not() {
 }
 
 #[test]
-fn neighbour_discovery_goes_on() {
+fn neighbour_discovery_is_passed_on() {
     let mut icmp = Icmp::default();
     let solicit = fullsend_wire::ndp::NdpRepr::NeighbourSolicit {
         target: v6(US6),
@@ -175,16 +175,16 @@ fn neighbour_discovery_goes_on() {
         nonce: None,
     };
     let message = message_v6(&Icmpv6Repr::Ndp(solicit), PEER6, US6);
-    let Received::Ndp(bytes) = icmp.input(&arrival(PEER6, US6, US6), &message) else {
+    let IcmpAction::Ndp(bytes) = icmp.input(&arrival(PEER6, US6, US6), &message) else {
         panic!("not passed on")
     };
     assert_eq!(Icmpv6Repr::parse(&bytes), Ok(Icmpv6Repr::Ndp(solicit)));
 }
 
-fn told(icmp: &mut Icmp, arrival: &Arrival, message: &Chain) -> Option<TransportError> {
+fn reported_error(icmp: &mut Icmp, arrival: &IcmpAddrs, message: &Chain) -> Option<TransportError> {
     match icmp.input(arrival, message) {
-        Received::Error(error) => Some(error),
-        Received::Nothing => None,
+        IcmpAction::Error(error) => Some(error),
+        IcmpAction::None => None,
         other => panic!("{other:?}"),
     }
 }
@@ -203,7 +203,7 @@ fn errors_about_our_segments_find_their_flow() {
             error,
             kind,
             offender: v4("10.9.9.9").into(),
-            text: Vec::new(),
+            payload: Vec::new(),
         })
     };
     for (code, mtu, error) in [
@@ -216,7 +216,7 @@ fn errors_about_our_segments_find_their_flow() {
         let quote = &quote[..];
         let message = message_v4(&Icmpv4Repr::Unreachable { code, mtu, quote });
         assert_eq!(
-            told(&mut icmp, &from, &message),
+            reported_error(&mut icmp, &from, &message),
             expect(error, (3, code)),
             "code {code}"
         );
@@ -230,14 +230,14 @@ fn errors_about_our_segments_find_their_flow() {
         quote: &long,
     });
     assert_eq!(
-        told(&mut icmp, &from, &message),
+        reported_error(&mut icmp, &from, &message),
         expect(IcmpError::TooBig { mtu: 1492 }, (3, 4))
     );
     assert_eq!(icmp.v4.in_dest_unreachs, 6);
 }
 
 #[test]
-fn errors_of_ipv6_too() {
+fn icmpv6_errors_about_our_segments_find_their_flow() {
     let mut icmp = Icmp::default();
     let from = arrival(PEER6, US6, US6);
     // The UDP header follows destination options.
@@ -248,14 +248,14 @@ fn errors_of_ipv6_too() {
         mtu: 1300,
         quote: &quote,
     };
-    let error = told(&mut icmp, &from, &message_v6(&message, PEER6, US6)).unwrap();
+    let error = reported_error(&mut icmp, &from, &message_v6(&message, PEER6, US6)).unwrap();
     assert_eq!(error.error, IcmpError::TooBig { mtu: 1300 });
     assert_eq!(error.protocol, protocol::UDP);
     assert_eq!((error.local.1, error.remote.1), (1000, 2000));
 }
 
 #[test]
-fn quotes_that_prove_nothing_are_dropped() {
+fn errors_with_invalid_quotes_are_dropped() {
     let mut icmp = Icmp::default();
     let from = arrival(PEER, US, US);
     for quote in [
@@ -270,13 +270,13 @@ fn quotes_that_prove_nothing_are_dropped() {
             mtu: 0,
             quote,
         });
-        assert_eq!(told(&mut icmp, &from, &message), None);
+        assert_eq!(reported_error(&mut icmp, &from, &message), None);
     }
     assert_eq!(icmp.v4.in_errors, 5);
 }
 
 #[test]
-fn a_port_nobody_listens_on() {
+fn a_closed_port_draws_port_unreachable() {
     let mut icmp = Icmp::default();
     let packet = ip_packet(PEER, US, protocol::UDP, 0, &udp(1000));
     let own = v4(US).into();
@@ -306,7 +306,7 @@ fn a_port_nobody_listens_on() {
 }
 
 #[test]
-fn silence_where_the_rules_say_so() {
+fn no_error_is_sent_where_rfc_1122_forbids_it() {
     let mut icmp = Icmp::default();
     let datagram = udp(4);
     let port_unreachable = [3, 3, 0, 0, 0, 0, 0, 0, 0x45];
@@ -369,7 +369,7 @@ fn error_about(
     problem: Problem,
     packet: &Packet,
     own: IpAddr,
-) -> Option<Datagram> {
+) -> Option<IcmpPacket> {
     let mut rng = Rng::new(Seed::from_u64(icmp.v4.out_msgs));
     let limits = Some((&Sysctl::default(), &mut rng));
     icmp.error(T0, problem, packet, own, limits)
@@ -383,7 +383,8 @@ fn header_problems_point_at_the_byte() {
     let bytes = ip_packet(PEER6, "ff02::1", protocol::DESTINATION, 0, &inner);
     let packet = parsed(&bytes);
     let view = Ipv6View::new(&bytes).unwrap();
-    let fault = fullsend_wire::extension::walk(view.next_header(), view.payload()).unwrap_err();
+    let fault =
+        fullsend_wire::extension::parse_headers(view.next_header(), view.payload()).unwrap_err();
     let problem = Problem::from_fault(fault).unwrap();
     let answer = error_about(&mut icmp, problem, &packet, v6(US6).into()).unwrap();
     let expected = Icmpv6Repr::ParameterProblem {
@@ -392,7 +393,7 @@ fn header_problems_point_at_the_byte() {
         quote: &bytes,
     };
     assert_eq!(Icmpv6Repr::parse(&answer.packet.to_bytes()), Ok(expected));
-    assert_eq!(Problem::from_fault(Fault::Discard), None);
+    assert_eq!(Problem::from_fault(ExtensionError::Discard), None);
 
     // An unsupported protocol, named by the destination options header.
     let inner = [200, 0, 1, 4, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];

@@ -8,7 +8,7 @@ use core::net::Ipv6Addr;
 use fullsend_units::Instant;
 use fullsend_wire::ndp::Nonce;
 
-use super::{Outcome, RETRANS};
+use super::{NeighbourActions, RETRANS};
 
 /// The result of duplicate address detection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,11 +30,11 @@ struct Candidate {
 
 /// Addresses in duplicate address detection.
 #[derive(Debug)]
-pub(super) struct Tentative {
+pub(super) struct DadTable {
     addresses: Vec<Candidate>,
 }
 
-impl Tentative {
+impl DadTable {
     pub(super) const fn new() -> Self {
         Self {
             addresses: Vec::new(),
@@ -42,7 +42,9 @@ impl Tentative {
     }
 
     pub(super) fn is_tentative(&self, address: Ipv6Addr) -> bool {
-        self.addresses.iter().any(|one| one.address == address)
+        self.addresses
+            .iter()
+            .any(|candidate| candidate.address == address)
     }
 
     /// Starts to wait for objections to `address`, and returns when the wait ends.
@@ -63,9 +65,10 @@ impl Tentative {
         &mut self,
         address: Ipv6Addr,
         nonce: Option<Nonce>,
-        out: &mut Outcome,
+        out: &mut NeighbourActions,
     ) {
-        let is_ours = |one: &Candidate| one.address == address && Some(one.nonce) == nonce;
+        let is_ours =
+            |candidate: &Candidate| candidate.address == address && Some(candidate.nonce) == nonce;
         if self.addresses.iter().any(is_ours) {
             out.looped_back += 1;
         } else {
@@ -74,22 +77,26 @@ impl Tentative {
     }
 
     /// Ends the detection of `address`, which another host has.
-    pub(super) fn fail(&mut self, address: Ipv6Addr, out: &mut Outcome) {
-        if let Some(at) = self.addresses.iter().position(|one| one.address == address) {
+    pub(super) fn fail(&mut self, address: Ipv6Addr, out: &mut NeighbourActions) {
+        if let Some(at) = self
+            .addresses
+            .iter()
+            .position(|candidate| candidate.address == address)
+        {
             self.addresses.swap_remove(at);
             out.dad.push((address, DadResult::Duplicate));
         }
     }
 
     /// Reports the addresses without objections as unique. Returns when the next wait ends.
-    pub(super) fn poll(&mut self, now: Instant, out: &mut Outcome) -> Option<Instant> {
-        self.addresses.retain(|one| {
-            let waiting = now < one.due;
-            if !waiting {
-                out.dad.push((one.address, DadResult::Unique));
+    pub(super) fn poll(&mut self, now: Instant, out: &mut NeighbourActions) -> Option<Instant> {
+        self.addresses.retain(|candidate| {
+            let pending = now < candidate.due;
+            if !pending {
+                out.dad.push((candidate.address, DadResult::Unique));
             }
-            waiting
+            pending
         });
-        self.addresses.iter().map(|one| one.due).min()
+        self.addresses.iter().map(|candidate| candidate.due).min()
     }
 }

@@ -14,11 +14,11 @@ use super::solicited_node;
 
 /// Builds frames with the source address `mac`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Frames {
+pub(super) struct FrameBuilder {
     pub(super) mac: Mac,
 }
 
-impl Frames {
+impl FrameBuilder {
     /// Prepends the link header to a packet that begins with its network header.
     pub(super) fn with_link(self, mut packet: Packet, dst: Mac) -> Packet {
         const LEN: u16 = ethernet::HEADER_LEN as u16;
@@ -85,7 +85,7 @@ impl Frames {
 
     /// Builds a solicitation for `target` in duplicate address detection: from the unspecified
     /// address, and without a source link-layer address option (RFC 4861 4.3).
-    pub(super) fn detect(self, target: Ipv6Addr, nonce: Nonce) -> Packet {
+    pub(super) fn dad_solicit(self, target: Ipv6Addr, nonce: Nonce) -> Packet {
         let group = solicited_node(target);
         let message = NdpRepr::NeighbourSolicit {
             target,

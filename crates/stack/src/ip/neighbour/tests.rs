@@ -15,7 +15,7 @@ use fullsend_wire::ndp::NdpRepr;
 use fullsend_wire::numbers::ethertype;
 
 use super::{
-    MAX_ENTRIES, MAX_WAITING_BYTES, MAX_WAITING_IN_ALL, Neighbours, OVERHEAD, Outcome,
+    MAX_ENTRIES, MAX_PENDING_BYTES, MAX_PENDING_TOTAL, NeighbourActions, Neighbours, OVERHEAD,
     solicited_node,
 };
 
@@ -61,7 +61,7 @@ impl Rig {
             ..Packet::default()
         };
         packet.layers.ethertype = ethertype::IPV4;
-        let mut out = Outcome::default();
+        let mut out = NeighbourActions::default();
         let flow = (ip(source), ip(to));
         self.neighbours.send(self.now, flow, packet, &mut out);
         show(&out)
@@ -71,7 +71,12 @@ impl Rig {
         show(&self.on_arp(operation, from, target))
     }
 
-    fn on_arp(&mut self, operation: ArpOperation, from: (&str, Mac), target: &str) -> Outcome {
+    fn on_arp(
+        &mut self,
+        operation: ArpOperation,
+        from: (&str, Mac),
+        target: &str,
+    ) -> NeighbourActions {
         let arp = ArpRepr {
             operation,
             sender_mac: from.1,
@@ -79,13 +84,13 @@ impl Rig {
             target_mac: Mac::ZERO,
             target: target.parse().unwrap(),
         };
-        let mut out = Outcome::default();
+        let mut out = NeighbourActions::default();
         self.neighbours.on_arp(self.now, &arp, is_ours, &mut out);
         out
     }
 
     fn ndp(&mut self, src: &str, dst: &str, hop_limit: u8, message: NdpRepr<'_>) -> Vec<String> {
-        let mut out = Outcome::default();
+        let mut out = NeighbourActions::default();
         let header = (ip6(src), ip6(dst), hop_limit);
         self.neighbours
             .on_ndp(self.now, header, &message, is_ours, &mut out);
@@ -97,14 +102,14 @@ impl Rig {
         let deadline = self.neighbours.deadline().unwrap();
         let ms = deadline.since(self.now).as_nanos() / 1_000_000;
         self.now = deadline;
-        let mut out = Outcome::default();
+        let mut out = NeighbourActions::default();
         self.neighbours.poll(self.now, &mut out);
         (ms, show(&out))
     }
 }
 
 /// Returns one line for each frame and event.
-fn show(out: &Outcome) -> Vec<String> {
+fn show(out: &NeighbourActions) -> Vec<String> {
     let mut lines: Vec<String> = out
         .frames
         .iter()
@@ -171,16 +176,16 @@ fn show_frame(frame: &[u8]) -> String {
     }
 }
 
-const ASK: &str = "ff:ff:ff:ff:ff:ff who has 10.0.0.2 tell 10.0.0.1";
+const REQUEST: &str = "ff:ff:ff:ff:ff:ff who has 10.0.0.2 tell 10.0.0.1";
 const PROBE: &str = "02:00:00:00:00:02 who has 10.0.0.2 tell 10.0.0.1";
 const NONE: [&str; 0] = [];
 
 use ArpOperation::{Reply, Request};
 
 #[test]
-fn arp_resolves_and_sends_what_waited() {
+fn arp_resolves_and_sends_queued_packets() {
     let mut rig = Rig::new();
-    assert_eq!(rig.send(1, "10.0.0.2"), [ASK]);
+    assert_eq!(rig.send(1, "10.0.0.2"), [REQUEST]);
     assert_eq!(rig.send(2, "10.0.0.2"), NONE);
     assert_eq!(
         rig.arp(Reply, ("10.0.0.2", THEIRS), "10.0.0.1"),
@@ -194,22 +199,22 @@ fn arp_resolves_and_sends_what_waited() {
 }
 
 #[test]
-fn nobody_answers_three_times() {
+fn three_unanswered_requests_fail_the_neighbour() {
     let mut rig = Rig::new();
-    assert_eq!(rig.send(1, "10.0.0.2"), [ASK]);
-    assert_eq!(rig.wait(), (1000, [ASK].map(String::from).into()));
-    assert_eq!(rig.wait(), (1000, [ASK].map(String::from).into()));
+    assert_eq!(rig.send(1, "10.0.0.2"), [REQUEST]);
+    assert_eq!(rig.wait(), (1000, [REQUEST].map(String::from).into()));
+    assert_eq!(rig.wait(), (1000, [REQUEST].map(String::from).into()));
     assert_eq!(
         rig.wait(),
         (1000, ["unreachable 1"].map(String::from).into())
     );
     assert_eq!(rig.neighbours.deadline(), None);
     // The next packet starts a new resolution.
-    assert_eq!(rig.send(2, "10.0.0.2"), [ASK]);
+    assert_eq!(rig.send(2, "10.0.0.2"), [REQUEST]);
 }
 
 #[test]
-fn a_used_neighbour_is_asked_again_and_forgotten_when_silent() {
+fn a_used_neighbour_is_probed_and_removed_without_an_answer() {
     let mut rig = Rig::new();
     rig.send(1, "10.0.0.2");
     rig.arp(Reply, ("10.0.0.2", THEIRS), "10.0.0.1");
@@ -222,11 +227,11 @@ fn a_used_neighbour_is_asked_again_and_forgotten_when_silent() {
         assert_eq!(rig.wait(), (ms, [PROBE].map(String::from).into()));
     }
     assert_eq!(rig.wait(), (1000, ["changed"].map(String::from).into()));
-    assert_eq!(rig.send(3, "10.0.0.2"), [ASK]);
+    assert_eq!(rig.send(3, "10.0.0.2"), [REQUEST]);
 }
 
 #[test]
-fn requests_for_us_are_answered_and_teach() {
+fn requests_for_us_are_answered_and_update_the_cache() {
     let mut rig = Rig::new();
     let answer = "02:00:00:00:00:02 10.0.0.1 is here, 10.0.0.2";
     assert_eq!(rig.arp(Request, ("10.0.0.2", THEIRS), "10.0.0.1"), [answer]);
@@ -240,7 +245,7 @@ fn requests_for_us_are_answered_and_teach() {
 }
 
 #[test]
-fn lies_are_not_believed() {
+fn unsolicited_replies_are_ignored() {
     let mut rig = Rig::new();
     // Unsolicited replies; groups; the local address.
     assert_eq!(rig.arp(Reply, ("10.0.0.2", THEIRS), "10.0.0.1"), NONE);
@@ -266,7 +271,7 @@ fn a_neighbour_that_moved_is_followed() {
 }
 
 #[test]
-fn groups_need_no_asking() {
+fn multicast_needs_no_resolution() {
     let mut rig = Rig::new();
     assert_eq!(rig.send(1, "224.0.0.251"), ["01:00:5e:00:00:fb packet 1"]);
     assert_eq!(
@@ -341,7 +346,7 @@ fn nd_answers_for_us() {
 #[test]
 fn duplicate_detection() {
     let mut rig = Rig::new();
-    let mut out = Outcome::default();
+    let mut out = NeighbourActions::default();
     for n in 5..8 {
         let address = ip6(&format!("fd00::{n}"));
         let candidate = (address, [n; 6]);
@@ -392,7 +397,7 @@ fn duplicate_detection() {
 /// As with Linux's `unres_qlen_bytes`: three super-segments wait, and a fourth replaces the oldest.
 /// A packet that exceeds the limit alone is kept alone.
 #[test]
-fn what_waits_is_bounded_by_bytes() {
+fn queued_packets_are_bounded_in_bytes() {
     let mut rig = Rig::new();
     let mut send = |n: u8, len: usize| {
         let mut packet = Packet {
@@ -401,7 +406,7 @@ fn what_waits_is_bounded_by_bytes() {
             ..Packet::default()
         };
         packet.layers.ethertype = ethertype::IPV4;
-        let mut out = Outcome::default();
+        let mut out = NeighbourActions::default();
         let flow = (ip("10.0.0.1"), ip("10.0.0.2"));
         rig.neighbours.send(rig.now, flow, packet, &mut out);
         (out.discarded, out.unreachable.len())
@@ -412,7 +417,7 @@ fn what_waits_is_bounded_by_bytes() {
     assert_eq!(send(7, 1), (1, 0));
     let out = rig.on_arp(Reply, ("10.0.0.2", THEIRS), "10.0.0.1");
     assert_eq!(out.frames.len(), 1);
-    assert_eq!(rig.neighbours.entries[&ip("10.0.0.2")].waiting.bytes, 0);
+    assert_eq!(rig.neighbours.entries[&ip("10.0.0.2")].pending.bytes, 0);
 }
 
 fn of_payload(payload: Slice) -> Packet {
@@ -427,9 +432,9 @@ fn of_payload(payload: Slice) -> Packet {
 
 /// An echo reply shares the memory of its request, which may be in a chunk of 256 KiB.
 #[test]
-fn a_packet_that_waits_does_not_hold_a_large_block() {
+fn a_queued_packet_does_not_pin_a_large_chunk() {
     let mut rig = Rig::new();
-    let mut out = Outcome::default();
+    let mut out = NeighbourActions::default();
     let flow = (ip("10.0.0.1"), ip("10.0.0.2"));
     for _ in 0..100 {
         let block = Slice::copied_from(&vec![7; 256 << 10]);
@@ -437,20 +442,20 @@ fn a_packet_that_waits_does_not_hold_a_large_block() {
         rig.neighbours.send(rig.now, flow, packet, &mut out);
     }
     assert_eq!(out.discarded, 0);
-    let waiting = &rig.neighbours.entries[&flow.1].waiting;
-    let pinned = waiting.packets.iter().map(|p| p.payload.pinned());
+    let pending = &rig.neighbours.entries[&flow.1].pending;
+    let pinned = pending.packets.iter().map(|p| p.payload.pinned());
     let pinned: usize = pinned.sum();
-    assert_eq!(waiting.bytes, pinned + 100 * (OVERHEAD + 1));
-    assert!(waiting.bytes < MAX_WAITING_BYTES, "{}", waiting.bytes);
-    assert_eq!(rig.neighbours.waiting_bytes, waiting.bytes);
+    assert_eq!(pending.bytes, pinned + 100 * (OVERHEAD + 1));
+    assert!(pending.bytes < MAX_PENDING_BYTES, "{}", pending.bytes);
+    assert_eq!(rig.neighbours.pending_bytes, pending.bytes);
 }
 
 /// The packets of all neighbours together are bounded, too. Their sum is reduced when they are
 /// sent, or dropped because no answer came.
 #[test]
-fn what_waits_on_an_interface_is_bounded_in_sum() {
+fn queued_packets_of_an_interface_are_bounded_in_total() {
     let mut rig = Rig::new();
-    let mut out = Outcome::default();
+    let mut out = NeighbourActions::default();
     let payload = Slice::copied_from(&vec![7; 100_000]);
     for n in 2..200 {
         for _ in 0..2 {
@@ -461,28 +466,28 @@ fn what_waits_on_an_interface_is_bounded_in_sum() {
     }
     let sum = |rig: &Rig| -> usize {
         let entries = rig.neighbours.entries.values();
-        entries.map(|entry| entry.waiting.bytes).sum()
+        entries.map(|entry| entry.pending.bytes).sum()
     };
-    let held = rig.neighbours.waiting_bytes;
+    let held = rig.neighbours.pending_bytes;
     assert!(out.discarded > 300, "{}", out.discarded);
-    assert!((MAX_WAITING_IN_ALL / 2..=MAX_WAITING_IN_ALL).contains(&held));
+    assert!((MAX_PENDING_TOTAL / 2..=MAX_PENDING_TOTAL).contains(&held));
     assert_eq!(held, sum(&rig));
     let answered = rig.on_arp(Reply, ("10.0.0.2", THEIRS), "10.0.0.1");
     assert_eq!(answered.frames.len(), 2);
-    assert!(rig.neighbours.waiting_bytes < held);
-    assert_eq!(rig.neighbours.waiting_bytes, sum(&rig));
+    assert!(rig.neighbours.pending_bytes < held);
+    assert_eq!(rig.neighbours.pending_bytes, sum(&rig));
     for _ in 0..3 {
         rig.now += Nanos::from_secs(1);
         rig.neighbours.poll(rig.now, &mut out);
     }
-    assert_eq!(rig.neighbours.waiting_bytes, 0);
+    assert_eq!(rig.neighbours.pending_bytes, 0);
 }
 
 #[test]
 fn tables_and_queues_are_bounded() {
     let mut rig = Rig::new();
     rig.send(0, "10.0.0.2");
-    for n in 1..MAX_WAITING_BYTES / (OVERHEAD + 1) {
+    for n in 1..MAX_PENDING_BYTES / (OVERHEAD + 1) {
         assert_eq!(rig.send(n as u8, "10.0.0.2"), NONE);
     }
     assert_eq!(rig.send(200, "10.0.0.2"), ["discarded 1"]);

@@ -61,10 +61,10 @@ fn v6(ident: u32, at: usize, len: usize, more: bool) -> Packet {
     parsed(&frame)
 }
 
-fn whole(result: Reassembled) -> Option<Vec<u8>> {
+fn reassembled(result: Reassembled) -> Option<Vec<u8>> {
     match result {
         Reassembled::Nothing => None,
-        Reassembled::Whole(mut packet, _) => {
+        Reassembled::Complete(mut packet, _) => {
             let bytes = packet.to_bytes();
             packet.parse(Link::Ip).unwrap();
             assert!(!packet.layers.fragment);
@@ -74,7 +74,7 @@ fn whole(result: Reassembled) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn ipv4_in_any_order_is_whole_again() {
+fn ipv4_fragments_are_reassembled_in_any_order() {
     let pieces = [(0, 8, true), (8, 16, true), (24, 5, false)];
     for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2], [2, 0, 1]] {
         let mut reassembly = Reassembly::default();
@@ -82,7 +82,7 @@ fn ipv4_in_any_order_is_whole_again() {
         for i in order {
             let (at, len, more) = pieces[i];
             assert_eq!(result, None);
-            result = whole(reassembly.input(T0, v4(9, at, len, more)));
+            result = reassembled(reassembly.input(T0, v4(9, at, len, more)));
         }
         let bytes = result.unwrap();
         let view = Ipv4View::new(&bytes).unwrap();
@@ -98,8 +98,8 @@ fn ipv4_in_any_order_is_whole_again() {
 #[test]
 fn ipv6_loses_its_fragment_header() {
     let mut reassembly = Reassembly::default();
-    assert_eq!(whole(reassembly.input(T0, v6(9, 16, 8, false))), None);
-    let bytes = whole(reassembly.input(T0, v6(9, 0, 16, true))).unwrap();
+    assert_eq!(reassembled(reassembly.input(T0, v6(9, 16, 8, false))), None);
+    let bytes = reassembled(reassembly.input(T0, v6(9, 0, 16, true))).unwrap();
     assert_eq!(bytes[4..7], [0, 24, protocol::ICMPV6]);
     assert_eq!(bytes[40..], data(0, 24));
     assert_eq!(reassembly.v6.oks, 1);
@@ -108,16 +108,16 @@ fn ipv6_loses_its_fragment_header() {
 #[test]
 fn packets_do_not_mix() {
     let mut reassembly = Reassembly::default();
-    assert_eq!(whole(reassembly.input(T0, v4(1, 0, 8, true))), None);
-    assert_eq!(whole(reassembly.input(T0, v4(2, 8, 8, false))), None);
-    assert!(whole(reassembly.input(T0, v4(1, 8, 8, false))).is_some());
+    assert_eq!(reassembled(reassembly.input(T0, v4(1, 0, 8, true))), None);
+    assert_eq!(reassembled(reassembly.input(T0, v4(2, 8, 8, false))), None);
+    assert!(reassembled(reassembly.input(T0, v4(1, 8, 8, false))).is_some());
 }
 
 #[test]
 fn overlaps_discard_the_packet_and_duplicates_do_not() {
     let mut reassembly = Reassembly::default();
     reassembly.input(T0, v4(1, 8, 16, true));
-    assert_eq!(whole(reassembly.input(T0, v4(1, 8, 16, true))), None);
+    assert_eq!(reassembled(reassembly.input(T0, v4(1, 8, 16, true))), None);
     assert_eq!(reassembly.v4.overlaps, 0);
     for (at, len) in [(0, 16), (16, 8), (8, 8), (0, 32)] {
         let mut reassembly = Reassembly::default();
@@ -133,7 +133,7 @@ fn overlaps_discard_the_packet_and_duplicates_do_not() {
 }
 
 #[test]
-fn the_last_piece_fixes_the_length() {
+fn the_last_fragment_sets_the_length() {
     for (first, second) in [
         // Two different ends; data beyond the end, before and after the end is known.
         ((24, 8, false), (40, 8, false)),
@@ -149,7 +149,7 @@ fn the_last_piece_fixes_the_length() {
 }
 
 #[test]
-fn absurd_pieces_are_refused() {
+fn invalid_fragments_are_rejected() {
     let mut reassembly = Reassembly::default();
     // Not a multiple of 8; empty; beyond 64 KiB (ping of death).
     reassembly.input(T0, v4(1, 0, 9, true));
@@ -161,21 +161,21 @@ fn absurd_pieces_are_refused() {
 
 /// IPv6's length field does not count the header, IPv4's does.
 #[test]
-fn the_longest_packets_are_put_together_and_longer_ones_refused() {
+fn the_longest_packets_are_reassembled_and_longer_ones_rejected() {
     for (len, good) in [(65_535, true), (65_536, false)] {
         let mut reassembly = Reassembly::default();
         reassembly.input(T0, v6(1, 0, 65_000, true));
         let rest = v6(1, 65_000, len - 65_000, false);
-        let whole = whole(reassembly.input(T0, rest));
-        assert_eq!(whole.map(|bytes| bytes.len()), good.then_some(65_575));
+        let reassembled = reassembled(reassembly.input(T0, rest));
+        assert_eq!(reassembled.map(|bytes| bytes.len()), good.then_some(65_575));
         assert_eq!(reassembly.v6.fails, u64::from(!good));
     }
     for (len, good) in [(65_515, true), (65_516, false)] {
         let mut reassembly = Reassembly::default();
         reassembly.input(T0, v4(1, 0, 65_000, true));
         let rest = v4(1, 65_000, len - 65_000, false);
-        let whole = whole(reassembly.input(T0, rest));
-        assert_eq!(whole.map(|bytes| bytes.len()), good.then_some(65_535));
+        let reassembled = reassembled(reassembly.input(T0, rest));
+        assert_eq!(reassembled.map(|bytes| bytes.len()), good.then_some(65_535));
         assert_eq!(reassembly.v4.fails, u64::from(!good));
     }
 }
@@ -219,7 +219,7 @@ fn memory_is_bounded() {
 
 proptest! {
     #[test]
-    fn any_pieces_are_taken_or_dropped(
+    fn any_fragments_are_accepted_or_dropped(
         pieces in prop::collection::vec((0usize..12, 1usize..12, any::<bool>()), 1..40),
     ) {
         let mut reassembly = Reassembly::default();
@@ -227,7 +227,7 @@ proptest! {
             // A single, complete piece would not be a fragment.
             let at = if more { at } else { at + 1 };
             let len = if more { len * 8 } else { len };
-            if let Some(bytes) = whole(reassembly.input(T0, v4(1, at * 8, len, more))) {
+            if let Some(bytes) = reassembled(reassembly.input(T0, v4(1, at * 8, len, more))) {
                 let view = Ipv4View::new(&bytes).unwrap();
                 prop_assert_eq!(view.payload(), data(0, view.payload().len()));
             }
@@ -246,5 +246,5 @@ fn one_source_does_not_crowd_out_the_others() {
     }
     assert_eq!(r.partials.len(), 1 + MAX_PER_SOURCE);
     let rest = v4_from(7, 1, 8, 8, false);
-    assert!(whole(r.input(T0, rest)).is_some());
+    assert!(reassembled(r.input(T0, rest)).is_some());
 }

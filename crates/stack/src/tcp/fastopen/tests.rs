@@ -4,7 +4,7 @@ use fullsend_tcp::Sysctl;
 use fullsend_units::{Instant, Nanos};
 use fullsend_wire::tcp::FastopenCookie;
 
-use super::{Fastopen, MAX_COOKIES, make_cookie};
+use super::{FastopenState, MAX_COOKIES, make_cookie};
 use crate::demux::Addr;
 use crate::siphash::SipKey;
 
@@ -15,7 +15,7 @@ fn addr(text: &str) -> Addr {
 /// Cookies that Linux makes for the same addresses and key: several hosts behind one address can
 /// accept each other's cookies.
 #[test]
-fn cookies_are_those_of_linux() {
+fn cookies_match_linux() {
     let mut sysctl = Sysctl::default();
     let mut cookie = |key, peer, local| {
         sysctl.set("tcp_fastopen_key", key).unwrap();
@@ -34,48 +34,48 @@ fn cookies_are_those_of_linux() {
 }
 
 #[test]
-fn the_oldest_destination_goes_when_there_are_too_many() {
-    let mut fastopen = Fastopen::new(SipKey(1, 2));
+fn the_oldest_destination_is_evicted_when_the_cache_is_full() {
+    let mut fastopen = FastopenState::new(SipKey(1, 2));
     let cookie = FastopenCookie::new(&[1; 8]).unwrap();
     let peer = |n: u32| IpAddr::from(n.to_be_bytes());
     for n in 0..=MAX_COOKIES as u32 {
-        fastopen.hear(peer(n), 1460, Some(cookie), None);
-        fastopen.hear(peer(n), 1400, None, None);
+        fastopen.on_syn_ack(peer(n), 1460, Some(cookie), None);
+        fastopen.on_syn_ack(peer(n), 1400, None, None);
     }
     assert_eq!(fastopen.cookies.len(), MAX_COOKIES);
     assert_eq!(fastopen.order.len(), MAX_COOKIES);
     assert!(!fastopen.cookies.contains_key(&peer(0)));
-    let known = fastopen.cookies[&peer(1)];
-    assert_eq!((known.cookie, known.mss), (cookie, Some(1400)));
+    let server = fastopen.cookies[&peer(1)];
+    assert_eq!((server.cookie, server.mss), (cookie, Some(1400)));
 }
 
 #[test]
 fn both_forms_of_the_option_are_tried_and_then_the_new_one() {
-    let mut fastopen = Fastopen::new(SipKey(1, 2));
+    let mut fastopen = FastopenState::new(SipKey(1, 2));
     let peer = IpAddr::from([192, 0, 2, 1]);
     let mut refuse = |old| {
-        fastopen.hear(peer, 1460, None, Some(old));
+        fastopen.on_syn_ack(peer, 1460, None, Some(old));
         fastopen.cookies[&peer].cookie.is_experimental()
     };
     assert!(refuse(false));
     assert!(!refuse(true));
     assert!(!refuse(false));
     let cookie = FastopenCookie::new(&[1; 8]).unwrap();
-    fastopen.hear(peer, 1460, Some(cookie), None);
-    fastopen.hear(peer, 1460, None, Some(false));
+    fastopen.on_syn_ack(peer, 1460, Some(cookie), None);
+    fastopen.on_syn_ack(peer, 1460, None, Some(false));
     assert_eq!(fastopen.cookies[&peer].cookie, cookie);
 }
 
 #[test]
-fn each_black_hole_costs_twice_as_long() {
-    let mut fastopen = Fastopen::new(SipKey(1, 2));
+fn each_black_hole_doubles_the_disabled_time() {
+    let mut fastopen = FastopenState::new(SipKey(1, 2));
     let at = |s| Instant::ZERO + Nanos::from_secs(s);
-    assert!(!fastopen.is_off(at(0), 10));
-    (fastopen.off_at, fastopen.times_off) = (at(100), 1);
-    assert!(fastopen.is_off(at(109), 10) && !fastopen.is_off(at(110), 10));
-    fastopen.times_off = 3;
-    assert!(fastopen.is_off(at(139), 10) && !fastopen.is_off(at(140), 10));
-    fastopen.times_off = 40;
-    assert!(!fastopen.is_off(at(740), 10));
-    assert!(!fastopen.is_off(at(100), 0));
+    assert!(!fastopen.is_disabled(at(0), 10));
+    (fastopen.disabled_at, fastopen.disable_count) = (at(100), 1);
+    assert!(fastopen.is_disabled(at(109), 10) && !fastopen.is_disabled(at(110), 10));
+    fastopen.disable_count = 3;
+    assert!(fastopen.is_disabled(at(139), 10) && !fastopen.is_disabled(at(140), 10));
+    fastopen.disable_count = 40;
+    assert!(!fastopen.is_disabled(at(740), 10));
+    assert!(!fastopen.is_disabled(at(100), 0));
 }

@@ -9,20 +9,20 @@ use crate::send::HEADERS_BYTES;
 /// `BBR.PacingMarginPercent`: slightly slower than the path, so that queues drain.
 pub(super) const PACING_MARGIN: f64 = 0.99;
 /// Bytes per second (1.2 Mbit/s) below which super-segments have one segment.
-const SLOW_BYTES: u64 = 150_000;
+const MIN_TSO_RATE_BYTES: u64 = 150_000;
 /// Super-segments in progress at sender, segmentation and receiver (`UpdateOffloadBudget`).
-const OFFLOAD_UNITS: u32 = 3;
+const OFFLOAD_SUPER_SEGMENTS: u32 = 3;
 
 /// The pacing rate.
 #[derive(Clone, Debug)]
-pub(super) struct Pace {
+pub(super) struct PacingRate {
     /// Segments per second.
     rate: f64,
     /// Whether an RTT was known when the rate was set.
     has_rtt: bool,
 }
 
-impl Pace {
+impl PacingRate {
     pub(super) const fn new() -> Self {
         // The initial window in an assumed round trip of one millisecond.
         let nominal = INITIAL_WINDOW_SEGS as f64 * 1000.0;
@@ -49,7 +49,7 @@ impl Pace {
     }
 
     pub(super) fn min_tso_segs(&self, mss: Mss) -> u32 {
-        if self.wire_rate(mss).0 < SLOW_BYTES {
+        if self.wire_rate(mss).0 < MIN_TSO_RATE_BYTES {
             1
         } else {
             2
@@ -62,8 +62,8 @@ impl Bbr {
     /// a slow application does not slow the search.
     pub(super) fn set_pacing_rate(&mut self, gain: f64) {
         let rate = gain * self.bw * PACING_MARGIN;
-        if self.bw > 0.0 && (self.full.reached || rate > self.pace.rate) {
-            self.pace.rate = rate;
+        if self.bw > 0.0 && (self.full.reached || rate > self.pacing.rate) {
+            self.pacing.rate = rate;
         }
     }
 
@@ -88,21 +88,22 @@ impl Bbr {
     }
 
     /// Performs `QuantizationBudget`: at least the amount that offloading and delayed ACKs need.
-    fn quantized(&self, inflight: u32) -> u32 {
-        let budget = OFFLOAD_UNITS.saturating_mul(self.send_quantum);
+    fn apply_quantization_budget(&self, inflight: u32) -> u32 {
+        let budget = OFFLOAD_SUPER_SEGMENTS.saturating_mul(self.send_quantum);
         let more = if self.state == State::Up { 2 } else { 0 };
         inflight.max(budget).max(MIN_PIPE_CWND).saturating_add(more)
     }
 
     /// Returns `Inflight`.
     pub(super) fn inflight(&self, bw: f64, gain: f64) -> u32 {
-        self.quantized(self.bdp(bw, gain))
+        self.apply_quantization_budget(self.bdp(bw, gain))
     }
 
     /// Performs `SetCwnd`.
     pub(super) fn set_cwnd(&self, window: &mut Cwnd, newly_delivered: u32) {
         let bdp = self.bdp(self.bw, self.state.cwnd_gain());
-        let max_inflight = self.quantized(bdp.saturating_add(self.extra_acked.get()));
+        let max_inflight =
+            self.apply_quantization_budget(bdp.saturating_add(self.extra_acked.get()));
         let grown = window.cwnd.saturating_add(newly_delivered);
         if self.full.reached {
             window.cwnd = grown.min(max_inflight);

@@ -177,7 +177,7 @@ mod tests {
     use super::{ExtraAcked, MaxBw, Rounds};
 
     #[test]
-    fn a_round_ends_with_what_was_sent_after_it_began() {
+    fn a_round_ends_with_data_sent_after_it_began() {
         let mut rounds = Rounds::new();
         rounds.update(Some(0), 10);
         assert!(rounds.start);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_of_two_cycles_is_believed() {
+    fn the_maximum_of_two_cycles_is_used() {
         let mut filter = MaxBw::new();
         filter.update(100.0, false);
         filter.update(50.0, false);
@@ -228,7 +228,7 @@ mod tests {
 
     /// The path delivers 1000 segments a second, but 20 arrive every 20 ms.
     #[test]
-    fn aggregation_is_what_comes_ahead_of_the_rate() {
+    fn aggregation_counts_segments_acknowledged_ahead_of_the_rate() {
         let mut extra = ExtraAcked::new();
         for burst in 1..=5 {
             let now = Instant::ZERO + Nanos::from_millis(20) * burst;

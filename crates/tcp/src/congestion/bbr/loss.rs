@@ -5,8 +5,8 @@ use fullsend_units::{Instant, SeqNum};
 
 use super::control::PACING_MARGIN;
 use super::filters::reached;
-use super::{Ack, BETA, Bbr, INFINITE, LOSS_THRESH, MOST_LOSS, State};
-use crate::congestion::{Cwnd, LostUnit};
+use super::{Ack, BETA, Bbr, INFINITE, LOSS_THRESH, MAX_LOSS_THRESH, State};
+use crate::congestion::{Cwnd, LostSegments};
 
 /// The delivery of the latest round, and the bounds that loss has set since the last probe.
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ pub(super) struct LossRound {
     /// `BBR.loss_round_delivered`.
     round_delivered: u32,
     /// Segments delivered when the round began, and segments lost in it so far.
-    began_at: u32,
+    delivered_at_start: u32,
     lost_segs: u32,
     /// Whether a mark began the round, or was reported in it.
     marked: bool,
@@ -84,7 +84,7 @@ impl LossRound {
             in_round: false,
             round_start: false,
             round_delivered: 0,
-            began_at: 0,
+            delivered_at_start: 0,
             lost_segs: 0,
             marked: false,
             ranges: 0,
@@ -105,12 +105,12 @@ impl LossRound {
     }
 
     /// Returns whether the lost data was sent in Startup, which has ended.
-    fn is_of_startup(&self, lost: &LostUnit) -> bool {
+    fn is_from_startup(&self, lost: &LostSegments) -> bool {
         let end = self.startup_end;
         end.is_some_and(|end| !reached(lost.prior_delivered_segs, end))
     }
 
-    fn note(&mut self, lost: &LostUnit) {
+    fn record(&mut self, lost: &LostSegments) {
         self.begin(lost.delivered_segs);
         self.lost_segs = self.lost_segs.saturating_add(lost.segs);
         self.ranges += u32::from(self.ranges == 0 || lost.seq != self.last_end);
@@ -122,7 +122,7 @@ impl LossRound {
         if !self.in_round {
             self.in_round = true;
             self.round_delivered = delivered;
-            self.began_at = delivered;
+            self.delivered_at_start = delivered;
             self.lost_segs = 0;
             self.marked = false;
         }
@@ -131,9 +131,9 @@ impl LossRound {
     /// Returns whether the ending round lost more than a probe tolerates.
     fn was_too_lossy(&self, delivered: u32, sack: bool) -> bool {
         let sent = delivered
-            .wrapping_sub(self.began_at)
+            .wrapping_sub(self.delivered_at_start)
             .saturating_add(self.lost_segs);
-        self.in_round && too_high(self.lost_segs, sent, sack)
+        self.in_round && is_loss_too_high(self.lost_segs, sent, sack)
     }
 
     pub(super) const fn forget_ranges_at_round_end(&mut self) {
@@ -145,7 +145,7 @@ impl LossRound {
 
 /// The model before a loss that may prove spurious.
 #[derive(Clone, Debug)]
-pub(super) struct Undo {
+pub(super) struct SavedModel {
     /// The state that the loss ended.
     pub(super) state: Option<State>,
     bw_shortterm: f64,
@@ -153,7 +153,7 @@ pub(super) struct Undo {
     inflight_longterm: u32,
 }
 
-impl Undo {
+impl SavedModel {
     pub(super) const fn new() -> Self {
         Self {
             state: None,
@@ -169,16 +169,16 @@ impl Undo {
 /// the threshold of two, and each would cost bandwidth until the next probe. Therefore two standard
 /// deviations more are required, where the draft requires none. As that is a large share of few
 /// segments, an upper limit keeps the flow from maintaining a queue against others.
-fn too_high(lost: u32, in_flight: u32, sack: bool) -> bool {
+fn is_loss_too_high(lost: u32, in_flight: u32, sack: bool) -> bool {
     let tolerated = f64::from(in_flight) * LOSS_THRESH;
     let excess = f64::from(lost) - tolerated;
     let by_chance = excess > 0.0 && excess * excess > 4.0 * tolerated;
-    let too_many = f64::from(lost) > f64::from(in_flight) * MOST_LOSS;
+    let too_many = f64::from(lost) > f64::from(in_flight) * MAX_LOSS_THRESH;
     by_chance || too_many || (lost > 0 && !sack)
 }
 
 /// Returns the amount in flight up to the segment at which the loss crossed the threshold.
-fn inflight_at_loss(lost: &LostUnit) -> u32 {
+fn inflight_at_loss(lost: &LostSegments) -> u32 {
     let before = f64::from(lost.in_flight_segs.saturating_sub(lost.segs));
     let lost_before = f64::from(lost.lost_segs.saturating_sub(lost.segs));
     let prefix = (LOSS_THRESH * before - lost_before) / (1.0 - LOSS_THRESH);
@@ -189,7 +189,7 @@ impl Bbr {
     /// Performs `IsInflightTooHigh` on the data that the present ACK delivered.
     pub(super) fn is_inflight_too_high(&self, ack: &Ack<'_>) -> bool {
         let flight = ack.sample.flight;
-        flight.is_some_and(|f| too_high(f.lost_segs, f.in_flight_segs, self.sack))
+        flight.is_some_and(|f| is_loss_too_high(f.lost_segs, f.in_flight_segs, self.sack))
     }
 
     /// Performs `UpdateLatestDeliverySignals`.
@@ -239,17 +239,17 @@ impl Bbr {
     }
 
     /// Performs `HandleLostPacket`.
-    pub(super) fn handle_lost(&mut self, window: &Cwnd, lost: &LostUnit, now: Instant) {
+    pub(super) fn handle_lost(&mut self, window: &Cwnd, lost: &LostSegments, now: Instant) {
         self.delivered = lost.delivered_segs;
-        if self.loss.is_of_startup(lost) {
+        if self.loss.is_from_startup(lost) {
             return;
         }
         if !self.loss.in_round {
             self.save_state_upon_loss(window);
         }
-        self.loss.note(lost);
+        self.loss.record(lost);
         let probing = self.probe_bw.is_sample;
-        if probing && too_high(lost.lost_segs, lost.in_flight_segs, self.sack) {
+        if probing && is_loss_too_high(lost.lost_segs, lost.in_flight_segs, self.sack) {
             let inflight = inflight_at_loss(lost);
             self.handle_inflight_too_high(window, inflight, lost.app_limited, now);
         }
@@ -293,7 +293,7 @@ impl Bbr {
     /// Performs `SaveStateUponLoss`.
     pub(super) fn save_state_upon_loss(&mut self, window: &Cwnd) {
         self.save_cwnd(window);
-        self.undo = Undo {
+        self.undo = SavedModel {
             state: None,
             bw_shortterm: self.short_term.bw,
             inflight_shortterm: self.short_term.inflight,
@@ -328,10 +328,10 @@ impl Bbr {
 mod tests {
     use fullsend_units::SeqNum;
 
-    use super::{LostUnit, ShortTerm, inflight_at_loss, too_high};
+    use super::{LostSegments, ShortTerm, inflight_at_loss, is_loss_too_high};
 
-    fn lost(segs: u32, lost_segs: u32, in_flight_segs: u32) -> LostUnit {
-        LostUnit {
+    fn lost(segs: u32, lost_segs: u32, in_flight_segs: u32) -> LostSegments {
+        LostSegments {
             seq: SeqNum::new(0),
             end: SeqNum::new(segs),
             segs,
@@ -344,25 +344,29 @@ mod tests {
     }
 
     #[test]
-    fn two_percent_are_tolerated_and_what_chance_makes_of_them_up_to_five() {
-        assert!(!too_high(4, 100, true));
-        assert!(too_high(5, 100, true));
-        assert!(!too_high(28, 1000, true));
-        assert!(too_high(29, 1000, true));
-        assert!(!too_high(1, 20, true));
-        assert!(too_high(2, 10, true));
+    fn two_percent_are_tolerated_and_up_to_five_by_chance() {
+        assert!(!is_loss_too_high(4, 100, true));
+        assert!(is_loss_too_high(5, 100, true));
+        assert!(!is_loss_too_high(28, 1000, true));
+        assert!(is_loss_too_high(29, 1000, true));
+        assert!(!is_loss_too_high(1, 20, true));
+        assert!(is_loss_too_high(2, 10, true));
         // Chance could explain two of 20 and three of 50.
-        assert!(too_high(1, 10, true) && too_high(2, 20, true) && too_high(3, 50, true));
-        assert!(!too_high(2, 50, true));
         assert!(
-            too_high(1, 100, false),
+            is_loss_too_high(1, 10, true)
+                && is_loss_too_high(2, 20, true)
+                && is_loss_too_high(3, 50, true)
+        );
+        assert!(!is_loss_too_high(2, 50, true));
+        assert!(
+            is_loss_too_high(1, 100, false),
             "without SACK one is all that shows"
         );
     }
 
     /// Of 1000 segments in flight the last 100 were lost: the 18th of them exceeds 2 %.
     #[test]
-    fn the_threshold_is_found_within_a_unit() {
+    fn the_threshold_is_found_within_a_super_segment() {
         assert_eq!(inflight_at_loss(&lost(100, 100, 1000)), 918);
         assert_eq!(inflight_at_loss(&lost(100, 150, 1000)), 900);
     }

@@ -9,7 +9,7 @@ use crate::congestion::Cwnd;
 /// `BBR.Headroom`: the share of the path's volume that is left to other flows.
 const HEADROOM: f64 = 0.15;
 /// Limit of the rounds between probes: those of Reno with this many segments (draft 5.3.3.8).
-const MOST_RENO_ROUNDS: u32 = 63;
+const MAX_RENO_ROUNDS: u32 = 63;
 /// The least time between probes; up to one second is added at random.
 const PROBE_WAIT: Nanos = Nanos::from_secs(2);
 
@@ -92,12 +92,12 @@ impl Bbr {
     /// Performs `StartProbeBW_DOWN`.
     pub(super) fn start_down(&mut self, now: Instant) {
         self.reset_congestion_signals();
-        let dice = self.roll();
+        let random = self.take_random();
         let probe = &mut self.probe_bw;
         probe.acked_per_inc = INFINITE;
         // Draft 5.3.3.8: random, so that competing flows do not synchronize.
-        probe.rounds_since_probe = dice & 1;
-        let part = u64::from(dice >> 1);
+        probe.rounds_since_probe = random & 1;
+        let part = u64::from(random >> 1);
         probe.wait = PROBE_WAIT + Nanos::from_nanos((part * 1_000_000_000) >> 31);
         probe.cycle_stamp = now;
         probe.ack_phase = AckPhase::Stopping;
@@ -127,7 +127,7 @@ impl Bbr {
 
     fn is_time_to_probe(&self, window: &Cwnd, now: Instant) -> bool {
         let probe = &self.probe_bw;
-        let reno_rounds = self.target_inflight(window).min(MOST_RENO_ROUNDS);
+        let reno_rounds = self.target_inflight(window).min(MAX_RENO_ROUNDS);
         now.since(probe.cycle_stamp) > probe.wait || probe.rounds_since_probe >= reno_rounds
     }
 
@@ -155,7 +155,7 @@ impl Bbr {
             self.full.reset(ack.rate);
             return false;
         }
-        self.full.now
+        self.full.is_full_now
     }
 
     /// Returns the estimated volume of the path, at most the window, which congestion may have

@@ -44,7 +44,7 @@ impl MinRtt {
 
     /// Filters a sample against a single packet that took a shorter path without overtaking
     /// another: two samples in a row are needed for an RTT much lower than the known minimum.
-    fn believed(&mut self, rtt: Nanos) -> Nanos {
+    fn filter_outlier(&mut self, rtt: Nanos) -> Nanos {
         let last = core::mem::replace(&mut self.last, rtt);
         if rtt < self.short / 4 * 3 {
             rtt.max(last)
@@ -56,7 +56,7 @@ impl MinRtt {
     fn update(&mut self, now: Instant, rtt: Option<Nanos>) {
         let known = self.short != Nanos::MAX;
         self.expired = known && now.since(self.short_at) > PROBE_RTT_INTERVAL;
-        let rtt = rtt.map(|rtt| self.believed(rtt));
+        let rtt = rtt.map(|rtt| self.filter_outlier(rtt));
         if let Some(rtt) = rtt
             && (rtt < self.short || self.expired)
         {
@@ -110,7 +110,7 @@ impl Bbr {
         }
     }
 
-    /// Performs `HandleProbeRTT`. [`holds_back`](crate::congestion::CongestionControl::holds_back)
+    /// Performs `HandleProbeRTT`. [`is_self_limited`](crate::congestion::CongestionControl::is_self_limited)
     /// marks the rate samples of this period as application-limited.
     fn handle_probe_rtt(&mut self, window: &mut Cwnd, ack: &Ack<'_>) {
         let now = ack.sample.now;

@@ -9,7 +9,7 @@ const PLATEAU_ROUNDS: u8 = 3;
 /// `BBRStartupFullLossCnt`: holes in one round that indicate a full path.
 const FULL_LOSS_RANGES: u32 = 6;
 /// Most rounds of Drain, however wrong the estimate is.
-const DRAIN_ROUNDS: u32 = 3;
+const MAX_DRAIN_ROUNDS: u32 = 3;
 
 /// The detection that sending faster no longer makes the path deliver faster (draft 5.3.1.2).
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub(super) struct FullPipe {
     bw: f64,
     rounds: u8,
     /// Whether the present search has found the limit.
-    pub(super) now: bool,
+    pub(super) is_full_now: bool,
     /// Whether any search has found the limit.
     pub(super) reached: bool,
 }
@@ -28,7 +28,7 @@ impl FullPipe {
         Self {
             bw: 0.0,
             rounds: 0,
-            now: false,
+            is_full_now: false,
             reached: false,
         }
     }
@@ -37,11 +37,11 @@ impl FullPipe {
     pub(super) const fn reset(&mut self, bw: f64) {
         self.bw = bw;
         self.rounds = 0;
-        self.now = false;
+        self.is_full_now = false;
     }
 
     pub(super) fn check(&mut self, round_start: bool, ack: &Ack<'_>) {
-        if self.now || !round_start || ack.app_limited || ack.rate <= 0.0 {
+        if self.is_full_now || !round_start || ack.app_limited || ack.rate <= 0.0 {
             return;
         }
         if ack.rate >= self.bw * GROWTH {
@@ -49,8 +49,8 @@ impl FullPipe {
             return;
         }
         self.rounds += 1;
-        self.now = self.rounds >= PLATEAU_ROUNDS;
-        self.reached |= self.now;
+        self.is_full_now = self.rounds >= PLATEAU_ROUNDS;
+        self.reached |= self.is_full_now;
     }
 }
 
@@ -92,7 +92,7 @@ impl Bbr {
         }
         let drained = ack.sample.in_flight_segs <= self.inflight(self.bw, 1.0);
         let rounds = self.rounds.count.wrapping_sub(self.drain_start_round);
-        if drained || rounds > DRAIN_ROUNDS {
+        if drained || rounds > MAX_DRAIN_ROUNDS {
             self.loss.on_startup_end(self.delivered);
             self.start_down(ack.sample.now);
         }
@@ -114,7 +114,7 @@ mod tests {
                 flight.app_limited = app_limited;
             }
             full.check(true, &Ack::of(&sample));
-            full.now
+            full.is_full_now
         };
         assert!(
             ![100, 200, 400, 440, 480]

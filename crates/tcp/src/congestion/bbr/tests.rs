@@ -6,7 +6,7 @@ use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum};
 
 use super::{Bbr, INFINITE, MIN_PIPE_CWND, State};
 use crate::congestion::{
-    CongestionControl, CongestionEvent, Cwnd, FlightSample, LostUnit, RateSample,
+    CongestionControl, CongestionEvent, Cwnd, FlightSample, LostSegments, RateSample,
 };
 
 mod gains;
@@ -38,7 +38,7 @@ pub(super) fn sample(per_second: u32) -> RateSample {
 }
 
 /// A path of 1000 segments a second and 100 ms, with one ACK every 10 ms.
-struct Drive {
+struct FlowDriver {
     bbr: Bbr,
     window: Cwnd,
     rng: Rng,
@@ -55,7 +55,7 @@ struct Drive {
     sent: VecDeque<u32>,
 }
 
-impl Drive {
+impl FlowDriver {
     fn new() -> Self {
         Self {
             bbr: Bbr::new(),
@@ -105,7 +105,7 @@ impl Drive {
     }
 
     /// Runs until this state and returns the number of ACKs.
-    fn until(&mut self, state: State) -> u32 {
+    fn run_until(&mut self, state: State) -> u32 {
         for acks in 0..2000 {
             if self.bbr.state == state {
                 return acks;
@@ -122,7 +122,7 @@ impl Drive {
 
     /// Reports `segs` lost segments that were sent at this number of delivered segments.
     fn lose_sent_at(&mut self, prior_delivered_segs: u32, segs: u32, lost: u32) {
-        let unit = LostUnit {
+        let lost_segments = LostSegments {
             seq: SeqNum::new(self.delivered * 1448),
             end: SeqNum::new((self.delivered + segs) * 1448),
             segs,
@@ -132,32 +132,32 @@ impl Drive {
             delivered_segs: self.delivered,
             prior_delivered_segs,
         };
-        self.bbr.on_lost(&self.window, &unit, self.now);
+        self.bbr.on_lost(&self.window, &lost_segments, self.now);
     }
 }
 
 #[test]
-fn startup_drains_and_the_cycle_turns() {
-    let mut drive = Drive::new();
-    drive.until(State::Down);
+fn startup_leads_to_drain_and_the_probing_cycle() {
+    let mut drive = FlowDriver::new();
+    drive.run_until(State::Down);
     assert!(drive.bbr.full.reached);
     let bw = drive.bbr.bw;
     assert!((950.0..1010.0).contains(&bw), "{bw}");
     // A probe comes every two to three seconds.
     let start = drive.now;
     for state in [State::Cruise, State::Refill, State::Up] {
-        drive.until(state);
+        drive.run_until(state);
         let most = 2.25 * 100.0 + 3.0 + f64::from(drive.bbr.extra_acked.get());
         assert!(f64::from(drive.window.cwnd) <= most, "{state:?}");
     }
     let took = drive.now.since(start).as_millis();
     assert!((2000..3300).contains(&took), "{took} ms");
-    drive.until(State::Down);
+    drive.run_until(State::Down);
 }
 
 #[test]
 fn the_rate_in_startup_only_grows_and_later_follows_the_state() {
-    let mut drive = Drive::new();
+    let mut drive = FlowDriver::new();
     drive.ack();
     let first = drive.bbr.pacing_rate();
     drive.app_limited = true;
@@ -167,8 +167,8 @@ fn the_rate_in_startup_only_grows_and_later_follows_the_state() {
     }
     assert_eq!(drive.bbr.pacing_rate(), first);
     assert_eq!(drive.bbr.state, State::Startup, "the application was slow");
-    let mut drive = Drive::new();
-    drive.until(State::Cruise);
+    let mut drive = FlowDriver::new();
+    drive.run_until(State::Cruise);
     let wire = 1508.0 * 0.99 * drive.bbr.bw;
     let rate = drive.bbr.pacing_rate().map_or(0.0, |rate| rate.0 as f64);
     assert!((rate / wire - 1.0).abs() < 0.001, "{rate} {wire}");
@@ -176,8 +176,8 @@ fn the_rate_in_startup_only_grows_and_later_follows_the_state() {
 
 #[test]
 fn loss_in_a_probe_sets_the_long_term_bound_and_ends_the_probe() {
-    let mut drive = Drive::new();
-    drive.until(State::Up);
+    let mut drive = FlowDriver::new();
+    drive.run_until(State::Up);
     drive.ack();
     let in_flight = drive.window.cwnd;
     drive.lose(1, 1);
@@ -190,7 +190,7 @@ fn loss_in_a_probe_sets_the_long_term_bound_and_ends_the_probe() {
     let bound = drive.bbr.inflight_longterm;
     assert!((in_flight - 10..=in_flight).contains(&bound), "{bound}");
     // The window leaves headroom below it while cruising.
-    drive.until(State::Cruise);
+    drive.run_until(State::Cruise);
     drive.ack();
     assert!(
         drive.window.cwnd <= bound - bound * 15 / 100,
@@ -201,10 +201,10 @@ fn loss_in_a_probe_sets_the_long_term_bound_and_ends_the_probe() {
 
 /// The queue overflowed when Drain began, and the loss is detected while the flow cruises.
 #[test]
-fn what_startup_lost_does_not_slow_what_follows() {
+fn losses_of_startup_do_not_slow_later_states() {
     for (late, slowed) in [(false, false), (true, true)] {
-        let mut drive = Drive::new();
-        drive.until(State::Cruise);
+        let mut drive = FlowDriver::new();
+        drive.run_until(State::Cruise);
         let sent_at = if late { drive.delivered } else { 1 };
         drive.lose_sent_at(sent_at, 40, 40);
         for _ in 0..20 {
@@ -217,15 +217,15 @@ fn what_startup_lost_does_not_slow_what_follows() {
 
 #[test]
 fn a_probe_after_loss_is_cautious_and_a_full_one_follows_at_once() {
-    let mut drive = Drive::new();
-    drive.until(State::Up);
+    let mut drive = FlowDriver::new();
+    drive.run_until(State::Up);
     drive.lose(10, 10);
-    drive.until(State::Refill);
+    drive.run_until(State::Refill);
     drive.bbr.inflight_longterm = 100;
-    drive.until(State::Up);
-    let acks = drive.until(State::Down);
+    drive.run_until(State::Up);
+    let acks = drive.run_until(State::Down);
     assert!(acks <= 20, "{acks}");
-    let acks = drive.until(State::Refill);
+    let acks = drive.run_until(State::Refill);
     assert!(
         acks <= 20,
         "no harm was done: it goes on without waiting, {acks}"
@@ -233,9 +233,9 @@ fn a_probe_after_loss_is_cautious_and_a_full_one_follows_at_once() {
 }
 
 #[test]
-fn loss_while_cruising_gives_way_by_what_was_delivered() {
-    let mut drive = Drive::new();
-    drive.until(State::Cruise);
+fn loss_in_cruise_lowers_the_bounds_to_the_delivered_amount() {
+    let mut drive = FlowDriver::new();
+    drive.run_until(State::Cruise);
     drive.rate = 800;
     for _ in 0..30 {
         drive.ack();
@@ -254,15 +254,15 @@ fn loss_while_cruising_gives_way_by_what_was_delivered() {
     let bw = drive.bbr.bw;
     assert!((700.0..=900.0).contains(&bw), "{bw}");
     // The next probe resets the bound.
-    drive.until(State::Refill);
+    drive.run_until(State::Refill);
     drive.ack();
     assert!(drive.bbr.bw > 900.0);
 }
 
 #[test]
-fn what_was_no_loss_is_taken_back() {
-    let mut drive = Drive::new();
-    drive.until(State::Up);
+fn a_spurious_loss_is_undone() {
+    let mut drive = FlowDriver::new();
+    drive.run_until(State::Up);
     let cwnd = drive.window.cwnd;
     drive
         .bbr
@@ -273,7 +273,7 @@ fn what_was_no_loss_is_taken_back() {
         drive.ack();
     }
     assert_eq!(drive.bbr.undo(&drive.window), cwnd);
-    drive.bbr.on_spurious(drive.now);
+    drive.bbr.on_spurious_loss(drive.now);
     assert_eq!(
         (drive.bbr.state, drive.bbr.inflight_longterm),
         (State::Refill, INFINITE)
@@ -281,10 +281,10 @@ fn what_was_no_loss_is_taken_back() {
 }
 
 #[test]
-fn a_timeout_keeps_the_window_in_mind() {
-    let mut drive = Drive::new();
-    drive.until(State::Cruise);
-    drive.until(State::Refill);
+fn a_timeout_saves_the_window() {
+    let mut drive = FlowDriver::new();
+    drive.run_until(State::Cruise);
+    drive.run_until(State::Refill);
     let before = drive.window;
     let ssthresh = drive
         .bbr
@@ -293,7 +293,7 @@ fn a_timeout_keeps_the_window_in_mind() {
     drive.window.cwnd = 1;
     drive.ack();
     assert_eq!(drive.window.cwnd, MIN_PIPE_CWND);
-    drive.bbr.on_repaired(&mut drive.window);
+    drive.bbr.on_recovered(&mut drive.window);
     assert_eq!(drive.window.cwnd, before.cwnd);
 }
 
@@ -301,7 +301,7 @@ fn a_timeout_keeps_the_window_in_mind() {
 #[test]
 fn heavy_loss_ends_startup_after_a_round_of_recovery() {
     let startup_ends_with = |holes: u32, lost: u32| {
-        let mut drive = Drive::new();
+        let mut drive = FlowDriver::new();
         drive.rate = 1_000_000;
         for _ in 0..25 {
             drive.ack();
@@ -320,32 +320,32 @@ fn heavy_loss_ends_startup_after_a_round_of_recovery() {
     let mut ended = startup_ends_with(6, 1000);
     assert!(ended.bbr.full.reached);
     assert_ne!(ended.bbr.inflight_longterm, INFINITE);
-    ended.bbr.on_spurious(ended.now);
+    ended.bbr.on_spurious_loss(ended.now);
     assert_eq!(ended.bbr.state, State::Startup);
     assert!(!startup_ends_with(5, 1000).bbr.full.reached);
     assert!(!startup_ends_with(6, 1).bbr.full.reached);
 }
 
 #[test]
-fn after_silence_it_goes_on_at_the_paths_rate() {
-    let mut drive = Drive::new();
-    drive.until(State::Up);
+fn after_idle_sending_resumes_at_the_bandwidth_estimate() {
+    let mut drive = FlowDriver::new();
+    drive.run_until(State::Up);
     drive.now += Nanos::from_secs(20);
-    drive.bbr.on_restart(&mut drive.window, drive.now);
-    let rate = drive.bbr.pace.wire_rate(drive.bbr.mss).0 as f64;
+    drive.bbr.on_tx_start(&mut drive.window, drive.now);
+    let rate = drive.bbr.pacing.wire_rate(drive.bbr.mss).0 as f64;
     assert!((rate / (1508.0 * 0.99 * drive.bbr.bw) - 1.0).abs() < 0.001);
     drive.ack();
     assert_ne!(drive.bbr.state, State::ProbeRtt, "the silence was a pause");
 }
 
 #[test]
-fn the_pause_holds_half_a_pipe_for_200_ms_and_restores_the_window() {
-    let mut drive = Drive::new();
-    drive.until(State::Cruise);
+fn probe_rtt_keeps_half_a_bdp_for_200_ms_and_restores_the_window() {
+    let mut drive = FlowDriver::new();
+    drive.run_until(State::Cruise);
     // A persistent queue: no RTT as low as the first.
     drive.rtt = Nanos::from_millis(110);
-    drive.until(State::ProbeRtt);
-    assert!(drive.bbr.holds_back());
+    drive.run_until(State::ProbeRtt);
+    assert!(drive.bbr.is_self_limited());
     let before = drive.bbr.prior_cwnd;
     let start = drive.now;
     let acks = (0..200).find(|_| {
@@ -363,14 +363,14 @@ fn the_pause_holds_half_a_pipe_for_200_ms_and_restores_the_window() {
 /// lowered.
 #[test]
 fn a_mark_ends_startup_and_lowers_the_bounds() {
-    let mut drive = Drive::new();
+    let mut drive = FlowDriver::new();
     drive
         .bbr
         .ssthresh(&drive.window, CongestionEvent::Ecn, drive.now);
     drive.ack();
     assert_ne!(drive.bbr.state, State::Startup);
-    let mut drive = Drive::new();
-    drive.until(State::Cruise);
+    let mut drive = FlowDriver::new();
+    drive.run_until(State::Cruise);
     let before = drive.bbr.bw;
     drive.rate = 800;
     for _ in 0..12 {

@@ -86,7 +86,7 @@ fn slow_start_doubles_each_round_trip() {
 }
 
 #[test]
-fn a_loss_takes_three_tenths_and_remembers_the_plateau() {
+fn a_loss_reduces_by_three_tenths_and_saves_w_max() {
     let mut flow = Flow::new(Cubic::new(), 100, 100);
     flow.loss(CongestionEvent::Loss);
     assert_eq!((flow.window.cwnd, flow.window.ssthresh), (70, 70));
@@ -136,7 +136,7 @@ fn the_curve_is_pinned() {
 
 /// RFC 9438 4.3: on a short path CUBIC is no slower than Reno with the same decrease.
 #[test]
-fn on_a_short_path_it_is_as_fast_as_reno() {
+fn on_a_short_path_cubic_is_as_fast_as_reno() {
     let mut cubic = Flow::new(Cubic::new(), 40, 2);
     cubic.loss(CongestionEvent::Loss);
     let at_loss = cubic.window.cwnd;
@@ -151,7 +151,7 @@ fn on_a_short_path_it_is_as_fast_as_reno() {
 }
 
 #[test]
-fn after_a_timeout_the_next_stage_finds_its_own_plateau() {
+fn after_a_timeout_the_next_epoch_has_its_own_w_max() {
     let mut flow = Flow::new(Cubic::new(), 100, 100);
     flow.loss(CongestionEvent::Rto);
     assert_eq!((flow.window.cwnd, flow.window.ssthresh), (1, 70));
@@ -161,7 +161,7 @@ fn after_a_timeout_the_next_stage_finds_its_own_plateau() {
 }
 
 #[test]
-fn an_unneeded_reduction_is_taken_back() {
+fn a_spurious_reduction_is_undone() {
     let mut flow = Flow::new(Cubic::new(), 100, 100);
     flow.loss(CongestionEvent::Loss);
     flow.rounds(30);
@@ -180,7 +180,7 @@ fn an_unneeded_reduction_is_taken_back() {
 
 /// RFC 9438 5.8 and RFC 7661: idle and application-limited time changes neither window nor clock.
 #[test]
-fn time_without_need_does_not_count() {
+fn application_limited_time_does_not_count() {
     let (mut busy, mut lazy) = (
         Flow::new(Cubic::new(), 300, 50),
         Flow::new(Cubic::new(), 300, 50),
@@ -201,7 +201,7 @@ fn time_without_need_does_not_count() {
 }
 
 #[test]
-fn a_round_trip_of_no_time_grows_without_end_or_harm() {
+fn a_zero_round_trip_time_is_handled() {
     let mut flow = Flow::new(Cubic::new(), 100, 0);
     flow.loss(CongestionEvent::Loss);
     let last = flow.rounds(100)[99];

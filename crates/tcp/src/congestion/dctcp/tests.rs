@@ -4,12 +4,12 @@ use super::Dctcp;
 use crate::congestion::{CcInfo, CongestionControl, CongestionEvent, Cwnd, MarkSample};
 
 /// A sender whose windows have 1,000 bytes each.
-struct Sender {
+struct MarkedFlow {
     cc: Dctcp,
     una: u32,
 }
 
-impl Sender {
+impl MarkedFlow {
     fn new() -> Self {
         let cc = Dctcp::new();
         Self { cc, una: 0 }
@@ -46,7 +46,7 @@ impl Sender {
 /// RFC 8257 3.3, computed by hand: alpha loses a sixteenth, and gains 64 for a fully marked window.
 #[test]
 fn alpha_follows_the_share_of_marked_bytes() {
-    let mut sender = Sender::new();
+    let mut sender = MarkedFlow::new();
     assert_eq!(sender.alpha(), 1024);
     // 1024 - 64 + 64.
     assert_eq!(sender.window(1000), 1024);
@@ -59,8 +59,8 @@ fn alpha_follows_the_share_of_marked_bytes() {
 }
 
 #[test]
-fn alpha_goes_to_zero_and_not_below() {
-    let mut sender = Sender::new();
+fn alpha_reaches_zero_and_not_below() {
+    let mut sender = MarkedFlow::new();
     let mut windows = 0;
     while sender.window(0) > 0 {
         windows += 1;
@@ -76,7 +76,7 @@ fn alpha_goes_to_zero_and_not_below() {
 /// Several ACKs of one window cause one update, at the ACK that reaches its end.
 #[test]
 fn alpha_changes_once_a_window() {
-    let mut sender = Sender::new();
+    let mut sender = MarkedFlow::new();
     let ack = |una, marked_bytes| MarkSample {
         acked_bytes: 100,
         marked_bytes,
@@ -101,8 +101,8 @@ fn alpha_changes_once_a_window() {
 
 /// RFC 8257 3.3: cwnd * (1 - alpha / 2).
 #[test]
-fn a_mark_costs_half_of_alpha() {
-    let mut sender = Sender::new();
+fn a_mark_reduces_by_half_of_alpha() {
+    let mut sender = MarkedFlow::new();
     assert_eq!(sender.ssthresh(100, CongestionEvent::Ecn), 50);
     while sender.window(0) > 256 {}
     // 256 - 16 + ...: the next value below is 255.
@@ -114,13 +114,13 @@ fn a_mark_costs_half_of_alpha() {
     );
     while sender.window(0) > 0 {}
     assert_eq!(sender.ssthresh(100, CongestionEvent::Ecn), 100);
-    assert_eq!(Sender::new().ssthresh(3, CongestionEvent::Ecn), 2);
+    assert_eq!(MarkedFlow::new().ssthresh(3, CongestionEvent::Ecn), 2);
 }
 
 /// RFC 8257 3.5.
 #[test]
-fn a_loss_costs_half_whatever_alpha_is() {
-    let mut sender = Sender::new();
+fn a_loss_halves_for_any_alpha() {
+    let mut sender = MarkedFlow::new();
     while sender.window(0) > 0 {}
     for event in [CongestionEvent::Loss, CongestionEvent::Rto] {
         assert_eq!(sender.ssthresh(100, event), 50);
@@ -129,8 +129,8 @@ fn a_loss_costs_half_whatever_alpha_is() {
 
 /// A loss in the window that a mark has already reduced: in total the reduction of Reno.
 #[test]
-fn a_loss_after_a_mark_takes_the_rest_of_the_half() {
-    let mut sender = Sender::new();
+fn a_loss_after_a_mark_reduces_to_half_in_total() {
+    let mut sender = MarkedFlow::new();
     while sender.window(0) > 0 {}
     let mut window = Cwnd {
         cwnd: 100,
@@ -144,10 +144,10 @@ fn a_loss_after_a_mark_takes_the_rest_of_the_half() {
 }
 
 #[test]
-fn without_ecn_it_is_reno() {
-    let mut sender = Sender::new();
+fn without_ecn_dctcp_is_reno() {
+    let mut sender = MarkedFlow::new();
     while sender.window(0) > 0 {}
-    sender.cc.go_without_ecn();
+    sender.cc.disable_ecn();
     assert_eq!(sender.cc.name(), "dctcp-reno");
     assert_eq!(sender.cc.info(), CcInfo::DctcpFallback);
     assert_eq!(sender.ssthresh(100, CongestionEvent::Ecn), 50);

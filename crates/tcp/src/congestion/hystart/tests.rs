@@ -83,7 +83,7 @@ impl Flow {
 }
 
 #[test]
-fn a_steady_round_trip_lets_slow_start_go_on() {
+fn a_steady_round_trip_continues_slow_start() {
     let mut flow = Flow::new();
     for rtt in [50, 51, 50, 52, 53, 51, 52] {
         let (acked, grown) = flow.round(rtt);
@@ -94,7 +94,7 @@ fn a_steady_round_trip_lets_slow_start_go_on() {
 
 /// RFC 9406 4.2: the round that shows the delay is the first of the five.
 #[test]
-fn a_growing_queue_ends_slow_start_after_five_careful_rounds() {
+fn a_growing_queue_ends_slow_start_after_five_css_rounds() {
     let mut flow = Flow::new();
     (0..4).for_each(|_| _ = flow.round(50));
     for round in 1..=5 {
@@ -108,7 +108,7 @@ fn a_growing_queue_ends_slow_start_after_five_careful_rounds() {
 }
 
 #[test]
-fn a_passing_delay_is_forgiven() {
+fn a_transient_delay_resumes_slow_start() {
     let mut flow = Flow::new();
     (0..4).for_each(|_| _ = flow.round(50));
     flow.round(60);
@@ -170,7 +170,7 @@ fn the_threshold_is_an_eighth_of_the_round_trip_from_4_to_16_ms() {
 
 /// RFC 9406 4.3: N_RTT_SAMPLE is 8.
 #[test]
-fn a_round_is_judged_at_its_eighth_sample() {
+fn a_round_is_evaluated_at_its_eighth_sample() {
     let mut flow = Flow::with_ack_for_each(1);
     flow.round(50);
     flow.round(50);
@@ -183,7 +183,7 @@ fn a_round_is_judged_at_its_eighth_sample() {
 
 /// The threshold is at least 4 ms: the noise of a path of microseconds never slows it down.
 #[test]
-fn noise_of_a_short_path_means_nothing() {
+fn jitter_of_a_short_path_is_ignored() {
     let mut flow = Flow::new();
     for rtt in [0, 1, 3, 0, 3, 2, 3] {
         let (acked, grown) = flow.round(rtt);

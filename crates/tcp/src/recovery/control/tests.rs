@@ -8,9 +8,9 @@ fn seq(n: u32) -> SeqNum {
 }
 
 #[test]
-fn a_new_connection_suspects_nothing() {
+fn a_new_connection_is_not_in_recovery() {
     let recovery = Recovery::new(3);
-    assert!(recovery.is_quiet() && recovery.may_grow());
+    assert!(recovery.allows_fast_path() && recovery.may_grow());
 }
 
 /// Returns the state in a round that ends at `seq(100)` and began with `packets_out` segments.
@@ -22,7 +22,7 @@ fn round(packets_out: u32, limited: bool) -> Recovery {
 }
 
 #[test]
-fn a_round_that_cwnd_limited_once_counts_as_limited_to_its_end() {
+fn a_round_limited_once_by_cwnd_stays_limited_to_its_end() {
     let mut recovery = round(4, true);
     recovery.on_sent(seq(50), seq(150), 9, false);
     assert!(recovery.is_cwnd_limited());
@@ -47,7 +47,7 @@ fn only_a_new_maximum_lengthens_a_round_that_cwnd_does_not_limit() {
 }
 
 #[test]
-fn text_that_cwnd_keeps_back_limits_the_round() {
+fn data_blocked_by_cwnd_makes_the_round_limited() {
     let mut recovery = round(3, false);
     recovery.on_cwnd_blocked(seq(130), 7);
     assert!(recovery.is_cwnd_limited());

@@ -2,9 +2,9 @@
 
 use fullsend_units::{Instant, Nanos, SeqNum};
 
-use super::board::{Board, Way};
 use super::ranges::Pos;
-use super::{KEPT_UNITS, RtxQueue};
+use super::scoreboard::{RetransState, Scoreboard};
+use super::{MIN_CAPACITY, RtxQueue};
 
 /// The effects of a cumulative ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,7 +39,7 @@ pub(crate) struct AckOutcome {
 }
 
 /// The scoreboard's entries for the data that an ACK covers.
-struct Known {
+struct AckedMarks {
     sacked_segs: u32,
     /// When the oldest and the newest super-segments were sent that have data not SACKed and sent only
     /// once.
@@ -50,20 +50,20 @@ impl RtxQueue {
     /// Processes a cumulative ACK up to `snd_una`.
     pub(crate) fn ack(&mut self, now: Instant, snd_una: SeqNum) -> AckOutcome {
         let mut out = AckOutcome::default();
-        let Some(first_sent) = self.units.front().map(|head| head.sent_at) else {
+        let Some(first_sent) = self.entries.front().map(|head| head.sent_at) else {
             return out;
         };
         out.first_sent = Some(first_sent);
         let known = if self.board.is_some() {
             Some(self.ack_board(snd_una, &mut out))
         } else {
-            self.note_arrival(snd_una);
+            self.record_delivered(snd_una);
             None
         };
         let prior = core::mem::replace(&mut self.una, snd_una);
         let segs = self.packets_out;
         let mut newest = None;
-        while let Some(head) = self.units.front() {
+        while let Some(head) = self.entries.front() {
             if head.end().after(snd_una) {
                 break;
             }
@@ -73,9 +73,9 @@ impl RtxQueue {
             out.syn |= head.syn;
             out.fin |= head.fin;
             if let Some(delivery) = &mut self.delivery {
-                delivery.on_retired();
+                delivery.on_entry_removed();
             }
-            self.units.pop_front();
+            self.entries.pop_front();
         }
         newest = self.trim_head(snd_una, &mut out).or(newest);
         self.truesize -= out.truesize;
@@ -87,7 +87,7 @@ impl RtxQueue {
         if let Some(known) = known {
             out.delivered_segs -= known.sacked_segs.min(out.acked_segs);
             span = known.span;
-            self.settle_board(snd_una, &mut out);
+            self.update_board_after_ack(snd_una, &mut out);
         }
         // Karn: an ACK that covers a retransmission may be for the original or the retransmission, and
         // other data that it covers may have waited for either.
@@ -97,21 +97,21 @@ impl RtxQueue {
             out.rtt = Some(now.since(oldest));
             out.rtt_newest = Some(now.since(newest));
         }
-        if self.units.is_empty() && self.units.capacity() > KEPT_UNITS {
-            self.units.shrink_to(KEPT_UNITS);
+        if self.entries.is_empty() && self.entries.capacity() > MIN_CAPACITY {
+            self.entries.shrink_to(MIN_CAPACITY);
         }
         out
     }
 
     /// Reports the newest super-segment of which the ACK covers a segment to the sampler.
     #[inline]
-    fn note_arrival(&mut self, snd_una: SeqNum) {
+    fn record_delivered(&mut self, snd_una: SeqNum) {
         if self.delivery.is_none() {
             return;
         }
         let last = self.index_after(self.floor(snd_una) - 1);
-        if let (Some(unit), Some(delivery)) = (self.units.get(last), &mut self.delivery) {
-            delivery.on_arrived(last, unit.sent_at, snd_una);
+        if let (Some(entry), Some(delivery)) = (self.entries.get(last), &mut self.delivery) {
+            delivery.on_entry_delivered(last, entry.sent_at, snd_una);
         }
     }
 
@@ -119,7 +119,7 @@ impl RtxQueue {
     #[inline]
     fn trim_head(&mut self, snd_una: SeqNum, out: &mut AckOutcome) -> Option<Instant> {
         let mss = self.mss.bytes();
-        let head = self.units.front_mut()?;
+        let head = self.entries.front_mut()?;
         if !snd_una.after(head.seq) {
             return None;
         }
@@ -127,10 +127,10 @@ impl RtxQueue {
             (head.syn, out.syn) = (false, true);
             head.seq += 1;
         }
-        let text = head.payload.len() as u32;
+        let data_len = head.payload.len() as u32;
         // The last segment stays: an ACK that covered it whole would have removed the head.
         let whole = (snd_una.since(head.seq) / mss).min(head.segs - 1);
-        let bytes = (whole * mss).min(text);
+        let bytes = (whole * mss).min(data_len);
         if whole == 0 {
             return None;
         }
@@ -144,9 +144,9 @@ impl RtxQueue {
 
     /// Removes the scoreboard's entries for the data that the ACK covers, and returns them.
     #[cold]
-    fn ack_board(&mut self, snd_una: SeqNum, out: &mut AckOutcome) -> Known {
+    fn ack_board(&mut self, snd_una: SeqNum, out: &mut AckOutcome) -> AckedMarks {
         let mut board = self.take_board();
-        let from = board.pos(self.units.front().map_or(self.una, |u| u.seq));
+        let from = board.pos(self.entries.front().map_or(self.una, |u| u.seq));
         let to = board.pos(self.floor(snd_una.earliest(self.end())));
         let highest = board.sacked.end();
         let mut span = None;
@@ -157,51 +157,55 @@ impl RtxQueue {
                 out.reordering_segs = self.mss.segments(board.seq(highest).since(seq));
             }
             let i = self.index_after(board.seq(last));
-            let sent_at = self.units[i].sent_at;
-            span = Some((self.units[self.index_after(seq)].sent_at, sent_at));
-            board.rack.note_arrival(sent_at, last + 1);
+            let sent_at = self.entries[i].sent_at;
+            span = Some((self.entries[self.index_after(seq)].sent_at, sent_at));
+            board.rack.record_delivered(sent_at, last + 1);
             if let Some(delivery) = &mut self.delivery {
-                delivery.on_arrived(i, sent_at, board.seq(last) + 1);
+                delivery.on_entry_delivered(i, sent_at, board.seq(last) + 1);
             }
         }
-        self.ack_copies(&mut board, to, out);
+        self.ack_retrans(&mut board, to, out);
         let base = board.base;
-        let (mut sacked_segs, mut pending) = (0, 0);
+        let (mut sacked_segs, mut lost_pending) = (0, 0);
         let count = |n: &mut u32, a, b| *n += self.segs(base, a, b);
         board
             .sacked
             .remove(0, to, |a, b| count(&mut sacked_segs, a, b));
-        board.lost.remove(0, to, |a, b| count(&mut pending, a, b));
+        board
+            .lost
+            .remove(0, to, |a, b| count(&mut lost_pending, a, b));
         board.sacked_out -= sacked_segs;
-        board.pending -= pending;
-        board.rack.edge = board.rack.edge.max(to);
+        board.lost_pending -= lost_pending;
+        board.rack.scan_start = board.rack.scan_start.max(to);
         self.board = Some(board);
-        Known { sacked_segs, span }
+        AckedMarks { sacked_segs, span }
     }
 
-    fn ack_copies(&mut self, board: &mut Board, to: Pos, out: &mut AckOutcome) {
-        board.cut_copies(to);
-        while let Some((&start, &copy)) = board.copies.first_key_value() {
+    fn ack_retrans(&mut self, board: &mut Scoreboard, to: Pos, out: &mut AckOutcome) {
+        board.split_retrans(to);
+        while let Some((&start, &retrans)) = board.retransmissions.first_key_value() {
             if start >= to {
                 break;
             }
             out.retransmitted = true;
             if board.sacked.at(start).is_none() {
-                board.rack.note_copy_acked(copy.sent_at, copy.end);
-                if let (Some(delivery), Some(stamp)) = (&mut self.delivery, copy.stamp) {
-                    delivery.on_copy_arrived(stamp, copy.sent_at, board.seq(copy.end));
+                board
+                    .rack
+                    .record_retrans_acked(retrans.sent_at, retrans.end);
+                if let (Some(delivery), Some(snapshot)) = (&mut self.delivery, retrans.snapshot) {
+                    delivery.on_data_delivered(snapshot, retrans.sent_at, board.seq(retrans.end));
                 }
             }
-            if copy.way != Way::Over {
-                self.end_copy(board, start);
+            if retrans.state != RetransState::Done {
+                self.end_retrans(board, start);
             }
-            board.copies.remove(&start);
+            board.retransmissions.remove(&start);
         }
     }
 
     /// Updates the scoreboard after the super-segments were removed: the count of duplicate ACKs, and
     /// the scoreboard itself if no range is marked and RACK has nothing to judge.
-    fn settle_board(&mut self, snd_una: SeqNum, out: &mut AckOutcome) {
+    fn update_board_after_ack(&mut self, snd_una: SeqNum, out: &mut AckOutcome) {
         let packets_out = self.packets_out;
         let mut board = self.take_board();
         board.rebase(snd_una);
@@ -220,7 +224,7 @@ impl RtxQueue {
     /// Drops the board if it says nothing any more, once RACK has judged an ACK.
     pub(crate) fn end_ack(&mut self) {
         if let Some(mut board) = self.board.take() {
-            board.rack.end_ack(!self.units.is_empty());
+            board.rack.end_ack(!self.entries.is_empty());
             self.put_board(board);
         }
     }
@@ -249,11 +253,11 @@ impl RtxQueue {
 }
 
 /// Returns the first and the last byte in a range that were sent only once and are not SACKed.
-fn originals_within(board: &Board, from: Pos, to: Pos) -> Option<(Pos, Pos)> {
+fn originals_within(board: &Scoreboard, from: Pos, to: Pos) -> Option<(Pos, Pos)> {
     let known = |pos| {
         board.sacked.at(pos).or_else(|| {
-            let (&start, copy) = board.copies.range(..=pos).next_back()?;
-            (pos < copy.end).then_some((start, copy.end))
+            let (&start, retrans) = board.retransmissions.range(..=pos).next_back()?;
+            (pos < retrans.end).then_some((start, retrans.end))
         })
     };
     let mut first = from;

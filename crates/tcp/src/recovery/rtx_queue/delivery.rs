@@ -7,11 +7,11 @@ use alloc::vec::Vec;
 use fullsend_units::{Instant, Nanos, SeqNum};
 
 use super::RtxQueue;
-use crate::congestion::{FlightSample, LostUnit};
+use crate::congestion::{FlightSample, LostSegments};
 
 /// The state of the sampler when a super-segment was sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stamp {
+pub(super) struct SendSnapshot {
     /// Segments delivered, and lost, by then.
     delivered: u32,
     lost: u32,
@@ -28,14 +28,14 @@ pub(super) struct Stamp {
 /// The newest super-segment that an ACK delivered.
 #[derive(Clone, Copy, Debug)]
 struct Newest {
-    stamp: Stamp,
+    snapshot: SendSnapshot,
     sent_at: Instant,
     end: SeqNum,
 }
 
 /// The rate in `tcp_info`.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct ReportedRate {
     delivered: u32,
     interval: Nanos,
     app_limited: bool,
@@ -43,11 +43,11 @@ struct Told {
 
 /// The sampler of a connection whose congestion control uses delivery rates.
 #[derive(Debug)]
-pub(crate) struct Delivery {
+pub(crate) struct DeliverySampler {
     /// One for each super-segment of the queue.
-    stamps: VecDeque<Stamp>,
+    snapshots: VecDeque<SendSnapshot>,
     /// Losses not yet reported to the congestion control.
-    lost_units: Vec<LostUnit>,
+    lost_segments: Vec<LostSegments>,
     /// Segments delivered, and lost, so far; both wrap.
     delivered: u32,
     lost: u32,
@@ -56,26 +56,26 @@ pub(crate) struct Delivery {
     /// The count of delivered segments at which the gap that the application left has passed the path.
     app_limited: Option<u32>,
     newest: Option<Newest>,
-    told: Told,
+    reported: ReportedRate,
 }
 
-impl Delivery {
+impl DeliverySampler {
     fn new(now: Instant) -> Self {
         Self {
-            stamps: VecDeque::new(),
-            lost_units: Vec::new(),
+            snapshots: VecDeque::new(),
+            lost_segments: Vec::new(),
             delivered: 0,
             lost: 0,
             delivered_at: now,
             first_sent: now,
             app_limited: None,
             newest: None,
-            told: Told::default(),
+            reported: ReportedRate::default(),
         }
     }
 
-    pub(super) fn stamp(&self, in_flight: u32) -> Stamp {
-        Stamp {
+    pub(super) fn snapshot(&self, in_flight: u32) -> SendSnapshot {
+        SendSnapshot {
             delivered: self.delivered,
             lost: self.lost,
             in_flight,
@@ -92,68 +92,73 @@ impl Delivery {
             self.first_sent = at;
             self.delivered_at = at;
         }
-        self.stamps.push_back(self.stamp(in_flight));
+        self.snapshots.push_back(self.snapshot(in_flight));
     }
 
-    pub(super) fn on_retired(&mut self) {
-        self.stamps.pop_front();
+    pub(super) fn on_entry_removed(&mut self) {
+        self.snapshots.pop_front();
     }
 
     /// Returns the state of the sampler when super-segment `i` was first sent.
-    pub(super) fn stamp_of(&self, i: usize) -> Stamp {
-        self.stamps[i]
+    pub(super) fn snapshot_of(&self, i: usize) -> SendSnapshot {
+        self.snapshots[i]
     }
 
     /// Records the delivery of super-segment `i`, or of its part before `end`.
-    pub(super) fn on_arrived(&mut self, i: usize, sent_at: Instant, end: SeqNum) {
-        self.on_copy_arrived(self.stamps[i], sent_at, end);
+    pub(super) fn on_entry_delivered(&mut self, i: usize, sent_at: Instant, end: SeqNum) {
+        self.on_data_delivered(self.snapshots[i], sent_at, end);
     }
 
-    /// Records the delivery of data up to `end` that was sent at `sent_at` with `stamp`.
-    pub(super) fn on_copy_arrived(&mut self, stamp: Stamp, sent_at: Instant, end: SeqNum) {
+    /// Records the delivery of data up to `end` that was sent at `sent_at` with `snapshot`.
+    pub(super) fn on_data_delivered(
+        &mut self,
+        snapshot: SendSnapshot,
+        sent_at: Instant,
+        end: SeqNum,
+    ) {
         let newer = self
             .newest
             .is_none_or(|n| sent_at > n.sent_at || (sent_at == n.sent_at && end.after(n.end)));
         if newer {
             self.newest = Some(Newest {
-                stamp,
+                snapshot,
                 sent_at,
                 end,
             });
         }
     }
 
-    /// Records the loss of segments that were sent with `stamp`, and `behind` more.
+    /// Records the loss of segments that were sent with `snapshot`, and `later_segs` more.
     pub(super) fn on_lost(
         &mut self,
-        stamp: Stamp,
+        snapshot: SendSnapshot,
         seq: SeqNum,
         end: SeqNum,
         segs: u32,
-        behind: u32,
+        later_segs: u32,
     ) {
         self.lost = self.lost.wrapping_add(segs);
-        self.lost_units.push(LostUnit {
+        self.lost_segments.push(LostSegments {
             seq,
             end,
             segs,
-            lost_segs: self.lost.wrapping_sub(stamp.lost),
-            in_flight_segs: stamp.in_flight.saturating_sub(behind),
-            app_limited: stamp.app_limited,
+            lost_segs: self.lost.wrapping_sub(snapshot.lost),
+            in_flight_segs: snapshot.in_flight.saturating_sub(later_segs),
+            app_limited: snapshot.app_limited,
             delivered_segs: self.delivered,
-            prior_delivered_segs: stamp.delivered,
+            prior_delivered_segs: snapshot.delivered,
         });
     }
 
     pub(super) fn clear(&mut self) {
-        self.stamps.clear();
-        self.lost_units.clear();
+        self.snapshots.clear();
+        self.lost_segments.clear();
         self.newest = None;
     }
 
     #[cfg(any(test, debug_assertions))]
-    pub(super) fn is_for(&self, units: usize) -> bool {
-        self.stamps.len() == units
+    pub(super) fn has_len(&self, entries: usize) -> bool {
+        self.snapshots.len() == entries
     }
 
     /// Returns the number of segments delivered so far.
@@ -177,35 +182,38 @@ impl Delivery {
         if self.app_limited.is_some_and(passed) {
             self.app_limited = None;
         }
-        let Newest { stamp, sent_at, .. } = self.newest.take()?;
-        let send_elapsed = sent_at.since(stamp.first_sent);
-        let ack_elapsed = self.delivered_at.since(stamp.delivered_at);
+        let Newest {
+            snapshot, sent_at, ..
+        } = self.newest.take()?;
+        let send_elapsed = sent_at.since(snapshot.first_sent);
+        let ack_elapsed = self.delivered_at.since(snapshot.delivered_at);
         self.first_sent = sent_at;
-        let delivered = self.delivered.wrapping_sub(stamp.delivered);
+        let delivered = self.delivered.wrapping_sub(snapshot.delivered);
         let interval = send_elapsed.max(ack_elapsed).max(MIN_INTERVAL);
         let sample = FlightSample {
-            prior_delivered_segs: stamp.delivered,
+            prior_delivered_segs: snapshot.delivered,
             delivered_segs: delivered,
             interval: (interval >= min_rtt).then_some(interval),
-            lost_segs: self.lost.wrapping_sub(stamp.lost),
-            in_flight_segs: stamp.in_flight,
-            app_limited: stamp.app_limited,
+            lost_segs: self.lost.wrapping_sub(snapshot.lost),
+            in_flight_segs: snapshot.in_flight,
+            app_limited: snapshot.app_limited,
         };
-        self.tell(&sample);
+        self.update_reported_rate(&sample);
         Some(sample)
     }
 
     /// Records the rate for `tcp_info`. As on Linux, an application-limited one only counts if it is not
     /// lower than the previous one.
-    fn tell(&mut self, sample: &FlightSample) {
+    fn update_reported_rate(&mut self, sample: &FlightSample) {
         let Some(interval) = sample.interval else {
             return;
         };
         let times = |segs: u32, span: Nanos| u128::from(segs) * u128::from(span.as_nanos());
-        let told = &self.told;
-        let faster = times(sample.delivered_segs, told.interval) >= times(told.delivered, interval);
+        let reported = &self.reported;
+        let faster =
+            times(sample.delivered_segs, reported.interval) >= times(reported.delivered, interval);
         if !sample.app_limited || faster {
-            self.told = Told {
+            self.reported = ReportedRate {
                 delivered: sample.delivered_segs,
                 interval,
                 app_limited: sample.app_limited,
@@ -215,12 +223,12 @@ impl Delivery {
 
     /// Returns the segments of the rate in `tcp_info`, their time, and whether the application limited
     /// them.
-    pub(crate) fn told_rate(&self) -> (u32, Nanos, bool) {
-        let Told {
+    pub(crate) fn reported_rate(&self) -> (u32, Nanos, bool) {
+        let ReportedRate {
             delivered,
             interval,
             app_limited,
-        } = self.told;
+        } = self.reported;
         (delivered, interval, app_limited)
     }
 }
@@ -233,34 +241,36 @@ const MIN_INTERVAL: Nanos = Nanos::from_micros(1);
 
 impl RtxQueue {
     /// Begins to take samples.
-    pub(crate) fn sample_delivery(&mut self, now: Instant) {
+    pub(crate) fn start_delivery_sampling(&mut self, now: Instant) {
         if self.delivery.is_some() {
             return;
         }
-        let mut delivery = Delivery::new(now);
+        let mut delivery = DeliverySampler::new(now);
         // The intervals of data already in flight are unknown, so its samples do not count.
-        let stamp = Stamp {
+        let snapshot = SendSnapshot {
             app_limited: true,
-            ..delivery.stamp(self.in_flight())
+            ..delivery.snapshot(self.in_flight())
         };
-        delivery.stamps.extend(self.units.iter().map(|_| stamp));
+        delivery
+            .snapshots
+            .extend(self.entries.iter().map(|_| snapshot));
         self.delivery = Some(alloc::boxed::Box::new(delivery));
     }
 
     /// Ends sampling.
-    pub(crate) fn forget_delivery(&mut self) {
+    pub(crate) fn stop_delivery_sampling(&mut self) {
         self.delivery = None;
     }
 
     /// Returns the sampler, if the congestion control uses one.
     #[inline]
-    pub(crate) fn delivery(&self) -> Option<&Delivery> {
+    pub(crate) fn delivery(&self) -> Option<&DeliverySampler> {
         self.delivery.as_deref()
     }
 
     /// Returns the sampler of [`delivery`](Self::delivery), mutable.
     #[inline]
-    pub(crate) fn delivery_mut(&mut self) -> Option<&mut Delivery> {
+    pub(crate) fn delivery_mut(&mut self) -> Option<&mut DeliverySampler> {
         self.delivery.as_deref_mut()
     }
 
@@ -271,7 +281,7 @@ impl RtxQueue {
     }
 
     #[inline(never)]
-    pub(super) fn stamp_sent(&mut self, at: Instant, idle: bool) {
+    pub(super) fn record_sent(&mut self, at: Instant, idle: bool) {
         let in_flight = self.in_flight();
         if let Some(delivery) = &mut self.delivery {
             delivery.on_sent(at, in_flight, idle);
@@ -288,15 +298,15 @@ impl RtxQueue {
 
     /// Takes the losses since the last call. The caller returns the list's memory with
     /// [`recycle_lost`](Self::recycle_lost).
-    pub(crate) fn take_lost(&mut self) -> Vec<LostUnit> {
+    pub(crate) fn take_lost(&mut self) -> Vec<LostSegments> {
         let delivery = self.delivery.as_deref_mut();
-        delivery.map_or_else(Vec::new, |d| core::mem::take(&mut d.lost_units))
+        delivery.map_or_else(Vec::new, |d| core::mem::take(&mut d.lost_segments))
     }
 
-    pub(crate) fn recycle_lost(&mut self, mut units: Vec<LostUnit>) {
+    pub(crate) fn recycle_lost(&mut self, mut lost: Vec<LostSegments>) {
         if let Some(delivery) = &mut self.delivery {
-            units.clear();
-            delivery.lost_units = units;
+            lost.clear();
+            delivery.lost_segments = lost;
         }
     }
 }

@@ -92,13 +92,13 @@ impl RangeSet {
         (pos <= end).then_some((start, end))
     }
 
-    /// Removes a range. Calls `gone` with each part that was in the set.
-    pub(super) fn remove(&mut self, start: Pos, end: Pos, mut gone: impl FnMut(Pos, Pos)) {
+    /// Removes a range. Calls `removed` with each part that was in the set.
+    pub(super) fn remove(&mut self, start: Pos, end: Pos, mut removed: impl FnMut(Pos, Pos)) {
         if start >= end {
             return;
         }
         if let Some((first, its_end)) = self.at(start) {
-            gone(start, its_end.min(end));
+            removed(start, its_end.min(end));
             self.ends.remove(&first);
             if first < start {
                 self.ends.insert(first, start);
@@ -109,7 +109,7 @@ impl RangeSet {
         }
         while let Some((&first, &its_end)) = self.ends.range(start..end).next() {
             self.visit();
-            gone(first, its_end.min(end));
+            removed(first, its_end.min(end));
             self.ends.remove(&first);
             if end < its_end {
                 self.ends.insert(end, its_end);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_touches_becomes_one() {
+    fn touching_ranges_become_one() {
         let mut set = RangeSet::default();
         let mut new = Vec::new();
         set.insert(10, 20, |a, b| new.push((a, b)));
@@ -158,12 +158,12 @@ mod tests {
     #[test]
     fn no_empty_part_is_reported() {
         let mut set = RangeSet::default();
-        let (mut new, mut gone) = (Vec::new(), Vec::new());
+        let (mut new, mut removed) = (Vec::new(), Vec::new());
         set.insert(30, 40, |_, _| ());
         set.insert(5, 40, |a, b| new.push((a, b)));
         assert_eq!((new, ranges(&set)), (vec![(5, 30)], vec![(5, 40)]));
-        set.remove(5, 15, |a, b| gone.push((a, b)));
-        assert_eq!((gone, ranges(&set)), (vec![(5, 15)], vec![(15, 40)]));
+        set.remove(5, 15, |a, b| removed.push((a, b)));
+        assert_eq!((removed, ranges(&set)), (vec![(5, 15)], vec![(15, 40)]));
     }
 
     proptest! {
@@ -175,15 +175,15 @@ mod tests {
             for (add, start, len) in ops {
                 let end = start + len;
                 let before: BTreeSet<u64> = model.clone();
-                let mut told = BTreeSet::new();
+                let mut reported = BTreeSet::new();
                 if add {
-                    set.insert(start, end, |a, b| told.extend(a..b));
+                    set.insert(start, end, |a, b| reported.extend(a..b));
                     model.extend(start..end);
-                    prop_assert_eq!(&told, &model.difference(&before).copied().collect());
+                    prop_assert_eq!(&reported, &model.difference(&before).copied().collect());
                 } else {
-                    set.remove(start, end, |a, b| told.extend(a..b));
+                    set.remove(start, end, |a, b| reported.extend(a..b));
                     model.retain(|n| !(start..end).contains(n));
-                    prop_assert_eq!(&told, &before.difference(&model).copied().collect());
+                    prop_assert_eq!(&reported, &before.difference(&model).copied().collect());
                 }
                 let all: BTreeSet<u64> = set.iter().flat_map(|(a, b)| a..b).collect();
                 prop_assert_eq!(&all, &model);

@@ -6,8 +6,8 @@ use fullsend_units::{Instant, Nanos, SeqNum};
 use fullsend_wire::tcp::SackBlock;
 
 use super::RtxQueue;
-use super::board::{Board, Way};
 use super::ranges::Pos;
+use super::scoreboard::{RetransState, Scoreboard};
 
 /// Most SACKed ranges. Another is ignored unless it joins one, which bounds the memory that a peer can
 /// make us use.
@@ -38,7 +38,7 @@ pub(crate) struct SackOutcome {
 
 /// The sum over the blocks of one ACK.
 #[derive(Default)]
-struct News {
+struct SackTotals {
     segs: u32,
     oldest: Option<Instant>,
     newest: Option<Instant>,
@@ -60,26 +60,26 @@ impl RtxQueue {
         let rest = usize::from(out.dsack.is_some());
         if !blocks[rest..]
             .iter()
-            .any(|block| self.is_sensible(snd_una, *block))
+            .any(|block| self.is_valid_block(snd_una, *block))
         {
             return out;
         }
         let mut board = self.take_board();
         let highest = board.sacked.end();
         let acked = board.rack.begin_sack();
-        let mut news = News::default();
+        let mut totals = SackTotals::default();
         for block in &blocks[rest..] {
-            if self.is_sensible(snd_una, *block) {
-                self.sack_block(&mut board, *block, &mut news);
+            if self.is_valid_block(snd_una, *block) {
+                self.sack_block(&mut board, *block, &mut totals);
             }
         }
         board.rack.end_sack(acked);
-        out.delivered_segs = news.segs;
-        out.rtt = news.oldest.map(|sent_at| now.since(sent_at));
-        out.rtt_newest = news.newest.map(|sent_at| now.since(sent_at));
-        out.overtook = news.highest > board.first_in_flight();
-        out.original = news.original.map(|pos| board.seq(pos));
-        if let (Some(original), Some(highest)) = (news.original, highest)
+        out.delivered_segs = totals.segs;
+        out.rtt = totals.oldest.map(|sent_at| now.since(sent_at));
+        out.rtt_newest = totals.newest.map(|sent_at| now.since(sent_at));
+        out.overtook = totals.highest > board.first_in_flight();
+        out.original = totals.original.map(|pos| board.seq(pos));
+        if let (Some(original), Some(highest)) = (totals.original, highest)
             && original < highest
         {
             let late = board.seq(highest).since(board.seq(original));
@@ -89,26 +89,27 @@ impl RtxQueue {
         out
     }
 
-    fn is_sensible(&self, snd_una: SeqNum, block: SackBlock) -> bool {
-        !self.units.is_empty()
+    fn is_valid_block(&self, snd_una: SeqNum, block: SackBlock) -> bool {
+        !self.entries.is_empty()
             && block.left.after(snd_una)
             && block.left.before(block.right)
             && block.right.before_eq(self.end())
     }
 
-    fn sack_block(&mut self, board: &mut Board, block: SackBlock, news: &mut News) {
+    fn sack_block(&mut self, board: &mut Scoreboard, block: SackBlock, totals: &mut SackTotals) {
         // A segment that is SACKed only in part does not count as SACKed.
         let left = board.pos(self.ceil(block.left));
         let right = board.pos(self.last_covered(block.right));
-        if left >= right || (board.sacked.len() >= MAX_SACKED_RANGES && !joins(board, left, right))
+        if left >= right
+            || (board.sacked.len() >= MAX_SACKED_RANGES && !touches_sacked(board, left, right))
         {
             return;
         }
         // Usually one range: what the block adds to that of the previous ACK.
-        let mut fresh = Vec::new();
-        board.sacked.insert(left, right, |a, b| fresh.push((a, b)));
-        for (start, end) in fresh {
-            self.sack_new(board, start, end, news);
+        let mut added = Vec::new();
+        board.sacked.insert(left, right, |a, b| added.push((a, b)));
+        for (start, end) in added {
+            self.sack_range(board, start, end, totals);
         }
     }
 
@@ -116,7 +117,7 @@ impl RtxQueue {
     /// the data before it, though not every peer includes it in the block.
     fn last_covered(&self, right: SeqNum) -> SeqNum {
         let fin = self
-            .units
+            .entries
             .back()
             .is_some_and(|u| u.fin && !u.payload.is_empty());
         if right == self.end() || (fin && right + 1 == self.end()) {
@@ -127,52 +128,66 @@ impl RtxQueue {
     }
 
     /// Records a newly SACKed range.
-    fn sack_new(&mut self, board: &mut Board, start: Pos, end: Pos, news: &mut News) {
+    fn sack_range(
+        &mut self,
+        board: &mut Scoreboard,
+        start: Pos,
+        end: Pos,
+        totals: &mut SackTotals,
+    ) {
         let segs = self.segs(board.base, start, end);
         board.sacked_out += segs;
-        news.segs += segs;
-        let (base, pending) = (board.base, &mut board.pending);
+        totals.segs += segs;
+        let (base, lost_pending) = (board.base, &mut board.lost_pending);
         board
             .lost
-            .remove(start, end, |a, b| *pending -= self.segs(base, a, b));
-        board.cut_copies(start);
-        board.cut_copies(end);
+            .remove(start, end, |a, b| *lost_pending -= self.segs(base, a, b));
+        board.split_retrans(start);
+        board.split_retrans(end);
         // The data between retransmissions was sent only once.
         let mut from = start;
-        while let Some((&at, &copy)) = board.copies.range(from..end).next() {
-            self.sack_original(board, from, at, news);
-            board.rack.note_copy(copy.sent_at, copy.end);
-            if let (Some(delivery), Some(stamp)) = (&mut self.delivery, copy.stamp) {
-                delivery.on_copy_arrived(stamp, copy.sent_at, board.seq(copy.end));
+        while let Some((&at, &retrans)) = board.retransmissions.range(from..end).next() {
+            self.sack_original(board, from, at, totals);
+            board
+                .rack
+                .record_retrans_sacked(retrans.sent_at, retrans.end);
+            if let (Some(delivery), Some(snapshot)) = (&mut self.delivery, retrans.snapshot) {
+                delivery.on_data_delivered(snapshot, retrans.sent_at, board.seq(retrans.end));
             }
-            if copy.way != Way::Over {
-                self.end_copy(board, at);
+            if retrans.state != RetransState::Done {
+                self.end_retrans(board, at);
             }
-            from = copy.end;
+            from = retrans.end;
         }
-        self.sack_original(board, from, end, news);
+        self.sack_original(board, from, end, totals);
     }
 
-    fn sack_original(&mut self, board: &mut Board, start: Pos, end: Pos, news: &mut News) {
+    fn sack_original(
+        &mut self,
+        board: &mut Scoreboard,
+        start: Pos,
+        end: Pos,
+        totals: &mut SackTotals,
+    ) {
         if start >= end {
             return;
         }
         let first = self.index_after(board.seq(start));
         let last = self.index_after(board.seq(end) - 1);
-        let (oldest, newest) = (self.units[first].sent_at, self.units[last].sent_at);
-        news.original = Some(news.original.map_or(start, |n| n.min(start)));
-        news.highest = news.highest.max(end);
-        news.oldest = Some(news.oldest.map_or(oldest, |n| n.min(oldest)));
-        news.newest = Some(news.newest.map_or(newest, |n| n.max(newest)));
-        board.rack.note_arrival(newest, end);
+        let (oldest, newest) = (self.entries[first].sent_at, self.entries[last].sent_at);
+        totals.original = Some(totals.original.map_or(start, |n| n.min(start)));
+        totals.highest = totals.highest.max(end);
+        totals.oldest = Some(totals.oldest.map_or(oldest, |n| n.min(oldest)));
+        totals.newest = Some(totals.newest.map_or(newest, |n| n.max(newest)));
+        board.rack.record_delivered(newest, end);
         if let Some(delivery) = &mut self.delivery {
-            delivery.on_arrived(last, newest, board.seq(end));
+            delivery.on_entry_delivered(last, newest, board.seq(end));
         }
     }
 }
 
 /// Returns whether the range touches one that is SACKed already.
-fn joins(board: &Board, left: Pos, right: Pos) -> bool {
+fn touches_sacked(board: &Scoreboard, left: Pos, right: Pos) -> bool {
     let sacked = &board.sacked;
     sacked.at(left).or_else(|| sacked.at(left - 1)).is_some()
         || sacked.next_start(left).is_some_and(|next| next <= right)

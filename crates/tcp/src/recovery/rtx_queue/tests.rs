@@ -7,7 +7,7 @@ use fullsend_units::{Instant, Mss, Nanos, SeqNum};
 use fullsend_wire::tcp::SackBlock;
 use proptest::prelude::*;
 
-use super::{Overdue, RtxQueue, Sighting, TransmitUnit};
+use super::{AckContext, RackOutcome, RtxQueue, SuperSegment};
 
 pub(super) const MSS: u32 = 100;
 /// Close to the wrap, so that every test crosses it.
@@ -33,7 +33,7 @@ fn byte(n: u32) -> u8 {
     (n.wrapping_mul(2_654_435_761) >> 24) as u8
 }
 
-pub(super) fn text(from: u32, len: u32) -> Chain {
+pub(super) fn data(from: u32, len: u32) -> Chain {
     let bytes: Vec<u8> = (from..from + len).map(byte).collect();
     Slice::copied_from(&bytes).into()
 }
@@ -44,10 +44,10 @@ pub(super) fn bytes_of(chain: &Chain) -> Vec<u8> {
     out
 }
 
-pub(super) fn unit(from: u32, len: u32, sent_ms: u64) -> TransmitUnit {
-    TransmitUnit {
+pub(super) fn entry(from: u32, len: u32, sent_ms: u64) -> SuperSegment {
+    SuperSegment {
         seq: seq(from),
-        payload: text(from, len),
+        payload: data(from, len),
         syn: false,
         fin: false,
         push: false,
@@ -62,7 +62,7 @@ pub(super) fn queue(lens: &[u32]) -> RtxQueue {
     let mut queue = RtxQueue::new(Mss::clamped(MSS as u16));
     let mut from = 0;
     for (i, &len) in lens.iter().enumerate() {
-        queue.push(unit(from, len, i as u64));
+        queue.push(entry(from, len, i as u64));
         from += len;
     }
     queue.check();
@@ -81,7 +81,7 @@ pub(super) fn counts(queue: &RtxQueue) -> (u32, u32, u32, u32) {
 }
 
 #[test]
-fn an_ack_takes_whole_units_and_trims_the_next() {
+fn an_ack_removes_whole_segments_and_trims_the_next() {
     let mut q = queue(&[1000, 450, 100]);
     assert_eq!(counts(&q), (16, 0, 0, 0));
     let out = q.ack(at(10), seq(1000));
@@ -103,18 +103,18 @@ fn an_ack_takes_whole_units_and_trims_the_next() {
 }
 
 #[test]
-fn syn_and_fin_take_sequence_space() {
+fn syn_and_fin_consume_sequence_space() {
     let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
-    q.push(TransmitUnit {
+    q.push(SuperSegment {
         syn: true,
-        ..unit(0, 0, 0)
+        ..entry(0, 0, 0)
     });
     assert!(!q.ack(at(1), seq(0)).syn);
     assert!(q.ack(at(1), seq(1)).syn);
-    q.push(TransmitUnit {
+    q.push(SuperSegment {
         fin: true,
         push: false,
-        ..unit(1, 100, 2)
+        ..entry(1, 100, 2)
     });
     let out = q.ack(at(3), seq(101));
     assert_eq!((out.acked_bytes, out.acked_segs, out.fin), (100, 0, false));
@@ -125,7 +125,7 @@ fn syn_and_fin_take_sequence_space() {
 }
 
 #[test]
-fn sack_cuts_units_at_segment_boundaries_and_joins_what_it_marks() {
+fn sack_splits_super_segments_at_segment_boundaries_and_merges_ranges() {
     let mut q = queue(&[1000, 1000]);
     let out = q.sack(at(5), seq(0), &[block(300, 500)]);
     assert_eq!(
@@ -147,7 +147,7 @@ fn sack_cuts_units_at_segment_boundaries_and_joins_what_it_marks() {
 }
 
 #[test]
-fn blocks_that_make_no_sense_are_ignored() {
+fn invalid_sack_blocks_are_ignored() {
     let mut q = queue(&[1000]);
     for bad in [
         block(500, 500),
@@ -174,12 +174,12 @@ fn blocks_that_make_no_sense_are_ignored() {
 
 /// Some peers do not include the FIN in their SACK blocks.
 #[test]
-fn a_fin_is_sacked_with_the_text_before_it() {
+fn a_fin_is_sacked_with_the_data_before_it() {
     let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
-    q.push(unit(0, 300, 0));
-    q.push(TransmitUnit {
+    q.push(entry(0, 300, 0));
+    q.push(SuperSegment {
         fin: true,
-        ..unit(300, 250, 0)
+        ..entry(300, 250, 0)
     });
     assert_eq!(q.sack(at(1), seq(0), &[block(300, 550)]).delivered_segs, 3);
     assert_eq!(q.sack(at(1), seq(0), &[block(300, 551)]).delivered_segs, 0);
@@ -188,7 +188,7 @@ fn a_fin_is_sacked_with_the_text_before_it() {
 }
 
 #[test]
-fn dsack_is_told_from_sack() {
+fn dsack_is_distinguished_from_sack() {
     let mut q = queue(&[1000]);
     q.ack(at(1), seq(300));
     let old = block(100, 200);
@@ -217,18 +217,18 @@ fn three_segments_sacked_above_make_a_hole_lost() {
 }
 
 #[test]
-fn lost_ranges_go_out_again_as_super_segments_within_the_limit() {
+fn lost_ranges_are_retransmitted_as_super_segments_within_the_limit() {
     let mut q = queue(&[300, 700, 1000]);
     q.sack(at(5), seq(0), &[block(1500, 2000)]);
     assert_eq!(q.mark_lost_by_sack(3), 15);
     assert_eq!(q.in_flight(), 0);
     let first = q.next_retransmit(at(6), 8, 0, |_| false).expect("lost");
     assert_eq!((first.seq, first.segs), (seq(0), 8));
-    assert_eq!(bytes_of(&first.payload), bytes_of(&text(0, 800)));
+    assert_eq!(bytes_of(&first.payload), bytes_of(&data(0, 800)));
     assert_eq!((counts(&q), q.in_flight()), ((20, 5, 15, 8), 8));
     let second = q.next_retransmit(at(6), 45, 0, |_| false).expect("lost");
     assert_eq!((second.seq, second.segs), (seq(800), 7));
-    assert_eq!(bytes_of(&second.payload), bytes_of(&text(800, 700)));
+    assert_eq!(bytes_of(&second.payload), bytes_of(&data(800, 700)));
     assert!(q.next_retransmit(at(6), 45, 0, |_| false).is_none());
     // Karn's rule: retransmitted segments give no round-trip sample.
     let out = q.ack(at(9), seq(2000));
@@ -240,8 +240,8 @@ fn lost_ranges_go_out_again_as_super_segments_within_the_limit() {
 }
 
 /// Returns the input of one ACK at `now` ms, on a path of one millisecond.
-pub(super) fn sighting(now: u64) -> Sighting {
-    Sighting {
+pub(super) fn ack_context(now: u64) -> AckContext {
+    AckContext {
         now: at(now),
         min_rtt: Nanos::from_millis(1),
         echoed: None,
@@ -250,7 +250,7 @@ pub(super) fn sighting(now: u64) -> Sighting {
 
 /// After an ACK within a segment, its rest and a short neighbour fit into one segment.
 #[test]
-fn the_rest_of_a_segment_is_counted_as_it_goes() {
+fn the_remainder_of_a_segment_is_counted_when_retransmitted() {
     for (len, acked, segs) in [(150, 90, 1), (150, 30, 2), (250, 140, 2), (250, 160, 1)] {
         let mut q = queue(&[len]);
         q.ack(at(5), seq(acked));
@@ -263,7 +263,7 @@ fn the_rest_of_a_segment_is_counted_as_it_goes() {
         );
         assert_eq!(
             bytes_of(&again.payload),
-            bytes_of(&text(acked, len - acked))
+            bytes_of(&data(acked, len - acked))
         );
         q.check();
     }
@@ -272,29 +272,32 @@ fn the_rest_of_a_segment_is_counted_as_it_goes() {
 #[test]
 fn a_retransmission_that_was_overtaken_is_lost_again() {
     let mut q = queue(&[1000, 1000]);
-    q.sample_delivery(at(0));
+    q.start_delivery_sampling(at(0));
     q.sack(at(1), seq(0), &[block(200, 1000)]);
     assert_eq!(q.mark_lost_by_sack(3), 2);
     q.next_retransmit(at(10), 45, 0, |_| false);
-    q.push(unit(2000, 500, 11));
-    q.push(unit(2500, 500, 12));
+    q.push(entry(2000, 500, 11));
+    q.push(entry(2500, 500, 12));
     q.take_lost();
     assert_eq!(counts(&q), (30, 8, 2, 2));
     // The segment that arrived was not sent later.
     q.sack(at(12), seq(0), &[block(1000, 1500)]);
     assert_eq!(
         q.mark_overdue(at(12), Nanos::ZERO, Nanos::ZERO),
-        Overdue::default()
+        RackOutcome::default()
     );
     // A later segment arrives, and then the reordering window has passed.
     q.sack(at(13), seq(0), &[block(2000, 2500)]);
     let window = Nanos::from_millis(2);
     let found = q.mark_overdue(at(13), window, Nanos::ZERO);
     // It was sent at 11 ms and acknowledged 2 ms later.
-    assert_eq!((found.lost_segs, found.resent_segs), (5, 0));
-    assert_eq!(found.at, Some(at(14)));
+    assert_eq!((found.lost_segs, found.lost_retrans_segs), (5, 0));
+    assert_eq!(found.next_loss_at, Some(at(14)));
     let found = q.mark_overdue(at(14), window, Nanos::ZERO);
-    assert_eq!((found.lost_segs, found.resent_segs, found.at), (2, 2, None));
+    assert_eq!(
+        (found.lost_segs, found.lost_retrans_segs, found.next_loss_at),
+        (2, 2, None)
+    );
     assert_eq!((counts(&q), q.has_lost()), ((30, 18, 7, 0), true));
     assert_eq!(q.take_lost().len(), 2);
     let again = q
@@ -314,47 +317,47 @@ fn retransmissions_of_one_time_are_in_the_order_of_sending() {
         let again = q.next_retransmit(at(10), 45, 0, |_| false);
         assert_eq!(again.expect("lost").seq, seq(start));
     }
-    q.sight(sighting(20));
+    q.begin_ack(ack_context(20));
     q.ack(at(20), seq(500));
     let found = q.mark_overdue(at(20), Nanos::ZERO, Nanos::ZERO);
-    assert_eq!((found.lost_segs, found.resent_segs), (5, 5));
+    assert_eq!((found.lost_segs, found.lost_retrans_segs), (5, 5));
 }
 
 #[test]
-fn what_was_sent_before_what_arrived_is_lost_a_reordering_window_later() {
+fn segments_sent_before_an_acked_one_are_lost_after_the_reordering_window() {
     let mut q = queue(&[1000, 1000, 1000]);
     // Sent at 0, 1 and 2 ms; the round trip is 10 ms.
     q.sack(at(11), seq(0), &[block(1500, 2000)]);
     let found = q.mark_overdue(at(11), Nanos::from_millis(3), Nanos::ZERO);
-    assert_eq!((found.lost_segs, found.at), (0, Some(at(14))));
+    assert_eq!((found.lost_segs, found.next_loss_at), (0, Some(at(14))));
     let found = q.mark_overdue(at(13), Nanos::from_millis(3), Nanos::ZERO);
-    assert_eq!((found.lost_segs, found.at), (10, Some(at(14))));
+    assert_eq!((found.lost_segs, found.next_loss_at), (10, Some(at(14))));
     let found = q.mark_overdue(at(14), Nanos::from_millis(3), Nanos::ZERO);
-    assert_eq!((found.lost_segs, found.at), (5, None));
+    assert_eq!((found.lost_segs, found.next_loss_at), (5, None));
     assert_eq!(counts(&q), (30, 5, 15, 0));
 }
 
 /// RFC 8985 6.2 step 2: each delivered segment sets `RACK.rtt`, so the last one replaces the short
 /// round trip of one that overtook others.
 #[test]
-fn a_late_segment_tells_how_long_the_path_takes() {
+fn a_late_segment_sets_the_rtt_of_the_path() {
     let mut q = queue(&[1000, 1000, 1000]);
     let window = Nanos::from_millis(2);
     // The third, sent at 2 ms, overtakes the others on a path of 9 ms.
     q.sack(at(4), seq(0), &[block(2000, 3000)]);
     let path = Nanos::from_millis(9);
     let found = q.mark_overdue(at(4), window, path);
-    assert_eq!((found.lost_segs, found.at), (0, Some(at(12))));
+    assert_eq!((found.lost_segs, found.next_loss_at), (0, Some(at(12))));
     // The second does not overtake, and the segments that it passed have the path's full time.
     q.sack(at(10), seq(0), &[block(1500, 2000)]);
     let found = q.mark_overdue(at(10), window, Nanos::ZERO);
-    assert_eq!((found.lost_segs, found.at), (0, Some(at(12))));
+    assert_eq!((found.lost_segs, found.next_loss_at), (0, Some(at(12))));
     assert_eq!(q.mark_overdue(at(11), window, Nanos::ZERO).lost_segs, 10);
 }
 
 /// A segment SACKed behind a hole overtook it, unless the hole is known to be lost.
 #[test]
-fn what_overtakes_is_told_from_what_follows_a_loss() {
+fn reordering_is_distinguished_from_loss() {
     let mut q = queue(&[1000, 1000, 1000]);
     let overtook =
         |q: &mut RtxQueue, ms, left, right| q.sack(at(ms), seq(0), &[block(left, right)]).overtook;
@@ -368,14 +371,14 @@ fn what_overtakes_is_told_from_what_follows_a_loss() {
 /// Sends of one batch of ACKs have the same time: a retransmission sent after new data is newer
 /// than that.
 #[test]
-fn a_retransmission_that_left_behind_new_data_is_not_overtaken_by_it() {
+fn a_retransmission_sent_after_new_data_is_not_overtaken_by_it() {
     let mut q = queue(&[1000]);
     q.sack(at(9), seq(0), &[block(500, 1000)]);
     q.mark_lost_by_sack(3);
-    q.push(unit(1000, 500, 10));
+    q.push(entry(1000, 500, 10));
     q.next_retransmit(at(10), 5, 0, |_| false).expect("lost");
-    q.push(unit(1500, 500, 10));
-    q.sight(sighting(20));
+    q.push(entry(1500, 500, 10));
+    q.begin_ack(ack_context(20));
     q.sack(at(20), seq(0), &[block(500, 1500)]);
     assert_eq!(
         q.mark_overdue(at(20), Nanos::ZERO, Nanos::ZERO).lost_segs,
@@ -384,23 +387,24 @@ fn a_retransmission_that_left_behind_new_data_is_not_overtaken_by_it() {
     // Data sent after the retransmission is newer than that.
     q.sack(at(20), seq(0), &[block(500, 2000)]);
     assert_eq!(
-        q.mark_overdue(at(21), Nanos::ZERO, Nanos::ZERO).resent_segs,
+        q.mark_overdue(at(21), Nanos::ZERO, Nanos::ZERO)
+            .lost_retrans_segs,
         5
     );
     q.check();
 }
 
 #[test]
-fn too_quick_an_answer_is_for_the_original() {
+fn an_ack_within_min_rtt_is_for_the_original() {
     let mut q = queue(&[1000]);
     q.sack(at(9), seq(0), &[block(500, 1000)]);
     q.mark_lost_by_sack(3);
     let again = q.next_retransmit(at(10), 2, 0, |_| false).expect("lost");
     assert_eq!(again.segs, 2);
     q.next_retransmit(at(11), 3, 0, |_| false);
-    q.sight(Sighting {
+    q.begin_ack(AckContext {
         min_rtt: Nanos::from_millis(5),
-        ..sighting(12)
+        ..ack_context(12)
     });
     q.sack(at(12), seq(0), &[block(200, 1000)]);
     assert_eq!(
@@ -412,16 +416,17 @@ fn too_quick_an_answer_is_for_the_original() {
     q.mark_lost_by_sack(3);
     q.next_retransmit(at(10), 2, 0, |_| false);
     q.next_retransmit(at(11), 3, 0, |_| false);
-    q.sight(sighting(21));
+    q.begin_ack(ack_context(21));
     q.sack(at(21), seq(0), &[block(200, 1000)]);
     assert_eq!(
-        q.mark_overdue(at(21), Nanos::ZERO, Nanos::ZERO).resent_segs,
+        q.mark_overdue(at(21), Nanos::ZERO, Nanos::ZERO)
+            .lost_retrans_segs,
         2
     );
 }
 
 #[test]
-fn the_tail_is_probed_beside_its_original() {
+fn the_tail_probe_leaves_its_original_in_flight() {
     let mut q = queue(&[1000, 450]);
     let probe = q.probe_tail(at(5), 7).expect("a tail");
     assert_eq!(
@@ -430,7 +435,7 @@ fn the_tail_is_probed_beside_its_original() {
     );
     assert_eq!((counts(&q), q.in_flight()), ((15, 0, 0, 0), 15));
     // It shows which segments sent before it are lost.
-    q.sight(sighting(9));
+    q.begin_ack(ack_context(9));
     q.sack(at(9), seq(0), &[block(1400, 1450)]);
     assert_eq!(
         q.mark_overdue(at(9), Nanos::ZERO, Nanos::ZERO).lost_segs,
@@ -465,7 +470,7 @@ fn late_arrival_of_an_original_shows_reordering() {
 }
 
 #[test]
-fn without_sack_the_head_is_repaired_one_segment_at_a_time() {
+fn without_sack_the_head_is_retransmitted_one_segment_at_a_time() {
     let mut q = queue(&[1000]);
     (0..3).for_each(|_| _ = q.on_dupack());
     assert_eq!((counts(&q), q.in_flight()), ((10, 3, 0, 0), 7));
@@ -492,7 +497,7 @@ fn without_sack_the_head_is_repaired_one_segment_at_a_time() {
 }
 
 #[test]
-fn a_timeout_loses_all_that_is_not_sacked() {
+fn a_timeout_marks_all_unsacked_segments_lost() {
     let mut q = queue(&[1000]);
     q.sack(at(1), seq(0), &[block(300, 700)]);
     q.mark_lost_by_sack(3);
@@ -509,7 +514,7 @@ fn a_timeout_loses_all_that_is_not_sacked() {
 }
 
 #[test]
-fn a_receiver_that_reneged_gets_everything_again() {
+fn reneging_retransmits_everything() {
     let mut q = queue(&[250, 250, 500]);
     q.sack(at(1), seq(0), &[block(250, 1000)]);
     q.ack(at(2), seq(250));
@@ -523,7 +528,7 @@ fn a_receiver_that_reneged_gets_everything_again() {
 }
 
 #[test]
-fn undo_puts_everything_back_into_flight() {
+fn undo_returns_all_data_to_in_flight() {
     let mut q = queue(&[1000]);
     q.mark_all_lost();
     q.unmark_lost();
@@ -534,7 +539,7 @@ fn undo_puts_everything_back_into_flight() {
 }
 
 #[test]
-fn a_smaller_segment_size_counts_anew() {
+fn a_smaller_mss_recounts_segments() {
     let mut q = queue(&[1000]);
     q.sack(at(1), seq(0), &[block(500, 1000)]);
     q.mark_all_lost();
@@ -546,7 +551,7 @@ fn a_smaller_segment_size_counts_anew() {
 
 /// The newest delivery that RACK has recorded ended with a segment of the old size.
 #[test]
-fn what_was_overtaken_ends_with_a_segment_of_the_new_size() {
+fn after_an_mss_change_lost_ranges_end_at_new_segment_boundaries() {
     let mut q = queue(&[1000]);
     q.sack(at(9), seq(0), &[block(100, 500)]);
     q.set_mss(Mss::clamped(80));
@@ -558,7 +563,7 @@ fn what_was_overtaken_ends_with_a_segment_of_the_new_size() {
 }
 
 #[test]
-fn what_the_host_drops_after_a_change_of_size_is_lost_in_whole_segments() {
+fn after_an_mss_change_a_local_drop_is_lost_in_whole_segments() {
     let mut q = queue(&[1000]);
     q.set_mss(Mss::clamped(80));
     assert_eq!(q.mark_dropped(seq(100), seq(200)), 2);
@@ -581,7 +586,7 @@ fn visited(q: &RtxQueue) -> u64 {
 fn wide() -> RtxQueue {
     let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
     for i in 0..100_000 {
-        q.push(unit(i * MSS, MSS, u64::from(i) / 100));
+        q.push(entry(i * MSS, MSS, u64::from(i) / 100));
     }
     q
 }
@@ -616,7 +621,7 @@ fn the_work_of_an_ack_does_not_grow_with_the_window() {
 }
 
 #[test]
-fn a_hostile_peer_costs_no_more() {
+fn hostile_acks_have_bounded_cost() {
     let mut q = wide();
     let mut most = 0;
     // Every other segment is SACKed, from the end, from the beginning and from the middle.
@@ -651,13 +656,13 @@ fn a_hostile_peer_costs_no_more() {
 #[test]
 fn an_empty_queue_keeps_little_memory() {
     let mut q = queue(&[100]);
-    assert_eq!(q.units.capacity(), 1);
+    assert_eq!(q.entries.capacity(), 1);
     q.ack(at(1), seq(100));
-    assert_eq!(q.units.capacity(), 1);
+    assert_eq!(q.entries.capacity(), 1);
     let mut q = queue(&[100; 50]);
     q.ack(at(1), seq(5000));
-    assert!(q.units.capacity() <= super::KEPT_UNITS);
-    let sizes = (size_of::<super::Unit>(), size_of::<RtxQueue>());
+    assert!(q.entries.capacity() <= super::MIN_CAPACITY);
+    let sizes = (size_of::<super::RtxEntry>(), size_of::<RtxQueue>());
     assert!(sizes.0 <= 80 && sizes.1 <= 64, "{sizes:?}");
 }
 
@@ -699,7 +704,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 /// Returns the peer's acknowledgement and its SACK blocks: its first missing byte, and the ranges
 /// that it holds behind that.
-fn peer_says(una: u32, nxt: u32, got: &BTreeSet<u32>) -> (u32, Vec<SackBlock>) {
+fn peer_ack(una: u32, nxt: u32, got: &BTreeSet<u32>) -> (u32, Vec<SackBlock>) {
     let ack = (una..nxt).find(|n| !got.contains(n)).unwrap_or(nxt);
     let mut blocks = Vec::new();
     let mut n = ack;
@@ -720,14 +725,14 @@ proptest! {
     #[test]
     fn survives_any_network(ops in prop::collection::vec(op(), 1..80)) {
         let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
-        q.sample_delivery(at(0));
+        q.start_delivery_sampling(at(0));
         let (mut una, mut nxt, mut now) = (0u32, 0u32, 0u64);
         let mut got = BTreeSet::new();
         for op in ops {
             now += 1;
             match op {
                 Op::Push(len) => if nxt - una < 20_000 {
-                    q.push(unit(nxt, len, now));
+                    q.push(entry(nxt, len, now));
                     nxt += len;
                 },
                 Op::Deliver(which) => if nxt > una {
@@ -735,11 +740,11 @@ proptest! {
                     got.extend(from..(from + MSS).min(nxt));
                 },
                 Op::Ack => {
-                    let (ack, blocks) = peer_says(una, nxt, &got);
+                    let (ack, blocks) = peer_ack(una, nxt, &got);
                     let out = q.ack(at(now), seq(ack));
                     prop_assert_eq!(out.acked_bytes, ack - una);
                     una = ack;
-                    q.sight(sighting(now));
+                    q.begin_ack(ack_context(now));
                     q.sack(at(now), seq(una), &blocks);
                 }
                 Op::Lie(left, right) => { q.sack(at(now), seq(una), &[block(una + left, una + right)]); }
@@ -759,7 +764,7 @@ proptest! {
                     if let Some(again) = again {
                         let from = again.seq.since(seq(0));
                         prop_assert!(from >= una && again.segs <= limit && again.segs > 0);
-                        prop_assert_eq!(bytes_of(&again.payload), bytes_of(&text(from, again.payload.len() as u32)));
+                        prop_assert_eq!(bytes_of(&again.payload), bytes_of(&data(from, again.payload.len() as u32)));
                     }
                 }
                 Op::Mss(mss) => q.set_mss(Mss::clamped(mss)),
@@ -778,7 +783,7 @@ proptest! {
                 let from = again.seq.since(seq(0));
                 got.extend(from..from + again.payload.len() as u32);
             }
-            let (ack, _) = peer_says(una, nxt, &got);
+            let (ack, _) = peer_ack(una, nxt, &got);
             q.ack(at(now), seq(ack));
             una = ack;
             q.check();

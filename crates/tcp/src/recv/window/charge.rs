@@ -4,28 +4,28 @@
 /// Bytes of data in 256 bytes of memory, before the first observation.
 const FIRST_DENSITY: u8 = 128;
 /// Smallest piece that is not copied together with its neighbours.
-const LEAST_PIECE: u32 = 640;
+const MIN_PIECE_BYTES: u32 = 640;
 /// Overhead of a piece within its block, and outside of it.
-const IN_BLOCK: u32 = 424;
-const BESIDE: u32 = 256;
+const BLOCK_OVERHEAD: u32 = 424;
+const OUTSIDE_OVERHEAD: u32 = 256;
 /// Size of a page; larger pieces take whole pages.
-const PAGE: u32 = 4096;
+const PAGE_BYTES: u32 = 4096;
 
 /// Returns the memory charged for a piece of `len` bytes.
 #[inline]
-pub(super) fn cost_of(len: u32) -> u32 {
-    if len < LEAST_PIECE {
+pub(super) fn truesize_of(len: u32) -> u32 {
+    if len < MIN_PIECE_BYTES {
         2 * len
-    } else if len <= PAGE {
-        (len + IN_BLOCK).next_power_of_two() + BESIDE
+    } else if len <= PAGE_BYTES {
+        (len + BLOCK_OVERHEAD).next_power_of_two() + OUTSIDE_OVERHEAD
     } else {
-        len.next_multiple_of(PAGE) + 2 * BESIDE
+        len.next_multiple_of(PAGE_BYTES) + 2 * OUTSIDE_OVERHEAD
     }
 }
 
 /// Returns what remains of the charge `held` after `bytes` of data were read and `left` stayed.
 #[inline]
-pub(super) fn remaining(held: u32, bytes: usize, left: usize) -> u32 {
+pub(super) fn remaining_charge(held: u32, bytes: usize, left: usize) -> u32 {
     if left == 0 {
         return 0;
     }
@@ -42,7 +42,7 @@ impl Density {
 
     /// Returns the density of data that arrives in pieces of `len` bytes.
     pub(super) fn of(len: u32) -> Self {
-        let density = u64::from(len) * 256 / u64::from(cost_of(len).max(1));
+        let density = u64::from(len) * 256 / u64::from(truesize_of(len).max(1));
         Self(density.clamp(1, 255) as u8)
     }
 
@@ -58,32 +58,32 @@ impl Density {
         ((u64::from(memory) * u64::from(self.0)) >> 8) as u32
     }
 
-    /// Returns the bytes of memory that `text` bytes of data take.
-    pub(super) fn memory_for(self, text: u64) -> u32 {
-        let memory = text.saturating_mul(256) / u64::from(self.0);
+    /// Returns the bytes of memory that `data_len` bytes of data take.
+    pub(super) fn memory_for(self, data_len: u64) -> u32 {
+        let memory = data_len.saturating_mul(256) / u64::from(self.0);
         u32::try_from(memory).unwrap_or(u32::MAX)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Density, cost_of, remaining};
+    use super::{Density, remaining_charge, truesize_of};
 
     #[test]
     fn pieces_cost_blocks_or_pages() {
-        let costs = [1, 100, 639, 640, 1023, 1448, 4000, 4097, 65_160].map(cost_of);
+        let costs = [1, 100, 639, 640, 1023, 1448, 4000, 4097, 65_160].map(truesize_of);
         assert_eq!(costs, [2, 200, 1278, 2304, 2304, 2304, 8448, 8704, 66_048]);
     }
 
     #[test]
-    fn what_is_read_is_free_again_in_proportion() {
-        assert_eq!(remaining(15_000, 5500, 5500), 7500);
-        assert_eq!(remaining(15_000, 5500, 0), 0);
-        assert_eq!(remaining(15_000, 0, 100), 15_000);
+    fn reading_uncharges_in_proportion() {
+        assert_eq!(remaining_charge(15_000, 5500, 5500), 7500);
+        assert_eq!(remaining_charge(15_000, 5500, 0), 0);
+        assert_eq!(remaining_charge(15_000, 0, 100), 15_000);
     }
 
     #[test]
-    fn dense_text_gets_more_of_the_buffer() {
+    fn dense_data_gets_a_larger_window() {
         assert_eq!(Density::FIRST.window_of(131_072), 65_536);
         assert!(Density::of(65_160).window_of(131_072) > 120_000);
         assert!(Density::of(65_160).is_high() && !Density::FIRST.is_high());

@@ -1,7 +1,7 @@
 use fullsend_units::{Instant, Mss, Nanos, SeqNum, Window, WindowScale, WireWindow};
 use proptest::prelude::*;
 
-use super::{Ask, Density, Place, RecvWindow, Squeeze, Tuning, micros};
+use super::{Density, MemoryPressure, RecvWindow, SegmentPosition, Tuning, WindowInputs, micros};
 
 const RMEM: [u32; 3] = [4096, 131_072, 6_291_456];
 
@@ -20,48 +20,51 @@ fn seq(n: u32) -> SeqNum {
 
 fn established(scaled: bool) -> RecvWindow {
     let mut window = RecvWindow::new(RMEM, RMEM[2]);
-    assert_eq!(window.for_syn((mss(), 0)), WireWindow(65_160));
+    assert_eq!(window.syn_window((mss(), 0)), WireWindow(65_160));
     window.establish(at(0), seq(0), scaled, (mss(), 0));
     window
 }
 
 /// Returns the inputs when all data before `n` was received, and acknowledged up to `acked`.
-fn ask(n: u32, acked: u32) -> Ask {
-    Ask {
+fn inputs(n: u32, acked: u32) -> WindowInputs {
+    WindowInputs {
         rcv_nxt: seq(n),
         acked: seq(acked),
         mss: 1448,
-        squeeze: Squeeze::No,
+        memory_pressure: MemoryPressure::None,
         may_shrink: false,
     }
 }
 
 /// Stores data that arrives in one piece.
 fn store(window: &mut RecvWindow, len: u32) {
-    window.on_packing(len);
+    window.set_density(len);
     window.on_stored(len, mss(), true);
 }
 
 #[test]
-fn offers_whole_segments_first_and_a_scale_for_the_largest_buffer() {
+fn the_first_window_is_whole_segments_and_scaled_for_the_largest_buffer() {
     let mut window = established(true);
     assert_eq!(window.scale().shift(), 7);
     assert_eq!(window.current(seq(0)), Window(65_160));
     // The buffer less one segment, rounded up.
-    assert_eq!(window.advertise(ask(0, 0)), WireWindow(510));
+    assert_eq!(window.advertise(inputs(0, 0)), WireWindow(510));
     assert_eq!(window.current(seq(0)), Window(65_280));
     // Timestamps take twelve bytes of each segment.
-    assert_eq!(window.for_syn((Mss::clamped(1460), 12)), WireWindow(65_160));
+    assert_eq!(
+        window.syn_window((Mss::clamped(1460), 12)),
+        WireWindow(65_160)
+    );
 }
 
 #[test]
-fn a_small_buffer_offers_no_scale() {
+fn a_small_buffer_needs_no_window_scale() {
     let mut window = RecvWindow::new(RMEM, RMEM[2]);
-    window.lock(30_000);
+    window.set_rcvbuf(30_000);
     window.choose_scale(RMEM[2]);
     assert_eq!(window.scale().shift(), 0);
-    assert_eq!(window.for_syn((mss(), 0)), WireWindow(14_480));
-    window.lock(1_000_000);
+    assert_eq!(window.syn_window((mss(), 0)), WireWindow(14_480));
+    window.set_rcvbuf(1_000_000);
     window.choose_scale(RMEM[2]);
     assert_eq!(window.scale().shift(), 3);
     window.set_clamp(60_000);
@@ -70,76 +73,76 @@ fn a_small_buffer_offers_no_scale() {
 }
 
 #[test]
-fn without_scaling_the_window_is_what_the_field_can_say() {
+fn without_scaling_the_window_is_limited_to_16_bits() {
     let mut window = RecvWindow::new(RMEM, RMEM[2]);
-    window.lock(4_000_000);
+    window.set_rcvbuf(4_000_000);
     window.establish(at(0), seq(0), false, (mss(), 0));
     store(&mut window, 60_000);
-    window.on_taken(60_000, 0);
-    assert_eq!(window.advertise(ask(60_000, 0)), WireWindow(65_535));
+    window.uncharge(60_000, 0);
+    assert_eq!(window.advertise(inputs(60_000, 0)), WireWindow(65_535));
 }
 
 #[test]
-fn closes_as_the_reader_lags_and_opens_by_worthy_steps() {
+fn the_window_closes_with_a_slow_reader_and_opens_in_large_steps() {
     let mut window = established(true);
-    window.lock(66_048);
-    window.advertise(ask(0, 0));
+    window.set_rcvbuf(66_048);
+    window.advertise(inputs(0, 0));
     // The whole window arrives, and nothing is read.
     store(&mut window, 65_160);
     assert!(!window.is_lagging(seq(65_160)) && window.is_lagging(seq(65_280)));
-    assert!(!window.is_overdrawn());
-    assert_eq!(window.advertise(ask(65_160, 0)), WireWindow(1));
+    assert!(!window.is_over_rcvbuf());
+    assert_eq!(window.advertise(inputs(65_160, 0)), WireWindow(1));
     window.on_stored(128, mss(), true);
-    assert_eq!(window.advertise(ask(65_288, 65_160)), WireWindow(0));
+    assert_eq!(window.advertise(inputs(65_288, 65_160)), WireWindow(0));
     // The window opens after a sixteenth of the buffer was read, and not after less.
-    window.on_taken(2000, 63_288);
-    assert!(!window.update_due(ask(65_288, 65_288)));
-    assert_eq!(window.advertise(ask(65_288, 65_288)), WireWindow(0));
-    window.on_taken(3000, 60_288);
-    assert!(window.update_due(ask(65_288, 65_288)));
-    assert!(window.advertise(ask(65_288, 65_288)).0 > 32);
+    window.uncharge(2000, 63_288);
+    assert!(!window.is_update_due(inputs(65_288, 65_288)));
+    assert_eq!(window.advertise(inputs(65_288, 65_288)), WireWindow(0));
+    window.uncharge(3000, 60_288);
+    assert!(window.is_update_due(inputs(65_288, 65_288)));
+    assert!(window.advertise(inputs(65_288, 65_288)).0 > 32);
 }
 
 #[test]
 fn an_update_is_due_only_when_the_window_has_doubled() {
     let mut window = established(true);
-    window.advertise(ask(0, 0));
+    window.advertise(inputs(0, 0));
     store(&mut window, 50_000);
-    window.on_taken(0, 50_000);
-    window.lock(80_000);
-    window.advertise(ask(50_000, 0));
+    window.uncharge(0, 50_000);
+    window.set_rcvbuf(80_000);
+    window.advertise(inputs(50_000, 0));
     let open = window.current(seq(50_000)).0;
     assert!(open < 40_000);
-    assert!(!window.update_due(ask(50_000, 50_000)));
-    window.on_taken(50_000, 0);
-    assert!(window.update_due(ask(50_000, 50_000)));
+    assert!(!window.is_update_due(inputs(50_000, 50_000)));
+    window.uncharge(50_000, 0);
+    assert!(window.is_update_due(inputs(50_000, 50_000)));
     // More than half of the window is open: the next ACK suffices.
-    window.advertise(ask(50_000, 50_000));
-    assert!(!window.update_due(ask(60_000, 50_000)));
+    window.advertise(inputs(50_000, 50_000));
+    assert!(!window.is_update_due(inputs(60_000, 50_000)));
 }
 
 /// With `tcp_shrink_window` the advertised window may shrink.
 #[test]
-fn a_window_may_be_taken_back_where_that_is_allowed() {
-    let shrinking = |n, acked| Ask {
+fn the_window_shrinks_where_tcp_shrink_window_allows_it() {
+    let shrinking = |n, acked| WindowInputs {
         may_shrink: true,
-        ..ask(n, acked)
+        ..inputs(n, acked)
     };
     let mut window = established(true);
     window.advertise(shrinking(0, 0));
-    let told = window.current(seq(0)).0;
-    window.lock(40_000);
+    let advertised = window.current(seq(0)).0;
+    window.set_rcvbuf(40_000);
     store(&mut window, 10_000);
     window.advertise(shrinking(10_000, 0));
     let left = window.current(seq(10_000)).0;
-    assert!(left + 10_000 < told && left > 0);
+    assert!(left + 10_000 < advertised && left > 0);
     // Data sent within the window of the SYN-ACK is still accepted.
     let furthest = || Some(seq(65_160));
-    let place = |len| window.place(seq(10_000), (seq(10_000), len, false), false, furthest);
-    assert_eq!(place(55_160), Place::Within);
-    assert_eq!(place(55_161), Place::Beyond);
+    let position = |len| window.position(seq(10_000), (seq(10_000), len, false), false, furthest);
+    assert_eq!(position(55_160), SegmentPosition::Within);
+    assert_eq!(position(55_161), SegmentPosition::Beyond);
     window.withdraw(seq(10_000));
-    assert!(window.is_shut(seq(10_000), seq(10_000)));
+    assert!(window.is_closed_at(seq(10_000), seq(10_000)));
 }
 
 /// The table of acceptable segments of RFC 9293 3.10.7.4, first step.
@@ -147,9 +150,9 @@ fn a_window_may_be_taken_back_where_that_is_allowed() {
 fn acceptability() {
     let mut window = established(true);
     window.right_edge = seq(1000);
-    let place = |seq_off: i64, len, starved| {
+    let position = |seq_off: i64, len, starved| {
         let start = SeqNum::new(seq(0).raw().wrapping_add(seq_off as u32));
-        window.place(seq(0), (start, len, false), starved, || None)
+        window.position(seq(0), (start, len, false), starved, || None)
     };
     for (start, len) in [
         (0, 0),
@@ -160,23 +163,35 @@ fn acceptability() {
         (-10, 11),
         (-10, 1010),
     ] {
-        assert_eq!(place(start, len, false), Place::Within, "{start} {len}");
+        assert_eq!(
+            position(start, len, false),
+            SegmentPosition::Within,
+            "{start} {len}"
+        );
     }
-    assert_eq!(place(-1, 0, true), Place::Left);
-    assert_eq!(place(-10, 10, true), Place::Left);
+    assert_eq!(position(-1, 0, true), SegmentPosition::Before);
+    assert_eq!(position(-10, 10, true), SegmentPosition::Before);
     // Segments that reach beyond the window: accepted whole if the application has nothing to read,
     // unless all of the segment lies beyond.
     for (start, len) in [(0, 1001), (999, 2), (1000, 1), (-10, 5000)] {
-        assert_eq!(place(start, len, false), Place::Beyond, "{start} {len}");
-        assert_eq!(place(start, len, true), Place::Within, "{start} {len}");
+        assert_eq!(
+            position(start, len, false),
+            SegmentPosition::Beyond,
+            "{start} {len}"
+        );
+        assert_eq!(
+            position(start, len, true),
+            SegmentPosition::Within,
+            "{start} {len}"
+        );
     }
-    assert_eq!(place(1001, 0, true), Place::Beyond);
-    assert_eq!(place(1001, 5, true), Place::Beyond);
+    assert_eq!(position(1001, 0, true), SegmentPosition::Beyond);
+    assert_eq!(position(1001, 5, true), SegmentPosition::Beyond);
     // A FIN may lie one byte beyond.
-    let fin = window.place(seq(1000), (seq(1000), 1, true), false, || None);
-    assert_eq!(fin, Place::Within);
-    assert!(window.is_shut(seq(1000), seq(1000)) && window.is_shut(seq(0), seq(1000)));
-    assert!(!window.is_shut(seq(0), seq(999)));
+    let fin = window.position(seq(1000), (seq(1000), 1, true), false, || None);
+    assert_eq!(fin, SegmentPosition::Within);
+    assert!(window.is_closed_at(seq(1000), seq(1000)) && window.is_closed_at(seq(0), seq(1000)));
+    assert!(!window.is_closed_at(seq(0), seq(999)));
 }
 
 /// The window does not hold back a sender that doubles each round trip.
@@ -194,15 +209,15 @@ fn the_buffer_grows_ahead_of_slow_start() {
         window.on_data(at(now), seq(next), mss());
         window.on_rtt(Nanos::from_millis(100));
         store(&mut window, sent);
-        window.on_taken(sent as usize, 0);
+        window.uncharge(sent as usize, 0);
         window.on_read(at(now), (sent as usize, 0), mss(), RMEM[2], true);
-        window.advertise(ask(next, next - sent));
+        window.advertise(inputs(next, next - sent));
         cwnd *= 2;
     }
     assert!(window.rcvbuf() > 1 << 20 && window.rcvbuf() <= RMEM[2]);
     // A locked buffer does not grow.
     let mut locked = established(true);
-    locked.lock(100_000);
+    locked.set_rcvbuf(100_000);
     locked.on_rtt(Nanos::from_millis(1));
     locked.on_read(at(10), (90_000, 0), mss(), RMEM[2], true);
     assert_eq!(locked.rcvbuf(), 100_000);
@@ -215,11 +230,11 @@ fn a_hole_does_not_stop_growth() {
     window.on_rtt(Nanos::from_millis(100));
     window.on_data(at(100), seq(28_960), mss());
     window.on_read(at(100), (28_960, 0), mss(), RMEM[2], true);
-    window.advertise(ask(28_960, 28_960));
+    window.advertise(inputs(28_960, 28_960));
     let before = window.current(seq(28_960)).0;
     let end = seq(28_960) + before;
     window.on_out_of_order((seq(28_960), end), RMEM[2]);
-    window.advertise(ask(28_960, 28_960));
+    window.advertise(inputs(28_960, 28_960));
     let after = window.current(seq(28_960)).0;
     assert!(
         after >= before + 2 * 28_960 - 1448,
@@ -229,7 +244,7 @@ fn a_hole_does_not_stop_growth() {
     window.on_out_of_order((seq(0), seq(1 << 30)), RMEM[2]);
     assert_eq!(window.rcvbuf(), RMEM[2]);
     let mut locked = established(true);
-    locked.lock(100_000);
+    locked.set_rcvbuf(100_000);
     locked.on_out_of_order((seq(0), seq(1 << 20)), RMEM[2]);
     assert_eq!(locked.rcvbuf(), 100_000);
 }
@@ -247,7 +262,7 @@ fn small_transactions_grow_no_buffer_however_small_the_first() {
     // because they were twice those of the round trip before, and all of it doubled as memory.
     window.on_read(at(100), (28_960, 0), mss(), RMEM[2], true);
     assert_eq!(window.rcvbuf(), (2 * 28_960 + 16 * 1448) * 2 * 2);
-    assert_eq!(window.most_offered(), (2 * 28_960 + 16 * 1448) * 2);
+    assert_eq!(window.rcv_ssthresh(), (2 * 28_960 + 16 * 1448) * 2);
 }
 
 /// With a small buffer half of its window counts as the sender's first round trip, so that reading
@@ -275,17 +290,17 @@ fn a_buffer_that_cannot_grow_leaves_the_window() {
     };
     let mut window = full();
     window.on_read(at(5), (8 << 20, 1), mss(), RMEM[2], true);
-    assert_eq!((window.rcvbuf(), window.most_offered()), (RMEM[2], 100_000));
+    assert_eq!((window.rcvbuf(), window.rcv_ssthresh()), (RMEM[2], 100_000));
     let mut window = full();
     window.on_out_of_order((seq(0), seq(1 << 24)), RMEM[2]);
-    assert_eq!((window.rcvbuf(), window.most_offered()), (RMEM[2], 100_000));
+    assert_eq!((window.rcvbuf(), window.rcv_ssthresh()), (RMEM[2], 100_000));
 }
 
 /// Returns a window whose buffer of `rcvbuf` bytes of memory has `held` in use; half of the memory
 /// is payload.
 fn half_used(rcvbuf: u32, held: u32, scale: u8) -> RecvWindow {
     let mut window = established(true);
-    (window.rcvbuf, window.held, window.ssthresh) = (rcvbuf, held, u32::MAX);
+    (window.rcvbuf, window.rmem_alloc, window.ssthresh) = (rcvbuf, held, u32::MAX);
     window.density = Density::FIRST;
     window.set_scale(WindowScale::clamped(scale));
     window
@@ -311,83 +326,93 @@ fn the_window_selected_is_never_silly() {
         (32_000, 1280, false, 1408, 0),
     ] {
         let window = half_used(rcvbuf, rcvbuf - 2 * free, 7);
-        let asked = Ask {
+        let window_inputs = WindowInputs {
             mss,
             may_shrink,
-            ..ask(0, 0)
+            ..inputs(0, 0)
         };
-        assert_eq!(window.select(asked), selected, "{rcvbuf} {free}");
+        assert_eq!(window.select(window_inputs), selected, "{rcvbuf} {free}");
     }
     // Without a scale the window is a number of whole segments.
     let mut window = half_used(60_000, 0, 0);
     window.right_edge = seq(0);
-    assert_eq!(window.select(ask(0, 0)), 20 * 1448);
+    assert_eq!(window.select(inputs(0, 0)), 20 * 1448);
 }
 
 /// Under memory pressure four segments are offered: to all connections, or to those whose
 /// applications have left more than half of the window unread.
 #[test]
-fn scarce_memory_leaves_four_segments() {
+fn under_memory_pressure_the_window_is_four_segments() {
     let window = half_used(200_000, 0, 7);
     let four = 4 * 1448;
-    for (squeeze, free, offered) in [
-        (Squeeze::No, 100_000, 100_000),
-        (Squeeze::Slow, 100_000, 100_000),
-        (Squeeze::Slow, 50_001, 50_001),
-        (Squeeze::Slow, 50_000, four),
-        (Squeeze::Slow, 40_000, four),
-        (Squeeze::All, 100_000, four),
-        (Squeeze::All, 3000, 3000),
+    for (memory_pressure, free, offered) in [
+        (MemoryPressure::None, 100_000, 100_000),
+        (MemoryPressure::SlowReaders, 100_000, 100_000),
+        (MemoryPressure::SlowReaders, 50_001, 50_001),
+        (MemoryPressure::SlowReaders, 50_000, four),
+        (MemoryPressure::SlowReaders, 40_000, four),
+        (MemoryPressure::All, 100_000, four),
+        (MemoryPressure::All, 3000, 3000),
     ] {
-        let asked = Ask {
-            squeeze,
-            ..ask(0, 0)
+        let window_inputs = WindowInputs {
+            memory_pressure,
+            ..inputs(0, 0)
         };
-        assert_eq!(window.squeezed(free, asked), offered, "{squeeze:?} {free}");
+        assert_eq!(
+            window.limit_by_pressure(free, window_inputs),
+            offered,
+            "{memory_pressure:?} {free}"
+        );
     }
 }
 
 /// The values that `TCP_INFO` shows for a new window.
 #[test]
-fn a_new_window_wants_ten_segments_and_keeps_one_back() {
+fn a_new_window_uses_ten_segments_and_reserves_one() {
     let window = established(true);
-    assert_eq!(window.most_offered(), 65_536 - 1448);
-    assert_eq!(window.wanted_per_rtt(mss()), 14_480);
-    assert_eq!(window.largest(), 65_536);
+    assert_eq!(window.rcv_ssthresh(), 65_536 - 1448);
+    assert_eq!(window.rcv_space(mss()), 14_480);
+    assert_eq!(window.largest_offered(), 65_536);
     assert_eq!((micros(at(5)), micros(at(5000))), (5000, 5_000_000));
 }
 
 /// A buffer of little more than two segments offers two.
 #[test]
-fn a_first_window_of_two_segments_is_offered_whole() {
+fn a_first_window_of_two_segments_is_advertised_whole() {
     let segment = Mss::clamped(1000);
     for (bytes, offered) in [(900, 900), (1500, 1000), (2500, 2000), (4500, 3500)] {
         let mut window = RecvWindow::new(RMEM, RMEM[2]);
-        window.lock(2 * bytes);
+        window.set_rcvbuf(2 * bytes);
         window.establish(at(0), seq(0), true, (segment, 0));
-        assert_eq!(window.most_offered(), offered, "{bytes}");
+        assert_eq!(window.rcv_ssthresh(), offered, "{bytes}");
     }
 }
 
 #[test]
-fn a_clamp_holds_the_window_until_it_is_taken_back() {
+fn a_clamp_limits_the_window_until_it_is_removed() {
     let mut window = RecvWindow::new(RMEM, RMEM[2]);
     // Removing a clamp that was not set changes nothing.
     window.set_clamp(0);
-    assert_eq!((window.largest(), window.tuning), (65_536, Tuning::Auto));
+    assert_eq!(
+        (window.largest_offered(), window.tuning),
+        (65_536, Tuning::Auto)
+    );
     window.set_clamp(30_000);
     window.establish(at(0), seq(0), true, (mss(), 0));
     // Whole segments, without room for one more.
-    assert_eq!(window.most_offered(), 30_000 / 1448 * 1448);
-    assert_eq!(window.largest(), 30_000);
-    assert_eq!(window.wanted_per_rtt(mss()), 14_480);
+    assert_eq!(window.rcv_ssthresh(), 30_000 / 1448 * 1448);
+    assert_eq!(window.largest_offered(), 30_000);
+    assert_eq!(window.rcv_space(mss()), 14_480);
     window.set_clamp(0);
-    assert_eq!((window.largest(), window.tuning), (65_536, Tuning::Locked));
+    assert_eq!(
+        (window.largest_offered(), window.tuning),
+        (65_536, Tuning::Locked)
+    );
 }
 
 /// RFC 7323 2.2: the window of a SYN is never scaled.
 #[test]
-fn a_window_beyond_64_kib_is_more_than_a_syn_can_say() {
+fn the_window_of_a_syn_is_at_most_64_kib() {
     for (window, exceeds) in [
         (65_535, false),
         (65_536, true),
@@ -395,7 +420,7 @@ fn a_window_beyond_64_kib_is_more_than_a_syn_can_say() {
         (1000, false),
     ] {
         assert_eq!(
-            half_used(2 * window, 0, 7).exceeds_syn(),
+            half_used(2 * window, 0, 7).exceeds_syn_field(),
             exceeds,
             "{window}"
         );
@@ -404,14 +429,14 @@ fn a_window_beyond_64_kib_is_more_than_a_syn_can_say() {
 
 /// RFC 7323 2.3 and `tcp_shrink_window`: without a scale the window never shrinks.
 #[test]
-fn a_window_without_a_scale_is_not_taken_back() {
-    let shrinking = |n, acked| Ask {
+fn an_unscaled_window_does_not_shrink() {
+    let shrinking = |n, acked| WindowInputs {
         may_shrink: true,
-        ..ask(n, acked)
+        ..inputs(n, acked)
     };
     let mut window = established(false);
     window.advertise(shrinking(0, 0));
-    window.lock(40_000);
+    window.set_rcvbuf(40_000);
     store(&mut window, 10_000);
     let before = window.right_edge;
     window.advertise(shrinking(10_000, 0));
@@ -435,7 +460,7 @@ fn half_of_the_window_is_not_more_than_half() {
     // unread.
     for (held, lags) in [(65_536, false), (65_537, true)] {
         let mut window = established(true);
-        (window.held, window.right_edge) = (held, seq(0));
+        (window.rmem_alloc, window.right_edge) = (held, seq(0));
         assert_eq!(window.is_lagging(seq(0)), lags, "{held}");
     }
 }
@@ -448,15 +473,15 @@ fn the_window_opens_with_what_arrives() {
         let mut window = established(true);
         window.ssthresh = 20_000;
         window.on_stored(len, mss(), may_grow);
-        assert_eq!(window.most_offered(), 20_000 + opens, "{len} {may_grow}");
+        assert_eq!(window.rcv_ssthresh(), 20_000 + opens, "{len} {may_grow}");
     }
 }
 
 #[test]
-fn long_runs_fill_memory_better_than_was_thought() {
+fn long_runs_raise_the_scaling_ratio() {
     let mut window = established(true);
     assert!(window.is_denser(16_384) && !window.is_denser(16_383));
-    window.on_packing(65_160);
+    window.set_density(65_160);
     assert!(!window.is_denser(20_000) && !window.is_denser(100));
 }
 
@@ -474,11 +499,11 @@ fn a_sender_with_a_segment_left_has_not_used_up_the_window() {
 
 /// The buffer of a listener's connection grows once the connection is accepted.
 #[test]
-fn a_buffer_that_nobody_reads_does_not_grow() {
-    let grows = |waiting: &[bool]| {
+fn an_unread_buffer_does_not_grow() {
+    let grows = |awaiting_accept: &[bool]| {
         let mut window = established(true);
-        for &waiting in waiting {
-            window.set_waiting(waiting);
+        for &awaiting_accept in awaiting_accept {
+            window.set_awaiting_accept(awaiting_accept);
         }
         window.on_rtt(Nanos::from_millis(1));
         window.on_read(at(5), (60_000, 1), mss(), RMEM[2], true);
@@ -489,20 +514,20 @@ fn a_buffer_that_nobody_reads_does_not_grow() {
 }
 
 #[test]
-fn the_path_is_timed_by_windows_of_text() {
+fn rcv_rtt_is_measured_per_window_of_data() {
     let mut window = established(true);
     window.on_data(at(5), seq(1000), mss());
     assert_eq!(window.rtt(), None);
     window.on_data(at(30), seq(65_535), mss());
     assert_eq!(window.rtt(), Some(Nanos::from_millis(30)));
-    window.advertise(ask(65_535, 65_535));
+    window.advertise(inputs(65_535, 65_535));
     window.on_data(at(80), seq(140_000), mss());
     assert_eq!(window.rtt(), Some(Nanos::from_millis(30)));
 }
 
 /// The receiver's round trip ends when the whole open window, here 40,000 bytes, has arrived.
 #[test]
-fn a_part_of_a_window_is_not_timed() {
+fn rcv_rtt_needs_a_whole_window() {
     let mut window = established(true);
     window.right_edge = seq(105_535);
     window.on_data(at(30), seq(65_535), mss());
@@ -515,7 +540,7 @@ fn a_part_of_a_window_is_not_timed() {
 /// With both ends in one thread each flight is as large as the window, so no round trip brings more
 /// than the one before, and the window grows all the same.
 #[test]
-fn a_sender_that_waits_for_a_reader_that_waits_gets_more_room() {
+fn the_window_opens_when_sender_and_reader_wait_for_each_other() {
     let mut window = established(true);
     let mut next = 0;
     for round in 1..10 {
@@ -528,13 +553,13 @@ fn a_sender_that_waits_for_a_reader_that_waits_gets_more_room() {
         assert_eq!(window.rcvbuf(), after.min(RMEM[2]));
         window.on_read(at(round), (1, 0), mss(), RMEM[2], true);
         assert_eq!(window.rcvbuf(), after.min(RMEM[2]));
-        window.advertise(ask(next, next));
+        window.advertise(inputs(next, next));
     }
     assert_eq!(window.rcvbuf(), RMEM[2]);
 }
 
 #[test]
-fn no_time_passing_changes_nothing() {
+fn an_interval_of_zero_changes_nothing() {
     let mut window = established(true);
     window.on_data(at(0), seq(65_535), mss());
     for _ in 0..100 {
@@ -568,23 +593,23 @@ proptest! {
                 1 => {
                     let n = held.min(n as usize);
                     held -= n;
-                    window.on_taken(n, held);
+                    window.uncharge(n, held);
                     window.on_read(now, (n, held), mss, RMEM[2], true);
                 }
-                2 => window.lock(n),
+                2 => window.set_rcvbuf(n),
                 _ => {
                     let before = window.right_edge;
-                    let ask = Ask { mss: mss.bytes(), ..ask(nxt, acked) };
-                    let due = window.update_due(ask);
+                    let inputs = WindowInputs { mss: mss.bytes(), ..inputs(nxt, acked) };
+                    let due = window.is_update_due(inputs);
                     let old = window.current(seq(nxt)).0;
-                    let field = window.advertise(ask);
+                    let field = window.advertise(inputs);
                     acked = nxt;
-                    let told = field.scaled(window.scale_in_force);
+                    let advertised = field.scaled(window.scale_in_force);
                     prop_assert!(window.right_edge.after_eq(before));
-                    prop_assert!(told.0 >= old);
-                    prop_assert_eq!(window.current(seq(nxt)), told);
-                    prop_assert!(told.0 < window.free() + 128 || told.0 - old < 128);
-                    prop_assert!(!due || told.0 > old);
+                    prop_assert!(advertised.0 >= old);
+                    prop_assert_eq!(window.current(seq(nxt)), advertised);
+                    prop_assert!(advertised.0 < window.free_window() + 128 || advertised.0 - old < 128);
+                    prop_assert!(!due || advertised.0 > old);
                 }
             }
         }

@@ -19,7 +19,7 @@ impl RecvWindow {
         match self.tuning {
             Tuning::Exhausted if held == 0 => self.on_exhausted(most, may_grow),
             Tuning::Auto | Tuning::Exhausted => {}
-            Tuning::Waiting | Tuning::Locked | Tuning::Clamped => return,
+            Tuning::AwaitingAccept | Tuning::Locked | Tuning::Clamped => return,
         }
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.read_this_rtt = self.read_this_rtt.saturating_add(bytes);
@@ -84,7 +84,7 @@ impl RecvWindow {
         let waiting = end.distance(rcv_nxt).max(0) as u32;
         let wanted = 2 * (u64::from(self.read_per_rtt) + u64::from(waiting));
         let rcvbuf = self.density.memory_for(wanted);
-        let rcvbuf = rcvbuf.saturating_add(self.held).min(most);
+        let rcvbuf = rcvbuf.saturating_add(self.rmem_alloc).min(most);
         if rcvbuf > self.rcvbuf {
             self.rcvbuf = rcvbuf;
             self.ssthresh = self.limit();

@@ -1,116 +1,135 @@
 //! Small writes that are appended to queued data without a call of the whole send path.
 
-use super::super::properties::{Kind, World};
-use super::{Blocked, Connection, Extended};
+use super::super::properties::{SenderConfig, TestSender};
+use super::{AppendOutcome, BlockedBy, Connection};
 use crate::connection::State;
 
 const MSS: usize = 1460;
 
-/// Returns a connection with 100 bytes queued in a chunk of 512 bytes, held back by `blocked`.
-fn waiting(blocked: Blocked) -> World {
-    let mut world = World::new(Kind::default());
-    world.queue(100, 65_160);
-    world.with(|conn, cx| conn.sync_size_goal(cx));
-    world.conn.snd.blocked = blocked;
-    world
+/// Returns a connection with 100 bytes queued in a chunk of 512 bytes, held back by `blocked_by`.
+fn waiting(blocked_by: BlockedBy) -> TestSender {
+    let mut sender = TestSender::new(SenderConfig::default());
+    sender.queue(100, 65_160);
+    sender.with(|conn, cx| conn.sync_size_goal(cx));
+    sender.conn.snd.blocked_by = blocked_by;
+    sender
 }
 
-impl World {
-    fn extend(&mut self, len: usize) -> Extended {
-        let text = alloc::vec![7; len];
-        self.conn.extend(&self.sysctl, &text)
+impl TestSender {
+    fn try_append(&mut self, len: usize) -> AppendOutcome {
+        let data = alloc::vec![7; len];
+        self.conn.try_append(&self.sysctl, &data)
     }
 }
 
 /// The reason for which data is held back decides whether more data changes anything.
 #[test]
-fn a_write_joins_what_waits_for_something_else() {
-    for (blocked, done) in [
-        (Blocked::No, Extended::No),
-        (Blocked::Defer, Extended::No),
-        (Blocked::Nagle, Extended::Held),
-        (Blocked::Cwnd, Extended::Held),
-        (Blocked::Rwnd, Extended::Held),
-        (Blocked::Pacing, Extended::Held),
-        (Blocked::Tsq, Extended::Held),
-        (Blocked::Burst, Extended::Held),
+fn write_is_appended_to_blocked_data() {
+    for (blocked_by, done) in [
+        (BlockedBy::Nothing, AppendOutcome::NotAppended),
+        (BlockedBy::Defer, AppendOutcome::NotAppended),
+        (BlockedBy::Nagle, AppendOutcome::Queued),
+        (BlockedBy::Cwnd, AppendOutcome::Queued),
+        (BlockedBy::Rwnd, AppendOutcome::Queued),
+        (BlockedBy::Pacing, AppendOutcome::Queued),
+        (BlockedBy::Tsq, AppendOutcome::Queued),
+        (BlockedBy::Burst, AppendOutcome::Queued),
         // No completion is awaited.
-        (Blocked::Autocork, Extended::No),
+        (BlockedBy::Autocork, AppendOutcome::NotAppended),
     ] {
-        let mut world = waiting(blocked);
-        let before = world.conn.snd.pushed;
-        assert_eq!(world.extend(50), done, "{blocked:?}");
-        let snd = &world.conn.snd;
-        let held = done == Extended::Held;
+        let mut sender = waiting(blocked_by);
+        let before = sender.conn.snd.pushed_seq;
+        assert_eq!(sender.try_append(50), done, "{blocked_by:?}");
+        let snd = &sender.conn.snd;
+        let held = done == AppendOutcome::Queued;
         let len = if held { 150 } else { 100 };
-        assert_eq!(snd.queue.len(), len, "{blocked:?}");
+        assert_eq!(snd.queue.len(), len, "{blocked_by:?}");
         let pushed = if held { snd.write_seq() } else { before };
-        assert_eq!(snd.pushed, pushed, "PSH where the writer pauses");
-        assert!(!world.conn.wants_transmit());
+        assert_eq!(snd.pushed_seq, pushed, "PSH where the writer pauses");
+        assert!(!sender.conn.needs_transmit());
     }
 }
 
 /// Nagle's algorithm holds back less than a segment only.
 #[test]
 fn a_write_that_fills_a_segment_does_not_wait_for_nagle() {
-    for (len, done) in [(MSS - 1001, Extended::Held), (MSS - 1000, Extended::No)] {
-        let mut world = waiting(Blocked::Nagle);
-        world.conn.snd.queue.clear();
-        world.queue(1000, 65_160);
-        assert_eq!(world.extend(len), done, "{len}");
+    for (len, done) in [
+        (MSS - 1001, AppendOutcome::Queued),
+        (MSS - 1000, AppendOutcome::NotAppended),
+    ] {
+        let mut sender = waiting(BlockedBy::Nagle);
+        sender.conn.snd.queue.clear();
+        sender.queue(1000, 65_160);
+        assert_eq!(sender.try_append(len), done, "{len}");
     }
 }
 
 #[test]
-fn a_write_that_needs_more_than_room_is_not_an_extension() {
+fn write_that_needs_more_than_tail_room_is_not_appended() {
     // The states in which the application may write.
     for state in [State::Established, State::CloseWait] {
-        let mut world = waiting(Blocked::Cwnd);
-        world.conn.state = state;
-        assert_eq!(world.extend(50), Extended::Held);
-        world.conn.snd.more = true;
-        assert_eq!(world.extend(50), Extended::No, "MSG_MORE ends");
+        let mut sender = waiting(BlockedBy::Cwnd);
+        sender.conn.state = state;
+        assert_eq!(sender.try_append(50), AppendOutcome::Queued);
+        sender.conn.snd.msg_more = true;
+        assert_eq!(
+            sender.try_append(50),
+            AppendOutcome::NotAppended,
+            "MSG_MORE ends"
+        );
     }
-    let mut world = waiting(Blocked::Cwnd);
-    world.conn.state = State::FinWait1;
-    assert_eq!(world.extend(50), Extended::No, "the write reports an error");
+    let mut sender = waiting(BlockedBy::Cwnd);
+    sender.conn.state = State::FinWait1;
+    assert_eq!(
+        sender.try_append(50),
+        AppendOutcome::NotAppended,
+        "the write reports an error"
+    );
 
-    let mut world = World::new(Kind::with_congestion("bbr"));
-    world.queue(100, 65_160);
-    world.conn.snd.blocked = Blocked::Cwnd;
-    assert_eq!(world.extend(50), Extended::No, "a pause limits the rate");
+    let mut sender = TestSender::new(SenderConfig::with_congestion("bbr"));
+    sender.queue(100, 65_160);
+    sender.conn.snd.blocked_by = BlockedBy::Cwnd;
+    assert_eq!(
+        sender.try_append(50),
+        AppendOutcome::NotAppended,
+        "a pause limits the rate"
+    );
     // The open chunk and the super-segment limit the length.
-    let mut world = waiting(Blocked::Cwnd);
-    assert_eq!(world.extend(413), Extended::No);
-    world.conn.snd.size_goal = 149;
-    assert_eq!(world.extend(50), Extended::No);
-    assert_eq!(world.extend(49), Extended::Held);
+    let mut sender = waiting(BlockedBy::Cwnd);
+    assert_eq!(sender.try_append(413), AppendOutcome::NotAppended);
+    sender.conn.snd.size_goal = 149;
+    assert_eq!(sender.try_append(50), AppendOutcome::NotAppended);
+    assert_eq!(sender.try_append(49), AppendOutcome::Queued);
 }
 
 /// Spec 2: autocorking holds data while the device has at least the memory of its super-segment: a
 /// chunk of 512 bytes for 100 bytes, and 256 for the super-segment.
 #[test]
-fn an_autocorked_unit_that_outgrows_the_device_goes() {
-    for (in_host, done) in [(768, Extended::Held), (767, Extended::Sendable)] {
-        let mut world = waiting(Blocked::Cwnd);
-        world.with(Connection::transmit).expect("a segment");
-        world.queue(100, 65_160);
-        let snd = &mut world.conn.snd;
-        (snd.blocked, snd.throttled) = (Blocked::Autocork, true);
-        snd.wmem_inflight = in_host;
-        world.conn.out.any = false;
-        assert_eq!(world.extend(50), done, "{in_host}");
-        let held = done == Extended::Held;
-        assert_eq!(world.conn.wants_transmit(), !held);
-        let blocked = if held { Blocked::Autocork } else { Blocked::No };
-        assert_eq!(world.conn.snd.blocked, blocked);
+fn autocorked_super_segment_is_sent_when_it_exceeds_the_host_queue() {
+    for (in_host_queue, done) in [(768, AppendOutcome::Queued), (767, AppendOutcome::Sendable)] {
+        let mut sender = waiting(BlockedBy::Cwnd);
+        sender.with(Connection::transmit).expect("a segment");
+        sender.queue(100, 65_160);
+        let snd = &mut sender.conn.snd;
+        (snd.blocked_by, snd.throttled) = (BlockedBy::Autocork, true);
+        snd.wmem_inflight = in_host_queue;
+        sender.conn.pending.any = false;
+        assert_eq!(sender.try_append(50), done, "{in_host_queue}");
+        let held = done == AppendOutcome::Queued;
+        assert_eq!(sender.conn.needs_transmit(), !held);
+        let blocked_by = if held {
+            BlockedBy::Autocork
+        } else {
+            BlockedBy::Nothing
+        };
+        assert_eq!(sender.conn.snd.blocked_by, blocked_by);
     }
 }
 
 /// Data held by Nagle's algorithm causes an attempt to send only if a full segment, or the end of
 /// `MSG_MORE`, may release it.
 #[test]
-fn a_write_that_nagle_holds_asks_for_no_segment() {
+fn write_blocked_by_nagle_requests_no_transmit() {
     for (queued, more_before, more, asks) in [
         (100, false, false, false),
         (100, false, true, false),
@@ -119,13 +138,13 @@ fn a_write_that_nagle_holds_asks_for_no_segment() {
         (MSS - 1, false, false, false),
         (MSS, false, false, true),
     ] {
-        let mut world = World::new(Kind::default());
-        world.queue(queued, 65_160);
-        world.conn.out.any = false;
-        (world.conn.snd.blocked, world.conn.snd.more) = (Blocked::Nagle, more_before);
-        world.with(|conn, cx| conn.after_write(cx, more));
+        let mut sender = TestSender::new(SenderConfig::default());
+        sender.queue(queued, 65_160);
+        sender.conn.pending.any = false;
+        (sender.conn.snd.blocked_by, sender.conn.snd.msg_more) = (BlockedBy::Nagle, more_before);
+        sender.with(|conn, cx| conn.after_write(cx, more));
         assert_eq!(
-            world.conn.wants_transmit(),
+            sender.conn.needs_transmit(),
             asks,
             "{queued}, {more_before}, {more}"
         );
@@ -134,38 +153,38 @@ fn a_write_that_nagle_holds_asks_for_no_segment() {
 
 /// A record's end releases the record once more data follows, and not at the end of the queue.
 #[test]
-fn data_behind_a_records_end_lets_the_record_go() {
-    let mut world = World::new(Kind::default());
-    world.queue(100, 65_160);
-    world.conn.end_record();
-    world.conn.snd.blocked = Blocked::Nagle;
-    world.conn.out.any = false;
-    world.with(|conn, cx| conn.after_write(cx, false));
-    assert!(!world.conn.wants_transmit());
-    world.queue(1, 65_160);
-    world.with(|conn, cx| conn.after_write(cx, false));
-    assert!(world.conn.wants_transmit());
+fn data_after_a_record_end_sends_the_record() {
+    let mut sender = TestSender::new(SenderConfig::default());
+    sender.queue(100, 65_160);
+    sender.conn.end_record();
+    sender.conn.snd.blocked_by = BlockedBy::Nagle;
+    sender.conn.pending.any = false;
+    sender.with(|conn, cx| conn.after_write(cx, false));
+    assert!(!sender.conn.needs_transmit());
+    sender.queue(1, 65_160);
+    sender.with(|conn, cx| conn.after_write(cx, false));
+    assert!(sender.conn.needs_transmit());
 }
 
 /// Spec 2: `TCPAutoCorking` counts each beginning of a wait; full super-segments before the held
 /// one may be sent.
 #[test]
-fn autocorking_lets_full_units_ahead_go() {
-    let mut world = World::new(Kind::default());
-    world.queue(MSS, 65_160);
-    world.with(Connection::transmit).expect("a segment");
-    (world.conn.snd.wmem_inflight, world.conn.out.any) = (100_000, false);
-    world.conn.snd.size_goal = 2 * MSS as u32;
-    world.queue(100, 2 * MSS);
+fn autocorking_sends_full_super_segments_first() {
+    let mut sender = TestSender::new(SenderConfig::default());
+    sender.queue(MSS, 65_160);
+    sender.with(Connection::transmit).expect("a segment");
+    (sender.conn.snd.wmem_inflight, sender.conn.pending.any) = (100_000, false);
+    sender.conn.snd.size_goal = 2 * MSS as u32;
+    sender.queue(100, 2 * MSS);
     for _ in 0..2 {
-        world.with(Connection::push);
-        assert_eq!(world.conn.snd.blocked, Blocked::Autocork);
-        assert!(!world.conn.wants_transmit());
-        assert_eq!(world.mib.auto_corking, 1);
+        sender.with(Connection::push);
+        assert_eq!(sender.conn.snd.blocked_by, BlockedBy::Autocork);
+        assert!(!sender.conn.needs_transmit());
+        assert_eq!(sender.mib.auto_corking, 1);
     }
-    world.queue(2 * MSS, 2 * MSS);
+    sender.queue(2 * MSS, 2 * MSS);
     for _ in 0..2 {
-        world.with(Connection::push);
-        assert!(world.conn.wants_transmit());
+        sender.with(Connection::push);
+        assert!(sender.conn.needs_transmit());
     }
 }

@@ -1,6 +1,6 @@
 use fullsend_units::{Mss, Nanos};
 
-use super::{DeferInput, defers, split_point};
+use super::{DeferInput, should_defer, split_point};
 use crate::send::Nagle;
 
 const NODELAY: Nagle = Nagle {
@@ -19,13 +19,13 @@ fn split(len: u32, window: u32, segs: u32, tail: bool, nagle: Nagle) -> u32 {
 }
 
 #[test]
-fn a_whole_write_leaves_whole() {
+fn whole_write_is_not_split() {
     assert_eq!(split(4096, 65_535, 45, true, NODELAY), 4096);
     assert_eq!(split(4096, 65_535, 45, true, HOLDING), 2896);
 }
 
 #[test]
-fn window_and_segment_count_bound_it() {
+fn window_and_max_segs_limit_the_split() {
     assert_eq!(split(65_160, 100_000, 10, false, HOLDING), 14_480);
     assert_eq!(split(20_000, 100_000, 10, true, NODELAY), 14_480);
     assert_eq!(split(20_000, 5000, 45, true, NODELAY), 5000);
@@ -55,20 +55,20 @@ fn waiting() -> DeferInput {
 
 /// Spec 1.8: more than 1 ms after the last departure the ACK clock has stopped.
 #[test]
-fn a_unit_waits_up_to_a_millisecond_after_the_last_departure() {
-    assert!(defers(&waiting()));
+fn defers_up_to_a_millisecond_after_the_last_departure() {
+    assert!(should_defer(&waiting()));
     let mut at = waiting();
     at.since_last = Nanos::from_nanos(1_000_001);
-    assert!(!defers(&at));
+    assert!(!should_defer(&at));
 }
 
 /// Spec 1.8: a head that was sent less than half a round trip ago will not be acknowledged soon.
 #[test]
-fn a_unit_does_not_wait_for_an_ack_that_is_more_than_half_a_round_trip_off() {
+fn does_not_defer_when_the_ack_is_half_a_round_trip_away() {
     let with_head = |age| {
         let mut at = waiting();
         at.head_age = age;
-        defers(&at)
+        should_defer(&at)
     };
     assert!(with_head(Some(Nanos::from_millis(10))));
     assert!(!with_head(Some(Nanos::from_nanos(9_999_999))));
@@ -78,43 +78,43 @@ fn a_unit_does_not_wait_for_an_ack_that_is_more_than_half_a_round_trip_off() {
 /// Spec 1.8: nothing waits when a third of the smaller of cwnd and the peer's window is available
 /// (`tcp_tso_win_divisor`).
 #[test]
-fn a_unit_does_not_wait_when_a_third_of_the_window_is_open() {
+fn does_not_defer_with_a_third_of_the_window_open() {
     let mut at = waiting();
     at.cong_win = at.cwnd_bytes / 3;
-    assert!(!defers(&at));
+    assert!(!should_defer(&at));
     at.cong_win -= 1;
-    assert!(defers(&at));
+    assert!(should_defer(&at));
     at.snd_wnd = 3 * at.cong_win;
-    assert!(!defers(&at), "the peer's window is the smaller one");
+    assert!(!should_defer(&at), "the peer's window is the smaller one");
     at.win_divisor = 0;
-    assert!(defers(&at), "switched off");
+    assert!(should_defer(&at), "switched off");
 }
 
 /// Spec 1.8: waiting is useless beyond the length that a super-segment may have, or the data that
 /// is queued.
 #[test]
-fn a_unit_that_leaves_whole_does_not_wait() {
+fn does_not_defer_a_whole_super_segment() {
     let mut at = waiting();
     at.max_segs = 5;
-    assert!(!defers(&at));
+    assert!(!should_defer(&at));
     at.max_segs = 6;
-    assert!(defers(&at));
+    assert!(should_defer(&at));
     at.tail = false;
-    assert!(defers(&at));
+    assert!(should_defer(&at));
     at.len = at.cong_win;
-    assert!(!defers(&at));
+    assert!(!should_defer(&at));
 }
 
 /// Spec 1.8: a FIN or a record's end ends the wait only where the application is the limit, and not
 /// cwnd or the peer's window.
 #[test]
-fn an_end_ends_the_wait_of_an_application_limited_unit_only() {
+fn record_end_stops_deferring_only_if_application_limited() {
     for (send_win, cong_win) in [(100_000, 7240), (7240, 100_000), (7240, 7240)] {
         let with_len = |len, ends| {
             let mut at = waiting();
             (at.len, at.ends, at.send_win, at.cong_win) = (len, ends, send_win, cong_win);
             at.cwnd_bytes = 100_000;
-            defers(&at)
+            should_defer(&at)
         };
         assert!(with_len(7239, false));
         assert!(!with_len(7239, true), "the application is the limit");

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use fullsend_buf::{Pool, Slice};
 use proptest::prelude::*;
 
-use super::{UNIT_OVERHEAD_BYTES, WriteQueue};
+use super::{SUPER_SEGMENT_OVERHEAD_BYTES, WriteQueue};
 
 const GOAL: usize = 65_160;
 
@@ -15,7 +15,7 @@ fn bytes_of(chain: &fullsend_buf::Chain) -> Vec<u8> {
 }
 
 #[test]
-fn a_stream_of_small_writes_becomes_one_slice_per_full_unit() {
+fn small_writes_become_one_slice_per_full_super_segment() {
     let pool = Pool::new(1 << 20);
     let mut queue = WriteQueue::new();
     let mut slices = Vec::new();
@@ -33,14 +33,14 @@ fn a_stream_of_small_writes_becomes_one_slice_per_full_unit() {
 }
 
 #[test]
-fn a_small_message_pins_a_small_block() {
+fn a_small_message_pins_a_small_chunk() {
     let pool = Pool::new(1 << 20);
     let mut queue = WriteQueue::new();
     for _ in 0..3 {
         queue.append(&pool, &[1; 100], GOAL, false);
         assert_eq!(queue.truesize(), 512);
         let taken = queue.take(GOAL);
-        assert_eq!(taken.truesize, 512 + UNIT_OVERHEAD_BYTES);
+        assert_eq!(taken.truesize, 512 + SUPER_SEGMENT_OVERHEAD_BYTES);
         assert_eq!(taken.payload.pinned(), 512);
         assert_eq!(queue.truesize(), 0);
     }
@@ -49,19 +49,19 @@ fn a_small_message_pins_a_small_block() {
 }
 
 #[test]
-fn memory_is_charged_once_when_a_block_is_shared_by_units() {
+fn block_shared_by_super_segments_is_charged_once() {
     let pool = Pool::new(1 << 20);
     let mut queue = WriteQueue::new();
     queue.append(&pool, &[1; 10_000], GOAL, false);
     let charged = queue.truesize();
     let sum: u32 = (0..4)
-        .map(|_| queue.take(2896).truesize - UNIT_OVERHEAD_BYTES)
+        .map(|_| queue.take(2896).truesize - SUPER_SEGMENT_OVERHEAD_BYTES)
         .sum();
     assert_eq!((sum as usize, queue.truesize()), (charged, 0));
 }
 
 #[test]
-fn the_tail_unit_is_what_lies_behind_the_last_full_one() {
+fn tail_is_the_data_after_the_last_full_super_segment() {
     let pool = Pool::new(1 << 20);
     let mut queue = WriteQueue::new();
     assert_eq!(queue.tail_room(1000), 0);
@@ -85,47 +85,47 @@ fn an_empty_queue_holds_no_memory() {
         queue.append(&pool, &vec![1; 60_000], GOAL, false);
     }
     drop(queue.take(usize::MAX));
-    assert!(queue.is_empty() && queue.room.is_none());
-    assert!(queue.pieces.capacity() <= super::KEPT_PIECES);
+    assert!(queue.is_empty() && queue.buf.is_none());
+    assert!(queue.slices.capacity() <= super::KEPT_SLICES);
     assert!(size_of::<WriteQueue>() <= 80);
 }
 
 /// `SO_SNDBUF` charges each super-segment: full ones, and the one that is being filled.
 #[test]
-fn units_are_counted_by_the_size_goal() {
+fn super_segments_are_counted_by_the_size_goal() {
     let pool = Pool::new(1 << 20);
-    for (len, units) in [(0, 0), (1, 1), (1000, 1), (1001, 2), (2000, 2), (2500, 3)] {
+    for (len, super_segments) in [(0, 0), (1, 1), (1000, 1), (1001, 2), (2000, 2), (2500, 3)] {
         let mut queue = WriteQueue::new();
         queue.append(&pool, &vec![1; len], 1000, false);
-        assert_eq!(queue.units(1000), units, "{len}");
+        assert_eq!(queue.super_segments(1000), super_segments, "{len}");
     }
     // After a record's end no super-segment has begun yet.
     let mut queue = WriteQueue::new();
     queue.append(&pool, &[1; 500], 1000, false);
-    queue.end_unit();
-    assert_eq!(queue.units(1000), 1);
+    queue.end_super_segment();
+    assert_eq!(queue.super_segments(1000), 1);
     queue.append(&pool, &[1; 500], 1000, false);
-    assert_eq!(queue.units(1000), 2);
+    assert_eq!(queue.super_segments(1000), 2);
 }
 
 /// `MSG_EOR`: no data is appended to a super-segment that a record's end closed, although its chunk
 /// has room.
 #[test]
-fn nothing_joins_a_closed_unit() {
+fn nothing_is_appended_to_an_ended_super_segment() {
     let pool = Pool::new(1 << 20);
     let mut queue = WriteQueue::new();
-    assert_eq!(queue.open_room_left(), 0);
+    assert_eq!(queue.buf_remaining(), 0);
     queue.append(&pool, &[1; 100], GOAL, false);
-    assert_eq!(queue.open_room_left(), 412);
-    queue.end_unit();
-    assert!(!queue.extend_tail(&[1], GOAL));
-    assert_eq!(queue.open_room_left(), 412);
+    assert_eq!(queue.buf_remaining(), 412);
+    queue.end_super_segment();
+    assert!(!queue.try_append_to_tail(&[1], GOAL));
+    assert_eq!(queue.buf_remaining(), 412);
 }
 
 /// A chunk of 512 bytes with less than a quarter of a super-segment left is closed with the
 /// super-segment in it, so that the next one lies in a single chunk.
 #[test]
-fn a_block_with_little_room_is_closed_with_its_unit() {
+fn nearly_full_block_is_closed_with_its_super_segment() {
     let pool = Pool::new(1 << 20);
     for (goal, closed) in [
         (400, false),
@@ -138,13 +138,13 @@ fn a_block_with_little_room_is_closed_with_its_unit() {
         queue.append(&pool, &vec![1; goal], goal, true);
         assert_eq!(queue.truesize(), 512);
         queue.append(&pool, &[1], goal, true);
-        assert_eq!(queue.pieces.len(), usize::from(closed), "{goal}");
+        assert_eq!(queue.slices.len(), usize::from(closed), "{goal}");
     }
 }
 
 /// A write is cut where the allocator fails, and returns the number of bytes accepted.
 #[test]
-fn a_refused_allocation_cuts_a_write() {
+fn refused_allocation_shortens_a_write() {
     let pool = Pool::new(1 << 20);
     let mut queue = WriteQueue::new();
     assert_eq!(queue.append(&pool, &[1; 100], GOAL, false), 100);
@@ -185,7 +185,7 @@ proptest! {
             match op {
                 Op::Write(len) => {
                     let data = make(len);
-                    if !queue.extend_tail(&data, goal) {
+                    if !queue.try_append_to_tail(&data, goal) {
                         queue.append(&pool, &data, goal, false);
                     }
                     model.extend(data);

@@ -4,7 +4,7 @@
 
 use fullsend_units::Nanos;
 
-use super::{Bbr, CongestionControl, Drive, FlightSample, RateSample, State, sample};
+use super::{Bbr, CongestionControl, FlightSample, FlowDriver, RateSample, State, sample};
 
 /// Segments per second that the path delivers.
 const PATH_BW: f64 = 1000.0;
@@ -22,7 +22,7 @@ fn pacing_gain(bbr: &Bbr) -> f64 {
     rate / (wire * bbr.bw * MARGIN)
 }
 
-fn assert_pacing_gain(drive: &Drive, gain: f64) {
+fn assert_pacing_gain(drive: &FlowDriver, gain: f64) {
     let state = drive.bbr.state;
     let found = pacing_gain(&drive.bbr);
     assert!(
@@ -31,7 +31,7 @@ fn assert_pacing_gain(drive: &Drive, gain: f64) {
     );
 }
 
-fn assert_window(drive: &Drive, segs: f64) {
+fn assert_window(drive: &FlowDriver, segs: f64) {
     let (state, cwnd) = (drive.bbr.state, f64::from(drive.window.cwnd));
     // The model's bandwidth may be a percent off, and the amount in flight is rounded up.
     assert!(
@@ -41,14 +41,14 @@ fn assert_window(drive: &Drive, segs: f64) {
 }
 
 /// Returns a flow in its second Cruise: the effect of Startup on the model's filters has expired.
-fn settled() -> Drive {
-    let mut drive = Drive::new();
-    drive.until(State::Up);
-    drive.until(State::Cruise);
+fn cruising() -> FlowDriver {
+    let mut drive = FlowDriver::new();
+    drive.run_until(State::Up);
+    drive.run_until(State::Cruise);
     drive
 }
 
-impl Drive {
+impl FlowDriver {
     /// Acknowledges `segs` segments at once, `span` after the previous ACK; the remaining flight
     /// fills the path, or a queue beside it.
     fn ack_at_once(&mut self, segs: u32, span: Nanos, in_flight_segs: u32) {
@@ -83,8 +83,8 @@ impl Drive {
 /// bandwidth sample, and then to the bandwidth.
 #[test]
 fn startup_paces_at_2_77_times_the_bandwidth() {
-    let mut drive = Drive::new();
-    drive.bbr.pace.init(Nanos::from_millis(100));
+    let mut drive = FlowDriver::new();
+    drive.bbr.pacing.init(Nanos::from_millis(100));
     let first = drive.bbr.pacing_rate().map_or(0.0, |rate| rate.0 as f64);
     // Ten segments in 100 ms.
     let wire = f64::from(drive.bbr.mss.bytes() + 60);
@@ -102,7 +102,7 @@ fn startup_paces_at_2_77_times_the_bandwidth() {
 
 #[test]
 fn drain_paces_at_half_the_bandwidth() {
-    let mut drive = Drive::new();
+    let mut drive = FlowDriver::new();
     for _ in 0..100 {
         // Twice the volume of the path, so that Drain is needed.
         drive.ack_at_once(10, Nanos::from_millis(10), 200);
@@ -117,14 +117,14 @@ fn drain_paces_at_half_the_bandwidth() {
 
 #[test]
 fn the_probing_cycle_paces_at_its_gains() {
-    let mut drive = Drive::new();
+    let mut drive = FlowDriver::new();
     for (state, gain) in [
         (State::Down, 0.9),
         (State::Cruise, 1.0),
         (State::Refill, 1.0),
         (State::Up, 1.25),
     ] {
-        drive.until(state);
+        drive.run_until(state);
         assert_pacing_gain(&drive, gain);
     }
 }
@@ -132,14 +132,14 @@ fn the_probing_cycle_paces_at_its_gains() {
 /// Draft 5.6.1: two bandwidth-delay products, 2.25 while probing for more (and two segments for
 /// quantization, 5.6.4.2).
 #[test]
-fn the_window_is_two_pipes_and_two_and_a_quarter_while_probing() {
-    let mut drive = settled();
+fn the_window_is_2_bdp_and_2_25_bdp_while_probing() {
+    let mut drive = cruising();
     for _ in 0..10 {
         drive.ack();
     }
     assert_eq!(drive.bbr.state, State::Cruise);
     assert_window(&drive, 2.0 * PATH_BDP + BURST);
-    drive.until(State::Up);
+    drive.run_until(State::Up);
     for _ in 0..10 {
         drive.ack();
     }
@@ -149,11 +149,11 @@ fn the_window_is_two_pipes_and_two_and_a_quarter_while_probing() {
 
 /// Draft 5.3.4.3: half of the path's volume, so that the queue drains.
 #[test]
-fn the_pause_keeps_half_a_pipe_at_the_paths_rate() {
-    let mut drive = Drive::new();
-    drive.until(State::Cruise);
+fn probe_rtt_keeps_half_a_bdp_at_the_bandwidth() {
+    let mut drive = FlowDriver::new();
+    drive.run_until(State::Cruise);
     drive.rtt = Nanos::from_millis(110);
-    drive.until(State::ProbeRtt);
+    drive.run_until(State::ProbeRtt);
     assert_pacing_gain(&drive, 1.0);
     // The longer round trip has lowered the bandwidth.
     assert_window(&drive, 0.5 * 0.1 * drive.bbr.bw);
@@ -163,14 +163,14 @@ fn the_pause_keeps_half_a_pipe_at_the_paths_rate() {
 /// rounds at most (`BBR.ExtraAckedFilterLen`; our filter covers five to ten).
 #[test]
 fn aggregation_is_added_to_the_window_for_some_rounds() {
-    let mut drive = settled();
+    let mut drive = cruising();
     for _ in 0..5 {
         drive.ack_at_once(60, Nanos::from_millis(60), 100);
     }
     assert_window(&drive, 2.0 * PATH_BDP + 60.0);
     // Idle time, after which the flow is no longer ahead of its rate.
     drive.ack_at_once(10, Nanos::from_millis(70), 100);
-    let round = |drive: &mut Drive| {
+    let round = |drive: &mut FlowDriver| {
         for _ in 0..10 {
             drive.ack_at_once(10, Nanos::from_millis(10), 100);
         }

@@ -1,17 +1,17 @@
 use fullsend_units::{Instant, Mss, Nanos};
 
 use super::super::RtxQueue;
-use super::super::tests::{MSS, at, block, seq, unit};
+use super::super::tests::{MSS, at, block, entry, seq};
 use crate::congestion::FlightSample;
 
 /// Returns a queue of super-segments, given as a number of segments and the ms at which they are
 /// sent.
-fn queue(units: &[(u32, u64)]) -> RtxQueue {
+fn queue(entries: &[(u32, u64)]) -> RtxQueue {
     let mut queue = RtxQueue::new(Mss::clamped(MSS as u16));
-    queue.sample_delivery(at(0));
+    queue.start_delivery_sampling(at(0));
     let mut from = 0;
-    for &(segs, ms) in units {
-        queue.push(unit(from, segs * MSS, ms));
+    for &(segs, ms) in entries {
+        queue.push(entry(from, segs * MSS, ms));
         from += segs * MSS;
     }
     queue
@@ -34,7 +34,7 @@ fn ack(queue: &mut RtxQueue, now: Instant, to: u32, sacked: Option<(u32, u32)>) 
 }
 
 #[test]
-fn a_sample_spans_from_the_ack_before_the_sending_to_its_own() {
+fn a_sample_spans_from_the_ack_before_its_transmission_to_its_own() {
     // Ten segments are sent each millisecond. The ACKs begin after 20 ms, at five segments each
     // millisecond.
     let mut q = queue(&[(10, 100), (10, 101), (10, 102)]);
@@ -45,34 +45,34 @@ fn a_sample_spans_from_the_ack_before_the_sending_to_its_own() {
     assert_eq!((second.delivered_segs, second.in_flight_segs), (20, 20));
     assert_eq!(second.interval, Some(Nanos::from_millis(22)));
     // It was sent after 20 segments had been delivered: the interval begins at that ACK.
-    q.push(unit(30 * MSS, 10 * MSS, 123));
+    q.push(entry(30 * MSS, 10 * MSS, 123));
     let third = ack(&mut q, at(145), 40 * MSS, None);
     assert_eq!((third.delivered_segs, third.prior_delivered_segs), (20, 20));
     assert_eq!(third.interval, Some(Nanos::from_millis(23)));
-    let (segs, interval, app_limited) = q.delivery().expect("sampled").told_rate();
+    let (segs, interval, app_limited) = q.delivery().expect("sampled").reported_rate();
     assert_eq!((segs, interval.as_millis(), app_limited), (20, 23, false));
 }
 
 #[test]
-fn acks_that_come_at_once_tell_no_more_than_the_rate_of_sending() {
+fn compressed_acks_do_not_raise_the_rate_above_the_send_rate() {
     let mut q = queue(&[(1, 100), (1, 140)]);
     ack(&mut q, at(150), MSS, None);
     // It was sent 40 ms after the first one. The interval is that of sending, although that of the
     // ACKs is 10 ms longer.
-    q.push(unit(2 * MSS, MSS, 190));
+    q.push(entry(2 * MSS, MSS, 190));
     let sample = ack(&mut q, at(200), 3 * MSS, None);
     assert_eq!(sample.interval, Some(Nanos::from_millis(90)));
 }
 
 #[test]
-fn a_sample_shorter_than_the_path_is_not_believed() {
+fn a_sample_shorter_than_min_rtt_is_discarded() {
     let mut q = queue(&[(1, 100)]);
     let sample = ack(&mut q, at(105), MSS, None);
     assert_eq!((sample.delivered_segs, sample.interval), (1, None));
 }
 
 #[test]
-fn loss_is_counted_from_the_sending_on() {
+fn losses_are_counted_from_the_send_time() {
     let mut q = queue(&[(20, 100)]);
     ack(&mut q, at(120), 0, Some((5 * MSS, 10 * MSS)));
     assert_eq!(q.mark_lost_by_sack(3), 5);
@@ -91,26 +91,26 @@ fn loss_is_counted_from_the_sending_on() {
 }
 
 #[test]
-fn a_gap_marks_samples_until_it_has_passed() {
+fn an_application_gap_marks_samples_until_it_has_passed() {
     let mut q = queue(&[(2, 100)]);
     q.mark_app_limited();
-    q.push(unit(2 * MSS, 2 * MSS, 110));
+    q.push(entry(2 * MSS, 2 * MSS, 110));
     assert!(!ack(&mut q, at(120), 2 * MSS, None).app_limited);
     assert!(q.is_app_limited());
     assert!(ack(&mut q, at(130), 4 * MSS, None).app_limited);
     assert!(!q.is_app_limited());
     // The reported rate was that of the whole path, and this one is lower.
-    let (segs, _, app_limited) = q.delivery().expect("sampled").told_rate();
+    let (segs, _, app_limited) = q.delivery().expect("sampled").reported_rate();
     assert_eq!((segs, app_limited), (4, true));
-    q.push(unit(4 * MSS, MSS, 140));
+    q.push(entry(4 * MSS, MSS, 140));
     assert!(!ack(&mut q, at(160), 5 * MSS, None).app_limited);
 }
 
 #[test]
-fn what_was_out_before_sampling_began_tells_no_rate() {
+fn segments_sent_before_sampling_began_give_no_rate() {
     let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
-    q.push(unit(0, 5 * MSS, 100));
-    q.sample_delivery(at(115));
+    q.push(entry(0, 5 * MSS, 100));
+    q.start_delivery_sampling(at(115));
     let sample = ack(&mut q, at(120), 5 * MSS, None);
     assert_eq!((sample.interval, sample.app_limited), (None, true));
 }
@@ -128,9 +128,9 @@ fn the_segment_sent_last_gives_the_sample() {
     ] {
         let mut q = queue(&[]);
         let delivery = q.delivery_mut().expect("sampled");
-        let (a, b) = (delivery.stamp(1), delivery.stamp(2));
-        delivery.on_copy_arrived(a, at(ms_a), seq(end_a));
-        delivery.on_copy_arrived(b, at(ms_b), seq(end_b));
+        let (a, b) = (delivery.snapshot(1), delivery.snapshot(2));
+        delivery.on_data_delivered(a, at(ms_a), seq(end_a));
+        delivery.on_data_delivered(b, at(ms_b), seq(end_b));
         let sample = delivery.take_sample(Nanos::ZERO).expect("arrived");
         let case = (ms_a, end_a, ms_b, end_b);
         assert_eq!(sample.in_flight_segs == 2, second, "{case:?}");
@@ -140,12 +140,12 @@ fn the_segment_sent_last_gives_the_sample() {
 /// Where no time passes a retransmission has the same time as its original, and a short segment
 /// after it gives the sample.
 #[test]
-fn the_end_of_a_short_segment_lies_behind_it() {
+fn a_short_segment_ends_after_its_own_bytes() {
     let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
-    q.sample_delivery(at(5));
-    q.push(unit(0, MSS, 5));
-    q.push(unit(MSS, 1, 5));
-    q.push(unit(MSS + 1, MSS, 5));
+    q.start_delivery_sampling(at(5));
+    q.push(entry(0, MSS, 5));
+    q.push(entry(MSS, 1, 5));
+    q.push(entry(MSS + 1, MSS, 5));
     let again = q.retransmit_head(at(5), 1).expect("a head");
     assert_eq!(again.segs, 1);
     // Two segments were in flight with the second super-segment, four with the retransmission.
@@ -160,7 +160,7 @@ fn an_ack_that_delivers_nothing_changes_no_time() {
     let delivery = q.delivery_mut().expect("sampled");
     delivery.on_delivered(at(125), 0);
     assert_eq!(delivery.delivered(), 10);
-    q.push(unit(20 * MSS, MSS, 130));
+    q.push(entry(20 * MSS, MSS, 130));
     // The interval begins at the ACK at 120 ms, not at the one at 125 ms.
     let sample = ack(&mut q, at(180), 21 * MSS, None);
     assert_eq!(sample.interval, Some(Nanos::from_millis(60)));
@@ -168,7 +168,7 @@ fn an_ack_that_delivers_nothing_changes_no_time() {
 }
 
 #[test]
-fn a_loss_across_units_is_counted_in_each() {
+fn a_loss_across_super_segments_is_counted_in_each() {
     let mut q = queue(&[(2, 100), (3, 101), (5, 102)]);
     ack(&mut q, at(120), 0, Some((6 * MSS, 10 * MSS)));
     assert_eq!(q.mark_lost_by_sack(3), 6);
@@ -177,7 +177,7 @@ fn a_loss_across_units_is_counted_in_each() {
 }
 
 #[test]
-fn what_is_thrown_away_leaves_no_samples() {
+fn discarded_segments_leave_no_samples() {
     let mut q = queue(&[(2, 100), (3, 101)]);
     q.mark_all_lost();
     q.sack(at(120), seq(0), &[block(4 * MSS, 5 * MSS)]);
@@ -186,6 +186,6 @@ fn what_is_thrown_away_leaves_no_samples() {
     assert!(q.take_lost().is_empty());
     let delivery = q.delivery_mut().expect("sampled");
     assert!(delivery.take_sample(Nanos::ZERO).is_none());
-    q.forget_delivery();
+    q.stop_delivery_sampling();
     assert!(q.delivery().is_none());
 }

@@ -4,7 +4,7 @@ use super::super::RtxQueue;
 use super::super::tests::{at, block, counts, queue, seq};
 
 /// Returns the ranges that are retransmitted, each with as many segments as allowed.
-fn resent(q: &mut RtxQueue, ms: u64) -> Vec<(u32, u32)> {
+fn retransmit(q: &mut RtxQueue, ms: u64) -> Vec<(u32, u32)> {
     core::iter::from_fn(|| q.next_retransmit(at(ms), 45, 0, |_| false))
         .map(|again| (again.seq.since(seq(0)), again.segs))
         .collect()
@@ -12,11 +12,11 @@ fn resent(q: &mut RtxQueue, ms: u64) -> Vec<(u32, u32)> {
 
 /// A retransmission that the host drops is marked lost like an original, and nothing beside it.
 #[test]
-fn what_the_host_drops_is_lost_whichever_copy_it_is() {
+fn a_local_drop_marks_originals_and_retransmissions_lost() {
     let mut q = queue(&[1000]);
     assert_eq!(q.mark_dropped(seq(0), seq(200)), 2);
     assert_eq!(q.mark_dropped(seq(0), seq(200)), 0, "waits already");
-    assert_eq!(resent(&mut q, 10), [(0, 2)]);
+    assert_eq!(retransmit(&mut q, 10), [(0, 2)]);
     assert_eq!(counts(&q), (10, 0, 2, 2));
     // The next segment, then the two retransmissions as well.
     assert_eq!(q.mark_dropped(seq(200), seq(300)), 1);
@@ -29,14 +29,14 @@ fn what_the_host_drops_is_lost_whichever_copy_it_is() {
 fn without_sack_the_head_is_lost_once() {
     let mut q = queue(&[1000]);
     assert_eq!(q.mark_head_lost(), 1);
-    assert_eq!(resent(&mut q, 10), [(0, 1)]);
+    assert_eq!(retransmit(&mut q, 10), [(0, 1)]);
     assert_eq!(q.mark_head_lost(), 0, "its copy is under way");
 }
 
 /// RFC 8985 6.3: a segment or retransmission sent less than a round trip ago may still arrive. The
 /// head is lost however late it was sent.
 #[test]
-fn a_timeout_spares_what_was_sent_lately() {
+fn a_timeout_does_not_mark_recent_segments_lost() {
     let mut q = queue(&[1000]);
     q.sack(at(1), seq(0), &[block(400, 1000)]);
     assert_eq!(q.mark_lost_by_sack(3), 4);
@@ -49,12 +49,12 @@ fn a_timeout_spares_what_was_sent_lately() {
     // The head, retransmitted at 12 ms, the retransmission of 9 ms, and the segment that waited are
     // lost; the retransmission of 10 ms is not.
     assert_eq!(counts(&q), (10, 6, 4, 1));
-    assert_eq!(resent(&mut q, 20), [(0, 2), (300, 1)]);
+    assert_eq!(retransmit(&mut q, 20), [(0, 2), (300, 1)]);
 }
 
 /// RFC 2018 8: after reneging all data is retransmitted, SACKed or not.
 #[test]
-fn a_timeout_after_reneging_spares_nothing() {
+fn a_timeout_after_reneging_marks_everything_lost() {
     let mut q = queue(&[500]);
     q.sack(at(1), seq(0), &[block(100, 200), block(300, 500)]);
     assert_eq!(q.mark_lost_by_sack(2), 2);
@@ -67,7 +67,7 @@ fn a_timeout_after_reneging_spares_nothing() {
 
 /// After an undo the retransmissions in flight count beside their originals.
 #[test]
-fn a_retransmission_outlives_the_undo_of_what_it_was_for() {
+fn a_retransmission_survives_the_undo_of_its_loss() {
     let mut q = queue(&[1000]);
     assert_eq!(q.mark_dropped(seq(0), seq(300)), 3);
     q.next_retransmit(at(10), 2, 0, |_| false).expect("lost");

@@ -1,8 +1,8 @@
 use fullsend_units::Mss;
 use fullsend_wire::tcp::SackBlock;
 
-use super::super::tests::{MSS, at, block, queue, seq, unit};
-use super::super::{RtxQueue, TransmitUnit};
+use super::super::tests::{MSS, at, block, entry, queue, seq};
+use super::super::{RtxQueue, SuperSegment};
 use super::{MAX_SACKED_RANGES, dsack_of};
 
 fn delivered(q: &mut RtxQueue, left: u32, right: u32) -> u32 {
@@ -12,16 +12,16 @@ fn delivered(q: &mut RtxQueue, left: u32, right: u32) -> u32 {
 
 /// A block covers whole segments only; a FIN is delivered with the data before it.
 #[test]
-fn only_a_fin_behind_text_comes_with_it() {
+fn a_fin_is_sacked_only_with_data_before_it() {
     // Without a FIN: the last segment lacks a byte.
     assert_eq!(delivered(&mut queue(&[300]), 100, 299), 1);
     // With a FIN, but the block ends before the last segments.
-    let fin = |from, len| TransmitUnit {
+    let fin = |from, len| SuperSegment {
         fin: true,
-        ..unit(from, len, 0)
+        ..entry(from, len, 0)
     };
     let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
-    q.push(unit(0, 300, 0));
+    q.push(entry(0, 300, 0));
     q.push(fin(300, 250));
     assert_eq!(delivered(&mut q, 300, 400), 1);
     // A FIN without data.
@@ -33,11 +33,11 @@ fn only_a_fin_behind_text_comes_with_it() {
 
 /// The FIN belongs to the last segment, even if that is full.
 #[test]
-fn a_segment_with_fin_ends_behind_the_fin() {
+fn a_segment_with_fin_ends_after_the_fin() {
     let mut q = queue(&[100]);
-    q.push(TransmitUnit {
+    q.push(SuperSegment {
         fin: true,
-        ..unit(100, 200, 0)
+        ..entry(100, 200, 0)
     });
     let ends = [100, 101, 200, 201, 300].map(|n| q.ceil(seq(n)));
     assert_eq!(ends, [100, 200, 200, 301, 301].map(seq));
@@ -45,7 +45,7 @@ fn a_segment_with_fin_ends_behind_the_fin() {
 
 /// A hostile peer cannot create more than `MAX_SACKED_RANGES` ranges; existing ones may grow.
 #[test]
-fn a_block_that_joins_no_range_is_ignored_when_there_are_many() {
+fn a_separate_block_is_ignored_when_there_are_too_many_ranges() {
     let most = MAX_SACKED_RANGES as u32;
     // Every third segment.
     let mut q = queue(&[(3 * most + 12) * MSS]);
@@ -76,7 +76,7 @@ fn a_block_that_joins_no_range_is_ignored_when_there_are_many() {
 
 /// RFC 7323 2.3: no window is larger than 2^30 bytes, so a DSACK does not lie further back.
 #[test]
-fn a_duplicate_report_reaches_no_further_back_than_a_window() {
+fn a_dsack_older_than_a_window_is_ignored() {
     let una = seq(0);
     for (back, counts) in [(1 << 30, false), ((1 << 30) - 1, true), (0, true)] {
         let right = una - back;

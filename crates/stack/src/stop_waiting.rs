@@ -1,0 +1,51 @@
+//! Removal of tasks that stop waiting.
+
+use core::task::Waker;
+
+use crate::Host;
+use crate::tcp::{Interest, ListenerId, TcpId};
+use crate::udp_calls::UdpId;
+use crate::waiters::{WaitEvent, WaitKey};
+
+/// The event that a task waits for, and its socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WaitOn {
+    /// Data to read or space to write ([`Host::tcp_poll_ready`]).
+    Tcp(TcpId, Interest),
+    /// The acknowledgement of all written data ([`Host::tcp_poll_flushed`]).
+    Flush(TcpId),
+    /// A connection to accept ([`Host::listener_poll_ready`]).
+    Listener(ListenerId),
+    /// A datagram ([`Host::udp_poll_ready`]).
+    Udp(UdpId),
+}
+
+impl Host {
+    /// Removes a future that waits under `key` or, without a key, the caller that polled. Returns
+    /// the waker, unless it has been woken or the socket is closed. Drop the waker without holding
+    /// any lock.
+    pub fn stop_waiting(&mut self, on: WaitOn, key: Option<&mut WaitKey>) -> Option<Waker> {
+        match on {
+            WaitOn::Tcp(id, interest) => {
+                let (_, socket, _) = self.tcp.user_conn(id).ok()?;
+                let event = match interest {
+                    Interest::Read => WaitEvent::Read,
+                    Interest::Write => WaitEvent::Write,
+                };
+                socket.waiters.remove(event, key)
+            }
+            WaitOn::Flush(id) => {
+                let (_, socket, _) = self.tcp.user_conn(id).ok()?;
+                socket.waiters.remove(WaitEvent::Flush, key)
+            }
+            WaitOn::Listener(id) => self.accept_waiters(id)?.remove(key),
+            WaitOn::Udp(id) => self.udp.socket_mut(id).ok()?.readers().remove(key),
+        }
+    }
+
+    /// Moves the wakers that were replaced to `out`. Drop them without holding any lock, as the
+    /// last reference to a task may drop its sockets.
+    pub fn take_replaced_wakers(&mut self, out: &mut alloc::vec::Vec<Waker>) {
+        out.append(&mut self.replaced_wakers);
+    }
+}

@@ -1,0 +1,35 @@
+//! Reads ahead of the fields that the next call on a connection uses, so that the cache misses of
+//! many connections overlap. The returned sums have no meaning.
+
+use super::Connection;
+
+impl Connection {
+    /// Reads a field of each part of the connection itself.
+    #[inline]
+    pub fn prefetch(&self) -> u64 {
+        let fields = [
+            self.snd.una.raw(),
+            self.snd.sndbuf,
+            self.snd.queue.len() as u32,
+            self.snd.rtx.packets_out(),
+            self.rcv.queue.rcv_nxt().raw(),
+            self.rcv.window.rcvbuf(),
+            self.rcv.ack.last_acked().raw(),
+            self.ts.recent,
+            self.cwnd.cwnd,
+            self.recovery.reordering_segs(),
+            self.timers.rejected_at_ms,
+            self.stats.segs_in,
+            self.mem_pages,
+        ];
+        let sum = fields.into_iter().fold(0, |sum, field| sum ^ field);
+        u64::from(sum) ^ self.timers.received_at.as_nanos() ^ self.stats.bytes_received
+    }
+
+    /// Reads the memory that the connection points to; called after [`prefetch`](Self::prefetch).
+    #[inline]
+    pub fn prefetch_indirect(&self) -> u64 {
+        let flow = self.snd.flow.as_ref().map_or(0, |flow| flow.prefetch());
+        flow ^ self.snd.rtx.head_pinned_bytes() as u64
+    }
+}
