@@ -214,7 +214,7 @@ fn ss_filters_by_state_and_counts() {
     assert!(
         fixture
             .refused("ss state open")
-            .contains("`open` is no state")
+            .contains("`open` is not a state")
     );
     let summary = fixture.stat("ss -s");
     let first: Vec<&str> = summary.lines().take(2).collect();
