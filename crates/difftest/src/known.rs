@@ -97,14 +97,20 @@ fn injected<'a>(events: &'a [FuzzEvent], difference: &Difference) -> Option<&'a 
 /// Returns whether the outcomes differ only in segments.
 fn only_segments(difference: &Difference) -> bool {
     let (kernel, ours) = (&difference.kernel, &difference.ours);
-    let mask = |polls: &[(usize, i32)]| -> Vec<_> {
-        let pri = i32::from(libc::POLLPRI);
-        polls.iter().map(|(fd, bits)| (*fd, bits & !pri)).collect()
-    };
     kernel.returned == ours.returned
-        && mask(&kernel.polls) == mask(&ours.polls)
+        && same_polls_without(0, difference)
         && kernel.states == ours.states
         && kernel.others == ours.others
+}
+
+/// Returns whether the poll bits are equal without those of `except` and `POLLPRI`.
+fn same_polls_without(except: i16, difference: &Difference) -> bool {
+    let except = i32::from(except | libc::POLLPRI);
+    let mask = |polls: &[(usize, i32)]| -> Vec<_> {
+        let masked = polls.iter().map(|(fd, bits)| (*fd, bits & !except));
+        masked.collect()
+    };
+    mask(&difference.kernel.polls) == mask(&difference.ours.polls)
 }
 
 fn all_pure(segments: &[WireSegment]) -> bool {

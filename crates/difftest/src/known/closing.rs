@@ -5,7 +5,7 @@ use fullsend_script::WireSegment;
 
 use super::{
     CLOSE, CLOSE_WAIT, CLOSING, KnownDifference, LAST_ACK, all_pure, injected, is_closed, is_reset,
-    only_segments,
+    only_segments, same_polls_without,
 };
 use crate::compare::{SCALED_UNIT, is_pure_ack};
 use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
@@ -177,15 +177,11 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         continues: false,
         matches: |events, d| {
             let reset = |inject: &InjectedSegment| inject.flags & RST != 0;
-            let mask = |polls: &[(usize, i32)]| -> Vec<_> {
-                let err = i32::from(libc::POLLERR);
-                polls.iter().map(|(fd, bits)| (*fd, bits & !err)).collect()
-            };
             injected(events, d).is_some_and(reset)
                 && d.kernel.states == d.ours.states
                 && d.kernel_only.is_empty()
                 && d.ours_only.is_empty()
-                && mask(&d.kernel.polls) == mask(&d.ours.polls)
+                && same_polls_without(libc::POLLERR, d)
         },
     },
     KnownDifference {
