@@ -1,5 +1,5 @@
-//! Historical behaviours, for the lab experiments that show what replaced them. Off unless a host
-//! is built with the feature `legacy` and enables them.
+//! Historical behaviours, for the lab experiments that show what replaced them. Without the feature
+//! `legacy` they are not compiled in.
 
 /// The set of historical rules in force; empty by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -11,4 +11,23 @@ pub struct Legacy {
     pub max_burst: bool,
     /// Wakes a waiting writer on every ACK that frees any space (Linux before 5.0).
     pub pollout_on_every_ack: bool,
+}
+
+impl Legacy {
+    /// No historical rule.
+    const NONE: Self = Self {
+        split_tail: false,
+        max_burst: false,
+        pollout_on_every_ack: false,
+    };
+
+    /// Returns the rules in force: a constant, [`Self::NONE`], without the feature `legacy`.
+    #[inline]
+    pub(crate) const fn in_force(self) -> Self {
+        if cfg!(feature = "legacy") {
+            self
+        } else {
+            Self::NONE
+        }
+    }
 }

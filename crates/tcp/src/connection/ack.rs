@@ -62,7 +62,7 @@ impl Connection {
         // A MSG_MORE write is deferred only until the next event.
         self.snd.msg_more = false;
         self.end_autocork();
-        if cx.legacy.max_burst
+        if cx.legacy.in_force().max_burst
             && let Some(flow) = &mut self.snd.flow
         {
             flow.reset_burst();

@@ -67,7 +67,11 @@ impl Connection {
     fn has_room(&self, cx: &Cx<'_>) -> bool {
         let (queued, sndbuf) = (self.wmem_queued(), self.snd.sndbuf as usize);
         let notsent = self.snd.queue.len() as u64;
-        let weight = if cx.legacy.pollout_on_every_ack { 1 } else { 2 };
+        let weight = if cx.legacy.in_force().pollout_on_every_ack {
+            1
+        } else {
+            2
+        };
         queued < sndbuf
             && sndbuf - queued >= queued / 2
             && weight * notsent < u64::from(self.settings.notsent_lowat(cx.sysctl))

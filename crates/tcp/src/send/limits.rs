@@ -171,7 +171,7 @@ impl Connection {
             && !self.is_corked()
             && !self.is_urgent()
             && self.is_path_short(cx)
-            && !(cx.legacy.split_tail || cx.legacy.max_burst)
+            && !(cx.legacy.in_force().split_tail || cx.legacy.in_force().max_burst)
     }
 
     /// Returns the number of segments that cwnd admits.
@@ -206,7 +206,7 @@ impl Connection {
         if self.is_urgent() {
             max_segs = 1;
         }
-        if cx.legacy.max_burst {
+        if cx.legacy.in_force().max_burst {
             let left = self.flow(cx.now).burst_segs();
             if left == 0 {
                 return Err(BlockedBy::Burst);
@@ -255,7 +255,7 @@ impl Connection {
             return Err(BlockedBy::Defer);
         }
         let split = split_point(len, window, mss, limits.quota, tail, nagle).min(len);
-        if cx.legacy.split_tail && split > mss.bytes() {
+        if cx.legacy.in_force().split_tail && split > mss.bytes() {
             return Ok(split - split % mss.bytes());
         }
         Ok(split)

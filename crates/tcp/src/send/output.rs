@@ -184,7 +184,7 @@ impl Connection {
         let snd = &self.snd;
         let mut flags = TcpFlags::ACK;
         // With PSH the peer's GRO delivers a run of segments at once.
-        if (segs > 1 && !cx.legacy.split_tail) || push {
+        if (segs > 1 && !cx.legacy.in_force().split_tail) || push {
             flags = flags.union(TcpFlags::PSH);
         }
         let ends = snd.fin == FinState::Queued && len as usize == snd.queue.len();

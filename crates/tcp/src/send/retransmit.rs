@@ -22,7 +22,7 @@ impl Connection {
         if self.is_urgent() {
             limit = 1;
         }
-        if cx.legacy.max_burst {
+        if cx.legacy.in_force().max_burst {
             limit = limit.min(self.flow(cx.now).limit_burst());
         }
         let len = limit.saturating_mul(self.snd.mss.bytes());
