@@ -5,10 +5,11 @@ use fullsend_units::{Instant, Nanos, Window, WindowScale};
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 use super::input::InvalidSegment;
-use super::{Connection, FinState, Reset, State};
+use super::{Connection, FinState, State};
 use crate::Cx;
 use crate::congestion::{AckSample, RateSample};
 use crate::recovery::{AckContext, AckOutcome, AckSummary, CaState, SackOutcome};
+use crate::send::Reset;
 
 /// The resolution of the timestamp clock.
 const TICK: Nanos = Nanos::from_millis(1);
@@ -19,11 +20,10 @@ impl Connection {
     pub(crate) fn finish_handshake(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) -> bool {
         let in_range = repr.ack.after(self.snd.una) && repr.ack.before_eq(self.snd.nxt);
         if !in_range {
-            self.pending.reset = Some(Reset::WithSeq(repr.ack));
-            self.pending.any = true;
+            self.snd.pending.request_reset(Reset::WithSeq(repr.ack));
             return false;
         }
-        self.pending.syn = false;
+        self.snd.pending.cancel_syn();
         // RFC 7323 2.2: the window of a SYN is never scaled (simultaneous open).
         let scale = if repr.flags.contains(TcpFlags::SYN) {
             WindowScale::ZERO
@@ -31,7 +31,6 @@ impl Connection {
             self.snd.scale
         };
         self.establish(cx, repr, repr.window.scaled(scale));
-        self.pending.any |= self.snd.has_unsent();
         true
     }
 
@@ -87,7 +86,7 @@ impl Connection {
         if self.state == State::Closed {
             return true;
         }
-        self.pending.any |= self.snd.has_unsent() || self.snd.rtx.has_lost();
+        self.snd.on_limits_changed(self.snd.rtx.has_lost());
         true
     }
 
@@ -104,13 +103,12 @@ impl Connection {
     #[cold]
     fn on_reordered_ack(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) {
         self.update_scoreboard(cx, repr, false);
-        self.pending.any |= self.snd.has_unsent() || self.snd.rtx.has_lost();
+        self.snd.on_limits_changed(self.snd.rtx.has_lost());
     }
 
     fn challenge_ack_field(&mut self, cx: &mut Cx<'_>) -> bool {
         if self.may_reject(cx, InvalidSegment::Challenge) {
             self.rcv.ack.ack_now();
-            self.pending.any = true;
         }
         false
     }

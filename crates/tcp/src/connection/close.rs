@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 
 use fullsend_units::{Instant, Nanos};
 
-use super::{Connection, FinState, Reset, State};
-use crate::send::Force;
+use super::{Connection, FinState, State};
+use crate::send::Reset;
 use crate::time_wait::TwTimestamps;
 use crate::{Cx, Linger, TcpError, TimeWait};
 
@@ -26,7 +26,7 @@ impl Connection {
         self.snd.fin = FinState::Queued;
         self.snd.msg_more = false;
         self.rcv.ack.end_interactive();
-        self.pending.any = true;
+        self.snd.pending.retry();
     }
 
     /// Resets the connection when data arrives after both directions were shut down (RFC 1122
@@ -84,10 +84,9 @@ impl Connection {
             return;
         }
         if self.state != State::SynSent {
-            self.pending.reset = Some(Reset::Abort);
+            self.snd.pending.request_reset(Reset::Abort);
         }
         self.fail(TcpError::ConnectionAborted);
-        self.pending.any = self.pending.reset.is_some();
         self.charge(cx);
     }
 
@@ -137,12 +136,10 @@ impl Connection {
         if self.state == State::Established {
             let rcv_nxt = self.rcv.queue.rcv_nxt();
             self.rcv.ack.on_fin(cx.now, rcv_nxt);
-            self.pending.any |= self.rcv.ack.is_due();
             self.transition(State::CloseWait);
             return;
         }
         self.rcv.ack.ack_now();
-        self.pending.any = true;
         match self.state {
             State::FinWait1 => self.transition(State::Closing),
             State::FinWait2 => self.begin_time_wait(cx),
@@ -199,9 +196,7 @@ impl Connection {
             FinState::Queued => FinState::None,
             fin => fin,
         };
-        self.pending.syn = false;
-        self.pending.probe = false;
-        self.pending.force = Force::None;
+        self.snd.pending.end();
         self.wake_reader();
         self.wake_writer();
     }

@@ -121,7 +121,7 @@ impl Connection {
     /// [`send_syn`](Self::send_syn).
     pub fn defer_syn(&mut self, client: FastopenClient) {
         if self.state == State::SynSent && self.snd.rtx.is_empty() {
-            self.pending.syn = false;
+            self.snd.pending.cancel_syn();
             self.uncommon_mut().fastopen = Some(Box::new(Fastopen {
                 client: Some(client),
                 deferred: true,
@@ -140,8 +140,7 @@ impl Connection {
             if !fastopen.carries_data(no_cookie) {
                 fastopen.fail = FastopenFail::CookieUnavailable;
             }
-            self.pending.syn = true;
-            self.pending.any = true;
+            self.snd.pending.request_syn();
         }
     }
 
@@ -193,8 +192,7 @@ impl Connection {
         if let Some(fastopen) = self.fastopen_mut() {
             fastopen.deferred = false;
         }
-        self.pending.syn = true;
-        self.pending.any = true;
+        self.snd.pending.request_syn();
         self.charge(cx);
         Ok(n)
     }
@@ -259,8 +257,7 @@ impl Connection {
     /// Sends the SYN again, without data, after it was larger than the path MTU.
     pub(super) fn fastopen_too_big(&mut self) {
         if self.fastopen().is_some_and(|f| f.syn_data > 0) {
-            self.pending.syn = true;
-            self.pending.any = true;
+            self.snd.pending.request_syn();
         }
     }
 

@@ -7,6 +7,7 @@ use fullsend_units::{Instant, WindowScale};
 use super::{Connection, State};
 use crate::Cx;
 use crate::recovery::SuperSegment;
+use crate::send::Pending;
 
 /// The SYN-ACK that the host sent before the connection existed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,8 +46,7 @@ impl Connection {
         debug_assert!(self.state == State::SynReceived && self.snd.rtx.is_empty());
         let iss = self.snd.una;
         self.rcv.window.set_awaiting_accept(true);
-        self.pending.syn = false;
-        self.pending.any = false;
+        self.snd.pending = Pending::default();
         self.snd.rtx.push(SuperSegment {
             seq: iss,
             payload: Chain::new(),
@@ -79,8 +79,7 @@ impl Connection {
     /// Requests a retransmission of the SYN-ACK.
     pub fn retransmit_syn_ack(&mut self) {
         if self.state == State::SynReceived {
-            self.pending.syn = true;
-            self.pending.any = true;
+            self.snd.pending.request_syn();
         }
     }
 }

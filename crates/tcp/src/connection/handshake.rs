@@ -6,15 +6,15 @@ use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use super::{
-    Connection, FinState, NegotiatedOptions, PendingTransmit, Receiver, Reset, Sender, Settings,
-    State, Stats, Timers, TsState, UserState,
+    Connection, FinState, NegotiatedOptions, Receiver, Sender, Settings, State, Stats, Timers,
+    TsState, UserState,
 };
 use crate::congestion::{self, Cubic, Cwnd};
 use crate::ecn::Ecn;
 use crate::recovery::{Recovery, RtxQueue, SuperSegment};
 use crate::recv::{AckPolicy, RecvQueue, RecvWindow};
 use crate::rtt::RttEstimator;
-use crate::send::{BlockedBy, WriteQueue};
+use crate::send::{BlockedBy, Pending, Reset, WriteQueue};
 use crate::{Cx, SegmentIn, SegmentOut, TcpError};
 
 /// Delay between a RST to a half-open peer and the SYN that follows it: the RST must arrive first.
@@ -80,11 +80,6 @@ impl Connection {
                 window_scale: cx.sysctl.tcp_window_scaling,
             },
             user: UserState::default(),
-            pending: PendingTransmit {
-                any: true,
-                syn: true,
-                ..PendingTransmit::default()
-            },
             snd: Sender::new(cx, iss, mss, ip_header_len),
             rcv: Receiver {
                 queue: RecvQueue::new(SeqNum::new(0)),
@@ -120,7 +115,7 @@ impl Connection {
 
     /// Returns a SYN or SYN-ACK if one is pending, for the first time or as a retransmission.
     pub(crate) fn syn_segment(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
-        if !core::mem::take(&mut self.pending.syn) {
+        if !self.snd.pending.take_syn() {
             return None;
         }
         let iss = self.snd.una;
@@ -293,14 +288,13 @@ impl Connection {
         } else {
             // RFC 9293 3.5, figure 7: simultaneous open.
             self.transition(State::SynReceived);
-            self.pending.syn = true;
+            self.snd.pending.request_syn();
             if self.snd.rtx.len() == 1 {
                 // The SYN-ACK replaces the SYN. It is not a retransmission of it, and its answer
                 // gives an RTT sample.
                 self.snd.rtx.clear();
             }
         }
-        self.pending.any = true;
     }
 
     /// Answers an ACK that does not belong to our SYN with a RST. If the peer has an older
@@ -308,8 +302,7 @@ impl Connection {
     /// first SYN is then repeated immediately instead of after the retransmission timeout.
     #[cold]
     fn reset_half_open_peer(&mut self, cx: &Cx<'_>, ack: SeqNum) {
-        self.pending.reset = Some(Reset::WithSeq(ack));
-        self.pending.any = true;
+        self.snd.pending.request_reset(Reset::WithSeq(ack));
         if !self.is_acceptable_ack(ack) && self.timers.retransmits == 0 && !self.snd.rtx.is_empty()
         {
             self.advance_syn_timer(cx, cx.now + SYN_AFTER_RESET);
@@ -400,6 +393,7 @@ impl Connection {
         self.arm_keepalive(cx);
         self.wake_reader();
         self.wake_writer_if_room(cx);
+        self.snd.on_limits_changed(self.snd.rtx.has_lost());
     }
 }
 
@@ -428,6 +422,7 @@ impl Sender {
             size_goal: mss.bytes(),
             size_goal_for: 0,
             queue: WriteQueue::new(),
+            pending: Pending::with_syn(),
             rtx: RtxQueue::new(mss),
             last_sent: cx.now,
             pacing: None,

@@ -4,8 +4,9 @@ use fullsend_buf::Chain;
 use fullsend_units::{Instant, SeqNum, Window};
 use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpRepr};
 
-use super::{Connection, Reset, State, TsState};
+use super::{Connection, State, TsState};
 use crate::recv::{InsertOutcome, SegmentPosition};
+use crate::send::Reset;
 use crate::{Cx, SegmentIn, TcpError};
 
 /// RFC 7323 5.5: after 24 days without traffic the timestamp clock may have wrapped.
@@ -79,7 +80,6 @@ impl Connection {
             let payload = core::mem::take(&mut segment.payload);
             self.on_payload(cx, segment, payload, fin);
         }
-        self.pending.any |= self.rcv.ack.is_due();
     }
 
     /// Performs the first four steps of RFC 9293 3.10.7.4, with the additions of RFC 7323 and RFC
@@ -191,8 +191,7 @@ impl Connection {
             if let Some(ecn) = &mut self.ecn {
                 ecn.on_syn_retransmission(repr.flags, segment.ecn);
             }
-            self.pending.syn = true;
-            self.pending.any = true;
+            self.snd.pending.request_syn();
             return false;
         }
         // RFC 5961 4.2: whatever its sequence number. A peer that has restarted answers the
@@ -315,7 +314,6 @@ impl Connection {
             return;
         }
         self.rcv.ack.ack_now();
-        self.pending.any = true;
     }
 
     /// Returns whether data at `seq` may come from the peer itself: a retransmission of received
@@ -436,7 +434,6 @@ impl Connection {
         if self.rcv.window.is_over_rcvbuf() {
             // The sender should learn the smaller window immediately.
             self.rcv.ack.ack_now();
-            self.pending.any = true;
         }
     }
 
@@ -450,8 +447,7 @@ impl Connection {
     #[cold]
     fn abort_on_data(&mut self, cx: &mut Cx<'_>, ack: SeqNum) {
         cx.mib.abort_on_data += 1;
-        self.pending.reset = Some(Reset::WithSeq(ack));
-        self.pending.any = true;
+        self.snd.pending.request_reset(Reset::WithSeq(ack));
         if self.user.orphan {
             self.transition(State::Closed);
             self.finish();

@@ -30,7 +30,7 @@ use crate::ecn::Ecn;
 use crate::recovery::{Recovery, RtxQueue};
 use crate::recv::{AckPolicy, RecvQueue, RecvWindow};
 use crate::rtt::RttEstimator;
-use crate::send::{BlockedBy, FlowState, Force, Pacing, WriteQueue};
+use crate::send::{BlockedBy, FlowState, Pacing, Pending, WriteQueue};
 use crate::{Cx, SegmentOut, TcpError, TimeWait, Wakes};
 
 pub use fastopen::{FastopenClient, FastopenEvent};
@@ -61,7 +61,6 @@ pub struct Connection {
     pub(crate) adv_mss: Mss,
     pub(crate) negotiated: NegotiatedOptions,
     pub(crate) user: UserState,
-    pub(crate) pending: PendingTransmit,
     pub(crate) snd: Sender,
     pub(crate) rcv: Receiver,
     pub(crate) ts: TsState,
@@ -111,38 +110,6 @@ pub(crate) struct UserState {
     pub(crate) active_open: bool,
 }
 
-/// The pending work of the next `poll_transmit`.
-#[derive(Debug, Default)]
-pub(crate) struct PendingTransmit {
-    /// Whether anything may be ready to send.
-    pub(crate) any: bool,
-    /// Send the SYN or SYN-ACK, for the first time or again.
-    pub(crate) syn: bool,
-    /// Send an empty segment left of the window, to elicit an ACK from the peer.
-    pub(crate) probe: bool,
-    /// Send a tail loss probe (RFC 8985 7.3).
-    pub(crate) tail_probe: bool,
-    /// Send data although a limit would defer it.
-    pub(crate) force: Force,
-    pub(crate) reset: Option<Reset>,
-}
-
-impl PendingTransmit {
-    /// Returns whether anything other than data and acknowledgements is pending.
-    pub(crate) fn has_control_segment(&self) -> bool {
-        self.syn || self.probe || self.reset.is_some()
-    }
-}
-
-/// A RST to send.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Reset {
-    /// In answer to a segment with this acknowledgement number.
-    WithSeq(SeqNum),
-    /// Of a connection that the peer considers open.
-    Abort,
-}
-
 /// The variables of the send side (RFC 9293 3.3.1) and its queues.
 #[derive(Debug)]
 pub(crate) struct Sender {
@@ -180,6 +147,7 @@ pub(crate) struct Sender {
     pub(crate) size_goal: u32,
     pub(crate) size_goal_for: u32,
     pub(crate) queue: WriteQueue,
+    pub(crate) pending: Pending,
     pub(crate) rtx: RtxQueue,
     /// When data was last sent.
     pub(crate) last_sent: Instant,
@@ -256,6 +224,15 @@ impl Sender {
         self.nxt + self.queue.len() as u32
     }
 
+    /// Requests an attempt to send what waits, as cwnd or the window may admit more of it: data, or
+    /// retransmissions if `has_lost`.
+    #[inline]
+    pub(crate) fn on_limits_changed(&mut self, has_lost: bool) {
+        if has_lost || self.has_unsent() {
+            self.pending.retry();
+        }
+    }
+
     /// Returns whether data or a FIN waits for its first transmission.
     #[inline]
     pub(crate) fn has_unsent(&self) -> bool {
@@ -291,7 +268,7 @@ impl Connection {
     /// Returns the next segment that may be sent now. Call until it returns `None`.
     #[inline]
     pub fn poll_transmit(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
-        if !self.pending.any {
+        if !self.needs_transmit() {
             return None;
         }
         self.transmit(cx)
@@ -300,7 +277,7 @@ impl Connection {
     /// Returns whether `poll_transmit` may return a segment (cheap; false positives are possible).
     #[inline]
     pub fn needs_transmit(&self) -> bool {
-        self.pending.any
+        self.snd.pending.is_requested() || self.rcv.ack.is_due()
     }
 
     /// Returns when to call `handle_timeout`. The deadline may move later without notice; the

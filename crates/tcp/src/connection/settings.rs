@@ -211,10 +211,7 @@ impl Connection {
                     self.push_pending(Force::None);
                 }
             }
-            O::TcpQuickack(on) => {
-                self.rcv.ack.set_quickack(on);
-                self.pending.any |= self.rcv.ack.is_due();
-            }
+            O::TcpQuickack(on) => self.rcv.ack.set_quickack(on),
             O::TcpMaxseg(mss) => self.set_maxseg(cx, mss)?,
             O::TcpUserTimeout(span) => settings.uncommon_mut().user_timeout = span,
             O::TcpSyncnt(n) => settings.uncommon_mut().syncnt = Some(in_range(n, 1..=127)?),

@@ -3,10 +3,10 @@
 
 use fullsend_units::{Instant, Nanos};
 
-use super::{Connection, Reset, State};
+use super::{Connection, State};
 use crate::recovery::CaState;
 use crate::rtt::Rto;
-use crate::send::Force;
+use crate::send::{Force, Reset};
 use crate::{Cx, TcpError};
 
 /// The purpose of the retransmission timer.
@@ -95,7 +95,6 @@ impl Connection {
     pub fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
         if self.rcv.ack.on_timer(cx.now) {
             cx.mib.delayed_acks += 1;
-            self.pending.any = true;
         }
         if self.timers.rtx <= cx.now {
             self.timers.rtx = Instant::FAR_FUTURE;
@@ -263,12 +262,13 @@ impl Connection {
             }
             self.suspect_black_hole(cx);
             self.enter_loss(cx);
+            self.snd.pending.retry();
         } else {
             // RFC 6298 5.7: the data that a Fast Open server sent after its SYN-ACK is lost, too.
             if self.timers.retransmits == 1 && self.is_fastopen_child() {
                 self.enter_loss(cx);
             }
-            self.pending.syn = true;
+            self.snd.pending.request_syn();
         }
         self.timers.retransmits = self.timers.retransmits.saturating_add(1);
         if !self.is_thin(cx) && !self.is_syn_linear(cx) {
@@ -276,7 +276,6 @@ impl Connection {
             self.rtt.back_off();
         }
         self.arm_rto(cx);
-        self.pending.any = true;
     }
 
     /// Counts a timeout by the recovery phase that it ended.
@@ -391,8 +390,7 @@ impl Connection {
         }
         self.timers.probes = self.timers.probes.saturating_add(1);
         self.rtt.back_off();
-        self.pending.force = Force::Probe;
-        self.pending.any = true;
+        self.snd.pending.request_forced(Force::Probe);
     }
 
     /// Starts the keepalive timer if keepalive is enabled.
@@ -429,16 +427,14 @@ impl Connection {
             probes > 0 && idle >= user_timeout
         };
         if silent {
-            self.pending.reset = Some(Reset::Abort);
-            self.pending.any = true;
+            self.snd.pending.request_reset(Reset::Abort);
             self.time_out(cx);
             return;
         }
         cx.mib.keep_alive += 1;
         // `TCP_USER_TIMEOUT` bounds the probes by time, not by number.
         self.timers.probes = self.timers.probes.saturating_add(1);
-        self.pending.probe = true;
-        self.pending.any = true;
+        self.snd.pending.request_probe();
         self.timers.idle = cx.now + self.settings.keepintvl(cx.sysctl);
     }
 }

@@ -79,7 +79,7 @@ impl Connection {
     #[cold]
     pub(super) fn mark_written_urgent(&mut self) {
         self.uncommon_mut().urgent.sent = Some(self.snd.write_seq());
-        self.pending.any = true;
+        self.snd.pending.retry();
     }
 
     /// Forgets our mark once it is acknowledged.

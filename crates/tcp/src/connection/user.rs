@@ -290,7 +290,6 @@ impl Connection {
             return;
         }
         if (held == 0 && rcv.ack.on_all_read()) || rcv.ack.on_read() {
-            self.pending.any = true;
             return;
         }
         if !rcv.window.is_half_open(rcv.queue.rcv_nxt()) {
@@ -308,7 +307,6 @@ impl Connection {
             && !(self.stats.segs_out <= syns && window.exceeds_syn_field())
         {
             self.rcv.ack.ack_now();
-            self.pending.any = true;
         }
     }
 

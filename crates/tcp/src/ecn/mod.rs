@@ -239,7 +239,6 @@ impl Connection {
         ecn.ect_seen |= len > 0 && field.is_capable();
         if ecn.accurate.on_packets(field, segs, len) {
             self.rcv.ack.ack_now();
-            self.pending.any = true;
         }
     }
 

@@ -492,7 +492,7 @@ impl Connection {
         self.enter_loss_for_mtu();
         let not_congestion = self.snd.rtx.take_lost();
         self.snd.rtx.recycle_lost(not_congestion);
-        self.pending.any = true;
+        self.snd.pending.retry();
     }
 
     /// Begins the Loss phase without a reduction of cwnd, for data that was too large for the path.
@@ -513,7 +513,7 @@ impl Connection {
         self.snd.rtx.mark_all_lost();
         let not_congestion = self.snd.rtx.take_lost();
         self.snd.rtx.recycle_lost(not_congestion);
-        self.pending.any = true;
+        self.snd.pending.retry();
     }
 }
 

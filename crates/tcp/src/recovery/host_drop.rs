@@ -20,6 +20,8 @@ impl Connection {
             self.enter_cwr(cx, CongestionEvent::Ecn);
             self.report_lost_if_sampled(cx);
         }
-        self.pending.any |= self.snd.rtx.has_lost();
+        if self.snd.rtx.has_lost() {
+            self.snd.pending.retry();
+        }
     }
 }

@@ -78,8 +78,7 @@ impl Connection {
             self.arm_rto_at(cx, rto_at);
             return;
         }
-        self.pending.tail_probe = true;
-        self.pending.any = true;
+        self.snd.pending.request_tail_probe();
         // For the case that no probe can be sent now.
         self.arm_rto_at(cx, rto_at);
     }

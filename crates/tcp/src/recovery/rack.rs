@@ -144,7 +144,7 @@ impl Connection {
                 self.reduce_cwnd(1, false);
             }
             self.report_lost(cx);
-            self.pending.any = true;
+            self.snd.pending.retry();
         }
         if !outcome.timer_is_set {
             self.rearm_rto(cx);

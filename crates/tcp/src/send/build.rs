@@ -5,7 +5,8 @@ use fullsend_units::{Instant, SeqNum, WireWindow};
 use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{SackBlocks, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
-use crate::connection::{Connection, Reset};
+use super::Reset;
+use crate::connection::Connection;
 use crate::recv::WindowInputs;
 use crate::{Cx, SegmentOut};
 

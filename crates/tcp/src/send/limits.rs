@@ -76,7 +76,7 @@ impl Connection {
     /// Returns the new data to send now, if the limits admit any.
     #[inline(always)]
     pub(super) fn new_data(&mut self, cx: &mut Cx<'_>) -> Option<SendDecision> {
-        let force = core::mem::take(&mut self.pending.force);
+        let force = self.snd.pending.take_force();
         if !self.snd.has_unsent() {
             self.snd.blocked_by = BlockedBy::Nothing;
             return None;
@@ -90,7 +90,7 @@ impl Connection {
             Ok(decision) => {
                 if force == Force::Push && decision.len < self.snd.queue.len() as u32 {
                     // The request is for all that is queued.
-                    self.pending.force = force;
+                    self.snd.pending.request_forced(force);
                 }
                 if self.snd.blocked_by != BlockedBy::Autocork {
                     self.snd.blocked_by = BlockedBy::Nothing;
@@ -99,7 +99,9 @@ impl Connection {
             }
             Err(reason) => {
                 self.on_blocked(cx, reason);
-                self.pending.probe |= force == Force::Probe;
+                if force == Force::Probe {
+                    self.snd.pending.request_probe();
+                }
                 None
             }
         }
@@ -364,11 +366,11 @@ impl Connection {
     /// Sends data that waited for a time: of the pacing rate, or of a cork's limit.
     pub(crate) fn on_send_timer(&mut self) {
         if self.snd.blocked_by == BlockedBy::Nagle && self.is_corked() {
-            self.pending.force = self.pending.force.max(Force::Push);
+            self.snd.pending.request_forced(Force::Push);
             // The writer has paused, so the data ends a burst.
             self.snd.pushed_seq = self.snd.write_seq();
         }
-        self.pending.any = true;
+        self.snd.pending.retry();
     }
 
     /// Reduces cwnd after an idle period, which no longer validates it (RFC 2861, RFC 5681 4.1).

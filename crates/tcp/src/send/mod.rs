@@ -7,6 +7,7 @@ mod limits;
 mod nagle;
 mod output;
 mod pacing;
+mod pending;
 #[cfg(test)]
 mod properties;
 mod push;
@@ -21,6 +22,7 @@ pub(crate) use flow::FlowState;
 pub(crate) use limits::{BlockedBy, Force};
 pub(crate) use nagle::Nagle;
 pub(crate) use pacing::{HEADERS_BYTES, Pacing};
+pub(crate) use pending::{Pending, Reset};
 pub use push::AppendOutcome;
 pub(crate) use records::Records;
 pub use report::{FlowReport, Histogram, SendLimit};

@@ -11,7 +11,7 @@ use crate::{Cx, SegmentOut, SendLimit};
 impl Connection {
     #[inline(always)]
     pub(crate) fn transmit(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
-        if !self.state.is_synchronized() || self.pending.reset.is_some() {
+        if !self.state.is_synchronized() || self.snd.pending.has_reset() {
             let segment = self.unsynchronized_segment(cx);
             self.after_transmit(cx, segment.is_some());
             return segment;
@@ -36,23 +36,18 @@ impl Connection {
                 self.flow(cx.now).begin_sndbuf_limited(cx.now);
             }
         }
-        self.pending.any = sent && (unsent || self.has_more());
+        let more = unsent || self.snd.rtx.has_lost();
+        self.snd.pending.end_attempt(sent, more);
         // Data that was sent no longer counts against TCP_NOTSENT_LOWAT.
         self.wake_writer_if_room(cx);
         self.charge(cx);
-    }
-
-    /// Returns whether a segment without new data may follow the segment that was just built.
-    #[inline]
-    fn has_more(&self) -> bool {
-        self.rcv.ack.is_due() || self.snd.rtx.has_lost() || self.pending.has_control_segment()
     }
 
     /// Returns a RST, or the next segment of a connection that is not synchronized.
     #[cold]
     #[inline(never)]
     fn unsynchronized_segment(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
-        if let Some(reset) = self.pending.reset.take() {
+        if let Some(reset) = self.snd.pending.take_reset() {
             return Some(self.build_reset(cx, reset));
         }
         let syn = match self.state {
@@ -80,7 +75,7 @@ impl Connection {
     /// no other segment carried the acknowledgement.
     #[inline(always)]
     fn next_plan(&mut self, cx: &mut Cx<'_>) -> Option<SegmentPlan> {
-        if self.pending.tail_probe
+        if self.snd.pending.has_tail_probe()
             && let Some(plan) = self.tail_probe(cx)
         {
             return Some(plan);
@@ -223,7 +218,7 @@ impl Connection {
     /// Returns a window or keepalive probe: an empty segment just left of the peer's window, which the
     /// peer must answer (RFC 9293 3.8.6.1, 3.8.4).
     fn probe(&mut self, cx: &mut Cx<'_>) -> Option<SegmentPlan> {
-        if !core::mem::take(&mut self.pending.probe) {
+        if !self.snd.pending.take_probe() {
             return None;
         }
         cx.mib.win_probe += u64::from(self.snd.has_unsent());

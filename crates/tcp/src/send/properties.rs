@@ -273,7 +273,7 @@ impl TestSender {
     fn drain(&mut self) {
         loop {
             let (max_len, nxt) = (self.max_len(), self.conn.snd.nxt);
-            let probe = self.conn.pending.tail_probe;
+            let probe = self.conn.snd.pending.has_tail_probe();
             self.fast_paths += u32::from(self.conn.check_fast_path(&*cx!(self)));
             let Some(segment) = self.conn.poll_transmit(cx!(self)) else {
                 return;
@@ -302,7 +302,7 @@ impl TestSender {
         let window = conn.snd.usable_window();
         let max_len = autosize.min(quota).min(window).min(gso_max);
         // A tail loss probe is one segment, whatever cwnd is.
-        let probe = if self.conn.pending.tail_probe {
+        let probe = if self.conn.snd.pending.has_tail_probe() {
             mss.min(window)
         } else {
             0

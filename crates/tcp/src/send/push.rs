@@ -42,7 +42,7 @@ impl Connection {
         snd.pushed_seq = snd.write_seq();
         if snd.blocked_by == BlockedBy::Autocork && !self.should_autocork(sysctl) {
             self.end_autocork();
-            self.pending.any = true;
+            self.snd.pending.retry();
             return AppendOutcome::Sendable;
         }
         AppendOutcome::Queued
@@ -80,7 +80,7 @@ impl Connection {
     fn push(&mut self, cx: &mut Cx<'_>) {
         if !self.should_autocork(cx.sysctl) {
             self.end_autocork();
-            self.pending.any = true;
+            self.snd.pending.retry();
             return;
         }
         if !self.snd.throttled {
@@ -89,7 +89,9 @@ impl Connection {
         }
         self.snd.blocked_by = BlockedBy::Autocork;
         // Full super-segments ahead of the one that waits may be sent.
-        self.pending.any |= self.snd.queue.len() > self.snd.queue.tail_len();
+        if self.snd.queue.len() > self.snd.queue.tail_len() {
+            self.snd.pending.retry();
+        }
         self.report_limit(cx.now, SendLimit::Autocork);
     }
 
@@ -97,8 +99,7 @@ impl Connection {
     pub(crate) fn push_pending(&mut self, force: Force) {
         if self.snd.has_unsent() {
             self.snd.msg_more = false;
-            self.pending.force = self.pending.force.max(force);
-            self.pending.any = true;
+            self.snd.pending.request_forced(force);
         }
     }
 }

@@ -38,7 +38,7 @@ impl Connection {
         // The record's last super-segment cannot grow, so it does not wait.
         if self.snd.blocked_by == BlockedBy::Autocork {
             self.snd.blocked_by = BlockedBy::Nothing;
-            self.pending.any = true;
+            self.snd.pending.retry();
         }
     }
 
@@ -112,7 +112,7 @@ mod tests {
         ] {
             let mut sender = TestSender::new(SenderConfig::default());
             sender.queue(100, 65_160);
-            sender.conn.pending.any = false;
+            sender.conn.snd.pending.clear_request();
             sender.conn.snd.blocked_by = blocked_by;
             sender.conn.end_record();
             assert_eq!(sender.conn.snd.blocked_by, then);

@@ -58,7 +58,7 @@ impl Connection {
     /// last segment again.
     #[cold]
     pub(super) fn tail_probe(&mut self, cx: &mut Cx<'_>) -> Option<SegmentPlan> {
-        self.pending.tail_probe = false;
+        self.snd.pending.clear_tail_probe();
         if self.snd.rtx.is_empty() || self.pacing_holds(cx) {
             return None;
         }

@@ -96,7 +96,7 @@ impl Connection {
             self.end_autocork();
             // MSG_MORE was of one call: from now on TCP_CORK alone decides.
             self.snd.msg_more = false;
-            self.pending.any = true;
+            self.snd.pending.retry();
         }
     }
 

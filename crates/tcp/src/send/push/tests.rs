@@ -113,7 +113,7 @@ fn autocorked_super_segment_is_sent_when_it_exceeds_the_host_queue() {
         let snd = &mut sender.conn.snd;
         (snd.blocked_by, snd.throttled) = (BlockedBy::Autocork, true);
         snd.wmem_inflight = in_host_queue;
-        sender.conn.pending.any = false;
+        sender.conn.snd.pending.clear_request();
         assert_eq!(sender.try_append(50), done, "{in_host_queue}");
         let held = done == AppendOutcome::Queued;
         assert_eq!(sender.conn.needs_transmit(), !held);
@@ -140,7 +140,7 @@ fn write_blocked_by_nagle_requests_no_transmit() {
     ] {
         let mut sender = TestSender::new(SenderConfig::default());
         sender.queue(queued, 65_160);
-        sender.conn.pending.any = false;
+        sender.conn.snd.pending.clear_request();
         (sender.conn.snd.blocked_by, sender.conn.snd.msg_more) = (BlockedBy::Nagle, more_before);
         sender.with(|conn, cx| conn.after_write(cx, more));
         assert_eq!(
@@ -158,7 +158,7 @@ fn data_after_a_record_end_sends_the_record() {
     sender.queue(100, 65_160);
     sender.conn.end_record();
     sender.conn.snd.blocked_by = BlockedBy::Nagle;
-    sender.conn.pending.any = false;
+    sender.conn.snd.pending.clear_request();
     sender.with(|conn, cx| conn.after_write(cx, false));
     assert!(!sender.conn.needs_transmit());
     sender.queue(1, 65_160);
@@ -173,7 +173,8 @@ fn autocorking_sends_full_super_segments_first() {
     let mut sender = TestSender::new(SenderConfig::default());
     sender.queue(MSS, 65_160);
     sender.with(Connection::transmit).expect("a segment");
-    (sender.conn.snd.wmem_inflight, sender.conn.pending.any) = (100_000, false);
+    sender.conn.snd.wmem_inflight = 100_000;
+    sender.conn.snd.pending.clear_request();
     sender.conn.snd.size_goal = 2 * MSS as u32;
     sender.queue(100, 2 * MSS);
     for _ in 0..2 {
