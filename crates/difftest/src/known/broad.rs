@@ -5,7 +5,7 @@ use fullsend_posix::abi::SIOCINQ;
 use fullsend_script::WireSegment;
 
 use super::{KnownDifference, injected, only_segments};
-use crate::event::{FuzzEvent, InjectedSegment, RST, SocketCall, after};
+use crate::event::{FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
 use crate::side::EventOutcome;
 
 pub(super) const KNOWN: &[KnownDifference] = &[
@@ -69,10 +69,12 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                  not; its fast path echoes it even if the ACK is too old (RFC 5961 5.2)",
         continues: false,
         matches: |events, d| {
-            // PAWS rejects by it, too.
+            // PAWS rejects by it, too. A SYN in TIME-WAIT must be later (RFC 6191 2).
             let older = |i: &InjectedSegment| {
                 let timestamps = i.timestamp.zip(d.old_ack_tsval);
-                timestamps.is_some_and(|((val, _), latest)| after(latest, val))
+                timestamps.is_some_and(|((val, _), latest)| {
+                    after(latest, val) || val == latest && i.flags & SYN != 0
+                })
             };
             d.old_ack && d.only_echo && only_segments(d) || injected(events, d).is_some_and(older)
         },
