@@ -7,7 +7,7 @@
 #![allow(unsafe_code, reason = "C's pointers become slices here")]
 #![allow(
     clippy::missing_safety_doc,
-    reason = "the same for all of them: said above"
+    reason = "the requirements of all functions are stated above"
 )]
 
 mod c_return;
@@ -31,6 +31,10 @@ use crate::abi::SOCK_NONBLOCK;
 use crate::stack::Stack;
 
 /// Binds a socket to an address: `bind(2)`.
+///
+/// # Errors
+/// EFAULT for a null address, EINVAL for one of an invalid length, and the errors of
+/// [`Stack::bind`].
 pub unsafe fn bind(
     stack: &Stack,
     handle: Handle,
@@ -43,6 +47,10 @@ pub unsafe fn bind(
 }
 
 /// Connects a socket: `connect(2)`.
+///
+/// # Errors
+/// EFAULT for a null address, EINVAL for one of an invalid length, and the errors of
+/// [`Stack::connect`].
 pub unsafe fn connect(
     stack: &Stack,
     handle: Handle,
@@ -55,6 +63,10 @@ pub unsafe fn connect(
 }
 
 /// Accepts a connection: `accept4(2)`. Both pointers may be null.
+///
+/// # Errors
+/// EFAULT for a null `len` beside an address, EINVAL for a negative length, and the errors of
+/// [`Stack::accept4`]. A connection whose address cannot be written is closed.
 pub unsafe fn accept4(
     stack: &Stack,
     handle: Handle,
@@ -75,6 +87,10 @@ pub unsafe fn accept4(
 }
 
 /// Writes the local address of a socket: `getsockname(2)`.
+///
+/// # Errors
+/// EFAULT for a null pointer, EINVAL for a negative length, and the errors of
+/// [`Stack::getsockname`].
 pub unsafe fn getsockname(
     stack: &Stack,
     handle: Handle,
@@ -87,6 +103,10 @@ pub unsafe fn getsockname(
 }
 
 /// Writes the peer's address: `getpeername(2)`.
+///
+/// # Errors
+/// EFAULT for a null pointer, EINVAL for a negative length, and the errors of
+/// [`Stack::getpeername`].
 pub unsafe fn getpeername(
     stack: &Stack,
     handle: Handle,
@@ -99,6 +119,10 @@ pub unsafe fn getpeername(
 }
 
 /// Sets a socket option: `setsockopt(2)`.
+///
+/// # Errors
+/// EFAULT for a null value with a length, EINVAL for a negative length, and the errors of
+/// [`Stack::setsockopt`].
 pub unsafe fn setsockopt(
     stack: &Stack,
     handle: Handle,
@@ -113,6 +137,10 @@ pub unsafe fn setsockopt(
 }
 
 /// Reads a socket option: `getsockopt(2)`.
+///
+/// # Errors
+/// EFAULT for a null pointer, EINVAL for a negative length, and the errors of
+/// [`Stack::getsockopt`].
 pub unsafe fn getsockopt(
     stack: &Stack,
     handle: Handle,
@@ -134,6 +162,9 @@ pub unsafe fn getsockopt(
 
 /// Reads or sets descriptor flags: `fcntl(2)` with `F_GETFL` and `F_SETFL` for `O_NONBLOCK`, and
 /// `F_GETFD` and `F_SETFD`, which have no effect.
+///
+/// # Errors
+/// EINVAL for another command, EBADF for a handle that is not open.
 pub fn fcntl(stack: &Stack, handle: Handle, command: c_int, argument: c_int) -> Result<c_int> {
     match command {
         libc::F_GETFL => {
@@ -156,6 +187,10 @@ pub fn fcntl(stack: &Stack, handle: Handle, command: c_int, argument: c_int) -> 
 
 /// Runs a request with an `int` argument: `ioctl(2)` with `FIONBIO`, `FIONREAD`, `SIOCOUTQ` and
 /// similar requests. `argument` is not dereferenced for a request that the socket does not support.
+///
+/// # Errors
+/// ENOTTY for an unsupported request, EFAULT for a null argument, and the errors of
+/// [`Stack::ioctl`].
 pub unsafe fn ioctl(
     stack: &Stack,
     handle: Handle,
@@ -177,6 +212,9 @@ pub unsafe fn ioctl(
 }
 
 /// Creates a pipe: `pipe2(2)`. Returns its read end and its write end. `O_CLOEXEC` has no effect.
+///
+/// # Errors
+/// EINVAL for unknown flags, and the errors of [`Stack::pipe`].
 pub fn pipe2(stack: &Stack, flags: c_int) -> Result<[Handle; 2]> {
     if flags & !(libc::O_NONBLOCK | libc::O_CLOEXEC) != 0 {
         return Err(Errno::EINVAL);

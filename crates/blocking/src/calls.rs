@@ -61,21 +61,34 @@ impl Stack {
     }
 
     /// Creates a socket: `socket(2)`.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::socket`]. On a stack that has ended, the error that it ended with.
     pub fn socket(&self, domain: i32, kind: i32, protocol: i32) -> Result<Handle> {
         self.call(|posix, _| posix.socket(domain, kind, protocol))
     }
 
     /// Binds a socket to an address: `bind(2)`.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::bind`]. On a stack that has ended, the error that it ended with.
     pub fn bind(&self, handle: Handle, addr: SockAddr) -> Result<()> {
         self.call(|posix, now| posix.bind(now, handle, addr))
     }
 
     /// Makes a socket listen: `listen(2)`.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::listen`]. On a stack that has ended, the error that it ended with.
     pub fn listen(&self, handle: Handle, backlog: i32) -> Result<()> {
         self.call(|posix, now| posix.listen(now, handle, backlog))
     }
 
     /// Accepts a connection: `accept4(2)`. Waits for at most `SO_RCVTIMEO`.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::accept4`], EAGAIN only for a non-blocking socket or after the
+    /// timeout. On a stack that has ended, the error that it ended with.
     pub fn accept4(&self, handle: Handle, flags: i32) -> Result<(Handle, SockAddr)> {
         self.retry(handle, Timeout::Receive, |posix, _| {
             posix.accept4(handle, flags)
@@ -85,6 +98,10 @@ impl Stack {
     /// Connects a socket: `connect(2)`. Waits for the handshake for at most `SO_SNDTIMEO`. After
     /// that it fails with EINPROGRESS and the handshake continues; a call while it continues fails
     /// with EALREADY.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::connect`], EINPROGRESS and EALREADY as described. On a stack that has
+    /// ended, the error that it ended with.
     pub fn connect(&self, handle: Handle, addr: SockAddr) -> Result<()> {
         let mut pending = Errno::EINPROGRESS;
         let mut first = true;
@@ -105,17 +122,28 @@ impl Stack {
     }
 
     /// Returns the local address of a socket: `getsockname(2)`.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::getsockname`]. On a stack that has ended, the error that it ended
+    /// with.
     pub fn getsockname(&self, handle: Handle) -> Result<SockAddr> {
         self.call(|posix, _| posix.getsockname(handle))
     }
 
     /// Returns the peer's address: `getpeername(2)`.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::getpeername`]. On a stack that has ended, the error that it ended
+    /// with.
     pub fn getpeername(&self, handle: Handle) -> Result<SockAddr> {
         self.call(|posix, _| posix.getpeername(handle))
     }
 
     /// Shuts down one or both directions of a connection: `shutdown(2)`. Wakes threads that wait in
     /// a call on the socket.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::shutdown`]. On a stack that has ended, the error that it ended with.
     pub fn shutdown(&self, handle: Handle, how: i32) -> Result<()> {
         self.call(|posix, now| posix.shutdown(now, handle, how))
     }
@@ -164,11 +192,19 @@ impl Stack {
     }
 
     /// Sets a socket option: `setsockopt(2)`.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::setsockopt`]. On a stack that has ended, the error that it ended
+    /// with.
     pub fn setsockopt(&self, handle: Handle, level: i32, name: i32, value: &[u8]) -> Result<()> {
         self.call(|posix, now| posix.setsockopt(now, handle, level, name, value))
     }
 
     /// Reads a socket option into `value`: `getsockopt(2)`. Returns its length in bytes.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::getsockopt`]. On a stack that has ended, the error that it ended
+    /// with.
     pub fn getsockopt(
         &self,
         handle: Handle,
@@ -180,16 +216,27 @@ impl Stack {
     }
 
     /// Returns the value of a request: `ioctl(2)`.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::ioctl`]. On a stack that has ended, the error that it ended with.
     pub fn ioctl(&self, handle: Handle, request: u32, argument: i32) -> Result<i32> {
         self.call(|posix, _| posix.ioctl(handle, request, argument))
     }
 
     /// Returns whether a handle has `O_NONBLOCK`.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::is_nonblocking`]. On a stack that has ended, the error that it ended
+    /// with.
     pub fn is_nonblocking(&self, handle: Handle) -> Result<bool> {
         self.call(|posix, _| posix.is_nonblocking(handle))
     }
 
     /// Sets or clears `O_NONBLOCK`.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::set_nonblocking`]. On a stack that has ended, the error that it ended
+    /// with.
     pub fn set_nonblocking(&self, handle: Handle, on: bool) -> Result<()> {
         self.call(|posix, _| posix.set_nonblocking(handle, on))
     }

@@ -10,6 +10,10 @@ pub struct EventFd {
 }
 
 impl EventFd {
+    /// Returns a file whose counter is zero.
+    ///
+    /// # Errors
+    /// None: the model always succeeds, unlike the kernel.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self::default())
     }

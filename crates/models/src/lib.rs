@@ -1,8 +1,8 @@
 //! Models for [loom](https://docs.rs/loom) of the code that threads share: the source files
 //! themselves, with primitives whose interleavings are all tried.
 //!
-//! The files use the primitives of `crate::sync`: the real ones in their own crates, loom's here, so
-//! that the files do not depend on the model.
+//! The files use the primitives of `crate::sync`: the real ones in their own crates, loom's here,
+//! so that the files do not depend on the model.
 // The unit tests in the included files need the test setup of their own crates.
 #![cfg(not(test))]
 #![allow(

@@ -18,6 +18,9 @@ use crate::wait;
 
 /// Two threads drop references to a block at once while a third allocates: the thread that writes
 /// to memory has the only reference, and no block is in the free list twice.
+///
+/// # Panics
+/// If two threads can write to one block, or the block is in the free list twice.
 pub fn a_block_returns_to_the_pool_once() {
     let pool = Pool::new(1 << 20);
     let mut buf = pool.alloc(512);
@@ -50,6 +53,9 @@ pub fn a_block_returns_to_the_pool_once() {
 }
 
 /// The pool is dropped while a block returns to it; loom detects a leak.
+///
+/// # Panics
+/// If the thread that has the block panics.
 pub fn a_pool_may_be_dropped_before_its_memory() {
     let pool = Pool::new(1 << 20);
     let slice = pool.alloc(512).freeze();
@@ -60,6 +66,9 @@ pub fn a_pool_may_be_dropped_before_its_memory() {
 
 /// Two callers queue work under the lock and notify; the driver's task only ends when it has seen
 /// both. A lost wake-up is a deadlock, which loom reports.
+///
+/// # Panics
+/// If a caller's thread panics.
 pub fn the_driver_task_sees_queued_work() {
     let driver_waker = Arc::new(AsyncDriverWaker::default());
     let work = Arc::new(Mutex::new(0));
@@ -86,8 +95,11 @@ pub fn the_driver_task_sees_queued_work() {
     }
 }
 
-/// The driver's thread waits for its eventfd after each batch, sees all queued work, and never spins
-/// (loom bounds the steps).
+/// The driver's thread waits for its eventfd after each batch, sees all queued work, and never
+/// spins (loom bounds the steps).
+///
+/// # Panics
+/// If a caller's thread panics.
 pub fn the_driver_thread_sees_queued_work() {
     let driver_waker = Arc::new(DriverWaker::new().unwrap());
     let work = Arc::new(Mutex::new(0));
@@ -133,6 +145,9 @@ fn handle() -> Handle {
 
 /// A thread sleeps until another makes a socket ready: before, while or after it goes to sleep. It
 /// sleeps twice, so that the condition variable is reused.
+///
+/// # Panics
+/// If a thread that was woken remains registered.
 pub fn a_sleeper_wakes() {
     let handle = handle();
     let shard = Arc::new(Mutex::new(Shard::default()));
@@ -153,6 +168,9 @@ pub fn a_sleeper_wakes() {
 }
 
 /// Two threads sleep for one socket, and both are woken.
+///
+/// # Panics
+/// If a thread that was woken remains registered.
 pub fn all_sleepers_wake() {
     let handle = handle();
     let shard = Arc::new(Mutex::new(Shard::default()));

@@ -22,6 +22,10 @@ impl<T> Mutex<T> {
         Self(loom::sync::Mutex::new(value))
     }
 
+    /// Locks the mutex.
+    ///
+    /// # Panics
+    /// If a thread panicked while it had the lock.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard(Some(self.0.lock().expect("a model's panic ends it")))
     }

@@ -13,6 +13,11 @@ use crate::{Posix, SockAddr};
 
 impl Posix {
     /// Binds a socket to an address: `bind(2)`. Port 0 chooses a free port.
+    ///
+    /// # Errors
+    /// EADDRINUSE if another socket has the address, EADDRNOTAVAIL if the host does not have it,
+    /// EINVAL if the socket is bound already, EAFNOSUPPORT for an address of another family, EBADF
+    /// for a handle that is not open, ENOTSOCK for one that is not a socket.
     pub fn bind(&mut self, _now: Instant, handle: Handle, addr: SockAddr) -> Result<()> {
         match &mut self.files.get_mut(handle)?.kind {
             FileKind::Stream(stream) => {
@@ -49,6 +54,11 @@ impl Posix {
 
     /// Makes a socket listen: `listen(2)`. A repeated call changes the backlog. An unbound socket
     /// is bound to a free port.
+    ///
+    /// # Errors
+    /// EADDRINUSE if another socket has the address, EINVAL if the socket is connected or
+    /// connecting, EOPNOTSUPP for a datagram socket, EBADF for a handle that is not open, ENOTSOCK
+    /// for one that is not a socket.
     pub fn listen(&mut self, _now: Instant, handle: Handle, backlog: i32) -> Result<()> {
         self.process_wakes();
         let (starts, local, domain) = match &mut self.files.get_mut(handle)?.kind {

@@ -12,6 +12,9 @@ use crate::stream::Stream;
 
 impl Posix {
     /// Returns whether a handle has `O_NONBLOCK`. No call here blocks: it is for a blocking layer.
+    ///
+    /// # Errors
+    /// EBADF for a handle that is not open.
     pub fn is_nonblocking(&self, handle: Handle) -> Result<bool> {
         Ok(self.files.get(handle)?.nonblocking)
     }
@@ -37,6 +40,9 @@ impl Posix {
     }
 
     /// Sets or clears `O_NONBLOCK`.
+    ///
+    /// # Errors
+    /// EBADF for a handle that is not open.
     pub fn set_nonblocking(&mut self, handle: Handle, on: bool) -> Result<()> {
         self.files.get_mut(handle)?.nonblocking = on;
         Ok(())
@@ -45,6 +51,9 @@ impl Posix {
     /// Returns `SO_RCVTIMEO` (receiving, accepting) and `SO_SNDTIMEO` (sending, connecting); `None`
     /// means no timeout. After that time a blocking call returns EAGAIN, or EINPROGRESS if it
     /// connects.
+    ///
+    /// # Errors
+    /// EBADF for a handle that is not open.
     pub fn timeouts(&self, handle: Handle) -> Result<(Option<Nanos>, Option<Nanos>)> {
         let common = match &self.files.get(handle)?.kind {
             FileKind::Stream(stream) => &stream.common,
@@ -57,6 +66,9 @@ impl Posix {
     /// Returns the number of bytes that a blocking receive of up to `len` waits for: all with
     /// `MSG_WAITALL`, otherwise `SO_RCVLOWAT`. It returns fewer at the end of the stream, an error
     /// or a timeout.
+    ///
+    /// # Errors
+    /// EBADF for a handle that is not open.
     pub fn receive_target(&mut self, handle: Handle, len: usize, flags: i32) -> Result<usize> {
         match &self.files.get(handle)?.kind {
             FileKind::Stream(_) if flags & MSG_WAITALL != 0 => Ok(len),
@@ -67,6 +79,9 @@ impl Posix {
 
     /// Returns how long a blocking `close` waits for the acknowledgement of written data
     /// (`SO_LINGER`), or `None` if it does not wait.
+    ///
+    /// # Errors
+    /// EBADF for a handle that is not open.
     pub fn linger(&mut self, handle: Handle) -> Result<Option<Nanos>> {
         match &self.files.get(handle)?.kind {
             FileKind::Stream(stream) => Ok(stream.linger(&mut self.host)),
@@ -76,6 +91,9 @@ impl Posix {
 
     /// Returns whether all written data, and the FIN if there is one, is acknowledged or never will
     /// be.
+    ///
+    /// # Errors
+    /// EBADF for a handle that is not open, ENOTSOCK for one that is not a socket.
     pub fn is_flushed(&mut self, handle: Handle) -> Result<bool> {
         match &self.files.get(handle)?.kind {
             FileKind::Stream(stream) => Ok(stream.is_flushed(&mut self.host)),

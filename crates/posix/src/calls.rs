@@ -23,6 +23,11 @@ const IPPROTO_MAX: i32 = 263;
 impl Posix {
     /// Creates a socket: `socket(2)`. The types are `SOCK_STREAM` and `SOCK_DGRAM`, with
     /// `SOCK_NONBLOCK` and `SOCK_CLOEXEC` (no effect).
+    ///
+    /// # Errors
+    /// EAFNOSUPPORT for a domain other than `AF_INET` and `AF_INET6`, ESOCKTNOSUPPORT and
+    /// EPROTONOSUPPORT for an unsupported type or protocol, EINVAL for numbers that Linux does not
+    /// have, EMFILE if no handle is free.
     pub fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Result<Handle> {
         let flags = kind & (SOCK_NONBLOCK | SOCK_CLOEXEC);
         let kind = kind & !flags;
@@ -50,6 +55,11 @@ impl Posix {
 
     /// Accepts a connection: `accept4(2)`. Returns the new socket and its peer, or EAGAIN if no
     /// connection is waiting.
+    ///
+    /// # Errors
+    /// EAGAIN if no connection is waiting, EINVAL for unknown flags or a socket that does not
+    /// listen, EOPNOTSUPP for a datagram socket, EBADF for a handle that is not open, ENOTSOCK for
+    /// one that is not a socket, EMFILE if no handle is free.
     pub fn accept4(&mut self, handle: Handle, flags: i32) -> Result<(Handle, SockAddr)> {
         if flags & !(SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
             return Err(Errno::EINVAL);
@@ -70,6 +80,12 @@ impl Posix {
     /// Connects a socket: `connect(2)`. Does not wait: a stream returns EINPROGRESS at first, then
     /// EALREADY; once the handshake has ended, it returns the result once, and after success
     /// EISCONN.
+    ///
+    /// # Errors
+    /// EINPROGRESS, EALREADY and EISCONN as described; after a failed handshake its error
+    /// (ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH or another). ENETUNREACH without a route,
+    /// EADDRNOTAVAIL without a free port, EAFNOSUPPORT and EINVAL for an unsuitable address, EBADF
+    /// for a handle that is not open, ENOTSOCK for one that is not a socket.
     pub fn connect(&mut self, now: Instant, handle: Handle, addr: SockAddr) -> Result<()> {
         self.process_wakes();
         let result = match &mut self.files.get_mut(handle)?.kind {
@@ -87,6 +103,9 @@ impl Posix {
     }
 
     /// Returns the local address of a socket: `getsockname(2)`.
+    ///
+    /// # Errors
+    /// EBADF for a handle that is not open, ENOTSOCK for one that is not a socket.
     pub fn getsockname(&self, handle: Handle) -> Result<SockAddr> {
         match &self.files.get(handle)?.kind {
             FileKind::Stream(stream) => Ok(stream.local(&self.host)),
@@ -96,6 +115,10 @@ impl Posix {
     }
 
     /// Returns the peer's address: `getpeername(2)`.
+    ///
+    /// # Errors
+    /// ENOTCONN without a connection, EBADF for a handle that is not open, ENOTSOCK for one that is
+    /// not a socket.
     pub fn getpeername(&self, handle: Handle) -> Result<SockAddr> {
         match &self.files.get(handle)?.kind {
             FileKind::Stream(stream) => stream.peer(&self.host),
@@ -105,6 +128,10 @@ impl Posix {
     }
 
     /// Shuts down one or both directions of a connection: `shutdown(2)`.
+    ///
+    /// # Errors
+    /// ENOTCONN without a connection, EINVAL for an unknown `how`, EBADF for a handle that is not
+    /// open, ENOTSOCK for one that is not a socket.
     pub fn shutdown(&mut self, now: Instant, handle: Handle, how: i32) -> Result<()> {
         let result = match &mut self.files.get_mut(handle)?.kind {
             FileKind::Stream(stream) => stream.shutdown(&mut self.host, now, how),
@@ -119,6 +146,9 @@ impl Posix {
     }
 
     /// Closes a handle: `close(2)`. Data written before is still delivered.
+    ///
+    /// # Errors
+    /// EBADF for a handle that is not open.
     pub fn close(&mut self, now: Instant, handle: Handle) -> Result<()> {
         self.process_wakes();
         // Waiting callers find out by trying again.
@@ -141,6 +171,9 @@ impl Posix {
 
     /// Returns the readiness of a handle in `EPOLL*` bits, by the rules of `poll(2)`. From then on,
     /// [`take_ready`](Self::take_ready) reports a change.
+    ///
+    /// # Errors
+    /// EBADF for a handle that is not open.
     pub fn poll_events(&mut self, handle: Handle) -> Result<u32> {
         self.process_wakes();
         self.arm(handle);

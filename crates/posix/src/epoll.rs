@@ -81,6 +81,9 @@ fn as_epoll(file: &mut File) -> Option<&mut Epoll> {
 
 impl Posix {
     /// Creates an epoll set: `epoll_create1(2)`.
+    ///
+    /// # Errors
+    /// EMFILE if no handle is free.
     pub fn epoll_create(&mut self) -> Result<Handle> {
         self.files.insert(FileKind::Epoll(Box::default()), false)
     }
@@ -91,6 +94,12 @@ impl Posix {
 
     /// Adds, modifies or removes a member of an epoll set: `epoll_ctl(2)`. `EPOLLWAKEUP` has no
     /// effect.
+    ///
+    /// # Errors
+    /// EEXIST if a member is added twice, ENOENT if one to modify or remove is none, ELOOP if sets
+    /// would contain each other, EINVAL for an unknown operation, a set added to itself, a `set`
+    /// that is none, or `EPOLLEXCLUSIVE` where it is not allowed; EBADF for a handle that is not
+    /// open.
     pub fn epoll_ctl(
         &mut self,
         set: Handle,
@@ -210,6 +219,9 @@ impl Posix {
     /// Writes the ready members of a set to `out` and returns their number: `epoll_wait(2)` without
     /// waiting. If it returns 0, [`take_ready`](Self::take_ready) reports `set` when a member may
     /// be ready.
+    ///
+    /// # Errors
+    /// EINVAL if `out` is empty or `set` is not an epoll set, EBADF for a handle that is not open.
     pub fn epoll_wait(
         &mut self,
         _now: Instant,

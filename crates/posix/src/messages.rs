@@ -23,6 +23,14 @@ impl Posix {
     /// The data is copied: a call with `MSG_ZEROCOPY` completes at once, as copied, whereas
     /// [`send_lent`](Self::send_lent) does not copy. No signal is raised: `MSG_NOSIGNAL` concerns
     /// the layer above.
+    ///
+    /// # Errors
+    /// EAGAIN if the send buffer is full, EPIPE on a stream without a connection or after
+    /// `SHUT_WR`, EDESTADDRREQ for a datagram without a destination, EMSGSIZE for a datagram that
+    /// is too long, EINVAL for invalid control messages, ENOBUFS without memory; the pending error
+    /// of the socket (ECONNRESET, ETIMEDOUT or another), which the call clears; with `MSG_FASTOPEN`
+    /// and no cookie EINPROGRESS; EBADF for a handle that is not open, ENOTSOCK for one that is not
+    /// a socket.
     pub fn sendmsg(
         &mut self,
         now: Instant,
@@ -69,6 +77,9 @@ impl Posix {
     /// Sends as [`sendmsg`](Self::sendmsg) does, for a caller that sends the rest later without
     /// `MSG_ZEROCOPY`. If the call is to be completed, the error queue reports it when the returned
     /// [`CopiedCall`] is dropped.
+    ///
+    /// # Errors
+    /// The errors of [`sendmsg`](Self::sendmsg).
     pub fn sendmsg_in_parts(
         &mut self,
         now: Instant,
@@ -140,6 +151,12 @@ impl Posix {
 
     /// Receives data: `recvmsg(2)`. Returns the data that has arrived, also with `MSG_WAITALL`: a
     /// blocking layer calls it until it has [`receive_target`](Self::receive_target) bytes.
+    ///
+    /// # Errors
+    /// EAGAIN if nothing has arrived or, with `MSG_ERRQUEUE`, been reported; ENOTCONN without a
+    /// connection; EINVAL with `MSG_OOB` on a stream; the pending error of the socket (ECONNRESET,
+    /// ETIMEDOUT or another), which the call clears; EBADF for a handle that is not open, ENOTSOCK
+    /// for one that is not a socket.
     pub fn recvmsg(
         &mut self,
         now: Instant,

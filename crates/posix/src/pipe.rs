@@ -83,6 +83,9 @@ impl Pipe {
 
 impl Posix {
     /// Creates a pipe: `pipe2(2)`. Returns its read end and its write end.
+    ///
+    /// # Errors
+    /// EMFILE if no handles are free.
     pub fn pipe(&mut self, nonblocking: bool) -> Result<(Handle, Handle)> {
         let pipe = Pipe {
             data: Chain::new(),

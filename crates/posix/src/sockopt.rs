@@ -102,8 +102,12 @@ fn int_in(value: &[u8], range: core::ops::RangeInclusive<i32>) -> Result<i32> {
 }
 
 impl Posix {
-    /// Sets a socket option: `setsockopt(2)`. Returns ENOPROTOOPT for an unsupported option or
-    /// value.
+    /// Sets a socket option: `setsockopt(2)`.
+    ///
+    /// # Errors
+    /// ENOPROTOOPT for an option that is not supported, EINVAL for a value that is too short or out
+    /// of range, EDOM for an invalid time, ENOENT for an unknown congestion control, EBADF for a
+    /// handle that is not open, ENOTSOCK for one that is not a socket.
     pub fn setsockopt(
         &mut self,
         now: Instant,
@@ -126,6 +130,10 @@ impl Posix {
     }
 
     /// Reads a socket option into `value`: `getsockopt(2)`. Returns its length in bytes.
+    ///
+    /// # Errors
+    /// ENOPROTOOPT for an option that is not supported, ENOTCONN for one that only a connection
+    /// has, EBADF for a handle that is not open, ENOTSOCK for one that is not a socket.
     pub fn getsockopt(
         &mut self,
         now: Instant,

@@ -18,6 +18,10 @@ const SPLICE_F_ALL: u32 = 0xf;
 
 impl Posix {
     /// Reads from a socket or a pipe: `readv(2)`.
+    ///
+    /// # Errors
+    /// EAGAIN if nothing can be read, EBADF for a handle that is not open or the write end of a
+    /// pipe, EINVAL for an epoll set; for a socket the errors of [`recvmsg`](Self::recvmsg).
     pub fn read(&mut self, now: Instant, handle: Handle, data: &mut [&mut [u8]]) -> Result<usize> {
         match &mut self.files.get_mut(handle)?.kind {
             FileKind::PipeReader(pipe) => {
@@ -41,6 +45,11 @@ impl Posix {
     }
 
     /// Writes to a socket or a pipe: `writev(2)`.
+    ///
+    /// # Errors
+    /// EAGAIN if the pipe is full, EPIPE if its read end is closed, ENOMEM without memory, EBADF
+    /// for a handle that is not open or the read end of a pipe, EINVAL for an epoll set; for a
+    /// socket the errors of [`sendmsg`](Self::sendmsg).
     pub fn write(&mut self, now: Instant, handle: Handle, data: &[&[u8]]) -> Result<usize> {
         match self.files.get(handle)?.kind {
             FileKind::PipeWriter(reader) => {

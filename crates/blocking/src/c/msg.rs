@@ -18,6 +18,9 @@ fn count(n: c_int) -> Result<usize> {
 }
 
 /// Reads into one buffer: `read(2)`.
+///
+/// # Errors
+/// EFAULT for a null buffer with a length, and the errors of [`Stack::read`].
 pub unsafe fn read(
     stack: &Stack,
     handle: Handle,
@@ -30,6 +33,11 @@ pub unsafe fn read(
 }
 
 /// Reads into several buffers: `readv(2)`.
+///
+/// # Errors
+/// EINVAL for a negative or too large number of pieces, EFAULT for a null pointer with a length,
+/// ENOMEM if pieces overlap and no memory is left to separate them, and the errors of
+/// [`Stack::read`].
 pub unsafe fn readv(
     stack: &Stack,
     handle: Handle,
@@ -42,6 +50,9 @@ pub unsafe fn readv(
 }
 
 /// Writes from one buffer: `write(2)`.
+///
+/// # Errors
+/// EFAULT for a null buffer with a length, and the errors of [`Stack::write`].
 pub unsafe fn write(
     stack: &Stack,
     handle: Handle,
@@ -54,6 +65,10 @@ pub unsafe fn write(
 }
 
 /// Writes from several buffers: `writev(2)`.
+///
+/// # Errors
+/// EINVAL for a negative or too large number of pieces, EFAULT for a null pointer with a length,
+/// and the errors of [`Stack::write`].
 pub unsafe fn writev(
     stack: &Stack,
     handle: Handle,
@@ -66,6 +81,10 @@ pub unsafe fn writev(
 }
 
 /// Receives into one buffer: `recvfrom(2)`, or `recv(2)` with a null address.
+///
+/// # Errors
+/// EFAULT for a null buffer with a length, or an address without a length; and the errors of
+/// [`Stack::recvmsg`].
 pub unsafe fn recvfrom(
     stack: &Stack,
     handle: Handle,
@@ -90,6 +109,10 @@ pub unsafe fn recvfrom(
 }
 
 /// Sends from one buffer: `sendto(2)`, or `send(2)` with a null address.
+///
+/// # Errors
+/// EFAULT for a null buffer with a length, EINVAL for an address of an invalid length, and the
+/// errors of [`Stack::sendmsg`].
 pub unsafe fn sendto(
     stack: &Stack,
     handle: Handle,
@@ -114,6 +137,11 @@ pub unsafe fn sendto(
 }
 
 /// Receives with ancillary data: `recvmsg(2)`.
+///
+/// # Errors
+/// EFAULT for a null message or null memory with a length, EMSGSIZE for more than 1024 pieces,
+/// ENOMEM if pieces overlap and no memory is left to separate them, and the errors of
+/// [`Stack::recvmsg`].
 pub unsafe fn recvmsg(
     stack: &Stack,
     handle: Handle,
@@ -151,6 +179,10 @@ pub unsafe fn recvmsg(
 }
 
 /// Sends with ancillary data: `sendmsg(2)`.
+///
+/// # Errors
+/// EFAULT for a null message or null memory with a length, EMSGSIZE for more than 1024 pieces,
+/// EINVAL for an address of an invalid length, and the errors of [`Stack::sendmsg`].
 pub unsafe fn sendmsg(
     stack: &Stack,
     handle: Handle,

@@ -36,8 +36,8 @@ unsafe fn entries<'a>(files: *mut pollfd, n: nfds_t) -> Result<&'a mut [pollfd]>
 /// entries of descriptors that it does not know are `POLLNVAL`, and those of negative ones are
 /// skipped.
 ///
-/// Without any known descriptor it sleeps by the clock of `idle_stack`. If that is `None`, it sleeps
-/// by the system's clock, and a signal ends the sleep with EINTR.
+/// Without any known descriptor it sleeps by the clock of `idle_stack`. If that is `None`, it
+/// sleeps by the system's clock, and a signal ends the sleep with EINTR.
 ///
 /// # Errors
 /// EINVAL for more than 1,048,576 entries, and EXDEV for descriptors of two stacks.
@@ -98,6 +98,9 @@ fn sleep(timeout_ms: c_int) -> Result<()> {
 }
 
 /// Adds, modifies or removes a handle of an epoll set: `epoll_ctl(2)`.
+///
+/// # Errors
+/// EFAULT for a null event where one is needed, and the errors of [`Stack::epoll_ctl`].
 pub unsafe fn epoll_ctl(
     stack: &Stack,
     set: Handle,
@@ -119,6 +122,9 @@ pub unsafe fn epoll_ctl(
 }
 
 /// Waits until a handle of an epoll set is ready: `epoll_wait(2)`.
+///
+/// # Errors
+/// EINVAL for a negative `max`, EFAULT for null `events`, and the errors of [`Stack::epoll_wait`].
 pub unsafe fn epoll_wait(
     stack: &Stack,
     set: Handle,

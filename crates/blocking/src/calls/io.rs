@@ -15,6 +15,11 @@ impl Stack {
     /// Sends data: `sendmsg(2)`. Waits for at most `SO_SNDTIMEO` until all of it is in the send
     /// buffer, and returns the number of bytes. With `MSG_FASTOPEN` and no cookie, it also waits
     /// for the handshake.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::sendmsg`], EAGAIN only for a non-blocking call or after the timeout.
+    /// On a stack that has ended, the error that it ended with. If some bytes were queued before,
+    /// their number is returned instead.
     pub fn sendmsg(
         &self,
         handle: Handle,
@@ -99,6 +104,10 @@ impl Stack {
     /// Sends lent memory without a copy: see [`Posix::send_lent`]. Waits for room for at most
     /// `SO_SNDTIMEO`. Returns the number of bytes queued from the front, which may be less than
     /// all.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::send_lent`], EAGAIN only for a non-blocking call or after the
+    /// timeout. On a stack that has ended, the error that it ended with.
     pub fn send_lent(&self, handle: Handle, data: &Slice, flags: i32) -> Result<usize> {
         if self.call(|posix, _| Ok(posix.is_deferred(handle)))? {
             // The SYN carries a copy of the data, and the call waits for the handshake.
@@ -111,6 +120,11 @@ impl Stack {
 
     /// Receives data: `recvmsg(2)`. Waits for at most `SO_RCVTIMEO` until `SO_RCVLOWAT` bytes have
     /// arrived, or with `MSG_WAITALL` until the buffers are full.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::recvmsg`], EAGAIN only for a non-blocking call or after the timeout.
+    /// On a stack that has ended, the error that it ended with. If some bytes were received before,
+    /// they are returned instead.
     pub fn recvmsg(
         &self,
         handle: Handle,

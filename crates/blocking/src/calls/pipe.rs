@@ -14,11 +14,18 @@ const SPLICE_F_NONBLOCK: u32 = 2;
 
 impl Stack {
     /// Creates a pipe: `pipe2(2)`. Returns its read end and its write end.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::pipe`]. On a stack that has ended, the error that it ended with.
     pub fn pipe(&self, nonblocking: bool) -> Result<(Handle, Handle)> {
         self.call(|posix, _| posix.pipe(nonblocking))
     }
 
     /// Reads from a socket or a pipe: `readv(2)`.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::read`], EAGAIN only for a non-blocking handle or after the timeout.
+    /// On a stack that has ended, the error that it ended with.
     pub fn read(&self, handle: Handle, data: &mut [&mut [u8]]) -> Result<usize> {
         match self.recvmsg(handle, data, 0, &mut []) {
             Err(Errno::ENOTSOCK) => self.retry(handle, Timeout::Receive, |posix, now| {
@@ -29,6 +36,10 @@ impl Stack {
     }
 
     /// Writes to a socket or a pipe: `writev(2)`.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::write`], EAGAIN only for a non-blocking handle or after the timeout.
+    /// On a stack that has ended, the error that it ended with.
     pub fn write(&self, handle: Handle, data: &[&[u8]]) -> Result<usize> {
         match self.sendmsg(handle, data, 0, None, &[]) {
             Err(Errno::ENOTSOCK) => self.write_pipe(handle, data),
@@ -59,6 +70,11 @@ impl Stack {
     /// connection with `TCP_FASTOPEN_CONNECT`, the call waits for the handshake regardless of
     /// `flags`, unless the socket has `O_NONBLOCK`. If the handshake fails, the bytes are returned
     /// to the pipe.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::splice`], EAGAIN only for a non-blocking call or after a timeout. On
+    /// a stack that has ended, the error that it ended with. If the handshake of a connection that
+    /// the call opened fails, its error.
     pub fn splice(&self, from: Handle, to: Handle, len: usize, flags: u32) -> Result<usize> {
         let mut bytes_on_syn = None;
         let moved = self.wait(

@@ -24,6 +24,10 @@ pub struct PollEntry {
 impl Stack {
     /// Waits until an entry is ready, for at most `span` (`None`: forever): `poll(2)`. Returns the
     /// number of ready entries.
+    ///
+    /// # Errors
+    /// On a stack that has ended, the error that it ended with. A handle that is not open is not an
+    /// error: its entry has `POLLNVAL`.
     pub fn poll(&self, entries: &mut [PollEntry], span: Option<Nanos>) -> Result<usize> {
         let handles: Vec<Handle> = entries.iter().filter_map(|entry| entry.handle).collect();
         let ready = self.wait(
@@ -53,11 +57,18 @@ fn poll_entries(posix: &mut Posix, entries: &mut [PollEntry]) -> usize {
 
 impl Stack {
     /// Creates an epoll set: `epoll_create1(2)`.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::epoll_create`]. On a stack that has ended, the error that it ended
+    /// with.
     pub fn epoll_create(&self) -> Result<Handle> {
         self.call(|posix, _| posix.epoll_create())
     }
 
     /// Adds, modifies or removes a handle of an epoll set: `epoll_ctl(2)`.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::epoll_ctl`]. On a stack that has ended, the error that it ended with.
     pub fn epoll_ctl(
         &self,
         set: Handle,
@@ -70,6 +81,10 @@ impl Stack {
 
     /// Waits until a handle of the set is ready, for at most `span` (`None`: forever):
     /// `epoll_wait(2)`. Returns the number of events written to `out`.
+    ///
+    /// # Errors
+    /// The errors of [`Posix::epoll_wait`]. On a stack that has ended, the error that it ended
+    /// with.
     pub fn epoll_wait(
         &self,
         set: Handle,
