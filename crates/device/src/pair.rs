@@ -24,8 +24,8 @@ mod tests;
 pub enum NicMode {
     /// Super-segments pass whole; checksums are neither computed nor verified.
     Tso,
-    /// Only packets of at most the MTU pass, with checksums that the sender computed and the receiver
-    /// verifies.
+    /// Only packets of at most the MTU pass, with checksums that the sender computed and the
+    /// receiver verifies.
     Mtu,
 }
 
@@ -87,6 +87,20 @@ pub struct PairEnd {
 }
 
 /// Returns both ends of a new link.
+///
+/// ```
+/// use fullsend_buf::Slice;
+/// use fullsend_device::{Device, PairConfig, pair};
+/// use fullsend_offload::Packet;
+///
+/// let (mut here, mut there) = pair(PairConfig::default());
+/// let frame = Slice::copied_from(&[0x45, 0, 0, 20]);
+/// here.transmit(&mut [Packet::from_frame(frame)].into())?;
+/// let mut received = Vec::new();
+/// assert_eq!(there.receive(&mut received, 64)?, 1);
+/// assert_eq!(received[0].len(), 4);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn pair(config: PairConfig) -> (PairEnd, PairEnd) {
     let queues = [Arc::<PairQueue>::default(), Arc::<PairQueue>::default()];
     let end = |tx: usize| PairEnd {
@@ -102,7 +116,8 @@ impl PairEnd {
     /// Sets the callback that reports readiness.
     ///
     /// It is called on the other end's thread when the receive queue is no longer empty, and when
-    /// there is room after `transmit` left packets over. It must be short and must not call the link.
+    /// there is room after `transmit` left packets over. It must be short and must not call the
+    /// link.
     pub fn on_ready(&self, notify: impl Fn() + Send + Sync + 'static) {
         let notify: Notify = Arc::new(notify);
         *self.rx.on_ready[RECEIVER].lock() = Some(notify.clone());

@@ -36,7 +36,7 @@ enum Direction {
     Outbound = 2,
 }
 
-/// A capture that several tap points write into; clones are handles to the same one.
+/// A capture that several interfaces write into; clones are handles to the same one.
 #[derive(Clone)]
 pub struct Capture {
     file: Arc<Mutex<CaptureFile>>,
@@ -74,15 +74,15 @@ impl Capture {
         })
     }
 
-    /// Limits the recorded part of each packet to `bytes` (at least 1), at tap points added from now
-    /// on.
+    /// Limits the recorded part of each packet to `bytes` (at least 1), at interfaces added from
+    /// now on.
     #[must_use]
     pub fn snaplen(self, bytes: u32) -> Self {
         self.file.lock().snaplen = bytes.max(1);
         self
     }
 
-    /// Records the statistics of a tap point (a number from 0), at the end of a capture: how many
+    /// Records the statistics of an interface (a number from 0), at the end of a capture: how many
     /// packets were recorded, and how many were dropped.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl Capture {
         file.out.flush()
     }
 
-    /// Adds a tap point, which is an interface of its own in the capture.
+    /// Adds an interface to the capture.
     ///
     /// # Errors
     /// Returns the error of writing to the output.
@@ -220,6 +220,19 @@ fn pad(body: &mut Vec<u8>) {
 ///
 /// If the capture cannot be written (disk full) it stops with a warning, and traffic continues. It
 /// can be switched on and off while traffic passes, and costs nothing while off.
+///
+/// ```
+/// use fullsend_buf::Slice;
+/// use fullsend_device::{Capture, CapturedDevice, Device, PairConfig, pair};
+/// use fullsend_offload::{Link, Packet};
+///
+/// let capture = Capture::new(std::io::BufWriter::new(std::io::sink()))?; // a file, usually
+/// let (device, _peer) = pair(PairConfig::default());
+/// let interface = capture.add_interface("fs0", Link::Ip)?;
+/// let mut device = CapturedDevice::new(device, interface);
+/// device.transmit(&mut [Packet::from_frame(Slice::copied_from(&[0x45]))].into())?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct CapturedDevice<D> {
     device: D,
     capture: Option<CaptureInterface>,
@@ -294,8 +307,8 @@ impl<D: Device> Device for CapturedDevice<D> {
         if self.capture.is_none() {
             return self.device.transmit(batch);
         }
-        // How many packets the device accepts is known only afterwards, when they are gone. The time is
-        // read before, so that no answer has an earlier timestamp than its request.
+        // How many packets the device accepts is known only afterwards, when they are gone. The
+        // time is read before, so that no answer has an earlier timestamp than its request.
         let time_ns = (self.clock)();
         self.offered.extend(batch.iter().cloned());
         let result = self.device.transmit(batch);

@@ -20,6 +20,23 @@ use crate::wait_registration::{WaitRegistration, waiter};
 
 /// A UDP socket, with the methods of `tokio::net::UdpSocket`. Cancel safe: dropping the future of
 /// any of its calls loses no datagram.
+///
+/// # Example
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
+/// use fullsend::{Pair, Stack, UdpSocket};
+///
+/// let (client_stack, server_stack) = Stack::pair(&Pair::default())?;
+/// let server = UdpSocket::bind(&server_stack, "10.0.0.2:53")?;
+/// let client = UdpSocket::bind(&client_stack, "10.0.0.1:0")?; // port 0: any free port
+/// client.send_to(b"query", "10.0.0.2:53").await?;
+///
+/// let mut buf = [0; 1500];
+/// let (len, peer) = server.recv_from(&mut buf).await?;
+/// assert_eq!(&buf[..len], b"query");
+/// assert_eq!(peer, client.local_addr()?);
+/// # Ok(()) }
+/// ```
 pub struct UdpSocket {
     engine: EngineHandle,
     id: UdpId,

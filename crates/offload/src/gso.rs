@@ -24,6 +24,31 @@ use tunnel::OuterTemplate;
 /// Their headers and checksums are complete. The payload is shared, not copied. The last packet
 /// gets the [`TxToken`](crate::TxToken). A packet that needs no segmentation only has its checksum
 /// completed. A super-segment whose headers do not match its [`GsoKind`] is dropped.
+///
+/// ```
+/// use fullsend_buf::Slice;
+/// use fullsend_offload::{Checksum, GsoKind, Link, Offload, Packet, segment};
+///
+/// // TCP over IPv4, 40 bytes of headers, whose checksum GSO completes.
+/// let mut frame = vec![
+///     0x45, 0, 11, 224, 0, 1, 0x40, 0, 64, 6, 0x1b, 0x15, 10, 0, 0, 1, 10, 0, 0, 2, // IPv4
+///     4, 0, 0, 80, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x10, 1, 0, 0, 0, 0, 0, // TCP
+/// ];
+/// frame.resize(40 + 3000, 0);
+/// let mut packet = Packet::from_frame(Slice::copied_from(&frame));
+/// packet.offload = Offload {
+///     kind: GsoKind::TcpV4,
+///     gso_size: 1460,
+///     checksum: Checksum::Partial,
+///     ..Offload::default()
+/// };
+/// packet.parse(Link::Ip).unwrap();
+///
+/// let mut segments = Vec::new();
+/// segment(packet, &mut segments);
+/// let lengths: Vec<usize> = segments.iter().map(Packet::len).collect();
+/// assert_eq!(lengths, [1500, 1500, 40 + 80]);
+/// ```
 pub fn segment(mut packet: Packet, out: &mut Vec<Packet>) {
     let size = usize::from(packet.offload.gso_size);
     if packet.offload.kind == GsoKind::None || size == 0 || packet.payload.len() <= size {

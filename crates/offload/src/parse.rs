@@ -19,10 +19,10 @@ mod tests;
 /// The protocol number of the authentication header (RFC 4302).
 const AUTHENTICATION: u8 = 51;
 
-/// The most IPv6 extension headers parsed; the protocol behind more of them is not determined.
+/// The most IPv6 extension headers parsed; the protocol after more of them is not determined.
 const MAX_EXTENSIONS: usize = 8;
 
-/// The most bytes behind the outer IP header that determine the inner packet: UDP, GUE and GRE.
+/// The most bytes after the outer IP header that determine the inner packet: UDP, GUE and GRE.
 const MAX_TUNNEL_PREFIX: usize = 16;
 
 /// The result of parsing a frame's headers.
@@ -31,11 +31,11 @@ pub(crate) struct ParsedHeaders {
     pub(crate) layers: Layers,
     /// Offset of the payload.
     pub(crate) header_len: usize,
-    /// Offset of the end of the payload; bytes behind it are link-layer padding or `has_trailer`.
+    /// Offset of the end of the payload; bytes after it are link-layer padding or `has_trailer`.
     pub(crate) end: usize,
-    /// Whether the frame has bytes behind `end`.
+    /// Whether the frame has bytes after `end`.
     pub(crate) padded: bool,
-    /// Whether the IP packet has bytes behind the datagram, whose end UDP's length field gives.
+    /// Whether the IP packet has bytes after the datagram, whose end UDP's length field gives.
     pub(crate) has_trailer: bool,
     /// Whether there are headers that differ between packets of a flow, or that were not parsed.
     pub(crate) opaque: bool,
@@ -149,7 +149,7 @@ impl ParsedHeaders {
     }
 }
 
-/// Continues the parse behind a tunnel header. If the inner packet is not a complete TCP or UDP
+/// Continues the parse after a tunnel header. If the inner packet is not a complete TCP or UDP
 /// packet that ends with the outer packet, or is a tunnel itself, the result remains the outer
 /// packet, marked `opaque`.
 #[inline(never)]
@@ -427,9 +427,24 @@ fn udp_end(header: [u8; 8], headers: &mut ParsedHeaders) -> Result<(), HeaderErr
 impl Packet {
     /// Parses the headers and moves them from `payload` to `header`.
     ///
-    /// Removes link-layer padding and bytes behind a UDP datagram. Verifies the IPv4 header
+    /// Removes link-layer padding and bytes after a UDP datagram. Verifies the IPv4 header
     /// checksum, but not the transport checksum. Headers that are in `header` already (as from a
     /// device in this process) are parsed there.
+    ///
+    /// ```
+    /// use fullsend_buf::Slice;
+    /// use fullsend_offload::{Link, Packet};
+    ///
+    /// let frame = [
+    ///     0x45, 0, 0, 29, 0, 0, 0x40, 0, 64, 17, 0x26, 0xce, 10, 0, 0, 1, 10, 0, 0, 2, // IPv4
+    ///     4, 0, 0, 53, 0, 9, 0, 0, b'x', // UDP
+    /// ];
+    /// let mut packet = Packet::from_frame(Slice::copied_from(&frame));
+    /// packet.parse(Link::Ip).unwrap();
+    /// assert_eq!(packet.layers.transport, 20);
+    /// assert_eq!(packet.header.len(), 28);
+    /// assert_eq!(packet.payload.len(), 1);
+    /// ```
     ///
     /// # Errors
     /// [`ParseError::Truncated`] if the frame ends inside a header or before the length that a
@@ -453,7 +468,7 @@ impl Packet {
     }
 
     /// Parses the headers without moving them: afterwards they are contiguous at the
-    /// [`front`](Self::front), and padding is removed.
+    /// front ([`leading_bytes`](Self::leading_bytes)), and padding is removed.
     ///
     /// Increments `parsed`, so that statistics and tests show how often headers are parsed.
     #[inline]
@@ -522,7 +537,7 @@ impl Packet {
         }
     }
 
-    /// Returns the slices behind the front.
+    /// Returns the slices after the front.
     #[inline(always)]
     pub(crate) fn remaining_slices(&self) -> &[Slice] {
         let slices = self.payload.slices();

@@ -16,8 +16,19 @@ use syntax::{Tokens, parse_count, parse_long_size, parse_rate, parse_size, parse
 /// The queueing discipline of an interface and its parameters.
 ///
 /// The text form is the end of `tc qdisc add dev DEV root`: `noqueue`, `pfifo limit 1000`,
-/// `fq maxrate 1gbit`, `tbf rate 100mbit burst 64kb latency 50ms`. As with `tc`, sizes have prefixes
-/// of 1024 (`64kb`), and rates have prefixes of 1000 and count bits (`1gbit`; `125mbps` is bytes).
+/// `fq maxrate 1gbit`, `tbf rate 100mbit burst 64kb latency 50ms`. As with `tc`, sizes have
+/// prefixes of 1024 (`64kb`), and rates have prefixes of 1000 and count bits (`1gbit`; `125mbps` is
+/// bytes).
+///
+/// ```
+/// use fullsend_qdisc::QdiscConfig;
+///
+/// let config: QdiscConfig = "fq maxrate 1gbit".parse().unwrap();
+/// let QdiscConfig::Fq(fq) = config else { panic!("not fq") };
+/// assert_eq!(fq.limit, 10_000); // packets; the default, as with tc
+/// assert_eq!(config.to_string().parse(), Ok(config));
+/// assert!("fq maxrate fast".parse::<QdiscConfig>().is_err());
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum QdiscConfig {
     /// No queue: the device pulls from the sockets.

@@ -156,6 +156,19 @@ impl<'a> Ipv4View<'a> {
 }
 
 /// The fields of an IPv4 header, without options.
+///
+/// ```
+/// use fullsend_wire::ipv4::{HEADER_LEN, Ipv4Repr, Ipv4View};
+/// use fullsend_wire::numbers::protocol;
+///
+/// let repr = Ipv4Repr::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), protocol::UDP, 8);
+/// let mut packet = [0; HEADER_LEN + 8];
+/// repr.emit(&mut packet);
+///
+/// let view = Ipv4View::new(&packet).unwrap();
+/// assert!(view.checksum_ok() && view.is_complete());
+/// assert_eq!(Ipv4Repr::parse(view), repr);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ipv4Repr {
     /// Source address.

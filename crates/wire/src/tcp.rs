@@ -66,6 +66,26 @@ impl TcpFlags {
 }
 
 /// The fields of a TCP header.
+///
+/// ```
+/// use fullsend_units::{SeqNum, WireWindow};
+/// use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr};
+///
+/// let syn = TcpRepr {
+///     src_port: 1024,
+///     dst_port: 80,
+///     seq: SeqNum::new(1),
+///     ack: SeqNum::new(0),
+///     flags: TcpFlags::SYN,
+///     window: WireWindow(65_535),
+///     urgent: 0,
+///     options: TcpOptions { mss: Some(1460), ..TcpOptions::default() },
+/// };
+/// let mut header = [0; 60];
+/// let len = syn.emit(&mut header); // the checksum field is 0
+/// assert_eq!(len, 24);
+/// assert_eq!(TcpRepr::parse(&header[..len]), Ok((syn, len)));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TcpRepr {
     /// Source port.
@@ -143,8 +163,8 @@ impl TcpRepr {
         HEADER_LEN + self.options.len()
     }
 
-    /// Writes the header at the start of `out` with a zero checksum field, and returns its length in
-    /// bytes.
+    /// Writes the header at the start of `out` with a zero checksum field, and returns its length
+    /// in bytes.
     ///
     /// SACK blocks that do not fit in 40 bytes of options are left out, the last first, and so are
     /// counters of Accurate ECN that do not fit even without SACK blocks.

@@ -94,6 +94,36 @@ impl Drop for HostListener {
 
 /// Listener for TCP connections, with the methods of `tokio::net::TcpListener`. Dropping it resets
 /// the connections that have not been accepted.
+///
+/// # Example
+/// A server that echoes, with a task for each connection:
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
+/// use fullsend::{Pair, Stack, TcpListener, TcpStream};
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// let (client_stack, server_stack) = Stack::pair(&Pair::default())?;
+/// let listener = TcpListener::bind(&server_stack, "[fd00::2]:7")?;
+/// tokio::spawn(async move {
+///     loop {
+///         let (mut stream, _peer) = listener.accept().await?;
+///         tokio::spawn(async move {
+///             let (mut reader, mut writer) = stream.split();
+///             tokio::io::copy(&mut reader, &mut writer).await
+///         });
+///     }
+///     # #[allow(unreachable_code)]
+///     Ok::<(), std::io::Error>(())
+/// });
+///
+/// let mut client = TcpStream::connect(&client_stack, "[fd00::2]:7").await?;
+/// client.write_all(b"echo").await?;
+/// let mut answer = [0; 4];
+/// client.read_exact(&mut answer).await?;
+/// assert_eq!(&answer, b"echo");
+/// # Ok(()) }
+/// ```
 pub struct TcpListener {
     host_listener: HostListener,
 }

@@ -40,6 +40,27 @@ const MAX_LENT_BYTES: usize = 256 << 10;
 /// # Cancel safety
 /// Reads, `peek`, `readable`, `writable`, `ready` and `flushed` are cancel safe: dropping their
 /// futures loses no data.
+///
+/// # Example
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
+/// use fullsend::{Pair, Stack, TcpListener, TcpStream};
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// let (client_stack, server_stack) = Stack::pair(&Pair::default())?;
+/// let listener = TcpListener::bind(&server_stack, "10.0.0.2:80")?;
+/// let mut client = TcpStream::connect(&client_stack, "10.0.0.2:80").await?;
+/// client.set_nodelay(true)?;
+/// client.write_all(b"request").await?;
+/// client.shutdown().await?; // sends a FIN after the request
+///
+/// let (mut server, _peer) = listener.accept().await?;
+/// let mut request = Vec::new();
+/// server.read_to_end(&mut request).await?;
+/// assert_eq!(request, b"request");
+/// client.flushed().await?; // the server's stack has acknowledged the request and the FIN
+/// # Ok(()) }
+/// ```
 pub struct TcpStream {
     pub(crate) engine: EngineHandle,
     pub(crate) id: TcpId,
