@@ -54,7 +54,7 @@ impl Clock {
     }
 
     /// Advances a manual clock to `at`, unless it is later already. The stack notices at its next
-    /// call of [`Stack::turn`](crate::Stack::run_timers). Has no effect on other clocks.
+    /// call of [`Stack::run_timers`](crate::Stack::run_timers). Has no effect on other clocks.
     pub fn advance_to(&self, at: Instant) {
         if let ClockSource::Manual(ns) = &self.0 {
             ns.fetch_max(at.as_nanos(), Ordering::AcqRel);

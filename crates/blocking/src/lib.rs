@@ -1,5 +1,5 @@
 //! A TCP/IP stack for threads: the BSD socket calls, blocking and non-blocking, over a TUN or TAP
-//! that a thread of the stack drives, or user-driven: the program carries the packets and may set
+//! that a thread of the stack drives, or user-driven: the program transfers the packets and may set
 //! the clock.
 //!
 //! [`Stack`] is a mutex around [`Posix`](fullsend_posix::Posix) and its device. A call that must

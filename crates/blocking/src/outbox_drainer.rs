@@ -16,7 +16,7 @@ type OutputFn = Box<dyn Fn(&Packet) + Send + Sync>;
 pub(crate) struct OutboxDrainer {
     output: OnceLock<OutputFn>,
     /// Set while a thread empties the outbox. The thread checks the outbox again after clearing it,
-    /// so that packets which others queued in between are carried too.
+    /// so that packets that others queued in between are passed on too.
     busy: AtomicBool,
     /// Held from taking a packet to the return of `output`. Reentrant, since `output` may call the
     /// stack.

@@ -143,7 +143,7 @@ impl Stack {
     }
 
     /// Returns a user-driven stack: sent packets wait in [`outbox`](Self::outbox), received ones
-    /// are passed to [`input`](Self::input), and [`turn`](Self::run_timers) runs timers.
+    /// are passed to [`input`](Self::input), and [`run_timers`](Self::run_timers) runs timers.
     ///
     /// # Errors
     /// `InvalidInput` for an invalid setting, with a message that names it and what to write
@@ -261,8 +261,8 @@ impl Stack {
         self.shared.clock.advance_to(at);
     }
 
-    /// Returns the latest time at which [`turn`](Self::run_timers) must be called, or `None` if no timer
-    /// is set.
+    /// Returns the latest time at which [`run_timers`](Self::run_timers) must be called, or `None`
+    /// if no timer is set.
     pub fn deadline(&self) -> Option<Instant> {
         self.shared.lock().0.deadline()
     }
@@ -376,8 +376,8 @@ impl Stack {
                 continue;
             }
             // If another thread is emptying the outbox, this thread tries its call once more, as
-            // that may have made it ready, and then sleeps: the other thread carries the remaining
-            // packets.
+            // that may have made it ready, and then sleeps: the other thread passes on the
+            // remaining packets.
             if may_drain_outbox && self.must_drain_outbox() {
                 drop(shard);
                 may_drain_outbox = self.drain_outbox();

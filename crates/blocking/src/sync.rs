@@ -1,4 +1,5 @@
-//! The primitives that `driver_waker.rs` and `wait.rs` use. `crates/models` replaces them by loom's.
+//! The primitives that `driver_waker.rs` and `wait.rs` use. `crates/models` replaces them by
+//! loom's.
 
 pub(crate) use std::sync::Arc;
 pub(crate) use std::sync::atomic::{AtomicBool, Ordering};

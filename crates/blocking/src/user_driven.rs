@@ -36,8 +36,8 @@ impl Outbox {
     /// Takes the next packet, with the time at which it was sent.
     ///
     /// A packet may refer to lent memory (`MSG_ZEROCOPY`). If it is dropped outside of the stack's
-    /// calls, call [`Stack::turn`](crate::Stack::run_timers) afterwards to wake threads that wait for the
-    /// completion.
+    /// calls, call [`Stack::run_timers`](crate::Stack::run_timers) afterwards to wake threads that
+    /// wait for the completion.
     pub fn take(&self) -> Option<(Instant, Packet)> {
         self.queue.lock().pop_front()
     }

@@ -128,8 +128,9 @@ fn wake_sleeper(sleeper: &Sleeper) {
     sleeper.condvar.notify_one();
 }
 
-/// Unlocks the shard and sleeps until one of `handles` becomes ready, or until `deadline`. `real_now` is the
-/// current time of a real clock; on a manual clock [`Sleepers::wake_expired`] ends the sleep.
+/// Unlocks the shard and sleeps until one of `handles` becomes ready, or until `deadline`.
+/// `real_now` is the current time of a real clock; on a manual clock [`Sleepers::wake_expired`]
+/// ends the sleep.
 pub(crate) fn sleep(
     shard: &mut MutexGuard<'_, Shard>,
     handles: &[Handle],

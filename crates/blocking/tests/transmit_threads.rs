@@ -1,4 +1,4 @@
-//! Tests of which thread carries the packets of a user-driven stack.
+//! Tests of which thread passes on the packets of a user-driven stack.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn deliver(to: &Stack, packet: &Packet) {
 const STALLED: Duration = Duration::from_secs(30);
 
 /// Waits until `done` has a result. Returns `None` if a packet stays in the outbox of `from` while
-/// all threads that could carry it sleep.
+/// all threads that could pass it on sleep.
 #[allow(clippy::disallowed_methods, reason = "a stall is one of real threads")]
 fn result_unless_stalled<R>(from: &Stack, done: &Receiver<R>) -> Option<R> {
     let mut since = None;
@@ -77,11 +77,11 @@ fn a_call_that_finds_another_thread_transmitting_transmits_later() {
         reached.recv().unwrap();
         // Another thread waits in a call that has much to send.
         let data = vec![7; 3_000_000];
-        let (tell, done) = channel();
+        let (result_sender, done) = channel();
         let (stack, len) = (&a, data.len());
         scope.spawn(move || {
             let sent = stack.sendmsg(second, &[&data], 0, None, &[]);
-            tell.send(sent).unwrap();
+            result_sender.send(sent).unwrap();
         });
         while !a.has_sleepers() {
             thread::yield_now();
@@ -95,7 +95,7 @@ fn a_call_that_finds_another_thread_transmitting_transmits_later() {
             assert_eq!(got.unwrap().len, len);
         });
         let Some(sent) = result_unless_stalled(&a, &done) else {
-            eprintln!("packets wait, and nobody carries them");
+            eprintln!("packets wait, and no thread passes them on");
             std::process::exit(101);
         };
         assert_eq!(sent, Ok(len));

@@ -75,11 +75,11 @@ impl Chain {
         }
     }
 
-    /// Appends the bytes of `other` after its first `skip` bytes, and leaves `other` in an unspecified
-    /// state: it may only be dropped.
+    /// Appends the bytes of `other` after its first `skip` bytes, and leaves `other` in an
+    /// unspecified state: it may only be dropped.
     ///
-    /// Costs less than [`advance`](Self::advance) and [`append`](Self::append) for the usual chain of
-    /// one slice.
+    /// Costs less than [`advance`](Self::advance) and [`append`](Self::append) for the usual chain
+    /// of one slice.
     ///
     /// # Panics
     /// If `other` has fewer than `skip` bytes.

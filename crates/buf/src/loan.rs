@@ -4,15 +4,15 @@ use crate::{Chain, Pool, Slice};
 
 /// Memory that its owner lends for as long as a [`Slice`] refers to it ([`Slice::lend`]).
 ///
-/// The last slice drops its reference to the loan, on any thread. Queues, devices and readers on the
-/// same host all hold slices, so that nothing reads a loan after it was dropped. A state in one
+/// The last slice drops its reference to the loan, on any thread. Queues, devices and readers on
+/// the same host all hold slices, so that nothing reads a loan after it was dropped. A state in one
 /// place, such as the acknowledged part of a stream, does not imply that.
 pub trait Loan: Send + Sync {
     /// Returns the memory: the same bytes at every call, but not always at the same address.
     ///
-    /// An owner may replace the memory by a copy while slices refer to the loan, and free it when no
-    /// call of this function can be in progress. Slices therefore call this at each use, and never keep
-    /// the address.
+    /// An owner may replace the memory by a copy while slices refer to the loan, and free it when
+    /// no call of this function can be in progress. Slices therefore call this at each use, and
+    /// never keep the address.
     fn bytes(&self) -> &[u8];
 
     /// Reports that a receiver on this host got a copy of a part instead of a reference.
@@ -26,8 +26,8 @@ impl Chain {
         self.slices().iter().any(Slice::is_loan)
     }
 
-    /// Replaces lent memory with copies from `pool`, so that a slow receiver does not keep the lender
-    /// waiting. Returns `false`, and leaves the chain empty, if the allocator fails.
+    /// Replaces lent memory with copies from `pool`, so that a slow receiver does not keep the
+    /// lender waiting. Returns `false`, and leaves the chain empty, if the allocator fails.
     #[must_use]
     pub fn copy_loans(&mut self, pool: &Pool) -> bool {
         let mut owned = Self::new();

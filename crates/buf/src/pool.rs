@@ -83,7 +83,8 @@ impl FreeLists {
         drop((blocks, stock));
     }
 
-    /// Ends memory pressure if the reserve can be allocated again. Returns whether there is none now.
+    /// Ends memory pressure if the reserve can be allocated again. Returns whether there is none
+    /// now.
     fn try_end_pressure(&self) -> bool {
         let mut inner = self.inner.lock();
         if !inner.reserve.try_allocate() {
@@ -190,8 +191,8 @@ impl Pool {
         }
     }
 
-    /// Returns an empty buffer for `want` bytes: a block of the smallest size class that holds them, or
-    /// of the largest class if none does (use several buffers then).
+    /// Returns an empty buffer for `want` bytes: a block of the smallest size class that holds
+    /// them, or of the largest class if none does (use several buffers then).
     ///
     /// Aborts the process if the allocator fails, like most allocations in Rust; use
     /// [`try_alloc`](Self::try_alloc) where that must not happen.
@@ -207,16 +208,18 @@ impl Pool {
     ///
     /// A failure starts memory pressure: the pool frees its free blocks and its reserve
     /// ([`set_reserve`](Self::set_reserve)). Memory pressure ends when the reserve can be allocated
-    /// again, which each call of this function and of [`try_end_pressure`](Self::try_end_pressure) tries.
+    /// again, which each call of this function and of [`try_end_pressure`](Self::try_end_pressure)
+    /// tries.
     #[inline]
     pub fn try_alloc(&self, want: usize) -> Option<WriteBuf> {
         self.try_class(class_for(want))
     }
 
-    /// Returns a buffer like [`try_alloc`](Self::try_alloc), but under memory pressure from a stock of at
-    /// most 1 MiB of small blocks, with room for possibly fewer than `want` bytes.
+    /// Returns a buffer like [`try_alloc`](Self::try_alloc), but under memory pressure from a stock
+    /// of at most 1 MiB of small blocks, with room for possibly fewer than `want` bytes.
     ///
-    /// It is meant for data that a connection needs to make progress, and for packets that are not kept.
+    /// It is meant for data that a connection needs to make progress, and for packets that are not
+    /// kept.
     pub fn try_alloc_from_reserve(&self, want: usize) -> Option<WriteBuf> {
         let class = class_for(want);
         self.try_class(class).or_else(|| {

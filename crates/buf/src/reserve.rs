@@ -23,8 +23,8 @@ const MAX_STOCK_BLOCK: usize = 16 << 10;
 /// Most bytes in the stock.
 const MAX_STOCK_BYTES: usize = 1 << 20;
 
-/// The memory of a pool beside its free blocks: the reserve, or the stock of blocks that replaces it
-/// under memory pressure.
+/// The memory of a pool beside its free blocks: the reserve, or the stock of blocks that replaces
+/// it under memory pressure.
 pub(crate) struct Reserve {
     bytes: usize,
     allocation: Vec<u8>,

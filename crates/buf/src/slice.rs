@@ -17,11 +17,11 @@ enum Memory {
     Owned(Box<[u8]>),
     /// Memory that the application shares and does not change (`write_bytes`).
     Shared(Bytes),
-    /// Memory that the application waits to get back.
+    /// Memory that the application gets back when no slice refers to it.
     Loan(Arc<dyn Loan>),
 }
 
-/// A unit of memory that slices share.
+/// A block of memory that slices share.
 pub(crate) struct Block {
     memory: Memory,
     free_lists: Option<Arc<FreeLists>>,
@@ -127,7 +127,7 @@ impl WriteBuf {
     #[inline]
     pub fn spare_mut(&mut self) -> &mut [u8] {
         let filled = self.filled as usize;
-        // A room has the only reference to its block, and only pools make rooms.
+        // A write buffer has the only reference to its block, and only pools create write buffers.
         match self.block.as_mut().and_then(Arc::get_mut) {
             Some(Block {
                 memory: Memory::Owned(bytes),
@@ -341,7 +341,8 @@ impl Slice {
         }
     }
 
-    /// Returns the bytes as `Bytes`, without a copy: the block stays allocated until they are dropped.
+    /// Returns the bytes as `Bytes`, without a copy: the block stays allocated until they are
+    /// dropped.
     ///
     /// Memory on loan is copied, since `Bytes` keeps an address and a [`Loan`] may move.
     pub fn into_bytes(self) -> Bytes {

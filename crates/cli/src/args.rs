@@ -35,7 +35,8 @@ pub(crate) enum Command {
     /// Inspect a running stack, and change settings: counters, sockets, links, tunables, captures.
     ///
     /// The stack's process must have opened a control socket: `perf ... --control`, or
-    /// `Builder::control_socket` of the fullsend crate, or control=on in the settings of a C program.
+    /// `Builder::control_socket` of the fullsend crate, or control=on in the settings of a C
+    /// program.
     Stat(StatArgs),
     /// Run experiments that show each mechanism beside the figures of its reference.
     #[command(subcommand)]
@@ -101,16 +102,17 @@ pub(crate) enum PumpMode {
 /// The TUN device to use, and the addresses of the stack behind it.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct TunArgs {
-    /// Put the stack behind the TUN device of this name, which is created if it does not exist (that
-    /// needs CAP_NET_ADMIN). The kernel's side gets the address of --connect if that is on the
-    /// link, and another one of the network otherwise.
+    /// Put the stack behind the TUN device of this name, which is created if it does not exist
+    /// (that needs CAP_NET_ADMIN). The kernel's side gets the address of --connect if that is on
+    /// the link, and another one of the network otherwise.
     #[arg(long, value_name = "NAME", requires = "address")]
     pub(crate) tun: Option<String>,
     /// The stack's address behind the TUN, with its prefix length, as in 10.0.0.2/24. May be
     /// repeated.
     #[arg(long, value_name = "CIDR", requires = "tun")]
     pub(crate) address: Vec<Cidr>,
-    /// Gateway for destinations that are not on the link: usually the kernel's side, which forwards.
+    /// Gateway for destinations that are not on the link: usually the kernel's side, which
+    /// forwards.
     #[arg(long, value_name = "IP", requires = "tun")]
     pub(crate) gateway: Option<IpAddr>,
     /// Plain TUN: no virtio_net header, so that each MTU-sized packet is one system call.

@@ -126,8 +126,8 @@ impl<S: Socket> ControlConnection<S> {
         )?)
     }
 
-    /// Returns the server's send report; `None` if its stack does not provide one, or it is an older
-    /// server, which answers with counters.
+    /// Returns the server's send report; `None` if its stack does not provide one, or it is an
+    /// older server, which answers with counters.
     async fn send_report(&mut self) -> Result<Option<SendReport>> {
         let text = self.request(REQUEST_SEND_REPORT).await?;
         Ok(serde_json::from_slice(&text).unwrap_or_default())

@@ -71,7 +71,8 @@ impl Drop for ProgressLine {
         self.progress.over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // The thread only writes to a terminal; whether it failed does not affect the test's result.
+            // The thread only writes to a terminal; whether it failed does not affect the test's
+            // result.
             let _ = thread.join();
             err!("\r\x1b[K");
         }

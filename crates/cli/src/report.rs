@@ -34,8 +34,8 @@ pub(crate) struct TestResult {
     pub(crate) server: Counters,
     /// The server was the sender.
     pub(crate) reverse: bool,
-    /// Merged send report of the flows, from the sender of data; `None` if its stack does not provide
-    /// one (the kernel's).
+    /// Merged send report of the flows, from the sender of data; `None` if its stack does not
+    /// provide one (the kernel's).
     pub(crate) flow: Option<SendReport>,
 }
 

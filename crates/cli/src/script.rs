@@ -24,8 +24,8 @@ pub(crate) struct ScriptArgs {
     /// Print only the first line of each failure.
     #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,
-    /// Run with one address family only (ipv4, ipv6 or ipv4-mapped-ipv6) instead of all that a script
-    /// allows.
+    /// Run with one address family only (ipv4, ipv6 or ipv4-mapped-ipv6) instead of all that a
+    /// script allows.
     #[arg(long, alias = "ip_version", value_name = "FAMILY", value_parser = family)]
     ip_version: Option<Family>,
     /// Run through this library with packetdrill's interface, not in this process

@@ -94,8 +94,8 @@ pub(crate) struct ReportSubscription {
 }
 
 impl ReportSubscription {
-    /// Returns the merged reports, after all registered flows have reported; `None` if their stack does
-    /// not provide reports.
+    /// Returns the merged reports, after all registered flows have reported; `None` if their stack
+    /// does not provide reports.
     pub(crate) async fn all(&self) -> Option<SendReport> {
         loop {
             let closed = self.collector.closed.notified();

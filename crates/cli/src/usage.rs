@@ -51,7 +51,8 @@ impl Usage {
 
     /// Returns the difference from `earlier` to this.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
-        // The fields are in microseconds: without rounding, differences print as 0.19999999999999998.
+        // The fields are in microseconds: without rounding, differences print as
+        // 0.19999999999999998.
         let micros = |s: f64| (s * 1e6).round() / 1e6;
         Self {
             cpu: CpuTime {

@@ -31,8 +31,8 @@ pub(crate) struct WanArgs {
     /// The TUN devices at the two ends; created if they do not exist.
     #[arg(num_args = 2, value_names = ["LEFT", "RIGHT"], required = true)]
     tuns: Vec<String>,
-    /// The path from LEFT to RIGHT, as in "delay 25ms rate 100mbit loss 1% limit 400": parameters of
-    /// tc netem (delay, rate, limit, loss, duplicate, corrupt, reorder, ecn, ce_threshold).
+    /// The path from LEFT to RIGHT, as in "delay 25ms rate 100mbit loss 1% limit 400": parameters
+    /// of tc netem (delay, rate, limit, loss, duplicate, corrupt, reorder, ecn, ce_threshold).
     #[arg(long, value_name = "NETEM", default_value = "", value_parser = parse_netem)]
     netem: Netem,
     /// The path from RIGHT to LEFT [default: the delay of --netem].
@@ -92,7 +92,8 @@ impl Direction {
             segment(packet, &mut self.segments);
         }
         for mut packet in self.segments.drain(..) {
-            // The kernel's packets are correct; the receiver then detects a bit that the link flips.
+            // The kernel's packets are correct; the receiver then detects a bit that the link
+            // flips.
             if packet.offload.checksum == Checksum::Unverified {
                 packet.offload.checksum = Checksum::Valid;
             }

@@ -8,8 +8,8 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// For each crate, those that it may use.
 type Arrows = BTreeMap<String, BTreeSet<String>>;
 
-/// Reads `a ◄─ { b ◄─ c, d } ◄─ e` from `words` up to a `}` or the end, and returns its crates: each
-/// may use those to its left.
+/// Reads `a ◄─ { b ◄─ c, d } ◄─ e` from `words` up to a `}` or the end, and returns its crates:
+/// each may use those to its left.
 fn chain(words: &mut impl Iterator<Item = String>, arrows: &mut Arrows) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     let (mut left, mut last) = (BTreeSet::new(), BTreeSet::new());

@@ -1,5 +1,5 @@
-//! A control socket outlives a process that has no file descriptors left for a time. The test uses up
-//! the descriptors of its process, so it is the only one here.
+//! A control socket outlives a process that has no file descriptors left for a time. The test uses
+//! up the descriptors of its process, so it is the only one here.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};

@@ -1,5 +1,5 @@
-//! Measures how much one core moves through a TUN device when nothing but the device costs anything:
-//! one TCP connection with the kernel, whose other end only counts bytes and sends ACKs.
+//! Measures how much one core moves through a TUN device when nothing but the device costs
+//! anything: one TCP connection with the kernel, whose other end only counts bytes and sends ACKs.
 //!
 //! `sudo unshare -n cargo run --release -p fullsend-device --example tun_raw -- in|out|sink
 //! [OFFLOAD] [napi] [mtu=N]`. `in` is kernel to this program, `out` this program to the kernel, and
@@ -97,7 +97,8 @@ impl Endpoint {
         Ok(self.tun.transmit(&mut self.out)?)
     }
 
-    /// Receives the frames available, and passes each TCP header with its payload length to `on_segment`.
+    /// Receives the frames available, and passes each TCP header with its payload length to
+    /// `on_segment`.
     fn receive(&mut self, mut on_segment: impl FnMut(&TcpRepr, u32)) -> Outcome<usize> {
         let got = self.tun.receive(&mut self.frames, 64)?;
         for mut packet in self.frames.drain(..) {

@@ -1,8 +1,8 @@
 //! TUN, TAP and in-process links that carry super-segments.
 //!
-//! [`Tun`] is an interface of the kernel, [`pair()`] a link within the process, and [`CapturedDevice`] a
-//! packet capture around any device. A driver passes the packets that a host sends to
-//! [`Device::transmit`], and the packets from [`Device::receive`] to the host.
+//! [`Tun`] is an interface of the kernel, [`pair()`] a link within the process, and
+//! [`CapturedDevice`] a packet capture around any device. A driver passes the packets that a host
+//! sends to [`Device::transmit`], and the packets from [`Device::receive`] to the host.
 #![deny(unsafe_code)]
 
 mod entropy;
@@ -62,8 +62,8 @@ pub trait Device: Send {
         0
     }
 
-    /// Requests a notification, like that of room after a full queue, when all packets in flight have
-    /// completed. Returns `false` if none is in flight.
+    /// Requests a notification, like that of room after a full queue, when all packets in flight
+    /// have completed. Returns `false` if none is in flight.
     fn notify_completion(&mut self) -> bool {
         false
     }

@@ -11,7 +11,6 @@ use std::str::FromStr;
 /// The text form is a list of words separated by commas: `none`, `all`, `vnet_hdr`, `csum`,
 /// `tso4`, `tso6`, `tso` (both), `uso`. A word turns on an offload and its requirements; `-word`
 /// turns off an offload and those that require it. A list that begins with `-` starts from `all`.
-/// what it names and what needs it. A list that begins with `-` starts from `all`.
 ///
 /// ```
 /// use fullsend_device::OffloadSet;

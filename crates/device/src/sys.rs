@@ -124,7 +124,8 @@ impl Iface {
     pub(crate) fn queue_len(&self) -> io::Result<u32> {
         let mut req = self.name.request();
         self.call(libc::SIOCGIFTXQLEN, &mut req)?;
-        // SAFETY: the kernel has just written an int at the start of the union, where this member is.
+        // SAFETY: the kernel has just written an int at the start of the union, where this member
+        // is.
         Ok(unsafe { req.ifr_ifru.ifru_mtu } as u32)
     }
 

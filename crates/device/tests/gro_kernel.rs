@@ -1,5 +1,5 @@
-//! GRO and GSO between two kernels: each in a network namespace of its own, with all packets between
-//! them forwarded by the gateway example. Needs root.
+//! GRO and GSO between two kernels: each in a network namespace of its own, with all packets
+//! between them forwarded by the gateway example. Needs root.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hasher};
@@ -268,7 +268,8 @@ fn run_between(
     let (mut there, mut back) = (Forwarder::new(case.link), Forwarder::new(case.link));
     while hosts.iter().any(|host| !host.is_finished()) {
         wait([&first, &second]);
-        // Like a network card's interrupt moderation: packets that arrive in a burst are read together.
+        // Like a network card's interrupt moderation: packets that arrive in a burst are read
+        // together.
         thread::sleep(Duration::from_micros(300));
         there.poll(&mut first, &mut second).unwrap();
         back.poll(&mut second, &mut first).unwrap();

@@ -102,7 +102,7 @@ pub(crate) fn pattern(seq: u32) -> u8 {
 }
 
 impl InjectedSegment {
-    /// Returns the sequence number behind the segment.
+    /// Returns the sequence number after the segment.
     pub(crate) fn end(&self) -> u32 {
         let flag = |bit| u32::from(self.flags & bit != 0);
         (self.seq.wrapping_add(self.len)).wrapping_add(flag(SYN) + flag(FIN))

@@ -1,9 +1,9 @@
 //! The pump between a [`Host`] and its [`Device`]: receive, timers, transmit, completions.
 //!
 //! A [`Pump`] owns the device and the packets on their way to it. It does not wait. Its caller, an
-//! async task, a thread or a simulation, calls [`Pump::poll`] when the device is readable or a timer
-//! is due, and [`Pump::transmit`] after each call of a socket. Their results name the events that the
-//! caller must wait for.
+//! async task, a thread or a simulation, calls [`Pump::poll`] when the device is readable or a
+//! timer is due, and [`Pump::transmit`] after each call of a socket. Their results name the events
+//! that the caller must wait for.
 //!
 //! [`Host`]: fullsend_stack::Host
 //! [`Device`]: fullsend_device::Device

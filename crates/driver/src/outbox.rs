@@ -7,14 +7,14 @@ use fullsend_offload::{Packet, TxToken};
 
 use fullsend_device::Device;
 
-/// Limit of packets that wait for a full device, from which on the host is not asked for more.
+/// Most packets that wait for a full device; at this number the host is not polled for more.
 const MAX_PENDING: usize = 64;
 
 /// The packets between a host and its device, in order.
 ///
-/// A driver fills it from the host with [`gather`](Self::gather) while it [has room](Self::has_room),
-/// passes the packets to the device with [`flush`](Self::flush), and reports each
-/// [completed](Self::next_completed) token to the host.
+/// A driver fills it from the host with [`gather`](Self::gather) while it
+/// [has room](Self::has_room), passes the packets to the device with [`flush`](Self::flush), and
+/// reports each [completed](Self::next_completed) token to the host.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     /// Packets that the device has not accepted yet.
@@ -62,8 +62,8 @@ impl Outbox {
         added
     }
 
-    /// Passes the device as many packets as it accepts. If the device fails, all are dropped, as by a
-    /// network card without a carrier: TCP retransmits.
+    /// Passes the device as many packets as it accepts. If the device fails, all are dropped, as by
+    /// a network card without a carrier: TCP retransmits.
     #[inline]
     pub(crate) fn flush(&mut self, device: &mut (impl Device + ?Sized)) {
         if let Err(error) = device.transmit(&mut self.packets) {

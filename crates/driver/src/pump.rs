@@ -18,8 +18,8 @@ const TX_BATCH: usize = 8;
 /// super-segments, every second packet causes an ACK; if these are not read, the kernel's queue
 /// overflows and drops them.
 const TX_BUDGET: usize = 256;
-/// Most frames that a device may have queued: the length that a TUN's queue is set to. After this many,
-/// everything that was queued at the first has been received.
+/// Most frames that a device may have queued: the length that a TUN's queue is set to. After this
+/// many, everything that was queued at the first has been received.
 const RX_QUEUE: usize = 4096;
 /// Number of requests to the host in one [`Pump::transmit`] that returned only packets for the host
 /// itself. Each request moves up to 256 of them.
@@ -30,9 +30,9 @@ const LOCAL_ROUNDS: usize = 2;
 pub struct TransmitOutcome {
     /// The host has more to send than one call should send: call [`Pump::poll`] soon.
     pub more: bool,
-    /// The driver must call [`Pump::poll`] although its timer has not fired: there is more to send, the
-    /// device did not accept all packets, a write waits for a completion, or there is an earlier
-    /// deadline than the driver has [armed](Pump::arm).
+    /// The driver must call [`Pump::poll`] although its timer has not fired: there is more to send,
+    /// the device did not accept all packets, a write waits for a completion, or there is an
+    /// earlier deadline than the driver has [armed](Pump::arm).
     pub wake: bool,
     /// A completion that a write waits for has already happened, too late for this call.
     completed: bool,
@@ -41,8 +41,8 @@ pub struct TransmitOutcome {
 /// The result of [`Pump::poll`], and the events to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PollOutcome {
-    /// Number of frames received. With [`RX_BATCH`] or more, the device may have more; with fewer, it is
-    /// empty.
+    /// Number of frames received. With [`RX_BATCH`] or more, the device may have more; with fewer,
+    /// it is empty.
     pub received: usize,
     /// The host has more to send: call [`Pump::poll`] again without waiting.
     pub more: bool,
@@ -162,10 +162,11 @@ impl<D: Device> Pump<D> {
 
     /// Receives one batch, runs the timers that are due, and transmits.
     ///
-    /// The device is read if `receive` (it may be readable), if a timer is due, or if many packets were
-    /// sent since it was read. Timers run after everything that arrived by their deadline was received:
-    /// after a pause of this process, the ACK that stops a retransmission timer may be waiting in the
-    /// device. Frames that arrive while the device is read have the time after the read.
+    /// The device is read if `receive` (it may be readable), if a timer is due, or if many packets
+    /// were sent since it was read. Timers run after everything that arrived by their deadline was
+    /// received: after a pause of this process, the ACK that stops a retransmission timer may be
+    /// waiting in the device. Frames that arrive while the device is read have the time after the
+    /// read.
     ///
     /// # Errors
     /// Those of [`Device::receive`]: the device has failed for good.
@@ -190,7 +191,8 @@ impl<D: Device> Pump<D> {
             host.poll_until(now, begin);
         }
         let outcome = self.transmit(host, now, clock);
-        // A completion that came before the notification was requested is processed by the next call.
+        // A completion that came before the notification was requested is processed by the next
+        // call.
         let more = outcome.more || outcome.completed;
         Ok(PollOutcome {
             received,
@@ -202,8 +204,8 @@ impl<D: Device> Pump<D> {
         })
     }
 
-    /// Receives one batch at `now` and transmits the answers in place of the driver, for a device whose
-    /// other end is in this process. Returns the work that is left.
+    /// Receives one batch at `now` and transmits the answers in place of the driver, for a device
+    /// whose other end is in this process. Returns the work that is left.
     ///
     /// # Errors
     /// Those of [`Device::receive`].
@@ -225,8 +227,8 @@ impl<D: Device> Pump<D> {
         host.receive(now, self.iface, packets);
     }
 
-    /// Transmits packets of the host until it has no more, the device is full, or the budget is used up.
-    /// Returns the work that is left.
+    /// Transmits packets of the host until it has no more, the device is full, or the budget is
+    /// used up. Returns the work that is left.
     #[inline]
     pub fn transmit(
         &mut self,
@@ -251,8 +253,8 @@ impl<D: Device> Pump<D> {
         outcome
     }
 
-    /// Requests a notification of the device's next completion if a write began to wait for one. Returns
-    /// whether it has already happened, so that [`poll`](Self::poll) must process it.
+    /// Requests a notification of the device's next completion if a write began to wait for one.
+    /// Returns whether it has already happened, so that [`poll`](Self::poll) must process it.
     #[inline]
     pub fn arm_completion_notification(&mut self, host: &Host) -> bool {
         let throttle_count = host.throttle_count();
@@ -261,8 +263,8 @@ impl<D: Device> Pump<D> {
             && !self.device.notify_completion()
     }
 
-    /// Records that the driver's timer is about to be set for `at`. Returns false if an earlier deadline
-    /// has been set since the last [`poll`](Self::poll): do not wait then.
+    /// Records that the driver's timer is about to be set for `at`. Returns false if an earlier
+    /// deadline has been set since the last [`poll`](Self::poll): do not wait then.
     pub fn arm(&mut self, host: &Host, at: Instant) -> bool {
         self.armed = at;
         host.poll_deadline().is_none_or(|due| due >= at)
@@ -274,8 +276,8 @@ impl<D: Device> Pump<D> {
         (self.sent_since_empty, self.received_since_empty) = if received < RX_BATCH {
             (0, 0)
         } else {
-            // A device that is never empty must not stop us from sending: each frame received allows one
-            // packet.
+            // A device that is never empty must not stop us from sending: each frame received
+            // allows one packet.
             let sent_since_empty = self.sent_since_empty.saturating_sub(received);
             (sent_since_empty, self.received_since_empty + received)
         };
@@ -292,9 +294,9 @@ impl<D: Device> Pump<D> {
 
     /// Transmits batches. Returns whether the host has more to send and the device would accept it.
     ///
-    /// The clock is read for each batch: over a TUN the kernel's TCP runs within our write, and segments
-    /// that are sent milliseconds after their timestamp would be probed for, and retransmitted, too
-    /// early.
+    /// The clock is read for each batch: over a TUN the kernel's TCP runs within our write, and
+    /// segments that are sent milliseconds after their timestamp would be probed for, and
+    /// retransmitted, too early.
     fn transmit_batches(&mut self, host: &mut Host, mut now: Instant, clock: &impl Clock) -> bool {
         let mut local_rounds = 0;
         while !self.reads_device || self.sent_since_empty < TX_BUDGET {

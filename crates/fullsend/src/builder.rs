@@ -115,8 +115,8 @@ impl Builder {
     }
 
     /// Assigns an address with its on-link route to the kernel's side of a TUN or TAP. Call it once
-    /// for each address; [`default_kernel_address`](crate::default_kernel_address) suggests one. Without a call,
-    /// configure the kernel's side with `ip`.
+    /// for each address; [`default_kernel_address`](crate::default_kernel_address) suggests one.
+    /// Without a call, configure the kernel's side with `ip`.
     #[must_use]
     pub fn kernel_address(mut self, cidr: &str) -> Self {
         match cidr.parse() {

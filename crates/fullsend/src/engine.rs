@@ -262,7 +262,7 @@ impl Engine {
         call(&shard.host, shard.pump.iface())
     }
 
-    /// Polls the device and the timers once: see [`Pump::turn`].
+    /// Polls the device and the timers once: see [`Pump::poll`].
     pub(crate) fn poll(&self, receive: bool) -> io::Result<PollResult> {
         let mut shard = self.shard.lock();
         shard.check_alive()?;

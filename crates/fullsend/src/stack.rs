@@ -135,8 +135,8 @@ impl Stack {
             .op(|host, _| host.sysctl().get(key).map_err(|e| sysctl_error(&e)))
     }
 
-    /// Sets a tunable by its Linux name (`net.ipv4.` may be omitted). The value applies from now on,
-    /// as on Linux.
+    /// Sets a tunable by its Linux name (`net.ipv4.` may be omitted). The value applies from now
+    /// on, as on Linux.
     ///
     /// # Errors
     /// `InvalidInput` for an unknown name or an invalid value; the message names it and what to

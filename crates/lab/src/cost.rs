@@ -1,8 +1,8 @@
 //! The CPU cost of sending, so that virtual time shows which rule saves it.
 //!
-//! Each flow has its own CPU. Every write, every super-segment, every completion and every ACK keeps
-//! it busy for some time, and the next write waits until it is free. `docs/lab.md` derives the
-//! numbers.
+//! Each flow has its own CPU. Every write, every super-segment, every completion and every ACK
+//! keeps it busy for some time, and the next write waits until it is free. `docs/lab.md` derives
+//! the numbers.
 
 use fullsend_sim::TracePoint;
 use fullsend_units::{Instant, Nanos};

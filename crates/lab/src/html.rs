@@ -57,7 +57,7 @@ fn row(out: &mut String, name: &str, figure: &Figure) {
     let class = match figure.holds {
         Some(true) => "ok",
         Some(false) => "bad",
-        None => "told",
+        None => "info",
     };
     let _ = writeln!(
         out,
@@ -90,8 +90,8 @@ fn section(out: &mut String, outcome: &ExperimentResult) {
 }
 
 fn figure(out: &mut String, outcome: &ExperimentResult, plot: &Plot) {
-    // A case has the same colour in all plots; other curves, and cases beyond the colours, have that
-    // of their position.
+    // A case has the same colour in all plots; other curves, and cases beyond the colours, have
+    // that of their position.
     let number = |place: usize, name: &str| {
         let case = outcome.cases.iter().position(|c| c.name == name);
         case.filter(|case| *case < COLOURS).unwrap_or(place)

@@ -1,10 +1,10 @@
 //! The lab: experiments that show each sending mechanism, before and after, beside the figures of
 //! the public reference that introduced it.
 //!
-//! The experiments run on the simulator in virtual time: the same seed gives the same figures to the
-//! last digit, on any machine. Only CPU times are measured in real time, if a [`Clock`] is given,
-//! and marked as such. [`EXPERIMENTS`] lists the experiments, a [`Plan`] runs them, [`table()`]
-//! formats the results, and [`trace()`] shows the packets.
+//! The experiments run on the simulator in virtual time: the same seed gives the same figures to
+//! the last digit, on any machine. Only CPU times are measured in real time, if a [`Clock`] is
+//! given, and marked as such. [`EXPERIMENTS`] lists the experiments, a [`Plan`] runs them,
+//! [`table()`] formats the results, and [`trace()`] shows the packets.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

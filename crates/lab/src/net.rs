@@ -250,8 +250,8 @@ impl Net {
         written
     }
 
-    /// Lends `data` to the connection. If there is no room for all of it, returns `false`, and runs the
-    /// application when it can write again.
+    /// Lends `data` to the connection. If there is no room for all of it, returns `false`, and runs
+    /// the application when it can write again.
     pub(crate) fn lend(&mut self, end: FlowEnd, data: Slice) -> bool {
         let (now, id) = (self.now(), self.id(end));
         match self.host(end.side).tcp_write_slice(now, id, data) {

@@ -45,7 +45,8 @@ impl Plot {
         }
     }
 
-    /// Returns a plot of the histogram called `name` of every case that has it; `of` is what it counts.
+    /// Returns a plot of the histogram called `name` of every case that has it; `of` is what it
+    /// counts.
     pub(crate) fn histograms(
         title: &'static str,
         of: &'static str,

@@ -30,7 +30,8 @@ pub struct TraceConfig {
 /// `text`, one line each, and to `pcap` if it is given.
 ///
 /// # Errors
-/// Returns the error of writing to `text` or `pcap`; `Unsupported` if the experiment has no network.
+/// Returns the error of writing to `text` or `pcap`; `Unsupported` if the experiment has no
+/// network.
 pub fn trace(
     experiment: &Experiment,
     config: TraceConfig,

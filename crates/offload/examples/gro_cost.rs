@@ -84,5 +84,5 @@ fn main() {
         }
     }
     let parsed = gro.stats().parsed;
-    println!("{received} packets in, {delivered} out, {parsed} walks");
+    println!("{received} packets in, {delivered} out, {parsed} parsed");
 }

@@ -86,8 +86,9 @@ pub struct GroStats {
 ///
 /// [`receive`](Self::receive) and [`receive_batch`](Self::receive_batch) accept packets. At the end
 /// of the device poll [`flush`](Self::flush) returns all of them, or
-/// [`flush_older_than`](Self::flush_older_than) all but those that may still grow. Packets are returned in
-/// the order in which they were received, each super-segment at the position of its first packet.
+/// [`flush_older_than`](Self::flush_older_than) all but those that may still grow. Packets are
+/// returned in the order in which they were received, each super-segment at the position of its
+/// first packet.
 ///
 /// Every TCP and UDP packet that is returned has its checksum `Valid` or `Partial`; an `Unverified`
 /// one is a fragment, or its checksum is wrong.
@@ -303,7 +304,7 @@ impl Gro {
         miss: Option<LookupMiss>,
     ) -> bool {
         let header = &packet.leading_bytes()[..headers.header_len];
-        // The parser removed link-layer padding, which is not part of the packet. Bytes behind a
+        // The parser removed link-layer padding, which is not part of the packet. Bytes after a
         // UDP datagram are part of it, and segmentation would not restore them.
         let (layers, flush) = (packet.layers, headers.has_trailer);
         let found = self.find_held(kept, header, &layers, miss);

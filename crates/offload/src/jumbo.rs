@@ -21,7 +21,8 @@ impl Packet {
     /// Inserts the jumbo payload option (RFC 2675) into an IPv6 super-segment larger than 64 KiB.
     ///
     /// Returns whether it did. A packet is left unchanged if it is shorter, one segment, not IPv6,
-    /// tunnelled, or has a hop-by-hop header already. [`segment`](crate::segment) removes the option.
+    /// tunnelled, or has a hop-by-hop header already. [`segment`](crate::segment) removes the
+    /// option.
     pub fn insert_jumbo_option(&mut self) -> bool {
         let network = usize::from(self.layers.network[0]);
         let fixed = network + 40;

@@ -6,9 +6,9 @@
 //! packets of a flow into super-segments of up to 64 KiB (more for TCP, see
 //! [`GroConfig::max_size`]). The work between receive and transmit is then done once per
 //! super-segment. [`segment`] restores exactly the packets that were received, IP IDs and checksums
-//! included. Payload is shared; it is copied only where headers span several slices. Supported are TCP
-//! and UDP over IPv4 and IPv6, with IPv6 extension headers, VLAN tags and one level of encapsulation
-//! ([`Tunnels`]).
+//! included. Payload is shared; it is copied only where headers span several slices. Supported are
+//! TCP and UDP over IPv4 and IPv6, with IPv6 extension headers, VLAN tags and one level of
+//! encapsulation ([`Tunnels`]).
 //!
 //! A VPN that reads batches from one TUN device and writes to another:
 //!

@@ -15,7 +15,7 @@ use crate::{Encap, HeaderBuf, ecn};
 pub struct Packet {
     /// Link (if any), network and transport headers, contiguous.
     pub header: HeaderBuf,
-    /// The bytes behind the headers.
+    /// The bytes after the headers.
     pub payload: Chain,
     /// The offset of each header.
     pub layers: Layers,
@@ -149,7 +149,7 @@ impl Packet {
 
 /// Offsets of the headers in [`Packet::header`], in bytes, and their protocols.
 ///
-/// The payload begins where the header ends: behind the TCP or UDP header, or directly behind the
+/// The payload begins where the header ends: after the TCP or UDP header, or directly after the
 /// IP headers for other protocols and fragments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Layers {
@@ -159,9 +159,9 @@ pub struct Layers {
     pub transport: u16,
     /// The EtherType of the outer network header; 0 before parsing.
     pub ethertype: u16,
-    /// The tunnel header (GRE, UDP) behind the outer network header; 0 when not encapsulated.
+    /// The tunnel header (GRE, UDP) after the outer network header; 0 when not encapsulated.
     pub tunnel: u16,
-    /// The IP protocol number behind IPv6 extension headers, of the innermost packet.
+    /// The IP protocol number after IPv6 extension headers, of the innermost packet.
     pub protocol: u8,
     /// The encapsulation between the two network headers.
     pub encap: Encap,

@@ -79,7 +79,7 @@ pub(crate) enum Inner {
     Ethernet { at: usize },
 }
 
-/// Returns the inner packet of an IP or GRE tunnel whose header begins at `at`, behind the outer IP
+/// Returns the inner packet of an IP or GRE tunnel whose header begins at `at`, after the outer IP
 /// header. Returns `None` if `protocol` is no enabled tunnel, or if its header cannot be coalesced.
 /// Bytes beyond the end of `bytes` are read as zeros.
 pub(crate) fn inner(

@@ -57,8 +57,8 @@ impl<P: QueuedPacket> Fq<P> {
     /// Queues a packet.
     ///
     /// # Errors
-    /// Returns the packet, and counts it as dropped, if a limit is reached or its departure time lies
-    /// beyond the horizon.
+    /// Returns the packet, and counts it as dropped, if a limit is reached or its departure time
+    /// lies beyond the horizon.
     pub fn enqueue(&mut self, now: Instant, packet: P) -> Result<(), P> {
         if self.packets.len() >= self.config.limit {
             self.counters.dropped += 1;
@@ -108,7 +108,8 @@ impl<P: QueuedPacket> Fq<P> {
         }
     }
 
-    /// Returns the time of the next departure, after [`dequeue`](Self::dequeue) has returned `None`.
+    /// Returns the time of the next departure, after [`dequeue`](Self::dequeue) has returned
+    /// `None`.
     ///
     /// [`Instant::ZERO`] means at once; `None` if no packet is queued.
     #[inline]

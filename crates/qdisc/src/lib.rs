@@ -123,10 +123,11 @@ impl<P: QueuedPacket> Qdisc<P> {
         }
     }
 
-    /// Returns the time of the next departure, after [`dequeue`](Self::dequeue) has returned `None`.
+    /// Returns the time of the next departure, after [`dequeue`](Self::dequeue) has returned
+    /// `None`.
     ///
-    /// A packet that is queued later may leave before it. [`Instant::ZERO`] means at once; `None` if no
-    /// packet is queued.
+    /// A packet that is queued later may leave before it. [`Instant::ZERO`] means at once; `None`
+    /// if no packet is queued.
     #[inline]
     pub fn next_departure(&self) -> Option<Instant> {
         match self {

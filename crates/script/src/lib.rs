@@ -1,9 +1,9 @@
 //! Packet scripts: tests of the stack in the form of a trace.
 //!
 //! A script lists the packets that the remote end sends (`<`), the packets that the stack must send
-//! (`>`) and the socket calls of the application, each with its time. Sequence numbers are relative.
-//! It runs in virtual time, over IPv4, IPv6 and IPv4 under IPv6 sockets. The syntax is that of
-//! packetdrill, so that the same scripts run there; `docs/scripts.md` describes it.
+//! (`>`) and the socket calls of the application, each with its time. Sequence numbers are
+//! relative. It runs in virtual time, over IPv4, IPv6 and IPv4 under IPv6 sockets. The syntax is
+//! that of packetdrill, so that the same scripts run there; `docs/scripts.md` describes it.
 #![deny(unsafe_code)]
 
 mod code;

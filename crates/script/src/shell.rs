@@ -13,7 +13,8 @@ pub(crate) enum ShellEffect {
     ChangeLink(&'static str, String),
     /// Clear the TCP metrics of peers.
     FlushTcpMetrics,
-    /// No effect: it restores what a run has changed, or flushes a state that a new host does not have.
+    /// No effect: it restores what a run has changed, or flushes a state that a new host does not
+    /// have.
     Nothing,
     /// Not recognised.
     Unknown(String),

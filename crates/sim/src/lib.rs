@@ -1,10 +1,10 @@
 //! Hosts and links in virtual time, exactly repeatable from a seed.
 //!
-//! A [`Sim`] owns [`Host`](fullsend_stack::Host)s and the links between them, and advances time from
-//! event to event. Links are described with the parameters of `tc netem` ([`Netem`]); a network
-//! card ([`NicConfig`]) accepts super-segments or packets of the MTU, sends at its own rate, and
-//! completes them. Two runs from one seed, with the same calls, have the same packets at the same
-//! nanoseconds, which [`Sim::trace_hash`] verifies.
+//! A [`Sim`] owns [`Host`](fullsend_stack::Host)s and the links between them, and advances time
+//! from event to event. Links are described with the parameters of `tc netem` ([`Netem`]); a
+//! network card ([`NicConfig`]) accepts super-segments or packets of the MTU, sends at its own
+//! rate, and completes them. Two runs from one seed, with the same calls, have the same packets at
+//! the same nanoseconds, which [`Sim::trace_hash`] verifies.
 //!
 //! ```
 //! use fullsend_sim::{NicConfig, Sim};

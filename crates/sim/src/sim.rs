@@ -173,8 +173,8 @@ impl Sim {
         &mut self.nodes[id.0].host
     }
 
-    /// Sets a callback for every packet that is sent, arrives or is lost; [`format_packet`](crate::format_packet) formats
-    /// it as text.
+    /// Sets a callback for every packet that is sent, arrives or is lost;
+    /// [`format_packet`](crate::format_packet) formats it as text.
     pub fn set_observer(&mut self, observer: impl FnMut(&TraceEvent<'_>) + 'static) {
         self.observer = Some(Box::new(observer));
     }
@@ -212,7 +212,8 @@ impl Sim {
         while self.step(deadline) {}
     }
 
-    /// Runs the next event by `deadline`; if there is none, advances to `deadline` and returns `false`.
+    /// Runs the next event by `deadline`; if there is none, advances to `deadline` and returns
+    /// `false`.
     pub fn step(&mut self, deadline: Instant) -> bool {
         for host in 0..self.nodes.len() {
             self.transmit(host);

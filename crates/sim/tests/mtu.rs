@@ -99,5 +99,9 @@ fn a_black_hole_is_detected() {
         assert!(text.starts_with("path MTU black hole suspected "), "{text}");
     }
     let mut run = Run::new(0, 1400, 40);
-    assert_eq!((run.received, run.mss()), (0, 1448), "nobody looks for it");
+    assert_eq!(
+        (run.received, run.mss()),
+        (0, 1448),
+        "tcp_mtu_probing is off"
+    );
 }

@@ -312,8 +312,8 @@ fn every_qdisc_carries_both_directions() {
     }
 }
 
-/// A full qdisc of the host is congestion that the connection learns of at once: cwnd is reduced, and
-/// dropped segments are retransmitted without waiting for the peer's report.
+/// A full qdisc of the host is congestion that the connection learns of at once: cwnd is reduced,
+/// and dropped segments are retransmitted without waiting for the peer's report.
 #[test]
 fn qdisc_drops_are_retransmitted_at_once() {
     let nic = slow_card("pfifo limit 4");

@@ -5,8 +5,9 @@ mod flows;
 
 use flows::{Path, Testbed, secs};
 
-/// Runs one flow for some seconds at 500 Mbit/s; returns its share of the link, and the percentages of
-/// segments that it retransmitted, and that its receiver dropped for old timestamps (RFC 7323 5.3).
+/// Runs one flow for some seconds at 500 Mbit/s; returns its share of the link, and the percentages
+/// of segments that it retransmitted, and that its receiver dropped for old timestamps (RFC 7323
+/// 5.3).
 fn bulk(congestion: &str, [netem, reverse]: [&str; 2], seed: u64) -> [f64; 3] {
     // CUBIC has few losses, which take longer to count.
     let seconds = if congestion == "cubic" { 8 } else { 2 };

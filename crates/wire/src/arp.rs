@@ -13,7 +13,7 @@ pub const LEN: usize = 28;
 /// The operation of an ARP message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ArpOperation {
-    /// Asks for the hardware address of the target address.
+    /// Requests the hardware address of the target address.
     Request,
     /// Reports the sender's hardware address.
     Reply,
@@ -38,8 +38,8 @@ impl ArpRepr {
     /// Reads a message at the start of `bytes`.
     ///
     /// # Errors
-    /// `Truncated` below 28 bytes; `BadVersion` for other hardware or protocol types; `BadLength` for
-    /// other address lengths; `BadField` for any operation but request and reply.
+    /// `Truncated` below 28 bytes; `BadVersion` for other hardware or protocol types; `BadLength`
+    /// for other address lengths; `BadField` for any operation but request and reply.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let Some(bytes) = bytes.first_chunk::<LEN>() else {
             return Err(WireError::Truncated);

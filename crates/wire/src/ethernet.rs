@@ -23,7 +23,8 @@ impl Mac {
     /// The all-zero address, which identifies no station.
     pub const ZERO: Self = Self([0; 6]);
 
-    /// Returns a locally administered unicast address (IEEE 802c) from the upper 48 bits of `random`.
+    /// Returns a locally administered unicast address (IEEE 802c) from the upper 48 bits of
+    /// `random`.
     pub fn local(random: u64) -> Self {
         let [first, rest @ ..] = random.to_be_bytes();
         let mut mac = [(first & 0xfc) | 2, 0, 0, 0, 0, 0];

@@ -1,4 +1,4 @@
-//! IPv6 extension headers (RFC 8200 4): a walk from the fixed header to the upper layer.
+//! IPv6 extension headers (RFC 8200 4), from the fixed header to the upper layer.
 
 use crate::numbers::protocol;
 use crate::read::{be16, be32, put16, put32};
@@ -9,7 +9,7 @@ const MAX_HEADERS: usize = 8;
 /// Length of the fragment header, in bytes.
 pub const FRAGMENT_LEN: usize = 8;
 
-/// The upper-layer header, or the fragment, that a walk over extension headers ended at.
+/// The upper-layer header, or the fragment, that follows the extension headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UpperHeader {
     /// The first next-header value that is not an extension header that [`parse_headers`] skips.
@@ -50,7 +50,7 @@ impl ExtensionError {
     }
 }
 
-/// Walks the extension headers in `bytes`, which follow a fixed header whose next header field
+/// Parses the extension headers in `bytes`, which follow a fixed header whose next header field
 /// is `next_header`, and processes their options as the packet's destination does.
 ///
 /// # Errors
@@ -106,7 +106,8 @@ fn parse_chain(next_header: u8, bytes: &[u8]) -> Result<UpperHeader, ExtensionEr
                 options(header, at)?;
             }
             protocol::DESTINATION => options(header, at)?,
-            // RFC 8200 4.4 and RFC 5095: every routing type is unknown; one with no segments left is skipped.
+            // RFC 8200 4.4 and RFC 5095: every routing type is unknown; one with no segments left
+            // is skipped.
             protocol::ROUTING if header[3] != 0 => return Err(ExtensionError::problem(0, at + 2)),
             protocol::FRAGMENT => {
                 let fragment =
@@ -157,7 +158,7 @@ fn options(header: &[u8], start: usize) -> Result<(), ExtensionError> {
         if end > header.len() {
             return Err(ExtensionError::problem(0, start + at + 1));
         }
-        // RFC 8200 4.2: the two highest bits say what to do with an unrecognised option. The
+        // RFC 8200 4.2: the two highest bits determine the treatment of an unrecognised option. The
         // options that are defined may all be skipped, so that none needs to be recognised.
         match kind >> 6 {
             0 => at = end,
@@ -258,7 +259,8 @@ mod tests {
             repr.emit(&mut bytes);
             prop_assert_eq!(FragmentRepr::parse(&bytes), Ok(repr));
             let (theirs, _) = etherparse::Ipv6FragmentHeader::from_slice(&bytes).unwrap();
-            // Offset and M are not compared: etherparse 0.19 reads them from other bits than RFC 8200 4.5.
+            // Offset and M are not compared: etherparse 0.19 reads them from other bits than RFC
+            // 8200 4.5.
             prop_assert_eq!(theirs.next_header.0, next_header);
             prop_assert_eq!(theirs.identification, ident);
         }

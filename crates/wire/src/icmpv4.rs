@@ -165,7 +165,8 @@ impl<'a> Icmpv4Repr<'a> {
         false
     }
 
-    /// Writes the message, checksum included, at the start of `out`, and returns its length in bytes.
+    /// Writes the message, checksum included, at the start of `out`, and returns its length in
+    /// bytes.
     ///
     /// # Panics
     /// If `out` is shorter than [`len`](Self::len).

@@ -187,7 +187,8 @@ impl<'a> Icmpv6Repr<'a> {
         false
     }
 
-    /// Writes the message, checksum included, at the start of `out`, and returns its length in bytes.
+    /// Writes the message, checksum included, at the start of `out`, and returns its length in
+    /// bytes.
     ///
     /// # Panics
     /// If `out` is shorter than [`len`](Self::len).

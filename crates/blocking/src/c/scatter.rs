@@ -86,8 +86,8 @@ fn slice_of<'a>((start, len): MemoryRange) -> &'a mut [u8] {
     if len == 0 {
         return &mut [];
     }
-    // SAFETY: not null and of a valid size. `ScatterBuffers::new` requires the bytes for as long as it
-    // lives, and `has_overlap` has shown that no other slice contains any of them.
+    // SAFETY: not null and of a valid size. `ScatterBuffers::new` requires the bytes for as long as
+    // it lives, and `has_overlap` has shown that no other slice contains any of them.
     unsafe { std::slice::from_raw_parts_mut(start, len) }
 }
 

@@ -72,7 +72,8 @@ impl SocketLoans {
     /// there were any.
     ///
     /// Must be called under the stack's lock. All readers of packets hold it, except for the
-    /// carrier of a user-driven stack: the caller must wait for the packet that it is passing on.
+    /// thread that drains a user-driven stack's outbox: the caller must wait until that thread has
+    /// passed on its current packet.
     pub(crate) fn copy_all(&self, handle: Handle) -> bool {
         let loans = self.0.lock().remove(&handle).unwrap_or_default();
         let mut copied = false;

@@ -80,8 +80,8 @@ struct RrTest<'a> {
 }
 
 impl RrTest<'_> {
-    /// Sends requests on connections without one, answers them, and reads the responses. Returns the
-    /// number of open transactions, and of those completed.
+    /// Sends requests on connections without one, answers them, and reads the responses. Returns
+    /// the number of open transactions, and of those completed.
     fn step(&mut self, group: &mut [RrFlow]) -> Result<(usize, u64)> {
         let Self { pair, buffers, .. } = self;
         let (request, response) = self.sizes;
@@ -158,8 +158,8 @@ pub(crate) fn run(
     let mut transactions = 0;
     loop {
         let mut open = 0;
-        // A few connections at a time, like an event loop: the data that one host writes is still in
-        // the cache when the other reads it.
+        // A few connections at a time, like an event loop: the data that one host writes is still
+        // in the cache when the other reads it.
         for group in flows.chunks_mut(GROUP) {
             let (begun, finished) = test.step(group)?;
             open += begun;

@@ -93,9 +93,9 @@ pub(crate) fn run(
 }
 
 impl Transfer<'_> {
-    /// Writes until the connection accepts no more, up to a limit that bounds the delay of the clock
-    /// and of the receiver: its card collects the packets of one call, like one with interrupt
-    /// moderation.
+    /// Writes until the connection accepts no more, up to a limit that bounds the delay of the
+    /// clock and of the receiver: its card collects the packets of one call, like one with
+    /// interrupt moderation.
     fn write_batch(&mut self, flow: &mut StreamFlow, now: Instant) -> Result<()> {
         const BYTES: u64 = 256 << 10;
         const WRITES: u64 = 256;

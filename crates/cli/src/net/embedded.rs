@@ -43,7 +43,8 @@ impl Embedded {
         Ok((Self(client), Self(server)))
     }
 
-    /// Returns a host behind a TUN. The kernel's side gets the address of `peer` if that is on the link.
+    /// Returns a host behind a TUN. The kernel's side gets the address of `peer` if that is on the
+    /// link.
     pub(crate) fn tun(
         tun: &TunConfig,
         (set, qdisc): (&[(String, String)], QdiscConfig),

@@ -86,8 +86,8 @@ impl ScriptOverrides {
         own.map(|name| name.value.clone()).collect()
     }
 
-    /// Returns the settings for runs of `family`, which override the script's. Addresses of the other
-    /// IP version are left out.
+    /// Returns the settings for runs of `family`, which override the script's. Addresses of the
+    /// other IP version are left out.
     pub(super) fn settings(&self, family: Family) -> Vec<Setting> {
         let lists = [
             ("local_ip", &self.local_ip),

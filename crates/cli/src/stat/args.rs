@@ -128,8 +128,8 @@ pub(crate) struct SsArgs {
     /// Print the number of sockets, by protocol and state, instead of the sockets.
     #[arg(short, long, conflicts_with_all = ["all", "listening", "filter"])]
     pub(crate) summary: bool,
-    /// Show only sockets in these states, in the syntax of `ss`: `state STATE` or `exclude STATE`, any
-    /// number of times. STATE is established, syn-sent, syn-recv, fin-wait-1, fin-wait-2,
+    /// Show only sockets in these states, in the syntax of `ss`: `state STATE` or `exclude STATE`,
+    /// any number of times. STATE is established, syn-sent, syn-recv, fin-wait-1, fin-wait-2,
     /// time-wait, closed, close-wait, last-ack, listening, closing, or a group: all, connected,
     /// synchronized, bucket, big.
     #[arg(value_name = "FILTER")]

@@ -55,8 +55,8 @@ impl TunBuilder {
         }
     }
 
-    /// Sets the offloads to request; default all. Offloads that the kernel refuses are not used, and
-    /// reported as a [warning](Tun::warnings).
+    /// Sets the offloads to request; default all. Offloads that the kernel refuses are not used,
+    /// and reported as a [warning](Tun::warnings).
     pub fn offload(mut self, set: OffloadSet) -> Self {
         self.offload = set.normalized();
         self
@@ -97,8 +97,8 @@ impl TunBuilder {
         self.open_first()
     }
 
-    /// Opens `queues` queues (at least one) as one device each, and brings the interface up. The kernel
-    /// distributes flows over them.
+    /// Opens `queues` queues (at least one) as one device each, and brings the interface up. The
+    /// kernel distributes flows over them.
     ///
     /// # Errors
     /// Returns an [`OpenError`] if the interface cannot be opened, or a setting is refused.

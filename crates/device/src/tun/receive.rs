@@ -16,9 +16,9 @@ const FRAME_MAX: usize = 65_535 + 40 + 18 + VNET_HDR_LEN;
 /// Bytes of memory that consecutive reads fill: four super-segments of the usual 45 × 1448 bytes.
 const READ_BUFFER_LEN: usize = 256 << 10;
 
-/// Most bytes of one poll that are copied to memory of their size, so that a few small packets
-/// that a slow reader keeps do not pin a whole [`READ_BUFFER_LEN`]. The copy costs little beside the system
-/// calls.
+/// Most bytes of one poll that are copied to memory of their size, so that a few small packets that
+/// a slow reader keeps do not pin a whole [`READ_BUFFER_LEN`]. The copy costs little beside the
+/// system calls.
 const COPY_BREAK: usize = 16 << 10;
 
 /// Bytes read of a frame that there is no memory for: any read makes the kernel drop the frame.
@@ -30,7 +30,7 @@ pub(super) struct FrameReader {
     vnet_hdr: bool,
     /// Empty memory left over from the last poll.
     buffer: Option<WriteBuf>,
-    /// Lengths of the frames in the room being filled.
+    /// Lengths of the frames in the buffer being filled.
     frames: Vec<u32>,
 }
 
@@ -65,8 +65,8 @@ impl FrameReader {
         }
     }
 
-    /// Reads until the room is full, `max_frames` frames are read or the file has no more. Returns the number
-    /// of frames read, and whether there may be more.
+    /// Reads until the buffer is full, `max_frames` frames are read or the file has no more.
+    /// Returns the number of frames read, and whether there may be more.
     fn read_frames(
         &mut self,
         file: &File,
@@ -132,8 +132,8 @@ impl FrameReader {
         }
     }
 
-    /// Copies each frame into memory of its own: under memory pressure the room must stay here, since
-    /// no other can be allocated. A frame for which the reserve has no block is dropped.
+    /// Copies each frame into memory of its own: under memory pressure the buffer must stay here,
+    /// since no other can be allocated. A frame for which the reserve has no block is dropped.
     #[cold]
     fn copy_frames(&mut self, buffer: &WriteBuf, batch: &mut Vec<Packet>, stats: &mut TunStats) {
         let mut rest = buffer.filled();
@@ -160,7 +160,8 @@ fn deliver(frame: Option<Slice>, vnet_hdr: bool, batch: &mut Vec<Packet>, stats:
     }
 }
 
-/// Reads up to `max_frames` frames and drops them. Returns their number, and whether there may be more.
+/// Reads up to `max_frames` frames and drops them. Returns their number, and whether there may be
+/// more.
 #[cold]
 fn discard(file: &File, max_frames: usize, stats: &mut TunStats) -> io::Result<(usize, bool)> {
     let mut read = 0;

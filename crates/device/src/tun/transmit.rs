@@ -93,7 +93,8 @@ enum WriteError {
     QueueFull,
     /// A signal interrupted the call: retry.
     Interrupted,
-    /// This packet can never be sent: malformed, or the interface is down, as with an unplugged cable.
+    /// This packet can never be sent: malformed, or the interface is down, as with an unplugged
+    /// cable.
     BadPacket,
     /// The interface is gone.
     DeviceGone,

@@ -1,5 +1,5 @@
-//! Kinds of traffic whose consequences are not compared. They come last: what a narrower kind explains
-//! is counted there.
+//! Kinds of traffic whose consequences are not compared. They come last: what a narrower kind
+//! explains is counted there.
 
 use fullsend_posix::abi::SIOCINQ;
 use fullsend_script::WireSegment;

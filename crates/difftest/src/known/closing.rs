@@ -31,8 +31,8 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                  blocks once no application can read the data",
         continues: true,
         matches: |events, d| {
-            // The sequence number is compared as in `compare`: either side's may lie beyond a window
-            // that the peer took back.
+            // The sequence number is compared as in `compare`: either side's may lie beyond a
+            // window that the peer shrank.
             let like = |kernel: &WireSegment, ours: &WireSegment| {
                 let bare = WireSegment {
                     seq: kernel.seq,

@@ -11,8 +11,8 @@ use super::{
 use crate::compare::{blocks_of, is_pure_ack};
 use crate::event::{ACK, FuzzEvent, InjectedSegment, PSH, RST, SYN, SocketCall, after};
 
-/// Returns whether the peer's first SYN permits SACK. A SYN-ACK that follows it, in a simultaneous open,
-/// does not count.
+/// Returns whether the peer's first SYN permits SACK. A SYN-ACK that follows it, in a simultaneous
+/// open, does not count.
 fn permits_sack(events: &[FuzzEvent]) -> bool {
     let syn = |event: &FuzzEvent| match event {
         FuzzEvent::Inject(i) if i.flags & SYN != 0 => {

@@ -1,8 +1,8 @@
 //! Capture filters, in a subset of tcpdump's language.
 //!
 //! The primitives are `tcp`, `udp`, `icmp`, `icmp6`, `ip`, `ip6`, `arp`, and `host ADDR`,
-//! `net CIDR` and `port N`, these three optionally preceded by `src` or `dst`. They are joined by `and`,
-//! `or`, `not` and parentheses. `tcp port 80` stands for `tcp and port 80`.
+//! `net CIDR` and `port N`, these three optionally preceded by `src` or `dst`. They are joined by
+//! `and`, `or`, `not` and parentheses. `tcp port 80` stands for `tcp and port 80`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -39,8 +39,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Starts a capture of the device's packets, which go to the tap point that `capture_interface` creates for
-    /// the type of link. Returns the capture's number, or `None` if another capture is running.
+    /// Starts a capture of the device's packets. They are written to the interface that
+    /// `capture_interface` creates for the type of link. Returns the capture's number, or `None` if
+    /// another capture is running.
     pub(crate) fn begin_capture(
         &self,
         capture_interface: impl FnOnce(Link) -> io::Result<CaptureInterface>,

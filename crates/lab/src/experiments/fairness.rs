@@ -1,5 +1,5 @@
-//! Fairness: how two flows share a bottleneck, and how soon. Flows of one kind or of two kinds, over
-//! short and long paths, with queues that are short, long, or marked.
+//! Fairness: how two flows share a bottleneck, and how soon. Flows of one kind or of two kinds,
+//! over short and long paths, with queues that are short, long, or marked.
 
 use fullsend_units::{Instant, Nanos, Rate};
 
@@ -85,12 +85,14 @@ const CASES: [Case; 17] = [
         ..same_cc_flows("cubic, deep buffer", "cubic", 10.0)
     },
     Case {
-        // BBR's window is a multiple of the bandwidth-delay product, which does not grow with the buffer.
+        // BBR's window is a multiple of the bandwidth-delay product, which does not grow with the
+        // buffer.
         extra: Some(ExtraCriterion::Delay(60.0)),
         ..same_cc_flows("bbr, deep buffer", "bbr", 10.0)
     },
     Case {
-        // RFC 9438 3.3: the ratio of the rates is at most that of the round trips, with Reno its square.
+        // RFC 9438 3.3: the ratio of the rates is at most that of the round trips, with Reno its
+        // square.
         rtt_ms: [10, 100],
         fair: 0.8,
         extra: Some(ExtraCriterion::Ratio(10.0)),

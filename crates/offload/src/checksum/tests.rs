@@ -72,7 +72,7 @@ fn a_header_without_its_checksum_field_is_unchanged() {
     }
 }
 
-/// Returns the verdict on a frame whose front ends `at` bytes behind the end of its headers (before
+/// Returns the verdict on a frame whose front ends `at` bytes after the end of its headers (before
 /// it if negative).
 fn verdict(tcp: &TestPacket, frame: &[u8], at: isize) -> ChecksumResult {
     let packet = parsed(tcp);
@@ -150,7 +150,7 @@ fn summed() -> Vec<TestPacket> {
     all
 }
 
-/// RFC 1071 2: behind a slice of odd length, bytes are in the other half of a 16-bit word.
+/// RFC 1071 2: after a slice of odd length, bytes are in the other half of a 16-bit word.
 #[test]
 fn checksums_are_correct_across_slices_of_any_length() {
     for tcp in summed() {

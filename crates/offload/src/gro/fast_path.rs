@@ -118,7 +118,7 @@ impl Gro {
 
 impl HeldPacket {
     /// Returns the update of this record if a packet that begins with `front` continues it: TCP
-    /// without a tunnel, behind an IP header of `IP` bytes and possibly extension headers.
+    /// without a tunnel, after an IP header of `IP` bytes and possibly extension headers.
     #[inline(always)]
     fn check_predicted<const IP: usize, I: IpIds>(
         &self,

@@ -75,7 +75,7 @@ pub(super) struct FlowHeaders<'a> {
     layers: &'a Layers,
     link: &'a [u8],
     outer: IpHeader<'a>,
-    /// The GRE header, or the UDP header and the bytes behind it up to the inner IP header.
+    /// The GRE header, or the UDP header and the bytes after it up to the inner IP header.
     tunnel: &'a [u8],
     /// Equal to `outer` when not encapsulated.
     inner: IpHeader<'a>,

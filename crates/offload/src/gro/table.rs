@@ -25,7 +25,7 @@ const MIN_BUCKETS: usize = 8;
 const MAX_BUCKETS: usize = 512;
 
 /// The first `len` entries are the held packets, oldest first, if `poll` is the current device
-/// poll. The hashes behind them are 0, which is no flow's hash.
+/// poll. The hashes after them are 0, which is no flow's hash.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Bucket {

@@ -96,7 +96,7 @@ fn super_segments_with_the_jumbo_option_are_merged() {
     assert_eq!(segmented(packets), frames);
 }
 
-/// The payload length of IPv6 is counted from behind the fixed header, with any link header.
+/// The payload length of IPv6 is counted from the end of the fixed header, with any link header.
 #[test]
 fn jumbo_option_requires_65536_bytes() {
     for link in [Link::Ip, Link::Ethernet] {
@@ -118,7 +118,8 @@ fn jumbo_option_requires_65536_bytes() {
         let mut packet = of(65_536);
         assert!(packet.insert_jumbo_option());
         let at = usize::from(packet.layers.network[0]) + 40;
-        // RFC 2675 2: the length is counted from behind the fixed header and includes the option.
+        // RFC 2675 2: the length is counted from the end of the fixed header and includes the
+        // option.
         let option = [6, 0, 0xc2, 4, 0, 1, 0, 8];
         assert_eq!(packet.header[at..at + 8], option);
         assert_eq!(packet.header[..at - 40], tcp.frame()[..at - 40]);

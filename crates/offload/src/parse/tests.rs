@@ -225,7 +225,7 @@ fn plain_tcp_takes_the_fast_parser() {
                     "{link:?} {v6} {options} {len}"
                 );
                 assert!(found.is_some());
-                // The slice may end directly behind the headers.
+                // The slice may end directly after the headers.
                 let headers = frame.len() - len;
                 let found = parse_plain_tcp(&frame[..headers], frame.len(), link);
                 assert_eq!(found.map(|headers| headers.header_len), Some(headers));
@@ -518,7 +518,7 @@ fn ipv4_headers_have_at_least_20_bytes() {
     );
 }
 
-/// Bytes behind the end of the IP packet are not read as a transport header.
+/// Bytes after the end of the IP packet are not read as a transport header.
 #[test]
 fn padding_is_not_parsed_as_a_transport_header() {
     for v6 in [false, true] {
@@ -757,7 +757,7 @@ fn fragments_of_a_tunnel_are_not_parsed() {
     }
 }
 
-/// An inner packet behind the fragment header of an atomic fragment, and one that contains such a
+/// An inner packet after the fragment header of an atomic fragment, and one that contains such a
 /// header.
 #[test]
 fn unknown_headers_in_tunnels_are_opaque() {

@@ -85,7 +85,7 @@ fn gue_is_parsed_only_without_optional_fields() {
     assert_eq!(of_udp(6080, &[]), None);
 }
 
-/// The inner packet of FOU begins directly behind the UDP header; in these tests it is GRE.
+/// The inner packet of FOU begins directly after the UDP header; in these tests it is GRE.
 #[test]
 fn fou_has_no_header_of_its_own() {
     assert_eq!(of_udp(5555, &[0, 0, 8, 0]), Some(v4(4)));

@@ -3,7 +3,6 @@
 //! Time is the library's `gettimeofday`, so that a library with virtual time takes no real time.
 //! Between events the script sleeps in the library's `usleep`, packets are received from
 //! `netdev_receive`, and a call for which the script gives an end runs on a second thread.
-//! `netdev_receive`, and a call that the script gives an end is made on a second thread.
 #![allow(unsafe_code, reason = "the functions of a C library")]
 
 mod memory;
@@ -70,9 +69,9 @@ pub struct Library {
 impl Library {
     /// Loads a library. `flags` is the value of `--so_flags`.
     ///
-    /// Without `local=` in the flags, the script's settings are passed before them, and the script's
-    /// commands are interpreted here and written to a settings file. With it, the shell runs the
-    /// commands, as with packetdrill.
+    /// Without `local=` in the flags, the script's settings are passed before them, and the
+    /// script's commands are interpreted here and written to a settings file. With it, the shell
+    /// runs the commands, as with packetdrill.
     ///
     /// # Errors
     /// Returns the loader's error, or that the library does not have the interface.

@@ -121,7 +121,8 @@ impl CallThread {
         }
     }
 
-    /// Waits until the started call returns, like packetdrill between two calls; returns whether it did.
+    /// Waits until the started call returns, like packetdrill between two calls; returns whether it
+    /// did.
     pub(super) fn wait(&self) -> bool {
         let state = self
             .shared

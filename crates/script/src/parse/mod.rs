@@ -1,7 +1,7 @@
 //! Parser of scripts.
 //!
-//! The syntax is packetdrill's, as in its documentation and public scripts. `docs/scripts.md` is the
-//! reference.
+//! The syntax is packetdrill's, as in its documentation and public scripts. `docs/scripts.md` is
+//! the reference.
 
 mod call;
 mod cursor;

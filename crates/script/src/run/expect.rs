@@ -55,7 +55,8 @@ impl ScriptRunner<'_> {
         Ok(first)
     }
 
-    /// Records the script's sequence number of the stack's first SYN, which stands for the stack's ISN.
+    /// Records the script's sequence number of the stack's first SYN, which stands for the stack's
+    /// ISN.
     fn record_script_isn(&mut self, spec: &Segment, actual: &mut WireSegment) {
         if actual.flags & spec.flags & SYN == 0 {
             return;
@@ -85,8 +86,8 @@ impl ScriptRunner<'_> {
         Err(ScriptError::new(pos, message))
     }
 
-    /// Appends the following segments to `observed`, up to `want` bytes: a script may expect several
-    /// segments as one.
+    /// Appends the following segments to `observed`, up to `want` bytes: a script may expect
+    /// several segments as one.
     fn aggregate(
         &mut self,
         observed: &mut ObservedSegment,

@@ -1,7 +1,7 @@
 //! The target of a script: the interface between the runner and a stack.
 //!
-//! [`VirtualStack`](super::virtual_stack::VirtualStack) is the stack in this process, in virtual time;
-//! [`Library`](crate::library::Library) is a library with packetdrill's interface.
+//! [`VirtualStack`](super::virtual_stack::VirtualStack) is the stack in this process, in virtual
+//! time; [`Library`](crate::library::Library) is a library with packetdrill's interface.
 
 use std::collections::VecDeque;
 
@@ -57,7 +57,8 @@ pub(crate) trait Target: Sockets {
     fn now(&self) -> Nanos;
     /// Returns the script's time of a timestamp in ns since the epoch.
     fn script_time(&self, stamp: i64) -> Nanos;
-    /// Advances the time to `end`, or to the stack's next own action before; returns whether it acted.
+    /// Advances the time to `end`, or to the stack's next own action before; returns whether it
+    /// acted.
     fn step(&mut self, end: Nanos) -> bool;
     /// Advances the time like [`step`](Self::step), for a caller that waits for a packet.
     fn step_to_packet(&mut self, end: Nanos) -> bool {
@@ -69,8 +70,8 @@ pub(crate) trait Target: Sockets {
     fn receive(&mut self, bytes: &[u8]);
     /// Returns the packets sent and not yet compared, the oldest first.
     fn sent(&mut self) -> &mut VecDeque<SentPacket>;
-    /// Runs a command between back quotes; returns the parts that were skipped. A command that fails
-    /// ends the script.
+    /// Runs a command between back quotes; returns the parts that were skipped. A command that
+    /// fails ends the script.
     fn command(&mut self, command: &str) -> core::result::Result<Vec<String>, String>;
     /// Returns the time at which the last call returned.
     fn returned_at(&self) -> Nanos {
@@ -96,8 +97,8 @@ pub(crate) trait Sockets {
     }
     /// Sets whether the next call may block.
     fn may_block(&mut self, _may: bool) {}
-    /// Waits until the blocked call returns, as another cannot be made before. Returns `false` if that
-    /// takes virtual time, which the caller then advances.
+    /// Waits until the blocked call returns, as another cannot be made before. Returns `false` if
+    /// that takes virtual time, which the caller then advances.
     fn wait_for_call(&mut self) -> bool {
         false
     }

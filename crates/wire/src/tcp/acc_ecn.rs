@@ -106,8 +106,8 @@ impl AccEcn {
         FIXED_LEN + self.fields() * FIELD_LEN
     }
 
-    /// Returns the option with as many counters as fit in `available` bytes, NOPs to a multiple of four
-    /// included; `None` if not even an empty option fits.
+    /// Returns the option with as many counters as fit in `available` bytes, NOPs to a multiple of
+    /// four included; `None` if not even an empty option fits.
     pub(super) fn truncated_to_fit(self, available: usize) -> Option<Self> {
         let fits = |&fields: &usize| self.shortened(fields).len().next_multiple_of(4) <= available;
         let fields = (0..=self.fields()).rev().find(fits)?;

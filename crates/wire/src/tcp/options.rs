@@ -220,7 +220,8 @@ impl TcpOptions {
         self.window_scale.is_none() && self.fastopen.is_none() && !sack_permitted
     }
 
-    /// Returns the counters that fit, their length in bytes, and the SACK blocks that fit beside them.
+    /// Returns the counters that fit, their length in bytes, and the SACK blocks that fit beside
+    /// them.
     fn acc_ecn_that_fits(&self) -> (Option<AccEcn>, usize, &[SackBlock]) {
         let rest = self.base_len();
         let option = self
@@ -281,8 +282,8 @@ impl TcpOptions {
         }
     }
 
-    /// Writes Accurate ECN's counters; returns the SACK blocks that fit beside them, and the number of
-    /// NOPs that these need.
+    /// Writes Accurate ECN's counters; returns the SACK blocks that fit beside them, and the number
+    /// of NOPs that these need.
     #[cold]
     fn emit_acc_ecn<'a>(&'a self, out: &mut OptionWriter<'_>) -> (&'a [SackBlock], usize) {
         let (option, padded, blocks) = self.acc_ecn_that_fits();

@@ -13,7 +13,8 @@ pub(super) struct LegacyComplete {
 }
 
 impl LegacyComplete {
-    /// Returns the offset and the protocol of the transport header; `None` if the bytes end before it.
+    /// Returns the offset and the protocol of the transport header; `None` if the bytes end before
+    /// it.
     pub(super) fn complete(&mut self, header: &[u8]) -> Option<(usize, u8)> {
         let mut at = 0;
         loop {

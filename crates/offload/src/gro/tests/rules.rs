@@ -347,7 +347,7 @@ fn link_layer_padding_is_removed_before_comparison() {
     }
 }
 
-/// A datagram that ends before its IP packet is passed on unchanged, except the bytes behind it.
+/// A datagram that ends before its IP packet is passed on unchanged, except the bytes after it.
 #[test]
 fn a_datagram_with_a_trailer_flushes_its_flow() {
     let udp = TestPacket {

@@ -160,7 +160,8 @@ impl ScriptRunner<'_> {
         Ok(done.into())
     }
 
-    /// Returns whether `close` waits, within the time of `SO_LINGER`, until all data is acknowledged.
+    /// Returns whether `close` waits, within the time of `SO_LINGER`, until all data is
+    /// acknowledged.
     fn must_linger(&mut self, handle: Fd, progress: &mut CallProgress) -> bool {
         let Some(span) = self.target.linger(handle) else {
             return false;

@@ -80,7 +80,7 @@ pub(super) struct Scoreboard {
     pub(super) retransmissions: BTreeMap<Pos, Retransmission>,
     /// The retransmissions in flight, in the order of sending (RFC 8985 6.2).
     pub(super) retrans_in_flight: BTreeSet<(Instant, Pos)>,
-    /// The time and start of the last retransmission: see [`RtxQueue::after_all_sent`].
+    /// The time and start of the last retransmission: see [`RtxQueue::retrans_sent_at`].
     pub(super) last_retrans: (Instant, Pos),
     /// Segments SACKed.
     pub(super) sacked_out: u32,
