@@ -242,8 +242,8 @@ impl Connection {
         self.sync_mss(cx);
     }
 
-    /// Returns the unit of the window in our SYN: our MSS, and the option bytes that reduce it as
-    /// far as the peer has agreed to them.
+    /// Returns the segment size of which the window in our SYN is a multiple: our MSS, and the
+    /// option bytes that reduce it as far as the peer has agreed to them.
     pub(crate) fn syn_segment_size(&self) -> (Mss, u32) {
         const TIMESTAMPS: u32 = 12;
         let negotiated = self.state == State::SynReceived && self.negotiated.timestamps;

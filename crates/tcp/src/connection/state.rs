@@ -15,7 +15,7 @@ pub enum State {
     CloseWait,
     Closing,
     LastAck,
-    /// Nothing more is exchanged, except for one last segment if `needs_transmit` says so. Once
+    /// Nothing more is exchanged, except for one last segment if `needs_transmit` is set. Once
     /// that is sent and the application has closed the socket, the host drops the connection.
     Closed,
 }

@@ -209,7 +209,7 @@ impl Connection {
         }
     }
 
-    /// Moves the tail loss probe earlier after data was sent behind a single segment: the probe
+    /// Moves the tail loss probe earlier after data was sent after a single segment: the probe
     /// need not allow for a delayed ACK any more.
     pub(crate) fn advance_tail_probe_timer(&mut self, cx: &Cx<'_>) {
         if self.timers.rtx_kind == RtxKind::TailProbe {

@@ -23,8 +23,8 @@ pub(crate) struct Undo {
 }
 
 impl Undo {
-    /// Begins a reduction. A retransmission of an earlier one that is still in flight can fill the first
-    /// hole of this one. Its echo must not be taken for the original's.
+    /// Begins a reduction. A retransmission of an earlier reduction that is still in flight can fill
+    /// the first hole of this one. Its echo must not count as that of the original.
     pub(super) fn begin(self, una: SeqNum, retrans_out: u32) -> Self {
         let earlier = if retrans_out > 0 {
             self

@@ -216,7 +216,7 @@ impl OfoQueue {
     }
 
     /// Appends blocks to `out` up to `max`: of recently changed runs, then of others, as RFC 2018 4
-    /// asks for as many distinct blocks as fit.
+    /// requires as many distinct blocks as fit.
     pub(super) fn sack_blocks(&self, out: &mut SackBlocks, max: usize) {
         let first = out.as_slice().len();
         let recent = self.recent.iter().flatten();

@@ -365,8 +365,8 @@ impl RecvWindow {
     }
 
     /// Returns whether a window update is due after a read: the window can open to twice its size, and
-    /// is less than [half open](Self::is_half_open). (RFC 9293 3.8.6.2.2 asks for less; ACKs of data
-    /// advertise the rest.)
+    /// is less than [half open](Self::is_half_open). (RFC 9293 3.8.6.2.2 requires less; ACKs of
+    /// data advertise the rest.)
     pub(crate) fn is_update_due(&self, inputs: WindowInputs) -> bool {
         if self.is_half_open(inputs.rcv_nxt) {
             return false;

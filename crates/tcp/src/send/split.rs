@@ -82,8 +82,8 @@ pub(crate) fn should_defer(input: &DeferInput) -> bool {
         Some(age) if age < input.srtt / 2 => return false,
         Some(_) => {}
     }
-    // Where the application is the limit only the application could make the unit larger. Where
-    // the window or cwnd is, waiting lets more of the unit leave together.
+    // If the application is the limit, only it can make the super-segment larger. If the window or
+    // cwnd is the limit, the super-segment grows while it waits.
     let app_limited = limit > input.len;
     !(input.ends && app_limited)
 }

@@ -36,7 +36,7 @@ struct QueuedSlice {
 #[derive(Debug, Default)]
 pub(crate) struct WriteQueue {
     slices: VecDeque<QueuedSlice>,
-    /// The block that writes fill, after all pieces. Never empty.
+    /// The buffer that writes fill, after all slices. Never empty.
     buf: Option<WriteBuf>,
     len: u32,
     tail_len: u32,

@@ -221,7 +221,7 @@ impl RtxQueue {
         self.put_board(board);
     }
 
-    /// Drops the board if it says nothing any more, once RACK has judged an ACK.
+    /// Ends the processing of an ACK by RACK, and drops the scoreboard if it is empty.
     pub(crate) fn end_ack(&mut self) {
         if let Some(mut board) = self.board.take() {
             board.rack.end_ack(!self.entries.is_empty());

@@ -118,9 +118,9 @@ impl RtxQueue {
     }
 
     /// Returns the send time of a retransmission that leaves `now`: later than all earlier ones.
-    /// RFC 8985 6.2 takes segments of equal time for sent in the order of their sequence numbers,
+    /// RFC 8985 6.2 assumes that segments of equal time were sent in sequence order,
     /// but a clock that is read once for a batch of ACKs gives one time to new data and to the
-    /// retransmission behind it. A nanosecond more keeps the order of sending in the time itself,
+    /// retransmission after it. A nanosecond more keeps the order of sending in the time itself,
     /// so that no segment needs a number for it.
     fn retrans_sent_at(&self, board: &Scoreboard, now: Instant, start: Pos) -> Instant {
         const NEXT: Nanos = Nanos::from_nanos(1);
