@@ -188,7 +188,7 @@ impl Endpoint {
     }
 }
 
-/// Runs a scenario; if it fails, prints how to repeat it and its last packets. With
+/// Runs a scenario; if it fails, prints it with its seed, and its last packets. With
 /// `FULLSEND_TRACE` set, prints every packet.
 pub fn run(scenario: &Scenario) -> Outcome {
     let all = std::env::var_os("FULLSEND_TRACE").is_some();
