@@ -15,6 +15,25 @@ use crate::tcp::listener::HostListener;
 
 /// Listener that returns connections at their first SYN, before it is answered. A gateway can then
 /// connect to the destination first, and accept or reject according to the result.
+///
+/// # Example
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
+/// use fullsend::{Pair, Stack, TcpStream, TransparentListener};
+///
+/// let (client_stack, gateway) = Stack::pair(&Pair::default())?;
+/// let listener = TransparentListener::any(&gateway, 128)?;
+/// let client = tokio::spawn(async move {
+///     TcpStream::connect(&client_stack, "203.0.113.5:443").await
+/// });
+///
+/// let pending = listener.accept().await?;
+/// assert_eq!(pending.local_addr().to_string(), "203.0.113.5:443");
+/// // A gateway connects to this address here; after a failure it calls `pending.reject()`.
+/// let _stream = pending.accept().await?;
+/// assert!(client.await?.is_ok());
+/// # Ok(()) }
+/// ```
 pub struct TransparentListener {
     host_listener: HostListener,
 }
