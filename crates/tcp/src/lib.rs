@@ -10,6 +10,7 @@
 extern crate alloc;
 
 pub mod congestion;
+mod congestion_set;
 mod connection;
 mod ecn;
 mod error;
@@ -36,7 +37,7 @@ pub use error::TcpError;
 pub use info::TcpInfo;
 pub use inspect::{Inspection, SkMem, TimerInfo, TimerKind};
 pub use limits::HostLimits;
-pub use memory::{PAGE_BYTES, TcpMemory};
+pub use memory::TcpMemory;
 pub use mib::TcpMib;
 pub use options::{
     FastopenKeys, Linger, MtuDiscover, SocketOption, SocketOptions, WriteFlags,
@@ -44,5 +45,5 @@ pub use options::{
 };
 pub use segment::{Cx, DeviceCaps, IcmpError, SegmentIn, SegmentOut, Wakes};
 pub use send::{AppendOutcome, FlowReport, Histogram, SendLimit};
-pub use sysctl::{Sysctl, SysctlError, tcp_mem};
+pub use sysctl::{PAGE_BYTES, Sysctl, SysctlError, tcp_mem};
 pub use time_wait::{TimeWait, TimeWaitAction};

@@ -2,14 +2,23 @@
 
 use fullsend_units::Instant;
 
-use crate::{Connection, Cx, Sysctl, TcpMib};
-
-/// Size in bytes of the page that memory is charged in and that `tcp_mem` counts.
-pub const PAGE_BYTES: usize = 4096;
+use crate::sysctl::PAGE_BYTES;
+use crate::{Sysctl, TcpMib};
 
 /// Added to the page count while the allocator refuses memory. It exceeds every limit, so that a
 /// comparison of the count with a limit covers this case too.
 const REFUSED: u64 = 1 << 48;
+
+/// How the host's memory pressure limits windows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum MemoryPressure {
+    /// No limit.
+    None,
+    /// Limits the windows of connections whose applications read too slowly.
+    SlowReaders,
+    /// Limits all windows.
+    All,
+}
 
 /// The memory held by the data of a host's connections: queued to be sent, in flight, or received
 /// and not read.
@@ -63,6 +72,18 @@ impl TcpMemory {
         self.pages > u64::from(sysctl.tcp_mem[2])
     }
 
+    /// Returns how strictly receive windows are limited.
+    #[inline]
+    pub(crate) fn pressure(&self, sysctl: &Sysctl) -> MemoryPressure {
+        if !self.is_under_pressure() {
+            MemoryPressure::None
+        } else if self.is_exhausted(sysctl) {
+            MemoryPressure::All
+        } else {
+            MemoryPressure::SlowReaders
+        }
+    }
+
     /// Returns the bytes charged above `tcp_mem[2]`.
     pub(crate) fn excess_bytes(&self, sysctl: &Sysctl) -> usize {
         let pages = self.pages.saturating_sub(sysctl.tcp_mem[2].into());
@@ -71,7 +92,14 @@ impl TcpMemory {
 
     /// Changes a connection's charge from `from` to `to` pages.
     #[inline]
-    fn change(&mut self, now: Instant, sysctl: &Sysctl, mib: &mut TcpMib, from: u32, to: u32) {
+    pub(crate) fn change(
+        &mut self,
+        now: Instant,
+        sysctl: &Sysctl,
+        mib: &mut TcpMib,
+        from: u32,
+        to: u32,
+    ) {
         debug_assert!(self.pages() >= from.into());
         self.pages = self.pages.saturating_sub(from.into()) + u64::from(to);
         if self.is_under_pressure() || self.pages > u64::from(sysctl.tcp_mem[1]) {
@@ -92,26 +120,6 @@ impl TcpMemory {
                 self.pressure_since = None;
             }
             _ => {}
-        }
-    }
-}
-
-impl Connection {
-    /// Charges the host for the memory that this connection holds now.
-    #[inline]
-    pub(crate) fn charge(&mut self, cx: &mut Cx<'_>) {
-        let pages = self.truesize().div_ceil(PAGE_BYTES) as u32;
-        if pages != self.mem_pages {
-            let from = core::mem::replace(&mut self.mem_pages, pages);
-            cx.mem.change(cx.now, cx.sysctl, cx.mib, from, pages);
-        }
-    }
-
-    /// Releases the connection's charge. The host must call this before it drops the connection.
-    pub fn release_memory(&mut self, cx: &mut Cx<'_>) {
-        let from = core::mem::take(&mut self.mem_pages);
-        if from > 0 {
-            cx.mem.change(cx.now, cx.sysctl, cx.mib, from, 0);
         }
     }
 }

@@ -6,7 +6,6 @@ use fullsend_wire::EcnField;
 use fullsend_wire::tcp::TcpRepr;
 
 use crate::legacy::Legacy;
-use crate::recv::MemoryPressure;
 use crate::{HostLimits, Sysctl, TcpError, TcpMemory, TcpMib};
 
 /// The host's state that a connection uses during one call.
@@ -33,20 +32,6 @@ pub struct Cx<'a> {
     pub ts_offset: u32,
     /// The historical rules in force, for the lab.
     pub legacy: Legacy,
-}
-
-impl Cx<'_> {
-    /// Returns how strictly receive windows are limited under memory pressure.
-    #[inline]
-    pub(crate) fn memory_pressure(&self) -> MemoryPressure {
-        if !self.mem.is_under_pressure() {
-            MemoryPressure::None
-        } else if self.mem.is_exhausted(self.sysctl) {
-            MemoryPressure::All
-        } else {
-            MemoryPressure::SlowReaders
-        }
-    }
 }
 
 /// The limits of the outgoing device for one packet.

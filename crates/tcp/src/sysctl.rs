@@ -6,8 +6,11 @@ use alloc::string::{String, ToString};
 use core::fmt;
 use core::ops::RangeInclusive;
 
-use crate::congestion::CongestionSet;
-use crate::{FastopenKeys, PAGE_BYTES, congestion, limits};
+use crate::congestion_set::{AVAILABLE, CongestionSet};
+use crate::{FastopenKeys, limits};
+
+/// Size in bytes of the page that memory is charged in and that `tcp_mem` counts.
+pub const PAGE_BYTES: usize = 4096;
 
 /// Declares the tunables: prefix, name, type, default, allowed values.
 macro_rules! sysctls {
@@ -101,7 +104,7 @@ sysctls! {
     /// Least number of AccECN options per round trip while `tcp_ecn_option` is 1.
     "net.ipv4." tcp_ecn_option_beacon: u32 = 3, 0..=63;
     /// Congestion control of new connections.
-    "net.ipv4." tcp_congestion_control: &'static str = "cubic", congestion::AVAILABLE;
+    "net.ipv4." tcp_congestion_control: &'static str = "cubic", AVAILABLE;
     /// The available congestion controls; read only.
     "net.ipv4." tcp_available_congestion_control: CongestionSet = CongestionSet::ALL, ReadOnly(true);
     /// The congestion controls that `TCP_CONGESTION` may select.
@@ -468,7 +471,7 @@ impl Tunable for CongestionSet {
 }
 
 impl Tunable for &'static str {
-    type Allowed = [&'static str; congestion::AVAILABLE.len()];
+    type Allowed = [&'static str; AVAILABLE.len()];
 
     fn parse(text: &str, allowed: &Self::Allowed) -> Result<Self, String> {
         let known = allowed.iter().find(|&&name| name == text.trim());

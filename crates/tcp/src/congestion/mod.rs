@@ -16,6 +16,7 @@ mod hystart;
 mod reno;
 mod sample;
 
+pub use crate::congestion_set::{AVAILABLE, CongestionSet};
 pub use bbr::Bbr;
 pub use cubic::Cubic;
 pub use cwnd::{Cwnd, INITIAL_WINDOW_SEGS};
@@ -169,9 +170,6 @@ pub trait CongestionControl: Send + fmt::Debug {
     }
 }
 
-/// The names accepted by [`by_name`].
-pub const AVAILABLE: [&str; 4] = ["cubic", "reno", "bbr", "dctcp"];
-
 /// Returns a new instance of the algorithm called `name`.
 ///
 /// # Errors
@@ -184,40 +182,6 @@ pub fn by_name(name: &str) -> Result<Box<dyn CongestionControl>, UnknownCongesti
         "bbr" => Ok(Box::new(Bbr::new())),
         "dctcp" => Ok(Box::new(Dctcp::new())),
         _ => Err(UnknownCongestion),
-    }
-}
-
-/// A set of the available algorithms.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CongestionSet(u8);
-
-impl CongestionSet {
-    /// The set of all algorithms.
-    pub const ALL: Self = Self((1 << AVAILABLE.len()) - 1);
-
-    /// Returns whether the set contains the algorithm called `name`.
-    pub fn contains(self, name: &str) -> bool {
-        let index = AVAILABLE.iter().position(|known| *known == name);
-        index.is_some_and(|index| self.0 >> index & 1 != 0)
-    }
-
-    /// Parses names separated by spaces; returns `None` for an unknown name or an empty list.
-    pub fn parse(text: &str) -> Option<Self> {
-        let index = |name| AVAILABLE.iter().position(|known| *known == name);
-        let mut names = text.split_whitespace();
-        let set = names.try_fold(0, |set, name| Some(set | 1 << index(name)?));
-        set.filter(|set| *set != 0).map(Self)
-    }
-}
-
-impl fmt::Display for CongestionSet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = AVAILABLE.iter().filter(|name| self.contains(name));
-        for (i, name) in names.enumerate() {
-            let sep = if i == 0 { "" } else { " " };
-            write!(f, "{sep}{name}")?;
-        }
-        Ok(())
     }
 }
 
@@ -242,7 +206,7 @@ impl core::error::Error for UnknownCongestion {}
 mod tests {
     use alloc::string::ToString;
 
-    use super::{AVAILABLE, Bbr, CongestionSet, Cubic, Dctcp, Reno, by_name};
+    use super::{AVAILABLE, Bbr, Cubic, Dctcp, Reno, by_name};
 
     #[test]
     fn every_available_name_gives_an_instance_of_that_name() {
@@ -258,16 +222,6 @@ mod tests {
             error.to_string(),
             "unknown congestion control; available: cubic, reno, bbr, dctcp"
         );
-    }
-
-    #[test]
-    fn sets_are_read_and_shown_by_name() {
-        let set = CongestionSet::parse(" bbr  cubic").expect("known");
-        assert!(set.contains("bbr") && set.contains("cubic") && !set.contains("reno"));
-        assert_eq!(set.to_string(), "cubic bbr");
-        assert_eq!(CongestionSet::ALL.to_string(), "cubic reno bbr dctcp");
-        assert_eq!(CongestionSet::parse("vegas"), None);
-        assert_eq!(CongestionSet::parse(""), None);
     }
 
     #[test]

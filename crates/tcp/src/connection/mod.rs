@@ -7,6 +7,8 @@ mod half_open;
 mod handshake;
 mod icmp;
 mod input;
+mod inspect;
+mod memory;
 mod mtu_probing;
 mod prefetch;
 mod readiness;
@@ -258,13 +260,6 @@ impl TsState {
 }
 
 impl Connection {
-    /// Returns the bytes of memory held by data written and not acknowledged, or received and not
-    /// read (`mem` of `sockstat`).
-    #[inline]
-    pub fn truesize(&self) -> usize {
-        self.snd.queue.truesize() + self.snd.rtx.truesize() + self.rcv.queue.truesize()
-    }
-
     /// Returns the next segment that may be sent now. Call until it returns `None`.
     #[inline]
     pub fn poll_transmit(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {

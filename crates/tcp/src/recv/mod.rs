@@ -17,7 +17,7 @@ mod window;
 pub(crate) use ack_policy::AckPolicy;
 use buffer::DataRun;
 use ofo_queue::OfoQueue;
-pub(crate) use window::{MemoryPressure, RecvWindow, SegmentPosition, WindowInputs};
+pub(crate) use window::{RecvWindow, SegmentPosition, WindowInputs};
 
 /// Most duplicate ACKs for one batch of segments: a bound on what forged segments can draw.
 const MAX_EXTRA_DUPACKS: u8 = 32;

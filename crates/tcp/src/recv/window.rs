@@ -8,18 +8,8 @@ mod charge;
 mod tests;
 mod tuning;
 
+use crate::memory::MemoryPressure;
 use charge::{Density, remaining_charge, truesize_of};
-
-/// How the host's memory pressure limits windows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum MemoryPressure {
-    /// No limit.
-    None,
-    /// Limits the windows of connections whose applications read too slowly.
-    SlowReaders,
-    /// Limits all windows.
-    All,
-}
 
 /// Segments of a sender's first round trip (RFC 6928). Growth is measured from there, not from a
 /// short request before it.

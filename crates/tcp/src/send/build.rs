@@ -139,7 +139,7 @@ impl Connection {
             rcv_nxt: self.rcv.queue.rcv_nxt(),
             acked: self.rcv.ack.last_acked(),
             mss: self.rcv.ack.rcv_mss(),
-            memory_pressure: cx.memory_pressure(),
+            memory_pressure: cx.mem.pressure(cx.sysctl),
             may_shrink: cx.sysctl.tcp_shrink_window,
         }
     }
