@@ -165,8 +165,7 @@ fn options(c: &Connection) -> u8 {
 pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
     let us = |span: Nanos| span.as_micros().min(u64::from(u32::MAX)) as u32;
     let ms_since = |at: Instant| cx.now.since(at).as_millis() as u32;
-    let flow = c.snd.flow.as_ref();
-    let (busy, sndbuf) = flow.map_or((Nanos::ZERO, Nanos::ZERO), |flow| flow.busy_times(cx.now));
+    let (busy, sndbuf) = c.snd.busy_times(cx.now);
     let (total_rto, rto_recoveries, rto_time) = c.rto_totals(cx.now);
     let (snd, rtx, stats) = (&c.snd, &c.snd.rtx, &c.stats);
     let rcv_nxt = c.rcv.queue.rcv_nxt();
@@ -176,7 +175,7 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         .delivery()
         .map_or((0, Nanos::ZERO, false), DeliverySampler::reported_rate);
     let (reord_seen, dsack_dups) = c.reordering_stats();
-    let rate_bytes = u128::from(rate_segs) * u128::from(snd.mss.bytes()) * 1_000_000_000;
+    let rate_bytes = u128::from(rate_segs) * u128::from(snd.mss().bytes()) * 1_000_000_000;
     let mut info = TcpInfo {
         tcpi_state: c.state.number(),
         tcpi_ca_state: ca_state(c.recovery.ca_state()),
@@ -184,23 +183,23 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_probes: c.timers.probes,
         tcpi_backoff: c.rtt.backoff(),
         tcpi_options: options(c),
-        tcpi_snd_wscale: snd.scale.shift(),
+        tcpi_snd_wscale: snd.scale().shift(),
         tcpi_rcv_wscale: if c.negotiated.window_scale {
             c.rcv.window.scale().shift()
         } else {
             0
         },
         tcpi_rto: us(c.rtt.rto().nanos()),
-        tcpi_snd_mss: snd.mss.bytes(),
+        tcpi_snd_mss: snd.mss().bytes(),
         tcpi_rcv_mss: c.rcv.ack.rcv_mss(),
         tcpi_unacked: rtx.packets_out(),
         tcpi_sacked: rtx.sacked_out(),
         tcpi_lost: rtx.lost_out(),
         tcpi_retrans: rtx.retrans_out(),
-        tcpi_last_data_sent: ms_since(snd.last_sent),
+        tcpi_last_data_sent: ms_since(snd.last_sent()),
         tcpi_last_data_recv: ms_since(last_data),
         tcpi_last_ack_recv: ms_since(c.timers.received_at),
-        tcpi_pmtu: snd.pmtu,
+        tcpi_pmtu: snd.pmtu(),
         tcpi_rtt: us(c.rtt.srtt().unwrap_or(Nanos::ZERO)),
         tcpi_rttvar: us(c.rtt.rttvar()),
         tcpi_snd_ssthresh: c.cwnd.ssthresh.min(INFINITE_SSTHRESH),
@@ -214,19 +213,19 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_rcv_space: c.rcv.window.rcv_space(c.adv_mss),
         tcpi_total_retrans: stats.total_retrans,
         tcpi_pacing_rate: c.pacing_rate(cx.sysctl).0,
-        tcpi_max_pacing_rate: snd.pacing.as_ref().map_or(u64::MAX, |p| p.max_rate.0),
+        tcpi_max_pacing_rate: snd.max_pacing_rate().0,
         tcpi_bytes_acked: stats.bytes_acked,
         tcpi_bytes_received: stats.bytes_received,
         tcpi_segs_out: stats.segs_out,
         tcpi_segs_in: stats.segs_in,
-        tcpi_notsent_bytes: snd.queue.len() as u32,
+        tcpi_notsent_bytes: snd.unsent_bytes() as u32,
         tcpi_min_rtt: us(c.rtt.min_rtt().unwrap_or(Nanos::ZERO)),
         tcpi_data_segs_in: stats.data_segs_in,
         tcpi_data_segs_out: stats.data_segs_out,
         tcpi_delivery_rate: (rate_bytes / u128::from(rate_interval.as_nanos().max(1))) as u64,
         tcpi_delivery_rate_app_limited: app_limited,
         tcpi_delivered: stats.delivered,
-        tcpi_rwnd_limited: c.flow_report(cx.now).time(SendLimit::Rwnd).as_micros(),
+        tcpi_rwnd_limited: c.snd.flow_report(cx.now).time(SendLimit::Rwnd).as_micros(),
         tcpi_bytes_sent: stats.bytes_acked
             + u64::from(snd.bytes_in_flight() - c.syn_in_flight())
             + stats.bytes_retrans,
@@ -234,7 +233,7 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_dsack_dups: dsack_dups,
         tcpi_reord_seen: reord_seen,
         // The window of a Fast Open server counts from its SYN.
-        tcpi_snd_wnd: snd.wnd.saturating_sub(c.syn_in_flight()),
+        tcpi_snd_wnd: snd.wnd().saturating_sub(c.syn_in_flight()),
         tcpi_rcv_wnd: c.rcv.window.current(rcv_nxt).0,
         // Linux reports 40 ms once data was received.
         tcpi_ato: if stats.data_segs_in > 0 { 40_000 } else { 0 },

@@ -5,7 +5,7 @@ use fullsend_units::{Instant, Nanos, Window, WindowScale};
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 use super::input::InvalidSegment;
-use super::{Connection, FinState, State};
+use super::{Connection, State};
 use crate::Cx;
 use crate::congestion::{AckSample, RateSample};
 use crate::recovery::{AckContext, AckOutcome, AckSummary, CaState, SackOutcome};
@@ -18,17 +18,19 @@ impl Connection {
     /// Completes the handshake in SYN-RECEIVED. Returns `false` if the segment needs no more
     /// processing.
     pub(crate) fn finish_handshake(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) -> bool {
-        let in_range = repr.ack.after(self.snd.una) && repr.ack.before_eq(self.snd.nxt);
+        let in_range = repr.ack.after(self.snd.una()) && repr.ack.before_eq(self.snd.nxt());
         if !in_range {
-            self.snd.pending.request_reset(Reset::WithSeq(repr.ack));
+            self.snd
+                .pending_mut()
+                .request_reset(Reset::WithSeq(repr.ack));
             return false;
         }
-        self.snd.pending.cancel_syn();
+        self.snd.pending_mut().cancel_syn();
         // RFC 7323 2.2: the window of a SYN is never scaled (simultaneous open).
         let scale = if repr.flags.contains(TcpFlags::SYN) {
             WindowScale::ZERO
         } else {
-            self.snd.scale
+            self.snd.scale()
         };
         self.establish(cx, repr, repr.window.scaled(scale));
         true
@@ -42,15 +44,15 @@ impl Connection {
         has_payload: bool,
     ) -> bool {
         let ack = repr.ack;
-        if ack.after(self.snd.nxt) {
+        if ack.after(self.snd.nxt()) {
             // RFC 9293 3.10.7.4: it acknowledges data that was never sent.
             return self.challenge_ack_field(cx);
         }
-        if ack.before(self.snd.una) {
+        if ack.before(self.snd.una()) {
             // RFC 5961 5.2: the ACK is older than the largest window, or all data ever
             // acknowledged, can explain.
-            let most = u64::from(self.snd.max_wnd).min(self.acked_span()) as u32;
-            if ack.before(self.snd.una - most) {
+            let most = u64::from(self.snd.max_wnd()).min(self.acked_span()) as u32;
+            if ack.before(self.snd.una() - most) {
                 return self.challenge_ack_field(cx);
             }
             if !repr.options.sack.as_slice().is_empty() {
@@ -58,17 +60,10 @@ impl Connection {
             }
             return true;
         }
-        // A MSG_MORE write is deferred only until the next event.
-        self.snd.msg_more = false;
-        self.end_autocork();
-        if cx.legacy.in_force().max_burst
-            && let Some(flow) = &mut self.snd.flow
-        {
-            flow.reset_burst();
-        }
+        self.snd.begin_ack(cx.legacy.in_force().max_burst);
         self.timers.probes = 0;
         let window_changed = self.update_window(cx, repr);
-        let advanced = ack.after(self.snd.una);
+        let advanced = ack.after(self.snd.una());
         // With nothing in flight a DSACK may still report earlier data.
         let has_sack = !repr.options.sack.as_slice().is_empty();
         if advanced || has_sack || !self.snd.rtx.is_empty() {
@@ -94,7 +89,7 @@ impl Connection {
     /// counted: no segment of the peer in this connection acknowledges less.
     fn acked_span(&self) -> u64 {
         let syn = u64::from(self.user.active_open);
-        let fin = u64::from(self.snd.fin == FinState::Sent && self.snd.una == self.snd.nxt);
+        let fin = u64::from(self.snd.is_fin_acked());
         self.stats.bytes_acked + syn + fin
     }
 
@@ -120,27 +115,15 @@ impl Connection {
         if repr.flags.contains(TcpFlags::SYN) {
             return false;
         }
-        let Window(window) = repr.window.scaled(self.snd.scale);
-        let changed = window != self.snd.wnd;
-        if !self.is_window_update(repr, window) {
+        let Window(window) = repr.window.scaled(self.snd.scale());
+        let changed = window != self.snd.wnd();
+        if !self.snd.is_window_update(repr.seq, repr.ack, window) {
             return changed;
         }
-        self.snd.wl1 = repr.seq;
-        self.snd.wnd = window;
-        if window > self.snd.max_wnd {
-            self.snd.max_wnd = window;
+        if self.snd.set_window(repr.seq, window) {
             self.sync_mss(cx);
         }
         changed
-    }
-
-    /// Returns whether the window of a segment, in bytes, is an update (RFC 9293 3.10.7.4, SND.WL1
-    /// and SND.WL2).
-    #[inline]
-    pub(super) fn is_window_update(&self, repr: &TcpRepr, window: u32) -> bool {
-        repr.ack.after(self.snd.una)
-            || repr.seq.after(self.snd.wl1)
-            || (repr.seq == self.snd.wl1 && (window > self.snd.wnd || window == 0))
     }
 
     /// Returns whether an ACK takes the fast path: nothing is lost, SACKed or probed for, and no
@@ -189,8 +172,8 @@ impl Connection {
             acked_segs: segs,
             rtt,
             srtt: self.rtt.srtt().unwrap_or(Nanos::ZERO),
-            snd_una: self.snd.una,
-            snd_nxt: self.snd.nxt,
+            snd_una: self.snd.una(),
+            snd_nxt: self.snd.nxt(),
         };
         self.cc.on_ack(&mut self.cwnd, &sample);
     }
@@ -200,7 +183,7 @@ impl Connection {
     fn update_scoreboard(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr, duplicate: bool) {
         let prior = self.timers.progress_at;
         self.check_app_limited();
-        let prior_una = self.snd.una;
+        let prior_una = self.snd.una();
         let advanced = repr.ack.after(prior_una);
         let ambiguous = self.snd.rtx.has_scoreboard() && self.match_echo(cx, repr);
         let outcome = if advanced {
@@ -281,7 +264,7 @@ impl Connection {
             in_recovery: self.recovery.ca_state() == CaState::Recovery,
             sack: self.negotiated.sack,
             send_quantum_segs,
-            mss: self.snd.mss,
+            mss: self.snd.mss(),
         };
         self.cc.on_rate_sample(&mut self.cwnd, &sample, cx.rng);
         if self.cc.is_self_limited() {
@@ -296,8 +279,8 @@ impl Connection {
     pub(crate) fn check_app_limited(&mut self) {
         let snd = &mut self.snd;
         let limited = snd.rtx.delivery().is_some()
-            && snd.queue.len() < snd.mss.bytes() as usize
-            && snd.wmem_inflight == 0
+            && snd.unsent_bytes() < snd.mss().bytes() as usize
+            && snd.wmem_inflight() == 0
             && snd.rtx.in_flight() < self.cwnd.cwnd
             && !snd.rtx.has_lost();
         if limited {
@@ -346,7 +329,7 @@ impl Connection {
 
     fn advance_una(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) -> AckOutcome {
         let outcome = self.snd.rtx.ack(cx.now, repr.ack);
-        self.snd.una = repr.ack;
+        self.snd.advance_una(repr.ack);
         self.stats.bytes_acked += u64::from(outcome.acked_bytes);
         self.timers.progress_at = cx.now;
         self.timers.retransmits = 0;
@@ -356,11 +339,8 @@ impl Connection {
             self.on_urgent_acked();
             self.end_rto_recovery(cx.now);
         }
-        if self.snd.rtx.is_empty()
-            && !self.snd.has_unsent()
-            && let Some(flow) = &mut self.snd.flow
-        {
-            flow.end_busy(cx.now);
+        if self.snd.rtx.is_empty() && !self.snd.has_unsent() {
+            self.snd.end_busy(cx.now);
         }
         if outcome.fin {
             self.on_fin_acked(cx);

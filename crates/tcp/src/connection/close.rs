@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 
 use fullsend_units::{Instant, Nanos};
 
-use super::{Connection, FinState, State};
+use super::{Connection, State};
 use crate::send::Reset;
 use crate::time_wait::TwTimestamps;
 use crate::{Cx, Linger, TcpError, TimeWait};
@@ -23,10 +23,8 @@ impl Connection {
             State::SynSent | State::SynReceived => {}
             _ => return,
         }
-        self.snd.fin = FinState::Queued;
-        self.snd.msg_more = false;
+        self.snd.queue_fin();
         self.rcv.ack.end_interactive();
-        self.snd.pending.retry();
     }
 
     /// Resets the connection when data arrives after both directions were shut down (RFC 1122
@@ -84,7 +82,7 @@ impl Connection {
             return;
         }
         if self.state != State::SynSent {
-            self.snd.pending.request_reset(Reset::Abort);
+            self.snd.pending_mut().request_reset(Reset::Abort);
         }
         self.fail(TcpError::ConnectionAborted);
         self.charge(cx);
@@ -154,7 +152,7 @@ impl Connection {
             expires: cx.now,
             local_port: self.local_port,
             remote_port: self.remote_port,
-            snd_nxt: self.snd.nxt,
+            snd_nxt: self.snd.nxt(),
             rcv_nxt,
             window: self.window_field(cx),
             timestamps: self.negotiated.timestamps.then_some(TwTimestamps {
@@ -186,17 +184,8 @@ impl Connection {
         }
         self.rcv.ack.cancel_delay();
         self.user.lost_data |= !self.is_flushed();
-        self.snd.queue.clear();
+        self.snd.end();
         self.snd.rtx.clear();
-        self.snd.pacing = None;
-        if let Some(flow) = &mut self.snd.flow {
-            flow.send_timer = Instant::FAR_FUTURE;
-        }
-        self.snd.fin = match self.snd.fin {
-            FinState::Queued => FinState::None,
-            fin => fin,
-        };
-        self.snd.pending.end();
         self.wake_reader();
         self.wake_writer();
     }

@@ -121,7 +121,7 @@ impl Connection {
     /// [`send_syn`](Self::send_syn).
     pub fn defer_syn(&mut self, client: FastopenClient) {
         if self.state == State::SynSent && self.snd.rtx.is_empty() {
-            self.snd.pending.cancel_syn();
+            self.snd.pending_mut().cancel_syn();
             self.uncommon_mut().fastopen = Some(Box::new(Fastopen {
                 client: Some(client),
                 deferred: true,
@@ -140,7 +140,7 @@ impl Connection {
             if !fastopen.carries_data(no_cookie) {
                 fastopen.fail = FastopenFail::CookieUnavailable;
             }
-            self.snd.pending.request_syn();
+            self.snd.pending_mut().request_syn();
         }
     }
 
@@ -181,10 +181,9 @@ impl Connection {
             return Err(TcpError::WouldBlock);
         }
         let most = data.len().min(self.syn_room() as usize);
-        let goal = self.snd.size_goal as usize;
+        let goal = self.snd.size_goal();
         let n = self
             .snd
-            .queue
             .append(cx.pool, &data[..most], goal.max(most), true);
         if n < most.min(1) {
             return Err(TcpError::OutOfMemory);
@@ -192,7 +191,7 @@ impl Connection {
         if let Some(fastopen) = self.fastopen_mut() {
             fastopen.deferred = false;
         }
-        self.snd.pending.request_syn();
+        self.snd.pending_mut().request_syn();
         self.charge(cx);
         Ok(n)
     }
@@ -201,8 +200,12 @@ impl Connection {
     fn syn_room(&self) -> u32 {
         let known = self.fastopen().and_then(|f| f.client?.mss);
         // Matches Linux: an unknown peer is assumed to have our MSS.
-        let mss = known.unwrap_or(self.adv_mss.get()).min(self.snd.mss_clamp);
-        u32::from(mss).min(self.snd.mss.bytes()).saturating_sub(40)
+        let mss = known
+            .unwrap_or(self.adv_mss.get())
+            .min(self.snd.mss_clamp());
+        u32::from(mss)
+            .min(self.snd.mss().bytes())
+            .saturating_sub(40)
     }
 
     /// Returns the option and the payload of the first SYN, when it is sent.
@@ -228,13 +231,13 @@ impl Connection {
     /// Moves written data from the write queue into the retransmission queue, after the SYN.
     fn take_syn_data(&mut self, cx: &Cx<'_>) -> Chain {
         let room = self.syn_room() as usize;
-        let taken = self.snd.queue.take(room);
+        let (seq, taken) = self.snd.take_syn_data(room);
         let len = taken.payload.len() as u32;
         if len == 0 {
             return taken.payload;
         }
         self.snd.rtx.push(SuperSegment {
-            seq: self.snd.nxt,
+            seq,
             payload: taken.payload.clone(),
             syn: false,
             fin: false,
@@ -243,8 +246,6 @@ impl Connection {
             truesize: taken.truesize,
             number: 0,
         });
-        self.snd.nxt += len;
-        self.snd.pushed_seq = self.snd.nxt;
         self.stats.data_segs_out += 1;
         if let Some(fastopen) = self.fastopen_mut() {
             fastopen.used = true;
@@ -257,7 +258,7 @@ impl Connection {
     /// Sends the SYN again, without data, after it was larger than the path MTU.
     pub(super) fn fastopen_too_big(&mut self) {
         if self.fastopen().is_some_and(|f| f.syn_data > 0) {
-            self.snd.pending.request_syn();
+            self.snd.pending_mut().request_syn();
         }
     }
 
@@ -379,7 +380,7 @@ impl Connection {
         fastopen.opened_early = true;
         fastopen.syn_data_acked = !payload.is_empty();
         // The SYN's window begins after our SYN, which is still in flight when data follows it.
-        self.snd.wnd += 1;
+        self.snd.exclude_syn_from_window();
         self.on_syn_payload(cx, syn.seq + 1, payload);
     }
 

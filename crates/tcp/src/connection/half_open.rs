@@ -7,7 +7,6 @@ use fullsend_units::{Instant, WindowScale};
 use super::{Connection, State};
 use crate::Cx;
 use crate::recovery::SuperSegment;
-use crate::send::Pending;
 
 /// The SYN-ACK that the host sent before the connection existed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,9 +43,9 @@ impl Connection {
     /// already: it waits for the answer.
     pub fn assume_syn_ack(&mut self, cx: &mut Cx<'_>, sent: SynAckSent) {
         debug_assert!(self.state == State::SynReceived && self.snd.rtx.is_empty());
-        let iss = self.snd.una;
+        let iss = self.snd.una();
         self.rcv.window.set_awaiting_accept(true);
-        self.snd.pending = Pending::default();
+        self.snd.pending_mut().cancel_all();
         self.snd.rtx.push(SuperSegment {
             seq: iss,
             payload: Chain::new(),
@@ -60,9 +59,7 @@ impl Connection {
         if sent.ambiguous {
             self.snd.rtx.retransmit_head(sent.at, 1);
         }
-        self.snd.nxt = iss + 1;
-        self.snd.pushed_seq = self.snd.nxt;
-        self.snd.sml = iss;
+        self.snd.on_syn_sent();
         if self.negotiated.window_scale {
             let scale = WindowScale::clamped(sent.window_scale);
             self.rcv.window.set_scale(scale);
@@ -79,7 +76,7 @@ impl Connection {
     /// Requests a retransmission of the SYN-ACK.
     pub fn retransmit_syn_ack(&mut self) {
         if self.state == State::SynReceived {
-            self.snd.pending.request_syn();
+            self.snd.pending_mut().request_syn();
         }
     }
 }

@@ -6,15 +6,14 @@ use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use super::{
-    Connection, FinState, NegotiatedOptions, Receiver, Sender, Settings, State, Stats, Timers,
-    TsState, UserState,
+    Connection, NegotiatedOptions, Receiver, Settings, State, Stats, Timers, TsState, UserState,
 };
 use crate::congestion::{self, Cubic, Cwnd};
 use crate::ecn::Ecn;
-use crate::recovery::{Recovery, RtxQueue, SuperSegment};
+use crate::recovery::{Recovery, SuperSegment};
 use crate::recv::{AckPolicy, RecvQueue, RecvWindow};
 use crate::rtt::RttEstimator;
-use crate::send::{BlockedBy, Pending, Reset, WriteQueue};
+use crate::send::{Reset, Sender};
 use crate::{Cx, SegmentIn, SegmentOut, TcpError};
 
 /// Delay between a RST to a half-open peer and the SYN that follows it: the RST must arrive first.
@@ -110,15 +109,15 @@ impl Connection {
     /// Returns the sequence numbers that our SYN occupies between `snd_una` and `snd_nxt`: 1 or 0.
     pub(crate) fn syn_in_flight(&self) -> u32 {
         let opening = matches!(self.state, State::SynSent | State::SynReceived);
-        u32::from(opening && self.snd.una != self.snd.nxt)
+        u32::from(opening && self.snd.una() != self.snd.nxt())
     }
 
     /// Returns a SYN or SYN-ACK if one is pending, for the first time or as a retransmission.
     pub(crate) fn syn_segment(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
-        if !self.snd.pending.take_syn() {
+        if !self.snd.pending_mut().take_syn() {
             return None;
         }
-        let iss = self.snd.una;
+        let iss = self.snd.una();
         let first = self.snd.rtx.is_empty();
         if first && self.state == State::SynSent {
             // Fast Open may have deferred the SYN.
@@ -136,9 +135,7 @@ impl Connection {
                 truesize: 0,
                 number: 0,
             });
-            self.snd.nxt = iss + 1;
-            self.snd.pushed_seq = self.snd.nxt;
-            self.snd.sml = iss;
+            self.snd.on_syn_sent();
             cx.mib.out_segs += 1;
             if self.uncommon.is_some() {
                 (cookie, payload) = self.fastopen_syn(cx);
@@ -215,20 +212,16 @@ impl Connection {
         if let (true, Some(ts)) = (self.negotiated.timestamps, options.timestamps) {
             self.ts.update_recent(cx.now, ts.val);
         }
-        if let (true, Some(shift)) = (self.negotiated.window_scale, options.window_scale) {
-            self.snd.scale = WindowScale::clamped(shift);
-        }
-        let default = if self.snd.ip_header_len >= 40 {
+        let scale = options.window_scale.map(WindowScale::clamped);
+        let scale = scale.filter(|_| self.negotiated.window_scale);
+        let default = if self.snd.ip_header_len() >= 40 {
             Mss::DEFAULT_V6
         } else {
             Mss::DEFAULT_V4
         };
         let offered = options.mss.unwrap_or(default.get());
-        self.snd.mss_clamp = offered.min(self.snd.mss_clamp);
-        // RFC 7323 2.2: the window of a SYN is never scaled.
-        self.snd.wnd = u32::from(syn.window.0);
-        self.snd.max_wnd = self.snd.wnd;
-        self.snd.wl1 = syn.seq;
+        self.snd.limit_mss_clamp(offered);
+        self.snd.on_peer_syn(syn.seq, syn.window.0, scale);
         let rcv_nxt = syn.seq + 1;
         self.rcv.queue = RecvQueue::new(rcv_nxt);
         let scaled = self.negotiated.window_scale;
@@ -280,7 +273,7 @@ impl Connection {
             } else {
                 self.rcv.ack.ack_now();
             }
-            self.establish(cx, repr, Window(self.snd.wnd));
+            self.establish(cx, repr, Window(self.snd.wnd()));
             let fin = flags.contains(TcpFlags::FIN);
             if self.uncommon.is_some() && (fin || !segment.payload.is_empty()) {
                 self.on_syn_ack_payload(cx, segment);
@@ -288,7 +281,7 @@ impl Connection {
         } else {
             // RFC 9293 3.5, figure 7: simultaneous open.
             self.transition(State::SynReceived);
-            self.snd.pending.request_syn();
+            self.snd.pending_mut().request_syn();
             if self.snd.rtx.len() == 1 {
                 // The SYN-ACK replaces the SYN. It is not a retransmission of it, and its answer
                 // gives an RTT sample.
@@ -302,7 +295,7 @@ impl Connection {
     /// first SYN is then repeated immediately instead of after the retransmission timeout.
     #[cold]
     fn reset_half_open_peer(&mut self, cx: &Cx<'_>, ack: SeqNum) {
-        self.snd.pending.request_reset(Reset::WithSeq(ack));
+        self.snd.pending_mut().request_reset(Reset::WithSeq(ack));
         if !self.is_acceptable_ack(ack) && self.timers.retransmits == 0 && !self.snd.rtx.is_empty()
         {
             self.advance_syn_timer(cx, cx.now + SYN_AFTER_RESET);
@@ -310,7 +303,7 @@ impl Connection {
     }
 
     fn is_acceptable_ack(&self, ack: SeqNum) -> bool {
-        ack.after(self.snd.una) && ack.before_eq(self.snd.nxt)
+        ack.after(self.snd.una()) && ack.before_eq(self.snd.nxt())
     }
 
     /// Returns whether a segment acknowledges our SYN and echoes its timestamp.
@@ -348,10 +341,7 @@ impl Connection {
     pub(crate) fn establish(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr, window: Window) {
         let syn_timeouts = self.syn_timeouts(repr);
         let outcome = self.snd.rtx.ack(cx.now, repr.ack);
-        self.snd.una = repr.ack;
-        self.snd.wnd = window.0;
-        self.snd.max_wnd = self.snd.max_wnd.max(window.0);
-        self.snd.wl1 = repr.seq;
+        self.snd.on_established(cx.now, repr.ack, repr.seq, window);
         self.rtt.reset_backoff();
         self.timers.retransmits = 0;
         let rtt = outcome.rtt.or_else(|| self.handshake_rtt(cx, repr));
@@ -376,14 +366,13 @@ impl Connection {
         }
         self.timers.progress_at = cx.now;
         self.timers.received_at = cx.now;
-        self.snd.last_sent = cx.now;
         self.sync_mss(cx);
         self.grow_sndbuf(cx);
         self.transition(State::Established);
         if self.cc.needs_ecn() {
             self.adapt_ecn(cx);
         }
-        if self.snd.fin != FinState::None {
+        if self.snd.has_fin() {
             self.transition(State::FinWait1);
         }
         if outcome.fin {
@@ -394,39 +383,5 @@ impl Connection {
         self.wake_reader();
         self.wake_writer_if_room(cx);
         self.snd.on_limits_changed(self.snd.rtx.has_lost());
-    }
-}
-
-impl Sender {
-    fn new(cx: &Cx<'_>, iss: SeqNum, mss: Mss, ip_header_len: u16) -> Self {
-        Self {
-            una: iss,
-            nxt: iss,
-            wl1: SeqNum::new(0),
-            wnd: 0,
-            max_wnd: 0,
-            scale: WindowScale::ZERO,
-            sml: iss,
-            pushed_seq: iss,
-            mss,
-            mss_clamp: u16::MAX,
-            pmtu: cx.device.mtu,
-            ip_header_len,
-            fin: FinState::None,
-            blocked_by: BlockedBy::Nothing,
-            msg_more: false,
-            throttled: false,
-            sndbuf_locked: false,
-            sndbuf: cx.sysctl.tcp_wmem[1],
-            wmem_inflight: 0,
-            size_goal: mss.bytes(),
-            size_goal_for: 0,
-            queue: WriteQueue::new(),
-            pending: Pending::with_syn(),
-            rtx: RtxQueue::new(mss),
-            last_sent: cx.now,
-            pacing: None,
-            flow: None,
-        }
     }
 }

@@ -18,7 +18,7 @@ impl Connection {
     /// Returns whether the error is plausible because that segment is in flight.
     pub fn handle_icmp(&mut self, cx: &mut Cx<'_>, seq: SeqNum, error: IcmpError) -> bool {
         // RFC 5927 4: only a segment in flight can have caused it.
-        let in_flight = seq.after_eq(self.snd.una) && seq.before(self.snd.nxt);
+        let in_flight = seq.after_eq(self.snd.una()) && seq.before(self.snd.nxt());
         if self.state == State::Closed || !in_flight {
             cx.mib.out_of_window_icmps += 1;
             return false;
@@ -53,19 +53,18 @@ impl Connection {
     /// segments of the present size are being acknowledged. If the path has changed, the data in
     /// flight is lost, and the router repeats the error for the retransmission.
     fn contradicts_too_big(&self) -> bool {
-        let full_size = self.stats.bytes_acked > u64::from(self.snd.mss.bytes());
+        let full_size = self.stats.bytes_acked > u64::from(self.snd.mss().bytes());
         let in_recovery = matches!(self.recovery.ca_state(), CaState::Recovery | CaState::Loss);
         full_size && !in_recovery && self.rtt.backoff() == 0
     }
 
     fn shrink_mtu(&mut self, cx: &mut Cx<'_>, mtu: u32) {
-        let headers = u32::from(self.snd.ip_header_len) + TCP_HEADER;
+        let headers = u32::from(self.snd.ip_header_len()) + TCP_HEADER;
         let least = cx.sysctl.tcp_min_snd_mss + headers;
         let mtu = mtu.max(least);
-        if mtu >= self.snd.pmtu {
+        if !self.snd.shrink_pmtu(mtu) {
             return;
         }
-        self.snd.pmtu = mtu;
         if let Some(search) = self
             .uncommon
             .as_mut()
@@ -73,7 +72,7 @@ impl Connection {
         {
             search.bound(mtu);
         }
-        let before = self.snd.mss;
+        let before = self.snd.mss();
         self.sync_mss(cx);
         if self.state == State::SynSent {
             // Linux: the retransmitted SYN advertises segments that fit the path in both
@@ -82,14 +81,14 @@ impl Connection {
             self.adv_mss = self.adv_mss.min(most);
             self.fastopen_too_big();
         }
-        if self.snd.mss < before && self.state.is_synchronized() && !self.snd.rtx.is_empty() {
+        if self.snd.mss() < before && self.state.is_synchronized() && !self.snd.rtx.is_empty() {
             self.retransmit_too_big();
         }
     }
 
     /// Returns the bytes of IP and TCP headers without options.
     pub(super) fn headers(&self) -> u32 {
-        u32::from(self.snd.ip_header_len) + TCP_HEADER
+        u32::from(self.snd.ip_header_len()) + TCP_HEADER
     }
 
     /// Returns the bytes of the options that every segment has.
@@ -106,7 +105,7 @@ impl Connection {
     pub(super) fn payload_of_mtu(&self, mtu: u32) -> u32 {
         let whole = mtu.saturating_sub(self.headers());
         whole
-            .min(self.snd.mss_clamp.into())
+            .min(self.snd.mss_clamp().into())
             .saturating_sub(self.option_bytes())
     }
 
@@ -119,17 +118,16 @@ impl Connection {
             .as_ref()
             .and_then(|uncommon| uncommon.mtu.as_deref());
         let known = searched.map_or(u32::MAX, MtuSearch::known_mtu);
-        let path = self.snd.pmtu.min(cx.device.mtu.max(headers)).min(known);
+        let path = self.snd.pmtu().min(cx.device.mtu.max(headers)).min(known);
         let path = path.saturating_sub(headers);
         // RFC 6691: the MSS option includes neither IP nor TCP options.
         let whole = path
-            .min(self.snd.mss_clamp.into())
+            .min(self.snd.mss_clamp().into())
             .max(cx.sysctl.tcp_min_snd_mss);
         let payload = whole.saturating_sub(self.option_bytes());
         let bounded = self.limit_to_half_window(payload);
         let mss = Mss::clamped(bounded.min(0xffff) as u16);
-        if mss != self.snd.mss {
-            self.snd.mss = mss;
+        if self.snd.set_mss(mss) {
             self.snd.rtx.set_mss(mss);
         }
         self.sync_size_goal(cx);
@@ -138,7 +136,7 @@ impl Connection {
     /// Returns the segment size for a peer with a tiny buffer: half of its largest window, so that
     /// two fit and it acknowledges one while we send the other (RFC 9293 3.8.6.2.1).
     fn limit_to_half_window(&self, mss: u32) -> u32 {
-        match self.snd.max_wnd {
+        match self.snd.max_wnd() {
             0 => mss,
             window if window > Mss::DEFAULT_V4.bytes() => mss.min(window / 2),
             window => mss.min(window),

@@ -123,8 +123,8 @@ impl Connection {
 
     /// Returns whether an ACK acknowledges no new data and changes no window.
     fn is_redundant_ack(&self, repr: &TcpRepr) -> bool {
-        let Window(window) = repr.window.scaled(self.snd.scale);
-        repr.ack == self.snd.una && !self.is_window_update(repr, window)
+        let Window(window) = repr.window.scaled(self.snd.scale());
+        repr.ack == self.snd.una() && !self.snd.is_window_update(repr.seq, repr.ack, window)
     }
 
     /// Returns whether everything in a segment was received before, but some of it was not
@@ -185,13 +185,13 @@ impl Connection {
             // Simultaneous open: the peer's SYN-ACK repeats its SYN and acknowledges ours.
             return true;
         }
-        let acks_syn = repr.flags.contains(TcpFlags::ACK) && repr.ack == self.snd.nxt;
+        let acks_syn = repr.flags.contains(TcpFlags::ACK) && repr.ack == self.snd.nxt();
         if self.state == State::SynReceived && repr.seq + 1 == rcv_nxt && !acks_syn {
             // The peer retransmitted its SYN: our SYN-ACK was lost.
             if let Some(ecn) = &mut self.ecn {
                 ecn.on_syn_retransmission(repr.flags, segment.ecn);
             }
-            self.snd.pending.request_syn();
+            self.snd.pending_mut().request_syn();
             return false;
         }
         // RFC 5961 4.2: whatever its sequence number. A peer that has restarted answers the
@@ -223,7 +223,7 @@ impl Connection {
             && repr.flags.contains(TcpFlags::SYN.union(TcpFlags::ACK))
             && segment_len(segment) == 1
             && repr.seq + 1 == self.rcv.queue.rcv_nxt()
-            && repr.ack == self.snd.nxt
+            && repr.ack == self.snd.nxt()
     }
 
     /// Returns whether the timestamp is old (RFC 7323 5.3 R1).
@@ -424,7 +424,7 @@ impl Connection {
         }
         let segment_len = match segment.gso_size {
             // A run without a segment size has no segments longer than this.
-            0 => (len as u32).min(self.snd.mss_clamp.into()),
+            0 => (len as u32).min(self.snd.mss_clamp().into()),
             size => size.into(),
         };
         self.after_arrival(cx, outcome, segment, (len as u32, segment_len, segs));
@@ -447,7 +447,7 @@ impl Connection {
     #[cold]
     fn abort_on_data(&mut self, cx: &mut Cx<'_>, ack: SeqNum) {
         cx.mib.abort_on_data += 1;
-        self.snd.pending.request_reset(Reset::WithSeq(ack));
+        self.snd.pending_mut().request_reset(Reset::WithSeq(ack));
         if self.user.orphan {
             self.transition(State::Closed);
             self.finish();

@@ -3,12 +3,17 @@
 use fullsend_units::Instant;
 
 use super::Connection;
-use crate::{Cx, Inspection, SkMem, TimerInfo, TimerKind};
+use crate::{Cx, FlowReport, Inspection, SkMem, TimerInfo, TimerKind};
 
 impl Connection {
+    /// Returns the report of this flow up to `now`.
+    pub fn flow_report(&self, now: Instant) -> FlowReport {
+        self.snd.flow_report(now)
+    }
+
     /// Returns everything that a tool shows of a connection.
     pub fn inspect(&self, cx: &Cx<'_>) -> Inspection {
-        let queued = u64::from(self.snd.bytes_in_flight()) + self.snd.queue.len() as u64;
+        let queued = u64::from(self.snd.bytes_in_flight()) + self.snd.unsent_bytes() as u64;
         Inspection {
             state: self.state(),
             recv_q: self.rcv.queue.readable() as u64,
@@ -29,8 +34,8 @@ impl Connection {
         SkMem {
             rmem_alloc: self.rcv.queue.truesize() as u64,
             rcvbuf: self.rcv.window.rcvbuf().into(),
-            wmem_alloc: self.snd.wmem_inflight.into(),
-            sndbuf: self.snd.sndbuf.into(),
+            wmem_alloc: self.snd.wmem_inflight().into(),
+            sndbuf: self.snd.sndbuf().into(),
             wmem_queued: self.wmem_queued() as u64,
             truesize: self.truesize() as u64,
         }

@@ -25,14 +25,14 @@ mod writable;
 
 use alloc::boxed::Box;
 
-use fullsend_units::{Instant, Mss, Nanos, SeqNum, WindowScale};
+use fullsend_units::{Instant, Mss, Nanos};
 
 use crate::congestion::{CongestionControl, Cwnd};
 use crate::ecn::Ecn;
-use crate::recovery::{Recovery, RtxQueue};
+use crate::recovery::Recovery;
 use crate::recv::{AckPolicy, RecvQueue, RecvWindow};
 use crate::rtt::RttEstimator;
-use crate::send::{BlockedBy, FlowState, Pacing, Pending, WriteQueue};
+use crate::send::Sender;
 use crate::{Cx, SegmentOut, TcpError, TimeWait, Wakes};
 
 pub use fastopen::{FastopenClient, FastopenEvent};
@@ -112,60 +112,6 @@ pub(crate) struct UserState {
     pub(crate) active_open: bool,
 }
 
-/// The variables of the send side (RFC 9293 3.3.1) and its queues.
-#[derive(Debug)]
-pub(crate) struct Sender {
-    pub(crate) una: SeqNum,
-    pub(crate) nxt: SeqNum,
-    /// `SND.WL1`: sequence number of the last window update.
-    pub(crate) wl1: SeqNum,
-    /// Window that the peer offered, in bytes from `una`.
-    pub(crate) wnd: u32,
-    /// The largest window that the peer ever offered.
-    pub(crate) max_wnd: u32,
-    pub(crate) scale: WindowScale,
-    /// End of the last write that ended in a short segment (Minshall).
-    pub(crate) sml: SeqNum,
-    /// Sequence number up to which the writer last requested PSH.
-    pub(crate) pushed_seq: SeqNum,
-    /// Payload bytes of a full segment.
-    pub(crate) mss: Mss,
-    /// Limit of the peer and the application on a segment's payload and options, in bytes.
-    pub(crate) mss_clamp: u16,
-    /// Path MTU in bytes, IP header included.
-    pub(crate) pmtu: u32,
-    pub(crate) ip_header_len: u16,
-    pub(crate) fin: FinState,
-    pub(crate) blocked_by: BlockedBy,
-    /// The last write announced more data (`MSG_MORE`).
-    pub(crate) msg_more: bool,
-    /// The device's next completion triggers an attempt to send.
-    pub(crate) throttled: bool,
-    pub(crate) sndbuf_locked: bool,
-    pub(crate) sndbuf: u32,
-    /// Bytes passed to the device and not completed (spec: `sk_wmem_alloc`).
-    pub(crate) wmem_inflight: u32,
-    /// Size to which a write fills a super-segment, and the device limit that it was computed for.
-    pub(crate) size_goal: u32,
-    pub(crate) size_goal_for: u32,
-    pub(crate) queue: WriteQueue,
-    pub(crate) pending: Pending,
-    pub(crate) rtx: RtxQueue,
-    /// When data was last sent.
-    pub(crate) last_sent: Instant,
-    pub(crate) pacing: Option<Box<Pacing>>,
-    /// Created when data is first sent.
-    pub(crate) flow: Option<Box<FlowState>>,
-}
-
-/// The state of our FIN.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum FinState {
-    None,
-    Queued,
-    Sent,
-}
-
 /// The receive side.
 #[derive(Debug)]
 pub(crate) struct Receiver {
@@ -200,48 +146,6 @@ pub(crate) struct Stats {
     pub(crate) bytes_received: u64,
 }
 
-impl Sender {
-    /// Returns the bytes that the window admits from `nxt` on; 0 if the peer shrank its window.
-    #[inline]
-    pub(crate) fn usable_window(&self) -> u32 {
-        (self.una + self.wnd).distance(self.nxt).max(0) as u32
-    }
-
-    /// Returns the sequence number of a segment without payload. If the peer shrank its window,
-    /// `nxt` lies outside it: two peers that both did so would drop each other's ACKs for ever.
-    #[inline]
-    pub(crate) fn acceptable_seq(&self) -> SeqNum {
-        self.nxt.earliest(self.una + self.wnd)
-    }
-
-    /// Returns the payload bytes sent and not acknowledged.
-    pub(crate) fn bytes_in_flight(&self) -> u32 {
-        let fin = u32::from(self.fin == FinState::Sent && self.una != self.nxt);
-        self.nxt.since(self.una).saturating_sub(fin)
-    }
-
-    /// Returns the sequence number after the last byte written.
-    #[inline]
-    pub(crate) fn write_seq(&self) -> SeqNum {
-        self.nxt + self.queue.len() as u32
-    }
-
-    /// Requests an attempt to send what waits, as cwnd or the window may admit more of it: data, or
-    /// retransmissions if `has_lost`.
-    #[inline]
-    pub(crate) fn on_limits_changed(&mut self, has_lost: bool) {
-        if has_lost || self.has_unsent() {
-            self.pending.retry();
-        }
-    }
-
-    /// Returns whether data or a FIN waits for its first transmission.
-    #[inline]
-    pub(crate) fn has_unsent(&self) -> bool {
-        !self.queue.is_empty() || self.fin == FinState::Queued
-    }
-}
-
 impl TsState {
     /// Returns the TSval of a segment that is sent now.
     #[inline]
@@ -272,7 +176,7 @@ impl Connection {
     /// Returns whether `poll_transmit` may return a segment (cheap; false positives are possible).
     #[inline]
     pub fn needs_transmit(&self) -> bool {
-        self.snd.pending.is_requested() || self.rcv.ack.is_due()
+        self.snd.pending().is_requested() || self.rcv.ack.is_due()
     }
 
     /// Returns when to call `handle_timeout`. The deadline may move later without notice; the
@@ -281,18 +185,14 @@ impl Connection {
     pub fn poll_deadline(&self) -> Option<Instant> {
         let ack = self.rcv.ack.deadline();
         let first = self.timers.earliest().min(ack);
-        let flow = self.snd.flow.as_deref();
-        let first = flow.map_or(first, |flow| flow.send_timer.min(first));
+        let first = first.min(self.snd.send_timer());
         (first != Instant::FAR_FUTURE).then_some(first)
     }
 
     /// Returns until when pacing defers data; calling `poll_transmit` later costs throughput.
     #[inline]
     pub fn paced_until(&self) -> Option<Instant> {
-        match self.snd.blocked_by {
-            BlockedBy::Pacing => self.snd.flow.as_ref().map(|flow| flow.send_timer),
-            _ => None,
-        }
+        self.snd.paced_until()
     }
 
     /// Returns the wake-ups due since the last call, and clears them.

@@ -77,14 +77,14 @@ impl Connection {
 
     /// Returns the largest packet that the peer, the path and the device accept.
     fn highest_mtu(&self, cx: &Cx<'_>) -> u32 {
-        let peer = u32::from(self.snd.mss_clamp) + self.headers();
-        peer.min(self.snd.pmtu).min(cx.device.mtu)
+        let peer = u32::from(self.snd.mss_clamp()) + self.headers();
+        peer.min(self.snd.pmtu()).min(cx.device.mtu)
     }
 
     fn begin_mtu_search(&mut self, cx: &Cx<'_>) {
         let high = self.highest_mtu(cx);
         let suspected = cx.sysctl.tcp_mtu_probing != ALWAYS;
-        let least = match self.snd.ip_header_len {
+        let least = match self.snd.ip_header_len() {
             40.. if suspected => MIN_MTU_V6,
             _ => 0,
         };
@@ -126,7 +126,7 @@ impl Connection {
         }
         let (headers, acked) = (self.headers(), self.stats.bytes_acked);
         let least = cx.sysctl.tcp_mtu_probe_floor.max(cx.sysctl.tcp_min_snd_mss);
-        let least = if self.snd.ip_header_len >= 40 {
+        let least = if self.snd.ip_header_len() >= 40 {
             least.max(MIN_MTU_V6 - headers)
         } else {
             least
@@ -149,7 +149,7 @@ impl Connection {
             .uncommon
             .as_ref()
             .and_then(|uncommon| uncommon.mtu.as_deref());
-        let since = mtu.map(|search| search.acked + u64::from(self.snd.mss.bytes()));
+        let since = mtu.map(|search| search.acked + u64::from(self.snd.mss().bytes()));
         since.is_some_and(|acked| self.stats.bytes_acked > acked)
     }
 
@@ -176,9 +176,9 @@ impl Connection {
             return MtuProbeDecision::Skip;
         }
         let len = self.payload_of_mtu(u32::midpoint(low, high));
-        let needed = len + (reordering + 1) * self.snd.mss.bytes();
-        let queued = self.snd.queue.len() as u32;
-        if queued < needed || self.snd.wnd < needed || self.record_left() < len {
+        let needed = len + (reordering + 1) * self.snd.mss().bytes();
+        let queued = self.snd.unsent_bytes() as u32;
+        if queued < needed || self.snd.wnd() < needed || self.record_left() < len {
             return MtuProbeDecision::Skip;
         }
         if self.snd.usable_window() < needed {
@@ -225,7 +225,7 @@ impl Connection {
     /// Processes the acknowledgement of a probe after `snd_una` advanced.
     #[cold]
     pub(super) fn check_mtu_probe(&mut self, cx: &mut Cx<'_>) {
-        let (una, mss) = (self.snd.una, self.snd.mss.bytes());
+        let (una, mss) = (self.snd.una(), self.snd.mss().bytes());
         let now_mtu = mss + self.headers() + self.option_bytes();
         let acked = self.stats.bytes_acked;
         let Some(search) = self.mtu_search() else {
@@ -251,7 +251,7 @@ impl Connection {
     /// 7.3). Its data is retransmitted in smaller segments.
     #[cold]
     pub(crate) fn on_mtu_probe_lost(&mut self, cx: &mut Cx<'_>) -> bool {
-        let una = self.snd.una;
+        let una = self.snd.una();
         let Some(search) = self.mtu_search() else {
             return false;
         };

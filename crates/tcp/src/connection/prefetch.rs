@@ -8,9 +8,9 @@ impl Connection {
     #[inline]
     pub fn prefetch(&self) -> u64 {
         let fields = [
-            self.snd.una.raw(),
-            self.snd.sndbuf,
-            self.snd.queue.len() as u32,
+            self.snd.una().raw(),
+            self.snd.sndbuf(),
+            self.snd.unsent_bytes() as u32,
             self.snd.rtx.packets_out(),
             self.rcv.queue.rcv_nxt().raw(),
             self.rcv.window.rcvbuf(),
@@ -29,7 +29,7 @@ impl Connection {
     /// Reads the memory that the connection points to; called after [`prefetch`](Self::prefetch).
     #[inline]
     pub fn prefetch_indirect(&self) -> u64 {
-        let flow = self.snd.flow.as_ref().map_or(0, |flow| flow.prefetch());
+        let flow = self.snd.prefetch();
         flow ^ self.snd.rtx.head_pinned_bytes() as u64
     }
 }

@@ -36,7 +36,7 @@ impl Connection {
             writable: self.is_writable(cx),
             error: self.user.error,
             unacked: self.snd.bytes_in_flight() as usize,
-            unsent: self.snd.queue.len(),
+            unsent: self.snd.unsent_bytes(),
         }
     }
 

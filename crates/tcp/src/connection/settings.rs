@@ -9,7 +9,7 @@ use fullsend_wire::tcp::TcpRepr;
 use super::{Connection, State};
 use crate::congestion::{self, UnknownCongestion};
 use crate::ecn::Ecn;
-use crate::send::{Force, Pacing};
+use crate::send::Force;
 use crate::{Cx, Linger, MtuDiscover, SocketOption, SocketOptions, Sysctl, TcpError};
 
 /// The options that the application set.
@@ -246,7 +246,7 @@ impl Connection {
                 settings.uncommon_mut().rcvlowat = bytes.max(1);
                 self.wake_reader_if_enough();
             }
-            O::SoMaxPacingRate(rate) => self.set_max_pacing_rate(rate),
+            O::SoMaxPacingRate(rate) => self.snd.set_max_pacing_rate(Rate(rate)),
             other => return self.set_uncommon_option(other),
         }
         Ok(())
@@ -292,7 +292,7 @@ impl Connection {
     /// Sets `TCP_MAXSEG`, which before the handshake also bounds the MSS that we advertise.
     fn set_maxseg(&mut self, cx: &Cx<'_>, mss: u16) -> Result<(), TcpError> {
         let mss = in_range(mss, 88..=32_767)?;
-        self.snd.mss_clamp = self.snd.mss_clamp.min(mss);
+        self.snd.limit_mss_clamp(mss);
         if !self.state.is_synchronized() {
             let bound = mss.min(self.adv_mss.get());
             self.adv_mss = fullsend_units::Mss::clamped(bound);
@@ -308,32 +308,21 @@ impl Connection {
 
     fn set_sndbuf(&mut self, cx: &Cx<'_>, bytes: u32) {
         let bytes = bytes.saturating_mul(2).min(MAX_BUFFER);
-        self.snd.sndbuf = bytes.max(MIN_BUFFER);
-        self.snd.sndbuf_locked = true;
+        self.snd.set_sndbuf(bytes.max(MIN_BUFFER));
         self.wake_writer_if_room(cx);
-    }
-
-    fn set_max_pacing_rate(&mut self, rate: u64) {
-        let rate = Rate(rate);
-        match &mut self.snd.pacing {
-            Some(pacing) => pacing.max_rate = rate,
-            none if rate != Rate::UNLIMITED => *none = Some(Box::new(Pacing::new(rate))),
-            _ => {}
-        }
     }
 
     /// Returns all options.
     pub fn options(&self, cx: &Cx<'_>) -> SocketOptions {
         let (settings, sysctl) = (&self.settings, cx.sysctl);
         let lowat = settings.uncommon.as_ref().and_then(|r| r.notsent_lowat);
-        let max_rate = self.snd.pacing.as_ref().map_or(u64::MAX, |p| p.max_rate.0);
         let default = UncommonOptions::default();
         let uncommon = settings.uncommon.as_deref().unwrap_or(&default);
         SocketOptions {
             tcp_nodelay: settings.nodelay,
             tcp_cork: settings.cork,
             tcp_quickack: self.rcv.ack.is_quickack(),
-            tcp_maxseg: self.snd.mss.bytes(),
+            tcp_maxseg: self.snd.mss().bytes(),
             tcp_user_timeout: settings.user_timeout(),
             tcp_syncnt: settings.syn_retries(sysctl),
             tcp_keepidle: settings.keepidle(sysctl),
@@ -344,10 +333,10 @@ impl Connection {
             tcp_congestion: self.cc.name(),
             so_keepalive: settings.keepalive,
             so_linger: settings.linger(),
-            so_sndbuf: self.snd.sndbuf,
+            so_sndbuf: self.snd.sndbuf(),
             so_rcvbuf: self.rcv.window.rcvbuf(),
             so_rcvlowat: settings.rcvlowat(),
-            so_max_pacing_rate: max_rate,
+            so_max_pacing_rate: self.snd.max_pacing_rate().0,
             tcp_defer_accept: uncommon.defer_accept,
             tcp_fastopen_no_cookie: uncommon.fastopen_no_cookie,
             tcp_linger2: uncommon.linger2,
@@ -355,7 +344,7 @@ impl Connection {
             ip_tos: uncommon.tos,
             ip_ttl: uncommon.ttl,
             ip_mtu_discover: uncommon.mtu_discover,
-            ip_mtu: self.snd.pmtu,
+            ip_mtu: self.snd.pmtu(),
             ip_recverr: uncommon.recverr,
             so_mark: uncommon.mark,
             so_priority: uncommon.priority,
@@ -398,8 +387,8 @@ impl Connection {
 
     /// Allocates the state that a newly selected congestion control needs.
     pub(crate) fn init_congestion(&mut self, now: Instant) {
-        if self.cc.pacing_rate().is_some() && self.snd.pacing.is_none() {
-            self.snd.pacing = Some(Box::new(Pacing::new(Rate::UNLIMITED)));
+        if self.cc.pacing_rate().is_some() {
+            self.snd.enable_pacing();
         }
         if self.cc.owns_cwnd() {
             self.snd.rtx.start_delivery_sampling(now);

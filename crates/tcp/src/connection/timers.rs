@@ -114,12 +114,7 @@ impl Connection {
                 self.on_keepalive(cx);
             }
         }
-        if let Some(flow) = &mut self.snd.flow
-            && flow.send_timer <= cx.now
-        {
-            flow.send_timer = Instant::FAR_FUTURE;
-            self.on_send_timer();
-        }
+        self.snd.on_timer(cx.now, self.settings.cork);
         self.charge(cx);
     }
 
@@ -161,7 +156,7 @@ impl Connection {
     /// or with probes disabled.
     fn restarts_early(&self) -> bool {
         const RRTHRESH: u32 = 4;
-        let unsent = self.snd.mss.segments(self.snd.queue.len() as u32);
+        let unsent = self.snd.mss().segments(self.snd.unsent_bytes() as u32);
         self.recovery.ca_state() < CaState::Recovery
             && self.snd.rtx.packets_out() < RRTHRESH
             && unsent < RRTHRESH
@@ -262,13 +257,13 @@ impl Connection {
             }
             self.suspect_black_hole(cx);
             self.enter_loss(cx);
-            self.snd.pending.retry();
+            self.snd.pending_mut().retry();
         } else {
             // RFC 6298 5.7: the data that a Fast Open server sent after its SYN-ACK is lost, too.
             if self.timers.retransmits == 1 && self.is_fastopen_child() {
                 self.enter_loss(cx);
             }
-            self.snd.pending.request_syn();
+            self.snd.pending_mut().request_syn();
         }
         self.timers.retransmits = self.timers.retransmits.saturating_add(1);
         if !self.is_thin(cx) && !self.is_syn_linear(cx) {
@@ -330,7 +325,7 @@ impl Connection {
             _ if user_timeout != Nanos::ZERO => false,
             // RFC 9293 3.8.6.1: a peer that shrank its window and answers keeps the connection
             // open, as does one that never opened it.
-            _ if self.snd.wnd == 0 && !self.user.orphan => {
+            _ if self.snd.wnd() == 0 && !self.user.orphan => {
                 let silent = cx.now.since(self.timers.received_at);
                 silent.min(stalled) > self.rtt.rto_max() * 2
             }
@@ -390,7 +385,7 @@ impl Connection {
         }
         self.timers.probes = self.timers.probes.saturating_add(1);
         self.rtt.back_off();
-        self.snd.pending.request_forced(Force::Probe);
+        self.snd.pending_mut().request_forced(Force::Probe);
     }
 
     /// Starts the keepalive timer if keepalive is enabled.
@@ -427,14 +422,14 @@ impl Connection {
             probes > 0 && idle >= user_timeout
         };
         if silent {
-            self.snd.pending.request_reset(Reset::Abort);
+            self.snd.pending_mut().request_reset(Reset::Abort);
             self.time_out(cx);
             return;
         }
         cx.mib.keep_alive += 1;
         // `TCP_USER_TIMEOUT` bounds the probes by time, not by number.
         self.timers.probes = self.timers.probes.saturating_add(1);
-        self.snd.pending.request_probe();
+        self.snd.pending_mut().request_probe();
         self.timers.idle = cx.now + self.settings.keepintvl(cx.sysctl);
     }
 }

@@ -79,13 +79,13 @@ impl Connection {
     #[cold]
     pub(super) fn mark_written_urgent(&mut self) {
         self.uncommon_mut().urgent.sent = Some(self.snd.write_seq());
-        self.snd.pending.retry();
+        self.snd.pending_mut().retry();
     }
 
     /// Forgets our mark once it is acknowledged.
     #[cold]
     pub(super) fn on_urgent_acked(&mut self) {
-        let una = self.snd.una;
+        let una = self.snd.una();
         if let Some(uncommon) = &mut self.uncommon {
             uncommon.urgent.sent.take_if(|up| up.before_eq(una));
         }

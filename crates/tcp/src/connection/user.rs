@@ -23,11 +23,7 @@ impl Connection {
         self.check_writable()?;
         self.check_app_limited();
         self.refresh_size_goal(cx);
-        if self
-            .snd
-            .queue
-            .try_append_to_tail(data, self.snd.size_goal as usize)
-        {
+        if self.snd.try_append_to_tail(data) {
             self.after_write(cx, more);
             return Ok(data.len());
         }
@@ -63,7 +59,7 @@ impl Connection {
         data: &[u8],
         more: bool,
     ) -> Result<usize, TcpError> {
-        let mut goal = self.snd.size_goal as usize;
+        let mut goal = self.snd.size_goal();
         let (mut done, mut pushed_bytes) = (0, 0);
         while done < data.len() {
             let room = self.super_segment_room(cx, &mut goal, &mut pushed_bytes);
@@ -71,13 +67,12 @@ impl Connection {
                 break;
             }
             let n = room.min(data.len() - done);
-            let before = self.snd.queue.truesize();
+            let before = self.snd.truesize();
             let frugal = cx.mem.is_exhausted(cx.sysctl);
             let copied = self
                 .snd
-                .queue
                 .append(cx.pool, &data[done..done + n], goal, frugal);
-            if self.snd.queue.truesize() != before {
+            if self.snd.truesize() != before {
                 self.charge(cx);
             }
             done += copied;
@@ -112,11 +107,10 @@ impl Connection {
         goal: &mut usize,
         pushed_bytes: &mut u32,
     ) -> usize {
-        let mut room = self.snd.queue.tail_room(*goal);
-        let tail = self.snd.queue.tail_len();
-        if room == 0 && tail > 0 && self.snd.queue.len() - *pushed_bytes as usize == tail {
+        let mut room = self.snd.tail_room(*goal);
+        if room == 0 && self.snd.is_single_super_segment(*pushed_bytes) {
             *pushed_bytes += self.push_one(cx, *pushed_bytes);
-            room = self.snd.queue.tail_room(*goal);
+            room = self.snd.tail_room(*goal);
         }
         if room == 0 {
             *goal = self.new_super_segment_size(cx, *pushed_bytes);
@@ -156,14 +150,14 @@ impl Connection {
         }
         self.check_app_limited();
         self.refresh_size_goal(cx);
-        let (len, mut goal, mut pushed_bytes) = (data.len(), self.snd.size_goal as usize, 0);
+        let (len, mut goal, mut pushed_bytes) = (data.len(), self.snd.size_goal(), 0);
         while !data.is_empty() {
             let room = self.super_segment_room(cx, &mut goal, &mut pushed_bytes);
             if room == 0 {
                 break;
             }
             let piece = data.split_to(room.min(data.len()));
-            self.snd.queue.append_slice(piece, goal);
+            self.snd.append_slice(piece, goal);
             self.charge(cx);
         }
         if data.len() < len {
@@ -352,7 +346,7 @@ impl Connection {
 
     /// Returns the bytes written and not acknowledged, and those of them that were not sent.
     pub fn unacked(&self) -> (usize, usize) {
-        let unsent = self.snd.queue.len();
+        let unsent = self.snd.unsent_bytes();
         (self.snd.bytes_in_flight() as usize + unsent, unsent)
     }
 

@@ -148,7 +148,7 @@ fn tx_watches(uncommon: &mut Option<Box<Uncommon>>) -> Option<&mut TxWatches> {
 impl Connection {
     /// Returns the number of bytes written since the connection began.
     pub fn written(&self) -> u64 {
-        self.sent_offset() + self.snd.queue.len() as u64
+        self.sent_offset() + self.snd.unsent_bytes() as u64
     }
 
     /// Returns the number of bytes sent since the connection began.
@@ -202,8 +202,8 @@ impl Connection {
     /// Records the device's completion of a super-segment.
     #[cold]
     pub(crate) fn watch_sent(&mut self, cx: &Cx<'_>) {
-        if let (Some(tx), Some(flow)) = (tx_watches(&mut self.uncommon), &self.snd.flow) {
-            let in_host_queue = |number| flow.is_in_host_queue(number);
+        if let Some(tx) = tx_watches(&mut self.uncommon) {
+            let in_host_queue = |number| self.snd.is_in_host_queue(number);
             self.user.wakes.read |= tx.on_sent(cx.now, in_host_queue);
         }
     }

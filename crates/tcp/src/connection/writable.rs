@@ -7,30 +7,15 @@ use fullsend_units::Instant;
 
 use super::{Connection, State};
 use crate::Cx;
-use crate::send::BlockedBy;
-
-/// The `SO_SNDBUF` charge of a super-segment in addition to its data: a Linux 6 kernel's `sk_buff`
-/// with room for headers and its table of fragments. Ours costs less, but applications have values
-/// tuned on Linux, and the charge decides how many bytes a write accepts and which acknowledgement
-/// wakes its writer.
-const SUPER_SEGMENT_CHARGE_BYTES: usize = 832;
 
 impl Connection {
-    /// Returns the bytes that `SO_SNDBUF` bounds (`sk_wmem_queued`): data written and not
-    /// acknowledged, and a charge for each super-segment. As on Linux, data counts by its length
-    /// rather than by the block that holds it; `tcp_mem` counts blocks.
+    /// Returns the bytes that `SO_SNDBUF` bounds (`sk_wmem_queued`).
     #[inline]
     pub(crate) fn wmem_queued(&self) -> usize {
-        let snd = &self.snd;
-        let bytes = snd.bytes_in_flight() as usize + snd.queue.len();
-        let mut super_segments = snd.rtx.len() + snd.queue.super_segments(snd.size_goal as usize);
-        if let Some(uncommon) = &self.uncommon {
-            super_segments += uncommon
-                .records
-                .as_ref()
-                .map_or(0, |records| records.unsent());
-        }
-        bytes + super_segments * SUPER_SEGMENT_CHARGE_BYTES
+        let uncommon = self.uncommon.as_ref();
+        let records = uncommon.and_then(|uncommon| uncommon.records.as_ref());
+        let records = records.map_or(0, |records| records.unsent());
+        self.snd.wmem_queued(self.snd.rtx.len() + records)
     }
 
     /// Returns whether the connection is writable in the sense of `poll(2)`, with enough room to
@@ -56,8 +41,8 @@ impl Connection {
     #[inline]
     fn may_add_memory(&self, cx: &Cx<'_>, pushed_bytes: u32) -> bool {
         let queued = self.wmem_queued();
-        let unsent = self.snd.queue.len() as u32 - pushed_bytes;
-        queued < self.snd.sndbuf as usize
+        let unsent = self.snd.unsent_bytes() as u32 - pushed_bytes;
+        queued < self.snd.sndbuf() as usize
             && unsent < self.settings.notsent_lowat(cx.sysctl)
             && Self::has_memory(cx, queued)
     }
@@ -65,8 +50,8 @@ impl Connection {
     /// Returns whether a writer may be woken (`wake = 1`): a third of the buffer is free, and less
     /// than half of `TCP_NOTSENT_LOWAT` is unsent.
     fn has_room(&self, cx: &Cx<'_>) -> bool {
-        let (queued, sndbuf) = (self.wmem_queued(), self.snd.sndbuf as usize);
-        let notsent = self.snd.queue.len() as u64;
+        let (queued, sndbuf) = (self.wmem_queued(), self.snd.sndbuf() as usize);
+        let notsent = self.snd.unsent_bytes() as u64;
         let weight = if cx.legacy.in_force().pollout_on_every_ack {
             1
         } else {
@@ -92,7 +77,7 @@ impl Connection {
     pub(super) fn min_write_room(&self, cx: &Cx<'_>) -> usize {
         let least = cx.sysctl.tcp_wmem[0] as usize;
         let left = least.saturating_sub(self.wmem_queued());
-        left.max(self.snd.queue.buf_remaining())
+        left.max(self.snd.allocated_room())
     }
 
     /// Accounts for a full and only super-segment that is sent before the write continues (Linux:
@@ -101,16 +86,16 @@ impl Connection {
     /// `pushed_bytes`.
     #[cold]
     pub(super) fn push_one(&mut self, cx: &Cx<'_>, pushed_bytes: u32) -> u32 {
-        let unsent = self.snd.queue.len() as u32 - pushed_bytes;
-        let in_host_queue = self.snd.wmem_inflight.saturating_add(pushed_bytes);
+        let unsent = self.snd.unsent_bytes() as u32 - pushed_bytes;
+        let in_host_queue = self.snd.wmem_inflight().saturating_add(pushed_bytes);
         if in_host_queue >= cx.sysctl.tcp_limit_output_bytes
-            || self.snd.blocked_by == BlockedBy::Tsq
+            || self.snd.is_held_by_small_queue()
             || self.pacing_holds(cx)
         {
             return 0;
         }
         let snd = &self.snd;
-        let mss = snd.mss.bytes();
+        let mss = snd.mss().bytes();
         let quota = (self.cwnd.cwnd / 2).max(1).min(self.max_segs(cx));
         let admitted = snd.usable_window().min(self.cwnd_room_bytes());
         let part = admitted
@@ -118,14 +103,14 @@ impl Connection {
             .min(quota.saturating_mul(mss))
             .min(unsent);
         let part = part - part % mss;
-        self.snd.queue.shrink_tail(part);
+        self.snd.shrink_tail(part);
         part
     }
 
     /// Returns the size of the super-segment that a write may begin now, in bytes; 0: none.
     #[inline]
     pub(super) fn new_super_segment_size(&self, cx: &Cx<'_>, pushed_bytes: u32) -> usize {
-        let goal = self.snd.size_goal as usize;
+        let goal = self.snd.size_goal();
         if !self.may_add_memory(cx, pushed_bytes) {
             0
         } else if cx.mem.is_exhausted(cx.sysctl) {
@@ -139,13 +124,11 @@ impl Connection {
     /// woken immediately, as no later event would do so.
     pub(super) fn on_write_blocked(&mut self, now: Instant) {
         self.user.writer_waiting = true;
-        if self.snd.queue.is_empty()
-            && let Some(flow) = &mut self.snd.flow
-        {
-            flow.begin_sndbuf_limited(now);
-        }
-        if self.snd.queue.is_empty() && self.snd.rtx.is_empty() {
-            self.wake_writer();
+        if self.snd.unsent_bytes() == 0 {
+            self.snd.begin_sndbuf_limited(now);
+            if self.snd.rtx.is_empty() {
+                self.wake_writer();
+            }
         }
     }
 
@@ -154,7 +137,7 @@ impl Connection {
     pub(crate) fn grow_sndbuf(&mut self, cx: &Cx<'_>) {
         let full = self.snd.rtx.in_flight() >= self.cwnd.cwnd;
         let scarce = cx.mem.is_under_pressure() || !cx.mem.is_below_low_limit(cx.sysctl);
-        if self.snd.sndbuf_locked || full || scarce {
+        if self.snd.is_sndbuf_locked() || full || scarce {
             return;
         }
         let segs = self
@@ -163,19 +146,17 @@ impl Connection {
             .max(10)
             .max(self.recovery.reordering_segs() + 1);
         // A segment with headers in memory, as an allocator would round its size.
-        let per_mss = (self.snd.mss.bytes() + 640).next_power_of_two() + 256;
+        let per_mss = (self.snd.mss().bytes() + 640).next_power_of_two() + 256;
         let expand = self.cc.sndbuf_expand();
         let target = expand.saturating_mul(segs).saturating_mul(per_mss);
-        self.snd.sndbuf = self.snd.sndbuf.max(target.min(cx.sysctl.tcp_wmem[2]));
+        self.snd.grow_sndbuf(target.min(cx.sysctl.tcp_wmem[2]));
     }
 
     /// Wakes a waiting writer, once, if there is enough room now.
     #[inline]
     pub(crate) fn wake_writer_if_room(&mut self, cx: &Cx<'_>) {
         if self.user.writer_waiting && self.is_writable(cx) {
-            if let Some(flow) = &mut self.snd.flow {
-                flow.end_sndbuf_limited(cx.now);
-            }
+            self.snd.end_sndbuf_limited(cx.now);
             self.wake_writer();
         }
     }

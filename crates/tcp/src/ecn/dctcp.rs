@@ -132,13 +132,13 @@ impl Connection {
         let marked_bytes = match marked {
             0 => 0,
             all if all >= delivered => acked_bytes,
-            some => acked_bytes.min(some.saturating_mul(self.snd.mss.bytes())),
+            some => acked_bytes.min(some.saturating_mul(self.snd.mss().bytes())),
         };
         self.cc.on_marks(&MarkSample {
             acked_bytes,
             marked_bytes,
-            snd_una: self.snd.una,
-            snd_nxt: self.snd.nxt,
+            snd_una: self.snd.una(),
+            snd_nxt: self.snd.nxt(),
         });
     }
 }

@@ -149,7 +149,7 @@ impl Connection {
             return;
         };
         // RFC 3168 6.1.6: zero-window probes are not ECN-capable.
-        let probe = is_new_data && self.snd.nxt.after(self.snd.una + self.snd.wnd);
+        let probe = is_new_data && self.snd.exceeds_window();
         let is_new_data = is_new_data && !probe && !segment.payload.is_empty();
         ecn.mark(segment, is_new_data);
         let accurate = ecn.is_accurate();
@@ -331,7 +331,7 @@ impl Connection {
 
     /// Returns the bytes of ours that an ACK reports as delivered.
     fn delivered_bytes(&self, summary: &AckSummary<'_>) -> u32 {
-        let bytes_of = |segs: u32| segs.saturating_mul(self.snd.mss.bytes());
+        let bytes_of = |segs: u32| segs.saturating_mul(self.snd.mss().bytes());
         // Of data SACKed earlier only the number of segments is known.
         let acked = if summary.ack.acked_segs == summary.ack.delivered_segs {
             summary.ack.acked_bytes
@@ -348,7 +348,7 @@ impl Connection {
     fn count_marked(&mut self, summary: &AckSummary<'_>) -> u32 {
         let sent = self.snd.bytes_in_flight() - self.syn_in_flight();
         let sent = self.stats.bytes_acked + u64::from(sent);
-        let (delivered_bytes, mss) = (self.delivered_bytes(summary), self.snd.mss.bytes());
+        let (delivered_bytes, mss) = (self.delivered_bytes(summary), self.snd.mss().bytes());
         let Some(ecn) = &mut self.ecn else {
             return 0;
         };

@@ -278,7 +278,7 @@ impl Connection {
         summary: &AckSummary<'_>,
         outcome: &mut RecoveryOutcome,
     ) {
-        let una = self.snd.una;
+        let una = self.snd.una();
         let (ca_state, high_seq) = (self.recovery.ca_state, self.recovery.high_seq);
         // CWR ends once data sent after the reduction, with the CWR flag, is acknowledged.
         if ca_state == CaState::Cwr && una.after(high_seq) {
@@ -343,7 +343,7 @@ impl Connection {
         }
         self.try_undo_recovery(cx, summary);
         // RFC 6582 3.2: duplicate ACKs of data that was sent twice must not begin another recovery.
-        if !self.negotiated.sack && self.snd.una == self.recovery.high_seq {
+        if !self.negotiated.sack && self.snd.una() == self.recovery.high_seq {
             return true;
         }
         if !was_loss {
@@ -377,7 +377,7 @@ impl Connection {
         };
         if self.recovery.ca_state != ca_state {
             self.recovery.ca_state = ca_state;
-            self.recovery.high_seq = self.snd.nxt;
+            self.recovery.high_seq = self.snd.nxt();
         }
     }
 
@@ -396,8 +396,8 @@ impl Connection {
     /// Begins a reduction of cwnd, by proportional rate reduction or at once.
     fn begin_reduction(&mut self, cx: &Cx<'_>, event: CongestionEvent) {
         self.lower_ssthresh(cx, event);
-        self.recovery.high_seq = self.snd.nxt;
-        let (una, rtx) = (self.snd.una, &self.snd.rtx);
+        self.recovery.high_seq = self.snd.nxt();
+        let (una, rtx) = (self.snd.una(), &self.snd.rtx);
         let (packets_out, retrans_out) = (rtx.packets_out(), rtx.retrans_out());
         let cold = self.recovery.cold_or_default();
         cold.prr = Prr::begin(packets_out);
@@ -464,7 +464,7 @@ impl Connection {
         cx.mib.sack_reneging += u64::from(self.snd.rtx.mark_timed_out(cutoff));
         // One reduction for each window of data.
         let again = before >= CaState::Cwr
-            && self.snd.una.before(self.recovery.high_seq)
+            && self.snd.una().before(self.recovery.high_seq)
             && (before != CaState::Loss || self.timers.retransmits > 0);
         if !again {
             self.begin_reduction(cx, CongestionEvent::Rto);
@@ -478,7 +478,7 @@ impl Connection {
             *reordering = (*reordering).min(cx.sysctl.tcp_reordering);
         }
         self.recovery.ca_state = CaState::Loss;
-        self.recovery.high_seq = self.snd.nxt;
+        self.recovery.high_seq = self.snd.nxt();
         let recurring = before < CaState::Recovery || self.timers.retransmits > 0;
         let cold = self.recovery.cold_or_default();
         cold.probe = None;
@@ -492,13 +492,13 @@ impl Connection {
         self.enter_loss_for_mtu();
         let not_congestion = self.snd.rtx.take_lost();
         self.snd.rtx.recycle_lost(not_congestion);
-        self.snd.pending.retry();
+        self.snd.pending_mut().retry();
     }
 
     /// Begins the Loss phase without a reduction of cwnd, for data that was too large for the path.
     fn enter_loss_for_mtu(&mut self) {
         self.recovery.ca_state = CaState::Loss;
-        self.recovery.high_seq = self.snd.nxt;
+        self.recovery.high_seq = self.snd.nxt();
         let cold = self.recovery.cold_or_default();
         cold.undo.disarm();
         cold.frto = Frto::default();
@@ -513,7 +513,7 @@ impl Connection {
         self.snd.rtx.mark_all_lost();
         let not_congestion = self.snd.rtx.take_lost();
         self.snd.rtx.recycle_lost(not_congestion);
-        self.snd.pending.retry();
+        self.snd.pending_mut().retry();
     }
 }
 

@@ -18,19 +18,19 @@ impl Connection {
         let Some(range) = summary.sack.dsack else {
             return Dsack::default();
         };
-        if range.left.before(self.snd.una) {
+        if range.left.before(self.snd.una()) {
             cx.mib.dsack_recv += 1;
         } else {
             cx.mib.dsack_ofo_recv += 1;
         }
-        let (mss, nxt) = (self.snd.mss.bytes(), self.snd.nxt);
+        let (mss, nxt) = (self.snd.mss().bytes(), self.snd.nxt());
         let len = range.right.since(range.left);
         let segs = len.div_ceil(mss);
         let total_retrans = self.stats.total_retrans;
         let cold = self.recovery.cold_or_default();
         cold.reordering.dsack_dups = cold.reordering.dsack_dups.saturating_add(segs);
         // A report of more than the window, or of more than was ever retransmitted, is not credible.
-        if len > self.snd.max_wnd || cold.reordering.dsack_dups > total_retrans {
+        if len > self.snd.max_wnd() || cold.reordering.dsack_dups > total_retrans {
             cx.mib.dsack_ignored_dubious += 1;
             return Dsack::default();
         }

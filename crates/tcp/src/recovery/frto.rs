@@ -35,7 +35,7 @@ impl Recovery {
 impl Connection {
     /// Processes an ACK in the Loss phase.
     pub(super) fn process_loss(&mut self, cx: &mut Cx<'_>, summary: &AckSummary<'_>) {
-        let recovered = self.snd.una.after_eq(self.recovery.high_seq);
+        let recovered = self.snd.una().after_eq(self.recovery.high_seq);
         if summary.advanced && self.try_undo_loss(cx, summary, false) {
             return;
         }
@@ -67,7 +67,7 @@ impl Connection {
             return true;
         }
         let may_send = self.snd.has_unsent() && self.snd.usable_window() > 0;
-        let nxt = self.snd.nxt;
+        let nxt = self.snd.nxt();
         let is_dupack = summary.sack.delivered_segs > 0 || summary.duplicate;
         let frto = &mut self.recovery.cold_or_default().frto;
         frto.new_data_first = false;
@@ -86,7 +86,7 @@ impl Connection {
 
     /// Gives up F-RTO where no new data could be sent, so that retransmissions continue.
     pub(crate) fn end_frto(&mut self) {
-        if self.snd.nxt == self.recovery.high_seq
+        if self.snd.nxt() == self.recovery.high_seq
             && let Some(cold) = self.recovery.cold_mut()
         {
             cold.frto = Frto::default();

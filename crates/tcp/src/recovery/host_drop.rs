@@ -21,7 +21,7 @@ impl Connection {
             self.report_lost_if_sampled(cx);
         }
         if self.snd.rtx.has_lost() {
-            self.snd.pending.retry();
+            self.snd.pending_mut().retry();
         }
     }
 }

@@ -68,7 +68,7 @@ impl Connection {
             return;
         }
         let rto_at = self.head_rto_at(cx.now);
-        let due = (self.snd.last_sent + self.tail_probe_timeout()).min(rto_at);
+        let due = (self.snd.last_sent() + self.tail_probe_timeout()).min(rto_at);
         if due > cx.now && self.may_send_tail_probe(cx) {
             self.set_tail_probe_timer(cx, due);
             return;
@@ -78,7 +78,7 @@ impl Connection {
             self.arm_rto_at(cx, rto_at);
             return;
         }
-        self.snd.pending.request_tail_probe();
+        self.snd.pending_mut().request_tail_probe();
         // For the case that no probe can be sent now.
         self.arm_rto_at(cx, rto_at);
     }
@@ -86,7 +86,7 @@ impl Connection {
     /// Records that a probe was sent; `is_retransmit`: it retransmits the last segment.
     pub(crate) fn on_tail_probe_sent(&mut self, cx: &mut Cx<'_>, is_retransmit: bool) {
         cx.mib.loss_probes += 1;
-        let end = self.snd.nxt;
+        let end = self.snd.nxt();
         self.recovery.cold_or_default().probe = Some(TailProbe { end, is_retransmit });
         self.arm_rto(cx);
     }

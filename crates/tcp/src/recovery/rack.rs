@@ -87,7 +87,7 @@ impl Connection {
 
     fn rack(&mut self, cx: &mut Cx<'_>, outcome: &mut RecoveryOutcome) {
         if let Some(cold) = self.recovery.cold_mut() {
-            cold.reordering.end_round(self.snd.una);
+            cold.reordering.end_round(self.snd.una());
         }
         let reo_wnd = self.reo_wnd(cx);
         let found = self
@@ -144,7 +144,7 @@ impl Connection {
                 self.reduce_cwnd(1, false);
             }
             self.report_lost(cx);
-            self.snd.pending.retry();
+            self.snd.pending_mut().retry();
         }
         if !outcome.timer_is_set {
             self.rearm_rto(cx);

@@ -48,7 +48,7 @@ impl Connection {
             && self.negotiated.timestamps
             && reorders > 0
             && self.recovery.ca_state() != CaState::Loss
-            && self.snd.acceptable_seq() == self.snd.nxt;
+            && self.snd.acceptable_seq() == self.snd.nxt();
         let Some(cold) = self.recovery.cold().filter(|_| applies) else {
             return 0;
         };

@@ -157,7 +157,7 @@ impl Connection {
         cx.mib.spurious_rtos += u64::from(by_frto);
         self.undo(cx, true);
         self.timers.retransmits = 0;
-        let stays_in_loss = !self.negotiated.sack && self.snd.una == self.recovery.high_seq;
+        let stays_in_loss = !self.negotiated.sack && self.snd.una() == self.recovery.high_seq;
         if !stays_in_loss && (by_frto || self.negotiated.sack) {
             self.recovery.ca_state = CaState::Open;
         }

@@ -4,8 +4,7 @@ use alloc::boxed::Box;
 
 use fullsend_units::{Instant, Nanos};
 
-use super::{FlowReport, Histogram, SendLimit};
-use crate::{Connection, Cx};
+use super::{BlockedBy, FlowReport, Force, Histogram, SendLimit, Sender};
 
 /// [`crate::legacy::Legacy::max_burst`]: most segments sent by one call.
 const MAX_BURST_SEGS: u8 = 5;
@@ -36,7 +35,7 @@ pub(crate) struct FlowState {
     sndbuf_limited_since: Instant,
     sndbuf_limited: Nanos,
     /// When to try to send again (pacing, the longest time of a cork); `FAR_FUTURE` for none.
-    pub(crate) send_timer: Instant,
+    send_timer: Instant,
     /// Super-segments given to the host, and those that it completed, modulo 2^16. The host's queues
     /// are first in, first out, so a number shows whether its super-segment is still there.
     enqueued: u16,
@@ -169,8 +168,16 @@ impl FlowState {
         }
     }
 
+    pub(super) fn send_timer(&self) -> Instant {
+        self.send_timer
+    }
+
+    pub(super) fn set_send_timer(&mut self, at: Instant) {
+        self.send_timer = at;
+    }
+
     /// Begins a new call, with a new burst.
-    pub(crate) fn reset_burst(&mut self) {
+    fn reset_burst(&mut self) {
         if let Some(left) = &mut self.burst_segs {
             *left = MAX_BURST_SEGS;
         }
@@ -193,11 +200,99 @@ impl FlowReport {
     }
 }
 
-impl Connection {
+impl Sender {
+    /// Returns when to try to send again; `FAR_FUTURE` for never.
+    #[inline]
+    pub(crate) fn send_timer(&self) -> Instant {
+        let flow = self.flow.as_deref();
+        flow.map_or(Instant::FAR_FUTURE, |flow| flow.send_timer)
+    }
+
+    /// Returns until when pacing defers data.
+    #[inline]
+    pub(crate) fn paced_until(&self) -> Option<Instant> {
+        match self.blocked_by {
+            BlockedBy::Pacing => self.flow.as_ref().map(|flow| flow.send_timer),
+            _ => None,
+        }
+    }
+
+    /// Requests the data that waited for a time, if that has passed: of the pacing rate, or of a
+    /// cork's limit. `cork` is `TCP_CORK`.
+    pub(crate) fn on_timer(&mut self, now: Instant, cork: bool) {
+        let Some(flow) = self.flow.as_mut().filter(|flow| flow.send_timer <= now) else {
+            return;
+        };
+        flow.send_timer = Instant::FAR_FUTURE;
+        if self.blocked_by == BlockedBy::Nagle && (cork || self.msg_more) {
+            self.pending.request_forced(Force::Push);
+            // The writer has paused, so the data ends a burst.
+            self.pushed_seq = self.write_seq();
+        }
+        self.pending.retry();
+    }
+
+    /// Returns whether the host has not yet completed the super-segment of this number.
+    pub(crate) fn is_in_host_queue(&self, number: u16) -> bool {
+        let flow = self.flow.as_ref();
+        flow.is_some_and(|flow| flow.is_in_host_queue(number))
+    }
+
+    /// Prefetches the fields that each super-segment touches.
+    #[inline]
+    pub(crate) fn prefetch(&self) -> u64 {
+        self.flow.as_ref().map_or(0, |flow| flow.prefetch())
+    }
+
+    /// Begins a new call, with a new burst.
+    #[inline]
+    pub(super) fn reset_burst(&mut self) {
+        if let Some(flow) = &mut self.flow {
+            flow.reset_burst();
+        }
+    }
+
+    /// Records that all data is acknowledged.
+    #[inline]
+    pub(crate) fn end_busy(&mut self, now: Instant) {
+        if let Some(flow) = &mut self.flow {
+            flow.end_busy(now);
+        }
+    }
+
+    /// Records that all data is sent and the writer waits for room in the send buffer.
+    pub(crate) fn begin_sndbuf_limited(&mut self, now: Instant) {
+        if let Some(flow) = &mut self.flow {
+            flow.begin_sndbuf_limited(now);
+        }
+    }
+
+    /// Records that the send buffer has room again.
+    #[inline]
+    pub(crate) fn end_sndbuf_limited(&mut self, now: Instant) {
+        if let Some(flow) = &mut self.flow {
+            flow.end_sndbuf_limited(now);
+        }
+    }
+
+    /// Returns `tcpi_busy_time` and `tcpi_sndbuf_limited`.
+    pub(crate) fn busy_times(&self, now: Instant) -> (Nanos, Nanos) {
+        let flow = self.flow.as_ref();
+        flow.map_or((Nanos::ZERO, Nanos::ZERO), |flow| flow.busy_times(now))
+    }
+
+    /// Ends autocorking of the last super-segment.
+    #[inline]
+    pub(super) fn end_autocork(&mut self) {
+        if self.blocked_by == BlockedBy::Autocork {
+            self.blocked_by = BlockedBy::Nothing;
+        }
+    }
+
     /// Returns the flow's state, and creates it if need be.
     #[inline]
     pub(super) fn flow(&mut self, now: Instant) -> &mut FlowState {
-        self.snd.flow.get_or_insert_with(|| FlowState::new(now))
+        self.flow.get_or_insert_with(|| FlowState::new(now))
     }
 
     /// Records that a super-segment of `len` bytes in `segs` segments is sent, whose size `limit`
@@ -205,12 +300,12 @@ impl Connection {
     #[inline]
     pub(super) fn report_sent(
         &mut self,
-        cx: &Cx<'_>,
+        now: Instant,
         (len, segs): (u32, u32),
         headroom: u32,
         limit: SendLimit,
     ) -> u16 {
-        let flow = self.flow(cx.now);
+        let flow = self.flow(now);
         flow.record_sent(ReportEntry {
             size_bucket: Histogram::bucket(len),
             headroom_bucket: Histogram::bucket(headroom),
@@ -225,14 +320,14 @@ impl Connection {
     /// Records the limit that holds the flow back from now on.
     #[inline]
     pub(super) fn report_limit(&mut self, now: Instant, limit: SendLimit) {
-        if let Some(flow) = &mut self.snd.flow {
+        if let Some(flow) = &mut self.flow {
             flow.on_limited(now, limit);
         }
     }
 
     /// Returns the report of this flow up to `now`.
-    pub fn flow_report(&self, now: Instant) -> FlowReport {
-        let Some(flow) = &self.snd.flow else {
+    pub(crate) fn flow_report(&self, now: Instant) -> FlowReport {
+        let Some(flow) = &self.flow else {
             return FlowReport::default();
         };
         let mut report = flow.report;

@@ -3,12 +3,13 @@
 
 use fullsend_units::Nanos;
 
+use super::FinState;
 use super::SendLimit;
 use super::nagle::{Nagle, small_outstanding};
 use super::small_queue::Transmission;
 use super::split::{DeferInput, should_defer, split_point};
 use crate::Cx;
-use crate::connection::{Connection, FinState, MtuProbeDecision, State};
+use crate::connection::{Connection, MtuProbeDecision, State};
 use crate::recovery::CaState;
 
 /// Longest time that a cork holds a partial segment (tcp(7)).
@@ -202,14 +203,14 @@ impl Connection {
                 return Err(BlockedBy::Autocork);
             }
         } else {
-            self.end_autocork();
+            self.snd.end_autocork();
         }
         let mut max_segs = self.max_segs(cx);
         if self.is_urgent() {
             max_segs = 1;
         }
         if cx.legacy.in_force().max_burst {
-            let left = self.flow(cx.now).burst_segs();
+            let left = self.snd.flow(cx.now).burst_segs();
             if left == 0 {
                 return Err(BlockedBy::Burst);
             }
@@ -332,10 +333,10 @@ impl Connection {
     fn on_blocked(&mut self, cx: &mut Cx<'_>, reason: BlockedBy) {
         let before = core::mem::replace(&mut self.snd.blocked_by, reason);
         if self.snd.rtx.is_empty() {
-            self.flow(cx.now).begin_busy(cx.now);
+            self.snd.flow(cx.now).begin_busy(cx.now);
         }
         let limit = self.limit_of(reason);
-        self.report_limit(cx.now, limit);
+        self.snd.report_limit(cx.now, limit);
         if limit == SendLimit::Cwnd && (reason == BlockedBy::Cwnd || self.is_cwnd_short()) {
             let packets_out = self.snd.rtx.packets_out();
             self.recovery.on_cwnd_blocked(self.snd.nxt, packets_out);
@@ -357,20 +358,11 @@ impl Connection {
     }
 
     fn arm_cork_timer(&mut self, cx: &Cx<'_>, held_before: bool) {
-        let flow = self.flow(cx.now);
-        if !held_before || flow.send_timer <= cx.now || flow.send_timer > cx.now + MAX_CORK_TIME {
-            flow.send_timer = cx.now + MAX_CORK_TIME;
+        let flow = self.snd.flow(cx.now);
+        let (at, latest) = (flow.send_timer(), cx.now + MAX_CORK_TIME);
+        if !held_before || at <= cx.now || at > latest {
+            flow.set_send_timer(latest);
         }
-    }
-
-    /// Sends data that waited for a time: of the pacing rate, or of a cork's limit.
-    pub(crate) fn on_send_timer(&mut self) {
-        if self.snd.blocked_by == BlockedBy::Nagle && self.is_corked() {
-            self.snd.pending.request_forced(Force::Push);
-            // The writer has paused, so the data ends a burst.
-            self.snd.pushed_seq = self.snd.write_seq();
-        }
-        self.snd.pending.retry();
     }
 
     /// Reduces cwnd after an idle period, which no longer validates it (RFC 2861, RFC 5681 4.1).

@@ -2,9 +2,10 @@
 
 use fullsend_wire::tcp::TcpFlags;
 
+use super::FinState;
 use super::build::SegmentPlan;
 use super::limits::SendDecision;
-use crate::connection::{Connection, FinState, State};
+use crate::connection::{Connection, State};
 use crate::recovery::SuperSegment;
 use crate::{Cx, SegmentOut, SendLimit};
 
@@ -29,11 +30,11 @@ impl Connection {
     fn after_transmit(&mut self, cx: &mut Cx<'_>, sent: bool) {
         let unsent = self.snd.has_unsent();
         if !unsent {
-            self.report_limit(cx.now, SendLimit::Application);
+            self.snd.report_limit(cx.now, SendLimit::Application);
             // A writer that waits for the handshake does not wait for room in the send buffer.
             let opened = self.user.writer_waiting && self.state.is_synchronized();
             if opened && !self.snd.rtx.is_empty() {
-                self.flow(cx.now).begin_sndbuf_limited(cx.now);
+                self.snd.flow(cx.now).begin_sndbuf_limited(cx.now);
             }
         }
         let more = unsent || self.snd.rtx.has_lost();
@@ -117,7 +118,9 @@ impl Connection {
             (0, 0)
         } else {
             self.stats.data_segs_out = self.stats.data_segs_out.wrapping_add(segs);
-            let number = self.report_sent(cx, (len, segs), decision.headroom, decision.limit);
+            let number =
+                self.snd
+                    .report_sent(cx.now, (len, segs), decision.headroom, decision.limit);
             (number, taken.truesize)
         };
         let departure = self.schedule_departure(cx, len, segs);

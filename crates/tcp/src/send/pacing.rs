@@ -129,7 +129,7 @@ impl Connection {
             return false;
         }
         let next = pacing.next;
-        self.flow(cx.now).send_timer = next;
+        self.snd.flow(cx.now).set_send_timer(next);
         true
     }
 

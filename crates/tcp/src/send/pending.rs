@@ -58,7 +58,12 @@ impl Pending {
         self.requested = true;
     }
 
-    /// Withdraws the request for a SYN or SYN-ACK, which the host or the peer has made needless.
+    /// Withdraws all requests: the host has sent the SYN-ACK already.
+    pub(crate) fn cancel_all(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Withdraws the request for a SYN or SYN-ACK.
     pub(crate) fn cancel_syn(&mut self) {
         self.syn = false;
     }

@@ -343,7 +343,7 @@ impl TestSender {
         if !snd.has_unsent() {
             return;
         }
-        let send_timer = snd.flow.as_ref().map(|flow| flow.send_timer);
+        let send_timer = snd.flow.as_ref().map(|flow| flow.send_timer());
         let wakes = send_timer.is_some_and(|at| at > self.now && at != Instant::FAR_FUTURE);
         match snd.blocked_by {
             BlockedBy::Nothing => panic!("unsent text, and nothing holds it"),

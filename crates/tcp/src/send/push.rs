@@ -41,7 +41,7 @@ impl Connection {
         }
         snd.pushed_seq = snd.write_seq();
         if snd.blocked_by == BlockedBy::Autocork && !self.should_autocork(sysctl) {
-            self.end_autocork();
+            self.snd.end_autocork();
             self.snd.pending.retry();
             return AppendOutcome::Sendable;
         }
@@ -79,7 +79,7 @@ impl Connection {
     #[inline]
     fn push(&mut self, cx: &mut Cx<'_>) {
         if !self.should_autocork(cx.sysctl) {
-            self.end_autocork();
+            self.snd.end_autocork();
             self.snd.pending.retry();
             return;
         }
@@ -92,7 +92,7 @@ impl Connection {
         if self.snd.queue.len() > self.snd.queue.tail_len() {
             self.snd.pending.retry();
         }
-        self.report_limit(cx.now, SendLimit::Autocork);
+        self.snd.report_limit(cx.now, SendLimit::Autocork);
     }
 
     /// Requests that queued data is sent, because `TCP_NODELAY` was set or a cork removed.

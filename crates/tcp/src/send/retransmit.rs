@@ -23,7 +23,7 @@ impl Connection {
             limit = 1;
         }
         if cx.legacy.in_force().max_burst {
-            limit = limit.min(self.flow(cx.now).limit_burst());
+            limit = limit.min(self.snd.flow(cx.now).limit_burst());
         }
         let len = limit.saturating_mul(self.snd.mss.bytes());
         if self.small_queue_holds(cx, len, Transmission::Retransmission) {

@@ -93,7 +93,7 @@ impl Connection {
             self.watch_sent(cx);
         }
         if core::mem::take(&mut self.snd.throttled) {
-            self.end_autocork();
+            self.snd.end_autocork();
             // MSG_MORE was of one call: from now on TCP_CORK alone decides.
             self.snd.msg_more = false;
             self.snd.pending.retry();
@@ -110,14 +110,6 @@ impl Connection {
         self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_sub(truesize);
         if let Some(flow) = &mut self.snd.flow {
             flow.on_completed();
-        }
-    }
-
-    /// Ends autocorking of the last super-segment.
-    #[inline]
-    pub(crate) fn end_autocork(&mut self) {
-        if self.snd.blocked_by == BlockedBy::Autocork {
-            self.snd.blocked_by = BlockedBy::Nothing;
         }
     }
 }

@@ -217,9 +217,9 @@ fn legacy_max_burst_limits_and_blocks_super_segments() {
         at.map(|at| at.max_segs)
     };
     assert_eq!(segs(&mut sender), Ok(44));
-    sender.conn.flow(now).limit_burst();
+    sender.conn.snd.flow(now).limit_burst();
     assert_eq!(segs(&mut sender), Ok(5));
-    sender.with(|conn, cx| conn.report_sent(cx, (7300, 5), 0, SendLimit::Size));
+    sender.with(|conn, cx| conn.snd.report_sent(cx.now, (7300, 5), 0, SendLimit::Size));
     assert_eq!(segs(&mut sender), Err(BlockedBy::Burst));
 }
 

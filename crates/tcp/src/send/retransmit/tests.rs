@@ -8,7 +8,7 @@ use fullsend_wire::tcp::SackBlock;
 use super::super::pacing::Pacing;
 use super::super::properties::{SenderConfig, TestSender};
 use super::{BlockedBy, Connection};
-use crate::connection::FinState;
+use crate::send::FinState;
 
 const MSS: u32 = 1460;
 
