@@ -168,9 +168,8 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
     let (busy, sndbuf) = c.snd.busy_times(cx.now);
     let (total_rto, rto_recoveries, rto_time) = c.rto_totals(cx.now);
     let (snd, rtx, stats) = (&c.snd, &c.snd.rtx, &c.stats);
-    let rcv_nxt = c.rcv.queue.rcv_nxt();
     // Before the first data: since the connection was established.
-    let last_data = c.rcv.ack.last_data().max(c.rcv.window.timed_since());
+    let last_data = c.rcv.last_data();
     let (rate_segs, rate_interval, app_limited) = rtx
         .delivery()
         .map_or((0, Nanos::ZERO, false), DeliverySampler::reported_rate);
@@ -185,13 +184,13 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_options: options(c),
         tcpi_snd_wscale: snd.scale().shift(),
         tcpi_rcv_wscale: if c.negotiated.window_scale {
-            c.rcv.window.scale().shift()
+            c.rcv.scale().shift()
         } else {
             0
         },
         tcpi_rto: us(c.rtt.rto().nanos()),
         tcpi_snd_mss: snd.mss().bytes(),
-        tcpi_rcv_mss: c.rcv.ack.rcv_mss(),
+        tcpi_rcv_mss: c.rcv.rcv_mss(),
         tcpi_unacked: rtx.packets_out(),
         tcpi_sacked: rtx.sacked_out(),
         tcpi_lost: rtx.lost_out(),
@@ -208,9 +207,9 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_reordering: c.recovery.reordering_segs(),
         tcpi_fackets: 0,
         tcpi_last_ack_sent: 0,
-        tcpi_rcv_ssthresh: c.rcv.window.rcv_ssthresh(),
-        tcpi_rcv_rtt: us(c.rcv.window.rtt().unwrap_or(Nanos::ZERO)),
-        tcpi_rcv_space: c.rcv.window.rcv_space(c.adv_mss),
+        tcpi_rcv_ssthresh: c.rcv.rcv_ssthresh(),
+        tcpi_rcv_rtt: us(c.rcv.rtt().unwrap_or(Nanos::ZERO)),
+        tcpi_rcv_space: c.rcv.rcv_space(c.adv_mss),
         tcpi_total_retrans: stats.total_retrans,
         tcpi_pacing_rate: c.pacing_rate(cx.sysctl).0,
         tcpi_max_pacing_rate: snd.max_pacing_rate().0,
@@ -234,7 +233,7 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_reord_seen: reord_seen,
         // The window of a Fast Open server counts from its SYN.
         tcpi_snd_wnd: snd.wnd().saturating_sub(c.syn_in_flight()),
-        tcpi_rcv_wnd: c.rcv.window.current(rcv_nxt).0,
+        tcpi_rcv_wnd: c.rcv.current_window().0,
         // Linux reports 40 ms once data was received.
         tcpi_ato: if stats.data_segs_in > 0 { 40_000 } else { 0 },
         tcpi_busy_time: busy.as_micros(),

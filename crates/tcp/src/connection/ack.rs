@@ -103,7 +103,7 @@ impl Connection {
 
     fn challenge_ack_field(&mut self, cx: &mut Cx<'_>) -> bool {
         if self.may_reject(cx, InvalidSegment::Challenge) {
-            self.rcv.ack.ack_now();
+            self.rcv.ack_now();
         }
         false
     }
@@ -368,6 +368,6 @@ impl Connection {
     /// BBR's bandwidth-delay product for minutes.
     pub(crate) fn on_rtt_sample(&mut self, cx: &Cx<'_>, rtt: Nanos, overtook: bool) {
         self.rtt.on_sample(cx.now, rtt, overtook);
-        self.rcv.window.on_rtt(rtt);
+        self.rcv.on_rtt(rtt);
     }
 }

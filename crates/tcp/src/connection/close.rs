@@ -24,7 +24,7 @@ impl Connection {
             _ => return,
         }
         self.snd.queue_fin();
-        self.rcv.ack.end_interactive();
+        self.rcv.end_interactive();
     }
 
     /// Resets the connection when data arrives after both directions were shut down (RFC 1122
@@ -37,8 +37,7 @@ impl Connection {
     pub fn shutdown_read(&mut self, cx: &mut Cx<'_>) {
         self.user.read_shut = true;
         self.reset_on_data();
-        self.rcv.queue.clear();
-        self.rcv.window.uncharge(0, 0);
+        self.rcv.discard();
         self.charge(cx);
         self.wake_reader();
     }
@@ -47,9 +46,8 @@ impl Connection {
     /// 2.17) or linger is zero. The connection continues as an orphan until [`State::Closed`].
     pub fn close(&mut self, cx: &mut Cx<'_>) {
         self.user.orphan = true;
-        let unread = self.rcv.queue.readable() > 0;
-        self.rcv.queue.clear();
-        self.rcv.window.uncharge(0, 0);
+        let unread = self.rcv.readable() > 0;
+        self.rcv.discard();
         match self.state {
             State::Closed => {}
             State::SynSent => {
@@ -132,12 +130,11 @@ impl Connection {
     pub(crate) fn on_fin(&mut self, cx: &mut Cx<'_>) {
         self.wake_reader();
         if self.state == State::Established {
-            let rcv_nxt = self.rcv.queue.rcv_nxt();
-            self.rcv.ack.on_fin(cx.now, rcv_nxt);
+            self.rcv.on_fin(cx.now);
             self.transition(State::CloseWait);
             return;
         }
-        self.rcv.ack.ack_now();
+        self.rcv.ack_now();
         match self.state {
             State::FinWait1 => self.transition(State::Closing),
             State::FinWait2 => self.begin_time_wait(cx),
@@ -147,7 +144,7 @@ impl Connection {
 
     fn begin_time_wait(&mut self, cx: &mut Cx<'_>) {
         cx.mib.time_waits += 1;
-        let rcv_nxt = self.rcv.queue.rcv_nxt();
+        let rcv_nxt = self.rcv.nxt();
         let mut time_wait = TimeWait {
             expires: cx.now,
             local_port: self.local_port,
@@ -171,7 +168,7 @@ impl Connection {
     pub(crate) fn fail(&mut self, error: TcpError) {
         self.user.error = Some(error);
         self.transition(State::Closed);
-        self.rcv.ack.on_sent(self.rcv.queue.rcv_nxt());
+        self.rcv.on_ack_sent();
         self.finish();
     }
 
@@ -182,7 +179,7 @@ impl Connection {
         if self.uncommon.is_some() {
             self.fastopen_finished();
         }
-        self.rcv.ack.cancel_delay();
+        self.rcv.cancel_ack_delay();
         self.user.lost_data |= !self.is_flushed();
         self.snd.end();
         self.snd.rtx.clear();

@@ -329,7 +329,7 @@ impl Connection {
         let reset = self.user.error == Some(TcpError::ConnectionReset);
         self.end_fastopen_child(reset);
         let received = self.stats.data_segs_in > 0;
-        if !received && self.rcv.queue.has_only_ofo_fin() {
+        if !received && self.rcv.has_only_ofo_fin() {
             self.report_blackhole();
         }
         if let Some(fastopen) = self.fastopen_mut()
@@ -385,21 +385,17 @@ impl Connection {
     }
 
     fn on_syn_payload(&mut self, cx: &mut Cx<'_>, seq: SeqNum, mut payload: Chain) {
-        payload.truncate(self.rcv.window.current(seq).0 as usize);
+        payload.truncate(self.rcv.window_from(seq).0 as usize);
         if payload.is_empty() {
             return;
         }
         self.stats.bytes_received += payload.len() as u64;
         self.stats.data_segs_in += 1;
-        self.rcv.queue.insert(cx.pool, seq, payload, false);
+        self.rcv.insert(cx.pool, seq, payload, false);
         // The SYN-ACK acknowledges all of it, and its window begins there.
-        let rcv_nxt = self.rcv.queue.rcv_nxt();
-        self.rcv.ack.on_sent(rcv_nxt);
-        let scaled = self.negotiated.window_scale;
-        let segment_size = self.syn_segment_size();
-        self.rcv
-            .window
-            .establish(cx.now, rcv_nxt, scaled, segment_size);
+        self.rcv.on_ack_sent();
+        let (scaled, segment_size) = (self.negotiated.window_scale, self.syn_segment_size());
+        self.rcv.restart_window(cx.now, scaled, segment_size);
         self.charge(cx);
     }
 

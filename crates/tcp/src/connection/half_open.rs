@@ -31,12 +31,12 @@ pub struct SynAckSent {
 impl Connection {
     /// Returns the window scale that our SYN or SYN-ACK offers.
     pub fn offered_scale(&self) -> u8 {
-        self.rcv.window.scale().shift()
+        self.rcv.scale().shift()
     }
 
     /// Enables receive-buffer autotuning once the application has accepted the connection.
     pub fn on_accepted(&mut self) {
-        self.rcv.window.set_awaiting_accept(false);
+        self.rcv.set_awaiting_accept(false);
     }
 
     /// Continues a connection created by [`accept`](Self::accept) as if it had sent its SYN-ACK
@@ -44,7 +44,7 @@ impl Connection {
     pub fn assume_syn_ack(&mut self, cx: &mut Cx<'_>, sent: SynAckSent) {
         debug_assert!(self.state == State::SynReceived && self.snd.rtx.is_empty());
         let iss = self.snd.una();
-        self.rcv.window.set_awaiting_accept(true);
+        self.rcv.set_awaiting_accept(true);
         self.snd.pending_mut().cancel_all();
         self.snd.rtx.push(SuperSegment {
             seq: iss,
@@ -62,7 +62,7 @@ impl Connection {
         self.snd.on_syn_sent();
         if self.negotiated.window_scale {
             let scale = WindowScale::clamped(sent.window_scale);
-            self.rcv.window.set_scale(scale);
+            self.rcv.set_scale(scale);
         }
         self.stats.total_retrans = sent.repeats.into();
         self.timers.retransmits = sent.timeouts;

@@ -5,13 +5,11 @@ use fullsend_units::{Instant, Mss, Nanos, SeqNum, Window, WindowScale};
 use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
-use super::{
-    Connection, NegotiatedOptions, Receiver, Settings, State, Stats, Timers, TsState, UserState,
-};
+use super::{Connection, NegotiatedOptions, Settings, State, Stats, Timers, TsState, UserState};
 use crate::congestion::{self, Cubic, Cwnd};
 use crate::ecn::Ecn;
 use crate::recovery::{Recovery, SuperSegment};
-use crate::recv::{AckPolicy, RecvQueue, RecvWindow};
+use crate::recv::Receiver;
 use crate::rtt::RttEstimator;
 use crate::send::{Reset, Sender};
 use crate::{Cx, SegmentIn, SegmentOut, TcpError};
@@ -80,11 +78,7 @@ impl Connection {
             },
             user: UserState::default(),
             snd: Sender::new(cx, iss, mss, ip_header_len),
-            rcv: Receiver {
-                queue: RecvQueue::new(SeqNum::new(0)),
-                window: RecvWindow::new(cx.sysctl.tcp_rmem, cx.sysctl.rmem_max),
-                ack: AckPolicy::new(),
-            },
+            rcv: Receiver::new(cx.sysctl),
             adv_mss: mss,
             ts: TsState {
                 offset: cx.ts_offset,
@@ -157,7 +151,7 @@ impl Connection {
     fn build_syn(&self, cx: &Cx<'_>, iss: SeqNum, earlier: u32) -> SegmentOut {
         let syn_ack = self.state == State::SynReceived;
         let (flags, ack) = if syn_ack {
-            (TcpFlags::SYN.union(TcpFlags::ACK), self.rcv.queue.rcv_nxt())
+            (TcpFlags::SYN.union(TcpFlags::ACK), self.rcv.nxt())
         } else {
             (TcpFlags::SYN, SeqNum::new(0))
         };
@@ -174,7 +168,7 @@ impl Connection {
             window_scale: self
                 .negotiated
                 .window_scale
-                .then(|| self.rcv.window.scale().shift()),
+                .then(|| self.rcv.scale().shift()),
             sack_permitted: self.negotiated.sack,
             timestamps: self.negotiated.timestamps.then(|| Timestamps {
                 val: self.ts.value(cx.now),
@@ -189,7 +183,7 @@ impl Connection {
                 seq: iss,
                 ack,
                 flags,
-                window: self.rcv.window.syn_window(self.syn_segment_size()),
+                window: self.rcv.syn_window(self.syn_segment_size()),
                 urgent: 0,
                 options,
             },
@@ -223,15 +217,8 @@ impl Connection {
         self.snd.limit_mss_clamp(offered);
         self.snd.on_peer_syn(syn.seq, syn.window.0, scale);
         let rcv_nxt = syn.seq + 1;
-        self.rcv.queue = RecvQueue::new(rcv_nxt);
-        let scaled = self.negotiated.window_scale;
-        let segment_size = self.syn_segment_size();
-        self.rcv
-            .window
-            .establish(cx.now, rcv_nxt, scaled, segment_size);
-        let mss = self.adv_mss;
-        let window = self.rcv.window.current(rcv_nxt);
-        self.rcv.ack.start(rcv_nxt, mss, window);
+        let (scaled, segment_size) = (self.negotiated.window_scale, self.syn_segment_size());
+        self.rcv.on_peer_syn(cx.now, rcv_nxt, scaled, segment_size);
         self.sync_mss(cx);
     }
 
@@ -269,9 +256,9 @@ impl Connection {
         self.negotiate(cx, repr);
         if acks {
             if self.uncommon.is_some() && self.is_write_expected() {
-                self.rcv.ack.delay_for_write(cx.now);
+                self.rcv.delay_ack_for_write(cx.now);
             } else {
-                self.rcv.ack.ack_now();
+                self.rcv.ack_now();
             }
             self.establish(cx, repr, Window(self.snd.wnd()));
             let fin = flags.contains(TcpFlags::FIN);

@@ -5,7 +5,7 @@ use fullsend_units::{Instant, SeqNum, Window};
 use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpRepr};
 
 use super::{Connection, State, TsState};
-use crate::recv::{InsertOutcome, SegmentPosition};
+use crate::recv::{DataArrival, InsertOutcome, SegmentPosition};
 use crate::send::Reset;
 use crate::{Cx, SegmentIn, TcpError};
 
@@ -19,11 +19,6 @@ const PAWS_WINDOW_TICKS: i32 = 1;
 /// Least distance from `rcv_nxt`, in bytes, at which a segment can be the peer's own
 /// retransmission, whatever our window.
 const MIN_NEAR_BYTES: u32 = 65_536;
-
-/// Bytes that received data may hold beyond twice `SO_RCVBUF`, whatever the size of its segments.
-/// Twice, because a segment may pin a block of four times its size, and the window is half the
-/// buffer.
-const RCVBUF_SLACK_BYTES: usize = 64 << 10;
 
 /// The reason for answering an unacceptable segment, each with its own counter of withheld answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,7 +108,7 @@ impl Connection {
     fn on_old_timestamp(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) {
         cx.mib.paws_estab += 1;
         let repr = &segment.repr;
-        let rcv_nxt = self.rcv.queue.rcv_nxt();
+        let rcv_nxt = self.rcv.nxt();
         let pure = segment.payload.is_empty() && !repr.flags.contains(TcpFlags::FIN);
         let known = repr.seq == rcv_nxt && self.is_redundant_ack(repr);
         if !pure || !(known || repr.seq.before(rcv_nxt)) {
@@ -131,7 +126,7 @@ impl Connection {
     /// acknowledged yet when the peer sent it, as far as the peer can know.
     fn is_retransmission(&self, segment: &SegmentIn) -> bool {
         let end = segment.repr.seq + segment_len(segment);
-        end.after_eq(self.rcv.ack.last_acked())
+        end.after_eq(self.rcv.last_acked())
     }
 
     /// Processes the ACK field and the timestamp of retransmitted data. RFC 9293 3.10.7.4 drops
@@ -156,20 +151,17 @@ impl Connection {
     /// Returns the position of a segment relative to the receive window.
     #[inline]
     fn position(&self, segment: &SegmentIn) -> SegmentPosition {
-        let queue = &self.rcv.queue;
         let fin = segment.repr.flags.contains(TcpFlags::FIN);
         let range = (segment.repr.seq, segment_len(segment), fin);
-        let starved = queue.readable() == 0;
         let furthest = || self.uncommon.as_ref()?.former_right_edge;
-        let rcv_nxt = queue.rcv_nxt();
-        self.rcv.window.position(rcv_nxt, range, starved, furthest)
+        self.rcv.position(range, furthest)
     }
 
     /// Performs the checks of [`is_acceptable`](Self::is_acceptable) for RST and SYN.
     #[cold]
     fn is_control_acceptable(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) -> bool {
         let repr = &segment.repr;
-        let rcv_nxt = self.rcv.queue.rcv_nxt();
+        let rcv_nxt = self.rcv.nxt();
         if repr.flags.contains(TcpFlags::RST) {
             if self.is_exact_reset(repr.seq) {
                 self.on_reset(cx);
@@ -206,13 +198,13 @@ impl Connection {
 
     /// Returns whether a RST has exactly the expected sequence number (RFC 5961 3.2).
     fn is_exact_reset(&self, seq: SeqNum) -> bool {
-        let queue = &self.rcv.queue;
+        let rcv = &self.rcv;
         // Matches Linux: a peer resets after the last data that it sent, which SACK blocks have
         // reported as received; some peers reset with the number of the FIN that they have sent.
         // Without SACK the peer learns nothing about data out of order, and only `rcv_nxt` counts.
-        let behind_fin = queue.fin_received() && seq + 1 == queue.rcv_nxt();
-        let behind_gap = self.negotiated.sack && queue.ofo_end() == Some(seq);
-        seq == queue.rcv_nxt() || behind_fin || behind_gap
+        let behind_fin = rcv.fin_received() && seq + 1 == rcv.nxt();
+        let behind_gap = self.negotiated.sack && rcv.ofo_end() == Some(seq);
+        seq == rcv.nxt() || behind_fin || behind_gap
     }
 
     /// Returns whether the segment is the bare SYN-ACK of a simultaneous open. As on Linux, one
@@ -222,7 +214,7 @@ impl Connection {
         self.state == State::SynReceived
             && repr.flags.contains(TcpFlags::SYN.union(TcpFlags::ACK))
             && segment_len(segment) == 1
-            && repr.seq + 1 == self.rcv.queue.rcv_nxt()
+            && repr.seq + 1 == self.rcv.nxt()
             && repr.ack == self.snd.nxt()
     }
 
@@ -249,7 +241,7 @@ impl Connection {
         };
         let age_ms = self.ts.recent.wrapping_sub(ts.val);
         segment_len(segment) == 0
-            && repr.seq == self.rcv.queue.rcv_nxt()
+            && repr.seq == self.rcv.nxt()
             && self.is_redundant_ack(repr)
             && u64::from(age_ms) <= self.rtt.base_rto().nanos().as_millis() * 6 / 5
     }
@@ -267,7 +259,7 @@ impl Connection {
     fn record_timestamp(&mut self, now: Instant, repr: &TcpRepr) {
         if let Some(ts) = repr.options.timestamps
             && self.negotiated.timestamps
-            && repr.seq.before_eq(self.rcv.ack.last_acked())
+            && repr.seq.before_eq(self.rcv.last_acked())
         {
             self.ts.update_recent(now, ts.val);
         }
@@ -313,19 +305,18 @@ impl Connection {
         } else if !self.may_reject(cx, reason) {
             return;
         }
-        self.rcv.ack.ack_now();
+        self.rcv.ack_now();
     }
 
     /// Returns whether data at `seq` may come from the peer itself: a retransmission of received
     /// data, or a probe beyond a closed window. The guess of a blind attacker rarely lies in this
     /// range.
     fn is_near_window(&self, seq: SeqNum) -> bool {
-        let rcv_nxt = self.rcv.queue.rcv_nxt();
+        let rcv_nxt = self.rcv.nxt();
         let furthest = self.uncommon.as_ref().and_then(|e| e.former_right_edge);
         let withdrawn = furthest.map_or(0, |edge| edge.distance(rcv_nxt).max(0) as u32);
         let window = self
             .rcv
-            .window
             .largest_offered()
             .max(withdrawn)
             .max(MIN_NEAR_BYTES);
@@ -354,7 +345,7 @@ impl Connection {
 
     /// Records data received twice for a DSACK (RFC 2883).
     fn record_duplicate(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) {
-        let rcv_nxt = self.rcv.queue.rcv_nxt();
+        let rcv_nxt = self.rcv.nxt();
         let left = segment.repr.seq;
         let right = left + segment.payload.len() as u32;
         if !left.before(rcv_nxt) {
@@ -364,11 +355,11 @@ impl Connection {
             self.on_old_data_ecn(segment);
         }
         cx.mib.delayed_ack_lost += 1;
-        self.rcv.ack.enter_quickack();
+        self.rcv.enter_quickack();
         if self.negotiated.sack && cx.sysctl.tcp_dsack {
             cx.mib.dsack_old_sent += 1;
             let right = right.earliest(rcv_nxt);
-            self.rcv.queue.record_duplicate(SackBlock { left, right });
+            self.rcv.record_duplicate(SackBlock { left, right });
         }
     }
 
@@ -384,38 +375,38 @@ impl Connection {
     /// Processes the payload and FIN of a segment (RFC 9293 3.10.7.4, seventh and eighth).
     #[inline(always)]
     fn on_payload(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn, payload: Chain, fin: bool) {
-        if self.rcv.queue.fin_received() {
+        if self.rcv.fin_received() {
             return;
         }
         let seq = segment.repr.seq;
         let end = seq + payload.len() as u32;
         // RFC 2525 2.17: the data will never be read, and a RST informs the peer.
         if (self.user.orphan || self.user.resets_on_data)
-            && end.after(self.rcv.queue.rcv_nxt())
+            && end.after(self.rcv.nxt())
             && self.accepts_no_data()
         {
             return self.abort_on_data(cx, segment.repr.ack);
         }
         let (len, segs) = (payload.len(), u32::from(segment.gso_segs.max(1)));
-        let rcv_nxt = self.rcv.queue.rcv_nxt();
+        let rcv_nxt = self.rcv.nxt();
         // Some peers send a FIN into a closed window, and would retransmit it for ever.
         let is_bare_fin = len == 0 && seq == rcv_nxt;
-        if self.rcv.window.is_closed_at(rcv_nxt, seq) && !is_bare_fin {
+        if self.rcv.is_closed_at(seq) && !is_bare_fin {
             return self.drop_beyond_window(cx, segment, segs);
         }
-        if self.rcv.queue.readable() > self.rcv.window.rcvbuf() as usize && len > 0 {
+        if self.rcv.is_overfull() && len > 0 {
             return self.close_window(cx, segs);
         }
         let (mut payload, mut fin, mut len, mut seq) = (payload, fin, len, seq);
         if cx.mem.is_exhausted(cx.sysctl) {
             fin &= self.limit_to_memory(cx, &mut seq, &mut payload, segs);
             if payload.is_empty() && !fin {
-                self.rcv.ack.ack_now();
+                self.rcv.ack_now();
                 return;
             }
             len = payload.len();
         }
-        let outcome = self.rcv.queue.insert(cx.pool, seq, payload, fin);
+        let outcome = self.rcv.insert(cx.pool, seq, payload, fin);
         if self.ecn.is_some() && len > 0 {
             self.on_data_ecn(segment, outcome, rcv_nxt);
         }
@@ -428,13 +419,10 @@ impl Connection {
             size => size.into(),
         };
         self.after_arrival(cx, outcome, segment, (len as u32, segment_len, segs));
-        if self.rcv.queue.fin_received() {
+        if self.rcv.fin_received() {
             self.on_fin(cx);
         }
-        if self.rcv.window.is_over_rcvbuf() {
-            // The sender should learn the smaller window immediately.
-            self.rcv.ack.ack_now();
-        }
+        self.rcv.ack_if_over_rcvbuf();
     }
 
     /// Returns whether the connection accepts no more data: an application that has shut down both
@@ -460,7 +448,7 @@ impl Connection {
     /// window shrank.
     #[cold]
     fn drop_beyond_window(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn, segs: u32) {
-        let rcv_nxt = self.rcv.queue.rcv_nxt();
+        let rcv_nxt = self.rcv.nxt();
         let left = segment.repr.seq;
         if left.after(rcv_nxt) {
             cx.mib.beyond_window += u64::from(segs);
@@ -468,10 +456,10 @@ impl Connection {
             cx.mib.zero_window_drop += u64::from(segs);
             if self.negotiated.sack && cx.sysctl.tcp_dsack {
                 let right = rcv_nxt;
-                self.rcv.queue.record_duplicate(SackBlock { left, right });
+                self.rcv.record_duplicate(SackBlock { left, right });
             }
         }
-        self.rcv.ack.enter_quickack();
+        self.rcv.enter_quickack();
     }
 
     /// Closes the window because more data waits for the reader than the buffer may hold: the
@@ -479,11 +467,8 @@ impl Connection {
     #[cold]
     fn close_window(&mut self, cx: &mut Cx<'_>, segs: u32) {
         cx.mib.rcv_q_drop += u64::from(segs);
-        let rcv_nxt = self.rcv.queue.rcv_nxt();
-        let before = self.rcv.window.right_edge();
-        self.rcv.window.withdraw(rcv_nxt);
+        let before = self.rcv.close_window();
         self.record_former_edge(before);
-        self.rcv.ack.ack_now();
     }
 
     /// Records that the window shrank from `edge`: data sent before may still arrive.
@@ -514,7 +499,7 @@ impl Connection {
         payload: &mut Chain,
         segs: u32,
     ) -> bool {
-        let rcv_nxt = self.rcv.queue.rcv_nxt();
+        let rcv_nxt = self.rcv.nxt();
         if seq.after(rcv_nxt) {
             cx.mib.prune_called += 1;
             cx.mib.ofo_drop += u64::from(segs);
@@ -530,7 +515,7 @@ impl Connection {
         }
         cx.mib.prune_called += 1;
         self.charge(cx);
-        if self.prune(cx.mem.excess_bytes(cx.sysctl)) {
+        if self.rcv.prune(cx.mem.excess_bytes(cx.sysctl)) {
             cx.mib.ofo_pruned += 1;
             self.charge(cx);
         }
@@ -539,7 +524,7 @@ impl Connection {
             return true;
         }
         let new = payload.len();
-        let buf = if self.rcv.queue.truesize() < least {
+        let buf = if self.rcv.truesize() < least {
             cx.pool.try_alloc_from_reserve(new.min(least))
         } else {
             None
@@ -559,7 +544,7 @@ impl Connection {
         *payload = buf.freeze().into();
         payload.truncate(least);
         if payload.len() < new {
-            self.rcv.ack.ack_now();
+            self.rcv.ack_now();
         }
         payload.len() == new
     }
@@ -567,35 +552,9 @@ impl Connection {
     /// Grows the window by the data received above holes. Only with SACK: without it, the peer
     /// counts duplicate ACKs, and an ACK with a different window is none (RFC 5681 2).
     fn grow_window_for_out_of_order(&mut self, cx: &Cx<'_>) {
-        let queue = &self.rcv.queue;
-        if let Some(end) = queue.ofo_data_end()
-            && cx.sysctl.tcp_moderate_rcvbuf
-            && !cx.mem.is_under_pressure()
-        {
-            let most = cx.sysctl.tcp_rmem[2];
-            self.rcv
-                .window
-                .on_out_of_order((queue.rcv_nxt(), end), most);
+        if cx.sysctl.tcp_moderate_rcvbuf && !cx.mem.is_under_pressure() {
+            self.rcv.grow_for_out_of_order(cx.sysctl.tcp_rmem[2]);
         }
-    }
-
-    /// Bounds the memory of out-of-order data, however small its segments are. The furthest is
-    /// discarded (RFC 2018 8 permits this), and retransmitted by the peer.
-    fn bound_out_of_order(&mut self, cx: &mut Cx<'_>) {
-        let most = 2 * self.rcv.window.rcvbuf() as usize + RCVBUF_SLACK_BYTES;
-        let held = self.rcv.queue.truesize();
-        if held > most && self.prune(held - most) {
-            cx.mib.ofo_pruned += 1;
-        }
-    }
-
-    fn prune(&mut self, bytes: usize) -> bool {
-        let queue = &mut self.rcv.queue;
-        let before = queue.buffered();
-        let pruned = queue.prune(bytes);
-        let held = queue.buffered();
-        self.rcv.window.uncharge(before - held, held);
-        pruned
     }
 
     /// Updates window, ACK policy and wake-ups after `len` bytes arrived in segments of
@@ -613,34 +572,26 @@ impl Connection {
                 InsertOutcome::InOrder { .. } | InsertOutcome::OutOfOrder
             )
         {
-            let larger = self.rcv.ack.on_segment(segment_len, self.adv_mss);
-            if larger || self.rcv.window.is_denser(len) {
-                self.rcv.window.set_density(len);
-            }
             let may_grow = !cx.mem.is_under_pressure();
-            self.rcv.window.on_stored(len, self.adv_mss, may_grow);
+            self.rcv.on_stored(len, segment_len, self.adv_mss, may_grow);
         }
         match outcome {
             InsertOutcome::InOrder { bytes, had_gap } => {
-                let rcv_nxt = self.rcv.queue.rcv_nxt();
                 self.stats.bytes_received += u64::from(bytes);
-                self.rcv.window.on_data(cx.now, rcv_nxt, self.adv_mss);
+                self.rcv.on_in_order(&DataArrival {
+                    now: cx.now,
+                    adv_mss: self.adv_mss,
+                    segs,
+                    pushed: segment.repr.flags.contains(TcpFlags::PSH),
+                    bytes,
+                    had_gap,
+                });
                 if self.uncommon.is_some() {
                     self.record_rx_time(cx.now);
-                    self.drop_former_edge(rcv_nxt);
-                }
-                if had_gap {
-                    self.rcv.ack.ack_now();
-                } else if bytes > 0 {
-                    let pushed = segment.repr.flags.contains(TcpFlags::PSH);
-                    let lagging = self.rcv.window.is_lagging(rcv_nxt);
-                    self.rcv
-                        .ack
-                        .on_data(cx.now, rcv_nxt, segs, (pushed, lagging));
+                    self.drop_former_edge(self.rcv.nxt());
                 }
                 if self.user.read_shut {
-                    self.rcv.queue.clear();
-                    self.rcv.window.uncharge(0, 0);
+                    self.rcv.discard();
                 } else {
                     self.wake_reader_if_enough();
                 }
@@ -651,19 +602,19 @@ impl Connection {
                 *count = count.wrapping_add(segs);
                 if self.negotiated.sack {
                     self.grow_window_for_out_of_order(cx);
-                } else if self.rcv.ack.is_due() {
-                    self.rcv.queue.add_dupack();
+                } else {
+                    self.rcv.add_dupack();
                 }
-                self.rcv.ack.enter_quickack();
-                self.bound_out_of_order(cx);
+                self.rcv.enter_quickack();
+                cx.mib.ofo_pruned += u64::from(self.rcv.bound_out_of_order());
             }
             InsertOutcome::Duplicate => {
                 cx.mib.delayed_ack_lost += 1;
-                self.rcv.ack.enter_quickack();
+                self.rcv.enter_quickack();
             }
             InsertOutcome::Pruned => {
                 cx.mib.ofo_drop += u64::from(segs);
-                self.rcv.ack.enter_quickack();
+                self.rcv.enter_quickack();
             }
         }
     }

@@ -16,7 +16,7 @@ impl Connection {
         let queued = u64::from(self.snd.bytes_in_flight()) + self.snd.unsent_bytes() as u64;
         Inspection {
             state: self.state(),
-            recv_q: self.rcv.queue.readable() as u64,
+            recv_q: self.rcv.readable() as u64,
             send_q: queued,
             info: self.info(cx),
             memory: self.memory(),
@@ -32,8 +32,8 @@ impl Connection {
     /// Returns the memory that the connection holds.
     pub fn memory(&self) -> SkMem {
         SkMem {
-            rmem_alloc: self.rcv.queue.truesize() as u64,
-            rcvbuf: self.rcv.window.rcvbuf().into(),
+            rmem_alloc: self.rcv.truesize() as u64,
+            rcvbuf: self.rcv.rcvbuf().into(),
             wmem_alloc: self.snd.wmem_inflight().into(),
             sndbuf: self.snd.sndbuf().into(),
             wmem_queued: self.wmem_queued() as u64,

@@ -30,7 +30,7 @@ use fullsend_units::{Instant, Mss, Nanos};
 use crate::congestion::{CongestionControl, Cwnd};
 use crate::ecn::Ecn;
 use crate::recovery::Recovery;
-use crate::recv::{AckPolicy, RecvQueue, RecvWindow};
+use crate::recv::Receiver;
 use crate::rtt::RttEstimator;
 use crate::send::Sender;
 use crate::{Cx, SegmentOut, TcpError, TimeWait, Wakes};
@@ -112,14 +112,6 @@ pub(crate) struct UserState {
     pub(crate) active_open: bool,
 }
 
-/// The receive side.
-#[derive(Debug)]
-pub(crate) struct Receiver {
-    pub(crate) queue: RecvQueue,
-    pub(crate) window: RecvWindow,
-    pub(crate) ack: AckPolicy,
-}
-
 /// The state of the timestamps option (RFC 7323 3).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TsState {
@@ -176,14 +168,14 @@ impl Connection {
     /// Returns whether `poll_transmit` may return a segment (cheap; false positives are possible).
     #[inline]
     pub fn needs_transmit(&self) -> bool {
-        self.snd.pending().is_requested() || self.rcv.ack.is_due()
+        self.snd.pending().is_requested() || self.rcv.is_ack_due()
     }
 
     /// Returns when to call `handle_timeout`. The deadline may move later without notice; the
     /// caller reads it again when it fires.
     #[inline]
     pub fn poll_deadline(&self) -> Option<Instant> {
-        let ack = self.rcv.ack.deadline();
+        let ack = self.rcv.ack_deadline();
         let first = self.timers.earliest().min(ack);
         let first = first.min(self.snd.send_timer());
         (first != Instant::FAR_FUTURE).then_some(first)

@@ -162,7 +162,7 @@ impl Connection {
         let reordering = self.recovery.reordering_segs();
         let can_probe = self.recovery.ca_state() == CaState::Open
             && self.snd.rtx.sacked_out() == 0
-            && self.rcv.queue.is_in_order()
+            && self.rcv.is_in_order()
             && self.cwnd.cwnd >= MIN_PROBE_CWND;
         let (low, high, probing) = match self.mtu_search() {
             Some(search) => (search.low, search.high, search.probe.is_some()),

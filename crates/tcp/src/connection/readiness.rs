@@ -27,12 +27,12 @@ pub struct Readiness {
 impl Connection {
     /// Returns the readiness without changing anything.
     pub fn readiness(&self, cx: &Cx<'_>) -> Readiness {
-        let readable = self.rcv.queue.readable();
+        let readable = self.rcv.readable();
         Readiness {
             state: self.state,
             readable,
             reaches_rcvlowat: readable > 0 && readable >= self.settings.rcvlowat() as usize,
-            fin_received: self.rcv.queue.fin_received(),
+            fin_received: self.rcv.fin_received(),
             writable: self.is_writable(cx),
             error: self.user.error,
             unacked: self.snd.bytes_in_flight() as usize,

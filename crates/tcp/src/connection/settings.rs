@@ -181,15 +181,12 @@ impl Connection {
         self.change_option(cx, option)?;
         if !self.state.is_synchronized() && self.snd.rtx.is_empty() {
             let most = cx.sysctl.tcp_rmem[2].max(cx.sysctl.rmem_max);
-            self.rcv.window.choose_scale(most);
+            self.rcv.choose_scale(most);
         }
         if self.state == State::SynReceived && self.snd.rtx.is_empty() {
             // The option may change the window in the SYN-ACK, which is not sent yet.
-            let rcv_nxt = self.rcv.queue.rcv_nxt();
             let (scaled, segment_size) = (self.negotiated.window_scale, self.syn_segment_size());
-            self.rcv
-                .window
-                .establish(cx.now, rcv_nxt, scaled, segment_size);
+            self.rcv.restart_window(cx.now, scaled, segment_size);
         }
         Ok(())
     }
@@ -211,7 +208,7 @@ impl Connection {
                     self.push_pending(Force::None);
                 }
             }
-            O::TcpQuickack(on) => self.rcv.ack.set_quickack(on),
+            O::TcpQuickack(on) => self.rcv.set_quickack(on),
             O::TcpMaxseg(mss) => self.set_maxseg(cx, mss)?,
             O::TcpUserTimeout(span) => settings.uncommon_mut().user_timeout = span,
             O::TcpSyncnt(n) => settings.uncommon_mut().syncnt = Some(in_range(n, 1..=127)?),
@@ -262,7 +259,7 @@ impl Connection {
             O::TcpWindowClamp(bytes) => {
                 let least = MIN_BUFFER / 2;
                 uncommon.window_clamp = if bytes == 0 { 0 } else { bytes.max(least) };
-                self.rcv.window.set_clamp(uncommon.window_clamp);
+                self.rcv.set_window_clamp(uncommon.window_clamp);
             }
             O::IpTos(tos) => uncommon.tos = tos & !ECN_BITS,
             O::IpTtl(ttl) => uncommon.ttl = ttl.map(|n| in_range(n, 1..=255)).transpose()?,
@@ -303,7 +300,7 @@ impl Connection {
 
     fn set_rcvbuf(&mut self, bytes: u32) {
         let bytes = bytes.saturating_mul(2).clamp(MIN_BUFFER, MAX_BUFFER);
-        self.rcv.window.set_rcvbuf(bytes);
+        self.rcv.set_rcvbuf(bytes);
     }
 
     fn set_sndbuf(&mut self, cx: &Cx<'_>, bytes: u32) {
@@ -321,7 +318,7 @@ impl Connection {
         SocketOptions {
             tcp_nodelay: settings.nodelay,
             tcp_cork: settings.cork,
-            tcp_quickack: self.rcv.ack.is_quickack(),
+            tcp_quickack: self.rcv.is_quickack(),
             tcp_maxseg: self.snd.mss().bytes(),
             tcp_user_timeout: settings.user_timeout(),
             tcp_syncnt: settings.syn_retries(sysctl),
@@ -334,7 +331,7 @@ impl Connection {
             so_keepalive: settings.keepalive,
             so_linger: settings.linger(),
             so_sndbuf: self.snd.sndbuf(),
-            so_rcvbuf: self.rcv.window.rcvbuf(),
+            so_rcvbuf: self.rcv.rcvbuf(),
             so_rcvlowat: settings.rcvlowat(),
             so_max_pacing_rate: self.snd.max_pacing_rate().0,
             tcp_defer_accept: uncommon.defer_accept,

@@ -93,7 +93,7 @@ impl Timers {
 impl Connection {
     /// Runs the timers that have expired. To be called when `poll_deadline` has passed.
     pub fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        if self.rcv.ack.on_timer(cx.now) {
+        if self.rcv.on_ack_timer(cx.now) {
             cx.mib.delayed_acks += 1;
         }
         if self.timers.rtx <= cx.now {

@@ -25,8 +25,8 @@ impl Connection {
 
     /// Returns the sequence number of the next byte to read.
     fn copied_seq(&self) -> SeqNum {
-        let fin = u32::from(self.rcv.queue.fin_received());
-        self.rcv.queue.rcv_nxt() - fin - self.rcv.queue.readable() as u32
+        let fin = u32::from(self.rcv.fin_received());
+        self.rcv.nxt() - fin - self.rcv.readable() as u32
     }
 
     /// Processes a segment with URG: the mark moves only forward, and not to data already received
@@ -35,7 +35,7 @@ impl Connection {
     pub(super) fn on_urgent(&mut self, repr: &TcpRepr) {
         let marked = repr.seq + u32::from(repr.urgent) - u32::from(repr.urgent > 0);
         let newer = self.urgent_received().is_none_or(|old| marked.after(old));
-        if newer && marked.after_eq(self.rcv.queue.rcv_nxt()) {
+        if newer && marked.after_eq(self.rcv.nxt()) {
             self.uncommon_mut().urgent.received = Some(marked);
         }
     }
@@ -48,8 +48,8 @@ impl Connection {
 
     /// Returns whether urgent data has arrived and is not read yet (`POLLPRI`).
     pub fn has_urgent(&self) -> bool {
-        let fin = u32::from(self.rcv.queue.fin_received());
-        let end = self.rcv.queue.rcv_nxt() - fin;
+        let fin = u32::from(self.rcv.fin_received());
+        let end = self.rcv.nxt() - fin;
         self.urgent_received().is_some_and(|mark| mark.before(end))
     }
 

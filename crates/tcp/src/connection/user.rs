@@ -3,6 +3,7 @@
 use fullsend_buf::{Chain, Slice};
 
 use super::{Connection, State};
+use crate::recv::HostWindowLimits;
 use crate::{Cx, TcpError, TcpInfo, WriteFlags};
 
 impl Connection {
@@ -192,7 +193,7 @@ impl Connection {
     pub fn read(&mut self, cx: &mut Cx<'_>, out: &mut [u8]) -> Result<usize, TcpError> {
         self.check_readable()?;
         let most = self.max_readable(out.len());
-        let n = self.rcv.queue.read(&mut out[..most]);
+        let n = self.rcv.read(&mut out[..most]);
         self.after_read(cx, n);
         Ok(n)
     }
@@ -205,7 +206,7 @@ impl Connection {
     /// Those of [`read`](Self::read).
     pub fn read_chain(&mut self, cx: &mut Cx<'_>, max: usize) -> Result<Chain, TcpError> {
         self.check_readable()?;
-        let chain = self.rcv.queue.read_chain(self.max_readable(max));
+        let chain = self.rcv.read_chain(self.max_readable(max));
         self.after_read(cx, chain.len());
         Ok(chain)
     }
@@ -218,7 +219,7 @@ impl Connection {
     /// Those of [`read`](Self::read).
     pub fn read_slice(&mut self, cx: &mut Cx<'_>, max: usize) -> Result<Slice, TcpError> {
         self.check_readable()?;
-        let slice = self.rcv.queue.read_slice(self.max_readable(max));
+        let slice = self.rcv.read_slice(self.max_readable(max));
         self.after_read(cx, slice.len());
         Ok(slice)
     }
@@ -231,7 +232,7 @@ impl Connection {
     pub fn peek(&mut self, out: &mut [u8]) -> Result<usize, TcpError> {
         self.check_readable()?;
         let most = self.max_readable(out.len());
-        Ok(self.rcv.queue.peek(&mut out[..most]))
+        Ok(self.rcv.peek(&mut out[..most]))
     }
 
     /// Returns the number of bytes that one read of `most` bytes may return.
@@ -246,7 +247,7 @@ impl Connection {
 
     /// Checks that data or the end of the stream can be read; returns an error otherwise.
     fn check_readable(&mut self) -> Result<(), TcpError> {
-        if self.rcv.queue.readable() > 0 || self.user.read_shut || self.rcv.queue.fin_received() {
+        if self.rcv.readable() > 0 || self.user.read_shut || self.rcv.fin_received() {
             return Ok(());
         }
         if let Some(error) = self.user.error.take() {
@@ -271,22 +272,10 @@ impl Connection {
         if n == 0 || !self.state.is_synchronized() {
             return;
         }
-        let rcv = &mut self.rcv;
-        let mss = self.adv_mss;
-        let held = rcv.queue.readable();
-        rcv.window.uncharge(n, rcv.queue.buffered());
-        if cx.sysctl.tcp_moderate_rcvbuf {
-            let may_grow = !cx.mem.is_under_pressure();
-            rcv.window
-                .on_read(cx.now, (n, held), mss, cx.sysctl.tcp_rmem[2], may_grow);
-        }
-        if rcv.queue.fin_received() {
-            return;
-        }
-        if (held == 0 && rcv.ack.on_all_read()) || rcv.ack.on_read() {
-            return;
-        }
-        if !rcv.window.is_half_open(rcv.queue.rcv_nxt()) {
+        let may_grow = !cx.mem.is_under_pressure();
+        let autotune = (cx.sysctl.tcp_rmem[2], may_grow);
+        let autotune = cx.sysctl.tcp_moderate_rcvbuf.then_some(autotune);
+        if self.rcv.on_read(cx.now, n, self.adv_mss, autotune) {
             self.send_window_update_if_due(cx);
         }
     }
@@ -295,12 +284,11 @@ impl Connection {
     #[inline(never)]
     fn send_window_update_if_due(&mut self, cx: &Cx<'_>) {
         let syns = 1 + self.stats.total_retrans;
-        let inputs = self.window_inputs(cx);
-        let window = &self.rcv.window;
-        if window.is_update_due(inputs)
-            && !(self.stats.segs_out <= syns && window.exceeds_syn_field())
+        let limits = HostWindowLimits::new(cx.mem, cx.sysctl);
+        if self.rcv.is_window_update_due(limits)
+            && !(self.stats.segs_out <= syns && self.rcv.exceeds_syn_field())
         {
-            self.rcv.ack.ack_now();
+            self.rcv.ack_now();
         }
     }
 
@@ -313,8 +301,8 @@ impl Connection {
     }
 
     fn is_readable(&self) -> bool {
-        self.rcv.queue.readable() >= self.settings.rcvlowat() as usize
-            || self.rcv.queue.fin_received()
+        self.rcv.readable() >= self.settings.rcvlowat() as usize
+            || self.rcv.fin_received()
             || self.user.read_shut
             || self.user.error.is_some()
             || self.state == State::Closed
@@ -341,7 +329,7 @@ impl Connection {
 
     /// Returns the number of bytes that can be read.
     pub fn readable(&self) -> usize {
-        self.rcv.queue.readable()
+        self.rcv.readable()
     }
 
     /// Returns the bytes written and not acknowledged, and those of them that were not sent.

@@ -245,7 +245,7 @@ impl Connection {
     /// Records the arrival time of data received in order.
     #[cold]
     pub(crate) fn record_rx_time(&mut self, now: Instant) {
-        let rcv_nxt = self.rcv.queue.rcv_nxt();
+        let rcv_nxt = self.rcv.nxt();
         let Some(rx) = self
             .uncommon
             .as_mut()
@@ -264,8 +264,8 @@ impl Connection {
     /// Determines the arrival time of the data that was just read.
     #[cold]
     pub(crate) fn record_rx_read(&mut self) {
-        let fin = u32::from(self.rcv.queue.fin_received());
-        let read_to = self.rcv.queue.rcv_nxt() - fin - self.rcv.queue.readable() as u32;
+        let fin = u32::from(self.rcv.fin_received());
+        let read_to = self.rcv.nxt() - fin - self.rcv.readable() as u32;
         let Some(rx) = self
             .uncommon
             .as_mut()

@@ -62,7 +62,7 @@ impl Connection {
     /// Processes the mark of data received with classic ECN; `rcv_nxt` is its value before that
     /// data.
     pub(super) fn on_dctcp_data(&mut self, flags: TcpFlags, field: EcnField, rcv_nxt: SeqNum) {
-        let unacked_end = rcv_nxt.after(self.rcv.ack.last_acked()).then_some(rcv_nxt);
+        let unacked_end = rcv_nxt.after(self.rcv.last_acked()).then_some(rcv_nxt);
         let Some(ecn) = &mut self.ecn else {
             return;
         };
@@ -75,7 +75,7 @@ impl Connection {
         // A sender that has reduced its window may wait for this acknowledgement: the window may be
         // a single segment.
         if changed || flags.contains(TcpFlags::CWR) {
-            self.rcv.ack.ack_now();
+            self.rcv.ack_now();
         }
     }
 
@@ -92,11 +92,11 @@ impl Connection {
             repr.flags = repr.flags.union(TcpFlags::ECE);
         }
         // Keeps the right edge of the window.
-        let less = repr.ack.since(end) >> self.rcv.window.scale().shift();
+        let less = repr.ack.since(end) >> self.rcv.scale().shift();
         let window = u32::from(repr.window.0).saturating_add(less);
         repr.window = WireWindow(window.min(u16::MAX.into()) as u16);
         repr.ack = end;
-        self.rcv.ack.ack_now();
+        self.rcv.ack_now();
     }
 
     /// Adapts ECN to a newly selected congestion control, or to the end of the handshake.

@@ -238,7 +238,7 @@ impl Connection {
         let len = segment.payload.len() as u32;
         ecn.ect_seen |= len > 0 && field.is_capable();
         if ecn.accurate.on_packets(field, segs, len) {
-            self.rcv.ack.ack_now();
+            self.rcv.ack_now();
         }
     }
 
@@ -263,10 +263,10 @@ impl Connection {
     #[cold]
     pub(crate) fn reflect_repeated_syn_ack(&mut self, segment: &SegmentIn) {
         let repr = &segment.repr;
-        let again = repr.flags.contains(TcpFlags::ACK) && repr.seq + 1 == self.rcv.queue.rcv_nxt();
+        let again = repr.flags.contains(TcpFlags::ACK) && repr.seq + 1 == self.rcv.nxt();
         if let Some(ecn) = self.ecn.as_mut().filter(|ecn| ecn.is_accurate())
             && again
-            && self.rcv.ack.is_due()
+            && self.rcv.is_ack_due()
         {
             ecn.accurate.handshake = Some(segment.ecn);
             ecn.accurate.bytes.demand_once();
@@ -296,7 +296,7 @@ impl Connection {
         }
         let field = if stale { EcnField::Ect0 } else { segment.ecn };
         if ecn.on_data(flags, field) {
-            self.rcv.ack.enter_quickack();
+            self.rcv.enter_quickack();
         }
     }
 

@@ -10,14 +10,17 @@ use fullsend_wire::tcp::{SackBlock, SackBlocks};
 mod ack_policy;
 mod buffer;
 mod ofo_queue;
+mod receiver;
 #[cfg(test)]
 mod tests;
 mod window;
 
-pub(crate) use ack_policy::AckPolicy;
+use ack_policy::AckPolicy;
 use buffer::DataRun;
 use ofo_queue::OfoQueue;
-pub(crate) use window::{RecvWindow, SegmentPosition, WindowInputs};
+pub(crate) use receiver::{DataArrival, HostWindowLimits, Receiver};
+use window::RecvWindow;
+pub(crate) use window::SegmentPosition;
 
 /// Most duplicate ACKs for one batch of segments: a bound on what forged segments can draw.
 const MAX_EXTRA_DUPACKS: u8 = 32;

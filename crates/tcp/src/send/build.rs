@@ -7,7 +7,7 @@ use fullsend_wire::tcp::{SackBlocks, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use super::Reset;
 use crate::connection::Connection;
-use crate::recv::WindowInputs;
+use crate::recv::HostWindowLimits;
 use crate::{Cx, SegmentOut};
 
 /// A segment about to be built.
@@ -45,15 +45,15 @@ impl Connection {
     /// Builds a segment: adds the acknowledgement, the window, the options and the ECN field.
     #[inline(always)]
     pub(super) fn build(&mut self, cx: &Cx<'_>, plan: SegmentPlan) -> SegmentOut {
-        let rcv_nxt = self.rcv.queue.rcv_nxt();
+        let rcv_nxt = self.rcv.nxt();
         let window = self.window_field(cx);
         let sack = self.sack_blocks(plan.payload.len());
         // SACK blocks that did not fit are sent with a pure ACK.
-        if sack.is_some() || !self.rcv.ack.is_due() {
-            self.rcv.ack.on_sent(rcv_nxt);
+        if sack.is_some() || !self.rcv.is_ack_due() {
+            self.rcv.on_ack_sent();
         }
-        if !self.negotiated.sack && self.rcv.queue.take_dupack() {
-            self.rcv.ack.ack_now();
+        if !self.negotiated.sack {
+            self.rcv.repeat_dupack();
         }
         self.stats.segs_out = self.stats.segs_out.wrapping_add(plan.segs);
         let options = TcpOptions {
@@ -102,7 +102,7 @@ impl Connection {
     /// to send and no room for them.
     #[inline]
     fn sack_blocks(&mut self, len: usize) -> Option<SackBlocks> {
-        if self.negotiated.sack && !self.rcv.queue.is_in_order() {
+        if self.negotiated.sack && !self.rcv.is_in_order() {
             self.fitting_sack_blocks(len)
         } else {
             Some(SackBlocks::default())
@@ -114,34 +114,21 @@ impl Connection {
         // Beside timestamps three blocks fit into the header's 40 bytes of options.
         let max = if self.negotiated.timestamps { 3 } else { 4 };
         if len > 0 && len + 4 + 8 * max > self.snd.mss.bytes() as usize {
-            let nothing_new = self.rcv.queue.ofo_bytes() == 0;
+            let nothing_new = self.rcv.ofo_bytes() == 0;
             return nothing_new.then(SackBlocks::default);
         }
-        Some(self.rcv.queue.take_sack_blocks(max))
+        Some(self.rcv.take_sack_blocks(max))
     }
 
     /// Returns the window field for a segment that leaves now.
     #[inline]
     pub(crate) fn window_field(&mut self, cx: &Cx<'_>) -> WireWindow {
-        let inputs = self.window_inputs(cx);
-        let before = self.rcv.window.right_edge();
-        let field = self.rcv.window.advertise(inputs);
-        if self.rcv.window.right_edge().before(before) {
-            self.record_former_edge(before);
+        let limits = HostWindowLimits::new(cx.mem, cx.sysctl);
+        let (field, former_edge) = self.rcv.advertise(limits);
+        if let Some(edge) = former_edge {
+            self.record_former_edge(edge);
         }
         field
-    }
-
-    /// Returns the inputs of the window to be advertised.
-    #[inline]
-    pub(crate) fn window_inputs(&self, cx: &Cx<'_>) -> WindowInputs {
-        WindowInputs {
-            rcv_nxt: self.rcv.queue.rcv_nxt(),
-            acked: self.rcv.ack.last_acked(),
-            mss: self.rcv.ack.rcv_mss(),
-            memory_pressure: cx.mem.pressure(cx.sysctl),
-            may_shrink: cx.sysctl.tcp_shrink_window,
-        }
     }
 
     /// RFC 9293 3.10.7.1, 3.10.5.
@@ -158,7 +145,7 @@ impl Connection {
                 // The peer accepts a RST only within its window (RFC 9293 3.10.7.4).
                 (
                     self.snd.acceptable_seq(),
-                    self.rcv.queue.rcv_nxt(),
+                    self.rcv.nxt(),
                     TcpFlags::RST.union(TcpFlags::ACK),
                 )
             }

@@ -214,7 +214,7 @@ impl Connection {
             self.advance_tail_probe_timer(cx);
         }
         if self.snd.fin == FinState::None {
-            self.rcv.ack.on_data_sent(cx.now);
+            self.rcv.on_data_sent(cx.now);
         }
     }
 
@@ -231,7 +231,7 @@ impl Connection {
     }
 
     fn due_ack(&mut self, cx: &mut Cx<'_>) -> Option<SegmentPlan> {
-        if !self.rcv.ack.is_due() {
+        if !self.rcv.is_ack_due() {
             return None;
         }
         cx.mib.out_segs += 1;
