@@ -3,6 +3,7 @@
 mod borders;
 mod broad;
 mod closing;
+mod losses;
 mod opening;
 mod receiving;
 mod sending;
@@ -217,6 +218,7 @@ pub(crate) fn known() -> impl Iterator<Item = &'static KnownDifference> {
         closing::KNOWN,
         sending::KNOWN,
         borders::KNOWN,
+        losses::KNOWN,
         receiving::KNOWN,
         broad::KNOWN,
     ];
