@@ -211,7 +211,7 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_rcv_rtt: us(c.rcv.rtt().unwrap_or(Nanos::ZERO)),
         tcpi_rcv_space: c.rcv.rcv_space(c.adv_mss),
         tcpi_total_retrans: stats.total_retrans,
-        tcpi_pacing_rate: c.pacing_rate(cx.sysctl).0,
+        tcpi_pacing_rate: c.snd.pacing_rate(c.path(), cx.sysctl).0,
         tcpi_max_pacing_rate: snd.max_pacing_rate().0,
         tcpi_bytes_acked: stats.bytes_acked,
         tcpi_bytes_received: stats.bytes_received,

@@ -246,7 +246,7 @@ impl Connection {
     /// Passes the delivery rate of the acknowledged flight to a congestion control that models the
     /// path.
     fn report_rate_sample(&mut self, cx: &mut Cx<'_>, arrived: u32, rtt: Option<Nanos>) {
-        let send_quantum_segs = self.max_segs(cx);
+        let send_quantum_segs = self.snd.max_segs(cx, self.path());
         let in_flight_segs = self.snd.rtx.in_flight();
         let min_rtt = self.rtt.min_rtt().unwrap_or(Nanos::ZERO);
         let Some(delivery) = self.snd.rtx.delivery_mut() else {

@@ -130,7 +130,7 @@ impl Connection {
         if self.snd.set_mss(mss) {
             self.snd.rtx.set_mss(mss);
         }
-        self.sync_size_goal(cx);
+        self.snd.sync_size_goal(&cx.device);
     }
 
     /// Returns the segment size for a peer with a tiny buffer: half of its largest window, so that

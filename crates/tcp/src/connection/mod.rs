@@ -2,6 +2,7 @@
 
 mod ack;
 mod close;
+mod completion;
 mod fastopen;
 mod half_open;
 mod handshake;

@@ -171,7 +171,7 @@ impl Connection {
     #[inline]
     pub(crate) fn set_tail_probe_timer(&mut self, cx: &Cx<'_>, at: Instant) {
         self.timers.rtx_kind = RtxKind::TailProbe;
-        self.timers.rtx = at + self.pacing_delay(cx.now);
+        self.timers.rtx = at + self.snd.pacing_delay(cx.now);
     }
 
     /// Repeats the SYN at `at` if the timer would fire later. An earlier timer is kept, so that no
@@ -226,7 +226,7 @@ impl Connection {
 
     /// Returns the time after `rto`, bounded by the user timeout (RFC 5482).
     fn bounded_by_user_timeout(&self, cx: &Cx<'_>, rto: Rto) -> Instant {
-        self.within_user_timeout(cx, cx.now + rto.nanos() + self.pacing_delay(cx.now))
+        self.within_user_timeout(cx, cx.now + rto.nanos() + self.snd.pacing_delay(cx.now))
     }
 
     fn within_user_timeout(&self, cx: &Cx<'_>, at: Instant) -> Instant {

@@ -23,7 +23,7 @@ impl Connection {
         }
         self.check_writable()?;
         self.check_app_limited();
-        self.refresh_size_goal(cx);
+        self.refresh_sizes(cx);
         if self.snd.try_append_to_tail(data) {
             self.after_write(cx, more);
             return Ok(data.len());
@@ -150,7 +150,7 @@ impl Connection {
             return Err((error, data));
         }
         self.check_app_limited();
-        self.refresh_size_goal(cx);
+        self.refresh_sizes(cx);
         let (len, mut goal, mut pushed_bytes) = (data.len(), self.snd.size_goal(), 0);
         while !data.is_empty() {
             let room = self.super_segment_room(cx, &mut goal, &mut pushed_bytes);
@@ -169,6 +169,15 @@ impl Connection {
         }
         self.on_write_blocked(cx.now);
         Err((TcpError::WouldBlock, data))
+    }
+
+    /// Adapts the sizes of segments and super-segments to the device and to the ECN option.
+    #[inline]
+    fn refresh_sizes(&mut self, cx: &Cx<'_>) {
+        self.snd.refresh_size_goal(&cx.device);
+        if self.ecn.is_some() {
+            self.reserve_ecn_option(cx);
+        }
     }
 
     #[inline]

@@ -96,7 +96,9 @@ impl Connection {
         }
         let snd = &self.snd;
         let mss = snd.mss().bytes();
-        let quota = (self.cwnd.cwnd / 2).max(1).min(self.max_segs(cx));
+        let quota = (self.cwnd.cwnd / 2)
+            .max(1)
+            .min(snd.max_segs(cx, self.path()));
         let admitted = snd.usable_window().min(self.cwnd_room_bytes());
         let part = admitted
             .saturating_sub(pushed_bytes)

@@ -14,7 +14,7 @@ impl Connection {
     /// itself sends nothing, since the queue is still full.
     #[cold]
     pub fn handle_tx_dropped(&mut self, cx: &mut Cx<'_>, truesize: u32, seq: SeqNum, end: SeqNum) {
-        self.uncharge_wmem(truesize);
+        self.snd.uncharge_wmem(truesize);
         if self.snd.rtx.mark_dropped(seq, end) > 0 {
             cx.mib.host_drops += 1;
             self.enter_cwr(cx, CongestionEvent::Ecn);

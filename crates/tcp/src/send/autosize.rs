@@ -3,8 +3,9 @@
 
 use fullsend_units::{Mss, Nanos, Rate};
 
-use super::pacing::PACING_SHIFT;
-use crate::{Connection, Cx, DeviceCaps};
+use super::Sender;
+use super::pacing::{PACING_SHIFT, Path};
+use crate::{Cx, DeviceCaps};
 
 /// The longest TCP header, and one byte so that the length fits IP's length field.
 const HEADER_RESERVE: u32 = 60 + 1;
@@ -31,42 +32,39 @@ fn burst_bytes(gso_max: u32, rate: impl FnOnce() -> Rate, min_rtt_us: u64, rtt_l
     rate_bytes.saturating_add(share.into()).min(gso_max.into()) as u32
 }
 
-impl Connection {
-    /// Returns whether the round trip is so short that bursts are as large as the device accepts.
-    #[inline]
-    pub(super) fn is_path_short(&self, cx: &Cx<'_>) -> bool {
-        let min_rtt_us = self.rtt.min_rtt().map_or(0, Nanos::as_micros);
-        min_rtt_us >> cx.sysctl.tcp_tso_rtt_log == 0
-    }
+/// Returns whether the round trip is so short that bursts are as large as the device accepts.
+#[inline]
+pub(super) fn is_path_short(cx: &Cx<'_>, path: Path<'_>) -> bool {
+    let min_rtt_us = path.rtt.min_rtt().map_or(0, Nanos::as_micros);
+    min_rtt_us >> cx.sysctl.tcp_tso_rtt_log == 0
+}
 
+impl Sender {
     /// Returns the most segments of a super-segment that is sent now.
-    pub(crate) fn max_segs(&self, cx: &Cx<'_>) -> u32 {
-        let gso_max = gso_max_payload(&cx.device, self.snd.ip_header_len);
-        let min_rtt_us = self.rtt.min_rtt().map_or(0, Nanos::as_micros);
-        let rate = || self.pacing_rate(cx.sysctl);
+    pub(crate) fn max_segs(&self, cx: &Cx<'_>, path: Path<'_>) -> u32 {
+        let gso_max = gso_max_payload(&cx.device, self.ip_header_len);
+        let min_rtt_us = path.rtt.min_rtt().map_or(0, Nanos::as_micros);
+        let rate = || self.pacing_rate(path, cx.sysctl);
         let bytes = burst_bytes(gso_max, rate, min_rtt_us, cx.sysctl.tcp_tso_rtt_log);
-        let mss = self.snd.mss.bytes();
+        let mss = self.mss.bytes();
         let most = (gso_max / mss).min(cx.device.gso_max_segs).clamp(1, 0xffff);
-        let least = self.cc.min_tso_segs().unwrap_or(cx.sysctl.tcp_min_tso_segs);
+        let least = path.cc.min_tso_segs().unwrap_or(cx.sysctl.tcp_min_tso_segs);
         (bytes / mss).max(least).min(most)
     }
 
     /// Updates the size to which writes fill a super-segment: a multiple of the MSS that the device
     /// accepts and of which the peer's window holds two.
-    pub(crate) fn sync_size_goal(&mut self, cx: &Cx<'_>) {
-        let gso_max = gso_max_payload(&cx.device, self.snd.ip_header_len);
-        let snd = &mut self.snd;
-        snd.size_goal_for = cx.device.gso_max_size;
-        snd.size_goal = size_goal(gso_max, cx.device.gso_max_segs, snd.max_wnd, snd.mss);
+    pub(crate) fn sync_size_goal(&mut self, device: &DeviceCaps) {
+        let gso_max = gso_max_payload(device, self.ip_header_len);
+        self.size_goal_for = device.gso_max_size;
+        self.size_goal = size_goal(gso_max, device.gso_max_segs, self.max_wnd, self.mss);
     }
 
+    /// Performs [`sync_size_goal`](Self::sync_size_goal) if the device's limit has changed.
     #[inline]
-    pub(crate) fn refresh_size_goal(&mut self, cx: &Cx<'_>) {
-        if self.snd.size_goal_for != cx.device.gso_max_size {
-            self.sync_size_goal(cx);
-        }
-        if self.ecn.is_some() {
-            self.reserve_ecn_option(cx);
+    pub(crate) fn refresh_size_goal(&mut self, device: &DeviceCaps) {
+        if self.size_goal_for != device.gso_max_size {
+            self.sync_size_goal(device);
         }
     }
 }
@@ -80,7 +78,7 @@ fn size_goal(gso_max: u32, gso_max_segs: u32, max_wnd: u32, mss: Mss) -> u32 {
 mod tests {
     use fullsend_units::{Mss, Nanos, Rate};
 
-    use super::{burst_bytes, gso_max_payload, size_goal};
+    use super::{burst_bytes, gso_max_payload, is_path_short, size_goal};
     use crate::DeviceCaps;
     use crate::rtt::RttEstimator;
     use crate::send::properties::{SenderConfig, TestSender};
@@ -131,7 +129,7 @@ mod tests {
             sender.conn.rtt = RttEstimator::new(200_000, 120_000);
             let rtt = Nanos::from_micros(us);
             sender.conn.rtt.on_sample(sender.now, rtt, false);
-            let is_short = sender.with(|conn, cx| conn.is_path_short(cx));
+            let is_short = sender.with(|conn, cx| is_path_short(cx, conn.sender_and_path().1));
             assert_eq!(is_short, short, "{us}");
         }
     }

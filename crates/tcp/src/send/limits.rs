@@ -5,6 +5,7 @@ use fullsend_units::Nanos;
 
 use super::FinState;
 use super::SendLimit;
+use super::autosize::is_path_short;
 use super::nagle::{Nagle, small_outstanding};
 use super::small_queue::Transmission;
 use super::split::{DeferInput, should_defer, split_point};
@@ -108,6 +109,26 @@ impl Connection {
         }
     }
 
+    /// Returns whether data must wait for its departure time here, and arms the timer for it.
+    #[inline]
+    pub(crate) fn pacing_holds(&mut self, cx: &Cx<'_>) -> bool {
+        let (snd, path) = self.sender_and_path();
+        snd.pacing_holds(cx, path)
+    }
+
+    /// Returns whether TCP Small Queues defers `len` more bytes.
+    #[inline]
+    pub(super) fn small_queue_holds(
+        &self,
+        cx: &Cx<'_>,
+        len: u32,
+        transmission: Transmission,
+    ) -> bool {
+        let size = (len, self.snd.rtx.len());
+        self.snd
+            .small_queue_holds(cx, self.path(), size, transmission)
+    }
+
     /// Checks the limits in their order and returns how much may be sent now.
     fn may_send(&mut self, cx: &Cx<'_>) -> Result<SendDecision, BlockedBy> {
         if self.pacing_holds(cx) {
@@ -173,7 +194,7 @@ impl Connection {
             && snd.blocked_by != BlockedBy::Autocork
             && !self.is_corked()
             && !self.is_urgent()
-            && self.is_path_short(cx)
+            && is_path_short(cx, self.path())
             && !(cx.legacy.in_force().split_tail || cx.legacy.in_force().max_burst)
     }
 
@@ -193,7 +214,7 @@ impl Connection {
 
     #[inline]
     fn size_limits(&mut self, cx: &Cx<'_>, room: u32) -> Result<SizeLimits, BlockedBy> {
-        let corked = self.is_autocorked();
+        let corked = self.snd.is_autocorked();
         let mut unsent = self.snd.queue.len() as u32;
         if corked {
             // Full segments ahead of the held super-segment may be sent.
@@ -205,7 +226,7 @@ impl Connection {
         } else {
             self.snd.end_autocork();
         }
-        let mut max_segs = self.max_segs(cx);
+        let mut max_segs = self.snd.max_segs(cx, self.path());
         if self.is_urgent() {
             max_segs = 1;
         }
@@ -342,7 +363,7 @@ impl Connection {
             self.recovery.on_cwnd_blocked(self.snd.nxt, packets_out);
         }
         if reason == BlockedBy::Tsq {
-            self.throttle(cx);
+            self.snd.throttle(cx.mib);
         }
         // Unsent data always needs a pending event that sends it: an ACK, a completion, or a timer.
         if limit == SendLimit::Cork {

@@ -24,6 +24,7 @@ pub(crate) use limits::{BlockedBy, Force};
 pub(crate) use nagle::Nagle;
 pub(crate) use pacing::HEADERS_BYTES;
 use pacing::Pacing;
+pub(crate) use pacing::Path;
 use pending::Pending;
 pub(crate) use pending::Reset;
 pub use push::AppendOutcome;

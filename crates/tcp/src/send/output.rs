@@ -123,7 +123,9 @@ impl Connection {
                     .report_sent(cx.now, (len, segs), decision.headroom, decision.limit);
             (number, taken.truesize)
         };
-        let departure = self.schedule_departure(cx, len, segs);
+        let sent_segs = self.stats.data_segs_out;
+        let (snd, path) = self.sender_and_path();
+        let departure = snd.schedule_departure(cx, path, (len, segs), sent_segs);
         let sent_at = cx.now.max(departure);
         let snd = &mut self.snd;
         if fin {

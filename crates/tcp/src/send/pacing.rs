@@ -5,8 +5,10 @@ use alloc::boxed::Box;
 
 use fullsend_units::{Instant, Nanos, Rate};
 
-use crate::congestion::Cwnd;
-use crate::{Connection, Cx, Sysctl};
+use super::Sender;
+use crate::congestion::{CongestionControl, Cwnd};
+use crate::rtt::RttEstimator;
+use crate::{Cx, Sysctl};
 
 /// A super-segment, and the amount in the host's queues, is about what the pacing rate carries in
 /// 2^-10 s.
@@ -85,90 +87,112 @@ fn ratio_percent(window: &Cwnd, sysctl: &Sysctl) -> u32 {
     }
 }
 
-impl Connection {
+/// What pacing and the size of super-segments read of the connection's other parts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Path<'a> {
+    pub(crate) window: &'a Cwnd,
+    pub(crate) cc: &'a dyn CongestionControl,
+    pub(crate) rtt: &'a RttEstimator,
+    /// Segments in flight, lost ones included.
+    pub(crate) packets_out: u32,
+}
+
+impl Sender {
     /// Returns the pacing rate: cwnd per round trip, times a ratio that leaves cwnd room to grow.
     /// Unlimited before the first round-trip sample.
-    pub(crate) fn pacing_rate(&self, sysctl: &Sysctl) -> Rate {
-        let max = self.snd.pacing.as_ref().map_or(u64::MAX, |p| p.max_rate.0);
-        if let Some(rate) = self.cc.pacing_rate() {
+    pub(crate) fn pacing_rate(&self, path: Path<'_>, sysctl: &Sysctl) -> Rate {
+        let max = self.pacing.as_ref().map_or(u64::MAX, |p| p.max_rate.0);
+        if let Some(rate) = path.cc.pacing_rate() {
             return Rate(rate.0.min(max));
         }
-        let Some(srtt) = self.rtt.srtt() else {
+        let Some(srtt) = path.rtt.srtt() else {
             return Rate(max);
         };
-        let percent = ratio_percent(&self.cwnd, sysctl);
-        let segs = self.cwnd.cwnd.max(self.snd.rtx.packets_out());
-        let bytes = u64::from(self.snd.mss.bytes()) * u64::from(segs) * u64::from(percent);
+        let percent = ratio_percent(path.window, sysctl);
+        let segs = path.window.cwnd.max(path.packets_out);
+        let bytes = u64::from(self.mss.bytes()) * u64::from(segs) * u64::from(percent);
         let per_second = bytes.saturating_mul(10_000_000) / srtt.as_nanos().max(1);
         Rate(per_second.min(max))
     }
 
     /// Returns whether the connection's own timer enforces departure times.
-    fn is_self_paced(&self, cx: &Cx<'_>) -> bool {
+    fn is_self_paced(&self, cx: &Cx<'_>, path: Path<'_>) -> bool {
         let is_requested =
-            |p: &Pacing| p.max_rate != Rate::UNLIMITED || self.cc.pacing_rate().is_some();
-        !cx.device.fq && self.snd.pacing.as_deref().is_some_and(is_requested)
+            |p: &Pacing| p.max_rate != Rate::UNLIMITED || path.cc.pacing_rate().is_some();
+        !cx.device.fq && self.pacing.as_deref().is_some_and(is_requested)
     }
 
     /// Returns whether departure times are enforced, by fq or by the connection.
     #[inline]
-    pub(super) fn is_paced(&self, cx: &Cx<'_>) -> bool {
-        cx.device.fq || self.is_self_paced(cx)
+    pub(super) fn is_paced(&self, cx: &Cx<'_>, path: Path<'_>) -> bool {
+        cx.device.fq || self.is_self_paced(cx, path)
     }
 
     /// Returns whether data must wait for its departure time here, and arms the timer for it.
     #[inline]
-    pub(crate) fn pacing_holds(&mut self, cx: &Cx<'_>) -> bool {
-        if !self.is_self_paced(cx) {
+    pub(crate) fn pacing_holds(&mut self, cx: &Cx<'_>, path: Path<'_>) -> bool {
+        if !self.is_self_paced(cx, path) {
             return false;
         }
-        let Some(pacing) = &mut self.snd.pacing else {
+        let Some(pacing) = &mut self.pacing else {
             return false;
         };
         if !pacing.holds(cx.now) {
             return false;
         }
         let next = pacing.next;
-        self.snd.flow(cx.now).set_send_timer(next);
+        self.flow(cx.now).set_send_timer(next);
         true
     }
 
     /// Returns how long the next super-segment has to wait for its departure: the retransmission timer
     /// is extended by it.
     pub(crate) fn pacing_delay(&self, now: Instant) -> Nanos {
-        let next = self.snd.pacing.as_ref().map(|p| p.next);
+        let next = self.pacing.as_ref().map(|p| p.next);
         next.map_or(Nanos::ZERO, |next| next.since(now))
     }
 
     /// Returns when a super-segment that is sent now leaves: with fq, not before earlier ones.
     pub(super) fn departure_time(&self, cx: &Cx<'_>) -> Instant {
-        let next = self.snd.pacing.as_ref().filter(|_| cx.device.fq);
+        let next = self.pacing.as_ref().filter(|_| cx.device.fq);
         next.map_or(cx.now, |pacing| cx.now.max(pacing.next))
     }
 
     /// Returns the departure time of a super-segment with `len` bytes of payload in `segs` segments,
-    /// for fq to enforce; zero means at once.
+    /// for fq to enforce; zero means at once. `sent` segments of data were sent before.
     #[inline]
-    pub(super) fn schedule_departure(&mut self, cx: &Cx<'_>, len: u32, segs: u32) -> Instant {
+    pub(super) fn schedule_departure(
+        &mut self,
+        cx: &Cx<'_>,
+        path: Path<'_>,
+        (len, segs): (u32, u32),
+        sent: u32,
+    ) -> Instant {
         // Congestion control that paces has allocated it.
-        if self.snd.pacing.is_none() && !cx.device.fq {
+        if self.pacing.is_none() && !cx.device.fq {
             return Instant::ZERO;
         }
-        self.schedule_paced_departure(cx, len + segs * HEADERS_BYTES)
+        self.schedule_paced_departure(cx, path, len + segs * HEADERS_BYTES, sent)
     }
 
     #[inline(never)]
-    fn schedule_paced_departure(&mut self, cx: &Cx<'_>, bytes: u32) -> Instant {
-        if !self.is_paced(cx) {
+    fn schedule_paced_departure(
+        &mut self,
+        cx: &Cx<'_>,
+        path: Path<'_>,
+        bytes: u32,
+        sent: u32,
+    ) -> Instant {
+        if !self.is_paced(cx, path) {
             return Instant::ZERO;
         }
-        let rate = if self.stats.data_segs_out < UNPACED_SEGS {
+        let rate = if sent < UNPACED_SEGS {
             Rate::UNLIMITED
         } else {
-            self.pacing_rate(cx.sysctl)
+            self.pacing_rate(path, cx.sysctl)
         };
         let new_pacing = || Box::new(Pacing::new(Rate::UNLIMITED));
-        let pacing = self.snd.pacing.get_or_insert_with(new_pacing);
+        let pacing = self.pacing.get_or_insert_with(new_pacing);
         let departure = pacing.schedule_departure(cx.now, bytes, rate);
         if cx.device.fq {
             departure

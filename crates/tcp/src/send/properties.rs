@@ -292,7 +292,7 @@ impl TestSender {
         let (conn, mss) = (&self.conn, self.conn.snd.mss.bytes());
         let gso_max = gso_max_payload(&self.device, 20);
         let halvings = conn.rtt.min_rtt().map_or(0, |rtt| rtt.as_micros() >> 9);
-        let rate = conn.pacing_rate(&self.sysctl).0;
+        let rate = conn.snd.pacing_rate(conn.path(), &self.sysctl).0;
         let share = u64::from(gso_max).checked_shr(halvings.min(64) as u32);
         let bytes = (rate >> 10).saturating_add(share.unwrap_or(0));
         let autosize = (bytes.min(gso_max.into()) as u32).max(2 * mss);

@@ -40,7 +40,9 @@ impl Connection {
             return AppendOutcome::NotAppended;
         }
         snd.pushed_seq = snd.write_seq();
-        if snd.blocked_by == BlockedBy::Autocork && !self.should_autocork(sysctl) {
+        if snd.blocked_by == BlockedBy::Autocork
+            && !self.snd.should_autocork(sysctl, !self.snd.rtx.is_empty())
+        {
             self.snd.end_autocork();
             self.snd.pending.retry();
             return AppendOutcome::Sendable;
@@ -78,14 +80,17 @@ impl Connection {
 
     #[inline]
     fn push(&mut self, cx: &mut Cx<'_>) {
-        if !self.should_autocork(cx.sysctl) {
+        if !self
+            .snd
+            .should_autocork(cx.sysctl, !self.snd.rtx.is_empty())
+        {
             self.snd.end_autocork();
             self.snd.pending.retry();
             return;
         }
         if !self.snd.throttled {
             cx.mib.auto_corking += 1;
-            self.throttle(cx);
+            self.snd.throttle(cx.mib);
         }
         self.snd.blocked_by = BlockedBy::Autocork;
         // Full super-segments ahead of the one that waits may be sent.

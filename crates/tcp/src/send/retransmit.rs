@@ -18,7 +18,7 @@ impl Connection {
         if room == 0 || self.pacing_holds(cx) || self.is_original_in_host_queue(cx) {
             return None;
         }
-        let mut limit = room.min(self.max_segs(cx));
+        let mut limit = room.min(self.snd.max_segs(cx, self.path()));
         if self.is_urgent() {
             limit = 1;
         }
@@ -27,14 +27,13 @@ impl Connection {
         }
         let len = limit.saturating_mul(self.snd.mss.bytes());
         if self.small_queue_holds(cx, len, Transmission::Retransmission) {
-            self.throttle(cx);
+            self.snd.throttle(cx.mib);
             return None;
         }
         let retransmit = self.take_lost(cx, limit)?;
         let tsval_lag = self.count_retransmission(cx, &retransmit);
         self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_add(retransmit.truesize);
-        let departure =
-            self.schedule_departure(cx, retransmit.payload.len() as u32, retransmit.segs);
+        let departure = self.schedule_retransmission(cx, &retransmit);
         if retransmit.seq == self.snd.una {
             self.restart_rto_for_head(cx);
         }
@@ -77,16 +76,22 @@ impl Connection {
         let retransmit = self.retransmit_tail(cx)?;
         self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_add(retransmit.truesize);
         self.count_segs(cx, &retransmit);
-        let departure =
-            self.schedule_departure(cx, retransmit.payload.len() as u32, retransmit.segs);
+        let departure = self.schedule_retransmission(cx, &retransmit);
         self.on_tail_probe_sent(cx, true);
         Some(retransmission_plan(retransmit, departure))
+    }
+
+    fn schedule_retransmission(&mut self, cx: &Cx<'_>, retransmit: &Retransmit) -> Instant {
+        let sent_segs = self.stats.data_segs_out;
+        let size = (retransmit.payload.len() as u32, retransmit.segs);
+        let (snd, path) = self.sender_and_path();
+        snd.schedule_departure(cx, path, size, sent_segs)
     }
 
     /// Returns the last segment for retransmission, unless it is still in the host's queues.
     fn retransmit_tail(&mut self, cx: &mut Cx<'_>) -> Option<Retransmit> {
         let is_empty = self.snd.wmem_inflight == 0;
-        let sent_at = self.departure_time(cx);
+        let sent_at = self.snd.departure_time(cx);
         let Some(flow) = &mut self.snd.flow else {
             return self.snd.rtx.probe_tail(sent_at, 0);
         };
@@ -106,7 +111,7 @@ impl Connection {
     fn take_lost(&mut self, cx: &Cx<'_>, limit: u32) -> Option<Retransmit> {
         let is_empty = self.snd.wmem_inflight == 0;
         // RACK and the rate samples count from the departure.
-        let sent_at = self.departure_time(cx);
+        let sent_at = self.snd.departure_time(cx);
         let Some(flow) = &mut self.snd.flow else {
             // Without data no segment has a number in the host's queues.
             return self.snd.rtx.next_retransmit(sent_at, limit, 0, |_| false);
@@ -137,7 +142,7 @@ impl Connection {
             self.snd.wmem_inflight > 0 && number.is_some_and(|n| flow.is_in_host_queue(n));
         if in_host_queue {
             cx.mib.spurious_rtx_host_queues += 1;
-            self.throttle(cx);
+            self.snd.throttle(cx.mib);
         }
         in_host_queue
     }

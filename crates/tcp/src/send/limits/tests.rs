@@ -200,7 +200,7 @@ fn no_autocorking_while_the_host_queue_is_empty() {
         let snd = &mut sender.conn.snd;
         (snd.blocked_by, snd.throttled, snd.wmem_inflight) =
             (BlockedBy::Autocork, true, in_host_queue);
-        assert_eq!(sender.conn.is_autocorked(), corked);
+        assert_eq!(sender.conn.snd.is_autocorked(), corked);
     }
 }
 

@@ -10,7 +10,7 @@ const MSS: usize = 1460;
 fn waiting(blocked_by: BlockedBy) -> TestSender {
     let mut sender = TestSender::new(SenderConfig::default());
     sender.queue(100, 65_160);
-    sender.with(|conn, cx| conn.sync_size_goal(cx));
+    sender.with(|conn, cx| conn.snd.sync_size_goal(&cx.device));
     sender.conn.snd.blocked_by = blocked_by;
     sender
 }

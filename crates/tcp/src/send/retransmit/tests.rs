@@ -94,7 +94,11 @@ fn retransmissions_are_paced() {
         sender.conn.stats.data_segs_out = 10;
         sender.conn.snd.pacing = Some(Box::new(Pacing::new(Rate(1000))));
         // An earlier segment of 1520 bytes takes 1.52 s.
-        sender.with(|conn, cx| conn.schedule_departure(cx, MSS, 1));
+        sender.with(|conn, cx| {
+            let sent = conn.stats.data_segs_out;
+            let (snd, path) = conn.sender_and_path();
+            snd.schedule_departure(cx, path, (MSS, 1), sent)
+        });
         sender
     };
     let mut sender = paced(with_loss());

@@ -4,7 +4,8 @@ use fullsend_units::Rate;
 
 use super::super::pacing::Pacing;
 use super::super::properties::{SenderConfig, TestSender};
-use super::{Connection, Transmission};
+use super::Transmission;
+use crate::Connection;
 
 const MSS: u32 = 1460;
 
@@ -79,7 +80,7 @@ fn no_limit_with_one_super_segment_or_an_empty_host_queue() {
 fn throttling_is_counted_once() {
     let mut sender = in_flight(2, 0);
     for _ in 0..2 {
-        sender.with(Connection::throttle);
+        sender.with(|conn, cx| conn.snd.throttle(cx.mib));
         assert!(sender.conn.snd.throttled);
         assert_eq!(sender.mib.small_queue_throttled, 1);
     }
@@ -99,7 +100,8 @@ fn throttling_is_counted_once() {
 fn autocorks_while_the_host_queue_holds_as_many_bytes() {
     let should_autocork = |sender: &mut TestSender, in_host_queue| {
         sender.conn.snd.wmem_inflight = in_host_queue;
-        sender.conn.should_autocork(&sender.sysctl)
+        let in_flight = !sender.conn.snd.rtx.is_empty();
+        sender.conn.snd.should_autocork(&sender.sysctl, in_flight)
     };
     let mut sender = in_flight(1, 1 << 20);
     sender.conn.snd.size_goal = 2920;
