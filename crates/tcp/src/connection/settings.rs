@@ -199,13 +199,13 @@ impl Connection {
                 settings.nodelay = on;
                 // Queued data is sent immediately, even if corked.
                 if on {
-                    self.push_pending(Force::Push);
+                    self.snd.push_pending(Force::Push);
                 }
             }
             O::TcpCork(on) => {
                 settings.cork = on;
                 if !on {
-                    self.push_pending(Force::None);
+                    self.snd.push_pending(Force::None);
                 }
             }
             O::TcpQuickack(on) => self.rcv.set_quickack(on),

@@ -4,7 +4,8 @@ use fullsend_buf::{Chain, Slice};
 
 use super::{Connection, State};
 use crate::recv::HostWindowLimits;
-use crate::{Cx, TcpError, TcpInfo, WriteFlags};
+use crate::send::WriteCx;
+use crate::{AppendOutcome, Cx, Sysctl, TcpError, TcpInfo, WriteFlags};
 
 impl Connection {
     /// Appends a copy of `data` to the stream and returns the number of bytes accepted. `more` is
@@ -29,6 +30,30 @@ impl Connection {
             return Ok(data.len());
         }
         self.write_super_segments(cx, data, more)
+    }
+
+    /// Appends `data` to the last super-segment if that waits and `data` does not end the wait: the
+    /// fast path of small writes. [`write`](Self::write) covers all cases.
+    #[inline]
+    pub fn try_append(&mut self, sysctl: &Sysctl, data: &[u8]) -> AppendOutcome {
+        let is_open = matches!(self.state, State::Established | State::CloseWait);
+        // Delivery-rate samples record when the application limits the flow.
+        if !is_open || self.snd.rtx.delivery().is_some() {
+            return AppendOutcome::NotAppended;
+        }
+        let in_flight = !self.snd.rtx.is_empty();
+        self.snd.try_append(sysctl, data, in_flight)
+    }
+
+    /// Passes data that was appended to the sender, which decides whether a segment may be sent.
+    #[inline]
+    pub(crate) fn after_write(&mut self, cx: &mut Cx<'_>, more: bool) {
+        let write = WriteCx {
+            now: cx.now,
+            in_flight: !self.snd.rtx.is_empty(),
+            record_left: self.record_left(),
+        };
+        self.snd.on_written(cx.sysctl, cx.mib, write, more);
     }
 
     /// Performs [`write`](Self::write) with all flags of `sendmsg`.

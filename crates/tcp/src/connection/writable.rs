@@ -9,6 +9,23 @@ use super::{Connection, State};
 use crate::Cx;
 
 impl Connection {
+    /// Ends a record after the data written so far (`MSG_EOR`).
+    #[cold]
+    pub(crate) fn end_record(&mut self) {
+        let (end, nxt) = (self.snd.write_seq(), self.snd.nxt());
+        let records = self.uncommon_mut().records.get_or_insert_default();
+        if records.end(nxt, end) {
+            self.snd.end_super_segment();
+        }
+    }
+
+    /// Returns the bytes from `snd_nxt` to the end of the first record; `u32::MAX` without records.
+    #[inline]
+    pub(crate) fn record_left(&self) -> u32 {
+        let records = self.uncommon.as_ref().and_then(|u| u.records.as_ref());
+        records.map_or(u32::MAX, |records| records.left(self.snd.nxt()))
+    }
+
     /// Returns the bytes that `SO_SNDBUF` bounds (`sk_wmem_queued`).
     #[inline]
     pub(crate) fn wmem_queued(&self) -> usize {

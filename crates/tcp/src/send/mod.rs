@@ -28,6 +28,7 @@ pub(crate) use pacing::Path;
 use pending::Pending;
 pub(crate) use pending::Reset;
 pub use push::AppendOutcome;
+pub(crate) use push::WriteCx;
 pub(crate) use records::Records;
 pub use report::{FlowReport, Histogram, SendLimit};
 use write_queue::{SUPER_SEGMENT_OVERHEAD_BYTES, TakenData, WriteQueue};

@@ -152,7 +152,10 @@ impl Connection {
         snd.wmem_inflight = snd.wmem_inflight.saturating_add(truesize);
         self.after_data_sent(cx, segs, was_idle);
         if self.uncommon.is_some() {
-            self.drop_sent_records();
+            let records = self.uncommon.as_mut().and_then(|u| u.records.as_mut());
+            if let Some(records) = records {
+                records.drop_sent(self.snd.nxt);
+            }
             self.watch_scheduled(cx, number);
             if decision.is_mtu_probe {
                 self.on_mtu_probe_sent(seq, len);

@@ -4,9 +4,6 @@ use alloc::collections::VecDeque;
 
 use fullsend_units::SeqNum;
 
-use super::BlockedBy;
-use crate::connection::Connection;
-
 /// Most ends of records kept; further ones are ignored.
 const MAX_RECORD_ENDS: usize = 1024;
 
@@ -21,50 +18,27 @@ impl Records {
     pub(crate) fn unsent(&self) -> usize {
         self.ends.len()
     }
-}
 
-impl Connection {
-    /// Ends a record after the data written so far.
-    #[cold]
-    pub(crate) fn end_record(&mut self) {
-        let (end, nxt) = (self.snd.write_seq(), self.snd.nxt);
-        let records = self.uncommon_mut().records.get_or_insert_default();
-        if end == nxt || records.ends.back() == Some(&end) || records.ends.len() == MAX_RECORD_ENDS
-        {
-            return;
+    /// Ends a record at `end`, after data that begins at `nxt`. Returns whether the end is new.
+    pub(crate) fn end(&mut self, nxt: SeqNum, end: SeqNum) -> bool {
+        if end == nxt || self.ends.back() == Some(&end) || self.ends.len() == MAX_RECORD_ENDS {
+            return false;
         }
-        records.ends.push_back(end);
-        self.snd.queue.end_super_segment();
-        // The record's last super-segment cannot grow, so it does not wait.
-        if self.snd.blocked_by == BlockedBy::Autocork {
-            self.snd.blocked_by = BlockedBy::Nothing;
-            self.snd.pending.retry();
-        }
+        self.ends.push_back(end);
+        true
     }
 
-    /// Returns the bytes from `snd_nxt` to the end of the first record; `u32::MAX` without records.
-    #[inline]
-    pub(crate) fn record_left(&self) -> u32 {
-        match &self.uncommon {
-            None => u32::MAX,
-            Some(uncommon) => {
-                let records = uncommon.records.as_ref();
-                let end = records.and_then(|records| records.ends.front());
-                end.map_or(u32::MAX, |end| end.since(self.snd.nxt))
-            }
-        }
+    /// Returns the bytes from `nxt` to the end of the first record; `u32::MAX` without records.
+    pub(crate) fn left(&self, nxt: SeqNum) -> u32 {
+        let end = self.ends.front();
+        end.map_or(u32::MAX, |end| end.since(nxt))
     }
 
-    /// Removes the records whose data has been sent.
-    #[cold]
-    pub(super) fn drop_sent_records(&mut self) {
-        let nxt = self.snd.nxt;
-        let uncommon = self.uncommon.as_mut();
-        if let Some(records) = uncommon.and_then(|uncommon| uncommon.records.as_mut()) {
-            let passed = |end: &SeqNum| end.before_eq(nxt);
-            while records.ends.front().is_some_and(passed) {
-                records.ends.pop_front();
-            }
+    /// Removes the records whose data has been sent, up to `nxt`.
+    pub(crate) fn drop_sent(&mut self, nxt: SeqNum) {
+        let passed = |end: &SeqNum| end.before_eq(nxt);
+        while self.ends.front().is_some_and(passed) {
+            self.ends.pop_front();
         }
     }
 }
@@ -72,7 +46,9 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::super::properties::{SenderConfig, TestSender};
-    use super::{BlockedBy, Connection, MAX_RECORD_ENDS};
+    use super::MAX_RECORD_ENDS;
+    use crate::Connection;
+    use crate::send::BlockedBy;
 
     impl TestSender {
         fn ends(&self) -> usize {

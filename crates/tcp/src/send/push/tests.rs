@@ -1,7 +1,8 @@
 //! Small writes that are appended to queued data without a call of the whole send path.
 
 use super::super::properties::{SenderConfig, TestSender};
-use super::{AppendOutcome, BlockedBy, Connection};
+use super::{AppendOutcome, BlockedBy, WriteCx};
+use crate::Connection;
 use crate::connection::State;
 
 const MSS: usize = 1460;
@@ -178,14 +179,28 @@ fn autocorking_sends_full_super_segments_first() {
     sender.conn.snd.size_goal = 2 * MSS as u32;
     sender.queue(100, 2 * MSS);
     for _ in 0..2 {
-        sender.with(Connection::push);
+        sender.with(|conn, cx| {
+            let write = WriteCx {
+                now: cx.now,
+                in_flight: !conn.snd.rtx.is_empty(),
+                record_left: u32::MAX,
+            };
+            conn.snd.push(cx.sysctl, cx.mib, write);
+        });
         assert_eq!(sender.conn.snd.blocked_by, BlockedBy::Autocork);
         assert!(!sender.conn.needs_transmit());
         assert_eq!(sender.mib.auto_corking, 1);
     }
     sender.queue(2 * MSS, 2 * MSS);
     for _ in 0..2 {
-        sender.with(Connection::push);
+        sender.with(|conn, cx| {
+            let write = WriteCx {
+                now: cx.now,
+                in_flight: !conn.snd.rtx.is_empty(),
+                record_left: u32::MAX,
+            };
+            conn.snd.push(cx.sysctl, cx.mib, write);
+        });
         assert!(sender.conn.needs_transmit());
     }
 }
