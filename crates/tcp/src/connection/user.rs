@@ -51,9 +51,14 @@ impl Connection {
         let write = WriteCx {
             now: cx.now,
             in_flight: !self.snd.rtx.is_empty(),
-            record_left: self.record_left(),
         };
-        self.snd.on_written(cx.sysctl, cx.mib, write, more);
+        let (nxt, uncommon) = (self.snd.nxt(), &self.uncommon);
+        let record_left = || {
+            let records = uncommon.as_ref().and_then(|u| u.records.as_ref());
+            records.map_or(u32::MAX, |records| records.left(nxt))
+        };
+        self.snd
+            .on_written(cx.sysctl, cx.mib, write, more, record_left);
     }
 
     /// Performs [`write`](Self::write) with all flags of `sendmsg`.

@@ -144,6 +144,7 @@ impl Receiver {
 
     /// Charges `len` bytes that were stored to the window, which arrived in segments of
     /// `segment_len`. `may_grow`: the window may open.
+    #[inline]
     pub(crate) fn on_stored(&mut self, len: u32, segment_len: u32, adv_mss: Mss, may_grow: bool) {
         let larger = self.ack.on_segment(segment_len, adv_mss);
         if larger || self.window.is_denser(len) {
@@ -154,7 +155,7 @@ impl Receiver {
 
     /// Processes data that was stored in order: measures the round trip, and decides when to
     /// acknowledge.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn on_in_order(&mut self, arrival: &DataArrival) {
         let nxt = self.queue.rcv_nxt();
         self.window.on_data(arrival.now, nxt, arrival.adv_mss);
@@ -248,7 +249,7 @@ impl Receiver {
     /// Processes a read of `n` bytes: `autotune` is the largest buffer (`tcp_rmem[2]`), unless the
     /// buffer is fixed, and whether it may grow. Returns whether the window is to be advertised if
     /// it can grow by much: less than half of it is open, and no acknowledgement is due.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn on_read(
         &mut self,
         now: Instant,

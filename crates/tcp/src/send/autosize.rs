@@ -18,6 +18,7 @@ pub(crate) fn gso_max_payload(device: &DeviceCaps, ip_header_len: u16) -> u32 {
 
 /// Returns the bytes of one burst: what the pacing rate carries in 2^-10 s, and a part of `gso_max`
 /// that halves with each `2^rtt_log` microseconds of round trip.
+#[inline]
 fn burst_bytes(gso_max: u32, rate: impl FnOnce() -> Rate, min_rtt_us: u64, rtt_log: u32) -> u32 {
     let halvings = min_rtt_us >> rtt_log;
     if halvings == 0 {
@@ -41,6 +42,7 @@ pub(super) fn is_path_short(cx: &Cx<'_>, path: Path<'_>) -> bool {
 
 impl Sender {
     /// Returns the most segments of a super-segment that is sent now.
+    #[inline]
     pub(crate) fn max_segs(&self, cx: &Cx<'_>, path: Path<'_>) -> u32 {
         let gso_max = gso_max_payload(&cx.device, self.ip_header_len);
         let min_rtt_us = path.rtt.min_rtt().map_or(0, Nanos::as_micros);

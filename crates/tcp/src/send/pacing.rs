@@ -116,10 +116,14 @@ impl Sender {
     }
 
     /// Returns whether the connection's own timer enforces departure times.
+    #[inline]
     fn is_self_paced(&self, cx: &Cx<'_>, path: Path<'_>) -> bool {
-        let is_requested =
-            |p: &Pacing| p.max_rate != Rate::UNLIMITED || path.cc.pacing_rate().is_some();
-        !cx.device.fq && self.pacing.as_deref().is_some_and(is_requested)
+        match &self.pacing {
+            Some(pacing) if !cx.device.fq => {
+                pacing.max_rate != Rate::UNLIMITED || path.cc.pacing_rate().is_some()
+            }
+            _ => false,
+        }
     }
 
     /// Returns whether departure times are enforced, by fq or by the connection.

@@ -22,8 +22,6 @@ pub(crate) struct WriteCx {
     pub(crate) now: Instant,
     /// Data is in flight.
     pub(crate) in_flight: bool,
-    /// Bytes from `nxt` to the end of the first record; `u32::MAX` without records.
-    pub(crate) record_left: u32,
 }
 
 impl Sender {
@@ -59,7 +57,7 @@ impl Sender {
     }
 
     /// Processes an append of data: decides about PSH, and whether a segment may be sent. `more` is
-    /// `MSG_MORE`.
+    /// `MSG_MORE`; `record_left` returns the bytes from `nxt` to the end of the first record.
     #[inline]
     pub(crate) fn on_written(
         &mut self,
@@ -67,6 +65,7 @@ impl Sender {
         mib: &mut TcpMib,
         write: WriteCx,
         more: bool,
+        record_left: impl FnOnce() -> u32,
     ) {
         let write_seq = self.write_seq();
         // PSH where the writer pauses, and after half of the largest window without one.
@@ -79,7 +78,7 @@ impl Sender {
             // Only a full segment, a record's end, or the end of MSG_MORE ends the wait.
             BlockedBy::Nagle => {
                 let queued = self.queue.len() as u32;
-                uncorked || queued >= self.mss.bytes() || write.record_left < queued
+                uncorked || queued >= self.mss.bytes() || record_left() < queued
             }
             BlockedBy::Cwnd
             | BlockedBy::Rwnd

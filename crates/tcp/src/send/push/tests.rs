@@ -183,7 +183,6 @@ fn autocorking_sends_full_super_segments_first() {
             let write = WriteCx {
                 now: cx.now,
                 in_flight: !conn.snd.rtx.is_empty(),
-                record_left: u32::MAX,
             };
             conn.snd.push(cx.sysctl, cx.mib, write);
         });
@@ -197,7 +196,6 @@ fn autocorking_sends_full_super_segments_first() {
             let write = WriteCx {
                 now: cx.now,
                 in_flight: !conn.snd.rtx.is_empty(),
-                record_left: u32::MAX,
             };
             conn.snd.push(cx.sysctl, cx.mib, write);
         });
