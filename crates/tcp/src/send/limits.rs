@@ -1,14 +1,14 @@
 //! The limits on sending new data, in the order of their checks: pacing, cwnd, the peer's window, the
 //! size of a super-segment, Nagle or the wait for a larger super-segment, TCP Small Queues.
 
-use fullsend_units::Nanos;
+use fullsend_units::{Instant, Nanos};
 
 use super::FinState;
-use super::SendLimit;
 use super::autosize::is_path_short;
 use super::nagle::{Nagle, small_outstanding};
 use super::small_queue::Transmission;
 use super::split::{DeferInput, should_defer, split_point};
+use super::{SendLimit, Sender};
 use crate::Cx;
 use crate::connection::{Connection, MtuProbeDecision, State};
 use crate::recovery::CaState;
@@ -84,8 +84,10 @@ impl Connection {
             return None;
         }
         let decision = match self.may_send(cx) {
-            Err(BlockedBy::Nagle) if force != Force::None => self.force_one(),
-            Err(_) if force == Force::Probe && self.snd.rtx.is_empty() => self.force_one(),
+            Err(BlockedBy::Nagle) if force != Force::None => self.snd.force_one(self.record_left()),
+            Err(_) if force == Force::Probe && self.snd.rtx.is_empty() => {
+                self.snd.force_one(self.record_left())
+            }
             decision => decision,
         };
         match decision {
@@ -328,29 +330,6 @@ impl Connection {
             })
     }
 
-    /// Returns the permission to send one segment, as far as the peer's window admits it.
-    pub(super) fn force_one(&self) -> Result<SendDecision, BlockedBy> {
-        let unsent = self.snd.queue.len() as u32;
-        let window = self.snd.usable_window();
-        let len = unsent
-            .min(window)
-            .min(self.snd.mss.bytes())
-            .min(self.record_left());
-        if window == 0 {
-            return Err(BlockedBy::Rwnd);
-        }
-        Ok(SendDecision {
-            len,
-            limit: if len == unsent {
-                SendLimit::Application
-            } else {
-                SendLimit::Rwnd
-            },
-            headroom: len,
-            is_mtu_probe: false,
-        })
-    }
-
     fn on_blocked(&mut self, cx: &mut Cx<'_>, reason: BlockedBy) {
         let before = core::mem::replace(&mut self.snd.blocked_by, reason);
         if self.snd.rtx.is_empty() {
@@ -367,7 +346,7 @@ impl Connection {
         }
         // Unsent data always needs a pending event that sends it: an ACK, a completion, or a timer.
         if limit == SendLimit::Cork {
-            self.arm_cork_timer(cx, before == BlockedBy::Nagle);
+            self.snd.arm_cork_timer(cx.now, before == BlockedBy::Nagle);
         } else if self.snd.rtx.is_empty() && reason != BlockedBy::Pacing {
             self.arm_window_probe(cx);
         }
@@ -376,14 +355,6 @@ impl Connection {
     /// Returns whether cwnd does not admit all queued data.
     fn is_cwnd_short(&self) -> bool {
         self.cwnd_room_bytes() <= self.snd.queue.len() as u32
-    }
-
-    fn arm_cork_timer(&mut self, cx: &Cx<'_>, held_before: bool) {
-        let flow = self.snd.flow(cx.now);
-        let (at, latest) = (flow.send_timer(), cx.now + MAX_CORK_TIME);
-        if !held_before || at <= cx.now || at > latest {
-            flow.set_send_timer(latest);
-        }
     }
 
     /// Reduces cwnd after an idle period, which no longer validates it (RFC 2861, RFC 5681 4.1).
@@ -429,6 +400,37 @@ impl Connection {
             BlockedBy::Pacing => SendLimit::Pacing,
             BlockedBy::Tsq => SendLimit::Tsq,
             BlockedBy::Burst => SendLimit::Size,
+        }
+    }
+}
+
+impl Sender {
+    /// Returns the permission to send one segment, as far as the peer's window admits it.
+    pub(super) fn force_one(&self, record_left: u32) -> Result<SendDecision, BlockedBy> {
+        let unsent = self.queue.len() as u32;
+        let window = self.usable_window();
+        let len = unsent.min(window).min(self.mss.bytes()).min(record_left);
+        if window == 0 {
+            return Err(BlockedBy::Rwnd);
+        }
+        Ok(SendDecision {
+            len,
+            limit: if len == unsent {
+                SendLimit::Application
+            } else {
+                SendLimit::Rwnd
+            },
+            headroom: len,
+            is_mtu_probe: false,
+        })
+    }
+
+    /// Arms the timer that ends a cork's wait. `held_before`: the wait has begun already.
+    fn arm_cork_timer(&mut self, now: Instant, held_before: bool) {
+        let flow = self.flow(now);
+        let (at, latest) = (flow.send_timer(), now + MAX_CORK_TIME);
+        if !held_before || at <= now || at > latest {
+            flow.set_send_timer(latest);
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use fullsend_wire::tcp::TcpFlags;
 
-use super::FinState;
 use super::build::SegmentPlan;
 use super::limits::SendDecision;
+use super::{FinState, Sender};
 use crate::connection::{Connection, State};
 use crate::recovery::SuperSegment;
 use crate::{Cx, SegmentOut, SendLimit};
@@ -109,8 +109,9 @@ impl Connection {
         } else {
             self.snd.mss.segments(len).max(1)
         };
-        let push = self.is_pushed(len);
-        let flags = self.data_flags(cx, len, segs, push);
+        // PSH where the writer paused or a record ends.
+        let push = self.snd.is_push_requested(len) || self.record_left() == len;
+        let flags = self.snd.data_flags(cx, len, segs, push);
         let fin = flags.contains(TcpFlags::FIN);
         let taken = self.snd.queue.take(len as usize);
         // A FIN without data is not charged, so it needs no completion.
@@ -173,31 +174,6 @@ impl Connection {
         }
     }
 
-    /// Returns whether the next `len` bytes get PSH: the writer paused or a record ends within them.
-    #[inline]
-    fn is_pushed(&self, len: u32) -> bool {
-        let (pushed, nxt) = (self.snd.pushed_seq, self.snd.nxt);
-        let requested = pushed.after(nxt) && pushed.before_eq(nxt + len);
-        requested || self.record_left() == len
-    }
-
-    /// Returns the flags of a segment with the next `len` bytes.
-    #[inline]
-    fn data_flags(&self, cx: &Cx<'_>, len: u32, segs: u32, push: bool) -> TcpFlags {
-        let snd = &self.snd;
-        let mut flags = TcpFlags::ACK;
-        // With PSH the peer's GRO delivers a run of segments at once.
-        if (segs > 1 && !cx.legacy.in_force().split_tail) || push {
-            flags = flags.union(TcpFlags::PSH);
-        }
-        let ends = snd.fin == FinState::Queued && len as usize == snd.queue.len();
-        // A FIN waits until the peer's window admits it (RFC 9293 3.8.6.1).
-        if ends && len < snd.usable_window() {
-            flags = flags.union(TcpFlags::FIN);
-        }
-        flags
-    }
-
     #[inline(always)]
     fn after_data_sent(&mut self, cx: &mut Cx<'_>, segs: u32, was_idle: bool) {
         cx.mib.out_segs += u64::from(segs);
@@ -241,5 +217,30 @@ impl Connection {
         }
         cx.mib.out_segs += 1;
         Some(SegmentPlan::empty(self.snd.acceptable_seq()))
+    }
+}
+
+impl Sender {
+    /// Returns whether the writer requested PSH within the next `len` bytes.
+    #[inline]
+    fn is_push_requested(&self, len: u32) -> bool {
+        let (pushed, nxt) = (self.pushed_seq, self.nxt);
+        pushed.after(nxt) && pushed.before_eq(nxt + len)
+    }
+
+    /// Returns the flags of a segment with the next `len` bytes.
+    #[inline]
+    fn data_flags(&self, cx: &Cx<'_>, len: u32, segs: u32, push: bool) -> TcpFlags {
+        let mut flags = TcpFlags::ACK;
+        // With PSH the peer's GRO delivers a run of segments at once.
+        if (segs > 1 && !cx.legacy.in_force().split_tail) || push {
+            flags = flags.union(TcpFlags::PSH);
+        }
+        let ends = self.fin == FinState::Queued && len as usize == self.queue.len();
+        // A FIN waits until the peer's window admits it (RFC 9293 3.8.6.1).
+        if ends && len < self.usable_window() {
+            flags = flags.union(TcpFlags::FIN);
+        }
+        flags
     }
 }

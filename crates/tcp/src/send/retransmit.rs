@@ -65,7 +65,7 @@ impl Connection {
         // A FIN without data takes up one byte of the window.
         let least = snd.mss.bytes().min(snd.queue.len() as u32).max(1);
         if snd.has_unsent() && snd.usable_window() >= least {
-            let decision = self.force_one().ok()?;
+            let decision = self.snd.force_one(self.record_left()).ok()?;
             let plan = self.send_data(cx, &decision);
             if self.snd.blocked_by != BlockedBy::Autocork {
                 self.snd.blocked_by = BlockedBy::Nothing;

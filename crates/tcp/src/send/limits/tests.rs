@@ -237,7 +237,7 @@ fn forced_segment_is_limited_by_window_and_record() {
         let mut sender = idle();
         sender.queue(queued, 65_160);
         sender.conn.snd.wnd = window;
-        let decision = sender.conn.force_one();
+        let decision = sender.conn.snd.force_one(sender.conn.record_left());
         let decision = decision.map(|decision| (decision.len, decision.limit));
         assert_eq!(decision, sent, "{queued} bytes, {window}");
     }
