@@ -304,32 +304,6 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         },
     },
     KnownDifference {
-        name: "a DSACK of data that the same ACK acknowledges first",
-        reason: "we count it against the retransmissions of the recovery and may undo the reduction \
-                 (RFC 3708 3); the kernel counts only what was acknowledged before",
-        continues: false,
-        matches: |events, d| {
-            let is_new = |inject: &InjectedSegment, right: u32| {
-                !events[..d.step].iter().any(|event| match event {
-                    FuzzEvent::Inject(i) => {
-                        i.flags & ACK != 0 && !after(right, i.ack) && !after(i.ack, inject.ack)
-                    }
-                    FuzzEvent::Call(_) => false,
-                })
-            };
-            let repeats = |inject: &InjectedSegment| match &inject.sack[..] {
-                [(left, right), ..] => {
-                    after(*right, *left) && !after(*right, inject.ack) && is_new(inject, *right)
-                }
-                [] => false,
-            };
-            injected(events, d).is_some_and(repeats)
-                && (d.kernel_only.iter().chain(&d.ours_only)).all(|s| carries_data(s) || has_fin(s))
-                && d.ours.segments.len() > d.kernel.segments.len()
-                && only_segments(d)
-        },
-    },
-    KnownDifference {
         name: "losses detected by an ACK for data sent at different times",
         reason: "the kernel's RACK.rtt is that of the segment that it processes last, the last one \
                  below the ACK, so that later segments are not yet lost; ours is that of the most \

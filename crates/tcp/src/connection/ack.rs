@@ -41,7 +41,7 @@ impl Connection {
         &mut self,
         cx: &mut Cx<'_>,
         repr: &TcpRepr,
-        has_payload: bool,
+        has_data_or_fin: bool,
     ) -> bool {
         let ack = repr.ack;
         if ack.after(self.snd.nxt()) {
@@ -70,7 +70,7 @@ impl Connection {
             if advanced && !has_sack && self.takes_ack_fast_path() {
                 self.ack_fast_path(cx, repr);
             } else {
-                let duplicate = !advanced && !has_payload && !window_changed;
+                let duplicate = !advanced && !has_data_or_fin && !window_changed;
                 self.update_scoreboard(cx, repr, duplicate);
             }
         }
@@ -186,13 +186,19 @@ impl Connection {
         let prior_una = self.snd.una();
         let advanced = repr.ack.after(prior_una);
         let ambiguous = self.snd.rtx.has_scoreboard() && self.match_echo(cx, repr);
+        let blocks = repr.options.sack.as_slice();
+        let has_blocks = self.negotiated.sack && !blocks.is_empty();
+        let dsacked_retrans_segs = if has_blocks {
+            self.snd.rtx.dsacked_retrans_segs(repr.ack, blocks)
+        } else {
+            0
+        };
         let outcome = if advanced {
             self.advance_una(cx, repr)
         } else {
             AckOutcome::default()
         };
-        let blocks = repr.options.sack.as_slice();
-        let sack = if self.negotiated.sack && !blocks.is_empty() {
+        let sack = if has_blocks {
             self.snd.rtx.sack(cx.now, repr.ack, blocks)
         } else {
             SackOutcome::default()
@@ -214,6 +220,7 @@ impl Connection {
             repr,
             ack: &outcome,
             sack: &sack,
+            dsacked_retrans_segs,
             prior_una,
             advanced,
             duplicate,

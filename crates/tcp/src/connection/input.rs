@@ -138,7 +138,7 @@ impl Connection {
             return;
         }
         self.timers.received_at = cx.now;
-        if !self.process_ack(cx, &segment.repr, !segment.payload.is_empty()) {
+        if !self.process_ack(cx, &segment.repr, !bare) {
             // RFC 5961 5.2: the challenge ACK is the only answer.
             return;
         }

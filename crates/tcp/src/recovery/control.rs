@@ -176,6 +176,8 @@ pub(crate) struct AckSummary<'a> {
     pub(crate) repr: &'a TcpRepr,
     pub(crate) ack: &'a AckOutcome,
     pub(crate) sack: &'a SackOutcome,
+    /// Retransmitted segments, in flight until this ACK, that its DSACK reports.
+    pub(crate) dsacked_retrans_segs: u32,
     /// `snd_una` before the ACK.
     pub(crate) prior_una: SeqNum,
     /// The ACK moved `snd_una`.

@@ -41,7 +41,13 @@ impl Connection {
         if cold.reordering.reord_seen > 0 && !is_of_tail_probe {
             cold.reordering.widen_reo_wnd(nxt);
         }
-        cold.undo.on_dsack(range, segs, summary.prior_una);
+        // Of data that was in flight until this ACK only what was retransmitted can have arrived twice.
+        let retransmitted = if range.right.after(summary.prior_una) {
+            summary.dsacked_retrans_segs
+        } else {
+            segs
+        };
+        cold.undo.on_dsack(range, retransmitted);
         Dsack {
             segs,
             is_of_tail_probe,

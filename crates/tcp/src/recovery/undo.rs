@@ -57,10 +57,9 @@ impl Undo {
         self.retransmitted = true;
     }
 
-    /// Records a DSACK of `range`, of `segs` segments. A DSACK of data that the same ACK acknowledges
-    /// first is ignored, as on Linux.
-    pub(super) fn on_dsack(&mut self, range: SackBlock, segs: u32, prior_una: SeqNum) {
-        if self.armed && range.right.after(self.marker) && !range.right.after(prior_una) {
+    /// Records a DSACK of `range`, which reports `segs` segments that were retransmitted.
+    pub(super) fn on_dsack(&mut self, range: SackBlock, segs: u32) {
+        if self.armed && range.right.after(self.marker) {
             self.unconfirmed_segs = self.unconfirmed_segs.saturating_sub(segs);
         }
     }

@@ -437,7 +437,10 @@ fn without_sack_a_fin_is_no_duplicate_ack() {
         "< . 1:1(0) ack 1
          < . 1:1(0) ack 1
          < F. 1:1(0) ack 1
-         > . 14601:14601(0) ack 2",
+         > . 14601:14601(0) ack 2
+         < F. 1:1(0) ack 1
+         > . 14601:14601(0) ack 2
+         < F. 1:1(0) ack 1",
     );
     assert_eq!(bench.mib.reno_recovery, 0);
     assert_eq!(bench.info().tcpi_delivered, 3);

@@ -102,18 +102,56 @@ fn dsacks_of_every_retransmission_undo_the_reduction() {
     assert_eq!(bench.mib.dsack_undo, 1);
 }
 
-/// A DSACK with the ACK that first acknowledges the data undoes nothing, as on Linux.
+/// RFC 2883 4.1: the ACK of the retransmission was lost, so that the ACK that first acknowledges the data
+/// also reports the duplicate.
 #[test]
-fn a_duplicate_that_the_ack_acknowledges_first_undoes_nothing() {
+fn a_duplicate_that_the_ack_acknowledges_first_undoes_the_reduction() {
     let mut bench = open(false);
     bench.play(
         "+10ms
          < . 1:1(0) ack 1 <sack 1461:7301>
          > . 1:1461(1460) ack 1
          < . 1:1(0) ack 14601 <sack 1:1461>
+         cwnd = 16",
+    );
+    assert_eq!((bench.mib.dsack_recv, bench.mib.full_undo), (1, 1));
+}
+
+/// Data that was never retransmitted did not arrive twice because of us.
+#[test]
+fn a_duplicate_of_data_sent_once_undoes_nothing() {
+    let mut bench = open(false);
+    bench.play(
+        "+10ms
+         < . 1:1(0) ack 1 <sack 1461:7301>
+         > . 1:1461(1460) ack 1
+         < . 1:1(0) ack 14601 <sack 7301:8761>
          cwnd = 7",
     );
-    assert_eq!((bench.mib.dsack_recv, bench.mib.dsack_undo), (1, 0));
+    let undone = bench.mib.full_undo + bench.mib.dsack_undo;
+    assert_eq!((bench.mib.dsack_recv, undone), (1, 0));
+}
+
+/// RFC 2883 4.2: a duplicate above the cumulative ACK counts, too.
+#[test]
+fn duplicates_above_the_cumulative_ack_count() {
+    for (above, undone) in [(true, 1), (false, 0)] {
+        let mut bench = open(false);
+        bench.play(
+            "+10ms
+             < . 1:1(0) ack 1 <sack 2921:14601>
+             > P. 1:2921(2920) ack 1
+             < . 1:1(0) ack 1 <sack 1461:14601>",
+        );
+        if above {
+            bench.play("< . 1:1(0) ack 1 <sack 1461:2921,sack 1461:14601>");
+        }
+        bench.play(
+            "< . 1:1(0) ack 14601
+             < . 1:1(0) ack 14601 <sack 1:1461>",
+        );
+        assert_eq!(bench.mib.dsack_undo, undone, "{above}");
+    }
 }
 
 #[test]

@@ -7,11 +7,14 @@ use fullsend_wire::tcp::SackBlock;
 
 use super::RtxQueue;
 use super::ranges::Pos;
-use super::scoreboard::{RetransState, Scoreboard};
+use super::scoreboard::{RetransState, Retransmission, Scoreboard};
 
 /// Most SACKed ranges. Another is ignored unless it joins one, which bounds the memory that a peer can
 /// make us use.
 pub(super) const MAX_SACKED_RANGES: usize = 16_384;
+
+/// Most retransmitted ranges that one DSACK is compared with, which bounds the work for a forged one.
+const MAX_DSACKED_RANGES: usize = 64;
 
 /// Largest window (RFC 7323 2.3): no valid DSACK is longer or reaches further back.
 const MAX_WINDOW: u32 = 1 << 30;
@@ -87,6 +90,28 @@ impl RtxQueue {
         }
         self.put_board(board);
         out
+    }
+
+    /// Returns the number of retransmitted segments in the queue that a DSACK among `blocks`, of an ACK
+    /// of `ack`, reports. To be called before [`ack`](Self::ack) removes them.
+    #[cold]
+    pub(crate) fn dsacked_retrans_segs(&self, ack: SeqNum, blocks: &[SackBlock]) -> u32 {
+        let (Some(board), Some(range)) = (&self.board, dsack_of(ack, blocks)) else {
+            return 0;
+        };
+        if range.right.before_eq(self.una) {
+            return 0;
+        }
+        let left = board.pos(range.left.latest(self.una));
+        let right = board.pos(range.right);
+        let overlapping = (board.retransmissions.range(..right).rev())
+            .take_while(|(_, retransmission)| retransmission.end > left)
+            .take(MAX_DSACKED_RANGES);
+        let segs = |(start, retransmission): (&Pos, &Retransmission)| {
+            let (start, end) = (left.max(*start), right.min(retransmission.end));
+            self.segs(board.base, start, end)
+        };
+        overlapping.map(segs).sum()
     }
 
     fn is_valid_block(&self, snd_una: SeqNum, block: SackBlock) -> bool {
