@@ -15,6 +15,7 @@ use crate::compare::{Difference, is_pure_ack};
 use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
 
 // Values of `tcpi_state`.
+const ESTABLISHED: u8 = 1;
 const SYN_SENT: u8 = 2;
 const SYN_RECEIVED: u8 = 3;
 const FIN_WAIT_1: u8 = 4;

@@ -4,8 +4,9 @@ use fullsend_script::WireSegment;
 use fullsend_script::tcp_option::TcpOption;
 
 use super::{
-    CLOSE, FIN_WAIT_1, KnownDifference, LISTEN, SYN_RECEIVED, SYN_SENT, all_pure, carries_data,
-    has_fin, in_syn_received, injected, is_opening, is_reset, only_segments, same_polls_without,
+    CLOSE, CLOSE_WAIT, CLOSING, ESTABLISHED, FIN_WAIT_1, KnownDifference, LISTEN, SYN_RECEIVED,
+    SYN_SENT, all_pure, carries_data, has_fin, in_syn_received, injected, is_opening, is_reset,
+    only_segments, same_polls_without,
 };
 use crate::compare::is_pure_ack;
 use crate::event::{ACK, Echo, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
@@ -152,10 +153,14 @@ pub(super) const KNOWN: &[KnownDifference] = &[
             };
             injected(events, d).is_some()
                 && events[..last].iter().any(shuts)
-                // It may wait for the window.
-                && (d.kernel_only.iter()).all(|one| has_fin(one) && !carries_data(one))
-                && d.ours_only.is_empty()
-                && (d.kernel.states.iter()).any(|(_, state)| *state == FIN_WAIT_1)
+                // The FIN may wait for the window. The segment's own data or FIN follows it.
+                && (d.kernel_only.iter()).all(|one| {
+                    !carries_data(one) && (has_fin(one) || is_reset(one) || is_pure_ack(one))
+                })
+                && all_pure(&d.ours_only)
+                && (d.kernel.states.iter())
+                    .any(|(_, state)| [FIN_WAIT_1, CLOSING, CLOSE].contains(state))
+                && (d.ours.states.iter()).any(|(_, state)| [ESTABLISHED, CLOSE_WAIT].contains(state))
         },
     },
     KnownDifference {
