@@ -8,7 +8,7 @@
 
 use alloc::vec::Vec;
 
-use fullsend_units::Instant;
+use fullsend_units::{Instant, prefetch};
 
 /// A tick is 2^13 ns (8.2 us): fine enough for pacing, and eight levels reach 71 years.
 const TICK_SHIFT: u32 = 13;
@@ -129,11 +129,12 @@ impl TimerWheel {
         self.link(index, tick.max(self.current));
     }
 
-    /// Returns whether timer `index` is armed.
+    /// Prefetches timer `index`.
     #[inline]
-    pub(crate) fn is_armed(&self, index: u32) -> bool {
-        let node = self.nodes.get(index as usize);
-        node.is_some_and(|node| node.due != UNARMED)
+    pub(crate) fn prefetch(&self, index: u32) {
+        if let Some(node) = self.nodes.get(index as usize) {
+            prefetch(&node.due);
+        }
     }
 
     /// Disarms timer `index`.

@@ -7,11 +7,13 @@
 #![forbid(unsafe_code)]
 
 mod counters;
+mod prefetch;
 mod rng;
 mod seq;
 mod size;
 mod time;
 
+pub use prefetch::prefetch;
 pub use rng::{Rng, Seed};
 pub use seq::SeqNum;
 pub use size::{Mss, Rate, Window, WindowScale, WireWindow};

@@ -1,7 +1,6 @@
 //! The calls of applications on a connection.
 
 use alloc::vec::Vec;
-use core::hint::black_box;
 use core::net::SocketAddr;
 
 use fullsend_buf::{Chain, Slice};
@@ -36,7 +35,7 @@ impl Tcp {
         match self.table.by_id(id.0) {
             Some((index, SocketEntry::Conn(socket))) if socket.owner == ConnectionOwner::User => {
                 if many {
-                    black_box(socket.prefetch());
+                    socket.prefetch();
                 }
                 Ok((index, socket, &mut self.wheel))
             }

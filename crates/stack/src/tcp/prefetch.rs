@@ -4,7 +4,6 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::hint::black_box;
 
 use fullsend_offload::Packet;
 use fullsend_wire::numbers::{ethertype, protocol};
@@ -80,14 +79,15 @@ impl Tcp {
                 SocketEntry::DeferredSyn(_) | SocketEntry::HalfOpen(_) => None,
             })
         };
-        black_box(
-            indices
-                .iter()
-                .filter(|&&index| self.wheel.is_armed(index))
-                .count(),
-        );
-        black_box(sockets().fold(0, |sum, socket| sum ^ socket.prefetch()));
-        black_box(sockets().fold(0, |sum, socket| sum ^ socket.conn.prefetch_indirect()));
+        for &index in indices {
+            self.wheel.prefetch(index);
+        }
+        for socket in sockets() {
+            socket.prefetch();
+        }
+        for socket in sockets() {
+            socket.conn.prefetch_indirect();
+        }
     }
 }
 

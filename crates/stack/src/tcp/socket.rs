@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::task::Waker;
 
 use fullsend_tcp::{Connection, State, Wakes};
-use fullsend_units::Instant;
+use fullsend_units::{Instant, prefetch};
 use fullsend_wire::EcnField;
 use fullsend_wire::tcp::TcpRepr;
 
@@ -112,10 +112,11 @@ impl Socket {
 
     /// Prefetches the memory that the next call on the connection reads.
     #[inline]
-    pub(super) fn prefetch(&self) -> u64 {
-        let own = self.owner == ConnectionOwner::User;
-        let below = u64::from(self.key.remote_port) ^ u64::from(self.path.version);
-        u64::from(own) ^ below ^ self.conn.prefetch()
+    pub(super) fn prefetch(&self) {
+        prefetch(&self.owner);
+        prefetch(&self.key.remote_port);
+        prefetch(&self.path.version);
+        self.conn.prefetch();
     }
 
     /// Returns when the connection's next timer fires; the far future if none is armed.

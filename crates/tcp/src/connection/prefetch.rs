@@ -1,35 +1,36 @@
-//! Reads ahead of the fields that the next call on a connection uses, so that the cache misses of
-//! many connections overlap. The returned sums have no meaning.
+//! Prefetching of the fields that the next call on a connection uses, so that the cache misses of
+//! many connections overlap.
+
+use fullsend_units::prefetch;
 
 use super::Connection;
 
 impl Connection {
-    /// Reads a field of each part of the connection itself.
+    /// Prefetches a field of each part of the connection itself.
     #[inline]
-    pub fn prefetch(&self) -> u64 {
-        let fields = [
-            self.snd.una().raw(),
-            self.snd.sndbuf(),
-            self.snd.unsent_bytes() as u32,
-            self.snd.rtx.packets_out(),
-            self.rcv.nxt().raw(),
-            self.rcv.rcvbuf(),
-            self.rcv.last_acked().raw(),
-            self.ts.recent,
-            self.cwnd.cwnd,
-            self.recovery.reordering_segs(),
-            self.timers.rejected_at_ms,
-            self.stats.segs_in,
-            self.mem_pages,
-        ];
-        let sum = fields.into_iter().fold(0, |sum, field| sum ^ field);
-        u64::from(sum) ^ self.timers.received_at.as_nanos() ^ self.stats.bytes_received
+    pub fn prefetch(&self) {
+        prefetch(&self.snd.una());
+        prefetch(&self.snd.sndbuf());
+        prefetch(&self.snd.unsent_bytes());
+        prefetch(&self.snd.rtx.packets_out());
+        prefetch(&self.rcv.nxt());
+        prefetch(&self.rcv.rcvbuf());
+        prefetch(&self.rcv.last_acked());
+        prefetch(&self.ts.recent);
+        prefetch(&self.cwnd.cwnd);
+        prefetch(&self.recovery.reordering_segs());
+        prefetch(&self.timers.rejected_at_ms);
+        prefetch(&self.timers.received_at);
+        prefetch(&self.stats.segs_in);
+        prefetch(&self.stats.bytes_received);
+        prefetch(&self.mem_pages);
     }
 
-    /// Reads the memory that the connection points to; called after [`prefetch`](Self::prefetch).
+    /// Prefetches the memory that the connection points to; called after
+    /// [`prefetch`](Self::prefetch).
     #[inline]
-    pub fn prefetch_indirect(&self) -> u64 {
-        let flow = self.snd.prefetch();
-        flow ^ self.snd.rtx.head_pinned_bytes() as u64
+    pub fn prefetch_indirect(&self) {
+        self.snd.prefetch();
+        prefetch(&self.snd.rtx.head_pinned_bytes());
     }
 }

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use fullsend_units::{Instant, Nanos};
+use fullsend_units::{Instant, Nanos, prefetch};
 
 use super::{BlockedBy, FlowReport, Force, Histogram, SendLimit, Sender};
 
@@ -73,8 +73,10 @@ impl FlowState {
 
     /// Prefetches the fields that each super-segment touches.
     #[inline]
-    pub(crate) fn prefetch(&self) -> u64 {
-        u64::from(self.run_len) ^ self.send_timer.as_nanos() ^ self.busy_since.as_nanos()
+    pub(crate) fn prefetch(&self) {
+        prefetch(&self.run_len);
+        prefetch(&self.send_timer);
+        prefetch(&self.busy_since);
     }
 
     #[inline]
@@ -240,8 +242,10 @@ impl Sender {
 
     /// Prefetches the fields that each super-segment touches.
     #[inline]
-    pub(crate) fn prefetch(&self) -> u64 {
-        self.flow.as_ref().map_or(0, |flow| flow.prefetch())
+    pub(crate) fn prefetch(&self) {
+        if let Some(flow) = &self.flow {
+            flow.prefetch();
+        }
     }
 
     /// Begins a new call, with a new burst.
@@ -340,7 +344,7 @@ impl Sender {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::{Instant, Nanos};
+    use fullsend_units::{Instant, Nanos, prefetch};
 
     use super::{FlowState, Histogram, SendLimit};
 
