@@ -14,6 +14,8 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
 
 mod chain;
 mod loan;
@@ -26,3 +28,4 @@ pub use chain::Chain;
 pub use loan::Loan;
 pub use pool::{Pool, PoolStats};
 pub use slice::{Slice, WriteBuf};
+pub use sync::{Mutex, MutexGuard};

@@ -5,7 +5,7 @@ use alloc::task::Wake;
 use alloc::vec::Vec;
 use core::task::Waker;
 
-use spin::Mutex;
+use fullsend_buf::Mutex;
 
 use crate::Handle;
 
