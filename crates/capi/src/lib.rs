@@ -4,10 +4,7 @@
 //! error instead of an access to freed memory.
 
 mod callbacks;
-mod files;
+mod calls;
 mod last_error;
-mod messages;
-mod poll;
-mod sockets;
 mod stacks;
 mod table;

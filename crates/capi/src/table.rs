@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use fullsend_blocking::c::Descriptors;
 use fullsend_blocking::{Errno, Handle, Stack};
 use parking_lot::RwLock;
 
@@ -29,12 +30,8 @@ struct Files {
     free: BinaryHeap<Reverse<usize>>,
 }
 
-/// A socket, an epoll set or an end of a pipe.
-#[derive(Clone)]
-pub(super) struct File {
-    pub(super) stack: Arc<Stack>,
-    pub(super) handle: Handle,
-}
+/// A socket, an epoll set or an end of a pipe, with its stack.
+type File = (Arc<Stack>, Handle);
 
 static STACKS: RwLock<Stacks> = RwLock::new(Stacks {
     all: BTreeMap::new(),
@@ -72,7 +69,7 @@ pub(super) fn remove_stack(stack: *mut FsStack) -> Result<Arc<Stack>, Errno> {
     for (i, slot) in all.iter_mut().enumerate() {
         if slot
             .as_ref()
-            .is_some_and(|f| Arc::ptr_eq(&f.stack, &removed))
+            .is_some_and(|(stack, _)| Arc::ptr_eq(stack, &removed))
         {
             *slot = None;
             free.push(Reverse(i));
@@ -81,39 +78,57 @@ pub(super) fn remove_stack(stack: *mut FsStack) -> Result<Arc<Stack>, Errno> {
     Ok(removed)
 }
 
-/// Adds a handle and returns the lowest free descriptor.
-pub(super) fn add_file(stack: &Arc<Stack>, handle: Handle) -> c_int {
-    let file = File {
-        stack: stack.clone(),
-        handle,
-    };
-    let mut files = FILES.write();
-    let index = if let Some(Reverse(index)) = files.free.pop() {
-        index
-    } else {
-        files.all.push(None);
-        files.all.len() - 1
-    };
-    files.all[index] = Some(file);
-    FIRST_FD + index as c_int
-}
-
 fn fd_index(fd: c_int) -> Result<usize, Errno> {
     let index = fd.checked_sub(FIRST_FD).ok_or(Errno::EBADF)?;
     usize::try_from(index).map_err(|_| Errno::EBADF)
 }
 
-pub(super) fn file(fd: c_int) -> Result<File, Errno> {
-    let index = fd_index(fd)?;
-    let files = FILES.read();
-    files.all.get(index).cloned().flatten().ok_or(Errno::EBADF)
+/// The descriptors, and the stack on which a call creates one.
+pub(super) struct Fds(*mut FsStack);
+
+impl Fds {
+    /// For calls that create no descriptor, or one on the stack of another descriptor.
+    pub(super) const OF_ALL_STACKS: Self = Self(std::ptr::null_mut());
+
+    /// For calls that create a descriptor on `stack`.
+    pub(super) const fn on(stack: *mut FsStack) -> Self {
+        Self(stack)
+    }
 }
 
-pub(super) fn remove_file(fd: c_int) -> Result<File, Errno> {
-    let index = fd_index(fd)?;
-    let mut files = FILES.write();
-    let file = files.all.get_mut(index).and_then(Option::take);
-    let file = file.ok_or(Errno::EBADF)?;
-    files.free.push(Reverse(index));
-    Ok(file)
+impl Descriptors for Fds {
+    type Stack = Arc<Stack>;
+
+    fn stack(&self) -> Result<Arc<Stack>, Errno> {
+        stack(self.0)
+    }
+
+    fn get(&self, fd: c_int) -> Result<(Arc<Stack>, Handle), Errno> {
+        let index = fd_index(fd)?;
+        let files = FILES.read();
+        files.all.get(index).cloned().flatten().ok_or(Errno::EBADF)
+    }
+
+    /// Returns the lowest free descriptor.
+    fn add(&self, stack: &Arc<Stack>, handle: Handle) -> Result<c_int, Errno> {
+        let mut files = FILES.write();
+        let index = if let Some(Reverse(index)) = files.free.pop() {
+            index
+        } else {
+            files.all.push(None);
+            files.all.len() - 1
+        };
+        files.all[index] = Some((stack.clone(), handle));
+        Ok(FIRST_FD + index as c_int)
+    }
+
+    fn close(&self, fd: c_int) -> Result<(), Errno> {
+        let index = fd_index(fd)?;
+        let mut files = FILES.write();
+        let file = files.all.get_mut(index).and_then(Option::take);
+        let (stack, handle) = file.ok_or(Errno::EBADF)?;
+        files.free.push(Reverse(index));
+        drop(files);
+        stack.close(handle)
+    }
 }

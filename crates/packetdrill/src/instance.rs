@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
+use fullsend_blocking::c::Descriptors;
 use fullsend_blocking::{Clock, ConfigError, Errno, Handle, Outbox, Stack, UserDrivenOptions};
 use fullsend_units::{Instant, Nanos};
 use parking_lot::{Mutex, RwLock};
 
 use crate::counters::CountersFile;
-use crate::files::DescriptorTable;
+use crate::files::{DescriptorTable, kernel_close};
 use crate::flags::Flags;
 use crate::idle;
 use crate::settings::SettingsFile;
@@ -140,10 +141,6 @@ impl Instance {
         self.files.get(fd)
     }
 
-    pub(crate) fn add(&self, handle: Handle) -> Result<c_int, Errno> {
-        self.files.add(&self.stack, handle)
-    }
-
     pub(crate) fn now(&self) -> Instant {
         self.clock.now()
     }
@@ -249,5 +246,28 @@ impl Instance {
     /// Advances the time by `span`.
     pub(crate) fn sleep(&self, span: Nanos) {
         self.advance_until(self.now() + span, || false);
+    }
+}
+
+impl<'a> Descriptors for &'a Instance {
+    type Stack = &'a Stack;
+
+    fn stack(&self) -> Result<&'a Stack, Errno> {
+        Ok(&self.stack)
+    }
+
+    fn get(&self, fd: c_int) -> Result<(&'a Stack, Handle), Errno> {
+        Ok((&self.stack, self.handle(fd)?))
+    }
+
+    fn add(&self, stack: &&'a Stack, handle: Handle) -> Result<c_int, Errno> {
+        self.files.add(stack, handle)
+    }
+
+    fn close(&self, fd: c_int) -> Result<(), Errno> {
+        let handle = self.files.remove(fd)?;
+        let closed = self.stack.close(handle);
+        kernel_close(fd);
+        closed
     }
 }

@@ -2,7 +2,9 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
-use crate::{calls, instance, netdev};
+use fullsend_blocking::c::c_calls;
+
+use crate::{calls, instance};
 
 /// A function of the table, whose type is given by its position.
 type FunctionPointer = *const c_void;
@@ -16,42 +18,16 @@ pub(crate) struct PacketdrillInterface {
 
 const _: () = assert!(size_of::<PacketdrillInterface>() == 33 * size_of::<usize>());
 
+/// Lists the functions of a table of signatures.
+macro_rules! list {
+    ($($kind:ident $name:ident($($arguments:tt)*) -> $return:ty;)*) => {
+        [$(calls::$name as FunctionPointer),*]
+    };
+}
+
 /// Returns the functions in the order of packetdrill's table.
 fn functions() -> [FunctionPointer; 32] {
-    [
-        calls::free as FunctionPointer,
-        calls::socket as FunctionPointer,
-        calls::bind as FunctionPointer,
-        calls::listen as FunctionPointer,
-        calls::accept as FunctionPointer,
-        calls::connect as FunctionPointer,
-        calls::read as FunctionPointer,
-        calls::readv as FunctionPointer,
-        calls::recv as FunctionPointer,
-        calls::recvfrom as FunctionPointer,
-        calls::recvmsg as FunctionPointer,
-        calls::write as FunctionPointer,
-        calls::writev as FunctionPointer,
-        calls::send as FunctionPointer,
-        calls::sendto as FunctionPointer,
-        calls::sendmsg as FunctionPointer,
-        calls::fcntl as FunctionPointer,
-        calls::ioctl as FunctionPointer,
-        calls::close as FunctionPointer,
-        calls::shutdown as FunctionPointer,
-        calls::getsockopt as FunctionPointer,
-        calls::setsockopt as FunctionPointer,
-        calls::poll as FunctionPointer,
-        netdev::netdev_send as FunctionPointer,
-        netdev::netdev_receive as FunctionPointer,
-        calls::usleep as FunctionPointer,
-        calls::gettimeofday as FunctionPointer,
-        calls::epoll_create as FunctionPointer,
-        calls::epoll_ctl as FunctionPointer,
-        calls::epoll_wait as FunctionPointer,
-        calls::pipe as FunctionPointer,
-        calls::splice as FunctionPointer,
-    ]
+    c_calls!(list)
 }
 
 /// Starts a run and fills packetdrill's table. It cannot report an error to packetdrill, so it

@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use fullsend_blocking::c::c_return;
+use fullsend_blocking::c::{self, c_return};
 use libc::{off_t, socklen_t};
 
 use crate::calls;
@@ -19,7 +19,7 @@ fn is_library_descriptor(fd: c_int) -> bool {
 #[unsafe(no_mangle)]
 extern "C" fn close(fd: c_int) -> c_int {
     if is_library_descriptor(fd) {
-        return c_return(|| calls::close_descriptor(fd));
+        return c_return(|| c::close(&&*current()?, fd));
     }
     kernel_close(fd)
 }

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use fullsend_blocking::Errno;
 use libc::off_t;
 
-use crate::calls::call_handle;
+use crate::calls::call_instance;
 
 /// Most bytes read from the file at once.
 const CHUNK: usize = 256 << 10;
@@ -15,7 +15,8 @@ const CHUNK: usize = 256 << 10;
 /// # Safety
 /// The requirements of the system call.
 pub(crate) unsafe fn sendfile(to: c_int, file: c_int, offset: *mut off_t, count: usize) -> isize {
-    call_handle(to, |stack, handle| {
+    call_instance(|instance| {
+        let handle = instance.handle(to)?;
         // SAFETY: the caller guarantees that it is null or an offset.
         let mut offset = unsafe { offset.as_mut() };
         let mut chunk = vec![0; count.min(CHUNK)];
@@ -28,7 +29,7 @@ pub(crate) unsafe fn sendfile(to: c_int, file: c_int, offset: *mut off_t, count:
                 Err(error) if sent == 0 => return Err(error),
                 Err(_) => break,
             };
-            let part = match stack.write(handle, &[&chunk[..got]]) {
+            let part = match instance.stack.write(handle, &[&chunk[..got]]) {
                 Ok(part) => part,
                 Err(error) if sent == 0 => return Err(error),
                 Err(_) => 0,

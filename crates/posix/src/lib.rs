@@ -48,6 +48,7 @@ mod addr;
 mod bind;
 mod bindings;
 mod blocking;
+mod c_calls;
 mod calls;
 mod cmsg;
 mod datagram;

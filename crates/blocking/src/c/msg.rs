@@ -1,13 +1,13 @@
 //! The `read`, `write`, `recv` and `send` families.
 
 use std::ffi::{c_int, c_void};
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 use fullsend_posix::{Errno, Handle, Result, SockAddr};
 use libc::{iovec, msghdr, sockaddr, socklen_t};
 
 use super::scatter::ScatterBuffers;
-use super::{ptr, zerocopy};
+use super::{Descriptors, ptr, zerocopy};
 use crate::stack::Stack;
 
 /// Linux's limit of bytes transferred in one call.
@@ -22,11 +22,12 @@ fn count(n: c_int) -> Result<usize> {
 /// # Errors
 /// EFAULT for a null buffer with a length, and the errors of [`Stack::read`].
 pub unsafe fn read(
-    stack: &Stack,
-    handle: Handle,
+    fds: &impl Descriptors,
+    fd: c_int,
     buffer: *mut c_void,
     len: usize,
 ) -> Result<usize> {
+    let (stack, handle) = fds.get(fd)?;
     // SAFETY: the caller guarantees the buffer.
     let buffer = unsafe { ptr::bytes_mut(buffer, len.min(MAX_RW_COUNT)) }?;
     stack.read(handle, &mut [buffer])
@@ -39,11 +40,12 @@ pub unsafe fn read(
 /// ENOMEM if pieces overlap and no memory is left to separate them, and the errors of
 /// [`Stack::read`].
 pub unsafe fn readv(
-    stack: &Stack,
-    handle: Handle,
+    fds: &impl Descriptors,
+    fd: c_int,
     pieces: *const iovec,
     n: c_int,
 ) -> Result<usize> {
+    let (stack, handle) = fds.get(fd)?;
     // SAFETY: the caller guarantees the pieces.
     let mut buffers = unsafe { ScatterBuffers::new(pieces, count(n)?, (null_mut(), 0)) }?;
     buffers.with(|pieces, _| stack.read(handle, pieces), |&len| (len, 0))
@@ -54,11 +56,12 @@ pub unsafe fn readv(
 /// # Errors
 /// EFAULT for a null buffer with a length, and the errors of [`Stack::write`].
 pub unsafe fn write(
-    stack: &Stack,
-    handle: Handle,
+    fds: &impl Descriptors,
+    fd: c_int,
     buffer: *const c_void,
     len: usize,
 ) -> Result<usize> {
+    let (stack, handle) = fds.get(fd)?;
     // SAFETY: the caller guarantees the buffer.
     let buffer = unsafe { ptr::bytes(buffer, len.min(MAX_RW_COUNT)) }?;
     stack.write(handle, &[buffer])
@@ -70,30 +73,47 @@ pub unsafe fn write(
 /// EINVAL for a negative or too large number of pieces, EFAULT for a null pointer with a length,
 /// and the errors of [`Stack::write`].
 pub unsafe fn writev(
-    stack: &Stack,
-    handle: Handle,
+    fds: &impl Descriptors,
+    fd: c_int,
     pieces: *const iovec,
     n: c_int,
 ) -> Result<usize> {
+    let (stack, handle) = fds.get(fd)?;
     // SAFETY: the caller guarantees the pieces.
     let pieces = unsafe { ptr::iovec_slices(pieces, count(n)?) }?;
     stack.write(handle, &pieces)
 }
 
-/// Receives into one buffer: `recvfrom(2)`, or `recv(2)` with a null address.
+/// Receives into one buffer: `recv(2)`.
+///
+/// # Errors
+/// Those of [`recvfrom`].
+pub unsafe fn recv(
+    fds: &impl Descriptors,
+    fd: c_int,
+    buffer: *mut c_void,
+    len: usize,
+    flags: c_int,
+) -> Result<usize> {
+    // SAFETY: the caller guarantees the buffer.
+    unsafe { recvfrom(fds, fd, buffer, len, flags, null_mut(), null_mut()) }
+}
+
+/// Receives into one buffer: `recvfrom(2)`. The address may be null.
 ///
 /// # Errors
 /// EFAULT for a null buffer with a length, or an address without a length; and the errors of
 /// [`Stack::recvmsg`].
 pub unsafe fn recvfrom(
-    stack: &Stack,
-    handle: Handle,
+    fds: &impl Descriptors,
+    fd: c_int,
     buffer: *mut c_void,
     len: usize,
     flags: c_int,
     addr: *mut sockaddr,
     addr_len: *mut socklen_t,
 ) -> Result<usize> {
+    let (stack, handle) = fds.get(fd)?;
     // SAFETY: the caller guarantees the buffer.
     let buffer = unsafe { ptr::bytes_mut(buffer, len.min(MAX_RW_COUNT)) }?;
     let got = stack.recvmsg(handle, &mut [buffer], flags, &mut [])?;
@@ -108,20 +128,36 @@ pub unsafe fn recvfrom(
     Ok(got.len)
 }
 
-/// Sends from one buffer: `sendto(2)`, or `send(2)` with a null address.
+/// Sends from one buffer: `send(2)`.
+///
+/// # Errors
+/// Those of [`sendto`].
+pub unsafe fn send(
+    fds: &impl Descriptors,
+    fd: c_int,
+    buffer: *const c_void,
+    len: usize,
+    flags: c_int,
+) -> Result<usize> {
+    // SAFETY: the caller guarantees the buffer.
+    unsafe { sendto(fds, fd, buffer, len, flags, null(), 0) }
+}
+
+/// Sends from one buffer: `sendto(2)`. The address may be null.
 ///
 /// # Errors
 /// EFAULT for a null buffer with a length, EINVAL for an address of an invalid length, and the
 /// errors of [`Stack::sendmsg`].
 pub unsafe fn sendto(
-    stack: &Stack,
-    handle: Handle,
+    fds: &impl Descriptors,
+    fd: c_int,
     buffer: *const c_void,
     len: usize,
     flags: c_int,
     addr: *const sockaddr,
     addr_len: socklen_t,
 ) -> Result<usize> {
+    let (stack, handle) = fds.get(fd)?;
     // SAFETY: the caller guarantees the buffer and the address.
     let (buffer, dest) = unsafe {
         let buffer = ptr::bytes(buffer, len.min(MAX_RW_COUNT))?;
@@ -133,7 +169,7 @@ pub unsafe fn sendto(
         (buffer, dest)
     };
     // SAFETY: the caller guarantees memory lent according to the flags.
-    unsafe { send(stack, handle, &[buffer], flags, dest, &[]) }
+    unsafe { send_pieces(&stack, handle, &[buffer], flags, dest, &[]) }
 }
 
 /// Receives with ancillary data: `recvmsg(2)`.
@@ -143,11 +179,12 @@ pub unsafe fn sendto(
 /// ENOMEM if pieces overlap and no memory is left to separate them, and the errors of
 /// [`Stack::recvmsg`].
 pub unsafe fn recvmsg(
-    stack: &Stack,
-    handle: Handle,
+    fds: &impl Descriptors,
+    fd: c_int,
     message: *mut msghdr,
     flags: c_int,
 ) -> Result<usize> {
+    let (stack, handle) = fds.get(fd)?;
     // SAFETY: the caller guarantees the message and the memory it points to. The message is copied,
     // as its pieces may overlap it.
     let mut buffers = unsafe {
@@ -184,11 +221,12 @@ pub unsafe fn recvmsg(
 /// EFAULT for a null message or null memory with a length, EMSGSIZE for more than 1024 pieces,
 /// EINVAL for an address of an invalid length, and the errors of [`Stack::sendmsg`].
 pub unsafe fn sendmsg(
-    stack: &Stack,
-    handle: Handle,
+    fds: &impl Descriptors,
+    fd: c_int,
     message: *const msghdr,
     flags: c_int,
 ) -> Result<usize> {
+    let (stack, handle) = fds.get(fd)?;
     // SAFETY: the caller guarantees the message and the memory it points to.
     let (pieces, control, dest) = unsafe {
         let message = message.as_ref().ok_or(Errno::EFAULT)?;
@@ -206,12 +244,12 @@ pub unsafe fn sendmsg(
         (pieces, control, dest)
     };
     // SAFETY: the caller guarantees memory lent according to the flags.
-    unsafe { send(stack, handle, &pieces, flags, dest, control) }
+    unsafe { send_pieces(&stack, handle, &pieces, flags, dest, control) }
 }
 
 /// # Safety
 /// With `MSG_ZEROCOPY`, the requirements of [`zerocopy::send`].
-unsafe fn send(
+unsafe fn send_pieces(
     stack: &Stack,
     handle: Handle,
     pieces: &[&[u8]],

@@ -1,14 +1,13 @@
 //! `poll` and `epoll` with C pointers.
 
 use std::ffi::c_int;
-use std::ops::Deref;
 use std::ptr::null_mut;
 
-use fullsend_posix::{EpollEvent, Errno, Handle, Result};
+use fullsend_posix::{EpollEvent, Errno, Result};
 use fullsend_units::Nanos;
 use libc::{epoll_event, nfds_t, pollfd};
 
-use super::ptr;
+use super::{Descriptors, ptr};
 use crate::calls::PollEntry;
 use crate::stack::Stack;
 
@@ -32,18 +31,16 @@ unsafe fn entries<'a>(files: *mut pollfd, n: nfds_t) -> Result<&'a mut [pollfd]>
     unsafe { ptr::array_mut(files, n.ok_or(Errno::EINVAL)?) }
 }
 
-/// Waits for descriptors: `poll(2)`. `lookup_fd` returns the stack and the handle of a descriptor;
-/// entries of descriptors that it does not know are `POLLNVAL`, and those of negative ones are
-/// skipped.
+/// Waits for descriptors: `poll(2)`. Entries of unknown descriptors are `POLLNVAL`, and those of
+/// negative ones are skipped.
 ///
-/// Without any known descriptor it sleeps by the clock of `idle_stack`. If that is `None`, it
-/// sleeps by the system's clock, and a signal ends the sleep with EINTR.
+/// Without any known descriptor it sleeps by the clock of [`Descriptors::stack`]. If there is none,
+/// it sleeps by the system's clock, and a signal ends the sleep with EINTR.
 ///
 /// # Errors
 /// EINVAL for more than 1,048,576 entries, and EXDEV for descriptors of two stacks.
-pub unsafe fn poll<S: Deref<Target = Stack>>(
-    idle_stack: Option<S>,
-    lookup_fd: impl Fn(c_int) -> Option<(S, Handle)>,
+pub unsafe fn poll<D: Descriptors>(
+    fds: &D,
     files: *mut pollfd,
     n: nfds_t,
     timeout_ms: c_int,
@@ -51,14 +48,14 @@ pub unsafe fn poll<S: Deref<Target = Stack>>(
     // SAFETY: the caller guarantees them.
     let files = unsafe { entries(files, n) }?;
     let mut unknown = 0;
-    let mut stack: Option<S> = None;
+    let mut stack: Option<D::Stack> = None;
     let mut entries_to_poll = Vec::new();
     for (at, file) in files.iter_mut().enumerate() {
         file.revents = 0;
         if file.fd < 0 {
             continue;
         }
-        let Some((of, handle)) = lookup_fd(file.fd) else {
+        let Ok((of, handle)) = fds.get(file.fd) else {
             file.revents = libc::POLLNVAL;
             unknown += 1;
             continue;
@@ -76,7 +73,7 @@ pub unsafe fn poll<S: Deref<Target = Stack>>(
         entries_to_poll.push((at, entry));
     }
     let timeout_ms = if unknown > 0 { 0 } else { timeout_ms };
-    let Some(stack) = stack.or(idle_stack) else {
+    let Some(stack) = stack.or_else(|| fds.stack().ok()) else {
         return sleep(timeout_ms).map(|()| unknown);
     };
     let (indices, mut entries_to_poll): (Vec<usize>, Vec<PollEntry>) =
@@ -97,17 +94,46 @@ fn sleep(timeout_ms: c_int) -> Result<()> {
     }
 }
 
-/// Adds, modifies or removes a handle of an epoll set: `epoll_ctl(2)`.
+/// Creates an epoll set: `epoll_create(2)`. `size` has no effect.
 ///
 /// # Errors
-/// EFAULT for a null event where one is needed, and the errors of [`Stack::epoll_ctl`].
+/// EINVAL if `size` is not positive, and the errors of [`epoll_create1`].
+pub fn epoll_create(fds: &impl Descriptors, size: c_int) -> Result<c_int> {
+    if size <= 0 {
+        return Err(Errno::EINVAL);
+    }
+    epoll_create1(fds, 0)
+}
+
+/// Creates an epoll set: `epoll_create1(2)`. `EPOLL_CLOEXEC` has no effect.
+///
+/// # Errors
+/// EINVAL for unknown flags, and the errors of [`Descriptors::stack`], [`Stack::epoll_create`] and
+/// [`Descriptors::add`].
+pub fn epoll_create1(fds: &impl Descriptors, flags: c_int) -> Result<c_int> {
+    if flags & !libc::EPOLL_CLOEXEC != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let stack = fds.stack()?;
+    fds.add(&stack, stack.epoll_create()?)
+}
+
+/// Adds, modifies or removes a descriptor of an epoll set: `epoll_ctl(2)`.
+///
+/// # Errors
+/// EFAULT for a null event where one is needed, EXDEV for descriptors of two stacks, and the errors
+/// of [`Stack::epoll_ctl`].
 pub unsafe fn epoll_ctl(
-    stack: &Stack,
-    set: Handle,
+    fds: &impl Descriptors,
+    epfd: c_int,
     operation: c_int,
-    handle: Handle,
+    fd: c_int,
     event: *mut epoll_event,
 ) -> Result<()> {
+    let ((stack, set), (of, handle)) = (fds.get(epfd)?, fds.get(fd)?);
+    if !std::ptr::eq(&raw const *stack, &raw const *of) {
+        return Err(Errno(libc::EXDEV));
+    }
     let event = if operation == libc::EPOLL_CTL_DEL {
         EpollEvent::default()
     } else {
@@ -121,17 +147,18 @@ pub unsafe fn epoll_ctl(
     stack.epoll_ctl(set, operation, handle, event)
 }
 
-/// Waits until a handle of an epoll set is ready: `epoll_wait(2)`.
+/// Waits until a descriptor of an epoll set is ready: `epoll_wait(2)`.
 ///
 /// # Errors
 /// EINVAL for a negative `max`, EFAULT for null `events`, and the errors of [`Stack::epoll_wait`].
 pub unsafe fn epoll_wait(
-    stack: &Stack,
-    set: Handle,
+    fds: &impl Descriptors,
+    epfd: c_int,
     events: *mut epoll_event,
     max: c_int,
     timeout_ms: c_int,
 ) -> Result<c_int> {
+    let (stack, set) = fds.get(epfd)?;
     let max = usize::try_from(max).map_err(|_| Errno::EINVAL)?;
     // SAFETY: the caller guarantees them.
     let events = unsafe { ptr::array_mut(events, max) }?;

@@ -2,11 +2,10 @@
 
 use std::ffi::{c_char, c_int, c_longlong, c_uint, c_ulong, c_void};
 
+use fullsend_posix::c_calls;
 use libc::{
     epoll_event, iovec, loff_t, msghdr, nfds_t, pollfd, sockaddr, socklen_t, timeval, useconds_t,
 };
-
-type Ud = *mut c_void;
 
 /// The function that a library exports.
 pub(super) type Init = unsafe extern "C" fn(*const c_char, *mut MaybeTable);
@@ -14,63 +13,30 @@ pub(super) type Init = unsafe extern "C" fn(*const c_char, *mut MaybeTable);
 /// The table that packetdrill passes to be filled in: 33 null pointers.
 pub(super) type MaybeTable = [Option<unsafe extern "C" fn()>; 33];
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(super) struct Table {
-    pub(super) ud: Ud,
-    pub(super) free: unsafe extern "C" fn(Ud),
-    pub(super) socket: unsafe extern "C" fn(Ud, c_int, c_int, c_int) -> c_int,
-    pub(super) bind: unsafe extern "C" fn(Ud, c_int, *const sockaddr, socklen_t) -> c_int,
-    pub(super) listen: unsafe extern "C" fn(Ud, c_int, c_int) -> c_int,
-    pub(super) accept: unsafe extern "C" fn(Ud, c_int, *mut sockaddr, *mut socklen_t) -> c_int,
-    pub(super) connect: unsafe extern "C" fn(Ud, c_int, *const sockaddr, socklen_t) -> c_int,
-    pub(super) read: unsafe extern "C" fn(Ud, c_int, *mut c_void, usize) -> isize,
-    pub(super) readv: unsafe extern "C" fn(Ud, c_int, *const iovec, c_int) -> isize,
-    pub(super) recv: unsafe extern "C" fn(Ud, c_int, *mut c_void, usize, c_int) -> isize,
-    pub(super) recvfrom: unsafe extern "C" fn(
-        Ud,
-        c_int,
-        *mut c_void,
-        usize,
-        c_int,
-        *mut sockaddr,
-        *mut socklen_t,
-    ) -> isize,
-    pub(super) recvmsg: unsafe extern "C" fn(Ud, c_int, *mut msghdr, c_int) -> isize,
-    pub(super) write: unsafe extern "C" fn(Ud, c_int, *const c_void, usize) -> isize,
-    pub(super) writev: unsafe extern "C" fn(Ud, c_int, *const iovec, c_int) -> isize,
-    pub(super) send: unsafe extern "C" fn(Ud, c_int, *const c_void, usize, c_int) -> isize,
-    pub(super) sendto: unsafe extern "C" fn(
-        Ud,
-        c_int,
-        *const c_void,
-        usize,
-        c_int,
-        *const sockaddr,
-        socklen_t,
-    ) -> isize,
-    pub(super) sendmsg: unsafe extern "C" fn(Ud, c_int, *const msghdr, c_int) -> isize,
-    pub(super) fcntl: unsafe extern "C" fn(Ud, c_int, c_int, ...) -> c_int,
-    pub(super) ioctl: unsafe extern "C" fn(Ud, c_int, c_ulong, ...) -> c_int,
-    pub(super) close: unsafe extern "C" fn(Ud, c_int) -> c_int,
-    pub(super) shutdown: unsafe extern "C" fn(Ud, c_int, c_int) -> c_int,
-    pub(super) getsockopt:
-        unsafe extern "C" fn(Ud, c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int,
-    pub(super) setsockopt:
-        unsafe extern "C" fn(Ud, c_int, c_int, c_int, *const c_void, socklen_t) -> c_int,
-    pub(super) poll: unsafe extern "C" fn(Ud, *mut pollfd, nfds_t, c_int) -> c_int,
-    pub(super) netdev_send: unsafe extern "C" fn(Ud, *const c_void, usize) -> c_int,
-    pub(super) netdev_receive:
-        unsafe extern "C" fn(Ud, *mut c_void, *mut usize, *mut c_longlong) -> c_int,
-    pub(super) usleep: unsafe extern "C" fn(Ud, useconds_t) -> c_int,
-    pub(super) gettimeofday: unsafe extern "C" fn(Ud, *mut timeval, *mut c_void) -> c_int,
-    pub(super) epoll_create: unsafe extern "C" fn(Ud, c_int) -> c_int,
-    pub(super) epoll_ctl: unsafe extern "C" fn(Ud, c_int, c_int, c_int, *mut epoll_event) -> c_int,
-    pub(super) epoll_wait: unsafe extern "C" fn(Ud, c_int, *mut epoll_event, c_int, c_int) -> c_int,
-    pub(super) pipe: unsafe extern "C" fn(Ud, *mut c_int) -> c_int,
-    pub(super) splice:
-        unsafe extern "C" fn(Ud, c_int, *mut loff_t, c_int, *mut loff_t, usize, c_uint) -> isize,
+/// The type of a function. [`c_calls`] explains the kinds.
+macro_rules! function {
+    (variadic ($fd:ty, $command:ty, $argument:ty) -> $return:ty) => {
+        unsafe extern "C" fn(*mut c_void, $fd, $command, ...) -> $return
+    };
+    ($kind:ident ($($type:ty),*) -> $return:ty) => {
+        unsafe extern "C" fn(*mut c_void, $($type),*) -> $return
+    };
 }
+
+/// Defines the table from its functions.
+macro_rules! define {
+    ($($kind:ident $name:ident($($arg:ident: $type:ty),*) -> $return:ty;)*) => {
+        /// The functions of a library, and the userdata that is the first argument of each.
+        #[repr(C)]
+        #[derive(Clone, Copy)]
+        pub(super) struct Table {
+            pub(super) ud: *mut c_void,
+            $(pub(super) $name: function!($kind ($($type),*) -> $return),)*
+        }
+    };
+}
+
+c_calls!(define);
 
 const _: () = assert!(size_of::<Table>() == size_of::<MaybeTable>());
 
