@@ -191,7 +191,7 @@ impl HostPair {
             while clients.len() < flows.min(open + AT_ONCE) {
                 let host = &mut self.client.host;
                 let id = host.tcp_connect(now, None, to).map_err(stack_error)?;
-                let (local, _) = host.tcp_addrs(id).map_err(stack_error)?;
+                let (local, _) = host.tcp(id).addrs().map_err(stack_error)?;
                 clients.push((local.port(), id));
             }
             self.poll_timers(now);
@@ -201,7 +201,7 @@ impl HostPair {
                 servers.push((new.remote.port(), new.id));
             }
             while open < servers.len().min(clients.len())
-                && self.client.host.tcp_state(clients[open].1) == Ok(State::Established)
+                && self.client.host.tcp(clients[open].1).state() == Ok(State::Established)
             {
                 open += 1;
             }
@@ -220,7 +220,7 @@ impl HostPair {
         let now = self.now();
         let mut all = FlowReport::default();
         for &(client, _) in flows {
-            if let Ok(report) = self.client.host.tcp_flow_report(now, client) {
+            if let Ok(report) = self.client.host.tcp(client).flow_report(now) {
                 all.merge(&report);
             }
         }
@@ -235,11 +235,13 @@ impl HostPair {
                 (&mut self.server.host, server),
             ] {
                 if args.nodelay {
-                    host.tcp_set_option(now, id, SocketOption::TcpNodelay(true))
+                    host.tcp(id)
+                        .set_option(now, SocketOption::TcpNodelay(true))
                         .map_err(stack_error)?;
                 }
                 if let Some(name) = &args.congestion {
-                    host.tcp_set_congestion(now, id, name)
+                    host.tcp(id)
+                        .set_congestion(now, name)
                         .map_err(stack_error)
                         .with_context(|| congestion_error(name))?;
                 }

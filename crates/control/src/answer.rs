@@ -128,8 +128,8 @@ fn set(engine: &impl Inspect, flow: &str, option: &str, value: &str) -> Result<R
             Err(text) => return Err(text),
         };
         let done = match &setting {
-            ConnectionSetting::Option(option) => host.tcp_set_option(now, id, *option),
-            ConnectionSetting::Congestion(name) => host.tcp_set_congestion(now, id, name),
+            ConnectionSetting::Option(option) => host.tcp(id).set_option(now, *option),
+            ConnectionSetting::Congestion(name) => host.tcp(id).set_congestion(now, name),
         };
         done.map_err(|error| match error {
             fullsend_stack::StackError::NoSuchSocket => {

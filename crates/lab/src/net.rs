@@ -169,7 +169,7 @@ impl Net {
         for flow in 0..flows {
             let id = self.host(CLIENT).tcp_connect(now, None, to);
             let id = id.expect("the number of flows fits the ports");
-            let (local, _) = self.host(CLIENT).tcp_addrs(id).expect("just opened");
+            let (local, _) = self.host(CLIENT).tcp(id).addrs().expect("just opened");
             by_port.insert(local.port(), flow);
             self.ids[CLIENT].push(id);
         }
@@ -178,7 +178,7 @@ impl Net {
         let done = self.sim.run_until(now + Nanos::from_secs(60), |sim| {
             let server = sim.host(hosts[SERVER]);
             while let Ok(Some(incoming)) = server.tcp_accept(listener) {
-                let (_, remote) = server.tcp_addrs(incoming.id).expect("just accepted");
+                let (_, remote) = server.tcp(incoming.id).addrs().expect("just accepted");
                 accepted[by_port[&remote.port()]] = Some(incoming.id);
             }
             accepted.iter().all(Option::is_some)
@@ -212,18 +212,18 @@ impl Net {
 
     pub(crate) fn set_option(&mut self, end: FlowEnd, option: SocketOption) {
         let (now, id) = (self.now(), self.id(end));
-        let done = self.host(end.side).tcp_set_option(now, id, option);
+        let done = self.host(end.side).tcp(id).set_option(now, option);
         done.unwrap_or_else(|error| panic!("{option:?}: {error}"));
     }
 
     pub(crate) fn info(&mut self, end: FlowEnd) -> TcpInfo {
         let (now, id) = (self.now(), self.id(end));
-        self.host(end.side).tcp_info(now, id).expect("it is open")
+        self.host(end.side).tcp(id).info(now).expect("it is open")
     }
 
     pub(crate) fn report(&mut self, end: FlowEnd) -> FlowReport {
         let (now, id) = (self.now(), self.id(end));
-        let report = self.host(end.side).tcp_flow_report(now, id);
+        let report = self.host(end.side).tcp(id).flow_report(now);
         report.expect("it is open")
     }
 
@@ -239,7 +239,7 @@ impl Net {
     /// application is run when it can write again.
     pub(crate) fn write(&mut self, end: FlowEnd, data: &[u8]) -> usize {
         let (now, id) = (self.now(), self.id(end));
-        let written = match self.host(end.side).tcp_write(now, id, data, false) {
+        let written = match self.host(end.side).tcp(id).write(now, data, false) {
             Ok(written) => written,
             Err(StackError::Tcp(TcpError::WouldBlock)) => 0,
             Err(error) => panic!("cannot write: {error}"),
@@ -254,7 +254,7 @@ impl Net {
     /// the application when it can write again.
     pub(crate) fn lend(&mut self, end: FlowEnd, data: Slice) -> bool {
         let (now, id) = (self.now(), self.id(end));
-        match self.host(end.side).tcp_write_slice(now, id, data) {
+        match self.host(end.side).tcp(id).write_slice(now, data) {
             Ok(()) => true,
             Err((StackError::Tcp(TcpError::WouldBlock), _)) => {
                 self.notify_when(end, Ready::Write);
@@ -270,7 +270,7 @@ impl Net {
         let (now, id) = (self.now(), self.id(end));
         let mut got = 0;
         loop {
-            match self.host(end.side).tcp_read_slice(now, id, usize::MAX) {
+            match self.host(end.side).tcp(id).read_slice(now, usize::MAX) {
                 Ok(slice) if slice.is_empty() => return got,
                 Ok(slice) => got += slice.len() as u64,
                 Err(StackError::Tcp(TcpError::WouldBlock)) => break,
@@ -291,7 +291,8 @@ impl Net {
         let waker = self.socket_wakers[end.side][end.flow][index].clone();
         let now_ready = self
             .host(end.side)
-            .tcp_poll_ready(now, id, interest, &waker);
+            .tcp(id)
+            .poll_ready(now, interest, &waker);
         if now_ready.expect("it is open") {
             waker.wake();
         }
@@ -361,7 +362,7 @@ impl Net {
         let mut by_port = vec![0; 1 << 16];
         for flow in 0..self.flows() {
             let id = self.ids[CLIENT][flow];
-            let (local, _) = self.host(CLIENT).tcp_addrs(id).expect("it is open");
+            let (local, _) = self.host(CLIENT).tcp(id).addrs().expect("it is open");
             by_port[usize::from(local.port())] = flow;
         }
         let hosts = self.hosts;

@@ -118,7 +118,7 @@ impl Stream {
     fn is_flushed(&self, host: &mut Host) -> bool {
         let unacked = match self.host_socket {
             crate::stream::HostSocket::Connection(id) => {
-                host.tcp_queues(id).map_or(0, |q| q.unacked)
+                host.tcp(id).queues().map_or(0, |q| q.unacked)
             }
             _ => 0,
         };

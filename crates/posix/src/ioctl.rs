@@ -46,7 +46,7 @@ impl Stream {
             HostSocket::Listener(_) => return Err(Errno::EINVAL),
             HostSocket::None => return Ok(0),
         };
-        let queues = host.tcp_queues(id)?;
+        let queues = host.tcp(id).queues()?;
         // A FIN occupies a sequence number until it is acknowledged.
         let fin = matches!(
             self.state(host),
@@ -59,7 +59,7 @@ impl Stream {
             SIOCOUTQ | SIOCOUTQNSD if handshaking => 0,
             SIOCOUTQ => (queues.unacked + usize::from(fin)) as i32,
             SIOCOUTQNSD => queues.unsent as i32,
-            _ => host.tcp_at_mark(id)?.into(),
+            _ => host.tcp(id).at_mark()?.into(),
         })
     }
 }

@@ -142,13 +142,13 @@ impl Stream {
         let HostSocket::Connection(id) = self.host_socket else {
             return None;
         };
-        Some((id, host.tcp_readiness(id).ok()?))
+        Some((id, host.tcp(id).readiness().ok()?))
     }
 
     /// Returns the connection's state; `Closed` without one.
     pub(crate) fn state(&self, host: &Host) -> State {
         match self.host_socket {
-            HostSocket::Connection(id) => host.tcp_state(id).unwrap_or(State::Closed),
+            HostSocket::Connection(id) => host.tcp_ref(id).state().unwrap_or(State::Closed),
             _ => State::Closed,
         }
     }
@@ -161,7 +161,7 @@ impl Stream {
     /// Returns the local address (`getsockname`).
     pub(crate) fn local(&self, host: &Host) -> SockAddr {
         let addr = match self.host_socket {
-            HostSocket::Connection(id) => host.tcp_addrs(id).ok().map(|(local, _)| local),
+            HostSocket::Connection(id) => host.tcp_ref(id).addrs().ok().map(|(local, _)| local),
             HostSocket::Listener(id) => host.listener_addr(id).ok(),
             HostSocket::None => None,
         };
@@ -179,7 +179,7 @@ impl Stream {
         if matches!(self.state(host), State::Closed | State::SynSent) {
             return Err(Errno::ENOTCONN);
         }
-        let (_, remote) = host.tcp_addrs(id)?;
+        let (_, remote) = host.tcp_ref(id).addrs()?;
         Ok(SockAddr::for_domain(self.domain, remote))
     }
 
@@ -187,7 +187,7 @@ impl Stream {
     pub(crate) fn watch(&self, host: &mut Host, wakers: &Wakers) {
         // The host's object exists until it is closed here.
         match self.host_socket {
-            HostSocket::Connection(id) => drop(host.tcp_watch(id, &wakers.read, &wakers.write)),
+            HostSocket::Connection(id) => drop(host.tcp(id).watch(&wakers.read, &wakers.write)),
             HostSocket::Listener(id) => drop(host.listener_watch(id, &wakers.read)),
             HostSocket::None => {}
         }
@@ -212,7 +212,7 @@ impl Stream {
     /// Closes the socket (`close`).
     pub(crate) fn close(&mut self, host: &mut Host, now: Instant) {
         match core::mem::replace(&mut self.host_socket, HostSocket::None) {
-            HostSocket::Connection(id) => host.tcp_close(now, id),
+            HostSocket::Connection(id) => host.tcp(id).close(now),
             HostSocket::Listener(id) => host.close_listener(now, id),
             HostSocket::None => {}
         }

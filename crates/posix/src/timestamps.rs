@@ -278,8 +278,8 @@ impl Stream {
         if self.state(host) == State::Closed {
             return Err(Errno::EINVAL);
         }
-        let written = host.tcp_written(id)?;
-        let unacked = host.tcp_queues(id)?.unacked as u64;
+        let written = host.tcp(id).written()?;
+        let unacked = host.tcp(id).queues()?.unacked as u64;
         self.key_base = if from_written {
             written
         } else {

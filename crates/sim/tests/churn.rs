@@ -62,7 +62,7 @@ impl RandomCalls {
         let now = sim.now();
         let host = sim.host(self.hosts[0]);
         let id = host.tcp_connect(now, None, self.to).unwrap();
-        let (client, _) = host.tcp_addrs(id).unwrap();
+        let (client, _) = host.tcp(id).addrs().unwrap();
         let mut ends = [End::default(); 2];
         ends[0].id = Some(id);
         self.conns.push(Conn { client, ends });
@@ -78,31 +78,31 @@ impl RandomCalls {
                 let len = 1 << self.rng.below(15);
                 let data = piece(&self.patterns[end], state.wrote, len);
                 let more = self.rng.chance(0.1);
-                if let Ok(n) = host.tcp_write(now, id, data, more) {
+                if let Ok(n) = host.tcp(id).write(now, data, more) {
                     state.wrote += n as u64;
                 }
             }
             12..24 => {
                 let mut buf = vec![0; 1 << self.rng.below(16)];
-                if let Ok(n) = host.tcp_read(now, id, &mut buf) {
+                if let Ok(n) = host.tcp(id).read(now, &mut buf) {
                     let expected = piece(&self.patterns[1 - end], state.read, n);
                     assert!(buf[..n] == *expected, "wrong bytes at {}", state.read);
                     state.read += n as u64;
                 }
             }
-            24 | 25 => drop(host.tcp_shutdown_write(now, id)),
-            26 => drop(host.tcp_shutdown_read(now, id)),
+            24 | 25 => drop(host.tcp(id).shutdown_write(now)),
+            26 => drop(host.tcp(id).shutdown_read(now)),
             27 => {
-                host.tcp_close(now, id);
+                host.tcp(id).close(now);
                 state.id = None;
             }
             28 => {
-                host.tcp_abort(now, id);
+                host.tcp(id).abort(now);
                 state.id = None;
             }
             _ => {
                 let option = option(&mut self.rng);
-                drop(host.tcp_set_option(now, id, option));
+                drop(host.tcp(id).set_option(now, option));
             }
         }
         let [client, server] = self.conns[conn].ends;
@@ -186,7 +186,7 @@ fn run(seed: u64) -> (u64, u64) {
     for conn in calls.conns {
         for (host, end) in hosts.into_iter().zip(conn.ends) {
             if let Some(id) = end.id {
-                sim.host(host).tcp_close(now, id);
+                sim.host(host).tcp(id).close(now);
             }
         }
     }

@@ -40,11 +40,11 @@ impl Run {
         let until = Instant::ZERO + Nanos::from_secs(seconds);
         sim.run_until(until, |sim| {
             let now = sim.now();
-            let _ = sim.host(hosts[0]).tcp_write(now, sender, &data, false);
+            let _ = sim.host(hosts[0]).tcp(sender).write(now, &data, false);
             let host = sim.host(hosts[1]);
             receiver = receiver.or(host.tcp_accept(listener).unwrap());
             if let Some(incoming) = receiver
-                && let Ok(n) = host.tcp_read(now, incoming.id, &mut buf)
+                && let Ok(n) = host.tcp(incoming.id).read(now, &mut buf)
             {
                 received += n;
             }
@@ -65,7 +65,7 @@ impl Run {
     fn mss(&mut self) -> u32 {
         let now = self.sim.now();
         let host = self.sim.host(self.hosts[0]);
-        host.tcp_info(now, self.sender).unwrap().tcpi_snd_mss
+        host.tcp(self.sender).info(now).unwrap().tcpi_snd_mss
     }
 }
 

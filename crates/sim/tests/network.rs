@@ -63,7 +63,7 @@ fn incast_through_a_switch() {
         let now = sim.now();
         for (host, id, sent) in &mut senders {
             while *sent < BYTES
-                && let Ok(n) = sim.host(*host).tcp_write(now, *id, &data[*sent..], false)
+                && let Ok(n) = sim.host(*host).tcp(*id).write(now, &data[*sent..], false)
             {
                 *sent += n;
             }
@@ -74,7 +74,7 @@ fn incast_through_a_switch() {
         }
         let mut buf = [0; 4096];
         for id in &accepted {
-            while let Ok(n @ 1..) = sink.tcp_read(now, *id, &mut buf) {
+            while let Ok(n @ 1..) = sink.tcp(*id).read(now, &mut buf) {
                 got += n;
             }
         }
@@ -173,15 +173,15 @@ fn a_cut_link_times_out_both_sides() {
     }
     let now = sim.now();
     for (host, id) in [(hosts[0], client), (hosts[1], server)] {
-        assert_eq!(sim.host(host).tcp_write(now, id, b"hello?", false), Ok(6));
+        assert_eq!(sim.host(host).tcp(id).write(now, b"hello?", false), Ok(6));
     }
     // tcp_retries2 is a quarter of an hour.
     sim.run_to(now + Nanos::from_secs(1000));
     let now = sim.now();
     for (host, id) in [(hosts[0], client), (hosts[1], server)] {
-        let error = sim.host(host).tcp_read(now, id, &mut [0; 10]);
+        let error = sim.host(host).tcp(id).read(now, &mut [0; 10]);
         assert_eq!(error, Err(StackError::Tcp(TcpError::TimedOut)));
-        sim.host(host).tcp_close(now, id);
+        sim.host(host).tcp(id).close(now);
         assert_eq!(sim.host(host).tcp_socket_count(), 0);
     }
 }
@@ -246,12 +246,12 @@ fn tx_coalescing_merges_small_writes() {
         let id = id.unwrap();
         let nodelay = fullsend_tcp::SocketOption::TcpNodelay(true);
         let now = sim.now();
-        sim.host(hosts[0]).tcp_set_option(now, id, nodelay).unwrap();
+        sim.host(hosts[0]).tcp(id).set_option(now, nodelay).unwrap();
         sim.run_to(secs(1));
         let before = common::counter(&mut sim, hosts[0], "IpOutRequests");
         for _ in 0..4 {
             let now = sim.now();
-            let wrote = sim.host(hosts[0]).tcp_write(now, id, b"a few bytes", false);
+            let wrote = sim.host(hosts[0]).tcp(id).write(now, b"a few bytes", false);
             assert_eq!(wrote, Ok(11));
             sim.run_to(now + Nanos::from_micros(2));
         }

@@ -60,7 +60,7 @@ impl Flows {
         let mut servers = Vec::new();
         let all = sim.run_until(Instant::from_nanos(30_000_000_000), |sim| {
             while let Ok(Some(incoming)) = sim.host(hosts[1]).tcp_accept(listener) {
-                let (_, remote) = sim.host(hosts[1]).tcp_addrs(incoming.id).unwrap();
+                let (_, remote) = sim.host(hosts[1]).tcp(incoming.id).addrs().unwrap();
                 servers.push((incoming.id, remote));
             }
             servers.len() == n
@@ -86,10 +86,10 @@ impl Flows {
         sim.run_until(deadline, |sim| {
             let now = sim.now();
             for id in &self.clients {
-                while sim.host(hosts[0]).tcp_write(now, *id, &data, false).is_ok() {}
+                while sim.host(hosts[0]).tcp(*id).write(now, &data, false).is_ok() {}
             }
             for (id, from) in &self.servers {
-                while let Ok(n @ 1..) = sim.host(hosts[1]).tcp_read(now, *id, &mut buf) {
+                while let Ok(n @ 1..) = sim.host(hosts[1]).tcp(*id).read(now, &mut buf) {
                     *got.entry(*from).or_default() += n as u64;
                 }
             }
@@ -176,7 +176,8 @@ fn fq_enforces_so_max_pacing_rate() {
         flows
             .sim
             .host(host)
-            .tcp_set_option(now, id, option)
+            .tcp(id)
+            .set_option(now, option)
             .unwrap();
     }
     flows.stream(Nanos::from_secs(1));
@@ -238,7 +239,7 @@ fn every_charged_packet_is_completed_once_even_if_dropped() {
             let quiet = flows.sim.run_until(later, |sim| {
                 let now = sim.now();
                 for (id, _) in &servers {
-                    while let Ok(1..) = sim.host(hosts[1]).tcp_read(now, *id, &mut buf) {}
+                    while let Ok(1..) = sim.host(hosts[1]).tcp(*id).read(now, &mut buf) {}
                 }
                 sim.host(hosts[0]).tcp_unflushed_count() == 0
             });
@@ -270,7 +271,8 @@ fn a_throttled_queue_sleeps_until_it_is_due() {
         let written = flows
             .sim
             .host(host)
-            .tcp_write(now, client, &[1; 1000], false);
+            .tcp(client)
+            .write(now, &[1; 1000], false);
         assert_eq!(written.unwrap(), 1000);
         let until = got + 1000;
         while got < until {
@@ -279,7 +281,7 @@ fn a_throttled_queue_sleeps_until_it_is_due() {
             let at = flows.sim.now();
             let mut buf = [0; 1000];
             let sink = flows.sim.host(flows.hosts[1]);
-            if let Ok(n) = sink.tcp_read(at, flows.servers[0].0, &mut buf) {
+            if let Ok(n) = sink.tcp(flows.servers[0].0).read(at, &mut buf) {
                 got += n;
             }
         }

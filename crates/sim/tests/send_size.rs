@@ -50,7 +50,7 @@ impl Bulk {
         let now = sim.now();
         let client = sim.host(hosts[0]).tcp_connect(now, None, to).unwrap();
         let host = sim.host(hosts[0]);
-        host.tcp_set_congestion(now, client, congestion).unwrap();
+        host.tcp(client).set_congestion(now, congestion).unwrap();
         let mut server = None;
         sim.run_until(Instant::from_nanos(5_000_000_000), |sim| {
             server = sim.host(hosts[1]).tcp_accept(listener).unwrap();
@@ -79,8 +79,8 @@ impl Bulk {
         sim.run_until(end, |sim| {
             let now = sim.now();
             let host = sim.host(hosts[0]);
-            while host.tcp_write(now, *client, &buf[..], false).is_ok() {}
-            while let Ok(n) = sim.host(hosts[1]).tcp_read(now, *server, buf) {
+            while host.tcp(*client).write(now, &buf[..], false).is_ok() {}
+            while let Ok(n) = sim.host(hosts[1]).tcp(*server).read(now, buf) {
                 *received += n as u64;
             }
             false
@@ -90,14 +90,14 @@ impl Bulk {
     fn report(&mut self) -> FlowReport {
         let now = self.sim.now();
         let host = self.sim.host(self.hosts[0]);
-        host.tcp_flow_report(now, self.client).unwrap()
+        host.tcp(self.client).flow_report(now).unwrap()
     }
 
     /// Returns the bytes sent so far, and the number of sends.
     fn sent(&mut self) -> (u64, u64) {
         let now = self.sim.now();
         let host = self.sim.host(self.hosts[0]);
-        let info = host.tcp_info(now, self.client).unwrap();
+        let info = host.tcp(self.client).info(now).unwrap();
         (info.tcpi_bytes_sent, self.report().send_size.count())
     }
 

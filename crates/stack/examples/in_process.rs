@@ -156,7 +156,7 @@ fn stream(pair: &mut Pair, flows: usize, message: usize, span: Duration) {
         for &(client, _) in &ids {
             // One burst of writes, then one poll of the driver, as with a writer in its own task.
             for _ in 0..(256 * 1024 / message).max(1) {
-                let n = would_block(pair.hosts[0].tcp_write(pair.now, client, &data, false));
+                let n = would_block(pair.hosts[0].tcp(client).write(pair.now, &data, false));
                 if n == 0 {
                     break;
                 }
@@ -166,7 +166,7 @@ fn stream(pair: &mut Pair, flows: usize, message: usize, span: Duration) {
         pair.carry(0);
         for &(_, server) in &ids {
             loop {
-                let n = would_block(pair.hosts[1].tcp_read(pair.now, server, &mut buf));
+                let n = would_block(pair.hosts[1].tcp(server).read(pair.now, &mut buf));
                 bytes += n as u64;
                 if n < buf.len() {
                     break;
@@ -190,12 +190,14 @@ fn rr(pair: &mut Pair, flows: usize, message: usize, span: Duration) {
     for &(client, server) in &ids {
         let on = SocketOption::TcpNodelay(true);
         pair.hosts[0]
-            .tcp_set_option(pair.now, client, on)
+            .tcp(client)
+            .set_option(pair.now, on)
             .expect("an option");
         pair.hosts[1]
-            .tcp_set_option(pair.now, server, on)
+            .tcp(server)
+            .set_option(pair.now, on)
             .expect("an option");
-        would_block(pair.hosts[0].tcp_write(pair.now, client, &data, false));
+        would_block(pair.hosts[0].tcp(client).write(pair.now, &data, false));
     }
     let mut got = vec![[0; 2]; flows];
     let mut done = 0u64;
@@ -212,12 +214,12 @@ fn rr(pair: &mut Pair, flows: usize, message: usize, span: Duration) {
                 for i in group.clone() {
                     let (host, id) = [(1, ids[i].1), (0, ids[i].0)][side];
                     let host = &mut pair.hosts[host];
-                    let n = would_block(host.tcp_read(pair.now, id, &mut buf));
+                    let n = would_block(host.tcp(id).read(pair.now, &mut buf));
                     got[i][side] += n;
                     if got[i][side] == message {
                         got[i][side] = 0;
                         done += u64::from(side == 1);
-                        assert_eq!(host.tcp_write(pair.now, id, &data, false), Ok(message));
+                        assert_eq!(host.tcp(id).write(pair.now, &data, false), Ok(message));
                     }
                 }
             }

@@ -39,6 +39,8 @@ pub use ip::{AddressState, Cidr, OwnAddress, ParseCidrError};
 pub use net_config::NetConfig;
 pub use notices::Notice;
 pub use stop_waiting::WaitOn;
-pub use tcp::{Incoming, Interest, ListenConfig, ListenerId, SockStat, TcpId, TcpQueues};
+pub use tcp::{
+    Incoming, Interest, ListenConfig, ListenerId, SockStat, TcpHandle, TcpId, TcpQueues, TcpRef,
+};
 pub use udp_calls::{UdpDatagram, UdpError, UdpId, UdpSharing};
 pub use waiters::{WaitKey, WaitList, Waiter};

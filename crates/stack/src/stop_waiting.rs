@@ -10,9 +10,9 @@ use crate::waiters::{WaitEvent, WaitKey};
 /// The event that a task waits for, and its socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaitOn {
-    /// Data to read or space to write ([`Host::tcp_poll_ready`]).
+    /// Data to read or space to write ([`TcpHandle::poll_ready`](crate::TcpHandle::poll_ready)).
     Tcp(TcpId, Interest),
-    /// The acknowledgement of all written data ([`Host::tcp_poll_flushed`]).
+    /// The acknowledgement of all written data ([`TcpHandle::poll_flushed`](crate::TcpHandle::poll_flushed)).
     Flush(TcpId),
     /// A connection to accept ([`Host::listener_poll_ready`]).
     Listener(ListenerId),

@@ -34,7 +34,7 @@ fn open(net: &mut Net, to: &str, data: &[u8]) -> (TcpId, Result<usize, StackErro
     let id = host
         .tcp_connect_deferred(now, None, to.parse().unwrap())
         .unwrap();
-    (id, host.tcp_write(now, id, data, false))
+    (id, host.tcp(id).write(now, data, false))
 }
 
 const WOULD_BLOCK: StackError = StackError::Tcp(TcpError::WouldBlock);
@@ -44,12 +44,12 @@ fn get_cookie(net: &mut Net, listener: ListenerId, to: &str) {
     let (id, sent) = open(net, to, b"too early");
     assert_eq!(sent, Err(WOULD_BLOCK));
     net.run_for(Nanos::from_millis(100));
-    assert_eq!(net.hosts[0].tcp_state(id), Ok(State::Established));
+    assert_eq!(net.hosts[0].tcp(id).state(), Ok(State::Established));
     let accepted = net.hosts[1].tcp_accept(listener).unwrap().unwrap();
     let now = net.now;
-    net.hosts[0].tcp_abort(now, id);
+    net.hosts[0].tcp(id).abort(now);
     net.run_for(Nanos::from_millis(100));
-    net.hosts[1].tcp_close(now, accepted.id);
+    net.hosts[1].tcp(accepted.id).close(now);
 }
 
 fn count(net: &Net, who: usize, name: &str) -> u64 {
@@ -81,15 +81,15 @@ fn a_request_is_sent_in_the_syn() {
         let server = server.unwrap().id;
         let now = net.now;
         let host = &mut net.hosts[1];
-        assert_eq!(host.tcp_state(server), Ok(State::SynReceived));
-        assert_eq!(host.tcp_read(now, server, &mut buf), Ok(5));
+        assert_eq!(host.tcp(server).state(), Ok(State::SynReceived));
+        assert_eq!(host.tcp(server).read(now, &mut buf), Ok(5));
         assert_eq!(&buf[..5], b"GET /");
-        assert_eq!(host.tcp_write(now, server, b"200", false), Ok(3));
+        assert_eq!(host.tcp(server).write(now, b"200", false), Ok(3));
         net.run_for(Nanos::from_millis(100));
         let now = net.now;
-        assert_eq!(net.hosts[0].tcp_read(now, client, &mut buf), Ok(3));
+        assert_eq!(net.hosts[0].tcp(client).read(now, &mut buf), Ok(3));
         for (who, id) in [(0, client), (1, server)] {
-            assert_eq!(net.hosts[who].tcp_state(id), Ok(State::Established));
+            assert_eq!(net.hosts[who].tcp(id).state(), Ok(State::Established));
         }
         assert_eq!(count(&net, 0, "Active"), 1);
         assert_eq!(count(&net, 1, "Passive"), 1);
@@ -108,14 +108,14 @@ fn syn_data_is_limited_by_the_mss_and_the_options() {
     assert_eq!(sent, Ok(1420));
     let now = net.now;
     assert_eq!(
-        net.hosts[0].tcp_write(now, id, b"more", false),
+        net.hosts[0].tcp(id).write(now, b"more", false),
         Err(WOULD_BLOCK)
     );
     net.run_for(Nanos::from_millis(100));
     let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
     let mut buf = [0; 3000];
     let now = net.now;
-    assert_eq!(net.hosts[1].tcp_read(now, server, &mut buf), Ok(1420));
+    assert_eq!(net.hosts[1].tcp(server).read(now, &mut buf), Ok(1420));
     assert_eq!(buf[..1420], common::bytes(1420));
 }
 
@@ -155,8 +155,8 @@ fn syn_data_is_retransmitted_after_a_plain_syn() {
     net.run_for(Nanos::from_secs(2));
     let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
     let (now, mut buf) = (net.now, [0; 10]);
-    assert_eq!(net.hosts[1].tcp_read(now, server, &mut buf), Ok(5));
-    let info = net.hosts[0].tcp_info(now, client).unwrap();
+    assert_eq!(net.hosts[1].tcp(server).read(now, &mut buf), Ok(5));
+    let info = net.hosts[0].tcp(client).info(now).unwrap();
     assert_eq!(info.tcpi_fastopen_client_fail, 3);
     assert_eq!((info.tcpi_bytes_acked, info.tcpi_unacked), (5, 0));
     assert_eq!(count(&net, 0, "ActiveFail"), 1);
@@ -194,7 +194,7 @@ fn keys_rotate() {
     net.run_for(Nanos::from_millis(100));
     assert_eq!(count(&net, 1, "PassiveFail"), 1);
     let now = net.now;
-    let info = net.hosts[0].tcp_info(now, id).unwrap();
+    let info = net.hosts[0].tcp(id).info(now).unwrap();
     assert_eq!(info.tcpi_fastopen_client_fail, 2);
     assert_eq!(info.tcpi_bytes_acked, 1, "sent again at once");
 }
@@ -217,15 +217,15 @@ fn the_queue_is_bounded() {
     // The client's host resets connections that it no longer has.
     let now = net.now;
     for id in clients {
-        net.hosts[0].tcp_abort(now, id);
+        net.hosts[0].tcp(id).abort(now);
     }
     net.filter = None;
     net.run_for(Nanos::from_secs(10));
     let first = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
     let (now, mut buf) = (net.now, [0; 4]);
-    assert_eq!(net.hosts[1].tcp_read(now, first, &mut buf), Ok(1));
+    assert_eq!(net.hosts[1].tcp(first).read(now, &mut buf), Ok(1));
     assert_eq!(
-        net.hosts[1].tcp_read(now, first, &mut buf),
+        net.hosts[1].tcp(first).read(now, &mut buf),
         Err(StackError::Tcp(TcpError::ConnectionReset))
     );
     open(&mut net, &to, b"x").1.unwrap();
@@ -250,7 +250,7 @@ fn no_cookie_is_needed_where_both_sides_allow_it() {
     net.run_for(Nanos::from_millis(100));
     let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
     let (now, mut buf) = (net.now, [0; 1000]);
-    assert_eq!(net.hosts[1].tcp_read(now, server, &mut buf), Ok(1000));
+    assert_eq!(net.hosts[1].tcp(server).read(now, &mut buf), Ok(1000));
     assert_eq!(count(&net, 0, "Active"), 1);
 }
 

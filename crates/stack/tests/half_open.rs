@@ -51,7 +51,7 @@ fn with_cookies_only_a_handshake_keeps_no_state_and_all_options() {
             assert_eq!(net.counter(1, "TcpExtSyncookiesRecv"), 1);
             assert_eq!(net.counter(1, "TcpPassiveOpens"), 1);
             let now = net.now;
-            let info = net.hosts[1].tcp_info(now, server).unwrap();
+            let info = net.hosts[1].tcp(server).info(now).unwrap();
             let options = u8::from(timestamps) * (1 | 2 | 4);
             assert_eq!(
                 info.tcpi_options & 7,
@@ -79,7 +79,7 @@ fn a_flood_leaves_room_for_legitimate_peers() {
         assert_eq!(net.counter(1, "TcpExtSyncookiesSent"), 289);
         let now = net.now;
         for client in flood {
-            net.hosts[0].tcp_abort(now, client);
+            net.hosts[0].tcp(client).abort(now);
         }
         net.filter = None;
         net.run_for(Nanos::from_secs(1));
@@ -129,7 +129,7 @@ fn half_open_connections_expire_and_the_queue_accepts_again() {
     assert_eq!(net.hosts[1].tcp_socket_count(), 0);
     assert_eq!(net.counter(1, "TcpAttemptFails"), 1);
     let now = net.now;
-    net.hosts[0].tcp_abort(now, client);
+    net.hosts[0].tcp(client).abort(now);
 }
 
 #[test]
@@ -228,12 +228,12 @@ fn a_final_ack_without_accept_queue_space_is_retried_or_reset() {
         let others = [0, 1].map(|_| connect(&mut net, &TO[0]()));
         net.run_for(Nanos::from_millis(1));
         for other in others {
-            assert_eq!(net.hosts[0].tcp_state(other), Ok(State::Established));
+            assert_eq!(net.hosts[0].tcp(other).state(), Ok(State::Established));
         }
         net.run_for(Nanos::from_millis(1500));
         assert_eq!(net.counter(1, "TcpExtListenOverflows"), 1);
         if abort {
-            let error = net.hosts[0].tcp_take_error(client);
+            let error = net.hosts[0].tcp(client).take_error();
             assert_eq!(error, Ok(Some(TcpError::ConnectionReset)));
             continue;
         }
@@ -294,11 +294,11 @@ fn without_a_flood_no_cookie_is_accepted() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let (client, server, _) = net.connect(&TO[0]());
     let now = net.now;
-    net.hosts[1].tcp_abort(now, server);
+    net.hosts[1].tcp(server).abort(now);
     net.run_for(Nanos::from_millis(1));
     assert_eq!(net.counter(1, "TcpExtSyncookiesFailed"), 0);
     assert_eq!(
-        net.hosts[0].tcp_take_error(client),
+        net.hosts[0].tcp(client).take_error(),
         Ok(Some(TcpError::ConnectionReset))
     );
 }

@@ -31,7 +31,8 @@ fn queues_state_memory_and_timer_of_a_connection() {
     let (client, server, _) = net.connect(&format!("{}:80", V4[1]));
     let now = net.now;
     net.hosts[0]
-        .tcp_write(now, client, &bytes(1000), false)
+        .tcp(client)
+        .write(now, &bytes(1000), false)
         .unwrap();
     net.run_for(Nanos::from_millis(1));
     let there = only(&mut net, 1, SocketKind::Tcp);
@@ -50,10 +51,12 @@ fn queues_state_memory_and_timer_of_a_connection() {
     net.filter = Some(Box::new(|_, _| false));
     let now = net.now;
     net.hosts[0]
-        .tcp_set_option(now, client, SocketOption::TcpNodelay(true))
+        .tcp(client)
+        .set_option(now, SocketOption::TcpNodelay(true))
         .unwrap();
     net.hosts[0]
-        .tcp_write(now, client, &bytes(500), false)
+        .tcp(client)
+        .write(now, &bytes(500), false)
         .unwrap();
     net.run_for(Nanos::from_millis(1));
     let here = only(&mut net, 0, SocketKind::Tcp);
@@ -78,7 +81,7 @@ fn listeners_orphans_time_wait_and_udp_are_listed_too() {
     assert_eq!(udp.local.port(), 53);
 
     let now = net.now;
-    net.hosts[0].tcp_close(now, client);
+    net.hosts[0].tcp(client).close(now);
     net.run_for(Nanos::from_millis(1));
     let orphan = only(&mut net, 0, SocketKind::Tcp);
     assert_eq!(
@@ -87,7 +90,7 @@ fn listeners_orphans_time_wait_and_udp_are_listed_too() {
     );
     assert_eq!(orphan.timer.unwrap().kind, TimerKind::Keepalive);
     let now = net.now;
-    net.hosts[1].tcp_close(now, server);
+    net.hosts[1].tcp(server).close(now);
     net.run_for(Nanos::from_millis(1));
     let rest = only(&mut net, 0, SocketKind::TimeWait);
     assert_eq!((rest.state, rest.id), ("TIME-WAIT", 0));
@@ -114,7 +117,7 @@ fn a_paged_listing_equals_the_whole_listing() {
 fn a_connection_is_found_by_its_addresses() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let (client, server, _) = net.connect(&format!("{}:80", V4[1]));
-    let (here, there) = net.hosts[0].tcp_addrs(client).unwrap();
+    let (here, there) = net.hosts[0].tcp(client).addrs().unwrap();
     assert_eq!(net.hosts[0].tcp_find(here, there), Some(client));
     assert_eq!(net.hosts[1].tcp_find(there, here), Some(server));
     assert_eq!(net.hosts[0].tcp_find(there, here), None);

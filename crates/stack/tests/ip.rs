@@ -259,7 +259,7 @@ fn a_smaller_path_mtu_shrinks_segments_and_loses_nothing() {
         }));
         let data = bytes(200_000);
         let now = net.now;
-        let written = net.hosts[0].tcp_write(now, client, &data, false).unwrap();
+        let written = net.hosts[0].tcp(client).write(now, &data, false).unwrap();
         net.run_for(Nanos::from_millis(1));
         let quote = seen.borrow().clone().expect("a packet over 1300 bytes");
         let now = net.now;
@@ -267,7 +267,7 @@ fn a_smaller_path_mtu_shrinks_segments_and_loses_nothing() {
         let mut got = Vec::new();
         let mut buf = vec![0; 65_536];
         net.run_until(Nanos::from_secs(5), |net| {
-            while let Ok(n @ 1..) = net.hosts[1].tcp_read(net.now, server, &mut buf) {
+            while let Ok(n @ 1..) = net.hosts[1].tcp(server).read(net.now, &mut buf) {
                 got.extend_from_slice(&buf[..n]);
             }
             got.len() >= written
@@ -288,7 +288,7 @@ fn a_smaller_path_mtu_shrinks_segments_and_loses_nothing() {
 fn a_forged_too_big_is_ignored() {
     let mut net = Net::new(Link::Ip, Nic::Mtu);
     let (client, server, _) = net.connect(&format!("{}:80", V4[1]));
-    let (local, _) = net.hosts[0].tcp_addrs(client).unwrap();
+    let (local, _) = net.hosts[0].tcp(client).addrs().unwrap();
     let mut tcp = [0; 20];
     tcp[..2].copy_from_slice(&local.port().to_be_bytes());
     tcp[2..4].copy_from_slice(&80u16.to_be_bytes());
@@ -421,9 +421,9 @@ fn a_neighbour_that_does_not_answer_is_a_host_unreachable() {
             .tcp_connect(now, None, to.parse().unwrap())
             .unwrap();
         net.run_for(Nanos::from_secs(4));
-        assert_eq!(net.hosts[0].tcp_state(id), Ok(State::Closed), "{to}");
+        assert_eq!(net.hosts[0].tcp(id).state(), Ok(State::Closed), "{to}");
         assert_eq!(
-            net.hosts[0].tcp_take_error(id),
+            net.hosts[0].tcp(id).take_error(),
             Ok(Some(TcpError::HostUnreachable))
         );
     }
@@ -475,7 +475,7 @@ fn connections_wait_for_a_neighbour_whose_queue_overflows() {
         net.hosts[1].tcp_accept(listener).unwrap().is_some()
     });
     assert!(connected);
-    assert_eq!(net.hosts[0].tcp_state(client), Ok(State::Established));
+    assert_eq!(net.hosts[0].tcp(client).state(), Ok(State::Established));
 }
 
 /// Generates bytes that are valid packets more often than by chance.

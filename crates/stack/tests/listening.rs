@@ -95,17 +95,18 @@ fn a_deferred_accept_waits_for_data() {
     net.hosts[1].listener_set_option(listener, defer).unwrap();
     let client = connect(&mut net);
     net.run_for(Nanos::from_secs(2));
-    assert_eq!(net.hosts[0].tcp_state(client), Ok(State::Established));
+    assert_eq!(net.hosts[0].tcp(client).state(), Ok(State::Established));
     assert!(accepted(&mut net, listener).is_empty());
     assert_eq!(net.counter(1, "TcpExtTCPDeferAcceptDrop"), 1);
     let now = net.now;
     net.hosts[0]
-        .tcp_write(now, client, b"hello", false)
+        .tcp(client)
+        .write(now, b"hello", false)
         .unwrap();
     net.run_for(Nanos::from_millis(10));
     let incoming = net.hosts[1].tcp_accept(listener).unwrap().unwrap();
     let (now, mut buf) = (net.now, [0; 10]);
-    assert_eq!(net.hosts[1].tcp_read(now, incoming.id, &mut buf), Ok(5));
+    assert_eq!(net.hosts[1].tcp(incoming.id).read(now, &mut buf), Ok(5));
 }
 
 /// A peer that sends no data gets a second SYN-ACK when the time is over, and its answer is
@@ -156,10 +157,10 @@ fn connections_inherit_their_listeners_options() {
     let client = connect(&mut net);
     net.run_for(Nanos::from_millis(10));
     let now = net.now;
-    let info = net.hosts[0].tcp_info(now, client).unwrap();
+    let info = net.hosts[0].tcp(client).info(now).unwrap();
     assert_eq!((info.tcpi_snd_mss, info.tcpi_snd_wnd), (488, 20 * 488));
     let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
-    let options = net.hosts[1].tcp_options(server).unwrap();
+    let options = net.hosts[1].tcp(server).options().unwrap();
     assert_eq!((options.tcp_nodelay, options.tcp_cork), (false, true));
     assert_eq!((options.so_rcvbuf, options.ip_tos), (20_000, 0x28));
 }
@@ -182,11 +183,12 @@ fn a_listeners_congestion_control_is_used_in_the_handshake() {
         let client = connect(&mut net);
         let now = net.now;
         net.hosts[0]
-            .tcp_set_congestion(now, client, "dctcp")
+            .tcp(client)
+            .set_congestion(now, "dctcp")
             .unwrap();
         net.run_for(Nanos::from_millis(10));
         let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
-        let name = |host: &mut Host, id| host.tcp_cc_info(id).unwrap().0;
+        let name = |host: &mut Host, id| host.tcp(id).cc_info().unwrap().0;
         assert_eq!(name(&mut net.hosts[0], client), client_has, "{choice:?}");
         assert_eq!(name(&mut net.hosts[1], server), server_has, "{choice:?}");
     }

@@ -18,15 +18,15 @@ fn sockstat_counts_sockets_like_linux() {
     let (client, server, _) = net.connect(&format!("{}:80", V4[1]));
     assert_eq!(line(&net, 1), "TCP: inuse 2 orphan 0 tw 0 alloc 2 mem 0");
     let now = net.now;
-    net.hosts[0].tcp_write(now, client, b"x", false).unwrap();
+    net.hosts[0].tcp(client).write(now, b"x", false).unwrap();
     assert_eq!(line(&net, 0), "TCP: inuse 1 orphan 0 tw 0 alloc 1 mem 1");
     net.run_for(Nanos::from_millis(100));
     assert_eq!(line(&net, 1), "TCP: inuse 2 orphan 0 tw 0 alloc 2 mem 1");
-    net.hosts[1].tcp_read(net.now, server, &mut [0; 9]).unwrap();
-    net.hosts[0].tcp_close(net.now, client);
+    net.hosts[1].tcp(server).read(net.now, &mut [0; 9]).unwrap();
+    net.hosts[0].tcp(client).close(net.now);
     assert_eq!(line(&net, 0), "TCP: inuse 1 orphan 1 tw 0 alloc 1 mem 0");
     net.run_for(Nanos::from_millis(100));
-    net.hosts[1].tcp_close(net.now, server);
+    net.hosts[1].tcp(server).close(net.now);
     net.run_for(Nanos::from_millis(100));
     assert_eq!(line(&net, 0), "TCP: inuse 0 orphan 0 tw 1 alloc 0 mem 0");
     assert_eq!(line(&net, 1), "TCP: inuse 1 orphan 0 tw 0 alloc 1 mem 0");
@@ -37,7 +37,7 @@ fn fill(net: &mut Net, id: TcpId, piece: usize) -> usize {
     let data = bytes(piece);
     let mut taken = 0;
     loop {
-        match net.hosts[0].tcp_write(net.now, id, &data, false) {
+        match net.hosts[0].tcp(id).write(net.now, &data, false) {
             Ok(n) => taken += n,
             Err(StackError::Tcp(TcpError::WouldBlock)) => return taken,
             Err(error) => panic!("write: {error}"),
@@ -48,7 +48,7 @@ fn fill(net: &mut Net, id: TcpId, piece: usize) -> usize {
 fn drain(net: &mut Net, id: TcpId) -> usize {
     let mut buf = vec![0; 256 << 10];
     let mut got = 0;
-    while let Ok(n) = net.hosts[1].tcp_read(net.now, id, &mut buf) {
+    while let Ok(n) = net.hosts[1].tcp(id).read(net.now, &mut buf) {
         got += n;
     }
     got
@@ -81,14 +81,17 @@ fn steady_flow(total: usize, lowat: u32, legacy: bool) -> Steady {
         SocketOption::SoMaxPacingRate(125_000_000),
     ] {
         net.hosts[0]
-            .tcp_set_option(net.now, client, option)
+            .tcp(client)
+            .set_option(net.now, option)
             .unwrap();
     }
     let (count, waker) = Count::waker();
     let (mut sent, mut got, mut seen, mut most_unsent) = (0, 0, 0, 0);
     sent += fill(&mut net, client, 4096);
     let register = |net: &mut Net| {
-        let ready = net.hosts[0].tcp_poll_ready(net.now, client, Interest::Write, &waker);
+        let ready = net.hosts[0]
+            .tcp(client)
+            .poll_ready(net.now, Interest::Write, &waker);
         ready.unwrap()
     };
     assert!(!register(&mut net));
@@ -100,7 +103,7 @@ fn steady_flow(total: usize, lowat: u32, legacy: bool) -> Steady {
             sent += fill(net, client, 4096);
             assert!(!register(net), "just filled");
         }
-        let info = net.hosts[0].tcp_info(net.now, client).unwrap();
+        let info = net.hosts[0].tcp(client).info(net.now).unwrap();
         most_unsent = most_unsent.max(info.tcpi_notsent_bytes);
         got += drain(net, server);
         sent >= total
@@ -157,7 +160,8 @@ fn a_writable_event_needs_less_than_half_of_notsent_lowat() {
     fill(&mut net, client, 4096);
     net.run_for(Nanos::from_millis(1));
     let unsent = net.hosts[0]
-        .tcp_info(net.now, client)
+        .tcp(client)
+        .info(net.now)
         .unwrap()
         .tcpi_notsent_bytes;
     net.hosts[0]
@@ -165,7 +169,8 @@ fn a_writable_event_needs_less_than_half_of_notsent_lowat() {
         .unwrap();
     let option = SocketOption::SoSndbuf(4 << 20);
     net.hosts[0]
-        .tcp_set_option(net.now, client, option)
+        .tcp(client)
+        .set_option(net.now, option)
         .unwrap();
     let (count, waker) = Count::waker();
     let mut wakes_at = |lowat: u32| {
@@ -174,7 +179,9 @@ fn a_writable_event_needs_less_than_half_of_notsent_lowat() {
         net.hosts[0]
             .set_sysctl(net.now, "tcp_notsent_lowat", &low)
             .unwrap();
-        let ready = net.hosts[0].tcp_poll_ready(net.now, client, Interest::Write, &waker);
+        let ready = net.hosts[0]
+            .tcp(client)
+            .poll_ready(net.now, Interest::Write, &waker);
         assert_eq!(ready, Ok(false));
         let before = count.get();
         for _ in 0..3 {
@@ -198,11 +205,12 @@ fn check_writers_make_progress(seed: u64) {
     net.delay = Nanos::from_micros(1 << rng.below(14));
     let (client, server, _) = net.connect(&format!("{}:80", V4[1]));
     let lowat = SocketOption::TcpNotsentLowat(rng.below(200_000) as u32);
-    net.hosts[0].tcp_set_option(net.now, client, lowat).unwrap();
+    net.hosts[0].tcp(client).set_option(net.now, lowat).unwrap();
     if rng.chance(0.5) {
         let sndbuf = SocketOption::SoSndbuf(1 << (12 + rng.below(8)));
         net.hosts[0]
-            .tcp_set_option(net.now, client, sndbuf)
+            .tcp(client)
+            .set_option(net.now, sndbuf)
             .unwrap();
     }
     if rng.chance(0.3) {
@@ -225,7 +233,9 @@ fn check_writers_make_progress(seed: u64) {
         // The writer continues only after an edge: if one is lost, it is stuck here.
         while may_write && sent < total {
             sent += fill(net, client, piece);
-            let ready = net.hosts[0].tcp_poll_ready(net.now, client, Interest::Write, &waker);
+            let ready = net.hosts[0]
+                .tcp(client)
+                .poll_ready(net.now, Interest::Write, &waker);
             may_write = ready.unwrap();
         }
         // Once all is written, nothing but timers would run.
@@ -259,8 +269,8 @@ fn peers_that_write_and_never_read_stay_within_tcp_mem() {
     for _ in 0..20 {
         for &(client, server) in &conns {
             // The server writes without reading, in steps, and the client does not read either.
-            let _ = net.hosts[0].tcp_write(net.now, client, &data, false);
-            while let Ok(n) = net.hosts[1].tcp_write(net.now, server, &data, false) {
+            let _ = net.hosts[0].tcp(client).write(net.now, &data, false);
+            while let Ok(n) = net.hosts[1].tcp(server).write(net.now, &data, false) {
                 assert!(n > 0);
                 most = most.max(net.hosts[1].sockstat().mem);
             }
@@ -279,11 +289,11 @@ fn peers_that_write_and_never_read_stay_within_tcp_mem() {
     let mut got = [0; 2];
     for _ in 0..2000 {
         for (side, id) in [(0, client), (1, server)] {
-            while let Ok(n) = net.hosts[side].tcp_read(net.now, id, &mut buf) {
+            while let Ok(n) = net.hosts[side].tcp(id).read(net.now, &mut buf) {
                 got[side] += n;
             }
         }
-        let _ = net.hosts[1].tcp_write(net.now, server, &data, false);
+        let _ = net.hosts[1].tcp(server).write(net.now, &data, false);
         net.run_for(Nanos::from_millis(50));
     }
     assert!(got[0] > 100_000 && got[1] >= 100_000, "{got:?}");
@@ -298,7 +308,7 @@ fn connections_continue_while_allocations_fail() {
     let data = bytes(1 << 20);
     // The peers of the first three connections never read.
     for &(client, _, _) in &pairs[..3] {
-        let _ = net.hosts[0].tcp_write(net.now, client, &data, false);
+        let _ = net.hosts[0].tcp(client).write(net.now, &data, false);
     }
     net.run_for(Nanos::from_millis(100));
     for host in &net.hosts {
@@ -329,13 +339,14 @@ fn connections_continue_while_allocations_fail() {
     assert!(net.run_until(Nanos::from_secs(10), |net| {
         net.hosts[1].tcp_accept(listener).unwrap().is_some()
     }));
-    net.hosts[0].tcp_close(net.now, waits);
+    net.hosts[0].tcp(waits).close(net.now);
     let (client, server, _) = pairs[0];
     let mut got = drain(&mut net, server);
     let mut sent = 0;
     assert!(net.run_until(Nanos::from_secs(100), |net| {
         sent += net.hosts[0]
-            .tcp_write(net.now, client, &data[..1000], false)
+            .tcp(client)
+            .write(net.now, &data[..1000], false)
             .unwrap_or(0);
         got += drain(net, server);
         got > 2 << 20
@@ -352,7 +363,7 @@ fn a_failed_allocation_is_an_error_only_if_no_ack_will_free_memory() {
     // The test holds the whole reserve.
     let pool = host.pool().clone();
     let stock: Vec<_> = std::iter::from_fn(|| pool.try_alloc_from_reserve(512)).collect();
-    let write = |host: &mut fullsend_stack::Host, now| host.tcp_write(now, client, b"x", false);
+    let write = |host: &mut fullsend_stack::Host, now| host.tcp(client).write(now, b"x", false);
     let refused = Err(StackError::Tcp(TcpError::OutOfMemory));
     assert_eq!(write(host, net.now), refused);
     drop(stock);

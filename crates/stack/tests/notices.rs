@@ -59,7 +59,8 @@ fn memory_pressure_is_reported_with_its_limits() {
     let (client, _, _) = net.connect(&format!("{}:80", V4[1]));
     let now = net.now;
     net.hosts[0]
-        .tcp_write(now, client, &bytes(60_000), false)
+        .tcp(client)
+        .write(now, &bytes(60_000), false)
         .unwrap();
     net.run_for(Nanos::from_secs(1));
     let [

@@ -33,18 +33,18 @@ fn a_megabyte_each_way_and_an_orderly_close() {
 
 fn orderly_close(net: &mut Net, client: TcpId, server: TcpId) {
     let now = net.now;
-    net.hosts[0].tcp_close(now, client);
+    net.hosts[0].tcp(client).close(now);
     assert_eq!(
-        net.hosts[0].tcp_state(client),
+        net.hosts[0].tcp(client).state(),
         Err(StackError::NoSuchSocket)
     );
     let mut buf = [0; 10];
     assert!(net.run_until(Nanos::from_secs(1), |net| {
-        net.hosts[1].tcp_read(net.now, server, &mut buf) == Ok(0)
+        net.hosts[1].tcp(server).read(net.now, &mut buf) == Ok(0)
     }));
-    assert_eq!(net.hosts[1].tcp_state(server), Ok(State::CloseWait));
+    assert_eq!(net.hosts[1].tcp(server).state(), Ok(State::CloseWait));
     let now = net.now;
-    net.hosts[1].tcp_close(now, server);
+    net.hosts[1].tcp(server).close(now);
     net.run_for(Nanos::from_millis(100));
     // Only the end that closed first keeps state: its TIME-WAIT entry.
     assert_eq!(net.hosts[0].tcp_socket_count(), 0);
@@ -65,18 +65,20 @@ fn a_closed_port_resets() {
         let id = net.hosts[0]
             .tcp_connect(now, None, to.parse().unwrap())
             .unwrap();
-        let ready = net.hosts[0].tcp_poll_ready(now, id, Interest::Write, &waker);
+        let ready = net.hosts[0]
+            .tcp(id)
+            .poll_ready(now, Interest::Write, &waker);
         assert_eq!(ready, Ok(false));
         net.run_for(Nanos::from_millis(10));
         wake_all(&mut net.hosts[0]);
         assert_eq!(count.get(), 1);
         assert_eq!(
-            net.hosts[0].tcp_take_error(id),
+            net.hosts[0].tcp(id).take_error(),
             Ok(Some(TcpError::ConnectionRefused))
         );
         assert_eq!(net.counter(1, "TcpOutRsts"), 1);
         let now = net.now;
-        net.hosts[0].tcp_close(now, id);
+        net.hosts[0].tcp(id).close(now);
         assert_eq!(net.hosts[0].tcp_socket_count(), 0);
     }
 }
@@ -150,19 +152,19 @@ fn a_deferred_syn_waits_for_accept_or_reject() {
     let first = net.hosts[1].tcp_accept(listener).unwrap().unwrap();
     let second = net.hosts[1].tcp_accept(listener).unwrap().unwrap();
     assert_eq!(net.hosts[1].tcp_accept(listener), Ok(None));
-    assert_eq!(net.hosts[0].tcp_state(yes), Ok(State::SynSent));
-    assert_eq!(net.hosts[1].tcp_state(first.id), Ok(State::SynReceived));
+    assert_eq!(net.hosts[0].tcp(yes).state(), Ok(State::SynSent));
+    assert_eq!(net.hosts[1].tcp(first.id).state(), Ok(State::SynReceived));
     let now = net.now;
-    net.hosts[1].pending_accept(now, first.id).unwrap();
-    net.hosts[1].pending_reject(now, second.id).unwrap();
+    net.hosts[1].tcp(first.id).accept_deferred(now).unwrap();
+    net.hosts[1].tcp(second.id).reject_deferred(now).unwrap();
     net.run_for(Nanos::from_millis(10));
-    assert_eq!(net.hosts[0].tcp_state(yes), Ok(State::Established));
+    assert_eq!(net.hosts[0].tcp(yes).state(), Ok(State::Established));
     assert_eq!(
-        net.hosts[0].tcp_take_error(no),
+        net.hosts[0].tcp(no).take_error(),
         Ok(Some(TcpError::ConnectionRefused))
     );
     assert_eq!(
-        net.hosts[1].pending_accept(now, second.id),
+        net.hosts[1].tcp(second.id).accept_deferred(now),
         Err(StackError::NoSuchSocket)
     );
     net.transfer((0, yes), (1, first.id), &bytes(100_000));
@@ -209,7 +211,7 @@ fn a_gateway_accepts_connections_to_any_destination() {
     let incoming = net.hosts[1].tcp_accept(listener).unwrap().unwrap();
     assert_eq!(incoming.local, to);
     let now = net.now;
-    net.hosts[1].pending_accept(now, incoming.id).unwrap();
+    net.hosts[1].tcp(incoming.id).accept_deferred(now).unwrap();
     net.transfer((0, client), (1, incoming.id), &bytes(10_000));
     net.transfer((1, incoming.id), (0, client), &bytes(10_000));
 }
@@ -228,7 +230,7 @@ fn loopback_needs_no_interface() {
     assert_eq!(net.crossed, [0, 0]);
     // As on Linux: a segment with its headers fits the length field of IPv4, though the MTU is
     // 65,536.
-    let info = net.hosts[0].tcp_info(now, client).unwrap();
+    let info = net.hosts[0].tcp(client).info(now).unwrap();
     assert_eq!((info.tcpi_advmss, info.tcpi_snd_mss), (65_495, 65_483));
 }
 
@@ -238,7 +240,8 @@ fn a_four_kilobyte_write_leaves_as_one_packet() {
     let (client, server, _) = net.connect(&format!("{}:80", V4[1]));
     let now = net.now;
     net.hosts[0]
-        .tcp_set_option(now, client, SocketOption::TcpNodelay(true))
+        .tcp(client)
+        .set_option(now, SocketOption::TcpNodelay(true))
         .unwrap();
     net.transfer((0, client), (1, server), &bytes(4096));
     net.run_for(Nanos::from_millis(200));
@@ -262,19 +265,24 @@ fn a_reader_is_woken_once_per_arrival() {
     let (client, server, _) = net.connect(&format!("{}:80", V4[1]));
     let (count, waker) = Count::waker();
     let now = net.now;
-    let ready = net.hosts[1].tcp_poll_ready(now, server, Interest::Read, &waker);
+    let ready = net.hosts[1]
+        .tcp(server)
+        .poll_ready(now, Interest::Read, &waker);
     assert_eq!(ready, Ok(false));
     for _ in 0..3 {
         let now = net.now;
         net.hosts[0]
-            .tcp_write(now, client, b"hello", false)
+            .tcp(client)
+            .write(now, b"hello", false)
             .unwrap();
         net.run_for(Nanos::from_millis(100));
     }
     wake_all(&mut net.hosts[1]);
     assert_eq!(count.get(), 1);
     let now = net.now;
-    let ready = net.hosts[1].tcp_poll_ready(now, server, Interest::Read, &waker);
+    let ready = net.hosts[1]
+        .tcp(server)
+        .poll_ready(now, Interest::Read, &waker);
     assert_eq!(ready, Ok(true));
 }
 
@@ -288,12 +296,12 @@ fn closing_a_listener_resets_unaccepted_connections() {
         .tcp_connect(now, None, to.parse().unwrap())
         .unwrap();
     net.run_for(Nanos::from_millis(10));
-    assert_eq!(net.hosts[0].tcp_state(client), Ok(State::Established));
+    assert_eq!(net.hosts[0].tcp(client).state(), Ok(State::Established));
     let now = net.now;
     net.hosts[1].close_listener(now, listener);
     net.run_for(Nanos::from_millis(10));
     assert_eq!(
-        net.hosts[0].tcp_take_error(client),
+        net.hosts[0].tcp(client).take_error(),
         Ok(Some(TcpError::ConnectionReset))
     );
     assert_eq!(net.hosts[1].tcp_socket_count(), 0);
@@ -333,10 +341,10 @@ fn errors_name_the_cause() {
 /// Closes both ends of a connection, host 0 first, so that host 0 keeps TIME-WAIT.
 fn close_both(net: &mut Net, client: TcpId, server: TcpId) {
     let now = net.now;
-    net.hosts[0].tcp_close(now, client);
+    net.hosts[0].tcp(client).close(now);
     net.run_for(Nanos::from_millis(5));
     let now = net.now;
-    net.hosts[1].tcp_close(now, server);
+    net.hosts[1].tcp(server).close(now);
     net.run_for(Nanos::from_millis(5));
 }
 
@@ -392,21 +400,22 @@ fn a_closed_connection_answers_with_rst() {
     // The server aborts, and its RST is lost.
     net.filter = Some(Box::new(|from, _| from == 0));
     let now = net.now;
-    net.hosts[1].tcp_abort(now, server);
+    net.hosts[1].tcp(server).abort(now);
     net.run_for(Nanos::from_millis(5));
     assert_eq!(net.hosts[1].tcp_socket_count(), 0);
     net.filter = None;
     let now = net.now;
     net.hosts[0]
-        .tcp_write(now, client, b"anyone?", false)
+        .tcp(client)
+        .write(now, b"anyone?", false)
         .unwrap();
     net.run_for(Nanos::from_millis(5));
     assert_eq!(
-        net.hosts[0].tcp_take_error(client),
+        net.hosts[0].tcp(client).take_error(),
         Ok(Some(TcpError::ConnectionReset))
     );
     // The client's handle is still open, but its 4-tuple is free.
-    let (local, remote) = net.hosts[0].tcp_addrs(client).unwrap();
+    let (local, remote) = net.hosts[0].tcp(client).addrs().unwrap();
     let now = net.now;
     net.hosts[0].tcp_connect(now, Some(local), remote).unwrap();
 }
@@ -422,7 +431,7 @@ fn ephemeral_ports_come_from_the_range_until_exhausted() {
     let to = "10.0.0.2:80".parse().unwrap();
     for _ in 0..10 {
         let id = host.tcp_connect(now, None, to).unwrap();
-        let port = host.tcp_addrs(id).unwrap().0.port();
+        let port = host.tcp(id).addrs().unwrap().0.port();
         assert!((40_000..=40_009).contains(&port));
     }
     assert_eq!(host.tcp_connect(now, None, to), Err(StackError::NoPorts));

@@ -40,7 +40,7 @@ impl RrEnd {
     fn write(&mut self, host: &mut Host, buffers: &RrBuffers, now: Instant) -> Result<()> {
         while self.to_write > 0 {
             let data = buffers.pattern.at(0, self.to_write);
-            match would_block_to_none(host.tcp_write(now, self.id, data, false))? {
+            match would_block_to_none(host.tcp(self.id).write(now, data, false))? {
                 Some(n) => self.to_write -= n,
                 None => break,
             }
@@ -57,7 +57,7 @@ impl RrEnd {
         }
         while self.to_read > 0 {
             let len = self.to_read.min(READ_MAX);
-            match would_block_to_none(host.tcp_read(now, self.id, &mut buffers.scratch[..len]))? {
+            match would_block_to_none(host.tcp(self.id).read(now, &mut buffers.scratch[..len]))? {
                 Some(0) => bail!("a connection ended before the end of the test"),
                 Some(n) => self.to_read -= n,
                 None => return Ok(false),

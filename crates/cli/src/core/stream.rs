@@ -120,11 +120,11 @@ impl Transfer<'_> {
         let host = &mut self.pair.client.host;
         if !self.params.zerocopy {
             let data = self.pattern.at(offset, message);
-            return would_block_to_none(host.tcp_write(now, flow.client, data, false));
+            return would_block_to_none(host.tcp(flow.client).write(now, data, false));
         }
         let start = (offset % PERIOD as u64) as usize;
         let data = self.lent.slice(start..start + message);
-        match host.tcp_write_slice(now, flow.client, data) {
+        match host.tcp(flow.client).write_slice(now, data) {
             Ok(()) => Ok(Some(message)),
             Err((StackError::Tcp(TcpError::WouldBlock), rest)) => {
                 let accepted = message - rest.len();
@@ -154,7 +154,7 @@ impl Transfer<'_> {
     #[inline]
     fn read_copy(&mut self, flow: &StreamFlow, now: Instant) -> Result<Option<usize>> {
         let host = &mut self.pair.server.host;
-        let read = would_block_to_none(host.tcp_read(now, flow.server, &mut self.scratch))?;
+        let read = would_block_to_none(host.tcp(flow.server).read(now, &mut self.scratch))?;
         if let Some(n) = read {
             self.verify_data(flow.received, &self.scratch[..n])?;
         }
@@ -164,7 +164,7 @@ impl Transfer<'_> {
     #[inline]
     fn read_chain(&mut self, flow: &StreamFlow, now: Instant) -> Result<Option<usize>> {
         let host = &mut self.pair.server.host;
-        let chain = would_block_to_none(host.tcp_read_chain(now, flow.server, READ_MAX))?;
+        let chain = would_block_to_none(host.tcp(flow.server).read_chain(now, READ_MAX))?;
         let mut at = flow.received;
         for slice in chain.iter().flat_map(Chain::slices) {
             self.verify_data(at, slice)?;

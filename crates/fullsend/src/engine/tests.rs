@@ -132,7 +132,7 @@ fn send_requests(stack: &Stack, ids: impl Iterator<Item = TcpId>, len: usize) {
     let request = vec![7; len];
     let write = stack.engine.op(|host, now| {
         for id in ids {
-            assert_eq!(host.tcp_write(now, id, &request, false).unwrap(), len);
+            assert_eq!(host.tcp(id).write(now, &request, false).unwrap(), len);
         }
         Ok(())
     });

@@ -16,7 +16,8 @@ impl TcpStream {
     /// stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
     pub fn set_option(&self, option: SocketOption) -> io::Result<()> {
         self.engine.op(|host, now| {
-            host.tcp_set_option(now, self.id, option)
+            host.tcp(self.id)
+                .set_option(now, option)
                 .map_err(|error| with_option(&io_error(error), option))
         })
     }
@@ -202,7 +203,8 @@ impl TcpStream {
     /// `InvalidInput` for a name that is unknown or not in `tcp_allowed_congestion_control`.
     pub fn set_congestion(&self, name: &str) -> io::Result<()> {
         self.engine.op(|host, now| {
-            host.tcp_set_congestion(now, self.id, name)
+            host.tcp(self.id)
+                .set_congestion(now, name)
                 .map_err(|error| {
                     let error = io_error(error);
                     let text = format!(
@@ -220,7 +222,7 @@ impl TcpStream {
     /// The stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
     pub fn options(&self) -> io::Result<SocketOptions> {
         self.engine
-            .op(|host, _| host.tcp_options(self.id).map_err(io_error))
+            .op(|host, _| host.tcp(self.id).options().map_err(io_error))
     }
 
     /// Returns `TCP_NODELAY`.
@@ -296,7 +298,7 @@ impl TcpStream {
     /// Those of [`options`](Self::options).
     pub fn tcp_info(&self) -> io::Result<TcpInfo> {
         self.engine
-            .op(|host, now| host.tcp_info(now, self.id).map_err(io_error))
+            .op(|host, now| host.tcp(self.id).info(now).map_err(io_error))
     }
 
     /// Returns what the connection has sent and which limits held it back: why it is slow.
@@ -305,7 +307,7 @@ impl TcpStream {
     /// Those of [`options`](Self::options).
     pub fn flow_report(&self) -> io::Result<FlowReport> {
         self.engine
-            .op(|host, now| host.tcp_flow_report(now, self.id).map_err(io_error))
+            .op(|host, now| host.tcp(self.id).flow_report(now).map_err(io_error))
     }
 
     /// Returns the state of the connection (RFC 9293 3.3.2).
@@ -314,7 +316,7 @@ impl TcpStream {
     /// Those of [`options`](Self::options).
     pub fn state(&self) -> io::Result<State> {
         self.engine
-            .op(|host, _| host.tcp_state(self.id).map_err(io_error))
+            .op(|host, _| host.tcp(self.id).state().map_err(io_error))
     }
 }
 

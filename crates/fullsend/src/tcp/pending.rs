@@ -133,7 +133,7 @@ impl PendingConnection {
     pub async fn accept(mut self) -> io::Result<TcpStream> {
         let Incoming { id, local, remote } = self.incoming;
         if let Some(engine) = &self.engine {
-            engine.op(|host, now| host.pending_accept(now, id).map_err(io_error))?;
+            engine.op(|host, now| host.tcp(id).accept_deferred(now).map_err(io_error))?;
         }
         let Some(engine) = self.engine.take() else {
             return Err(io::ErrorKind::NotConnected.into());
@@ -151,7 +151,7 @@ impl Drop for PendingConnection {
     fn drop(&mut self) {
         if let Some(engine) = self.engine.take() {
             let id = self.incoming.id;
-            let _ = engine.op(|host, now| host.pending_reject(now, id).map_err(io_error));
+            let _ = engine.op(|host, now| host.tcp(id).reject_deferred(now).map_err(io_error));
         }
     }
 }

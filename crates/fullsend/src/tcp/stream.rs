@@ -136,11 +136,11 @@ impl TcpStream {
             let id = host
                 .tcp_connect_deferred(now, None, remote)
                 .map_err(io_error)?;
-            let addrs = host.tcp_addrs(id).map_err(io_error)?;
-            let accepted = if host.tcp_is_fastopen_ready(now, id).map_err(io_error)? {
-                host.tcp_write(now, id, data, false).map_err(io_error)?
+            let addrs = host.tcp(id).addrs().map_err(io_error)?;
+            let accepted = if host.tcp(id).is_fastopen_ready(now).map_err(io_error)? {
+                host.tcp(id).write(now, data, false).map_err(io_error)?
             } else {
-                host.tcp_send_syn(now, id).map_err(io_error)?;
+                host.tcp(id).send_syn(now).map_err(io_error)?;
                 0
             };
             Ok((id, addrs, accepted))
@@ -160,7 +160,7 @@ impl TcpStream {
         addr::check_port(remote)?;
         let (id, local, remote) = stack.engine.op(|host, now| {
             let id = host.tcp_connect(now, local, remote).map_err(io_error)?;
-            let (local, remote) = host.tcp_addrs(id).map_err(io_error)?;
+            let (local, remote) = host.tcp(id).addrs().map_err(io_error)?;
             Ok((id, local, remote))
         })?;
         // From here on, dropping this future closes the connection.
@@ -199,7 +199,7 @@ impl TcpStream {
     /// The stack's error if it has stopped ([`Stack::closed`]).
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         self.engine.op(|host, _| {
-            let error = host.tcp_take_error(self.id).map_err(io_error)?;
+            let error = host.tcp(self.id).take_error().map_err(io_error)?;
             Ok(error.map(crate::error::tcp_error))
         })
     }
@@ -223,7 +223,8 @@ impl TcpStream {
     ) -> Poll<io::Result<()>> {
         let coop = ready!(poll_proceed(cx));
         let ready = self.engine.op(|host, now| {
-            host.tcp_poll_ready(now, self.id, interest, waiter(cx, &mut key))
+            host.tcp(self.id)
+                .poll_ready(now, interest, waiter(cx, &mut key))
                 .map_err(io_error)
         })?;
         if ready {
@@ -271,7 +272,8 @@ impl TcpStream {
                 Ok(done) => return Ok(Poll::Ready(done)),
                 Err(StackError::Tcp(TcpError::WouldBlock)) => {
                     let ready = host
-                        .tcp_poll_ready(now, self.id, interest, waiter(cx, &mut key))
+                        .tcp(self.id)
+                        .poll_ready(now, interest, waiter(cx, &mut key))
                         .map_err(io_error)?;
                     if !ready {
                         return Ok(Poll::Pending);
@@ -310,13 +312,13 @@ impl TcpStream {
         // need it zeroed first, which writes all of it.
         if buf.initialized().len() < buf.capacity() {
             return self.poll_op(cx, HostInterest::Read, false, |host, now| {
-                let chain = host.tcp_read_chain(now, id, buf.remaining())?;
+                let chain = host.tcp(id).read_chain(now, buf.remaining())?;
                 chain.slices().iter().for_each(|s| buf.put_slice(s));
                 Ok(())
             });
         }
         self.poll_op(cx, HostInterest::Read, false, |host, now| {
-            let n = host.tcp_read(now, id, buf.initialize_unfilled())?;
+            let n = host.tcp(id).read(now, buf.initialize_unfilled())?;
             buf.advance(n);
             Ok(())
         })
@@ -330,7 +332,7 @@ impl TcpStream {
     pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.flush_now.store(true, Ordering::Relaxed);
         self.engine
-            .op(|host, now| host.tcp_read(now, self.id, buf).map_err(io_error))
+            .op(|host, now| host.tcp(self.id).read(now, buf).map_err(io_error))
     }
 
     /// Reads without copying. Returns the next contiguous received bytes, at most `max`, or `None`
@@ -367,7 +369,7 @@ impl TcpStream {
         max: usize,
     ) -> Poll<io::Result<Option<Bytes>>> {
         self.flush_now.store(true, Ordering::Relaxed);
-        let read = |host: &mut Host, now| host.tcp_read_slice(now, self.id, max);
+        let read = |host: &mut Host, now| host.tcp(self.id).read_slice(now, max);
         let slice = ready!(self.poll_op_with_key(cx, key, HostInterest::Read, false, read))?;
         Poll::Ready(Ok((!slice.is_empty()).then(|| slice.into_bytes())))
     }
@@ -378,7 +380,7 @@ impl TcpStream {
     /// # Errors
     /// Those of [`read_chunk`](Self::read_chunk).
     pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.op(HostInterest::Read, |host, _| host.tcp_peek(self.id, buf))
+        self.op(HostInterest::Read, |host, _| host.tcp(self.id).peek(buf))
             .await
     }
 
@@ -412,7 +414,7 @@ impl TcpStream {
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.poll_copying_write(cx, |host, now| host.tcp_write(now, self.id, data, false))
+        self.poll_copying_write(cx, |host, now| host.tcp(self.id).write(now, data, false))
     }
 
     pub(crate) fn poll_write_vectored_inner(
@@ -430,7 +432,7 @@ impl TcpStream {
     /// connection; the connection's or the stack's error.
     pub fn try_write(&self, data: &[u8]) -> io::Result<usize> {
         let write =
-            |host: &mut Host, now| host.tcp_write(now, self.id, data, false).map_err(io_error);
+            |host: &mut Host, now| host.tcp(self.id).write(now, data, false).map_err(io_error);
         self.engine
             .run_with_lazy_clock(self.take_flush_now(), write)
     }
@@ -455,7 +457,7 @@ impl TcpStream {
     /// `BrokenPipe` after a shutdown or the end of the connection; the connection's or the stack's
     /// error.
     pub async fn write_more(&self, data: &[u8]) -> io::Result<usize> {
-        let write = |host: &mut Host, now| host.tcp_write(now, self.id, data, true);
+        let write = |host: &mut Host, now| host.tcp(self.id).write(now, data, true);
         self.op(HostInterest::Write, write).await
     }
 
@@ -488,7 +490,8 @@ impl TcpStream {
             let Some(data) = slice.take() else {
                 return Ok(());
             };
-            host.tcp_write_slice(now, self.id, data)
+            host.tcp(self.id)
+                .write_slice(now, data)
                 .map_err(|(error, rest)| {
                     *slice = Some(rest);
                     error
@@ -498,7 +501,7 @@ impl TcpStream {
 
     pub(crate) fn shutdown_write(&self) -> io::Result<()> {
         self.engine
-            .op(|host, now| host.tcp_shutdown_write(now, self.id).map_err(io_error))
+            .op(|host, now| host.tcp(self.id).shutdown_write(now).map_err(io_error))
     }
 
     /// Shuts the read direction down (`SHUT_RD`): later reads return the end of the stream.
@@ -507,7 +510,7 @@ impl TcpStream {
     /// The stack's error if it has stopped ([`Stack::closed`]).
     pub fn shutdown_read(&self) -> io::Result<()> {
         self.engine
-            .op(|host, now| host.tcp_shutdown_read(now, self.id).map_err(io_error))
+            .op(|host, now| host.tcp(self.id).shutdown_read(now).map_err(io_error))
     }
 
     /// Waits until all written data (and the FIN, after `shutdown`) has been acknowledged.
@@ -521,7 +524,7 @@ impl TcpStream {
             let waiter = waiter(cx, &mut key);
             let done = self
                 .engine
-                .op(|host, _| host.tcp_poll_flushed(self.id, waiter).map_err(io_error))?;
+                .op(|host, _| host.tcp(self.id).poll_flushed(waiter).map_err(io_error))?;
             if done {
                 Poll::Ready(Ok(()))
             } else {
@@ -535,7 +538,7 @@ impl TcpStream {
     /// with `ConnectionReset`.
     pub fn abort(self) {
         let _ = self.engine.op(|host, now| {
-            host.tcp_abort(now, self.id);
+            host.tcp(self.id).abort(now);
             Ok(())
         });
     }
@@ -616,7 +619,7 @@ fn write_vectored(
         if buf.is_empty() && i != last {
             continue;
         }
-        match host.tcp_write(now, id, buf, i < last) {
+        match host.tcp(id).write(now, buf, i < last) {
             Ok(n) if n < buf.len() => return Ok(done + n),
             Ok(n) => done += n,
             Err(_) if done > 0 => return Ok(done),
@@ -633,7 +636,7 @@ impl Drop for TcpStream {
     fn drop(&mut self) {
         // Fails only if the stack has stopped.
         let _ = self.engine.op(|host, now| {
-            host.tcp_close(now, self.id);
+            host.tcp(self.id).close(now);
             Ok(())
         });
     }

@@ -255,7 +255,9 @@ impl Stream {
     fn meminfo(&self, host: &mut Host) -> OptionValue {
         let (sndbuf, rcvbuf) = self.buffers(host);
         let memory = match self.host_socket {
-            HostSocket::Connection(id) if self.state(host) != State::Closed => host.tcp_memory(id),
+            HostSocket::Connection(id) if self.state(host) != State::Closed => {
+                host.tcp(id).memory()
+            }
             _ => None,
         };
         let memory = memory.unwrap_or_default();

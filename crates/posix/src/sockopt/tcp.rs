@@ -137,7 +137,12 @@ impl Stream {
         Ok(SocketOption::TcpWindowClamp(value as u32))
     }
 
-    fn fastopen_option(&mut self, host: &Host, name: i32, value: &[u8]) -> Result<SocketOption> {
+    fn fastopen_option(
+        &mut self,
+        host: &mut Host,
+        name: i32,
+        value: &[u8],
+    ) -> Result<SocketOption> {
         let idle = !matches!(self.host_socket, HostSocket::Connection(_))
             || self.state(host) == State::Closed;
         match name {
@@ -177,7 +182,7 @@ impl Stream {
         let name = known.copied().find(|known| known.as_bytes() == name);
         let name = name.ok_or(Errno::ENOENT)?;
         match self.host_socket {
-            HostSocket::Connection(id) => host.tcp_set_congestion(now, id, name)?,
+            HostSocket::Connection(id) => host.tcp(id).set_congestion(now, name)?,
             HostSocket::Listener(id) => host.listener_set_congestion(id, name)?,
             HostSocket::None => {}
         }
@@ -203,7 +208,7 @@ impl Stream {
         Ok(match name {
             TCP_INFO => OptionValue::Bytes(self.tcp_info(host, now)),
             TCP_CC_INFO => OptionValue::Bytes(match self.host_socket {
-                HostSocket::Connection(id) => cc_info(host.tcp_cc_info(id)?.1),
+                HostSocket::Connection(id) => cc_info(host.tcp(id).cc_info()?.1),
                 _ => Vec::new(),
             }),
             TCP_CONGESTION => {
@@ -341,17 +346,17 @@ impl Stream {
         let HostSocket::Connection(id) = self.host_socket else {
             return Ok(OptionValue::Bytes(Vec::new()));
         };
-        if host.tcp_saved_syn(id).is_some_and(|syn| syn.len() > room) {
+        if host.tcp(id).saved_syn().is_some_and(|syn| syn.len() > room) {
             return Err(Errno::EINVAL);
         }
         Ok(OptionValue::Bytes(
-            host.tcp_take_saved_syn(id).unwrap_or_default(),
+            host.tcp(id).take_saved_syn().unwrap_or_default(),
         ))
     }
 
     fn tcp_info(&self, host: &mut Host, now: Instant) -> Vec<u8> {
         let info = match self.host_socket {
-            HostSocket::Connection(id) => host.tcp_info(now, id).ok(),
+            HostSocket::Connection(id) => host.tcp(id).info(now).ok(),
             HostSocket::Listener(id) => Some(tcp_info::listening(
                 host.listener_accept_queue_len(id) as u32,
                 self.backlog,

@@ -17,10 +17,10 @@ const CLIENT_ENABLE: u32 = 1;
 /// Returns whether the SYN is deferred until the first write, as it may carry data. If not,
 /// connects.
 fn try_defer_syn(host: &mut Host, now: Instant, id: TcpId) -> Result<bool> {
-    if host.tcp_is_fastopen_ready(now, id)? {
+    if host.tcp(id).is_fastopen_ready(now)? {
         return Ok(true);
     }
-    host.tcp_send_syn(now, id)?;
+    host.tcp(id).send_syn(now)?;
     Ok(false)
 }
 
@@ -97,7 +97,7 @@ impl Stream {
             host.tcp_connect(now, self.bound, remote)?
         };
         if let Err(error) = self.apply_options(host, now, id) {
-            host.tcp_abort(now, id);
+            host.tcp(id).abort(now);
             return Err(error);
         }
         self.host_socket = HostSocket::Connection(id);
@@ -134,9 +134,9 @@ impl Stream {
         self.error = self.take_error(host);
         match core::mem::replace(&mut self.host_socket, HostSocket::None) {
             HostSocket::Connection(id) => {
-                let was_open = !matches!(host.tcp_state(id), Ok(State::Closed) | Err(_));
+                let was_open = !matches!(host.tcp(id).state(), Ok(State::Closed) | Err(_));
                 self.error = was_open.then_some(Errno::ECONNRESET).or(self.error);
-                host.tcp_abort(now, id);
+                host.tcp(id).abort(now);
             }
             HostSocket::Listener(id) => host.close_listener(now, id),
             HostSocket::None => {}
@@ -184,10 +184,10 @@ impl Stream {
         match self.host_socket {
             HostSocket::Connection(id) if state != State::Closed => {
                 if read {
-                    host.tcp_reset_on_data(now, id)?;
+                    host.tcp(id).reset_on_data(now)?;
                 }
                 if write {
-                    host.tcp_shutdown_write(now, id)?;
+                    host.tcp(id).shutdown_write(now)?;
                 }
                 Ok(())
             }
@@ -203,6 +203,6 @@ impl Stream {
         let HostSocket::Connection(id) = self.host_socket else {
             return None;
         };
-        host.tcp_take_error(id).ok().flatten().map(Errno::from)
+        host.tcp(id).take_error().ok().flatten().map(Errno::from)
     }
 }

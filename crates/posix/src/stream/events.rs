@@ -57,7 +57,7 @@ impl Stream {
             if snd_shut || now.writable {
                 events |= WRITE_EVENTS;
             }
-            if host.tcp_has_urgent(id).unwrap_or(false) {
+            if host.tcp(id).has_urgent().unwrap_or(false) {
                 events |= EPOLLPRI;
             }
         } else if self.connect_state == ConnectState::Deferred {

@@ -32,7 +32,7 @@ fn would_block_to_none<T>(result: core::result::Result<T, StackError>) -> Result
 /// Queues as many bytes of lent memory as there is room for, and returns their number.
 fn write_lent(host: &mut Host, now: Instant, id: TcpId, data: Slice, more: bool) -> Result<usize> {
     let len = data.len();
-    match host.tcp_write_slice_with(now, id, data, more) {
+    match host.tcp(id).write_slice_with(now, data, more) {
         Ok(()) => Ok(len),
         Err((StackError::Tcp(TcpError::WouldBlock), left)) if left.len() < len => {
             Ok(len - left.len())
@@ -46,7 +46,7 @@ fn watch_tx_stages(host: &mut Host, id: TcpId, stages: TxStages) {
     if stages != TxStages::NONE {
         let end = Stream::written(host, id);
         // The connection exists until it is closed here.
-        let _ = host.tcp_watch_tx(id, end, stages);
+        let _ = host.tcp(id).watch_tx(end, stages);
     }
 }
 
@@ -114,9 +114,9 @@ impl Stream {
                 oob: is_last && flags & MSG_OOB != 0,
             };
             let result = if write_flags.eor || write_flags.oob {
-                host.tcp_write_with(now, id, part, write_flags)
+                host.tcp(id).write_with(now, part, write_flags)
             } else {
-                host.tcp_write(now, id, part, write_flags.more)
+                host.tcp(id).write(now, part, write_flags.more)
             };
             match would_block_to_none(result) {
                 Ok(Some(n)) => {
@@ -149,11 +149,11 @@ impl Stream {
             joined.extend_from_slice(&part[..part.len().min(MAX_SYN_DATA - joined.len())]);
         }
         if joined.is_empty() {
-            host.tcp_send_syn(now, id)?;
+            host.tcp(id).send_syn(now)?;
             self.update_after_syn(host);
             return Err(Errno::EINPROGRESS);
         }
-        let written = would_block_to_none(host.tcp_write(now, id, &joined, false))?;
+        let written = would_block_to_none(host.tcp(id).write(now, &joined, false))?;
         self.update_after_syn(host);
         written.ok_or(Errno::EAGAIN)
     }
@@ -202,7 +202,7 @@ impl Stream {
     pub(crate) fn expect_write(&self, host: &mut Host) {
         if let HostSocket::Connection(id) = self.host_socket {
             // The connection exists until it is closed here.
-            let _ = host.tcp_expect_write(id);
+            let _ = host.tcp(id).expect_write();
         }
     }
 
@@ -284,7 +284,7 @@ impl Stream {
     ) -> Result<usize> {
         let mut len = 0;
         for part in data {
-            let n = match self.would_block_to_eof(host.tcp_read(now, id, part)) {
+            let n = match self.would_block_to_eof(host.tcp(id).read(now, part)) {
                 Ok(n) => n,
                 Err(error) if len == 0 => return Err(error),
                 Err(_) => break,
@@ -308,19 +308,19 @@ impl Stream {
     ) -> Result<usize> {
         let room: usize = data.iter().map(|part| part.len()).sum();
         if flags == MSG_TRUNC {
-            let accepted = host.tcp_read_chain(now, id, room);
+            let accepted = host.tcp(id).read_chain(now, room);
             return self.would_block_to_eof(accepted.map(|chain| chain.len()));
         }
         if flags & MSG_TRUNC != 0 {
-            self.would_block_to_eof(host.tcp_peek(id, &mut []))?;
-            return Ok(host.tcp_queues(id)?.readable.min(room));
+            self.would_block_to_eof(host.tcp(id).peek(&mut []))?;
+            return Ok(host.tcp(id).queues()?.readable.min(room));
         }
         let first = match data {
-            [part] => return self.would_block_to_eof(host.tcp_peek(id, part)),
-            _ => self.would_block_to_eof(host.tcp_peek(id, &mut []))?,
+            [part] => return self.would_block_to_eof(host.tcp(id).peek(part)),
+            _ => self.would_block_to_eof(host.tcp(id).peek(&mut []))?,
         };
-        let mut all = alloc::vec![0; room.min(host.tcp_queues(id)?.readable)];
-        let len = first + self.would_block_to_eof(host.tcp_peek(id, &mut all))?;
+        let mut all = alloc::vec![0; room.min(host.tcp(id).queues()?.readable)];
+        let len = first + self.would_block_to_eof(host.tcp(id).peek(&mut all))?;
         let mut rest = &all[..len];
         for part in data {
             let (here, left) = rest.split_at(part.len().min(rest.len()));
@@ -350,12 +350,12 @@ impl Stream {
     ) {
         if len > 0
             && self.common.timestamps.is_rx_enabled()
-            && let Ok(Some(at)) = host.tcp_rx_time(id)
+            && let Ok(Some(at)) = host.tcp(id).rx_time()
         {
             self.common.timestamps.put_rx_timestamps(clock, at, out);
         }
         if self.inq
-            && let Ok(now) = host.tcp_readiness(id)
+            && let Ok(now) = host.tcp(id).readiness()
         {
             // The end of the stream counts as one byte, as another read returns it.
             let left = now.readable + usize::from(now.fin_received);
@@ -367,8 +367,8 @@ impl Stream {
     pub(crate) fn is_at_mark(&self, host: &mut Host) -> bool {
         match self.host_socket {
             HostSocket::Connection(id) => {
-                host.tcp_at_mark(id) == Ok(true)
-                    && host.tcp_readiness(id).is_ok_and(|now| now.readable > 0)
+                host.tcp(id).at_mark() == Ok(true)
+                    && host.tcp(id).readiness().is_ok_and(|now| now.readable > 0)
             }
             _ => false,
         }
@@ -384,7 +384,7 @@ impl Stream {
         let HostSocket::Connection(id) = self.host_socket else {
             return Err(Errno::ENOTCONN);
         };
-        match would_block_to_none(host.tcp_read_chain(now, id, max))? {
+        match would_block_to_none(host.tcp(id).read_chain(now, max))? {
             Some(chain) => Ok(chain),
             None if self.shut.read => Ok(Chain::new()),
             None => Err(Errno::EAGAIN),
@@ -403,7 +403,7 @@ impl Stream {
             Ok(id) => id,
             Err(error) => return Err((error, slice)),
         };
-        let result = host.tcp_write_slice_with(now, id, slice, more);
+        let result = host.tcp(id).write_slice_with(now, slice, more);
         self.update_after_syn(host);
         result.map_err(|(error, left)| (error.into(), left))
     }

@@ -35,7 +35,7 @@ impl Stream {
     ) -> Result<()> {
         match self.host_socket {
             HostSocket::Connection(_) if is_listener_only(&option) => {}
-            HostSocket::Connection(id) => host.tcp_set_option(now, id, option)?,
+            HostSocket::Connection(id) => host.tcp(id).set_option(now, option)?,
             HostSocket::Listener(_) if is_not_inherited(&option) => {}
             HostSocket::Listener(id) => host.listener_set_option(id, option)?,
             HostSocket::None => {}
@@ -78,7 +78,7 @@ impl Stream {
     /// Returns the connection's options, if there is one.
     pub(crate) fn connection_options(&self, host: &mut Host) -> Option<SocketOptions> {
         match self.host_socket {
-            HostSocket::Connection(id) => host.tcp_options(id).ok(),
+            HostSocket::Connection(id) => host.tcp(id).options().ok(),
             _ => None,
         }
     }
@@ -90,10 +90,10 @@ impl Stream {
             .iter()
             .filter(|option| !is_listener_only(option))
         {
-            host.tcp_set_option(now, id, *option)?;
+            host.tcp(id).set_option(now, *option)?;
         }
         if let Some(name) = self.congestion {
-            host.tcp_set_congestion(now, id, name)?;
+            host.tcp(id).set_congestion(now, name)?;
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ impl Stream {
     /// Returns whether an entry waits for the error queue or in it.
     pub(super) fn has_reports(&self, host: &mut Host) -> bool {
         let more = match self.host_socket {
-            HostSocket::Connection(id) => host.tcp_has_tx_event(id).unwrap_or(false),
+            HostSocket::Connection(id) => host.tcp(id).has_tx_event().unwrap_or(false),
             _ => false,
         };
         more || self.loans.has_returned() || !self.errors.is_empty()
@@ -42,7 +42,7 @@ impl Stream {
     /// Moves the connection's events and the returned loans into the error queue.
     pub(super) fn collect_reports(&mut self, host: &mut Host) {
         if let HostSocket::Connection(id) = self.host_socket {
-            while let Ok(Some(event)) = host.tcp_take_tx_event(id) {
+            while let Ok(Some(event)) = host.tcp(id).take_tx_event() {
                 self.queue_tx_event(event);
             }
         }
@@ -128,7 +128,7 @@ impl Stream {
 
     /// Returns the stream offset of the end of written data.
     pub(super) fn written(host: &mut Host, id: TcpId) -> u64 {
-        host.tcp_written(id).unwrap_or(0)
+        host.tcp(id).written().unwrap_or(0)
     }
 
     /// Receives an entry of the error queue (`recvmsg` with `MSG_ERRQUEUE`).

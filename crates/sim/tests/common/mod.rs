@@ -131,7 +131,8 @@ impl Endpoint {
         self.id = Some(id);
         let now = sim.now();
         let host = sim.host(self.host);
-        host.tcp_set_congestion(now, id, scenario.congestion)
+        host.tcp(id)
+            .set_congestion(now, scenario.congestion)
             .unwrap();
     }
 
@@ -151,18 +152,18 @@ impl Endpoint {
         while self.sent < self.to_send {
             let n = (self.to_send - self.sent).min(buf.len() as u64) as usize;
             let data = piece(&self.patterns[0], self.sent, n);
-            match host.tcp_write(now, id, data, false) {
+            match host.tcp(id).write(now, data, false) {
                 Ok(n) => self.sent += n as u64,
                 Err(StackError::Tcp(TcpError::WouldBlock)) => break,
                 Err(error) => panic!("write at {} of {}: {error}", self.sent, self.to_send),
             }
         }
         if self.sent == self.to_send && !self.shut {
-            host.tcp_shutdown_write(now, id).unwrap();
+            host.tcp(id).shutdown_write(now).unwrap();
             self.shut = true;
         }
         while !self.eof {
-            match host.tcp_read(now, id, &mut buf) {
+            match host.tcp(id).read(now, &mut buf) {
                 Ok(0) => {
                     assert_eq!(self.received, self.to_receive, "the stream ended early");
                     self.eof = true;
@@ -363,7 +364,7 @@ fn finish(sim: &mut Sim, hosts: [HostId; 2], ends: &[Endpoint; 2]) {
     let now = sim.now();
     for end in ends {
         if let Some(id) = end.id {
-            sim.host(end.host).tcp_close(now, id);
+            sim.host(end.host).tcp(id).close(now);
         }
     }
     let gone = sim.run_until(now + Nanos::from_secs(1200), |sim| {

@@ -61,11 +61,12 @@ impl Flow {
             let n = self.left.min(buf.len() as u64) as usize;
             let written = sim
                 .host(hosts[0])
-                .tcp_write(now, self.client, &buf[..n], false);
+                .tcp(self.client)
+                .write(now, &buf[..n], false);
             let Ok(n) = written else { break };
             self.left -= n as u64;
         }
-        while let Ok(n) = sim.host(hosts[1]).tcp_read(now, self.server, buf) {
+        while let Ok(n) = sim.host(hosts[1]).tcp(self.server).read(now, buf) {
             assert!(n > 0, "the stream ended");
             self.received += n as u64;
         }
@@ -129,7 +130,7 @@ impl Testbed {
         let now = sim.now();
         let host = sim.host(hosts[0]);
         let client = host.tcp_connect(now, None, self.to).unwrap();
-        host.tcp_set_congestion(now, client, congestion).unwrap();
+        host.tcp(client).set_congestion(now, congestion).unwrap();
         let mut server = None;
         sim.run_until(now + secs(60), |sim| {
             let incoming = sim.host(hosts[1]).tcp_accept(self.listener).unwrap();
@@ -159,13 +160,14 @@ impl Testbed {
         let now = self.sim.now();
         self.sim
             .host(self.hosts[0])
-            .tcp_info(now, flow.client)
+            .tcp(flow.client)
+            .info(now)
             .unwrap()
     }
 
     pub(crate) fn cc(&mut self, flow: &Flow) -> CcInfo {
         let host = self.sim.host(self.hosts[0]);
-        host.tcp_cc_info(flow.client).unwrap().1
+        host.tcp(flow.client).cc_info().unwrap().1
     }
 
     /// Returns BBR's bandwidth estimate, in bytes per second.
@@ -189,7 +191,7 @@ impl Testbed {
     fn set_congestion(&mut self, side: usize, id: TcpId, congestion: &str) {
         let now = self.sim.now();
         let host = self.sim.host(self.hosts[side]);
-        host.tcp_set_congestion(now, id, congestion).unwrap();
+        host.tcp(id).set_congestion(now, congestion).unwrap();
     }
 
     /// Sets `SO_MAX_PACING_RATE`, in bytes per second.
@@ -197,7 +199,8 @@ impl Testbed {
         let now = self.sim.now();
         self.sim
             .host(self.hosts[0])
-            .tcp_set_option(now, flow.client, SocketOption::SoMaxPacingRate(rate))
+            .tcp(flow.client)
+            .set_option(now, SocketOption::SoMaxPacingRate(rate))
             .unwrap();
     }
 

@@ -70,6 +70,25 @@ impl Host {
             .ok_or(StackError::NoPorts)
     }
 
+    /// Opens a connection whose SYN is deferred until the first write, whose data it carries (TCP
+    /// Fast Open, `TCP_FASTOPEN_CONNECT`, `MSG_FASTOPEN`), or until
+    /// [`TcpHandle::send_syn`](crate::TcpHandle::send_syn).
+    ///
+    /// # Errors
+    /// Those of [`tcp_connect`](Self::tcp_connect).
+    pub fn tcp_connect_deferred(
+        &mut self,
+        now: Instant,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+    ) -> Result<TcpId, StackError> {
+        let id = self.tcp_connect(now, local, remote)?;
+        let client = self.fastopen_client(now, remote.ip());
+        let (_, socket, _) = self.tcp.user_conn(id)?;
+        socket.conn.defer_syn(client);
+        Ok(id)
+    }
+
     fn is_broadcast(&self, ip: core::net::IpAddr) -> bool {
         self.ip.addresses.is_broadcast(ip)
     }

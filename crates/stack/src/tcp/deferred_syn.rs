@@ -90,19 +90,20 @@ impl Host {
         }
     }
 
-    fn user_deferred_syn(&mut self, id: TcpId) -> Result<u32, StackError> {
+    /// Returns the slot of a deferred SYN that the application has taken.
+    pub(super) fn user_deferred_syn(&mut self, id: TcpId) -> Result<u32, StackError> {
         match self.tcp.table.by_id(id.0) {
             Some((index, SocketEntry::DeferredSyn(deferred))) if deferred.user_owned => Ok(index),
             _ => Err(StackError::NoSuchSocket),
         }
     }
 
-    /// Answers a deferred SYN; the connection becomes established as usual.
-    ///
-    /// # Errors
-    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the peer has given up or the handle is not
-    /// that of a deferred SYN; [`NoRoute`](StackError::NoRoute) if the answer has no route.
-    pub fn pending_accept(&mut self, now: Instant, id: TcpId) -> Result<(), StackError> {
+    /// Implements [`TcpHandle::accept_deferred`](crate::TcpHandle::accept_deferred).
+    pub(super) fn accept_deferred_syn(
+        &mut self,
+        now: Instant,
+        id: TcpId,
+    ) -> Result<(), StackError> {
         let index = self.user_deferred_syn(id)?;
         let Some(SocketEntry::DeferredSyn(deferred)) = self.tcp.table.get(index) else {
             return Err(StackError::NoSuchSocket);
@@ -123,17 +124,6 @@ impl Host {
             *entry = SocketEntry::Conn(socket);
         }
         self.post_process(now, index);
-        Ok(())
-    }
-
-    /// Rejects a deferred SYN with a RST.
-    ///
-    /// # Errors
-    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the peer has given up or the handle is not
-    /// that of a deferred SYN.
-    pub fn pending_reject(&mut self, now: Instant, id: TcpId) -> Result<(), StackError> {
-        let index = self.user_deferred_syn(id)?;
-        self.reject_deferred_syn(now, index);
         Ok(())
     }
 }

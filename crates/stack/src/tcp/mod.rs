@@ -1,13 +1,14 @@
 //! TCP sockets: the layer between the connections and the rest of the host.
 
-mod calls;
 mod connect;
 mod cookie;
 mod deferred_syn;
 mod dropped_syns;
 mod fastopen;
 mod half_open;
+mod handle;
 mod handshake;
+mod host_wide;
 mod input;
 mod inspect;
 mod isn;
@@ -20,7 +21,6 @@ mod prefetch;
 mod reset;
 mod saved_syn;
 mod socket;
-mod socket_calls;
 mod sockstat;
 mod syn_limit;
 mod time_wait;
@@ -33,9 +33,8 @@ use core::net::SocketAddr;
 use fullsend_tcp::Sysctl;
 use fullsend_units::Instant;
 
-pub use calls::Interest;
+pub use handle::{Interest, TcpHandle, TcpQueues, TcpRef};
 pub use listen::{Incoming, ListenConfig, ListenerId};
-pub use socket_calls::TcpQueues;
 pub use sockstat::SockStat;
 pub(crate) use time_wait::TimeWaitTable;
 
@@ -54,7 +53,7 @@ use crate::siphash::SipKey;
 use crate::slab::Slab;
 use crate::timer::TimerWheel;
 
-/// A TCP connection's handle. It is never reused for another connection.
+/// A TCP connection's ID; [`Host::tcp`](crate::Host::tcp) gives access to it. It is never reused for another connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TcpId(pub u64);
 

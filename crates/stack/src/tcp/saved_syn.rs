@@ -1,9 +1,6 @@
 //! `TCP_SAVE_SYN`: keeps the headers of the SYN that opened a connection, for servers that classify
 //! their clients by them.
 
-use alloc::vec::Vec;
-
-use super::TcpId;
 use crate::Host;
 use crate::demux::{FlowKey, FlowOwner};
 
@@ -18,18 +15,5 @@ impl Host {
         if let Some(FlowOwner::Socket(index)) = self.tcp.find(key) {
             self.tcp.saved_syns.insert(index, headers.into());
         }
-    }
-
-    /// Returns the headers of the SYN that opened a connection, beginning with the IP header (see
-    /// [`SocketOption::TcpSaveSyn`](fullsend_tcp::SocketOption::TcpSaveSyn), set on its listener).
-    pub fn tcp_saved_syn(&mut self, id: TcpId) -> Option<&[u8]> {
-        let (index, _) = self.tcp.table.by_id(id.0)?;
-        self.tcp.saved_syns.get(&index).map(Vec::as_slice)
-    }
-
-    /// Takes the headers of the SYN that opened a connection; they are no longer kept.
-    pub fn tcp_take_saved_syn(&mut self, id: TcpId) -> Option<Vec<u8>> {
-        let (index, _) = self.tcp.table.by_id(id.0)?;
-        self.tcp.saved_syns.remove(&index)
     }
 }

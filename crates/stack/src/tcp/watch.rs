@@ -2,56 +2,11 @@
 
 use core::task::Waker;
 
-use fullsend_tcp::{Readiness, SkMem};
-use fullsend_units::Instant;
-
-use super::{ListenerId, TcpId};
-use crate::waiters::{WaitEvent, WaitList};
+use super::ListenerId;
+use crate::waiters::WaitList;
 use crate::{Host, StackError};
 
 impl Host {
-    /// Returns the readiness of the connection.
-    ///
-    /// # Errors
-    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
-    pub fn tcp_readiness(&mut self, id: TcpId) -> Result<Readiness, StackError> {
-        let (_, socket, cx) = self.user_socket(Instant::ZERO, id)?;
-        Ok(socket.conn.readiness(&cx))
-    }
-
-    /// Wakes each waker once, at the next event: `reader` when more data arrives (even if there is
-    /// some already), at the end of the stream and at an error; `writer` when the send buffer gets
-    /// space, if it has none now, and when a connect completes.
-    ///
-    /// # Errors
-    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
-    pub fn tcp_watch(
-        &mut self,
-        id: TcpId,
-        reader: &Waker,
-        writer: &Waker,
-    ) -> Result<(), StackError> {
-        let (_, socket, _) = self.tcp.user_conn(id)?;
-        let cx = self
-            .env
-            .cx(Instant::ZERO, &socket.path, socket.conn.ts_offset());
-        socket.conn.watch(&cx);
-        let replaced_wakers = &mut self.replaced_wakers;
-        socket
-            .waiters
-            .register(WaitEvent::Read, reader.into(), replaced_wakers);
-        socket
-            .waiters
-            .register(WaitEvent::Write, writer.into(), replaced_wakers);
-        Ok(())
-    }
-
-    /// Returns the connection's memory use (`SO_MEMINFO`), or `None` if the handle is not valid.
-    pub fn tcp_memory(&mut self, id: TcpId) -> Option<SkMem> {
-        let (_, socket, _) = self.user_socket(Instant::ZERO, id).ok()?;
-        Some(socket.conn.memory())
-    }
-
     /// Changes a listener's backlog (`listen` called again).
     ///
     /// # Errors

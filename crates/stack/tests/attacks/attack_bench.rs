@@ -235,7 +235,7 @@ impl AttackBench {
         assert!(grown <= bound, "{grown} bytes more at most");
         for flow in &self.flows {
             for (host, id) in [flow.from, flow.to] {
-                assert_eq!(self.net.hosts[host].tcp_state(id), Ok(State::Established));
+                assert_eq!(self.net.hosts[host].tcp(id).state(), Ok(State::Established));
             }
         }
         for host in 0..2 {
@@ -332,7 +332,7 @@ impl AttackBench {
     pub(crate) fn segment_sizes(&mut self) -> Vec<u32> {
         let now = self.net.now;
         let senders: Vec<_> = self.flows.iter().map(|flow| flow.from).collect();
-        let mut info = |(host, id): (usize, TcpId)| self.net.hosts[host].tcp_info(now, id);
+        let mut info = |(host, id): (usize, TcpId)| self.net.hosts[host].tcp(id).info(now);
         let sizes = senders.into_iter().map(|sender| info(sender).unwrap());
         sizes.map(|info| info.tcpi_snd_mss).collect()
     }
@@ -379,19 +379,19 @@ impl AttackBench {
         let mut buf = vec![0; PATTERN];
         let now = self.net.now;
         for &id in &self.endless {
-            while self.net.hosts[1].tcp_write(now, id, &buf, false).is_ok() {}
+            while self.net.hosts[1].tcp(id).write(now, &buf, false).is_ok() {}
         }
         for flow in &mut self.flows {
             let (host, id) = flow.from;
             loop {
                 let data = &self.pattern[flow.sent % PATTERN..][..32_768];
-                match self.net.hosts[host].tcp_write(now, id, data, false) {
+                match self.net.hosts[host].tcp(id).write(now, data, false) {
                     Ok(n) => flow.sent += n,
                     Err(_) => break,
                 }
             }
             let (host, id) = flow.to;
-            while let Ok(n) = self.net.hosts[host].tcp_read(now, id, &mut buf) {
+            while let Ok(n) = self.net.hosts[host].tcp(id).read(now, &mut buf) {
                 assert!(n > 0, "the stream ended");
                 let expected = &self.pattern[flow.got % PATTERN..][..n];
                 assert!(buf[..n] == *expected, "corrupted near byte {}", flow.got);

@@ -35,7 +35,8 @@ fn single_bytes_with_holes_between_them() {
     });
     let now = attack_bench.net.now;
     let info = attack_bench.net.hosts[1]
-        .tcp_info(now, rogue.victim)
+        .tcp(rogue.victim)
+        .info(now)
         .unwrap();
     assert_eq!(info.tcpi_bytes_received, 0);
     let thrown =
@@ -54,7 +55,8 @@ fn single_bytes_that_are_not_read() {
     });
     let now = attack_bench.net.now;
     let info = attack_bench.net.hosts[1]
-        .tcp_info(now, rogue.victim)
+        .tcp(rogue.victim)
+        .info(now)
         .unwrap();
     assert!(info.tcpi_bytes_received <= 65_536);
 }
@@ -70,7 +72,7 @@ fn overlapping_pieces() {
         let packet = rogue.segment(rogue.seq + at, TcpOptions::default(), &payload);
         (1, packet)
     });
-    let state = attack_bench.net.hosts[1].tcp_state(rogue.victim);
+    let state = attack_bench.net.hosts[1].tcp(rogue.victim).state();
     assert_eq!(state, Ok(State::Established));
 }
 
@@ -169,7 +171,8 @@ fn duplicate_acknowledgements() {
     });
     let now = attack_bench.net.now;
     let info = attack_bench.net.hosts[1]
-        .tcp_info(now, rogue.victim)
+        .tcp(rogue.victim)
+        .info(now)
         .unwrap();
     assert!(info.tcpi_snd_cwnd <= 64, "{info:?}");
 }
@@ -185,7 +188,8 @@ fn a_tiny_mss() {
     let rogue = attack_bench.rogue(1000, 65_535, options);
     let now = attack_bench.net.now;
     let info = attack_bench.net.hosts[1]
-        .tcp_info(now, rogue.victim)
+        .tcp(rogue.victim)
+        .info(now)
         .unwrap();
     assert!(info.tcpi_snd_mss >= 48 - 12, "{}", info.tcpi_snd_mss);
 }
@@ -203,7 +207,8 @@ fn closed_windows() {
         let now = attack_bench.net.now;
         let payload = vec![7; 100_000];
         attack_bench.net.hosts[1]
-            .tcp_write(now, rogue.victim, &payload, false)
+            .tcp(rogue.victim)
+            .write(now, &payload, false)
             .unwrap();
         rogues.push(rogue);
     }
@@ -211,7 +216,7 @@ fn closed_windows() {
     assert!(each < 2 * 87_380 + 8192, "{each} bytes each");
     for rogue in &rogues {
         let now = attack_bench.net.now;
-        attack_bench.net.hosts[1].tcp_close(now, rogue.victim);
+        attack_bench.net.hosts[1].tcp(rogue.victim).close(now);
     }
     assert_eq!(
         attack_bench.net.hosts[1].sockstat().orphan,
@@ -249,9 +254,11 @@ fn too_many_orphans() {
     for n in 0..40 {
         let rogue = attack_bench.rogue(1000 + n, 0, usual());
         let now = attack_bench.net.now;
-        let written = attack_bench.net.hosts[1].tcp_write(now, rogue.victim, &[7; 1000], false);
+        let written = attack_bench.net.hosts[1]
+            .tcp(rogue.victim)
+            .write(now, &[7; 1000], false);
         assert_ne!(written, Err(TcpError::WouldBlock.into()));
-        attack_bench.net.hosts[1].tcp_close(now, rogue.victim);
+        attack_bench.net.hosts[1].tcp(rogue.victim).close(now);
     }
     attack_bench.net.run_for(Nanos::from_millis(10));
     assert!(attack_bench.net.hosts[1].sockstat().orphan <= 10);

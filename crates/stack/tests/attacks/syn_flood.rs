@@ -103,7 +103,7 @@ fn syns_spoofed_from_a_peer_are_answered_at_a_bounded_rate() {
             .tcp_accept(attack_bench.listener)
             .unwrap();
         assert!(accepted.is_some(), "{ip}");
-        let state = attack_bench.net.hosts[0].tcp_state(client);
+        let state = attack_bench.net.hosts[0].tcp(client).state();
         assert_eq!(state, Ok(fullsend_tcp::State::Established), "{ip}");
     }
 }

@@ -222,11 +222,11 @@ impl Net {
         let mut server = None;
         let done = self.run_until(Nanos::from_secs(10), |net| {
             server = server.or_else(|| net.hosts[1].tcp_accept(listener).unwrap());
-            server.is_some() && net.hosts[0].tcp_state(client) == Ok(State::Established)
+            server.is_some() && net.hosts[0].tcp(client).state() == Ok(State::Established)
         });
         assert!(done, "no connection");
         let server = server.unwrap();
-        let (local, remote) = self.hosts[0].tcp_addrs(client).unwrap();
+        let (local, remote) = self.hosts[0].tcp(client).addrs().unwrap();
         assert_eq!((server.remote, server.local), (local, remote));
         (client, server.id)
     }
@@ -239,14 +239,17 @@ impl Net {
         let done = self.run_until(Nanos::from_secs(100), |net| {
             while sent < data.len() {
                 let end = data.len().min(sent + 128 * 1024);
-                match net.hosts[from.0].tcp_write(net.now, from.1, &data[sent..end], false) {
+                match net.hosts[from.0]
+                    .tcp(from.1)
+                    .write(net.now, &data[sent..end], false)
+                {
                     Ok(n) => sent += n,
                     Err(StackError::Tcp(TcpError::WouldBlock)) => break,
                     Err(error) => panic!("write: {error}"),
                 }
             }
             loop {
-                match net.hosts[to.0].tcp_read(net.now, to.1, &mut buf) {
+                match net.hosts[to.0].tcp(to.1).read(net.now, &mut buf) {
                     Ok(0) | Err(StackError::Tcp(TcpError::WouldBlock)) => break,
                     Ok(n) => got.extend_from_slice(&buf[..n]),
                     Err(error) => panic!("read: {error}"),

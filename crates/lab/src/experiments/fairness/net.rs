@@ -118,7 +118,7 @@ impl Bottleneck {
         let sender = self.sim.host(host);
         let client = sender.tcp_connect(now, None, self.to);
         let client = client.expect("there is a port");
-        let chosen = sender.tcp_set_congestion(now, client, congestion);
+        let chosen = sender.tcp(client).set_congestion(now, congestion);
         chosen.expect("it is available");
         let mut server = None;
         self.sim.run_until(now + Nanos::from_secs(10), |sim| {
@@ -147,10 +147,11 @@ impl Bottleneck {
             };
             let sender = self.sim.host(flow.host);
             while sender
-                .tcp_write_slice(now, client, self.message.clone())
+                .tcp(client)
+                .write_slice(now, self.message.clone())
                 .is_ok()
             {}
-            while let Ok(chain) = self.sim.host(receiver).tcp_read_chain(now, server, MESSAGE)
+            while let Ok(chain) = self.sim.host(receiver).tcp(server).read_chain(now, MESSAGE)
                 && !chain.is_empty()
             {
                 flow.received += chain.len() as u64;
@@ -172,7 +173,7 @@ impl Bottleneck {
     pub(super) fn info(&mut self, flow: usize) -> Option<(Nanos, u32)> {
         let (client, _) = self.flows[flow].ids?;
         let now = self.sim.now();
-        let info = self.sim.host(self.flows[flow].host).tcp_info(now, client);
+        let info = self.sim.host(self.flows[flow].host).tcp(client).info(now);
         let info = info.ok()?;
         let srtt = Nanos::from_micros(info.tcpi_rtt.into());
         Some((srtt, info.tcpi_total_retrans))

@@ -1,0 +1,75 @@
+//! Deferred SYNs, sent and received, and the SYN that opened a connection.
+
+use alloc::vec::Vec;
+
+use fullsend_tcp::Connection;
+use fullsend_units::Instant;
+
+use super::TcpHandle;
+use crate::StackError;
+
+impl<'a> TcpHandle<'a> {
+    /// Sends a deferred SYN without data. It requests a cookie if `tcp_fastopen` allows it.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such connection.
+    pub fn send_syn(&mut self, now: Instant) -> Result<(), StackError> {
+        self.with_conn(now, |conn, _| Connection::send_syn(conn))
+    }
+
+    /// Returns whether a deferred SYN can carry data: a cookie for the destination is known, or
+    /// none is needed. If not, connect with [`send_syn`](Self::send_syn).
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such connection.
+    pub fn is_fastopen_ready(&mut self, now: Instant) -> Result<bool, StackError> {
+        let (_, socket, _) = self.socket(now)?;
+        Ok(socket.conn.is_fastopen_ready())
+    }
+
+    /// Announces that the application writes as soon as the connection is established, so that the
+    /// ACK of the SYN-ACK need not be sent by itself.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such connection.
+    pub fn expect_write(&mut self) -> Result<(), StackError> {
+        let (_, socket, _) = self.socket(Instant::ZERO)?;
+        socket.conn.expect_write();
+        Ok(())
+    }
+
+    /// Answers a deferred SYN that a listener with
+    /// [`defer_syn_ack`](crate::ListenConfig::defer_syn_ack) has yielded; the connection becomes
+    /// established as usual.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the peer has given up or the ID is not that of
+    /// a deferred SYN; [`NoRoute`](StackError::NoRoute) if the answer has no route.
+    pub fn accept_deferred(&mut self, now: Instant) -> Result<(), StackError> {
+        self.host.accept_deferred_syn(now, self.id)
+    }
+
+    /// Rejects a deferred SYN with a RST. The ID is no longer valid.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the peer has given up or the ID is not that of
+    /// a deferred SYN.
+    pub fn reject_deferred(self, now: Instant) -> Result<(), StackError> {
+        let index = self.host.user_deferred_syn(self.id)?;
+        self.host.reject_deferred_syn(now, index);
+        Ok(())
+    }
+
+    /// Returns the headers of the SYN that opened a connection, beginning with the IP header (see
+    /// [`SocketOption::TcpSaveSyn`](fullsend_tcp::SocketOption::TcpSaveSyn), set on its listener).
+    pub fn saved_syn(self) -> Option<&'a [u8]> {
+        let (index, _) = self.host.tcp.table.by_id(self.id.0)?;
+        self.host.tcp.saved_syns.get(&index).map(Vec::as_slice)
+    }
+
+    /// Takes the headers of the SYN that opened a connection; they are no longer kept.
+    pub fn take_saved_syn(&mut self) -> Option<Vec<u8>> {
+        let (index, _) = self.host.tcp.table.by_id(self.id.0)?;
+        self.host.tcp.saved_syns.remove(&index)
+    }
+}

@@ -1,0 +1,58 @@
+//! Calls that concern all connections of a host.
+
+use alloc::vec::Vec;
+
+use fullsend_tcp::State;
+use fullsend_units::Instant;
+
+use super::socket::SocketEntry;
+use crate::Host;
+use crate::waiters::WaitEvent;
+
+impl Host {
+    /// Returns the number of entries in the socket table: connections, half-open ones and orphans
+    /// included, but not those in TIME-WAIT.
+    pub fn tcp_socket_count(&self) -> usize {
+        self.tcp.table.len()
+    }
+
+    /// Returns the number of connections in TIME-WAIT.
+    pub fn tcp_time_wait_count(&self) -> usize {
+        self.tcp.time_wait.len()
+    }
+
+    /// Returns the number of connections with data or a FIN that is not acknowledged yet.
+    pub fn tcp_unflushed_count(&self) -> usize {
+        let unflushed = |entry: &SocketEntry| match entry {
+            SocketEntry::Conn(socket) => {
+                socket.conn.state() != State::Closed && !socket.conn.is_flushed()
+            }
+            SocketEntry::DeferredSyn(_) | SocketEntry::HalfOpen(_) => false,
+        };
+        self.tcp.table.iter().filter(|(_, e)| unflushed(e)).count()
+    }
+
+    /// Resets every connection and closes every listener, for the end of the process. Waiting tasks
+    /// are woken.
+    pub fn abort_all(&mut self, now: Instant) {
+        self.udp.wake_all(&mut self.wakers);
+        for id in self.tcp.listeners.ids() {
+            self.close_listener(now, id);
+        }
+        let all: Vec<u32> = self.tcp.table.iter().map(|(index, _)| index).collect();
+        for index in all {
+            match self.tcp.table.get_mut(index) {
+                Some(SocketEntry::Conn(socket)) => {
+                    let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
+                    socket.conn.abort(&mut cx);
+                    socket.waiters.wake(WaitEvent::Read, &mut self.wakers);
+                    socket.waiters.wake(WaitEvent::Write, &mut self.wakers);
+                    self.post_process(now, index);
+                }
+                Some(SocketEntry::DeferredSyn(_)) => self.reject_deferred_syn(now, index),
+                Some(SocketEntry::HalfOpen(_)) => self.drop_half_open(index),
+                None => {}
+            }
+        }
+    }
+}
