@@ -273,8 +273,8 @@ fuzz_target!(|ops: Vec<Op>| {
                 let to = (addr(u8::from(tap), 3, v6), 9).into();
                 let data = Slice::copied_from(&vec![1; usize::from(len)]);
                 // The only error is that the datagram is too long, which is rejected.
-                let _ = bench.host.udp_send(bench.now, id, data, to, None);
-                bench.host.udp_close(id);
+                let _ = bench.host.udp(id).send_to(bench.now, data, to, None);
+                bench.host.udp(id).close();
                 bench.transmit();
             }
         }

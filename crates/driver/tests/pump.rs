@@ -56,7 +56,8 @@ fn a_neighbor_solicitation_leaves_with_the_call_that_needs_it() {
     ethertypes(&mut other);
     let id = host.udp_bind("[fd00::1]:9".parse().unwrap()).unwrap();
     let peer = "[fd00::2]:9".parse().unwrap();
-    host.udp_send(NOW, id, Slice::copied_from(b"x"), peer, None)
+    host.udp(id)
+        .send_to(NOW, Slice::copied_from(b"x"), peer, None)
         .unwrap();
     let _ = pump.transmit(&mut host, NOW, &NOW);
     assert_eq!(ethertypes(&mut other), [0x86dd]);
@@ -68,10 +69,11 @@ fn datagrams_to_an_own_address_arrive_within_the_call() {
     for address in ["10.0.0.1:9", "127.0.0.1:10"] {
         let address = address.parse().unwrap();
         let id = host.udp_bind(address).unwrap();
-        host.udp_send(NOW, id, Slice::copied_from(b"x"), address, None)
+        host.udp(id)
+            .send_to(NOW, Slice::copied_from(b"x"), address, None)
             .unwrap();
         let left = pump.transmit(&mut host, NOW, &NOW);
         assert!(!left.more);
-        assert!(host.udp_recv(id).unwrap().is_some());
+        assert!(host.udp(id).recv().unwrap().is_some());
     }
 }

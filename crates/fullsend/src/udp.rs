@@ -69,17 +69,20 @@ impl UdpSocket {
     /// The stack's error if it has stopped ([`Stack::closed`]).
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.engine
-            .op(|host, _| host.udp_addr(self.id).map_err(io_error))
+            .op(|host, _| host.udp(self.id).addr().map_err(io_error))
     }
 
-    /// Sets the peer: `send` sends to it, and only its datagrams are received.
+    /// Sets the peer: `send` sends to it, and only its datagrams are received. An IPv4-mapped IPv6
+    /// address stands for the IPv4 address.
     ///
     /// # Errors
     /// `InvalidInput` if `remote` is not an address with a port, or has port 0.
     pub fn connect(&self, remote: impl ToAddr) -> io::Result<()> {
         let remote = remote.to_addr()?;
         addr::check_port(remote)?;
-        *self.remote.lock() = Some(remote);
+        // Senders are compared with it, and those of IPv4 have IPv4 addresses.
+        let ip = remote.ip().to_canonical();
+        *self.remote.lock() = Some(SocketAddr::new(ip, remote.port()));
         Ok(())
     }
 
@@ -138,10 +141,12 @@ impl UdpSocket {
     /// # Errors
     /// Those of [`send_to`](Self::send_to).
     pub fn try_send_to(&self, data: &[u8], to: SocketAddr) -> io::Result<usize> {
+        addr::check_port(to)?;
         self.engine
             .run(true, |host, now| {
                 let slice = copy_datagram(data)?;
-                host.udp_send(now, self.id, slice, to, None)
+                host.udp(self.id)
+                    .send_to(now, slice, to, None)
                     .map_err(io_error)
             })
             .map(|()| data.len())
@@ -160,14 +165,16 @@ impl UdpSocket {
             let sent = self.engine.run(true, |host, now| {
                 loop {
                     match host
-                        .udp_send(now, self.id, slice.clone(), to, from)
+                        .udp(self.id)
+                        .send_to(now, slice.clone(), to, from)
                         .map_err(io_error)
                     {
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                         sent => return sent.map(|()| true),
                     }
                     let ready = host
-                        .udp_poll_ready(self.id, Interest::Write, cx.waker())
+                        .udp(self.id)
+                        .poll_ready(Interest::Write, cx.waker())
                         .map_err(io_error)?;
                     if !ready {
                         return Ok(false);
@@ -247,7 +254,8 @@ impl UdpSocket {
         self.engine.op(|host, _| {
             loop {
                 let (chain, from, _) = host
-                    .udp_recv(self.id)
+                    .udp(self.id)
+                    .recv()
                     .map_err(io_error)?
                     .ok_or_else(would_block)?;
                 if remote.is_none_or(|r| r == from) {
@@ -270,13 +278,14 @@ impl UdpSocket {
         let remote = *self.remote.lock();
         let next = self.engine.op(|host, _| {
             loop {
-                match host.udp_recv(self.id).map_err(io_error)? {
+                match host.udp(self.id).recv().map_err(io_error)? {
                     Some(next) if remote.is_none_or(|r| r == next.1) => return Ok(Some(next)),
                     Some(_) => continue,
                     None => {}
                 }
                 let ready = host
-                    .udp_poll_ready(self.id, Interest::Read, waiter(cx, &mut key))
+                    .udp(self.id)
+                    .poll_ready(Interest::Read, waiter(cx, &mut key))
                     .map_err(io_error)?;
                 if !ready {
                     return Ok(None);
@@ -317,7 +326,8 @@ impl UdpSocket {
     ) -> Poll<io::Result<()>> {
         let coop = ready!(poll_proceed(cx));
         let ready = self.engine.op(|host, _| {
-            host.udp_poll_ready(self.id, interest, waiter(cx, &mut key))
+            host.udp(self.id)
+                .poll_ready(interest, waiter(cx, &mut key))
                 .map_err(io_error)
         })?;
         if !ready {
@@ -331,7 +341,7 @@ impl UdpSocket {
 impl Drop for UdpSocket {
     fn drop(&mut self) {
         let _ = self.engine.op(|host, _| {
-            host.udp_close(self.id);
+            host.udp(self.id).close();
             Ok(())
         });
     }

@@ -66,6 +66,41 @@ fn a_connected_socket_receives_from_its_peer_only() {
 }
 
 #[test]
+fn connecting_to_an_ipv4_mapped_address_accepts_the_ipv4_peer() {
+    paused(async {
+        let (a, b) = pair();
+        let client = UdpSocket::bind(&a, "[::]:1000").unwrap();
+        let server = UdpSocket::bind(&b, "10.0.0.2:2").unwrap();
+        client.connect("[::ffff:10.0.0.2]:2").unwrap();
+        client.send(b"there").await.unwrap();
+        let mut buf = [0; 16];
+        let (len, from) = server.recv_from(&mut buf).await.unwrap();
+        server.send_to(&buf[..len], from).await.unwrap();
+        assert_eq!(client.recv(&mut buf).await.unwrap(), 5);
+    });
+}
+
+/// Linux returns EINVAL.
+#[test]
+fn sending_to_port_0_is_invalid_input() {
+    paused(async {
+        let (a, _b) = pair();
+        let client = UdpSocket::bind(&a, "10.0.0.1:0").unwrap();
+        let to: SocketAddr = "10.0.0.2:0".parse().unwrap();
+        let results = [
+            client.try_send_to(b"x", to),
+            client.send_to(b"x", to).await,
+            client
+                .send_from(b"x", "10.0.0.1:7".parse().unwrap(), to)
+                .await,
+        ];
+        for result in results {
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidInput);
+        }
+    });
+}
+
+#[test]
 fn addresses_are_preserved_both_ways() {
     paused(async {
         let (a, b) = pair();

@@ -74,11 +74,12 @@ impl Datagram {
     /// Binds the host's socket. Port 0 chooses a free port.
     pub(crate) fn bind(&mut self, host: &mut Host, local: SocketAddr) -> Result<SocketAddr> {
         let id = host.udp_bind_shared(local, self.sharing())?;
-        host.udp_set_rcvbuf(id, self.rcvbuf as usize)?;
-        host.udp_keep_errors(id, self.ancillary_options.is_recverr_enabled())?;
+        host.udp(id).set_rcvbuf(self.rcvbuf as usize)?;
+        host.udp(id)
+            .keep_errors(self.ancillary_options.is_recverr_enabled())?;
         self.udp = Some(id);
         self.apply(host)?;
-        let local = host.udp_addr(id)?;
+        let local = host.udp(id).addr()?;
         self.bound = Some(local);
         Ok(local)
     }
@@ -102,7 +103,7 @@ impl Datagram {
     pub(crate) fn connect(&mut self, host: &mut Host, addr: SockAddr) -> Result<()> {
         if addr == SockAddr::Unspec {
             if let Some(id) = self.udp {
-                host.udp_connect(id, None)?;
+                host.udp(id).connect(None)?;
             }
             self.peer = None;
             self.source = None;
@@ -111,8 +112,8 @@ impl Datagram {
         let peer = self.destination(addr)?;
         let source = host.source_address(peer.ip())?;
         let id = self.socket(host)?;
-        host.udp_connect(id, Some(peer))?;
-        let port = host.udp_addr(id)?.port();
+        host.udp(id).connect(Some(peer))?;
+        let port = host.udp(id).addr()?.port();
         self.source = Some(SocketAddr::new(source, port));
         self.peer = Some(peer);
         Ok(())
@@ -166,12 +167,12 @@ impl Datagram {
     pub(crate) fn events(&self, host: &mut Host) -> u32 {
         let mut events = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
         if let Some(id) = self.udp {
-            let errors = host.udp_has_error(id).unwrap_or(false)
-                || host.udp_has_kept_errors(id).unwrap_or(false);
+            let errors = host.udp(id).has_error().unwrap_or(false)
+                || host.udp(id).has_kept_errors().unwrap_or(false);
             if errors {
                 events |= EPOLLERR;
             }
-            if matches!(host.udp_first_len(id), Ok(Some(_))) {
+            if matches!(host.udp(id).first_len(), Ok(Some(_))) {
                 events |= EPOLLIN | EPOLLRDNORM;
             }
         }
@@ -188,13 +189,13 @@ impl Datagram {
     pub(crate) fn watch(&self, host: &mut Host, wakers: &Wakers) {
         if let Some(id) = self.udp {
             // The socket exists until it is closed here.
-            let _ = host.udp_watch(id, &wakers.read);
+            let _ = host.udp(id).watch(&wakers.read);
         }
     }
 
     pub(crate) fn ioctl(&self, host: &mut Host, request: u32) -> Result<i32> {
         match (request, self.udp) {
-            (SIOCINQ, Some(id)) => Ok(host.udp_first_len(id)?.unwrap_or(0) as i32),
+            (SIOCINQ, Some(id)) => Ok(host.udp(id).first_len()?.unwrap_or(0) as i32),
             (SIOCINQ | SIOCOUTQ, _) => Ok(0),
             _ => Err(Errno::ENOTTY),
         }
@@ -202,13 +203,13 @@ impl Datagram {
 
     pub(crate) fn close(&mut self, host: &mut Host) {
         if let Some(id) = self.udp.take() {
-            host.udp_close(id);
+            host.udp(id).close();
         }
     }
 
     /// Returns the pending ICMP error (`SO_ERROR`) and clears it.
     pub(super) fn take_error(&self, host: &mut Host) -> Option<Errno> {
-        let error = host.udp_take_error(self.udp?).ok().flatten();
+        let error = host.udp(self.udp?).take_error().ok().flatten();
         error.map(Errno::from)
     }
 }

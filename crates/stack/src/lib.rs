@@ -42,5 +42,6 @@ pub use stop_waiting::WaitOn;
 pub use tcp::{
     Incoming, Interest, ListenConfig, ListenerId, SockStat, TcpHandle, TcpId, TcpQueues, TcpRef,
 };
+pub use udp::UdpHandle;
 pub use udp_calls::{UdpDatagram, UdpError, UdpId, UdpSharing};
 pub use waiters::{WaitKey, WaitList, Waiter};

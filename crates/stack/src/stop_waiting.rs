@@ -16,7 +16,7 @@ pub enum WaitOn {
     Flush(TcpId),
     /// A connection to accept ([`Host::listener_poll_ready`]).
     Listener(ListenerId),
-    /// A datagram ([`Host::udp_poll_ready`]).
+    /// A datagram ([`UdpHandle::poll_ready`](crate::UdpHandle::poll_ready)).
     Udp(UdpId),
 }
 

@@ -24,10 +24,12 @@ use crate::waiters::{WaitList, Waiter};
 use crate::{StackError, UdpDatagram, UdpError, UdpId, UdpSharing};
 
 mod errors;
+mod handle;
 mod sent;
 #[cfg(test)]
 mod tests;
 
+pub use handle::UdpHandle;
 use sent::SentFlows;
 
 /// Default limit of the memory that datagrams in one receive queue hold, bytes
@@ -405,7 +407,7 @@ impl Udp {
         Ok(received)
     }
 
-    /// Returns the socket of a handle.
+    /// Returns the socket with this ID.
     pub(crate) fn socket_mut(&mut self, id: UdpId) -> Result<&mut Socket, StackError> {
         let socket = self.sockets.by_id(id.0).map(|(_, socket)| socket);
         socket.ok_or(StackError::NoSuchSocket)

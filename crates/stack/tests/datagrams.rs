@@ -39,15 +39,15 @@ impl Rig {
             mtu_discover: how,
             ..IpSettings::default()
         };
-        host.udp_set_ip(id, settings).unwrap();
-        host.udp_set_v6_mtu_discover(id, how).unwrap();
+        host.udp(id).set_ip(settings).unwrap();
+        host.udp(id).set_v6_mtu_discover(how).unwrap();
         Self { host, now, id }
     }
 
     /// Sends a datagram that is `len` bytes long with its headers. Returns the packets sent.
     fn send(&mut self, to: SocketAddr, len: usize) -> Result<Vec<Vec<u8>>, StackError> {
         let data = Slice::copied_from(&vec![7; len - headers(to)]);
-        self.host.udp_send(self.now, self.id, data, to, None)?;
+        self.host.udp(self.id).send_to(self.now, data, to, None)?;
         let mut out = Vec::new();
         self.host.transmit(self.now, IFACE, &mut out, 64);
         Ok(out.iter().map(Packet::to_bytes).collect())
@@ -89,11 +89,11 @@ impl Rig {
     }
 
     fn error(&mut self) -> Option<TcpError> {
-        self.host.udp_take_error(self.id).unwrap()
+        self.host.udp(self.id).take_error().unwrap()
     }
 
     fn queued_error(&mut self) -> Option<UdpError> {
-        self.host.udp_take_kept_error(self.id).unwrap()
+        self.host.udp(self.id).take_kept_error().unwrap()
     }
 }
 
@@ -157,7 +157,8 @@ fn each_family_has_its_own_path_mtu_discovery() {
     let [four, six] = PEERS.map(|to| to.parse::<SocketAddr>().unwrap());
     let mut rig = Rig::new(MtuDiscover::Want);
     rig.host
-        .udp_set_v6_mtu_discover(rig.id, MtuDiscover::Do)
+        .udp(rig.id)
+        .set_v6_mtu_discover(MtuDiscover::Do)
         .unwrap();
     assert!(rig.sent(four, 1501).is_ok());
     assert!(rig.sent(six, 1501).is_err());
@@ -178,9 +179,9 @@ fn sockets_report_that_a_datagram_was_too_big() {
             let what = format!("{how:?} {to} connected {connected} keeps {keeps}");
             let mut rig = Rig::new(how);
             if connected {
-                rig.host.udp_connect(rig.id, Some(to)).unwrap();
+                rig.host.udp(rig.id).connect(Some(to)).unwrap();
             }
-            rig.host.udp_keep_errors(rig.id, keeps).unwrap();
+            rig.host.udp(rig.id).keep_errors(keeps).unwrap();
             let packet = rig.send(to, 1500).unwrap().remove(0);
             // A datagram that this host itself refuses does not cause a pending error either.
             let local = rig.send(to, 1501).is_err();
@@ -218,8 +219,8 @@ fn sockets_report_that_a_datagram_was_too_big() {
 fn a_connected_socket_that_sent_no_large_datagram_ignores_too_big() {
     for to in PEERS.map(|to| to.parse::<SocketAddr>().unwrap()) {
         let mut rig = Rig::new(MtuDiscover::Want);
-        rig.host.udp_connect(rig.id, Some(to)).unwrap();
-        rig.host.udp_keep_errors(rig.id, true).unwrap();
+        rig.host.udp(rig.id).connect(Some(to)).unwrap();
+        rig.host.udp(rig.id).keep_errors(true).unwrap();
         let unchanged = |rig: &mut Rig| {
             rig.too_big(&never_sent(to), 1300);
             assert_eq!(

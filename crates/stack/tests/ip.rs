@@ -26,7 +26,7 @@ const ALL: [(Link, Nic); 4] = [
 
 fn recv(net: &mut Net, who: usize, id: UdpId) -> Option<(Vec<u8>, String, String)> {
     net.run_for(Nanos::from_millis(10));
-    let (payload, from, to) = net.hosts[who].udp_recv(id).unwrap()?;
+    let (payload, from, to) = net.hosts[who].udp(id).recv().unwrap()?;
     let mut data = vec![0; payload.len()];
     payload.copy_to(&mut data);
     Some((data, from.to_string(), to.to_string()))
@@ -48,7 +48,10 @@ fn datagrams_in_a_row_are_read_one_by_one() {
                 .collect();
             for data in &sent {
                 let (now, slice) = (net.now, Slice::copied_from(data));
-                net.hosts[0].udp_send(now, client, slice, to, None).unwrap();
+                net.hosts[0]
+                    .udp(client)
+                    .send_to(now, slice, to, None)
+                    .unwrap();
             }
             let got: Vec<_> = sent
                 .iter()
@@ -72,7 +75,7 @@ fn datagrams_cross_whole_or_in_fragments_and_are_answered() {
             let server = net.hosts[1].udp_bind("[::]:53".parse().unwrap()).unwrap();
             let (count, waker) = Count::waker();
             assert_eq!(
-                net.hosts[1].udp_poll_ready(server, Interest::Read, &waker),
+                net.hosts[1].udp(server).poll_ready(Interest::Read, &waker),
                 Ok(false)
             );
             // RFC 768: up to the maximum of the length fields of UDP and IP.
@@ -81,7 +84,10 @@ fn datagrams_cross_whole_or_in_fragments_and_are_answered() {
                 let data = bytes(len);
                 let (now, slice) = (net.now, Slice::copied_from(&data));
                 let to = b.parse().unwrap();
-                net.hosts[0].udp_send(now, client, slice, to, None).unwrap();
+                net.hosts[0]
+                    .udp(client)
+                    .send_to(now, slice, to, None)
+                    .unwrap();
                 assert_eq!(
                     recv(&mut net, 1, server),
                     Some((data, a.clone(), b.clone())),
@@ -93,7 +99,8 @@ fn datagrams_cross_whole_or_in_fragments_and_are_answered() {
             let (now, to) = (net.now, a.parse().unwrap());
             let answer = Slice::copied_from(b"answer");
             net.hosts[1]
-                .udp_send(now, server, answer, to, None)
+                .udp(server)
+                .send_to(now, answer, to, None)
                 .unwrap();
             let got = recv(&mut net, 0, client);
             assert_eq!(got, Some((b"answer".to_vec(), b.clone(), a.clone())));
@@ -110,7 +117,7 @@ fn the_longest_datagrams_arrive_over_loopback() {
         let (now, data) = (net.now, bytes(len));
         let slice = Slice::copied_from(&data);
         let to = own.parse().unwrap();
-        net.hosts[0].udp_send(now, id, slice, to, None).unwrap();
+        net.hosts[0].udp(id).send_to(now, slice, to, None).unwrap();
         let got = recv(&mut net, 0, id);
         assert_eq!(got, Some((data, own.into(), own.into())));
     }
@@ -122,7 +129,8 @@ fn a_datagram_to_a_closed_port_draws_port_unreachable() {
     let client = net.hosts[0].udp_bind("0.0.0.0:0".parse().unwrap()).unwrap();
     let (now, to) = (net.now, "10.0.0.2:9".parse().unwrap());
     net.hosts[0]
-        .udp_send(now, client, Slice::copied_from(b"x"), to, None)
+        .udp(client)
+        .send_to(now, Slice::copied_from(b"x"), to, None)
         .unwrap();
     net.run_for(Nanos::from_millis(10));
     assert_eq!(net.counter(1, "UdpNoPorts"), 1);
@@ -142,10 +150,30 @@ fn a_gateway_answers_from_the_destination_address() {
     let (now, to) = (net.now, "10.0.0.1:99".parse().unwrap());
     let source = "203.0.113.9:53".parse().unwrap();
     net.hosts[1]
-        .udp_send(now, server, Slice::copied_from(b"x"), to, Some(source))
+        .udp(server)
+        .send_to(now, Slice::copied_from(b"x"), to, Some(source))
         .unwrap();
     let got = recv(&mut net, 0, client).unwrap();
     assert_eq!(got.1, "203.0.113.9:53");
+}
+
+#[test]
+fn connecting_to_an_ipv4_mapped_address_accepts_the_ipv4_peer() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let now = net.now;
+    let server = net.hosts[1].udp_bind("[::]:53".parse().unwrap()).unwrap();
+    let mapped = "[::ffff:10.0.0.1]:99".parse().unwrap();
+    net.hosts[1].udp(server).connect(Some(mapped)).unwrap();
+    for from in ["10.0.0.1:98", "10.0.0.1:99"] {
+        let client = net.hosts[0].udp_bind(from.parse().unwrap()).unwrap();
+        let data = Slice::copied_from(from.as_bytes());
+        let to = "10.0.0.2:53".parse().unwrap();
+        let sent = net.hosts[0].udp(client).send_to(now, data, to, None);
+        sent.unwrap();
+    }
+    let got = recv(&mut net, 1, server).unwrap();
+    assert_eq!(got.1, "10.0.0.1:99");
+    assert!(recv(&mut net, 1, server).is_none());
 }
 
 #[test]
@@ -162,19 +190,23 @@ fn udp_errors_name_the_cause() {
     let again = "0.0.0.0:80".parse().unwrap();
     assert_eq!(host.udp_bind(again), Err(StackError::AddressInUse(again)));
     let small = Slice::copied_from(b"x");
-    let error = host.udp_send(now, id, small, there, None).unwrap_err();
+    let error = host.udp(id).send_to(now, small, there, None).unwrap_err();
     assert_eq!(error, StackError::NoRoute(there.ip()));
     let big = Slice::copied_from(&bytes(70_000));
-    let error = host.udp_send(now, id, big, "10.0.0.2:1".parse().unwrap(), None);
+    let error = host
+        .udp(id)
+        .send_to(now, big, "10.0.0.2:1".parse().unwrap(), None);
     let (len, max) = (70_000, 65_507);
     assert_eq!(error, Err(StackError::MessageTooLong { len, max }));
     let big = Slice::copied_from(&bytes(65_528));
     let v6 = host.udp_bind("[fd00::1]:80".parse().unwrap()).unwrap();
-    let error = host.udp_send(now, v6, big, "[fd00::2]:1".parse().unwrap(), None);
+    let error = host
+        .udp(v6)
+        .send_to(now, big, "[fd00::2]:1".parse().unwrap(), None);
     let (len, max) = (65_528, 65_527);
     assert_eq!(error, Err(StackError::MessageTooLong { len, max }));
-    host.udp_close(id);
-    assert_eq!(host.udp_addr(id), Err(StackError::NoSuchSocket));
+    host.udp(id).close();
+    assert_eq!(host.udp(id).addr(), Err(StackError::NoSuchSocket));
 }
 
 #[test]
@@ -187,7 +219,7 @@ fn ephemeral_ports_come_from_the_configured_range() {
     let ids: Vec<_> = (0..4).map(|_| bind().unwrap()).collect();
     assert_eq!(bind(), Err(StackError::NoPorts));
     for id in ids {
-        assert!((40_000..=40_003).contains(&host.udp_addr(id).unwrap().port()));
+        assert!((40_000..=40_003).contains(&host.udp(id).addr().unwrap().port()));
     }
 }
 
@@ -326,7 +358,7 @@ fn datagram_packets(net: &mut Net, id: UdpId, to: &str, len: usize) -> Vec<usize
     let seen = capture(net);
     let (now, data) = (net.now, Slice::copied_from(&bytes(len)));
     let to = to.parse().unwrap();
-    net.hosts[0].udp_send(now, id, data, to, None).unwrap();
+    net.hosts[0].udp(id).send_to(now, data, to, None).unwrap();
     net.run_for(Nanos::from_millis(1));
     net.filter = None;
     seen.borrow().iter().map(Vec::len).collect()
@@ -399,7 +431,7 @@ fn a_connected_socket_accepts_a_too_big_about_its_peer_alone() {
         let udp = net.hosts[0]
             .udp_bind("10.0.0.1:9".parse().unwrap())
             .unwrap();
-        let connect = net.hosts[0].udp_connect(udp, Some(remote.parse().unwrap()));
+        let connect = net.hosts[0].udp(udp).connect(Some(remote.parse().unwrap()));
         connect.unwrap();
         assert_eq!(datagram_packets(&mut net, udp, remote, 1400), [1428]);
         let datagram = [0, 9, 0, 53, 4, 0, 0, 0];
@@ -468,7 +500,7 @@ fn connections_wait_for_a_neighbour_whose_queue_overflows() {
     let big = "10.0.0.2:9".parse().unwrap();
     for _ in 0..5 {
         let data = Slice::copied_from(&bytes(60_000));
-        net.hosts[0].udp_send(now, udp, data, big, None).unwrap();
+        net.hosts[0].udp(udp).send_to(now, data, big, None).unwrap();
     }
     assert!(net.counter(0, "NeighUnresolvedDiscards") > 0);
     let connected = net.run_until(Nanos::from_secs(5), |net| {

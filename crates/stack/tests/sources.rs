@@ -114,7 +114,7 @@ impl Rig {
 
     fn datagrams(&mut self) -> usize {
         let udp = self.udp;
-        let next = || self.host.udp_recv(udp).unwrap();
+        let next = || self.host.udp(udp).recv().unwrap();
         core::iter::from_fn(next).count()
     }
 }
@@ -283,7 +283,8 @@ fn nothing_is_sent_to_an_invalid_destination() {
         let data = Slice::copied_from(b"x");
         let sent = rig
             .host
-            .udp_send(rig.now, rig.udp, data, to.parse().unwrap(), None);
+            .udp(rig.udp)
+            .send_to(rig.now, data, to.parse().unwrap(), None);
         assert!(sent.is_err(), "{to}");
     }
 }

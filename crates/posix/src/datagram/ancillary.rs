@@ -208,7 +208,7 @@ impl Datagram {
         control: &mut [u8],
     ) -> Result<Received> {
         let entry = match self.udp {
-            Some(id) => host.udp_take_kept_error(id)?,
+            Some(id) => host.udp(id).take_kept_error()?,
             None => None,
         };
         let udp_error = entry.ok_or(Errno::EAGAIN)?;

@@ -43,7 +43,7 @@ impl Datagram {
         let id = self.socket(host)?;
         let source = match settings.source {
             Some(ip) if !host.is_own_address(ip) => return Err(Errno::EINVAL),
-            Some(ip) => Some(SocketAddr::new(ip, host.udp_addr(id)?.port())),
+            Some(ip) => Some(SocketAddr::new(ip, host.udp(id).addr()?.port())),
             None => self.source_for(to.is_ipv4()),
         };
         if let Some(error) = self.take_error(host) {
@@ -55,12 +55,12 @@ impl Datagram {
         let all = Slice::try_copied_from(data.iter().copied()).ok_or(Errno::ENOBUFS)?;
         let len = all.len();
         if control.is_empty() {
-            host.udp_send(now, id, all, to, source)?;
+            host.udp(id).send_to(now, all, to, source)?;
             return Ok(len);
         }
-        host.udp_set_ip(id, settings.ip)?;
-        let sent = host.udp_send(now, id, all, to, source);
-        host.udp_set_ip(id, self.ip)?;
+        host.udp(id).set_ip(settings.ip)?;
+        let sent = host.udp(id).send_to(now, all, to, source);
+        host.udp(id).set_ip(self.ip)?;
         sent?;
         Ok(len)
     }
@@ -87,9 +87,9 @@ impl Datagram {
             return Err(error);
         }
         let next = if flags & MSG_PEEK != 0 {
-            host.udp_peek_datagram(id)?
+            host.udp(id).peek_datagram()?
         } else {
-            host.udp_recv_datagram(id)?
+            host.udp(id).recv_datagram()?
         };
         let Some(datagram) = next else {
             return self.no_datagram(blocks);

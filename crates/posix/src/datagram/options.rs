@@ -31,9 +31,9 @@ impl Datagram {
         let in_family = level != IPPROTO_IPV6 || self.domain == AF_INET6;
         if in_family && self.ancillary_options.set(level, name, value)?.is_some() {
             return match self.udp {
-                Some(id) => {
-                    Ok(host.udp_keep_errors(id, self.ancillary_options.is_recverr_enabled())?)
-                }
+                Some(id) => Ok(host
+                    .udp(id)
+                    .keep_errors(self.ancillary_options.is_recverr_enabled())?),
                 None => Ok(()),
             };
         }
@@ -79,8 +79,8 @@ impl Datagram {
 
     pub(super) fn apply(&self, host: &mut Host) -> Result<()> {
         if let Some(id) = self.udp {
-            host.udp_set_ip(id, self.ip)?;
-            host.udp_set_v6_mtu_discover(id, self.v6_mtu_discover)?;
+            host.udp(id).set_ip(self.ip)?;
+            host.udp(id).set_v6_mtu_discover(self.v6_mtu_discover)?;
         }
         Ok(())
     }
@@ -109,7 +109,7 @@ impl Datagram {
         }
         if self.common.set(name, value)?.is_some() {
             return match self.udp {
-                Some(id) => Ok(host.udp_set_sharing(id, self.sharing())?),
+                Some(id) => Ok(host.udp(id).set_sharing(self.sharing())?),
                 None => Ok(()),
             };
         }
@@ -128,7 +128,7 @@ impl Datagram {
             _ => return Err(Errno::ENOPROTOOPT),
         }
         if let Some(id) = self.udp {
-            host.udp_set_rcvbuf(id, self.rcvbuf as usize)?;
+            host.udp(id).set_rcvbuf(self.rcvbuf as usize)?;
         }
         Ok(())
     }

@@ -168,7 +168,9 @@ fn too_big_with_tiny_mtu_about_datagrams() {
             };
             let (fragments, sent): (u64, u64) = counters(&attack_bench.net);
             let (now, data) = (attack_bench.net.now, Slice::copied_from(&[7; 1400]));
-            let result = attack_bench.net.hosts[host].udp_send(now, socket, data, to, None);
+            let result = attack_bench.net.hosts[host]
+                .udp(socket)
+                .send_to(now, data, to, None);
             assert_eq!(result, Ok(()));
             assert_eq!(counters(&attack_bench.net), (fragments, sent + 1), "{to}");
         }

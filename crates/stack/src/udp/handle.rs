@@ -1,0 +1,307 @@
+//! The calls of applications on a UDP socket.
+
+use core::net::SocketAddr;
+use core::task::Waker;
+
+use fullsend_buf::{Chain, Slice};
+use fullsend_tcp::{IpSettings, MtuDiscover, TcpError};
+use fullsend_units::Instant;
+use fullsend_wire::numbers::protocol;
+
+use super::{Socket, headers_len, max_payload};
+use crate::waiters::Waiter;
+use crate::{Host, Interest, StackError, UdpDatagram, UdpError, UdpId, UdpSharing};
+
+/// One UDP socket of a [`Host`], for the calls of its application.
+///
+/// A handle borrows the host; create one for each call, or for several calls in a row. It holds
+/// only the ID, which every call looks up. All calls fail with
+/// [`NoSuchSocket`](StackError::NoSuchSocket) after [`close`](Self::close).
+///
+/// Calls never block: see [`poll_ready`](Self::poll_ready). Datagrams leave with the next
+/// [`Host::transmit`].
+///
+/// # Examples
+/// A host that sends itself a datagram:
+/// ```
+/// use fullsend_buf::Slice;
+/// use fullsend_stack::{Host, HostConfig, StackError};
+/// use fullsend_tcp::Sysctl;
+/// use fullsend_units::{Instant, Seed};
+///
+/// let mut host = Host::new(HostConfig {
+///     seed: Seed::from_u64(1),
+///     sysctl: Sysctl::default(),
+///     pool_bytes: 1 << 20,
+/// });
+/// let now = Instant::ZERO;
+/// let server = host.udp_bind("127.0.0.1:53".parse().unwrap())?;
+/// let client = host.udp_bind("127.0.0.1:0".parse().unwrap())?;
+/// let to = host.udp(server).addr()?;
+/// let query = Slice::copied_from(b"query");
+/// host.udp(client).send_to(now, query, to, None)?;
+/// host.poll(now); // delivers the datagram
+///
+/// let (payload, from, _) = host.udp(server).recv()?.expect("a datagram");
+/// assert_eq!(payload.len(), 5);
+/// assert_eq!(from, host.udp(client).addr()?);
+/// # Ok::<(), StackError>(())
+/// ```
+#[derive(Debug)]
+pub struct UdpHandle<'a> {
+    host: &'a mut Host,
+    id: UdpId,
+}
+
+impl Host {
+    /// Returns a handle for calls on UDP socket `id`, which is looked up by each call.
+    #[inline]
+    pub const fn udp(&mut self, id: UdpId) -> UdpHandle<'_> {
+        UdpHandle { host: self, id }
+    }
+}
+
+impl UdpHandle<'_> {
+    /// Returns the socket's ID.
+    #[inline]
+    pub const fn id(&self) -> UdpId {
+        self.id
+    }
+
+    /// Returns the bound address.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn addr(&self) -> Result<SocketAddr, StackError> {
+        self.host.udp.addr(self.id)
+    }
+
+    /// Accepts datagrams and ICMP errors of `remote` only from now on, or of all peers if `None`. An
+    /// IPv4-mapped IPv6 address stands for the IPv4 address.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn connect(&mut self, remote: Option<SocketAddr>) -> Result<(), StackError> {
+        let remote = remote.map(|addr| SocketAddr::new(addr.ip().to_canonical(), addr.port()));
+        self.socket()?.connect(remote);
+        Ok(())
+    }
+
+    /// Sends `data` as one datagram to `to`; `source` overrides the source address and port
+    /// (gateways).
+    ///
+    /// # Errors
+    /// [`MessageTooLong`](StackError::MessageTooLong) if the length field of IP cannot hold the
+    /// datagram, or if it must not be fragmented ([`MtuDiscover::Do`], [`MtuDiscover::Probe`]) and
+    /// does not fit the MTU. A socket that keeps errors keeps that one, too.
+    /// [`AddressNotAvailable`](StackError::AddressNotAvailable) if source and destination are of
+    /// different families, [`NoRoute`](StackError::NoRoute) if there is no route or no source
+    /// address, and [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn send_to(
+        &mut self,
+        now: Instant,
+        data: Slice,
+        to: SocketAddr,
+        source: Option<SocketAddr>,
+    ) -> Result<(), StackError> {
+        let local = self.addr()?;
+        let to = SocketAddr::new(to.ip().to_canonical(), to.port());
+        let from = match source {
+            Some(source) if source.is_ipv4() == to.is_ipv4() => source,
+            Some(source) => return Err(StackError::AddressNotAvailable(source)),
+            None if !local.ip().is_unspecified() => local,
+            None => SocketAddr::new(self.host.source_for(to.ip())?, local.port()),
+        };
+        if from.is_ipv4() != to.is_ipv4() {
+            return Err(StackError::AddressNotAvailable(from));
+        }
+        let settings = self.socket()?.ip_settings(to.ip());
+        self.check_len(now, (to, data.len()), settings.mtu_discover)?;
+        let packet = self.host.udp.output(self.id, from, to, data)?;
+        let addrs = (from.ip().into(), to.ip().into());
+        self.host
+            .ip_output(now, addrs, (protocol::UDP, settings), packet)
+    }
+
+    /// Takes the next datagram and returns its payload, its sender and its destination address.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn recv(&mut self) -> Result<Option<(Chain, SocketAddr, SocketAddr)>, StackError> {
+        let received = self.host.udp.recv(self.id)?;
+        Ok(received.map(|datagram| (datagram.payload, datagram.from, datagram.to)))
+    }
+
+    /// Takes the next datagram with its metadata.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn recv_datagram(&mut self) -> Result<Option<UdpDatagram>, StackError> {
+        self.host.udp.recv(self.id)
+    }
+
+    /// Returns the next datagram and leaves it in the queue.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn peek_datagram(&mut self) -> Result<Option<UdpDatagram>, StackError> {
+        Ok(self.socket()?.peek())
+    }
+
+    /// Returns the payload length of the first queued datagram, bytes.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn first_len(&mut self) -> Result<Option<usize>, StackError> {
+        Ok(self.socket()?.first_len())
+    }
+
+    /// Returns whether the socket is ready now. If not, `waiter` is woken once when it becomes
+    /// ready. A UDP socket is always writable: a datagram for which a queue has no room is dropped.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn poll_ready<'a>(
+        &mut self,
+        interest: Interest,
+        waiter: impl Into<Waiter<'a>>,
+    ) -> Result<bool, StackError> {
+        match interest {
+            Interest::Read => {
+                self.host
+                    .udp
+                    .readable(self.id, waiter.into(), &mut self.host.replaced_wakers)
+            }
+            Interest::Write => self.addr().map(|_| true),
+        }
+    }
+
+    /// Wakes `waker` once, at the next datagram or error, even if there are queued ones already.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn watch(&mut self, waker: &Waker) -> Result<(), StackError> {
+        let readers = self.host.udp.socket_mut(self.id)?.readers();
+        readers.register(waker.into(), &mut self.host.replaced_wakers);
+        Ok(())
+    }
+
+    /// Takes the pending error that ICMP reported (`SO_ERROR`).
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn take_error(&mut self) -> Result<Option<TcpError>, StackError> {
+        Ok(self.socket()?.take_error())
+    }
+
+    /// Returns whether [`take_error`](Self::take_error) would return an error.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn has_error(&mut self) -> Result<bool, StackError> {
+        Ok(self.socket()?.has_error())
+    }
+
+    /// Sets whether errors about the socket's datagrams, to any peer, are kept (`IP_RECVERR`).
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn keep_errors(&mut self, on: bool) -> Result<(), StackError> {
+        self.socket()?.keep_errors(on);
+        Ok(())
+    }
+
+    /// Takes the oldest kept error.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn take_kept_error(&mut self) -> Result<Option<UdpError>, StackError> {
+        Ok(self.socket()?.take_kept_error())
+    }
+
+    /// Returns whether [`take_kept_error`](Self::take_kept_error) would return an error.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn has_kept_errors(&mut self) -> Result<bool, StackError> {
+        Ok(self.socket()?.has_kept_errors())
+    }
+
+    /// Sets how the socket shares its address from now on.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn set_sharing(&mut self, sharing: UdpSharing) -> Result<(), StackError> {
+        self.socket()?.set_sharing(sharing);
+        Ok(())
+    }
+
+    /// Sets the limit of the memory that queued datagrams hold, bytes.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn set_rcvbuf(&mut self, bytes: usize) -> Result<(), StackError> {
+        self.socket()?.set_rcvbuf(bytes);
+        Ok(())
+    }
+
+    /// Sets fields of the IP headers of the socket's datagrams. `mtu_discover` applies to IPv4
+    /// only.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn set_ip(&mut self, settings: IpSettings) -> Result<(), StackError> {
+        self.socket()?.set_ip(settings);
+        Ok(())
+    }
+
+    /// Sets the path MTU discovery mode of IPv6 datagrams (`IPV6_MTU_DISCOVER`).
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn set_v6_mtu_discover(&mut self, mtu_discover: MtuDiscover) -> Result<(), StackError> {
+        self.socket()?.set_v6_mtu_discover(mtu_discover);
+        Ok(())
+    }
+
+    /// Closes the socket. Waiting tasks are woken. The ID is no longer valid.
+    pub fn close(self) {
+        self.host.udp.close(self.id, &mut self.host.wakers);
+    }
+
+    /// Returns an error if a datagram of `len` bytes is too long for IP, or if it is too long for
+    /// the MTU and must not be fragmented.
+    fn check_len(
+        &mut self,
+        now: Instant,
+        (to, len): (SocketAddr, usize),
+        mtu_discover: MtuDiscover,
+    ) -> Result<(), StackError> {
+        let mut max = max_payload(to.ip());
+        let unfragmented = matches!(mtu_discover, MtuDiscover::Do | MtuDiscover::Probe);
+        if !unfragmented && len <= max {
+            return Ok(());
+        }
+        let Ok(mtu) = self.host.datagram_mtu(now, to.ip(), mtu_discover) else {
+            // IP reports and counts that there is no route.
+            return Ok(());
+        };
+        if unfragmented {
+            max = max.min((mtu as usize).saturating_sub(headers_len(to.ip())));
+        }
+        if len <= max {
+            return Ok(());
+        }
+        // As on Linux: no IPv4 socket can send more than 65,535 bytes, whatever the path MTU.
+        if to.is_ipv6() || u16::try_from(len).is_ok() {
+            self.host
+                .udp
+                .on_message_too_long(self.id, (to, mtu), &mut self.host.wakers)?;
+        }
+        Err(StackError::MessageTooLong { len, max })
+    }
+
+    fn socket(&mut self) -> Result<&mut Socket, StackError> {
+        self.host.udp.socket_mut(self.id)
+    }
+}
