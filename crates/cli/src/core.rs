@@ -197,7 +197,13 @@ impl HostPair {
             self.poll_timers(now);
             self.carry_to_server(now);
             self.carry_to_client(now);
-            while let Some(new) = self.server.host.tcp_accept(listener).map_err(stack_error)? {
+            while let Some(new) = self
+                .server
+                .host
+                .listener(listener)
+                .accept()
+                .map_err(stack_error)?
+            {
                 servers.push((new.remote.port(), new.id));
             }
             while open < servers.len().min(clients.len())

@@ -177,7 +177,7 @@ impl Net {
         let hosts = self.hosts;
         let done = self.sim.run_until(now + Nanos::from_secs(60), |sim| {
             let server = sim.host(hosts[SERVER]);
-            while let Ok(Some(incoming)) = server.tcp_accept(listener) {
+            while let Ok(Some(incoming)) = server.listener(listener).accept() {
                 let (_, remote) = server.tcp(incoming.id).addrs().expect("just accepted");
                 accepted[by_port[&remote.port()]] = Some(incoming.id);
             }

@@ -162,8 +162,8 @@ impl Stream {
     pub(crate) fn local(&self, host: &Host) -> SockAddr {
         let addr = match self.host_socket {
             HostSocket::Connection(id) => host.tcp_ref(id).addrs().ok().map(|(local, _)| local),
-            HostSocket::Listener(id) => host.listener_addr(id).ok(),
-            HostSocket::None => None,
+            // A listener has the address that it was bound to.
+            HostSocket::Listener(_) | HostSocket::None => None,
         };
         match addr.or(self.bound) {
             Some(addr) => SockAddr::for_domain(self.domain, addr),
@@ -188,7 +188,7 @@ impl Stream {
         // The host's object exists until it is closed here.
         match self.host_socket {
             HostSocket::Connection(id) => drop(host.tcp(id).watch(&wakers.read, &wakers.write)),
-            HostSocket::Listener(id) => drop(host.listener_watch(id, &wakers.read)),
+            HostSocket::Listener(id) => drop(host.listener(id).watch(&wakers.read)),
             HostSocket::None => {}
         }
     }
@@ -213,7 +213,7 @@ impl Stream {
     pub(crate) fn close(&mut self, host: &mut Host, now: Instant) {
         match core::mem::replace(&mut self.host_socket, HostSocket::None) {
             HostSocket::Connection(id) => host.tcp(id).close(now),
-            HostSocket::Listener(id) => host.close_listener(now, id),
+            HostSocket::Listener(id) => host.listener(id).close(now),
             HostSocket::None => {}
         }
     }

@@ -25,7 +25,7 @@
 //! let now = sim.now();
 //! sim.host(a).tcp_connect(now, None, to).unwrap();
 //! let accepted = sim.run_until(Instant::ZERO + Nanos::from_secs(10), |sim| {
-//!     sim.host(b).tcp_accept(listener).unwrap().is_some()
+//!     sim.host(b).listener(listener).accept().unwrap().is_some()
 //! });
 //! assert!(accepted);
 //! ```

@@ -38,7 +38,7 @@ struct RandomCalls {
 impl RandomCalls {
     fn tick(&mut self, sim: &mut Sim) {
         let now = sim.now();
-        while let Ok(Some(incoming)) = sim.host(self.hosts[1]).tcp_accept(self.listener) {
+        while let Ok(Some(incoming)) = sim.host(self.hosts[1]).listener(self.listener).accept() {
             // A client's port may be reused: the newest connection has it.
             let found = self
                 .conns
@@ -190,7 +190,7 @@ fn run(seed: u64) -> (u64, u64) {
             }
         }
     }
-    sim.host(hosts[1]).close_listener(now, listener);
+    sim.host(hosts[1]).listener(listener).close(now);
     sim.run_to(now + Nanos::from_secs(3600));
     let mut pressed = 0;
     for host in hosts {

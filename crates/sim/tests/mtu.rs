@@ -42,7 +42,7 @@ impl Run {
             let now = sim.now();
             let _ = sim.host(hosts[0]).tcp(sender).write(now, &data, false);
             let host = sim.host(hosts[1]);
-            receiver = receiver.or(host.tcp_accept(listener).unwrap());
+            receiver = receiver.or(host.listener(listener).accept().unwrap());
             if let Some(incoming) = receiver
                 && let Ok(n) = host.tcp(incoming.id).read(now, &mut buf)
             {

@@ -69,7 +69,7 @@ fn incast_through_a_switch() {
             }
         }
         let sink = sim.host(hosts[0]);
-        while let Ok(Some(incoming)) = sink.tcp_accept(listener) {
+        while let Ok(Some(incoming)) = sink.listener(listener).accept() {
             accepted.push(incoming.id);
         }
         let mut buf = [0; 4096];
@@ -99,7 +99,11 @@ fn a_switch_forwards_only_to_the_destination() {
         .tcp_connect(Instant::ZERO, None, to)
         .unwrap();
     assert!(sim.run_until(secs(1), |sim| {
-        sim.host(hosts[1]).tcp_accept(listener).unwrap().is_some()
+        sim.host(hosts[1])
+            .listener(listener)
+            .accept()
+            .unwrap()
+            .is_some()
     }));
     // Only the SYN went to all ports, as the switch had not learned the address.
     assert_eq!(*unrelated.borrow(), 1);
@@ -164,7 +168,7 @@ fn a_cut_link_times_out_both_sides() {
         .unwrap();
     let mut server = None;
     assert!(sim.run_until(secs(5), |sim| {
-        server = sim.host(hosts[1]).tcp_accept(listener).unwrap();
+        server = sim.host(hosts[1]).listener(listener).accept().unwrap();
         server.is_some()
     }));
     let server = server.unwrap().id;

@@ -59,7 +59,7 @@ impl Flows {
         let clients = (0..n).map(connect).collect();
         let mut servers = Vec::new();
         let all = sim.run_until(Instant::from_nanos(30_000_000_000), |sim| {
-            while let Ok(Some(incoming)) = sim.host(hosts[1]).tcp_accept(listener) {
+            while let Ok(Some(incoming)) = sim.host(hosts[1]).listener(listener).accept() {
                 let (_, remote) = sim.host(hosts[1]).tcp(incoming.id).addrs().unwrap();
                 servers.push((incoming.id, remote));
             }

@@ -53,7 +53,7 @@ impl Bulk {
         host.tcp(client).set_congestion(now, congestion).unwrap();
         let mut server = None;
         sim.run_until(Instant::from_nanos(5_000_000_000), |sim| {
-            server = sim.host(hosts[1]).tcp_accept(listener).unwrap();
+            server = sim.host(hosts[1]).listener(listener).accept().unwrap();
             server.is_some()
         });
         Self {

@@ -124,7 +124,11 @@ impl Pair {
                 self.tick();
                 self.carry(0);
                 self.carry(1);
-                if let Some(incoming) = self.hosts[1].tcp_accept(listener).expect("a listener") {
+                if let Some(incoming) = self.hosts[1]
+                    .listener(listener)
+                    .accept()
+                    .expect("a listener")
+                {
                     break incoming.id;
                 }
             };

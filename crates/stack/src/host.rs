@@ -85,7 +85,8 @@ impl Env {
 /// [`poll`](Self::poll), [`transmit`](Self::transmit), [`complete`](Self::complete)), those of
 /// applications, which open sockets ([`tcp_connect`](Self::tcp_connect),
 /// [`tcp_listen`](Self::tcp_listen), [`udp_bind`](Self::udp_bind)) and use them through handles
-/// ([`tcp`](Self::tcp), [`udp`](Self::udp)), and the queries after either:
+/// ([`tcp`](Self::tcp), [`listener`](Self::listener),
+/// [`udp`](Self::udp)), and the queries after either:
 /// [`needs_transmit`](Self::needs_transmit), [`poll_deadline`](Self::poll_deadline),
 /// [`take_wakers`](Self::take_wakers).
 ///

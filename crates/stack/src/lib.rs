@@ -1,8 +1,9 @@
 //! A sans-IO IPv4/IPv6 host.
 //!
 //! Packets and the current time go in ([`Host::receive`], [`Host::poll`]); packets and deadlines
-//! come out ([`Host::transmit`], [`Host::poll_deadline`]). Applications use the socket calls in
-//! between. The same host runs on real devices and in the simulator.
+//! come out ([`Host::transmit`], [`Host::poll_deadline`]). In between, applications open sockets and
+//! use them through handles ([`TcpHandle`], [`ListenerHandle`], [`UdpHandle`]). The same host runs
+//! on real devices and in the simulator.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -40,7 +41,8 @@ pub use net_config::NetConfig;
 pub use notices::Notice;
 pub use stop_waiting::WaitOn;
 pub use tcp::{
-    Incoming, Interest, ListenConfig, ListenerId, SockStat, TcpHandle, TcpId, TcpQueues, TcpRef,
+    Incoming, Interest, ListenConfig, ListenerHandle, ListenerId, SockStat, TcpHandle, TcpId,
+    TcpQueues, TcpRef,
 };
 pub use udp::UdpHandle;
 pub use udp_calls::{UdpDatagram, UdpError, UdpId, UdpSharing};

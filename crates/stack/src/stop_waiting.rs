@@ -14,7 +14,7 @@ pub enum WaitOn {
     Tcp(TcpId, Interest),
     /// The acknowledgement of all written data ([`TcpHandle::poll_flushed`](crate::TcpHandle::poll_flushed)).
     Flush(TcpId),
-    /// A connection to accept ([`Host::listener_poll_ready`]).
+    /// A connection to accept ([`ListenerHandle::poll_ready`](crate::ListenerHandle::poll_ready)).
     Listener(ListenerId),
     /// A datagram ([`UdpHandle::poll_ready`](crate::UdpHandle::poll_ready)).
     Udp(UdpId),

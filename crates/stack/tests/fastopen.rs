@@ -20,7 +20,8 @@ fn pair(addrs: [&str; 2], qlen: u32) -> (Net, ListenerId, String) {
     };
     let listener = net.listen(1, &to);
     let host = &mut net.hosts[1];
-    host.listener_set_option(listener, SocketOption::TcpFastopen(qlen))
+    host.listener(listener)
+        .set_option(SocketOption::TcpFastopen(qlen))
         .unwrap();
     host.sysctl_mut().set("tcp_fastopen", "3").unwrap();
     (net, listener, to)
@@ -45,7 +46,7 @@ fn get_cookie(net: &mut Net, listener: ListenerId, to: &str) {
     assert_eq!(sent, Err(WOULD_BLOCK));
     net.run_for(Nanos::from_millis(100));
     assert_eq!(net.hosts[0].tcp(id).state(), Ok(State::Established));
-    let accepted = net.hosts[1].tcp_accept(listener).unwrap().unwrap();
+    let accepted = net.hosts[1].listener(listener).accept().unwrap().unwrap();
     let now = net.now;
     net.hosts[0].tcp(id).abort(now);
     net.run_for(Nanos::from_millis(100));
@@ -75,7 +76,7 @@ fn a_request_is_sent_in_the_syn() {
         let mut server = None;
         let mut buf = [0; 100];
         assert!(net.run_until(Nanos::from_millis(200), |net| {
-            server = server.or(net.hosts[1].tcp_accept(listener).unwrap());
+            server = server.or(net.hosts[1].listener(listener).accept().unwrap());
             server.is_some()
         }));
         let server = server.unwrap().id;
@@ -112,7 +113,12 @@ fn syn_data_is_limited_by_the_mss_and_the_options() {
         Err(WOULD_BLOCK)
     );
     net.run_for(Nanos::from_millis(100));
-    let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
+    let server = net.hosts[1]
+        .listener(listener)
+        .accept()
+        .unwrap()
+        .unwrap()
+        .id;
     let mut buf = [0; 3000];
     let now = net.now;
     assert_eq!(net.hosts[1].tcp(server).read(now, &mut buf), Ok(1420));
@@ -127,7 +133,7 @@ fn a_fast_open_syn_ack_is_retransmitted_as_often_as_the_listener_allows() {
         net.hosts[1].sysctl_mut().tcp_synack_retries = 2;
         get_cookie(&mut net, listener, &to);
         if let Some(option) = syncnt.map(SocketOption::TcpSyncnt) {
-            net.hosts[1].listener_set_option(listener, option).unwrap();
+            net.hosts[1].listener(listener).set_option(option).unwrap();
         }
         open(&mut net, &to, b"GET /").1.unwrap();
         net.filter = Some(Box::new(|from, _| from == 0));
@@ -153,7 +159,12 @@ fn syn_data_is_retransmitted_after_a_plain_syn() {
     let (client, sent) = open(&mut net, &to, b"hello");
     assert_eq!(sent, Ok(5));
     net.run_for(Nanos::from_secs(2));
-    let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
+    let server = net.hosts[1]
+        .listener(listener)
+        .accept()
+        .unwrap()
+        .unwrap()
+        .id;
     let (now, mut buf) = (net.now, [0; 10]);
     assert_eq!(net.hosts[1].tcp(server).read(now, &mut buf), Ok(5));
     let info = net.hosts[0].tcp(client).info(now).unwrap();
@@ -221,7 +232,12 @@ fn the_queue_is_bounded() {
     }
     net.filter = None;
     net.run_for(Nanos::from_secs(10));
-    let first = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
+    let first = net.hosts[1]
+        .listener(listener)
+        .accept()
+        .unwrap()
+        .unwrap()
+        .id;
     let (now, mut buf) = (net.now, [0; 4]);
     assert_eq!(net.hosts[1].tcp(first).read(now, &mut buf), Ok(1));
     assert_eq!(
@@ -248,7 +264,12 @@ fn no_cookie_is_needed_where_both_sides_allow_it() {
     let (_, sent) = open(&mut net, &to, &common::bytes(1000));
     assert_eq!(sent, Ok(1000), "the peer's MSS is taken to be ours");
     net.run_for(Nanos::from_millis(100));
-    let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
+    let server = net.hosts[1]
+        .listener(listener)
+        .accept()
+        .unwrap()
+        .unwrap()
+        .id;
     let (now, mut buf) = (net.now, [0; 1000]);
     assert_eq!(net.hosts[1].tcp(server).read(now, &mut buf), Ok(1000));
     assert_eq!(count(&net, 0, "Active"), 1);
@@ -277,7 +298,12 @@ fn a_server_without_fast_open_is_connected_by_a_plain_handshake() {
     let (id, sent) = open(&mut net, &to, b"x");
     assert_eq!(sent, Err(WOULD_BLOCK));
     net.run_for(Nanos::from_millis(100));
-    let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
+    let server = net.hosts[1]
+        .listener(listener)
+        .accept()
+        .unwrap()
+        .unwrap()
+        .id;
     net.transfer((0, id), (1, server), b"hello");
     assert_eq!(open(&mut net, &to, b"x").1, Err(WOULD_BLOCK));
 }

@@ -21,7 +21,7 @@ fn connect(net: &mut Net, to: &str) -> TcpId {
 }
 
 fn accept(net: &mut Net, listener: ListenerId) -> Option<TcpId> {
-    let incoming = net.hosts[1].tcp_accept(listener).unwrap();
+    let incoming = net.hosts[1].listener(listener).accept().unwrap();
     incoming.map(|incoming| incoming.id)
 }
 
@@ -99,7 +99,7 @@ fn a_listeners_syncnt_counts_its_syn_acks() {
         let mut net = Net::new(Link::Ip, Nic::Mtu);
         let listener = net.listen_with(1, &to, 10);
         let option = SocketOption::TcpSyncnt(syncnt);
-        net.hosts[1].listener_set_option(listener, option).unwrap();
+        net.hosts[1].listener(listener).set_option(option).unwrap();
         net.filter = Some(Box::new(|from, _| from == 0));
         connect(&mut net, &to);
         net.run_for(Nanos::from_millis(1));

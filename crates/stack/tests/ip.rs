@@ -504,7 +504,7 @@ fn connections_wait_for_a_neighbour_whose_queue_overflows() {
     }
     assert!(net.counter(0, "NeighUnresolvedDiscards") > 0);
     let connected = net.run_until(Nanos::from_secs(5), |net| {
-        net.hosts[1].tcp_accept(listener).unwrap().is_some()
+        net.hosts[1].listener(listener).accept().unwrap().is_some()
     });
     assert!(connected);
     assert_eq!(net.hosts[0].tcp(client).state(), Ok(State::Established));

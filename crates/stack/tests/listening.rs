@@ -28,7 +28,7 @@ fn connect(net: &mut Net) -> TcpId {
 
 fn accepted(net: &mut Net, listener: ListenerId) -> Vec<u16> {
     let mut ports = Vec::new();
-    while let Some(incoming) = net.hosts[1].tcp_accept(listener).unwrap() {
+    while let Some(incoming) = net.hosts[1].listener(listener).accept().unwrap() {
         ports.push(incoming.remote.port());
     }
     ports
@@ -69,7 +69,7 @@ fn closing_one_listener_moves_no_flow_of_the_others() {
             .collect();
         if close_one {
             let now = net.now;
-            net.hosts[1].close_listener(now, group[1]);
+            net.hosts[1].listener(group[1]).close(now);
         }
         for _ in 0..100 {
             connect(&mut net);
@@ -92,7 +92,7 @@ fn a_deferred_accept_waits_for_data() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let listener = net.listen(1, &to());
     let defer = SocketOption::TcpDeferAccept(10);
-    net.hosts[1].listener_set_option(listener, defer).unwrap();
+    net.hosts[1].listener(listener).set_option(defer).unwrap();
     let client = connect(&mut net);
     net.run_for(Nanos::from_secs(2));
     assert_eq!(net.hosts[0].tcp(client).state(), Ok(State::Established));
@@ -104,7 +104,7 @@ fn a_deferred_accept_waits_for_data() {
         .write(now, b"hello", false)
         .unwrap();
     net.run_for(Nanos::from_millis(10));
-    let incoming = net.hosts[1].tcp_accept(listener).unwrap().unwrap();
+    let incoming = net.hosts[1].listener(listener).accept().unwrap().unwrap();
     let (now, mut buf) = (net.now, [0; 10]);
     assert_eq!(net.hosts[1].tcp(incoming.id).read(now, &mut buf), Ok(5));
 }
@@ -116,7 +116,7 @@ fn defer_accept_times_out() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let listener = net.listen(1, &to());
     let defer = SocketOption::TcpDeferAccept(3);
-    net.hosts[1].listener_set_option(listener, defer).unwrap();
+    net.hosts[1].listener(listener).set_option(defer).unwrap();
     let (tx, rx) = std::sync::mpsc::channel();
     net.filter = Some(Box::new(move |from, packet| {
         let mut packet = packet.clone();
@@ -152,14 +152,19 @@ fn connections_inherit_their_listeners_options() {
         SocketOption::TcpNodelay(false),
         SocketOption::TcpCork(true),
     ] {
-        net.hosts[1].listener_set_option(listener, option).unwrap();
+        net.hosts[1].listener(listener).set_option(option).unwrap();
     }
     let client = connect(&mut net);
     net.run_for(Nanos::from_millis(10));
     let now = net.now;
     let info = net.hosts[0].tcp(client).info(now).unwrap();
     assert_eq!((info.tcpi_snd_mss, info.tcpi_snd_wnd), (488, 20 * 488));
-    let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
+    let server = net.hosts[1]
+        .listener(listener)
+        .accept()
+        .unwrap()
+        .unwrap()
+        .id;
     let options = net.hosts[1].tcp(server).options().unwrap();
     assert_eq!((options.tcp_nodelay, options.tcp_cork), (false, true));
     assert_eq!((options.so_rcvbuf, options.ip_tos), (20_000, 0x28));
@@ -177,7 +182,8 @@ fn a_listeners_congestion_control_is_used_in_the_handshake() {
         let listener = net.listen(1, &to());
         if let Some(name) = choice {
             net.hosts[1]
-                .listener_set_congestion(listener, name)
+                .listener(listener)
+                .set_congestion(name)
                 .unwrap();
         }
         let client = connect(&mut net);
@@ -187,7 +193,12 @@ fn a_listeners_congestion_control_is_used_in_the_handshake() {
             .set_congestion(now, "dctcp")
             .unwrap();
         net.run_for(Nanos::from_millis(10));
-        let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
+        let server = net.hosts[1]
+            .listener(listener)
+            .accept()
+            .unwrap()
+            .unwrap()
+            .id;
         let name = |host: &mut Host, id| host.tcp(id).cc_info().unwrap().0;
         assert_eq!(name(&mut net.hosts[0], client), client_has, "{choice:?}");
         assert_eq!(name(&mut net.hosts[1], server), server_has, "{choice:?}");
@@ -196,7 +207,8 @@ fn a_listeners_congestion_control_is_used_in_the_handshake() {
     let listener = net.listen(1, &to());
     assert!(
         net.hosts[1]
-            .listener_set_congestion(listener, "vegas")
+            .listener(listener)
+            .set_congestion("vegas")
             .is_err()
     );
     net.hosts[1]
@@ -205,7 +217,8 @@ fn a_listeners_congestion_control_is_used_in_the_handshake() {
         .unwrap();
     assert!(
         net.hosts[1]
-            .listener_set_congestion(listener, "dctcp")
+            .listener(listener)
+            .set_congestion("dctcp")
             .is_err()
     );
 }

@@ -337,7 +337,7 @@ fn connections_continue_while_allocations_fail() {
     // Memory is available again: the SYN is retransmitted, and the readers get the queued data.
     net.hosts[1].pool().set_reserve(0);
     assert!(net.run_until(Nanos::from_secs(10), |net| {
-        net.hosts[1].tcp_accept(listener).unwrap().is_some()
+        net.hosts[1].listener(listener).accept().unwrap().is_some()
     }));
     net.hosts[0].tcp(waits).close(net.now);
     let (client, server, _) = pairs[0];

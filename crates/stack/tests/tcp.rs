@@ -99,7 +99,7 @@ fn a_full_accept_queue_is_counted_and_recovers() {
     assert!(net.counter(1, "TcpExtListenDrops") > 0);
     let mut accepted = 0;
     net.run_until(Nanos::from_secs(60), |net| {
-        while let Some(_incoming) = net.hosts[1].tcp_accept(listener).unwrap() {
+        while let Some(_incoming) = net.hosts[1].listener(listener).accept().unwrap() {
             accepted += 1;
         }
         accepted == 8
@@ -149,9 +149,9 @@ fn a_deferred_syn_waits_for_accept_or_reject() {
         .tcp_connect(now, None, to.parse().unwrap())
         .unwrap();
     net.run_for(Nanos::from_secs(2));
-    let first = net.hosts[1].tcp_accept(listener).unwrap().unwrap();
-    let second = net.hosts[1].tcp_accept(listener).unwrap().unwrap();
-    assert_eq!(net.hosts[1].tcp_accept(listener), Ok(None));
+    let first = net.hosts[1].listener(listener).accept().unwrap().unwrap();
+    let second = net.hosts[1].listener(listener).accept().unwrap().unwrap();
+    assert_eq!(net.hosts[1].listener(listener).accept(), Ok(None));
     assert_eq!(net.hosts[0].tcp(yes).state(), Ok(State::SynSent));
     assert_eq!(net.hosts[1].tcp(first.id).state(), Ok(State::SynReceived));
     let now = net.now;
@@ -188,7 +188,7 @@ fn deferred_syns_are_bounded_and_expire() {
     net.filter = Some(Box::new(|_, _| false));
     net.run_for(Nanos::from_secs(140));
     assert_eq!(net.hosts[1].tcp_socket_count(), 0);
-    assert_eq!(net.hosts[1].tcp_accept(listener), Ok(None));
+    assert_eq!(net.hosts[1].listener(listener).accept(), Ok(None));
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn a_gateway_accepts_connections_to_any_destination() {
     let to = "203.0.113.7:443".parse().unwrap();
     let client = net.hosts[0].tcp_connect(now, None, to).unwrap();
     net.run_for(Nanos::from_millis(10));
-    let incoming = net.hosts[1].tcp_accept(listener).unwrap().unwrap();
+    let incoming = net.hosts[1].listener(listener).accept().unwrap().unwrap();
     assert_eq!(incoming.local, to);
     let now = net.now;
     net.hosts[1].tcp(incoming.id).accept_deferred(now).unwrap();
@@ -224,7 +224,7 @@ fn loopback_needs_no_interface() {
     let to = "127.0.0.1:80".parse().unwrap();
     let client = net.hosts[0].tcp_connect(now, None, to).unwrap();
     net.run_for(Nanos::from_millis(10));
-    let server = net.hosts[0].tcp_accept(listener).unwrap().unwrap();
+    let server = net.hosts[0].listener(listener).accept().unwrap().unwrap();
     let data = bytes(300_000);
     net.transfer((0, client), (0, server.id), &data);
     assert_eq!(net.crossed, [0, 0]);
@@ -298,7 +298,7 @@ fn closing_a_listener_resets_unaccepted_connections() {
     net.run_for(Nanos::from_millis(10));
     assert_eq!(net.hosts[0].tcp(client).state(), Ok(State::Established));
     let now = net.now;
-    net.hosts[1].close_listener(now, listener);
+    net.hosts[1].listener(listener).close(now);
     net.run_for(Nanos::from_millis(10));
     assert_eq!(
         net.hosts[0].tcp(client).take_error(),
@@ -359,7 +359,7 @@ fn a_connect_reuses_a_time_wait_entry_after_a_second() {
             .tcp_connect(now, Some(from.parse().unwrap()), to.parse().unwrap())
             .unwrap();
         net.run_for(Nanos::from_millis(5));
-        let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap();
+        let server = net.hosts[1].listener(listener).accept().unwrap().unwrap();
         net.transfer((0, client), (1, server.id), &bytes(1000));
         close_both(&mut net, client, server.id);
         assert_eq!(net.hosts[0].tcp_time_wait_count(), 1);
@@ -383,7 +383,7 @@ fn a_later_syn_of_the_peer_replaces_a_time_wait_entry() {
             .tcp_connect(now, Some(from.parse().unwrap()), to.parse().unwrap())
             .unwrap();
         net.run_for(Nanos::from_millis(5));
-        let server = net.hosts[0].tcp_accept(listener).unwrap().unwrap();
+        let server = net.hosts[0].listener(listener).accept().unwrap().unwrap();
         net.transfer((1, client), (0, server.id), &bytes(1000));
         // The listening host closes first and so keeps TIME-WAIT.
         close_both(&mut net, server.id, client);

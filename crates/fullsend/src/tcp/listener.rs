@@ -43,7 +43,7 @@ impl HostListener {
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.engine
-            .op(|host, _| host.listener_addr(self.id).map_err(io_error))
+            .op(|host, _| host.listener(self.id).addr().map_err(io_error))
     }
 
     /// Waits for the next connection. Any number of futures may wait at once.
@@ -60,12 +60,13 @@ impl HostListener {
         let coop = ready!(poll_proceed(cx));
         let next = self.engine.op(|host, _| {
             loop {
-                if let Some(next) = host.tcp_accept(self.id).map_err(io_error)? {
+                if let Some(next) = host.listener(self.id).accept().map_err(io_error)? {
                     return Ok(Some(next));
                 }
                 let waiter = waiter(cx, &mut key);
                 if !host
-                    .listener_poll_ready(self.id, waiter)
+                    .listener(self.id)
+                    .poll_ready(waiter)
                     .map_err(io_error)?
                 {
                     return Ok(None);
@@ -86,7 +87,7 @@ impl HostListener {
 impl Drop for HostListener {
     fn drop(&mut self) {
         let _ = self.engine.op(|host, now| {
-            host.close_listener(now, self.id);
+            host.listener(self.id).close(now);
             Ok(())
         });
     }
@@ -182,7 +183,8 @@ impl TcpListener {
     /// The stack's error if it has stopped ([`Stack::closed`]).
     pub fn set_option(&self, option: SocketOption) -> io::Result<()> {
         self.host_listener.engine.op(|host, _| {
-            host.listener_set_option(self.host_listener.id, option)
+            host.listener(self.host_listener.id)
+                .set_option(option)
                 .map_err(io_error)
         })
     }
@@ -194,7 +196,8 @@ impl TcpListener {
     /// `InvalidInput` for a name that is unknown or not in `tcp_allowed_congestion_control`.
     pub fn set_congestion(&self, name: &str) -> io::Result<()> {
         self.host_listener.engine.op(|host, _| {
-            host.listener_set_congestion(self.host_listener.id, name)
+            host.listener(self.host_listener.id)
+                .set_congestion(name)
                 .map_err(io_error)
         })
     }

@@ -183,7 +183,7 @@ impl Stream {
         let name = name.ok_or(Errno::ENOENT)?;
         match self.host_socket {
             HostSocket::Connection(id) => host.tcp(id).set_congestion(now, name)?,
-            HostSocket::Listener(id) => host.listener_set_congestion(id, name)?,
+            HostSocket::Listener(id) => host.listener(id).set_congestion(name)?,
             HostSocket::None => {}
         }
         self.congestion = Some(name);
@@ -358,7 +358,7 @@ impl Stream {
         let info = match self.host_socket {
             HostSocket::Connection(id) => host.tcp(id).info(now).ok(),
             HostSocket::Listener(id) => Some(tcp_info::listening(
-                host.listener_accept_queue_len(id) as u32,
+                host.listener(id).accept_queue_len() as u32,
                 self.backlog,
             )),
             HostSocket::None => None,

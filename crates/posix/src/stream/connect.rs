@@ -138,7 +138,7 @@ impl Stream {
                 self.error = was_open.then_some(Errno::ECONNRESET).or(self.error);
                 host.tcp(id).abort(now);
             }
-            HostSocket::Listener(id) => host.close_listener(now, id),
+            HostSocket::Listener(id) => host.listener(id).close(now),
             HostSocket::None => {}
         }
         self.take_returned();

@@ -15,7 +15,7 @@ impl Stream {
     /// Returns the readiness in `EPOLL*` bits.
     pub(crate) fn events(&self, host: &mut Host) -> u32 {
         if let HostSocket::Listener(id) = self.host_socket {
-            return if host.listener_accept_queue_len(id) > 0 {
+            return if host.listener(id).accept_queue_len() > 0 {
                 READ_EVENTS
             } else {
                 0

@@ -29,7 +29,7 @@ impl Stream {
         // As on Linux, a negative number counts as a very large one.
         self.backlog = (backlog as u32).min(host.sysctl().somaxconn);
         if let HostSocket::Listener(id) = self.host_socket {
-            return Ok(host.listener_set_backlog(id, self.backlog as usize)?);
+            return Ok(host.listener(id).set_backlog(self.backlog as usize)?);
         }
         let config = ListenConfig {
             backlog: self.backlog as usize,
@@ -41,7 +41,7 @@ impl Stream {
         } else {
             host.tcp_listen(local, config)?
         };
-        host.listener_set_v6only(id, self.common.ip.v6only)?;
+        host.listener(id).set_v6only(self.common.ip.v6only)?;
         self.host_socket = HostSocket::Listener(id);
         self.apply_listener_options(host, id)
     }
@@ -50,7 +50,7 @@ impl Stream {
         let HostSocket::Listener(id) = self.host_socket else {
             return Err(Errno::EINVAL);
         };
-        let incoming = host.tcp_accept(id)?.ok_or(Errno::EAGAIN)?;
+        let incoming = host.listener(id).accept()?.ok_or(Errno::EAGAIN)?;
         let peer = SockAddr::for_domain(self.domain, incoming.remote);
         Ok((self.accepted(incoming.id), peer))
     }

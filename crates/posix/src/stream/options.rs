@@ -37,7 +37,7 @@ impl Stream {
             HostSocket::Connection(_) if is_listener_only(&option) => {}
             HostSocket::Connection(id) => host.tcp(id).set_option(now, option)?,
             HostSocket::Listener(_) if is_not_inherited(&option) => {}
-            HostSocket::Listener(id) => host.listener_set_option(id, option)?,
+            HostSocket::Listener(id) => host.listener(id).set_option(option)?,
             HostSocket::None => {}
         }
         self.remove_option(&option);
@@ -105,10 +105,10 @@ impl Stream {
             .iter()
             .filter(|option| !is_not_inherited(option))
         {
-            host.listener_set_option(id, *option)?;
+            host.listener(id).set_option(*option)?;
         }
         if let Some(name) = self.congestion {
-            host.listener_set_congestion(id, name)?;
+            host.listener(id).set_congestion(name)?;
         }
         Ok(())
     }

@@ -305,7 +305,7 @@ fn run_once(scenario: &Scenario, prepare: impl Fn(&mut Sim)) -> Outcome {
     ends[0].begin(&mut sim, client, scenario);
     let mut poll_apps = |sim: &mut Sim| {
         if ends[1].id.is_none()
-            && let Some(incoming) = sim.host(hosts[1]).tcp_accept(listener).unwrap()
+            && let Some(incoming) = sim.host(hosts[1]).listener(listener).accept().unwrap()
         {
             ends[1].begin(sim, incoming.id, scenario);
         }

@@ -133,7 +133,7 @@ impl Testbed {
         host.tcp(client).set_congestion(now, congestion).unwrap();
         let mut server = None;
         sim.run_until(now + secs(60), |sim| {
-            let incoming = sim.host(hosts[1]).tcp_accept(self.listener).unwrap();
+            let incoming = sim.host(hosts[1]).listener(self.listener).accept().unwrap();
             server = incoming.map(|incoming| incoming.id);
             server.is_some()
         });

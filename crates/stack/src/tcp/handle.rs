@@ -76,7 +76,7 @@ impl Tcp {
 /// let listener = host.tcp_listen(addr, config)?;
 /// let client = host.tcp_connect(now, None, addr)?;
 /// host.poll(now); // delivers the packets of the handshake
-/// let server = host.tcp_accept(listener)?.expect("a connection").id;
+/// let server = host.listener(listener).accept()?.expect("a connection").id;
 ///
 /// assert_eq!(host.tcp(client).write(now, b"hello", false)?, 5);
 /// host.poll(now);

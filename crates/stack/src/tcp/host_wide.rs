@@ -37,7 +37,7 @@ impl Host {
     pub fn abort_all(&mut self, now: Instant) {
         self.udp.wake_all(&mut self.wakers);
         for id in self.tcp.listeners.ids() {
-            self.close_listener(now, id);
+            self.listener(id).close(now);
         }
         let all: Vec<u32> = self.tcp.table.iter().map(|(index, _)| index).collect();
         for index in all {

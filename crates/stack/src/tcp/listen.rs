@@ -15,10 +15,11 @@ use super::{TcpId, addr_is_usable};
 use crate::demux::{Addr, FlowKey};
 use crate::siphash::SipKey;
 use crate::slab::Slab;
-use crate::waiters::{WaitList, Waiter};
+use crate::waiters::WaitList;
 use crate::{Host, StackError};
 
-/// A TCP listener's handle.
+/// A TCP listener's ID; [`Host::listener`] gives access to it. It is never reused for another
+/// listener.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ListenerId(pub u64);
 
@@ -39,7 +40,7 @@ pub struct ListenConfig {
 /// A connection that a listener yields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Incoming {
-    /// Its handle.
+    /// Its ID.
     pub id: TcpId,
     /// The destination that the peer connected to.
     pub local: SocketAddr,
@@ -189,7 +190,7 @@ impl Listeners {
             .any(|l| l.local == local && l.config.any_destination == config.any_destination)
     }
 
-    /// Returns the handles of all listeners.
+    /// Returns the IDs of all listeners.
     pub(super) fn ids(&self) -> Vec<ListenerId> {
         let indices = self.table.iter().map(|(index, _)| index);
         indices
@@ -310,67 +311,14 @@ impl Host {
             .ok_or(StackError::NoPorts)
     }
 
-    /// Returns the address of the listener.
-    ///
-    /// # Errors
-    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
-    pub fn listener_addr(&self, id: ListenerId) -> Result<SocketAddr, StackError> {
-        let listener = self.tcp.listeners.table.peek(id.0);
-        listener.map(|l| l.local).ok_or(StackError::NoSuchSocket)
+    /// Returns the tasks that wait for a connection to accept.
+    pub(crate) fn accept_waiters(&mut self, id: ListenerId) -> Option<&mut WaitList> {
+        let listener = self.tcp.listeners.get_mut(id)?;
+        Some(&mut listener.accept_waiters)
     }
 
-    /// Takes the next established connection or, with `defer_syn_ack`, the next deferred one, which must
-    /// then be accepted or rejected.
-    ///
-    /// # Errors
-    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
-    pub fn tcp_accept(&mut self, id: ListenerId) -> Result<Option<Incoming>, StackError> {
-        let tcp = &mut self.tcp;
-        let listener = tcp.listeners.get_mut(id);
-        let listener = listener.ok_or(StackError::NoSuchSocket)?;
-        let Some(index) = listener.accept_queue.pop_front() else {
-            return Ok(None);
-        };
-        let id = tcp.table.id(index).ok_or(StackError::NoSuchSocket)?;
-        let entry = tcp.table.get_mut(index).ok_or(StackError::NoSuchSocket)?;
-        match entry {
-            SocketEntry::Conn(socket) => {
-                socket.owner = ConnectionOwner::User;
-                socket.conn.on_accepted();
-            }
-            SocketEntry::DeferredSyn(deferred) => deferred.user_owned = true,
-            SocketEntry::HalfOpen(_) => return Err(StackError::NoSuchSocket),
-        }
-        Ok(Some(Incoming {
-            id: TcpId(id),
-            local: entry.key().local_addr(),
-            remote: entry.key().remote_addr(),
-        }))
-    }
-
-    /// Returns whether there is a connection to accept. If not, `waiter` is woken once when there
-    /// is one.
-    ///
-    /// # Errors
-    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
-    pub fn listener_poll_ready<'a>(
-        &mut self,
-        id: ListenerId,
-        waiter: impl Into<Waiter<'a>>,
-    ) -> Result<bool, StackError> {
-        let listener = self.tcp.listeners.get_mut(id);
-        let listener = listener.ok_or(StackError::NoSuchSocket)?;
-        if !listener.accept_queue.is_empty() {
-            return Ok(true);
-        }
-        listener
-            .accept_waiters
-            .register(waiter.into(), &mut self.replaced_wakers);
-        Ok(false)
-    }
-
-    /// Closes a listener. Connections that were not accepted are reset.
-    pub fn close_listener(&mut self, now: Instant, id: ListenerId) {
+    /// Implements [`ListenerHandle::close`](crate::ListenerHandle::close).
+    pub(super) fn close_listener(&mut self, now: Instant, id: ListenerId) {
         let Some((index, _)) = self.tcp.listeners.table.by_id(id.0) else {
             return;
         };

@@ -2,16 +2,14 @@
 
 use alloc::vec::Vec;
 
-use fullsend_tcp::congestion;
 use fullsend_tcp::{FastopenKeys, SocketOption, Sysctl, TcpError, defer_accept_timeouts};
 use fullsend_units::{Instant, Nanos};
 use fullsend_wire::EcnField;
 use fullsend_wire::tcp::TcpRepr;
 
-use super::ListenerId;
 use super::listen::Listeners;
 use super::socket::Socket;
-use crate::{Host, StackError};
+use crate::Host;
 
 /// The options that the application has set on a listener.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +35,34 @@ pub(super) struct ListenerSettings {
 }
 
 impl ListenerSettings {
+    /// Sets an option. Those that do not concern the listener itself are inherited.
+    pub(super) fn set_option(&mut self, option: SocketOption) {
+        use SocketOption as O;
+        match option {
+            O::TcpDeferAccept(seconds) => self.defer_accept = defer_accept_timeouts(seconds),
+            O::TcpFastopen(qlen) => self.fastopen_qlen = qlen,
+            O::TcpFastopenKey(keys) => self.fastopen_keys = Some(keys),
+            O::TcpFastopenNoCookie(on) => self.fastopen_no_cookie = on,
+            O::TcpSaveSyn(on) => self.save_syn = on,
+            other => {
+                match other {
+                    O::TcpRtoMax(span) => self.rto_max = Some(span),
+                    O::TcpSyncnt(n) => self.syncnt = Some(n),
+                    _ => {}
+                }
+                let kind = core::mem::discriminant(&other);
+                self.inherited
+                    .retain(|known| core::mem::discriminant(known) != kind);
+                self.inherited.push(other);
+            }
+        }
+    }
+
+    /// Sets the congestion control that connections inherit.
+    pub(super) const fn set_congestion(&mut self, name: &'static str) {
+        self.congestion = Some(name);
+    }
+
     fn has_inherited_options(&self) -> bool {
         self.congestion.is_some() || !self.inherited.is_empty()
     }
@@ -57,68 +83,6 @@ impl Listeners {
 }
 
 impl Host {
-    /// Sets an option of a listener. Options that do not concern the listener itself are inherited
-    /// by its connections, from their SYN-ACK on.
-    ///
-    /// # Errors
-    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
-    pub fn listener_set_option(
-        &mut self,
-        id: ListenerId,
-        option: SocketOption,
-    ) -> Result<(), StackError> {
-        use SocketOption as O;
-        let listener = self.tcp.listeners.get_mut(id);
-        let listener = listener.ok_or(StackError::NoSuchSocket)?;
-        let settings = &mut listener.settings;
-        match option {
-            O::TcpDeferAccept(seconds) => settings.defer_accept = defer_accept_timeouts(seconds),
-            O::TcpFastopen(qlen) => settings.fastopen_qlen = qlen,
-            O::TcpFastopenKey(keys) => settings.fastopen_keys = Some(keys),
-            O::TcpFastopenNoCookie(on) => settings.fastopen_no_cookie = on,
-            O::TcpSaveSyn(on) => settings.save_syn = on,
-            other => {
-                match other {
-                    O::TcpRtoMax(span) => settings.rto_max = Some(span),
-                    O::TcpSyncnt(n) => settings.syncnt = Some(n),
-                    _ => {}
-                }
-                let kind = core::mem::discriminant(&other);
-                settings
-                    .inherited
-                    .retain(|known| core::mem::discriminant(known) != kind);
-                settings.inherited.push(other);
-            }
-        }
-        Ok(())
-    }
-
-    /// Sets the congestion control of a listener's connections by name (`TCP_CONGESTION`). It
-    /// applies from their SYN-ACK on, as some need ECN.
-    ///
-    /// # Errors
-    /// [`InvalidValue`](TcpError::InvalidValue) if the name is unknown or not allowed;
-    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
-    pub fn listener_set_congestion(
-        &mut self,
-        id: ListenerId,
-        name: &str,
-    ) -> Result<(), StackError> {
-        let allowed = self
-            .env
-            .sysctl
-            .tcp_allowed_congestion_control
-            .contains(name);
-        let known = congestion::AVAILABLE
-            .into_iter()
-            .find(|known| *known == name);
-        let name = known.filter(|_| allowed).ok_or(TcpError::InvalidValue)?;
-        let listener = self.tcp.listeners.get_mut(id);
-        let listener = listener.ok_or(StackError::NoSuchSocket)?;
-        listener.settings.congestion = Some(name);
-        Ok(())
-    }
-
     /// Applies the listener's options to a new connection that answers `syn`.
     pub(super) fn inherit(
         &mut self,

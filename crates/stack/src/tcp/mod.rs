@@ -13,6 +13,7 @@ mod input;
 mod inspect;
 mod isn;
 mod listen;
+mod listener_handle;
 mod listener_settings;
 mod output;
 mod ports;
@@ -24,7 +25,6 @@ mod socket;
 mod sockstat;
 mod syn_limit;
 mod time_wait;
-mod watch;
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -35,6 +35,7 @@ use fullsend_units::Instant;
 
 pub use handle::{Interest, TcpHandle, TcpQueues, TcpRef};
 pub use listen::{Incoming, ListenConfig, ListenerId};
+pub use listener_handle::ListenerHandle;
 pub use sockstat::SockStat;
 pub(crate) use time_wait::TimeWaitTable;
 

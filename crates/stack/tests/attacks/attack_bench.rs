@@ -182,7 +182,12 @@ impl AttackBench {
                     .tcp_connect(net.now, None, to.parse().unwrap())
                     .unwrap();
                 net.run_for(Nanos::from_millis(30));
-                let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
+                let server = net.hosts[1]
+                    .listener(listener)
+                    .accept()
+                    .unwrap()
+                    .unwrap()
+                    .id;
                 let (from, to) = ((0, client), (1, server));
                 let (from, to) = if down { (to, from) } else { (from, to) };
                 flows.push(Flow {
@@ -271,7 +276,7 @@ impl AttackBench {
             ..syn
         };
         self.deliver(forge::tcp(from, to, ack, b""));
-        let accepted = self.net.hosts[1].tcp_accept(self.listener).unwrap();
+        let accepted = self.net.hosts[1].listener(self.listener).accept().unwrap();
         rogue.victim = accepted.expect("a connection").id;
         rogue
     }

@@ -100,7 +100,8 @@ fn syns_spoofed_from_a_peer_are_answered_at_a_bounded_rate() {
             .unwrap();
         attack_bench.run(Nanos::from_millis(span_ms), packets(), flood);
         let accepted = attack_bench.net.hosts[1]
-            .tcp_accept(attack_bench.listener)
+            .listener(attack_bench.listener)
+            .accept()
             .unwrap();
         assert!(accepted.is_some(), "{ip}");
         let state = attack_bench.net.hosts[0].tcp(client).state();

@@ -221,7 +221,7 @@ impl Net {
             .unwrap();
         let mut server = None;
         let done = self.run_until(Nanos::from_secs(10), |net| {
-            server = server.or_else(|| net.hosts[1].tcp_accept(listener).unwrap());
+            server = server.or_else(|| net.hosts[1].listener(listener).accept().unwrap());
             server.is_some() && net.hosts[0].tcp(client).state() == Ok(State::Established)
         });
         assert!(done, "no connection");

@@ -113,7 +113,8 @@ impl Bottleneck {
         let chosen = self
             .sim
             .host(receiver)
-            .listener_set_congestion(listener, congestion);
+            .listener(listener)
+            .set_congestion(congestion);
         chosen.expect("it is available");
         let sender = self.sim.host(host);
         let client = sender.tcp_connect(now, None, self.to);
@@ -122,7 +123,7 @@ impl Bottleneck {
         chosen.expect("it is available");
         let mut server = None;
         self.sim.run_until(now + Nanos::from_secs(10), |sim| {
-            let incoming = sim.host(receiver).tcp_accept(listener);
+            let incoming = sim.host(receiver).listener(listener).accept();
             server = incoming.expect("it listens").map(|i| i.id);
             server.is_some()
         });
