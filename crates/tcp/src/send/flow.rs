@@ -344,7 +344,7 @@ impl Sender {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::{Instant, Nanos, prefetch};
+    use fullsend_units::{Instant, Nanos};
 
     use super::{FlowState, Histogram, SendLimit};
 
