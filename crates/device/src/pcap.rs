@@ -218,8 +218,7 @@ fn pad(body: &mut Vec<u8>) {
 
 /// A device with a packet capture: records the packets that the device sent and received.
 ///
-/// If the capture cannot be written (disk full) it stops with a warning, and traffic continues. It
-/// can be switched on and off while traffic passes, and costs nothing while off.
+/// If the capture cannot be written (disk full) it stops with a warning, and traffic continues.
 ///
 /// ```
 /// use fullsend_buf::Slice;
@@ -260,24 +259,9 @@ impl<D: Device> CapturedDevice<D> {
         }
     }
 
-    /// Wraps `device` without recording until [`set_capture`](Self::set_capture).
-    pub fn inactive(device: D) -> Self {
-        Self {
-            device,
-            capture: None,
-            clock: Box::new(wall_clock_ns),
-            offered: Vec::new(),
-        }
-    }
-
-    /// Records at `capture` from now on; `None` stops recording.
-    pub fn set_capture(&mut self, capture: Option<CaptureInterface>) {
-        self.capture = capture;
-    }
-
-    /// Returns the wrapped device.
-    pub fn inner(&self) -> &D {
-        &self.device
+    /// Ends the capture and returns the wrapped device.
+    pub fn into_inner(self) -> D {
+        self.device
     }
 
     fn record(&mut self, result: io::Result<()>) {

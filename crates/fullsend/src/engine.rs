@@ -1,5 +1,6 @@
 //! A shard: a host, its device, and the lock that sockets and the driver share.
 
+mod device;
 mod inspect;
 #[cfg(test)]
 mod tests;
@@ -14,12 +15,13 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use fullsend_device::{CapturedDevice, Device};
+use fullsend_device::Device;
 use fullsend_driver::{Pump, TransmitOutcome};
 use fullsend_stack::{Host, IfaceId, WaitKey, WaitList, WaitOn, Waiter};
 use fullsend_units::Instant;
 use parking_lot::{Mutex, MutexGuard};
 
+use self::device::ShardDevice;
 use crate::clock::{Clock, wall_clock_ns};
 use crate::control::ControlSocket;
 pub(crate) use crate::driver_waker::DriverWaker;
@@ -34,7 +36,7 @@ pub(crate) struct PollResult {
 
 pub(crate) struct Shard {
     pub(crate) host: Host,
-    pump: Pump<CapturedDevice<Box<dyn Device>>>,
+    pump: Pump<ShardDevice>,
     /// The number of the capture that is running.
     capture: Option<u64>,
     /// The number of captures started.
@@ -83,7 +85,7 @@ impl Engine {
     ) -> Self {
         let shard = Shard {
             host,
-            pump: Pump::new(iface, CapturedDevice::inactive(device)),
+            pump: Pump::new(iface, ShardDevice::Plain(device)),
             capture: None,
             captures_started: 0,
             flush_waiters: WaitList::default(),

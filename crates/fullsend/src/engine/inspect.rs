@@ -53,7 +53,7 @@ impl Engine {
         let capture_interface = capture_interface(shard.pump.device().caps().link)?;
         shard.captures_started += 1;
         shard.capture = Some(shard.captures_started);
-        shard.pump.device_mut().set_capture(Some(capture_interface));
+        shard.pump.device_mut().begin_capture(capture_interface);
         Ok(shard.capture)
     }
 
@@ -62,7 +62,7 @@ impl Engine {
         let mut shard = self.shard.lock();
         if shard.capture == Some(number) {
             shard.capture = None;
-            shard.pump.device_mut().set_capture(None);
+            shard.pump.device_mut().end_capture();
         }
     }
 }

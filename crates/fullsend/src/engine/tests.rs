@@ -7,11 +7,12 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use fullsend_device::{Caps, CapturedDevice, Device};
+use fullsend_device::{Caps, Device};
 use fullsend_offload::Packet;
 use fullsend_stack::TcpId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::device::ShardDevice;
 use crate::{Pair, Stack, TcpListener, TcpStream};
 
 /// A device that drops all packets and receives none.
@@ -39,7 +40,7 @@ impl Device for Disconnected {
 fn disconnect(stack: &Stack) {
     let mut shard = stack.engine.shard.lock();
     let device = shard.pump.device_mut();
-    *device = CapturedDevice::inactive(Box::new(Disconnected(device.caps())));
+    *device = ShardDevice::Plain(Box::new(Disconnected(device.caps())));
 }
 
 /// A device whose calls take time for each packet, as a TUN's system calls do.
@@ -100,13 +101,8 @@ fn slow_down_device(stack: &Stack, write: Duration, read: Duration) {
     let mut shard = stack.engine.shard.lock();
     let device = shard.pump.device_mut();
     let nothing = Box::new(Disconnected(device.caps()));
-    let tapped: Box<dyn Device> =
-        Box::new(std::mem::replace(device, CapturedDevice::inactive(nothing)));
-    *device = CapturedDevice::inactive(Box::new(SlowDevice {
-        inner: tapped,
-        write,
-        read,
-    }));
+    let inner = Box::new(std::mem::replace(device, ShardDevice::Plain(nothing)));
+    *device = ShardDevice::Plain(Box::new(SlowDevice { inner, write, read }));
 }
 
 /// Returns `flows` connections from `a` to `b`, whose server echoes each request of `len` bytes.

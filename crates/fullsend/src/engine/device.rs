@@ -1,0 +1,100 @@
+//! The device of a shard, which a capture wraps while it runs.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem;
+use std::os::fd::BorrowedFd;
+
+use fullsend_device::{Caps, CaptureInterface, CapturedDevice, Device};
+use fullsend_offload::{Link, Packet};
+
+/// The device of a shard.
+pub(crate) enum ShardDevice {
+    Plain(Box<dyn Device>),
+    /// The device while a capture runs.
+    Captured(Box<CapturedDevice<Box<dyn Device>>>),
+}
+
+impl ShardDevice {
+    /// Starts recording the device's packets at `capture`.
+    pub(crate) fn begin_capture(&mut self, capture: CaptureInterface) {
+        let device = self.take();
+        *self = Self::Captured(Box::new(CapturedDevice::new(device, capture)));
+    }
+
+    /// Stops recording.
+    pub(crate) fn end_capture(&mut self) {
+        *self = Self::Plain(self.take());
+    }
+
+    /// Takes the device without its wrapper, and leaves none.
+    fn take(&mut self) -> Box<dyn Device> {
+        match mem::replace(self, Self::Plain(Box::new(NoDevice))) {
+            Self::Plain(device) => device,
+            Self::Captured(captured) => captured.into_inner(),
+        }
+    }
+
+    #[inline]
+    fn current(&self) -> &dyn Device {
+        match self {
+            Self::Plain(device) => &**device,
+            Self::Captured(captured) => &**captured,
+        }
+    }
+
+    #[inline]
+    fn current_mut(&mut self) -> &mut dyn Device {
+        match self {
+            Self::Plain(device) => &mut **device,
+            Self::Captured(captured) => &mut **captured,
+        }
+    }
+}
+
+impl Device for ShardDevice {
+    fn caps(&self) -> Caps {
+        self.current().caps()
+    }
+
+    fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
+        self.current_mut().transmit(batch)
+    }
+
+    fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
+        self.current_mut().receive(batch, max)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.current().in_flight()
+    }
+
+    fn notify_completion(&mut self) -> bool {
+        self.current_mut().notify_completion()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.current().fd()
+    }
+}
+
+/// The placeholder of a device that is being wrapped or unwrapped.
+struct NoDevice;
+
+impl Device for NoDevice {
+    fn caps(&self) -> Caps {
+        Caps::plain(Link::Ip, 0)
+    }
+
+    fn transmit(&mut self, _: &mut VecDeque<Packet>) -> io::Result<()> {
+        Err(io::ErrorKind::NotConnected.into())
+    }
+
+    fn receive(&mut self, _: &mut Vec<Packet>, _: usize) -> io::Result<usize> {
+        Err(io::ErrorKind::NotConnected.into())
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
