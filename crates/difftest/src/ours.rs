@@ -1,13 +1,20 @@
 //! Our side: sockets over a host in manual time, which follows the kernel's clock or advances with
 //! each event.
 
+use std::collections::VecDeque;
+use std::io;
+use std::mem;
+use std::os::fd::BorrowedFd;
+
 use fullsend_buf::Slice;
+use fullsend_device::Device;
+use fullsend_driver::Pump;
 use fullsend_offload::{Caps, Link, Packet, segment};
 use fullsend_posix::abi::{
     IPPROTO_TCP, SO_LINGER, SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET, TCP_INFO,
 };
 use fullsend_posix::{Errno, Handle, Posix, SockAddr};
-use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, IfaceId, Mac};
+use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, Mac};
 use fullsend_tcp::Sysctl;
 use fullsend_units::{Instant, Nanos, Seed};
 
@@ -22,7 +29,7 @@ const NANOS_PER_TICK: u64 = 1_000_000;
 
 pub(crate) struct OurSide {
     posix: Posix,
-    iface: IfaceId,
+    pump: Pump<RecordingDevice>,
     now: Instant,
     /// The host's time at which it was ready.
     started: Instant,
@@ -32,6 +39,35 @@ pub(crate) struct OurSide {
     sockets: Vec<Option<Handle>>,
     /// Bytes that each socket has written.
     written: Vec<u32>,
+}
+
+/// A device that keeps the packets sent, as they are on the wire.
+struct RecordingDevice {
+    caps: Caps,
+    sent: Vec<Vec<u8>>,
+}
+
+impl Device for RecordingDevice {
+    fn caps(&self) -> Caps {
+        self.caps
+    }
+
+    fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
+        for packet in batch.drain(..) {
+            let mut pieces = Vec::new();
+            segment(packet, &mut pieces);
+            self.sent.extend(pieces.iter().map(Packet::to_bytes));
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, _: &mut Vec<Packet>, _: usize) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 fn unit_result(result: Result<(), Errno>) -> CallResult {
@@ -60,6 +96,10 @@ impl OurSide {
         let now = Instant::ZERO + Nanos::from_secs(1);
         let caps = Caps::offloading(Link::Ip, 1500);
         let iface = host.add_interface(IfaceConfig::new(caps, Mac([0; 6])));
+        let device = RecordingDevice {
+            caps,
+            sent: Vec::new(),
+        };
         let addr = addresses.local.ip();
         let prefix = if addresses.is_v6() { 64 } else { 16 };
         let added = host.add_address(now, iface, Cidr { addr, prefix });
@@ -75,7 +115,7 @@ impl OurSide {
         let now = now + Nanos::from_nanos(clock % NANOS_PER_TICK);
         let mut ours = Self {
             posix: Posix::new(host),
-            iface,
+            pump: Pump::transmit_only(iface, device),
             now,
             started: now,
             clock,
@@ -225,28 +265,21 @@ impl TcpSide for OurSide {
     fn deliver(&mut self, packet: &[u8]) {
         self.now += STEP;
         let mut frames = vec![Packet::from_frame(Slice::copied_from(packet))];
-        self.posix
-            .host_mut()
-            .receive(self.now, self.iface, &mut frames);
+        self.pump
+            .input(self.posix.host_mut(), self.now, &mut frames);
     }
 
     fn sent(&mut self) -> Vec<Vec<u8>> {
         let mut sent = Vec::new();
-        let mut batch = Vec::new();
         loop {
             let host = self.posix.host_mut();
             host.poll(self.now);
-            host.transmit(self.now, self.iface, &mut batch, 64);
-            if batch.is_empty() {
+            self.pump.transmit(host, self.now, &self.now);
+            let mut new = mem::take(&mut self.pump.device_mut().sent);
+            if new.is_empty() {
                 return sent;
             }
-            for packet in batch.drain(..) {
-                let token = packet.tx;
-                let mut pieces = Vec::new();
-                segment(packet, &mut pieces);
-                sent.extend(pieces.iter().map(Packet::to_bytes));
-                host.complete(self.now, token);
-            }
+            sent.append(&mut new);
         }
     }
 }
