@@ -14,8 +14,6 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
-#[cfg(feature = "std")]
-extern crate std;
 
 mod chain;
 mod loan;

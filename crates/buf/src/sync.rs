@@ -4,20 +4,24 @@ pub(crate) use alloc::sync::Arc;
 
 pub use mutex::{Mutex, MutexGuard};
 
-#[cfg(not(feature = "std"))]
 mod mutex {
-    /// A mutex: the standard library's with the feature `std`, otherwise one that spins, as a
-    /// thread cannot sleep without an operating system.
+    #[cfg(feature = "std")]
+    use parking_lot as implementation;
+    #[cfg(not(feature = "std"))]
+    use spin as implementation;
+
+    /// A mutex: that of `parking_lot` with the feature `std`, otherwise one that spins, as a thread
+    /// cannot sleep without an operating system.
     #[derive(Debug, Default)]
-    pub struct Mutex<T>(spin::Mutex<T>);
+    pub struct Mutex<T>(implementation::Mutex<T>);
 
     /// The access to the value of a locked [`Mutex`].
-    pub type MutexGuard<'a, T> = spin::MutexGuard<'a, T>;
+    pub type MutexGuard<'a, T> = implementation::MutexGuard<'a, T>;
 
     impl<T> Mutex<T> {
         /// Returns an unlocked mutex.
         pub const fn new(value: T) -> Self {
-            Self(spin::Mutex::new(value))
+            Self(implementation::Mutex::new(value))
         }
 
         /// Locks the mutex, and waits while another thread holds it.
@@ -30,43 +34,6 @@ mod mutex {
         #[inline]
         pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
             self.0.try_lock()
-        }
-    }
-}
-
-#[cfg(feature = "std")]
-mod mutex {
-    use std::sync::{PoisonError, TryLockError};
-
-    /// A mutex: the standard library's with the feature `std`, otherwise one that spins, as a
-    /// thread cannot sleep without an operating system.
-    #[derive(Debug, Default)]
-    pub struct Mutex<T>(std::sync::Mutex<T>);
-
-    /// The access to the value of a locked [`Mutex`].
-    pub type MutexGuard<'a, T> = std::sync::MutexGuard<'a, T>;
-
-    impl<T> Mutex<T> {
-        /// Returns an unlocked mutex.
-        pub const fn new(value: T) -> Self {
-            Self(std::sync::Mutex::new(value))
-        }
-
-        /// Locks the mutex, and waits while another thread holds it.
-        #[inline]
-        pub fn lock(&self) -> MutexGuard<'_, T> {
-            // No code that holds a lock panics halfway through a change.
-            self.0.lock().unwrap_or_else(PoisonError::into_inner)
-        }
-
-        /// Locks the mutex unless another thread holds it.
-        #[inline]
-        pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-            match self.0.try_lock() {
-                Ok(guard) => Some(guard),
-                Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
-                Err(TryLockError::WouldBlock) => None,
-            }
         }
     }
 }
