@@ -70,8 +70,8 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                  window",
         continues: false,
         matches: |events, d| {
-            let repeats = |inject: &InjectedSegment| {
-                let sizes = events[..d.step].iter().filter_map(|event| match event {
+            let repeats = |at: usize, inject: &InjectedSegment| {
+                let sizes = events[..at].iter().filter_map(|event| match event {
                     FuzzEvent::Inject(before) => Some(before),
                     FuzzEvent::Call(_) => None,
                 });
@@ -79,7 +79,16 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                 // The window of a SYN is not scaled.
                 inject.len == 0 && same.any(|i| i.window != inject.window || i.flags & SYN != 0)
             };
-            injected(events, d).is_some_and(repeats)
+            // A duplicate that was counted before lets a call send more.
+            let repeated = |(at, event): (usize, &FuzzEvent)| match event {
+                FuzzEvent::Inject(i) => i.flags & (SYN | RST | ACK) == ACK && repeats(at, i),
+                FuzzEvent::Call(_) => false,
+            };
+            let is_call = injected(events, d).is_none();
+            (injected(events, d).is_some_and(|i| repeats(d.step, i))
+                || is_call
+                    && !permits_sack(events)
+                    && events[..d.step].iter().enumerate().any(repeated))
                 && (d.kernel_only.iter()).all(|s| carries_data(s) || has_fin(s))
                 && (d.ours_only.is_empty()
                     || d.ours_only.iter().all(|s| carries_data(s) || has_fin(s))
@@ -93,8 +102,9 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                  requires the same window, not the same sequence number",
         continues: false,
         matches: |events, d| {
+            // The SYN-ACK of an active open sets SND.WL1, too.
             let plain = |event: &FuzzEvent| match event {
-                FuzzEvent::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => {
+                FuzzEvent::Inject(i) if i.flags & (RST | ACK) == ACK => {
                     Some((i.ack, i.seq, i.end() == i.seq))
                 }
                 _ => None,
