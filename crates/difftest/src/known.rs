@@ -167,6 +167,18 @@ fn is_opening(difference: &Difference) -> bool {
     opens(&difference.kernel.states) && opens(&difference.ours.states)
 }
 
+/// Returns whether the peer's first SYN permits SACK. A SYN-ACK that follows it, in a simultaneous
+/// open, does not count.
+fn permits_sack(events: &[FuzzEvent]) -> bool {
+    let syn = |event: &FuzzEvent| match event {
+        FuzzEvent::Inject(i) if i.flags & SYN != 0 => {
+            Some(i.options.contains(&TcpOption::SackPermitted))
+        }
+        _ => None,
+    };
+    events.iter().find_map(syn) == Some(true)
+}
+
 /// Returns the window of an injected segment in bytes, for the window scale of each SYN that was
 /// injected.
 fn windows_of(events: &[FuzzEvent], inject: &InjectedSegment) -> impl Iterator<Item = u32> {

@@ -3,7 +3,8 @@
 use fullsend_script::WireSegment;
 use fullsend_script::tcp_option::TcpOption;
 
-use super::{KnownDifference, carries_data, injected, is_pure_ack, only_segments};
+use super::{KnownDifference, carries_data, has_fin, injected, only_segments, permits_sack};
+use crate::compare::is_pure_ack;
 use crate::event::{ACK, FuzzEvent, InjectedSegment, RST, SYN, after};
 
 /// The largest segment of the device, and the one of a peer whose SYN has no MSS option.
@@ -24,34 +25,62 @@ fn mss_of(events: &[FuzzEvent]) -> u32 {
     mss.min(DEVICE_MSS).into()
 }
 
-pub(super) const KNOWN: &[KnownDifference] = &[KnownDifference {
-    name: "losses within the reordering window of a shorter minimum round trip",
-    reason: "the reordering window is a quarter of the minimum (RFC 8985 6.2 step 4); the kernel's minimum \
+pub(super) const KNOWN: &[KnownDifference] = &[
+    KnownDifference {
+        name: "losses within the reordering window of a shorter minimum round trip",
+        reason: "the reordering window is a quarter of the minimum (RFC 8985 6.2 step 4); the kernel's minimum \
              includes round trips of segments that overtook others, ours does not, so that our window may \
              be longer",
-    continues: false,
-    matches: |events, d| {
-        let above = |i: &InjectedSegment| -> u32 {
-            let above = |(left, right): &&(u32, u32)| after(*right, *left) && after(*left, i.ack);
-            let lengths = i.sack.iter().filter(above);
-            lengths.map(|(left, right)| right.wrapping_sub(*left)).sum()
-        };
-        // With three SACKed segments the reordering window is zero.
-        let reports_few = |i: &InjectedSegment| {
-            let sacked = above(i);
-            i.flags & (SYN | RST | ACK) == ACK && sacked > 0 && sacked < 3 * mss_of(events)
-        };
-        let retransmissions = |segments: &[WireSegment]| -> Vec<_> {
-            let old = |s: &&WireSegment| carries_data(s) && after(d.before.1.sent, s.seq);
-            let old = segments.iter().filter(old);
-            old.map(|s| (s.seq, s.data.len())).collect()
-        };
-        let kernel = retransmissions(&d.kernel.segments);
-        let ours = retransmissions(&d.ours.segments);
-        injected(events, d).is_some_and(reports_few)
-            && kernel.len() > ours.len()
-            && kernel.starts_with(&ours)
-            && (d.ours_only.iter()).all(|s| carries_data(s) || is_pure_ack(s))
-            && only_segments(d)
+        continues: false,
+        matches: |events, d| {
+            let above = |i: &InjectedSegment| -> u32 {
+                let above =
+                    |(left, right): &&(u32, u32)| after(*right, *left) && after(*left, i.ack);
+                let lengths = i.sack.iter().filter(above);
+                lengths.map(|(left, right)| right.wrapping_sub(*left)).sum()
+            };
+            // With three SACKed segments the reordering window is zero.
+            let reports_few = |i: &InjectedSegment| {
+                let sacked = above(i);
+                i.flags & (SYN | RST | ACK) == ACK && sacked > 0 && sacked < 3 * mss_of(events)
+            };
+            let retransmissions = |segments: &[WireSegment]| -> Vec<_> {
+                let old = |s: &&WireSegment| carries_data(s) && after(d.before.1.sent, s.seq);
+                let old = segments.iter().filter(old);
+                old.map(|s| (s.seq, s.data.len())).collect()
+            };
+            let kernel = retransmissions(&d.kernel.segments);
+            let ours = retransmissions(&d.ours.segments);
+            injected(events, d).is_some_and(reports_few)
+                && kernel.len() > ours.len()
+                && kernel.starts_with(&ours)
+                && (d.ours_only.iter()).all(|s| carries_data(s) || is_pure_ack(s))
+                && only_segments(d)
+        },
     },
-}];
+    KnownDifference {
+        name: "a retransmission after fewer than three duplicate ACKs",
+        reason: "without SACK, a duplicate ACK with fewer segments in flight sets the kernel's \
+                 reordering degree to their number; RFC 5681 3.2 requires three duplicate ACKs",
+        continues: false,
+        matches: |events, d| {
+            let is_repeated = |at: usize| match &events[at] {
+                FuzzEvent::Inject(ack) if ack.flags & (SYN | RST | ACK) == ACK => {
+                    events[..at].iter().any(|event| match event {
+                        FuzzEvent::Inject(i) => i.flags & ACK != 0 && i.ack == ack.ack,
+                        FuzzEvent::Call(_) => false,
+                    })
+                }
+                _ => false,
+            };
+            let again = |s: &WireSegment| carries_data(s) && after(d.before.1.sent, s.seq);
+            !permits_sack(events)
+                && is_repeated(d.step)
+                && (0..d.step).any(is_repeated)
+                && d.kernel.segments.first().is_some_and(again)
+                && !d.ours.segments.iter().any(again)
+                && (d.ours_only.iter()).all(|s| carries_data(s) || has_fin(s) || is_pure_ack(s))
+                && only_segments(d)
+        },
+    },
+];

@@ -2,26 +2,13 @@
 
 use fullsend_posix::abi::MSG_MORE;
 use fullsend_script::WireSegment;
-use fullsend_script::tcp_option::TcpOption;
 
 use super::{
     KnownDifference, all_pure, carries_data, has_fin, injected, is_reset, only_segments,
-    third_of_window, windows_of,
+    permits_sack, third_of_window, windows_of,
 };
 use crate::compare::{blocks_of, is_pure_ack};
 use crate::event::{ACK, FuzzEvent, InjectedSegment, PSH, RST, SYN, SocketCall, after};
-
-/// Returns whether the peer's first SYN permits SACK. A SYN-ACK that follows it, in a simultaneous
-/// open, does not count.
-fn permits_sack(events: &[FuzzEvent]) -> bool {
-    let syn = |event: &FuzzEvent| match event {
-        FuzzEvent::Inject(i) if i.flags & SYN != 0 => {
-            Some(i.options.contains(&TcpOption::SackPermitted))
-        }
-        _ => None,
-    };
-    events.iter().find_map(syn) == Some(true)
-}
 
 pub(super) const KNOWN: &[KnownDifference] = &[
     KnownDifference {

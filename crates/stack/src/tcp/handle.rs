@@ -7,7 +7,6 @@ mod readiness;
 mod status;
 mod transfer;
 
-
 use fullsend_tcp::{Connection, Cx, TcpError};
 use fullsend_units::Instant;
 
