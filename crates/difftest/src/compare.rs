@@ -4,6 +4,7 @@ use fullsend_script::WireSegment;
 use fullsend_script::tcp_option::TcpOption;
 
 use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, PSH, RST, SYN, SocketCall, URG, after};
+use crate::history::History;
 use crate::side::EventOutcome;
 
 /// The value of `tcpi_state` in SYN-SENT.
@@ -23,6 +24,10 @@ pub(crate) struct Difference {
     pub(crate) ours_only: Vec<WireSegment>,
     /// The peer's view of the kernel's side and ours before the event.
     pub(crate) before: (PeerView, PeerView),
+    /// What earlier events show.
+    pub(crate) history: History,
+    /// Whether a segment with URG was injected, by this event or an earlier one.
+    pub(crate) urgent: bool,
     /// Whether data or a FIN was injected beyond a FIN that had been received.
     pub(crate) beyond_fin: bool,
     /// Whether data or a FIN was injected beyond a FIN, in any order.
@@ -70,8 +75,8 @@ pub(crate) struct PeerView {
 /// The state of the comparison of a sequence, up to the current event.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Comparison {
-    /// The sequence numbers of the injected FINs.
-    fins: Vec<u32>,
+    /// What the events so far show.
+    history: History,
     /// Whether data or a FIN was injected beyond a FIN that had been received.
     beyond_fin: bool,
     conflicting_fins: bool,
@@ -94,8 +99,6 @@ pub(crate) struct Comparison {
     scales: bool,
     /// Whether the side under test connects actively.
     active: bool,
-    /// Whether a segment with URG was injected.
-    urgent: bool,
     /// Whether a segment with URG had only data that had been received, or reached beyond a FIN.
     old_urgent: bool,
     /// Whether a half-open peer was reset, after which the SYN is retransmitted early.
@@ -111,10 +114,9 @@ impl Comparison {
         kernel: &EventOutcome,
         ours: &EventOutcome,
     ) -> Option<Difference> {
-        if let FuzzEvent::Inject(inject) = event
-            && inject.flags & FIN != 0
-        {
-            self.fins.push(inject.end().wrapping_sub(1));
+        let history = self.history.clone();
+        if let FuzzEvent::Inject(inject) = event {
+            self.history.on_inject(inject, [&self.kernel, &self.ours]);
         }
         if let FuzzEvent::Inject(inject) = event
             && inject.flags & SYN != 0
@@ -126,9 +128,6 @@ impl Comparison {
             self.track_unusual_segment(inject);
         }
         let before = (self.kernel, self.ours);
-        if let FuzzEvent::Inject(inject) = event {
-            self.urgent |= inject.flags & URG != 0;
-        }
         self.active |= matches!(event, FuzzEvent::Call(SocketCall::Connect(_)));
         let (kernel_only, ours_only) = self.unmatched(&kernel.segments, &ours.segments);
         let kernel_only = self.without_delayed(self.kernel.acked, kernel_only);
@@ -136,6 +135,7 @@ impl Comparison {
         let kernel_only = self.without_early_syn(event, kernel_only);
         self.kernel.record(&kernel.segments, self.scales);
         self.ours.record(&ours.segments, self.scales);
+        self.history.on_responses(kernel, ours);
         self.acks_diverged |= self.kernel.acked != self.ours.acked;
         let opens = ours.states.iter().any(|(_, state)| *state == SYN_SENT);
         self.early_syn_retransmit |= opens && ours.segments.iter().any(|s| s.flags & RST != 0);
@@ -145,7 +145,7 @@ impl Comparison {
             && kernel.others == ours.others
             && self.same_polls(&kernel.polls, &ours.polls)
             && kernel.states == ours.states
-            && same_counts(kernel, ours, u64::from(!self.fins.is_empty()));
+            && same_counts(kernel, ours, u64::from(!self.history.fins.is_empty()));
         (!same).then(|| Difference {
             step,
             kernel: kernel.clone(),
@@ -153,6 +153,8 @@ impl Comparison {
             kernel_only,
             ours_only,
             before,
+            history,
+            urgent: self.history.urgent,
             beyond_fin: self.beyond_fin,
             conflicting_fins: self.conflicting_fins,
             left_edge: self.left_edge,
@@ -173,7 +175,7 @@ impl Comparison {
                 && after(end, near)
                 && !after(end, near.wrapping_add(1 << 18));
         }
-        self.beyond_fin |= self.fins.iter().any(|fin| {
+        self.beyond_fin |= self.history.fins.iter().any(|fin| {
             let fin_end = fin.wrapping_add(1);
             self.ours.acked == Some(fin_end) && end != inject.seq && after(end, fin_end)
         });
@@ -183,7 +185,8 @@ impl Comparison {
             .into_iter()
             .flatten()
             .any(is_old);
-        let past_fin = self.fins.iter().any(|fin| after(inject.end(), *fin));
+        let mut fins = self.history.fins.iter();
+        let past_fin = fins.any(|fin| after(inject.end(), *fin));
         self.old_urgent |= inject.flags & URG != 0 && (repeats || past_fin);
         if inject.len > 0 && self.data_end.is_none_or(|old| after(data_end, old)) {
             self.data_end = Some(data_end);
@@ -192,7 +195,7 @@ impl Comparison {
             let elsewhere = inject.flags & FIN != 0 && data_end != *fin;
             elsewhere || self.data_end.is_some_and(|data| after(data, *fin))
         };
-        self.conflicting_fins |= self.fins.iter().any(differs);
+        self.conflicting_fins |= self.history.fins.iter().any(differs);
         let acked = (self.kernel.acked, self.ours.acked);
         if let (Some(kernel), Some(ours)) = acked {
             let most = if after(kernel, ours) { kernel } else { ours };
@@ -316,7 +319,8 @@ impl Comparison {
     fn without_fins(&self, segment: &WireSegment) -> WireSegment {
         with_blocks(segment, |blocks| {
             for (_, right) in blocks.iter_mut() {
-                if self.fins.iter().any(|fin| fin.wrapping_add(1) == *right) {
+                let mut fins = self.history.fins.iter();
+                if fins.any(|fin| fin.wrapping_add(1) == *right) {
                     *right = right.wrapping_sub(1);
                 }
             }
@@ -326,7 +330,11 @@ impl Comparison {
 
     /// Returns whether poll bits are equal, except `POLLPRI` once urgent data was injected.
     fn same_polls(&self, kernel: &[(usize, i32)], ours: &[(usize, i32)]) -> bool {
-        let urgent = if self.urgent { libc::POLLPRI.into() } else { 0 };
+        let urgent = if self.history.urgent {
+            libc::POLLPRI.into()
+        } else {
+            0
+        };
         let mask = |polls: &[(usize, i32)]| -> Vec<_> {
             polls
                 .iter()

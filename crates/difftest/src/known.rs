@@ -105,9 +105,11 @@ fn only_segments(difference: &Difference) -> bool {
         && kernel.others == ours.others
 }
 
-/// Returns whether the poll bits are equal without those of `except` and `POLLPRI`.
+/// Returns whether the poll bits are equal without those of `except`, and without `POLLPRI` once
+/// urgent data was injected.
 fn same_polls_without(except: i16, difference: &Difference) -> bool {
-    let except = i32::from(except | libc::POLLPRI);
+    let urgent = if difference.urgent { libc::POLLPRI } else { 0 };
+    let except = i32::from(except | urgent);
     let mask = |polls: &[(usize, i32)]| -> Vec<_> {
         let masked = polls.iter().map(|(fd, bits)| (*fd, bits & !except));
         masked.collect()

@@ -9,6 +9,7 @@
 mod compare;
 mod event;
 mod generate;
+mod history;
 mod kernel;
 mod known;
 mod model;

@@ -7,7 +7,7 @@ use super::{
     CLOSE, CLOSE_WAIT, CLOSING, KnownDifference, LAST_ACK, all_pure, injected, is_closed, is_reset,
     only_segments, same_polls_without,
 };
-use crate::compare::{SCALED_UNIT, is_pure_ack};
+use crate::compare::{Difference, SCALED_UNIT, is_pure_ack};
 use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
 use crate::side::EventOutcome;
 
@@ -80,11 +80,10 @@ pub(super) const KNOWN: &[KnownDifference] = &[
             let wrong = |inject: &InjectedSegment| {
                 inject.flags & (ACK | RST | SYN | FIN) == ACK
                     && inject.len == 0
-                    && (inject.ack != d.before.1.sent
-                        || has_old_timestamp(&events[..d.step], inject))
+                    && (inject.ack != d.before.1.sent || has_old_timestamp(inject, d))
             };
             injected(events, d).is_some_and(wrong)
-                && is_closed(events, d)
+                && in_closed_fin_wait_2(events, d)
                 && d.kernel.segments.is_empty()
                 && all_pure(&d.ours_only)
                 && only_segments(d)
@@ -102,10 +101,10 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                     && inject.end() != inject.seq
                     && (inject.flags & ACK == 0
                         || inject.ack != d.before.1.sent
-                        || has_old_timestamp(&events[..d.step], inject))
+                        || has_old_timestamp(inject, d))
             };
             injected(events, d).is_some_and(wrong)
-                && is_closed(events, d)
+                && in_closed_fin_wait_2(events, d)
                 && d.kernel_only.len() <= 1
                 && d.kernel_only.iter().all(is_reset)
                 && all_pure(&d.ours_only)
@@ -134,7 +133,7 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         matches: |events, d| {
             let reset = |inject: &InjectedSegment| inject.flags & RST != 0;
             injected(events, d).is_some_and(reset)
-                && is_closed(events, d)
+                && in_closed_fin_wait_2(events, d)
                 && d.ours.segments.is_empty()
                 && matches!(&d.kernel_only[..], [one] if is_pure_ack(one))
                 && only_segments(d)
@@ -180,11 +179,26 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         continues: false,
         matches: |events, d| {
             let reset = |inject: &InjectedSegment| inject.flags & RST != 0;
+            let (kernel, ours) = &d.history.states;
+            let ended = |fd: usize| {
+                let is = |(socket, state): &(usize, u8)| {
+                    *socket == fd && matches!(*state, LAST_ACK | CLOSING)
+                };
+                kernel == ours && ours.iter().any(is)
+            };
+            let error = i32::from(libc::POLLERR);
+            let is_same = |(kernel, ours): (&(usize, i32), &(usize, i32))| {
+                let differs = (kernel.1 ^ ours.1) & error != 0;
+                !differs || kernel.1 & error != 0 && ended(kernel.0)
+            };
             injected(events, d).is_some_and(reset)
                 && d.kernel.states == d.ours.states
+                && d.kernel.others == d.ours.others
                 && d.kernel_only.is_empty()
                 && d.ours_only.is_empty()
+                && !same_polls_without(0, d)
                 && same_polls_without(libc::POLLERR, d)
+                && (d.kernel.polls.iter().zip(&d.ours.polls)).all(is_same)
         },
     },
     KnownDifference {
@@ -204,15 +218,16 @@ pub(super) const KNOWN: &[KnownDifference] = &[
     },
 ];
 
-/// Returns whether a segment of `earlier` has a later timestamp than `inject`.
-fn has_old_timestamp(earlier: &[FuzzEvent], inject: &InjectedSegment) -> bool {
-    let timestamp = |event: &FuzzEvent| match event {
-        FuzzEvent::Inject(i) => i.timestamp.map(|(val, _)| val),
-        FuzzEvent::Call(_) => None,
-    };
+/// Returns whether the application has closed its only connection, which is in FIN-WAIT-2.
+fn in_closed_fin_wait_2(events: &[FuzzEvent], difference: &Difference) -> bool {
+    is_closed(events, difference) && difference.history.in_fin_wait_2(difference.before)
+}
+
+/// Returns whether a segment's timestamp is older than that of an earlier, accepted segment (RFC
+/// 7323 5.3).
+fn has_old_timestamp(inject: &InjectedSegment, difference: &Difference) -> bool {
     let val = inject.timestamp.map(|(val, _)| val);
-    val.is_some_and(|val| {
-        let mut timestamps = earlier.iter().filter_map(timestamp);
-        timestamps.any(|other| after(other, val))
-    })
+    let latest = difference.history.latest_tsval;
+    val.zip(latest)
+        .is_some_and(|(val, latest)| after(latest, val))
 }
