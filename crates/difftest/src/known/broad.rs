@@ -4,8 +4,8 @@
 use fullsend_posix::abi::SIOCINQ;
 use fullsend_script::WireSegment;
 
-use super::{KnownDifference, injected, only_segments};
-use crate::event::{FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
+use super::{CLOSE, KnownDifference, LISTEN, injected, only_segments};
+use crate::event::{ACK, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
 use crate::side::EventOutcome;
 
 pub(super) const KNOWN: &[KnownDifference] = &[
@@ -47,7 +47,10 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                 counts || reads && read.is_some_and(starts)
             };
             // Which number a RST has to have depends on the end.
-            let resets = injected(events, d).is_some_and(|inject| inject.flags & RST != 0);
+            let resets = injected(events, d).is_some_and(|inject| {
+                let at_end = |fin: &u32| inject.seq.wrapping_sub(*fin) <= 1;
+                inject.flags & RST != 0 && d.history.fins.iter().any(at_end)
+            });
             d.conflicting_fins
                 && (d.kernel.states == d.ours.states || resets)
                 && (d.kernel.returned == d.ours.returned || ends())
@@ -69,11 +72,28 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                  not; its fast path echoes it even if the ACK is too old (RFC 5961 5.2)",
         continues: false,
         matches: |events, d| {
-            // PAWS rejects by it, too. A SYN in TIME-WAIT must be later (RFC 6191 2).
+            // A SYN in TIME-WAIT must be later (RFC 6191 2), unless its sequence number is.
+            let ended = |outcome: &EventOutcome| {
+                let none = |(_, state): &(usize, u8)| matches!(*state, CLOSE | LISTEN);
+                outcome.states.iter().all(none)
+            };
+            let is_old_syn = |i: &InjectedSegment| {
+                let acked = d.before.0.acked.zip(d.before.1.acked);
+                i.flags & (SYN | ACK | RST) == SYN
+                    && acked.is_some_and(|(a, b)| !after(i.seq, a) || !after(i.seq, b))
+                    && ended(&d.kernel)
+                    && ended(&d.ours)
+                    && only_segments(d)
+            };
+            // PAWS rejects other segments by it, too (RFC 7323 5.3).
             let older = |i: &InjectedSegment| {
                 let timestamps = i.timestamp.zip(d.old_ack_tsval);
                 timestamps.is_some_and(|((val, _), latest)| {
-                    after(latest, val) || val == latest && i.flags & SYN != 0
+                    if i.flags & SYN == 0 {
+                        after(latest, val)
+                    } else {
+                        !after(val, latest) && is_old_syn(i)
+                    }
                 })
             };
             d.old_ack && d.only_echo && only_segments(d) || injected(events, d).is_some_and(older)
