@@ -1,19 +1,9 @@
 //! Differences in where segments begin and end.
 
-use fullsend_script::WireSegment;
-
 use super::{KnownDifference, carries_data, only_segments, windows_of};
 use crate::compare::is_pure_ack;
 use crate::event::{ACK, FuzzEvent, RST, SYN, after};
-
-/// The sequence numbers at which a segment with data begins and ends.
-type Range = (u32, u32);
-
-fn ranges(segments: &[WireSegment]) -> Vec<Range> {
-    let data = segments.iter().filter(|s| carries_data(s));
-    data.map(|s| (s.seq, s.seq.wrapping_add(s.data.len() as u32)))
-        .collect()
-}
+use crate::history::{Range, ranges};
 
 /// Returns whether each range begins where the one before it ends.
 fn is_contiguous(ranges: &[Range]) -> bool {
@@ -23,6 +13,13 @@ fn is_contiguous(ranges: &[Range]) -> bool {
 fn longest(ranges: &[Range]) -> u32 {
     let lengths = ranges.iter().map(|(start, end)| end.wrapping_sub(*start));
     lengths.max().unwrap_or(0)
+}
+
+/// Returns whether a segment before the last one is shorter than the longest.
+fn has_short(ranges: &[Range]) -> bool {
+    let longest = longest(ranges);
+    let before_last = ranges.split_last().map_or(ranges, |(_, rest)| rest);
+    (before_last.iter()).any(|(start, end)| end.wrapping_sub(*start) < longest)
 }
 
 pub(super) const KNOWN: &[KnownDifference] = &[KnownDifference {
@@ -36,17 +33,21 @@ pub(super) const KNOWN: &[KnownDifference] = &[KnownDifference {
             return false;
         };
         let (start, largest) = (first.0, longest(&kernel));
-        // Data was sent up to the right edge of a window; full segments may have followed.
+        // The kernel sent data up to the right edge of a window; full segments may have followed.
+        let ends = |edge: u32| d.history.sent.0.iter().any(|(_, end)| *end == edge);
         let is_cut = |event: &FuzzEvent| match event {
             FuzzEvent::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => windows_of(events, i)
                 .map(|window| i.ack.wrapping_add(window))
                 .any(|edge| {
-                    !after(edge, start) && start.wrapping_sub(edge).is_multiple_of(largest)
+                    ends(edge)
+                        && !after(edge, start)
+                        && start.wrapping_sub(edge).is_multiple_of(largest)
                 }),
             _ => false,
         };
         let few = kernel.len().abs_diff(ours.len()) <= 1;
-        kernel != ours
+        has_short(&kernel)
+            && !has_short(&ours)
             && start == ours_first.0
             && largest == longest(&ours)
             && (is_contiguous(&kernel) && is_contiguous(&ours) && few)
