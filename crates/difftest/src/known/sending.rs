@@ -9,6 +9,7 @@ use super::{
 };
 use crate::compare::{blocks_of, is_pure_ack};
 use crate::event::{ACK, FuzzEvent, InjectedSegment, PSH, RST, SYN, SocketCall, after};
+use crate::history::Range;
 
 pub(super) const KNOWN: &[KnownDifference] = &[
     KnownDifference {
@@ -63,8 +64,10 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                     FuzzEvent::Call(_) => None,
                 });
                 let mut same = sizes.filter(|i| i.ack == inject.ack && i.flags & ACK != 0);
-                // The window of a SYN is not scaled.
-                inject.len == 0 && same.any(|i| i.window != inject.window || i.flags & SYN != 0)
+                let differs = |i: &InjectedSegment| {
+                    (windows_of(events, i).zip(windows_of(events, inject))).any(|(a, b)| a != b)
+                };
+                inject.len == 0 && same.any(differs)
             };
             // A duplicate that was counted before lets a call send more.
             let repeated = |(at, event): (usize, &FuzzEvent)| match event {
@@ -183,20 +186,27 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                 .map(|block| block.0)
                 .collect();
             let end = |s: &WireSegment| s.seq.wrapping_add(s.data.len() as u32);
-            // An acknowledgement ended within a segment.
-            let acked = |event: &FuzzEvent| match event {
-                FuzzEvent::Inject(inject) => Some(inject.ack.wrapping_sub(1)),
-                FuzzEvent::Call(_) => None,
-            };
-            let partial = |len: usize| {
-                let mut acks = events[..=d.step].iter().filter_map(acked);
-                acks.any(|ack| !ack.is_multiple_of(len as u32))
+            // An ACK ended within a segment, so that the kernel's segments begin at multiples of
+            // their size from there on.
+            let (kernel, ours) = &d.history.sent;
+            let splits = |(start, end): &Range, at: u32| after(at, *start) && after(*end, at);
+            let is_inside = |at: u32| kernel.iter().chain(ours).any(|range| splits(range, at));
+            let partial = |range: &Range| {
+                events[..=d.step].iter().any(|event| match event {
+                    FuzzEvent::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => {
+                        let behind = range.0.wrapping_sub(i.ack);
+                        !after(i.ack, range.0)
+                            && behind.is_multiple_of(range.1.wrapping_sub(range.0))
+                            && is_inside(i.ack)
+                    }
+                    _ => false,
+                })
             };
             let shorter = |kernel: &WireSegment, ours: &WireSegment| {
                 kernel.seq == ours.seq
                     && ours.data.len() < kernel.data.len()
                     && !after(end(kernel), d.before.1.sent)
-                    && (lefts.contains(&end(ours)) || partial(kernel.data.len()))
+                    && (lefts.contains(&end(ours)) || partial(&(kernel.seq, end(kernel))))
             };
             let has_shorter = |kernel| d.ours_only.iter().any(|ours| shorter(kernel, ours));
             d.kernel_only.iter().any(has_shorter) && only_segments(d)
