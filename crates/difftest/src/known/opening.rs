@@ -151,9 +151,14 @@ pub(super) const KNOWN: &[KnownDifference] = &[
             let shuts = |event: &FuzzEvent| {
                 matches!(event, FuzzEvent::Call(SocketCall::Shutdown(_, 1 | 2)))
             };
-            injected(events, d).is_some()
+            let syn = |event: &FuzzEvent| matches!(event, FuzzEvent::Inject(i) if i.flags & (SYN | ACK | RST) == SYN);
+            // The FIN waits while the window is closed.
+            let closed = |inject: &InjectedSegment| inject.window == 0;
+            let fin = d.kernel.segments.iter().any(has_fin);
+            injected(events, d).is_some_and(|inject| fin || closed(inject))
                 && events[..last].iter().any(shuts)
-                // The FIN may wait for the window. The segment's own data or FIN follows it.
+                && events[last..d.step].iter().any(syn)
+                // The segment's own data or FIN follows it.
                 && (d.kernel_only.iter()).all(|one| {
                     !carries_data(one) && (has_fin(one) || is_reset(one) || is_pure_ack(one))
                 })
