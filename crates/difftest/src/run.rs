@@ -54,7 +54,7 @@ const LOCAL_V4: [u8; 4] = [192, 168, 0, 1];
 const LOCAL_V6: [u16; 8] = [0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1];
 /// Number of consecutive runs in which a difference must occur in the same way, to exclude effects
 /// of timers and of a busy machine.
-const REPEATS: usize = 5;
+const REPEATS: usize = 20;
 
 struct Fuzzer {
     network: KernelNetwork,

@@ -5,7 +5,7 @@ use fullsend_script::tcp_option::TcpOption;
 
 use super::{KnownDifference, carries_data, has_fin, injected, only_segments, permits_sack};
 use crate::compare::is_pure_ack;
-use crate::event::{ACK, FuzzEvent, InjectedSegment, RST, SYN, after};
+use crate::event::{ACK, Echo, FuzzEvent, InjectedSegment, RST, SYN, after};
 
 /// The largest segment of the device, and the one of a peer whose SYN has no MSS option.
 const DEVICE_MSS: u16 = 1460;
@@ -55,6 +55,31 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                 && kernel.len() > ours.len()
                 && kernel.starts_with(&ours)
                 && (d.ours_only.iter()).all(|s| carries_data(s) || is_pure_ack(s))
+                && only_segments(d)
+        },
+    },
+    KnownDifference {
+        name: "lost segments while an undo is pending",
+        reason: "an echo older than the retransmission shows that an original arrived (RFC 3522 3.2); until \
+                 the other retransmissions are acknowledged, the kernel sends new data instead of the \
+                 segments that are marked as lost; we retransmit these first (RFC 6675 4, NextSeg)",
+        continues: false,
+        matches: |events, d| {
+            let sent = &d.history.sent.1;
+            let is_old_echo = |i: &InjectedSegment| {
+                i.flags & (SYN | RST | ACK) == ACK
+                    && matches!(i.timestamp, Some((_, Echo::Latest(offset))) if offset < 0)
+            };
+            let is_outstanding = |i: &InjectedSegment| {
+                let mut later = sent.iter().filter(|(_, end)| after(*end, i.ack));
+                later.any(|range| sent.iter().filter(|r| *r == range).count() > 1)
+            };
+            let is_old = |s: &WireSegment| after(d.before.1.sent, s.seq);
+            injected(events, d).is_some_and(|i| is_old_echo(i) && is_outstanding(i))
+                && d.kernel_only.len() == d.ours_only.len()
+                && d.kernel_only.iter().all(|s| carries_data(s) && !is_old(s))
+                && d.ours_only.iter().all(carries_data)
+                && d.ours_only.first().is_some_and(is_old)
                 && only_segments(d)
         },
     },

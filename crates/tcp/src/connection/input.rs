@@ -277,6 +277,8 @@ impl Connection {
             // RFC 9293 3.10.7.4: the peer has closed, and only the exchange of FINs is unfinished.
             State::Closing | State::LastAck => {
                 self.transition(State::Closed);
+                // An ACK would only draw another RST.
+                self.rcv.on_ack_sent();
                 self.finish();
                 return;
             }
@@ -438,6 +440,8 @@ impl Connection {
         self.snd.pending_mut().request_reset(Reset::WithSeq(ack));
         if self.user.orphan {
             self.transition(State::Closed);
+            // No ACK follows a RST.
+            self.rcv.on_ack_sent();
             self.finish();
         } else {
             self.fail(TcpError::ConnectionReset);

@@ -136,7 +136,6 @@ impl Pending {
         let reset = self.reset.take();
         *self = Self {
             requested: reset.is_some(),
-            tail_probe: self.tail_probe,
             reset,
             ..Self::default()
         };

@@ -186,6 +186,34 @@ fn an_orphan_resets_a_peer_that_keeps_sending() {
 }
 
 #[test]
+fn no_ack_follows_the_reset_of_an_orphan() {
+    let mut bench = open();
+    bench.play(
+        "close
+         > F. 1:1(0) ack 1
+         < . 1:1(0) ack 2
+         < . 0:0(0) ack 2
+         << P. 1:101(100) ack 2
+         > R 2:2(0)
+         state = Closed",
+    );
+    assert_eq!(bench.mib.abort_on_data, 1);
+    bench.play("+1s");
+}
+
+#[test]
+fn no_ack_follows_the_reset_of_a_peer_in_closing() {
+    open().play(
+        "close
+         > F. 1:1(0) ack 1
+         < F. 1:1(0) ack 1
+         << R. 2:2(0) ack 1
+         state = Closed
+         +1s",
+    );
+}
+
+#[test]
 fn an_orphan_leaves_fin_wait_2_after_a_minute() {
     open().play(
         "close
