@@ -1,0 +1,306 @@
+//! The settings of a gateway, as plain data.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::forward::Forward;
+use crate::policy::{AllowAll, Policy};
+
+/// The settings of a [`Gateway`](crate::Gateway).
+///
+/// The default is the network of slirp4netns and QEMU: 10.0.2.0/24 with the guest at 10.0.2.100,
+/// the gateway at 10.0.2.2 (which stands for the host's loopback) and DNS at 10.0.2.3; fd00::/64
+/// with the gateway at fd00::2 and DNS at fd00::3.
+#[derive(Clone)]
+pub struct Config {
+    /// The IPv4 network, or `None` for a guest without IPv4.
+    pub ipv4: Option<Ipv4Config>,
+    /// The IPv6 network, or `None` for a guest without IPv6.
+    pub ipv6: Option<Ipv6Config>,
+    /// Size of the largest IP packet on the link, bytes.
+    pub mtu: u32,
+    /// The gateway's Ethernet address.
+    pub mac: [u8; 6],
+    /// Whether the gateway answers ARP requests and neighbor solicitations for every address except
+    /// the guest's own, and not only for its own addresses. A guest whose network is a copy of the
+    /// host's needs this to reach its neighbors.
+    pub proxy_neighbors: bool,
+    /// Destinations that stand for another address. The first entry of an address applies.
+    pub mappings: Vec<Mapping>,
+    /// The host's side of the flows.
+    pub outbound: Outbound,
+    /// The DNS relay at [`Ipv4Config::dns`] and [`Ipv6Config::dns`].
+    pub dns: DnsConfig,
+    /// Whether the guest's TCP connections are relayed. If not, they are refused.
+    pub tcp: bool,
+    /// Whether the guest's UDP flows are relayed. If not, they get ICMP errors. DHCP and DNS are
+    /// not affected.
+    pub udp: bool,
+    /// Whether the guest's echo requests to other hosts are relayed. If not, they are dropped.
+    pub icmp: bool,
+    /// Forwards that are bound before the gateway runs.
+    pub forwards: Vec<Forward>,
+    /// The source address that the guest sees of forwarded flows.
+    pub forward_source: ForwardSource,
+    /// Bounds of the tables.
+    pub limits: Limits,
+    /// Decides about each flow and each DNS name.
+    pub policy: Arc<dyn Policy>,
+    /// A Unix socket for `fullsend stat`.
+    pub control_socket: Option<PathBuf>,
+}
+
+/// The IPv4 network of a guest.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ipv4Config {
+    /// The guest's address, which DHCP offers.
+    pub guest: Ipv4Addr,
+    /// Length of the network prefix, bits.
+    pub prefix: u8,
+    /// The gateway's address: the guest's default route, which answers pings.
+    pub gateway: Ipv4Addr,
+    /// The address at which DNS is relayed to the host's resolvers, over UDP and TCP. May equal
+    /// `gateway`.
+    pub dns: Option<Ipv4Addr>,
+    /// Whether DHCP is served, and the further addresses that other clients are given.
+    pub dhcp: Option<DhcpRange>,
+}
+
+/// The addresses that DHCP gives to clients after the first, which gets [`Ipv4Config::guest`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DhcpRange {
+    /// The first address.
+    pub first: Ipv4Addr,
+    /// The last address.
+    pub last: Ipv4Addr,
+}
+
+/// The IPv6 network of a guest.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ipv6Config {
+    /// The guest's address, which DHCPv6 offers. `None` leaves the choice to the guest (SLAAC).
+    pub guest: Option<Ipv6Addr>,
+    /// Length of the network prefix, bits. Router advertisements have the prefix of `gateway`.
+    pub prefix: u8,
+    /// The gateway's address, which answers pings. The guest's default route is the gateway's
+    /// link-local address.
+    pub gateway: Ipv6Addr,
+    /// The address at which DNS is relayed to the host's resolvers, over UDP and TCP. May equal
+    /// `gateway`.
+    pub dns: Option<Ipv6Addr>,
+    /// Whether router advertisements are sent.
+    pub ra: bool,
+    /// Whether DHCPv6 is served.
+    pub dhcp: bool,
+}
+
+/// A destination that stands for another address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// The address as the guest sees it.
+    pub guest: IpAddr,
+    /// What it stands for.
+    pub target: Target,
+}
+
+/// The destination of a [`Mapping`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// The host's loopback address of the same family.
+    Loopback,
+    /// An address of the same family.
+    Address(IpAddr),
+    /// No host: connections and datagrams get "network unreachable". The gateway's own addresses
+    /// still answer pings.
+    Unreachable,
+    /// No host: connections and datagrams are dropped.
+    Drop,
+}
+
+/// The host's side of the flows.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Outbound {
+    /// Source address of IPv4 sockets.
+    pub ipv4: Option<Ipv4Addr>,
+    /// Source address of IPv6 sockets.
+    pub ipv6: Option<Ipv6Addr>,
+    /// Interface that IPv4 sockets are bound to (`SO_BINDTODEVICE`).
+    pub ipv4_interface: Option<String>,
+    /// Interface that IPv6 sockets are bound to (`SO_BINDTODEVICE`).
+    pub ipv6_interface: Option<String>,
+}
+
+/// The DNS relay.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DnsConfig {
+    /// The file with the host's resolvers, which is read again when it changes.
+    pub resolv_conf: PathBuf,
+    /// Resolvers that are used instead of those of the file.
+    pub upstream: Vec<SocketAddr>,
+    /// The domains that DHCP and router advertisements announce for searches.
+    pub search: Vec<String>,
+    /// The resolvers that DHCP and router advertisements announce instead of the relay.
+    pub announce: Vec<IpAddr>,
+    /// The guest's host name, which DHCP announces.
+    pub host_name: Option<String>,
+    /// The guest's domain, which DHCP announces.
+    pub domain: Option<String>,
+}
+
+impl Default for DnsConfig {
+    fn default() -> Self {
+        Self {
+            resolv_conf: "/etc/resolv.conf".into(),
+            upstream: Vec::new(),
+            search: Vec::new(),
+            announce: Vec::new(),
+            host_name: None,
+            domain: None,
+        }
+    }
+}
+
+/// The source address that the guest sees of forwarded flows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ForwardSource {
+    /// The client's address, or the gateway's if the guest could not answer to it: that of a
+    /// client on the host's loopback, of the guest itself, or of a link.
+    #[default]
+    Client,
+    /// The gateway's address.
+    Gateway,
+}
+
+/// Bounds of the tables. A flow beyond a bound is refused, or replaces the one that has been idle
+/// for the longest time; each case has a counter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// TCP connections, those whose SYN is held included. SYNs beyond that are dropped, so that the
+    /// guest sends them again. Each connection uses a descriptor of the host: the gateway lowers
+    /// the bound to what `RLIMIT_NOFILE` allows.
+    pub tcp_connections: usize,
+    /// UDP flows. A new one replaces the one that has been idle for the longest time.
+    pub udp_flows: usize,
+    /// Sequences of echo requests. A new one replaces the one that has been idle for the longest
+    /// time.
+    pub ping_flows: usize,
+    /// DNS queries that have no answer yet. Further ones are dropped.
+    pub dns_queries: usize,
+    /// Forwards.
+    pub forwards: usize,
+    /// Bytes per second that the guest may send, and that it may receive, of TCP and UDP payload.
+    pub rate: Option<u64>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            tcp_connections: 65_536,
+            udp_flows: 8192,
+            ping_flows: 256,
+            dns_queries: 1024,
+            forwards: 65_536,
+            rate: None,
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let ipv4 = Ipv4Config {
+            guest: Ipv4Addr::new(10, 0, 2, 100),
+            prefix: 24,
+            gateway: Ipv4Addr::new(10, 0, 2, 2),
+            dns: Some(Ipv4Addr::new(10, 0, 2, 3)),
+            dhcp: Some(DhcpRange {
+                first: Ipv4Addr::new(10, 0, 2, 15),
+                last: Ipv4Addr::new(10, 0, 2, 30),
+            }),
+        };
+        let ipv6 = Ipv6Config {
+            guest: None,
+            prefix: 64,
+            gateway: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2),
+            dns: Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 3)),
+            ra: true,
+            dhcp: false,
+        };
+        let mappings = [ipv4.gateway.into(), ipv6.gateway.into()].map(|guest| Mapping {
+            guest,
+            target: Target::Loopback,
+        });
+        Self {
+            ipv4: Some(ipv4),
+            ipv6: Some(ipv6),
+            mtu: 65_520,
+            mac: [0x52, 0x55, 10, 0, 2, 2],
+            proxy_neighbors: false,
+            mappings: mappings.into(),
+            outbound: Outbound::default(),
+            dns: DnsConfig::default(),
+            tcp: true,
+            udp: true,
+            icmp: true,
+            forwards: Vec::new(),
+            forward_source: ForwardSource::default(),
+            limits: Limits::default(),
+            policy: Arc::new(AllowAll),
+            control_socket: None,
+        }
+    }
+}
+
+impl Config {
+    /// Returns what `destination`, an address as the guest sees it, stands for.
+    pub(crate) fn target(&self, destination: IpAddr) -> Target {
+        let found = self.mappings.iter().find(|m| m.guest == destination);
+        match found {
+            Some(mapping) => mapping.target,
+            // The gateway's own addresses are on no other host.
+            None if self.is_own(destination) && self.proxy_neighbors => {
+                Target::Address(destination)
+            }
+            None if self.is_own(destination) => Target::Unreachable,
+            None => Target::Address(destination),
+        }
+    }
+
+    /// Returns whether `address` is the gateway's or the DNS relay's.
+    pub(crate) fn is_own(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => self
+                .ipv4
+                .as_ref()
+                .is_some_and(|v4| v4.gateway == address || v4.dns == Some(address)),
+            IpAddr::V6(address) => self
+                .ipv6
+                .as_ref()
+                .is_some_and(|v6| v6.gateway == address || v6.dns == Some(address)),
+        }
+    }
+
+    /// Returns whether DNS is relayed at `address`.
+    pub(crate) fn is_dns(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => self.ipv4.as_ref().is_some_and(|v4| v4.dns == Some(address)),
+            IpAddr::V6(address) => self.ipv6.as_ref().is_some_and(|v6| v6.dns == Some(address)),
+        }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("ipv4", &self.ipv4)
+            .field("ipv6", &self.ipv6)
+            .field("mtu", &self.mtu)
+            .field("mappings", &self.mappings)
+            .field("outbound", &self.outbound)
+            .field("dns", &self.dns)
+            .field("forwards", &self.forwards)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,96 @@
+//! The gateway's counters.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident: $label:literal,)*) => {
+        /// The counters of a gateway since its start, at one moment.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// Returns the counters with their names, for tools.
+            pub fn list(&self) -> Vec<(&'static str, u64)> {
+                vec![$(($label, self.$name)),*]
+            }
+        }
+
+        /// The counters that tasks increment.
+        #[derive(Debug, Default)]
+        pub(crate) struct AtomicCounters {
+            $(pub(crate) $name: AtomicU64,)*
+        }
+
+        impl AtomicCounters {
+            pub(crate) fn read(&self) -> Counters {
+                Counters {
+                    $($name: self.$name.load(Ordering::Relaxed),)*
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// TCP connections that the guest opened and a host answered.
+    tcp_established: "GatewayTcpEstablished",
+    /// TCP connections that a host refused.
+    tcp_refused: "GatewayTcpRefused",
+    /// TCP connections whose destination could not be reached.
+    tcp_unreachable: "GatewayTcpUnreachable",
+    /// TCP connections that no host answered.
+    tcp_timed_out: "GatewayTcpTimedOut",
+    /// TCP connections that ended with a RST from one side.
+    tcp_reset: "GatewayTcpReset",
+    /// SYNs that were dropped because of [`Limits::tcp_connections`](crate::Limits) or a lack of
+    /// descriptors.
+    tcp_dropped: "GatewayTcpDropped",
+    /// TCP connections that exist now, those whose SYN is held included.
+    tcp_open: "GatewayTcpOpen",
+    /// TCP payload from the guest, bytes.
+    tcp_tx_bytes: "GatewayTcpTxBytes",
+    /// TCP payload to the guest, bytes.
+    tcp_rx_bytes: "GatewayTcpRxBytes",
+    /// UDP flows that the guest or a forward opened.
+    udp_flows: "GatewayUdpFlows",
+    /// UDP flows that exist now.
+    udp_open: "GatewayUdpOpen",
+    /// UDP flows that were replaced because of [`Limits::udp_flows`](crate::Limits).
+    udp_replaced: "GatewayUdpReplaced",
+    /// Datagrams from the guest.
+    udp_tx_datagrams: "GatewayUdpTxDatagrams",
+    /// Datagrams to the guest.
+    udp_rx_datagrams: "GatewayUdpRxDatagrams",
+    /// Datagrams that were dropped: no descriptor for their flow, no room in a queue, or rejected
+    /// by the host's socket.
+    udp_dropped: "GatewayUdpDropped",
+    /// Errors of the host's sockets that were passed to the guest as ICMP messages.
+    icmp_errors: "GatewayIcmpErrors",
+    /// Echo requests that were relayed.
+    ping_requests: "GatewayPingRequests",
+    /// Echo replies that were relayed.
+    ping_replies: "GatewayPingReplies",
+    /// Echo requests that were dropped.
+    ping_dropped: "GatewayPingDropped",
+    /// DNS queries.
+    dns_queries: "GatewayDnsQueries",
+    /// DNS answers.
+    dns_answers: "GatewayDnsAnswers",
+    /// DNS queries that were dropped: malformed, or beyond [`Limits::dns_queries`](crate::Limits).
+    dns_dropped: "GatewayDnsDropped",
+    /// DHCP and DHCPv6 messages that were answered.
+    dhcp_answers: "GatewayDhcpAnswers",
+    /// Router advertisements that were sent.
+    router_advertisements: "GatewayRouterAdvertisements",
+    /// Flows and DNS names that the policy rejected or dropped.
+    policy_denied: "GatewayPolicyDenied",
+    /// Flows that clients opened through forwards.
+    forwarded: "GatewayForwarded",
+}
+
+/// Adds `n` to a counter.
+pub(crate) fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}

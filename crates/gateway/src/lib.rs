@@ -1,0 +1,40 @@
+//! A network for a namespace, a container or a microVM, through ordinary sockets of the host.
+//!
+//! The guest's packets end in a [`fullsend::Stack`] behind a TAP or another device. Each of its
+//! flows continues through a socket of the host: a TCP connection, a connected UDP socket, or a ping
+//! socket. The guest needs no privileges on the host, and the host no packet filter.
+//!
+//! ```no_run
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
+//! use fullsend_gateway::{Config, Forward, Gateway, Protocol};
+//!
+//! let config = Config::default(); // 10.0.2.0/24 and fd00::/64, as slirp4netns and QEMU use
+//! let device = fullsend_device::Tun::tap("tap0").open()?;
+//! let gateway = Gateway::new(config, Box::new(device))?;
+//! gateway.handle().add_forward(Forward {
+//!     protocol: Protocol::Tcp,
+//!     host: "127.0.0.1:8080".parse().unwrap(),
+//!     guest: "10.0.2.100:80".parse().unwrap(),
+//!     interface: None,
+//! })?;
+//! gateway.run().await
+//! # }
+//! ```
+
+#![deny(unsafe_code)]
+#![allow(dead_code, reason = "the flows that use these items are being built")]
+
+mod config;
+mod counters;
+mod forward;
+mod gateway;
+mod policy;
+
+pub use config::{
+    Config, DhcpRange, DnsConfig, ForwardSource, Ipv4Config, Ipv6Config, Limits, Mapping, Outbound,
+    Target,
+};
+pub use counters::Counters;
+pub use forward::{Forward, ForwardId, Protocol};
+pub use gateway::{Builder, Gateway, Handle};
+pub use policy::{AllowAll, DnsVerdict, Flow, Policy, Verdict};
