@@ -22,7 +22,7 @@ impl Clock {
     /// Returns the system's monotonic clock, starting at zero now.
     #[allow(
         clippy::disallowed_methods,
-        reason = "this is where a driven stack's time comes from"
+        reason = "the driver reads the clock for the sans-IO core"
     )]
     pub fn real() -> Self {
         Self(ClockSource::Real(time::Instant::now()))

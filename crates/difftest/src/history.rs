@@ -62,6 +62,8 @@ impl History {
         if inject.flags & (SYN | RST) == SYN && views.iter().any(|v| v.acked.is_none()) {
             self.fin_end = None;
             self.fin_acked = false;
+            // A FIN before the SYN belongs to no connection.
+            self.new_fins.clear();
         }
         self.fin_acked |=
             is_plain && self.fin_end == Some(inject.ack) && views.into_iter().any(is_in_window);

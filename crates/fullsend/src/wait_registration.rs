@@ -25,7 +25,7 @@ impl<'a> WaitRegistration<'a> {
     /// Returns the key of the future's registration.
     #[allow(
         clippy::unnecessary_wraps,
-        reason = "what polls take, which callers without a future give none of"
+        reason = "callers without a future pass `None`"
     )]
     pub(crate) const fn key(&mut self) -> Option<&mut WaitKey> {
         Some(&mut self.key)

@@ -9,7 +9,7 @@
     dead_code,
     unreachable_pub,
     missing_docs,
-    reason = "the files are other crates', of which a model uses a part"
+    reason = "the files belong to other crates; a model uses only some of their items"
 )]
 
 extern crate alloc;

@@ -140,15 +140,16 @@ fn a_blocking_call_sleeps_in_the_kernel_and_packets_are_processed() {
     let listener = drill.listener(8080);
     let start = drill.now_us();
     thread::scope(|scope| {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let drill = &drill;
         let waiting = scope.spawn(move || {
-            tell.send(unsafe { libc::syscall(libc::SYS_gettid) as i32 })
+            sender
+                .send(unsafe { libc::syscall(libc::SYS_gettid) as i32 })
                 .unwrap();
             let fd = drill.accept(listener);
             (fd, drill.read(fd, 100))
         });
-        let tid = told.recv().unwrap();
+        let tid = receiver.recv().unwrap();
         let until_asleep = || {
             while state(tid) != 'S' {
                 thread::yield_now();
@@ -175,11 +176,12 @@ fn time_does_not_advance_until_the_result_of_a_blocking_call_is_stored() {
     let listener = drill.listener(8080);
     let stored = AtomicBool::new(false);
     thread::scope(|scope| {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let (end, ended) = mpsc::channel::<()>();
         let (drill, stored) = (&drill, &stored);
         scope.spawn(move || {
-            tell.send(unsafe { libc::syscall(libc::SYS_gettid) as i32 })
+            sender
+                .send(unsafe { libc::syscall(libc::SYS_gettid) as i32 })
                 .unwrap();
             assert!(drill.accept(listener) >= 0);
             // As packetdrill does: it reads the clock, then needs real time, but no virtual time,
@@ -191,7 +193,7 @@ fn time_does_not_advance_until_the_result_of_a_blocking_call_is_stored() {
             stored.store(true, Ordering::Release);
             let _ = ended.recv();
         });
-        let tid = told.recv().unwrap();
+        let tid = receiver.recv().unwrap();
         while state(tid) != 'S' {
             thread::yield_now();
         }
@@ -214,14 +216,15 @@ fn poll_times_out_in_virtual_time() {
         revents: 0,
     }];
     thread::scope(|scope| {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let drill = &drill;
         let waiting = scope.spawn(move || {
-            tell.send(unsafe { libc::syscall(libc::SYS_gettid) as i32 })
+            sender
+                .send(unsafe { libc::syscall(libc::SYS_gettid) as i32 })
                 .unwrap();
             unsafe { (drill.ifc.poll)(drill.ifc.ud, files.as_mut_ptr(), 1, 60_000) }
         });
-        let tid = told.recv().unwrap();
+        let tid = receiver.recv().unwrap();
         while state(tid) != 'S' {
             thread::yield_now();
         }

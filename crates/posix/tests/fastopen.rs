@@ -124,8 +124,8 @@ fn a_deferred_connect_waits_for_the_first_write() {
     assert_eq!(again, Err(Errno::EISCONN));
     net.run();
     assert_eq!(net.posix.poll_events(client), Ok(EPOLLOUT | EPOLLWRNORM));
-    let nobody = net.posix.accept4(net.listener, 0);
-    assert_eq!(nobody, Err(Errno::EAGAIN));
+    let accepted = net.posix.accept4(net.listener, 0);
+    assert_eq!(accepted, Err(Errno::EAGAIN));
     let sent = net
         .posix
         .sendmsg(net.now, client, &[b"request"], 0, None, &[]);
@@ -197,7 +197,7 @@ fn a_server_may_read_the_saved_syn() {
         assert_eq!(syn[20 + 2..20 + 4], 80_u16.to_be_bytes());
         assert_eq!(syn[20 + 13] & 0x3f, 0x02, "SYN");
         assert_eq!(syn.len(), 20 + usize::from(syn[20 + 12] >> 4) * 4);
-        assert_eq!(get(&mut net, server, 100), Ok(Vec::new()), "told once");
+        assert_eq!(get(&mut net, server, 100), Ok(Vec::new()), "reported once");
         assert_eq!(get(&mut net, client, 100), Ok(Vec::new()));
     }
 }

@@ -34,12 +34,12 @@ const SPAN: Nanos = Nanos::from_millis(400);
 type Attack = fn(&mut Attacker<'_>) -> Packet;
 
 const ATTACKS: [(&str, Attack); 8] = [
-    ("segments for somebody else (the measure)", for_others),
+    ("segments to another host (baseline)", for_others),
     ("RSTs with guessed numbers", |a| control(a, TcpFlags::RST)),
     ("SYNs in established connections", |a| {
         control(a, TcpFlags::SYN)
     }),
-    ("text far from the window", |a| {
+    ("data far outside the window", |a| {
         let (direction, seq, ack) = (a.direction(), a.seq(), a.seq());
         spoof(&direction, TcpFlags::ACK, seq, ack, &[0xee; 1400])
     }),
@@ -54,7 +54,7 @@ const ATTACKS: [(&str, Attack); 8] = [
         };
         forge::tcp(a.random_source(true), to_port(80), repr, b"")
     }),
-    ("datagrams for nobody", |a| {
+    ("datagrams to a closed port", |a| {
         let datagram = [0, 9, 0, 9, 0, 8, 0, 0];
         let from = a.random_source(true).ip();
         forge::ip(from, to_port(9).ip(), protocol::UDP, &datagram)

@@ -1,5 +1,5 @@
 //! Helpers of the tests.
-#![allow(dead_code, reason = "each test file uses some of it")]
+#![allow(dead_code, reason = "each test file uses only some items")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -179,7 +179,7 @@ impl TcpStream {
     ///
     /// # Errors
     /// None: the `Result` is for compatibility with tokio.
-    #[allow(clippy::unnecessary_wraps, reason = "as tokio's")]
+    #[allow(clippy::unnecessary_wraps, reason = "the signature is that of tokio")]
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.local)
     }
@@ -188,7 +188,7 @@ impl TcpStream {
     ///
     /// # Errors
     /// None: the `Result` is for compatibility with tokio.
-    #[allow(clippy::unnecessary_wraps, reason = "as tokio's")]
+    #[allow(clippy::unnecessary_wraps, reason = "the signature is that of tokio")]
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.remote)
     }

@@ -36,7 +36,10 @@ impl<'a> Tokens<'a> {
         })
     }
 
-    #[allow(clippy::unused_self, reason = "is called like the other methods")]
+    #[allow(
+        clippy::unused_self,
+        reason = "it is called as a method, as the others are"
+    )]
     pub(super) fn unknown_keyword(&self, token: &str, kind: &str, known: &str) -> QdiscError {
         QdiscError(format!(
             "`{token}` is not a parameter of `{kind}`; write {known}"

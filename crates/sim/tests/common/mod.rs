@@ -1,5 +1,9 @@
 //! Two hosts that send each other known data.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test file uses only some items"
+)]
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
 //! Bulk flows from one host to another over one bottleneck, and measurements of them.
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "each test file uses only some items")]
 
 use std::net::SocketAddr;
 

@@ -1,6 +1,6 @@
 //! The test bed: bulk flows in both directions over both families, an attacker, and the checks
 //! afterwards.
-#![allow(dead_code, reason = "tests and benchmark use their parts")]
+#![allow(dead_code, reason = "tests and the benchmark use different parts")]
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

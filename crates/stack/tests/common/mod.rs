@@ -1,5 +1,9 @@
 //! Two hosts on one link, in virtual time. There is no loss unless a test adds it.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test file uses only some items"
+)]
 
 pub mod forge;
 

@@ -20,7 +20,8 @@ const PAWS_WINDOW_TICKS: i32 = 1;
 /// retransmission, whatever our window.
 const MIN_NEAR_BYTES: u32 = 65_536;
 
-/// The reason for answering an unacceptable segment, each with its own counter of withheld answers.
+/// The reason for answering an unacceptable segment. Answers that the rate limit withholds are counted
+/// for each reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum InvalidSegment {
     /// The segment lies outside the window.

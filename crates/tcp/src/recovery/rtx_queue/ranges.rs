@@ -123,7 +123,7 @@ impl RangeSet {
     }
 
     #[cfg(not(test))]
-    #[expect(clippy::unused_self, reason = "tests count")]
+    #[expect(clippy::unused_self, reason = "the version for tests counts")]
     const fn visit(&self) {}
 }
 
