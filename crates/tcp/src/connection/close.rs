@@ -168,7 +168,7 @@ impl Connection {
     pub(crate) fn fail(&mut self, error: TcpError) {
         self.user.error = Some(error);
         self.transition(State::Closed);
-        self.rcv.on_ack_sent();
+        self.rcv.cancel_ack();
         self.finish();
     }
 

@@ -279,7 +279,7 @@ impl Connection {
             State::Closing | State::LastAck => {
                 self.transition(State::Closed);
                 // An ACK would only draw another RST.
-                self.rcv.on_ack_sent();
+                self.rcv.cancel_ack();
                 self.finish();
                 return;
             }
@@ -442,7 +442,7 @@ impl Connection {
         if self.user.orphan {
             self.transition(State::Closed);
             // No ACK follows a RST.
-            self.rcv.on_ack_sent();
+            self.rcv.cancel_ack();
             self.finish();
         } else {
             self.fail(TcpError::ConnectionReset);

@@ -41,7 +41,8 @@ impl Connection {
         if cold.reordering.reord_seen > 0 && !is_of_tail_probe {
             cold.reordering.widen_reo_wnd(nxt);
         }
-        // Of data that was in flight until this ACK only what was retransmitted can have arrived twice.
+        // Counts only retransmitted segments of the data in flight until this ACK: the network made the
+        // copy of a segment that was sent once.
         let retransmitted = if range.right.after(summary.prior_una) {
             summary.dsacked_retrans_segs
         } else {

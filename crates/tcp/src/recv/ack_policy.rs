@@ -235,6 +235,11 @@ impl AckPolicy {
         }
     }
 
+    /// Cancels the acknowledgement, due or delayed: the connection was reset.
+    pub(crate) fn cancel(&mut self) {
+        self.ack_at = Instant::FAR_FUTURE;
+    }
+
     /// Records that a segment that acknowledges `rcv_nxt` leaves.
     #[inline]
     pub(crate) fn on_sent(&mut self, rcv_nxt: SeqNum) {

@@ -468,6 +468,11 @@ impl Receiver {
         self.ack.cancel_delay();
     }
 
+    /// Cancels the acknowledgement, due or delayed: the connection was reset.
+    pub(crate) fn cancel_ack(&mut self) {
+        self.ack.cancel();
+    }
+
     /// Records that a segment that acknowledges all received data leaves.
     #[inline]
     pub(crate) fn on_ack_sent(&mut self) {

@@ -132,7 +132,7 @@ fn a_duplicate_of_data_sent_once_undoes_nothing() {
     assert_eq!((bench.mib.dsack_recv, undone), (1, 0));
 }
 
-/// RFC 2883 4.2: a duplicate above the cumulative ACK counts, too.
+/// RFC 2883 4: a duplicate above the cumulative ACK counts, too.
 #[test]
 fn duplicates_above_the_cumulative_ack_count() {
     for (above, undone) in [(true, 1), (false, 0)] {

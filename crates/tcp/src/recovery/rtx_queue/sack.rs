@@ -102,8 +102,12 @@ impl RtxQueue {
         if range.right.before_eq(self.una) {
             return 0;
         }
-        let left = board.pos(range.left.latest(self.una));
-        let right = board.pos(range.right);
+        // A segment that arrived again only in part does not count.
+        let left = board.pos(self.ceil(range.left.latest(self.una)));
+        let right = board.pos(self.last_covered(range.right.earliest(self.end())));
+        if left >= right {
+            return 0;
+        }
         let overlapping = (board.retransmissions.range(..right).rev())
             .take_while(|(_, retransmission)| retransmission.end > left)
             .take(MAX_DSACKED_RANGES);

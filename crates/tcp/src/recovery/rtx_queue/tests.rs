@@ -216,6 +216,26 @@ fn three_segments_sacked_above_make_a_hole_lost() {
     assert_eq!(counts(&q), (10, 6, 3, 0));
 }
 
+/// A DSACK counts the retransmitted segments that it reports whole.
+#[test]
+fn a_dsack_counts_whole_retransmitted_segments() {
+    let mut q = queue(&[500, 500]);
+    q.sack(at(5), seq(0), &[block(500, 1000)]);
+    assert_eq!(q.mark_lost_by_sack(3), 5);
+    q.next_retransmit(at(6), 8, 0, |_| false).expect("lost");
+    let count = |q: &RtxQueue, left, right| {
+        let blocks = [block(left, right), block(0, 1000)];
+        q.dsacked_retrans_segs(seq(0), &blocks)
+    };
+    assert_eq!(count(&q, 100, 101), 0);
+    assert_eq!(count(&q, 100, 200), 1);
+    assert_eq!(count(&q, 199, 400), 2);
+    assert_eq!(count(&q, 150, 399), 1);
+    // Of the second super-segment nothing was retransmitted.
+    assert_eq!(count(&q, 300, 1000), 2);
+    assert_eq!(count(&q, 500, 1000), 0);
+}
+
 #[test]
 fn lost_ranges_are_retransmitted_as_super_segments_within_the_limit() {
     let mut q = queue(&[300, 700, 1000]);
