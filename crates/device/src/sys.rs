@@ -65,6 +65,23 @@ pub(crate) fn tun_set_iff(fd: BorrowedFd<'_>, name: IfName, flags: c_int) -> io:
     Ok(IfName(req.ifr_name).as_string())
 }
 
+/// `TUNGETIFF`: returns the name and the flags of the interface that the file is attached to.
+pub(crate) fn tun_get_iff(fd: BorrowedFd<'_>) -> io::Result<(String, c_int)> {
+    let mut req = IfName([0; libc::IFNAMSIZ]).request();
+    // SAFETY: the request writes a `struct ifreq`.
+    unsafe { ioctl_with(fd, libc::TUNGETIFF, &mut req) }?;
+    // SAFETY: the kernel has just written this member.
+    let flags = unsafe { req.ifr_ifru.ifru_flags };
+    Ok((IfName(req.ifr_name).as_string(), c_int::from(flags as u16)))
+}
+
+/// Sets `O_NONBLOCK`.
+pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut on: c_int = 1;
+    // SAFETY: the request reads one int.
+    unsafe { ioctl_with(fd, libc::FIONBIO, &mut on) }
+}
+
 /// `TUNSETOFFLOAD`: sets the offloads that the reader of the file accepts.
 pub(crate) fn tun_set_offload(fd: BorrowedFd<'_>, bits: c_uint) -> io::Result<()> {
     // SAFETY: this request takes its argument by value.
@@ -198,13 +215,17 @@ pub(crate) mod testing {
     /// Runs `test` in its own network namespace, which is removed afterwards; prints `skipped` and
     /// returns if the user may not create one.
     pub(crate) fn in_own_network(test: impl FnOnce() + Send + 'static) {
-        // SAFETY: changes kernel-side state of this thread only.
-        let enter = || checked(unsafe { libc::unshare(libc::CLONE_NEWNET) });
-        let run = move || match enter() {
-            Ok(_) => test(),
+        let run = move || match unshare_network() {
+            Ok(()) => test(),
             Err(e) => println!("skipped: needs root for a network namespace: {e}"),
         };
         std::thread::spawn(run).join().expect("the test passes");
+    }
+
+    /// Moves the calling thread into a new network namespace.
+    pub(crate) fn unshare_network() -> io::Result<()> {
+        // SAFETY: changes kernel-side state of this thread only.
+        checked(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map(drop)
     }
 
     /// Waits at most `timeout_ms` for the file to become readable; returns whether it is.

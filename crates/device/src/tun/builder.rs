@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::net::IpAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use fullsend_buf::Pool;
@@ -114,21 +114,84 @@ impl TunBuilder {
         Ok(all)
     }
 
+    /// Attaches to the interface with the offloads that the kernel accepts, and returns its file and
+    /// its full name. The interface's settings stay as they are.
+    ///
+    /// The file may be passed to another process, which makes a device of it with
+    /// [`adopt`](Self::adopt): the interface may then be in a network namespace that that process
+    /// never enters.
+    ///
+    /// # Errors
+    /// Returns an [`OpenError`] if the interface cannot be opened.
+    pub fn open_file(self) -> Result<(OwnedFd, String), OpenError> {
+        let mut warnings = Vec::new();
+        let attached = self.attach_with_offloads(&mut warnings)?;
+        for warning in &warnings {
+            tracing::warn!("{warning}");
+        }
+        Ok((attached.file.into(), attached.name))
+    }
+
+    /// Makes a device of an attached file: of [`open_file`](Self::open_file), or of another program.
+    ///
+    /// The interface's settings stay as they are. [`mtu`](Self::mtu) is required to be the
+    /// interface's, whose network namespace may be out of reach; 1500 by default. The file becomes
+    /// non-blocking.
+    ///
+    /// # Errors
+    /// Returns an [`OpenError`] if `file` is not attached to an interface of the builder's kind
+    /// (TUN or TAP), or has `IFF_NO_PI` unset.
+    pub fn adopt(self, file: OwnedFd) -> Result<Tun, OpenError> {
+        let (name, flags) =
+            sys::tun_get_iff(file.as_fd()).map_err(|e| OpenError::from_attach(e, &self.name))?;
+        let kind = libc::IFF_TUN | libc::IFF_TAP | libc::IFF_NO_PI;
+        if flags & kind != self.flags(false) & kind {
+            return Err(OpenError::WrongKind { name });
+        }
+        sys::set_nonblocking(file.as_fd()).map_err(OpenError::Io)?;
+        let mut warnings = Vec::new();
+        let offload = if flags & libc::IFF_VNET_HDR == 0 {
+            OffloadSet::NONE
+        } else {
+            // Without `IFF_NO_PI` or with another header size the frames would be shifted.
+            sys::tun_set_vnet_hdr(file.as_fd(), VNET_HDR_LEN).map_err(OpenError::Io)?;
+            let requested = OffloadSet {
+                vnet_hdr: true,
+                ..self.offload
+            };
+            let set_offload = |bits| sys::tun_set_offload(file.as_fd(), bits);
+            negotiate(requested, set_offload, &mut warnings)
+        };
+        let mtu = self.interface_config.mtu.unwrap_or(1500);
+        let file = File::from(file);
+        Ok(self.device(
+            Attached {
+                file,
+                name,
+                offload,
+            },
+            mtu,
+            warnings,
+        ))
+    }
+
     fn pool_or_default(&self) -> Pool {
         self.pool.clone().unwrap_or_else(|| Pool::new(POOL_BYTES))
     }
 
     fn open_first(&self) -> Result<Tun, OpenError> {
         let mut warnings = Vec::new();
-        let Attached {
-            file,
-            name,
-            offload,
-        } = self.attach_with_offloads(&mut warnings)?;
-        let mtu = self.interface_config.apply(&name, &mut warnings)?;
+        let attached = self.attach_with_offloads(&mut warnings)?;
+        let mtu = self.interface_config.apply(&attached.name, &mut warnings)?;
+        Ok(self.device(attached, mtu, warnings))
+    }
+
+    /// Returns the device of an attached file, and logs the warnings.
+    fn device(&self, attached: Attached, mtu: u32, warnings: Vec<String>) -> Tun {
         for warning in &warnings {
             tracing::warn!("{warning}");
         }
+        let offload = attached.offload;
         let caps = Caps {
             link: self.link,
             mtu,
@@ -138,14 +201,14 @@ impl TunBuilder {
             tx_checksum: offload.csum,
             gso_max_size: Caps::GSO_MAX_SIZE,
         };
-        Ok(Tun::new(
-            file,
-            name,
+        Tun::new(
+            attached.file,
+            attached.name,
             caps,
             offload,
             self.pool_or_default(),
             warnings,
-        ))
+        )
     }
 
     /// Attaches to the interface with the offloads that the kernel accepts.

@@ -19,7 +19,7 @@ use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 use super::receive::FrameReader;
 use super::{OpenError, Tun, TunStats};
-use crate::sys::testing::{in_own_network, set_udp_segment, wait_readable};
+use crate::sys::testing::{in_own_network, set_udp_segment, unshare_network, wait_readable};
 use crate::{Device, OffloadSet, test_packet};
 
 /// Each switch alone, all together, and none.
@@ -468,4 +468,32 @@ fn frames_without_memory_are_counted_and_reads_stay_bounded() {
         assert!(batch.is_empty());
         assert_eq!(stats.rx_dropped, 8);
     }
+}
+
+#[test]
+fn adopts_a_file_from_another_network_namespace() {
+    in_own_network(|| {
+        let builder = || Tun::tap("fs0").offload("csum,tso".parse().unwrap());
+        // Another thread enters the namespace of the interface; this one stays outside.
+        let open = std::thread::spawn(move || {
+            unshare_network().unwrap();
+            builder().open_file().unwrap()
+        });
+        let (file, name) = open.join().unwrap();
+        assert_eq!(name, "fs0");
+        assert!(matches!(
+            Tun::tun("fs0").adopt(file.try_clone().unwrap()),
+            Err(OpenError::WrongKind { .. })
+        ));
+        let mut tap = builder().mtu(9000).adopt(file).unwrap();
+        assert_eq!((tap.name(), tap.caps().mtu), ("fs0", 9000));
+        assert_eq!(tap.offload().to_string(), "vnet_hdr,csum,tso4,tso6");
+        assert_eq!(tap.receive(&mut Vec::new(), 1).unwrap(), 0, "non-blocking");
+    });
+}
+
+#[test]
+fn refuses_to_adopt_another_file() {
+    let file = OwnedFd::from(File::open("/dev/null").unwrap());
+    assert!(Tun::tap("fs0").adopt(file).is_err());
 }
