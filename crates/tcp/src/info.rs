@@ -167,7 +167,7 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
     let ms_since = |at: Instant| cx.now.since(at).as_millis() as u32;
     let (busy, sndbuf) = c.snd.busy_times(cx.now);
     let (total_rto, rto_recoveries, rto_time) = c.rto_totals(cx.now);
-    let (snd, rtx, stats) = (&c.snd, &c.snd.rtx, &c.stats);
+    let (snd, rtx, stats) = (&c.snd, &c.recovery.rtx, &c.stats);
     // Before the first data: since the connection was established.
     let last_data = c.rcv.last_data();
     let (rate_segs, rate_interval, app_limited) = rtx

@@ -66,7 +66,7 @@ impl Connection {
         let advanced = ack.after(self.snd.una());
         // With nothing in flight a DSACK may still report earlier data.
         let has_sack = !repr.options.sack.as_slice().is_empty();
-        if advanced || has_sack || !self.snd.rtx.is_empty() {
+        if advanced || has_sack || !self.recovery.rtx.is_empty() {
             if advanced && !has_sack && self.takes_ack_fast_path() {
                 self.ack_fast_path(cx, repr);
             } else {
@@ -81,7 +81,7 @@ impl Connection {
         if self.state == State::Closed {
             return true;
         }
-        self.snd.on_limits_changed(self.snd.rtx.has_lost());
+        self.snd.on_limits_changed(self.recovery.rtx.has_lost());
         true
     }
 
@@ -98,7 +98,7 @@ impl Connection {
     #[cold]
     fn on_reordered_ack(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) {
         self.update_scoreboard(cx, repr, false);
-        self.snd.on_limits_changed(self.snd.rtx.has_lost());
+        self.snd.on_limits_changed(self.recovery.rtx.has_lost());
     }
 
     fn challenge_ack_field(&mut self, cx: &mut Cx<'_>) -> bool {
@@ -131,8 +131,8 @@ impl Connection {
     #[inline]
     fn takes_ack_fast_path(&self) -> bool {
         self.recovery.allows_fast_path()
-            && !self.snd.rtx.has_scoreboard()
-            && self.snd.rtx.delivery().is_none()
+            && !self.recovery.rtx.has_scoreboard()
+            && self.recovery.rtx.delivery().is_none()
             && self.ecn.is_none()
     }
 
@@ -156,7 +156,7 @@ impl Connection {
         let rtt = outcome.rtt_newest.or(rtt);
         self.grow_cwnd(cx, segs, rtt, prior);
         #[cfg(debug_assertions)]
-        self.snd.rtx.check();
+        self.recovery.rtx.check();
     }
 
     /// Reports `segs` delivered segments to the congestion control, unless cwnd was not the limit
@@ -185,11 +185,11 @@ impl Connection {
         self.check_app_limited();
         let prior_una = self.snd.una();
         let advanced = repr.ack.after(prior_una);
-        let ambiguous = self.snd.rtx.has_scoreboard() && self.match_echo(cx, repr);
+        let ambiguous = self.recovery.rtx.has_scoreboard() && self.match_echo(cx, repr);
         let blocks = repr.options.sack.as_slice();
         let has_blocks = self.negotiated.sack && !blocks.is_empty();
         let dsacked_retrans_segs = if has_blocks {
-            self.snd.rtx.dsacked_retrans_segs(repr.ack, blocks)
+            self.recovery.rtx.dsacked_retrans_segs(repr.ack, blocks)
         } else {
             0
         };
@@ -199,7 +199,7 @@ impl Connection {
             AckOutcome::default()
         };
         let sack = if has_blocks {
-            self.snd.rtx.sack(cx.now, repr.ack, blocks)
+            self.recovery.rtx.sack(cx.now, repr.ack, blocks)
         } else {
             SackOutcome::default()
         };
@@ -226,14 +226,14 @@ impl Connection {
             duplicate,
         };
         let recovery_outcome = self.update_recovery(cx, &summary);
-        self.snd.rtx.end_ack();
+        self.recovery.rtx.end_ack();
         if !recovery_outcome.timer_is_set && (advanced || self.is_sack_older_than_head(cx, &sack)) {
             self.set_xmit_timer(cx);
         }
         let arrived = recovery_outcome.delivered;
         self.stats.delivered = self.stats.delivered.wrapping_add(arrived);
         let delivered = outcome.delivered_segs + sack.delivered_segs;
-        if self.snd.rtx.delivery().is_some() {
+        if self.recovery.rtx.delivery().is_some() {
             let sacked = sack.rtt_newest.filter(|_| !sack.overtook);
             self.report_rate_sample(cx, arrived, outcome.rtt_newest.or(sacked));
         } else if (advanced || self.is_sack_progress(cx, &sack)) && self.recovery.may_grow() {
@@ -241,7 +241,7 @@ impl Connection {
             self.grow_cwnd(cx, delivered, rtt, prior);
         }
         #[cfg(debug_assertions)]
-        self.snd.rtx.check();
+        self.recovery.rtx.check();
     }
 
     /// Returns whether newly SACKed data counts as progress: on a path that is known to reorder, it
@@ -254,9 +254,9 @@ impl Connection {
     /// path.
     fn report_rate_sample(&mut self, cx: &mut Cx<'_>, arrived: u32, rtt: Option<Nanos>) {
         let send_quantum_segs = self.snd.max_segs(cx, self.path());
-        let in_flight_segs = self.snd.rtx.in_flight();
+        let in_flight_segs = self.recovery.rtx.in_flight();
         let min_rtt = self.rtt.min_rtt().unwrap_or(Nanos::ZERO);
-        let Some(delivery) = self.snd.rtx.delivery_mut() else {
+        let Some(delivery) = self.recovery.rtx.delivery_mut() else {
             return;
         };
         let sample = RateSample {
@@ -275,7 +275,7 @@ impl Connection {
         };
         self.cc.on_rate_sample(&mut self.cwnd, &sample, cx.rng);
         if self.cc.is_self_limited() {
-            self.snd.rtx.mark_app_limited();
+            self.recovery.rtx.mark_app_limited();
         }
     }
 
@@ -285,13 +285,13 @@ impl Connection {
     #[inline]
     pub(crate) fn check_app_limited(&mut self) {
         let snd = &mut self.snd;
-        let limited = snd.rtx.delivery().is_some()
+        let limited = self.recovery.rtx.delivery().is_some()
             && snd.unsent_bytes() < snd.mss().bytes() as usize
             && snd.wmem_inflight() == 0
-            && snd.rtx.in_flight() < self.cwnd.cwnd
-            && !snd.rtx.has_lost();
+            && self.recovery.rtx.in_flight() < self.cwnd.cwnd
+            && !self.recovery.rtx.has_lost();
         if limited {
-            snd.rtx.mark_app_limited();
+            self.recovery.rtx.mark_app_limited();
         }
     }
 
@@ -305,19 +305,19 @@ impl Connection {
             .options
             .timestamps
             .filter(|_| self.negotiated.timestamps);
-        let since = self.snd.rtx.head_first_sent_at();
+        let since = self.recovery.rtx.head_first_sent_at();
         let age = echo
             .zip(since)
             .and_then(|(ts, since)| self.ts.since_echo(cx.now, ts.ecr, since));
         let lag = self.max_tsval_lag();
         let echoed = age.map(|age| cx.now - age.saturating_sub(TICK + lag));
         let min_rtt = self.rtt.min_rtt().unwrap_or(Nanos::ZERO);
-        self.snd.rtx.begin_ack(AckContext {
+        self.recovery.rtx.begin_ack(AckContext {
             now: cx.now,
             min_rtt,
             echoed,
         });
-        let last = self.snd.rtx.head_sent_at().zip(echoed);
+        let last = self.recovery.rtx.head_sent_at().zip(echoed);
         // Clocks and timers are not exact.
         let least = min_rtt.saturating_sub(min_rtt / 16);
         let early = last.is_some_and(|(sent, echoed)| echoed < sent && cx.now >= sent + least);
@@ -328,14 +328,14 @@ impl Connection {
     /// the timer restarts now. If data sent later restarted it, the timer might never fire for the
     /// head.
     fn is_sack_older_than_head(&self, cx: &Cx<'_>, sack: &SackOutcome) -> bool {
-        let head = self.snd.rtx.head_sent_at();
-        let rtt = sack.rtt.filter(|_| !self.snd.rtx.is_empty());
+        let head = self.recovery.rtx.head_sent_at();
+        let rtt = sack.rtt.filter(|_| !self.recovery.rtx.is_empty());
         rtt.zip(head)
             .is_some_and(|(rtt, sent)| rtt > cx.now.since(sent))
     }
 
     fn advance_una(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) -> AckOutcome {
-        let outcome = self.snd.rtx.ack(cx.now, repr.ack);
+        let outcome = self.recovery.rtx.ack(cx.now, repr.ack);
         self.snd.advance_una(repr.ack);
         self.stats.bytes_acked += u64::from(outcome.acked_bytes);
         self.timers.progress_at = cx.now;
@@ -346,7 +346,7 @@ impl Connection {
             self.on_urgent_acked();
             self.end_rto_recovery(cx.now);
         }
-        if self.snd.rtx.is_empty() && !self.snd.has_unsent() {
+        if self.recovery.rtx.is_empty() && !self.snd.has_unsent() {
             self.snd.end_busy(cx.now);
         }
         if outcome.fin {

@@ -182,7 +182,7 @@ impl Connection {
         self.rcv.cancel_ack_delay();
         self.user.lost_data |= !self.is_flushed();
         self.snd.end();
-        self.snd.rtx.clear();
+        self.recovery.rtx.clear();
         self.wake_reader();
         self.wake_writer();
     }

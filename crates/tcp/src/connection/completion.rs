@@ -24,7 +24,7 @@ impl Connection {
             window: &self.cwnd,
             cc: &*self.cc,
             rtt: &self.rtt,
-            packets_out: self.snd.rtx.packets_out(),
+            packets_out: self.recovery.rtx.packets_out(),
         };
         (&mut self.snd, path)
     }
@@ -36,7 +36,7 @@ impl Connection {
             window: &self.cwnd,
             cc: &*self.cc,
             rtt: &self.rtt,
-            packets_out: self.snd.rtx.packets_out(),
+            packets_out: self.recovery.rtx.packets_out(),
         }
     }
 }

@@ -120,7 +120,7 @@ impl Connection {
     /// Defers the SYN until the first write, whose data it may carry, or until
     /// [`send_syn`](Self::send_syn).
     pub fn defer_syn(&mut self, client: FastopenClient) {
-        if self.state == State::SynSent && self.snd.rtx.is_empty() {
+        if self.state == State::SynSent && self.recovery.rtx.is_empty() {
             self.snd.pending_mut().cancel_syn();
             self.uncommon_mut().fastopen = Some(Box::new(Fastopen {
                 client: Some(client),
@@ -236,7 +236,7 @@ impl Connection {
         if len == 0 {
             return taken.payload;
         }
-        self.snd.rtx.push(SuperSegment {
+        self.recovery.rtx.push(SuperSegment {
             seq,
             payload: taken.payload.clone(),
             syn: false,
@@ -267,7 +267,7 @@ impl Connection {
     pub(super) fn fastopen_syn_ack(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) {
         let retransmitted = self.stats.total_retrans > 0;
         self.report_cookie(repr, retransmitted);
-        let unacked = !self.snd.rtx.is_empty();
+        let unacked = !self.recovery.rtx.is_empty();
         let Some(fastopen) = self.fastopen_mut().filter(|f| f.syn_data > 0) else {
             return;
         };

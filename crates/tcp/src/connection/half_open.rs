@@ -42,11 +42,11 @@ impl Connection {
     /// Continues a connection created by [`accept`](Self::accept) as if it had sent its SYN-ACK
     /// already: it waits for the answer.
     pub fn assume_syn_ack(&mut self, cx: &mut Cx<'_>, sent: SynAckSent) {
-        debug_assert!(self.state == State::SynReceived && self.snd.rtx.is_empty());
+        debug_assert!(self.state == State::SynReceived && self.recovery.rtx.is_empty());
         let iss = self.snd.una();
         self.rcv.set_awaiting_accept(true);
         self.snd.pending_mut().cancel_all();
-        self.snd.rtx.push(SuperSegment {
+        self.recovery.rtx.push(SuperSegment {
             seq: iss,
             payload: Chain::new(),
             syn: true,
@@ -57,7 +57,7 @@ impl Connection {
             number: 0,
         });
         if sent.ambiguous {
-            self.snd.rtx.retransmit_head(sent.at, 1);
+            self.recovery.rtx.retransmit_head(sent.at, 1);
         }
         self.snd.on_syn_sent();
         if self.negotiated.window_scale {

@@ -87,7 +87,7 @@ impl Connection {
             cwnd: Cwnd::default(),
             cc,
             rtt: RttEstimator::new(cx.sysctl.tcp_rto_min_us, cx.sysctl.tcp_rto_max_ms),
-            recovery: Recovery::new(cx.sysctl.tcp_reordering),
+            recovery: Recovery::new(mss, cx.sysctl.tcp_reordering),
             ecn: None,
             timers: Timers::new(cx.now),
             settings: Settings::default(),
@@ -112,14 +112,14 @@ impl Connection {
             return None;
         }
         let iss = self.snd.una();
-        let first = self.snd.rtx.is_empty();
+        let first = self.recovery.rtx.is_empty();
         if first && self.state == State::SynSent {
             // Fast Open may have deferred the SYN.
             self.timers.progress_at = cx.now;
         }
         let (mut cookie, mut payload) = (None, Chain::new());
         if first {
-            self.snd.rtx.push(SuperSegment {
+            self.recovery.rtx.push(SuperSegment {
                 seq: iss,
                 payload: Chain::new(),
                 syn: true,
@@ -135,7 +135,7 @@ impl Connection {
                 (cookie, payload) = self.fastopen_syn(cx);
             }
         } else {
-            self.snd.rtx.retransmit_head(cx.now, 1)?;
+            self.recovery.rtx.retransmit_head(cx.now, 1)?;
             cx.mib.retrans_segs += 1;
             cx.mib.syn_retrans += 1;
             self.stats.total_retrans += 1;
@@ -269,10 +269,10 @@ impl Connection {
             // RFC 9293 3.5, figure 7: simultaneous open.
             self.transition(State::SynReceived);
             self.snd.pending_mut().request_syn();
-            if self.snd.rtx.len() == 1 {
+            if self.recovery.rtx.len() == 1 {
                 // The SYN-ACK replaces the SYN. It is not a retransmission of it, and its answer
                 // gives an RTT sample.
-                self.snd.rtx.clear();
+                self.recovery.rtx.clear();
             }
         }
     }
@@ -283,7 +283,9 @@ impl Connection {
     #[cold]
     fn reset_half_open_peer(&mut self, cx: &Cx<'_>, ack: SeqNum) {
         self.snd.pending_mut().request_reset(Reset::WithSeq(ack));
-        if !self.is_acceptable_ack(ack) && self.timers.retransmits == 0 && !self.snd.rtx.is_empty()
+        if !self.is_acceptable_ack(ack)
+            && self.timers.retransmits == 0
+            && !self.recovery.rtx.is_empty()
         {
             self.advance_syn_timer(cx, cx.now + SYN_AFTER_RESET);
         }
@@ -327,7 +329,7 @@ impl Connection {
     /// state if the application has closed already.
     pub(crate) fn establish(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr, window: Window) {
         let syn_timeouts = self.syn_timeouts(repr);
-        let outcome = self.snd.rtx.ack(cx.now, repr.ack);
+        let outcome = self.recovery.rtx.ack(cx.now, repr.ack);
         self.snd.on_established(cx.now, repr.ack, repr.seq, window);
         self.rtt.reset_backoff();
         self.timers.retransmits = 0;
@@ -340,9 +342,9 @@ impl Connection {
         // The SYN and the data that it carried count as one segment.
         self.stats.delivered = self.stats.delivered.wrapping_add(1);
         self.timers.stop_rtx();
-        if self.snd.rtx.is_empty() {
+        if self.recovery.rtx.is_empty() {
             // Frees the SYN's entry, so that a connection that never sends holds no memory for it.
-            self.snd.rtx.clear();
+            self.recovery.rtx.clear();
         } else {
             self.arm_rto(cx);
         }
@@ -369,6 +371,6 @@ impl Connection {
         self.arm_keepalive(cx);
         self.wake_reader();
         self.wake_writer_if_room(cx);
-        self.snd.on_limits_changed(self.snd.rtx.has_lost());
+        self.snd.on_limits_changed(self.recovery.rtx.has_lost());
     }
 }

@@ -81,7 +81,8 @@ impl Connection {
             self.adv_mss = self.adv_mss.min(most);
             self.fastopen_too_big();
         }
-        if self.snd.mss() < before && self.state.is_synchronized() && !self.snd.rtx.is_empty() {
+        if self.snd.mss() < before && self.state.is_synchronized() && !self.recovery.rtx.is_empty()
+        {
             self.retransmit_too_big();
         }
     }
@@ -128,7 +129,7 @@ impl Connection {
         let bounded = self.limit_to_half_window(payload);
         let mss = Mss::clamped(bounded.min(0xffff) as u16);
         if self.snd.set_mss(mss) {
-            self.snd.rtx.set_mss(mss);
+            self.recovery.rtx.set_mss(mss);
         }
         self.snd.sync_size_goal(&cx.device);
     }

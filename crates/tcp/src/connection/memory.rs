@@ -8,7 +8,7 @@ impl Connection {
     /// read (`mem` of `sockstat`).
     #[inline]
     pub fn truesize(&self) -> usize {
-        self.snd.truesize() + self.snd.rtx.truesize() + self.rcv.truesize()
+        self.snd.truesize() + self.recovery.rtx.truesize() + self.rcv.truesize()
     }
 
     /// Charges the host for the memory that this connection holds now.

@@ -158,10 +158,10 @@ impl Connection {
     /// detected.
     #[cold]
     pub(crate) fn decide_mtu_probe(&mut self, cx: &Cx<'_>) -> MtuProbeDecision {
-        let in_flight = self.snd.rtx.in_flight();
+        let in_flight = self.recovery.rtx.in_flight();
         let reordering = self.recovery.reordering_segs();
         let can_probe = self.recovery.ca_state() == CaState::Open
-            && self.snd.rtx.sacked_out() == 0
+            && self.recovery.rtx.sacked_out() == 0
             && self.rcv.is_in_order()
             && self.cwnd.cwnd >= MIN_PROBE_CWND;
         let (low, high, probing) = match self.mtu_search() {

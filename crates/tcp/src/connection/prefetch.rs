@@ -12,7 +12,7 @@ impl Connection {
         prefetch(&self.snd.una());
         prefetch(&self.snd.sndbuf());
         prefetch(&self.snd.unsent_bytes());
-        prefetch(&self.snd.rtx.packets_out());
+        prefetch(&self.recovery.rtx.packets_out());
         prefetch(&self.rcv.nxt());
         prefetch(&self.rcv.rcvbuf());
         prefetch(&self.rcv.last_acked());
@@ -31,6 +31,6 @@ impl Connection {
     #[inline]
     pub fn prefetch_indirect(&self) {
         self.snd.prefetch();
-        prefetch(&self.snd.rtx.head_pinned_bytes());
+        prefetch(&self.recovery.rtx.head_pinned_bytes());
     }
 }

@@ -179,11 +179,11 @@ impl Connection {
     /// [`TcpError::InvalidValue`] if the value is out of range, or the option belongs to listeners.
     pub fn set_option(&mut self, cx: &mut Cx<'_>, option: SocketOption) -> Result<(), TcpError> {
         self.change_option(cx, option)?;
-        if !self.state.is_synchronized() && self.snd.rtx.is_empty() {
+        if !self.state.is_synchronized() && self.recovery.rtx.is_empty() {
             let most = cx.sysctl.tcp_rmem[2].max(cx.sysctl.rmem_max);
             self.rcv.choose_scale(most);
         }
-        if self.state == State::SynReceived && self.snd.rtx.is_empty() {
+        if self.state == State::SynReceived && self.recovery.rtx.is_empty() {
             // The option may change the window in the SYN-ACK, which is not sent yet.
             let (scaled, segment_size) = (self.negotiated.window_scale, self.syn_segment_size());
             self.rcv.restart_window(cx.now, scaled, segment_size);
@@ -388,9 +388,9 @@ impl Connection {
             self.snd.enable_pacing();
         }
         if self.cc.owns_cwnd() {
-            self.snd.rtx.start_delivery_sampling(now);
+            self.recovery.rtx.start_delivery_sampling(now);
         } else {
-            self.snd.rtx.stop_delivery_sampling();
+            self.recovery.rtx.stop_delivery_sampling();
         }
     }
 }

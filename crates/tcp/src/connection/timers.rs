@@ -128,7 +128,7 @@ impl Connection {
     /// flight (RFC 6298 5.2, 5.3). A tail loss probe comes first if one may be sent.
     #[inline]
     pub(crate) fn set_xmit_timer(&mut self, cx: &Cx<'_>) {
-        if self.snd.rtx.is_empty() {
+        if self.recovery.rtx.is_empty() {
             self.timers.stop_rtx();
             return;
         }
@@ -141,7 +141,7 @@ impl Connection {
     /// Restarts the retransmission timer if no probe comes first. After a probe or reordering timer
     /// it counts from the transmission of the head, as the time since then has already passed.
     pub(crate) fn rearm_rto(&mut self, cx: &Cx<'_>) {
-        if self.snd.rtx.is_empty() {
+        if self.recovery.rtx.is_empty() {
             self.timers.stop_rtx();
         } else if self.timers.rtx_kind == RtxKind::Rto && !self.restarts_early() {
             self.arm_rto(cx);
@@ -158,7 +158,7 @@ impl Connection {
         const RRTHRESH: u32 = 4;
         let unsent = self.snd.mss().segments(self.snd.unsent_bytes() as u32);
         self.recovery.ca_state() < CaState::Recovery
-            && self.snd.rtx.packets_out() < RRTHRESH
+            && self.recovery.rtx.packets_out() < RRTHRESH
             && unsent < RRTHRESH
     }
 
@@ -237,7 +237,7 @@ impl Connection {
     }
 
     fn on_rto(&mut self, cx: &mut Cx<'_>) {
-        if self.snd.rtx.is_empty() {
+        if self.recovery.rtx.is_empty() {
             return;
         }
         let has_timed_out = self.has_timed_out(cx);
@@ -280,7 +280,7 @@ impl Connection {
             (CaState::Recovery, true) => &mut mib.sack_recovery_fail,
             (CaState::Recovery, false) => &mut mib.reno_recovery_fail,
             (CaState::Loss, _) => &mut mib.loss_failures,
-            _ if self.snd.rtx.sacked_out() == 0 => return,
+            _ if self.recovery.rtx.sacked_out() == 0 => return,
             (_, true) => &mut mib.sack_failures,
             (_, false) => &mut mib.reno_failures,
         };
@@ -293,7 +293,7 @@ impl Connection {
         const LINEAR_RETRIES: u8 = 6;
         cx.sysctl.tcp_thin_linear_timeouts
             && self.state == State::Established
-            && self.snd.rtx.packets_out() < 4
+            && self.recovery.rtx.packets_out() < 4
             && self.cwnd.ssthresh != u32::MAX
             && self.timers.retransmits <= LINEAR_RETRIES
     }
@@ -366,7 +366,7 @@ impl Connection {
 
     /// Sends a zero-window probe, or ends the connection (RFC 9293 3.8.6.1).
     fn on_window_probe_timer(&mut self, cx: &mut Cx<'_>) {
-        if !self.snd.rtx.is_empty() || !self.snd.has_unsent() {
+        if !self.recovery.rtx.is_empty() || !self.snd.has_unsent() {
             return;
         }
         let user_timeout = self.settings.user_timeout();
@@ -403,7 +403,7 @@ impl Connection {
             return;
         }
         let idle = cx.now.since(self.timers.received_at);
-        let busy = !self.snd.rtx.is_empty() || self.snd.has_unsent();
+        let busy = !self.recovery.rtx.is_empty() || self.snd.has_unsent();
         if busy || idle < self.settings.keepidle(cx.sysctl) {
             // Meanwhile retransmissions or probes detect a dead peer.
             let base = if busy {

@@ -38,10 +38,10 @@ impl Connection {
     pub fn try_append(&mut self, sysctl: &Sysctl, data: &[u8]) -> AppendOutcome {
         let is_open = matches!(self.state, State::Established | State::CloseWait);
         // Delivery-rate samples record when the application limits the flow.
-        if !is_open || self.snd.rtx.delivery().is_some() {
+        if !is_open || self.recovery.rtx.delivery().is_some() {
             return AppendOutcome::NotAppended;
         }
-        let in_flight = !self.snd.rtx.is_empty();
+        let in_flight = !self.recovery.rtx.is_empty();
         self.snd.try_append(sysctl, data, in_flight)
     }
 
@@ -50,7 +50,7 @@ impl Connection {
     pub(crate) fn after_write(&mut self, cx: &mut Cx<'_>, more: bool) {
         let write = WriteCx {
             now: cx.now,
-            in_flight: !self.snd.rtx.is_empty(),
+            in_flight: !self.recovery.rtx.is_empty(),
         };
         let (nxt, uncommon) = (self.snd.nxt(), &self.uncommon);
         let record_left = || {
@@ -379,7 +379,7 @@ impl Connection {
 
     /// Returns whether all data written (and the FIN, if sent) has been acknowledged.
     pub fn is_flushed(&self) -> bool {
-        !self.snd.has_unsent() && self.snd.rtx.is_empty() && !self.user.lost_data
+        !self.snd.has_unsent() && self.recovery.rtx.is_empty() && !self.user.lost_data
     }
 
     /// Returns the pending error (`SO_ERROR`) and clears it.

@@ -32,7 +32,7 @@ impl Connection {
         let uncommon = self.uncommon.as_ref();
         let records = uncommon.and_then(|uncommon| uncommon.records.as_ref());
         let records = records.map_or(0, |records| records.unsent());
-        self.snd.wmem_queued(self.snd.rtx.len() + records)
+        self.snd.wmem_queued(self.recovery.rtx.len() + records)
     }
 
     /// Returns whether the connection is writable in the sense of `poll(2)`, with enough room to
@@ -145,7 +145,7 @@ impl Connection {
         self.user.writer_waiting = true;
         if self.snd.unsent_bytes() == 0 {
             self.snd.begin_sndbuf_limited(now);
-            if self.snd.rtx.is_empty() {
+            if self.recovery.rtx.is_empty() {
                 self.wake_writer();
             }
         }
@@ -154,7 +154,7 @@ impl Connection {
     /// Grows the send buffer with cwnd, up to `tcp_wmem[2]`, unless the application set its size or
     /// memory is not plentiful.
     pub(crate) fn grow_sndbuf(&mut self, cx: &Cx<'_>) {
-        let full = self.snd.rtx.in_flight() >= self.cwnd.cwnd;
+        let full = self.recovery.rtx.in_flight() >= self.cwnd.cwnd;
         let scarce = cx.mem.is_under_pressure() || !cx.mem.is_below_low_limit(cx.sysctl);
         if self.snd.is_sndbuf_locked() || full || scarce {
             return;

@@ -103,7 +103,7 @@ impl Connection {
     #[cold]
     pub(crate) fn adapt_ecn(&mut self, cx: &Cx<'_>) {
         let needs_ecn = self.cc.needs_ecn();
-        if self.state == State::SynSent && self.snd.rtx.is_empty() {
+        if self.state == State::SynSent && self.recovery.rtx.is_empty() {
             // The SYN with the request is not sent yet.
             self.ecn = Ecn::for_connect(cx.sysctl, needs_ecn);
             return;

@@ -3,10 +3,12 @@
 
 use alloc::boxed::Box;
 
-use fullsend_units::SeqNum;
+use fullsend_units::{Mss, SeqNum};
 use fullsend_wire::tcp::TcpRepr;
 
-use super::{AckOutcome, Frto, Prr, ReorderingState, RetransTsval, SackOutcome, TailProbe, Undo};
+use super::{
+    AckOutcome, Frto, Prr, ReorderingState, RetransTsval, RtxQueue, SackOutcome, TailProbe, Undo,
+};
 use crate::congestion::{CongestionEvent, Cwnd};
 use crate::{Connection, Cx};
 
@@ -37,8 +39,10 @@ pub(super) struct ColdState {
 }
 
 /// The state of recovery.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Recovery {
+    /// The data in flight.
+    pub(crate) rtx: RtxQueue,
     pub(super) ca_state: CaState,
     /// `snd_nxt` as the present phase began; it ends when that is acknowledged.
     pub(super) high_seq: SeqNum,
@@ -54,8 +58,9 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    pub(crate) fn new(dupthresh: u32) -> Self {
+    pub(crate) fn new(mss: Mss, dupthresh: u32) -> Self {
         Self {
+            rtx: RtxQueue::new(mss),
             ca_state: CaState::Open,
             high_seq: SeqNum::new(0),
             reordering_segs: dupthresh,
@@ -211,14 +216,14 @@ impl Connection {
     ) -> RecoveryOutcome {
         let echo = self.ecn.is_some() && self.on_ecn_feedback(cx, summary);
         let fast_path = self.recovery.allows_fast_path()
-            && !self.snd.rtx.has_scoreboard()
+            && !self.recovery.rtx.has_scoreboard()
             && summary.advanced
             && !summary.ack.retransmitted
             && !echo
             && summary.repr.options.sack.as_slice().is_empty();
         if fast_path {
             let delivered = summary.ack.delivered_segs;
-            if let Some(delivery) = self.snd.rtx.delivery_mut() {
+            if let Some(delivery) = self.recovery.rtx.delivery_mut() {
                 delivery.on_delivered(cx.now, delivered);
             }
             return RecoveryOutcome {
@@ -245,11 +250,11 @@ impl Connection {
         outcome.delivered += dsack.segs;
         self.check_reordering(cx, summary);
         self.process_tail_probe_ack(cx, summary, dsack);
-        if !self.negotiated.sack && summary.duplicate && !self.snd.rtx.is_empty() {
+        if !self.negotiated.sack && summary.duplicate && !self.recovery.rtx.is_empty() {
             self.count_dupack(cx);
             outcome.delivered += 1;
         }
-        if let Some(delivery) = self.snd.rtx.delivery_mut() {
+        if let Some(delivery) = self.recovery.rtx.delivery_mut() {
             delivery.on_delivered(cx.now, outcome.delivered);
         }
         if summary.ack.reneged && summary.advanced {
@@ -268,7 +273,7 @@ impl Connection {
 
     #[inline]
     pub(super) fn report_lost_if_sampled(&mut self, cx: &Cx<'_>) {
-        if self.snd.rtx.delivery().is_some() {
+        if self.recovery.rtx.delivery().is_some() {
             self.report_lost(cx);
         }
     }
@@ -301,7 +306,8 @@ impl Connection {
                     self.try_to_open();
                 }
                 self.identify_loss(cx, summary, outcome);
-                if self.recovery.ca_state == CaState::Recovery || self.snd.rtx.lost_out() == 0 {
+                if self.recovery.ca_state == CaState::Recovery || self.recovery.rtx.lost_out() == 0
+                {
                     return;
                 }
             }
@@ -314,7 +320,7 @@ impl Connection {
             }
             CaState::Open | CaState::Disorder | CaState::Cwr => {
                 if !self.negotiated.sack && summary.advanced {
-                    self.snd.rtx.forget_dupacks();
+                    self.recovery.rtx.forget_dupacks();
                 }
                 if self.recovery.ca_state <= CaState::Disorder {
                     self.try_undo_dsack(cx);
@@ -324,7 +330,7 @@ impl Connection {
         }
         // cwnd was already reduced for what the host itself dropped.
         let already_reduced = ca_state <= CaState::Cwr && outcome.lost_segs == 0;
-        if self.snd.rtx.lost_out() == 0 || already_reduced {
+        if self.recovery.rtx.lost_out() == 0 || already_reduced {
             if outcome.echo {
                 self.enter_cwr(cx, CongestionEvent::Ecn);
             }
@@ -341,7 +347,7 @@ impl Connection {
     pub(super) fn end_recovery(&mut self, cx: &mut Cx<'_>, summary: &AckSummary<'_>) -> bool {
         let was_loss = self.recovery.ca_state == CaState::Loss;
         if !self.negotiated.sack {
-            self.snd.rtx.forget_dupacks();
+            self.recovery.rtx.forget_dupacks();
         }
         self.try_undo_recovery(cx, summary);
         // RFC 6582 3.2: duplicate ACKs of data that was sent twice must not begin another recovery.
@@ -370,7 +376,7 @@ impl Connection {
         if self.recovery.ca_state == CaState::Cwr {
             return;
         }
-        let rtx = &self.snd.rtx;
+        let rtx = &self.recovery.rtx;
         let has_marks = rtx.sacked_out() > 0 || rtx.lost_out() > 0 || rtx.head_was_retransmitted();
         let ca_state = if has_marks || rtx.retrans_out() > 0 {
             CaState::Disorder
@@ -399,7 +405,7 @@ impl Connection {
     fn begin_reduction(&mut self, cx: &Cx<'_>, event: CongestionEvent) {
         self.lower_ssthresh(cx, event);
         self.recovery.high_seq = self.snd.nxt();
-        let (una, rtx) = (self.snd.una(), &self.snd.rtx);
+        let (una, rtx) = (self.snd.una(), &self.recovery.rtx);
         let (packets_out, retrans_out) = (rtx.packets_out(), rtx.retrans_out());
         let cold = self.recovery.cold_or_default();
         cold.prr = Prr::begin(packets_out);
@@ -434,18 +440,18 @@ impl Connection {
 
     /// Reports each loss to a congestion control that models the path.
     pub(super) fn report_lost(&mut self, cx: &Cx<'_>) {
-        let lost = self.snd.rtx.take_lost();
+        let lost = self.recovery.rtx.take_lost();
         for lost_segments in &lost {
             self.cc.on_lost(&self.cwnd, lost_segments, cx.now);
         }
-        self.snd.rtx.recycle_lost(lost);
+        self.recovery.rtx.recycle_lost(lost);
     }
 
     pub(super) fn reduce_cwnd(&mut self, delivered: u32, safe: bool) {
         if self.cc.owns_cwnd() || delivered == 0 {
             return;
         }
-        let in_flight = self.snd.rtx.in_flight();
+        let in_flight = self.recovery.rtx.in_flight();
         let ssthresh = self.cwnd.ssthresh;
         if self.recovery.ca_state == CaState::Cwr && self.cc.reduces_at_once() {
             self.cwnd.cwnd = self.cwnd.cwnd.min(ssthresh);
@@ -462,8 +468,8 @@ impl Connection {
         let before = self.recovery.ca_state;
         // RFC 8985 6.3: data sent less than a round trip ago may still arrive.
         let cutoff = cx.now - self.rtt.srtt().unwrap_or_default();
-        let sacked_before = self.snd.rtx.sacked_out();
-        cx.mib.sack_reneging += u64::from(self.snd.rtx.mark_timed_out(cutoff));
+        let sacked_before = self.recovery.rtx.sacked_out();
+        cx.mib.sack_reneging += u64::from(self.recovery.rtx.mark_timed_out(cutoff));
         // One reduction for each window of data.
         let again = before >= CaState::Cwr
             && self.snd.una().before(self.recovery.high_seq)
@@ -473,7 +479,7 @@ impl Connection {
         } else if before == CaState::Cwr {
             self.cwnd.ssthresh = self.cc.ssthresh_of_loss_after_mark(&self.cwnd);
         }
-        self.cwnd.cwnd = self.snd.rtx.in_flight() + 1;
+        self.cwnd.cwnd = self.recovery.rtx.in_flight() + 1;
         // The timeout shows loss after many SACKs, so the reordering degree was overestimated.
         if before <= CaState::Disorder && sacked_before >= cx.sysctl.tcp_reordering {
             let reordering = &mut self.recovery.reordering_segs;
@@ -492,8 +498,8 @@ impl Connection {
     #[cold]
     fn retransmit_mtu_probe(&mut self) {
         self.enter_loss_for_mtu();
-        let not_congestion = self.snd.rtx.take_lost();
-        self.snd.rtx.recycle_lost(not_congestion);
+        let not_congestion = self.recovery.rtx.take_lost();
+        self.recovery.rtx.recycle_lost(not_congestion);
         self.snd.pending_mut().retry();
     }
 
@@ -512,9 +518,9 @@ impl Connection {
         if self.recovery.ca_state < CaState::Recovery {
             self.enter_loss_for_mtu();
         }
-        self.snd.rtx.mark_all_lost();
-        let not_congestion = self.snd.rtx.take_lost();
-        self.snd.rtx.recycle_lost(not_congestion);
+        self.recovery.rtx.mark_all_lost();
+        let not_congestion = self.recovery.rtx.take_lost();
+        self.recovery.rtx.recycle_lost(not_congestion);
         self.snd.pending_mut().retry();
     }
 }

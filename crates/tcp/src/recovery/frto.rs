@@ -45,7 +45,7 @@ impl Connection {
         if recovered {
             self.end_recovery(cx, summary);
         } else if !self.negotiated.sack && summary.advanced {
-            self.snd.rtx.forget_dupacks();
+            self.recovery.rtx.forget_dupacks();
         }
     }
 

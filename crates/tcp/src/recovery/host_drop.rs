@@ -15,12 +15,12 @@ impl Connection {
     #[cold]
     pub fn handle_tx_dropped(&mut self, cx: &mut Cx<'_>, truesize: u32, seq: SeqNum, end: SeqNum) {
         self.snd.uncharge_wmem(truesize);
-        if self.snd.rtx.mark_dropped(seq, end) > 0 {
+        if self.recovery.rtx.mark_dropped(seq, end) > 0 {
             cx.mib.host_drops += 1;
             self.enter_cwr(cx, CongestionEvent::Ecn);
             self.report_lost_if_sampled(cx);
         }
-        if self.snd.rtx.has_lost() {
+        if self.recovery.rtx.has_lost() {
             self.snd.pending_mut().retry();
         }
     }

@@ -35,7 +35,7 @@ impl Connection {
         let Some(srtt) = self.rtt.srtt() else {
             return Rto::INITIAL.nanos();
         };
-        let slack = if self.snd.rtx.packets_out() == 1 {
+        let slack = if self.recovery.rtx.packets_out() == 1 {
             self.rtt.rto_min()
         } else {
             TIMER_SLACK
@@ -58,13 +58,13 @@ impl Connection {
 
     /// Returns when the retransmission timer fires, counted from the head's last departure.
     pub(crate) fn head_rto_at(&self, now: Instant) -> Instant {
-        self.snd.rtx.head_sent_at().unwrap_or(now) + self.rtt.rto().nanos()
+        self.recovery.rtx.head_sent_at().unwrap_or(now) + self.rtt.rto().nanos()
     }
 
     /// Processes the probe timer. If more data was sent since it was set, the timeout counts from then.
     #[cold]
     pub(crate) fn on_tail_probe_timer(&mut self, cx: &mut Cx<'_>) {
-        if self.snd.rtx.is_empty() {
+        if self.recovery.rtx.is_empty() {
             return;
         }
         let rto_at = self.head_rto_at(cx.now);

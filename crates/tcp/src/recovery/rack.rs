@@ -67,19 +67,19 @@ impl Connection {
         summary: &AckSummary<'_>,
         outcome: &mut RecoveryOutcome,
     ) {
-        if self.snd.rtx.is_empty() {
+        if self.recovery.rtx.is_empty() {
             return;
         }
         let dupthresh = self.recovery.reordering_segs;
         if !self.negotiated.sack {
             // RFC 6582 3.2: three duplicate ACKs show the first hole, a partial ACK (step 5) the next.
             let ca_state = self.recovery.ca_state;
-            let first = ca_state < CaState::Recovery && self.snd.rtx.sacked_out() >= dupthresh;
+            let first = ca_state < CaState::Recovery && self.recovery.rtx.sacked_out() >= dupthresh;
             if first || (ca_state == CaState::Recovery && summary.advanced) {
-                outcome.lost_segs += self.snd.rtx.mark_head_lost();
+                outcome.lost_segs += self.recovery.rtx.mark_head_lost();
             }
         } else if cx.sysctl.tcp_recovery & RACK == 0 {
-            outcome.lost_segs += self.snd.rtx.mark_lost_by_sack(dupthresh);
+            outcome.lost_segs += self.recovery.rtx.mark_lost_by_sack(dupthresh);
         } else {
             self.rack(cx, outcome);
         }
@@ -91,7 +91,7 @@ impl Connection {
         }
         let reo_wnd = self.reo_wnd(cx);
         let found = self
-            .snd
+            .recovery
             .rtx
             .mark_overdue(cx.now, reo_wnd, self.min_rack_rtt());
         cx.mib.lost_retransmit += u64::from(found.lost_retrans_segs);
@@ -108,7 +108,7 @@ impl Connection {
         let reordering = self.recovery.cold().map(|p| p.reordering);
         let reordering = reordering.unwrap_or_default();
         if reordering.reord_seen == 0 {
-            let dupthresh = self.snd.rtx.sacked_out() >= self.recovery.reordering_segs
+            let dupthresh = self.recovery.rtx.sacked_out() >= self.recovery.reordering_segs
                 && cx.sysctl.tcp_recovery & NO_DUPTHRESH == 0;
             if self.recovery.ca_state >= CaState::Recovery || dupthresh {
                 return Nanos::ZERO;
@@ -178,10 +178,10 @@ impl Connection {
 
     /// Counts a duplicate ACK on a connection without SACK.
     pub(super) fn count_dupack(&mut self, cx: &mut Cx<'_>) {
-        if !self.snd.rtx.on_dupack() {
+        if !self.recovery.rtx.on_dupack() {
             // There are more than segments above the hole: packets were duplicated or reordered.
             cx.mib.reno_reorder += 1;
-            let packets_out = self.snd.rtx.packets_out();
+            let packets_out = self.recovery.rtx.packets_out();
             self.update_reordering(cx, packets_out);
         }
     }

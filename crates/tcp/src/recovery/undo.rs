@@ -112,12 +112,12 @@ impl Connection {
         if !undo.is_some_and(|u| u.original_arrived(echo)) {
             return false;
         }
-        let late = self.snd.rtx.segs_to_highest_sacked(summary.prior_una);
+        let late = self.recovery.rtx.segs_to_highest_sacked(summary.prior_una);
         if late > 0 {
             cx.mib.ts_reorder += 1;
             self.update_reordering(cx, late);
         }
-        if self.snd.rtx.retrans_out() > 0 {
+        if self.recovery.rtx.retrans_out() > 0 {
             return true;
         }
         cx.mib.partial_undo += 1;
@@ -167,7 +167,7 @@ impl Connection {
     /// began. `lost`: the timeouts were not spurious. With data in flight, its acknowledgement decides.
     #[cold]
     pub(crate) fn end_syn_ack_loss(&mut self, cx: &mut Cx<'_>, lost: bool) {
-        if self.recovery.ca_state != CaState::Loss || !self.snd.rtx.is_empty() {
+        if self.recovery.ca_state != CaState::Loss || !self.recovery.rtx.is_empty() {
             return;
         }
         if !lost {
@@ -185,7 +185,7 @@ impl Connection {
     /// Undoes the reduction. `unmark`: segments marked lost are not lost.
     fn undo(&mut self, cx: &Cx<'_>, unmark: bool) {
         if unmark {
-            self.snd.rtx.unmark_lost();
+            self.recovery.rtx.unmark_lost();
         }
         let Some(cold) = self.recovery.cold_mut() else {
             return;

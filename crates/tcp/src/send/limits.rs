@@ -85,7 +85,7 @@ impl Connection {
         }
         let decision = match self.may_send(cx) {
             Err(BlockedBy::Nagle) if force != Force::None => self.snd.force_one(self.record_left()),
-            Err(_) if force == Force::Probe && self.snd.rtx.is_empty() => {
+            Err(_) if force == Force::Probe && self.recovery.rtx.is_empty() => {
                 self.snd.force_one(self.record_left())
             }
             decision => decision,
@@ -126,7 +126,7 @@ impl Connection {
         len: u32,
         transmission: Transmission,
     ) -> bool {
-        let size = (len, self.snd.rtx.len());
+        let size = (len, self.recovery.rtx.len());
         self.snd
             .small_queue_holds(cx, self.path(), size, transmission)
     }
@@ -136,7 +136,7 @@ impl Connection {
         if self.pacing_holds(cx) {
             return Err(BlockedBy::Pacing);
         }
-        if self.snd.rtx.is_empty() && self.snd.usable_window() > 0 {
+        if self.recovery.rtx.is_empty() && self.snd.usable_window() > 0 {
             self.restart_after_idle(cx);
         }
         let room = self.cwnd_room();
@@ -190,7 +190,7 @@ impl Connection {
         let most = headroom
             .min(most.saturating_mul(snd.mss.bytes()))
             .min(self.record_left());
-        snd.rtx.is_empty()
+        self.recovery.rtx.is_empty()
             && snd.queue.len() as u32 <= most.min(snd.size_goal)
             && snd.size_goal_for == cx.device.gso_max_size
             && snd.blocked_by != BlockedBy::Autocork
@@ -203,7 +203,7 @@ impl Connection {
     /// Returns the number of segments that cwnd admits.
     #[inline]
     fn cwnd_room(&self) -> u32 {
-        let in_flight = self.snd.rtx.in_flight();
+        let in_flight = self.recovery.rtx.in_flight();
         // A Fast Open server's SYN-ACK does not count against cwnd.
         let syn_ack = u32::from(self.state == State::SynReceived);
         (self.cwnd.cwnd + syn_ack).saturating_sub(in_flight)
@@ -292,7 +292,7 @@ impl Connection {
         Nagle {
             off: self.settings.nodelay,
             cork: self.is_corked(),
-            in_flight: !snd.rtx.is_empty(),
+            in_flight: !self.recovery.rtx.is_empty(),
             small_out: small_outstanding(snd.una, snd.sml, snd.nxt),
         }
     }
@@ -311,7 +311,7 @@ impl Connection {
         max_segs: u32,
     ) -> bool {
         let snd = &self.snd;
-        let head_age = snd.rtx.head_sent_at().map(|at| cx.now.since(at));
+        let head_age = self.recovery.rtx.head_sent_at().map(|at| cx.now.since(at));
         self.recovery.ca_state() < CaState::Recovery
             && should_defer(&DeferInput {
                 len,
@@ -332,13 +332,13 @@ impl Connection {
 
     fn on_blocked(&mut self, cx: &mut Cx<'_>, reason: BlockedBy) {
         let before = core::mem::replace(&mut self.snd.blocked_by, reason);
-        if self.snd.rtx.is_empty() {
+        if self.recovery.rtx.is_empty() {
             self.snd.flow(cx.now).begin_busy(cx.now);
         }
         let limit = self.limit_of(reason);
         self.snd.report_limit(cx.now, limit);
         if limit == SendLimit::Cwnd && (reason == BlockedBy::Cwnd || self.is_cwnd_short()) {
-            let packets_out = self.snd.rtx.packets_out();
+            let packets_out = self.recovery.rtx.packets_out();
             self.recovery.on_cwnd_blocked(self.snd.nxt, packets_out);
         }
         if reason == BlockedBy::Tsq {
@@ -347,7 +347,7 @@ impl Connection {
         // Unsent data always needs a pending event that sends it: an ACK, a completion, or a timer.
         if limit == SendLimit::Cork {
             self.snd.arm_cork_timer(cx.now, before == BlockedBy::Nagle);
-        } else if self.snd.rtx.is_empty() && reason != BlockedBy::Pacing {
+        } else if self.recovery.rtx.is_empty() && reason != BlockedBy::Pacing {
             self.arm_window_probe(cx);
         }
     }
@@ -359,7 +359,7 @@ impl Connection {
 
     /// Reduces cwnd after an idle period, which no longer validates it (RFC 2861, RFC 5681 4.1).
     fn restart_after_idle(&mut self, cx: &Cx<'_>) {
-        if self.snd.rtx.is_app_limited() {
+        if self.recovery.rtx.is_app_limited() {
             self.cc.on_tx_start(&mut self.cwnd, cx.now);
         }
         let idle = cx.now.since(self.snd.last_sent);

@@ -38,7 +38,6 @@ use alloc::boxed::Box;
 use fullsend_units::{Instant, Mss, Rate, SeqNum, Window, WindowScale};
 
 use crate::Cx;
-use crate::recovery::RtxQueue;
 
 /// The state of our FIN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,7 +85,6 @@ pub(crate) struct Sender {
     size_goal_for: u32,
     queue: WriteQueue,
     pending: Pending,
-    pub(crate) rtx: RtxQueue,
     /// When data was last sent.
     last_sent: Instant,
     pacing: Option<Box<Pacing>>,
@@ -121,7 +119,6 @@ impl Sender {
             size_goal_for: 0,
             queue: WriteQueue::new(),
             pending: Pending::with_syn(),
-            rtx: RtxQueue::new(mss),
             last_sent: cx.now,
             pacing: None,
             flow: None,

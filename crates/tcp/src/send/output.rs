@@ -33,11 +33,11 @@ impl Connection {
             self.snd.report_limit(cx.now, SendLimit::Application);
             // A writer that waits for the handshake does not wait for room in the send buffer.
             let opened = self.user.writer_waiting && self.state.is_synchronized();
-            if opened && !self.snd.rtx.is_empty() {
+            if opened && !self.recovery.rtx.is_empty() {
                 self.snd.flow(cx.now).begin_sndbuf_limited(cx.now);
             }
         }
-        let more = unsent || self.snd.rtx.has_lost();
+        let more = unsent || self.recovery.rtx.has_lost();
         self.snd.pending.end_attempt(sent, more);
         // Data that was sent no longer counts against TCP_NOTSENT_LOWAT.
         self.wake_writer_if_room(cx);
@@ -81,7 +81,7 @@ impl Connection {
         {
             return Some(plan);
         }
-        let has_lost = self.snd.rtx.has_lost();
+        let has_lost = self.recovery.rtx.has_lost();
         let new_first = has_lost && self.recovery.sends_new_data_first();
         if has_lost
             && !new_first
@@ -101,7 +101,7 @@ impl Connection {
     #[inline(always)]
     pub(super) fn send_data(&mut self, cx: &mut Cx<'_>, decision: &SendDecision) -> SegmentPlan {
         let len = decision.len;
-        let was_idle = self.snd.rtx.is_empty();
+        let was_idle = self.recovery.rtx.is_empty();
         let seq = self.snd.nxt;
         let segs = if decision.is_mtu_probe {
             // An MTU probe is one packet of any size.
@@ -139,7 +139,7 @@ impl Connection {
         if len < segs * snd.mss.bytes() {
             snd.sml = end;
         }
-        snd.rtx.push(SuperSegment {
+        self.recovery.rtx.push(SuperSegment {
             seq,
             payload: taken.payload.clone(),
             syn: false,
@@ -178,7 +178,10 @@ impl Connection {
     fn after_data_sent(&mut self, cx: &mut Cx<'_>, segs: u32, was_idle: bool) {
         cx.mib.out_segs += u64::from(segs);
         self.recovery.on_sent_in_recovery(segs);
-        let (packets_out, in_flight) = (self.snd.rtx.packets_out(), self.snd.rtx.in_flight());
+        let (packets_out, in_flight) = (
+            self.recovery.rtx.packets_out(),
+            self.recovery.rtx.in_flight(),
+        );
         let limited = in_flight >= self.cwnd.cwnd;
         self.recovery
             .on_sent(self.snd.una, self.snd.nxt, packets_out, limited);
@@ -191,7 +194,7 @@ impl Connection {
             }
             self.timers.progress_at = cx.now;
             self.set_xmit_timer(cx);
-        } else if self.snd.rtx.len() == 2 {
+        } else if self.recovery.rtx.len() == 2 {
             self.advance_tail_probe_timer(cx);
         }
         if self.snd.fin == FinState::None {

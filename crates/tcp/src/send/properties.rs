@@ -297,7 +297,7 @@ impl TestSender {
         let bytes = (rate >> 10).saturating_add(share.unwrap_or(0));
         let autosize = (bytes.min(gso_max.into()) as u32).max(2 * mss);
         let cwnd = conn.cwnd.cwnd;
-        let room = cwnd.saturating_sub(conn.snd.rtx.in_flight());
+        let room = cwnd.saturating_sub(conn.recovery.rtx.in_flight());
         let quota = room.min((cwnd / 2).max(1)) * mss;
         let window = conn.snd.usable_window();
         let max_len = autosize.min(quota).min(window).min(gso_max);
@@ -337,7 +337,7 @@ impl TestSender {
         let completion = snd.throttled && snd.wmem_inflight > 0;
         let deadline = self.conn.poll_deadline();
         assert_eq!(snd.wmem_inflight, self.ring.iter().sum::<u32>());
-        if snd.rtx.has_lost() {
+        if self.conn.recovery.rtx.has_lost() {
             assert!(completion || deadline.is_some());
         }
         if !snd.has_unsent() {
@@ -350,7 +350,7 @@ impl TestSender {
             BlockedBy::Autocork | BlockedBy::Tsq => assert!(completion),
             BlockedBy::Pacing => assert!(wakes),
             BlockedBy::Nagle => {
-                let ack = !snd.rtx.is_empty() && deadline.is_some();
+                let ack = !self.conn.recovery.rtx.is_empty() && deadline.is_some();
                 assert!(ack || (self.conn.is_corked() && wakes));
             }
             BlockedBy::Cwnd | BlockedBy::Rwnd | BlockedBy::Defer | BlockedBy::Burst => {

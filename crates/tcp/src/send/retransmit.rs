@@ -14,7 +14,7 @@ use crate::recovery::{CaState, Retransmit};
 impl Connection {
     #[inline(never)]
     pub(super) fn retransmission(&mut self, cx: &mut Cx<'_>) -> Option<SegmentPlan> {
-        let room = self.cwnd.cwnd.saturating_sub(self.snd.rtx.in_flight());
+        let room = self.cwnd.cwnd.saturating_sub(self.recovery.rtx.in_flight());
         if room == 0 || self.pacing_holds(cx) || self.is_original_in_host_queue(cx) {
             return None;
         }
@@ -58,7 +58,7 @@ impl Connection {
     #[cold]
     pub(super) fn tail_probe(&mut self, cx: &mut Cx<'_>) -> Option<SegmentPlan> {
         self.snd.pending.clear_tail_probe();
-        if self.snd.rtx.is_empty() || self.pacing_holds(cx) {
+        if self.recovery.rtx.is_empty() || self.pacing_holds(cx) {
             return None;
         }
         let snd = &self.snd;
@@ -93,14 +93,14 @@ impl Connection {
         let is_empty = self.snd.wmem_inflight == 0;
         let sent_at = self.snd.departure_time(cx);
         let Some(flow) = &mut self.snd.flow else {
-            return self.snd.rtx.probe_tail(sent_at, 0);
+            return self.recovery.rtx.probe_tail(sent_at, 0);
         };
-        let last = self.snd.rtx.tail_number();
+        let last = self.recovery.rtx.tail_number();
         if !is_empty && last.is_some_and(|number| flow.is_in_host_queue(number)) {
             cx.mib.spurious_rtx_host_queues += 1;
             return None;
         }
-        let retransmit = self.snd.rtx.probe_tail(sent_at, flow.next_number())?;
+        let retransmit = self.recovery.rtx.probe_tail(sent_at, flow.next_number())?;
         if retransmit.truesize > 0 {
             flow.on_enqueued();
         }
@@ -114,12 +114,15 @@ impl Connection {
         let sent_at = self.snd.departure_time(cx);
         let Some(flow) = &mut self.snd.flow else {
             // Without data no segment has a number in the host's queues.
-            return self.snd.rtx.next_retransmit(sent_at, limit, 0, |_| false);
+            return self
+                .recovery
+                .rtx
+                .next_retransmit(sent_at, limit, 0, |_| false);
         };
         let in_host_queue = |number| !is_empty && flow.is_in_host_queue(number);
         let number = flow.next_number();
         let retransmit = self
-            .snd
+            .recovery
             .rtx
             .next_retransmit(sent_at, limit, number, in_host_queue);
         if retransmit
@@ -137,7 +140,7 @@ impl Connection {
         let Some(flow) = &self.snd.flow else {
             return false;
         };
-        let number = self.snd.rtx.next_lost_number();
+        let number = self.recovery.rtx.next_lost_number();
         let in_host_queue =
             self.snd.wmem_inflight > 0 && number.is_some_and(|n| flow.is_in_host_queue(n));
         if in_host_queue {
@@ -161,7 +164,7 @@ impl Connection {
         let stamp = self.ts.value(cx.now).wrapping_sub(lag);
         // After a timeout the echo must give a round trip, even if it may be an earlier one's.
         let others = self.recovery.ca_state() != CaState::Loss
-            && self.snd.rtx.retrans_out() > retransmit.segs;
+            && self.recovery.rtx.retrans_out() > retransmit.segs;
         self.recovery
             .on_retransmit(stamp, lag, retransmit.segs, others);
         lag

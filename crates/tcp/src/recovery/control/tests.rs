@@ -1,4 +1,4 @@
-use fullsend_units::SeqNum;
+use fullsend_units::{Mss, SeqNum};
 
 use super::Recovery;
 use crate::congestion::Cwnd;
@@ -9,13 +9,13 @@ fn seq(n: u32) -> SeqNum {
 
 #[test]
 fn a_new_connection_is_not_in_recovery() {
-    let recovery = Recovery::new(3);
+    let recovery = Recovery::new(Mss::clamped(1000), 3);
     assert!(recovery.allows_fast_path() && recovery.may_grow());
 }
 
 /// Returns the state in a round that ends at `seq(100)` and began with `packets_out` segments.
 fn round(packets_out: u32, limited: bool) -> Recovery {
-    let mut recovery = Recovery::new(3);
+    let mut recovery = Recovery::new(Mss::clamped(1000), 3);
     recovery.round_end = seq(0);
     recovery.on_sent(seq(0), seq(100), packets_out, limited);
     recovery

@@ -182,7 +182,7 @@ fn autocorking_sends_full_super_segments_first() {
         sender.with(|conn, cx| {
             let write = WriteCx {
                 now: cx.now,
-                in_flight: !conn.snd.rtx.is_empty(),
+                in_flight: !conn.recovery.rtx.is_empty(),
             };
             conn.snd.push(cx.sysctl, cx.mib, write);
         });
@@ -195,7 +195,7 @@ fn autocorking_sends_full_super_segments_first() {
         sender.with(|conn, cx| {
             let write = WriteCx {
                 now: cx.now,
-                in_flight: !conn.snd.rtx.is_empty(),
+                in_flight: !conn.recovery.rtx.is_empty(),
             };
             conn.snd.push(cx.sysctl, cx.mib, write);
         });

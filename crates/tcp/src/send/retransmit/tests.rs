@@ -28,7 +28,7 @@ fn with_loss() -> TestSender {
     let mut sender = in_flight(4);
     let (left, right) = (sender.conn.snd.una + MSS, sender.conn.snd.nxt);
     sender.acknowledge(sender.conn.snd.una, &[SackBlock { left, right }]);
-    assert!(sender.conn.snd.rtx.has_lost());
+    assert!(sender.conn.recovery.rtx.has_lost());
     sender
 }
 
@@ -65,7 +65,7 @@ fn retransmissions_with_data_are_numbered() {
     assert!(probe.payload.is_empty());
     assert_eq!(next_number(&sender), Some(2));
     sender.acknowledge(sender.conn.snd.una + MSS, &[]);
-    sender.conn.snd.rtx.mark_all_lost();
+    sender.conn.recovery.rtx.mark_all_lost();
     let again = sender.with(Connection::retransmission).expect("a FIN");
     assert!(again.payload.is_empty());
     assert_eq!(next_number(&sender), Some(2));
@@ -112,7 +112,7 @@ fn retransmissions_are_paced() {
 fn retransmissions_wait_for_cwnd() {
     let mut sender = with_loss();
     sender.conn.snd.wmem_inflight = 0;
-    sender.conn.cwnd.cwnd = sender.conn.snd.rtx.in_flight();
+    sender.conn.cwnd.cwnd = sender.conn.recovery.rtx.in_flight();
     assert!(sender.with(Connection::retransmission).is_none());
     sender.conn.cwnd.cwnd += 1;
     assert!(sender.with(Connection::retransmission).is_some());
@@ -147,7 +147,7 @@ fn lag_of_an_earlier_retransmission_counts_while_another_is_in_flight() {
         sender.conn.cwnd.cwnd = cwnd;
         sender.conn.recovery.on_retransmit(0, 5, 0, false);
         sender.with(Connection::retransmission).expect("a copy");
-        assert_eq!(sender.conn.snd.rtx.retrans_out(), cwnd);
+        assert_eq!(sender.conn.recovery.rtx.retrans_out(), cwnd);
         assert_eq!(sender.conn.max_tsval_lag().as_millis(), lag);
     }
 }

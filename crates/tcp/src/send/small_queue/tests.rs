@@ -17,7 +17,7 @@ fn in_flight(super_segments: usize, limit_output_bytes: u32) -> TestSender {
         sender.queue(MSS as usize, 65_160);
         sender.with(Connection::transmit).expect("a segment");
     }
-    assert_eq!(sender.conn.snd.rtx.len(), super_segments);
+    assert_eq!(sender.conn.recovery.rtx.len(), super_segments);
     sender.sysctl.tcp_limit_output_bytes = limit_output_bytes;
     sender
 }
@@ -100,7 +100,7 @@ fn throttling_is_counted_once() {
 fn autocorks_while_the_host_queue_holds_as_many_bytes() {
     let should_autocork = |sender: &mut TestSender, in_host_queue| {
         sender.conn.snd.wmem_inflight = in_host_queue;
-        let in_flight = !sender.conn.snd.rtx.is_empty();
+        let in_flight = !sender.conn.recovery.rtx.is_empty();
         sender.conn.snd.should_autocork(&sender.sysctl, in_flight)
     };
     let mut sender = in_flight(1, 1 << 20);
