@@ -9,7 +9,7 @@ use fullsend_tcp::{MtuDiscover, PAGE_BYTES, TcpError};
 use fullsend_units::Instant;
 use fullsend_wire::udp::UdpRepr;
 
-use crate::ip::{IpMeta, Problem};
+use crate::ip::{IpMeta, Problem, canonical};
 use crate::udp::{UdpDelivery, UdpMemLimits};
 use crate::{Host, IfaceId, StackError};
 
@@ -74,7 +74,7 @@ pub struct UdpId(pub u64);
 impl Host {
     /// Binds a UDP socket; for port 0 an ephemeral port is chosen. A socket bound to the
     /// unspecified IPv6 address receives IPv4 datagrams, too, and shows their addresses as IPv4
-    /// addresses.
+    /// addresses. An IPv4-mapped IPv6 address stands for the IPv4 address.
     ///
     /// # Errors
     /// [`AddressInUse`](StackError::AddressInUse) if another socket has the address;
@@ -95,6 +95,7 @@ impl Host {
         local: SocketAddr,
         sharing: UdpSharing,
     ) -> Result<UdpId, StackError> {
+        let local = canonical(local);
         let ip = local.ip();
         if !ip.is_unspecified() && !self.ip.addresses.is_local(ip.into()) {
             return Err(self.not_available(local));

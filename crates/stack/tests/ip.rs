@@ -177,6 +177,34 @@ fn connecting_to_an_ipv4_mapped_address_accepts_the_ipv4_peer() {
 }
 
 #[test]
+fn sockets_on_an_ipv4_mapped_address_serve_ipv4_peers() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let now = net.now;
+    let mapped = "[::ffff:10.0.0.2]:53".parse().unwrap();
+    let server = net.hosts[1].udp_bind(mapped).unwrap();
+    let client = net.hosts[0]
+        .udp_bind("10.0.0.1:99".parse().unwrap())
+        .unwrap();
+    let to = "10.0.0.2:53".parse().unwrap();
+    let query = Slice::copied_from(b"query");
+    let sent = net.hosts[0].udp(client).send_to(now, query, to, None);
+    sent.unwrap();
+    assert!(recv(&mut net, 1, server).is_some());
+    let now = net.now;
+    let client_addr = "10.0.0.1:99".parse().unwrap();
+    let reply = Slice::copied_from(b"reply");
+    let source = Some(mapped);
+    let sent = net.hosts[1]
+        .udp(server)
+        .send_to(now, reply, client_addr, source);
+    sent.unwrap();
+    assert!(recv(&mut net, 0, client).is_some());
+
+    let listener = net.listen(1, "[::ffff:10.0.0.2]:53");
+    net.connect_to(listener, "10.0.0.2:53");
+}
+
+#[test]
 fn udp_errors_name_the_cause() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let now = net.now;

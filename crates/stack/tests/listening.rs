@@ -1,5 +1,5 @@
 //! Listeners: groups that share a port (`SO_REUSEPORT`), deferred accepts (`TCP_DEFER_ACCEPT`), and
-//! inherited options.
+//! inherited options, and saved SYNs.
 
 mod common;
 
@@ -221,4 +221,19 @@ fn a_listeners_congestion_control_is_used_in_the_handshake() {
             .set_congestion("dctcp")
             .is_err()
     );
+}
+
+#[test]
+fn a_saved_syn_belongs_to_the_open_connection() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let listener = net.listen(1, "10.0.0.2:80");
+    let save = SocketOption::TcpSaveSyn(true);
+    net.hosts[1].listener(listener).set_option(save).unwrap();
+    let (_, server) = net.connect_to(listener, "10.0.0.2:80");
+    let now = net.now;
+    let host = &mut net.hosts[1];
+    assert_eq!(host.tcp(server).saved_syn().map(|syn| syn[0]), Some(0x45));
+    host.tcp(server).close(now);
+    assert_eq!(host.tcp(server).saved_syn(), None);
+    assert_eq!(host.tcp(server).take_saved_syn(), None);
 }

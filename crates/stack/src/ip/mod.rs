@@ -16,7 +16,7 @@ mod routes;
 
 use alloc::format;
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use fullsend_offload::{Gro, GroConfig, Link, Packet, Tunnels};
 use fullsend_units::Instant;
@@ -36,6 +36,11 @@ use routes::Routes;
 
 use crate::siphash::SipKey;
 use crate::{Host, IfaceId, StackError};
+
+/// Returns a socket address with an IPv4-mapped IPv6 address replaced by the IPv4 address.
+pub(crate) const fn canonical(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port())
+}
 
 /// The state of the network layer.
 #[derive(Debug)]

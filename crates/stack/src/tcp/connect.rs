@@ -11,7 +11,7 @@ use fullsend_wire::tcp::TcpRepr;
 use super::socket::{ConnectionOwner, Socket};
 use super::{TcpId, addr_is_usable, headers_len};
 use crate::demux::{FlowKey, FlowOwner};
-use crate::ip::Path;
+use crate::ip::{Path, canonical};
 use crate::waiters::Waiters;
 use crate::{Host, StackError};
 
@@ -41,7 +41,7 @@ impl Host {
         local: Option<SocketAddr>,
         remote: SocketAddr,
     ) -> Result<TcpId, StackError> {
-        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+        let remote = canonical(remote);
         if !addr_is_usable(remote) || remote.port() == 0 || self.is_broadcast(remote.ip()) {
             return Err(StackError::NoRoute(remote.ip()));
         }

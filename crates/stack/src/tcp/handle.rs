@@ -45,10 +45,11 @@ impl Tcp {
 /// One TCP connection of a [`Host`], for the calls of its application.
 ///
 /// A handle borrows the host; create one for each call, or for several calls in a row. It holds
-/// only the ID, which every call looks up. All calls fail with
-/// [`NoSuchSocket`](StackError::NoSuchSocket) after [`close`](Self::close) or
-/// [`abort`](Self::abort), and most with [`NotConnected`](TcpError::NotConnected) while a SYN from
-/// a listener with [`defer_syn_ack`](crate::ListenConfig::defer_syn_ack) is not accepted.
+/// only the ID, which every call looks up. After [`close`](Self::close) or [`abort`](Self::abort),
+/// calls that return a `Result` fail with [`NoSuchSocket`](StackError::NoSuchSocket), and those that
+/// return an `Option` return `None`. Most calls fail with [`NotConnected`](TcpError::NotConnected)
+/// while a SYN from a listener with [`defer_syn_ack`](crate::ListenConfig::defer_syn_ack) is not
+/// accepted.
 ///
 /// Reads and writes never block: see [`poll_ready`](Self::poll_ready). Segments leave with the next
 /// [`Host::transmit`].

@@ -13,6 +13,7 @@ use super::listener_settings::ListenerSettings;
 use super::socket::{ConnectionOwner, SocketEntry};
 use super::{TcpId, addr_is_usable};
 use crate::demux::{Addr, FlowKey};
+use crate::ip::canonical;
 use crate::siphash::SipKey;
 use crate::slab::Slab;
 use crate::waiters::WaitList;
@@ -214,7 +215,8 @@ impl Listeners {
 impl Host {
     /// Creates a listener. For port 0 a port is chosen or, with `any_destination`, all ports are
     /// accepted. A listener on the unspecified IPv6 address accepts IPv4 connections, too, and
-    /// shows their addresses as IPv4 addresses.
+    /// shows their addresses as IPv4 addresses. An IPv4-mapped IPv6 address stands for the IPv4
+    /// address.
     ///
     /// # Errors
     /// [`AddressInUse`](StackError::AddressInUse) if another listener has the address;
@@ -253,7 +255,7 @@ impl Host {
             backlog: config.backlog.min(self.env.sysctl.somaxconn as usize),
             ..config
         };
-        let mut local = local;
+        let mut local = canonical(local);
         let ours = local.ip().is_unspecified() || self.ip.addresses.is_local(local.ip().into());
         if !(ours || config.any_destination && addr_is_usable(local)) {
             return Err(self.not_available(local));

@@ -15,8 +15,8 @@ use crate::{Host, StackError};
 /// One TCP listener of a [`Host`], for the calls of its application.
 ///
 /// A handle borrows the host; create one for each call, or for several calls in a row. It holds
-/// only the ID, which every call looks up. All calls fail with
-/// [`NoSuchSocket`](StackError::NoSuchSocket) after [`close`](Self::close).
+/// only the ID, which every call looks up. After [`close`](Self::close), calls that return a
+/// `Result` fail with [`NoSuchSocket`](StackError::NoSuchSocket).
 ///
 /// # Examples
 /// ```

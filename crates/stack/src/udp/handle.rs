@@ -9,6 +9,7 @@ use fullsend_units::Instant;
 use fullsend_wire::numbers::protocol;
 
 use super::{Socket, headers_len, max_payload};
+use crate::ip::canonical;
 use crate::waiters::Waiter;
 use crate::{Host, Interest, StackError, UdpDatagram, UdpError, UdpId, UdpSharing};
 
@@ -82,7 +83,7 @@ impl UdpHandle<'_> {
     /// # Errors
     /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
     pub fn connect(&mut self, remote: Option<SocketAddr>) -> Result<(), StackError> {
-        let remote = remote.map(|addr| SocketAddr::new(addr.ip().to_canonical(), addr.port()));
+        let remote = remote.map(canonical);
         self.socket()?.connect(remote);
         Ok(())
     }
@@ -105,8 +106,8 @@ impl UdpHandle<'_> {
         source: Option<SocketAddr>,
     ) -> Result<(), StackError> {
         let local = self.addr()?;
-        let to = SocketAddr::new(to.ip().to_canonical(), to.port());
-        let from = match source {
+        let to = canonical(to);
+        let from = match source.map(canonical) {
             Some(source) if source.is_ipv4() == to.is_ipv4() => source,
             Some(source) => return Err(StackError::AddressNotAvailable(source)),
             None if !local.ip().is_unspecified() => local,

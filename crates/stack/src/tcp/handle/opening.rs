@@ -62,14 +62,16 @@ impl<'a> TcpHandle<'a> {
 
     /// Returns the headers of the SYN that opened a connection, beginning with the IP header (see
     /// [`SocketOption::TcpSaveSyn`](fullsend_tcp::SocketOption::TcpSaveSyn), set on its listener).
+    /// Returns `None` if none is kept, or if there is no such connection.
     pub fn saved_syn(self) -> Option<&'a [u8]> {
-        let (index, _) = self.host.tcp.table.by_id(self.id.0)?;
+        let (index, ..) = self.host.tcp.user_conn(self.id).ok()?;
         self.host.tcp.saved_syns.get(&index).map(Vec::as_slice)
     }
 
-    /// Takes the headers of the SYN that opened a connection; they are no longer kept.
+    /// Takes the headers of the SYN that opened a connection; they are no longer kept. Returns `None`
+    /// if none is kept, or if there is no such connection.
     pub fn take_saved_syn(&mut self) -> Option<Vec<u8>> {
-        let (index, _) = self.host.tcp.table.by_id(self.id.0)?;
+        let (index, ..) = self.host.tcp.user_conn(self.id).ok()?;
         self.host.tcp.saved_syns.remove(&index)
     }
 }
