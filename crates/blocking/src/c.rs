@@ -5,7 +5,9 @@
 //! as that call does; a descriptor that is not open fails with EBADF. The caller of an `unsafe fn`
 //! must guarantee what the system call requires: each pointer is null or points to memory of the
 //! given length that no other code accesses during the call. A null pointer where one is not allowed
-//! fails with EFAULT.
+//! fails with EFAULT. On a socket with `SO_ZEROCOPY`, a call with `MSG_ZEROCOPY` lends its memory for
+//! longer: until the error queue has reported the call's completion, the socket is closed, or the
+//! stack is gone, the bytes must neither change nor be freed.
 #![allow(unsafe_code, reason = "C's pointers become slices here")]
 #![allow(
     clippy::missing_safety_doc,
@@ -55,7 +57,7 @@ pub trait Descriptors {
     /// Returns a new descriptor of a handle.
     ///
     /// # Errors
-    /// EMFILE, for example, if no descriptor can be assigned.
+    /// EMFILE, for example, if no descriptor can be assigned; the caller then closes the handle.
     fn add(&self, stack: &Self::Stack, handle: Handle) -> Result<c_int>;
 
     /// Closes a descriptor and its handle.
@@ -63,6 +65,14 @@ pub trait Descriptors {
     /// # Errors
     /// EBADF for a descriptor that is not open, and the errors of [`Stack::close`].
     fn close(&self, fd: c_int) -> Result<()>;
+}
+
+/// Returns a new descriptor of a handle, or closes the handle if none can be assigned.
+fn add_or_close<D: Descriptors>(fds: &D, stack: &D::Stack, handle: Handle) -> Result<c_int> {
+    fds.add(stack, handle).inspect_err(|_| {
+        // The caller gets the more important error.
+        let _ = stack.close(handle);
+    })
 }
 
 /// Creates a socket: `socket(2)`.
@@ -76,7 +86,8 @@ pub fn socket(
     protocol: c_int,
 ) -> Result<c_int> {
     let stack = fds.stack()?;
-    fds.add(&stack, stack.socket(domain, kind, protocol)?)
+    let handle = stack.socket(domain, kind, protocol)?;
+    add_or_close(fds, &stack, handle)
 }
 
 /// Binds a socket to an address: `bind(2)`.
@@ -140,7 +151,8 @@ pub unsafe fn accept(
 ///
 /// # Errors
 /// EFAULT for a null `len` beside an address, EINVAL for a negative length, and the errors of
-/// [`Stack::accept4`]. A connection whose address cannot be written is closed.
+/// [`Stack::accept4`] and [`Descriptors::add`]. A connection whose address cannot be written, or
+/// that gets no descriptor, is closed.
 pub unsafe fn accept4(
     fds: &impl Descriptors,
     fd: c_int,
@@ -158,7 +170,7 @@ pub unsafe fn accept4(
             return Err(error);
         }
     }
-    fds.add(&stack, new)
+    add_or_close(fds, &stack, new)
 }
 
 /// Writes the local address of a socket: `getsockname(2)`.
@@ -260,7 +272,7 @@ pub unsafe fn getsockopt(
 /// `F_GETFD` and `F_SETFD`, which have no effect.
 ///
 /// # Errors
-/// EINVAL for another command, EBADF for a handle that is not open.
+/// EINVAL for another command, EBADF for a descriptor that is not open.
 pub fn fcntl(fds: &impl Descriptors, fd: c_int, command: c_int, argument: c_int) -> Result<c_int> {
     let (stack, handle) = fds.get(fd)?;
     match command {
@@ -333,9 +345,14 @@ pub unsafe fn pipe2(fds: &impl Descriptors, ends: *mut c_int, flags: c_int) -> R
         return Err(Errno::EINVAL);
     }
     let (reader, writer) = stack.pipe(flags & SOCK_NONBLOCK != 0)?;
-    let fds = [fds.add(&stack, reader)?, fds.add(&stack, writer)?];
+    let reader = add_or_close(fds, &stack, reader).inspect_err(|_| {
+        let _ = stack.close(writer);
+    })?;
+    let writer = add_or_close(fds, &stack, writer).inspect_err(|_| {
+        let _ = fds.close(reader);
+    })?;
     // SAFETY: not null; the caller guarantees memory for two ints.
-    unsafe { ends.cast::<[c_int; 2]>().write_unaligned(fds) };
+    unsafe { ends.cast::<[c_int; 2]>().write_unaligned([reader, writer]) };
     Ok(())
 }
 

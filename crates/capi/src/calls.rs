@@ -27,7 +27,13 @@ macro_rules! export {
         }
         export! { $($rest)* }
     };
-    ($kind:ident $name:ident($($arg:ident: $type:ty),*) -> $return:ty; $($rest:tt)*) => {
+    (variadic $($rest:tt)*) => {
+        export! { call $($rest)* }
+    };
+    (adapted $($rest:tt)*) => {
+        export! { call $($rest)* }
+    };
+    (call $name:ident($($arg:ident: $type:ty),*) -> $return:ty; $($rest:tt)*) => {
         #[unsafe(export_name = concat!("fs_", stringify!($name)))]
         #[allow(unused_unsafe, reason = "some of the calls have no pointers")]
         unsafe extern "C" fn $name($($arg: $type),*) -> $return {

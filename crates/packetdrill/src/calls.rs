@@ -25,8 +25,8 @@ pub(crate) fn call_instance<R: c::CReturn>(
 }
 
 /// Defines the functions of a table of signatures, except for those of the kinds `own` and `adapted`.
-/// [`c_calls`] explains the kinds. Without an argument in the script, the last argument of a `variadic` function
-/// is undefined, and the call does not use it.
+/// [`c_calls`] explains the kinds. Without an argument in the script, the last argument of a `variadic`
+/// function is undefined, and the call does not use it.
 macro_rules! define {
     () => {};
     (own $name:ident($($arguments:tt)*) -> $return:ty; $($rest:tt)*) => {
@@ -35,10 +35,20 @@ macro_rules! define {
     (adapted $name:ident($($arguments:tt)*) -> $return:ty; $($rest:tt)*) => {
         define! { $($rest)* }
     };
-    ($kind:ident $name:ident($($arg:ident: $type:ty),*) -> $return:ty; $($rest:tt)*) => {
+    (variadic $($rest:tt)*) => {
+        define! { call $($rest)* }
+    };
+    (new $($rest:tt)*) => {
+        define! { call $($rest)* }
+    };
+    (old $($rest:tt)*) => {
+        define! { call $($rest)* }
+    };
+    (call $name:ident($($arg:ident: $type:ty),*) -> $return:ty; $($rest:tt)*) => {
         #[allow(unused_unsafe, reason = "some of the calls have no pointers")]
         pub(crate) unsafe extern "C" fn $name(_: *mut c_void, $($arg: $type),*) -> $return {
-            // SAFETY: packetdrill passes valid arguments of the system call of this name.
+            // SAFETY: packetdrill passes valid arguments of the system call of this name, for `ioctl`
+            // a pointer to an int. The stack copies what `MSG_ZEROCOPY` lends.
             call_instance(|instance| unsafe { c::$name(&instance, $($arg),*) })
         }
         define! { $($rest)* }

@@ -9,7 +9,7 @@
 ///
 /// - `call`: a call with the arguments of the system call of its name. `fullsend.h` declares it with
 ///   the prefix `fs_`.
-/// - `variadic`: the same, but in packetdrill's interface the last argument is optional.
+/// - `variadic`: a `call` whose last argument is optional in packetdrill's interface.
 /// - `new`: a call that creates a descriptor. `fullsend.h` declares it with the stack as the first
 ///   argument.
 /// - `old`: a call of which `fullsend.h` has only the newer variant.

@@ -7,7 +7,7 @@ use fullsend_posix::{EpollEvent, Errno, Result};
 use fullsend_units::Nanos;
 use libc::{epoll_event, nfds_t, pollfd};
 
-use super::{Descriptors, ptr};
+use super::{Descriptors, add_or_close, ptr};
 use crate::calls::PollEntry;
 use crate::stack::Stack;
 
@@ -115,7 +115,8 @@ pub fn epoll_create1(fds: &impl Descriptors, flags: c_int) -> Result<c_int> {
         return Err(Errno::EINVAL);
     }
     let stack = fds.stack()?;
-    fds.add(&stack, stack.epoll_create()?)
+    let set = stack.epoll_create()?;
+    add_or_close(fds, &stack, set)
 }
 
 /// Adds, modifies or removes a descriptor of an epoll set: `epoll_ctl(2)`.

@@ -13,8 +13,8 @@ pub(crate) enum Reset {
     Abort,
 }
 
-/// The requests to the next `poll_transmit`. Each verb records that there is something to send; an
-/// acknowledgement that is due is recorded by the ACK policy instead.
+/// The requests to the next `poll_transmit`. `retry` and each `request_` verb record that there is
+/// something to send; an acknowledgement that is due is recorded by the ACK policy instead.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     /// There was a request since the last attempt to send. False while data only waits for a limit.
@@ -124,7 +124,7 @@ impl Pending {
         self.reset.take()
     }
 
-    /// Ends an attempt to send. `more`: it sent a segment, and data or retransmissions may follow.
+    /// Ends an attempt to send. `sent`: it sent a segment; `more`: data or retransmissions may follow.
     #[inline]
     pub(super) fn end_attempt(&mut self, sent: bool, more: bool) {
         let has_control_segment = self.syn || self.probe || self.reset.is_some();
