@@ -4,17 +4,16 @@
 #![no_main]
 
 use arbitrary::Arbitrary;
-use fullsend_buf::{Chain, Pool, Slice};
+use fullsend_offload::{Chain, Pool, Slice};
 use fullsend_tcp::congestion::AVAILABLE;
 use fullsend_tcp::{
     Connection, Cx, DeviceCaps, HostLimits, IcmpError, Linger, SegmentIn, SegmentOut, SocketOption,
     State, Sysctl, TcpError, TcpMemory, TcpMib,
 };
-use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum, WireWindow};
-use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{
     AccEcn, AccEcnOrder, SackBlock, SackBlocks, TcpFlags, TcpOptions, TcpRepr, Timestamps,
 };
+use fullsend_wire::{EcnField, Instant, Mss, Nanos, Rng, Seed, SeqNum, WireWindow};
 use libfuzzer_sys::fuzz_target;
 
 const ISS: SeqNum = SeqNum::new(u32::MAX - 20_000);

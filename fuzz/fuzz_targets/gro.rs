@@ -2,9 +2,10 @@
 //! of payload bytes after GRO is that before.
 #![no_main]
 
-use fullsend_buf::{Chain, Slice};
-use fullsend_offload::{Checksum, Gro, GroConfig, GsoKind, Link, Packet, Tunnels, segment};
-use fullsend_units::Instant;
+use fullsend_offload::{
+    Chain, Checksum, Gro, GroConfig, GsoKind, Link, Packet, Slice, Tunnels, segment,
+};
+use fullsend_wire::Instant;
 use libfuzzer_sys::fuzz_target;
 
 const TUNNELS: Tunnels = Tunnels {

@@ -2,9 +2,8 @@
 //! segmentation restores exactly these packets.
 #![no_main]
 
-use fullsend_buf::Slice;
-use fullsend_offload::{Checksum, Gro, GroConfig, Link, Packet, Tunnels, segment};
-use fullsend_units::Instant;
+use fullsend_offload::{Checksum, Gro, GroConfig, Link, Packet, Slice, Tunnels, segment};
+use fullsend_wire::Instant;
 use fullsend_wire::checksum::{Sum, sum};
 use libfuzzer_sys::fuzz_target;
 
@@ -174,7 +173,10 @@ fuzz_target!(|data: &[u8]| {
         let frame = wrap(&frame, v6, tunnel, id, usize::from(at), outer_change);
         let packet = Packet::from_frame(Slice::copied_from(&frame));
         let mut parsed = packet.clone();
-        if parsed.parse_with_tunnels(Link::Ip, &Tunnels::STANDARD).is_ok() {
+        if parsed
+            .parse_with_tunnels(Link::Ip, &Tunnels::STANDARD)
+            .is_ok()
+        {
             expected.push(parsed.to_bytes());
         }
         gro.receive(Instant::ZERO, packet);

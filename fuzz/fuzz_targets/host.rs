@@ -4,14 +4,12 @@
 #![no_main]
 
 use arbitrary::Arbitrary;
-use fullsend_buf::Slice;
-use fullsend_offload::{Caps, Checksum, GsoKind, Link, Packet, segment};
+use fullsend_offload::{Caps, Checksum, GsoKind, Link, Packet, Slice, segment};
 use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, Mac};
 use fullsend_tcp::Sysctl;
-use fullsend_units::{Instant, Nanos, Seed};
 use fullsend_wire::checksum::sum;
 use fullsend_wire::numbers::{ethertype, protocol};
-use fullsend_wire::{icmpv4, icmpv6, ipv4, ipv6};
+use fullsend_wire::{Instant, Nanos, Seed, icmpv4, icmpv6, ipv4, ipv6};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]

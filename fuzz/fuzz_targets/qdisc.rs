@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 
 use arbitrary::{Arbitrary, Unstructured};
 use fullsend_qdisc::{Qdisc, QdiscConfig, QueuedPacket};
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]

@@ -7,7 +7,7 @@ mod poll;
 pub use poll::PollEntry;
 
 use fullsend_posix::{Errno, Handle, Posix, Result, SockAddr};
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 
 use crate::abi::SHUT_WR;
 use crate::stack::Stack;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time;
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 /// A source of time for a stack.
 #[derive(Clone)]

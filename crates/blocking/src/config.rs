@@ -11,7 +11,7 @@ use fullsend_stack::{
     Cidr, Host, HostConfig, IfaceChange, IfaceId, Mac, NetConfig, QdiscConfig, StackError,
 };
 use fullsend_tcp::Sysctl;
-use fullsend_units::{Instant, Seed};
+use fullsend_wire::{Instant, Seed};
 
 /// Default limit of free payload memory that a stack keeps for reuse, in bytes.
 const DEFAULT_POOL_BYTES: usize = 16 << 20;
@@ -354,7 +354,7 @@ fn parse_mac(text: &str) -> Result<Mac, ConfigError> {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::{Rng, Seed};
+    use fullsend_wire::{Rng, Seed};
 
     use super::{Config, DeviceChoice};
 

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 
 use fullsend_driver::RX_BATCH;
 use fullsend_posix::Errno;
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use rustix::thread::set_current_timer_slack;

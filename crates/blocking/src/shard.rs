@@ -7,7 +7,7 @@ use fullsend_driver::{PollOutcome, Pump};
 use fullsend_offload::Packet;
 use fullsend_posix::{Errno, Handle, Posix};
 use fullsend_stack::{Host, IfaceId};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use crate::Clock;
 use crate::wait::Sleepers;

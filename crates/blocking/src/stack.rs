@@ -12,7 +12,7 @@ use fullsend_device::Device;
 use fullsend_offload::{Caps, Packet};
 use fullsend_posix::{Errno, Handle, Posix};
 use fullsend_stack::{Host, IfaceId};
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos, Seed};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::Clock;
@@ -178,7 +178,7 @@ impl Stack {
         config: &Config,
         clock: Clock,
         mut host: Host,
-        seed: fullsend_units::Seed,
+        seed: Seed,
         device: Box<dyn Device>,
         has_driver: bool,
     ) -> io::Result<Self> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fullsend_device::{Caps, Device};
 use fullsend_offload::Packet;
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use parking_lot::Mutex;
 
 use crate::Clock;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use fullsend_posix::Handle;
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use crate::eventfd::EventFd;
 use crate::shard::Shard;

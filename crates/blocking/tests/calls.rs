@@ -8,8 +8,8 @@ use std::thread;
 use common::{addr, connected, live_pair, pair, stack, while_asleep};
 use fullsend_blocking::abi::*;
 use fullsend_blocking::{Clock, Errno, Handle, PollEntry, Stack};
-use fullsend_buf::Slice;
-use fullsend_units::{Instant, Nanos};
+use fullsend_offload::Slice;
+use fullsend_wire::{Instant, Nanos};
 
 fn read(stack: &Stack, handle: Handle, len: usize, flags: i32) -> Result<Vec<u8>, Errno> {
     let mut out = vec![0; len];

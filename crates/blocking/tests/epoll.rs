@@ -5,7 +5,7 @@ mod common;
 use common::{connected, live_pair, while_asleep};
 use fullsend_blocking::abi::*;
 use fullsend_blocking::{EpollEvent, Errno, Handle, Stack};
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 fn add(stack: &Stack, set: Handle, handle: Handle, events: u32, data: u64) {
     let event = EpollEvent { events, data };

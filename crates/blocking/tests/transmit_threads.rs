@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use common::{connected, pair, stack};
 use fullsend_blocking::abi::*;
 use fullsend_blocking::{Clock, Stack};
-use fullsend_buf::Slice;
-use fullsend_offload::Packet;
+use fullsend_offload::{Packet, Slice};
 
 fn deliver(to: &Stack, packet: &Packet) {
     let frame = Slice::copied_from(&packet.to_bytes());

@@ -7,9 +7,8 @@ use std::sync::Arc;
 
 use fullsend_blocking::c::{c_return, set_errno};
 use fullsend_blocking::{Config, Errno, Stack, UserDrivenOptions};
-use fullsend_buf::Slice;
-use fullsend_offload::Packet;
-use fullsend_units::Instant;
+use fullsend_offload::{Packet, Slice};
+use fullsend_wire::Instant;
 
 use super::callbacks::FsCallbacks;
 use super::last_error::set_last_error;

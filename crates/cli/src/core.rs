@@ -10,7 +10,7 @@ use fullsend_stack::{
     StackError, TcpId,
 };
 use fullsend_tcp::{FlowReport, SocketOption, State, Sysctl, TcpError};
-use fullsend_units::{Instant, Seed};
+use fullsend_wire::{Instant, Seed};
 
 use crate::args::{InProcessLink, NicKind, Test, TestArgs, congestion_error};
 use crate::progress::TestProgress;

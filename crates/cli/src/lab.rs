@@ -14,7 +14,7 @@ use fullsend_lab::{
     EXPERIMENTS, Experiment, ExperimentResult, Plan, Scale, TraceConfig, by_name, quantized, table,
     tally, trace,
 };
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 use crate::output::{self, Stdout};
 

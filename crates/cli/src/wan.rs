@@ -11,7 +11,7 @@ use clap::Args;
 use fullsend_device::{Device, Tun};
 use fullsend_offload::{Checksum, Gro, GroConfig, Link, Packet, Tunnels, segment};
 use fullsend_sim::{Netem, Pipe};
-use fullsend_units::{Instant, Nanos, Seed};
+use fullsend_wire::{Instant, Nanos, Seed};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use fullsend_stack::{Host, SocketCursor, TcpId};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use serde::Serialize;
 
 use crate::options::{self, ConnectionSetting};

@@ -1,7 +1,7 @@
 //! The interface of a stack to its control socket.
 
 use fullsend_stack::{Host, IfaceId};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 /// A stack that a control socket can inspect and change.
 pub trait Inspect {

@@ -1,7 +1,7 @@
 //! Socket options by their Linux names, with values in Linux's units.
 
 use fullsend_tcp::{Linger, SocketOption as O};
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 /// A setting of a connection.
 #[derive(Clone, PartialEq, Debug)]
@@ -119,7 +119,7 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<ConnectionSetting, String
 #[cfg(test)]
 mod tests {
     use fullsend_tcp::{Linger, SocketOption};
-    use fullsend_units::Nanos;
+    use fullsend_wire::Nanos;
 
     use super::{ConnectionSetting, OPTIONS, parse};
 

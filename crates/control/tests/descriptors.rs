@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fullsend_control::{Inspect, Reply, Server};
 use fullsend_stack::{Host, IfaceId};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// A stack that is gone.

@@ -12,13 +12,14 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use fullsend_buf::Slice;
 use fullsend_device::{Device, OffloadSet, Tun};
-use fullsend_offload::{Checksum, GsoKind, HeaderBuf, Layers, Link, Offload, Packet, segment};
-use fullsend_units::{SeqNum, WireWindow};
+use fullsend_offload::{
+    Checksum, GsoKind, HeaderBuf, Layers, Link, Offload, Packet, Slice, segment,
+};
 use fullsend_wire::checksum::Sum;
 use fullsend_wire::ipv4::Ipv4Repr;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+use fullsend_wire::{SeqNum, WireWindow};
 
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);

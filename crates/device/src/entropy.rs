@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 
-use fullsend_units::Seed;
+use fullsend_wire::Seed;
 
 /// Returns an unpredictable seed from `/dev/urandom`.
 ///

@@ -89,9 +89,8 @@ pub struct PairEnd {
 /// Returns both ends of a new link.
 ///
 /// ```
-/// use fullsend_buf::Slice;
 /// use fullsend_device::{Device, PairConfig, pair};
-/// use fullsend_offload::Packet;
+/// use fullsend_offload::{Packet, Slice};
 ///
 /// let (mut here, mut there) = pair(PairConfig::default());
 /// let frame = Slice::copied_from(&[0x45, 0, 0, 20]);

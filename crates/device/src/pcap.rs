@@ -221,9 +221,8 @@ fn pad(body: &mut Vec<u8>) {
 /// If the capture cannot be written (disk full) it stops with a warning, and traffic continues.
 ///
 /// ```
-/// use fullsend_buf::Slice;
 /// use fullsend_device::{Capture, CapturedDevice, Device, PairConfig, pair};
-/// use fullsend_offload::{Link, Packet};
+/// use fullsend_offload::{Link, Packet, Slice};
 ///
 /// let capture = Capture::new(std::io::BufWriter::new(std::io::sink()))?; // a file, usually
 /// let (device, _peer) = pair(PairConfig::default());

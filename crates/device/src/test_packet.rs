@@ -2,8 +2,7 @@
 
 use std::net::IpAddr;
 
-use fullsend_buf::Slice;
-use fullsend_offload::{Checksum, GsoKind, HeaderBuf, Layers, Offload, Packet};
+use fullsend_offload::{Checksum, GsoKind, HeaderBuf, Layers, Offload, Packet, Slice};
 use fullsend_wire::checksum::{Sum, sum};
 use fullsend_wire::ipv4::Ipv4Repr;
 use fullsend_wire::ipv6::Ipv6Repr;

@@ -30,8 +30,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use fullsend_buf::Pool;
-use fullsend_offload::{Link, Packet};
+use fullsend_offload::{Link, Packet, Pool};
 
 pub use builder::TunBuilder;
 pub use error::OpenError;

@@ -5,7 +5,7 @@ use fullsend_posix::abi::{
     SO_ERROR, SO_RCVLOWAT, SOL_SOCKET, TCP_CORK, TCP_NODELAY, TCP_QUICKACK,
 };
 use fullsend_script::tcp_option::TcpOption;
-use fullsend_units::{Rng, Seed};
+use fullsend_wire::{Rng, Seed};
 
 use crate::event::{
     ACK, Echo, FIN, FuzzEvent, InjectedSegment, PSH, RST, SYN, SocketCall, SocketIndex, URG,

@@ -6,17 +6,16 @@ use std::io;
 use std::mem;
 use std::os::fd::BorrowedFd;
 
-use fullsend_buf::Slice;
 use fullsend_device::Device;
 use fullsend_driver::Pump;
-use fullsend_offload::{Caps, Link, Packet, segment};
+use fullsend_offload::{Caps, Link, Packet, Slice, segment};
 use fullsend_posix::abi::{
     IPPROTO_TCP, SO_LINGER, SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET, TCP_INFO,
 };
 use fullsend_posix::{Errno, Handle, Posix, SockAddr};
 use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, Mac};
 use fullsend_tcp::Sysctl;
-use fullsend_units::{Instant, Nanos, Seed};
+use fullsend_wire::{Instant, Nanos, Seed};
 
 use crate::event::{SocketCall, SocketIndex, pattern};
 use crate::side::{CallResult, FlowAddresses, TcpSide};

@@ -1,6 +1,6 @@
 //! The source of time of a pump.
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 /// A source of time that never runs backwards.
 ///

@@ -95,8 +95,7 @@ mod tests {
     use std::io;
     use std::os::fd::BorrowedFd;
 
-    use fullsend_buf::Slice;
-    use fullsend_offload::Caps;
+    use fullsend_offload::{Caps, Slice};
 
     use super::*;
 

@@ -6,7 +6,7 @@ use std::mem;
 use fullsend_device::Device;
 use fullsend_offload::Packet;
 use fullsend_stack::{Host, IfaceId};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use crate::{Clock, Outbox};
 
@@ -63,7 +63,7 @@ pub struct PollOutcome {
 /// use fullsend_driver::Pump;
 /// use fullsend_stack::{Host, HostConfig, IfaceConfig, Mac};
 /// use fullsend_tcp::Sysctl;
-/// use fullsend_units::{Instant, Seed};
+/// use fullsend_wire::{Instant, Seed};
 ///
 /// let (end, _other) = pair(PairConfig::default());
 /// let (seed, sysctl) = (Seed::from_u64(1), Sysctl::default());

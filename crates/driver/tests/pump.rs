@@ -1,12 +1,11 @@
 //! A call of a socket transmits the packets that it makes possible, without waiting for a timer.
 
-use fullsend_buf::Slice;
 use fullsend_device::{Device, PairConfig, PairEnd, pair};
 use fullsend_driver::Pump;
-use fullsend_offload::{Link, Packet};
+use fullsend_offload::{Link, Packet, Slice};
 use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, Mac};
 use fullsend_tcp::Sysctl;
-use fullsend_units::{Instant, Seed};
+use fullsend_wire::{Instant, Seed};
 
 const NOW: Instant = Instant::from_nanos(5_000_000_000);
 

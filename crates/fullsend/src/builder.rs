@@ -9,7 +9,7 @@ use std::time::Duration;
 use fullsend_device::{Device, OffloadSet, Tun, TunBuilder, os_seed, process_memory};
 use fullsend_stack::{Cidr, Host, HostConfig, Mac, NetConfig, ParseCidrError};
 use fullsend_tcp::Sysctl;
-use fullsend_units::{Nanos, Seed};
+use fullsend_wire::{Nanos, Seed};
 
 use crate::clock::Clock;
 use crate::driver::Driver;

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 use tokio::time;
 
 /// Time since the stack's start. It uses tokio's clock, so that pausing the runtime's time pauses

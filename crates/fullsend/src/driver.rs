@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use fullsend_driver::{PollOutcome, RX_BATCH};
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::time::Sleep;

@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Waker};
 use fullsend_device::Device;
 use fullsend_driver::{Pump, TransmitOutcome};
 use fullsend_stack::{Host, IfaceId, WaitKey, WaitList, WaitOn, Waiter};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use parking_lot::{Mutex, MutexGuard};
 
 use self::device::ShardDevice;

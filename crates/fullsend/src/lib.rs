@@ -48,7 +48,7 @@ pub use fullsend_stack::{FqStats, QdiscStats};
 pub use fullsend_tcp::{
     FlowReport, Histogram, Linger, SendLimit, SocketOption, SocketOptions, State, TcpInfo,
 };
-pub use fullsend_units::{Nanos, Seed};
+pub use fullsend_wire::{Nanos, Seed};
 pub use stack::{Pair, Stack};
 pub use tcp::{
     OwnedReadHalf, OwnedWriteHalf, PendingConnection, ReadHalf, ReuniteError, TcpListener,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fullsend_device::{NicMode, PairConfig, pair};
 use fullsend_offload::Link;
 use fullsend_stack::{OwnAddress, QdiscConfig, QdiscStats, SockStat};
-use fullsend_units::Seed;
+use fullsend_wire::Seed;
 
 use crate::builder::Builder;
 use crate::clock::Clock;

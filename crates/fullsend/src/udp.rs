@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll, ready};
 
-use fullsend_buf::{Chain, Slice};
+use fullsend_offload::{Chain, Slice};
 use fullsend_stack::{Interest, UdpId, WaitKey, WaitOn};
 use fullsend_tcp::TcpError;
 use parking_lot::Mutex;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::capture::{Capture, CapturedPacket, drop_retransmissions};
 use common::{in_namespace, pattern};
 use fullsend::{Builder, Stack, TcpListener, TcpStream};
-use fullsend_units::SeqNum;
+use fullsend_wire::SeqNum;
 use fullsend_wire::tcp::TcpFlags;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;

@@ -5,7 +5,7 @@ mod common;
 
 use common::{pair_with, pattern, threads};
 use fullsend::{NicMode, Stack, TcpListener, TcpStream};
-use fullsend_units::{Rng, Seed};
+use fullsend_wire::{Rng, Seed};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 

@@ -1,7 +1,7 @@
 //! Applications that send as much as possible, and their readers.
 
-use fullsend_buf::Slice;
-use fullsend_units::{Instant, Nanos};
+use fullsend_offload::Slice;
+use fullsend_wire::{Instant, Nanos};
 
 use crate::experiment::Progress;
 use crate::net::{App, CLIENT, FlowEnd, Net, Ready, SERVER};

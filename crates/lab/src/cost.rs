@@ -5,7 +5,7 @@
 //! the numbers.
 
 use fullsend_sim::TracePoint;
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 
 use crate::net::{CLIENT, FlowPacket};
 
@@ -80,7 +80,7 @@ impl Costs {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::{Instant, Nanos};
+    use fullsend_wire::{Instant, Nanos};
 
     use super::{Cpu, SERVER_OF_2013};
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 use crate::Measurements;
 use crate::experiments;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use serde::Serialize;
 
 /// The measurements of one run of an experiment.

@@ -8,12 +8,11 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
-use fullsend_buf::Slice;
-use fullsend_offload::Link;
+use fullsend_offload::{Link, Slice};
 use fullsend_sim::{HostId, Netem, NicConfig, Sim, TraceEvent, TracePoint};
 use fullsend_stack::{Cidr, Host, IfaceId, Interest, ListenConfig, StackError, TcpId};
 use fullsend_tcp::{FlowReport, SocketOption, TcpError, TcpInfo};
-use fullsend_units::{Instant, Nanos, Seed};
+use fullsend_wire::{Instant, Nanos, Seed};
 
 /// The side that connects; in most experiments the sender.
 pub(crate) const CLIENT: usize = 0;

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::net::SocketAddrV4;
 
 use fullsend_offload::Packet;
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use fullsend_wire::ipv4::Ipv4View;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
@@ -130,7 +130,7 @@ fn show_sack(blocks: &[u8], theirs: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::{clock, show_options};
-    use fullsend_units::Instant;
+    use fullsend_wire::Instant;
 
     #[test]
     fn options_keep_their_order_and_padding() {

@@ -16,20 +16,20 @@ extern crate alloc;
 
 #[path = "../../fullsend/src/driver_waker.rs"]
 pub mod async_driver_waker;
-#[path = "../../buf/src/chain.rs"]
+#[path = "../../offload/src/buffers/chain.rs"]
 pub mod chain;
 #[path = "../../blocking/src/driver_waker.rs"]
 pub mod driver_waker;
 pub mod eventfd;
-#[path = "../../buf/src/loan.rs"]
+#[path = "../../offload/src/buffers/loan.rs"]
 pub mod loan;
 pub mod models;
-#[path = "../../buf/src/pool.rs"]
+#[path = "../../offload/src/buffers/pool.rs"]
 pub mod pool;
-#[path = "../../buf/src/reserve.rs"]
+#[path = "../../offload/src/buffers/reserve.rs"]
 pub mod reserve;
 pub mod shard;
-#[path = "../../buf/src/slice.rs"]
+#[path = "../../offload/src/buffers/slice.rs"]
 pub mod slice;
 pub mod sync;
 #[path = "../../blocking/src/wait.rs"]

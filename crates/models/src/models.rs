@@ -6,7 +6,7 @@ use std::task::Poll;
 use fullsend_posix::{Handle, Posix};
 use fullsend_stack::{Host, HostConfig};
 use fullsend_tcp::Sysctl;
-use fullsend_units::Seed;
+use fullsend_wire::Seed;
 use loom::thread;
 
 use crate::Pool;

@@ -7,11 +7,11 @@
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use fullsend_buf::{Pool, Slice};
 use fullsend_offload::{
-    Checksum, Gro, GroConfig, GsoKind, HeaderBuf, Layers, Link, Offload, Packet, Tunnels, segment,
+    Checksum, Gro, GroConfig, GsoKind, HeaderBuf, Layers, Link, Offload, Packet, Pool, Slice,
+    Tunnels, segment,
 };
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 mod frames;
 use frames::HeaderShape;

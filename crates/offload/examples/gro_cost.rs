@@ -12,9 +12,8 @@
 //! have), and packets per device poll (default: 44 of each flow). The instructions collected,
 //! divided by the packets printed, are those per packet, including the flush.
 
-use fullsend_buf::Slice;
-use fullsend_offload::{Checksum, Gro, GroConfig, Link, Packet, Tunnels};
-use fullsend_units::Instant;
+use fullsend_offload::{Checksum, Gro, GroConfig, Link, Packet, Slice, Tunnels};
+use fullsend_wire::Instant;
 
 #[path = "../benches/frames/mod.rs"]
 mod frames;

@@ -15,9 +15,8 @@
 use std::hint::black_box;
 use std::time::Instant as Clock;
 
-use fullsend_buf::Slice;
-use fullsend_offload::{Checksum, Gro, GroConfig, Link, Packet, Tunnels};
-use fullsend_units::Instant;
+use fullsend_offload::{Checksum, Gro, GroConfig, Link, Packet, Slice, Tunnels};
+use fullsend_wire::Instant;
 
 #[path = "../benches/frames/mod.rs"]
 mod frames;

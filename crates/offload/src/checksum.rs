@@ -1,12 +1,11 @@
 //! Transport checksums of whole packets: completion of `Partial` ones, verification of received
 //! ones.
 
-use fullsend_buf::{Chain, Slice};
 use fullsend_wire::checksum::{RunningSum, Sum, sum};
 use fullsend_wire::numbers::{ethertype, protocol};
 
 use crate::bytes::{be16, put16};
-use crate::{Checksum, Encap, Layers, Packet};
+use crate::{Chain, Checksum, Encap, Layers, Packet, Slice};
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use fullsend_wire::numbers::{ethertype, protocol};
 
 use crate::bytes::be16;

@@ -2,14 +2,13 @@
 
 use alloc::vec::Vec;
 
-use fullsend_buf::{Chain, Slice};
 use fullsend_wire::checksum::{Sum, sum};
 use fullsend_wire::numbers::{ethertype, protocol};
 use fullsend_wire::tcp::TcpFlags;
 
 use crate::bytes::{be16, be32, put16, put32};
 use crate::checksum::sum_chain;
-use crate::{Encap, GsoKind, HeaderBuf, Layers, Offload, Packet, checksum};
+use crate::{Chain, Encap, GsoKind, HeaderBuf, Layers, Offload, Packet, Slice, checksum};
 
 mod network;
 #[cfg(test)]
@@ -26,8 +25,7 @@ use tunnel::OuterTemplate;
 /// completed. A super-segment whose headers do not match its [`GsoKind`] is dropped.
 ///
 /// ```
-/// use fullsend_buf::Slice;
-/// use fullsend_offload::{Checksum, GsoKind, Link, Offload, Packet, segment};
+/// use fullsend_offload::{Checksum, GsoKind, Link, Offload, Packet, Slice, segment};
 ///
 /// // TCP over IPv4, 40 bytes of headers, whose checksum GSO completes.
 /// let mut frame = vec![

@@ -10,12 +10,14 @@
 //! TCP and UDP over IPv4 and IPv6, with IPv6 extension headers, VLAN tags and one level of
 //! encapsulation ([`Tunnels`]).
 //!
+//! A packet's payload is a [`Chain`] of [`Slice`]s: refcounted parts of memory blocks, which return
+//! to their [`Pool`] when the last slice is dropped. Each of these types is useful without GRO.
+//!
 //! A VPN that reads batches from one TUN device and writes to another:
 //!
 //! ```
-//! use fullsend_buf::Slice;
-//! use fullsend_offload::{Gro, GroConfig, Link, Packet, Tunnels, segment};
-//! use fullsend_units::Instant;
+//! use fullsend_offload::{Gro, GroConfig, Link, Packet, Slice, Tunnels, segment};
+//! use fullsend_wire::Instant;
 //!
 //! fn forward(gro: &mut Gro, now: Instant, frames: &[Vec<u8>], write: &mut impl FnMut(&[u8])) {
 //!     let frames = frames.iter().map(|frame| Packet::from_frame(Slice::copied_from(frame)));
@@ -45,6 +47,7 @@
 
 extern crate alloc;
 
+mod buffers;
 mod bytes;
 mod caps;
 mod checksum;
@@ -59,6 +62,7 @@ mod parse;
 mod testing;
 mod tunnel;
 
+pub use buffers::{Chain, Loan, Mutex, MutexGuard, Pool, PoolStats, Slice, WriteBuf};
 pub use caps::Caps;
 pub use gro::{Gro, GroConfig, GroStats};
 pub use gso::segment;

@@ -2,9 +2,7 @@
 
 use alloc::vec::Vec;
 
-use fullsend_buf::{Chain, Slice};
-
-use crate::{Encap, HeaderBuf, ecn};
+use crate::{Chain, Encap, HeaderBuf, Slice, ecn};
 
 /// A packet or super-segment with owned headers, shared payload, header offsets and pending
 /// offloads.

@@ -1,8 +1,6 @@
 //! The packet parser: determines the offset of each header.
 
 use bytes::Bytes;
-use fullsend_buf::Slice;
-
 use fullsend_wire::checksum::sum;
 use fullsend_wire::numbers::ethertype::{IPV4, IPV6, QINQ, VLAN};
 use fullsend_wire::numbers::protocol::{
@@ -11,7 +9,7 @@ use fullsend_wire::numbers::protocol::{
 
 use crate::bytes::be16;
 use crate::tunnel::{self, Encap, Inner};
-use crate::{Checksum, Layers, Link, Packet, ParseError, Tunnels, jumbo};
+use crate::{Checksum, Layers, Link, Packet, ParseError, Slice, Tunnels, jumbo};
 
 #[cfg(test)]
 mod tests;
@@ -432,8 +430,7 @@ impl Packet {
     /// device in this process) are parsed there.
     ///
     /// ```
-    /// use fullsend_buf::Slice;
-    /// use fullsend_offload::{Link, Packet};
+    /// use fullsend_offload::{Link, Packet, Slice};
     ///
     /// let frame = [
     ///     0x45, 0, 0, 29, 0, 0, 0x40, 0, 64, 17, 0x26, 0xce, 10, 0, 0, 1, 10, 0, 0, 2, // IPv4

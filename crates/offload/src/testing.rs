@@ -3,9 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use fullsend_buf::Slice;
-
-use crate::{Link, Packet, Tunnels};
+use crate::{Link, Packet, Slice, Tunnels};
 
 pub(crate) const FIN: u16 = 0x01;
 pub(crate) const SYN: u16 = 0x02;

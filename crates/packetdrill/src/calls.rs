@@ -4,7 +4,7 @@ use std::ptr::null_mut;
 
 use fullsend_blocking::Errno;
 use fullsend_blocking::c::{self, c_calls, c_return};
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 use libc::{
     c_int, c_uint, c_ulong, c_void, epoll_event, iovec, loff_t, msghdr, nfds_t, pollfd, sockaddr,
     socklen_t, timeval, useconds_t,

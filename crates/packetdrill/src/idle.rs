@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 use crate::instance::Instance;
 

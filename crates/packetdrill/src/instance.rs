@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fullsend_blocking::c::Descriptors;
 use fullsend_blocking::{Clock, ConfigError, Errno, Handle, Outbox, Stack, UserDrivenOptions};
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 use parking_lot::{Mutex, RwLock};
 
 use crate::counters::CountersFile;

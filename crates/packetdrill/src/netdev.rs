@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use fullsend_blocking::Errno;
 use fullsend_blocking::c::c_return;
-use fullsend_buf::Slice;
-use fullsend_offload::{Checksum, Packet, segment};
-use fullsend_units::{Instant, Nanos};
+use fullsend_offload::{Checksum, Packet, Slice, segment};
+use fullsend_wire::{Instant, Nanos};
 
 use crate::checksum::{BadChecksum, verify};
 use crate::instance::{Instance, current};
@@ -142,8 +141,7 @@ fn complete_checksum(bytes: &mut [u8], packet: &Packet) {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_buf::Slice;
-    use fullsend_offload::Packet;
+    use fullsend_offload::{Packet, Slice};
 
     use super::verified_bytes;
     use crate::BadChecksum;

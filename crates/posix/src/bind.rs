@@ -3,7 +3,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use crate::abi::{AF_INET, AF_INET6};
 use crate::bindings::Binding;

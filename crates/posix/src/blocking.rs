@@ -2,7 +2,7 @@
 
 use fullsend_stack::Host;
 use fullsend_tcp::{Linger, State};
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 use crate::Posix;
 use crate::abi::MSG_WAITALL;

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use crate::abi::{
     AF_INET, AF_INET6, IPPROTO_IP, IPPROTO_TCP, IPPROTO_UDP, SOCK_CLOEXEC, SOCK_DGRAM,

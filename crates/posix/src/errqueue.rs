@@ -4,7 +4,7 @@
 
 use alloc::collections::VecDeque;
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use crate::Received;
 use crate::abi::{
@@ -160,7 +160,7 @@ impl ErrQueue {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::{Instant, Nanos};
+    use fullsend_wire::{Instant, Nanos};
 
     use super::{ErrQueue, ErrQueueEntry};
     use crate::abi::{AF_INET, AF_INET6, MSG_ERRQUEUE};

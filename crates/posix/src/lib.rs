@@ -11,7 +11,7 @@
 //! use fullsend_posix::{Posix, SockAddr, abi::*};
 //! use fullsend_stack::{Host, HostConfig};
 //! use fullsend_tcp::Sysctl;
-//! use fullsend_units::{Instant, Seed};
+//! use fullsend_wire::{Instant, Seed};
 //!
 //! # fn main() -> Result<(), fullsend_posix::Errno> {
 //! let (seed, sysctl, pool_bytes) = (Seed([1; 4]), Sysctl::default(), 1 << 20);

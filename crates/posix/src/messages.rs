@@ -1,7 +1,7 @@
 //! `sendmsg(2)` and `recvmsg(2)`, and variants that lend memory.
 
-use fullsend_buf::Slice;
-use fullsend_units::{Instant, Nanos};
+use fullsend_offload::Slice;
+use fullsend_wire::{Instant, Nanos};
 
 use crate::abi::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_FASTOPEN};
 use crate::errno::{Errno, Result};

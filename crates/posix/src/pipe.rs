@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use fullsend_buf::{Chain, Slice};
+use fullsend_offload::{Chain, Slice};
 
 use crate::Posix;
 use crate::abi::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM};

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::task::Waker;
 
 use fullsend_stack::Host;
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 use crate::bindings::Bindings;
 use crate::errno::{Errno, Result};

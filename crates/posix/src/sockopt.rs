@@ -23,7 +23,7 @@ mod tcp;
 
 use alloc::vec::Vec;
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use crate::Posix;
 use crate::abi::{AF_INET, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, TCP_SAVED_SYN};

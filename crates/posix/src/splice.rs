@@ -3,8 +3,8 @@
 
 use alloc::vec::Vec;
 
-use fullsend_buf::{Chain, Slice};
-use fullsend_units::Instant;
+use fullsend_offload::{Chain, Slice};
+use fullsend_wire::Instant;
 
 use crate::Posix;
 use crate::errno::{Errno, Result};

@@ -16,7 +16,7 @@ use core::net::SocketAddr;
 
 use fullsend_stack::{Host, ListenerId, TcpId};
 use fullsend_tcp::{Readiness, SocketOption, State};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use crate::SockAddr;
 use crate::errno::{Errno, Result};

@@ -2,7 +2,7 @@
 
 use fullsend_stack::Host;
 use fullsend_tcp::{SocketOption, State, TxStage, TxStages};
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 
 use crate::abi::{
     SO_TIMESTAMP_NEW, SO_TIMESTAMP_OLD, SO_TIMESTAMPING_NEW, SO_TIMESTAMPING_OLD,
@@ -291,7 +291,7 @@ impl Stream {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::{Instant, Nanos};
+    use fullsend_wire::{Instant, Nanos};
 
     use super::{EpochClock, check_flags};
     use crate::errno::Errno;

@@ -5,7 +5,7 @@ use alloc::task::Wake;
 use alloc::vec::Vec;
 use core::task::Waker;
 
-use fullsend_buf::Mutex;
+use fullsend_offload::Mutex;
 
 use crate::Handle;
 

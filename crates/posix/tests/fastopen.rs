@@ -1,11 +1,11 @@
 //! Tests of TCP Fast Open: `TCP_FASTOPEN`, `TCP_FASTOPEN_CONNECT`, `MSG_FASTOPEN`.
 
-use fullsend_buf::Slice;
+use fullsend_offload::Slice;
 use fullsend_posix::abi::*;
 use fullsend_posix::{Errno, Handle, Posix, SockAddr};
 use fullsend_stack::{Host, HostConfig};
 use fullsend_tcp::Sysctl;
-use fullsend_units::{Instant, Nanos, Seed};
+use fullsend_wire::{Instant, Nanos, Seed};
 
 struct Net {
     posix: Posix,

@@ -5,7 +5,7 @@ use fullsend_posix::abi::*;
 use fullsend_posix::{EpollEvent, Errno, Handle, Posix, SockAddr};
 use fullsend_stack::{Host, HostConfig, IfaceConfig, IfaceId, Mac};
 use fullsend_tcp::Sysctl;
-use fullsend_units::{Instant, Nanos, Seed};
+use fullsend_wire::{Instant, Nanos, Seed};
 
 /// A host whose loopback carries a connection.
 struct Net {

@@ -3,7 +3,7 @@
 #[path = "random/calls.rs"]
 mod calls;
 
-use fullsend_units::{Rng, Seed};
+use fullsend_wire::{Rng, Seed};
 
 /// A number of bytes from a generator.
 struct RandomBytes(Rng, u32);

@@ -6,13 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use bytes::Bytes;
-use fullsend_buf::Slice;
-use fullsend_offload::{Caps, Link, Packet};
+use fullsend_offload::{Caps, Link, Packet, Slice};
 use fullsend_posix::abi::*;
 use fullsend_posix::{Errno, Handle, Posix, SockAddr};
 use fullsend_stack::{Host, HostConfig, IfaceConfig, IfaceId, Mac};
 use fullsend_tcp::Sysctl;
-use fullsend_units::{Instant, Nanos, Seed};
+use fullsend_wire::{Instant, Nanos, Seed};
 
 /// Memory that sets a flag when it is dropped.
 struct Memory(Vec<u8>, Arc<AtomicBool>);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, criterion_group};
 use fullsend_offload::{Packet, TxToken};
 use fullsend_qdisc::{Fq, FqConfig};
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 
 const FLOWS: [u64; 3] = [100, 10_000, 100_000];
 

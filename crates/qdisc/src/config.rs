@@ -9,7 +9,7 @@ use alloc::string::String;
 use core::fmt;
 use core::str::FromStr;
 
-use fullsend_units::{Nanos, Rate};
+use fullsend_wire::{Nanos, Rate};
 
 use syntax::{Tokens, parse_count, parse_long_size, parse_rate, parse_size, parse_time};
 

@@ -8,7 +8,7 @@ mod tests;
 use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;
 
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 
 use crate::stats::CommonCounters;
 use crate::{FqConfig, FqStats, QdiscConfig, QdiscStats, QueuedPacket};

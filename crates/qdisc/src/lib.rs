@@ -8,7 +8,7 @@
 //!
 //! ```
 //! use fullsend_qdisc::{Qdisc, QdiscConfig, QueuedPacket};
-//! use fullsend_units::Instant;
+//! use fullsend_wire::Instant;
 //!
 //! #[derive(Debug, PartialEq)]
 //! struct Packet(u32);
@@ -44,7 +44,7 @@ mod tests;
 
 use alloc::boxed::Box;
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 pub use config::{FqConfig, QdiscConfig, QdiscError, TbfConfig};
 pub use fifo::Pfifo;

@@ -1,7 +1,7 @@
 //! Queue properties of a host's packets.
 
 use fullsend_offload::Packet;
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use crate::QueuedPacket;
 

@@ -2,7 +2,7 @@
 
 use alloc::collections::VecDeque;
 
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 
 use crate::stats::CommonCounters;
 use crate::{QdiscConfig, QdiscStats, QueuedPacket, TbfConfig};

@@ -1,4 +1,4 @@
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use crate::{Qdisc, QdiscConfig, QueuedPacket};
 

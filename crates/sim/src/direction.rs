@@ -2,11 +2,9 @@
 
 use std::collections::VecDeque;
 
-use fullsend_buf::Slice;
-use fullsend_offload::{Packet, segment};
-use fullsend_units::{Instant, Nanos, Rng, Seed};
-use fullsend_wire::checksum;
+use fullsend_offload::{Packet, Slice, segment};
 use fullsend_wire::numbers::ethertype;
+use fullsend_wire::{Instant, Nanos, Rng, Seed, checksum};
 
 use crate::{Netem, RandomLoss, router};
 

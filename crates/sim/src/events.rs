@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use fullsend_offload::Packet;
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 /// One end of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

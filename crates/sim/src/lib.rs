@@ -9,7 +9,7 @@
 //! ```
 //! use fullsend_sim::{NicConfig, Sim};
 //! use fullsend_stack::{Cidr, IfaceId, ListenConfig};
-//! use fullsend_units::{Instant, Nanos, Seed};
+//! use fullsend_wire::{Instant, Nanos, Seed};
 //!
 //! let mut sim = Sim::new(Seed::from_u64(1));
 //! let (a, b) = (sim.add_host(), sim.add_host());

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use fullsend_units::{Nanos, Rate};
+use fullsend_wire::{Nanos, Rate};
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 use fullsend_offload::{Caps, Link, Packet};
 use fullsend_stack::{IfaceConfig, Mac, QdiscConfig};
-use fullsend_units::{Instant, Nanos, Rate};
+use fullsend_wire::{Instant, Nanos, Rate};
 
 /// The offloads of a card.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

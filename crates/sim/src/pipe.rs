@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use fullsend_offload::Packet;
-use fullsend_units::{Instant, Seed};
+use fullsend_wire::{Instant, Seed};
 
 use crate::direction::{Fate, LinkDirection};
 use crate::{Loss, Netem};
@@ -26,10 +26,9 @@ pub struct PipeStats {
 /// segment super-segments before they are sent.
 ///
 /// ```
-/// use fullsend_buf::Slice;
-/// use fullsend_offload::Packet;
+/// use fullsend_offload::{Packet, Slice};
 /// use fullsend_sim::Pipe;
-/// use fullsend_units::{Instant, Nanos, Seed};
+/// use fullsend_wire::{Instant, Nanos, Seed};
 ///
 /// let mut pipe = Pipe::new("delay 20ms".parse().unwrap(), Seed::from_u64(1));
 /// pipe.send(Instant::ZERO, Packet::from_frame(Slice::copied_from(&[0x45; 40])));
@@ -131,9 +130,8 @@ impl Ord for InFlightPacket {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_buf::Slice;
-    use fullsend_offload::Packet;
-    use fullsend_units::{Instant, Nanos, Seed};
+    use fullsend_offload::{Packet, Slice};
+    use fullsend_wire::{Instant, Nanos, Seed};
 
     use super::Pipe;
 

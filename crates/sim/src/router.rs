@@ -3,8 +3,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use fullsend_buf::Slice;
-use fullsend_offload::{Packet, segment};
+use fullsend_offload::{Packet, Slice, segment};
 use fullsend_wire::icmpv4::{Icmpv4Repr, unreachable};
 use fullsend_wire::icmpv6::Icmpv6Repr;
 use fullsend_wire::ipv4::{self, Ipv4Repr, Ipv4View};

@@ -6,7 +6,7 @@ use std::fmt;
 use fullsend_offload::{Checksum, Link, Packet, TxToken};
 use fullsend_stack::{Host, HostConfig, IfaceId, Mac};
 use fullsend_tcp::Sysctl;
-use fullsend_units::{Instant, Nanos, Rng, Seed};
+use fullsend_wire::{Instant, Nanos, Rng, Seed};
 
 use crate::direction::{Fate, LinkDirection};
 use crate::events::{Event, Events, PortId};

@@ -1,7 +1,7 @@
 //! The view of a watcher, and the hash over all packets.
 
 use fullsend_offload::Packet;
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use crate::{HostId, Loss};
 

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use common::{MODES, Scenario, netem, run};
 use fullsend_sim::{Netem, RandomLoss};
-use fullsend_units::{Nanos, Rng, Seed};
+use fullsend_wire::{Nanos, Rng, Seed};
 
 /// Runs 300 seeds in every build; 10,000 run with `cargo test --release -p fullsend-sim --test
 /// bad_networks -- --ignored`. `FULLSEND_SEEDS=first..last` runs others.

@@ -3,7 +3,7 @@
 mod flows;
 
 use flows::{Flow, Path, Testbed, ms, secs};
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 /// 100 Mbit/s and 40 ms: the path holds 345 segments.
 const WAN: Path<'static> = Path {

@@ -9,7 +9,7 @@ use common::{MODES, Scenario, netem, pair, pattern, piece};
 use fullsend_sim::{HostId, NicConfig, Sim};
 use fullsend_stack::{ListenConfig, ListenerId, SocketCursor, SocketInfo, TcpId};
 use fullsend_tcp::{Linger, SocketOption, tcp_mem};
-use fullsend_units::{Instant, Nanos, Rng, Seed};
+use fullsend_wire::{Instant, Nanos, Rng, Seed};
 
 /// One end of a connection.
 #[derive(Clone, Copy, Default)]

@@ -5,7 +5,7 @@ mod common;
 use common::{Scenario, V4, counter, netem, pair};
 use fullsend_sim::{HostId, Sim};
 use fullsend_stack::{ListenConfig, Notice, TcpId};
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 
 /// A sender with some `tcp_mtu_probing`, on a path of some MTU, after some seconds of sending.
 struct Run {

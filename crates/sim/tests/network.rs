@@ -11,7 +11,7 @@ use fullsend_offload::Link;
 use fullsend_sim::{HostId, NicConfig, NicMode, Sim, TracePoint, format_packet};
 use fullsend_stack::{Cidr, ListenConfig, StackError};
 use fullsend_tcp::TcpError;
-use fullsend_units::{Instant, Nanos, Rate, Seed};
+use fullsend_wire::{Instant, Nanos, Rate, Seed};
 
 const LISTEN: ListenConfig = ListenConfig {
     backlog: 64,

@@ -11,7 +11,7 @@ use common::{IFACE, MODES, Scenario, counter, netem, pair, run};
 use fullsend_sim::{HostId, NicConfig, Sim, TracePoint};
 use fullsend_stack::{ListenConfig, SocketCursor, TcpId};
 use fullsend_tcp::SocketOption;
-use fullsend_units::{Instant, Nanos, Rate};
+use fullsend_wire::{Instant, Nanos, Rate};
 
 fn scenario(nic: NicConfig, link: &str) -> Scenario {
     Scenario {

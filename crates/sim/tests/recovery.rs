@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Outcome, Scenario, netem, run};
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 /// Runs a short flow from the client, over a path of 20 ms.
 fn flow(seed: u64, bytes: u64, spec: &str, disabled_sysctls: &[&'static str]) -> Outcome {

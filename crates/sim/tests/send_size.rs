@@ -8,7 +8,7 @@ use common::{IFACE, Scenario, counter, netem, pair};
 use fullsend_sim::{HostId, NicConfig, Sim};
 use fullsend_stack::{ListenConfig, TcpId};
 use fullsend_tcp::{FlowReport, SendLimit};
-use fullsend_units::{Instant, Nanos, Rate};
+use fullsend_wire::{Instant, Nanos, Rate};
 
 /// 45 segments of 1448 bytes.
 const FULL: u64 = 65_160;

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use common::{MODES, Scenario, netem, run};
 use fullsend_offload::Link;
 use fullsend_sim::NicConfig;
-use fullsend_units::{Nanos, Rate, Rng, Seed};
+use fullsend_wire::{Nanos, Rate, Rng, Seed};
 
 fn with(nic: (fullsend_sim::NicMode, bool), spec: &str) -> Scenario {
     Scenario {

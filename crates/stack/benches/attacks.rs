@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 use attack_bench::{AttackBench, Attacker, spoof};
 use common::{V4, forge};
 use fullsend_offload::Packet;
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr};
 

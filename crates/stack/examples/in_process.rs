@@ -11,7 +11,7 @@ use fullsend_stack::{
     Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, Mac, StackError, TcpId,
 };
 use fullsend_tcp::{SocketOption, Sysctl, TcpError};
-use fullsend_units::{Instant, Seed};
+use fullsend_wire::{Instant, Seed};
 
 const IFACE: IfaceId = IfaceId(0);
 

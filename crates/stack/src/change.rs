@@ -4,7 +4,7 @@ use alloc::format;
 
 use fullsend_offload::Caps;
 use fullsend_qdisc::{Qdisc, QdiscConfig};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use fullsend_wire::numbers::ethertype;
 
 use crate::error::StackError;
@@ -89,7 +89,7 @@ mod tests {
     use alloc::string::ToString;
 
     use fullsend_tcp::Sysctl;
-    use fullsend_units::{Instant, Seed};
+    use fullsend_wire::{Instant, Seed};
 
     use super::IfaceChange;
     use crate::{Host, HostConfig, IfaceConfig, IfaceId};

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use fullsend_offload::Packet;
 use fullsend_qdisc::QdiscStats;
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use fullsend_wire::numbers::ethertype;
 
 use crate::interface::Interface;

@@ -4,11 +4,10 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::task::Waker;
 
-use fullsend_buf::Pool;
-use fullsend_offload::{Packet, TxToken};
+use fullsend_offload::{Packet, Pool, TxToken};
 use fullsend_tcp::legacy::Legacy;
 use fullsend_tcp::{Cx, DeviceCaps, HostLimits, Sysctl, SysctlError, TcpMemory, TcpMib};
-use fullsend_units::{Instant, Rng, Seed};
+use fullsend_wire::{Instant, Rng, Seed};
 
 use crate::interface::{Interface, LOOPBACK};
 use crate::ip::{Ip, Path};

@@ -6,7 +6,7 @@ use core::net::SocketAddr;
 
 use fullsend_offload::Packet;
 use fullsend_tcp::{Inspection, TimerInfo};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use crate::demux::{FlowKey, FlowOwner};
 use crate::{Host, IfaceId, TcpId};

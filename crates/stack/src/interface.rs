@@ -8,9 +8,9 @@ use fullsend_offload::{
 };
 use fullsend_qdisc::{Qdisc, QdiscConfig};
 use fullsend_tcp::DeviceCaps;
-use fullsend_units::{Instant, SeqNum};
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+use fullsend_wire::{Instant, SeqNum};
 
 use crate::inspect::LinkStats;
 use crate::ip::Neighbours;

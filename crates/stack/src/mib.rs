@@ -6,7 +6,7 @@ use fullsend_wire::EcnField;
 
 use crate::Host;
 
-fullsend_units::counters! {
+fullsend_wire::counters! {
     /// IPv4. A super-segment counts as one packet.
     pub(crate) struct Ip4Mib {
         in_receives: "IpInReceives",
@@ -29,7 +29,7 @@ fullsend_units::counters! {
     }
 }
 
-fullsend_units::counters! {
+fullsend_wire::counters! {
     /// IPv6. A super-segment counts as one packet.
     pub(crate) struct Ip6Mib {
         in_receives: "Ip6InReceives",
@@ -54,7 +54,7 @@ fullsend_units::counters! {
     }
 }
 
-fullsend_units::counters! {
+fullsend_wire::counters! {
     /// Packets dropped because of their addresses or their link header. The names are those of
     /// Linux's `/proc/net/stat/rt_cache` and of its link statistics.
     pub(crate) struct RouteMib {
@@ -63,7 +63,7 @@ fullsend_units::counters! {
     }
 }
 
-fullsend_units::counters! {
+fullsend_wire::counters! {
     /// Packets dropped because the hardware address of the neighbour is not resolved. The names are
     /// those of Linux's `/proc/net/stat/arp_cache` and `ndisc_cache`.
     pub(crate) struct NeighMib {
@@ -72,7 +72,7 @@ fullsend_units::counters! {
     }
 }
 
-fullsend_units::counters! {
+fullsend_wire::counters! {
     /// Counters of listeners and of the socket table.
     pub(crate) struct SocketMib {
         csum_errors: "TcpInCsumErrors",
@@ -97,7 +97,7 @@ fullsend_units::counters! {
     }
 }
 
-fullsend_units::counters! {
+fullsend_wire::counters! {
     /// GRO's counters, summed over all interfaces.
     pub(crate) struct GroMib {
         received: "GroReceived",

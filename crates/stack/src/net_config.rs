@@ -7,7 +7,7 @@ use core::net::IpAddr;
 
 use fullsend_offload::Caps;
 use fullsend_qdisc::QdiscConfig;
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use crate::{Cidr, Host, IfaceConfig, IfaceId, Mac, StackError};
 
@@ -101,7 +101,7 @@ mod tests {
 
     use fullsend_offload::Link;
     use fullsend_tcp::Sysctl;
-    use fullsend_units::Seed;
+    use fullsend_wire::Seed;
 
     use super::*;
     use crate::HostConfig;

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use fullsend_units::{Instant, Nanos, Rng};
+use fullsend_wire::{Instant, Nanos, Rng};
 
 use crate::demux::Addr;
 use crate::siphash::SipKey;
@@ -212,7 +212,7 @@ impl SourceBuckets {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::{Instant, Nanos, Rng, Seed};
+    use fullsend_wire::{Instant, Nanos, Rng, Seed};
 
     use super::{HostBuckets, RateLimit, TokenBucket};
     use crate::demux::Addr;

@@ -8,7 +8,7 @@
 
 use alloc::vec::Vec;
 
-use fullsend_units::{Instant, prefetch};
+use fullsend_wire::{Instant, prefetch};
 
 /// A tick is 2^13 ns (8.2 us): fine enough for pacing, and eight levels reach 71 years.
 const TICK_SHIFT: u32 = 13;

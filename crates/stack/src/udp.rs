@@ -6,10 +6,9 @@ use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::ops::RangeInclusive;
 use core::task::Waker;
 
-use fullsend_buf::Slice;
-use fullsend_offload::{Checksum, HeaderBuf, Offload, Packet};
+use fullsend_offload::{Checksum, HeaderBuf, Offload, Packet, Slice};
 use fullsend_tcp::{IpSettings, MtuDiscover, TcpError};
-use fullsend_units::Rng;
+use fullsend_wire::Rng;
 use fullsend_wire::checksum::Sum;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::udp::{CHECKSUM_OFFSET, HEADER_LEN, UdpRepr};
@@ -43,7 +42,7 @@ const IP_HEADER: [usize; 2] = [20, 40];
 const MAX_V4: usize = 65_535 - 20 - HEADER_LEN;
 const MAX_V6: usize = 65_535 - HEADER_LEN;
 
-fullsend_units::counters! {
+fullsend_wire::counters! {
     /// UDP over IPv4.
     pub(crate) struct UdpMib {
         in_datagrams: "UdpInDatagrams",
@@ -56,7 +55,7 @@ fullsend_units::counters! {
     }
 }
 
-fullsend_units::counters! {
+fullsend_wire::counters! {
     /// UDP over IPv6.
     pub(crate) struct Udp6Mib {
         in_datagrams: "Udp6InDatagrams",

@@ -3,10 +3,9 @@
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use fullsend_buf::Chain;
-use fullsend_offload::{Checksum, Packet};
+use fullsend_offload::{Chain, Checksum, Packet};
 use fullsend_tcp::{MtuDiscover, PAGE_BYTES, TcpError};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use fullsend_wire::udp::UdpRepr;
 
 use crate::ip::{IpMeta, Problem, canonical};

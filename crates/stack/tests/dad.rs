@@ -5,14 +5,13 @@ mod common;
 use std::net::{IpAddr, Ipv6Addr};
 
 use common::{IFACE, Nic, config, host};
-use fullsend_buf::Slice;
-use fullsend_offload::{Link, Packet};
+use fullsend_offload::{Link, Packet, Slice};
 use fullsend_stack::{AddressState, Cidr, Host, ListenConfig, StackError};
-use fullsend_units::{Instant, Nanos};
 use fullsend_wire::ethernet::EthernetView;
 use fullsend_wire::icmpv6::Icmpv6Repr;
 use fullsend_wire::ipv6::Ipv6View;
 use fullsend_wire::ndp::NdpRepr;
+use fullsend_wire::{Instant, Nanos};
 
 const SHARED: &str = "fe80::7";
 

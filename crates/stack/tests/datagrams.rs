@@ -6,11 +6,10 @@ mod common;
 use std::net::{IpAddr, SocketAddr};
 
 use common::{IFACE, Nic, config, forge, host};
-use fullsend_buf::Slice;
-use fullsend_offload::{Link, Packet};
+use fullsend_offload::{Link, Packet, Slice};
 use fullsend_stack::{Cidr, Host, StackError, UdpError, UdpId};
 use fullsend_tcp::{IpSettings, MtuDiscover, TcpError};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use fullsend_wire::icmpv4::Icmpv4Repr;
 use fullsend_wire::icmpv6::Icmpv6Repr;
 use fullsend_wire::numbers::protocol;

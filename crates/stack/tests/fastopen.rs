@@ -6,7 +6,7 @@ use common::{Net, Nic, V4, V6};
 use fullsend_offload::{Link, Packet};
 use fullsend_stack::{ListenerId, StackError, TcpId};
 use fullsend_tcp::{SocketOption, State, TcpError};
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 /// Creates host 0 as a client and host 1 as a server, whose listener has a Fast Open queue of

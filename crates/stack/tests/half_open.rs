@@ -8,7 +8,7 @@ use common::{IFACE, Net, Nic, V4, V6, bytes};
 use fullsend_offload::{Link, Packet};
 use fullsend_stack::{ListenerId, TcpId};
 use fullsend_tcp::{SocketOption, State, TcpError};
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 const TO: [fn() -> String; 2] = [|| format!("{}:80", V4[1]), || format!("[{}]:80", V6[1])];

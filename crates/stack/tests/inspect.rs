@@ -6,7 +6,7 @@ use common::{IFACE, Net, Nic, V4, V6, bytes};
 use fullsend_offload::Link;
 use fullsend_stack::{SocketCursor, SocketInfo, SocketKind, SocketOwner};
 use fullsend_tcp::{SocketOption, TimerKind};
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 /// Returns every socket of a host, listed `slots` slots at a time.
 fn all(net: &mut Net, host: usize, slots: usize) -> Vec<SocketInfo> {

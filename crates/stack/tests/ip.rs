@@ -7,14 +7,13 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use common::{Count, IFACE, Net, Nic, V4, V6, bytes, config, forge, host, wake_all};
-use fullsend_buf::Slice;
-use fullsend_offload::{Link, Packet};
+use fullsend_offload::{Link, Packet, Slice};
 use fullsend_stack::{Cidr, Interest, ListenerId, StackError, TcpId, UdpId};
 use fullsend_tcp::{State, TcpError};
-use fullsend_units::{Instant, Nanos};
 use fullsend_wire::icmpv4::{Icmpv4Repr, unreachable};
 use fullsend_wire::icmpv6::Icmpv6Repr;
 use fullsend_wire::numbers::protocol;
+use fullsend_wire::{Instant, Nanos};
 use proptest::prelude::*;
 
 const ALL: [(Link, Nic); 4] = [

@@ -7,7 +7,7 @@ use common::{Net, Nic, V4};
 use fullsend_offload::Link;
 use fullsend_stack::{Host, ListenConfig, ListenerId, StackError, TcpId};
 use fullsend_tcp::{SocketOption, State};
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 const CONFIG: ListenConfig = ListenConfig {

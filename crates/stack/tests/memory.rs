@@ -6,9 +6,9 @@ use common::{Count, IFACE, Net, Nic, V4, bytes, wake_all};
 use fullsend_offload::{Link, Packet};
 use fullsend_stack::{Interest, StackError, TcpId};
 use fullsend_tcp::{SocketOption, TcpError, tcp_mem};
-use fullsend_units::{Nanos, Rng, Seed};
 use fullsend_wire::ipv4::Ipv4Repr;
 use fullsend_wire::numbers::protocol;
+use fullsend_wire::{Nanos, Rng, Seed};
 
 #[test]
 fn sockstat_counts_sockets_like_linux() {

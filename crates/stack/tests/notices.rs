@@ -5,8 +5,8 @@ mod common;
 use common::{IFACE, Net, Nic, V4, V6, bytes, forge};
 use fullsend_offload::Link;
 use fullsend_stack::{Cidr, Notice};
-use fullsend_units::{Nanos, SeqNum, WireWindow};
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+use fullsend_wire::{Nanos, SeqNum, WireWindow};
 
 fn notices(net: &mut Net, who: usize) -> Vec<Notice> {
     let now = net.now;

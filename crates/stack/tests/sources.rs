@@ -6,16 +6,15 @@ mod common;
 use std::net::{IpAddr, SocketAddr};
 
 use common::{IFACE, Net, Nic, config, forge, host};
-use fullsend_buf::Slice;
-use fullsend_offload::{Link, Packet};
+use fullsend_offload::{Link, Packet, Slice};
 use fullsend_stack::{Cidr, Host, ListenConfig, UdpId};
-use fullsend_units::{Instant, Nanos, SeqNum, WireWindow};
 use fullsend_wire::checksum::{Sum, sum};
 use fullsend_wire::ethernet::{EthernetRepr, Mac};
 use fullsend_wire::icmpv4::Icmpv4Repr;
 use fullsend_wire::icmpv6::Icmpv6Repr;
 use fullsend_wire::numbers::{ethertype, protocol};
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+use fullsend_wire::{Instant, Nanos, SeqNum, WireWindow};
 
 const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const OTHER: Mac = Mac([2, 0, 0, 0, 0, 9]);

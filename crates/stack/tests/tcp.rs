@@ -6,7 +6,7 @@ use common::{Count, IFACE, Net, Nic, V4, V6, bytes, wake_all};
 use fullsend_offload::Link;
 use fullsend_stack::{Interest, ListenConfig, StackError, TcpId};
 use fullsend_tcp::{SocketOption, State, TcpError};
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 const ALL: [(Link, Nic); 4] = [
     (Link::Ip, Nic::Tso),

@@ -1,13 +1,12 @@
 //! Measures the cost of a connection alone: two connections exchange segments directly.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use fullsend_buf::Pool;
+use fullsend_offload::Pool;
 use fullsend_tcp::{
     Connection, Cx, DeviceCaps, HostLimits, SegmentIn, SegmentOut, SocketOption, Sysctl, TcpMemory,
     TcpMib,
 };
-use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum};
-use fullsend_wire::EcnField;
+use fullsend_wire::{EcnField, Instant, Mss, Nanos, Rng, Seed, SeqNum};
 
 struct Lab {
     now: Instant,

@@ -1,6 +1,6 @@
 //! `TCP_INFO` under Linux's field names.
 
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 
 use crate::recovery::{CaState, DeliverySampler};
 use crate::{Connection, Cx, SendLimit, State};

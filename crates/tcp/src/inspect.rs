@@ -1,6 +1,6 @@
 //! The state of a connection that tools show beyond `TCP_INFO`: the columns of `ss -mo`.
 
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 use crate::congestion::CcInfo;
 use crate::{FlowReport, State, TcpInfo};

@@ -1,7 +1,7 @@
 //! Limits shared by all connections of a host on the segments that an unauthenticated peer can
 //! draw.
 
-use fullsend_units::{Instant, Rng};
+use fullsend_wire::{Instant, Rng};
 
 /// The state of these limits; one for each host.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ pub(crate) const UNLIMITED: u32 = 0x7fff_ffff;
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::{Instant, Nanos, Rng, Seed};
+    use fullsend_wire::{Instant, Nanos, Rng, Seed};
 
     use super::{HostLimits, UNLIMITED};
 

@@ -1,6 +1,6 @@
 //! The memory of all connections of a host, and its limits (`tcp_mem`).
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use crate::sysctl::PAGE_BYTES;
 use crate::{Sysctl, TcpMib};
@@ -126,7 +126,7 @@ impl TcpMemory {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::{Instant, Nanos};
+    use fullsend_wire::{Instant, Nanos};
 
     use super::TcpMemory;
     use crate::{Sysctl, TcpMib};

@@ -1,6 +1,6 @@
 //! TCP counters under their `nstat` names.
 
-fullsend_units::counters! {
+fullsend_wire::counters! {
     /// The TCP counters of one host, each under its `nstat` name.
     pub struct TcpMib {
         /// Connections opened by this host.

@@ -1,6 +1,6 @@
 //! Socket options under their Linux names.
 
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 /// `SO_LINGER`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

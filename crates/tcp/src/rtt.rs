@@ -1,6 +1,6 @@
 //! Round-trip time and the retransmission timeout (RFC 6298).
 
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 
 /// A retransmission timeout, always within its bounds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -249,7 +249,7 @@ impl WindowedMin {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::{Instant, Nanos, Rng, Seed};
+    use fullsend_wire::{Instant, Nanos, Rng, Seed};
 
     use super::{Rto, RttEstimator};
 

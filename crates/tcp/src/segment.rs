@@ -1,9 +1,8 @@
 //! The arguments and results of a connection's calls: context, segments, wake-ups, ICMP errors.
 
-use fullsend_buf::{Chain, Pool};
-use fullsend_units::{Instant, Rng};
-use fullsend_wire::EcnField;
+use fullsend_offload::{Chain, Pool};
 use fullsend_wire::tcp::TcpRepr;
+use fullsend_wire::{EcnField, Instant, Rng};
 
 use crate::legacy::Legacy;
 use crate::{HostLimits, Sysctl, TcpError, TcpMemory, TcpMib};

@@ -1,9 +1,8 @@
 //! TIME-WAIT: the state of a connection that is kept for 2 MSL (RFC 9293 3.10.7.4, RFC 6191).
 
-use fullsend_buf::Chain;
-use fullsend_units::{Instant, Nanos, SeqNum, WireWindow};
-use fullsend_wire::EcnField;
+use fullsend_offload::Chain;
 use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
+use fullsend_wire::{EcnField, Instant, Nanos, SeqNum, WireWindow};
 
 use crate::{Cx, SegmentIn, SegmentOut};
 

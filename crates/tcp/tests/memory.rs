@@ -4,13 +4,12 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use fullsend_buf::Pool;
+use fullsend_offload::Pool;
 use fullsend_tcp::{
     Connection, Cx, DeviceCaps, FlowReport, HostLimits, SegmentIn, SegmentOut, State, Sysctl,
     TcpMemory, TcpMib,
 };
-use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum};
-use fullsend_wire::EcnField;
+use fullsend_wire::{EcnField, Instant, Mss, Nanos, Rng, Seed, SeqNum};
 
 thread_local! {
     /// Bytes on the heap that this thread allocated; other threads of the test harness allocate,

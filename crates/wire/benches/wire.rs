@@ -3,9 +3,9 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use fullsend_units::{SeqNum, WireWindow};
 use fullsend_wire::checksum::sum;
 use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpRepr, Timestamps};
+use fullsend_wire::{SeqNum, WireWindow};
 
 fn checksum(c: &mut Criterion) {
     let data = vec![0xa5; 65_536 + 64];

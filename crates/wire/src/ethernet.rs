@@ -209,10 +209,7 @@ mod tests {
     #[test]
     fn random_addresses_are_local_and_unicast() {
         for n in 0..50 {
-            assert_eq!(
-                Mac::local(fullsend_units::Seed::from_u64(n).0[3]).0[0] & 3,
-                2
-            );
+            assert_eq!(Mac::local(crate::Seed::from_u64(n).0[3]).0[0] & 3, 2);
         }
     }
 

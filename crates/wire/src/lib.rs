@@ -4,6 +4,11 @@
 //! offset that its getters read. A repr holds the header's fields as plain values, with
 //! `parse(emit(repr)) == repr`. This crate does not copy payload, allocate or do I/O.
 //!
+//! The quantities in headers, and those that all layers share, have types of their own. Sequence
+//! numbers ([`SeqNum`]) have no total order, a window in a header ([`WireWindow`]) differs from a
+//! [`Window`] in bytes, and time ([`Instant`]) is a number of nanoseconds that the caller measured:
+//! nothing here reads a clock or generates randomness.
+//!
 //! `emit` writes into a buffer that the caller has made at least as long as the header, and panics
 //! if it is shorter. Parsers never panic, whatever the input.
 #![no_std]
@@ -11,6 +16,7 @@
 
 pub mod arp;
 pub mod checksum;
+mod counters;
 mod ecn;
 mod error;
 pub mod ethernet;
@@ -21,10 +27,20 @@ pub mod ipv4;
 pub mod ipv6;
 pub mod ndp;
 pub mod numbers;
+mod prefetch;
 mod read;
+mod rng;
+mod seq;
+mod size;
 pub mod tcp;
+mod time;
 pub mod udp;
 pub mod vnet;
 
 pub use ecn::EcnField;
 pub use error::WireError;
+pub use prefetch::prefetch;
+pub use rng::{Rng, Seed};
+pub use seq::SeqNum;
+pub use size::{Mss, Rate, Window, WindowScale, WireWindow};
+pub use time::{Instant, Nanos};

@@ -4,10 +4,8 @@ mod acc_ecn;
 mod fastopen;
 mod options;
 
-use fullsend_units::{SeqNum, WireWindow};
-
-use crate::WireError;
 use crate::read::{be16, be32, put16, put32};
+use crate::{SeqNum, WireError, WireWindow};
 use options::{aligned_timestamps, put_timestamps};
 
 pub use acc_ecn::{AccEcn, AccEcnOrder};
@@ -68,8 +66,8 @@ impl TcpFlags {
 /// The fields of a TCP header.
 ///
 /// ```
-/// use fullsend_units::{SeqNum, WireWindow};
 /// use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr};
+/// use fullsend_wire::{SeqNum, WireWindow};
 ///
 /// let syn = TcpRepr {
 ///     src_port: 1024,

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 
 use fullsend_posix::{EpollEvent, Errno, Result};
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 use libc::{epoll_event, nfds_t, pollfd};
 
 use super::{Descriptors, add_or_close, ptr};

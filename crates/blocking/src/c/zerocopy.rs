@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::slice;
 use std::sync::{Arc, OnceLock, Weak};
 
-use fullsend_buf::{Loan, Slice};
+use fullsend_offload::{Loan, Slice};
 use fullsend_posix::{Handle, Result};
 use libc::{MSG_ZEROCOPY, SO_ZEROCOPY, SOL_SOCKET, c_int};
 use parking_lot::Mutex;

@@ -1,7 +1,7 @@
 //! Sending and receiving. A call on a stream that may wait continues until all bytes are
 //! transferred; if it fails after some, it returns their number.
 
-use fullsend_buf::Slice;
+use fullsend_offload::Slice;
 use fullsend_posix::{Errno, Handle, Posix, Received, Result, SockAddr};
 
 use super::Timeout;

@@ -1,8 +1,8 @@
 //! `pipe`, `splice`, and `read` and `write` on sockets and pipes.
 
-use fullsend_buf::Chain;
+use fullsend_offload::Chain;
 use fullsend_posix::{Errno, Handle, Posix, Result, SockAddr};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::Timeout;
 use super::io::rest;

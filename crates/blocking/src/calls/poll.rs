@@ -1,7 +1,7 @@
 //! Waiting for several handles: `poll` and `epoll_wait`.
 
 use fullsend_posix::{EpollEvent, Handle, Posix, Result};
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 use super::deadline_after;
 use crate::abi::{EPOLLERR, EPOLLHUP};

@@ -7,8 +7,7 @@ use std::thread;
 
 use fullsend_blocking::abi::{AF_INET, SOCK_STREAM};
 use fullsend_blocking::{Clock, Config, Handle, SockAddr, Stack, UserDrivenOptions};
-use fullsend_buf::Slice;
-use fullsend_offload::Packet;
+use fullsend_offload::{Packet, Slice};
 
 pub(crate) fn addr(text: &str) -> SockAddr {
     text.parse::<std::net::SocketAddr>().unwrap().into()

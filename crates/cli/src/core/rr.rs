@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use fullsend_stack::{Host, TcpId};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use hdrhistogram::Histogram;
 
 use super::{FINISH_TIMEOUT, HostPair, would_block_to_none};

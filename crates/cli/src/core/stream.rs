@@ -1,10 +1,10 @@
 //! Bulk transfer between two driven hosts.
 
 use anyhow::{Result, bail};
-use fullsend_buf::{Chain, Slice};
+use fullsend_offload::{Chain, Slice};
 use fullsend_stack::{StackError, TcpId};
 use fullsend_tcp::TcpError;
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::{FINISH_TIMEOUT, HostPair, stack_error, would_block_to_none};
 use crate::args::PumpMode;

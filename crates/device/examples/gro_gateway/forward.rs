@@ -5,7 +5,7 @@ use std::io;
 
 use fullsend_device::{Caps, Device};
 use fullsend_offload::{Encap, Gro, GroConfig, GsoKind, Link, Packet, Tunnels, segment};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use fullsend_wire::numbers::ethertype;
 
 /// Most frames received from the device in one poll.

@@ -2,8 +2,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fullsend_buf::Slice;
-use fullsend_offload::{Checksum, Packet};
+use fullsend_offload::{Checksum, Packet, Slice};
 
 use super::{NicMode, PairConfig, pair};
 use crate::Device;

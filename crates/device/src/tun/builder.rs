@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-use fullsend_buf::Pool;
-use fullsend_offload::Link;
+use fullsend_offload::{Link, Pool};
 use fullsend_wire::vnet::VNET_HDR_LEN;
 use libc::c_int;
 

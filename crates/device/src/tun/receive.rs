@@ -3,8 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 
-use fullsend_buf::{Pool, Slice, WriteBuf};
-use fullsend_offload::{Checksum, GsoKind, Offload, Packet};
+use fullsend_offload::{Checksum, GsoKind, Offload, Packet, Pool, Slice, WriteBuf};
 use fullsend_wire::vnet::{VNET_HDR_LEN, VnetGso, VnetHdr};
 
 use super::TunStats;

@@ -8,14 +8,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-use fullsend_buf::Pool;
-use fullsend_offload::{Checksum, GsoKind, Link, Packet, segment};
-use fullsend_units::{SeqNum, WireWindow};
+use fullsend_offload::{Checksum, GsoKind, Link, Packet, Pool, Slice, segment};
 use fullsend_wire::checksum::{Sum, sum};
 use fullsend_wire::ipv4::Ipv4View;
 use fullsend_wire::ipv6::Ipv6View;
 use fullsend_wire::numbers::{ethertype, protocol};
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+use fullsend_wire::{SeqNum, WireWindow};
 
 use super::receive::FrameReader;
 use super::{OpenError, Tun, TunStats};
@@ -296,7 +295,7 @@ fn a_tap_answers_arp() {
             let me = [2, 0, 0, 0, 0, 9];
             let mut frame = [&[0xff; 6][..], &me, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &me].concat();
             frame.extend([10, 8, 0, 2, 0, 0, 0, 0, 0, 0, 10, 8, 0, 1]);
-            let request = Packet::from_frame(fullsend_buf::Slice::copied_from(&frame));
+            let request = Packet::from_frame(Slice::copied_from(&frame));
             tap.transmit(&mut [request].into()).unwrap();
             let answer = expect(&mut tap, |p| p.layers.ethertype == ethertype::ARP);
             let answer = answer.to_bytes();

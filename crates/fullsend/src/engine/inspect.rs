@@ -8,7 +8,7 @@ use fullsend_control::Inspect;
 use fullsend_device::{CaptureInterface, Device};
 use fullsend_offload::Link;
 use fullsend_stack::{Host, IfaceId};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::Engine;
 use crate::control::ControlSocket;

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use fullsend_buf::Slice;
+use fullsend_offload::Slice;
 use fullsend_stack::{Host, Interest as HostInterest, StackError, TcpId, WaitKey, WaitOn};
 use fullsend_tcp::TcpError;
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::task::coop::poll_proceed;
 

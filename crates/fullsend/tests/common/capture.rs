@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use fullsend_units::SeqNum;
+use fullsend_wire::SeqNum;
 use fullsend_wire::ipv4::Ipv4View;
 use fullsend_wire::ipv6::Ipv6View;
 use fullsend_wire::numbers::protocol;

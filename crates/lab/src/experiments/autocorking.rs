@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use fullsend_sim::{Netem, NicConfig, TracePoint};
 use fullsend_tcp::SocketOption;
-use fullsend_units::{Instant, Nanos, Rate, Rng, Seed};
+use fullsend_wire::{Instant, Nanos, Rate, Rng, Seed};
 
 use crate::bulk::run_sampled;
 use crate::cost::{Cpu, SERVER_OF_2013};

@@ -1,7 +1,7 @@
 //! Fairness: how two flows share a bottleneck, and how soon. Flows of one kind or of two kinds,
 //! over short and long paths, with queues that are short, long, or marked.
 
-use fullsend_units::{Instant, Nanos, Rate};
+use fullsend_wire::{Instant, Nanos, Rate};
 
 use self::net::{Bottleneck, BottleneckConfig};
 use crate::experiment::{Experiment, RunContext};

@@ -6,9 +6,8 @@
 
 use std::hint::black_box;
 
-use fullsend_buf::Slice;
-use fullsend_offload::{Checksum, Gro, GroConfig, Link, Packet, Tunnels};
-use fullsend_units::{Instant, Nanos};
+use fullsend_offload::{Checksum, Gro, GroConfig, Link, Packet, Slice, Tunnels};
+use fullsend_wire::{Instant, Nanos};
 
 use crate::experiment::{AFTER, BEFORE, Experiment, RunContext};
 use crate::figure::{Check, Figure};

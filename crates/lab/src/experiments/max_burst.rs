@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use fullsend_sim::{Netem, NicConfig, RandomLoss, TracePoint};
 use fullsend_tcp::legacy::Legacy;
-use fullsend_units::{Instant, Nanos, Rate};
+use fullsend_wire::{Instant, Nanos, Rate};
 
 use crate::bulk::{Bulk, run_sampled};
 use crate::experiment::{AFTER, BEFORE, Experiment, Progress, RunContext};

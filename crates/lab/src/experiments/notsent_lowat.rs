@@ -3,7 +3,7 @@
 
 use fullsend_sim::{Netem, NicConfig};
 use fullsend_tcp::legacy::Legacy;
-use fullsend_units::{Instant, Nanos, Rate};
+use fullsend_wire::{Instant, Nanos, Rate};
 
 use crate::bulk::{Bulk, run_sampled};
 use crate::experiment::{AFTER, BEFORE, Experiment, RunContext};

@@ -1,8 +1,8 @@
 //! Loss on paths that also reorder: the cost of reordering for a flow, in addition to the loss.
 
-use fullsend_buf::Slice;
+use fullsend_offload::Slice;
 use fullsend_sim::{Netem, NicConfig, NicMode};
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 use crate::experiment::{Experiment, RunContext};
 use crate::figure::{Check, Figure};

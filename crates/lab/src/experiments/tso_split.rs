@@ -7,7 +7,7 @@ use std::rc::Rc;
 use fullsend_sim::{Netem, NicConfig, TracePoint};
 use fullsend_tcp::SocketOption;
 use fullsend_tcp::legacy::Legacy;
-use fullsend_units::{Instant, Nanos, Rate};
+use fullsend_wire::{Instant, Nanos, Rate};
 
 use crate::experiment::{AFTER, BEFORE, Experiment, RunContext};
 use crate::figure::{Check, Figure};

@@ -1,10 +1,8 @@
 use alloc::vec::Vec;
 
-use fullsend_buf::{Chain, Slice};
-
 use super::{ChecksumResult, pseudo, verify};
 use crate::testing::{ACK, OuterHeaders, TUNNELS, TestPacket, TunnelKind, payload};
-use crate::{Checksum, HeaderBuf, Link, Packet};
+use crate::{Chain, Checksum, HeaderBuf, Link, Packet, Slice};
 
 fn parsed(tcp: &TestPacket) -> Packet {
     let mut packet = tcp.packet();

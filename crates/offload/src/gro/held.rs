@@ -1,6 +1,6 @@
 //! The record of a held packet, and the rule that decides whether another may join it.
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::TcpFlags;
 

@@ -7,7 +7,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::array;
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::held::HeldPacket;
 use super::predict::HeaderKind;

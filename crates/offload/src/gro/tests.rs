@@ -5,7 +5,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::Write as _;
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::{Gro, GroConfig};
 use crate::testing::{

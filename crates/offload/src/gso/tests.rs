@@ -1,11 +1,9 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use fullsend_buf::{Chain, Slice};
-
 use super::segment;
 use crate::testing::{ACK, CWR, FIN, OuterHeaders, PSH, TUNNELS, TestPacket, TunnelKind, payload};
-use crate::{Checksum, Encap, GsoKind, HeaderBuf, Link, Offload, Packet, TxToken};
+use crate::{Chain, Checksum, Encap, GsoKind, HeaderBuf, Link, Offload, Packet, Slice, TxToken};
 
 /// Returns a super-segment of `len` payload bytes as a sender builds it.
 fn super_segment(tcp: &TestPacket, len: usize, size: u16) -> Packet {

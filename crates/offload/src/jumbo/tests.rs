@@ -1,11 +1,10 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use fullsend_buf::Slice;
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use crate::testing::{TestPacket, payload};
-use crate::{Encap, Gro, GroConfig, GsoKind, HeaderBuf, Link, Packet, Tunnels, segment};
+use crate::{Encap, Gro, GroConfig, GsoKind, HeaderBuf, Link, Packet, Slice, Tunnels, segment};
 
 fn poll(packets: impl IntoIterator<Item = Packet>) -> Vec<Packet> {
     let mut gro = Gro::new(GroConfig {

@@ -1,7 +1,6 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use fullsend_buf::{Chain, Slice};
 use fullsend_wire::checksum::sum;
 use fullsend_wire::numbers::protocol::UDP;
 use proptest::prelude::*;
@@ -10,7 +9,7 @@ use super::{parse_headers, parse_plain_tcp};
 use crate::bytes::put16;
 use crate::checksum::pseudo;
 use crate::testing::{OuterHeaders, TUNNELS, TestPacket, TunnelKind};
-use crate::{Checksum, Encap, HeaderBuf, Layers, Link, Packet, ParseError, Tunnels};
+use crate::{Chain, Checksum, Encap, HeaderBuf, Layers, Link, Packet, ParseError, Slice, Tunnels};
 
 fn parsed(frame: &[u8], link: Link) -> Result<Packet, ParseError> {
     let mut packet = Packet::from_frame(Slice::copied_from(frame));

@@ -2,9 +2,9 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use fullsend_buf::Slice;
+use fullsend_offload::Slice;
 use fullsend_stack::Host;
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::Datagram;
 use crate::abi::{MSG_ERRQUEUE, MSG_MORE, MSG_OOB, MSG_PEEK, MSG_TRUNC};

@@ -1,7 +1,7 @@
 //! Options of UDP sockets.
 
 use fullsend_stack::Host;
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::Datagram;
 use crate::abi::{

@@ -2,7 +2,7 @@
 
 use fullsend_stack::Host;
 use fullsend_tcp::{MtuDiscover, SocketOption};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::{OptionValue, int};
 use crate::abi::{

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use fullsend_stack::Host;
 use fullsend_tcp::{Linger, SocketOption, State};
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 
 use super::{IpOptions, OptionValue, int, strict_flag};
 use crate::abi::{
@@ -281,7 +281,7 @@ const MIN_BUFFER: u32 = 4608;
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::Nanos;
+    use fullsend_wire::Nanos;
 
     use super::{timeout, timeval};
     use crate::errno::Errno;

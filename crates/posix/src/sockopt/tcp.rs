@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use fullsend_stack::Host;
 use fullsend_tcp::congestion::{self, CcInfo};
 use fullsend_tcp::{FastopenKeys, SocketOption, State};
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 
 use super::{OptionValue, int, int_in, strict_flag};
 use crate::abi::{

@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use fullsend_stack::{Host, TcpId};
 use fullsend_tcp::State;
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::{ConnectState, HostSocket, ShutDirections, Stream};
 use crate::SockAddr;

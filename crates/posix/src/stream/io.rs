@@ -3,10 +3,10 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use fullsend_buf::{Chain, Slice};
+use fullsend_offload::{Chain, Slice};
 use fullsend_stack::{Host, StackError, TcpId};
 use fullsend_tcp::{State, TcpError, TxStages, WriteFlags};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::{ConnectState, HostSocket, Stream, may_fastopen};
 use crate::abi::{

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::mem;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use fullsend_buf::{Loan, Mutex, Slice};
+use fullsend_offload::{Loan, Mutex, Slice};
 
 use crate::Handle;
 use crate::wake::{WakeKey, WakeQueue};

@@ -4,7 +4,7 @@ use core::mem::discriminant;
 
 use fullsend_stack::{Host, ListenerId, TcpId};
 use fullsend_tcp::{SocketOption, SocketOptions};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::{HostSocket, Stream};
 use crate::errno::Result;

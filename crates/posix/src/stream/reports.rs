@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use fullsend_buf::Slice;
+use fullsend_offload::Slice;
 use fullsend_stack::{Host, TcpId};
 use fullsend_tcp::{TxEvent, TxStage};
 

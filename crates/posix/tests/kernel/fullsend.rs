@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use fullsend_posix::{EpollEvent, Errno, Handle, Posix, SockAddr};
 use fullsend_stack::{Host, HostConfig};
 use fullsend_tcp::Sysctl;
-use fullsend_units::{Instant, Nanos, Seed};
+use fullsend_wire::{Instant, Nanos, Seed};
 
 use crate::backend::{Backend, Control, Ret, split};
 

@@ -1,6 +1,6 @@
 //! Random walks: over three UDP sockets, and over a connection.
 
-use fullsend_units::{Rng, Seed};
+use fullsend_wire::{Rng, Seed};
 use libc::{
     AF_INET, FIONREAD, IP_RECVERR, IPPROTO_IP, IPPROTO_TCP, MSG_ERRQUEUE, MSG_PEEK, MSG_TRUNC,
     MSG_WAITALL, SO_ERROR, SO_LINGER, SOCK_DGRAM, SOCK_NONBLOCK, SOL_SOCKET, TCP_NODELAY,

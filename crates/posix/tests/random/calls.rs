@@ -1,12 +1,12 @@
 //! Random calls: any call, on any handle, open or closed, with any arguments. Used by the test of
 //! that name and by the fuzz target.
 
-use fullsend_buf::Slice;
+use fullsend_offload::Slice;
 use fullsend_posix::abi::*;
 use fullsend_posix::{EpollEvent, Errno, Handle, Posix, SockAddr};
 use fullsend_stack::{Host, HostConfig};
 use fullsend_tcp::Sysctl;
-use fullsend_units::{Instant, Nanos, Seed};
+use fullsend_wire::{Instant, Nanos, Seed};
 
 /// Limit of handles, open or closed, that calls are made on.
 const MAX_HANDLES: usize = 24;

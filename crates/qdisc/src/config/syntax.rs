@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::String;
 use core::str::SplitWhitespace;
 
-use fullsend_units::{Nanos, Rate};
+use fullsend_wire::{Nanos, Rate};
 
 use super::QdiscError;
 

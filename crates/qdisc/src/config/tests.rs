@@ -1,7 +1,7 @@
 use alloc::format;
 use alloc::string::ToString;
 
-use fullsend_units::{Nanos, Rate};
+use fullsend_wire::{Nanos, Rate};
 use proptest::prelude::*;
 
 use super::{FqConfig, QdiscConfig, TbfConfig};

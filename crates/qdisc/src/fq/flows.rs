@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 use hashbrown::HashTable;
 
 use super::slab::{Fifo, NIL};

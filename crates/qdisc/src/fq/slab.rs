@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 pub(super) const NIL: u32 = u32::MAX;
 

@@ -1,6 +1,5 @@
-use fullsend_buf::Slice;
-use fullsend_offload::{Link, Packet, TxToken};
-use fullsend_units::Instant;
+use fullsend_offload::{Link, Packet, Slice, TxToken};
+use fullsend_wire::Instant;
 
 use crate::QueuedPacket;
 

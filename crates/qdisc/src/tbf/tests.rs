@@ -1,4 +1,4 @@
-use fullsend_units::{Instant, Nanos, Rate};
+use fullsend_wire::{Instant, Nanos, Rate};
 use proptest::prelude::*;
 
 use super::Tbf;

@@ -6,14 +6,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use fullsend_buf::Slice;
 use fullsend_device::Device;
 use fullsend_driver::Pump;
-use fullsend_offload::{Caps, Link, Packet, segment};
+use fullsend_offload::{Caps, Link, Packet, Slice, segment};
 use fullsend_posix::{Handle, Posix};
 use fullsend_stack::{Cidr, Host, HostConfig, IfaceChange, IfaceConfig, Mac, QdiscConfig};
 use fullsend_tcp::Sysctl;
-use fullsend_units::{Instant, Seed};
+use fullsend_wire::{Instant, Seed};
 
 use super::settings::RunSettings;
 use super::target::{SentPacket, Target};

@@ -1,8 +1,7 @@
-use fullsend_buf::Slice;
-use fullsend_offload::{Checksum, GsoKind, HeaderBuf, Link, Offload, Packet};
-use fullsend_units::{Instant, Nanos, Seed};
+use fullsend_offload::{Checksum, GsoKind, HeaderBuf, Link, Offload, Packet, Slice};
 use fullsend_wire::checksum::sum;
 use fullsend_wire::ipv4::Ipv4View;
+use fullsend_wire::{Instant, Nanos, Seed};
 
 use super::{Fate, LinkDirection, Loss};
 

@@ -1,4 +1,4 @@
-use fullsend_units::{Nanos, Rate};
+use fullsend_wire::{Nanos, Rate};
 
 use super::{Netem, RandomLoss};
 

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use fullsend_sim::{HostId, LinkId, Netem, NicConfig, NicMode, Sim, TracePoint, format_packet};
 use fullsend_stack::{Cidr, IfaceId, ListenConfig, StackError, TcpId};
 use fullsend_tcp::TcpError;
-use fullsend_units::{Instant, Nanos, Rng, Seed};
+use fullsend_wire::{Instant, Nanos, Rng, Seed};
 
 pub const V4: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 pub const V6: [&str; 2] = ["fd00::1", "fd00::2"];

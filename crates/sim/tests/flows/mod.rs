@@ -7,7 +7,7 @@ use fullsend_sim::{HostId, LinkId, Netem, NicConfig, NicMode, Sim};
 use fullsend_stack::{Cidr, IfaceId, ListenConfig, ListenerId, TcpId};
 use fullsend_tcp::congestion::CcInfo;
 use fullsend_tcp::{SocketOption, TcpInfo};
-use fullsend_units::{Instant, Nanos, Seed};
+use fullsend_wire::{Instant, Nanos, Seed};
 
 /// Time between polls of the sockets by the applications.
 const POLL_INTERVAL: Nanos = Nanos::from_millis(1);

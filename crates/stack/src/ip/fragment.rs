@@ -3,8 +3,7 @@
 
 use alloc::vec::Vec;
 
-use fullsend_buf::{Chain, Slice};
-use fullsend_offload::{HeaderBuf, Layers, Offload, Packet, TxToken};
+use fullsend_offload::{Chain, HeaderBuf, Layers, Offload, Packet, Slice, TxToken};
 use fullsend_wire::checksum::sum;
 use fullsend_wire::extension::{FRAGMENT_LEN, FragmentRepr};
 use fullsend_wire::ipv4;
@@ -100,9 +99,8 @@ impl FragmentFields {
 mod tests {
     use alloc::vec::Vec;
 
-    use fullsend_buf::Slice;
-    use fullsend_offload::{Link, Packet};
-    use fullsend_units::Instant;
+    use fullsend_offload::{Link, Packet, Slice};
+    use fullsend_wire::Instant;
     use fullsend_wire::ipv4::Ipv4Repr;
     use fullsend_wire::ipv6::Ipv6Repr;
     use fullsend_wire::numbers::protocol;

@@ -4,14 +4,13 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use fullsend_buf::Chain;
-use fullsend_offload::{HeaderBuf, Packet};
+use fullsend_offload::{Chain, HeaderBuf, Packet};
 use fullsend_tcp::{IcmpError, Sysctl};
-use fullsend_units::{Instant, Nanos, Rng, SeqNum};
 use fullsend_wire::checksum::{RunningSum, Sum, update};
 use fullsend_wire::icmpv4::Icmpv4Repr;
 use fullsend_wire::icmpv6::Icmpv6Repr;
 use fullsend_wire::numbers::protocol;
+use fullsend_wire::{Instant, Nanos, Rng, SeqNum};
 
 use crate::rate::{HostBuckets, RateLimit, TokenBucket};
 use crate::siphash::SipKey;

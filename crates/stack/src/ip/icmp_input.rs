@@ -4,7 +4,7 @@ use core::net::IpAddr;
 
 use fullsend_offload::Packet;
 use fullsend_tcp::{IcmpError, IpSettings, TcpError};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use fullsend_wire::numbers::{ethertype, protocol};
 use fullsend_wire::tcp::TcpRepr;
 

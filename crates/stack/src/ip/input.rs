@@ -4,10 +4,8 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use fullsend_offload::Packet;
-use fullsend_units::Instant;
-use fullsend_wire::extension;
-use fullsend_wire::ipv6;
 use fullsend_wire::numbers::{ethertype, protocol};
+use fullsend_wire::{Instant, extension, ipv6};
 
 use super::Problem;
 use super::reassembly::Reassembled;

@@ -4,7 +4,7 @@
 use core::net::{IpAddr, Ipv6Addr};
 
 use fullsend_offload::Packet;
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use fullsend_wire::arp::{self, ArpRepr};
 use fullsend_wire::ethernet::{self, EthernetView, Mac};
 use fullsend_wire::icmpv6::Icmpv6Repr;

@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use fullsend_offload::{Gro, GroConfig, Link, Packet, Tunnels};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 pub(crate) use addresses::Addresses;
 pub use addresses::{Cidr, ParseCidrError};

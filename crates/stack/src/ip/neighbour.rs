@@ -6,10 +6,10 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fullsend_offload::Packet;
-use fullsend_units::{Instant, Nanos};
 use fullsend_wire::arp::{ArpOperation, ArpRepr};
 use fullsend_wire::ethernet::Mac;
 use fullsend_wire::ndp::{NdpRepr, Nonce};
+use fullsend_wire::{Instant, Nanos};
 
 use self::frames::FrameBuilder;
 use super::compact;

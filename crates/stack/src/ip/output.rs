@@ -5,7 +5,7 @@ use core::net::IpAddr;
 
 use fullsend_offload::Packet;
 use fullsend_tcp::{IpSettings, MtuDiscover};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use fullsend_wire::ethernet::Mac;
 use fullsend_wire::numbers::protocol;
 

@@ -3,8 +3,8 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::net::IpAddr;
 
-use fullsend_units::{Instant, Nanos};
 use fullsend_wire::numbers::protocol;
+use fullsend_wire::{Instant, Nanos};
 
 use crate::net_config::IPV6_MIN_MTU;
 
@@ -128,7 +128,7 @@ pub(crate) fn plateau_below(len: u32) -> u32 {
 mod tests {
     use core::net::{IpAddr, Ipv4Addr};
 
-    use fullsend_units::{Instant, Nanos};
+    use fullsend_wire::{Instant, Nanos};
 
     use super::{MAX_ENTRIES, PathMtus, plateau_below};
 

@@ -4,14 +4,12 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use fullsend_buf::{Chain, Slice};
-use fullsend_offload::{HeaderBuf, Layers, Packet};
-use fullsend_units::{Instant, Nanos};
+use fullsend_offload::{Chain, HeaderBuf, Layers, Packet, Slice};
 use fullsend_wire::checksum::sum;
-use fullsend_wire::extension;
 use fullsend_wire::ipv4::{self, Ipv4View};
 use fullsend_wire::ipv6::{self, Ipv6View};
 use fullsend_wire::numbers::ethertype;
+use fullsend_wire::{Instant, Nanos, extension};
 
 use super::link::LinkHeader;
 
@@ -113,7 +111,7 @@ struct PartialPacket {
     bytes: usize,
 }
 
-fullsend_units::counters! {
+fullsend_wire::counters! {
     /// Reassembly counters for IPv4.
     pub(crate) struct ReassemblyMib {
         /// Fragments received.
@@ -129,7 +127,7 @@ fullsend_units::counters! {
     }
 }
 
-fullsend_units::counters! {
+fullsend_wire::counters! {
     /// Reassembly counters for IPv6.
     pub(crate) struct Reassembly6Mib {
         /// Fragments received.

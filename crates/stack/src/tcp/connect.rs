@@ -4,9 +4,8 @@ use alloc::boxed::Box;
 use core::net::SocketAddr;
 
 use fullsend_tcp::{Connection, TcpError};
-use fullsend_units::{Instant, Mss, SeqNum};
-use fullsend_wire::EcnField;
 use fullsend_wire::tcp::TcpRepr;
+use fullsend_wire::{EcnField, Instant, Mss, SeqNum};
 
 use super::socket::{ConnectionOwner, Socket};
 use super::{TcpId, addr_is_usable, headers_len};

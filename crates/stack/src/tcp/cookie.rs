@@ -5,8 +5,8 @@
 //! in, and two bits for the peer's MSS, rounded down to one of four. As on Linux, the low six bits
 //! of the timestamp carry the other options, if both sides use timestamps.
 
-use fullsend_units::{Instant, Nanos, SeqNum};
 use fullsend_wire::tcp::TcpOptions;
+use fullsend_wire::{Instant, Nanos, SeqNum};
 
 use crate::demux::FlowKey;
 use crate::siphash::SipKey;
@@ -135,7 +135,7 @@ const fn mss_table(flow: &FlowKey) -> &'static [u16; 4] {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::{Instant, Nanos, Rng, Seed, SeqNum};
+    use fullsend_wire::{Instant, Nanos, Rng, Seed, SeqNum};
 
     use super::{EncodedOptions, SynCookies};
     use crate::demux::FlowKey;

@@ -3,9 +3,8 @@
 
 use alloc::boxed::Box;
 
-use fullsend_units::{Instant, Nanos};
-use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+use fullsend_wire::{EcnField, Instant, Nanos};
 
 use super::socket::{ConnectionOwner, DeferredSyn, SocketEntry};
 use super::{ListenerId, TcpId};

@@ -7,7 +7,7 @@
 
 use alloc::vec::Vec;
 
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 
 /// 2 MiB of entries: the SYNs of 4.5 seconds of a flood of 230,000 a second.
 const SETS: usize = 1 << 16;
@@ -63,7 +63,7 @@ impl DroppedSyns {
 mod tests {
     use alloc::vec::Vec;
 
-    use fullsend_units::{Instant, Nanos, Rng, Seed};
+    use fullsend_wire::{Instant, Nanos, Rng, Seed};
 
     use super::DroppedSyns;
 

@@ -5,8 +5,8 @@ use alloc::collections::{BTreeMap, VecDeque};
 use core::net::IpAddr;
 
 use fullsend_tcp::{FastopenClient, FastopenEvent, FastopenKeys, SegmentIn};
-use fullsend_units::{Instant, Nanos};
 use fullsend_wire::tcp::FastopenCookie;
+use fullsend_wire::{Instant, Nanos};
 
 use super::ListenerId;
 use super::socket::{ConnectionOwner, SocketEntry};

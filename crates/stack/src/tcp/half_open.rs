@@ -2,9 +2,8 @@
 //! has proved that it receives packets at its address (RFC 4987 3.3).
 
 use fullsend_tcp::{SegmentIn, SynAckSent, Sysctl};
-use fullsend_units::{Instant, Nanos, SeqNum, WireWindow};
-use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
+use fullsend_wire::{EcnField, Instant, Nanos, SeqNum, WireWindow};
 
 use super::syn_limit::SynBudget;
 use crate::demux::FlowKey;

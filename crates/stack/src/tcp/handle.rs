@@ -8,7 +8,7 @@ mod status;
 mod transfer;
 
 use fullsend_tcp::{Connection, Cx, TcpError};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 pub use read_only::TcpRef;
 pub use readiness::Interest;
@@ -59,7 +59,7 @@ impl Tcp {
 /// ```
 /// use fullsend_stack::{Host, HostConfig, ListenConfig, StackError};
 /// use fullsend_tcp::Sysctl;
-/// use fullsend_units::{Instant, Seed};
+/// use fullsend_wire::{Instant, Seed};
 ///
 /// let mut host = Host::new(HostConfig {
 ///     seed: Seed::from_u64(1),

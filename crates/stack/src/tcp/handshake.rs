@@ -3,11 +3,10 @@
 
 use alloc::boxed::Box;
 
-use fullsend_buf::Chain;
+use fullsend_offload::Chain;
 use fullsend_tcp::{Connection, SegmentIn, SegmentOut, SynAckSent};
-use fullsend_units::{Instant, SeqNum};
-use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{FastopenCookie, TcpFlags, TcpRepr};
+use fullsend_wire::{EcnField, Instant, SeqNum};
 
 use super::ListenerId;
 use super::cookie::{COOKIE_WINDOW, EncodedOptions};

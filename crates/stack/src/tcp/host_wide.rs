@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use fullsend_tcp::State;
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::socket::SocketEntry;
 use crate::Host;

@@ -2,9 +2,8 @@
 
 use fullsend_offload::{Checksum, Packet};
 use fullsend_tcp::{IcmpError, SegmentIn};
-use fullsend_units::{Instant, SeqNum};
-use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+use fullsend_wire::{EcnField, Instant, SeqNum};
 
 use super::socket::SocketEntry;
 use crate::Host;

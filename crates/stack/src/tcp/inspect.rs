@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use fullsend_tcp::{TimerInfo, TimerKind};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::socket::{ConnectionOwner, Socket, SocketEntry};
 use crate::Host;

@@ -1,7 +1,7 @@
 //! Initial sequence numbers (RFC 6528): a clock with steps of 4 us plus a keyed hash of the
 //! 4-tuple. They increase for each 4-tuple and cannot be predicted from those of another.
 
-use fullsend_units::{Instant, SeqNum};
+use fullsend_wire::{Instant, SeqNum};
 
 use crate::demux::FlowKey;
 use crate::siphash::SipKey;
@@ -26,7 +26,7 @@ impl IsnGenerator {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::{Instant, Nanos};
+    use fullsend_wire::{Instant, Nanos};
 
     use super::IsnGenerator;
     use crate::demux::FlowKey;

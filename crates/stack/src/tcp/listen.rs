@@ -5,7 +5,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use smallvec::SmallVec;
 
 use super::fastopen::FastopenQueue;

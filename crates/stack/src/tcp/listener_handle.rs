@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 use core::task::Waker;
 
 use fullsend_tcp::{SocketOption, TcpError, congestion};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::TcpId;
 use super::listen::{Incoming, Listener, ListenerId};
@@ -22,7 +22,7 @@ use crate::{Host, StackError};
 /// ```
 /// use fullsend_stack::{Host, HostConfig, ListenConfig, StackError};
 /// use fullsend_tcp::Sysctl;
-/// use fullsend_units::{Instant, Seed};
+/// use fullsend_wire::{Instant, Seed};
 ///
 /// let mut host = Host::new(HostConfig {
 ///     seed: Seed::from_u64(1),

@@ -3,9 +3,8 @@
 use alloc::vec::Vec;
 
 use fullsend_tcp::{FastopenKeys, SocketOption, Sysctl, TcpError, defer_accept_timeouts};
-use fullsend_units::{Instant, Nanos};
-use fullsend_wire::EcnField;
 use fullsend_wire::tcp::TcpRepr;
+use fullsend_wire::{EcnField, Instant, Nanos};
 
 use super::listen::Listeners;
 use super::socket::Socket;

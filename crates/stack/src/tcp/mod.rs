@@ -31,7 +31,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use fullsend_tcp::Sysctl;
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 pub use handle::{Interest, TcpHandle, TcpQueues, TcpRef};
 pub use listen::{Incoming, ListenConfig, ListenerId};

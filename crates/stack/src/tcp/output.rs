@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use fullsend_offload::{Checksum, GsoKind, Offload, Packet, TxToken, segment as segment_packet};
 use fullsend_tcp::SegmentOut;
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::{CHECKSUM_OFFSET, MAX_HEADER_LEN, TcpFlags};
 

@@ -4,7 +4,7 @@
 use alloc::boxed::Box;
 
 use fullsend_tcp::{State, TimeWait};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::socket::{ConnectionOwner, Effects, SocketEntry};
 use crate::Host;

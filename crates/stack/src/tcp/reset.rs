@@ -1,6 +1,6 @@
 //! RST for segments that belong to no connection (RFC 9293 3.10.7.1).
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 use super::handshake::empty_segment;
@@ -57,7 +57,7 @@ impl Host {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::SeqNum;
+    use fullsend_wire::SeqNum;
     use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
     use super::reset_for;

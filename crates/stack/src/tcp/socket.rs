@@ -5,9 +5,8 @@ use alloc::vec::Vec;
 use core::task::Waker;
 
 use fullsend_tcp::{Connection, State, Wakes};
-use fullsend_units::{Instant, prefetch};
-use fullsend_wire::EcnField;
 use fullsend_wire::tcp::TcpRepr;
+use fullsend_wire::{EcnField, Instant, prefetch};
 
 use super::ListenerId;
 use super::half_open::HalfOpen;

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::socket::SocketEntry;
 use crate::Host;

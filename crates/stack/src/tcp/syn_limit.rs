@@ -12,7 +12,7 @@
 //! budget admitted it. A cookie cannot: its token returns to the second budget while the source's
 //! bucket there is not full, otherwise to the first.
 
-use fullsend_units::{Instant, Rng, SeqNum};
+use fullsend_wire::{Instant, Rng, SeqNum};
 
 use super::cookie;
 use super::dropped_syns::DroppedSyns;
@@ -140,7 +140,7 @@ mod tests {
     use alloc::collections::VecDeque;
     use core::net::SocketAddr;
 
-    use fullsend_units::{Instant, Nanos, Rng, Seed, SeqNum};
+    use fullsend_wire::{Instant, Nanos, Rng, Seed, SeqNum};
 
     use super::{SynBudget, SynLimit, rates};
     use crate::demux::FlowKey;

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use fullsend_tcp::{SegmentIn, TimeWait, TimeWaitAction};
-use fullsend_units::{Instant, SeqNum};
+use fullsend_wire::{Instant, SeqNum};
 
 use super::socket::SocketEntry;
 use crate::Host;

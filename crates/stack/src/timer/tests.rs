@@ -1,6 +1,6 @@
 use alloc::vec::Vec;
 
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 use proptest::prelude::*;
 
 use super::{TICK_SHIFT, TimerWheel};

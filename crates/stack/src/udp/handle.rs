@@ -3,9 +3,9 @@
 use core::net::SocketAddr;
 use core::task::Waker;
 
-use fullsend_buf::{Chain, Slice};
+use fullsend_offload::{Chain, Slice};
 use fullsend_tcp::{IpSettings, MtuDiscover, TcpError};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use fullsend_wire::numbers::protocol;
 
 use super::{Socket, headers_len, max_payload};
@@ -25,10 +25,10 @@ use crate::{Host, Interest, StackError, UdpDatagram, UdpError, UdpId, UdpSharing
 /// # Examples
 /// A host that sends itself a datagram:
 /// ```
-/// use fullsend_buf::Slice;
+/// use fullsend_offload::Slice;
 /// use fullsend_stack::{Host, HostConfig, StackError};
 /// use fullsend_tcp::Sysctl;
-/// use fullsend_units::{Instant, Seed};
+/// use fullsend_wire::{Instant, Seed};
 ///
 /// let mut host = Host::new(HostConfig {
 ///     seed: Seed::from_u64(1),

@@ -6,9 +6,9 @@ use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::Waker;
 
-use fullsend_buf::Slice;
+use fullsend_offload::Slice;
 use fullsend_tcp::TcpError;
-use fullsend_units::{Rng, Seed};
+use fullsend_wire::{Rng, Seed};
 
 use super::{RCVBUF, SentFlows, Udp, UdpDelivery, UdpMemLimits};
 use crate::siphash::SipKey;

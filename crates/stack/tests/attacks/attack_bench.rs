@@ -10,8 +10,8 @@ use std::rc::Rc;
 use fullsend_offload::{Link, Packet};
 use fullsend_stack::TcpId;
 use fullsend_tcp::State;
-use fullsend_units::{Nanos, Rng, Seed, SeqNum, WireWindow};
 use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr};
+use fullsend_wire::{Nanos, Rng, Seed, SeqNum, WireWindow};
 
 use crate::common::{IFACE, Net, Nic, V4, V6, forge};
 use crate::heap;

@@ -3,8 +3,7 @@
 
 use std::net::SocketAddr;
 
-use fullsend_buf::Slice;
-use fullsend_offload::Packet;
+use fullsend_offload::{Packet, Slice};
 use fullsend_wire::ipv4::Ipv4Repr;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};

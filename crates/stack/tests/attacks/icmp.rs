@@ -2,10 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use fullsend_buf::Slice;
-use fullsend_offload::Packet;
+use fullsend_offload::{Packet, Slice};
 use fullsend_stack::Host;
-use fullsend_units::SeqNum;
+use fullsend_wire::SeqNum;
 use fullsend_wire::icmpv4::Icmpv4Repr;
 use fullsend_wire::icmpv6::Icmpv6Repr;
 use fullsend_wire::numbers::protocol;

@@ -1,7 +1,7 @@
 //! Spoofed RSTs, SYNs and acknowledgements of an attacker who knows the 4-tuples but does not
 //! observe the sequence numbers (RFC 5961).
 
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 use fullsend_wire::tcp::TcpFlags;
 
 use crate::attack_bench::{AttackBench, spoof};

@@ -4,8 +4,8 @@
 use std::net::SocketAddr;
 
 use fullsend_tcp::{State, TcpError};
-use fullsend_units::{Nanos, SeqNum, WireWindow};
 use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpOptions, TcpRepr};
+use fullsend_wire::{Nanos, SeqNum, WireWindow};
 
 use crate::attack_bench::{AttackBench, ROGUE, packets};
 use crate::common::{IFACE, V4, forge};

@@ -1,7 +1,7 @@
 //! SYNs from spoofed addresses (RFC 4987).
 
-use fullsend_units::Nanos;
 use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
+use fullsend_wire::{Nanos, Rng, SeqNum, WireWindow};
 
 use crate::attack_bench::{AttackBench, Attacker, ROGUE, packets};
 use crate::common::{IFACE, V4, V6, bytes, forge};
@@ -11,11 +11,11 @@ use crate::heap;
 /// SYN-ACKs that wait for one poll of the device.
 const BOUND: isize = 2 << 20;
 
-fn syn(rng: &mut fullsend_units::Rng) -> TcpRepr {
+fn syn(rng: &mut Rng) -> TcpRepr {
     TcpRepr {
         flags: TcpFlags::SYN,
-        seq: fullsend_units::SeqNum::new(rng.next_u32()),
-        window: fullsend_units::WireWindow(65_535),
+        seq: SeqNum::new(rng.next_u32()),
+        window: WireWindow(65_535),
         options: TcpOptions {
             mss: Some(1460),
             window_scale: Some(7),

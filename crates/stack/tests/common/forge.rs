@@ -2,8 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use fullsend_buf::Slice;
-use fullsend_offload::Packet;
+use fullsend_offload::{Packet, Slice};
 use fullsend_wire::checksum::{RunningSum, Sum};
 use fullsend_wire::ipv4::Ipv4Repr;
 use fullsend_wire::ipv6::Ipv6Repr;

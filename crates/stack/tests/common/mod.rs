@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 
-use fullsend_offload::{Caps, Checksum, Link, Packet};
+use fullsend_offload::{Caps, Checksum, Link, Packet, Slice};
 use fullsend_stack::{
     Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, ListenerId, Mac, StackError, TcpId,
 };
 use fullsend_tcp::{State, Sysctl, TcpError};
-use fullsend_units::{Instant, Nanos, Seed};
+use fullsend_wire::{Instant, Nanos, Seed};
 
 pub const V4: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 pub const V6: [&str; 2] = ["fd00::1", "fd00::2"];
@@ -112,7 +112,7 @@ impl Net {
                 assert!(packet.offload.gso_segs <= 1);
                 assert_ne!(packet.offload.checksum, Checksum::Partial);
                 assert!(packet.len() <= 1514);
-                Packet::from_frame(fullsend_buf::Slice::copied_from(&packet.to_bytes()))
+                Packet::from_frame(Slice::copied_from(&packet.to_bytes()))
             }
         }
     }

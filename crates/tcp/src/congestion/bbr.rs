@@ -5,7 +5,7 @@
 //! window, in the draft's order ([`Bbr::update_model`]). Bandwidths are in segments per second,
 //! amounts in segments; infinite means unlimited.
 
-use fullsend_units::{Instant, Mss, Nanos, Rate, Rng};
+use fullsend_wire::{Instant, Mss, Nanos, Rate, Rng};
 
 use super::{CcInfo, CongestionControl, CongestionEvent, Cwnd, LostSegments, RateSample};
 

@@ -1,6 +1,6 @@
 //! The congestion window, and arithmetic common to several algorithms.
 
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 /// The initial window in segments (RFC 6928).
 pub const INITIAL_WINDOW_SEGS: u32 = 10;
@@ -88,7 +88,7 @@ impl Cwnd {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::Nanos;
+    use fullsend_wire::Nanos;
 
     use super::Cwnd;
 

@@ -1,7 +1,7 @@
 //! DCTCP (RFC 8257): reduces the window by the marked share, so that the queue of a bottleneck with
 //! a low marking threshold stays near that threshold.
 
-use fullsend_units::{Instant, SeqNum};
+use fullsend_wire::{Instant, SeqNum};
 
 use super::{AckSample, CcInfo, CongestionControl, CongestionEvent, Cwnd, MarkSample, Reno};
 

@@ -1,7 +1,7 @@
 //! HyStart++ (RFC 9406): leaves slow start when the round-trip time shows a growing queue, before
 //! that queue overflows.
 
-use fullsend_units::{Nanos, SeqNum};
+use fullsend_wire::{Nanos, SeqNum};
 
 use super::{AckSample, Cwnd};
 

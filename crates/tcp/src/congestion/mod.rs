@@ -6,7 +6,7 @@
 use alloc::boxed::Box;
 use core::fmt;
 
-use fullsend_units::{Instant, Nanos, Rate, Rng, SeqNum};
+use fullsend_wire::{Instant, Nanos, Rate, Rng, SeqNum};
 
 mod bbr;
 mod cubic;

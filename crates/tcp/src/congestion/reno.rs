@@ -1,6 +1,6 @@
 //! Reno (RFC 5681) with appropriate byte counting.
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::{AckSample, CongestionControl, CongestionEvent, Cwnd};
 

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use fullsend_units::{Instant, Mss, Nanos, Rate, SeqNum};
+use fullsend_wire::{Instant, Mss, Nanos, Rate, SeqNum};
 
 /// The delivery of one flight, from the transmission of the newest segment that an ACK delivered
 /// (and the ACK before it) to that ACK.
@@ -158,7 +158,7 @@ impl fmt::Display for CcInfo {
 mod tests {
     use alloc::string::ToString;
 
-    use fullsend_units::{Nanos, Rate};
+    use fullsend_wire::{Nanos, Rate};
 
     use super::CcInfo;
 

@@ -1,8 +1,8 @@
 //! The acknowledgement field (RFC 9293 3.10.7.4, fifth): delivered data, the send window, and what
 //! both allow to be sent.
 
-use fullsend_units::{Instant, Nanos, Window, WindowScale};
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+use fullsend_wire::{Instant, Nanos, Window, WindowScale};
 
 use super::input::InvalidSegment;
 use super::{Connection, State};

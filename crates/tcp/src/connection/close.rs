@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 
 use super::{Connection, State};
 use crate::send::Reset;

@@ -3,9 +3,9 @@
 
 use alloc::boxed::Box;
 
-use fullsend_buf::Chain;
-use fullsend_units::{Mss, SeqNum};
+use fullsend_offload::Chain;
 use fullsend_wire::tcp::{FastopenCookie, TcpRepr};
+use fullsend_wire::{Mss, SeqNum};
 
 use super::{Connection, State};
 use crate::recovery::SuperSegment;

@@ -1,8 +1,8 @@
 //! The transfer of a half-open connection, which the host kept in a smaller form or not at all (RFC
 //! 4987 3.6), to a [`Connection`].
 
-use fullsend_buf::Chain;
-use fullsend_units::{Instant, WindowScale};
+use fullsend_offload::Chain;
+use fullsend_wire::{Instant, WindowScale};
 
 use super::{Connection, State};
 use crate::Cx;

@@ -1,9 +1,8 @@
 //! Opening: SYN-SENT and SYN-RECEIVED (RFC 9293 3.5), and the negotiation of options.
 
-use fullsend_buf::Chain;
-use fullsend_units::{Instant, Mss, Nanos, SeqNum, Window, WindowScale};
-use fullsend_wire::EcnField;
+use fullsend_offload::Chain;
 use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
+use fullsend_wire::{EcnField, Instant, Mss, Nanos, SeqNum, Window, WindowScale};
 
 use super::{Connection, NegotiatedOptions, Settings, State, Stats, Timers, TsState, UserState};
 use crate::congestion::{self, Cubic, Cwnd};

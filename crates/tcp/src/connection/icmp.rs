@@ -1,7 +1,7 @@
 //! ICMP errors about segments of ours, and the segment size that they lead to (RFC 5927, RFC 6691,
 //! RFC 1191, RFC 8201).
 
-use fullsend_units::{Mss, SeqNum};
+use fullsend_wire::{Mss, SeqNum};
 
 use super::mtu_probing::MtuSearch;
 use super::{Connection, State};

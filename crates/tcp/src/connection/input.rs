@@ -1,8 +1,8 @@
 //! Processing of received segments (RFC 9293 3.10.7): acceptability checks, data, FIN.
 
-use fullsend_buf::Chain;
-use fullsend_units::{Instant, SeqNum, Window};
+use fullsend_offload::Chain;
 use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpRepr};
+use fullsend_wire::{Instant, SeqNum, Window};
 
 use super::{Connection, State, TsState};
 use crate::recv::{DataArrival, InsertOutcome, SegmentPosition};

@@ -1,6 +1,6 @@
 //! What tools show of a connection.
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::Connection;
 use crate::{Cx, FlowReport, Inspection, SkMem, TimerInfo, TimerKind};

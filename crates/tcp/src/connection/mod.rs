@@ -26,7 +26,7 @@ mod writable;
 
 use alloc::boxed::Box;
 
-use fullsend_units::{Instant, Mss, Nanos};
+use fullsend_wire::{Instant, Mss, Nanos};
 
 use crate::congestion::{CongestionControl, Cwnd};
 use crate::ecn::Ecn;

@@ -3,7 +3,7 @@
 
 use alloc::boxed::Box;
 
-use fullsend_units::{Instant, Nanos, SeqNum};
+use fullsend_wire::{Instant, Nanos, SeqNum};
 
 use super::Connection;
 use super::timers::retries_time;

@@ -1,7 +1,7 @@
 //! Prefetching of the fields that the next call on a connection uses, so that the cache misses of
 //! many connections overlap.
 
-use fullsend_units::prefetch;
+use fullsend_wire::prefetch;
 
 use super::Connection;
 

@@ -1,6 +1,6 @@
 //! Counters of retransmission timeouts (`tcpi_total_rto*`).
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::Connection;
 

@@ -2,9 +2,8 @@
 
 use alloc::boxed::Box;
 
-use fullsend_units::{Instant, Nanos, Rate};
-use fullsend_wire::EcnField;
 use fullsend_wire::tcp::TcpRepr;
+use fullsend_wire::{EcnField, Instant, Mss, Nanos, Rate};
 
 use super::{Connection, State};
 use crate::congestion::{self, UnknownCongestion};
@@ -292,7 +291,7 @@ impl Connection {
         self.snd.limit_mss_clamp(mss);
         if !self.state.is_synchronized() {
             let bound = mss.min(self.adv_mss.get());
-            self.adv_mss = fullsend_units::Mss::clamped(bound);
+            self.adv_mss = Mss::clamped(bound);
         }
         self.sync_mss(cx);
         Ok(())

@@ -1,7 +1,7 @@
 //! Timers: retransmission (RFC 6298), zero-window probes (RFC 9293 3.8.6.1), keepalive (RFC 9293
 //! 3.8.4), the timeout of an orphan.
 
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 
 use super::{Connection, State};
 use crate::recovery::CaState;
@@ -450,7 +450,7 @@ fn backoff_time(first: Nanos, retries: u32, rto_max: Nanos) -> Nanos {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::Nanos;
+    use fullsend_wire::Nanos;
 
     use super::retries_time;
 

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use fullsend_units::SeqNum;
+use fullsend_wire::SeqNum;
 
 use super::Connection;
 use super::fastopen::Fastopen;

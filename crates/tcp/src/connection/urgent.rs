@@ -4,7 +4,7 @@
 //! The pointer has the meaning of RFC 6093 3.2, which all implementations use: it points past the
 //! urgent byte.
 
-use fullsend_units::SeqNum;
+use fullsend_wire::SeqNum;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 use super::Connection;

@@ -1,6 +1,6 @@
 //! The application's calls: write, read, and the registration of waiting tasks.
 
-use fullsend_buf::{Chain, Slice};
+use fullsend_offload::{Chain, Slice};
 
 use super::{Connection, State};
 use crate::recv::HostWindowLimits;

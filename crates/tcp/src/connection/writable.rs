@@ -3,7 +3,7 @@
 //! A write is accepted up to the limits; a writer that reached one is woken only at half of it, so
 //! that it finds room for more than one segment.
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::{Connection, State};
 use crate::Cx;

@@ -1,9 +1,8 @@
 //! The AccECN option (RFC 9768 3.2.3): counters of payload bytes by ECN field, sent where there is
 //! room, and received from the peer.
 
-use fullsend_units::{Instant, Nanos, SeqNum};
-use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{AccEcn, AccEcnOrder, TcpOptions};
+use fullsend_wire::{EcnField, Instant, Nanos, SeqNum};
 
 use crate::Sysctl;
 
@@ -240,9 +239,9 @@ const fn sign_extended(difference: u32) -> i32 {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::{Instant, Nanos, SeqNum};
     use fullsend_wire::EcnField::{Ce, Ect0, Ect1};
     use fullsend_wire::tcp::{AccEcn, AccEcnOrder, SackBlock, TcpOptions, Timestamps};
+    use fullsend_wire::{Instant, Nanos, SeqNum};
 
     use super::{ByteCounters, OptionSeen};
     use crate::Sysctl;

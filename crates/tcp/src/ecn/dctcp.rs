@@ -3,9 +3,8 @@
 
 use alloc::vec::Vec;
 
-use fullsend_units::{SeqNum, WireWindow};
-use fullsend_wire::EcnField;
 use fullsend_wire::tcp::TcpFlags;
+use fullsend_wire::{EcnField, SeqNum, WireWindow};
 
 use super::Ecn;
 use crate::congestion::{CcInfo, MarkSample};
@@ -145,7 +144,7 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::SeqNum;
+    use fullsend_wire::SeqNum;
 
     use super::{DctcpReceiver, MAX_DUE_ACKS};
 

@@ -8,9 +8,8 @@ mod report;
 
 use alloc::boxed::Box;
 
-use fullsend_units::SeqNum;
-use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{AccEcn, TcpFlags};
+use fullsend_wire::{EcnField, SeqNum};
 
 use accurate::{ACE, Accurate, Feedback, fail};
 use dctcp::DctcpReceiver;

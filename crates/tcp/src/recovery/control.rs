@@ -3,8 +3,8 @@
 
 use alloc::boxed::Box;
 
-use fullsend_units::{Mss, SeqNum};
 use fullsend_wire::tcp::TcpRepr;
+use fullsend_wire::{Mss, SeqNum};
 
 use super::{
     AckOutcome, Frto, Prr, ReorderingState, RetransTsval, RtxQueue, SackOutcome, TailProbe, Undo,

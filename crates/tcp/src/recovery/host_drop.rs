@@ -1,6 +1,6 @@
 //! Segments that a full queue of the host drops: congestion that is known at once and for sure.
 
-use fullsend_units::SeqNum;
+use fullsend_wire::SeqNum;
 
 use crate::congestion::CongestionEvent;
 use crate::{Connection, Cx};

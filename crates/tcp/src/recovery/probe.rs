@@ -1,7 +1,7 @@
 //! Tail loss probes (RFC 8985 7): when ACKs stop coming, one more segment draws an ACK that shows what
 //! is missing of the tail, long before the retransmission timeout.
 
-use fullsend_units::{Instant, Nanos, SeqNum};
+use fullsend_wire::{Instant, Nanos, SeqNum};
 
 use super::dsack::Dsack;
 use super::rack::TIMER_SLACK;

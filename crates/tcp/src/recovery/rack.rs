@@ -1,6 +1,6 @@
 //! Loss detection (RFC 8985, RFC 6582 without SACK, RFC 6675 with RACK off), and the reordering window.
 
-use fullsend_units::{Nanos, SeqNum};
+use fullsend_wire::{Nanos, SeqNum};
 
 use super::{AckSummary, CaState, RecoveryOutcome};
 use crate::{Connection, Cx};
@@ -195,7 +195,7 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::SeqNum;
+    use fullsend_wire::SeqNum;
 
     use super::ReorderingState;
 

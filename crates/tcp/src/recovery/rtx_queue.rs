@@ -4,8 +4,8 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
-use fullsend_buf::{Chain, Slice};
-use fullsend_units::{Instant, Mss, SeqNum};
+use fullsend_offload::{Chain, Slice};
+use fullsend_wire::{Instant, Mss, SeqNum};
 
 mod ack;
 mod delivery;

@@ -1,6 +1,6 @@
 //! The timestamps of retransmissions on paths that reorder.
 
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 
 use super::CaState;
 use crate::Connection;

@@ -1,7 +1,7 @@
 //! The undo of unnecessary reductions: the Eifel algorithm (RFC 3522, RFC 4015) with timestamps, DSACK
 //! (RFC 3708), and F-RTO after timeouts.
 
-use fullsend_units::SeqNum;
+use fullsend_wire::SeqNum;
 use fullsend_wire::tcp::SackBlock;
 
 use super::{AckSummary, CaState};
@@ -205,7 +205,7 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::SeqNum;
+    use fullsend_wire::SeqNum;
 
     use super::Undo;
 

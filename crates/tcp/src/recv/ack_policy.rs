@@ -1,7 +1,7 @@
 //! When to acknowledge (RFC 9293 3.8.6.3, RFC 5681 4.2): every second full segment, at once after loss
 //! or reordering, and with data of our own where that will follow soon.
 
-use fullsend_units::{Instant, Mss, Nanos, SeqNum, Window};
+use fullsend_wire::{Instant, Mss, Nanos, SeqNum, Window};
 
 /// Longest delay of an acknowledgement. RFC 9293 3.8.6.3 allows 500 ms.
 const DELAYED_ACK: Nanos = Nanos::from_millis(40);
@@ -280,7 +280,7 @@ impl AckPolicy {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::{Instant, Mss, Nanos, SeqNum, Window};
+    use fullsend_wire::{Instant, Mss, Nanos, SeqNum, Window};
 
     use super::AckPolicy;
 

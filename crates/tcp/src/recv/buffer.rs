@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
-use fullsend_buf::{Chain, Pool, Slice, WriteBuf};
+use fullsend_offload::{Chain, Pool, Slice, WriteBuf};
 
 /// Largest slice that may be copied; a larger one is always kept by reference.
 const MAX_COPY_BYTES: usize = 16 << 10;
@@ -272,7 +272,7 @@ mod tests {
     use alloc::vec;
     use alloc::vec::Vec;
 
-    use fullsend_buf::{Pool, Slice};
+    use fullsend_offload::{Pool, Slice};
     use proptest::prelude::*;
 
     use super::{DataRun, MIN_PIECES_CAPACITY, PIN_ALLOWANCE, is_wasteful};

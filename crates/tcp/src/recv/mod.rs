@@ -3,8 +3,8 @@
 
 use alloc::boxed::Box;
 
-use fullsend_buf::{Chain, Pool, Slice};
-use fullsend_units::SeqNum;
+use fullsend_offload::{Chain, Pool, Slice};
+use fullsend_wire::SeqNum;
 use fullsend_wire::tcp::{SackBlock, SackBlocks};
 
 mod ack_policy;

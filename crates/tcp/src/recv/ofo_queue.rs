@@ -2,8 +2,8 @@
 
 use alloc::collections::VecDeque;
 
-use fullsend_buf::{Chain, Pool};
-use fullsend_units::SeqNum;
+use fullsend_offload::{Chain, Pool};
+use fullsend_wire::SeqNum;
 use fullsend_wire::tcp::{SackBlock, SackBlocks};
 
 use super::buffer::DataRun;

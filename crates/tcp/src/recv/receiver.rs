@@ -1,8 +1,8 @@
 //! The receive side as one part: the queue, the window, and the ACK policy.
 
-use fullsend_buf::{Chain, Pool, Slice};
-use fullsend_units::{Instant, Mss, Nanos, SeqNum, Window, WindowScale, WireWindow};
+use fullsend_offload::{Chain, Pool, Slice};
 use fullsend_wire::tcp::{SackBlock, SackBlocks};
+use fullsend_wire::{Instant, Mss, Nanos, SeqNum, Window, WindowScale, WireWindow};
 
 use super::window::WindowInputs;
 use super::{AckPolicy, InsertOutcome, RecvQueue, RecvWindow, SegmentPosition};

@@ -1,8 +1,8 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use fullsend_buf::{Chain, Pool, Slice};
-use fullsend_units::SeqNum;
+use fullsend_offload::{Chain, Pool, Slice};
+use fullsend_wire::SeqNum;
 use fullsend_wire::tcp::SackBlock;
 use proptest::prelude::*;
 

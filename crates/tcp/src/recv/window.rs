@@ -1,7 +1,7 @@
 //! The receive window: as large as the path needs and the buffer allows, without silly window
 //! syndrome, and not shrunk unless memory is exhausted.
 
-use fullsend_units::{Instant, Mss, Nanos, SeqNum, Window, WindowScale, WireWindow};
+use fullsend_wire::{Instant, Mss, Nanos, SeqNum, Window, WindowScale, WireWindow};
 
 mod charge;
 #[cfg(test)]

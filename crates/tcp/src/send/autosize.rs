@@ -1,7 +1,7 @@
 //! TSO autosizing: super-segments follow the pacing rate on long paths, and are as large as the
 //! device accepts on short ones.
 
-use fullsend_units::{Mss, Nanos, Rate};
+use fullsend_wire::{Mss, Nanos, Rate};
 
 use super::Sender;
 use super::pacing::{PACING_SHIFT, Path};
@@ -78,7 +78,7 @@ fn size_goal(gso_max: u32, gso_max_segs: u32, max_wnd: u32, mss: Mss) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::{Mss, Nanos, Rate};
+    use fullsend_wire::{Mss, Nanos, Rate};
 
     use super::{burst_bytes, gso_max_payload, is_path_short, size_goal};
     use crate::DeviceCaps;

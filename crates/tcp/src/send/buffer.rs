@@ -1,6 +1,6 @@
 //! The send buffer: appending data, and how much it may hold (`SO_SNDBUF`).
 
-use fullsend_buf::{Pool, Slice};
+use fullsend_offload::{Pool, Slice};
 
 use super::{BlockedBy, Sender};
 

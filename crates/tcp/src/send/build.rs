@@ -1,9 +1,8 @@
 //! Building segments: the header that every segment carries.
 
-use fullsend_buf::Chain;
-use fullsend_units::{Instant, SeqNum, WireWindow};
-use fullsend_wire::EcnField;
+use fullsend_offload::Chain;
 use fullsend_wire::tcp::{SackBlocks, TcpFlags, TcpOptions, TcpRepr, Timestamps};
+use fullsend_wire::{EcnField, Instant, SeqNum, WireWindow};
 
 use super::Reset;
 use crate::connection::Connection;

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use fullsend_units::{Instant, Nanos, prefetch};
+use fullsend_wire::{Instant, Nanos, prefetch};
 
 use super::{BlockedBy, FlowReport, Force, Histogram, SendLimit, Sender};
 
@@ -344,7 +344,7 @@ impl Sender {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::{Instant, Nanos};
+    use fullsend_wire::{Instant, Nanos};
 
     use super::{FlowState, Histogram, SendLimit};
 

@@ -1,7 +1,7 @@
 //! The limits on sending new data, in the order of their checks: pacing, cwnd, the peer's window, the
 //! size of a super-segment, Nagle or the wait for a larger super-segment, TCP Small Queues.
 
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 
 use super::FinState;
 use super::autosize::is_path_short;

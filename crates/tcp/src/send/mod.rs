@@ -35,7 +35,7 @@ use write_queue::{SUPER_SEGMENT_OVERHEAD_BYTES, TakenData, WriteQueue};
 
 use alloc::boxed::Box;
 
-use fullsend_units::{Instant, Mss, Rate, SeqNum, Window, WindowScale};
+use fullsend_wire::{Instant, Mss, Rate, SeqNum, Window, WindowScale};
 
 use crate::Cx;
 

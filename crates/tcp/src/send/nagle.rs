@@ -1,6 +1,6 @@
 //! Nagle's algorithm in Minshall's form, and corking (RFC 9293 3.7.4, RFC 896).
 
-use fullsend_units::SeqNum;
+use fullsend_wire::SeqNum;
 
 /// The inputs of the decision whether a partial segment waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,7 +31,7 @@ pub(crate) fn small_outstanding(una: SeqNum, sml: SeqNum, nxt: SeqNum) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::SeqNum;
+    use fullsend_wire::SeqNum;
 
     use super::{Nagle, small_outstanding};
 

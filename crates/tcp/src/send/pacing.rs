@@ -3,7 +3,7 @@
 
 use alloc::boxed::Box;
 
-use fullsend_units::{Instant, Nanos, Rate};
+use fullsend_wire::{Instant, Nanos, Rate};
 
 use super::Sender;
 use crate::congestion::{CongestionControl, Cwnd};
@@ -208,7 +208,7 @@ impl Sender {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::{Instant, Nanos, Rate};
+    use fullsend_wire::{Instant, Nanos, Rate};
 
     use super::{Pacing, ratio_percent};
     use crate::Sysctl;

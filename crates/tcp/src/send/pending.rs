@@ -1,6 +1,6 @@
 //! The segments that are to be sent, as the parts that decide about them have requested.
 
-use fullsend_units::SeqNum;
+use fullsend_wire::SeqNum;
 
 use super::Force;
 

@@ -4,10 +4,9 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use fullsend_buf::{Chain, Pool};
-use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum, WireWindow};
-use fullsend_wire::EcnField;
+use fullsend_offload::{Chain, Pool};
 use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpOptions, TcpRepr};
+use fullsend_wire::{EcnField, Instant, Mss, Nanos, Rng, Seed, SeqNum, WireWindow};
 use proptest::prelude::*;
 
 use super::BlockedBy;

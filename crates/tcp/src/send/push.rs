@@ -1,6 +1,6 @@
 //! The effects of a write: PSH (RFC 9293 3.9.1.2), autocorking, and whether a segment can be sent.
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::{BlockedBy, Force, SendLimit, Sender};
 use crate::{Sysctl, TcpMib};

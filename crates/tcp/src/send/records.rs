@@ -2,7 +2,7 @@
 
 use alloc::collections::VecDeque;
 
-use fullsend_units::SeqNum;
+use fullsend_wire::SeqNum;
 
 /// Most ends of records kept; further ones are ignored.
 const MAX_RECORD_ENDS: usize = 1024;

@@ -1,7 +1,7 @@
 //! The report that shows why a flow is slow: the sizes of its sends, their headroom, and what held
 //! the flow back.
 
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 /// A rule that bounds a send, or holds it back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -145,7 +145,7 @@ impl FlowReport {
 mod tests {
     use alloc::vec::Vec;
 
-    use fullsend_units::Nanos;
+    use fullsend_wire::Nanos;
 
     use super::{FlowReport, Histogram, SendLimit};
 

@@ -1,7 +1,7 @@
 //! Retransmission, under the limits of sending: as super-segments, within cwnd, the pacing rate and
 //! TCP Small Queues, and not before the original has left the host.
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use fullsend_wire::tcp::TcpFlags;
 
 use super::BlockedBy;

@@ -1,6 +1,6 @@
 //! Where a super-segment is cut, and whether it waits to become larger.
 
-use fullsend_units::{Mss, Nanos};
+use fullsend_wire::{Mss, Nanos};
 
 use super::Nagle;
 

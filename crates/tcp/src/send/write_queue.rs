@@ -2,7 +2,7 @@
 
 use alloc::collections::VecDeque;
 
-use fullsend_buf::{Chain, Pool, Slice, WriteBuf};
+use fullsend_offload::{Chain, Pool, Slice, WriteBuf};
 
 #[cfg(test)]
 mod tests;

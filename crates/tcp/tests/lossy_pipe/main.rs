@@ -3,7 +3,7 @@
 
 mod pipe;
 
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 use proptest::prelude::*;
 
 use pipe::{Outcome, Path, run};

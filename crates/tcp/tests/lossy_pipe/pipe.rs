@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use fullsend_buf::Pool;
+use fullsend_offload::Pool;
 use fullsend_tcp::{
     Connection, Cx, DeviceCaps, HostLimits, SegmentIn, SegmentOut, SocketOption, State, Sysctl,
     TcpError, TcpMemory, TcpMib, TimeWait, TimeWaitAction,
 };
-use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum};
-use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+use fullsend_wire::{EcnField, Instant, Mss, Nanos, Rng, Seed, SeqNum};
 
 /// The properties of the network, in both directions, and of the connections over it.
 #[derive(Clone, Copy, Debug)]

@@ -2,8 +2,8 @@
 //! and the sender's response to it.
 
 use fullsend_tcp::congestion::CcInfo;
-use fullsend_wire::EcnField;
 use fullsend_wire::tcp::TcpFlags;
+use fullsend_wire::{EcnField, Nanos};
 
 use crate::harness::{Bench, ECN_SETUP, Setup};
 
@@ -311,7 +311,7 @@ fn a_timeout_after_a_mark_halves_ssthresh() {
     bench.play("> SE. 0:0(0) ack 1 ect0\n< . 1:1(0) ack 1 ect0\nset nodelay 1");
     // Windows without a mark lower alpha.
     for _ in 0..16 {
-        bench.advance(fullsend_units::Nanos::from_millis(20));
+        bench.advance(Nanos::from_millis(20));
         assert!(bench.try_write(14_600));
         while bench.next_out().is_some() {}
         let sent = bench.sent();

@@ -1,6 +1,6 @@
 //! Connection establishment: RFC 9293 3.5, RFC 7323, RFC 6691.
 
-use fullsend_units::Mss;
+use fullsend_wire::Mss;
 
 use crate::harness::{Bench, Setup};
 

@@ -18,14 +18,13 @@
 
 use std::collections::VecDeque;
 
-use fullsend_buf::{Chain, Pool, Slice};
+use fullsend_offload::{Chain, Pool, Slice};
 use fullsend_tcp::{
     Connection, Cx, DeviceCaps, HostLimits, IcmpError, Linger, SegmentIn, SegmentOut, SocketOption,
     State, Sysctl, TcpError, TcpMemory, TcpMib, TimeWait, TimeWaitAction, Wakes, WriteFlags,
 };
-use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum, WireWindow};
-use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpOptions, TcpRepr, Timestamps};
+use fullsend_wire::{EcnField, Instant, Mss, Nanos, Rng, Seed, SeqNum, WireWindow};
 
 /// Initial sequence numbers of our side and of the peer, close to 2^32 so that every test wraps.
 const ISS: SeqNum = SeqNum::new(u32::MAX - 1999);

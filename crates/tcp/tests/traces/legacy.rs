@@ -1,7 +1,7 @@
 //! Rules of older stacks, which the lab compares with today's.
 
 use fullsend_tcp::legacy::Legacy;
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 use crate::harness::{Bench, Setup};
 

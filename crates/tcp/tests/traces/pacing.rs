@@ -1,7 +1,7 @@
 //! Pacing: departure times that the connection keeps itself, or passes to fq.
 
 use fullsend_tcp::SendLimit;
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 
 use crate::harness::{Bench, Setup};
 

@@ -1,7 +1,7 @@
 //! RACK's reordering window (RFC 8985 6.2 step 4), observed as the time until a hole is marked
 //! lost.
 
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 use crate::harness::{Bench, Setup};
 

@@ -1,7 +1,7 @@
 //! The send path: the sizes of super-segments, Nagle and corks, windows, PSH, memory.
 
 use fullsend_tcp::{FlowReport, SendLimit};
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 use crate::harness::{Bench, Setup};
 

@@ -2,7 +2,7 @@
 //! queue.
 
 use fullsend_tcp::SendLimit;
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 use crate::harness::{Bench, Setup};
 

@@ -1,7 +1,7 @@
 //! The TIME-WAIT state (RFC 9293 3.10.7.4, RFC 6191, RFC 1337).
 
 use fullsend_tcp::TimeWaitAction;
-use fullsend_units::Nanos;
+use fullsend_wire::{Nanos, SeqNum};
 
 use crate::harness::{Bench, Setup};
 
@@ -70,7 +70,7 @@ fn a_later_syn_may_reuse_the_ports() {
     assert_eq!(verdict(&mut bench, "S 1:1(0)"), "reuse");
     assert_eq!(verdict(&mut bench, "S. 3:3(0) ack 2"), "reply");
     let isn = bench.time_wait().reuse_isn();
-    assert!(isn.since(fullsend_units::SeqNum::new(0)) > 0 && Bench::relative(isn) > 65_535);
+    assert!(isn.since(SeqNum::new(0)) > 0 && Bench::relative(isn) > 65_535);
 }
 
 /// RFC 9293 3.10.7.4, RFC 5961 4.2: a SYN that is not provably later draws a challenge ACK. A peer

@@ -1,6 +1,6 @@
 //! Undoing reductions that prove unnecessary: RFC 3522, RFC 4015, RFC 3708.
 
-use fullsend_wire::EcnField;
+use fullsend_wire::{EcnField, Nanos};
 
 use crate::harness::{Bench, ECN_SETUP, Setup};
 
@@ -407,7 +407,7 @@ fn age_of_a_retransmission(bench: &mut Bench, segments: &[&str]) -> u32 {
     };
     let first = val(bench);
     while bench.next_out().is_some() {}
-    bench.advance(fullsend_units::Nanos::from_millis(10));
+    bench.advance(Nanos::from_millis(10));
     for segment in segments {
         bench.deliver(segment);
     }

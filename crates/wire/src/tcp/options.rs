@@ -1,10 +1,9 @@
 //! The options of a TCP header (RFC 9293 3.1, RFC 7323, RFC 2018): their bytes and their meaning.
 
-use fullsend_units::SeqNum;
-
 use super::acc_ecn::{AccEcn, AccEcnOrder};
 use super::fastopen::{self, FastopenCookie};
 use super::{HEADER_LEN, MAX_HEADER_LEN};
+use crate::SeqNum;
 use crate::read::{be32, put16, put32};
 
 /// The TCP timestamps option (RFC 7323 3.2).

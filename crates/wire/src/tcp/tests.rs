@@ -1,14 +1,13 @@
 extern crate std;
 use std::vec::Vec;
 
-use fullsend_units::{SeqNum, WireWindow};
 use proptest::prelude::*;
 
 use super::{
     AccEcn, AccEcnOrder, FastopenCookie, SackBlock, SackBlocks, TcpFlags, TcpOptions, TcpRepr,
     Timestamps,
 };
-use crate::WireError;
+use crate::{SeqNum, WireError, WireWindow};
 
 /// Any header that fits; options that belong on a SYN only with SYN.
 fn repr() -> impl Strategy<Value = TcpRepr> {

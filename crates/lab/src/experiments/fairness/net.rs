@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use fullsend_buf::Slice;
+use fullsend_offload::Slice;
 use fullsend_sim::{HostId, Netem, NicConfig, NicMode, Sim};
 use fullsend_stack::{Cidr, IfaceId, ListenConfig, ListenerId, TcpId};
-use fullsend_units::{Instant, Nanos, Rate, Seed};
+use fullsend_wire::{Instant, Nanos, Rate, Seed};
 
 /// Time between polls of the sockets by the applications.
 const POLL_INTERVAL: Nanos = Nanos::from_millis(2);

@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fullsend_offload::{Link, Packet, Tunnels};
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 use super::legacy::LegacyComplete;
 use super::{ENCAPSULATIONS, EXPERIMENT};

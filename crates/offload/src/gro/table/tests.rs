@@ -1,7 +1,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::{Bucket, DEPTH, HeldRef, HeldTable, MAX_BUCKETS};
 use crate::{Encap, Packet};

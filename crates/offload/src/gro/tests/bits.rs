@@ -3,9 +3,8 @@
 //!
 //! Prediction must decide as the parser does, and segmentation must restore the packets.
 
-use fullsend_buf::Slice;
-
 use super::*;
+use crate::Slice;
 
 fn inside(kind: TunnelKind, outer_v6: bool, summed: bool, tcp: TestPacket) -> TestPacket {
     TestPacket {

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::Slice;
 
 /// Number of flows, of every shape.
 const FLOWS: usize = 9;
@@ -117,7 +118,7 @@ fn packets(specs: &[PacketSpec]) -> Vec<TestPacket> {
 /// Returns the frames of one flow, which has a port of its own, in order.
 fn of_flow<'a>(frames: &'a [Vec<u8>], like: &[u8]) -> Vec<&'a Vec<u8>> {
     let key = |frame: &[u8]| {
-        let mut packet = Packet::from_frame(fullsend_buf::Slice::copied_from(frame));
+        let mut packet = Packet::from_frame(Slice::copied_from(frame));
         packet.parse_with_tunnels(Link::Ip, &TUNNELS).unwrap();
         packet.transport_header()[..2].to_vec()
     };
@@ -202,7 +203,7 @@ proptest! {
         }
         let mut gro = new_gro();
         let all = frames.into_iter().chain([damaged]);
-        let packets = all.map(|f| Packet::from_frame(fullsend_buf::Slice::copied_from(&f)));
+        let packets = all.map(|f| Packet::from_frame(Slice::copied_from(&f)));
         for packet in poll(&mut gro, packets) {
             segment(packet, &mut Vec::new());
         }

@@ -1,8 +1,6 @@
-use fullsend_buf::Slice;
-
 use super::*;
-use crate::Packet;
 use crate::gro::fast_path::Layout;
+use crate::{Packet, Slice};
 
 #[test]
 fn consecutive_packets_are_merged() {

@@ -1,6 +1,7 @@
 //! The rules for tunnelled packets.
 
 use super::*;
+use crate::Slice;
 
 /// Returns a packet in each kind of tunnel, over each IP version, with and without an outer UDP
 /// checksum.
@@ -198,7 +199,7 @@ fn only_one_tunnel_level_is_parsed() {
             .collect();
         let packets = frames
             .iter()
-            .map(|f| Packet::from_frame(fullsend_buf::Slice::copied_from(f)));
+            .map(|f| Packet::from_frame(Slice::copied_from(f)));
         let out = poll(&mut new_gro(), packets);
         assert_eq!(out.len(), 3, "{kind:?}");
         assert!(out.iter().all(|p| p.layers.encap == Encap::None));
@@ -351,7 +352,7 @@ fn datagrams_to_a_tunnel_port_pass_unmerged() {
         .collect();
     let packets = frames
         .iter()
-        .map(|f| Packet::from_frame(fullsend_buf::Slice::copied_from(f)));
+        .map(|f| Packet::from_frame(Slice::copied_from(f)));
     let out = poll(&mut new_gro(), packets);
     assert_eq!(out.len(), 3);
     assert_eq!(out.iter().map(Packet::to_bytes).collect::<Vec<_>>(), frames);

@@ -4,8 +4,7 @@
 use alloc::vec;
 use core::net::{IpAddr, Ipv6Addr};
 
-use fullsend_buf::Slice;
-use fullsend_offload::Packet;
+use fullsend_offload::{Packet, Slice};
 use fullsend_wire::extension::ExtensionError;
 use fullsend_wire::icmpv4::{Icmpv4Repr, unreachable};
 use fullsend_wire::icmpv6::{Icmpv6Repr, parameter, unreachable as unreachable6};

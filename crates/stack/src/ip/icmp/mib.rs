@@ -4,7 +4,7 @@ use fullsend_wire::ndp::NdpRepr;
 
 use super::{Icmp, Problem};
 
-fullsend_units::counters! {
+fullsend_wire::counters! {
     /// ICMP for IPv4.
     pub(crate) struct IcmpMib {
         in_msgs: "IcmpInMsgs",
@@ -25,7 +25,7 @@ fullsend_units::counters! {
     }
 }
 
-fullsend_units::counters! {
+fullsend_wire::counters! {
     /// ICMP for IPv6.
     pub(crate) struct Icmp6Mib {
         in_msgs: "Icmp6InMsgs",

@@ -5,13 +5,12 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use fullsend_tcp::{IcmpError, TcpError};
-use fullsend_units::SeqNum;
-use fullsend_wire::extension;
 use fullsend_wire::icmpv4::unreachable as v4;
 use fullsend_wire::icmpv6::unreachable as v6;
 use fullsend_wire::ipv4::Ipv4View;
 use fullsend_wire::ipv6::{HEADER_LEN, Ipv6View};
 use fullsend_wire::numbers::protocol;
+use fullsend_wire::{SeqNum, extension};
 
 use super::TransportError;
 use crate::ip::pmtu::plateau_below;

@@ -2,10 +2,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use fullsend_buf::{Chain, Slice};
-use fullsend_offload::{Link, Packet};
+use fullsend_offload::{Chain, Link, Packet, Slice};
 use fullsend_tcp::{IcmpError, Sysctl, TcpError};
-use fullsend_units::{Instant, Rng, Seed, SeqNum};
 use fullsend_wire::extension::ExtensionError;
 use fullsend_wire::icmpv4::{self, Icmpv4Repr};
 use fullsend_wire::icmpv6::{self, Icmpv6Repr};
@@ -13,6 +11,7 @@ use fullsend_wire::ipv4::{Ipv4Repr, Ipv4View};
 use fullsend_wire::ipv6::{Ipv6Repr, Ipv6View};
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::udp::UdpRepr;
+use fullsend_wire::{Instant, Rng, Seed, SeqNum};
 
 use super::{Icmp, IcmpAction, IcmpAddrs, IcmpPacket, Problem, TransportError};
 

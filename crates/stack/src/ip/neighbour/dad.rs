@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 use core::net::Ipv6Addr;
 
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 use fullsend_wire::ndp::Nonce;
 
 use super::{NeighbourActions, RETRANS};

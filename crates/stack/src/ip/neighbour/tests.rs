@@ -4,15 +4,14 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr};
 
-use fullsend_buf::Slice;
-use fullsend_offload::{HeaderBuf, Packet};
-use fullsend_units::{Instant, Nanos};
+use fullsend_offload::{HeaderBuf, Packet, Slice};
 use fullsend_wire::arp::{ArpOperation, ArpRepr};
 use fullsend_wire::ethernet::{EthernetView, Mac};
 use fullsend_wire::icmpv6::{Icmpv6Repr, checksum_ok};
 use fullsend_wire::ipv6::Ipv6View;
 use fullsend_wire::ndp::NdpRepr;
 use fullsend_wire::numbers::ethertype;
+use fullsend_wire::{Instant, Nanos};
 
 use super::{
     MAX_ENTRIES, MAX_PENDING_BYTES, MAX_PENDING_TOTAL, NeighbourActions, Neighbours, OVERHEAD,

@@ -1,12 +1,11 @@
 use alloc::vec::Vec;
 
-use fullsend_buf::Slice;
-use fullsend_offload::{Link, Packet};
-use fullsend_units::{Instant, Nanos};
+use fullsend_offload::{Link, Packet, Slice};
 use fullsend_wire::extension::FragmentRepr;
 use fullsend_wire::ipv4::{Ipv4Repr, Ipv4View};
 use fullsend_wire::ipv6::Ipv6Repr;
 use fullsend_wire::numbers::protocol;
+use fullsend_wire::{Instant, Nanos};
 use proptest::prelude::*;
 
 use super::{MAX_BYTES, MAX_PACKETS, MAX_PER_SOURCE, Reassembled, Reassembly};

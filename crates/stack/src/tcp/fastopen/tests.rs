@@ -1,8 +1,8 @@
 use core::net::IpAddr;
 
 use fullsend_tcp::Sysctl;
-use fullsend_units::{Instant, Nanos};
 use fullsend_wire::tcp::FastopenCookie;
+use fullsend_wire::{Instant, Nanos};
 
 use super::{FastopenState, MAX_COOKIES, make_cookie};
 use crate::demux::Addr;

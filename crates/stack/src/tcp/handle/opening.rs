@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use fullsend_tcp::Connection;
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::TcpHandle;
 use crate::StackError;

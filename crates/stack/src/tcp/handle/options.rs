@@ -1,7 +1,7 @@
 //! Options of a connection.
 
 use fullsend_tcp::{SocketOption, SocketOptions};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::TcpHandle;
 use crate::StackError;

@@ -3,7 +3,7 @@
 use core::task::Waker;
 
 use fullsend_tcp::{Readiness, State, TcpError, TxEvent, TxStages};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::TcpHandle;
 use crate::StackError;

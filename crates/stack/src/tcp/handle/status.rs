@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 
 use fullsend_tcp::congestion::CcInfo;
 use fullsend_tcp::{FlowReport, SkMem, State, TcpError, TcpInfo};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::TcpHandle;
 use crate::StackError;

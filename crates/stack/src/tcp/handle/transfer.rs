@@ -1,8 +1,8 @@
 //! Reading, writing and closing.
 
-use fullsend_buf::{Chain, Slice};
+use fullsend_offload::{Chain, Slice};
 use fullsend_tcp::{AppendOutcome, Connection, WriteFlags};
-use fullsend_units::Instant;
+use fullsend_wire::Instant;
 
 use super::TcpHandle;
 use crate::StackError;

@@ -1,6 +1,6 @@
 //! Rate and window from the model (draft 5.6).
 
-use fullsend_units::{Instant, Mss, Nanos, Rate};
+use fullsend_wire::{Instant, Mss, Nanos, Rate};
 
 use super::{Bbr, INFINITE, MIN_PIPE_CWND, State};
 use crate::congestion::{Cwnd, INITIAL_WINDOW_SEGS};

@@ -1,6 +1,6 @@
 //! The filters of the model: round trips, maximum bandwidth, maximum aggregation.
 
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 
 use super::{Ack, Bbr};
 use crate::congestion::Cwnd;
@@ -172,7 +172,7 @@ impl Bbr {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::{Instant, Nanos};
+    use fullsend_wire::{Instant, Nanos};
 
     use super::{ExtraAcked, MaxBw, Rounds};
 

@@ -1,7 +1,7 @@
 //! The reaction of the model to loss (draft 5.5.10): short-term bounds while the flow is not
 //! probing, a long-term bound after a probe that went too far; and their undo (draft 5.5.11).
 
-use fullsend_units::{Instant, SeqNum};
+use fullsend_wire::{Instant, SeqNum};
 
 use super::control::PACING_MARGIN;
 use super::filters::reached;
@@ -326,7 +326,7 @@ impl Bbr {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::SeqNum;
+    use fullsend_wire::SeqNum;
 
     use super::{LostSegments, ShortTerm, inflight_at_loss, is_loss_too_high};
 

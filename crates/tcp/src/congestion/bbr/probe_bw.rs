@@ -1,7 +1,7 @@
 //! The `ProbeBW` cycle (draft 5.3.3): sends more slowly than the path, as fast as it, and faster,
 //! to learn the long-term bound on the amount in flight.
 
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 
 use super::{Ack, Bbr, INFINITE, MIN_PIPE_CWND, State};
 use crate::congestion::Cwnd;

@@ -1,6 +1,6 @@
 //! The minimum RTT of the path, and the `ProbeRTT` periods that reveal it (draft 5.3.4, 5.5.7).
 
-use fullsend_units::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos};
 
 use super::{Ack, Bbr, State};
 use crate::congestion::Cwnd;
@@ -146,7 +146,7 @@ impl Bbr {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::{Instant, Nanos};
+    use fullsend_wire::{Instant, Nanos};
 
     use super::MinRtt;
 

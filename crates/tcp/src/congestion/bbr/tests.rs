@@ -2,7 +2,7 @@
 
 use alloc::collections::VecDeque;
 
-use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum};
+use fullsend_wire::{Instant, Mss, Nanos, Rng, Seed, SeqNum};
 
 use super::{Bbr, INFINITE, MIN_PIPE_CWND, State};
 use crate::congestion::{

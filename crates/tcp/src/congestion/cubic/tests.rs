@@ -1,6 +1,6 @@
 use alloc::vec::Vec;
 
-use fullsend_units::{Instant, Nanos, SeqNum};
+use fullsend_wire::{Instant, Nanos, SeqNum};
 
 use super::super::{AckSample, CongestionControl, CongestionEvent, Cwnd, Reno};
 use super::{Cubic, cbrt};

@@ -1,4 +1,4 @@
-use fullsend_units::{Instant, SeqNum};
+use fullsend_wire::{Instant, SeqNum};
 
 use super::Dctcp;
 use crate::congestion::{CcInfo, CongestionControl, CongestionEvent, Cwnd, MarkSample};

@@ -1,4 +1,4 @@
-use fullsend_units::{Instant, Mss, Nanos, SeqNum};
+use fullsend_wire::{Instant, Mss, Nanos, SeqNum};
 
 use super::super::{AckSample, Cwnd};
 use super::{HyStart, NONE};

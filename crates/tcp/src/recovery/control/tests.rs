@@ -1,4 +1,4 @@
-use fullsend_units::{Mss, SeqNum};
+use fullsend_wire::{Mss, SeqNum};
 
 use super::Recovery;
 use crate::congestion::Cwnd;

@@ -1,6 +1,6 @@
 //! Cumulative acknowledgement.
 
-use fullsend_units::{Instant, Nanos, SeqNum};
+use fullsend_wire::{Instant, Nanos, SeqNum};
 
 use super::ranges::Pos;
 use super::scoreboard::{RetransState, Scoreboard};

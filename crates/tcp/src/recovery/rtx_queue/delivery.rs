@@ -4,7 +4,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use fullsend_units::{Instant, Nanos, SeqNum};
+use fullsend_wire::{Instant, Nanos, SeqNum};
 
 use super::RtxQueue;
 use crate::congestion::{FlightSample, LostSegments};

@@ -1,6 +1,6 @@
 //! Loss marks by other rules than RACK's (RFC 6675, RFC 6582, RFC 6298 5.4), and their removal.
 
-use fullsend_units::{Instant, SeqNum};
+use fullsend_wire::{Instant, SeqNum};
 
 use super::RtxQueue;
 use super::scoreboard::{RetransState, Scoreboard};

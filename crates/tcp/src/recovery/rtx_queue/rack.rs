@@ -1,6 +1,6 @@
 //! RACK (RFC 8985): a segment is lost if one sent a reordering window later has arrived.
 
-use fullsend_units::{Instant, Nanos, SeqNum};
+use fullsend_wire::{Instant, Nanos, SeqNum};
 
 use super::RtxQueue;
 use super::ranges::Pos;

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use fullsend_units::Mss;
+use fullsend_wire::Mss;
 
 use super::RtxQueue;
 use super::ranges::Pos;

@@ -1,7 +1,7 @@
 //! Retransmission: of lost ranges as super-segments, of the head, and of the tail as a probe.
 
-use fullsend_buf::Chain;
-use fullsend_units::{Instant, Nanos, SeqNum};
+use fullsend_offload::Chain;
+use fullsend_wire::{Instant, Nanos, SeqNum};
 
 use super::RtxQueue;
 use super::ranges::Pos;

@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-use fullsend_units::{Instant, Nanos, SeqNum};
 use fullsend_wire::tcp::SackBlock;
+use fullsend_wire::{Instant, Nanos, SeqNum};
 
 use super::RtxQueue;
 use super::ranges::Pos;

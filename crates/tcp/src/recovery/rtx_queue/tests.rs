@@ -2,9 +2,9 @@ use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use fullsend_buf::{Chain, Slice};
-use fullsend_units::{Instant, Mss, Nanos, SeqNum};
+use fullsend_offload::{Chain, Slice};
 use fullsend_wire::tcp::SackBlock;
+use fullsend_wire::{Instant, Mss, Nanos, SeqNum};
 use proptest::prelude::*;
 
 use super::{AckContext, RackOutcome, RtxQueue, SuperSegment};

@@ -1,4 +1,4 @@
-use fullsend_units::{Instant, Mss, Nanos, SeqNum, Window, WindowScale, WireWindow};
+use fullsend_wire::{Instant, Mss, Nanos, SeqNum, Window, WindowScale, WireWindow};
 use proptest::prelude::*;
 
 use super::{Density, MemoryPressure, RecvWindow, SegmentPosition, Tuning, WindowInputs, micros};

@@ -1,6 +1,6 @@
 //! Receive-buffer autotuning (dynamic right-sizing).
 
-use fullsend_units::{Instant, Mss, SeqNum};
+use fullsend_wire::{Instant, Mss, SeqNum};
 
 use super::{FIRST_SEGS, RecvWindow, Tuning, micros};
 

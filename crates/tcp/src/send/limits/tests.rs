@@ -1,6 +1,6 @@
 //! The limits of sending, one by one, on a connection whose state each test sets.
 
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 use super::super::properties::{SenderConfig, TestSender};
 use super::{BlockedBy, SizeLimits, Transmission};

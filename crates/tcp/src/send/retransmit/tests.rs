@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use fullsend_units::Rate;
+use fullsend_wire::Rate;
 use fullsend_wire::tcp::SackBlock;
 
 use super::super::pacing::Pacing;

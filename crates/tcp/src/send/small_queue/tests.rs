@@ -1,6 +1,6 @@
 //! The limits of TCP Small Queues and of autocorking, exact to the byte (spec 2).
 
-use fullsend_units::Rate;
+use fullsend_wire::Rate;
 
 use super::super::pacing::Pacing;
 use super::super::properties::{SenderConfig, TestSender};

@@ -1,4 +1,4 @@
-use fullsend_units::{Mss, Nanos};
+use fullsend_wire::{Mss, Nanos};
 
 use super::{DeferInput, should_defer, split_point};
 use crate::send::Nagle;

@@ -1,14 +1,14 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use fullsend_buf::{Pool, Slice};
+use fullsend_offload::{Chain, Pool, Slice};
 use proptest::prelude::*;
 
 use super::{SUPER_SEGMENT_OVERHEAD_BYTES, WriteQueue};
 
 const GOAL: usize = 65_160;
 
-fn bytes_of(chain: &fullsend_buf::Chain) -> Vec<u8> {
+fn bytes_of(chain: &Chain) -> Vec<u8> {
     let mut out = vec![0; chain.len()];
     chain.copy_to(&mut out);
     out

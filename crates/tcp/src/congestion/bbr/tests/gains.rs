@@ -2,7 +2,7 @@
 //! effect of aggregation. Expected values are computed from the path: 1000 segments a second, 100
 //! ms.
 
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 use super::{Bbr, CongestionControl, FlightSample, FlowDriver, RateSample, State, sample};
 

@@ -1,4 +1,4 @@
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 use super::super::tests::{ack_context, at, block, counts, queue, seq};
 use super::super::{AckContext, RtxQueue};

@@ -1,4 +1,4 @@
-use fullsend_units::{Instant, Mss, Nanos};
+use fullsend_wire::{Instant, Mss, Nanos};
 
 use super::super::RtxQueue;
 use super::super::tests::{MSS, at, block, entry, seq};

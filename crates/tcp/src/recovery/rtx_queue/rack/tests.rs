@@ -1,4 +1,4 @@
-use fullsend_units::Nanos;
+use fullsend_wire::Nanos;
 
 use super::super::AckContext;
 use super::super::tests::{ack_context, at, block, queue, seq};

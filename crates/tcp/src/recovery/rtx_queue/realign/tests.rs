@@ -1,4 +1,4 @@
-use fullsend_units::Mss;
+use fullsend_wire::Mss;
 
 use super::super::RtxQueue;
 use super::super::tests::{at, counts, queue, seq};

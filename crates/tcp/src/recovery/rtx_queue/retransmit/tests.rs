@@ -1,4 +1,4 @@
-use fullsend_units::Mss;
+use fullsend_wire::Mss;
 
 use super::super::tests::{MSS, at, block, bytes_of, counts, data, entry, queue, seq};
 use super::super::{RtxQueue, SuperSegment};

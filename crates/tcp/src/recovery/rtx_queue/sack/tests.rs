@@ -1,4 +1,4 @@
-use fullsend_units::Mss;
+use fullsend_wire::Mss;
 use fullsend_wire::tcp::SackBlock;
 
 use super::super::tests::{MSS, at, block, entry, queue, seq};

@@ -1,7 +1,7 @@
 use alloc::vec::Vec;
 
-use fullsend_buf::Slice;
-use fullsend_units::{Mss, SeqNum};
+use fullsend_offload::Slice;
+use fullsend_wire::{Mss, SeqNum};
 
 use super::super::tests::{MSS, at, block, entry, seq};
 use super::super::{RtxQueue, SuperSegment};

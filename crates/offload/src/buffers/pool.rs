@@ -4,9 +4,9 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::reserve::{CLASSES, Reserve, initial_stock};
-use crate::slice::{Block, WriteBuf};
-use crate::sync::{Arc, Mutex};
+use super::reserve::{CLASSES, Reserve, initial_stock};
+use super::slice::{Block, WriteBuf};
+use super::sync::{Arc, Mutex};
 
 /// Value of `kept_bytes` during memory pressure: no block fits beside it, so that `put` inspects
 /// `under_pressure`.

@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-use crate::slice::Block;
-use crate::sync::Arc;
+use super::slice::Block;
+use super::sync::Arc;
 
 /// Bytes that a pool holds back by default; see [`Pool::set_reserve`](crate::Pool::set_reserve).
 /// They are never written, so that they take address space but no page.

@@ -3,7 +3,7 @@
 /// Declares a struct of `u64` counters, each with its `nstat` name.
 ///
 /// ```
-/// fullsend_units::counters! {
+/// fullsend_wire::counters! {
 ///     /// A few of them.
 ///     pub struct Mib {
 ///         /// Segments sent.

@@ -7,9 +7,9 @@ use core::ops::{Deref, Range};
 
 use bytes::Bytes;
 
+use super::pool::FreeLists;
+use super::sync::Arc;
 use crate::Loan;
-use crate::pool::FreeLists;
-use crate::sync::Arc;
 
 /// The memory of a block.
 enum Memory {
@@ -73,7 +73,7 @@ fn release(block: Arc<Block>) {
 /// A write buffer with one owner, filled from the front.
 ///
 /// ```
-/// let pool = fullsend_buf::Pool::new(1 << 20);
+/// let pool = fullsend_offload::Pool::new(1 << 20);
 /// let mut buf = pool.alloc(5);
 /// assert_eq!(buf.write(b"hello"), 5);
 /// assert_eq!(&*buf.freeze(), b"hello");

@@ -10,10 +10,6 @@
 //! [`Pool::try_alloc`] and [`Slice::try_copied_from`] return `None` if the allocator fails. Small
 //! allocations of bookkeeping (a block's reference count, the entries of a queue) still abort the
 //! process if they fail; a pool holds a reserve for them, and frees it at the first failure.
-#![no_std]
-#![forbid(unsafe_code)]
-
-extern crate alloc;
 
 mod chain;
 mod loan;
