@@ -1,6 +1,6 @@
 //! Congestion control: the trait, the algorithms by name, and the window that they control.
 //!
-//! The sender owns the [`Cwnd`] and decides *when* an event happens (an ACK, a loss, a timeout, an
+//! A connection owns the [`Cwnd`] and decides *when* an event happens (an ACK, a loss, a timeout, an
 //! idle restart); the algorithm decides *by how much* the window changes.
 
 use alloc::boxed::Box;
@@ -9,6 +9,7 @@ use core::fmt;
 use fullsend_wire::{Instant, Nanos, Rate, Rng, SeqNum};
 
 mod bbr;
+mod control;
 mod cubic;
 mod cwnd;
 mod dctcp;
@@ -18,11 +19,15 @@ mod sample;
 
 pub use crate::congestion_set::{AVAILABLE, CongestionSet};
 pub use bbr::Bbr;
+pub(crate) use control::Congestion;
 pub use cubic::Cubic;
 pub use cwnd::{Cwnd, INITIAL_WINDOW_SEGS};
 pub use dctcp::Dctcp;
 pub use reno::Reno;
 pub use sample::{CcInfo, FlightSample, LostSegments, MarkSample, RateSample};
+
+/// Approximate header bytes of a segment, which count in pacing rates.
+pub(crate) const HEADERS_BYTES: u32 = 60;
 
 /// The result of one cumulative or selective ACK, as an algorithm receives it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -163,7 +163,7 @@ impl Connection {
     /// (RFC 5681 4.1, RFC 7661).
     #[inline]
     fn grow_cwnd(&mut self, cx: &Cx<'_>, segs: u32, rtt: Option<Nanos>, prior: Instant) {
-        if !self.recovery.was_cwnd_limited(&self.cwnd) {
+        if !self.recovery.was_cwnd_limited(&self.congestion) {
             return;
         }
         let sample = AckSample {
@@ -175,7 +175,7 @@ impl Connection {
             snd_una: self.snd.una(),
             snd_nxt: self.snd.nxt(),
         };
-        self.cc.on_ack(&mut self.cwnd, &sample);
+        self.congestion.on_ack(&sample);
     }
 
     /// Advances `snd_una`, processes SACK blocks, and runs loss recovery and congestion control.
@@ -273,8 +273,8 @@ impl Connection {
             send_quantum_segs,
             mss: self.snd.mss(),
         };
-        self.cc.on_rate_sample(&mut self.cwnd, &sample, cx.rng);
-        if self.cc.is_self_limited() {
+        self.congestion.on_rate_sample(&sample, cx.rng);
+        if self.congestion.algorithm().is_self_limited() {
             self.recovery.rtx.mark_app_limited();
         }
     }
@@ -288,7 +288,7 @@ impl Connection {
         let limited = self.recovery.rtx.delivery().is_some()
             && snd.unsent_bytes() < snd.mss().bytes() as usize
             && snd.wmem_inflight() == 0
-            && self.recovery.rtx.in_flight() < self.cwnd.cwnd
+            && self.recovery.rtx.in_flight() < self.congestion.cwnd()
             && !self.recovery.rtx.has_lost();
         if limited {
             self.recovery.rtx.mark_app_limited();

@@ -21,8 +21,7 @@ impl Connection {
     #[inline]
     pub(crate) fn sender_and_path(&mut self) -> (&mut Sender, Path<'_>) {
         let path = Path {
-            window: &self.cwnd,
-            cc: &*self.cc,
+            congestion: &self.congestion,
             rtt: &self.rtt,
             packets_out: self.recovery.rtx.packets_out(),
         };
@@ -33,8 +32,7 @@ impl Connection {
     #[inline]
     pub(crate) fn path(&self) -> Path<'_> {
         Path {
-            window: &self.cwnd,
-            cc: &*self.cc,
+            congestion: &self.congestion,
             rtt: &self.rtt,
             packets_out: self.recovery.rtx.packets_out(),
         }

@@ -5,7 +5,7 @@ use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
 use fullsend_wire::{EcnField, Instant, Mss, Nanos, SeqNum, Window, WindowScale};
 
 use super::{Connection, NegotiatedOptions, Settings, State, Stats, Timers, TsState, UserState};
-use crate::congestion::{self, Cubic, Cwnd};
+use crate::congestion::Congestion;
 use crate::ecn::Ecn;
 use crate::recovery::{Recovery, SuperSegment};
 use crate::recv::Receiver;
@@ -51,7 +51,11 @@ impl Connection {
     ) -> Self {
         let ports = (syn.dst_port, syn.src_port);
         let mut this = Self::new(cx, State::SynReceived, ports, iss, mss, ip_header_len);
-        this.ecn = Ecn::for_accept(cx.sysctl, (syn, syn_ecn), this.cc.needs_ecn());
+        this.ecn = Ecn::for_accept(
+            cx.sysctl,
+            (syn, syn_ecn),
+            this.congestion.algorithm().needs_ecn(),
+        );
         this.negotiate(cx, syn);
         this
     }
@@ -64,8 +68,6 @@ impl Connection {
         mss: Mss,
         ip_header_len: u16,
     ) -> Self {
-        let cc = congestion::by_name(cx.sysctl.tcp_congestion_control)
-            .unwrap_or_else(|_| alloc::boxed::Box::new(Cubic::new()));
         let mut this = Self {
             state,
             local_port,
@@ -83,8 +85,7 @@ impl Connection {
                 offset: cx.ts_offset,
                 ..TsState::default()
             },
-            cwnd: Cwnd::default(),
-            cc,
+            congestion: Congestion::new(cx.sysctl.tcp_congestion_control),
             rtt: RttEstimator::new(cx.sysctl.tcp_rto_min_us, cx.sysctl.tcp_rto_max_ms),
             recovery: Recovery::new(mss, cx.sysctl.tcp_reordering),
             ecn: None,
@@ -357,7 +358,7 @@ impl Connection {
         self.sync_mss(cx);
         self.grow_sndbuf(cx);
         self.transition(State::Established);
-        if self.cc.needs_ecn() {
+        if self.congestion.algorithm().needs_ecn() {
             self.adapt_ecn(cx);
         }
         if self.snd.has_fin() {

@@ -21,7 +21,7 @@ impl Connection {
             info: self.info(cx),
             memory: self.memory(),
             timer: self.timer_info(cx.now),
-            congestion: self.cc.name(),
+            congestion: self.congestion.algorithm().name(),
             congestion_info: self.cc_info(),
             nodelay: self.settings.nodelay,
             cork: self.settings.cork,

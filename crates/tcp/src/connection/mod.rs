@@ -28,7 +28,7 @@ use alloc::boxed::Box;
 
 use fullsend_wire::{Instant, Mss, Nanos};
 
-use crate::congestion::{CongestionControl, Cwnd};
+use crate::congestion::Congestion;
 use crate::ecn::Ecn;
 use crate::recovery::Recovery;
 use crate::recv::Receiver;
@@ -67,8 +67,7 @@ pub struct Connection {
     pub(crate) snd: Sender,
     pub(crate) rcv: Receiver,
     pub(crate) ts: TsState,
-    pub(crate) cwnd: Cwnd,
-    pub(crate) cc: Box<dyn CongestionControl>,
+    pub(crate) congestion: Congestion,
     pub(crate) rtt: RttEstimator,
     pub(crate) recovery: Recovery,
     /// Present if the connection uses or requests ECN.

@@ -163,7 +163,7 @@ impl Connection {
         let can_probe = self.recovery.ca_state() == CaState::Open
             && self.recovery.rtx.sacked_out() == 0
             && self.rcv.is_in_order()
-            && self.cwnd.cwnd >= MIN_PROBE_CWND;
+            && self.congestion.cwnd() >= MIN_PROBE_CWND;
         let (low, high, probing) = match self.mtu_search() {
             Some(search) => (search.low, search.high, search.probe.is_some()),
             None => return MtuProbeDecision::Skip,
@@ -186,7 +186,7 @@ impl Connection {
         }
         match in_flight {
             0 => MtuProbeDecision::Send(len),
-            n if n + 2 > self.cwnd.cwnd => MtuProbeDecision::Wait,
+            n if n + 2 > self.congestion.cwnd() => MtuProbeDecision::Wait,
             _ => MtuProbeDecision::Send(len),
         }
     }
@@ -242,8 +242,9 @@ impl Connection {
         search.low = probe.mtu;
         cx.mib.mtup_success += 1;
         // Keeps cwnd the same in bytes.
-        let cwnd = u64::from(self.cwnd.cwnd) * u64::from(now_mtu) / u64::from(probe.mtu.max(1));
-        self.cwnd.cwnd = (cwnd as u32).max(1);
+        let cwnd =
+            u64::from(self.congestion.cwnd()) * u64::from(now_mtu) / u64::from(probe.mtu.max(1));
+        self.congestion.set_cwnd((cwnd as u32).max(1));
         self.sync_mss(cx);
     }
 

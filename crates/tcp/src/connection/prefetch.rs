@@ -17,7 +17,7 @@ impl Connection {
         prefetch(&self.rcv.rcvbuf());
         prefetch(&self.rcv.last_acked());
         prefetch(&self.ts.recent);
-        prefetch(&self.cwnd.cwnd);
+        prefetch(&self.congestion.cwnd());
         prefetch(&self.recovery.reordering_segs());
         prefetch(&self.timers.rejected_at_ms);
         prefetch(&self.timers.received_at);

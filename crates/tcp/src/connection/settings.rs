@@ -6,7 +6,7 @@ use fullsend_wire::tcp::TcpRepr;
 use fullsend_wire::{EcnField, Instant, Mss, Nanos, Rate};
 
 use super::{Connection, State};
-use crate::congestion::{self, UnknownCongestion};
+use crate::congestion::UnknownCongestion;
 use crate::ecn::Ecn;
 use crate::send::Force;
 use crate::{Cx, Linger, MtuDiscover, SocketOption, SocketOptions, Sysctl, TcpError};
@@ -326,7 +326,7 @@ impl Connection {
             tcp_keepcnt: settings.keepcnt(sysctl),
             tcp_rto_max: self.rtt.rto_max(),
             tcp_notsent_lowat: lowat.unwrap_or(0),
-            tcp_congestion: self.cc.name(),
+            tcp_congestion: self.congestion.algorithm().name(),
             so_keepalive: settings.keepalive,
             so_linger: settings.linger(),
             so_sndbuf: self.snd.sndbuf(),
@@ -357,7 +357,8 @@ impl Connection {
         if !cx.sysctl.tcp_allowed_congestion_control.contains(name) {
             return Err(TcpError::InvalidValue);
         }
-        self.cc = congestion::by_name(name).map_err(|UnknownCongestion| TcpError::InvalidValue)?;
+        let selected = self.congestion.select(name);
+        selected.map_err(|UnknownCongestion| TcpError::InvalidValue)?;
         self.init_congestion(cx.now);
         self.adapt_ecn(cx);
         Ok(())
@@ -377,16 +378,16 @@ impl Connection {
         syn: (&TcpRepr, EcnField),
     ) -> Result<(), TcpError> {
         self.set_congestion(cx, name)?;
-        self.ecn = Ecn::for_accept(cx.sysctl, syn, self.cc.needs_ecn());
+        self.ecn = Ecn::for_accept(cx.sysctl, syn, self.congestion.algorithm().needs_ecn());
         Ok(())
     }
 
     /// Allocates the state that a newly selected congestion control needs.
     pub(crate) fn init_congestion(&mut self, now: Instant) {
-        if self.cc.pacing_rate().is_some() {
+        if self.congestion.algorithm().pacing_rate().is_some() {
             self.snd.enable_pacing();
         }
-        if self.cc.owns_cwnd() {
+        if self.congestion.algorithm().owns_cwnd() {
             self.recovery.rtx.start_delivery_sampling(now);
         } else {
             self.recovery.rtx.stop_delivery_sampling();

@@ -294,7 +294,7 @@ impl Connection {
         cx.sysctl.tcp_thin_linear_timeouts
             && self.state == State::Established
             && self.recovery.rtx.packets_out() < 4
-            && self.cwnd.ssthresh != u32::MAX
+            && self.congestion.ssthresh() != u32::MAX
             && self.timers.retransmits <= LINEAR_RETRIES
     }
 

@@ -389,7 +389,7 @@ impl Connection {
 
     /// Returns the name of the congestion control (`TCP_CONGESTION`).
     pub fn congestion(&self) -> &'static str {
-        self.cc.name()
+        self.congestion.algorithm().name()
     }
 
     /// Returns `TCP_INFO`.

@@ -113,7 +113,7 @@ impl Connection {
         }
         let snd = &self.snd;
         let mss = snd.mss().bytes();
-        let quota = (self.cwnd.cwnd / 2)
+        let quota = (self.congestion.cwnd() / 2)
             .max(1)
             .min(snd.max_segs(cx, self.path()));
         let admitted = snd.usable_window().min(self.cwnd_room_bytes());
@@ -154,19 +154,19 @@ impl Connection {
     /// Grows the send buffer with cwnd, up to `tcp_wmem[2]`, unless the application set its size or
     /// memory is not plentiful.
     pub(crate) fn grow_sndbuf(&mut self, cx: &Cx<'_>) {
-        let full = self.recovery.rtx.in_flight() >= self.cwnd.cwnd;
+        let full = self.recovery.rtx.in_flight() >= self.congestion.cwnd();
         let scarce = cx.mem.is_under_pressure() || !cx.mem.is_below_low_limit(cx.sysctl);
         if self.snd.is_sndbuf_locked() || full || scarce {
             return;
         }
         let segs = self
-            .cwnd
-            .cwnd
+            .congestion
+            .cwnd()
             .max(10)
             .max(self.recovery.reordering_segs() + 1);
         // A segment with headers in memory, as an allocator would round its size.
         let per_mss = (self.snd.mss().bytes() + 640).next_power_of_two() + 256;
-        let expand = self.cc.sndbuf_expand();
+        let expand = self.congestion.algorithm().sndbuf_expand();
         let target = expand.saturating_mul(segs).saturating_mul(per_mss);
         self.snd.grow_sndbuf(target.min(cx.sysctl.tcp_wmem[2]));
     }

@@ -101,7 +101,7 @@ impl Connection {
     /// Adapts ECN to a newly selected congestion control, or to the end of the handshake.
     #[cold]
     pub(crate) fn adapt_ecn(&mut self, cx: &Cx<'_>) {
-        let needs_ecn = self.cc.needs_ecn();
+        let needs_ecn = self.congestion.algorithm().needs_ecn();
         if self.state == State::SynSent && self.recovery.rtx.is_empty() {
             // The SYN with the request is not sent yet.
             self.ecn = Ecn::for_connect(cx.sysctl, needs_ecn);
@@ -109,14 +109,14 @@ impl Connection {
         }
         match &mut self.ecn {
             Some(ecn) => ecn.set_dctcp_receiver(needs_ecn),
-            None if needs_ecn && self.state.is_synchronized() => self.cc.disable_ecn(),
+            None if needs_ecn && self.state.is_synchronized() => self.congestion.disable_ecn(),
             None => {}
         }
     }
 
     /// Returns the state of the congestion control (`TCP_CC_INFO`).
     pub fn cc_info(&self) -> CcInfo {
-        let mut info = self.cc.info();
+        let mut info = self.congestion.algorithm().info();
         if let CcInfo::Dctcp { ce_state, .. } = &mut info {
             let dctcp = self.ecn.as_ref().and_then(|ecn| ecn.dctcp.as_ref());
             *ce_state = dctcp.is_some_and(|dctcp| dctcp.ce());
@@ -133,7 +133,7 @@ impl Connection {
             all if all >= delivered => acked_bytes,
             some => acked_bytes.min(some.saturating_mul(self.snd.mss().bytes())),
         };
-        self.cc.on_marks(&MarkSample {
+        self.congestion.on_marks(&MarkSample {
             acked_bytes,
             marked_bytes,
             snd_una: self.snd.una(),

@@ -9,7 +9,7 @@ use fullsend_wire::{Mss, SeqNum};
 use super::{
     AckOutcome, Frto, Prr, ReorderingState, RetransTsval, RtxQueue, SackOutcome, TailProbe, Undo,
 };
-use crate::congestion::{CongestionEvent, Cwnd};
+use crate::congestion::{Congestion, CongestionEvent};
 use crate::{Connection, Cx};
 
 /// The phase of recovery (Linux's `tcp_ca_state`).
@@ -54,7 +54,6 @@ pub(crate) struct Recovery {
     cwnd_limited: bool,
     /// `snd_nxt` at which the present round ends.
     round_end: SeqNum,
-    max_packets_out: u32,
 }
 
 impl Recovery {
@@ -67,7 +66,6 @@ impl Recovery {
             cold: None,
             cwnd_limited: false,
             round_end: SeqNum::new(0),
-            max_packets_out: 0,
         }
     }
 
@@ -100,28 +98,39 @@ impl Recovery {
 
     /// Records a send, and whether cwnd limits sending.
     #[inline]
-    pub(crate) fn on_sent(&mut self, una: SeqNum, nxt: SeqNum, packets_out: u32, limited: bool) {
-        let new_round = una.after_eq(self.round_end);
-        if new_round || limited || (!self.cwnd_limited && packets_out > self.max_packets_out) {
+    pub(crate) fn on_sent(
+        &mut self,
+        congestion: &mut Congestion,
+        una: SeqNum,
+        nxt: SeqNum,
+        packets_out: u32,
+        limited: bool,
+    ) {
+        let is_maximum = packets_out > congestion.max_packets_out();
+        if una.after_eq(self.round_end) || limited || (!self.cwnd_limited && is_maximum) {
             self.cwnd_limited = limited;
-            self.max_packets_out = packets_out;
+            congestion.set_max_packets_out(packets_out);
             self.round_end = nxt;
         }
     }
 
     /// Records that cwnd holds unsent data back.
     #[inline]
-    pub(crate) fn on_cwnd_blocked(&mut self, nxt: SeqNum, packets_out: u32) {
+    pub(crate) fn on_cwnd_blocked(
+        &mut self,
+        congestion: &mut Congestion,
+        nxt: SeqNum,
+        packets_out: u32,
+    ) {
         self.cwnd_limited = true;
-        self.max_packets_out = packets_out;
+        congestion.set_max_packets_out(packets_out);
         self.round_end = nxt;
     }
 
     /// Returns whether cwnd may grow because it was used (RFC 7661): all of it, in slow start half.
     #[inline]
-    pub(crate) fn was_cwnd_limited(&self, cwnd: &Cwnd) -> bool {
-        self.cwnd_limited
-            || (cwnd.in_slow_start() && cwnd.cwnd < self.max_packets_out.saturating_mul(2))
+    pub(crate) fn was_cwnd_limited(&self, congestion: &Congestion) -> bool {
+        self.cwnd_limited || congestion.is_slow_start_fed()
     }
 
     /// Returns whether cwnd held data back in the present round.
@@ -358,7 +367,7 @@ impl Connection {
             self.end_reduction();
         }
         self.recovery.ca_state = CaState::Open;
-        self.cc.on_recovered(&mut self.cwnd);
+        self.congestion.on_recovered();
         false
     }
 
@@ -366,8 +375,8 @@ impl Connection {
     fn end_reduction(&mut self) {
         let undone = self.recovery.cold().is_none_or(|p| !p.undo.is_armed());
         let keeps_reduction = self.recovery.ca_state == CaState::Cwr || !undone;
-        if keeps_reduction && !self.cc.owns_cwnd() && self.cwnd.ssthresh != u32::MAX {
-            self.cwnd.cwnd = self.cwnd.ssthresh;
+        if keeps_reduction {
+            self.congestion.set_cwnd_to_ssthresh();
         }
     }
 
@@ -422,7 +431,7 @@ impl Connection {
         if self.recovery.ca_state == CaState::Cwr {
             // The reduction after a mark goes on, and cannot be undone.
             self.recovery.cold_or_default().undo.disarm();
-            self.cwnd.ssthresh = self.cc.ssthresh_of_loss_after_mark(&self.cwnd);
+            self.congestion.reduce_for_loss_after_mark();
         } else {
             self.begin_reduction(cx, CongestionEvent::Loss);
         }
@@ -431,8 +440,7 @@ impl Connection {
 
     /// Lowers ssthresh. The peer gets CWR, whatever the reason (RFC 3168 6.1.2).
     fn lower_ssthresh(&mut self, cx: &Cx<'_>, event: CongestionEvent) {
-        let ssthresh = self.cc.ssthresh(&self.cwnd, event, cx.now);
-        self.cwnd.reduce(ssthresh);
+        self.congestion.reduce(event, cx.now);
         if let Some(ecn) = &mut self.ecn {
             ecn.queue_cwr();
         }
@@ -441,24 +449,24 @@ impl Connection {
     /// Reports each loss to a congestion control that models the path.
     pub(super) fn report_lost(&mut self, cx: &Cx<'_>) {
         let lost = self.recovery.rtx.take_lost();
-        for lost_segments in &lost {
-            self.cc.on_lost(&self.cwnd, lost_segments, cx.now);
-        }
+        self.congestion.on_lost(&lost, cx.now);
         self.recovery.rtx.recycle_lost(lost);
     }
 
     pub(super) fn reduce_cwnd(&mut self, delivered: u32, safe: bool) {
-        if self.cc.owns_cwnd() || delivered == 0 {
+        if self.congestion.algorithm().owns_cwnd() || delivered == 0 {
             return;
         }
         let in_flight = self.recovery.rtx.in_flight();
-        let ssthresh = self.cwnd.ssthresh;
-        if self.recovery.ca_state == CaState::Cwr && self.cc.reduces_at_once() {
-            self.cwnd.cwnd = self.cwnd.cwnd.min(ssthresh);
+        let ssthresh = self.congestion.ssthresh();
+        if self.recovery.ca_state == CaState::Cwr && self.congestion.algorithm().reduces_at_once() {
+            self.congestion
+                .set_cwnd(self.congestion.cwnd().min(ssthresh));
             return;
         }
         if let Some(cold) = self.recovery.cold_mut() {
-            self.cwnd.cwnd = cold.prr.on_ack(delivered, in_flight, ssthresh, safe);
+            let cwnd = cold.prr.on_ack(delivered, in_flight, ssthresh, safe);
+            self.congestion.set_cwnd(cwnd);
         }
     }
 
@@ -477,9 +485,9 @@ impl Connection {
         if !again {
             self.begin_reduction(cx, CongestionEvent::Rto);
         } else if before == CaState::Cwr {
-            self.cwnd.ssthresh = self.cc.ssthresh_of_loss_after_mark(&self.cwnd);
+            self.congestion.reduce_for_loss_after_mark();
         }
-        self.cwnd.cwnd = self.recovery.rtx.in_flight() + 1;
+        self.congestion.set_cwnd(self.recovery.rtx.in_flight() + 1);
         // The timeout shows loss after many SACKs, so the reordering degree was overestimated.
         if before <= CaState::Disorder && sacked_before >= cx.sysctl.tcp_reordering {
             let reordering = &mut self.recovery.reordering_segs;

@@ -124,9 +124,7 @@ impl Connection {
     fn reduce_for_tail_probe(&mut self, cx: &Cx<'_>) {
         self.enter_cwr(cx, CongestionEvent::Loss);
         if self.recovery.ca_state == CaState::Cwr {
-            if !self.cc.owns_cwnd() {
-                self.cwnd.cwnd = self.cwnd.ssthresh;
-            }
+            self.congestion.set_cwnd_to_ssthresh();
             self.recovery.ca_state = CaState::Open;
             self.try_to_open();
         }

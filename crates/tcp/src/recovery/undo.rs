@@ -178,7 +178,7 @@ impl Connection {
         // RFC 6582 3.2: without SACK only new data ends the phase.
         if self.negotiated.sack {
             self.recovery.ca_state = CaState::Open;
-            self.cc.on_recovered(&mut self.cwnd);
+            self.congestion.on_recovered();
         }
     }
 
@@ -194,9 +194,7 @@ impl Connection {
             return;
         }
         cold.undo.disarm();
-        let cwnd = self.cc.undo(&self.cwnd);
-        self.cwnd.undo(cwnd);
-        self.cc.on_spurious_loss(cx.now);
+        self.congestion.undo(cx.now);
         if let Some(ecn) = &mut self.ecn {
             ecn.withdraw_cwr();
         }

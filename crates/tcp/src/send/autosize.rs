@@ -50,7 +50,11 @@ impl Sender {
         let bytes = burst_bytes(gso_max, rate, min_rtt_us, cx.sysctl.tcp_tso_rtt_log);
         let mss = self.mss.bytes();
         let most = (gso_max / mss).min(cx.device.gso_max_segs).clamp(1, 0xffff);
-        let least = path.cc.min_tso_segs().unwrap_or(cx.sysctl.tcp_min_tso_segs);
+        let least = path
+            .congestion
+            .algorithm()
+            .min_tso_segs()
+            .unwrap_or(cx.sysctl.tcp_min_tso_segs);
         (bytes / mss).max(least).min(most)
     }
 

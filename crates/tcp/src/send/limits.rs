@@ -186,7 +186,9 @@ impl Connection {
     #[inline]
     fn is_sendable_whole(&self, cx: &Cx<'_>, headroom: u32) -> bool {
         let snd = &self.snd;
-        let most = (self.cwnd.cwnd / 2).max(1).min(cx.device.gso_max_segs);
+        let most = (self.congestion.cwnd() / 2)
+            .max(1)
+            .min(cx.device.gso_max_segs);
         let most = headroom
             .min(most.saturating_mul(snd.mss.bytes()))
             .min(self.record_left());
@@ -206,7 +208,7 @@ impl Connection {
         let in_flight = self.recovery.rtx.in_flight();
         // A Fast Open server's SYN-ACK does not count against cwnd.
         let syn_ack = u32::from(self.state == State::SynReceived);
-        (self.cwnd.cwnd + syn_ack).saturating_sub(in_flight)
+        (self.congestion.cwnd() + syn_ack).saturating_sub(in_flight)
     }
 
     #[inline]
@@ -239,7 +241,7 @@ impl Connection {
             }
             max_segs = max_segs.min(left);
         }
-        let quota = room.min((self.cwnd.cwnd / 2).max(1)).min(max_segs);
+        let quota = room.min((self.congestion.cwnd() / 2).max(1)).min(max_segs);
         Ok(SizeLimits {
             unsent,
             corked,
@@ -322,7 +324,7 @@ impl Connection {
                 send_win: snd.usable_window(),
                 cong_win: self.cwnd_room_bytes(),
                 snd_wnd: snd.wnd,
-                cwnd_bytes: self.cwnd.cwnd.saturating_mul(snd.mss.bytes()),
+                cwnd_bytes: self.congestion.cwnd().saturating_mul(snd.mss.bytes()),
                 win_divisor: cx.sysctl.tcp_tso_win_divisor,
                 since_last: cx.now.since(snd.last_sent),
                 head_age,
@@ -339,7 +341,8 @@ impl Connection {
         self.snd.report_limit(cx.now, limit);
         if limit == SendLimit::Cwnd && (reason == BlockedBy::Cwnd || self.is_cwnd_short()) {
             let packets_out = self.recovery.rtx.packets_out();
-            self.recovery.on_cwnd_blocked(self.snd.nxt, packets_out);
+            self.recovery
+                .on_cwnd_blocked(&mut self.congestion, self.snd.nxt, packets_out);
         }
         if reason == BlockedBy::Tsq {
             self.snd.throttle(cx.mib);
@@ -360,13 +363,15 @@ impl Connection {
     /// Reduces cwnd after an idle period, which no longer validates it (RFC 2861, RFC 5681 4.1).
     fn restart_after_idle(&mut self, cx: &Cx<'_>) {
         if self.recovery.rtx.is_app_limited() {
-            self.cc.on_tx_start(&mut self.cwnd, cx.now);
+            self.congestion.on_tx_start(cx.now);
         }
         let idle = cx.now.since(self.snd.last_sent);
         let rto = self.rtt.base_rto().nanos();
-        if idle > rto && cx.sysctl.tcp_slow_start_after_idle && !self.cc.owns_cwnd() {
-            self.cwnd.restart_after_idle(idle, rto);
-            self.cc.on_idle_restart(&self.cwnd, idle);
+        if idle > rto
+            && cx.sysctl.tcp_slow_start_after_idle
+            && !self.congestion.algorithm().owns_cwnd()
+        {
+            self.congestion.restart_after_idle(idle, rto);
             // Once for each idle period, even if the data is held by another limit.
             self.snd.last_sent = cx.now;
         }

@@ -22,7 +22,6 @@ mod write_queue;
 use flow::FlowState;
 pub(crate) use limits::{BlockedBy, Force};
 pub(crate) use nagle::Nagle;
-pub(crate) use pacing::HEADERS_BYTES;
 use pacing::Pacing;
 pub(crate) use pacing::Path;
 use pending::Pending;

@@ -182,9 +182,14 @@ impl Connection {
             self.recovery.rtx.packets_out(),
             self.recovery.rtx.in_flight(),
         );
-        let limited = in_flight >= self.cwnd.cwnd;
-        self.recovery
-            .on_sent(self.snd.una, self.snd.nxt, packets_out, limited);
+        let limited = in_flight >= self.congestion.cwnd();
+        self.recovery.on_sent(
+            &mut self.congestion,
+            self.snd.una,
+            self.snd.nxt,
+            packets_out,
+            limited,
+        );
         if was_idle {
             if let Some(flow) = &mut self.snd.flow {
                 flow.begin_busy(cx.now);

@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use fullsend_wire::{Instant, Nanos, Rate};
 
 use super::Sender;
-use crate::congestion::{CongestionControl, Cwnd};
+use crate::congestion::{Congestion, Cwnd, HEADERS_BYTES};
 use crate::rtt::RttEstimator;
 use crate::{Cx, Sysctl};
 
@@ -19,9 +19,6 @@ const UNPACED_SEGS: u32 = 10;
 
 /// The most lateness of its own timer that a connection compensates: the horizon of data in fq.
 const MAX_CATCH_UP: Nanos = Nanos::from_millis(1);
-
-/// Approximate header bytes of a segment, which count in rates.
-pub(crate) const HEADERS_BYTES: u32 = 60;
 
 /// The departure times of a paced connection: its packets pass fq, its congestion control paces, or
 /// `SO_MAX_PACING_RATE` is set.
@@ -90,8 +87,7 @@ fn ratio_percent(window: &Cwnd, sysctl: &Sysctl) -> u32 {
 /// What pacing and the size of super-segments read of the connection's other parts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path<'a> {
-    pub(crate) window: &'a Cwnd,
-    pub(crate) cc: &'a dyn CongestionControl,
+    pub(crate) congestion: &'a Congestion,
     pub(crate) rtt: &'a RttEstimator,
     /// Segments in flight, lost ones included.
     pub(crate) packets_out: u32,
@@ -102,14 +98,14 @@ impl Sender {
     /// Unlimited before the first round-trip sample.
     pub(crate) fn pacing_rate(&self, path: Path<'_>, sysctl: &Sysctl) -> Rate {
         let max = self.pacing.as_ref().map_or(u64::MAX, |p| p.max_rate.0);
-        if let Some(rate) = path.cc.pacing_rate() {
+        if let Some(rate) = path.congestion.algorithm().pacing_rate() {
             return Rate(rate.0.min(max));
         }
         let Some(srtt) = path.rtt.srtt() else {
             return Rate(max);
         };
-        let percent = ratio_percent(path.window, sysctl);
-        let segs = path.window.cwnd.max(path.packets_out);
+        let percent = ratio_percent(path.congestion.window(), sysctl);
+        let segs = path.congestion.cwnd().max(path.packets_out);
         let bytes = u64::from(self.mss.bytes()) * u64::from(segs) * u64::from(percent);
         let per_second = bytes.saturating_mul(10_000_000) / srtt.as_nanos().max(1);
         Rate(per_second.min(max))
@@ -120,7 +116,8 @@ impl Sender {
     fn is_self_paced(&self, cx: &Cx<'_>, path: Path<'_>) -> bool {
         match &self.pacing {
             Some(pacing) if !cx.device.fq => {
-                pacing.max_rate != Rate::UNLIMITED || path.cc.pacing_rate().is_some()
+                pacing.max_rate != Rate::UNLIMITED
+                    || path.congestion.algorithm().pacing_rate().is_some()
             }
             _ => false,
         }

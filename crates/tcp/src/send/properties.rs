@@ -295,7 +295,7 @@ impl TestSender {
         let share = u64::from(gso_max).checked_shr(halvings.min(64) as u32);
         let bytes = (rate >> 10).saturating_add(share.unwrap_or(0));
         let autosize = (bytes.min(gso_max.into()) as u32).max(2 * mss);
-        let cwnd = conn.cwnd.cwnd;
+        let cwnd = conn.congestion.cwnd();
         let room = cwnd.saturating_sub(conn.recovery.rtx.in_flight());
         let quota = room.min((cwnd / 2).max(1)) * mss;
         let window = conn.snd.usable_window();

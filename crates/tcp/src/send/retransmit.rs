@@ -14,7 +14,10 @@ use crate::recovery::{CaState, Retransmit};
 impl Connection {
     #[inline(never)]
     pub(super) fn retransmission(&mut self, cx: &mut Cx<'_>) -> Option<SegmentPlan> {
-        let room = self.cwnd.cwnd.saturating_sub(self.recovery.rtx.in_flight());
+        let room = self
+            .congestion
+            .cwnd()
+            .saturating_sub(self.recovery.rtx.in_flight());
         if room == 0 || self.pacing_holds(cx) || self.is_original_in_host_queue(cx) {
             return None;
         }

@@ -3,8 +3,7 @@
 use fullsend_wire::{Instant, Mss, Nanos, Rate};
 
 use super::{Bbr, INFINITE, MIN_PIPE_CWND, State};
-use crate::congestion::{Cwnd, INITIAL_WINDOW_SEGS};
-use crate::send::HEADERS_BYTES;
+use crate::congestion::{Cwnd, HEADERS_BYTES, INITIAL_WINDOW_SEGS};
 
 /// `BBR.PacingMarginPercent`: slightly slower than the path, so that queues drain.
 pub(super) const PACING_MARGIN: f64 = 0.99;

@@ -111,16 +111,16 @@ fn only_waiting_for_cwnd_counts_as_cwnd_limited() {
 #[test]
 fn cwnd_restarts_after_more_than_one_timeout() {
     let mut sender = idle();
-    sender.conn.cwnd.cwnd = 40;
+    sender.conn.congestion.set_cwnd(40);
     let rto = sender.conn.rtt.base_rto().nanos();
     let sent = sender.conn.snd.last_sent;
     sender.now = sent + rto;
     sender.with(|conn, cx| conn.restart_after_idle(cx));
-    let before = (sender.conn.cwnd.cwnd, sender.conn.snd.last_sent);
+    let before = (sender.conn.congestion.cwnd(), sender.conn.snd.last_sent);
     assert_eq!(before, (40, sent));
     sender.now += Nanos::from_nanos(1);
     sender.with(|conn, cx| conn.restart_after_idle(cx));
-    let before = (sender.conn.cwnd.cwnd, sender.conn.snd.last_sent);
+    let before = (sender.conn.congestion.cwnd(), sender.conn.snd.last_sent);
     assert_eq!(before, (20, sender.now));
 }
 
@@ -130,25 +130,29 @@ fn cwnd_restarts_after_more_than_one_timeout() {
 fn cwnd_restarts_only_with_nothing_in_flight() {
     let wait = Nanos::from_secs(30);
     let mut sender = idle();
-    sender.conn.cwnd.cwnd = 40;
+    sender.conn.congestion.set_cwnd(40);
     sender.queue(100, 65_160);
     sender.now += wait;
     sender.conn.snd.wnd = 0;
     assert_eq!(sender.may_send(), Err(BlockedBy::Rwnd));
-    assert_eq!(sender.conn.cwnd.cwnd, 40, "the peer's window is closed");
+    assert_eq!(
+        sender.conn.congestion.cwnd(),
+        40,
+        "the peer's window is closed"
+    );
     sender.conn.snd.wnd = 1;
     assert_eq!(sender.may_send(), Err(BlockedBy::Rwnd));
-    assert_eq!(sender.conn.cwnd.cwnd, 10);
+    assert_eq!(sender.conn.congestion.cwnd(), 10);
 
     let mut sender = idle();
-    sender.conn.cwnd.cwnd = 40;
+    sender.conn.congestion.set_cwnd(40);
     sender.queue(MSS as usize, 65_160);
     let sent = sender.with(Connection::transmit);
     assert_eq!(sent.map(|s| s.payload.len()), Some(MSS as usize));
     sender.now += wait;
     sender.queue(MSS as usize, 65_160);
     assert!(sender.may_send().is_ok());
-    assert_eq!(sender.conn.cwnd.cwnd, 40, "something is in flight");
+    assert_eq!(sender.conn.congestion.cwnd(), 40, "something is in flight");
 }
 
 /// RFC 9293 3.8.6.2.1: the peer's window must hold a whole segment, or all of a shorter rest.

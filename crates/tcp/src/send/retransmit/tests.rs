@@ -112,9 +112,15 @@ fn retransmissions_are_paced() {
 fn retransmissions_wait_for_cwnd() {
     let mut sender = with_loss();
     sender.conn.snd.wmem_inflight = 0;
-    sender.conn.cwnd.cwnd = sender.conn.recovery.rtx.in_flight();
+    sender
+        .conn
+        .congestion
+        .set_cwnd(sender.conn.recovery.rtx.in_flight());
     assert!(sender.with(Connection::retransmission).is_none());
-    sender.conn.cwnd.cwnd += 1;
+    sender
+        .conn
+        .congestion
+        .set_cwnd(sender.conn.congestion.cwnd() + 1);
     assert!(sender.with(Connection::retransmission).is_some());
 }
 
@@ -144,7 +150,7 @@ fn lag_of_an_earlier_retransmission_counts_while_another_is_in_flight() {
     sender.acknowledge(sender.conn.snd.una, &[SackBlock { left, right }]);
     for (cwnd, lag) in [(1, 0), (2, 5)] {
         sender.conn.snd.wmem_inflight = 0;
-        sender.conn.cwnd.cwnd = cwnd;
+        sender.conn.congestion.set_cwnd(cwnd);
         sender.conn.recovery.on_retransmit(0, 5, 0, false);
         sender.with(Connection::retransmission).expect("a copy");
         assert_eq!(sender.conn.recovery.rtx.retrans_out(), cwnd);
