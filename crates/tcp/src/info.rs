@@ -173,7 +173,7 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
     let (rate_segs, rate_interval, app_limited) = rtx
         .delivery()
         .map_or((0, Nanos::ZERO, false), DeliverySampler::reported_rate);
-    let (reord_seen, dsack_dups) = c.reordering_stats();
+    let (reord_seen, dsack_dups) = c.recovery.reordering_stats();
     let rate_bytes = u128::from(rate_segs) * u128::from(snd.mss().bytes()) * 1_000_000_000;
     let mut info = TcpInfo {
         tcpi_state: c.state.number(),

@@ -205,7 +205,7 @@ impl Connection {
         };
         // A segment that elicited a DSACK lay outside the window, so the echoed timestamp is not
         // its own. The timestamp of a retransmission may be older than the retransmission.
-        let may_predate = outcome.retransmitted && self.max_tsval_lag() > Nanos::ZERO;
+        let may_predate = outcome.retransmitted && self.recovery.max_tsval_lag() > Nanos::ZERO;
         let is_unambiguous = sack.dsack.is_none() && !ambiguous && !may_predate;
         let echoed = self.echoed_rtt(cx, repr, outcome.first_sent.filter(|_| is_unambiguous));
         let rtt = outcome.rtt.or(sack.rtt).or(echoed);
@@ -225,12 +225,20 @@ impl Connection {
             advanced,
             duplicate,
         };
-        let recovery_outcome = self.update_recovery(cx, &summary);
+        let echo = self.ecn.is_some() && self.on_ecn_feedback(cx, &summary);
+        let (arrived, timer_is_set) = if !echo && self.recovery.is_plain_ack(&summary) {
+            self.recovery.on_delivered(cx.now, outcome.delivered_segs);
+            (outcome.delivered_segs, false)
+        } else {
+            let (recovery, mut parts) = self.recovery_parts(cx);
+            let arrived = recovery.on_ack(&mut parts, &summary, echo);
+            let actions = parts.actions;
+            (arrived, self.apply_recovery_actions(cx, actions))
+        };
         self.recovery.rtx.end_ack();
-        if !recovery_outcome.timer_is_set && (advanced || self.is_sack_older_than_head(cx, &sack)) {
+        if !timer_is_set && (advanced || self.is_sack_older_than_head(cx, &sack)) {
             self.set_xmit_timer(cx);
         }
-        let arrived = recovery_outcome.delivered;
         self.stats.delivered = self.stats.delivered.wrapping_add(arrived);
         let delivered = outcome.delivered_segs + sack.delivered_segs;
         if self.recovery.rtx.delivery().is_some() {
@@ -309,7 +317,7 @@ impl Connection {
         let age = echo
             .zip(since)
             .and_then(|(ts, since)| self.ts.since_echo(cx.now, ts.ecr, since));
-        let lag = self.max_tsval_lag();
+        let lag = self.recovery.max_tsval_lag();
         let echoed = age.map(|age| cx.now - age.saturating_sub(TICK + lag));
         let min_rtt = self.rtt.min_rtt().unwrap_or(Nanos::ZERO);
         self.recovery.rtx.begin_ack(AckContext {

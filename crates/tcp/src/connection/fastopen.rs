@@ -283,7 +283,8 @@ impl Connection {
         };
         cx.mib.fastopen_active_fail += 1;
         // RFC 7413 4.1.3: retransmit immediately; this is no sign of congestion.
-        self.retransmit_too_big();
+        self.recovery.retransmit_too_big(self.snd.nxt());
+        self.snd.pending_mut().retry();
     }
 
     /// Reports the peer's MSS and cookie to the host.

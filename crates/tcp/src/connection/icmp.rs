@@ -83,7 +83,8 @@ impl Connection {
         }
         if self.snd.mss() < before && self.state.is_synchronized() && !self.recovery.rtx.is_empty()
         {
-            self.retransmit_too_big();
+            self.recovery.retransmit_too_big(self.snd.nxt());
+            self.snd.pending_mut().retry();
         }
     }
 

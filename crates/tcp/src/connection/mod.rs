@@ -13,6 +13,7 @@ mod memory;
 mod mtu_probing;
 mod prefetch;
 mod readiness;
+mod recovery;
 mod rto_stats;
 mod settings;
 mod state;

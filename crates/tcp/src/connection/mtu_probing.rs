@@ -248,20 +248,20 @@ impl Connection {
         self.sync_mss(cx);
     }
 
-    /// Returns whether the lost segment is the probe, whose loss is no sign of congestion (RFC 4821
-    /// 7.3). Its data is retransmitted in smaller segments.
+    /// Returns the sequence number at which the probe in flight begins.
+    pub(super) fn mtu_probe_start(&self) -> Option<SeqNum> {
+        let search = self.uncommon.as_ref()?.mtu.as_deref()?;
+        search.probe.map(|probe| probe.start)
+    }
+
+    /// Processes the loss of the probe (RFC 4821 7.3). Its data is retransmitted in smaller segments.
     #[cold]
-    pub(crate) fn on_mtu_probe_lost(&mut self, cx: &mut Cx<'_>) -> bool {
-        let una = self.snd.una();
-        let Some(search) = self.mtu_search() else {
-            return false;
-        };
-        let Some(probe) = search.probe.filter(|probe| probe.start == una) else {
-            return false;
-        };
-        search.probe = None;
-        search.high = probe.mtu - 1;
-        cx.mib.mtup_fail += 1;
-        true
+    pub(super) fn on_mtu_probe_lost(&mut self, cx: &mut Cx<'_>) {
+        if let Some(search) = self.mtu_search()
+            && let Some(probe) = search.probe.take()
+        {
+            search.high = probe.mtu - 1;
+            cx.mib.mtup_fail += 1;
+        }
     }
 }

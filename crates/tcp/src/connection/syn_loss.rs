@@ -35,7 +35,10 @@ impl Connection {
     pub(super) fn begin_transfer(&mut self, cx: &mut Cx<'_>, timeouts: u8) {
         if self.is_fastopen_child() {
             // Its transfer began with the SYN. A second timeout has already reduced cwnd.
-            self.end_syn_ack_loss(cx, timeouts > 0);
+            let (recovery, mut parts) = self.recovery_parts(cx);
+            recovery.end_syn_ack_loss(&mut parts, timeouts > 0);
+            let actions = parts.actions;
+            self.apply_recovery_actions(cx, actions);
         } else if timeouts > 1 && self.stats.total_retrans > 1 {
             // RFC 5681 3.1: one segment. RFC 6928 2: only after a second retransmission, as the
             // first comes after 1 s since RFC 6298 and no longer after 3 s. A retransmission in

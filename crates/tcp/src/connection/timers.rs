@@ -133,7 +133,7 @@ impl Connection {
             return;
         }
         let rto_at = cx.now + self.rtt.rto().nanos();
-        if !self.arm_tail_probe(cx, cx.now, rto_at) {
+        if !self.arm_tail_probe(cx, rto_at) {
             self.rearm_rto(cx);
         }
     }
@@ -146,7 +146,7 @@ impl Connection {
         } else if self.timers.rtx_kind == RtxKind::Rto && !self.restarts_early() {
             self.arm_rto(cx);
         } else {
-            self.arm_rto_at(cx, self.head_rto_at(cx.now));
+            self.arm_rto_at(cx, self.recovery.head_rto_at(&self.rtt, cx.now));
         }
     }
 
@@ -166,6 +166,18 @@ impl Connection {
     pub(crate) fn arm_rto_at(&mut self, cx: &Cx<'_>, at: Instant) {
         self.timers.rtx_kind = RtxKind::Rto;
         self.timers.rtx = self.within_user_timeout(cx, at.max(cx.now));
+    }
+
+    /// Arms the probe timer, counted from now, if a probe may be sent; never later than `rto_at`, the
+    /// retransmission timeout. Returns whether it did.
+    #[inline]
+    fn arm_tail_probe(&mut self, cx: &Cx<'_>, rto_at: Instant) -> bool {
+        let parts = (&self.rtt, self.negotiated.sack);
+        let Some(at) = self.recovery.tail_probe_at(cx, parts, cx.now, rto_at) else {
+            return false;
+        };
+        self.set_tail_probe_timer(cx, at);
+        true
     }
 
     #[inline]
@@ -189,14 +201,6 @@ impl Connection {
         self.timers.rtx = at.max(cx.now);
     }
 
-    /// Sets a timer after the receiver SACKed the head without acknowledging it (RFC 2018 8). If
-    /// that persists for half a round trip, the receiver has discarded the data.
-    #[cold]
-    pub(crate) fn suspect_reneging(&mut self, cx: &Cx<'_>) {
-        let timeout = self.rtt.srtt().unwrap_or_default() / 2;
-        self.arm_rto_at(cx, cx.now + timeout.max(Nanos::from_millis(10)));
-    }
-
     /// Restarts the timer after a retransmission of the head, to allow it a round trip of its own.
     pub(crate) fn restart_rto_for_head(&mut self, cx: &Cx<'_>) {
         if self.timers.rtx_kind != RtxKind::Reordering {
@@ -208,7 +212,7 @@ impl Connection {
     /// need not allow for a delayed ACK any more.
     pub(crate) fn advance_tail_probe_timer(&mut self, cx: &Cx<'_>) {
         if self.timers.rtx_kind == RtxKind::TailProbe {
-            self.arm_tail_probe(cx, cx.now, self.head_rto_at(cx.now));
+            self.arm_tail_probe(cx, self.recovery.head_rto_at(&self.rtt, cx.now));
         }
     }
 
@@ -256,12 +260,12 @@ impl Connection {
                 self.count_failure(cx);
             }
             self.suspect_black_hole(cx);
-            self.enter_loss(cx);
+            self.on_recovery_timeout(cx);
             self.snd.pending_mut().retry();
         } else {
             // RFC 6298 5.7: the data that a Fast Open server sent after its SYN-ACK is lost, too.
             if self.timers.retransmits == 1 && self.is_fastopen_child() {
-                self.enter_loss(cx);
+                self.on_recovery_timeout(cx);
             }
             self.snd.pending_mut().request_syn();
         }

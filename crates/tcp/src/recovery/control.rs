@@ -4,13 +4,13 @@
 use alloc::boxed::Box;
 
 use fullsend_wire::tcp::TcpRepr;
-use fullsend_wire::{Mss, SeqNum};
+use fullsend_wire::{Instant, Mss, Nanos, SeqNum};
 
 use super::{
-    AckOutcome, Frto, Prr, ReorderingState, RetransTsval, RtxQueue, SackOutcome, TailProbe, Undo,
+    AckOutcome, CwrAction, Frto, Prr, RecoveryCx, RecoveryTimer, ReorderingState, RetransTsval,
+    RtxQueue, SackOutcome, TailProbe, Undo,
 };
 use crate::congestion::{Congestion, CongestionEvent};
-use crate::{Connection, Cx};
 
 /// The phase of recovery (Linux's `tcp_ca_state`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -200,13 +200,11 @@ pub(crate) struct AckSummary<'a> {
     pub(crate) duplicate: bool,
 }
 
-/// The conclusions from an ACK.
+/// The conclusions from an ACK or a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct RecoveryOutcome {
+pub(super) struct RecoveryOutcome {
     /// Segments newly reported as delivered.
-    pub(crate) delivered: u32,
-    /// A timer was set that the retransmission timer must not replace.
-    pub(crate) timer_is_set: bool,
+    delivered: u32,
     /// Segments newly marked lost.
     pub(super) lost_segs: u32,
     /// Of these, retransmissions.
@@ -215,41 +213,34 @@ pub(crate) struct RecoveryOutcome {
     echo: bool,
 }
 
-impl Connection {
-    /// Processes an ACK after the scoreboard was updated: detects loss, and changes phase and cwnd.
+impl Recovery {
+    /// Returns whether an ACK only advances `snd_una`, while nothing is lost, SACKed or probed for.
     #[inline]
-    pub(crate) fn update_recovery(
-        &mut self,
-        cx: &mut Cx<'_>,
-        summary: &AckSummary<'_>,
-    ) -> RecoveryOutcome {
-        let echo = self.ecn.is_some() && self.on_ecn_feedback(cx, summary);
-        let fast_path = self.recovery.allows_fast_path()
-            && !self.recovery.rtx.has_scoreboard()
+    pub(crate) fn is_plain_ack(&self, summary: &AckSummary<'_>) -> bool {
+        self.allows_fast_path()
+            && !self.rtx.has_scoreboard()
             && summary.advanced
             && !summary.ack.retransmitted
-            && !echo
-            && summary.repr.options.sack.as_slice().is_empty();
-        if fast_path {
-            let delivered = summary.ack.delivered_segs;
-            if let Some(delivery) = self.recovery.rtx.delivery_mut() {
-                delivery.on_delivered(cx.now, delivered);
-            }
-            return RecoveryOutcome {
-                delivered,
-                ..RecoveryOutcome::default()
-            };
-        }
-        self.update_recovery_slow(cx, summary, echo)
+            && summary.repr.options.sack.as_slice().is_empty()
     }
 
+    /// Counts `segs` segments as delivered in the delivery-rate sample.
+    #[inline]
+    pub(crate) fn on_delivered(&mut self, now: Instant, segs: u32) {
+        if let Some(delivery) = self.rtx.delivery_mut() {
+            delivery.on_delivered(now, segs);
+        }
+    }
+
+    /// Processes an ACK after the scoreboard was updated: detects loss, and changes phase and cwnd.
+    /// `echo`: it reports congestion marks. Returns the number of segments newly reported as delivered.
     #[cold]
-    fn update_recovery_slow(
+    pub(crate) fn on_ack(
         &mut self,
-        cx: &mut Cx<'_>,
+        cx: &mut RecoveryCx<'_>,
         summary: &AckSummary<'_>,
         echo: bool,
-    ) -> RecoveryOutcome {
+    ) -> u32 {
         let mut outcome = RecoveryOutcome {
             delivered: summary.ack.delivered_segs + summary.sack.delivered_segs,
             echo,
@@ -259,30 +250,31 @@ impl Connection {
         outcome.delivered += dsack.segs;
         self.check_reordering(cx, summary);
         self.process_tail_probe_ack(cx, summary, dsack);
-        if !self.negotiated.sack && summary.duplicate && !self.recovery.rtx.is_empty() {
+        if !cx.sack && summary.duplicate && !self.rtx.is_empty() {
             self.count_dupack(cx);
             outcome.delivered += 1;
         }
-        if let Some(delivery) = self.recovery.rtx.delivery_mut() {
-            delivery.on_delivered(cx.now, outcome.delivered);
-        }
+        self.on_delivered(cx.now, outcome.delivered);
         if summary.ack.reneged && summary.advanced {
-            self.suspect_reneging(cx);
-            outcome.timer_is_set = true;
+            // RFC 2018 8: the receiver SACKed the head without acknowledging it. If that persists for
+            // half a round trip, it has discarded the data.
+            let timeout = cx.rtt.srtt().unwrap_or_default() / 2;
+            let at = cx.now + timeout.max(Nanos::from_millis(10));
+            cx.actions.timer = Some(RecoveryTimer::Reneging(at));
         } else {
             self.update_phase(cx, summary, &mut outcome);
         }
-        if self.recovery.is_reducing() {
+        if self.is_reducing() {
             let safe = summary.advanced && outcome.lost_segs == 0;
-            self.reduce_cwnd(outcome.delivered, safe);
+            self.reduce_cwnd(cx, outcome.delivered, safe);
         }
         self.report_lost_if_sampled(cx);
-        outcome
+        outcome.delivered
     }
 
     #[inline]
-    pub(super) fn report_lost_if_sampled(&mut self, cx: &Cx<'_>) {
-        if self.recovery.rtx.delivery().is_some() {
+    pub(super) fn report_lost_if_sampled(&mut self, cx: &mut RecoveryCx<'_>) {
+        if self.rtx.delivery().is_some() {
             self.report_lost(cx);
         }
     }
@@ -290,48 +282,47 @@ impl Connection {
     /// Runs the state machine: ends, continues or begins a phase.
     fn update_phase(
         &mut self,
-        cx: &mut Cx<'_>,
+        cx: &mut RecoveryCx<'_>,
         summary: &AckSummary<'_>,
         outcome: &mut RecoveryOutcome,
     ) {
-        let una = self.snd.una();
-        let (ca_state, high_seq) = (self.recovery.ca_state, self.recovery.high_seq);
+        let una = cx.snd.una;
+        let (ca_state, high_seq) = (self.ca_state, self.high_seq);
         // CWR ends once data sent after the reduction, with the CWR flag, is acknowledged.
         if ca_state == CaState::Cwr && una.after(high_seq) {
-            self.end_reduction();
-            self.recovery.ca_state = CaState::Open;
+            self.end_reduction(cx);
+            self.ca_state = CaState::Open;
         }
         if ca_state == CaState::Recovery && una.after_eq(high_seq) && self.end_recovery(cx, summary)
         {
             return;
         }
-        let ca_state = self.recovery.ca_state;
+        let ca_state = self.ca_state;
         match ca_state {
             CaState::Recovery => {
                 if summary.advanced && self.try_undo_partial(cx, summary) {
                     return;
                 }
                 if self.try_undo_dsack(cx) {
-                    self.try_to_open();
+                    self.try_to_open(cx);
                 }
                 self.identify_loss(cx, summary, outcome);
-                if self.recovery.ca_state == CaState::Recovery || self.recovery.rtx.lost_out() == 0
-                {
+                if self.ca_state == CaState::Recovery || self.rtx.lost_out() == 0 {
                     return;
                 }
             }
             CaState::Loss => {
                 self.process_loss(cx, summary);
                 self.identify_loss(cx, summary, outcome);
-                if self.recovery.ca_state == CaState::Loss && outcome.lost_retrans_segs == 0 {
+                if self.ca_state == CaState::Loss && outcome.lost_retrans_segs == 0 {
                     return;
                 }
             }
             CaState::Open | CaState::Disorder | CaState::Cwr => {
-                if !self.negotiated.sack && summary.advanced {
-                    self.recovery.rtx.forget_dupacks();
+                if !cx.sack && summary.advanced {
+                    self.rtx.forget_dupacks();
                 }
-                if self.recovery.ca_state <= CaState::Disorder {
+                if self.ca_state <= CaState::Disorder {
                     self.try_undo_dsack(cx);
                 }
                 self.identify_loss(cx, summary, outcome);
@@ -339,13 +330,16 @@ impl Connection {
         }
         // cwnd was already reduced for what the host itself dropped.
         let already_reduced = ca_state <= CaState::Cwr && outcome.lost_segs == 0;
-        if self.recovery.rtx.lost_out() == 0 || already_reduced {
+        if self.rtx.lost_out() == 0 || already_reduced {
             if outcome.echo {
                 self.enter_cwr(cx, CongestionEvent::Ecn);
             }
-            self.try_to_open();
-        } else if self.uncommon.is_some() && self.on_mtu_probe_lost(cx) {
-            self.retransmit_mtu_probe();
+            self.try_to_open(cx);
+        } else if cx.snd.mtu_probe == Some(cx.snd.una) {
+            // RFC 4821 7.3: the loss of the probe is no sign of congestion.
+            cx.actions.mtu_probe_lost = true;
+            self.enter_loss_for_mtu(cx.snd.nxt);
+            self.discard_loss_reports();
         } else {
             self.enter_recovery(cx);
         }
@@ -353,183 +347,175 @@ impl Connection {
 
     /// Ends recovery after all data in flight at its begin is acknowledged. Returns whether it does not
     /// end yet.
-    pub(super) fn end_recovery(&mut self, cx: &mut Cx<'_>, summary: &AckSummary<'_>) -> bool {
-        let was_loss = self.recovery.ca_state == CaState::Loss;
-        if !self.negotiated.sack {
-            self.recovery.rtx.forget_dupacks();
+    pub(super) fn end_recovery(
+        &mut self,
+        cx: &mut RecoveryCx<'_>,
+        summary: &AckSummary<'_>,
+    ) -> bool {
+        let was_loss = self.ca_state == CaState::Loss;
+        if !cx.sack {
+            self.rtx.forget_dupacks();
         }
         self.try_undo_recovery(cx, summary);
         // RFC 6582 3.2: duplicate ACKs of data that was sent twice must not begin another recovery.
-        if !self.negotiated.sack && self.snd.una() == self.recovery.high_seq {
+        if !cx.sack && cx.snd.una == self.high_seq {
             return true;
         }
         if !was_loss {
-            self.end_reduction();
+            self.end_reduction(cx);
         }
-        self.recovery.ca_state = CaState::Open;
-        self.congestion.on_recovered();
+        self.ca_state = CaState::Open;
+        cx.congestion.on_recovered();
         false
     }
 
     /// Ends a reduction with cwnd at ssthresh (RFC 9937), unless it was undone.
-    fn end_reduction(&mut self) {
-        let undone = self.recovery.cold().is_none_or(|p| !p.undo.is_armed());
-        let keeps_reduction = self.recovery.ca_state == CaState::Cwr || !undone;
+    fn end_reduction(&self, cx: &mut RecoveryCx<'_>) {
+        let undone = self.cold().is_none_or(|p| !p.undo.is_armed());
+        let keeps_reduction = self.ca_state == CaState::Cwr || !undone;
         if keeps_reduction {
-            self.congestion.set_cwnd_to_ssthresh();
+            cx.congestion.set_cwnd_to_ssthresh();
         }
     }
 
     /// Enters Open, or Disorder while data is SACKed, lost or retransmitted.
-    pub(super) fn try_to_open(&mut self) {
-        if self.recovery.ca_state == CaState::Cwr {
+    pub(super) fn try_to_open(&mut self, cx: &RecoveryCx<'_>) {
+        if self.ca_state == CaState::Cwr {
             return;
         }
-        let rtx = &self.recovery.rtx;
+        let rtx = &self.rtx;
         let has_marks = rtx.sacked_out() > 0 || rtx.lost_out() > 0 || rtx.head_was_retransmitted();
         let ca_state = if has_marks || rtx.retrans_out() > 0 {
             CaState::Disorder
         } else {
             CaState::Open
         };
-        if self.recovery.ca_state != ca_state {
-            self.recovery.ca_state = ca_state;
-            self.recovery.high_seq = self.snd.nxt();
+        if self.ca_state != ca_state {
+            self.ca_state = ca_state;
+            self.high_seq = cx.snd.nxt;
         }
     }
 
     /// Reduces cwnd to ssthresh over a round trip after congestion without loss (RFC 3168 6.1.2: an
     /// echoed mark). Does nothing during a reduction.
     #[cold]
-    pub(crate) fn enter_cwr(&mut self, cx: &Cx<'_>, event: CongestionEvent) {
-        if self.recovery.ca_state >= CaState::Cwr {
+    pub(crate) fn enter_cwr(&mut self, cx: &mut RecoveryCx<'_>, event: CongestionEvent) {
+        if self.ca_state >= CaState::Cwr {
             return;
         }
         self.begin_reduction(cx, event);
-        self.recovery.cold_or_default().undo.disarm();
-        self.recovery.ca_state = CaState::Cwr;
+        self.cold_or_default().undo.disarm();
+        self.ca_state = CaState::Cwr;
     }
 
     /// Begins a reduction of cwnd, by proportional rate reduction or at once.
-    fn begin_reduction(&mut self, cx: &Cx<'_>, event: CongestionEvent) {
-        self.lower_ssthresh(cx, event);
-        self.recovery.high_seq = self.snd.nxt();
-        let (una, rtx) = (self.snd.una(), &self.recovery.rtx);
+    fn begin_reduction(&mut self, cx: &mut RecoveryCx<'_>, event: CongestionEvent) {
+        cx.congestion.reduce(event, cx.now);
+        // The peer gets CWR, whatever the reason (RFC 3168 6.1.2).
+        cx.actions.cwr = Some(CwrAction::Queue);
+        self.high_seq = cx.snd.nxt;
+        let (una, rtx) = (cx.snd.una, &self.rtx);
         let (packets_out, retrans_out) = (rtx.packets_out(), rtx.retrans_out());
-        let cold = self.recovery.cold_or_default();
+        let cold = self.cold_or_default();
         cold.prr = Prr::begin(packets_out);
         let probed = cold.probe.take().is_some_and(|probe| probe.is_retransmit);
         cold.undo = cold.undo.begin(una, retrans_out + u32::from(probed));
     }
 
-    pub(super) fn enter_recovery(&mut self, cx: &mut Cx<'_>) {
-        if self.negotiated.sack {
+    pub(super) fn enter_recovery(&mut self, cx: &mut RecoveryCx<'_>) {
+        if cx.sack {
             cx.mib.sack_recovery += 1;
         } else {
             cx.mib.reno_recovery += 1;
         }
-        if self.recovery.ca_state == CaState::Cwr {
+        if self.ca_state == CaState::Cwr {
             // The reduction after a mark goes on, and cannot be undone.
-            self.recovery.cold_or_default().undo.disarm();
-            self.congestion.reduce_for_loss_after_mark();
+            self.cold_or_default().undo.disarm();
+            cx.congestion.reduce_for_loss_after_mark();
         } else {
             self.begin_reduction(cx, CongestionEvent::Loss);
         }
-        self.recovery.ca_state = CaState::Recovery;
-    }
-
-    /// Lowers ssthresh. The peer gets CWR, whatever the reason (RFC 3168 6.1.2).
-    fn lower_ssthresh(&mut self, cx: &Cx<'_>, event: CongestionEvent) {
-        self.congestion.reduce(event, cx.now);
-        if let Some(ecn) = &mut self.ecn {
-            ecn.queue_cwr();
-        }
+        self.ca_state = CaState::Recovery;
     }
 
     /// Reports each loss to a congestion control that models the path.
-    pub(super) fn report_lost(&mut self, cx: &Cx<'_>) {
-        let lost = self.recovery.rtx.take_lost();
-        self.congestion.on_lost(&lost, cx.now);
-        self.recovery.rtx.recycle_lost(lost);
+    pub(super) fn report_lost(&mut self, cx: &mut RecoveryCx<'_>) {
+        let lost = self.rtx.take_lost();
+        cx.congestion.on_lost(&lost, cx.now);
+        self.rtx.recycle_lost(lost);
     }
 
-    pub(super) fn reduce_cwnd(&mut self, delivered: u32, safe: bool) {
-        if self.congestion.algorithm().owns_cwnd() || delivered == 0 {
+    pub(super) fn reduce_cwnd(&mut self, cx: &mut RecoveryCx<'_>, delivered: u32, safe: bool) {
+        if cx.congestion.algorithm().owns_cwnd() || delivered == 0 {
             return;
         }
-        let in_flight = self.recovery.rtx.in_flight();
-        let ssthresh = self.congestion.ssthresh();
-        if self.recovery.ca_state == CaState::Cwr && self.congestion.algorithm().reduces_at_once() {
-            self.congestion
-                .set_cwnd(self.congestion.cwnd().min(ssthresh));
+        let in_flight = self.rtx.in_flight();
+        let ssthresh = cx.congestion.ssthresh();
+        if self.ca_state == CaState::Cwr && cx.congestion.algorithm().reduces_at_once() {
+            cx.congestion.set_cwnd(cx.congestion.cwnd().min(ssthresh));
             return;
         }
-        if let Some(cold) = self.recovery.cold_mut() {
+        if let Some(cold) = self.cold_mut() {
             let cwnd = cold.prr.on_ack(delivered, in_flight, ssthresh, safe);
-            self.congestion.set_cwnd(cwnd);
+            cx.congestion.set_cwnd(cwnd);
         }
     }
 
     /// Processes a retransmission timeout (RFC 5681 3.1, RFC 6298 5.4): data in flight is lost, and
     /// cwnd is one segment.
-    pub(crate) fn enter_loss(&mut self, cx: &mut Cx<'_>) {
-        let before = self.recovery.ca_state;
+    pub(crate) fn on_timeout(&mut self, cx: &mut RecoveryCx<'_>) {
+        let before = self.ca_state;
         // RFC 8985 6.3: data sent less than a round trip ago may still arrive.
-        let cutoff = cx.now - self.rtt.srtt().unwrap_or_default();
-        let sacked_before = self.recovery.rtx.sacked_out();
-        cx.mib.sack_reneging += u64::from(self.recovery.rtx.mark_timed_out(cutoff));
+        let cutoff = cx.now - cx.rtt.srtt().unwrap_or_default();
+        let sacked_before = self.rtx.sacked_out();
+        cx.mib.sack_reneging += u64::from(self.rtx.mark_timed_out(cutoff));
         // One reduction for each window of data.
         let again = before >= CaState::Cwr
-            && self.snd.una().before(self.recovery.high_seq)
-            && (before != CaState::Loss || self.timers.retransmits > 0);
+            && cx.snd.una.before(self.high_seq)
+            && (before != CaState::Loss || cx.snd.timed_out);
         if !again {
             self.begin_reduction(cx, CongestionEvent::Rto);
         } else if before == CaState::Cwr {
-            self.congestion.reduce_for_loss_after_mark();
+            cx.congestion.reduce_for_loss_after_mark();
         }
-        self.congestion.set_cwnd(self.recovery.rtx.in_flight() + 1);
+        cx.congestion.set_cwnd(self.rtx.in_flight() + 1);
         // The timeout shows loss after many SACKs, so the reordering degree was overestimated.
         if before <= CaState::Disorder && sacked_before >= cx.sysctl.tcp_reordering {
-            let reordering = &mut self.recovery.reordering_segs;
+            let reordering = &mut self.reordering_segs;
             *reordering = (*reordering).min(cx.sysctl.tcp_reordering);
         }
-        self.recovery.ca_state = CaState::Loss;
-        self.recovery.high_seq = self.snd.nxt();
-        let recurring = before < CaState::Recovery || self.timers.retransmits > 0;
-        let cold = self.recovery.cold_or_default();
+        self.ca_state = CaState::Loss;
+        self.high_seq = cx.snd.nxt;
+        let recurring = before < CaState::Recovery || cx.snd.timed_out;
+        let cold = self.cold_or_default();
         cold.probe = None;
         cold.frto = Frto::begin(cx.sysctl.tcp_frto > 0 && recurring);
         self.report_lost(cx);
     }
 
-    /// Retransmits a lost MTU probe, which does not indicate congestion.
-    #[cold]
-    fn retransmit_mtu_probe(&mut self) {
-        self.enter_loss_for_mtu();
-        let not_congestion = self.recovery.rtx.take_lost();
-        self.recovery.rtx.recycle_lost(not_congestion);
-        self.snd.pending_mut().retry();
-    }
-
     /// Begins the Loss phase without a reduction of cwnd, for data that was too large for the path.
-    fn enter_loss_for_mtu(&mut self) {
-        self.recovery.ca_state = CaState::Loss;
-        self.recovery.high_seq = self.snd.nxt();
-        let cold = self.recovery.cold_or_default();
+    fn enter_loss_for_mtu(&mut self, nxt: SeqNum) {
+        self.ca_state = CaState::Loss;
+        self.high_seq = nxt;
+        let cold = self.cold_or_default();
         cold.undo.disarm();
         cold.frto = Frto::default();
     }
 
     /// Retransmits all data in flight in smaller segments, since it was too large for the path, without
     /// a reduction of cwnd.
-    pub(crate) fn retransmit_too_big(&mut self) {
-        if self.recovery.ca_state < CaState::Recovery {
-            self.enter_loss_for_mtu();
+    pub(crate) fn retransmit_too_big(&mut self, nxt: SeqNum) {
+        if self.ca_state < CaState::Recovery {
+            self.enter_loss_for_mtu(nxt);
         }
-        self.recovery.rtx.mark_all_lost();
-        let not_congestion = self.recovery.rtx.take_lost();
-        self.recovery.rtx.recycle_lost(not_congestion);
-        self.snd.pending_mut().retry();
+        self.rtx.mark_all_lost();
+        self.discard_loss_reports();
+    }
+
+    /// Withholds losses that are no sign of congestion from the congestion control.
+    fn discard_loss_reports(&mut self) {
+        let lost = self.rtx.take_lost();
+        self.rtx.recycle_lost(lost);
     }
 }
 

@@ -1,7 +1,6 @@
 //! Reports of duplicates (DSACK, RFC 2883), which show unnecessary retransmissions (RFC 3708).
 
-use super::AckSummary;
-use crate::{Connection, Cx};
+use super::{AckSummary, Recovery, RecoveryCx};
 
 /// The credible report of an ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -12,25 +11,29 @@ pub(super) struct Dsack {
     pub(super) is_of_tail_probe: bool,
 }
 
-impl Connection {
+impl Recovery {
     /// Processes the ACK's report of a duplicate, and returns it if it is credible.
-    pub(super) fn process_dsack(&mut self, cx: &mut Cx<'_>, summary: &AckSummary<'_>) -> Dsack {
+    pub(super) fn process_dsack(
+        &mut self,
+        cx: &mut RecoveryCx<'_>,
+        summary: &AckSummary<'_>,
+    ) -> Dsack {
         let Some(range) = summary.sack.dsack else {
             return Dsack::default();
         };
-        if range.left.before(self.snd.una()) {
+        if range.left.before(cx.snd.una) {
             cx.mib.dsack_recv += 1;
         } else {
             cx.mib.dsack_ofo_recv += 1;
         }
-        let (mss, nxt) = (self.snd.mss().bytes(), self.snd.nxt());
+        let (mss, nxt) = (cx.snd.mss.bytes(), cx.snd.nxt);
         let len = range.right.since(range.left);
         let segs = len.div_ceil(mss);
-        let total_retrans = self.stats.total_retrans;
-        let cold = self.recovery.cold_or_default();
+        let total_retrans = cx.snd.total_retrans;
+        let cold = self.cold_or_default();
         cold.reordering.dsack_dups = cold.reordering.dsack_dups.saturating_add(segs);
         // A report of more than the window, or of more than was ever retransmitted, is not credible.
-        if len > self.snd.max_wnd() || cold.reordering.dsack_dups > total_retrans {
+        if len > cx.snd.max_wnd || cold.reordering.dsack_dups > total_retrans {
             cx.mib.dsack_ignored_dubious += 1;
             return Dsack::default();
         }

@@ -1,5 +1,6 @@
 //! Loss recovery: the data in flight, the scoreboard, loss detection, and cwnd during recovery.
 
+mod context;
 mod control;
 mod dsack;
 mod frto;
@@ -11,6 +12,7 @@ mod rtx_queue;
 mod tsval;
 mod undo;
 
+pub(crate) use context::{CwrAction, RecoveryActions, RecoveryCx, RecoveryTimer, SendVars};
 use control::RecoveryOutcome;
 pub(crate) use control::{AckSummary, CaState, Recovery};
 use frto::Frto;

@@ -1,14 +1,14 @@
 //! Tail loss probes (RFC 8985 7): when ACKs stop coming, one more segment draws an ACK that shows what
 //! is missing of the tail, long before the retransmission timeout.
 
-use fullsend_wire::{Instant, Nanos, SeqNum};
+use fullsend_wire::{Instant, SeqNum};
 
 use super::dsack::Dsack;
 use super::rack::TIMER_SLACK;
-use super::{AckSummary, CaState};
+use super::{AckSummary, CaState, Recovery, RecoveryCx};
+use crate::Cx;
 use crate::congestion::CongestionEvent;
-use crate::rtt::Rto;
-use crate::{Connection, Cx};
+use crate::rtt::{Rto, RttEstimator};
 
 /// The probe in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,86 +19,61 @@ pub(crate) struct TailProbe {
     pub(super) is_retransmit: bool,
 }
 
-impl Connection {
-    /// Returns whether a probe may be sent (RFC 8985 7.2). Without SACK its ACK shows nothing.
+impl Recovery {
+    /// Returns when the probe is due, counted from `from`, if one may be sent (RFC 8985 7.2): after two
+    /// round trips, and with a single segment in flight the time by which its ACK may be delayed.
+    /// Never later than `rto_at`, the retransmission timeout. Without SACK, which `sack` states, the
+    /// ACK of a probe shows nothing.
     #[inline]
-    fn may_send_tail_probe(&self, cx: &Cx<'_>) -> bool {
-        matches!(self.recovery.ca_state, CaState::Open | CaState::Cwr)
-            && self.negotiated.sack
-            && matches!(cx.sysctl.tcp_early_retrans, 3 | 4)
-    }
-
-    /// Returns the probe timeout (RFC 8985 7.2): two round trips, and with a single segment in flight
-    /// the time by which its ACK may be delayed.
-    #[inline]
-    fn tail_probe_timeout(&self) -> Nanos {
-        let Some(srtt) = self.rtt.srtt() else {
-            return Rto::INITIAL.nanos();
-        };
-        let slack = if self.recovery.rtx.packets_out() == 1 {
-            self.rtt.rto_min()
-        } else {
-            TIMER_SLACK
-        };
-        srtt * 2 + slack
-    }
-
-    /// Arms the probe timer, counted from `from`, if a probe may be sent; never later than `rto_at`, the
-    /// retransmission timeout. Returns whether it did.
-    #[inline]
-    pub(crate) fn arm_tail_probe(&mut self, cx: &Cx<'_>, from: Instant, rto_at: Instant) -> bool {
-        if !self.may_send_tail_probe(cx) {
-            return false;
+    pub(crate) fn tail_probe_at(
+        &self,
+        cx: &Cx<'_>,
+        (rtt, sack): (&RttEstimator, bool),
+        from: Instant,
+        rto_at: Instant,
+    ) -> Option<Instant> {
+        let may_send = matches!(self.ca_state, CaState::Open | CaState::Cwr)
+            && sack
+            && matches!(cx.sysctl.tcp_early_retrans, 3 | 4);
+        if !may_send {
+            return None;
         }
-        let at = from + self.tail_probe_timeout();
-        let at = if rto_at > cx.now { at.min(rto_at) } else { at };
-        self.set_tail_probe_timer(cx, at);
-        true
+        let timeout = match rtt.srtt() {
+            None => Rto::INITIAL.nanos(),
+            Some(srtt) if self.rtx.packets_out() == 1 => srtt * 2 + rtt.rto_min(),
+            Some(srtt) => srtt * 2 + TIMER_SLACK,
+        };
+        let at = from + timeout;
+        Some(if rto_at > cx.now { at.min(rto_at) } else { at })
     }
 
     /// Returns when the retransmission timer fires, counted from the head's last departure.
-    pub(crate) fn head_rto_at(&self, now: Instant) -> Instant {
-        self.recovery.rtx.head_sent_at().unwrap_or(now) + self.rtt.rto().nanos()
+    pub(crate) fn head_rto_at(&self, rtt: &RttEstimator, now: Instant) -> Instant {
+        self.rtx.head_sent_at().unwrap_or(now) + rtt.rto().nanos()
     }
 
-    /// Processes the probe timer. If more data was sent since it was set, the timeout counts from then.
-    #[cold]
-    pub(crate) fn on_tail_probe_timer(&mut self, cx: &mut Cx<'_>) {
-        if self.recovery.rtx.is_empty() {
-            return;
-        }
-        let rto_at = self.head_rto_at(cx.now);
-        let due = (self.snd.last_sent() + self.tail_probe_timeout()).min(rto_at);
-        if due > cx.now && self.may_send_tail_probe(cx) {
-            self.set_tail_probe_timer(cx, due);
-            return;
-        }
-        // At most one at a time.
-        if self.recovery.cold().is_some_and(|p| p.probe.is_some()) {
-            self.arm_rto_at(cx, rto_at);
-            return;
-        }
-        self.snd.pending_mut().request_tail_probe();
-        // For the case that no probe can be sent now.
-        self.arm_rto_at(cx, rto_at);
+    /// Returns whether a probe is in flight. There is at most one at a time.
+    pub(crate) fn is_tail_probing(&self) -> bool {
+        self.cold().is_some_and(|cold| cold.probe.is_some())
     }
 
-    /// Records that a probe was sent; `is_retransmit`: it retransmits the last segment.
-    pub(crate) fn on_tail_probe_sent(&mut self, cx: &mut Cx<'_>, is_retransmit: bool) {
-        cx.mib.loss_probes += 1;
-        let end = self.snd.nxt();
-        self.recovery.cold_or_default().probe = Some(TailProbe { end, is_retransmit });
-        self.arm_rto(cx);
+    /// Records that a probe was sent, after which `nxt` is `snd_nxt`; `is_retransmit`: it retransmits
+    /// the last segment.
+    pub(crate) fn on_tail_probe_sent(&mut self, nxt: SeqNum, is_retransmit: bool) {
+        self.cold_or_default().probe = Some(TailProbe {
+            end: nxt,
+            is_retransmit,
+        });
     }
 
     /// Determines whether the probe retransmitted lost data (RFC 8985 7.4.2). Then cwnd is reduced.
     pub(super) fn process_tail_probe_ack(
         &mut self,
-        cx: &mut Cx<'_>,
+        cx: &mut RecoveryCx<'_>,
         summary: &AckSummary<'_>,
         dsack: Dsack,
     ) {
-        let Some(cold) = self.recovery.cold_mut() else {
+        let Some(cold) = self.cold_mut() else {
             return;
         };
         let Some(TailProbe { end, is_retransmit }) = cold.probe else {
@@ -121,12 +96,12 @@ impl Connection {
         }
     }
 
-    fn reduce_for_tail_probe(&mut self, cx: &Cx<'_>) {
+    fn reduce_for_tail_probe(&mut self, cx: &mut RecoveryCx<'_>) {
         self.enter_cwr(cx, CongestionEvent::Loss);
-        if self.recovery.ca_state == CaState::Cwr {
-            self.congestion.set_cwnd_to_ssthresh();
-            self.recovery.ca_state = CaState::Open;
-            self.try_to_open();
+        if self.ca_state == CaState::Cwr {
+            cx.congestion.set_cwnd_to_ssthresh();
+            self.ca_state = CaState::Open;
+            self.try_to_open(cx);
         }
     }
 }

@@ -2,8 +2,7 @@
 
 use fullsend_wire::{Nanos, SeqNum};
 
-use super::{AckSummary, CaState, RecoveryOutcome};
-use crate::{Connection, Cx};
+use super::{AckSummary, CaState, Recovery, RecoveryCx, RecoveryOutcome, RecoveryTimer};
 
 /// Bits of `tcp_recovery`.
 const RACK: u32 = 1;
@@ -59,58 +58,57 @@ impl ReorderingState {
     }
 }
 
-impl Connection {
+impl Recovery {
     /// Marks segments that the ACK shows to be lost. Sets the reordering timer if more may be.
     pub(super) fn identify_loss(
         &mut self,
-        cx: &mut Cx<'_>,
+        cx: &mut RecoveryCx<'_>,
         summary: &AckSummary<'_>,
         outcome: &mut RecoveryOutcome,
     ) {
-        if self.recovery.rtx.is_empty() {
+        if self.rtx.is_empty() {
             return;
         }
-        let dupthresh = self.recovery.reordering_segs;
-        if !self.negotiated.sack {
+        let dupthresh = self.reordering_segs;
+        if !cx.sack {
             // RFC 6582 3.2: three duplicate ACKs show the first hole, a partial ACK (step 5) the next.
-            let ca_state = self.recovery.ca_state;
-            let first = ca_state < CaState::Recovery && self.recovery.rtx.sacked_out() >= dupthresh;
+            let ca_state = self.ca_state;
+            let first = ca_state < CaState::Recovery && self.rtx.sacked_out() >= dupthresh;
             if first || (ca_state == CaState::Recovery && summary.advanced) {
-                outcome.lost_segs += self.recovery.rtx.mark_head_lost();
+                outcome.lost_segs += self.rtx.mark_head_lost();
             }
         } else if cx.sysctl.tcp_recovery & RACK == 0 {
-            outcome.lost_segs += self.recovery.rtx.mark_lost_by_sack(dupthresh);
+            outcome.lost_segs += self.rtx.mark_lost_by_sack(dupthresh);
         } else {
             self.rack(cx, outcome);
         }
     }
 
-    fn rack(&mut self, cx: &mut Cx<'_>, outcome: &mut RecoveryOutcome) {
-        if let Some(cold) = self.recovery.cold_mut() {
-            cold.reordering.end_round(self.snd.una());
+    fn rack(&mut self, cx: &mut RecoveryCx<'_>, outcome: &mut RecoveryOutcome) {
+        if let Some(cold) = self.cold_mut() {
+            cold.reordering.end_round(cx.snd.una);
         }
         let reo_wnd = self.reo_wnd(cx);
         let found = self
-            .recovery
             .rtx
-            .mark_overdue(cx.now, reo_wnd, self.min_rack_rtt());
+            .mark_overdue(cx.now, reo_wnd, self.min_rack_rtt(cx));
         cx.mib.lost_retransmit += u64::from(found.lost_retrans_segs);
         outcome.lost_segs += found.lost_segs;
         outcome.lost_retrans_segs += found.lost_retrans_segs;
         if let Some(at) = found.next_loss_at {
-            self.arm_reordering(cx, at.max(cx.now) + TIMER_SLACK);
-            outcome.timer_is_set = true;
+            let at = at.max(cx.now) + TIMER_SLACK;
+            cx.actions.timer = Some(RecoveryTimer::Reordering(at));
         }
     }
 
     /// Returns the reordering window: how long an overtaken segment may be late (RFC 8985 6.2 step 4).
-    fn reo_wnd(&self, cx: &Cx<'_>) -> Nanos {
-        let reordering = self.recovery.cold().map(|p| p.reordering);
+    fn reo_wnd(&self, cx: &RecoveryCx<'_>) -> Nanos {
+        let reordering = self.cold().map(|p| p.reordering);
         let reordering = reordering.unwrap_or_default();
         if reordering.reord_seen == 0 {
-            let dupthresh = self.recovery.rtx.sacked_out() >= self.recovery.reordering_segs
+            let dupthresh = self.rtx.sacked_out() >= self.reordering_segs
                 && cx.sysctl.tcp_recovery & NO_DUPTHRESH == 0;
-            if self.recovery.ca_state >= CaState::Recovery || dupthresh {
+            if self.ca_state >= CaState::Recovery || dupthresh {
                 return Nanos::ZERO;
             }
         }
@@ -120,42 +118,39 @@ impl Connection {
         } else {
             u64::from(reordering.extra_steps) + 1
         };
-        let min_rtt = self.rtt.min_rtt().unwrap_or(Nanos::ZERO);
-        (min_rtt / 4 * times).min(self.rtt.srtt().unwrap_or(Nanos::ZERO))
+        let min_rtt = cx.rtt.min_rtt().unwrap_or(Nanos::ZERO);
+        (min_rtt / 4 * times).min(cx.rtt.srtt().unwrap_or(Nanos::ZERO))
     }
 
     /// Returns the least round trip time for RACK. RFC 8985 6.2 uses the latest sample. On a path that
     /// reorders, that may be of a packet that overtook others, which would be marked lost though they
     /// are not late. RFC 9002 6.1.2 uses at least the smoothed time.
-    fn min_rack_rtt(&self) -> Nanos {
+    fn min_rack_rtt(&self, cx: &RecoveryCx<'_>) -> Nanos {
         let (seen, _) = self.reordering_stats();
-        let srtt = self.rtt.srtt().filter(|_| seen > 0);
+        let srtt = cx.rtt.srtt().filter(|_| seen > 0);
         srtt.unwrap_or(Nanos::ZERO)
     }
 
-    /// Processes the reordering timer: overtaken segments have not arrived.
+    /// Processes the reordering timer: overtaken segments have not arrived. Returns whether any are lost.
     #[cold]
-    pub(crate) fn on_reordering_timer(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn on_reordering_timer(&mut self, cx: &mut RecoveryCx<'_>) -> bool {
         let mut outcome = RecoveryOutcome::default();
         self.rack(cx, &mut outcome);
         if outcome.lost_segs > 0 {
-            if self.recovery.ca_state != CaState::Recovery {
+            if self.ca_state != CaState::Recovery {
                 self.enter_recovery(cx);
-                self.reduce_cwnd(1, false);
+                self.reduce_cwnd(cx, 1, false);
             }
             self.report_lost(cx);
-            self.snd.pending_mut().retry();
         }
-        if !outcome.timer_is_set {
-            self.rearm_rto(cx);
-        }
+        outcome.lost_segs > 0
     }
 
     /// Records reordering where a segment arrived late that was sent only once.
-    pub(super) fn check_reordering(&mut self, cx: &mut Cx<'_>, summary: &AckSummary<'_>) {
-        let armed = self.recovery.cold().is_some_and(|p| p.undo.is_armed());
+    pub(super) fn check_reordering(&mut self, cx: &mut RecoveryCx<'_>, summary: &AckSummary<'_>) {
+        let armed = self.cold().is_some_and(|p| p.undo.is_armed());
         let by_sack = summary.sack.reordering_segs;
-        let by_sack = if self.recovery.ca_state != CaState::Loss || armed {
+        let by_sack = if self.ca_state != CaState::Loss || armed {
             by_sack
         } else {
             0
@@ -168,27 +163,27 @@ impl Connection {
     }
 
     /// Raises the reordering degree to `late_segs` segments.
-    pub(super) fn update_reordering(&mut self, cx: &Cx<'_>, late_segs: u32) {
+    pub(super) fn update_reordering(&mut self, cx: &RecoveryCx<'_>, late_segs: u32) {
         let most = cx.sysctl.tcp_max_reordering;
-        let reordering = &mut self.recovery.reordering_segs;
+        let reordering = &mut self.reordering_segs;
         *reordering = (*reordering).max(late_segs.min(most));
-        let seen = &mut self.recovery.cold_or_default().reordering.reord_seen;
+        let seen = &mut self.cold_or_default().reordering.reord_seen;
         *seen = seen.saturating_add(1);
     }
 
     /// Counts a duplicate ACK on a connection without SACK.
-    pub(super) fn count_dupack(&mut self, cx: &mut Cx<'_>) {
-        if !self.recovery.rtx.on_dupack() {
+    pub(super) fn count_dupack(&mut self, cx: &mut RecoveryCx<'_>) {
+        if !self.rtx.on_dupack() {
             // There are more than segments above the hole: packets were duplicated or reordered.
             cx.mib.reno_reorder += 1;
-            let packets_out = self.recovery.rtx.packets_out();
+            let packets_out = self.rtx.packets_out();
             self.update_reordering(cx, packets_out);
         }
     }
 
     /// Returns how often reordering was seen, and the segments that DSACKs reported (`tcp_info`).
     pub(crate) fn reordering_stats(&self) -> (u32, u32) {
-        let reordering = self.recovery.cold().map(|p| p.reordering);
+        let reordering = self.cold().map(|p| p.reordering);
         reordering.map_or((0, 0), |a| (a.reord_seen, a.dsack_dups))
     }
 }

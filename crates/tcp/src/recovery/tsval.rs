@@ -1,9 +1,8 @@
 //! The timestamps of retransmissions on paths that reorder.
 
-use fullsend_wire::{Instant, Nanos};
+use fullsend_wire::Nanos;
 
-use super::CaState;
-use crate::Connection;
+use super::{CaState, Recovery};
 
 /// The timestamps of the retransmissions that are in flight.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,9 +29,9 @@ impl RetransTsval {
     }
 }
 
-impl Connection {
-    /// Returns how many ticks the TSval of a retransmission that leaves now is behind the clock.
-    /// `first_sent`: when the data was first sent.
+impl Recovery {
+    /// Returns how many ticks the TSval of a retransmission that leaves now is behind the `clock`.
+    /// `age`: the time since the data was first sent.
     ///
     /// A retransmission fills the peer's first hole, so its TSval becomes TS.Recent. The originals
     /// that it overtakes have older ones, and the peer drops them (RFC 7323 5.3): each loss would
@@ -40,29 +39,20 @@ impl Connection {
     /// still at least that of all data before the hole, so the peer accepts it, and as a rule larger
     /// than the original's, which is about a round trip old, so an echo shows which of them arrived
     /// (RFC 3522 3.2). After a timeout the echo has to give a round trip, and the TSval is the clock's.
-    /// So it is while the peer's window ends before what was sent: an ACK of ours then leaves with a
-    /// sequence number at the hole, and its TSval becomes TS.Recent (RFC 7323 4.3).
-    pub(crate) fn tsval_lag(&self, now: Instant, first_sent: Instant) -> u32 {
+    pub(crate) fn tsval_lag(&self, clock: u32, srtt: Option<Nanos>, age: Nanos) -> u32 {
         let (reorders, _) = self.reordering_stats();
-        let applies = self.negotiated.sack
-            && self.negotiated.timestamps
-            && reorders > 0
-            && self.recovery.ca_state() != CaState::Loss
-            && self.snd.acceptable_seq() == self.snd.nxt();
-        let Some(cold) = self.recovery.cold().filter(|_| applies) else {
+        let applies = reorders > 0 && self.ca_state != CaState::Loss;
+        let Some(cold) = self.cold().filter(|_| applies) else {
             return 0;
         };
-        let half = self.rtt.srtt().unwrap_or(Nanos::ZERO) / 2;
-        let most = half.min(now.since(first_sent)).as_millis() as u32;
-        cold.retrans_tsval.bound(self.ts.value(now), most)
+        let half = srtt.unwrap_or(Nanos::ZERO) / 2;
+        cold.retrans_tsval
+            .bound(clock, half.min(age).as_millis() as u32)
     }
 
     /// Returns how far the TSval of a retransmission in flight may be behind the time at which it left.
     pub(crate) fn max_tsval_lag(&self) -> Nanos {
-        let lag = self
-            .recovery
-            .cold()
-            .map_or(0, |cold| cold.retrans_tsval.lag);
+        let lag = self.cold().map_or(0, |cold| cold.retrans_tsval.lag);
         Nanos::from_millis(lag.into())
     }
 }

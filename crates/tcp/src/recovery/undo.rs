@@ -4,8 +4,7 @@
 use fullsend_wire::SeqNum;
 use fullsend_wire::tcp::SackBlock;
 
-use super::{AckSummary, CaState};
-use crate::{Connection, Cx};
+use super::{AckSummary, CaState, CwrAction, Recovery, RecoveryCx};
 
 /// The state of a reduction that may be undone.
 #[derive(Clone, Copy, Debug, Default)]
@@ -77,59 +76,63 @@ impl Undo {
     }
 }
 
-impl Connection {
+impl Recovery {
     /// Returns the timestamp that the ACK echoes. As on Linux, 0 is no echo.
-    fn echo(&self, summary: &AckSummary<'_>) -> Option<u32> {
+    fn echo(cx: &RecoveryCx<'_>, summary: &AckSummary<'_>) -> Option<u32> {
         let echo = summary.repr.options.timestamps;
-        echo.filter(|ts| self.negotiated.timestamps && ts.ecr != 0)
+        echo.filter(|ts| cx.timestamps && ts.ecr != 0)
             .map(|ts| ts.ecr)
     }
 
-    fn may_undo(&self, summary: &AckSummary<'_>) -> bool {
-        let echo = self.echo(summary);
-        let undo = self.recovery.cold().map(|p| p.undo);
+    fn may_undo(&self, cx: &RecoveryCx<'_>, summary: &AckSummary<'_>) -> bool {
+        let echo = Self::echo(cx, summary);
+        let undo = self.cold().map(|p| p.undo);
         undo.is_some_and(|u| u.all_were_duplicates() || u.original_arrived(echo))
     }
 
     /// Undoes the reduction at the end of a recovery that proved unnecessary.
-    pub(super) fn try_undo_recovery(&mut self, cx: &mut Cx<'_>, summary: &AckSummary<'_>) {
-        if self.may_undo(summary) {
-            match self.recovery.ca_state {
+    pub(super) fn try_undo_recovery(&mut self, cx: &mut RecoveryCx<'_>, summary: &AckSummary<'_>) {
+        if self.may_undo(cx, summary) {
+            match self.ca_state {
                 CaState::Loss => cx.mib.loss_undo += 1,
                 _ => cx.mib.full_undo += 1,
             }
             self.undo(cx, false);
-        } else if let Some(cold) = self.recovery.cold_mut() {
+        } else if let Some(cold) = self.cold_mut() {
             cold.reordering.on_recovered(false);
         }
     }
 
     /// Undoes the reduction within fast recovery if the original filled a hole. Returns whether, with
     /// retransmissions in flight, neither undo nor loss can be concluded yet.
-    pub(super) fn try_undo_partial(&mut self, cx: &mut Cx<'_>, summary: &AckSummary<'_>) -> bool {
-        let echo = self.echo(summary);
-        let undo = self.recovery.cold().map(|p| p.undo);
+    pub(super) fn try_undo_partial(
+        &mut self,
+        cx: &mut RecoveryCx<'_>,
+        summary: &AckSummary<'_>,
+    ) -> bool {
+        let echo = Self::echo(cx, summary);
+        let undo = self.cold().map(|p| p.undo);
         if !undo.is_some_and(|u| u.original_arrived(echo)) {
             return false;
         }
-        let late = self.recovery.rtx.segs_to_highest_sacked(summary.prior_una);
+        let late = self.rtx.segs_to_highest_sacked(summary.prior_una);
         if late > 0 {
             cx.mib.ts_reorder += 1;
             self.update_reordering(cx, late);
         }
-        if self.recovery.rtx.retrans_out() > 0 {
+        if self.rtx.retrans_out() > 0 {
             return true;
         }
         cx.mib.partial_undo += 1;
         self.undo(cx, true);
-        self.try_to_open();
+        self.try_to_open(cx);
         false
     }
 
     /// Undoes the reduction if DSACKs report all retransmissions as duplicates (RFC 3708). Returns
     /// whether it did.
-    pub(super) fn try_undo_dsack(&mut self, cx: &mut Cx<'_>) -> bool {
-        let Some(cold) = self.recovery.cold_mut() else {
+    pub(super) fn try_undo_dsack(&mut self, cx: &mut RecoveryCx<'_>) -> bool {
+        let Some(cold) = self.cold_mut() else {
             return false;
         };
         if !cold.undo.all_were_duplicates() {
@@ -145,20 +148,20 @@ impl Connection {
     /// whether it did.
     pub(super) fn try_undo_loss(
         &mut self,
-        cx: &mut Cx<'_>,
+        cx: &mut RecoveryCx<'_>,
         summary: &AckSummary<'_>,
         by_frto: bool,
     ) -> bool {
-        if !by_frto && !self.may_undo(summary) {
+        if !by_frto && !self.may_undo(cx, summary) {
             return false;
         }
         cx.mib.loss_undo += 1;
         cx.mib.spurious_rtos += u64::from(by_frto);
         self.undo(cx, true);
-        self.timers.retransmits = 0;
-        let stays_in_loss = !self.negotiated.sack && self.snd.una() == self.recovery.high_seq;
-        if !stays_in_loss && (by_frto || self.negotiated.sack) {
-            self.recovery.ca_state = CaState::Open;
+        cx.actions.forget_timeouts = true;
+        let stays_in_loss = !cx.sack && cx.snd.una == self.high_seq;
+        if !stays_in_loss && (by_frto || cx.sack) {
+            self.ca_state = CaState::Open;
         }
         true
     }
@@ -166,38 +169,36 @@ impl Connection {
     /// Ends, with the handshake, the Loss phase that the second timeout of a Fast Open server's SYN-ACK
     /// began. `lost`: the timeouts were not spurious. With data in flight, its acknowledgement decides.
     #[cold]
-    pub(crate) fn end_syn_ack_loss(&mut self, cx: &mut Cx<'_>, lost: bool) {
-        if self.recovery.ca_state != CaState::Loss || !self.recovery.rtx.is_empty() {
+    pub(crate) fn end_syn_ack_loss(&mut self, cx: &mut RecoveryCx<'_>, lost: bool) {
+        if self.ca_state != CaState::Loss || !self.rtx.is_empty() {
             return;
         }
         if !lost {
             cx.mib.loss_undo += 1;
             self.undo(cx, false);
         }
-        self.recovery.disarm_undo();
+        self.disarm_undo();
         // RFC 6582 3.2: without SACK only new data ends the phase.
-        if self.negotiated.sack {
-            self.recovery.ca_state = CaState::Open;
-            self.congestion.on_recovered();
+        if cx.sack {
+            self.ca_state = CaState::Open;
+            cx.congestion.on_recovered();
         }
     }
 
     /// Undoes the reduction. `unmark`: segments marked lost are not lost.
-    fn undo(&mut self, cx: &Cx<'_>, unmark: bool) {
+    fn undo(&mut self, cx: &mut RecoveryCx<'_>, unmark: bool) {
         if unmark {
-            self.recovery.rtx.unmark_lost();
+            self.rtx.unmark_lost();
         }
-        let Some(cold) = self.recovery.cold_mut() else {
+        let Some(cold) = self.cold_mut() else {
             return;
         };
         if !cold.undo.is_armed() {
             return;
         }
         cold.undo.disarm();
-        self.congestion.undo(cx.now);
-        if let Some(ecn) = &mut self.ecn {
-            ecn.withdraw_cwr();
-        }
+        cx.congestion.undo(cx.now);
+        cx.actions.cwr = Some(CwrAction::Withdraw);
     }
 }
 

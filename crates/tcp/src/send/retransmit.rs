@@ -49,7 +49,7 @@ impl Connection {
     /// Retransmits where F-RTO would have sent new data and none could be sent.
     #[cold]
     pub(super) fn retransmit_after_frto(&mut self, cx: &mut Cx<'_>) -> Option<SegmentPlan> {
-        self.end_frto();
+        self.recovery.end_frto(self.snd.nxt);
         if self.recovery.sends_new_data_first() {
             return None;
         }
@@ -73,14 +73,18 @@ impl Connection {
             if self.snd.blocked_by != BlockedBy::Autocork {
                 self.snd.blocked_by = BlockedBy::Nothing;
             }
-            self.on_tail_probe_sent(cx, false);
+            self.recovery.on_tail_probe_sent(self.snd.nxt, false);
+            cx.mib.loss_probes += 1;
+            self.arm_rto(cx);
             return Some(plan);
         }
         let retransmit = self.retransmit_tail(cx)?;
         self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_add(retransmit.truesize);
         self.count_segs(cx, &retransmit);
         let departure = self.schedule_retransmission(cx, &retransmit);
-        self.on_tail_probe_sent(cx, true);
+        self.recovery.on_tail_probe_sent(self.snd.nxt, true);
+        cx.mib.loss_probes += 1;
+        self.arm_rto(cx);
         Some(retransmission_plan(retransmit, departure))
     }
 
@@ -163,8 +167,19 @@ impl Connection {
         if self.uncommon.is_some() {
             self.forget_mtu_probe();
         }
-        let lag = self.tsval_lag(cx.now, retransmit.first_sent);
-        let stamp = self.ts.value(cx.now).wrapping_sub(lag);
+        let clock = self.ts.value(cx.now);
+        // While the peer's window ends before what was sent, an ACK of ours leaves with a sequence
+        // number at the hole, and its TSval becomes TS.Recent (RFC 7323 4.3). So it is the clock's.
+        let may_lag = self.negotiated.sack
+            && self.negotiated.timestamps
+            && self.snd.acceptable_seq() == self.snd.nxt;
+        let lag = if may_lag {
+            let age = cx.now.since(retransmit.first_sent);
+            self.recovery.tsval_lag(clock, self.rtt.srtt(), age)
+        } else {
+            0
+        };
+        let stamp = clock.wrapping_sub(lag);
         // After a timeout the echo must give a round trip, even if it may be an earlier one's.
         let others = self.recovery.ca_state() != CaState::Loss
             && self.recovery.rtx.retrans_out() > retransmit.segs;

@@ -154,6 +154,6 @@ fn lag_of_an_earlier_retransmission_counts_while_another_is_in_flight() {
         sender.conn.recovery.on_retransmit(0, 5, 0, false);
         sender.with(Connection::retransmission).expect("a copy");
         assert_eq!(sender.conn.recovery.rtx.retrans_out(), cwnd);
-        assert_eq!(sender.conn.max_tsval_lag().as_millis(), lag);
+        assert_eq!(sender.conn.recovery.max_tsval_lag().as_millis(), lag);
     }
 }
