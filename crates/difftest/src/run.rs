@@ -52,9 +52,13 @@ pub(crate) enum Limit {
 
 const LOCAL_V4: [u8; 4] = [192, 168, 0, 1];
 const LOCAL_V6: [u16; 8] = [0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1];
-/// Number of consecutive runs in which a difference must occur in the same way, to exclude effects
-/// of timers and of a busy machine.
+/// Number of runs of a sequence that differs.
 const REPEATS: usize = 20;
+/// Number of these runs in which the same difference must occur. In the others the kernel may differ
+/// otherwise: its timers (delayed ACKs, the age of a segment in flight) depend on how busy the
+/// machine is. With all 20, a fault that occurs in 90 % of runs would be confirmed in 12 % of cases;
+/// with 16, in 96 %.
+const CONFIRMATIONS: usize = 16;
 
 struct Fuzzer {
     network: KernelNetwork,
@@ -64,7 +68,7 @@ struct Fuzzer {
     /// The sequences that a listed difference ended, and the events skipped because of it, by its
     /// name.
     ended: BTreeMap<&'static str, (u64, u64)>,
-    /// Number of sequences whose difference did not occur in the same way each time.
+    /// Number of sequences whose difference did not occur in the same way often enough.
     unstable: u64,
 }
 
@@ -163,7 +167,7 @@ impl Fuzzer {
     }
 
     /// Returns the outcomes of a sequence whose difference is not listed and occurs in the same way
-    /// in every run.
+    /// in [`CONFIRMATIONS`] of [`REPEATS`] runs.
     fn unlisted(
         &mut self,
         seed: u64,
@@ -174,9 +178,11 @@ impl Fuzzer {
             self.count(events, &first);
             return Ok(None);
         };
+        let mut others = 0;
         for _ in 1..REPEATS {
             let again = self.run_both(seed, events)?;
-            if !again.difference.is_some_and(|d| d.is_same(difference)) {
+            others += usize::from(!again.difference.is_some_and(|d| d.is_same(difference)));
+            if others > REPEATS - CONFIRMATIONS {
                 self.unstable += 1;
                 return Ok(None);
             }
@@ -232,7 +238,7 @@ impl Fuzzer {
     /// Prints the differences that were ignored, and how often.
     fn summary(&self) {
         println!(
-            "{:8} sequences differed, but not {REPEATS} times in the same way",
+            "{:8} sequences differed, but not in the same way in {CONFIRMATIONS} of {REPEATS} runs",
             self.unstable
         );
         let (sequences, events) =
