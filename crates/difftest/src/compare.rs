@@ -28,19 +28,24 @@ pub(crate) struct Difference {
     pub(crate) history: History,
     /// Whether a segment with URG was injected, by this event or an earlier one.
     pub(crate) urgent: bool,
-    /// Whether data or a FIN was injected beyond a FIN that had been received.
+    /// Whether the event is data or a FIN beyond a FIN that had been received.
     pub(crate) beyond_fin: bool,
-    /// Whether data or a FIN was injected beyond a FIN, in any order.
+    /// Whether data or a FIN was injected beyond an acceptable FIN, in any order.
     pub(crate) conflicting_fins: bool,
-    /// Whether a segment was left of one side's window, because the data it repeats was
-    /// acknowledged, and inside that of the other side, which had delayed the acknowledgement.
+    /// Whether the event is a segment that is left of one side's window, because the data it repeats
+    /// was acknowledged, and inside that of the other side, which had delayed the acknowledgement.
     pub(crate) left_edge: bool,
+    /// Whether an earlier event was such a segment.
+    pub(crate) left_edge_before: bool,
     /// Whether a segment acknowledged less than an earlier one.
     pub(crate) old_ack: bool,
     /// The latest TSval of such a segment.
     pub(crate) old_ack_tsval: Option<u32>,
-    /// Whether an earlier segment reached slightly beyond one side's window.
+    /// Whether a segment reached the right edge of one side's window, give or take two units of the
+    /// window scale.
     pub(crate) near_edge: bool,
+    /// Whether the byte counts of `TCP_INFO` are equal, except for SYN and FIN.
+    pub(crate) same_counts: bool,
     /// Whether the segments differ only in the timestamps that they echo.
     pub(crate) only_echo: bool,
     /// Whether an earlier segment with URG had only data that had been received, or reached beyond
@@ -69,7 +74,7 @@ pub(crate) struct PeerView {
     pub(crate) edge: u32,
     /// The highest sequence number that the side has sent.
     pub(crate) sent: u32,
-    scale: u8,
+    pub(crate) scale: u8,
 }
 
 /// The state of the comparison of a sequence, up to the current event.
@@ -77,10 +82,10 @@ pub(crate) struct PeerView {
 pub(crate) struct Comparison {
     /// What the events so far show.
     history: History,
-    /// Whether data or a FIN was injected beyond a FIN that had been received.
     beyond_fin: bool,
     conflicting_fins: bool,
     left_edge: bool,
+    left_edge_before: bool,
     /// The highest end of injected data.
     data_end: Option<u32>,
     /// Whether a segment acknowledged less than an earlier one.
@@ -88,7 +93,6 @@ pub(crate) struct Comparison {
     /// The latest TSval of such a segment.
     old_ack_tsval: Option<u32>,
     highest_ack: u32,
-    /// Whether a segment reached slightly beyond one side's window.
     near_edge: bool,
     /// Whether one side delayed an acknowledgement and the other did not. The timestamp to echo
     /// depends on it (RFC 7323 4.3, Last.ACK.sent).
@@ -115,14 +119,19 @@ impl Comparison {
         ours: &EventOutcome,
     ) -> Option<Difference> {
         let history = self.history.clone();
+        self.left_edge_before |= self.left_edge;
+        (self.left_edge, self.beyond_fin) = (false, false);
         if let FuzzEvent::Inject(inject) = event {
             self.history.on_inject(inject, [&self.kernel, &self.ours]);
         }
         if let FuzzEvent::Inject(inject) = event
-            && inject.flags & SYN != 0
+            && inject.flags & (SYN | RST) == SYN
+            && (self.kernel.acked.is_none() || self.ours.acked.is_none())
         {
-            let scales = |option: &TcpOption| matches!(option, TcpOption::WindowScale(_));
-            self.scales |= inject.options.iter().any(scales);
+            self.scales = inject
+                .options
+                .iter()
+                .any(|option| scale_of(option).is_some());
         }
         if let FuzzEvent::Inject(inject) = event {
             self.track_unusual_segment(inject);
@@ -135,17 +144,19 @@ impl Comparison {
         let kernel_only = self.without_early_syn(event, kernel_only);
         self.kernel.record(&kernel.segments, self.scales);
         self.ours.record(&ours.segments, self.scales);
-        self.history.on_responses(kernel, ours);
+        self.history.on_responses(event, kernel, ours);
         self.acks_diverged |= self.kernel.acked != self.ours.acked;
         let opens = ours.states.iter().any(|(_, state)| *state == SYN_SENT);
         self.early_syn_retransmit |= opens && ours.segments.iter().any(|s| s.flags & RST != 0);
+        let fins = u64::from(!self.history.fins.is_empty());
+        let same_counts = same_counts(kernel, ours, fins);
         let same = kernel_only.is_empty()
             && ours_only.is_empty()
             && kernel.returned == ours.returned
             && kernel.others == ours.others
             && self.same_polls(&kernel.polls, &ours.polls)
             && kernel.states == ours.states
-            && same_counts(kernel, ours, u64::from(!self.history.fins.is_empty()));
+            && same_counts;
         (!same).then(|| Difference {
             step,
             kernel: kernel.clone(),
@@ -158,9 +169,11 @@ impl Comparison {
             beyond_fin: self.beyond_fin,
             conflicting_fins: self.conflicting_fins,
             left_edge: self.left_edge,
+            left_edge_before: self.left_edge_before,
             old_ack: self.old_ack,
             old_ack_tsval: self.old_ack_tsval,
             near_edge: self.near_edge,
+            same_counts,
             only_echo: self.differ_by_echo(kernel, ours),
             old_urgent: self.old_urgent,
         })
@@ -169,13 +182,16 @@ impl Comparison {
     fn track_unusual_segment(&mut self, inject: &InjectedSegment) {
         let end = inject.end();
         // The latest windows of both sides, within two units of the scale.
-        for edge in [self.kernel.edge, self.ours.edge] {
-            let near = edge.wrapping_sub(2 * SCALED_UNIT);
-            self.near_edge |= self.ours.acked.is_some()
-                && after(end, near)
-                && !after(end, near.wrapping_add(1 << 18));
-        }
-        self.beyond_fin |= self.history.fins.iter().any(|fin| {
+        let (kernel, ours) = (self.kernel.edge, self.ours.edge);
+        let (first, last) = if after(kernel, ours) {
+            (ours, kernel)
+        } else {
+            (kernel, ours)
+        };
+        self.near_edge |= self.ours.acked.is_some()
+            && after(end, first.wrapping_sub(2 * SCALED_UNIT))
+            && !after(inject.seq, last.wrapping_add(2 * SCALED_UNIT));
+        self.beyond_fin = self.history.fins.iter().any(|fin| {
             let fin_end = fin.wrapping_add(1);
             self.ours.acked == Some(fin_end) && end != inject.seq && after(end, fin_end)
         });
@@ -198,8 +214,12 @@ impl Comparison {
         self.conflicting_fins |= self.history.fins.iter().any(differs);
         let acked = (self.kernel.acked, self.ours.acked);
         if let (Some(kernel), Some(ours)) = acked {
-            let most = if after(kernel, ours) { kernel } else { ours };
-            self.left_edge |= kernel != ours && !after(inject.seq, most);
+            let (least, most) = if after(kernel, ours) {
+                (ours, kernel)
+            } else {
+                (kernel, ours)
+            };
+            self.left_edge = !after(least, end) && after(most, end);
         }
         if inject.flags & ACK != 0 {
             let is_old = after(self.highest_ack, inject.ack);
@@ -345,6 +365,14 @@ impl Comparison {
     }
 }
 
+/// Returns the shift of a window scale option.
+pub(crate) fn scale_of(option: &TcpOption) -> Option<u8> {
+    match option {
+        TcpOption::WindowScale(shift) => Some(*shift),
+        _ => None,
+    }
+}
+
 /// Returns whether a segment is an acknowledgement and nothing else.
 pub(crate) fn is_pure_ack(segment: &WireSegment) -> bool {
     segment.flags == ACK && segment.data.is_empty()
@@ -378,7 +406,10 @@ fn without_dsack(segment: &WireSegment) -> WireSegment {
 }
 
 /// Returns a segment with changed SACK blocks, without the option if none are left.
-fn with_blocks(segment: &WireSegment, change: impl Fn(&mut Vec<(u32, u32)>)) -> WireSegment {
+pub(crate) fn with_blocks(
+    segment: &WireSegment,
+    change: impl Fn(&mut Vec<(u32, u32)>),
+) -> WireSegment {
     let mut changed = segment.clone();
     let at = changed.options.iter_mut().position(|option| match option {
         TcpOption::Sack(blocks) => {
@@ -395,7 +426,7 @@ fn with_blocks(segment: &WireSegment, change: impl Fn(&mut Vec<(u32, u32)>)) -> 
 }
 
 /// Returns a segment without the timestamp that it echoes.
-fn without_echo(segment: &WireSegment) -> WireSegment {
+pub(crate) fn without_echo(segment: &WireSegment) -> WireSegment {
     let mut segment = segment.clone();
     for option in &mut segment.options {
         if let TcpOption::Timestamps { ecr, .. } = option {
@@ -425,15 +456,11 @@ impl PeerView {
             let is_new = segment.flags & SYN != 0 || after(end, self.sent);
             self.sent = if is_new { end } else { self.sent };
         }
+        for segment in segments.iter().filter(|s| s.flags & (SYN | RST) == SYN) {
+            self.scale = segment.options.iter().find_map(scale_of).unwrap_or(0);
+        }
         for segment in segments.iter().filter(|s| s.flags & (ACK | RST) == ACK) {
             let syn = segment.flags & SYN != 0;
-            if syn {
-                let shift = segment.options.iter().find_map(|option| match option {
-                    TcpOption::WindowScale(shift) => Some(*shift),
-                    _ => None,
-                });
-                self.scale = shift.unwrap_or(0);
-            }
             if syn || self.acked.is_none_or(|acked| after(segment.ack, acked)) {
                 self.acked = Some(segment.ack);
             }

@@ -2,8 +2,8 @@
 
 use fullsend_script::WireSegment;
 
-use crate::compare::PeerView;
-use crate::event::{ACK, FIN, InjectedSegment, RST, SYN, URG, after};
+use crate::compare::{PeerView, scale_of};
+use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, URG, after};
 use crate::side::EventOutcome;
 
 /// The sequence numbers at which a segment with data begins and ends.
@@ -19,12 +19,18 @@ pub(crate) fn ranges(segments: &[WireSegment]) -> Vec<Range> {
         .collect()
 }
 
+/// Returns the length of the longest range.
+pub(crate) fn longest(ranges: &[Range]) -> u32 {
+    let lengths = ranges.iter().map(|(start, end)| end.wrapping_sub(*start));
+    lengths.max().unwrap_or(0)
+}
+
 /// The state of the connection before an event, as far as earlier events show it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct History {
     /// The data that the kernel has sent, and that ours has sent.
     pub(crate) sent: (Vec<Range>, Vec<Range>),
-    /// The sequence numbers of the injected FINs.
+    /// The sequence numbers of the injected FINs that a side may accept.
     pub(crate) fins: Vec<u32>,
     /// The states of the kernel's sockets, and of ours.
     pub(crate) states: (SocketStates, SocketStates),
@@ -32,12 +38,17 @@ pub(crate) struct History {
     pub(crate) urgent: bool,
     /// The latest TSval of the segments that update TS.Recent (RFC 7323 4.3).
     pub(crate) latest_tsval: Option<u32>,
+    /// The bytes that calls on our side have written.
+    pub(crate) written: u32,
     /// The sequence number after the FIN that the kernel has sent.
     fin_end: Option<u32>,
     /// Whether an acceptable segment acknowledged that FIN.
     fin_acked: bool,
-    /// The sequence numbers of the injected FINs that were not old.
-    new_fins: Vec<u32>,
+    /// The highest acknowledgement number of an acceptable segment.
+    pub(crate) una: u32,
+    /// The largest window of the peer, and its scale.
+    max_window: u32,
+    window_scale: u8,
 }
 
 impl History {
@@ -52,33 +63,57 @@ impl History {
         let is_next = |view: &PeerView| view.acked.is_some_and(|acked| !after(seq, acked));
         let is_plain = inject.flags & (SYN | RST | ACK) == ACK;
         let opens = inject.flags & (SYN | RST) == SYN && views.iter().all(|v| v.acked.is_none());
-        if let Some((val, _)) = inject.timestamp {
-            let updates = |view: &&PeerView| is_in_window(view) && is_next(view);
-            let is_later = self.latest_tsval.is_none_or(|latest| after(val, latest));
-            if opens || is_plain && is_later && views.iter().any(updates) {
-                self.latest_tsval = Some(val);
-            }
-        }
+        let val = inject.timestamp.map(|(val, _)| val);
+        let acks_sent = views.iter().any(|view| !after(inject.ack, view.sent));
         if inject.flags & (SYN | RST) == SYN && views.iter().any(|v| v.acked.is_none()) {
             self.fin_end = None;
             self.fin_acked = false;
-            // A FIN before the SYN belongs to no connection.
-            self.new_fins.clear();
+            self.una = 0;
+            self.window_scale = inject.options.iter().find_map(scale_of).unwrap_or(0);
+            self.max_window = inject.window.into();
         }
-        self.fin_acked |=
-            is_plain && self.fin_end == Some(inject.ack) && views.into_iter().any(is_in_window);
-        if inject.flags & FIN != 0 {
+        if opens {
+            self.latest_tsval = val;
+        }
+        // RFC 7323 5.3: PAWS drops a segment with an old timestamp.
+        let is_old = (val.zip(self.latest_tsval)).is_some_and(|(val, latest)| after(latest, val));
+        let is_acceptable = is_plain && acks_sent && !is_old && views.into_iter().any(is_in_window);
+        self.fin_acked |= is_acceptable && self.fin_end == Some(inject.ack);
+        if is_acceptable && inject.flags & FIN != 0 {
             self.fins.push(end.wrapping_sub(1));
-            let is_new = |view: &PeerView| view.acked.is_none_or(|acked| after(end, acked));
-            if views.into_iter().any(is_new) {
-                self.new_fins.push(end.wrapping_sub(1));
+        }
+        if is_acceptable && !self.is_too_old(inject.ack) {
+            if views.into_iter().any(is_next) && self.latest_tsval.is_some() && val.is_some() {
+                self.latest_tsval = val;
             }
+            self.una = if after(inject.ack, self.una) {
+                inject.ack
+            } else {
+                self.una
+            };
+            let window = u32::from(inject.window) << self.window_scale;
+            self.max_window = self.max_window.max(window);
         }
         self.urgent |= inject.flags & URG != 0;
     }
 
+    /// Returns whether an acknowledgement number is too old for the segment to be accepted (RFC 5961
+    /// 5.2).
+    fn is_too_old(&self, ack: u32) -> bool {
+        after(self.una.saturating_sub(self.max_window).max(1), ack)
+    }
+
     /// Updates the state with the responses to an event.
-    pub(crate) fn on_responses(&mut self, kernel: &EventOutcome, ours: &EventOutcome) {
+    pub(crate) fn on_responses(
+        &mut self,
+        event: &FuzzEvent,
+        kernel: &EventOutcome,
+        ours: &EventOutcome,
+    ) {
+        if let (FuzzEvent::Call(SocketCall::Send { .. }), Some(returned)) = (event, &ours.returned)
+        {
+            self.written = self.written.wrapping_add(returned.value.max(0) as u32);
+        }
         self.sent.0.extend(ranges(&kernel.segments));
         self.sent.1.extend(ranges(&ours.segments));
         for segment in kernel.segments.iter().filter(|s| s.flags & FIN != 0) {
@@ -88,6 +123,11 @@ impl History {
         self.states = (kernel.states.clone(), ours.states.clone());
     }
 
+    /// Returns whether the kernel has sent a FIN.
+    pub(crate) fn has_sent_fin(&self) -> bool {
+        self.fin_end.is_some()
+    }
+
     /// Returns whether the connection is in FIN-WAIT-2: the FIN is acknowledged, and no FIN of the
     /// peer was received.
     pub(crate) fn in_fin_wait_2(&self, views: (PeerView, PeerView)) -> bool {
@@ -95,6 +135,9 @@ impl History {
             let acks = |view: PeerView| view.acked.is_some_and(|acked| after(acked, *fin));
             acks(views.0) && acks(views.1)
         };
-        self.fin_acked && !self.new_fins.iter().any(received)
+        self.fin_acked && !self.fins.iter().any(received)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,16 +3,18 @@
 mod borders;
 mod broad;
 mod closing;
+mod duplicates;
 mod losses;
 mod opening;
 mod receiving;
 mod sending;
+mod windows;
 
 use fullsend_script::WireSegment;
 use fullsend_script::tcp_option::TcpOption;
 
-use crate::compare::{Difference, is_pure_ack};
-use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
+use crate::compare::{Difference, is_pure_ack, scale_of};
+use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall};
 
 // Values of `tcpi_state`.
 const ESTABLISHED: u8 = 1;
@@ -96,10 +98,13 @@ fn injected<'a>(events: &'a [FuzzEvent], difference: &Difference) -> Option<&'a 
     }
 }
 
-/// Returns whether the outcomes differ only in segments.
+/// Returns whether the outcomes differ in segments, and in nothing else.
 fn only_segments(difference: &Difference) -> bool {
     let (kernel, ours) = (&difference.kernel, &difference.ours);
-    kernel.returned == ours.returned
+    let differ = !difference.kernel_only.is_empty() || !difference.ours_only.is_empty();
+    differ
+        && difference.same_counts
+        && kernel.returned == ours.returned
         && same_polls_without(0, difference)
         && kernel.states == ours.states
         && kernel.others == ours.others
@@ -133,11 +138,25 @@ fn has_fin(segment: &WireSegment) -> bool {
     segment.flags & FIN != 0
 }
 
-/// Returns whether on both sides at least one socket is open, and all are in SYN-RECEIVED.
-fn in_syn_received(difference: &Difference) -> bool {
-    let (kernel, ours) = (&difference.kernel.states, &difference.ours.states);
+/// Returns whether at least one socket is open, and all are in SYN-RECEIVED, given the states of the
+/// kernel's sockets and of ours.
+fn all_in_syn_received(kernel: &[(usize, u8)], ours: &[(usize, u8)]) -> bool {
     let waits = |states: &[(usize, u8)]| states.iter().all(|(_, s)| *s == SYN_RECEIVED);
     kernel == ours && !ours.is_empty() && waits(ours)
+}
+
+/// Returns whether the connection is in SYN-RECEIVED of a simultaneous open after the event.
+fn in_syn_received(difference: &Difference) -> bool {
+    all_in_syn_received(&difference.kernel.states, &difference.ours.states)
+}
+
+/// Returns whether the connection was in SYN-RECEIVED of a simultaneous open before the event.
+fn was_in_syn_received(events: &[FuzzEvent], difference: &Difference) -> bool {
+    let connects = |event: &FuzzEvent| matches!(event, FuzzEvent::Call(SocketCall::Connect(_)));
+    let syn = |event: &FuzzEvent| matches!(event, FuzzEvent::Inject(i) if i.flags & (SYN | ACK | RST) == SYN);
+    let (kernel, ours) = &difference.history.states;
+    let before = &events[..difference.step];
+    before.iter().any(connects) && before.iter().any(syn) && all_in_syn_received(kernel, ours)
 }
 
 /// Returns whether the application has closed its only connection.
@@ -194,44 +213,14 @@ fn windows_of(events: &[FuzzEvent], inject: &InjectedSegment) -> impl Iterator<I
     shifts.map(move |shift| u32::from(inject.window) << if is_syn { 0 } else { shift })
 }
 
-fn scale_of(option: &TcpOption) -> Option<u8> {
-    match option {
-        TcpOption::WindowScale(shift) => Some(*shift),
-        _ => None,
-    }
-}
-
-/// Returns the number of segments by which the data that an ACK releases may differ: a third of the
-/// window (`tcp_tso_win_divisor`), estimated from the segments.
-fn third_of_window(events: &[FuzzEvent], difference: &Difference) -> usize {
-    let segments = [
-        &difference.kernel.segments[..],
-        &difference.ours.segments[..],
-    ]
-    .concat();
-    let acks = events[..=difference.step]
-        .iter()
-        .filter_map(|event| match event {
-            FuzzEvent::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => Some(i.ack),
-            _ => None,
-        });
-    let plausible = acks.filter(|ack| !after(*ack, difference.before.1.sent));
-    let una = plausible.fold(1, |una, ack| if after(ack, una) { ack } else { una });
-    let largest = segments.iter().map(|s| s.data.len()).max().unwrap_or(0);
-    let end = segments
-        .iter()
-        .map(|s| s.seq.wrapping_add(s.data.len() as u32));
-    let flight = end.map(|end| end.wrapping_sub(una) as i32).max();
-    let flight = flight.unwrap_or(0).max(0) as usize;
-    flight.div_ceil(3 * largest.max(1))
-}
-
 /// Returns the explained differences, the narrow ones first. The first that matches counts.
 pub(crate) fn known() -> impl Iterator<Item = &'static KnownDifference> {
     let kinds = [
         opening::KNOWN,
         closing::KNOWN,
         sending::KNOWN,
+        duplicates::KNOWN,
+        windows::KNOWN,
         borders::KNOWN,
         losses::KNOWN,
         receiving::KNOWN,

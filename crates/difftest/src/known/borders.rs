@@ -3,16 +3,11 @@
 use super::{KnownDifference, carries_data, only_segments, windows_of};
 use crate::compare::is_pure_ack;
 use crate::event::{ACK, FuzzEvent, RST, SYN, after};
-use crate::history::{Range, ranges};
+use crate::history::{Range, longest, ranges};
 
 /// Returns whether each range begins where the one before it ends.
 fn is_contiguous(ranges: &[Range]) -> bool {
     ranges.windows(2).all(|pair| pair[0].1 == pair[1].0)
-}
-
-fn longest(ranges: &[Range]) -> u32 {
-    let lengths = ranges.iter().map(|(start, end)| end.wrapping_sub(*start));
-    lengths.max().unwrap_or(0)
 }
 
 /// Returns whether a segment before the last one is shorter than the longest.

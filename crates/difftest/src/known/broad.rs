@@ -4,8 +4,12 @@
 use fullsend_posix::abi::SIOCINQ;
 use fullsend_script::WireSegment;
 
-use super::{CLOSE, KnownDifference, LISTEN, injected, only_segments};
+use super::{
+    CLOSE, KnownDifference, LISTEN, has_fin, injected, is_reset, only_segments, same_polls_without,
+};
+use crate::compare::Difference;
 use crate::event::{ACK, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
+use crate::history::ranges;
 use crate::side::EventOutcome;
 
 pub(super) const KNOWN: &[KnownDifference] = &[
@@ -20,14 +24,19 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                 let end = inject.end();
                 after(end, smaller) && !after(end, smaller.wrapping_add(1 << 18))
             };
-            d.near_edge || kernel != ours && injected(events, d).is_some_and(near)
+            // Later, by the data, the ACK and the window of the segment that only one side used.
+            d.near_edge && (only_segments(d) || sends_the_same(d))
+                || kernel != ours && injected(events, d).is_some_and(near)
         },
     },
     KnownDifference {
         name: "the left edge of windows that differ",
         reason: "data that a delayed ACK would acknowledge is still inside the kernel's window",
         continues: false,
-        matches: |_, d| d.left_edge,
+        matches: |_, d| {
+            // Later, by the ACK and the window of the segment that only one side used.
+            d.left_edge || d.left_edge_before && (only_segments(d) || only_counts(d))
+        },
     },
     KnownDifference {
         name: "two ends of one stream",
@@ -61,8 +70,7 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         reason: "no peer sends any; we ignore it, the kernel resets if it overlaps the FIN",
         continues: false,
         matches: |_, d| {
-            let reset = |segment: &WireSegment| segment.flags & RST != 0;
-            let resets = d.kernel_only.iter().any(reset);
+            let resets = d.kernel_only.iter().any(is_reset);
             d.beyond_fin || d.conflicting_fins && resets
         },
     },
@@ -100,3 +108,25 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         },
     },
 ];
+
+/// Returns whether both sides send the same data, FINs and RSTs, so that they differ only in what
+/// they received.
+fn sends_the_same(difference: &Difference) -> bool {
+    let (kernel, ours) = (&difference.kernel.segments, &difference.ours.segments);
+    let count = |segments: &[WireSegment], is: fn(&WireSegment) -> bool| {
+        segments.iter().filter(|s| is(s)).count()
+    };
+    ranges(kernel) == ranges(ours)
+        && count(kernel, has_fin) == count(ours, has_fin)
+        && count(kernel, is_reset) == count(ours, is_reset)
+}
+
+/// Returns whether the outcomes differ in byte counts, and in nothing else.
+fn only_counts(difference: &Difference) -> bool {
+    let (kernel, ours) = (&difference.kernel, &difference.ours);
+    difference.kernel_only.is_empty()
+        && difference.ours_only.is_empty()
+        && kernel.returned == ours.returned
+        && kernel.states == ours.states
+        && same_polls_without(0, difference)
+}

@@ -2,6 +2,7 @@
 
 use fullsend_posix::abi::{SIOCOUTQ, SIOCOUTQNSD};
 use fullsend_script::WireSegment;
+use fullsend_script::tcp_option::TcpOption;
 
 use super::{
     CLOSE, CLOSE_WAIT, CLOSING, KnownDifference, LAST_ACK, all_pure, injected, is_closed, is_reset,
@@ -19,6 +20,7 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         matches: |events, d| {
             let bare = |inject: &InjectedSegment| inject.flags & (ACK | RST | SYN) == 0;
             injected(events, d).is_some_and(bare)
+                && has_small_entry(events, d)
                 && d.ours_only.is_empty()
                 && all_pure(&d.kernel_only)
                 && only_segments(d)
@@ -38,16 +40,13 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                 let bare = WireSegment {
                     seq: kernel.seq,
                     window: kernel.window,
-                    options: kernel.options.clone(),
-                    ..ours.clone()
+                    ..without_sack_and_timestamps(ours)
                 };
-                bare == *kernel && kernel.seq.wrapping_sub(ours.seq) < SCALED_UNIT
+                bare == without_sack_and_timestamps(kernel)
+                    && kernel.seq.wrapping_sub(ours.seq) < SCALED_UNIT
             };
             let (kernel, ours) = (&d.kernel.segments, &d.ours.segments);
-            let closed = |event: &FuzzEvent| matches!(event, FuzzEvent::Call(SocketCall::Close(_)));
-            // Only TIME-WAIT of a socket that is still open replies with an ACK in CLOSE.
-            let time_wait = || d.ours.states.iter().any(|(_, state)| *state == CLOSE);
-            (events[..d.step].iter().any(closed) || time_wait())
+            (is_closed(events, d) || has_small_entry(events, d))
                 && all_pure(&d.kernel_only)
                 && kernel.len() == ours.len()
                 && kernel
@@ -118,8 +117,10 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                  data and send a challenge ACK (RFC 5961 3.2)",
         continues: false,
         matches: |events, d| {
-            let reset = |inject: &InjectedSegment| inject.flags & RST != 0;
-            injected(events, d).is_some_and(reset)
+            let within = |inject: &InjectedSegment| {
+                inject.flags & RST != 0 && d.before.1.acked != Some(inject.seq)
+            };
+            injected(events, d).is_some_and(within)
                 && is_closed(events, d)
                 && d.kernel.segments.is_empty()
                 && matches!(&d.ours_only[..], [one] if is_pure_ack(one))
@@ -136,6 +137,21 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                 && in_closed_fin_wait_2(events, d)
                 && d.ours.segments.is_empty()
                 && matches!(&d.kernel_only[..], [one] if is_pure_ack(one))
+                && only_segments(d)
+        },
+    },
+    KnownDifference {
+        name: "a SYN within the window of a closed socket's FIN-WAIT-2",
+        reason: "the kernel's small entry resets, or ignores a SYN that begins before the window; we \
+                 send a challenge ACK (RFC 5961 4.2)",
+        continues: false,
+        matches: |events, d| {
+            let syn = |inject: &InjectedSegment| inject.flags & (SYN | RST) == SYN;
+            injected(events, d).is_some_and(syn)
+                && in_closed_fin_wait_2(events, d)
+                && d.kernel_only.len() <= 1
+                && d.kernel_only.iter().all(is_reset)
+                && matches!(&d.ours_only[..], [one] if is_pure_ack(one))
                 && only_segments(d)
         },
     },
@@ -217,6 +233,30 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         },
     },
 ];
+
+/// Returns whether the kernel represents the connection by a small entry without a socket: it is in
+/// TIME-WAIT, or in FIN-WAIT-2 and closed by the application.
+fn has_small_entry(events: &[FuzzEvent], difference: &Difference) -> bool {
+    // Only TIME-WAIT of a socket that is still open replies with an ACK in CLOSE.
+    let time_wait = difference
+        .ours
+        .states
+        .iter()
+        .any(|(_, state)| *state == CLOSE);
+    difference.history.has_sent_fin() && (is_closed(events, difference) || time_wait)
+}
+
+/// Returns a segment without SACK blocks and timestamps, and the NOPs before them.
+fn without_sack_and_timestamps(segment: &WireSegment) -> WireSegment {
+    let mut segment = segment.clone();
+    (segment.options).retain(|option| {
+        !matches!(
+            option,
+            TcpOption::Nop | TcpOption::Sack(_) | TcpOption::Timestamps { .. }
+        )
+    });
+    segment
+}
 
 /// Returns whether the application has closed its only connection, which is in FIN-WAIT-2.
 fn in_closed_fin_wait_2(events: &[FuzzEvent], difference: &Difference) -> bool {

@@ -6,10 +6,10 @@ use fullsend_script::tcp_option::TcpOption;
 use super::{
     CLOSE, CLOSE_WAIT, CLOSING, ESTABLISHED, FIN_WAIT_1, KnownDifference, LISTEN, SYN_RECEIVED,
     SYN_SENT, all_pure, carries_data, has_fin, in_syn_received, injected, is_opening, is_reset,
-    only_segments, same_polls_without,
+    only_segments, same_polls_without, was_in_syn_received,
 };
 use crate::compare::is_pure_ack;
-use crate::event::{ACK, Echo, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
+use crate::event::{ACK, Echo, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
 use crate::side::{CallResult, EventOutcome};
 
 pub(super) const KNOWN: &[KnownDifference] = &[
@@ -20,10 +20,8 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         continues: true,
         matches: |events, d| {
             let syn_ack = |inject: &InjectedSegment| inject.flags & (SYN | ACK) == SYN | ACK;
-            let connects =
-                |event: &FuzzEvent| matches!(event, FuzzEvent::Call(SocketCall::Connect(_)));
             injected(events, d).is_some_and(syn_ack)
-                && events.iter().any(connects)
+                && was_in_syn_received(events, d)
                 && d.ours_only.is_empty()
                 && all_pure(&d.kernel_only)
                 && only_segments(d)
@@ -291,15 +289,34 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         },
     },
     KnownDifference {
+        name: "a segment without ACK and with a wrong echo in SYN-RECEIVED",
+        reason: "the kernel checks the echo first and replies with an ACK; RFC 9293 3.10.7.4 drops a \
+                 segment without ACK",
+        continues: true,
+        matches: |events, d| {
+            let bare = |i: &InjectedSegment| {
+                i.flags & (SYN | RST | ACK) == 0
+                    && i.timestamp.is_some_and(|(_, echo)| echo != Echo::Latest(0))
+            };
+            injected(events, d).is_some_and(bare)
+                && is_opening(d)
+                && d.before.1.sent == 1
+                && d.ours_only.is_empty()
+                && matches!(&d.kernel_only[..], [one] if is_pure_ack(one))
+                && only_segments(d)
+        },
+    },
+    KnownDifference {
         name: "a SYN in SYN-RECEIVED",
         reason: "the kernel ends the handshake with a RST, we send a challenge ACK \
                  (docs/rfc-exceptions.md)",
         continues: false,
         matches: |events, d| {
             let syn = |inject: &InjectedSegment| inject.flags & SYN != 0;
-            let reset = |segment: &WireSegment| segment.flags & RST != 0;
             injected(events, d).is_some_and(syn)
-                && d.kernel_only.iter().all(reset)
+                && is_opening(d)
+                && d.before.1.sent == 1
+                && d.kernel_only.iter().all(is_reset)
                 && all_pure(&d.ours_only)
                 && only_segments(d)
         },
@@ -329,15 +346,19 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         matches: |events, d| {
             let closes = matches!(
                 events[d.step],
-                FuzzEvent::Call(SocketCall::Close(_) | SocketCall::Shutdown(..))
+                FuzzEvent::Call(SocketCall::Close(_) | SocketCall::Shutdown(_, 1 | 2))
             );
-            let fin = |segment: &WireSegment| segment.flags & FIN != 0;
+            // shutdown() leaves the socket open, in a state that shows whether the FIN was sent.
+            let differs = |(kernel, ours): (&(usize, u8), &(usize, u8))| {
+                kernel.1 == FIN_WAIT_1 && ours.1 == SYN_RECEIVED
+            };
             closes
+                && was_in_syn_received(events, d)
+                && matches!(&d.kernel_only[..], [one] if has_fin(one) && !carries_data(one))
                 && d.ours_only.is_empty()
-                && d.kernel_only.iter().any(fin)
-                && events[..d.step].iter().any(
-                    |event| matches!(event, FuzzEvent::Inject(i) if i.flags & (SYN | ACK) == SYN),
-                )
+                && d.kernel.returned == d.ours.returned
+                && d.kernel.states.len() == d.ours.states.len()
+                && (d.kernel.states.iter().zip(&d.ours.states)).all(differs)
         },
     },
 ];

@@ -31,8 +31,10 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                  5961 3.2)",
         continues: true,
         matches: |events, d| {
+            // Either side may have delayed the acknowledgement.
+            let acked = [d.before.0.acked, d.before.1.acked];
             let at_edge =
-                |i: &InjectedSegment| i.flags & RST != 0 && d.before.1.acked == Some(i.end());
+                |i: &InjectedSegment| i.flags & RST != 0 && acked.contains(&Some(i.end()));
             injected(events, d).is_some_and(at_edge)
                 && d.ours_only.is_empty()
                 && all_pure(&d.kernel_only)

@@ -1,0 +1,86 @@
+use super::History;
+use crate::compare::PeerView;
+use crate::event::{ACK, Echo, FIN, InjectedSegment, SYN};
+
+fn segment(flags: u16, seq: u32, ack: u32) -> InjectedSegment {
+    InjectedSegment {
+        flags,
+        seq,
+        len: 0,
+        ack,
+        window: 500,
+        urgent: 0,
+        options: Vec::new(),
+        timestamp: None,
+        sack: Vec::new(),
+    }
+}
+
+/// Returns the view of a side that has received up to 101 and sent up to 1001.
+fn view() -> PeerView {
+    PeerView {
+        acked: Some(101),
+        edge: 5001,
+        sent: 1001,
+        ..PeerView::default()
+    }
+}
+
+/// Returns the state after a SYN with a timestamp.
+fn opened() -> History {
+    let mut history = History::default();
+    let mut syn = segment(SYN, 0, 0);
+    syn.timestamp = Some((1000, Echo::Zero));
+    history.on_inject(&syn, [&PeerView::default(); 2]);
+    history
+}
+
+fn fins_after(inject: &InjectedSegment) -> Vec<u32> {
+    let mut history = opened();
+    history.on_inject(inject, [&view(); 2]);
+    history.fins
+}
+
+#[test]
+fn a_fin_within_the_window_is_acceptable() {
+    assert_eq!(fins_after(&segment(FIN | ACK, 101, 1)), [101]);
+    assert_eq!(fins_after(&segment(FIN | ACK, 4000, 1)), [4000]);
+}
+
+#[test]
+fn a_fin_outside_of_the_window_is_dropped() {
+    assert!(fins_after(&segment(FIN | ACK, 50, 1)).is_empty());
+    assert!(fins_after(&segment(FIN | ACK, 6000, 1)).is_empty());
+}
+
+#[test]
+fn a_fin_without_an_acceptable_ack_is_dropped() {
+    assert!(fins_after(&segment(FIN, 101, 0)).is_empty());
+    assert!(fins_after(&segment(FIN | ACK, 101, 1002)).is_empty());
+}
+
+#[test]
+fn a_fin_with_an_old_timestamp_is_dropped() {
+    let mut fin = segment(FIN | ACK, 101, 1);
+    fin.timestamp = Some((999, Echo::Latest(0)));
+    assert!(fins_after(&fin).is_empty());
+}
+
+#[test]
+fn an_acceptable_segment_updates_the_latest_timestamp() {
+    let mut history = opened();
+    let mut ack = segment(ACK, 101, 1);
+    ack.timestamp = Some((1002, Echo::Latest(0)));
+    history.on_inject(&ack, [&view(); 2]);
+    assert_eq!(history.latest_tsval, Some(1002));
+}
+
+#[test]
+fn a_segment_with_a_too_old_ack_does_not_update_the_latest_timestamp() {
+    let mut history = opened();
+    history.on_inject(&segment(ACK, 101, 900), [&view(); 2]);
+    let mut old = segment(ACK, 101, 300);
+    old.timestamp = Some((1002, Echo::Latest(0)));
+    history.on_inject(&old, [&view(); 2]);
+    assert_eq!(history.latest_tsval, Some(1000));
+}

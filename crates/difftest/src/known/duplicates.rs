@@ -1,0 +1,137 @@
+//! Differences in which repeated ACKs count as duplicates.
+
+use fullsend_script::WireSegment;
+
+use super::{KnownDifference, carries_data, has_fin, only_segments, permits_sack};
+use crate::compare::is_pure_ack;
+use crate::event::{ACK, FuzzEvent, RST, SYN, after};
+
+pub(super) const KNOWN: &[KnownDifference] = &[
+    KnownDifference {
+        name: "a repeated ACK with an ignored window",
+        reason: "without SACK the kernel counts it as a duplicate; RFC 5681 2 requires the same \
+                 window",
+        continues: false,
+        matches: |events, d| {
+            let counts = count_repeated(&events[..=d.step], d.before.1.sent);
+            let ignored = counts.ignored + counts.ignored_before;
+            let sends = |s: &WireSegment| carries_data(s) || has_fin(s);
+            // Each duplicate lets the kernel send one segment, and the third retransmits one. The ACK
+            // for the segments that it counted as delivered increases cwnd by fewer.
+            !permits_sack(events)
+                && ignored > 0
+                && d.kernel_only.len() <= ignored + 1
+                && d.ours_only.len() <= ignored + 1
+                && (d.kernel_only.iter().chain(&d.ours_only)).all(sends)
+                && only_segments(d)
+        },
+    },
+    KnownDifference {
+        name: "a repeated ACK with a later sequence number",
+        reason: "without SACK the kernel treats it as a window update with any window; RFC 5681 2 \
+                 requires the same window, not the same sequence number",
+        continues: false,
+        matches: |events, d| {
+            // The SYN-ACK of an active open sets SND.WL1, too.
+            let plain = |event: &FuzzEvent| match event {
+                FuzzEvent::Inject(i) if i.flags & (RST | ACK) == ACK => {
+                    Some((i.ack, i.seq, i.end() == i.seq))
+                }
+                _ => None,
+            };
+            let acks: Vec<_> = events[..=d.step].iter().filter_map(plain).collect();
+            let later = |(at, (ack, seq, pure)): &(usize, &(u32, u32, bool))| {
+                let mut before = acks[..*at].iter();
+                *pure && before.any(|(same, earlier, _)| same == ack && after(*seq, *earlier))
+            };
+            // Each of them lets one side send one segment, or retransmits one.
+            let most = acks.iter().enumerate().filter(later).count() + 1;
+            !permits_sack(events)
+                && most > 1
+                && d.ours_only.len() <= most
+                && d.kernel_only.len() <= most
+                && (d.ours_only.iter().chain(&d.kernel_only)).all(|s| carries_data(s) || has_fin(s))
+                && only_segments(d)
+        },
+    },
+    KnownDifference {
+        name: "a retransmission after fewer than three duplicate ACKs",
+        reason: "without SACK, a duplicate ACK with fewer segments in flight sets the kernel's \
+                 reordering degree to their number; RFC 5681 3.2 requires three duplicate ACKs",
+        continues: false,
+        matches: |events, d| {
+            let is_repeated = |at: usize| match &events[at] {
+                FuzzEvent::Inject(ack) if ack.flags & (SYN | RST | ACK) == ACK => {
+                    events[..at].iter().any(|event| match event {
+                        FuzzEvent::Inject(i) => i.flags & ACK != 0 && i.ack == ack.ack,
+                        FuzzEvent::Call(_) => false,
+                    })
+                }
+                _ => false,
+            };
+            let again = |s: &WireSegment| carries_data(s) && after(d.before.1.sent, s.seq);
+            let counts = count_repeated(&events[..=d.step], d.before.1.sent);
+            !permits_sack(events)
+                && counts.duplicates < 3
+                && is_repeated(d.step)
+                && (0..d.step).any(is_repeated)
+                && d.kernel.segments.first().is_some_and(again)
+                && !d.ours.segments.iter().any(again)
+                && (d.ours_only.iter()).all(|s| carries_data(s) || has_fin(s) || is_pure_ack(s))
+                && only_segments(d)
+        },
+    },
+];
+
+/// The repeated ACKs since the last one that acknowledged new data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct RepeatedAcks {
+    /// Those with the same window (RFC 5681 2, "duplicate acknowledgment").
+    duplicates: usize,
+    /// Those whose window the kernel ignores: it has an old sequence number, or the same one and is
+    /// smaller than the window before, but not zero.
+    ignored: usize,
+    /// Those with an ignored window before that ACK.
+    ignored_before: usize,
+}
+
+/// Counts the repeated ACKs. An ACK above `sent`, the data sent, is ignored.
+fn count_repeated(events: &[FuzzEvent], sent: u32) -> RepeatedAcks {
+    let mut counts = RepeatedAcks::default();
+    // The acknowledgement number, and the window with the sequence number that set it.
+    let mut last: Option<(u32, u32, u16)> = None;
+    for event in events {
+        let FuzzEvent::Inject(i) = event else {
+            continue;
+        };
+        let is_plausible = !after(i.ack, sent);
+        if i.flags & (RST | ACK) != ACK || !is_plausible {
+            continue;
+        }
+        let Some((ack, seq, window)) = last else {
+            last = Some((i.ack, i.seq, i.window));
+            continue;
+        };
+        if after(i.ack, ack) || i.flags & SYN != 0 {
+            last = Some((i.ack, i.seq, i.window));
+            counts = RepeatedAcks {
+                ignored_before: counts.ignored_before + counts.ignored,
+                ..RepeatedAcks::default()
+            };
+        } else if i.ack == ack {
+            let is_pure = i.end() == i.seq;
+            let grows = i.window > window || i.window == 0;
+            if i.window == window {
+                counts.duplicates += usize::from(is_pure);
+            } else if after(i.seq, seq) || i.seq == seq && grows {
+                last = Some((ack, i.seq, i.window));
+            } else {
+                counts.ignored += usize::from(is_pure);
+            }
+        }
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests;

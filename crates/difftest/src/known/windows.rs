@@ -1,0 +1,173 @@
+//! Differences in what a window of the peer admits.
+
+use fullsend_script::WireSegment;
+
+use super::{
+    KnownDifference, all_pure, carries_data, has_fin, injected, only_segments, windows_of,
+};
+use crate::event::{ACK, FuzzEvent, InjectedSegment, RST, SYN, after};
+
+pub(super) const KNOWN: &[KnownDifference] = &[
+    KnownDifference {
+        name: "data into a window that is smaller than a segment",
+        reason: "both send half of the largest window; the kernel ignores the window of the SYN, \
+                 we include it (RFC 1122 4.2.3.4, Max(SND.WND))",
+        continues: false,
+        matches: |events, d| {
+            let small = |event: &FuzzEvent| match event {
+                FuzzEvent::Inject(i) => i.flags & (SYN | RST | ACK) == ACK && i.window <= 512,
+                FuzzEvent::Call(_) => false,
+            };
+            let recent = events[..=d.step].iter().any(small);
+            let data = |segments: &[WireSegment]| segments.iter().any(carries_data);
+            recent
+                && data(&d.kernel_only)
+                && !data(&d.ours.segments)
+                && all_pure(&d.ours_only)
+                && only_segments(d)
+        },
+    },
+    KnownDifference {
+        name: "segments of half of the largest window",
+        reason: "the kernel ignores the window of the SYN, so that a handshake that ends with a \
+                 small window causes small segments; we include it (RFC 1122 4.2.3.4, \
+                 Max(SND.WND))",
+        continues: false,
+        matches: |events, d| {
+            let data = |segments: &[WireSegment]| {
+                let first = segments.iter().find(|s| carries_data(s));
+                first.map(|s| (s.seq, s.data.len()))
+            };
+            let small = |event: &FuzzEvent| match event {
+                FuzzEvent::Inject(i) if i.flags & (SYN | RST) == 0 => {
+                    windows_of(events, i).any(|window| window <= 5000)
+                }
+                _ => false,
+            };
+            let smaller = |(kernel, ours): ((u32, usize), (u32, usize))| {
+                kernel.0 == ours.0 && kernel.1 < ours.1
+            };
+            events[..d.step].iter().any(small)
+                && data(&d.kernel_only)
+                    .zip(data(&d.ours_only))
+                    .is_some_and(smaller)
+                && only_segments(d)
+        },
+    },
+    KnownDifference {
+        name: "the window of a reordered segment",
+        reason: "the kernel's fast path sets SND.WL1 back; we ignore the older of two windows (RFC \
+                 9293 3.10.7.4)",
+        continues: false,
+        matches: |events, d| {
+            let plain = |event: &FuzzEvent| match event {
+                FuzzEvent::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => {
+                    Some((i.seq, i.window))
+                }
+                _ => None,
+            };
+            let windows: Vec<_> = events[..=d.step].iter().filter_map(plain).collect();
+            // A segment that a newer one overtook; it or a later one has another window.
+            let overtaken = |(at, (newer, size)): (usize, &(u32, u16))| {
+                let late = windows[at..]
+                    .iter()
+                    .position(|(seq, _)| after(*newer, *seq));
+                late.is_some_and(|late| {
+                    let mut rest = windows[at + late..].iter();
+                    rest.any(|(seq, window)| !after(*seq, *newer) && window != size)
+                })
+            };
+            let sent = |segments: &[WireSegment]| -> Vec<_> {
+                let sent = segments.iter().filter(|s| carries_data(s) || has_fin(s));
+                sent.map(|s| (s.seq, s.data.len(), has_fin(s))).collect()
+            };
+            // The last segment ends with the window.
+            let cut = |less: &[(u32, usize, bool)], more: &[(u32, usize, bool)]| match less {
+                [] => !more.is_empty(),
+                [whole @ .., last] => {
+                    more.starts_with(whole)
+                        && (more.get(whole.len()))
+                            .is_some_and(|next| next.0 == last.0 && next.1 >= last.1)
+                }
+            };
+            let (kernel, ours) = (sent(&d.kernel.segments), sent(&d.ours.segments));
+            // Without data, the sequence number is bounded by the window.
+            let bare = |s: &WireSegment| !carries_data(s) && !has_fin(s);
+            let moved = !d.kernel_only.is_empty()
+                && d.kernel_only.len() == d.ours_only.len()
+                && d.kernel_only.iter().chain(&d.ours_only).all(bare)
+                && (d.kernel_only.iter().zip(&d.ours_only)).all(|(k, o)| {
+                    let (seq, window) = (k.seq, k.window);
+                    *k == WireSegment {
+                        seq,
+                        window,
+                        ..o.clone()
+                    }
+                });
+            windows.iter().enumerate().any(overtaken)
+                && (kernel != ours && (cut(&kernel, &ours) || cut(&ours, &kernel))
+                    || kernel == ours && moved)
+                && only_segments(d)
+        },
+    },
+    KnownDifference {
+        name: "a FIN after the last byte that the window admits",
+        reason: "the kernel checks only the first segment of a super-segment; RFC 9293 3.4: the \
+                 FIN occupies a sequence number",
+        continues: false,
+        matches: |events, d| {
+            let edges = |edge: u32| {
+                events[..=d.step].iter().any(|event| match event {
+                    FuzzEvent::Inject(i) => {
+                        windows_of(events, i).any(|window| i.ack.wrapping_add(window) == edge)
+                    }
+                    FuzzEvent::Call(_) => false,
+                })
+            };
+            let end = |s: &WireSegment| s.seq.wrapping_add(s.data.len() as u32);
+            let like = |kernel: &WireSegment, ours: &WireSegment| {
+                has_fin(kernel) && !has_fin(ours) && kernel.data == ours.data
+            };
+            matches!(
+                (&d.kernel_only[..], &d.ours_only[..]),
+                ([kernel], [ours]) if like(kernel, ours) && edges(end(kernel))
+            ) && only_segments(d)
+        },
+    },
+    KnownDifference {
+        name: "a retransmission beyond a window that the peer shrank",
+        reason: "RFC 9293 3.8.6 allows it (MAY); the kernel respects the window",
+        continues: false,
+        matches: |events, d| {
+            let data = |segments: &[WireSegment]| -> Vec<(u32, u32)> {
+                let data = segments.iter().filter(|s| carries_data(s));
+                data.map(|s| (s.seq, s.seq.wrapping_add(s.data.len() as u32)))
+                    .collect()
+            };
+            let (kernel, ours) = (data(&d.kernel.segments), data(&d.ours.segments));
+            let again = |(_, end): &(u32, u32)| !after(*end, d.before.1.sent);
+            // An ACK may be overtaken, and its window does not count then.
+            let is_latest = |i: &InjectedSegment, inject: &InjectedSegment| {
+                i.ack == inject.ack || after(i.ack, inject.ack) && !after(i.ack, d.before.1.sent)
+            };
+            // The window of one of the segments with this acknowledgement number counts; one
+            // segment probes a closed one.
+            let is_within = |edge: u32, closed: bool| {
+                (kernel.iter().all(|(_, end)| !after(*end, edge)) || closed && kernel.len() == 1)
+                    && ours.iter().any(|(_, end)| after(*end, edge))
+            };
+            let keeps = |inject: &InjectedSegment| {
+                events[..=d.step].iter().any(|event| match event {
+                    FuzzEvent::Inject(i) if is_latest(i, inject) => windows_of(events, i)
+                        .any(|window| is_within(i.ack.wrapping_add(window), window == 0)),
+                    _ => false,
+                })
+            };
+            let begins = kernel.is_empty() || ours.first().map(|r| r.0) == Some(kernel[0].0);
+            (kernel.iter().all(again) && ours.iter().all(again))
+                && begins
+                && injected(events, d).is_some_and(keeps)
+                && only_segments(d)
+        },
+    },
+];
