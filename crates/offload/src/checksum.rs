@@ -115,7 +115,6 @@ pub(crate) fn verify(front: &[u8], rest: &[Slice], layers: &Layers) -> ChecksumR
 }
 
 /// Returns whether the innermost transport checksum is correct.
-#[inline(never)]
 pub(crate) fn is_checksum_correct(front: &[u8], rest: &[Slice], layers: &Layers, v6: bool) -> bool {
     let transport = usize::from(layers.transport);
     let upper = &front[transport..];
@@ -144,7 +143,6 @@ fn sum_slices(start: Sum, first: &[u8], rest: &[Slice]) -> Sum {
 /// Returns whether the outer checksum of a UDP tunnel is correct or absent (RFC 6935). Header and
 /// payload of an inner packet whose checksum is correct sum up to the complement of its
 /// pseudo-header's sum, so they are not summed again.
-#[inline(never)]
 fn is_outer_checksum_correct(
     front: &[u8],
     rest: &[Slice],

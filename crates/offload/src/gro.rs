@@ -275,7 +275,6 @@ impl Gro {
         is_checksum_trusted_by_device(packet, &packet.layers) || self.verify_in_software(packet)
     }
 
-    #[inline(never)]
     fn verify_in_software(&mut self, packet: &mut Packet) -> bool {
         match verify(
             packet.leading_bytes(),

@@ -148,7 +148,6 @@ impl HeaderBuf {
     }
 
     /// Moves the headers to heap memory with headroom for at least `n` bytes.
-    #[cold]
     fn spill(&mut self, n: usize) {
         let needed = self.len() + n;
         assert!(needed <= MAX, "headers of {needed} bytes");

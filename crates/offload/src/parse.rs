@@ -150,7 +150,6 @@ impl ParsedHeaders {
 /// Continues the parse after a tunnel header. If the inner packet is not a complete TCP or UDP
 /// packet that ends with the outer packet, or is a tunnel itself, the result remains the outer
 /// packet, marked `opaque`.
-#[inline(never)]
 fn parse_tunnel(
     bytes: &[u8],
     total: usize,
@@ -546,7 +545,6 @@ impl Packet {
     }
 
     /// Copies the frame into one slice and parses it, for headers that span several slices.
-    #[cold]
     fn parse_linearized(
         &mut self,
         link: Link,

@@ -27,7 +27,7 @@ pub struct Sum(
 );
 
 /// Returns the sum of `bytes`; an odd last byte counts as the high half of a word (RFC 1071 4.1).
-#[inline(always)]
+#[inline]
 pub fn sum(bytes: &[u8]) -> Sum {
     Sum(kernel::sum(bytes))
 }
@@ -197,7 +197,7 @@ pub const fn update32(checksum: u16, old: u32, new: u32) -> u16 {
 }
 
 /// Adds in one's complement, 64 bits wide: the carry is added to the result.
-#[inline(always)]
+#[inline]
 const fn add(a: u64, b: u64) -> u64 {
     let (s, carry) = a.overflowing_add(b);
     s.wrapping_add(carry as u64)

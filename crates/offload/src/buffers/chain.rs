@@ -108,14 +108,12 @@ impl Chain {
         self.slices.push(next);
     }
 
-    #[cold]
     fn append_slices(&mut self, other: &mut Self, skip: usize) {
         other.advance(skip);
         self.append(core::mem::take(other));
     }
 
     /// Reserves many entries: a chain that is coalesced packet by packet will be long.
-    #[cold]
     fn reserve_more(&mut self) {
         let more = match self.slices.len() {
             len @ ..16 => 16 - len,

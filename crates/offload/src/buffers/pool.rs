@@ -49,7 +49,6 @@ impl FreeLists {
         }
     }
 
-    #[cold]
     fn put_stock(&self, class: usize, block: Arc<Block>) {
         let mut inner = self.inner.lock();
         if inner.kept_bytes == UNDER_PRESSURE && !inner.closed {
@@ -105,7 +104,6 @@ impl FreeLists {
 }
 
 /// Allocates a block; if the allocator fails, memory pressure begins and the result is `None`.
-#[inline(never)]
 fn allocate(free_lists: &Arc<FreeLists>, class: usize) -> Option<Arc<Block>> {
     let new = || Block::try_owned(CLASSES[class], Some(free_lists.clone())).map(Arc::new);
     if !free_lists.is_under_pressure() {
@@ -126,7 +124,6 @@ fn allocate(free_lists: &Arc<FreeLists>, class: usize) -> Option<Arc<Block>> {
 
 /// Starts memory pressure: replaces the reserve by a stock of blocks, and leaves the rest of it to
 /// bookkeeping.
-#[cold]
 fn begin_pressure(free_lists: &Arc<FreeLists>) {
     let mut inner = free_lists.inner.lock();
     if inner.kept_bytes == UNDER_PRESSURE {
@@ -244,7 +241,6 @@ impl Pool {
     }
 
     /// Tries to end memory pressure. Returns whether there is none now.
-    #[cold]
     pub fn try_end_pressure(&self) -> bool {
         self.owner.0.try_end_pressure()
     }

@@ -120,7 +120,6 @@ impl<I: IpIds> Candidate<I> {
 
     /// Computes the number of segments: a device always gives the size of each, but not always
     /// their number.
-    #[cold]
     fn count_segments(&mut self, packet: &Packet) {
         let size = u32::from(packet.offload.gso_size);
         if self.len <= size {

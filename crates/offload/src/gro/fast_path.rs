@@ -151,7 +151,6 @@ impl HeldPacket {
 
     /// Returns the update of this record if a packet that begins with `front` continues it, for
     /// UDP, tunnels and long headers.
-    #[inline(never)]
     fn check_predicted_any(&self, kept: &[Packet], packet: &Packet, front: &[u8]) -> Option<Merge> {
         let head = &kept[self.index()];
         let layers = &head.layers;

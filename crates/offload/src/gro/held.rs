@@ -82,7 +82,6 @@ impl HeldPacket {
     }
 
     /// Records the fields that a second packet is compared with.
-    #[inline(never)]
     pub(super) fn read(&mut self, packet: &Packet, max_size: u32) {
         let (layers, header) = (&packet.layers, packet.header.as_slice());
         let candidate = Candidate::<LayerIds>::from_packet(header, layers, packet, false);

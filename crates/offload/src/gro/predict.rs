@@ -152,7 +152,6 @@ impl<'a, const IP: usize> TcpHeaders<'a, IP> {
 
 /// Returns whether a packet's headers equal those of the held packet, for any shape. Equal bytes
 /// imply equal layers.
-#[inline(never)]
 pub(super) fn continues_any(front: &[u8], total: usize, head: &[u8], layers: &Layers) -> bool {
     let at = |n: u16| usize::from(n);
     let Some(front) = front.get(..head.len()) else {

@@ -154,7 +154,6 @@ impl HeldTable {
 
     /// Doubles the number of buckets if a quarter of all entries is in use. If this bucket remains
     /// full, completes its oldest packet.
-    #[cold]
     fn make_room(&mut self, hash: u32, packets: &mut [Packet]) {
         let count = self.buckets.len();
         let held = self.allocated - self.free.len();
@@ -208,7 +207,6 @@ impl HeldTable {
     }
 
     /// Completes all tunnelled packets.
-    #[cold]
     pub(super) fn complete_tunnelled(&mut self, packets: &mut [Packet]) {
         self.complete_if(packets, |_, packet| packet.layers.encap != Encap::None);
     }

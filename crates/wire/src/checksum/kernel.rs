@@ -9,7 +9,7 @@ use super::add;
 /// Bytes from which the vector loop is faster than one word at a time.
 const VECTOR_MIN_LEN: usize = 128;
 
-#[inline(always)]
+#[inline]
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     if bytes.len() < VECTOR_MIN_LEN {
         sum_words(bytes)
@@ -54,7 +54,7 @@ fn tail_word(tail: &[u8]) -> u64 {
 }
 
 /// Returns the total from the sums of the lanes; the difference above holds for totals as well.
-#[inline(always)]
+#[inline]
 fn total_of_lanes(raw: &[u64], high: &[u64]) -> u64 {
     let raw = raw.iter().copied().fold(0, u64::wrapping_add);
     let high = high.iter().copied().fold(0, u64::wrapping_add);

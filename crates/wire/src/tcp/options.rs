@@ -184,7 +184,6 @@ impl TcpOptions {
         self.base_len() + option + sack <= Self::MAX_LEN
     }
 
-    #[cold]
     fn len_with_acc_ecn(&self) -> usize {
         let (_, padded, blocks) = self.acc_ecn_that_fits();
         self.base_len() + padded + sack_len(blocks)
@@ -283,7 +282,6 @@ impl TcpOptions {
 
     /// Writes Accurate ECN's counters; returns the SACK blocks that fit beside them, and the number
     /// of NOPs that these need.
-    #[cold]
     fn emit_acc_ecn<'a>(&'a self, out: &mut OptionWriter<'_>) -> (&'a [SackBlock], usize) {
         let (option, padded, blocks) = self.acc_ecn_that_fits();
         let Some(option) = option else {
