@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use fullsend_device::{Caps, OffloadSet, Tun, TunBuilder, os_seed, process_memory};
 use fullsend_offload::Link;
@@ -12,6 +11,9 @@ use fullsend_stack::{
 };
 use fullsend_tcp::Sysctl;
 use fullsend_wire::{Instant, Seed};
+
+#[cfg(feature = "control")]
+use crate::control::ControlPath;
 
 /// Default limit of free payload memory that a stack keeps for reuse, in bytes.
 const DEFAULT_POOL_BYTES: usize = 16 << 20;
@@ -35,7 +37,7 @@ const DEFAULT_MTU: u32 = 1500;
 /// | `qdisc` | `fq`, `tbf rate 100mbit burst 64kb`, `pfifo limit 1000`, `noqueue` |
 /// | `seed` | number from which all random numbers are derived, for repeatable runs |
 /// | `pool_bytes` | limit of free payload memory kept for reuse, in bytes |
-/// | `control` | path of a socket through which `fullsend stat` inspects the stack and sets options; `on`: the path where `fullsend stat` expects the socket of this process |
+/// | `control` | path of a socket through which `fullsend stat` inspects the stack and sets options; `on`: the path where `fullsend stat` expects the socket of this process. Needs the crate's feature `control` |
 /// | any other | a tunable by its Linux name, with or without `net.ipv4.` |
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -46,15 +48,8 @@ pub struct Config {
     sysctl: Sysctl,
     seed: Option<Seed>,
     pool_bytes: usize,
-    control: Option<ControlPath>,
-}
-
-/// The path of the control socket.
-#[derive(Clone, Debug)]
-enum ControlPath {
-    /// [`fullsend_control::default_path`].
-    Default,
-    At(PathBuf),
+    #[cfg(feature = "control")]
+    pub(crate) control: Option<ControlPath>,
 }
 
 /// The device of a stack.
@@ -118,6 +113,7 @@ impl Default for Config {
             sysctl: Sysctl::for_memory_or_default(process_memory()),
             seed: None,
             pool_bytes: DEFAULT_POOL_BYTES,
+            #[cfg(feature = "control")]
             control: None,
         }
     }
@@ -188,7 +184,14 @@ impl Config {
                 self.net.qdisc = qdisc.map_err(|e| ConfigError(format!("qdisc: {e}")))?;
             }
             "seed" => self.seed = Some(Seed::from_u64(parse_number(key, value)?)),
-            "control" => self.control = parse_control(value)?,
+            #[cfg(feature = "control")]
+            "control" => self.control = ControlPath::parse(value)?,
+            #[cfg(not(feature = "control"))]
+            "control" => {
+                let text = "control: this program was built without control sockets; build it with \
+                            the feature `control` of fullsend-blocking";
+                return Err(ConfigError(text.into()));
+            }
             "pool_bytes" => self.pool_bytes = parse_number(key, value)?,
             _ => {
                 let set = self.sysctl.set(key, value);
@@ -201,23 +204,6 @@ impl Config {
     /// Returns whether the stack has a TUN or TAP, and is not user-driven.
     pub fn has_device(&self) -> bool {
         !matches!(self.device, DeviceChoice::UserDriven(_))
-    }
-
-    /// Returns the path of the control socket. Creates the directory of the default path.
-    pub(crate) fn control(&self) -> io::Result<Option<PathBuf>> {
-        match &self.control {
-            None => Ok(None),
-            Some(ControlPath::Default) => fullsend_control::default_path().map(Some),
-            Some(ControlPath::At(path)) => Ok(Some(path.clone())),
-        }
-    }
-
-    /// Returns the name of the interface.
-    pub(crate) fn link_name(&self) -> &str {
-        match &self.device {
-            DeviceChoice::UserDriven(_) => "link0",
-            DeviceChoice::Tun(name) | DeviceChoice::Tap(name) => name,
-        }
     }
 
     /// Returns a host without interfaces, and the seed of its random numbers.
@@ -292,19 +278,6 @@ pub(crate) fn parse_change(key: &str, value: &str) -> Result<IfaceChange, Config
             IfaceChange::Qdisc(qdisc.map_err(|e| ConfigError(format!("qdisc: {e}")))?)
         }
     })
-}
-
-fn parse_control(value: &str) -> Result<Option<ControlPath>, ConfigError> {
-    match value {
-        "on" => Ok(Some(ControlPath::Default)),
-        "off" => Ok(None),
-        path if path.contains('/') => Ok(Some(ControlPath::At(path.into()))),
-        _ => Err(invalid(
-            "control",
-            value,
-            "on, off or a path that contains a slash",
-        )),
-    }
 }
 
 fn parse_link(value: &str) -> Result<Link, ConfigError> {

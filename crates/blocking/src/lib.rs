@@ -8,6 +8,8 @@
 //! stack that has ended fails with the error that it ended with. The C library and the packetdrill
 //! library are built on this crate.
 //!
+//! The feature `control` (off by default, with serde) is the control socket for `fullsend stat`.
+//!
 //! ```
 //! use fullsend_blocking::{Clock, Config, UserDrivenOptions, SockAddr, Stack, abi::*};
 //!
@@ -32,6 +34,8 @@ pub mod c;
 mod calls;
 mod clock;
 mod config;
+#[cfg(feature = "control")]
+mod control;
 mod driver;
 mod driver_waker;
 mod eventfd;

@@ -7,22 +7,23 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::SystemTime;
 
-use fullsend_control::{Inspect, Server};
 use fullsend_device::Device;
 use fullsend_offload::{Caps, Packet};
 use fullsend_posix::{Errno, Handle, Posix};
-use fullsend_stack::{Host, IfaceId};
+use fullsend_stack::Host;
 use fullsend_wire::{Instant, Nanos, Seed};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::Clock;
 use crate::c::SocketLoans;
 use crate::config::{self, Config, DeviceChoice};
+#[cfg(feature = "control")]
+use crate::control::{self, StackIdentity};
 use crate::driver::{self, DriverWaker};
 use crate::outbox_drainer::OutboxDrainer;
 use crate::shard::Shard;
 use crate::user_driven::{Outbox, UserDrivenDevice};
-use crate::{signals, wait};
+use crate::wait;
 
 /// How the program handles the packets of a user-driven stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -49,7 +50,8 @@ pub struct Stack {
     /// Memory that C code has lent.
     pub(crate) loans: SocketLoans,
     /// The control socket, which is open while this lives.
-    _control: Option<Server>,
+    #[cfg(feature = "control")]
+    _control: Option<fullsend_control::Server>,
 }
 
 /// The state that callers and the driver share.
@@ -57,33 +59,8 @@ pub(crate) struct Shared {
     shard: Mutex<Shard>,
     pub(crate) clock: Clock,
     pub(crate) driver_waker: Option<DriverWaker>,
-    link_name: String,
-    /// The start of the stack, in ns since the Unix epoch.
-    started: u64,
-}
-
-impl Inspect for Shared {
-    fn with_host<R>(&self, call: impl FnOnce(&mut Host, IfaceId, Instant) -> R) -> R {
-        let (mut shard, now) = self.lock();
-        let iface = shard.iface();
-        call(shard.posix.host_mut(), iface, now)
-    }
-
-    fn change<R>(&self, call: impl FnOnce(&mut Host, Instant) -> R) -> Result<R, String> {
-        let (mut shard, now) = self.lock();
-        shard.check_alive().map_err(|error| error.to_string())?;
-        let result = call(shard.posix.host_mut(), now);
-        self.transmit_and_wake(&mut shard, now);
-        Ok(result)
-    }
-
-    fn started(&self) -> u64 {
-        self.started
-    }
-
-    fn link_name(&self) -> &str {
-        &self.link_name
-    }
+    #[cfg(feature = "control")]
+    pub(crate) identity: StackIdentity,
 }
 
 impl Shared {
@@ -188,22 +165,18 @@ impl Stack {
             shard: Mutex::new(Shard::new(host, iface, device, clock.clone())),
             clock,
             driver_waker,
-            link_name: config.link_name().to_owned(),
-            started: wall_clock().as_nanos(),
-        });
-        let control = config.control()?;
-        let control = control.map(|path| {
-            let stack = Arc::downgrade(&shared);
-            Server::open(&path, stack, signals::block_all)
+            #[cfg(feature = "control")]
+            identity: StackIdentity::new(config, wall_clock()),
         });
         let stack = Self {
+            #[cfg(feature = "control")]
+            _control: control::open(config, &shared)?,
             shared,
             outbox: None,
             outbox_drainer: OutboxDrainer::default(),
             driver: None,
             copies_zerocopy: false,
             loans: SocketLoans::default(),
-            _control: control.transpose()?,
         };
         let (epoch, now) = (wall_clock(), stack.shared.clock.now());
         stack.set_epoch(epoch.saturating_sub(now.since(Instant::ZERO)));

@@ -1,4 +1,5 @@
-//! Compares the dependencies between crates with the arrows that ARCHITECTURE.md draws.
+//! Compares the dependencies between crates with the arrows that ARCHITECTURE.md draws, and with
+//! what the socket crates promise.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -76,6 +77,25 @@ fn built() -> Arrows {
         used.filter_map(|d| folder(&d["path"])).collect()
     };
     packages.iter().map(|p| (name(p), uses(p))).collect()
+}
+
+#[test]
+fn socket_crates_depend_on_serde_only_with_their_feature_control() {
+    let has_serde = |package, features| {
+        let tree = Command::new(env!("CARGO"))
+            .args(["tree", "--edges=normal", "--prefix=none", "--offline"])
+            .args(["--package", package, "--features", features])
+            .current_dir(ROOT)
+            .output()
+            .expect("cargo tree runs");
+        let tree = String::from_utf8_lossy(&tree.stdout).into_owned();
+        assert!(tree.starts_with(package), "{tree}");
+        tree.lines().any(|line| line.starts_with("serde"))
+    };
+    for package in ["fullsend", "fullsend-blocking"] {
+        assert!(!has_serde(package, ""), "{package}");
+        assert!(has_serde(package, "control"), "{package}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::io::{self, Error, ErrorKind};
 use std::net::IpAddr;
+#[cfg(feature = "control")]
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +48,9 @@ pub struct Builder {
     net: NetConfig,
     sysctl: Sysctl,
     seed: Option<Seed>,
+    #[cfg(feature = "control")]
     link_name: String,
+    #[cfg(feature = "control")]
     control: Option<PathBuf>,
     pool_bytes: usize,
     busy_poll: Option<Nanos>,
@@ -64,7 +67,9 @@ impl Builder {
             net: NetConfig::default(),
             sysctl: Sysctl::for_memory_or_default(process_memory()),
             seed: None,
+            #[cfg(feature = "control")]
             link_name: "link0".to_owned(),
+            #[cfg(feature = "control")]
             control: None,
             pool_bytes: POOL_BYTES,
             busy_poll: None,
@@ -74,16 +79,20 @@ impl Builder {
 
     /// Uses the TUN device `name` (IP packets). Creates it if it does not exist.
     #[must_use]
-    pub fn tun(mut self, name: &str) -> Self {
-        self.choice = DeviceChoice::Tun(Tun::tun(name));
-        name.clone_into(&mut self.link_name);
-        self
+    pub fn tun(self, name: &str) -> Self {
+        self.named_device(name, Tun::tun(name))
     }
 
     /// Uses the TAP device `name` (Ethernet frames). Creates it if it does not exist.
     #[must_use]
-    pub fn tap(mut self, name: &str) -> Self {
-        self.choice = DeviceChoice::Tun(Tun::tap(name));
+    pub fn tap(self, name: &str) -> Self {
+        self.named_device(name, Tun::tap(name))
+    }
+
+    #[cfg_attr(not(feature = "control"), allow(unused_variables))]
+    fn named_device(mut self, name: &str, tun: TunBuilder) -> Self {
+        self.choice = DeviceChoice::Tun(tun);
+        #[cfg(feature = "control")]
         name.clone_into(&mut self.link_name);
         self
     }
@@ -238,6 +247,7 @@ impl Builder {
     /// stack (see [`control`](crate::control)). It is removed when the stack ends. A socket at
     /// `path` on which no process listens is replaced; any other file makes [`build`](Self::build)
     /// fail.
+    #[cfg(feature = "control")]
     #[must_use]
     pub fn control_socket(mut self, path: impl Into<PathBuf>) -> Self {
         self.control = Some(path.into());
@@ -311,9 +321,12 @@ impl Builder {
             .set_up(&mut host, clock.now(), device.caps(), seed.0[3])
             .map_err(io_error)?;
         let engine = Arc::new(Engine::new(clock, driver_waker, host, iface, device));
-        engine.name_link(&self.link_name);
-        if let Some(path) = &self.control {
-            engine.open_control_socket(path)?;
+        #[cfg(feature = "control")]
+        {
+            engine.name_link(&self.link_name);
+            if let Some(path) = &self.control {
+                engine.open_control_socket(path)?;
+            }
         }
         let handle = EngineHandle::new(engine.clone());
         runtime.spawn(Driver::new(engine, self.busy_poll)?);

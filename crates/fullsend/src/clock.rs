@@ -1,5 +1,6 @@
 //! The stack's clock. No other module reads the time.
 
+#[cfg(feature = "control")]
 use std::time::SystemTime;
 
 use fullsend_wire::{Instant, Nanos};
@@ -42,6 +43,7 @@ impl fullsend_driver::Clock for Clock {
 }
 
 /// Returns the time of day, in ns since the Unix epoch.
+#[cfg(feature = "control")]
 #[allow(
     clippy::disallowed_methods,
     reason = "tools and recordings tell real times"

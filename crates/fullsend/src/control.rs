@@ -14,11 +14,16 @@
 //! `sockets` replies with an `item` for each socket, then `end`; `capture` with `data` (a length,
 //! with that number of bytes of pcapng after the line), then `end`. The stack is locked for a short
 //! time for each reply, and never while waiting for a client.
+//!
+//! This module is there with the crate's feature `control`.
 
 mod capture;
 mod client;
 mod filter;
 mod server;
+
+use std::io;
+use std::path::Path;
 
 pub use fullsend_control::{
     AddressView, CaptureRequest, CaptureSummary, Counters, FlowReportView, LinkView, MAX_CLIENTS,
@@ -27,3 +32,17 @@ pub use fullsend_control::{
 };
 
 pub(crate) use server::ControlSocket;
+
+use crate::Stack;
+
+impl Stack {
+    /// Opens a socket through which `fullsend stat` inspects this stack, as
+    /// [`Builder::control_socket`](crate::Builder::control_socket) does. Must be called within the
+    /// tokio runtime on which the stack runs.
+    ///
+    /// # Errors
+    /// If `path` is in use or cannot be created; the message names it and what to do.
+    pub fn control_socket(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        self.engine.open_control_socket(path.as_ref())
+    }
+}

@@ -1,6 +1,8 @@
 //! A shard: a host, its device, and the lock that sockets and the driver share.
 
+#[cfg(feature = "control")]
 mod device;
+#[cfg(feature = "control")]
 mod inspect;
 #[cfg(test)]
 mod tests;
@@ -21,10 +23,16 @@ use fullsend_stack::{Host, IfaceId, WaitKey, WaitList, WaitOn, Waiter};
 use fullsend_wire::Instant;
 use parking_lot::{Mutex, MutexGuard};
 
+#[cfg(feature = "control")]
 use self::device::ShardDevice;
-use crate::clock::{Clock, wall_clock_ns};
-use crate::control::ControlSocket;
+#[cfg(feature = "control")]
+use self::inspect::{Captures, ControlState};
+use crate::clock::Clock;
 pub(crate) use crate::driver_waker::DriverWaker;
+
+/// The device of a shard: without a control socket, no capture wraps it.
+#[cfg(not(feature = "control"))]
+type ShardDevice = Box<dyn Device>;
 
 /// The result of one driver poll.
 #[derive(Clone, Copy)]
@@ -37,10 +45,8 @@ pub(crate) struct PollResult {
 pub(crate) struct Shard {
     pub(crate) host: Host,
     pump: Pump<ShardDevice>,
-    /// The number of the capture that is running.
-    capture: Option<u64>,
-    /// The number of captures started.
-    captures_started: u64,
+    #[cfg(feature = "control")]
+    captures: Captures,
     /// Tasks that wait until all written data is acknowledged.
     flush_waiters: WaitList,
     /// Whether all written data had been acknowledged when the stack was shut down.
@@ -61,12 +67,8 @@ pub(crate) struct Engine {
     handles: AtomicUsize,
     /// The other end of an in-process link.
     peer: OnceLock<(Arc<DriverWaker>, Weak<Engine>)>,
-    /// When the engine was created, in ns since the Unix epoch.
-    started: u64,
-    /// The name of the device in the output of tools.
-    link_name: OnceLock<String>,
-    /// The control sockets; emptied when the stack stops.
-    control_sockets: Mutex<Vec<ControlSocket>>,
+    #[cfg(feature = "control")]
+    control: ControlState,
 }
 
 thread_local! {
@@ -83,11 +85,13 @@ impl Engine {
         iface: IfaceId,
         device: Box<dyn Device>,
     ) -> Self {
+        #[cfg(feature = "control")]
+        let device = ShardDevice::Plain(device);
         let shard = Shard {
             host,
-            pump: Pump::new(iface, ShardDevice::Plain(device)),
-            capture: None,
-            captures_started: 0,
+            pump: Pump::new(iface, device),
+            #[cfg(feature = "control")]
+            captures: Captures::default(),
             flush_waiters: WaitList::default(),
             was_flushed: false,
             close_waiters: WaitList::default(),
@@ -99,9 +103,8 @@ impl Engine {
             shard: Mutex::new(shard),
             handles: AtomicUsize::new(0),
             peer: OnceLock::new(),
-            started: wall_clock_ns(),
-            link_name: OnceLock::new(),
-            control_sockets: Mutex::default(),
+            #[cfg(feature = "control")]
+            control: ControlState::new(),
         }
     }
 
@@ -362,7 +365,8 @@ impl Engine {
     /// Stops the stack: resets its connections and makes every later call fail with `kind` and
     /// `why`.
     pub(crate) fn stop(&self, kind: io::ErrorKind, why: &str) {
-        self.control_sockets.lock().clear();
+        #[cfg(feature = "control")]
+        self.control.close_sockets();
         let (mut shard, now) = self.lock();
         if shard.stop_reason.is_none() {
             shard.stop_reason = Some((kind, why.to_owned()));

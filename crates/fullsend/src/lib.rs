@@ -19,6 +19,13 @@
 //!
 //! Unlike the kernel, a userspace stack ends with its process and cannot deliver data after that:
 //! see [`TcpStream::flushed`] and [`Stack::shutdown`].
+//!
+//! # Features
+//! None is on by default.
+//! - `axum`: [`TcpListener`] implements `axum::serve::Listener`.
+//! - `control`: the control socket, through which `fullsend stat` inspects and configures a running
+//!   stack: the module `control`, `Builder::control_socket` and `Stack::control_socket`. It adds a
+//!   dependency on serde.
 
 #![deny(unsafe_code)]
 
@@ -27,6 +34,7 @@ mod addr;
 mod axum;
 mod builder;
 mod clock;
+#[cfg(feature = "control")]
 pub mod control;
 mod driver;
 mod driver_waker;

@@ -1,7 +1,6 @@
 //! The public handle of a stack.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use fullsend_device::{NicMode, PairConfig, pair};
@@ -142,17 +141,10 @@ impl Stack {
     /// `InvalidInput` for an unknown name or an invalid value; the message names it and what to
     /// write instead. The stack's error if it has stopped.
     pub fn set_sysctl(&self, key: &str, value: &str) -> io::Result<()> {
-        self.engine.set_sysctl(key, value)
-    }
-
-    /// Opens a socket through which `fullsend stat` inspects this stack, as
-    /// [`Builder::control_socket`] does. Must be called within the tokio runtime on which the stack
-    /// runs.
-    ///
-    /// # Errors
-    /// If `path` is in use or cannot be created; the message names it and what to do.
-    pub fn control_socket(&self, path: impl AsRef<Path>) -> io::Result<()> {
-        self.engine.open_control_socket(path.as_ref())
+        self.engine.op(|host, now| {
+            host.set_sysctl(now, key, value)
+                .map_err(|error| sysctl_error(&error))
+        })
     }
 
     /// Returns every tunable: its full Linux name and its value.

@@ -2,40 +2,66 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use fullsend_control::Inspect;
 use fullsend_device::{CaptureInterface, Device};
 use fullsend_offload::Link;
 use fullsend_stack::{Host, IfaceId};
 use fullsend_wire::Instant;
+use parking_lot::Mutex;
 
 use super::Engine;
+use crate::clock::wall_clock_ns;
 use crate::control::ControlSocket;
-use crate::error::sysctl_error;
+
+/// The state of an engine that only control sockets use.
+pub(super) struct ControlState {
+    /// When the engine was created, in ns since the Unix epoch.
+    started: u64,
+    /// The name of the device in the output of tools.
+    link_name: OnceLock<String>,
+    /// The control sockets; emptied when the stack stops.
+    sockets: Mutex<Vec<ControlSocket>>,
+}
+
+impl ControlState {
+    pub(super) fn new() -> Self {
+        Self {
+            started: wall_clock_ns(),
+            link_name: OnceLock::new(),
+            sockets: Mutex::default(),
+        }
+    }
+
+    pub(super) fn close_sockets(&self) {
+        self.sockets.lock().clear();
+    }
+}
+
+/// The captures of a shard's device, of which one at a time runs.
+#[derive(Default)]
+pub(super) struct Captures {
+    /// The number of the capture that is running.
+    running: Option<u64>,
+    /// The number of captures started.
+    started: u64,
+}
 
 impl Engine {
     /// Sets the name of the link. Later calls have no effect.
     pub(crate) fn name_link(&self, name: &str) {
-        let _ = self.link_name.set(name.to_owned());
+        let _ = self.control.link_name.set(name.to_owned());
     }
 
     pub(crate) fn link_name(&self) -> &str {
-        self.link_name.get().map_or("link0", String::as_str)
-    }
-
-    /// Sets a tunable.
-    pub(crate) fn set_sysctl(&self, key: &str, value: &str) -> io::Result<()> {
-        self.op(|host, now| {
-            host.set_sysctl(now, key, value)
-                .map_err(|error| sysctl_error(&error))
-        })
+        self.control.link_name.get().map_or("link0", String::as_str)
     }
 
     /// Opens a control socket that is closed when the stack stops.
     pub(crate) fn open_control_socket(self: &Arc<Self>, path: &Path) -> io::Result<()> {
-        let control = ControlSocket::open(self, path)?;
-        self.control_sockets.lock().push(control);
+        let socket = ControlSocket::open(self, path)?;
+        self.control.sockets.lock().push(socket);
         Ok(())
     }
 
@@ -47,21 +73,21 @@ impl Engine {
         capture_interface: impl FnOnce(Link) -> io::Result<CaptureInterface>,
     ) -> io::Result<Option<u64>> {
         let mut shard = self.shard.lock();
-        if shard.capture.is_some() {
+        if shard.captures.running.is_some() {
             return Ok(None);
         }
         let capture_interface = capture_interface(shard.pump.device().caps().link)?;
-        shard.captures_started += 1;
-        shard.capture = Some(shard.captures_started);
+        shard.captures.started += 1;
+        shard.captures.running = Some(shard.captures.started);
         shard.pump.device_mut().begin_capture(capture_interface);
-        Ok(shard.capture)
+        Ok(shard.captures.running)
     }
 
     /// Ends capture `number` if it is still running.
     pub(crate) fn end_capture(&self, number: u64) {
         let mut shard = self.shard.lock();
-        if shard.capture == Some(number) {
-            shard.capture = None;
+        if shard.captures.running == Some(number) {
+            shard.captures.running = None;
             shard.pump.device_mut().end_capture();
         }
     }
@@ -80,7 +106,7 @@ impl Inspect for Engine {
     }
 
     fn started(&self) -> u64 {
-        self.started
+        self.control.started
     }
 
     fn link_name(&self) -> &str {
