@@ -3,6 +3,7 @@
 mod ack;
 mod close;
 mod completion;
+mod ecn;
 mod fastopen;
 mod half_open;
 mod handshake;

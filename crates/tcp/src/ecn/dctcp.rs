@@ -4,13 +4,11 @@
 use alloc::vec::Vec;
 
 use fullsend_wire::tcp::TcpFlags;
-use fullsend_wire::{EcnField, SeqNum, WireWindow};
+use fullsend_wire::{EcnField, SeqNum, WindowScale, WireWindow};
 
-use super::Ecn;
-use crate::congestion::{CcInfo, MarkSample};
-use crate::connection::State;
-use crate::recovery::AckSummary;
-use crate::{Connection, Cx, SegmentOut};
+use super::{Ecn, FeedbackCx};
+use crate::SegmentOut;
+use crate::congestion::MarkSample;
 
 /// Most changes recorded until the next segment is sent; further ones count as the last.
 const MAX_DUE_ACKS: usize = 16;
@@ -57,33 +55,33 @@ impl DctcpReceiver {
     }
 }
 
-impl Connection {
-    /// Processes the mark of data received with classic ECN; `rcv_nxt` is its value before that
-    /// data.
-    pub(super) fn on_dctcp_data(&mut self, flags: TcpFlags, field: EcnField, rcv_nxt: SeqNum) {
-        let unacked_end = rcv_nxt.after(self.rcv.last_acked()).then_some(rcv_nxt);
-        let Some(ecn) = &mut self.ecn else {
-            return;
-        };
-        let Some(dctcp) = &mut ecn.dctcp else {
-            return;
+impl Ecn {
+    /// Processes the mark of data received with classic ECN. `unacked_end`: the end of earlier data
+    /// that is not acknowledged yet. Returns whether to acknowledge immediately.
+    pub(super) fn on_dctcp_data(
+        &mut self,
+        flags: TcpFlags,
+        field: EcnField,
+        unacked_end: Option<SeqNum>,
+    ) -> bool {
+        let Some(dctcp) = &mut self.dctcp else {
+            return false;
         };
         let changed = field.is_capable() && dctcp.on_data(field == EcnField::Ce, unacked_end);
-        ecn.demands_cwr = dctcp.ce();
-        ecn.ect_seen |= field.is_capable();
+        self.demands_cwr = dctcp.ce();
+        self.ect_seen |= field.is_capable();
         // A sender that has reduced its window may wait for this acknowledgement: the window may be
         // a single segment.
-        if changed || flags.contains(TcpFlags::CWR) {
-            self.rcv.ack_now();
-        }
+        changed || flags.contains(TcpFlags::CWR)
     }
 
     /// Changes a segment into the first acknowledgement that is due for data before a change of
-    /// marks (RFC 8257 3.2).
-    pub(super) fn apply_due_ack(&mut self, segment: &mut SegmentOut) {
-        let dctcp = self.ecn.as_mut().and_then(|ecn| ecn.dctcp.as_mut());
+    /// marks (RFC 8257 3.2). `scale`: that of the windows that we advertise. Returns whether it
+    /// did, so that the present acknowledgement follows.
+    pub(crate) fn apply_due_ack(&mut self, segment: &mut SegmentOut, scale: WindowScale) -> bool {
+        let dctcp = self.dctcp.as_mut();
         let Some((end, ce)) = dctcp.and_then(|dctcp| dctcp.take_due_ack()) else {
-            return;
+            return false;
         };
         let repr = &mut segment.repr;
         repr.flags = repr.flags.without(TcpFlags::ECE);
@@ -91,54 +89,39 @@ impl Connection {
             repr.flags = repr.flags.union(TcpFlags::ECE);
         }
         // Keeps the right edge of the window.
-        let less = repr.ack.since(end) >> self.rcv.scale().shift();
+        let less = repr.ack.since(end) >> scale.shift();
         let window = u32::from(repr.window.0).saturating_add(less);
         repr.window = WireWindow(window.min(u16::MAX.into()) as u16);
         repr.ack = end;
-        self.rcv.ack_now();
+        true
     }
 
-    /// Adapts ECN to a newly selected congestion control, or to the end of the handshake.
-    #[cold]
-    pub(crate) fn adapt_ecn(&mut self, cx: &Cx<'_>) {
-        let needs_ecn = self.congestion.algorithm().needs_ecn();
-        if self.state == State::SynSent && self.recovery.rtx.is_empty() {
-            // The SYN with the request is not sent yet.
-            self.ecn = Ecn::for_connect(cx.sysctl, needs_ecn);
-            return;
-        }
-        match &mut self.ecn {
-            Some(ecn) => ecn.set_dctcp_receiver(needs_ecn),
-            None if needs_ecn && self.state.is_synchronized() => self.congestion.disable_ecn(),
-            None => {}
-        }
+    /// Returns whether the congestion control needs the share of marked data.
+    pub(crate) fn counts_marked_share(&self) -> bool {
+        self.dctcp.is_some()
     }
 
-    /// Returns the state of the congestion control (`TCP_CC_INFO`).
-    pub fn cc_info(&self) -> CcInfo {
-        let mut info = self.congestion.algorithm().info();
-        if let CcInfo::Dctcp { ce_state, .. } = &mut info {
-            let dctcp = self.ecn.as_ref().and_then(|ecn| ecn.dctcp.as_ref());
-            *ce_state = dctcp.is_some_and(|dctcp| dctcp.ce());
-        }
-        info
+    /// Returns whether the last data received was marked (DCTCP.CE).
+    pub(crate) fn is_ce_state(&self) -> bool {
+        self.dctcp.as_ref().is_some_and(|dctcp| dctcp.ce())
     }
+}
 
-    /// Reports the marks of an ACK to a congestion control that needs ECN.
-    pub(super) fn report_marks(&mut self, summary: &AckSummary<'_>, marked: u32) {
-        let acked_bytes = self.delivered_bytes(summary);
-        let delivered = summary.ack.delivered_segs + summary.sack.delivered_segs;
+impl FeedbackCx<'_> {
+    /// Returns the marked share of the acknowledged data, of which `marked` segments were marked.
+    pub(crate) fn mark_sample(&self, marked: u32, una: SeqNum, nxt: SeqNum) -> MarkSample {
+        let acked_bytes = self.summary.delivered_bytes(self.mss);
         let marked_bytes = match marked {
             0 => 0,
-            all if all >= delivered => acked_bytes,
-            some => acked_bytes.min(some.saturating_mul(self.snd.mss().bytes())),
+            all if all >= self.summary.delivered_segs() => acked_bytes,
+            some => acked_bytes.min(some.saturating_mul(self.mss.bytes())),
         };
-        self.congestion.on_marks(&MarkSample {
+        MarkSample {
             acked_bytes,
             marked_bytes,
-            snd_una: self.snd.una(),
-            snd_nxt: self.snd.nxt(),
-        });
+            snd_una: una,
+            snd_nxt: nxt,
+        }
     }
 }
 

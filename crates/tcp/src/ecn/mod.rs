@@ -9,15 +9,14 @@ mod report;
 use alloc::boxed::Box;
 
 use fullsend_wire::tcp::{AccEcn, TcpFlags};
-use fullsend_wire::{EcnField, SeqNum};
+use fullsend_wire::{EcnField, Mss, Nanos, SeqNum};
 
 use accurate::{ACE, Accurate, Feedback, fail};
 use dctcp::DctcpReceiver;
 
-use crate::connection::State;
-use crate::recovery::{AckSummary, CaState};
+use crate::recovery::AckSummary;
 use crate::recv::InsertOutcome;
-use crate::{Connection, Cx, SegmentIn, SegmentOut, Sysctl};
+use crate::{Cx, SegmentIn, SegmentOut, Sysctl};
 
 /// The form of the feedback about marks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -49,6 +48,27 @@ pub(crate) struct Ecn {
     dctcp: Option<Box<DctcpReceiver>>,
 }
 
+/// The acknowledgement that received data requires because of its mark.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum AckDemand {
+    /// None beyond that for data without a mark.
+    Normal,
+    /// One immediately.
+    Now,
+    /// Immediate ones for a while.
+    Quickack,
+}
+
+/// An ACK, and the values of other parts that its feedback is interpreted with.
+pub(crate) struct FeedbackCx<'a> {
+    pub(crate) summary: &'a AckSummary<'a>,
+    pub(crate) mss: Mss,
+    /// Bytes ever sent.
+    pub(crate) sent_bytes: u64,
+    /// Whether the number of segments that the ACK delivers is exact.
+    pub(crate) is_exact: bool,
+}
+
 impl Ecn {
     /// Requests CWR on the next new data after a reduction of cwnd (RFC 3168 only).
     pub(crate) fn queue_cwr(&mut self) {
@@ -66,7 +86,7 @@ impl Ecn {
     }
 
     /// Sets the IP field and the flags of a segment; `is_new_data` if it carries new data.
-    fn mark(&mut self, segment: &mut SegmentOut, is_new_data: bool) {
+    pub(crate) fn mark(&mut self, segment: &mut SegmentOut, is_new_data: bool) {
         let flags = &mut segment.repr.flags;
         if self.mode == Mode::Accurate {
             // All segments may be ECN-capable, as the peer reports every mark.
@@ -109,9 +129,7 @@ impl Ecn {
         }
         ack_now
     }
-}
 
-impl Ecn {
     fn is_accurate(&self) -> bool {
         self.mode == Mode::Accurate
     }
@@ -138,47 +156,28 @@ impl Ecn {
             self.accurate.fail_mode |= fail::OPTION_RECV;
         }
     }
-}
 
-impl Connection {
-    /// Sets the ECN fields of a segment; `is_new_data` if it carries data for the first time.
-    #[cold]
-    pub(crate) fn mark_ecn(&mut self, cx: &Cx<'_>, segment: &mut SegmentOut, is_new_data: bool) {
-        let Some(ecn) = &mut self.ecn else {
+    /// Sets the ACE field and the AccECN option of a segment. `opening`: it is a SYN-ACK, which may
+    /// be retransmitted and needs the reflected codepoint again.
+    pub(crate) fn set_accurate_fields(
+        &mut self,
+        cx: &Cx<'_>,
+        segment: &mut SegmentOut,
+        opening: bool,
+        srtt: Nanos,
+    ) {
+        if !self.is_accurate() {
             return;
-        };
-        // RFC 3168 6.1.6: zero-window probes are not ECN-capable.
-        let probe = is_new_data && self.snd.exceeds_window();
-        let is_new_data = is_new_data && !probe && !segment.payload.is_empty();
-        ecn.mark(segment, is_new_data);
-        let accurate = ecn.is_accurate();
-        if ecn.dctcp.is_some() {
-            self.apply_due_ack(segment);
         }
-        // As on Linux, an answer after both ends have closed carries no counts.
-        if accurate && self.state != State::Closed {
-            self.set_accecn_fields(cx, segment);
-        }
-    }
-
-    /// Sets the ACE field and the AccECN option of a segment.
-    fn set_accecn_fields(&mut self, cx: &Cx<'_>, segment: &mut SegmentOut) {
-        let Some(ecn) = &mut self.ecn else {
-            return;
-        };
-        let usable = ecn.is_option_usable(cx.sysctl);
-        let (accurate, repr) = (&mut ecn.accurate, &mut segment.repr);
+        let usable = self.is_option_usable(cx.sysctl);
+        let (accurate, repr) = (&mut self.accurate, &mut segment.repr);
         let bare = segment.payload.is_empty();
-        // The SYN-ACK may be retransmitted, and needs the reflected codepoint again.
-        let opening = accurate
-            .handshake
-            .filter(|_| self.state == State::SynReceived);
+        let opening = accurate.handshake.filter(|_| opening);
         let ace = accurate.next_ace(bare && opening.is_none());
         accurate.handshake = opening;
         repr.flags = repr.flags.without(ACE).union(ace);
         segment.repeats_cwr = segment.gso_segs > 1 && repr.flags.contains(TcpFlags::CWR);
         let bytes = &mut accurate.bytes;
-        let srtt = self.rtt.srtt().unwrap_or_default();
         if usable && (bare || bytes.is_reserved()) && bytes.is_due(cx.sysctl, cx.now, srtt) {
             let duplicate = match repr.options.sack.as_slice() {
                 [first, ..] if first.left.before(repr.ack) => true,
@@ -191,184 +190,146 @@ impl Connection {
         }
     }
 
-    /// Reserves room for the AccECN option in data segments if it is to be sent.
-    #[cold]
-    pub(crate) fn reserve_ecn_option(&mut self, cx: &Cx<'_>) {
-        if let Some(ecn) = &mut self.ecn {
-            let usable = ecn.is_option_usable(cx.sysctl);
-            if ecn.accurate.bytes.reserve(usable) {
-                self.sync_mss(cx);
-            }
-        }
+    /// Reserves room for the AccECN option in data segments if it is to be sent. Returns whether
+    /// their size changed.
+    pub(crate) fn reserve_option(&mut self, sysctl: &Sysctl) -> bool {
+        let usable = self.is_option_usable(sysctl);
+        self.accurate.bytes.reserve(usable)
     }
 
-    /// Processes the ECN fields of an acceptable segment; `last` if it completes the handshake.
-    #[cold]
-    pub(crate) fn on_ecn(&mut self, cx: &Cx<'_>, segment: &SegmentIn, last: bool) {
+    /// Begins the processing of an acceptable segment. `has_later_timestamp`: its timestamp is later
+    /// than those before. `handshake_repeats`: it completes the handshake, after that number of our
+    /// retransmissions. Returns whether to acknowledge it immediately.
+    pub(crate) fn on_segment(
+        &mut self,
+        sysctl: &Sysctl,
+        segment: &SegmentIn,
+        has_later_timestamp: bool,
+        handshake_repeats: Option<u32>,
+    ) -> bool {
         let (repr, field) = (&segment.repr, segment.ecn);
-        let has_later_timestamp = self.has_later_timestamp(repr);
-        let Some(ecn) = &mut self.ecn else {
-            return;
-        };
-        (ecn.accurate.is_reflection, ecn.accurate.has_later_timestamp) =
-            (false, has_later_timestamp);
-        if last {
+        self.accurate.is_reflection = false;
+        self.accurate.has_later_timestamp = has_later_timestamp;
+        if let Some(repeats) = handshake_repeats {
             let bare = segment.payload.is_empty();
-            ecn.on_handshake_end(cx.sysctl, (repr, field), bare, self.stats.total_retrans);
+            self.on_handshake_end(sysctl, (repr, field), bare, repeats);
         }
-        if !ecn.is_accurate() {
-            return;
+        if !self.is_accurate() {
+            return false;
         }
         let option = repr.options.acc_ecn.as_ref();
-        ecn.accurate.check_first_counter(repr.flags, option);
+        self.accurate.check_first_counter(repr.flags, option);
         if let Some(option) = option {
-            ecn.on_option(option);
+            self.on_option(option);
         }
-        self.count_ecn(segment);
-        self.reserve_ecn_option(cx);
+        self.count(segment)
     }
 
-    /// Counts received packets by their codepoint.
-    fn count_ecn(&mut self, segment: &SegmentIn) {
-        let Some(ecn) = self.ecn.as_mut().filter(|ecn| ecn.is_accurate()) else {
-            return;
-        };
+    /// Counts received packets by their codepoint. Returns whether to acknowledge them immediately.
+    fn count(&mut self, segment: &SegmentIn) -> bool {
+        if !self.is_accurate() {
+            return false;
+        }
         let (field, segs) = (segment.ecn, segment.gso_segs.max(1).into());
         let len = segment.payload.len() as u32;
-        ecn.ect_seen |= len > 0 && field.is_capable();
-        if ecn.accurate.on_packets(field, segs, len) {
-            self.rcv.ack_now();
-        }
+        self.ect_seen |= len > 0 && field.is_capable();
+        self.accurate.on_packets(field, segs, len)
     }
 
-    /// Processes the ECN fields of data received before, left of the window.
-    #[cold]
-    pub(crate) fn on_old_data_ecn(&mut self, segment: &SegmentIn) {
-        self.count_ecn(segment);
+    /// Processes data received before, left of the window. Returns whether to acknowledge it
+    /// immediately.
+    pub(crate) fn on_old_data(&mut self, segment: &SegmentIn) -> bool {
+        let ack_now = self.count(segment);
         self.detect_lost_option(segment.repr.seq);
+        ack_now
     }
 
     /// Detects that the path may drop segments with the option (RFC 9768 3.2.3.2.2): data whose
     /// duplicate was reported together with the option arrived again.
     fn detect_lost_option(&mut self, seq: SeqNum) {
-        if let Some(ecn) = &mut self.ecn
-            && ecn.accurate.bytes.is_duplicate_report_lost(seq)
-        {
-            ecn.accurate.fail_mode |= fail::OPTION_SEND;
+        if self.accurate.bytes.is_duplicate_report_lost(seq) {
+            self.accurate.fail_mode |= fail::OPTION_SEND;
         }
     }
 
     /// Answers a SYN-ACK in a synchronized state as the first one was (RFC 9768 3.2.2.1).
-    #[cold]
-    pub(crate) fn reflect_repeated_syn_ack(&mut self, segment: &SegmentIn) {
-        let repr = &segment.repr;
-        let again = repr.flags.contains(TcpFlags::ACK) && repr.seq + 1 == self.rcv.nxt();
-        if let Some(ecn) = self.ecn.as_mut().filter(|ecn| ecn.is_accurate())
-            && again
-            && self.rcv.is_ack_due()
-        {
-            ecn.accurate.handshake = Some(segment.ecn);
-            ecn.accurate.bytes.demand_once();
+    pub(crate) fn reflect_repeated_syn_ack(&mut self, field: EcnField) {
+        if self.is_accurate() {
+            self.accurate.handshake = Some(field);
+            self.accurate.bytes.demand_once();
         }
     }
 
-    /// Processes the ECN fields of received data; `rcv_nxt` is its value before that data.
-    #[cold]
-    pub(crate) fn on_data_ecn(
+    /// Processes received data that was not left of the window. `unacked_end`: the end of earlier
+    /// data that is not acknowledged yet. Returns the acknowledgement that it requires.
+    pub(crate) fn on_received(
         &mut self,
         segment: &SegmentIn,
         outcome: InsertOutcome,
-        rcv_nxt: SeqNum,
-    ) {
+        unacked_end: Option<SeqNum>,
+    ) -> AckDemand {
         if outcome == InsertOutcome::Duplicate {
             self.detect_lost_option(segment.repr.seq);
         }
-        let Some(ecn) = self.ecn.as_mut().filter(|ecn| !ecn.is_accurate()) else {
-            return;
-        };
+        if self.is_accurate() {
+            // Its packet is counted by `on_segment`.
+            return AckDemand::Normal;
+        }
         // Data received twice reports nothing new about the path.
         let stale = matches!(outcome, InsertOutcome::Duplicate | InsertOutcome::Pruned);
         let flags = segment.repr.flags;
-        if ecn.dctcp.is_some() {
+        if self.dctcp.is_some() {
             let field = if stale { EcnField::NotEct } else { segment.ecn };
-            return self.on_dctcp_data(flags, field, rcv_nxt);
+            return if self.on_dctcp_data(flags, field, unacked_end) {
+                AckDemand::Now
+            } else {
+                AckDemand::Normal
+            };
         }
         let field = if stale { EcnField::Ect0 } else { segment.ecn };
-        if ecn.on_data(flags, field) {
-            self.rcv.enter_quickack();
+        if self.on_data(flags, field) {
+            AckDemand::Quickack
+        } else {
+            AckDemand::Normal
         }
     }
 
-    /// Processes the ECN feedback of an ACK for data in flight. Returns whether it reports marks
-    /// (RFC 3168 6.1.2, RFC 9768 3.2.2.5.2).
-    #[cold]
-    pub(crate) fn on_ecn_feedback(&mut self, cx: &mut Cx<'_>, summary: &AckSummary<'_>) -> bool {
-        let Some(ecn) = &self.ecn else {
-            return false;
-        };
-        let (flags, needs_marks) = (summary.repr.flags, ecn.dctcp.is_some());
-        let marked = match ecn.mode {
+    /// Processes the feedback of an ACK for data in flight. Returns the number of segments that it
+    /// reports as marked, if any (RFC 3168 6.1.2, RFC 9768 3.2.2.5.2).
+    pub(crate) fn on_feedback(&mut self, cx: &FeedbackCx<'_>) -> Option<u32> {
+        let flags = cx.summary.repr.flags;
+        let marked = match self.mode {
             _ if flags.contains(TcpFlags::SYN) => None,
-            Mode::Accurate => Some(self.count_marked(summary)).filter(|marked| *marked > 0),
+            Mode::Accurate => Some(self.count_marked(cx)).filter(|marked| *marked > 0),
             // All segments acknowledged with an echo count as marked.
             Mode::Classic => flags
                 .contains(TcpFlags::ECE)
-                .then_some(summary.ack.delivered_segs + summary.sack.delivered_segs),
+                .then_some(cx.summary.delivered_segs()),
         };
-        if needs_marks {
-            self.report_marks(summary, marked.unwrap_or(0));
-        }
-        let (Some(marked), Some(ecn)) = (marked, &mut self.ecn) else {
-            return false;
-        };
-        ecn.delivered_ce = ecn.delivered_ce.wrapping_add(marked);
-        cx.mib.delivered_ce += u64::from(marked);
-        // The path is congested, so no reduction is undone.
-        self.recovery.disarm_undo();
-        true
-    }
-
-    /// Returns the bytes of ours that an ACK reports as delivered.
-    fn delivered_bytes(&self, summary: &AckSummary<'_>) -> u32 {
-        let bytes_of = |segs: u32| segs.saturating_mul(self.snd.mss().bytes());
-        // Of data SACKed earlier only the number of segments is known.
-        let acked = if summary.ack.acked_segs == summary.ack.delivered_segs {
-            summary.ack.acked_bytes
-        } else {
-            summary
-                .ack
-                .acked_bytes
-                .min(bytes_of(summary.ack.delivered_segs))
-        };
-        acked.saturating_add(bytes_of(summary.sack.delivered_segs))
+        self.delivered_ce = self.delivered_ce.wrapping_add(marked.unwrap_or(0));
+        marked
     }
 
     /// Returns the number of our segments that an ACK reports as marked (RFC 9768 3.2.2.5.2).
-    fn count_marked(&mut self, summary: &AckSummary<'_>) -> u32 {
-        let sent = self.snd.bytes_in_flight() - self.syn_in_flight();
-        let sent = self.stats.bytes_acked + u64::from(sent);
-        let (delivered_bytes, mss) = (self.delivered_bytes(summary), self.snd.mss().bytes());
-        let Some(ecn) = &mut self.ecn else {
-            return 0;
-        };
-        let accurate = &mut ecn.accurate;
-        let arrived = summary.ack.delivered_segs + summary.sack.delivered_segs;
+    fn count_marked(&mut self, cx: &FeedbackCx<'_>) -> u32 {
+        let summary = cx.summary;
+        let accurate = &mut self.accurate;
+        let arrived = summary.delivered_segs();
         // A reordered ACK has a lower count than those received before.
         let in_order = summary.advanced || arrived > 0 || accurate.has_later_timestamp;
         if !in_order || accurate.is_muted() {
             return 0;
         }
-        if accurate.bytes.is_too_late(sent) {
+        if accurate.bytes.is_too_late(cx.sent_bytes) {
             accurate.fail_mode |= fail::OPTION_RECV;
         }
         let mut feedback = Feedback {
             flags: summary.repr.flags,
             delivered: arrived,
-            delivered_bytes,
+            delivered_bytes: summary.delivered_bytes(cx.mss),
             ce_bytes: None,
-            mss,
-            exact: self.negotiated.sack
-                || matches!(self.recovery.ca_state(), CaState::Open | CaState::Cwr),
+            mss: cx.mss.bytes(),
+            exact: cx.is_exact,
         };
         if accurate.fail_mode & fail::OPTION_RECV == 0 {
             let option = summary.repr.options.acc_ecn.as_ref();
@@ -377,8 +338,7 @@ impl Connection {
         if accurate.is_reflection {
             return 0;
         }
-        let known = ecn.delivered_ce;
-        accurate.newly_marked(known, &feedback)
+        accurate.newly_marked(self.delivered_ce, &feedback)
     }
 }
 

@@ -200,6 +200,26 @@ pub(crate) struct AckSummary<'a> {
     pub(crate) duplicate: bool,
 }
 
+impl AckSummary<'_> {
+    /// Returns the number of segments that the ACK newly reports as delivered.
+    #[inline]
+    pub(crate) fn delivered_segs(&self) -> u32 {
+        self.ack.delivered_segs + self.sack.delivered_segs
+    }
+
+    /// Returns the bytes that the ACK newly reports as delivered.
+    pub(crate) fn delivered_bytes(&self, mss: Mss) -> u32 {
+        let bytes_of = |segs: u32| segs.saturating_mul(mss.bytes());
+        // Of data SACKed earlier only the number of segments is known.
+        let acked = if self.ack.acked_segs == self.ack.delivered_segs {
+            self.ack.acked_bytes
+        } else {
+            self.ack.acked_bytes.min(bytes_of(self.ack.delivered_segs))
+        };
+        acked.saturating_add(bytes_of(self.sack.delivered_segs))
+    }
+}
+
 /// The conclusions from an ACK or a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct RecoveryOutcome {
@@ -242,7 +262,7 @@ impl Recovery {
         echo: bool,
     ) -> u32 {
         let mut outcome = RecoveryOutcome {
-            delivered: summary.ack.delivered_segs + summary.sack.delivered_segs,
+            delivered: summary.delivered_segs(),
             echo,
             ..RecoveryOutcome::default()
         };
