@@ -246,9 +246,9 @@ impl Receiver {
         self.queue.peek(out)
     }
 
-    /// Processes a read of `n` bytes: `autotune` is the largest buffer (`tcp_rmem[2]`), unless the
-    /// buffer is fixed, and whether it may grow. Returns whether the window is to be advertised if
-    /// it can grow by much: less than half of it is open, and no acknowledgement is due.
+    /// Processes a read of `n` bytes. `autotune` is the largest buffer (`tcp_rmem[2]`), unless the
+    /// buffer is fixed, and whether it may grow. Returns whether the caller must check for a window
+    /// update: less than half of the window is open, and no acknowledgement is due.
     #[inline(always)]
     pub(crate) fn on_read(
         &mut self,

@@ -219,8 +219,8 @@ impl Sender {
         }
     }
 
-    /// Requests the data that waited for a time, if that has passed: of the pacing rate, or of a
-    /// cork's limit. `cork` is `TCP_CORK`.
+    /// Requests the data that waited for the send timer, if it is due: for the departure time of
+    /// pacing, or for the end of a cork's limit. `cork` is `TCP_CORK`.
     pub(crate) fn on_timer(&mut self, now: Instant, cork: bool) {
         let Some(flow) = self.flow.as_mut().filter(|flow| flow.send_timer <= now) else {
             return;

@@ -326,7 +326,7 @@ impl Sender {
         (seq, taken)
     }
 
-    /// Processes an acceptable ACK, before its fields: the limits of one call or one event end.
+    /// Begins the processing of an acceptable ACK: ends the limits that last until the next event.
     #[inline]
     pub(crate) fn begin_ack(&mut self, max_burst: bool) {
         // A MSG_MORE write is deferred only until the next event.

@@ -84,7 +84,7 @@ fn ratio_percent(window: &Cwnd, sysctl: &Sysctl) -> u32 {
     }
 }
 
-/// What pacing and the size of super-segments read of the connection's other parts.
+/// The state of the connection's other parts that pacing and the size of super-segments depend on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path<'a> {
     pub(crate) congestion: &'a Congestion,

@@ -16,7 +16,7 @@ pub enum AppendOutcome {
     Sendable,
 }
 
-/// What a write reads of the connection's other parts.
+/// The state of the connection's other parts that a write depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriteCx {
     pub(crate) now: Instant,
