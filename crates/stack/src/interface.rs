@@ -46,6 +46,37 @@ pub struct IfaceConfig {
     pub gro: bool,
     /// The queueing discipline. Without a queue, the device pulls packets from the sockets.
     pub qdisc: QdiscConfig,
+    /// The host's role on an Ethernet link.
+    pub neighbours: NeighbourConfig,
+}
+
+/// The role of a host on an Ethernet link. The default is that of an end system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NeighbourConfig {
+    /// Whether IPv6 addresses are used only after duplicate address detection (RFC 4862 5.4;
+    /// Linux's `accept_dad`).
+    pub detect_duplicates: bool,
+    /// Whether advertisements show that the host is a router (RFC 4861 4.4). Hosts forget a default
+    /// router that does not.
+    pub router: bool,
+    /// Whether solicitations for other hosts' addresses are answered, too (Linux's `proxy_arp` and
+    /// `proxy_ndp`), so that the link's hosts send this host what they send to each other.
+    pub proxy: bool,
+}
+
+impl NeighbourConfig {
+    /// The role of an end system.
+    pub const HOST: Self = Self {
+        detect_duplicates: true,
+        router: false,
+        proxy: false,
+    };
+}
+
+impl Default for NeighbourConfig {
+    fn default() -> Self {
+        Self::HOST
+    }
 }
 
 /// The number of the loopback interface, which carries packets from the host to itself.
@@ -65,6 +96,7 @@ impl IfaceConfig {
             gso: true,
             gro: true,
             qdisc: QdiscConfig::NoQueue,
+            neighbours: NeighbourConfig::HOST,
         }
     }
 
@@ -173,7 +205,7 @@ impl Interface {
             stats: LinkStats::default(),
             neighbours: match config.caps.link {
                 Link::Ip => None,
-                Link::Ethernet => Some(Neighbours::new(config.mac)),
+                Link::Ethernet => Some(Neighbours::new(config.mac, config.neighbours)),
             },
             out: VecDeque::new(),
             qdisc: Qdisc::new(config.qdisc),

@@ -35,14 +35,14 @@ pub use error::StackError;
 pub use fullsend_qdisc::{FqConfig, FqStats, QdiscConfig, QdiscStats, TbfConfig};
 pub use host::{Host, HostConfig};
 pub use inspect::{LinkStats, SocketCursor, SocketInfo, SocketKind, SocketOwner};
-pub use interface::{IfaceConfig, IfaceId, Mac};
-pub use ip::{AddressState, Cidr, OwnAddress, ParseCidrError};
+pub use interface::{IfaceConfig, IfaceId, Mac, NeighbourConfig};
+pub use ip::{AddressState, Cidr, IcmpMessage, OwnAddress, ParseCidrError};
 pub use net_config::NetConfig;
 pub use notices::Notice;
 pub use stop_waiting::WaitOn;
 pub use tcp::{
     Incoming, Interest, ListenConfig, ListenerHandle, ListenerId, SockStat, TcpHandle, TcpId,
-    TcpQueues, TcpRef,
+    TcpQueues, TcpRef, UnreachableCode,
 };
 pub use udp::UdpHandle;
 pub use udp_calls::{UdpDatagram, UdpError, UdpId, UdpSharing};

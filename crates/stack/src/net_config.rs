@@ -9,7 +9,7 @@ use fullsend_offload::Caps;
 use fullsend_qdisc::QdiscConfig;
 use fullsend_wire::Instant;
 
-use crate::{Cidr, Host, IfaceConfig, IfaceId, Mac, StackError};
+use crate::{Cidr, Host, IfaceConfig, IfaceId, Mac, NeighbourConfig, StackError};
 
 /// Smallest IPv4 MTU: every IPv4 host forwards such a packet without fragmentation (RFC 791 3.2).
 const IPV4_MIN_MTU: u32 = 68;
@@ -43,6 +43,8 @@ pub struct NetConfig {
     pub gro: bool,
     /// The queueing discipline between the host and the device.
     pub qdisc: QdiscConfig,
+    /// The host's role on an Ethernet link.
+    pub neighbours: NeighbourConfig,
 }
 
 impl Default for NetConfig {
@@ -55,6 +57,7 @@ impl Default for NetConfig {
             gso: true,
             gro: true,
             qdisc: QdiscConfig::NoQueue,
+            neighbours: NeighbourConfig::HOST,
         }
     }
 }
@@ -82,6 +85,7 @@ impl NetConfig {
             gso: self.gso,
             gro: self.gro,
             qdisc: self.qdisc,
+            neighbours: self.neighbours,
             ..IfaceConfig::new(caps, self.mac.unwrap_or_else(|| Mac::local(mac_seed)))
         });
         for &address in &self.addresses {

@@ -18,6 +18,8 @@ pub enum WaitOn {
     Listener(ListenerId),
     /// A datagram ([`UdpHandle::poll_ready`](crate::UdpHandle::poll_ready)).
     Udp(UdpId),
+    /// A message ([`Host::icmp_poll_ready`]).
+    Icmp,
 }
 
 impl Host {
@@ -39,6 +41,7 @@ impl Host {
                 socket.waiters.remove(WaitEvent::Flush, key)
             }
             WaitOn::Listener(id) => self.accept_waiters(id)?.remove(key),
+            WaitOn::Icmp => self.ip.icmp_queue.readers().remove(key),
             WaitOn::Udp(id) => self.udp.socket_mut(id).ok()?.readers().remove(key),
         }
     }

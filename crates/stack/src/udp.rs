@@ -166,6 +166,17 @@ pub(crate) struct UdpMemLimits {
     pub(crate) min_bytes: usize,
 }
 
+/// The kind of a datagram's destination.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum DestinationClass {
+    /// An address of the host.
+    Local,
+    /// A multicast or broadcast address.
+    Group,
+    /// Another host: only the socket for any destination receives it.
+    Foreign,
+}
+
 /// The result of delivering a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum UdpDelivery {
@@ -187,6 +198,9 @@ pub(crate) struct Udp {
     /// The key of the hash that distributes flows over sockets that share a port.
     key: SipKey,
     ports: BTreeMap<u16, Vec<u32>>,
+    /// The socket that receives the unicast datagrams for which no other socket is bound, the
+    /// host's own or not.
+    any: Option<u32>,
     /// Memory that the datagrams at all sockets hold, bytes.
     bytes: usize,
     /// Flows of sent datagrams that were long enough to be too big for a path.
@@ -209,6 +223,7 @@ impl Udp {
             sockets: Slab::new(),
             key,
             ports: BTreeMap::new(),
+            any: None,
             bytes: 0,
             sent: SentFlows::default(),
             v4: UdpMib::default(),
@@ -229,6 +244,28 @@ impl Udp {
         } else if self.conflicts(local, sharing) {
             return Err(StackError::AddressInUse(local));
         }
+        let (index, id) = self.insert(local, sharing)?;
+        self.ports.entry(local.port()).or_default().push(index);
+        Ok(UdpId(id))
+    }
+
+    /// Opens the socket for datagrams to any destination for which no other socket is bound.
+    pub(crate) fn bind_any(&mut self) -> Result<UdpId, StackError> {
+        let local = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
+        if self.any.is_some() {
+            return Err(StackError::AddressInUse(local));
+        }
+        let (index, id) = self.insert(local, UdpSharing::default())?;
+        self.any = Some(index);
+        Ok(UdpId(id))
+    }
+
+    /// Returns whether a socket receives datagrams to any destination.
+    pub(crate) const fn has_any(&self) -> bool {
+        self.any.is_some()
+    }
+
+    fn insert(&mut self, local: SocketAddr, sharing: UdpSharing) -> Result<(u32, u64), StackError> {
         let socket = Socket {
             local,
             queue: VecDeque::new(),
@@ -243,9 +280,7 @@ impl Udp {
             ip: IpSettings::default(),
             v6_mtu_discover: MtuDiscover::default(),
         };
-        let (index, id) = self.sockets.insert(socket).ok_or(StackError::NoPorts)?;
-        self.ports.entry(local.port()).or_default().push(index);
-        Ok(UdpId(id))
+        self.sockets.insert(socket).ok_or(StackError::NoPorts)
     }
 
     fn free_port(&self, range: RangeInclusive<u16>, rng: &mut Rng) -> Option<u16> {
@@ -337,17 +372,21 @@ impl Udp {
     pub(crate) fn input(
         &mut self,
         mut datagram: UdpDatagram,
-        group: bool,
+        class: DestinationClass,
         limits: UdpMemLimits,
         wakers: &mut Vec<Waker>,
     ) -> UdpDelivery {
         let (from, to) = (datagram.from, datagram.to);
-        let indices: SmallVec<[u32; 4]> = if group {
-            self.receivers(from, to)
+        let indices: SmallVec<[u32; 4]> = match class {
+            DestinationClass::Group => self
+                .receivers(from, to)
                 .map(|(_, index, _)| index)
-                .collect()
-        } else {
-            self.select_receiver(from, to).into_iter().collect()
+                .collect(),
+            DestinationClass::Local => {
+                let receiver = self.select_receiver(from, to).or(self.any);
+                receiver.into_iter().collect()
+            }
+            DestinationClass::Foreign => self.any.into_iter().collect(),
         };
         let Some((&last, others)) = indices.split_last() else {
             *self.no_ports(to.is_ipv6()) += 1;
@@ -447,6 +486,7 @@ impl Udp {
         };
         self.bytes -= socket.bytes;
         socket.readers.wake(wakers);
+        self.any = self.any.filter(|&any| any != index);
         if let Some(bound) = self.ports.get_mut(&socket.local.port()) {
             bound.retain(|&one| one != index);
             if bound.is_empty() {

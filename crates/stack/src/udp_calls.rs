@@ -9,7 +9,7 @@ use fullsend_wire::Instant;
 use fullsend_wire::udp::UdpRepr;
 
 use crate::ip::{IpMeta, Problem, canonical};
-use crate::udp::{UdpDelivery, UdpMemLimits};
+use crate::udp::{DestinationClass, UdpDelivery, UdpMemLimits};
 use crate::{Host, IfaceId, StackError};
 
 /// A received datagram.
@@ -104,6 +104,16 @@ impl Host {
             .bind(local, sharing, (first..=last, &mut self.env.rng))
     }
 
+    /// Opens a UDP socket that receives the unicast datagrams for which no other socket is bound,
+    /// to any address and port, the host's own or not (transparent gateways). Answers are sent with
+    /// the source address of [`UdpHandle::send_to`](crate::UdpHandle::send_to).
+    ///
+    /// # Errors
+    /// [`AddressInUse`](StackError::AddressInUse) if there is such a socket already.
+    pub fn udp_bind_any(&mut self) -> Result<UdpId, StackError> {
+        self.udp.bind_any()
+    }
+
     /// Returns the MTU of the path to `to` for datagrams, bytes (`IP_MTU`): the interface's, or a
     /// smaller one that a router reported within the last ten minutes.
     ///
@@ -138,7 +148,13 @@ impl Host {
         };
         let from = SocketAddr::new(meta.src.to_ip(), repr.src_port);
         let to = SocketAddr::new(meta.dst.to_ip(), repr.dst_port);
-        let group = !self.ip.addresses.is_local(meta.dst);
+        let class = if self.ip.addresses.is_local(meta.dst) {
+            DestinationClass::Local
+        } else if to.ip().is_multicast() || self.ip.addresses.is_broadcast(to.ip()) {
+            DestinationClass::Group
+        } else {
+            DestinationClass::Foreign
+        };
         let ttl_offset = if meta.dst.is_v4() { 8 } else { 7 };
         let ttl = packet
             .network_header()
@@ -163,7 +179,7 @@ impl Host {
                 ttl,
                 iface: IfaceId(meta.iface),
             };
-            if self.udp.input(datagram, group, limits, &mut self.wakers) == UdpDelivery::NoPort {
+            if self.udp.input(datagram, class, limits, &mut self.wakers) == UdpDelivery::NoPort {
                 return self.send_icmp_error(now, Problem::PortUnreachable, packet);
             }
             start += len;

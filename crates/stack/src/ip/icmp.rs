@@ -27,7 +27,7 @@ pub(crate) use mib::{Icmp6Mib, IcmpMib};
 /// Maximum number of bytes of a message that are inspected: errors quote at most 1280. Echo replies
 /// return all data.
 const MAX_INSPECTED: usize = 1500;
-const HEADER_LEN: usize = 8;
+pub(super) const HEADER_LEN: usize = 8;
 
 /// A packet for IP to send: transport header and payload, with a complete checksum.
 #[derive(Debug)]
@@ -131,6 +131,28 @@ impl Icmp {
                 IcmpAction::None
             }
         }
+    }
+
+    /// Counts a message to another host, and returns whether its checksum is correct.
+    pub(crate) fn check_foreign(&mut self, (src, dst): (IpAddr, IpAddr), message: &Chain) -> bool {
+        let v6 = src.is_ipv6();
+        *self.in_msgs(v6) += 1;
+        let addrs = IcmpAddrs {
+            src,
+            dst,
+            own: None,
+        };
+        let valid = message.len() >= HEADER_LEN && checksum_ok(&addrs, message);
+        if !valid {
+            *self.in_csum_errors(v6) += 1;
+            *self.in_errors(v6) += 1;
+        }
+        valid
+    }
+
+    /// Counts a message that an application sends.
+    pub(crate) fn count_out(&mut self, v6: bool) {
+        *self.out_msgs(v6) += 1;
     }
 
     fn input_v4(

@@ -45,6 +45,8 @@ impl Host {
             IcmpAction::Reply(reply) => self.send_datagram(now, reply),
             IcmpAction::Error(error) => self.transport_error(now, error),
             IcmpAction::Ndp(message) => {
+                let kind = message.first().copied().unwrap_or(0);
+                self.queue_router_solicit(meta, packet, kind);
                 let hop_limit = packet.network_header().get(7).copied().unwrap_or(0);
                 self.ndp_input(now, meta, hop_limit, &message);
             }

@@ -204,7 +204,8 @@ impl Host {
         let ours = self.ip.addresses.is_local(meta.dst);
         let group = is_group(dst) || self.ip.addresses.is_broadcast(dst);
         let v4 = meta.dst.is_v4();
-        if !ours && !group || self.has_local_source(meta) {
+        let foreign = !ours && !group;
+        if foreign && !self.accepts_foreign(packet) || self.has_local_source(meta) {
             return *self.mib.in_addr_errors(v4) += 1;
         }
         if self.is_martian(meta)
@@ -219,7 +220,11 @@ impl Host {
         *self.mib.in_delivers(v4) += 1;
         match (packet.layers.protocol, v4) {
             (protocol::ICMP, true) | (protocol::ICMPV6, false) => {
-                self.icmp_input(now, meta, packet);
+                if foreign {
+                    self.foreign_icmp_input(meta, packet);
+                } else {
+                    self.icmp_input(now, meta, packet);
+                }
             }
             (protocol::UDP, _) => self.udp_input(now, meta, packet),
             _ => {
@@ -227,6 +232,18 @@ impl Host {
                 *self.mib.in_unknown_protos(v4) += 1;
                 self.send_icmp_error(now, Problem::ProtocolUnreachable, packet);
             }
+        }
+    }
+
+    /// Returns whether a packet to another host is accepted, because a socket receives those of its
+    /// protocol. Fragments are accepted if there is any such socket.
+    fn accepts_foreign(&self, packet: &Packet) -> bool {
+        let (udp, icmp) = (self.udp.has_any(), self.ip.icmp_queue.is_open());
+        match packet.layers.protocol {
+            _ if packet.layers.fragment => udp || icmp,
+            protocol::UDP => udp,
+            protocol::ICMP | protocol::ICMPV6 => icmp,
+            _ => false,
         }
     }
 

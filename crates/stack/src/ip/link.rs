@@ -155,6 +155,13 @@ impl Host {
         packet: Packet,
     ) {
         let next = self.ip.routes.lookup(to).map_or(to, |hop| hop.neighbour);
+        // The neighbour answers to the sender of a solicitation. A packet with another host's
+        // address, of a transparent gateway, must not direct the answer there.
+        let is_own = self.ip.addresses.is_local(source.into());
+        let source = match self.source_for(next) {
+            Ok(own) if !is_own => own,
+            _ => source,
+        };
         self.with_neighbours(now, iface, |neighbours, _, out| {
             neighbours.send(now, (source, next), packet, out);
         });

@@ -4,6 +4,7 @@ mod addresses;
 mod fragment;
 mod icmp;
 mod icmp_input;
+mod icmp_queue;
 mod input;
 mod link;
 mod local_addresses;
@@ -24,6 +25,8 @@ use fullsend_wire::Instant;
 pub(crate) use addresses::Addresses;
 pub use addresses::{Cidr, ParseCidrError};
 pub(crate) use icmp::{Icmp, Problem};
+pub use icmp_queue::IcmpMessage;
+pub(crate) use icmp_queue::IcmpQueue;
 pub(crate) use input::IpMeta;
 pub use local_addresses::{AddressState, OwnAddress};
 pub(crate) use neighbour::Neighbours;
@@ -49,6 +52,7 @@ pub(crate) struct Ip {
     routes: Routes,
     pmtu: LearnedMtus,
     pub(crate) icmp: Icmp,
+    pub(crate) icmp_queue: IcmpQueue,
     pub(crate) reassembly: Reassembly,
     /// Parses and verifies reassembled packets.
     reassembled_gro: Gro,
@@ -79,6 +83,7 @@ impl Ip {
             routes: Routes::default(),
             pmtu: LearnedMtus::default(),
             icmp: Icmp::new(key),
+            icmp_queue: IcmpQueue::default(),
             reassembly: Reassembly::default(),
             reassembled_gro: Gro::new(reassembled),
             version: 0,
@@ -129,7 +134,10 @@ impl Host {
             return Err(in_use);
         }
         match (cidr.addr, &self.ifaces[usize::from(iface.0)].neighbours) {
-            (IpAddr::V6(addr), Some(_)) if !self.ip.addresses.is_local(cidr.addr.into()) => {
+            (IpAddr::V6(addr), Some(neighbours))
+                if neighbours.detects_duplicates()
+                    && !self.ip.addresses.is_local(cidr.addr.into()) =>
+            {
                 self.ip.duplicates.retain(|(_, c)| c.addr != cidr.addr);
                 self.ip.tentative.push((iface.0, cidr));
                 self.start_dad(now, iface.0, addr);

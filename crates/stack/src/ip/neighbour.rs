@@ -13,6 +13,7 @@ use fullsend_wire::{Instant, Nanos};
 
 use self::frames::FrameBuilder;
 use super::compact;
+use crate::NeighbourConfig;
 
 mod dad;
 mod frames;
@@ -153,6 +154,7 @@ pub(crate) struct NeighbourActions {
 #[derive(Debug)]
 pub(crate) struct Neighbours {
     frames: FrameBuilder,
+    config: NeighbourConfig,
     entries: BTreeMap<IpAddr, NeighbourEntry>,
     dad: dad::DadTable,
     /// Bytes that the packets waiting for all neighbours are charged.
@@ -162,14 +164,32 @@ pub(crate) struct Neighbours {
 }
 
 impl Neighbours {
-    pub(crate) const fn new(mac: Mac) -> Self {
+    pub(crate) const fn new(mac: Mac, config: NeighbourConfig) -> Self {
+        let router = config.router;
         Self {
-            frames: FrameBuilder { mac },
+            frames: FrameBuilder { mac, router },
+            config,
             entries: BTreeMap::new(),
             dad: dad::DadTable::new(),
             pending_bytes: 0,
             next: Instant::FAR_FUTURE,
         }
+    }
+
+    /// Returns whether IPv6 addresses are used only after duplicate address detection.
+    pub(crate) const fn detects_duplicates(&self) -> bool {
+        self.config.detect_duplicates
+    }
+
+    /// Returns whether the solicitation of `sender` for `target`, which is not a local address, is
+    /// answered for another host. One for the sender's own address detects duplicates, and one
+    /// without a sender may.
+    fn is_proxied(&self, sender: IpAddr, target: IpAddr) -> bool {
+        self.config.proxy
+            && !sender.is_unspecified()
+            && sender != target
+            && !target.is_multicast()
+            && !target.is_unspecified()
     }
 
     /// Returns the hardware address for packets to `neighbour` if it is known, and counts as a use
@@ -233,7 +253,7 @@ impl Neighbours {
         out: &mut NeighbourActions,
     ) {
         let sender = IpAddr::V4(arp.sender);
-        let to_us = is_ours(arp.target.into());
+        let to_us = is_ours(arp.target.into()) || self.is_proxied(sender, arp.target.into());
         // A message with an invalid or a local sender address is not accepted.
         let usable = !arp.sender.is_unspecified()
             && !arp.sender.is_multicast()
@@ -284,7 +304,7 @@ impl Neighbours {
                     if is_detection {
                         self.dad.on_solicit(target, nonce, out);
                     }
-                } else if is_ours(target.into()) {
+                } else if is_ours(target.into()) || self.is_proxied(src.into(), target.into()) {
                     self.on_solicit(now, (src, dst), target, source_mac, out);
                 }
             }

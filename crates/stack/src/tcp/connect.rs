@@ -41,6 +41,13 @@ impl Host {
         remote: SocketAddr,
     ) -> Result<TcpId, StackError> {
         let remote = canonical(remote);
+        self.check_connect(now, remote)?;
+        let key = self.flow_for(now, local, remote)?;
+        self.connect_flow(now, key)
+    }
+
+    /// Returns an error if no connection to `remote` can be opened now.
+    fn check_connect(&mut self, now: Instant, remote: SocketAddr) -> Result<(), StackError> {
         if !addr_is_usable(remote) || remote.port() == 0 || self.is_broadcast(remote.ip()) {
             return Err(StackError::NoRoute(remote.ip()));
         }
@@ -50,7 +57,10 @@ impl Host {
         if self.env.mem.is_refused() {
             return Err(TcpError::OutOfMemory.into());
         }
-        let key = self.flow_for(now, local, remote)?;
+        Ok(())
+    }
+
+    fn connect_flow(&mut self, now: Instant, key: FlowKey) -> Result<TcpId, StackError> {
         let path = self.tcp_path(now, &key)?;
         let ts_offset = self.tcp.timestamp_offset(&key);
         let iss = self.initial_sequence(now, &key);
@@ -67,6 +77,35 @@ impl Host {
         self.insert_connection(now, socket)
             .map(TcpId)
             .ok_or(StackError::NoPorts)
+    }
+
+    /// Connects to `remote` from `local`, whose address need not be one of the host's (transparent
+    /// gateways). A `local` port 0 is chosen by the host.
+    ///
+    /// # Errors
+    /// Those of [`tcp_connect`](Self::tcp_connect);
+    /// [`AddressNotAvailable`](StackError::AddressNotAvailable) if the families differ or `local`
+    /// cannot be the address of a single host.
+    pub fn tcp_connect_from(
+        &mut self,
+        now: Instant,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Result<TcpId, StackError> {
+        let remote = canonical(remote);
+        let ip = local.ip().to_canonical();
+        if ip.is_ipv4() != remote.is_ipv4() || !addr_is_usable(local) || ip.is_loopback() {
+            return Err(StackError::AddressNotAvailable(local));
+        }
+        self.check_connect(now, remote)?;
+        let mut key = FlowKey::new(SocketAddr::new(ip, local.port()), remote);
+        if local.port() == 0 {
+            let port = self.tcp.ephemeral_port(now, &key, &self.env.sysctl);
+            key.local_port = port.ok_or(StackError::NoPorts)?;
+        } else if !self.tcp.is_free(now, &key, self.env.sysctl.tcp_tw_reuse) {
+            return Err(StackError::AddressInUse(local));
+        }
+        self.connect_flow(now, key)
     }
 
     /// Opens a connection whose SYN is deferred until the first write, whose data it carries (TCP

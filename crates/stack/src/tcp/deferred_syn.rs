@@ -2,7 +2,16 @@
 //! the destination.
 
 use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::IpAddr;
 
+use fullsend_wire::icmpv4::{Icmpv4Repr, unreachable};
+use fullsend_wire::icmpv6::unreachable as unreachable6;
+use fullsend_wire::icmpv6::{self, Icmpv6Repr};
+use fullsend_wire::ipv4::{self, Ipv4Repr};
+use fullsend_wire::ipv6::{self, Ipv6Repr};
+use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 use fullsend_wire::{EcnField, Instant, Nanos};
 
@@ -14,6 +23,82 @@ use crate::{Host, StackError};
 /// Lifetime of a deferred SYN; the peer has stopped retransmitting it by then (RFC 6298 5.7 gives
 /// at least three minutes; Linux sends seven SYNs in 127 s).
 const DEFERRED_SYN_TIMEOUT: Nanos = Nanos::from_secs(130);
+
+/// The reason of a "destination unreachable" message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UnreachableCode {
+    /// No route: the peer's connect fails with `NetworkUnreachable`.
+    Network,
+    /// The host does not answer: `HostUnreachable`.
+    Host,
+    /// A filter: Linux reports `HostUnreachable` for IPv4 and `PermissionDenied` for IPv6.
+    Prohibited,
+    /// No socket is bound to the port: `ConnectionRefused`.
+    Port,
+}
+
+impl UnreachableCode {
+    /// Returns the code in an ICMP (`v6`: ICMPv6) message.
+    pub const fn code(self, v6: bool) -> u8 {
+        match (self, v6) {
+            (Self::Network, false) => unreachable::NET,
+            (Self::Host, false) => unreachable::HOST,
+            (Self::Prohibited, false) => unreachable::ADMIN_PROHIBITED,
+            (Self::Port, false) => unreachable::PORT,
+            (Self::Network, true) => unreachable6::NO_ROUTE,
+            (Self::Host, true) => unreachable6::ADDRESS,
+            (Self::Prohibited, true) => unreachable6::ADMIN_PROHIBITED,
+            (Self::Port, true) => unreachable6::PORT,
+        }
+    }
+}
+
+/// Builds a "destination unreachable" message that quotes a packet. The checksum is not set.
+fn unreachable_message(quote: &[u8], code: UnreachableCode, v6: bool) -> Vec<u8> {
+    let mut message = vec![0; icmpv6::HEADER_LEN + quote.len()];
+    if v6 {
+        let repr = Icmpv6Repr::Unreachable {
+            code: code.code(true),
+            quote,
+        };
+        // The checksum depends on the source address, which the caller selects.
+        let none = core::net::Ipv6Addr::UNSPECIFIED;
+        repr.emit(none, none, &mut message);
+    } else {
+        let repr = Icmpv4Repr::Unreachable {
+            code: code.code(false),
+            mtu: 0,
+            quote,
+        };
+        repr.emit(&mut message);
+    }
+    message
+}
+
+/// Builds the packet of a SYN again, without its checksum and its original TTL: the sender finds
+/// its connection by the addresses, the ports and the sequence number (RFC 5927 4.1).
+fn quote_of(key: &FlowKey, syn: &TcpRepr) -> Vec<u8> {
+    let tcp_len = syn.header_len();
+    let (peer, destination) = (key.remote.to_ip(), key.local.to_ip());
+    let mut quote = match (peer, destination) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let mut quote = vec![0; ipv4::HEADER_LEN + tcp_len];
+            Ipv4Repr::new(src, dst, protocol::TCP, tcp_len as u16).emit(&mut quote);
+            quote
+        }
+        (src, dst) => {
+            let (IpAddr::V6(src), IpAddr::V6(dst)) = (src, dst) else {
+                return Vec::new();
+            };
+            let mut quote = vec![0; ipv6::HEADER_LEN + tcp_len];
+            Ipv6Repr::new(src, dst, protocol::TCP, tcp_len as u16).emit(&mut quote);
+            quote
+        }
+    };
+    let tcp_at = quote.len() - tcp_len;
+    syn.emit(&mut quote[tcp_at..]);
+    quote
+}
 
 impl Host {
     /// Adds a SYN to its listener's queue without an answer.
@@ -72,6 +157,24 @@ impl Host {
         let (key, syn) = (deferred.key, deferred.syn);
         self.drop_deferred_syn(index);
         self.send_reset(now, &key, &syn, 0);
+    }
+
+    /// Rejects a deferred SYN with an ICMP error that quotes it, from an address of this host.
+    pub(super) fn reject_deferred_syn_with(
+        &mut self,
+        now: Instant,
+        index: u32,
+        code: UnreachableCode,
+    ) -> Result<(), StackError> {
+        let Some(SocketEntry::DeferredSyn(deferred)) = self.tcp.table.get(index) else {
+            return Err(StackError::NoSuchSocket);
+        };
+        let (key, syn) = (deferred.key, deferred.syn);
+        self.drop_deferred_syn(index);
+        let (guest, destination) = (key.remote.to_ip(), key.local.to_ip());
+        let own = self.source_for(guest)?;
+        let message = unreachable_message(&quote_of(&key, &syn), code, destination.is_ipv6());
+        self.icmp_send(now, (own, guest), message, None)
     }
 
     /// Processes a segment for a deferred SYN.

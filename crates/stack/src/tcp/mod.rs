@@ -33,6 +33,7 @@ use core::net::SocketAddr;
 use fullsend_tcp::Sysctl;
 use fullsend_wire::Instant;
 
+pub use deferred_syn::UnreachableCode;
 pub use handle::{Interest, TcpHandle, TcpQueues, TcpRef};
 pub use listen::{Incoming, ListenConfig, ListenerId};
 pub use listener_handle::ListenerHandle;

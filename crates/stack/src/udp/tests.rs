@@ -10,7 +10,7 @@ use fullsend_offload::Slice;
 use fullsend_tcp::TcpError;
 use fullsend_wire::{Rng, Seed};
 
-use super::{RCVBUF, SentFlows, Udp, UdpDelivery, UdpMemLimits};
+use super::{DestinationClass, RCVBUF, SentFlows, Udp, UdpDelivery, UdpMemLimits};
 use crate::siphash::SipKey;
 use crate::{IfaceId, StackError, UdpDatagram, UdpError, UdpId, UdpSharing, Waiter};
 
@@ -67,9 +67,13 @@ impl Rig {
             ttl: 64,
             iface: IfaceId(0),
         };
-        let group = at(to).ip().is_multicast();
+        let class = if at(to).ip().is_multicast() {
+            DestinationClass::Group
+        } else {
+            DestinationClass::Local
+        };
         self.udp
-            .input(datagram, group, self.limits, &mut self.wakers)
+            .input(datagram, class, self.limits, &mut self.wakers)
     }
 
     fn received(&mut self, id: UdpId) -> Option<Vec<u8>> {

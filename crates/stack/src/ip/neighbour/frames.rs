@@ -16,6 +16,8 @@ use super::solicited_node;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameBuilder {
     pub(super) mac: Mac,
+    /// Whether advertisements show a router.
+    pub(super) router: bool,
 }
 
 impl FrameBuilder {
@@ -100,7 +102,7 @@ impl FrameBuilder {
     pub(super) fn advertise(self, target: Ipv6Addr, dst: Ipv6Addr, solicited: bool) -> Packet {
         let message = NdpRepr::NeighbourAdvert {
             target,
-            router: false,
+            router: self.router,
             solicited,
             override_cache: true,
             target_mac: Some(self.mac),

@@ -14,8 +14,8 @@ use fullsend_wire::numbers::ethertype;
 use fullsend_wire::{Instant, Nanos};
 
 use super::{
-    MAX_ENTRIES, MAX_PENDING_BYTES, MAX_PENDING_TOTAL, NeighbourActions, Neighbours, OVERHEAD,
-    solicited_node,
+    MAX_ENTRIES, MAX_PENDING_BYTES, MAX_PENDING_TOTAL, NeighbourActions, NeighbourConfig,
+    Neighbours, OVERHEAD, solicited_node,
 };
 
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -43,7 +43,7 @@ fn is_ours(ip: IpAddr) -> bool {
 impl Rig {
     fn new() -> Self {
         Self {
-            neighbours: Neighbours::new(OURS),
+            neighbours: Neighbours::new(OURS, NeighbourConfig::HOST),
             now: Instant::from_nanos(1),
         }
     }

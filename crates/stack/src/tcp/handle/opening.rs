@@ -6,7 +6,7 @@ use fullsend_tcp::Connection;
 use fullsend_wire::Instant;
 
 use super::TcpHandle;
-use crate::StackError;
+use crate::{StackError, UnreachableCode};
 
 impl<'a> TcpHandle<'a> {
     /// Sends a deferred SYN without data. It requests a cookie if `tcp_fastopen` allows it.
@@ -57,6 +57,32 @@ impl<'a> TcpHandle<'a> {
     pub fn reject_deferred(self, now: Instant) -> Result<(), StackError> {
         let index = self.host.user_deferred_syn(self.id)?;
         self.host.reject_deferred_syn(now, index);
+        Ok(())
+    }
+
+    /// Rejects a deferred SYN with an ICMP error that quotes it. The ID is no longer valid.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the peer has given up or the ID is not that of
+    /// a deferred SYN; [`NoRoute`](StackError::NoRoute) if the host has no address to send from.
+    pub fn reject_deferred_with(
+        self,
+        now: Instant,
+        code: UnreachableCode,
+    ) -> Result<(), StackError> {
+        let index = self.host.user_deferred_syn(self.id)?;
+        self.host.reject_deferred_syn_with(now, index, code)
+    }
+
+    /// Drops a deferred SYN without an answer. The ID is no longer valid; a retransmission of the
+    /// SYN is a new one.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the peer has given up or the ID is not that of
+    /// a deferred SYN.
+    pub fn drop_deferred(self) -> Result<(), StackError> {
+        let index = self.host.user_deferred_syn(self.id)?;
+        self.host.drop_deferred_syn(index);
         Ok(())
     }
 

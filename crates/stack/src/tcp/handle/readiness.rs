@@ -69,6 +69,24 @@ impl TcpHandle<'_> {
         Ok(false)
     }
 
+    /// Returns whether the connection has ended: by a RST, a timeout, or the FINs of both sides. If
+    /// not, `waiter` is woken once when it has, and possibly before.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such connection.
+    pub fn poll_closed<'a>(&mut self, waiter: impl Into<Waiter<'a>>) -> Result<bool, StackError> {
+        let (_, socket, _) = self.host.tcp.user_conn(self.id)?;
+        if socket.conn.state() == State::Closed {
+            return Ok(true);
+        }
+        // Those who wait for acknowledgements are woken at the end of the connection, too.
+        let waiter = waiter.into();
+        socket
+            .waiters
+            .register(WaitEvent::Flush, waiter, &mut self.host.replaced_wakers);
+        Ok(false)
+    }
+
     /// Returns the readiness of the connection.
     ///
     /// # Errors
