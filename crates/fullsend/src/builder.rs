@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fullsend_device::{Device, OffloadSet, Tun, TunBuilder, os_seed, process_memory};
-use fullsend_stack::{Cidr, Host, HostConfig, Mac, NetConfig, ParseCidrError};
+use fullsend_stack::{Cidr, Host, HostConfig, Mac, NeighbourConfig, NetConfig, ParseCidrError};
 use fullsend_tcp::Sysctl;
 use fullsend_wire::{Nanos, Seed};
 
@@ -251,6 +251,19 @@ impl Builder {
     #[must_use]
     pub fn control_socket(mut self, path: impl Into<PathBuf>) -> Self {
         self.control = Some(path.into());
+        self
+    }
+
+    /// Makes the stack a router on an Ethernet link: its neighbor advertisements show one, and its
+    /// IPv6 addresses are used at once, without duplicate address detection, as the link is the
+    /// stack's own. With `proxy`, it also answers for the addresses of other hosts.
+    #[must_use]
+    pub fn router(mut self, proxy: bool) -> Self {
+        self.net.neighbours = NeighbourConfig {
+            detect_duplicates: false,
+            router: true,
+            proxy,
+        };
         self
     }
 

@@ -41,6 +41,7 @@ mod driver_waker;
 mod engine;
 mod error;
 mod fine_timer;
+mod icmp;
 mod stack;
 mod sync;
 mod tcp;
@@ -50,16 +51,19 @@ mod wait_registration;
 pub use addr::ToAddr;
 pub use builder::Builder;
 pub use fullsend_device::{Caps, Device, NicMode, OffloadSet, default_kernel_address};
+pub use fullsend_offload::{Chain, Pool, Slice, WriteBuf};
 pub use fullsend_stack::SockStat;
 pub use fullsend_stack::{AddressState, Cidr, IfaceId, OwnAddress};
 pub use fullsend_stack::{FqStats, QdiscStats};
+pub use fullsend_stack::{IcmpMessage, UnreachableCode};
 pub use fullsend_tcp::{
     FlowReport, Histogram, Linger, SendLimit, SocketOption, SocketOptions, State, TcpInfo,
 };
 pub use fullsend_wire::{Nanos, Seed};
+pub use icmp::IcmpSocket;
 pub use stack::{Pair, Stack};
 pub use tcp::{
     OwnedReadHalf, OwnedWriteHalf, PendingConnection, ReadHalf, ReuniteError, TcpListener,
     TcpStream, TransparentListener, WriteHalf,
 };
-pub use udp::UdpSocket;
+pub use udp::{Datagram, UdpSocket};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fullsend_device::{NicMode, PairConfig, pair};
 use fullsend_offload::Link;
+use fullsend_offload::Pool;
 use fullsend_stack::{OwnAddress, QdiscConfig, QdiscStats, SockStat};
 use fullsend_wire::Seed;
 
@@ -170,6 +171,13 @@ impl Stack {
             let stats = host.qdisc_stats(iface);
             stats.unwrap_or(QdiscConfig::NoQueue.empty_stats())
         })
+    }
+
+    /// Returns the pool of the stack's payload memory. Data that is read into a
+    /// [`WriteBuf`](crate::WriteBuf) from it can be sent without a copy
+    /// ([`TcpStream::write_slices`](crate::TcpStream::write_slices)).
+    pub fn pool(&self) -> Pool {
+        self.engine.with_host(|host| host.pool().clone())
     }
 
     /// Returns the number of TCP sockets and the memory that they use. They are displayed as a line

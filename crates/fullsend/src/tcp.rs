@@ -3,6 +3,7 @@
 mod listener;
 mod options;
 mod pending;
+mod relay;
 mod split;
 mod stream;
 mod write_quantum;

@@ -1,5 +1,7 @@
 //! UDP sockets.
 
+mod any;
+
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -17,6 +19,8 @@ use crate::engine::EngineHandle;
 use crate::error::{io_error, tcp_error, would_block};
 use crate::stack::Stack;
 use crate::wait_registration::{WaitRegistration, waiter};
+
+pub use any::Datagram;
 
 /// A UDP socket, with the methods of `tokio::net::UdpSocket`. Cancel safe: dropping the future of
 /// any of its calls loses no datagram.

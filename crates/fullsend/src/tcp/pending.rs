@@ -4,7 +4,7 @@ use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::task::{Context, Poll, ready};
 
-use fullsend_stack::{Incoming, ListenConfig};
+use fullsend_stack::{Incoming, ListenConfig, UnreachableCode};
 
 use crate::addr::ToAddr;
 use crate::engine::EngineHandle;
@@ -141,6 +141,34 @@ impl PendingConnection {
         let stream = TcpStream::new(engine, id, local, remote);
         stream.established().await?;
         Ok(stream)
+    }
+
+    /// Rejects the connection with an ICMP error that quotes the SYN, as a router would that cannot
+    /// reach the destination: the peer's connect fails with the error of `code`.
+    ///
+    /// # Errors
+    /// `NotConnected` if the peer has given up in the meantime; the stack's error if it has stopped
+    /// ([`Stack::closed`]).
+    pub fn reject_unreachable(mut self, code: UnreachableCode) -> io::Result<()> {
+        let id = self.incoming.id;
+        let engine = self.engine.take();
+        engine.map_or(Ok(()), |engine| {
+            engine.op(|host, now| {
+                host.tcp(id)
+                    .reject_deferred_with(now, code)
+                    .map_err(io_error)
+            })
+        })
+    }
+
+    /// Drops the SYN without an answer: the peer retransmits it, and its connect times out in the
+    /// end. A retransmission is a new pending connection.
+    pub fn ignore(mut self) {
+        let id = self.incoming.id;
+        if let Some(engine) = self.engine.take() {
+            // Fails only if the peer has given up.
+            let _ = engine.op(|host, _| host.tcp(id).drop_deferred().map_err(io_error));
+        }
     }
 
     /// Rejects the connection with a RST: the peer's connect fails with `ConnectionRefused`.

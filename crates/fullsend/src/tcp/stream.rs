@@ -68,7 +68,7 @@ pub struct TcpStream {
     remote: SocketAddr,
     /// Whether the next write is the first, or the first after a read: the peer then probably waits
     /// for it. Of several writes in a row, the later ones gain from being sent in batches.
-    flush_now: AtomicBool,
+    pub(super) flush_now: AtomicBool,
     write_quantum: WriteQuantum,
 }
 
@@ -150,6 +150,30 @@ impl TcpStream {
             stream.established().await?;
         }
         Ok((stream, accepted))
+    }
+
+    /// Connects to `remote` from `local`, whose address need not be the stack's: a gateway passes
+    /// the address of its client on. Port 0 leaves the choice to the stack.
+    ///
+    /// # Errors
+    /// `AddrInUse` for `local`; `AddrNotAvailable` if it cannot be the address of a host or is of
+    /// the other family; and those of [`connect`](Self::connect).
+    pub async fn connect_transparent(
+        stack: &Stack,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> io::Result<Self> {
+        addr::check_port(remote)?;
+        let (id, local, remote) = stack.engine.op(|host, now| {
+            let id = host
+                .tcp_connect_from(now, local, remote)
+                .map_err(io_error)?;
+            let (local, remote) = host.tcp(id).addrs().map_err(io_error)?;
+            Ok((id, local, remote))
+        })?;
+        let stream = Self::new(stack.engine.clone(), id, local, remote);
+        stream.established().await?;
+        Ok(stream)
     }
 
     async fn connect_inner(
@@ -247,7 +271,7 @@ impl TcpStream {
     }
 
     /// Waits until `step` does not return `WouldBlock`.
-    async fn op<R>(
+    pub(super) async fn op<R>(
         &self,
         interest: HostInterest,
         mut step: impl FnMut(&mut Host, Instant) -> Result<R, StackError>,
@@ -499,7 +523,12 @@ impl TcpStream {
         })
     }
 
-    pub(crate) fn shutdown_write(&self) -> io::Result<()> {
+    /// Shuts the write direction down (`SHUT_WR`): a FIN is sent after the written data. Does what
+    /// [`shutdown`](tokio::io::AsyncWriteExt::shutdown) does, for callers that share the stream.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
+    pub fn shutdown_write(&self) -> io::Result<()> {
         self.engine
             .op(|host, now| host.tcp(self.id).shutdown_write(now).map_err(io_error))
     }

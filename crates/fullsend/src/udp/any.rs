@@ -1,0 +1,115 @@
+//! UDP for transparent gateways: any destination, in batches.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::task::{Context, Poll, ready};
+
+use fullsend_offload::{Chain, Slice};
+use fullsend_stack::{Interest, WaitKey};
+use parking_lot::Mutex;
+use tokio::task::coop::poll_proceed;
+
+use super::UdpSocket;
+use crate::error::io_error;
+use crate::stack::Stack;
+use crate::wait_registration::waiter;
+
+/// A datagram without a copy of its payload.
+#[derive(Clone, Debug)]
+pub struct Datagram {
+    /// The payload, in the stack's memory.
+    pub payload: Chain,
+    /// The sender.
+    pub from: SocketAddr,
+    /// The destination.
+    pub to: SocketAddr,
+}
+
+impl UdpSocket {
+    /// Opens the socket of a transparent gateway: it receives the datagrams to every unicast address
+    /// and port, the stack's own or not, for which no other socket is bound. Answers are sent with
+    /// [`send_from`](Self::send_from). `queue_bytes` limits the memory of received datagrams that
+    /// wait for the application.
+    ///
+    /// # Errors
+    /// `AddrInUse` if the stack has such a socket already; the stack's error if it has stopped.
+    pub fn bind_any(stack: &Stack, queue_bytes: usize) -> io::Result<Self> {
+        let id = stack.engine.op(|host, _| {
+            let id = host.udp_bind_any().map_err(io_error)?;
+            host.udp(id).set_rcvbuf(queue_bytes).map_err(io_error)?;
+            Ok(id)
+        })?;
+        Ok(Self {
+            engine: stack.engine.clone(),
+            id,
+            remote: Mutex::new(None),
+        })
+    }
+
+    /// Waits for datagrams and appends those that have arrived to `batch`, at most `max`. Returns
+    /// their number. Cancel safe: dropping the future loses no datagram.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
+    pub async fn recv_batch(&self, batch: &mut Vec<Datagram>, max: usize) -> io::Result<usize> {
+        let mut wait_registration = self.wait_registration();
+        poll_fn(|cx| self.poll_recv_batch(cx, wait_registration.key(), batch, max)).await
+    }
+
+    fn poll_recv_batch(
+        &self,
+        cx: &mut Context<'_>,
+        mut key: Option<&mut WaitKey>,
+        batch: &mut Vec<Datagram>,
+        max: usize,
+    ) -> Poll<io::Result<usize>> {
+        let coop = ready!(poll_proceed(cx));
+        let before = batch.len();
+        self.engine.op(|host, _| {
+            loop {
+                while batch.len() - before < max {
+                    let Some((payload, from, to)) = host.udp(self.id).recv().map_err(io_error)?
+                    else {
+                        break;
+                    };
+                    batch.push(Datagram { payload, from, to });
+                }
+                let waiter = waiter(cx, &mut key);
+                let wait = batch.len() == before
+                    && !host
+                        .udp(self.id)
+                        .poll_ready(Interest::Read, waiter)
+                        .map_err(io_error)?;
+                if wait || batch.len() > before {
+                    return Ok(());
+                }
+            }
+        })?;
+        if batch.len() == before {
+            return Poll::Pending;
+        }
+        coop.made_progress();
+        Poll::Ready(Ok(batch.len() - before))
+    }
+
+    /// Sends datagrams, each with its source address, which need not be the stack's, and its
+    /// destination. Returns the number of those that were accepted; the others are lost, as in a
+    /// network.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
+    pub fn send_batch(
+        &self,
+        batch: impl IntoIterator<Item = (Slice, SocketAddr, SocketAddr)>,
+    ) -> io::Result<usize> {
+        self.engine.op(|host, now| {
+            let mut sent = 0;
+            for (data, from, to) in batch {
+                let result = host.udp(self.id).send_to(now, data, to, Some(from));
+                sent += usize::from(result.is_ok());
+            }
+            Ok(sent)
+        })
+    }
+}
