@@ -22,13 +22,25 @@
 //! ```
 
 #![deny(unsafe_code)]
-#![allow(dead_code, reason = "the flows that use these items are being built")]
 
 mod config;
 mod counters;
+mod dhcp;
+mod dns;
 mod forward;
+mod forwards;
 mod gateway;
+mod icmp;
+pub mod message;
+mod outbound_socket;
 mod policy;
+mod rate;
+mod reactor;
+mod resolvers;
+mod route;
+mod router;
+mod tcp;
+mod udp;
 
 pub use config::{
     Config, DhcpRange, DnsConfig, ForwardSource, Ipv4Config, Ipv6Config, Limits, Mapping, Outbound,

@@ -1,0 +1,8 @@
+//! The DHCP and DHCPv6 servers.
+
+mod leases;
+mod v4;
+mod v6;
+
+pub(crate) use v4::serve as serve_v4;
+pub(crate) use v6::{announced_resolvers, serve as serve_v6};

@@ -1,0 +1,149 @@
+//! The addresses that DHCP has given to clients.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::config::Ipv4Config;
+
+/// Largest number of addresses that clients get after the first.
+const MAX_RANGE: u32 = 256;
+/// How long an offer is kept for the client that got it.
+const OFFER_TIME: Duration = Duration::from_secs(30);
+
+struct Lease {
+    client: Vec<u8>,
+    address: Ipv4Addr,
+    expires: Instant,
+}
+
+/// The leases of a network. Their number is bounded by that of the addresses.
+pub(super) struct Leases {
+    /// All addresses, in the order in which they are given out.
+    addresses: Vec<Ipv4Addr>,
+    leases: Vec<Lease>,
+}
+
+impl Leases {
+    pub(super) fn new(config: &Ipv4Config) -> Self {
+        let range = config.dhcp.iter().flat_map(|range| {
+            let (first, last) = (range.first.to_bits(), range.last.to_bits());
+            (first..=last).take(MAX_RANGE as usize)
+        });
+        let others = range.map(Ipv4Addr::from_bits).filter(|address| {
+            ![config.guest, config.gateway].contains(address) && config.dns != Some(*address)
+        });
+        Self {
+            addresses: [config.guest].into_iter().chain(others).collect(),
+            leases: Vec::new(),
+        }
+    }
+
+    /// Returns the address for a client: the one it has, the one it asks for if that is free, or
+    /// the first free one. It is kept for a short time.
+    pub(super) fn offer(
+        &mut self,
+        now: Instant,
+        client: &[u8],
+        requested: Option<Ipv4Addr>,
+    ) -> Option<Ipv4Addr> {
+        self.leases.retain(|lease| lease.expires > now);
+        if let Some(lease) = self.leases.iter().find(|lease| lease.client == client) {
+            return Some(lease.address);
+        }
+        let is_free = |address: &Ipv4Addr| self.leases.iter().all(|l| l.address != *address);
+        let requested = requested.filter(|address| self.addresses.contains(address));
+        let address = requested
+            .filter(is_free)
+            .or_else(|| self.addresses.iter().copied().find(is_free))?;
+        self.leases.push(Lease {
+            client: client.to_vec(),
+            address,
+            expires: now + OFFER_TIME,
+        });
+        Some(address)
+    }
+
+    /// Gives `address` to a client for `time`. Returns whether it may have it.
+    pub(super) fn confirm(
+        &mut self,
+        now: Instant,
+        client: &[u8],
+        address: Ipv4Addr,
+        time: Duration,
+    ) -> bool {
+        if self.offer(now, client, Some(address)) != Some(address) {
+            return false;
+        }
+        let own = |lease: &&mut Lease| lease.client == client;
+        if let Some(lease) = self.leases.iter_mut().find(own) {
+            lease.expires = now + time;
+        }
+        true
+    }
+
+    /// Ends the lease of a client.
+    pub(super) fn release(&mut self, client: &[u8]) {
+        self.leases.retain(|lease| lease.client != client);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, DhcpRange};
+
+    const LEASE: Duration = Duration::from_hours(1);
+
+    fn leases() -> Leases {
+        let mut config = Config::default().ipv4.unwrap();
+        config.dhcp = Some(DhcpRange {
+            first: ip(2),
+            last: ip(16),
+        });
+        let mut leases = Leases::new(&config);
+        leases.addresses.retain(|a| *a == ip(100) || *a >= ip(15));
+        leases
+    }
+
+    fn ip(last: u8) -> Ipv4Addr {
+        Ipv4Addr::new(10, 0, 2, last)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_client_is_the_guest_and_others_get_the_range() {
+        let (mut leases, now) = (leases(), Instant::now());
+        assert_eq!(leases.offer(now, b"a", None), Some(ip(100)));
+        assert_eq!(leases.offer(now, b"b", None), Some(ip(15)));
+        assert_eq!(leases.offer(now, b"a", None), Some(ip(100)));
+        assert_eq!(leases.offer(now, b"c", Some(ip(15))), Some(ip(16)));
+        assert_eq!(leases.offer(now, b"d", None), None);
+        assert!(!leases.confirm(now, b"d", ip(16), LEASE));
+        leases.release(b"c");
+        assert!(leases.confirm(now, b"d", ip(16), LEASE));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn offers_and_leases_expire() {
+        let (mut leases, now) = (leases(), Instant::now());
+        assert!(leases.confirm(now, b"a", ip(100), LEASE));
+        assert_eq!(leases.offer(now, b"b", Some(ip(16))), Some(ip(16)));
+        assert_eq!(
+            leases.offer(now + OFFER_TIME, b"c", Some(ip(16))),
+            Some(ip(16))
+        );
+        assert_eq!(
+            leases.offer(now + LEASE, b"c", Some(ip(100))),
+            Some(ip(100))
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_gateways_addresses_are_not_given_out() {
+        let (mut leases, now) = (leases(), Instant::now());
+        for address in [ip(2), ip(3), ip(50)] {
+            assert!(!leases.confirm(now, b"a", address, LEASE));
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! The DNS relay: queries of the guest to the host's resolvers.
+
+mod relay;
+mod stream;
+
+pub(crate) use relay::relay_query;
+pub(crate) use stream::relay_stream;

@@ -1,0 +1,118 @@
+//! Queries over UDP.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use fullsend::{Chain, Slice};
+use tokio::net::UdpSocket;
+use tokio::time::timeout;
+
+use crate::counters::add;
+use crate::gateway::Shared;
+use crate::message::dns::{Query, ResponseCode};
+use crate::policy::DnsVerdict;
+
+/// How long one resolver has for its answer. The guest's own resolver waits for 5 s.
+const RESOLVER_TIMEOUT: Duration = Duration::from_secs(4);
+/// Longest answer: the payload of the longest datagram.
+const MAX_ANSWER: usize = 65_535;
+/// Longest query that is relayed.
+const MAX_QUERY: usize = 4096;
+
+/// Relays a query of the guest to the host's resolvers, or answers it as the policy says.
+pub(crate) fn relay_query(
+    shared: &Arc<Shared>,
+    guest: SocketAddr,
+    relay: SocketAddr,
+    payload: &Chain,
+) {
+    add(&shared.counters.dns_queries, 1);
+    let mut message = vec![0; payload.len().min(MAX_QUERY)];
+    payload.copy_to(&mut message);
+    let Some(query) = Query::parse(&message).filter(|_| payload.len() <= MAX_QUERY) else {
+        return add(&shared.counters.dns_dropped, 1);
+    };
+    if let Some(answer) = answer_by_policy(shared, &query) {
+        return send_answer(shared, guest, relay, answer);
+    }
+    let Ok(permit) = shared.dns_permits.clone().try_acquire_owned() else {
+        return add(&shared.counters.dns_dropped, 1);
+    };
+    let shared_by_task = shared.clone();
+    shared.spawn(async move {
+        let shared = shared_by_task;
+        if let Some(answer) = resolve(&shared, &message).await {
+            send_answer(&shared, guest, relay, answer);
+        }
+        drop(permit);
+    });
+}
+
+/// Returns the answer of the policy, or `None` if the query goes to the resolvers.
+pub(super) fn answer_by_policy(shared: &Shared, query: &Query<'_>) -> Option<Vec<u8>> {
+    match shared.config.policy.dns(&query.name, query.query_type) {
+        DnsVerdict::Allow => None,
+        DnsVerdict::Deny => {
+            add(&shared.counters.policy_denied, 1);
+            Some(query.respond(ResponseCode::NameError))
+        }
+        DnsVerdict::Redirect(addresses) => {
+            Some(query.respond_with(ResponseCode::NoError, &addresses))
+        }
+    }
+}
+
+fn send_answer(shared: &Shared, guest: SocketAddr, relay: SocketAddr, answer: Vec<u8>) {
+    let answer = Slice::from(bytes::Bytes::from(answer));
+    // Fails only if the stack has stopped.
+    let sent = shared.udp.socket().send_batch([(answer, relay, guest)]);
+    add(
+        &shared.counters.dns_answers,
+        sent.map_or(0, |sent| sent as u64),
+    );
+}
+
+/// Asks the resolvers one after another. Returns the first answer, or a failure if there is none.
+async fn resolve(shared: &Shared, message: &[u8]) -> Option<Vec<u8>> {
+    let query = Query::parse(message)?;
+    for resolver in shared.resolvers.list() {
+        match timeout(RESOLVER_TIMEOUT, ask(resolver, &query, message)).await {
+            Ok(Ok(answer)) => return Some(answer),
+            Ok(Err(error)) => tracing::debug!(%error, %resolver, "a resolver failed"),
+            Err(_) => tracing::debug!(%resolver, "a resolver did not answer"),
+        }
+    }
+    Some(query.respond(ResponseCode::ServerFailure))
+}
+
+/// Sends a query from a port of its own, and waits for its answer.
+async fn ask(resolver: SocketAddr, query: &Query<'_>, message: &[u8]) -> std::io::Result<Vec<u8>> {
+    let any: SocketAddr = match resolver {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any).await?;
+    socket.connect(resolver).await?;
+    socket.send(message).await?;
+    loop {
+        socket.readable().await?;
+        let mut answer = vec![0; MAX_ANSWER];
+        match socket.try_recv(&mut answer) {
+            Ok(len) if query.is_answered_by(&answer[..len]) => {
+                answer.truncate(len);
+                answer.shrink_to_fit();
+                return Ok(answer);
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Counts a query over TCP.
+pub(super) fn count_query(shared: &Shared) {
+    shared.counters.dns_queries.fetch_add(1, Ordering::Relaxed);
+}

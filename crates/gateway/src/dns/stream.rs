@@ -1,0 +1,110 @@
+//! Queries over TCP: each message has its length before it (RFC 1035 4.2.2).
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fullsend::TcpStream as GuestStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::relay::{answer_by_policy, count_query};
+use crate::counters::add;
+use crate::gateway::Shared;
+use crate::message::dns::{Query, ResponseCode};
+
+/// How long a guest's connection may be idle (RFC 7766 6.2.3 leaves the time to the server).
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long one resolver has for its answer.
+const RESOLVER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Answers the queries on a connection of the guest, one after another, until the guest closes it
+/// or is idle.
+pub(crate) async fn relay_stream(shared: &Arc<Shared>, mut guest: GuestStream) {
+    let mut upstream = None;
+    let result = async {
+        while let Some(message) = read_message(&mut guest).await? {
+            count_query(shared);
+            let answer = answer(shared, &mut upstream, &message).await;
+            let Some(answer) = answer else {
+                add(&shared.counters.dns_dropped, 1);
+                return Err(io::ErrorKind::InvalidData.into());
+            };
+            write_message(&mut guest, &answer).await?;
+            add(&shared.counters.dns_answers, 1);
+        }
+        Ok::<(), io::Error>(())
+    }
+    .await;
+    if let Err(error) = result {
+        tracing::debug!(%error, "a DNS connection failed");
+        guest.abort();
+    }
+}
+
+/// Returns the answer to a query; `None` for a malformed one.
+async fn answer(
+    shared: &Shared,
+    upstream: &mut Option<TcpStream>,
+    message: &[u8],
+) -> Option<Vec<u8>> {
+    let query = Query::parse(message)?;
+    if let Some(answer) = answer_by_policy(shared, &query) {
+        return Some(answer);
+    }
+    // A resolver may have closed the connection of the last query.
+    if let Some(stream) = upstream
+        && let Ok(Ok(answer)) = timeout(RESOLVER_TIMEOUT, ask(stream, message)).await
+    {
+        return Some(answer);
+    }
+    for resolver in shared.resolvers.list() {
+        let attempt = async {
+            let mut stream = TcpStream::connect(resolver).await?;
+            let answer = ask(&mut stream, message).await?;
+            Ok::<_, io::Error>((stream, answer))
+        };
+        if let Ok(Ok((stream, answer))) = timeout(RESOLVER_TIMEOUT, attempt).await {
+            *upstream = Some(stream);
+            return Some(answer);
+        }
+    }
+    *upstream = None;
+    Some(query.respond(ResponseCode::ServerFailure))
+}
+
+async fn ask(stream: &mut TcpStream, message: &[u8]) -> io::Result<Vec<u8>> {
+    write_message(stream, message).await?;
+    read_message(stream)
+        .await?
+        .ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+}
+
+/// Reads a message; `None` at the end of the stream.
+async fn read_message(stream: &mut (impl AsyncReadExt + Unpin)) -> io::Result<Option<Vec<u8>>> {
+    let read = async {
+        let mut first = [0];
+        if stream.read(&mut first).await? == 0 {
+            return Ok(None);
+        }
+        let len = u16::from_be_bytes([first[0], stream.read_u8().await?]);
+        let mut message = vec![0; len.into()];
+        stream.read_exact(&mut message).await?;
+        Ok(Some(message))
+    };
+    timeout(IDLE_TIMEOUT, read)
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+async fn write_message(
+    stream: &mut (impl AsyncWriteExt + Unpin),
+    message: &[u8],
+) -> io::Result<()> {
+    let len = u16::try_from(message.len()).map_err(|_| io::ErrorKind::InvalidData)?;
+    let mut framed = Vec::with_capacity(2 + message.len());
+    framed.extend(len.to_be_bytes());
+    framed.extend(message);
+    stream.write_all(&framed).await
+}

@@ -1,0 +1,202 @@
+//! The guest's echo requests to other hosts, through ping sockets of the host.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fullsend::IcmpMessage;
+use nix::errno::Errno;
+use parking_lot::Mutex;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::unix::AsyncFd;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout};
+
+use crate::config::{Config, Target};
+use crate::counters::add;
+use crate::gateway::Shared;
+use crate::outbound_socket::bind_outbound;
+use crate::reactor::register;
+
+/// Idle time after which a sequence of echo requests ends.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Length of the header of an echo message: type, code, checksum, identifier, sequence number.
+const HEADER_LEN: usize = 8;
+/// Longest message: the payload of the longest IP packet.
+const MAX_MESSAGE: usize = 65_535;
+/// Types of echo messages, of ICMP and ICMPv6.
+const REQUEST: [u8; 2] = [8, 128];
+const REPLY: [u8; 2] = [0, 129];
+
+/// A sequence of echo requests of the guest: its address, the destination as the guest sees it, and
+/// the identifier.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct PingKey {
+    guest: IpAddr,
+    remote: IpAddr,
+    ident: u16,
+}
+
+struct PingFlow {
+    socket: Arc<AsyncFd<Socket>>,
+    last_used: Instant,
+    task: AbortHandle,
+}
+
+/// The sequences of echo requests of a gateway.
+#[derive(Default)]
+pub(crate) struct Pings {
+    flows: Mutex<BTreeMap<PingKey, PingFlow>>,
+    /// Whether the user knows that the host has no ping sockets.
+    warned: AtomicBool,
+}
+
+/// Sends an echo request of the guest to its destination.
+pub(crate) fn relay_echo_request(shared: &Arc<Shared>, request: &IcmpMessage) {
+    if let Err(error) = try_relay(shared, request) {
+        add(&shared.counters.ping_dropped, 1);
+        tracing::debug!(%error, to = %request.to, "an echo request was not relayed");
+    } else {
+        add(&shared.counters.ping_requests, 1);
+    }
+}
+
+fn try_relay(shared: &Arc<Shared>, request: &IcmpMessage) -> io::Result<()> {
+    let mut message = vec![0; request.message.len()];
+    request.message.copy_to(&mut message);
+    let ident = match message.get(4..6) {
+        Some(&[a, b]) => u16::from_be_bytes([a, b]),
+        _ => return Err(io::ErrorKind::InvalidData.into()),
+    };
+    let key = PingKey {
+        guest: request.from,
+        remote: request.to,
+        ident,
+    };
+    let socket = match shared.pings.find(&key) {
+        Some(socket) => socket,
+        None => open(shared, key)?,
+    };
+    // The kernel replaces the identifier and the checksum.
+    socket.get_ref().send(&message).map(drop)
+}
+
+impl Pings {
+    fn find(&self, key: &PingKey) -> Option<Arc<AsyncFd<Socket>>> {
+        let mut flows = self.flows.lock();
+        let flow = flows.get_mut(key)?;
+        flow.last_used = Instant::now();
+        Some(flow.socket.clone())
+    }
+
+    /// Adds a sequence. It replaces the one that has been idle for the longest time if there are
+    /// `max`.
+    fn insert(&self, key: PingKey, flow: PingFlow, max: usize) {
+        let mut flows = self.flows.lock();
+        if flows.len() >= max
+            && let Some((&oldest, _)) = flows.iter().min_by_key(|(_, flow)| flow.last_used)
+            && let Some(oldest) = flows.remove(&oldest)
+        {
+            oldest.task.abort();
+        }
+        flows.insert(key, flow);
+    }
+
+    /// Ends a sequence that has been idle. Returns whether it has.
+    fn remove_idle(&self, key: &PingKey) -> bool {
+        let mut flows = self.flows.lock();
+        let idle = flows
+            .get(key)
+            .is_none_or(|flow| flow.last_used.elapsed() >= IDLE_TIMEOUT);
+        if idle {
+            flows.remove(key);
+        }
+        idle
+    }
+}
+
+/// Returns the address that an echo request goes to, if any.
+fn destination(config: &Config, remote: IpAddr) -> Option<IpAddr> {
+    if !config.icmp {
+        return None;
+    }
+    match config.target(remote) {
+        Target::Address(address) if !address.is_loopback() => Some(address),
+        Target::Loopback if remote.is_ipv4() => Some(std::net::Ipv4Addr::LOCALHOST.into()),
+        Target::Loopback => Some(std::net::Ipv6Addr::LOCALHOST.into()),
+        Target::Address(_) | Target::Unreachable | Target::Drop => None,
+    }
+}
+
+fn open(shared: &Arc<Shared>, key: PingKey) -> io::Result<Arc<AsyncFd<Socket>>> {
+    let to = destination(&shared.config, key.remote)
+        .map(|to| SocketAddr::new(to, 0))
+        .ok_or(io::ErrorKind::HostUnreachable)?;
+    let protocol = match to {
+        SocketAddr::V4(_) => Protocol::ICMPV4,
+        SocketAddr::V6(_) => Protocol::ICMPV6,
+    };
+    let kind = Type::DGRAM.nonblocking().cloexec();
+    let socket = Socket::new(Domain::for_address(to), kind, Some(protocol)).inspect_err(|error| {
+        let denied = error.raw_os_error() == Some(Errno::EACCES as i32);
+        if denied && !shared.pings.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "the guest's pings are answered for the gateway only, as this user may not open \
+                 ping sockets; set e.g. net.ipv4.ping_group_range=\"0 2147483647\""
+            );
+        }
+    })?;
+    bind_outbound(&socket, to, &shared.config.outbound)?;
+    socket.connect(&to.into())?;
+    let socket = Arc::new(register(socket)?);
+    let task = shared.spawn(receive_replies(shared.clone(), key, socket.clone()));
+    let flow = PingFlow {
+        socket: socket.clone(),
+        last_used: Instant::now(),
+        task,
+    };
+    let max = shared.config.limits.ping_flows.max(1);
+    shared.pings.insert(key, flow, max);
+    Ok(socket)
+}
+
+/// Sends the replies to the guest until the sequence has been idle.
+async fn receive_replies(shared: Arc<Shared>, key: PingKey, socket: Arc<AsyncFd<Socket>>) {
+    loop {
+        match timeout(IDLE_TIMEOUT, receive(&socket)).await {
+            Ok(Ok(mut message)) => {
+                if message.len() < HEADER_LEN || !REPLY.contains(&message[0]) {
+                    continue;
+                }
+                message[4..6].copy_from_slice(&key.ident.to_be_bytes());
+                let sent = shared.icmp.send(key.remote, key.guest, message, None);
+                add(&shared.counters.ping_replies, u64::from(sent.is_ok()));
+            }
+            // An error of an earlier request, such as an unreachable host.
+            Ok(Err(error)) => tracing::debug!(%error, to = %key.remote, "a ping failed"),
+            Err(_idle) if shared.pings.remove_idle(&key) => return,
+            Err(_idle) => {}
+        }
+    }
+}
+
+async fn receive(socket: &AsyncFd<Socket>) -> io::Result<Vec<u8>> {
+    loop {
+        let mut ready = socket.readable().await?;
+        let mut message = vec![0; MAX_MESSAGE];
+        if let Ok(len) = ready.try_io(|fd| fd.get_ref().read(&mut message)) {
+            message.truncate(len?);
+            return Ok(message);
+        }
+    }
+}
+
+/// Returns whether a message is an echo request.
+pub(crate) fn is_echo_request(message: &IcmpMessage) -> bool {
+    let mut kind = [0xff];
+    message.message.copy_to(&mut kind);
+    kind[0] == REQUEST[usize::from(message.from.is_ipv6())]
+}

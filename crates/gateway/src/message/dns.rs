@@ -1,0 +1,237 @@
+//! DNS messages, as far as the relay reads and writes them (RFC 1035 4).
+
+use std::fmt::Write;
+use std::net::IpAddr;
+
+/// Length of the header.
+const HEADER_LEN: usize = 12;
+/// Longest name in its wire format, bytes.
+const MAX_NAME: usize = 255;
+const CLASS_IN: u16 = 1;
+const TYPE_A: u16 = 1;
+const TYPE_AAAA: u16 = 28;
+/// Seconds for which an answer of the relay itself may be cached.
+const TTL: u32 = 60;
+
+/// Flags in the second word of the header.
+mod flag {
+    pub(super) const RESPONSE: u16 = 0x8000;
+    pub(super) const OPCODE: u16 = 0x7800;
+    pub(super) const RECURSION_DESIRED: u16 = 0x0100;
+    pub(super) const RECURSION_AVAILABLE: u16 = 0x0080;
+}
+
+/// Response codes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ResponseCode {
+    /// The answer section has the answer, which may be empty.
+    NoError = 0,
+    /// No resolver has answered.
+    ServerFailure = 2,
+    /// The name does not exist.
+    NameError = 3,
+}
+
+/// A query: its header and its only question.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Query<'a> {
+    /// The identifier.
+    pub id: u16,
+    flags: u16,
+    /// The name in lower case, without the final dot. Bytes that are not printable, and dots and
+    /// backslashes in labels, are written as `\ddd`.
+    pub name: String,
+    /// The type of the records.
+    pub query_type: u16,
+    class: u16,
+    /// The question in its wire format.
+    question: &'a [u8],
+}
+
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    let word = bytes.get(at..at + 2)?;
+    Some(u16::from_be_bytes([word[0], word[1]]))
+}
+
+impl<'a> Query<'a> {
+    /// Parses a message with one question. `None` if it is not a query, or malformed.
+    pub fn parse(message: &'a [u8]) -> Option<Self> {
+        let flags = be16(message, 2)?;
+        if flags & flag::RESPONSE != 0 || be16(message, 4)? != 1 {
+            return None;
+        }
+        let (name, end) = parse_name(message, HEADER_LEN)?;
+        Some(Self {
+            id: be16(message, 0)?,
+            flags,
+            name,
+            query_type: be16(message, end)?,
+            class: be16(message, end + 2)?,
+            question: message.get(HEADER_LEN..end + 4)?,
+        })
+    }
+
+    /// Returns whether `message` is a response to this query: it has the same identifier and, if
+    /// it has a question, the same one. Names are compared exactly, since resolvers copy them.
+    pub fn is_answered_by(&self, message: &[u8]) -> bool {
+        let header = be16(message, 0) == Some(self.id)
+            && be16(message, 2).is_some_and(|flags| flags & flag::RESPONSE != 0);
+        let question = match be16(message, 4) {
+            // Resolvers may leave it out of errors.
+            Some(0) => true,
+            _ => message
+                .get(HEADER_LEN..)
+                .is_some_and(|rest| rest.starts_with(self.question)),
+        };
+        header && question
+    }
+
+    /// Builds a response without records.
+    pub fn respond(&self, code: ResponseCode) -> Vec<u8> {
+        self.respond_with(code, &[])
+    }
+
+    /// Builds a response with those of `addresses` that the query asks for.
+    pub fn respond_with(&self, code: ResponseCode, addresses: &[IpAddr]) -> Vec<u8> {
+        let asked = |address: &&IpAddr| {
+            let record_type = if address.is_ipv4() { TYPE_A } else { TYPE_AAAA };
+            self.class == CLASS_IN && self.query_type == record_type
+        };
+        let answers: Vec<_> = addresses.iter().filter(asked).collect();
+        let kept = self.flags & (flag::OPCODE | flag::RECURSION_DESIRED);
+        let flags = kept | flag::RESPONSE | flag::RECURSION_AVAILABLE | code as u16;
+        let mut message = Vec::with_capacity(HEADER_LEN + self.question.len() + 28 * answers.len());
+        for word in [self.id, flags, 1, answers.len() as u16, 0, 0] {
+            message.extend(word.to_be_bytes());
+        }
+        message.extend(self.question);
+        for address in answers {
+            // A pointer to the question's name.
+            message.extend([0xc0, HEADER_LEN as u8]);
+            message.extend(self.query_type.to_be_bytes());
+            message.extend(CLASS_IN.to_be_bytes());
+            message.extend(TTL.to_be_bytes());
+            let data = match address {
+                IpAddr::V4(address) => address.octets().to_vec(),
+                IpAddr::V6(address) => address.octets().to_vec(),
+            };
+            message.extend((data.len() as u16).to_be_bytes());
+            message.extend(data);
+        }
+        message
+    }
+}
+
+/// Parses the name at `at`, and returns its text and the offset behind it. Questions have no
+/// compressed names.
+fn parse_name(message: &[u8], at: usize) -> Option<(String, usize)> {
+    let mut name = String::new();
+    let mut next = at;
+    loop {
+        let len = usize::from(*message.get(next)?);
+        next += 1;
+        if len == 0 {
+            return Some((name, next));
+        }
+        if len > 63 || next + len - at > MAX_NAME - 1 {
+            return None;
+        }
+        if !name.is_empty() {
+            name.push('.');
+        }
+        for &byte in message.get(next..next + len)? {
+            match byte {
+                b'.' | b'\\' => escape(&mut name, byte),
+                b'!'..=b'~' => name.push(byte.to_ascii_lowercase().into()),
+                _ => escape(&mut name, byte),
+            }
+        }
+        next += len;
+    }
+}
+
+/// Appends a byte as `\ddd`.
+fn escape(name: &mut String, byte: u8) {
+    // Writing to a string does not fail.
+    let _ = write!(name, "\\{byte:03}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn query(name: &[u8], query_type: u16) -> Vec<u8> {
+        let mut message = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+        for label in name.split(|byte| *byte == b'.') {
+            message.push(label.len() as u8);
+            message.extend(label);
+        }
+        message.push(0);
+        message.extend(query_type.to_be_bytes());
+        message.extend([0, 1]);
+        message
+    }
+
+    #[test]
+    fn a_query_has_a_name_and_a_type() {
+        let message = query(b"wWw.Example.com", 28);
+        let parsed = Query::parse(&message).unwrap();
+        assert_eq!((parsed.id, parsed.query_type), (0x1234, 28));
+        assert_eq!(parsed.name, "www.example.com");
+        let message = query(b"a\\b c\xff.x", 1);
+        assert_eq!(Query::parse(&message).unwrap().name, "a\\092b\\032c\\255.x");
+    }
+
+    #[test]
+    fn malformed_queries_are_rejected() {
+        let good = query(b"example.com", 1);
+        for len in 0..good.len() {
+            assert_eq!(Query::parse(&good[..len]), None, "{len}");
+        }
+        let mut response = good.clone();
+        response[2] |= 0x80;
+        assert_eq!(Query::parse(&response), None);
+        let mut pointer = good.clone();
+        pointer[HEADER_LEN] = 0xc0;
+        assert_eq!(Query::parse(&pointer), None);
+        let mut two = good;
+        two[5] = 2;
+        assert_eq!(Query::parse(&two), None);
+        assert_eq!(
+            Query::parse(&query(&"abc.".repeat(64).as_bytes()[..255], 1)),
+            None
+        );
+    }
+
+    #[test]
+    fn only_a_response_to_the_same_question_answers_it() {
+        let message = query(b"example.com", 1);
+        let parsed = Query::parse(&message).unwrap();
+        let response = parsed.respond(ResponseCode::NameError);
+        assert!(parsed.is_answered_by(&response));
+        assert_eq!(response[3] & 0xf, 3);
+        assert!(!parsed.is_answered_by(&message), "a query");
+        let mut other_id = response.clone();
+        other_id[0] ^= 1;
+        assert!(!parsed.is_answered_by(&other_id));
+        let other = query(b"example.net", 1);
+        let other = Query::parse(&other).unwrap().respond(ResponseCode::NoError);
+        assert!(!parsed.is_answered_by(&other));
+    }
+
+    #[test]
+    fn a_redirected_name_has_the_addresses_of_the_queried_family() {
+        let addresses = ["192.0.2.7", "2001:db8::7"].map(|a| a.parse().unwrap());
+        for (query_type, data) in [(1, 4), (28, 16)] {
+            let message = query(b"example.com", query_type);
+            let parsed = Query::parse(&message).unwrap();
+            let response = parsed.respond_with(ResponseCode::NoError, &addresses);
+            assert_eq!(be16(&response, 6), Some(1));
+            assert_eq!(response.len(), message.len() + 12 + data);
+        }
+        let message = query(b"example.com", 16);
+        let parsed = Query::parse(&message).unwrap();
+        let response = parsed.respond_with(ResponseCode::NoError, &addresses);
+        assert_eq!(be16(&response, 6), Some(0));
+    }
+}

@@ -1,0 +1,10 @@
+//! TCP: the guest's connections, forwarded ones, and the relay between the two sockets of each.
+
+mod forward;
+mod host_stream;
+mod outbound;
+mod relay;
+
+pub(crate) use forward::accept_forwarded;
+pub(crate) use host_stream::HostStream;
+pub(crate) use outbound::accept_outbound;

@@ -1,0 +1,196 @@
+//! A TCP socket of the host.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::time::Duration;
+
+use fullsend::{Chain, Pool, Slice, WriteBuf};
+use nix::errno::Errno;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::config::Outbound;
+use crate::outbound_socket::bind_outbound;
+use crate::reactor::register;
+
+/// Largest number of slices that one `writev` passes.
+const MAX_SLICES: usize = 64;
+/// Bytes of the blocks that a large read is divided into. A block is one super-segment.
+const BLOCK_BYTES: usize = 64 << 10;
+/// Largest number of blocks of one `readv`.
+const MAX_BLOCKS: usize = 4;
+
+/// A TCP socket of the host, in the reactor.
+pub(crate) struct HostStream {
+    fd: AsyncFd<Socket>,
+}
+
+impl HostStream {
+    /// Connects to `to`.
+    ///
+    /// # Errors
+    /// The error of the operating system.
+    pub(crate) async fn connect(to: SocketAddr, outbound: &Outbound) -> io::Result<Self> {
+        let kind = Type::STREAM.nonblocking().cloexec();
+        let socket = Socket::new(Domain::for_address(to), kind, Some(Protocol::TCP))?;
+        bind_outbound(&socket, to, outbound)?;
+        let connected = match socket.connect(&to.into()) {
+            Ok(()) => true,
+            Err(error) if error.raw_os_error() == Some(Errno::EINPROGRESS as i32) => false,
+            Err(error) => return Err(error),
+        };
+        let stream = Self::new(socket)?;
+        if !connected {
+            stream.fd.writable().await?.retain_ready();
+            if let Some(error) = stream.fd.get_ref().take_error()? {
+                return Err(error);
+            }
+        }
+        Ok(stream)
+    }
+
+    /// Adds a connected, non-blocking socket to the reactor.
+    ///
+    /// # Errors
+    /// The error of the operating system.
+    pub(crate) fn new(socket: Socket) -> io::Result<Self> {
+        // The guest has decided about the sizes of its segments.
+        socket.set_tcp_nodelay(true)?;
+        socket.set_keepalive(true)?;
+        let fd = register(socket)?;
+        Ok(Self { fd })
+    }
+
+    /// Waits for data and reads it into memory of `pool`, at most `want` bytes. Appends it to
+    /// `data`. Returns the number of bytes, and 0 at the end of the stream.
+    ///
+    /// Cancel safe: no data is lost if the future is dropped.
+    pub(crate) async fn read(
+        &self,
+        pool: &Pool,
+        want: usize,
+        data: &mut VecDeque<Slice>,
+    ) -> io::Result<usize> {
+        loop {
+            let mut ready = self.fd.readable().await?;
+            // Memory is allocated only now: an idle connection holds none.
+            let mut blocks = allocate(pool, want);
+            let mut spare = blocks
+                .iter_mut()
+                .map(|block| IoSliceMut::new(block.spare_mut()));
+            let mut vectors: [IoSliceMut<'_>; MAX_BLOCKS] =
+                std::array::from_fn(|_| spare.next().unwrap_or_else(|| IoSliceMut::new(&mut [])));
+            let capacity: usize = vectors.iter().map(|vector| vector.len()).sum();
+            let read = ready.try_io(|fd| fd.get_ref().read_vectored(&mut vectors));
+            let n = match read {
+                Ok(n) => n?,
+                Err(_would_block) => continue,
+            };
+            if n < capacity {
+                // Nothing is left; the next data or the end makes the socket ready again.
+                ready.clear_ready();
+            }
+            freeze(blocks, n, data);
+            return Ok(n);
+        }
+    }
+
+    /// Writes data of the guest and removes what was written from `data`. Waits until at least a
+    /// part has been.
+    ///
+    /// Cancel safe: `data` holds the rest if the future is dropped.
+    pub(crate) async fn write(&self, data: &mut Chain) -> io::Result<()> {
+        loop {
+            let mut ready = self.fd.writable().await?;
+            let slices = data.slices();
+            let mut vectors = [IoSlice::new(&[]); MAX_SLICES];
+            let count = slices.len().min(MAX_SLICES);
+            for (vector, slice) in vectors.iter_mut().zip(slices) {
+                *vector = IoSlice::new(slice);
+            }
+            let vectors = &vectors[..count];
+            let len: usize = vectors.iter().map(|vector| vector.len()).sum();
+            let written = ready.try_io(|fd| fd.get_ref().write_vectored(vectors));
+            let n = match written {
+                Ok(n) => n?,
+                Err(_would_block) => continue,
+            };
+            if n < len {
+                ready.clear_ready();
+            }
+            data.advance(n);
+            return Ok(());
+        }
+    }
+
+    /// Sends a FIN.
+    pub(crate) fn shutdown_write(&self) -> io::Result<()> {
+        self.fd.get_ref().shutdown(Shutdown::Write)
+    }
+
+    /// Waits until the socket has an error, such as a RST from the peer.
+    pub(crate) async fn failed(&self) -> io::Error {
+        let ready = self.fd.ready(Interest::ERROR).await.map(drop);
+        let error = ready.and_then(|()| self.fd.get_ref().take_error());
+        match error {
+            Ok(Some(error)) | Err(error) => error,
+            Ok(None) => io::ErrorKind::ConnectionReset.into(),
+        }
+    }
+
+    /// Closes the socket with a RST.
+    pub(crate) fn reset(self) {
+        // A failure leaves a FIN, which is all that can still be done.
+        let _ = self.fd.get_ref().set_linger(Some(Duration::ZERO));
+    }
+}
+
+/// Allocates blocks for `want` bytes, the smallest that hold them.
+fn allocate(pool: &Pool, want: usize) -> VecDeque<WriteBuf> {
+    let count = want.div_ceil(BLOCK_BYTES).clamp(1, MAX_BLOCKS);
+    (0..count)
+        .map(|_| pool.alloc(want.min(BLOCK_BYTES)))
+        .collect()
+}
+
+/// Appends the first `n` bytes of the blocks to `data`.
+fn freeze(blocks: VecDeque<WriteBuf>, n: usize, data: &mut VecDeque<Slice>) {
+    let mut left = n;
+    for mut block in blocks {
+        let filled = left.min(block.remaining());
+        if filled == 0 {
+            break;
+        }
+        block.advance(filled);
+        left -= filled;
+        data.push_back(block.freeze());
+    }
+}
+
+/// The size of the next read, from the sizes of the last ones. Small messages get small blocks, and
+/// bulk data several super-segments.
+pub(super) struct ReadSize(usize);
+
+impl ReadSize {
+    const MIN: usize = 2 << 10;
+    const MAX: usize = MAX_BLOCKS * BLOCK_BYTES;
+
+    pub(super) const fn new() -> Self {
+        Self(16 << 10)
+    }
+
+    pub(super) const fn get(&self) -> usize {
+        self.0
+    }
+
+    /// Adapts to a read of `n` bytes.
+    pub(super) fn adapt(&mut self, n: usize) {
+        if n >= self.0 {
+            self.0 = (self.0 * 4).min(Self::MAX);
+        } else if n * 4 <= self.0 {
+            self.0 = (self.0 / 2).max(Self::MIN);
+        }
+    }
+}

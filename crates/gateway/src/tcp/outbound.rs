@@ -1,0 +1,106 @@
+//! The guest's connections: each SYN is deferred while the host connects to its destination.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use fullsend::{PendingConnection, TransparentListener, UnreachableCode};
+use nix::errno::Errno;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::HostStream;
+use super::relay::relay;
+use crate::counters::add;
+use crate::dns::relay_stream;
+use crate::forward::Protocol;
+use crate::gateway::Shared;
+use crate::route::Route;
+
+/// Accepts the guest's connections until the stack stops.
+pub(crate) async fn accept_outbound(shared: Arc<Shared>, listener: TransparentListener) {
+    while let Ok(pending) = listener.accept().await {
+        let Ok(permit) = shared.tcp_permits.clone().try_acquire_owned() else {
+            add(&shared.counters.tcp_dropped, 1);
+            pending.ignore();
+            continue;
+        };
+        let task = connect(shared.clone(), pending, permit);
+        shared.spawn(task);
+    }
+}
+
+/// Connects to the destination of a deferred SYN, answers it according to the result, and relays.
+async fn connect(shared: Arc<Shared>, pending: PendingConnection, permit: OwnedSemaphorePermit) {
+    let route = shared.route(Protocol::Tcp, pending.peer_addr(), pending.local_addr());
+    let to = match route {
+        Route::Connect(to) => to,
+        Route::Reject => return pending.reject(),
+        Route::Drop => return pending.ignore(),
+        Route::Unreachable => {
+            return reject_unreachable(&shared, pending, UnreachableCode::Network);
+        }
+        Route::Dns => {
+            if let Ok(guest) = pending.accept().await {
+                relay_stream(&shared, guest).await;
+            }
+            return;
+        }
+        Route::DnsOverTls => match shared.resolvers.first() {
+            Some(resolver) => SocketAddr::new(resolver.ip(), pending.local_addr().port()),
+            None => return reject_unreachable(&shared, pending, UnreachableCode::Network),
+        },
+    };
+    match HostStream::connect(to, &shared.config.outbound).await {
+        Ok(host) => match pending.accept().await {
+            Ok(guest) => {
+                add(&shared.counters.tcp_established, 1);
+                relay(&shared, guest, host).await;
+            }
+            // The guest has given up.
+            Err(_) => host.reset(),
+        },
+        Err(error) => on_connect_error(&shared, pending, to, &error),
+    }
+    drop(permit);
+}
+
+/// Answers a deferred SYN as the kernel would report the error of the host's `connect`.
+fn on_connect_error(
+    shared: &Shared,
+    pending: PendingConnection,
+    to: SocketAddr,
+    error: &io::Error,
+) {
+    tracing::debug!(%to, %error, "connect failed");
+    let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
+    match errno {
+        Errno::ECONNREFUSED | Errno::ECONNRESET => {
+            add(&shared.counters.tcp_refused, 1);
+            pending.reject();
+        }
+        Errno::ETIMEDOUT => {
+            add(&shared.counters.tcp_timed_out, 1);
+            pending.ignore();
+        }
+        // The guest retransmits the SYN when there may be descriptors or memory again.
+        Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM | Errno::EAGAIN => {
+            add(&shared.counters.tcp_dropped, 1);
+            pending.ignore();
+        }
+        Errno::EHOSTUNREACH | Errno::EHOSTDOWN => {
+            reject_unreachable(shared, pending, UnreachableCode::Host);
+        }
+        Errno::EACCES | Errno::EPERM => {
+            reject_unreachable(shared, pending, UnreachableCode::Prohibited);
+        }
+        _ => reject_unreachable(shared, pending, UnreachableCode::Network),
+    }
+}
+
+fn reject_unreachable(shared: &Shared, pending: PendingConnection, code: UnreachableCode) {
+    add(&shared.counters.tcp_unreachable, 1);
+    // Fails only if the guest has given up.
+    if pending.reject_unreachable(code).is_ok() {
+        add(&shared.counters.icmp_errors, 1);
+    }
+}

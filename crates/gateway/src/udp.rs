@@ -1,0 +1,69 @@
+//! UDP flows: each has a socket of the host that is connected to its destination.
+
+mod error_queue;
+mod forward;
+mod host_socket;
+mod outbound;
+mod table;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use fullsend::{Slice, UdpSocket};
+use parking_lot::Mutex;
+
+pub(crate) use error_queue::ReportedError;
+pub(crate) use forward::receive_forwarded;
+pub(crate) use outbound::{expire_flows, receive_outbound};
+use table::Table;
+
+use crate::counters::add;
+use crate::gateway::Shared;
+
+/// Limit of the memory of the guest's datagrams that wait for the gateway, bytes.
+const QUEUE_BYTES: usize = 4 << 20;
+
+/// The UDP flows of a gateway.
+pub(crate) struct Udp {
+    /// The socket for all datagrams of the guest.
+    socket: UdpSocket,
+    table: Mutex<Table>,
+}
+
+impl Udp {
+    pub(crate) fn new(stack: &fullsend::Stack, max_flows: usize) -> std::io::Result<Self> {
+        Ok(Self {
+            socket: UdpSocket::bind_any(stack, QUEUE_BYTES)?,
+            table: Mutex::new(Table::new(max_flows)),
+        })
+    }
+
+    /// Returns the socket that sends to the guest from any address.
+    pub(crate) const fn socket(&self) -> &UdpSocket {
+        &self.socket
+    }
+
+    pub(crate) fn flow_count(&self) -> usize {
+        self.table.lock().len()
+    }
+}
+
+/// Sends datagrams that a host's socket has received to the guest, from `remote` as the guest sees
+/// it.
+fn send_to_guest(
+    shared: &Arc<Shared>,
+    datagrams: &mut VecDeque<Slice>,
+    remote: SocketAddr,
+    guest: SocketAddr,
+) {
+    let count = datagrams.len();
+    let allowed = datagrams
+        .drain(..)
+        .filter(|datagram| shared.rx_rate.try_take(datagram.len()))
+        .map(|datagram| (datagram, remote, guest));
+    // Fails only if the stack has stopped.
+    let sent = shared.udp.socket.send_batch(allowed).unwrap_or(0);
+    add(&shared.counters.udp_rx_datagrams, sent as u64);
+    add(&shared.counters.udp_dropped, (count - sent) as u64);
+}

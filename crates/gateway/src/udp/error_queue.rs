@@ -1,0 +1,76 @@
+//! The error queue of a host's socket (`IP_RECVERR`).
+
+use std::io::{self, IoSliceMut};
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
+use socket2::Socket;
+
+/// Bytes of the datagram that an ICMP message to the guest quotes at most.
+const QUOTED_BYTES: usize = 512;
+/// `SO_EE_ORIGIN_ICMP` and `SO_EE_ORIGIN_ICMP6`.
+const ORIGIN_ICMP: [u8; 2] = [2, 3];
+
+/// An ICMP error about a datagram that a host's socket has sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ReportedError {
+    /// Type and code of the ICMP message.
+    pub(crate) kind: u8,
+    pub(crate) code: u8,
+    /// The MTU of a message that a datagram was too big.
+    pub(crate) mtu: u32,
+    /// The sender of the message.
+    pub(crate) offender: Option<IpAddr>,
+    /// The beginning of the datagram's payload.
+    pub(crate) payload: Vec<u8>,
+}
+
+/// Takes the next ICMP error from the error queue. Errors of other origins are skipped.
+///
+/// # Errors
+/// The error of the operating system.
+pub(super) fn read_error(socket: &Socket) -> io::Result<Option<ReportedError>> {
+    let mut payload = [0; QUOTED_BYTES];
+    // Room for the larger address.
+    let mut control = cmsg_space!(libc::sock_extended_err, libc::sockaddr_in6);
+    loop {
+        let mut vectors = [IoSliceMut::new(&mut payload)];
+        let received = recvmsg::<SockaddrStorage>(
+            socket.as_raw_fd(),
+            &mut vectors,
+            Some(&mut control),
+            MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT,
+        );
+        let received = match received {
+            Ok(received) => received,
+            Err(Errno::EAGAIN) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let len = received.bytes;
+        let found = received.cmsgs()?.find_map(|message| match message {
+            ControlMessageOwned::Ipv4RecvErr(error, from) => {
+                let from = from.map(|a| IpAddr::from(a.sin_addr.s_addr.to_ne_bytes()));
+                Some((error, from))
+            }
+            ControlMessageOwned::Ipv6RecvErr(error, from) => {
+                Some((error, from.map(|a| IpAddr::from(a.sin6_addr.s6_addr))))
+            }
+            _ => None,
+        });
+        if let Some((error, offender)) = found
+            && ORIGIN_ICMP.contains(&error.ee_origin)
+        {
+            return Ok(Some(ReportedError {
+                kind: error.ee_type,
+                code: error.ee_code,
+                mtu: error.ee_info,
+                offender,
+                payload: payload[..len].to_vec(),
+            }));
+        }
+    }
+}

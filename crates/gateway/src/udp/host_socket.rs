@@ -1,0 +1,246 @@
+//! A UDP socket of the host, with the kernel's segmentation and coalescing where it has them.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fullsend::{Chain, Pool, Slice};
+use nix::cmsg_space;
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt,
+    sockopt,
+};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::error_queue::{ReportedError, read_error};
+use crate::config::Outbound;
+use crate::outbound_socket::bind_outbound;
+use crate::reactor::register;
+
+/// Memory for the datagrams of one `recvmsg`.
+const RECV_BYTES: usize = 64 << 10;
+/// Datagrams that are shorter than this together are copied out of it, so that they do not keep it
+/// allocated.
+const MIN_KEPT_BYTES: usize = 16 << 10;
+/// Largest number of datagrams in one `sendmsg`; Linux has 64 before 6.10 and 128 since.
+pub(super) const MAX_SEGMENTS: usize = 64;
+/// Largest number of bytes in one `sendmsg`: the payload of the longest IPv4 datagram.
+pub(super) const MAX_SEND_BYTES: usize = 65_507;
+
+/// A UDP socket of the host.
+pub(crate) struct HostUdp {
+    fd: AsyncFd<Socket>,
+    /// Whether the kernel and the route accept several datagrams in one call.
+    segmentation: AtomicBool,
+}
+
+/// What [`HostUdp::receive`] returns.
+pub(super) enum Received {
+    /// Datagrams, of this sender if the socket is not connected.
+    Datagrams(Option<SocketAddr>),
+    /// An error about a datagram that was sent.
+    Error(ReportedError),
+}
+
+impl HostUdp {
+    /// Opens a socket that is connected to `to`.
+    ///
+    /// # Errors
+    /// The error of the operating system.
+    pub(super) fn connect(to: SocketAddr, outbound: &Outbound) -> io::Result<Self> {
+        let kind = Type::DGRAM.nonblocking().cloexec();
+        let socket = Socket::new(Domain::for_address(to), kind, Some(Protocol::UDP))?;
+        bind_outbound(&socket, to, outbound)?;
+        if to.is_ipv4() {
+            setsockopt(&socket, sockopt::Ipv4RecvErr, &true)?;
+        } else {
+            setsockopt(&socket, sockopt::Ipv6RecvErr, &true)?;
+        }
+        socket.connect(&to.into())?;
+        Ok(Self::new(register(socket)?))
+    }
+
+    /// Uses a non-blocking socket.
+    pub(super) fn new(fd: AsyncFd<Socket>) -> Self {
+        // Without coalescing, each datagram takes a call.
+        let _ = setsockopt(fd.get_ref(), sockopt::UdpGroSegment, &true);
+        Self {
+            fd,
+            segmentation: AtomicBool::new(true),
+        }
+    }
+
+    /// Sends the datagrams in `data`, of `size` bytes each, the last one possibly shorter. To
+    /// `to`, or to the connected address.
+    ///
+    /// # Errors
+    /// The error of the operating system; datagrams may have been sent before.
+    pub(super) fn send(&self, data: &Chain, size: usize, to: Option<SocketAddr>) -> io::Result<()> {
+        if data.len() > size && self.segmentation.load(Ordering::Relaxed) {
+            match self.send_one(data, Some(size as u16), to) {
+                Err(error) if is_no_segmentation(&error) => {
+                    self.segmentation.store(false, Ordering::Relaxed);
+                }
+                sent => return sent,
+            }
+        }
+        let mut start = 0;
+        while start == 0 || start < data.len() {
+            let len = size.min(data.len() - start);
+            self.send_one(&data.range(start, len), None, to)?;
+            start += size.max(1);
+        }
+        Ok(())
+    }
+
+    fn send_one(&self, data: &Chain, size: Option<u16>, to: Option<SocketAddr>) -> io::Result<()> {
+        let vectors: Vec<_> = data.slices().iter().map(|s| IoSlice::new(s)).collect();
+        let to = to.map(SockaddrStorage::from);
+        let fd = self.fd.get_ref().as_raw_fd();
+        let segments;
+        let control: &[ControlMessage<'_>] = match &size {
+            Some(size) => {
+                segments = [ControlMessage::UdpGsoSegments(size)];
+                &segments
+            }
+            None => &[],
+        };
+        let send = || sendmsg(fd, &vectors, control, MsgFlags::MSG_DONTWAIT, to.as_ref());
+        // The error of an earlier datagram is reported once, in place of sending; the error queue
+        // has it, too.
+        let sent = send().or_else(|error| match error {
+            nix::errno::Errno::ECONNREFUSED
+            | nix::errno::Errno::EHOSTUNREACH
+            | nix::errno::Errno::ENETUNREACH => send(),
+            error => Err(error),
+        });
+        sent.map(drop).map_err(io::Error::from)
+    }
+
+    /// Waits for datagrams or for an error about a datagram that was sent. Datagrams are appended
+    /// to `data`.
+    ///
+    /// # Errors
+    /// The error of the operating system.
+    pub(super) async fn receive(
+        &self,
+        pool: &Pool,
+        data: &mut VecDeque<Slice>,
+    ) -> io::Result<Received> {
+        loop {
+            let mut ready = self.fd.ready(Interest::READABLE | Interest::ERROR).await?;
+            if let Some(error) = read_error(self.fd.get_ref())? {
+                return Ok(Received::Error(error));
+            }
+            match self.receive_now(pool, data) {
+                Ok(from) => return Ok(Received::Datagrams(from)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+                // A pending error that the error queue has reported.
+                Err(error) if is_reported_error(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn receive_now(
+        &self,
+        pool: &Pool,
+        data: &mut VecDeque<Slice>,
+    ) -> io::Result<Option<SocketAddr>> {
+        let mut block = pool.alloc(RECV_BYTES);
+        let mut control = cmsg_space!(i32);
+        let (len, size, from) = {
+            let mut vectors = [IoSliceMut::new(block.spare_mut())];
+            let received = recvmsg::<SockaddrStorage>(
+                self.fd.get_ref().as_raw_fd(),
+                &mut vectors,
+                Some(&mut control),
+                MsgFlags::MSG_DONTWAIT,
+            )?;
+            let size = received.cmsgs()?.find_map(|message| match message {
+                ControlMessageOwned::UdpGroSegments(size) => usize::try_from(size).ok(),
+                _ => None,
+            });
+            let from = received.address.as_ref().and_then(socket_addr);
+            (received.bytes, size, from)
+        };
+        block.advance(len);
+        if len < MIN_KEPT_BYTES {
+            let mut small = pool.alloc(len);
+            small.write(block.filled());
+            block = small;
+        }
+        split(&block.freeze(), size.unwrap_or(len), data);
+        Ok(from)
+    }
+}
+
+/// Appends the datagrams of `size` bytes in `all` to `data`. An empty datagram is one, too.
+fn split(all: &Slice, size: usize, data: &mut VecDeque<Slice>) {
+    let size = size.max(1);
+    let mut start = 0;
+    while start == 0 || start < all.len() {
+        let end = all.len().min(start + size);
+        data.push_back(all.slice(start..end));
+        start = end.max(1);
+    }
+}
+
+fn socket_addr(address: &SockaddrStorage) -> Option<SocketAddr> {
+    if let Some(v4) = address.as_sockaddr_in() {
+        return Some(SocketAddr::from((v4.ip(), v4.port())));
+    }
+    let v6 = address.as_sockaddr_in6()?;
+    Some(SocketAddr::from((v6.ip(), v6.port())))
+}
+
+/// Returns whether `error` means that the kernel or the device cannot segment, or that a segment
+/// is longer than the path's MTU.
+fn is_no_segmentation(error: &io::Error) -> bool {
+    use nix::errno::Errno;
+    let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
+    matches!(
+        errno,
+        Errno::EINVAL | Errno::EIO | Errno::EMSGSIZE | Errno::EOPNOTSUPP | Errno::ENOPROTOOPT
+    )
+}
+
+fn is_reported_error(error: &io::Error) -> bool {
+    use nix::errno::Errno;
+    let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
+    matches!(
+        errno,
+        Errno::ECONNREFUSED
+            | Errno::EHOSTUNREACH
+            | Errno::ENETUNREACH
+            | Errno::EACCES
+            | Errno::EMSGSIZE
+            | Errno::EPROTO
+            | Errno::ENOPROTOOPT
+            | Errno::EHOSTDOWN
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lengths(len: usize, size: usize) -> Vec<usize> {
+        let mut data = VecDeque::new();
+        split(&Slice::copied_from(&vec![0; len]), size, &mut data);
+        data.iter().map(Slice::len).collect()
+    }
+
+    #[test]
+    fn coalesced_datagrams_are_divided() {
+        assert_eq!(lengths(2500, 1000), [1000, 1000, 500]);
+        assert_eq!(lengths(2000, 1000), [1000, 1000]);
+        assert_eq!(lengths(700, 700), [700]);
+        assert_eq!(lengths(0, 0), [0]);
+        assert_eq!(lengths(1, 1), [1]);
+    }
+}

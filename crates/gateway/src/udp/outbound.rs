@@ -1,0 +1,219 @@
+//! The guest's datagrams.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fullsend::{Chain, Datagram, UnreachableCode};
+use nix::errno::Errno;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::error_queue::ReportedError;
+use super::host_socket::{HostUdp, MAX_SEGMENTS, MAX_SEND_BYTES, Received};
+use super::send_to_guest;
+use super::table::{FlowKey, UdpFlow};
+use crate::counters::add;
+use crate::forward::Protocol;
+use crate::gateway::Shared;
+use crate::icmp::{report_error, report_unreachable};
+use crate::route::Route;
+
+/// Largest number of datagrams that are taken from the stack at once.
+const MAX_BATCH: usize = 256;
+/// How often idle flows are looked for.
+const EXPIRE_INTERVAL: Duration = Duration::from_secs(1);
+/// Largest number of batches that one flow passes to the guest before other tasks run.
+const RECEIVE_BUDGET: u32 = 16;
+
+/// Ends idle flows, forever.
+pub(crate) async fn expire_flows(shared: Arc<Shared>) {
+    let mut ticks = interval(EXPIRE_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        shared.udp.table.lock().expire(Instant::now());
+    }
+}
+
+/// Sends the guest's datagrams through the sockets of their flows until the stack stops.
+pub(crate) async fn receive_outbound(shared: Arc<Shared>) {
+    let mut batch = Vec::new();
+    while shared
+        .udp
+        .socket
+        .recv_batch(&mut batch, MAX_BATCH)
+        .await
+        .is_ok()
+    {
+        let mut datagrams = batch.drain(..).peekable();
+        while let Some(first) = datagrams.next() {
+            let mut train = Train::new(first);
+            while let Some(next) = datagrams.next_if(|next| train.accepts(next)) {
+                train.push(next);
+            }
+            forward_train(&shared, &train);
+        }
+    }
+}
+
+/// Consecutive datagrams of one flow, of one size except for the last.
+struct Train {
+    key: FlowKey,
+    data: Chain,
+    size: usize,
+    count: usize,
+    /// Whether the last datagram was shorter.
+    ended: bool,
+}
+
+impl Train {
+    fn new(first: Datagram) -> Self {
+        let Datagram { payload, from, to } = first;
+        Self {
+            key: FlowKey {
+                guest: from,
+                remote: to,
+            },
+            size: payload.len(),
+            data: payload,
+            count: 1,
+            ended: false,
+        }
+    }
+
+    fn accepts(&self, next: &Datagram) -> bool {
+        !self.ended
+            && next.from == self.key.guest
+            && next.to == self.key.remote
+            && (1..=self.size).contains(&next.payload.len())
+            && self.count < MAX_SEGMENTS
+            && self.data.len() + next.payload.len() <= MAX_SEND_BYTES
+    }
+
+    fn push(&mut self, next: Datagram) {
+        self.ended = next.payload.len() < self.size;
+        self.count += 1;
+        self.data.append(next.payload);
+    }
+}
+
+/// Sends datagrams of the guest through the socket of their flow, which is opened if there is none.
+fn forward_train(shared: &Arc<Shared>, train: &Train) {
+    let flow = shared.udp.table.lock().get(&train.key).cloned();
+    let flow = match flow {
+        Some(flow) => flow,
+        None => match open_flow(shared, train) {
+            Some(flow) => flow,
+            None => return,
+        },
+    };
+    if !shared.tx_rate.try_take(train.data.len()) {
+        return add(&shared.counters.udp_dropped, train.count as u64);
+    }
+    flow.record_use(flow.client.is_some());
+    match flow.socket.send(&train.data, train.size, flow.client) {
+        Ok(()) => add(&shared.counters.udp_tx_datagrams, train.count as u64),
+        Err(error) => {
+            add(&shared.counters.udp_dropped, train.count as u64);
+            on_send_error(shared, train, &error);
+        }
+    }
+}
+
+/// Opens the flow of the guest's datagrams, if they go anywhere.
+fn open_flow(shared: &Arc<Shared>, train: &Train) -> Option<Arc<UdpFlow>> {
+    let key = train.key;
+    let unreachable = |code| report_unreachable(shared, key.guest, key.remote, &train.data, code);
+    let host = match shared.route(Protocol::Udp, key.guest, key.remote) {
+        Route::Connect(host) => host,
+        Route::Dns => {
+            crate::dns::relay_query(shared, key.guest, key.remote, &train.data);
+            return None;
+        }
+        Route::DnsOverTls => {
+            let resolver = shared.resolvers.first()?;
+            SocketAddr::new(resolver.ip(), key.remote.port())
+        }
+        Route::Reject => {
+            unreachable(UnreachableCode::Port);
+            return None;
+        }
+        Route::Unreachable => {
+            unreachable(UnreachableCode::Network);
+            return None;
+        }
+        Route::Drop => return None,
+    };
+    match HostUdp::connect(host, &shared.config.outbound) {
+        Ok(socket) => Some(add_flow(shared, key, Arc::new(socket), host)),
+        Err(error) => {
+            add(&shared.counters.udp_dropped, train.count as u64);
+            on_send_error(shared, train, &error);
+            None
+        }
+    }
+}
+
+fn add_flow(
+    shared: &Arc<Shared>,
+    key: FlowKey,
+    socket: Arc<HostUdp>,
+    host: SocketAddr,
+) -> Arc<UdpFlow> {
+    let flow = Arc::new(UdpFlow::new(key, socket, host, None));
+    let task = shared.spawn(receive_answers(shared.clone(), flow.clone()));
+    let replaced = shared.udp.table.lock().insert(flow.clone(), Some(task));
+    add(&shared.counters.udp_flows, 1);
+    add(&shared.counters.udp_replaced, u64::from(replaced));
+    flow
+}
+
+/// Reports the error of a socket of the host to the guest.
+fn on_send_error(shared: &Shared, train: &Train, error: &io::Error) {
+    let code = match Errno::from_raw(error.raw_os_error().unwrap_or(0)) {
+        Errno::EHOSTUNREACH | Errno::EHOSTDOWN => UnreachableCode::Host,
+        Errno::ENETUNREACH | Errno::EADDRNOTAVAIL | Errno::EINVAL => UnreachableCode::Network,
+        Errno::EACCES | Errno::EPERM => UnreachableCode::Prohibited,
+        Errno::ECONNREFUSED => UnreachableCode::Port,
+        // A full queue or no memory: the datagram is lost, as in a network.
+        _ => return,
+    };
+    let FlowKey { guest, remote } = train.key;
+    report_unreachable(shared, guest, remote, &train.data, code);
+}
+
+/// Sends what the socket of a flow receives to the guest, until the flow ends.
+async fn receive_answers(shared: Arc<Shared>, flow: Arc<UdpFlow>) {
+    let FlowKey { guest, remote } = flow.key;
+    let mut datagrams = VecDeque::new();
+    let mut batches = 0;
+    loop {
+        match flow.socket.receive(&shared.pool, &mut datagrams).await {
+            Ok(Received::Datagrams(_)) => {
+                flow.record_use(true);
+                send_to_guest(&shared, &mut datagrams, remote, guest);
+            }
+            Ok(Received::Error(error)) => report(&shared, &flow, &error),
+            Err(error) => {
+                tracing::debug!(%error, %remote, "the socket of a UDP flow failed");
+                return shared.udp.table.lock().remove(&flow.key);
+            }
+        }
+        batches += 1;
+        if batches % RECEIVE_BUDGET == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Passes an ICMP error about one of the guest's datagrams on.
+fn report(shared: &Shared, flow: &UdpFlow, error: &ReportedError) {
+    // An error of the destination comes from its address as the guest sees it.
+    let offender = match error.offender {
+        Some(offender) if offender != flow.host.ip() && !offender.is_loopback() => offender,
+        _ => flow.key.remote.ip(),
+    };
+    report_error(shared, flow.key.guest, flow.key.remote, offender, error);
+}
