@@ -17,7 +17,6 @@ impl Connection {
     /// [`TcpError::OutOfMemory`] if the allocator refuses memory and nothing in flight will free
     /// any, [`TcpError::BrokenPipe`] after `shutdown_write` or at the end of the connection, or
     /// else the error that ended it.
-    #[inline]
     pub fn write(&mut self, cx: &mut Cx<'_>, data: &[u8], more: bool) -> Result<usize, TcpError> {
         if self.is_syn_deferred() {
             return self.write_syn_data(cx, data);
@@ -25,11 +24,42 @@ impl Connection {
         self.check_writable()?;
         self.check_app_limited();
         self.refresh_sizes(cx);
-        if self.snd.try_append_to_tail(data) {
-            self.after_write(cx, more);
-            return Ok(data.len());
+        let mut goal = self.snd.size_goal();
+        let (mut done, mut pushed_bytes) = (0, 0);
+        while done < data.len() {
+            let room = self.super_segment_room(cx, &mut goal, &mut pushed_bytes);
+            if room == 0 {
+                break;
+            }
+            let n = room.min(data.len() - done);
+            let before = self.snd.truesize();
+            let frugal = cx.mem.is_exhausted(cx.sysctl);
+            let copied = self
+                .snd
+                .append(cx.pool, &data[done..done + n], goal, frugal);
+            if self.snd.truesize() != before {
+                self.charge(cx);
+            }
+            done += copied;
+            if copied < n {
+                if frugal {
+                    break;
+                }
+                // Continue the write within the connection's minimum.
+                cx.mem.set_refused(cx.now, cx.sysctl, cx.mib, true);
+            }
         }
-        self.write_super_segments(cx, data, more)
+        if done < data.len() {
+            if done == 0 && cx.mem.is_refused() && self.is_writable(cx) {
+                return Err(TcpError::OutOfMemory);
+            }
+            self.on_write_blocked(cx.now);
+            if done == 0 {
+                return Err(TcpError::WouldBlock);
+            }
+        }
+        self.after_write(cx, more && done == data.len());
+        Ok(done)
     }
 
     /// Appends `data` to the last super-segment if that waits and `data` does not end the wait: the
@@ -79,52 +109,6 @@ impl Connection {
         if flags.oob && done == data.len() && done > 0 {
             self.mark_written_urgent();
         }
-        Ok(done)
-    }
-
-    /// Performs the part of [`write`](Self::write) that needs new memory.
-    #[inline(never)]
-    fn write_super_segments(
-        &mut self,
-        cx: &mut Cx<'_>,
-        data: &[u8],
-        more: bool,
-    ) -> Result<usize, TcpError> {
-        let mut goal = self.snd.size_goal();
-        let (mut done, mut pushed_bytes) = (0, 0);
-        while done < data.len() {
-            let room = self.super_segment_room(cx, &mut goal, &mut pushed_bytes);
-            if room == 0 {
-                break;
-            }
-            let n = room.min(data.len() - done);
-            let before = self.snd.truesize();
-            let frugal = cx.mem.is_exhausted(cx.sysctl);
-            let copied = self
-                .snd
-                .append(cx.pool, &data[done..done + n], goal, frugal);
-            if self.snd.truesize() != before {
-                self.charge(cx);
-            }
-            done += copied;
-            if copied < n {
-                if frugal {
-                    break;
-                }
-                // Continue the write within the connection's minimum.
-                cx.mem.set_refused(cx.now, cx.sysctl, cx.mib, true);
-            }
-        }
-        if done < data.len() {
-            if done == 0 && cx.mem.is_refused() && self.is_writable(cx) {
-                return Err(TcpError::OutOfMemory);
-            }
-            self.on_write_blocked(cx.now);
-            if done == 0 {
-                return Err(TcpError::WouldBlock);
-            }
-        }
-        self.after_write(cx, more && done == data.len());
         Ok(done)
     }
 
