@@ -1,10 +1,10 @@
 //! Comparison of the two sides' responses to one event.
 
 use fullsend_script::WireSegment;
-use fullsend_script::tcp_option::TcpOption;
 
 use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, PSH, RST, SYN, SocketCall, URG, after};
 use crate::history::History;
+use crate::segment::{blocks_of, is_pure_ack, scale_of, with_blocks, without_dsack, without_echo};
 use crate::side::EventOutcome;
 
 /// The value of `tcpi_state` in SYN-SENT.
@@ -44,6 +44,8 @@ pub(crate) struct Difference {
     /// Whether a segment reached the right edge of one side's window, give or take two units of the
     /// window scale.
     pub(crate) near_edge: bool,
+    /// Whether one side delayed an acknowledgement and the other did not, before the event.
+    pub(crate) acks_diverged: bool,
     /// Whether the byte counts of `TCP_INFO` are equal, except for SYN and FIN.
     pub(crate) same_counts: bool,
     /// Whether the segments differ only in the timestamps that they echo.
@@ -137,6 +139,7 @@ impl Comparison {
             self.track_unusual_segment(inject);
         }
         let before = (self.kernel, self.ours);
+        let acks_diverged = self.acks_diverged;
         self.active |= matches!(event, FuzzEvent::Call(SocketCall::Connect(_)));
         let (kernel_only, ours_only) = self.unmatched(&kernel.segments, &ours.segments);
         let kernel_only = self.without_delayed(self.kernel.acked, kernel_only);
@@ -173,6 +176,7 @@ impl Comparison {
             old_ack: self.old_ack,
             old_ack_tsval: self.old_ack_tsval,
             near_edge: self.near_edge,
+            acks_diverged,
             same_counts,
             only_echo: self.differ_by_echo(kernel, ours),
             old_urgent: self.old_urgent,
@@ -363,77 +367,6 @@ impl Comparison {
         };
         mask(kernel) == mask(ours)
     }
-}
-
-/// Returns the shift of a window scale option.
-pub(crate) fn scale_of(option: &TcpOption) -> Option<u8> {
-    match option {
-        TcpOption::WindowScale(shift) => Some(*shift),
-        _ => None,
-    }
-}
-
-/// Returns whether a segment is an acknowledgement and nothing else.
-pub(crate) fn is_pure_ack(segment: &WireSegment) -> bool {
-    segment.flags == ACK && segment.data.is_empty()
-}
-
-/// Returns the SACK blocks of a segment.
-pub(crate) fn blocks_of(segment: &WireSegment) -> &[(u32, u32)] {
-    let blocks = segment.options.iter().find_map(|option| match option {
-        TcpOption::Sack(blocks) => Some(blocks.as_slice()),
-        _ => None,
-    });
-    blocks.unwrap_or_default()
-}
-
-/// Returns a segment without the DSACK block (RFC 2883), which is the first one, and without other
-/// blocks below the acknowledgement.
-fn without_dsack(segment: &WireSegment) -> WireSegment {
-    let ack = segment.ack;
-    with_blocks(segment, |blocks| {
-        // A DSACK block is below the acknowledgement or inside the second block.
-        let repeats = match blocks.as_slice() {
-            [(_, right), ..] if !after(*right, ack) => true,
-            [first, second, ..] => !after(second.0, first.0) && !after(first.1, second.1),
-            _ => false,
-        };
-        if repeats {
-            blocks.remove(0);
-        }
-        blocks.retain(|(_, right)| after(*right, ack));
-    })
-}
-
-/// Returns a segment with changed SACK blocks, without the option if none are left.
-pub(crate) fn with_blocks(
-    segment: &WireSegment,
-    change: impl Fn(&mut Vec<(u32, u32)>),
-) -> WireSegment {
-    let mut changed = segment.clone();
-    let at = changed.options.iter_mut().position(|option| match option {
-        TcpOption::Sack(blocks) => {
-            change(blocks);
-            blocks.is_empty()
-        }
-        _ => false,
-    });
-    if let Some(at) = at {
-        // Also removes the two NOPs before it.
-        changed.options.drain(at.saturating_sub(2)..=at);
-    }
-    changed
-}
-
-/// Returns a segment without the timestamp that it echoes.
-pub(crate) fn without_echo(segment: &WireSegment) -> WireSegment {
-    let mut segment = segment.clone();
-    for option in &mut segment.options {
-        if let TcpOption::Timestamps { ecr, .. } = option {
-            *ecr = 0;
-        }
-    }
-    segment
 }
 
 /// Returns whether byte counts of `TCP_INFO` are equal. The kernel also counts SYN and FIN; `fins`

@@ -2,8 +2,9 @@
 
 use fullsend_script::WireSegment;
 
-use crate::compare::{PeerView, scale_of};
+use crate::compare::{PeerView, SCALED_UNIT};
 use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, URG, after};
+use crate::segment::scale_of;
 use crate::side::EventOutcome;
 
 /// The sequence numbers at which a segment with data begins and ends.
@@ -57,7 +58,9 @@ impl History {
     pub(crate) fn on_inject(&mut self, inject: &InjectedSegment, views: [&PeerView; 2]) {
         let (seq, end) = (inject.seq, inject.end());
         let is_in_window = |view: &PeerView| {
-            let reaches = |acked| !after(acked, end) && !after(seq, view.edge);
+            // The window may be larger than the one advertised, by what its scale cuts off.
+            let edge = view.edge.wrapping_add(2 * SCALED_UNIT);
+            let reaches = |acked| !after(acked, end) && !after(seq, edge);
             view.acked.is_some_and(reaches)
         };
         let is_next = |view: &PeerView| view.acked.is_some_and(|acked| !after(seq, acked));

@@ -13,8 +13,9 @@ mod windows;
 use fullsend_script::WireSegment;
 use fullsend_script::tcp_option::TcpOption;
 
-use crate::compare::{Difference, is_pure_ack, scale_of};
+use crate::compare::Difference;
 use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall};
+use crate::segment::{is_pure_ack, scale_of};
 
 // Values of `tcpi_state`.
 const ESTABLISHED: u8 = 1;

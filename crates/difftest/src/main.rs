@@ -15,6 +15,7 @@ mod known;
 mod model;
 mod ours;
 mod run;
+mod segment;
 mod side;
 
 use std::process::ExitCode;

@@ -1,9 +1,9 @@
 //! Differences in where segments begin and end.
 
 use super::{KnownDifference, carries_data, only_segments, windows_of};
-use crate::compare::is_pure_ack;
 use crate::event::{ACK, FuzzEvent, RST, SYN, after};
 use crate::history::{Range, longest, ranges};
+use crate::segment::is_pure_ack;
 
 /// Returns whether each range begins where the one before it ends.
 fn is_contiguous(ranges: &[Range]) -> bool {

@@ -8,8 +8,9 @@ use super::{
     CLOSE, CLOSE_WAIT, CLOSING, KnownDifference, LAST_ACK, all_pure, injected, is_closed, is_reset,
     only_segments, same_polls_without,
 };
-use crate::compare::{Difference, SCALED_UNIT, is_pure_ack};
+use crate::compare::{Difference, SCALED_UNIT};
 use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
+use crate::segment::is_pure_ack;
 use crate::side::EventOutcome;
 
 pub(super) const KNOWN: &[KnownDifference] = &[

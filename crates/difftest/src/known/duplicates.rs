@@ -2,9 +2,10 @@
 
 use fullsend_script::WireSegment;
 
+use super::sending::most_deferred;
 use super::{KnownDifference, carries_data, has_fin, only_segments, permits_sack};
-use crate::compare::is_pure_ack;
 use crate::event::{ACK, FuzzEvent, RST, SYN, after};
+use crate::segment::is_pure_ack;
 
 pub(super) const KNOWN: &[KnownDifference] = &[
     KnownDifference {
@@ -20,8 +21,8 @@ pub(super) const KNOWN: &[KnownDifference] = &[
             // for the segments that it counted as delivered increases cwnd by fewer.
             !permits_sack(events)
                 && ignored > 0
-                && d.kernel_only.len() <= ignored + 1
-                && d.ours_only.len() <= ignored + 1
+                && d.kernel_only.len() <= ignored + 1 + most_deferred(events, d)
+                && d.ours_only.len() <= ignored + 1 + most_deferred(events, d)
                 && (d.kernel_only.iter().chain(&d.ours_only)).all(sends)
                 && only_segments(d)
         },
@@ -45,9 +46,10 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                 *pure && before.any(|(same, earlier, _)| same == ack && after(*seq, *earlier))
             };
             // Each of them lets one side send one segment, or retransmits one.
-            let most = acks.iter().enumerate().filter(later).count() + 1;
+            let later = acks.iter().enumerate().filter(later).count();
+            let most = later + 1 + most_deferred(events, d);
             !permits_sack(events)
-                && most > 1
+                && later > 0
                 && d.ours_only.len() <= most
                 && d.kernel_only.len() <= most
                 && (d.ours_only.iter().chain(&d.kernel_only)).all(|s| carries_data(s) || has_fin(s))

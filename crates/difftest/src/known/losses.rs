@@ -3,9 +3,10 @@
 use fullsend_script::WireSegment;
 
 use super::{KnownDifference, carries_data, has_fin, injected, only_segments};
-use crate::compare::{Difference, is_pure_ack};
+use crate::compare::Difference;
 use crate::event::{ACK, Echo, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
 use crate::history::Range;
+use crate::segment::is_pure_ack;
 
 /// Returns the number of segments of ours above `una` that the SACK blocks of all events so far cover.
 fn sacked_segments(events: &[FuzzEvent], difference: &Difference, una: u32) -> usize {

@@ -8,8 +8,8 @@ use super::{
     SYN_SENT, all_pure, carries_data, has_fin, in_syn_received, injected, is_opening, is_reset,
     only_segments, same_polls_without, was_in_syn_received,
 };
-use crate::compare::is_pure_ack;
 use crate::event::{ACK, Echo, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
+use crate::segment::is_pure_ack;
 use crate::side::{CallResult, EventOutcome};
 
 pub(super) const KNOWN: &[KnownDifference] = &[

@@ -3,8 +3,8 @@
 use fullsend_script::WireSegment;
 
 use super::{KnownDifference, all_pure, injected, only_segments};
-use crate::compare::is_pure_ack;
 use crate::event::{ACK, FuzzEvent, InjectedSegment, RST, SocketCall, after};
+use crate::segment::is_pure_ack;
 use crate::side::EventOutcome;
 
 pub(super) const KNOWN: &[KnownDifference] = &[
@@ -52,6 +52,28 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                 && d.ours_only.is_empty()
                 && all_pure(&d.kernel_only)
                 && only_segments(d)
+        },
+    },
+    KnownDifference {
+        name: "a timestamp that is older than that of a segment after a delayed ACK",
+        reason: "TS.Recent is updated up to the last acknowledgement sent (RFC 7323 4.3), so that \
+                 PAWS depends on whether a side delayed it; the other side accepts the segment",
+        continues: false,
+        matches: |events, d| {
+            let val = |event: &FuzzEvent| match event {
+                FuzzEvent::Inject(i) => i.timestamp.map(|(val, _)| val),
+                FuzzEvent::Call(_) => None,
+            };
+            let is_older = |this: u32| {
+                let mut vals = events[..d.step].iter().filter_map(val);
+                vals.any(|before| after(before, this))
+            };
+            // PAWS replies with an ACK of what was received before.
+            let drops = |segments: &[WireSegment], acked: Option<u32>| matches!(segments, [one] if is_pure_ack(one) && Some(one.ack) == acked);
+            d.acks_diverged
+                && val(&events[d.step]).is_some_and(is_older)
+                && drops(&d.kernel.segments, d.before.0.acked)
+                    != drops(&d.ours.segments, d.before.1.acked)
         },
     },
     KnownDifference {

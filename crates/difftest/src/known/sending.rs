@@ -6,9 +6,10 @@ use fullsend_script::WireSegment;
 use super::{
     KnownDifference, all_pure, carries_data, has_fin, injected, is_reset, only_segments, windows_of,
 };
-use crate::compare::{Difference, blocks_of, is_pure_ack, with_blocks, without_echo};
+use crate::compare::Difference;
 use crate::event::{ACK, FuzzEvent, InjectedSegment, PSH, RST, SYN, SocketCall, after};
 use crate::history::{Range, longest, ranges};
+use crate::segment::{blocks_of, is_pure_ack, with_blocks, without_echo};
 
 pub(super) const KNOWN: &[KnownDifference] = &[
     KnownDifference {
@@ -64,9 +65,20 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                  and then acknowledges the latter; we piggyback the ACK",
         continues: true,
         matches: |_, d| {
-            d.ours_only.is_empty()
-                && all_pure(&d.kernel_only)
-                && (d.ours.segments.iter()).any(|s| carries_data(s) || has_fin(s))
+            let sends = |s: &&WireSegment| carries_data(s) || has_fin(s);
+            // After an old ACK the echoes differ, too (`broad.rs`).
+            let data = |segments: &[WireSegment]| -> Vec<_> {
+                let blank = |s: &WireSegment| WireSegment {
+                    window: 0,
+                    ..without_echo(s)
+                };
+                segments.iter().filter(sends).map(blank).collect()
+            };
+            let same = d.ours_only.is_empty() && all_pure(&d.kernel_only)
+                || d.old_ack && data(&d.kernel.segments) == data(&d.ours.segments);
+            same && d.kernel_only.iter().any(is_pure_ack)
+                && !d.ours_only.iter().any(is_pure_ack)
+                && (d.ours.segments.iter()).any(|s| sends(&s))
                 && only_segments(d)
         },
     },
@@ -170,7 +182,7 @@ pub(super) const KNOWN: &[KnownDifference] = &[
     KnownDifference {
         name: "corked data that a window or cwnd held back from TCP_NODELAY",
         reason: "setsockopt(TCP_NODELAY) sends data that TCP_CORK holds; if a limit delays it, the kernel \
-                 sends it with a later ACK, as no data was written since; we hold it",
+                 sends it with a later ACK, unless a write began a new buffer since; we hold it",
         continues: false,
         matches: |events, d| {
             let sets = |event: &FuzzEvent, option: i32| {
@@ -178,14 +190,12 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                     if *name == option && *on != 0)
             };
             let before = &events[..d.step];
-            let writes = |event: &FuzzEvent| matches!(event, FuzzEvent::Call(SocketCall::Send { len, .. }) if *len > 0);
-            let since = before.iter().rposition(writes).map_or(0, |at| at + 1);
             let acks = |i: &InjectedSegment| i.flags & (SYN | RST | ACK) == ACK;
             let written = d.history.written.wrapping_add(1);
             let is_last = |s: &WireSegment| s.seq.wrapping_add(s.data.len() as u32) == written;
             injected(events, d).is_some_and(acks)
                 && before.iter().any(|event| sets(event, TCP_CORK))
-                && before[since..].iter().any(|event| sets(event, TCP_NODELAY))
+                && before.iter().any(|event| sets(event, TCP_NODELAY))
                 && matches!(&d.kernel_only[..], [one] if carries_data(one) && is_last(one))
                 && d.ours_only.is_empty()
                 && only_segments(d)
@@ -317,6 +327,23 @@ fn is_deferrable(events: &[FuzzEvent], difference: &Difference, deferred: &[Rang
     !after(difference.before.1.sent, *start)
         && after(difference.before.1.sent, una)
         && end.wrapping_sub(*start) <= in_flight / 2 + slack * largest
+}
+
+/// Returns the most segments that one side defers in an event and the other does not, as in
+/// [`is_deferrable`].
+pub(super) fn most_deferred(events: &[FuzzEvent], difference: &Difference) -> usize {
+    let (kernel, ours) = (
+        ranges(&difference.kernel.segments),
+        ranges(&difference.ours.segments),
+    );
+    let last = |ranges: &[Range]| ranges.last().map_or(difference.before.1.sent, |r| r.1);
+    let end = if after(last(&kernel), last(&ours)) {
+        last(&ours)
+    } else {
+        last(&kernel)
+    };
+    let in_flight = end.wrapping_sub(acknowledged(events, difference));
+    (in_flight / (2 * longest(&[kernel, ours].concat()).max(1))) as usize
 }
 
 /// Returns the highest acknowledgement number that was accepted, by `tcpi_bytes_acked`; without an
