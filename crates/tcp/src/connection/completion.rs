@@ -1,8 +1,8 @@
 //! Completions of the device, which the send limits depend on.
 
-use super::Connection;
+use super::{Connection, State};
 use crate::Cx;
-use crate::send::{Path, Sender};
+use crate::send::{Path, SendCx, Sender};
 
 impl Connection {
     /// Handles the completion of a segment that was charged with `truesize` bytes.
@@ -26,6 +26,32 @@ impl Connection {
             packets_out: self.recovery.rtx.packets_out(),
         };
         (&mut self.snd, path)
+    }
+
+    /// Returns the sender, and what its limits on new data read of the other parts.
+    #[inline]
+    pub(crate) fn sender_and_cx(&mut self) -> (&mut Sender, SendCx<'_>) {
+        let send = SendCx {
+            path: Path {
+                congestion: &self.congestion,
+                rtt: &self.rtt,
+                packets_out: self.recovery.rtx.packets_out(),
+            },
+            recovery: &self.recovery,
+            nodelay: self.settings.nodelay,
+            cork: self.settings.cork,
+            is_urgent: self.is_urgent(),
+            record_left: self.record_left(),
+            uncounted_segs: u32::from(self.state == State::SynReceived),
+        };
+        (&mut self.snd, send)
+    }
+
+    /// Returns the bytes that cwnd admits.
+    #[inline]
+    pub(super) fn cwnd_room_bytes(&mut self) -> u32 {
+        let (snd, send) = self.sender_and_cx();
+        snd.cwnd_room_bytes(send)
     }
 
     /// Returns the parts that the limits of sending read.

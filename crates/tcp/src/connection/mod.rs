@@ -1,6 +1,7 @@
 //! The connection: its parts, and the calls of its host.
 
 mod ack;
+mod build;
 mod close;
 mod completion;
 mod ecn;
@@ -15,11 +16,13 @@ mod mtu_probing;
 mod prefetch;
 mod readiness;
 mod recovery;
+mod retransmit;
 mod rto_stats;
 mod settings;
 mod state;
 mod syn_loss;
 mod timers;
+mod transmit;
 mod uncommon;
 mod urgent;
 mod user;

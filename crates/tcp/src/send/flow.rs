@@ -256,6 +256,19 @@ impl Sender {
         }
     }
 
+    /// Limits the burst of the present call. Returns the segments that are left of it.
+    pub(crate) fn limit_burst(&mut self, now: Instant) -> u32 {
+        self.flow(now).limit_burst()
+    }
+
+    /// Records that data is in flight.
+    #[inline]
+    pub(crate) fn begin_busy(&mut self, now: Instant) {
+        if let Some(flow) = &mut self.flow {
+            flow.begin_busy(now);
+        }
+    }
+
     /// Records that all data is acknowledged.
     #[inline]
     pub(crate) fn end_busy(&mut self, now: Instant) {
@@ -323,7 +336,7 @@ impl Sender {
 
     /// Records the limit that holds the flow back from now on.
     #[inline]
-    pub(super) fn report_limit(&mut self, now: Instant, limit: SendLimit) {
+    pub(crate) fn report_limit(&mut self, now: Instant, limit: SendLimit) {
         if let Some(flow) = &mut self.flow {
             flow.on_limited(now, limit);
         }

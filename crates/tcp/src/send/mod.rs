@@ -2,11 +2,10 @@
 
 mod autosize;
 mod buffer;
-mod build;
+mod data;
 mod flow;
 mod limits;
 mod nagle;
-mod output;
 mod pacing;
 mod pending;
 #[cfg(test)]
@@ -20,7 +19,7 @@ mod split;
 mod write_queue;
 
 use flow::FlowState;
-pub(crate) use limits::{BlockedBy, Force};
+pub(crate) use limits::{BlockedBy, Force, SendCx, SendDecision};
 pub(crate) use nagle::Nagle;
 use pacing::Pacing;
 pub(crate) use pacing::Path;
@@ -30,6 +29,7 @@ pub use push::AppendOutcome;
 pub(crate) use push::WriteCx;
 pub(crate) use records::Records;
 pub use report::{FlowReport, Histogram, SendLimit};
+pub(crate) use small_queue::Transmission;
 use write_queue::{SUPER_SEGMENT_OVERHEAD_BYTES, TakenData, WriteQueue};
 
 use alloc::boxed::Box;

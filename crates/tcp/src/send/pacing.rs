@@ -162,7 +162,7 @@ impl Sender {
     /// Returns the departure time of a super-segment with `len` bytes of payload in `segs` segments,
     /// for fq to enforce; zero means at once. `sent` segments of data were sent before.
     #[inline]
-    pub(super) fn schedule_departure(
+    pub(crate) fn schedule_departure(
         &mut self,
         cx: &Cx<'_>,
         path: Path<'_>,

@@ -79,7 +79,7 @@ impl Pending {
     }
 
     #[inline]
-    pub(super) fn take_probe(&mut self) -> bool {
+    pub(crate) fn take_probe(&mut self) -> bool {
         core::mem::take(&mut self.probe)
     }
 
@@ -90,11 +90,11 @@ impl Pending {
     }
 
     #[inline]
-    pub(super) fn has_tail_probe(&self) -> bool {
+    pub(crate) fn has_tail_probe(&self) -> bool {
         self.tail_probe
     }
 
-    pub(super) fn clear_tail_probe(&mut self) {
+    pub(crate) fn clear_tail_probe(&mut self) {
         self.tail_probe = false;
     }
 
@@ -105,7 +105,7 @@ impl Pending {
     }
 
     #[inline]
-    pub(super) fn take_force(&mut self) -> Force {
+    pub(crate) fn take_force(&mut self) -> Force {
         core::mem::take(&mut self.force)
     }
 
@@ -116,17 +116,17 @@ impl Pending {
     }
 
     #[inline]
-    pub(super) fn has_reset(&self) -> bool {
+    pub(crate) fn has_reset(&self) -> bool {
         self.reset.is_some()
     }
 
-    pub(super) fn take_reset(&mut self) -> Option<Reset> {
+    pub(crate) fn take_reset(&mut self) -> Option<Reset> {
         self.reset.take()
     }
 
     /// Ends an attempt to send. `sent`: it sent a segment; `more`: data or retransmissions may follow.
     #[inline]
-    pub(super) fn end_attempt(&mut self, sent: bool, more: bool) {
+    pub(crate) fn end_attempt(&mut self, sent: bool, more: bool) {
         let has_control_segment = self.syn || self.probe || self.reset.is_some();
         self.requested = sent && (more || has_control_segment);
     }

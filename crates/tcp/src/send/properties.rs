@@ -350,7 +350,7 @@ impl TestSender {
             BlockedBy::Pacing => assert!(wakes),
             BlockedBy::Nagle => {
                 let ack = !self.conn.recovery.rtx.is_empty() && deadline.is_some();
-                assert!(ack || (self.conn.is_corked() && wakes));
+                assert!(ack || (self.conn.snd.is_corked(self.conn.settings.cork) && wakes));
             }
             BlockedBy::Cwnd | BlockedBy::Rwnd | BlockedBy::Defer | BlockedBy::Burst => {
                 assert!(deadline.is_some());

@@ -7,7 +7,7 @@ use crate::{Cx, Sysctl, TcpMib};
 
 /// Whether data is sent for the first time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Transmission {
+pub(crate) enum Transmission {
     First,
     Retransmission,
 }
@@ -16,7 +16,7 @@ impl Sender {
     /// Returns whether TCP Small Queues defers `len` more bytes while `flight` super-segments are in
     /// flight.
     #[inline]
-    pub(super) fn small_queue_holds(
+    pub(crate) fn small_queue_holds(
         &self,
         cx: &Cx<'_>,
         path: Path<'_>,
@@ -53,7 +53,7 @@ impl Sender {
     }
 
     /// Defers sending to the next completion.
-    pub(super) fn throttle(&mut self, mib: &mut TcpMib) {
+    pub(crate) fn throttle(&mut self, mib: &mut TcpMib) {
         if !self.throttled {
             mib.small_queue_throttled += 1;
             self.throttled = true;

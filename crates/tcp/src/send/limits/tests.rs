@@ -14,17 +14,19 @@ impl Connection {
         if !self.snd.has_unsent() || self.pacing_holds(cx) {
             return false;
         }
-        let (room, window) = (self.cwnd_room(), self.snd.usable_window());
-        let whole = self.snd.queue.len() as u32;
-        let headroom = window.min(self.cwnd_room_bytes());
-        if room == 0 || whole == 0 || !self.is_sendable_whole(cx, headroom) {
+        let (snd, send) = self.sender_and_cx();
+        let (room, window) = (send.cwnd_room(), snd.usable_window());
+        let whole = snd.queue.len() as u32;
+        let headroom = window.min(snd.cwnd_room_bytes(send));
+        if room == 0 || whole == 0 || !snd.is_sendable_whole(cx, send, headroom) {
             return false;
         }
-        let len = self
-            .size_limits(cx, room)
-            .and_then(|limits| self.super_segment_len(cx, &limits, window));
+        let len = snd
+            .size_limits(cx, send, room)
+            .and_then(|limits| snd.super_segment_len(cx, send, &limits, window));
         assert_eq!(len, Ok(whole));
-        assert!(!self.small_queue_holds(cx, whole, Transmission::First));
+        let size = (whole, send.recovery.rtx.len());
+        assert!(!snd.small_queue_holds(cx, send.path, size, Transmission::First));
         true
     }
 }
@@ -37,6 +39,13 @@ fn idle() -> TestSender {
 }
 
 impl TestSender {
+    fn size_limits(&mut self) -> Result<SizeLimits, BlockedBy> {
+        self.with(|conn, cx| {
+            let (snd, send) = conn.sender_and_cx();
+            snd.size_limits(cx, send, 10)
+        })
+    }
+
     fn may_send(&mut self) -> Result<(u32, SendLimit), BlockedBy> {
         let decision = self.with(|conn, cx| conn.may_send(cx));
         decision.map(|decision| (decision.len, decision.limit))
@@ -65,10 +74,12 @@ fn length_limit_is_reported() {
         // The rest is less than a segment.
         (2920, at(2919 + MSS, false, (5, 45)), SendLimit::Nagle),
     ] {
-        assert_eq!(sender.conn.length_limit(len, &at), limit, "{len}");
+        let (snd, send) = sender.conn.sender_and_cx();
+        assert_eq!(snd.length_limit(send, len, &at), limit, "{len}");
     }
     sender.conn.settings.cork = true;
-    let limit = sender.conn.length_limit(2920, &at(3000, false, (5, 45)));
+    let (snd, send) = sender.conn.sender_and_cx();
+    let limit = snd.length_limit(send, 2920, &at(3000, false, (5, 45)));
     assert_eq!(limit, SendLimit::Cork);
 }
 
@@ -82,7 +93,8 @@ fn blocking_window_is_reported() {
         (10 * MSS + 1, SendLimit::Cwnd),
     ] {
         sender.conn.snd.wnd = window;
-        assert_eq!(sender.conn.limit_of(BlockedBy::Defer), limit, "{window}");
+        let (snd, send) = sender.conn.sender_and_cx();
+        assert_eq!(snd.limit_of(send, BlockedBy::Defer), limit, "{window}");
     }
 }
 
@@ -186,7 +198,7 @@ fn full_segments_before_an_autocorked_super_segment_are_sent() {
         sender.queue(queued, goal);
         let snd = &mut sender.conn.snd;
         (snd.blocked_by, snd.throttled, snd.wmem_inflight) = (BlockedBy::Autocork, true, 1);
-        let at = sender.with(|conn, cx| conn.size_limits(cx, 10));
+        let at = sender.size_limits();
         let at = at.map(|at| (at.unsent, at.corked));
         assert_eq!(
             at,
@@ -217,7 +229,7 @@ fn legacy_max_burst_limits_and_blocks_super_segments() {
     sender.queue(20_000, 65_160);
     let now = sender.now;
     let segs = |sender: &mut TestSender| {
-        let at = sender.with(|conn, cx| conn.size_limits(cx, 10));
+        let at = sender.size_limits();
         at.map(|at| at.max_segs)
     };
     assert_eq!(segs(&mut sender), Ok(44));

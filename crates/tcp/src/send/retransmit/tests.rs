@@ -7,8 +7,8 @@ use fullsend_wire::tcp::SackBlock;
 
 use super::super::pacing::Pacing;
 use super::super::properties::{SenderConfig, TestSender};
-use super::{BlockedBy, Connection};
-use crate::send::FinState;
+use crate::connection::Connection;
+use crate::send::{BlockedBy, FinState};
 
 const MSS: u32 = 1460;
 
@@ -35,6 +35,13 @@ fn with_loss() -> TestSender {
 fn next_number(sender: &TestSender) -> Option<u16> {
     let flow = sender.conn.snd.flow.as_ref();
     flow.map(|flow| flow.next_number())
+}
+
+fn is_original_in_host_queue(sender: &mut TestSender) -> bool {
+    sender.with(|conn, cx| {
+        conn.snd
+            .is_original_in_host_queue(cx.mib, &conn.recovery.rtx)
+    })
 }
 
 /// A retransmission with data has its own number in the host's queue. A FIN without data is not
@@ -81,9 +88,9 @@ fn empty_host_queue_has_no_original() {
         flow.on_completed();
     }
     assert!(flow.is_in_host_queue(1));
-    assert!(sender.with(Connection::is_original_in_host_queue));
+    assert!(is_original_in_host_queue(&mut sender));
     sender.conn.snd.wmem_inflight = 0;
-    assert!(!sender.with(Connection::is_original_in_host_queue));
+    assert!(!is_original_in_host_queue(&mut sender));
 }
 
 /// Neither a retransmission nor a tail loss probe is sent before its departure time.

@@ -26,7 +26,11 @@ fn in_flight(super_segments: usize, limit_output_bytes: u32) -> TestSender {
 fn least(sender: &mut TestSender, len: u32, transmission: Transmission) -> Option<u32> {
     (0..100_000).find(|&n| {
         sender.conn.snd.wmem_inflight = n;
-        sender.with(|conn, cx| conn.small_queue_holds(cx, len, transmission))
+        sender.with(|conn, cx| {
+            let flight = conn.recovery.rtx.len();
+            let (snd, path) = conn.sender_and_path();
+            snd.small_queue_holds(cx, path, (len, flight), transmission)
+        })
     })
 }
 

@@ -4,24 +4,24 @@ use fullsend_offload::Chain;
 use fullsend_wire::tcp::{SackBlocks, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 use fullsend_wire::{EcnField, Instant, SeqNum, WireWindow};
 
-use super::Reset;
-use crate::connection::Connection;
+use super::Connection;
 use crate::recv::HostWindowLimits;
+use crate::send::Reset;
 use crate::{Cx, SegmentOut};
 
 /// A segment about to be built.
-pub(super) struct SegmentPlan {
-    pub(super) seq: SeqNum,
-    pub(super) flags: TcpFlags,
-    pub(super) payload: Chain,
-    pub(super) segs: u32,
-    pub(super) truesize: u32,
+pub(crate) struct SegmentPlan {
+    pub(crate) seq: SeqNum,
+    pub(crate) flags: TcpFlags,
+    pub(crate) payload: Chain,
+    pub(crate) segs: u32,
+    pub(crate) truesize: u32,
     /// Departure time; zero means at once.
-    pub(super) departure: Instant,
+    pub(crate) departure: Instant,
     /// Ticks by which its TSval is behind the clock.
-    pub(super) tsval_lag: u32,
+    pub(crate) tsval_lag: u32,
     /// Not a retransmission.
-    pub(super) is_new_data: bool,
+    pub(crate) is_new_data: bool,
 }
 
 impl SegmentPlan {
@@ -71,7 +71,11 @@ impl Connection {
                 urgent: 0,
                 options,
             },
-            gso_size: if plan.segs > 1 { self.snd.mss.get() } else { 0 },
+            gso_size: if plan.segs > 1 {
+                self.snd.mss().get()
+            } else {
+                0
+            },
             gso_segs: plan.segs as u16,
             payload: plan.payload,
             ecn: EcnField::NotEct,
@@ -112,7 +116,7 @@ impl Connection {
     fn fitting_sack_blocks(&mut self, len: usize) -> Option<SackBlocks> {
         // Beside timestamps three blocks fit into the header's 40 bytes of options.
         let max = if self.negotiated.timestamps { 3 } else { 4 };
-        if len > 0 && len + 4 + 8 * max > self.snd.mss.bytes() as usize {
+        if len > 0 && len + 4 + 8 * max > self.snd.mss().bytes() as usize {
             let nothing_new = self.rcv.ofo_bytes() == 0;
             return nothing_new.then(SackBlocks::default);
         }
