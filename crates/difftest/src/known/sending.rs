@@ -175,6 +175,7 @@ pub(super) const KNOWN: &[KnownDifference] = &[
             events[..=d.step].iter().any(is_within)
                 && more.starts_with(&fewer)
                 && more[fewer.len()..].iter().all(is_new)
+                && more.len() > fewer.len()
                 && (more.len() - fewer.len()) * 2 <= fewer.len()
                 && only_segments(d)
         },
