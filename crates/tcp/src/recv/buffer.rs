@@ -82,6 +82,7 @@ impl DataRun {
         self.push_reference(slice);
     }
 
+    #[inline]
     fn push_reference(&mut self, slice: Slice) {
         self.pinned += slice.pinned() as u32;
         self.pieces.push_back(slice);
