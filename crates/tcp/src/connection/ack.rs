@@ -37,7 +37,8 @@ impl Connection {
     }
 
     /// Processes the ACK field. Returns `false` if the segment is to be dropped.
-    pub(crate) fn process_ack(
+    #[inline(always)]
+    pub(super) fn process_ack(
         &mut self,
         cx: &mut Cx<'_>,
         repr: &TcpRepr,
@@ -128,7 +129,7 @@ impl Connection {
 
     /// Returns whether an ACK takes the fast path: nothing is lost, SACKed or probed for, and no
     /// rate samples are taken, so that the ACK only advances `snd_una`.
-    #[inline]
+    #[inline(always)]
     fn takes_ack_fast_path(&self) -> bool {
         self.recovery.allows_fast_path()
             && !self.recovery.rtx.has_scoreboard()
@@ -137,7 +138,7 @@ impl Connection {
     }
 
     /// Performs [`update_scoreboard`](Self::update_scoreboard) on the ACK fast path.
-    #[inline]
+    #[inline(always)]
     fn ack_fast_path(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) {
         let prior = self.timers.progress_at;
         let outcome = self.advance_una(cx, repr);

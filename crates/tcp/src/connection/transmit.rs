@@ -148,9 +148,10 @@ impl Connection {
         }
         let (snd, send) = self.sender_and_cx();
         let decision = snd.check_windows(send)?;
-        if snd.unsent_bytes() == 0 {
-            // A FIN.
-            return Ok(decision);
+        if snd.unsent_bytes() == 0 || snd.is_sendable_whole(cx, send, decision.headroom) {
+            // A FIN, or all data.
+            let len = snd.unsent_bytes() as u32;
+            return Ok(SendDecision { len, ..decision });
         }
         snd.size_super_segment(cx, send, decision)
     }

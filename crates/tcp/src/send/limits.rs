@@ -122,17 +122,13 @@ impl Sender {
     }
 
     /// Determines the length of the next super-segment: by the remaining limits, in their order.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn size_super_segment(
         &mut self,
         cx: &Cx<'_>,
         send: SendCx<'_>,
         mut decision: SendDecision,
     ) -> Result<SendDecision, BlockedBy> {
-        if self.is_sendable_whole(cx, send, decision.headroom) {
-            decision.len = self.queue.len() as u32;
-            return Ok(decision);
-        }
         let limits = self.size_limits(cx, send, send.cwnd_room())?;
         decision.len = self.super_segment_len(cx, send, &limits, self.usable_window())?;
         decision.limit = self.length_limit(send, decision.len, &limits);
@@ -146,7 +142,7 @@ impl Sender {
     /// Returns whether nothing is in flight and all queued data fits one super-segment, so that the
     /// remaining limits cannot hold or cut it.
     #[inline]
-    fn is_sendable_whole(&self, cx: &Cx<'_>, send: SendCx<'_>, headroom: u32) -> bool {
+    pub(crate) fn is_sendable_whole(&self, cx: &Cx<'_>, send: SendCx<'_>, headroom: u32) -> bool {
         let snd = self;
         let most = (send.path.congestion.cwnd() / 2)
             .max(1)
