@@ -1,7 +1,7 @@
 //! Congestion control: the trait, the algorithms by name, and the window that they control.
 //!
-//! A connection owns the [`Cwnd`] and decides *when* an event happens (an ACK, a loss, a timeout, an
-//! idle restart); the algorithm decides *by how much* the window changes.
+//! A connection owns the [`Cwnd`] and decides *when* an event happens (an ACK, a loss, a timeout,
+//! an idle restart); the algorithm decides *by how much* the window changes.
 
 use alloc::boxed::Box;
 use core::fmt;

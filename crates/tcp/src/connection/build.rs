@@ -101,8 +101,8 @@ impl Connection {
         })
     }
 
-    /// Returns the SACK blocks for a segment with `len` bytes of payload; `None` if there are blocks
-    /// to send and no room for them.
+    /// Returns the SACK blocks for a segment with `len` bytes of payload; `None` if there are
+    /// blocks to send and no room for them.
     #[inline]
     fn sack_blocks(&mut self, len: usize) -> Option<SackBlocks> {
         if self.negotiated.sack && !self.rcv.is_in_order() {

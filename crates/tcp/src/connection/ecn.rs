@@ -1,4 +1,5 @@
-//! ECN within the connection: the values that it reads of other parts, and what it requires of them.
+//! ECN within the connection: the values that it reads of other parts, and what it requires of
+//! them.
 
 use fullsend_wire::SeqNum;
 use fullsend_wire::tcp::TcpFlags;

@@ -254,7 +254,8 @@ impl Connection {
         search.probe.map(|probe| probe.start)
     }
 
-    /// Processes the loss of the probe (RFC 4821 7.3). Its data is retransmitted in smaller segments.
+    /// Processes the loss of the probe (RFC 4821 7.3). Its data is retransmitted in smaller
+    /// segments.
     #[cold]
     pub(super) fn on_mtu_probe_lost(&mut self, cx: &mut Cx<'_>) {
         if let Some(search) = self.mtu_search()

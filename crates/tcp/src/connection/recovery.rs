@@ -71,12 +71,12 @@ impl Connection {
         true
     }
 
-    /// Handles the drop, by a queue of the host, of a segment with the sequence numbers from `seq` up to
-    /// `end` that was charged with `truesize` bytes. Called in place of
+    /// Handles the drop, by a queue of the host, of a segment with the sequence numbers from `seq`
+    /// up to `end` that was charged with `truesize` bytes. Called in place of
     /// [`handle_tx_complete`](Self::handle_tx_complete).
     ///
-    /// Reduces cwnd as for an echoed mark and marks the data lost, so that it is retransmitted. The call
-    /// itself sends nothing, since the queue is still full.
+    /// Reduces cwnd as for an echoed mark and marks the data lost, so that it is retransmitted. The
+    /// call itself sends nothing, since the queue is still full.
     #[cold]
     pub fn handle_tx_dropped(&mut self, cx: &mut Cx<'_>, truesize: u32, seq: SeqNum, end: SeqNum) {
         self.snd.uncharge_wmem(truesize);
@@ -111,8 +111,8 @@ impl Connection {
         }
     }
 
-    /// Processes the timer of the tail loss probe. If more data was sent since it was set, the timeout
-    /// counts from then.
+    /// Processes the timer of the tail loss probe. If more data was sent since it was set, the
+    /// timeout counts from then.
     #[cold]
     pub(super) fn on_tail_probe_timer(&mut self, cx: &mut Cx<'_>) {
         if self.recovery.rtx.is_empty() {

@@ -66,8 +66,8 @@ impl Connection {
         self.retransmission(cx)
     }
 
-    /// Returns a tail loss probe (RFC 8985 7.3): one segment of new data, even beyond cwnd, else the
-    /// last segment again.
+    /// Returns a tail loss probe (RFC 8985 7.3): one segment of new data, even beyond cwnd, else
+    /// the last segment again.
     #[cold]
     pub(crate) fn tail_probe(&mut self, cx: &mut Cx<'_>) -> Option<SegmentPlan> {
         self.snd.pending_mut().clear_tail_probe();

@@ -168,8 +168,8 @@ impl Connection {
         self.timers.rtx = self.within_user_timeout(cx, at.max(cx.now));
     }
 
-    /// Arms the probe timer, counted from now, if a probe may be sent; never later than `rto_at`, the
-    /// retransmission timeout. Returns whether it did.
+    /// Arms the probe timer, counted from now, if a probe may be sent; never later than `rto_at`,
+    /// the retransmission timeout. Returns whether it did.
     #[inline]
     fn arm_tail_probe(&mut self, cx: &Cx<'_>, rto_at: Instant) -> bool {
         let parts = (&self.rtt, self.negotiated.sack);

@@ -73,8 +73,8 @@ impl Connection {
         plan.map(|plan| self.build(cx, plan))
     }
 
-    /// Returns the next segment: retransmissions come before new data, and a pure ACK is sent only if
-    /// no other segment carried the acknowledgement.
+    /// Returns the next segment: retransmissions come before new data, and a pure ACK is sent only
+    /// if no other segment carried the acknowledgement.
     #[inline(always)]
     fn next_plan(&mut self, cx: &mut Cx<'_>) -> Option<SegmentPlan> {
         if self.snd.pending().has_tail_probe()
@@ -156,8 +156,8 @@ impl Connection {
         snd.size_super_segment(cx, send, decision)
     }
 
-    /// Returns whether the next data is sent as a probe of the path's MTU, or waits for that; `None`
-    /// if it is sent without regard to probes.
+    /// Returns whether the next data is sent as a probe of the path's MTU, or waits for that;
+    /// `None` if it is sent without regard to probes.
     #[cold]
     fn may_send_mtu_probe(&mut self, cx: &Cx<'_>) -> Option<Result<SendDecision, BlockedBy>> {
         let (snd, send) = self.sender_and_cx();
@@ -283,8 +283,8 @@ impl Connection {
         }
     }
 
-    /// Returns a window or keepalive probe: an empty segment just left of the peer's window, which the
-    /// peer must answer (RFC 9293 3.8.6.1, 3.8.4).
+    /// Returns a window or keepalive probe: an empty segment just left of the peer's window, which
+    /// the peer must answer (RFC 9293 3.8.6.1, 3.8.4).
     fn probe(&mut self, cx: &mut Cx<'_>) -> Option<SegmentPlan> {
         if !self.snd.pending_mut().take_probe() {
             return None;

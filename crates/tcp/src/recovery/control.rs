@@ -1,5 +1,5 @@
-//! The state machine of recovery: when its phases begin and end, and cwnd meanwhile (RFC 6675, RFC 6582
-//! without SACK, RFC 9937).
+//! The state machine of recovery: when its phases begin and end, and cwnd meanwhile (RFC 6675, RFC
+//! 6582 without SACK, RFC 9937).
 
 use alloc::boxed::Box;
 
@@ -149,8 +149,8 @@ impl Recovery {
         }
     }
 
-    /// Records that `segs` segments are sent again with the TSval `tsval`, which is `lag` ticks behind
-    /// the clock. `others`: earlier retransmissions are in flight.
+    /// Records that `segs` segments are sent again with the TSval `tsval`, which is `lag` ticks
+    /// behind the clock. `others`: earlier retransmissions are in flight.
     pub(crate) fn on_retransmit(&mut self, tsval: u32, lag: u32, segs: u32, others: bool) {
         self.on_sent_in_recovery(segs);
         if let Some(cold) = &mut self.cold {
@@ -253,7 +253,8 @@ impl Recovery {
     }
 
     /// Processes an ACK after the scoreboard was updated: detects loss, and changes phase and cwnd.
-    /// `echo`: it reports congestion marks. Returns the number of segments newly reported as delivered.
+    /// `echo`: it reports congestion marks. Returns the number of segments newly reported as
+    /// delivered.
     #[cold]
     pub(crate) fn on_ack(
         &mut self,
@@ -276,8 +277,8 @@ impl Recovery {
         }
         self.on_delivered(cx.now, outcome.delivered);
         if summary.ack.reneged && summary.advanced {
-            // RFC 2018 8: the receiver SACKed the head without acknowledging it. If that persists for
-            // half a round trip, it has discarded the data.
+            // RFC 2018 8: the receiver SACKed the head without acknowledging it. If that persists
+            // for half a round trip, it has discarded the data.
             let timeout = cx.rtt.srtt().unwrap_or_default() / 2;
             let at = cx.now + timeout.max(Nanos::from_millis(10));
             cx.actions.timer = Some(RecoveryTimer::Reneging(at));
@@ -365,8 +366,8 @@ impl Recovery {
         }
     }
 
-    /// Ends recovery after all data in flight at its begin is acknowledged. Returns whether it does not
-    /// end yet.
+    /// Ends recovery after all data in flight at its begin is acknowledged. Returns whether it does
+    /// not end yet.
     pub(super) fn end_recovery(
         &mut self,
         cx: &mut RecoveryCx<'_>,
@@ -522,8 +523,8 @@ impl Recovery {
         cold.frto = Frto::default();
     }
 
-    /// Retransmits all data in flight in smaller segments, since it was too large for the path, without
-    /// a reduction of cwnd.
+    /// Retransmits all data in flight in smaller segments, since it was too large for the path,
+    /// without a reduction of cwnd.
     pub(crate) fn retransmit_too_big(&mut self, nxt: SeqNum) {
         if self.ca_state < CaState::Recovery {
             self.enter_loss_for_mtu(nxt);

@@ -32,7 +32,8 @@ impl Recovery {
         let total_retrans = cx.snd.total_retrans;
         let cold = self.cold_or_default();
         cold.reordering.dsack_dups = cold.reordering.dsack_dups.saturating_add(segs);
-        // A report of more than the window, or of more than was ever retransmitted, is not credible.
+        // A report of more than the window, or of more than was ever retransmitted, is not
+        // credible.
         if len > cx.snd.max_wnd || cold.reordering.dsack_dups > total_retrans {
             cx.mib.dsack_ignored_dubious += 1;
             return Dsack::default();
@@ -44,8 +45,8 @@ impl Recovery {
         if cold.reordering.reord_seen > 0 && !is_of_tail_probe {
             cold.reordering.widen_reo_wnd(nxt);
         }
-        // Counts only retransmitted segments of the data in flight until this ACK: the network made the
-        // copy of a segment that was sent once.
+        // Counts only retransmitted segments of the data in flight until this ACK: the network made
+        // the copy of a segment that was sent once.
         let retransmitted = if range.right.after(summary.prior_una) {
             summary.dsacked_retrans_segs
         } else {

@@ -1,5 +1,5 @@
-//! F-RTO (RFC 5682, with and without SACK): detects spurious timeouts by the ACKs that new data draws
-//! before more data is retransmitted.
+//! F-RTO (RFC 5682, with and without SACK): detects spurious timeouts by the ACKs that new data
+//! draws before more data is retransmitted.
 
 use fullsend_wire::SeqNum;
 
@@ -62,7 +62,8 @@ impl Recovery {
         let high_seq = self.high_seq;
         let original = [summary.ack.original, summary.sack.original];
         let mut originals = original.into_iter().flatten();
-        // Without SACK, an ACK that covers a retransmission does not show whether the original arrived.
+        // Without SACK, an ACK that covers a retransmission does not show whether the original
+        // arrived.
         let is_unambiguous = cx.sack || !summary.ack.retransmitted;
         if is_unambiguous
             && originals.any(|seq| seq.before(high_seq))

@@ -6,8 +6,8 @@ use super::{Recovery, RecoveryCx};
 use crate::congestion::CongestionEvent;
 
 impl Recovery {
-    /// Processes the drop of the data from `seq` up to `end`: marks it lost, and reduces cwnd as for an
-    /// echoed mark.
+    /// Processes the drop of the data from `seq` up to `end`: marks it lost, and reduces cwnd as
+    /// for an echoed mark.
     #[cold]
     pub(crate) fn on_host_drop(&mut self, cx: &mut RecoveryCx<'_>, seq: SeqNum, end: SeqNum) {
         if self.rtx.mark_dropped(seq, end) > 0 {

@@ -1,5 +1,5 @@
-//! Tail loss probes (RFC 8985 7): when ACKs stop coming, one more segment draws an ACK that shows what
-//! is missing of the tail, long before the retransmission timeout.
+//! Tail loss probes (RFC 8985 7): when ACKs stop coming, one more segment draws an ACK that shows
+//! what is missing of the tail, long before the retransmission timeout.
 
 use fullsend_wire::{Instant, SeqNum};
 
@@ -20,10 +20,10 @@ pub(crate) struct TailProbe {
 }
 
 impl Recovery {
-    /// Returns when the probe is due, counted from `from`, if one may be sent (RFC 8985 7.2): after two
-    /// round trips, and with a single segment in flight the time by which its ACK may be delayed.
-    /// Never later than `rto_at`, the retransmission timeout. Without SACK, which `sack` states, the
-    /// ACK of a probe shows nothing.
+    /// Returns when the probe is due, counted from `from`, if one may be sent (RFC 8985 7.2): after
+    /// two round trips, and with a single segment in flight the time by which its ACK may be
+    /// delayed. Never later than `rto_at`, the retransmission timeout. Without SACK, which `sack`
+    /// states, the ACK of a probe shows nothing.
     #[inline]
     pub(crate) fn tail_probe_at(
         &self,
@@ -57,8 +57,8 @@ impl Recovery {
         self.cold().is_some_and(|cold| cold.probe.is_some())
     }
 
-    /// Records that a probe was sent, after which `nxt` is `snd_nxt`; `is_retransmit`: it retransmits
-    /// the last segment.
+    /// Records that a probe was sent, after which `nxt` is `snd_nxt`; `is_retransmit`: it
+    /// retransmits the last segment.
     pub(crate) fn on_tail_probe_sent(&mut self, nxt: SeqNum, is_retransmit: bool) {
         self.cold_or_default().probe = Some(TailProbe {
             end: nxt,

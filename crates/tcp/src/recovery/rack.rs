@@ -1,4 +1,5 @@
-//! Loss detection (RFC 8985, RFC 6582 without SACK, RFC 6675 with RACK off), and the reordering window.
+//! Loss detection (RFC 8985, RFC 6582 without SACK, RFC 6675 with RACK off), and the reordering
+//! window.
 
 use fullsend_wire::{Nanos, SeqNum};
 
@@ -71,7 +72,8 @@ impl Recovery {
         }
         let dupthresh = self.reordering_segs;
         if !cx.sack {
-            // RFC 6582 3.2: three duplicate ACKs show the first hole, a partial ACK (step 5) the next.
+            // RFC 6582 3.2: three duplicate ACKs show the first hole, a partial ACK (step 5) the
+            // next.
             let ca_state = self.ca_state;
             let first = ca_state < CaState::Recovery && self.rtx.sacked_out() >= dupthresh;
             if first || (ca_state == CaState::Recovery && summary.advanced) {
@@ -101,7 +103,8 @@ impl Recovery {
         }
     }
 
-    /// Returns the reordering window: how long an overtaken segment may be late (RFC 8985 6.2 step 4).
+    /// Returns the reordering window: how long an overtaken segment may be late (RFC 8985 6.2 step
+    /// 4).
     fn reo_wnd(&self, cx: &RecoveryCx<'_>) -> Nanos {
         let reordering = self.cold().map(|p| p.reordering);
         let reordering = reordering.unwrap_or_default();
@@ -122,16 +125,17 @@ impl Recovery {
         (min_rtt / 4 * times).min(cx.rtt.srtt().unwrap_or(Nanos::ZERO))
     }
 
-    /// Returns the least round trip time for RACK. RFC 8985 6.2 uses the latest sample. On a path that
-    /// reorders, that may be of a packet that overtook others, which would be marked lost though they
-    /// are not late. RFC 9002 6.1.2 uses at least the smoothed time.
+    /// Returns the least round trip time for RACK. RFC 8985 6.2 uses the latest sample. On a path
+    /// that reorders, that may be of a packet that overtook others, which would be marked lost
+    /// though they are not late. RFC 9002 6.1.2 uses at least the smoothed time.
     fn min_rack_rtt(&self, cx: &RecoveryCx<'_>) -> Nanos {
         let (seen, _) = self.reordering_stats();
         let srtt = cx.rtt.srtt().filter(|_| seen > 0);
         srtt.unwrap_or(Nanos::ZERO)
     }
 
-    /// Processes the reordering timer: overtaken segments have not arrived. Returns whether any are lost.
+    /// Processes the reordering timer: overtaken segments have not arrived. Returns whether any are
+    /// lost.
     #[cold]
     pub(crate) fn on_reordering_timer(&mut self, cx: &mut RecoveryCx<'_>) -> bool {
         let mut outcome = RecoveryOutcome::default();

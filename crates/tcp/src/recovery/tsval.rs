@@ -15,8 +15,8 @@ pub(super) struct RetransTsval {
 }
 
 impl RetransTsval {
-    /// Records the TSval of a retransmission, which is `lag` ticks behind the clock. `others`: earlier
-    /// ones are in flight, and an echo may be theirs.
+    /// Records the TSval of a retransmission, which is `lag` ticks behind the clock. `others`:
+    /// earlier ones are in flight, and an echo may be theirs.
     pub(super) fn on_retransmit(&mut self, tsval: u32, lag: u32, others: bool) {
         self.last = tsval;
         self.lag = if others { self.lag.max(lag) } else { lag };
@@ -36,9 +36,10 @@ impl Recovery {
     /// A retransmission fills the peer's first hole, so its TSval becomes TS.Recent. The originals
     /// that it overtakes have older ones, and the peer drops them (RFC 7323 5.3): each loss would
     /// cause others. Once the path is known to reorder, the TSval is half a round trip old. It is
-    /// still at least that of all data before the hole, so the peer accepts it, and as a rule larger
-    /// than the original's, which is about a round trip old, so an echo shows which of them arrived
-    /// (RFC 3522 3.2). After a timeout the echo has to give a round trip, and the TSval is the clock's.
+    /// still at least that of all data before the hole, so the peer accepts it, and as a rule
+    /// larger than the original's, which is about a round trip old, so an echo shows which of them
+    /// arrived (RFC 3522 3.2). After a timeout the echo has to give a round trip, and the TSval is
+    /// the clock's.
     pub(crate) fn tsval_lag(&self, clock: u32, srtt: Option<Nanos>, age: Nanos) -> u32 {
         let (reorders, _) = self.reordering_stats();
         let applies = reorders > 0 && self.ca_state != CaState::Loss;
@@ -50,7 +51,8 @@ impl Recovery {
             .bound(clock, half.min(age).as_millis() as u32)
     }
 
-    /// Returns how far the TSval of a retransmission in flight may be behind the time at which it left.
+    /// Returns how far the TSval of a retransmission in flight may be behind the time at which it
+    /// left.
     pub(crate) fn max_tsval_lag(&self) -> Nanos {
         let lag = self.cold().map_or(0, |cold| cold.retrans_tsval.lag);
         Nanos::from_millis(lag.into())

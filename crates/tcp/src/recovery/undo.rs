@@ -1,5 +1,5 @@
-//! The undo of unnecessary reductions: the Eifel algorithm (RFC 3522, RFC 4015) with timestamps, DSACK
-//! (RFC 3708), and F-RTO after timeouts.
+//! The undo of unnecessary reductions: the Eifel algorithm (RFC 3522, RFC 4015) with timestamps,
+//! DSACK (RFC 3708), and F-RTO after timeouts.
 
 use fullsend_wire::SeqNum;
 use fullsend_wire::tcp::SackBlock;
@@ -22,8 +22,8 @@ pub(crate) struct Undo {
 }
 
 impl Undo {
-    /// Begins a reduction. A retransmission of an earlier reduction that is still in flight can fill
-    /// the first hole of this one. Its echo must not count as that of the original.
+    /// Begins a reduction. A retransmission of an earlier reduction that is still in flight can
+    /// fill the first hole of this one. Its echo must not count as that of the original.
     pub(super) fn begin(self, una: SeqNum, retrans_out: u32) -> Self {
         let earlier = if retrans_out > 0 {
             self
@@ -63,8 +63,8 @@ impl Undo {
         }
     }
 
-    /// Returns whether the original arrived (RFC 3522 3.2 (4)): the ACK echoes a timestamp older than
-    /// that of the first retransmission.
+    /// Returns whether the original arrived (RFC 3522 3.2 (4)): the ACK echoes a timestamp older
+    /// than that of the first retransmission.
     fn original_arrived(&self, ecr: Option<u32>) -> bool {
         let older = ecr.is_some_and(|ecr| (ecr.wrapping_sub(self.first_tsval) as i32) < 0);
         self.armed && (older || !self.retransmitted)
@@ -103,8 +103,8 @@ impl Recovery {
         }
     }
 
-    /// Undoes the reduction within fast recovery if the original filled a hole. Returns whether, with
-    /// retransmissions in flight, neither undo nor loss can be concluded yet.
+    /// Undoes the reduction within fast recovery if the original filled a hole. Returns whether,
+    /// with retransmissions in flight, neither undo nor loss can be concluded yet.
     pub(super) fn try_undo_partial(
         &mut self,
         cx: &mut RecoveryCx<'_>,
@@ -144,8 +144,8 @@ impl Recovery {
         true
     }
 
-    /// Undoes the reduction of a spurious timeout, shown by an echo, by DSACKs, or `by_frto`. Returns
-    /// whether it did.
+    /// Undoes the reduction of a spurious timeout, shown by an echo, by DSACKs, or `by_frto`.
+    /// Returns whether it did.
     pub(super) fn try_undo_loss(
         &mut self,
         cx: &mut RecoveryCx<'_>,
@@ -166,8 +166,9 @@ impl Recovery {
         true
     }
 
-    /// Ends, with the handshake, the Loss phase that the second timeout of a Fast Open server's SYN-ACK
-    /// began. `lost`: the timeouts were not spurious. With data in flight, its acknowledgement decides.
+    /// Ends, with the handshake, the Loss phase that the second timeout of a Fast Open server's
+    /// SYN-ACK began. `lost`: the timeouts were not spurious. With data in flight, its
+    /// acknowledgement decides.
     #[cold]
     pub(crate) fn end_syn_ack_loss(&mut self, cx: &mut RecoveryCx<'_>, lost: bool) {
         if self.ca_state != CaState::Loss || !self.rtx.is_empty() {

@@ -1,5 +1,5 @@
-//! The limits on sending new data, in the order of their checks: pacing, cwnd, the peer's window, the
-//! size of a super-segment, Nagle or the wait for a larger super-segment, TCP Small Queues.
+//! The limits on sending new data, in the order of their checks: pacing, cwnd, the peer's window,
+//! the size of a super-segment, Nagle or the wait for a larger super-segment, TCP Small Queues.
 
 use fullsend_wire::{Instant, Nanos};
 
@@ -224,14 +224,15 @@ impl Sender {
             .min(limits.max_segs * mss.bytes())
             .min(record_left);
         let tail = len == limits.unsent && !limits.corked;
-        // Sender's silly window syndrome avoidance (RFC 9293 3.8.6.2.1): a full segment, or all that
-        // remains.
+        // Sender's silly window syndrome avoidance (RFC 9293 3.8.6.2.1): a full segment, or all
+        // that remains.
         if len.min(mss.bytes()) > window {
             return Err(BlockedBy::Rwnd);
         }
         let nagle = self.nagle(send);
         if len <= mss.bytes() {
-            // RFC 9293 3.7.4 has no exception for urgent data, but all implementations send it at once.
+            // RFC 9293 3.7.4 has no exception for urgent data, but all implementations send it at
+            // once.
             let last = tail && (self.fin == FinState::Queued || send.is_urgent);
             let held = tail && !last && nagle.holds(len < mss.bytes());
             return if held { Err(BlockedBy::Nagle) } else { Ok(len) };

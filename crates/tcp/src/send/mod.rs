@@ -315,7 +315,8 @@ impl Sender {
         self.last_sent = now;
     }
 
-    /// Takes unsent data to be sent with the SYN, at most `room` bytes. Returns its sequence number.
+    /// Takes unsent data to be sent with the SYN, at most `room` bytes. Returns its sequence
+    /// number.
     pub(crate) fn take_syn_data(&mut self, room: usize) -> (SeqNum, TakenData) {
         let seq = self.nxt;
         let taken = self.queue.take(room);
@@ -346,8 +347,8 @@ impl Sender {
             || (seq == self.wl1 && (window > self.wnd || window == 0))
     }
 
-    /// Sets the window that the segment at `seq` offers, in bytes. Returns whether it is the largest
-    /// so far.
+    /// Sets the window that the segment at `seq` offers, in bytes. Returns whether it is the
+    /// largest so far.
     #[inline]
     pub(crate) fn set_window(&mut self, seq: SeqNum, window: u32) -> bool {
         self.wl1 = seq;

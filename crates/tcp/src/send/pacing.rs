@@ -54,10 +54,11 @@ impl Pacing {
         holds
     }
 
-    /// Returns the departure time of `bytes`, and schedules the next departure one gap later: the time
-    /// that `bytes` take at `rate`. Compensates late senders by up to half a gap. Compensates the
-    /// lateness of the connection's own timer whole, since at 10 Gbit/s a process's timer is late by
-    /// about a gap, and BBR would take that for the path's rate. (fq gets departure times in advance.)
+    /// Returns the departure time of `bytes`, and schedules the next departure one gap later: the
+    /// time that `bytes` take at `rate`. Compensates late senders by up to half a gap. Compensates
+    /// the lateness of the connection's own timer whole, since at 10 Gbit/s a process's timer is
+    /// late by about a gap, and BBR would take that for the path's rate. (fq gets departure times
+    /// in advance.)
     fn schedule_departure(&mut self, now: Instant, bytes: u32, rate: Rate) -> Instant {
         let departure = now.max(self.next);
         let gap = rate.time_for(bytes.into());
@@ -146,8 +147,8 @@ impl Sender {
         true
     }
 
-    /// Returns how long the next super-segment has to wait for its departure: the retransmission timer
-    /// is extended by it.
+    /// Returns how long the next super-segment has to wait for its departure: the retransmission
+    /// timer is extended by it.
     pub(crate) fn pacing_delay(&self, now: Instant) -> Nanos {
         let next = self.pacing.as_ref().map(|p| p.next);
         next.map_or(Nanos::ZERO, |next| next.since(now))
@@ -159,8 +160,8 @@ impl Sender {
         next.map_or(cx.now, |pacing| cx.now.max(pacing.next))
     }
 
-    /// Returns the departure time of a super-segment with `len` bytes of payload in `segs` segments,
-    /// for fq to enforce; zero means at once. `sent` segments of data were sent before.
+    /// Returns the departure time of a super-segment with `len` bytes of payload in `segs`
+    /// segments, for fq to enforce; zero means at once. `sent` segments of data were sent before.
     #[inline]
     pub(crate) fn schedule_departure(
         &mut self,
