@@ -130,7 +130,9 @@ fn a_refused_connection_is_refused_to_the_guest() {
             let error = rig.guest.run(move || TcpStream::connect(to).unwrap_err());
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{to}");
         }
-        assert_eq!(rig.gateway.counters().tcp_refused, 4);
+        wait_until("all are counted", || {
+            rig.gateway.counters().tcp_refused == 4
+        });
     });
 }
 
@@ -155,8 +157,10 @@ fn the_guest_sees_the_error_of_the_hosts_connect() {
             let error = rig.guest.run(move || TcpStream::connect(to).unwrap_err());
             assert_eq!(error.kind(), expected, "{to}: {error}");
         }
-        let counters = rig.gateway.counters();
-        assert_eq!((counters.tcp_unreachable, counters.icmp_errors), (6, 6));
+        wait_until("all errors are counted", || {
+            let counters = rig.gateway.counters();
+            (counters.tcp_unreachable, counters.icmp_errors) == (6, 6)
+        });
     });
 }
 

@@ -56,8 +56,11 @@ async fn connect(shared: Arc<Shared>, pending: PendingConnection, permit: OwnedS
                 add(&shared.counters.tcp_established, 1);
                 relay(&shared, guest, host).await;
             }
-            // The guest has given up.
-            Err(_) => host.reset(),
+            // The guest has given up, or its RST came together with its ACK.
+            Err(_) => {
+                add(&shared.counters.tcp_reset, 1);
+                host.reset();
+            }
         },
         Err(error) => on_connect_error(&shared, pending, to, &error),
     }

@@ -125,8 +125,10 @@ impl Connection {
             }
             Err(reason) => {
                 self.on_blocked(cx, reason);
-                if force == Force::Probe {
-                    self.snd.pending_mut().request_probe();
+                match force {
+                    Force::Probe => self.snd.pending_mut().request_probe(),
+                    Force::Push => self.snd.pending_mut().keep_push(),
+                    Force::None => {}
                 }
                 None
             }

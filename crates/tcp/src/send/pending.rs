@@ -104,6 +104,12 @@ impl Pending {
         self.requested = true;
     }
 
+    /// Keeps a request to push for the next attempt, because another limit defers the data now
+    /// (`TCP_NODELAY` sends corked data once cwnd and the window admit it, tcp(7)).
+    pub(crate) fn keep_push(&mut self) {
+        self.force = self.force.max(Force::Push);
+    }
+
     #[inline]
     pub(crate) fn take_force(&mut self) -> Force {
         core::mem::take(&mut self.force)

@@ -203,6 +203,30 @@ fn nodelay_flushes_corked_data_once_and_cork_overrides_it() {
     );
 }
 
+/// tcp(7): a window that is too small when `TCP_NODELAY` is set only delays the corked data.
+#[test]
+fn nodelay_flushes_corked_data_once_the_window_admits_it() {
+    let setup = Setup {
+        wscale: None,
+        ..Setup::default()
+    };
+    Bench::established(&setup).play(
+        "write 1
+         > P. 1:2(1) ack 1
+         < . 1:1(0) ack 2 win 10
+         set cork 1
+         write 2000
+         set nodelay 1
+         < . 1:1(0) ack 2 win 5000
+         > . 2:1462(1460) ack 1
+         > P. 1462:2002(540) ack 1
+         write 100
+         < . 1:1(0) ack 2002 win 5000
+         set cork 0
+         > P. 2002:2102(100) ack 1",
+    );
+}
+
 #[test]
 fn nagle_applies_after_uncorking() {
     Bench::established(&Setup::default()).play(
