@@ -524,7 +524,7 @@ impl Packet {
     }
 
     /// Returns the slice that contains the headers.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn leading_bytes(&self) -> &[u8] {
         if self.header.is_empty() {
             self.payload.slices().first().map_or(&[], Slice::as_slice)
@@ -562,7 +562,7 @@ impl Packet {
     }
 
     /// Moves the headers that were parsed from the payload to `header`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_headers(&mut self, headers: &ParsedHeaders) {
         if !self.header.is_empty() {
             return;

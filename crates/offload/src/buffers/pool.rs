@@ -31,10 +31,7 @@ struct FreeListsInner {
 
 impl FreeLists {
     pub(crate) fn put(&self, block: Arc<Block>) {
-        let capacity = block.capacity();
-        let Some(class) = CLASSES.iter().position(|&c| c == capacity) else {
-            return;
-        };
+        let (capacity, class) = (block.capacity(), block.class());
         // Under contention, freeing costs less than waiting.
         if let Some(mut inner) = self.inner.try_lock()
             && !inner.closed
@@ -105,7 +102,7 @@ impl FreeLists {
 
 /// Allocates a block; if the allocator fails, memory pressure begins and the result is `None`.
 fn allocate(free_lists: &Arc<FreeLists>, class: usize) -> Option<Arc<Block>> {
-    let new = || Block::try_owned(CLASSES[class], Some(free_lists.clone())).map(Arc::new);
+    let new = || Block::try_of_pool(class, free_lists).map(Arc::new);
     if !free_lists.is_under_pressure() {
         if let Some(block) = new() {
             return Some(block);
@@ -136,7 +133,7 @@ fn begin_pressure(free_lists: &Arc<FreeLists>) {
     drop(inner);
     drop(blocks);
     for class in initial_stock() {
-        if let Some(block) = Block::try_owned(CLASSES[class], Some(free_lists.clone())) {
+        if let Some(block) = Block::try_of_pool(class, free_lists) {
             free_lists.put_stock(class, Arc::new(block));
         }
     }
@@ -196,7 +193,7 @@ impl Pool {
     pub fn alloc(&self, want: usize) -> WriteBuf {
         let class = class_for(want);
         self.try_class(class).unwrap_or_else(|| {
-            let block = Block::owned(CLASSES[class], Some(self.owner.0.clone()));
+            let block = Block::of_pool(Vec::new(), class, &self.owner.0);
             WriteBuf::new(Arc::new(block))
         })
     }

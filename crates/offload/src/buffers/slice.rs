@@ -8,6 +8,7 @@ use core::ops::{Deref, Range};
 use bytes::Bytes;
 
 use super::pool::FreeLists;
+use super::reserve::CLASSES;
 use super::sync::Arc;
 use crate::Loan;
 
@@ -24,24 +25,40 @@ enum Memory {
 /// A block of memory that slices share.
 pub(crate) struct Block {
     memory: Memory,
+    /// Length of the memory in bytes.
+    capacity: u32,
+    /// Size class of a pool's block.
+    class: u8,
     free_lists: Option<Arc<FreeLists>>,
 }
 
 impl Block {
-    pub(crate) fn owned(capacity: usize, free_lists: Option<Arc<FreeLists>>) -> Self {
+    /// Returns a block of zeros for a pool, or `None` if the allocator fails.
+    pub(crate) fn try_of_pool(class: usize, free_lists: &Arc<FreeLists>) -> Option<Self> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(CLASSES[class]).ok()?;
+        Some(Self::of_pool(bytes, class, free_lists))
+    }
+
+    /// Returns a block of zeros for a pool, in `bytes`, which are empty.
+    pub(crate) fn of_pool(mut bytes: Vec<u8>, class: usize, free_lists: &Arc<FreeLists>) -> Self {
+        bytes.resize(CLASSES[class], 0);
         Self {
-            memory: Memory::Owned(alloc::vec![0; capacity].into_boxed_slice()),
-            free_lists,
+            capacity: CLASSES[class] as u32,
+            class: class as u8,
+            free_lists: Some(free_lists.clone()),
+            memory: Memory::Owned(bytes.into_boxed_slice()),
         }
     }
 
-    /// Returns a block of zeros, or `None` if the allocator fails.
-    pub(crate) fn try_owned(capacity: usize, free_lists: Option<Arc<FreeLists>>) -> Option<Self> {
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(capacity).ok()?;
-        bytes.resize(capacity, 0);
-        let memory = Memory::Owned(bytes.into_boxed_slice());
-        Some(Self { memory, free_lists })
+    /// Returns a block outside of any pool.
+    fn lone(memory: Memory, capacity: u32) -> Self {
+        Self {
+            memory,
+            capacity,
+            class: 0,
+            free_lists: None,
+        }
     }
 
     #[inline]
@@ -55,7 +72,13 @@ impl Block {
 
     #[inline]
     pub(crate) fn capacity(&self) -> usize {
-        self.bytes().len()
+        self.capacity as usize
+    }
+
+    /// Returns the size class of a pool's block.
+    #[inline]
+    pub(crate) fn class(&self) -> usize {
+        usize::from(self.class)
     }
 }
 
@@ -224,10 +247,7 @@ impl Slice {
     /// If the loan has 4 GiB or more; lend it in parts.
     pub fn lend(loan: Arc<dyn Loan>) -> Self {
         let len = u32::try_from(loan.bytes().len()).expect("a slice is shorter than 4 GiB");
-        let block = Block {
-            memory: Memory::Loan(loan),
-            free_lists: None,
-        };
+        let block = Block::lone(Memory::Loan(loan), len);
         Self {
             block: Some(Arc::new(block)),
             off: 0,
@@ -374,10 +394,7 @@ impl From<Bytes> for Slice {
         if len == 0 {
             return Self::default();
         }
-        let block = Arc::new(Block {
-            memory: Memory::Shared(bytes),
-            free_lists: None,
-        });
+        let block = Arc::new(Block::lone(Memory::Shared(bytes), len));
         Self {
             block: Some(block),
             off: 0,

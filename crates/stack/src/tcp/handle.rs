@@ -22,7 +22,7 @@ use crate::{Host, StackError};
 impl Tcp {
     /// Returns the slot of an application's connection, the connection, and the timer wheel. Where
     /// there are many flows, prefetches the connection.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn user_conn(
         &mut self,
         id: TcpId,

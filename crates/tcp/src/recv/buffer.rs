@@ -62,7 +62,7 @@ impl DataRun {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn push_slice(&mut self, pool: &Pool, slice: Slice, frugal: bool) {
         self.len += slice.len() as u32;
         if self.copy_buf.is_some() {
@@ -198,7 +198,7 @@ impl DataRun {
     }
 
     /// Removes and returns the first piece.
-    #[inline]
+    #[inline(always)]
     fn pop(&mut self) -> Option<Slice> {
         let first = self.pieces.pop_front()?;
         self.pinned -= first.pinned() as u32;

@@ -58,7 +58,7 @@ impl Sender {
 
     /// Processes an append of data: decides about PSH, and whether a segment may be sent. `more` is
     /// `MSG_MORE`; `record_left` returns the bytes from `nxt` to the end of the first record.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn on_written(
         &mut self,
         sysctl: &Sysctl,
