@@ -22,4 +22,4 @@ pub use chain::Chain;
 pub use loan::Loan;
 pub use pool::{Pool, PoolStats};
 pub use slice::{Slice, WriteBuf};
-pub use sync::{Mutex, MutexGuard};
+pub use sync::Mutex;

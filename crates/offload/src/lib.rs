@@ -62,7 +62,7 @@ mod parse;
 mod testing;
 mod tunnel;
 
-pub use buffers::{Chain, Loan, Mutex, MutexGuard, Pool, PoolStats, Slice, WriteBuf};
+pub use buffers::{Chain, Loan, Mutex, Pool, PoolStats, Slice, WriteBuf};
 pub use caps::Caps;
 pub use gro::{Gro, GroConfig, GroStats};
 pub use gso::segment;

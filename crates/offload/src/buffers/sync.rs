@@ -2,9 +2,11 @@
 
 pub(crate) use alloc::sync::Arc;
 
-pub use mutex::{Mutex, MutexGuard};
+pub use mutex::Mutex;
 
 mod mutex {
+    use core::ops::DerefMut;
+
     #[cfg(feature = "std")]
     use parking_lot as implementation;
     #[cfg(not(feature = "std"))]
@@ -15,24 +17,21 @@ mod mutex {
     #[derive(Debug, Default)]
     pub struct Mutex<T>(implementation::Mutex<T>);
 
-    /// The access to the value of a locked [`Mutex`].
-    pub type MutexGuard<'a, T> = implementation::MutexGuard<'a, T>;
-
     impl<T> Mutex<T> {
         /// Returns an unlocked mutex.
         pub const fn new(value: T) -> Self {
             Self(implementation::Mutex::new(value))
         }
 
-        /// Locks the mutex, and waits while another thread holds it.
+        /// Locks the mutex, and waits while another thread holds it. Dropping the result unlocks it.
         #[inline]
-        pub fn lock(&self) -> MutexGuard<'_, T> {
+        pub fn lock(&self) -> impl DerefMut<Target = T> + '_ {
             self.0.lock()
         }
 
         /// Locks the mutex unless another thread holds it.
         #[inline]
-        pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        pub fn try_lock(&self) -> Option<impl DerefMut<Target = T> + '_> {
             self.0.try_lock()
         }
     }
