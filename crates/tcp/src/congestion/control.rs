@@ -2,11 +2,11 @@
 
 use alloc::boxed::Box;
 
-use fullsend_wire::{Instant, Nanos, Rng};
+use fullsend_wire::{Instant, Nanos, Rng, SeqNum};
 
 use super::{
-    AckSample, CongestionControl, CongestionEvent, Cubic, Cwnd, LostSegments, MarkSample,
-    RateSample, UnknownCongestion, by_name,
+    AckSample, CongestionControl, CongestionEvent, Cubic, Cwnd, CwndUsage, LostSegments,
+    MarkSample, RateSample, UnknownCongestion, by_name,
 };
 
 /// The congestion control of a connection. Its owner decides when an event happens, and the
@@ -14,8 +14,7 @@ use super::{
 #[derive(Debug)]
 pub(crate) struct Congestion {
     window: Cwnd,
-    /// The most segments in flight in the present round.
-    max_packets_out: u32,
+    usage: CwndUsage,
     algorithm: Box<dyn CongestionControl>,
 }
 
@@ -25,7 +24,7 @@ impl Congestion {
     pub(crate) fn new(name: &str) -> Self {
         Self {
             window: Cwnd::default(),
-            max_packets_out: 0,
+            usage: CwndUsage::new(),
             algorithm: by_name(name).unwrap_or_else(|_| Box::new(Cubic::new())),
         }
     }
@@ -72,22 +71,31 @@ impl Congestion {
         }
     }
 
-    /// Returns the most segments in flight in the present round.
+    /// Records that new data was sent: `packets_out` segments are sent and not acknowledged,
+    /// `in_flight` of them in flight.
     #[inline]
-    pub(crate) fn max_packets_out(&self) -> u32 {
-        self.max_packets_out
+    pub(crate) fn on_sent(&mut self, una: SeqNum, nxt: SeqNum, packets_out: u32, in_flight: u32) {
+        let limited = in_flight >= self.window.cwnd;
+        self.usage.on_sent(una, nxt, packets_out, limited);
     }
 
-    /// Sets the most segments in flight in the present round.
+    /// Records that the window holds unsent data back.
     #[inline]
-    pub(crate) fn set_max_packets_out(&mut self, segs: u32) {
-        self.max_packets_out = segs;
+    pub(crate) fn on_cwnd_blocked(&mut self, nxt: SeqNum, packets_out: u32) {
+        self.usage.on_blocked(nxt, packets_out);
     }
 
-    /// Returns whether slow start used more than half of the window in the present round.
+    /// Returns whether the window limited sending in the present round.
     #[inline]
-    pub(crate) fn is_slow_start_fed(&self) -> bool {
-        self.window.in_slow_start() && self.window.cwnd < self.max_packets_out.saturating_mul(2)
+    pub(crate) fn is_cwnd_limited(&self) -> bool {
+        self.usage.is_limited()
+    }
+
+    /// Returns whether the window may grow because it was used (RFC 7661): all of it, in slow start
+    /// more than half.
+    #[inline]
+    pub(crate) fn was_cwnd_used(&self) -> bool {
+        self.usage.is_enough(&self.window)
     }
 
     /// Begins a reduction: lowers ssthresh, and saves the window for [`undo`](Self::undo).

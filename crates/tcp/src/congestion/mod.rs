@@ -16,6 +16,7 @@ mod dctcp;
 mod hystart;
 mod reno;
 mod sample;
+mod usage;
 
 pub use crate::congestion_set::{AVAILABLE, CongestionSet};
 pub use bbr::Bbr;
@@ -25,6 +26,7 @@ pub use cwnd::{Cwnd, INITIAL_WINDOW_SEGS};
 pub use dctcp::Dctcp;
 pub use reno::Reno;
 pub use sample::{CcInfo, FlightSample, LostSegments, MarkSample, RateSample};
+use usage::CwndUsage;
 
 /// Approximate header bytes of a segment, which count in pacing rates.
 pub(crate) const HEADERS_BYTES: u32 = 60;

@@ -164,7 +164,7 @@ impl Connection {
     /// (RFC 5681 4.1, RFC 7661).
     #[inline]
     fn grow_cwnd(&mut self, cx: &Cx<'_>, segs: u32, rtt: Option<Nanos>, prior: Instant) {
-        if !self.recovery.was_cwnd_limited(&self.congestion) {
+        if !self.congestion.was_cwnd_used() {
             return;
         }
         let sample = AckSample {
@@ -180,7 +180,6 @@ impl Connection {
     }
 
     /// Advances `snd_una`, processes SACK blocks, and runs loss recovery and congestion control.
-    #[inline(never)]
     fn update_scoreboard(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr, duplicate: bool) {
         let prior = self.timers.progress_at;
         self.check_app_limited();
@@ -276,7 +275,7 @@ impl Connection {
             in_flight_segs,
             rtt,
             srtt: self.rtt.srtt().unwrap_or(Nanos::ZERO),
-            cwnd_limited: self.recovery.is_cwnd_limited(),
+            cwnd_limited: self.congestion.is_cwnd_limited(),
             in_recovery: self.recovery.ca_state() == CaState::Recovery,
             sack: self.negotiated.sack,
             send_quantum_segs,

@@ -112,7 +112,6 @@ impl Connection {
         }
     }
 
-    #[inline(never)]
     fn fitting_sack_blocks(&mut self, len: usize) -> Option<SackBlocks> {
         // Beside timestamps three blocks fit into the header's 40 bytes of options.
         let max = if self.negotiated.timestamps { 3 } else { 4 };

@@ -12,7 +12,6 @@ use crate::send::Transmission;
 
 impl Connection {
     /// Returns the next lost data again, as far as the limits admit it.
-    #[inline(never)]
     pub(crate) fn retransmission(&mut self, cx: &mut Cx<'_>) -> Option<SegmentPlan> {
         let room = self
             .congestion

@@ -8,7 +8,6 @@ use fullsend_wire::{EcnField, Instant, Mss, Nanos, Rate};
 use super::{Connection, State};
 use crate::congestion::UnknownCongestion;
 use crate::ecn::Ecn;
-use crate::send::Force;
 use crate::{Cx, Linger, MtuDiscover, SocketOption, SocketOptions, Sysctl, TcpError};
 
 /// The options that the application set.
@@ -198,13 +197,13 @@ impl Connection {
                 settings.nodelay = on;
                 // Queued data is sent immediately, even if corked.
                 if on {
-                    self.snd.push_pending(Force::Push);
+                    self.snd.flush();
                 }
             }
             O::TcpCork(on) => {
                 settings.cork = on;
                 if !on {
-                    self.snd.push_pending(Force::None);
+                    self.snd.uncork();
                 }
             }
             O::TcpQuickack(on) => self.rcv.set_quickack(on),

@@ -6,7 +6,7 @@ use fullsend_wire::{Instant, Nanos};
 use super::{Connection, State};
 use crate::recovery::CaState;
 use crate::rtt::Rto;
-use crate::send::{Force, Reset};
+use crate::send::Reset;
 use crate::{Cx, TcpError};
 
 /// The purpose of the retransmission timer.
@@ -389,7 +389,7 @@ impl Connection {
         }
         self.timers.probes = self.timers.probes.saturating_add(1);
         self.rtt.back_off();
-        self.snd.pending_mut().request_forced(Force::Probe);
+        self.snd.pending_mut().request_probe_data();
     }
 
     /// Starts the keepalive timer if keepalive is enabled.

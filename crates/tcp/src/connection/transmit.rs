@@ -6,7 +6,7 @@ use fullsend_wire::tcp::TcpFlags;
 use super::build::SegmentPlan;
 use super::{Connection, MtuProbeDecision, State};
 use crate::recovery::SuperSegment;
-use crate::send::{BlockedBy, Force, SendDecision};
+use crate::send::{BlockedBy, SendDecision};
 use crate::{Cx, SegmentOut, SendLimit};
 
 impl Connection {
@@ -47,7 +47,6 @@ impl Connection {
 
     /// Returns a RST, or the next segment of a connection that is not synchronized.
     #[cold]
-    #[inline(never)]
     fn unsynchronized_segment(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
         if let Some(reset) = self.snd.pending_mut().take_reset() {
             return Some(self.build_reset(cx, reset));
@@ -102,33 +101,29 @@ impl Connection {
     /// Returns the new data to send now, if the limits admit any.
     #[inline(always)]
     pub(crate) fn new_data(&mut self, cx: &mut Cx<'_>) -> Option<SendDecision> {
-        let force = self.snd.pending_mut().take_force();
+        let is_probe = self.snd.pending_mut().take_probe_data();
         if !self.snd.has_unsent() {
             self.snd.end_wait();
             return None;
         }
         let decision = match self.may_send(cx) {
-            Err(BlockedBy::Nagle) if force != Force::None => self.snd.force_one(self.record_left()),
-            Err(_) if force == Force::Probe && self.recovery.rtx.is_empty() => {
+            Err(BlockedBy::Nagle) if is_probe || self.snd.is_pushed() => {
+                self.snd.force_one(self.record_left())
+            }
+            Err(_) if is_probe && self.recovery.rtx.is_empty() => {
                 self.snd.force_one(self.record_left())
             }
             decision => decision,
         };
         match decision {
             Ok(decision) => {
-                if force == Force::Push && decision.len < self.snd.unsent_bytes() as u32 {
-                    // The request is for all that is queued.
-                    self.snd.pending_mut().request_forced(force);
-                }
                 self.snd.on_admitted();
                 Some(decision)
             }
             Err(reason) => {
                 self.on_blocked(cx, reason);
-                match force {
-                    Force::Probe => self.snd.pending_mut().request_probe(),
-                    Force::Push => self.snd.pending_mut().keep_push(),
-                    Force::None => {}
+                if is_probe {
+                    self.snd.pending_mut().request_probe();
                 }
                 None
             }
@@ -211,8 +206,7 @@ impl Connection {
             limit == SendLimit::Cwnd && (reason == BlockedBy::Cwnd || snd.is_cwnd_short(send));
         if is_cwnd_limited {
             let (nxt, packets_out) = (self.snd.nxt(), self.recovery.rtx.packets_out());
-            self.recovery
-                .on_cwnd_blocked(&mut self.congestion, nxt, packets_out);
+            self.congestion.on_cwnd_blocked(nxt, packets_out);
         }
         let waits_for_timer = limit == SendLimit::Cork || reason == BlockedBy::Pacing;
         if self.recovery.rtx.is_empty() && !waits_for_timer {
@@ -246,10 +240,8 @@ impl Connection {
         self.recovery.on_sent_in_recovery(segs);
         let rtx = &self.recovery.rtx;
         let (packets_out, in_flight) = (rtx.packets_out(), rtx.in_flight());
-        let limited = in_flight >= self.congestion.cwnd();
         let (una, nxt) = (self.snd.una(), self.snd.nxt());
-        self.recovery
-            .on_sent(&mut self.congestion, una, nxt, packets_out, limited);
+        self.congestion.on_sent(una, nxt, packets_out, in_flight);
         if was_idle {
             self.snd.begin_busy(cx.now);
             if self.timers.is_window_probing() {

@@ -304,7 +304,6 @@ impl Connection {
     }
 
     /// Advertises the window immediately if it can grow by much, less than half of it being open.
-    #[inline(never)]
     fn send_window_update_if_due(&mut self, cx: &Cx<'_>) {
         let syns = 1 + self.stats.total_retrans;
         let limits = HostWindowLimits::new(cx.mem, cx.sysctl);

@@ -51,11 +51,11 @@ pub(crate) struct Ecn {
 /// The acknowledgement that received data requires because of its mark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AckDemand {
-    /// None beyond that for data without a mark.
+    /// The mark requires no other acknowledgement than unmarked data does.
     Normal,
-    /// One immediately.
+    /// Acknowledge this segment immediately.
     Now,
-    /// Immediate ones for a while.
+    /// Acknowledge this segment and the next ones immediately.
     Quickack,
 }
 
@@ -260,7 +260,7 @@ impl Ecn {
         }
     }
 
-    /// Processes received data that was not left of the window. `unacked_end`: the end of earlier
+    /// Processes received data within the window. `unacked_end`: the end of earlier
     /// data that is not acknowledged yet. Returns the acknowledgement that it requires.
     pub(crate) fn on_received(
         &mut self,

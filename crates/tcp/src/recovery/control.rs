@@ -10,7 +10,7 @@ use super::{
     AckOutcome, CwrAction, Frto, Prr, RecoveryCx, RecoveryTimer, ReorderingState, RetransTsval,
     RtxQueue, SackOutcome, TailProbe, Undo,
 };
-use crate::congestion::{Congestion, CongestionEvent};
+use crate::congestion::CongestionEvent;
 
 /// The phase of recovery (Linux's `tcp_ca_state`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -47,13 +47,9 @@ pub(crate) struct Recovery {
     /// `snd_nxt` as the present phase began; it ends when that is acknowledged.
     pub(super) high_seq: SeqNum,
     /// DupThresh, adapted to the reordering seen.
-    pub(super) reordering_segs: u32,
+    reordering_segs: u16,
     /// Boxed, since most connections never lose data.
     cold: Option<Box<ColdState>>,
-    /// cwnd limited sending in the present round.
-    cwnd_limited: bool,
-    /// `snd_nxt` at which the present round ends.
-    round_end: SeqNum,
 }
 
 impl Recovery {
@@ -62,10 +58,8 @@ impl Recovery {
             rtx: RtxQueue::new(mss),
             ca_state: CaState::Open,
             high_seq: SeqNum::new(0),
-            reordering_segs: dupthresh,
+            reordering_segs: dupthresh.try_into().unwrap_or(u16::MAX),
             cold: None,
-            cwnd_limited: false,
-            round_end: SeqNum::new(0),
         }
     }
 
@@ -74,8 +68,15 @@ impl Recovery {
         self.ca_state
     }
 
+    /// Returns DupThresh, adapted to the reordering seen, in segments.
+    #[inline]
     pub(crate) fn reordering_segs(&self) -> u32 {
-        self.reordering_segs
+        self.reordering_segs.into()
+    }
+
+    /// Sets the adapted DupThresh in segments.
+    pub(super) fn set_reordering_segs(&mut self, segs: u32) {
+        self.reordering_segs = segs.try_into().unwrap_or(u16::MAX);
     }
 
     /// Returns whether the phase is Open and no tail loss probe is in flight.
@@ -94,49 +95,6 @@ impl Recovery {
     #[inline]
     pub(crate) fn is_reducing(&self) -> bool {
         matches!(self.ca_state, CaState::Cwr | CaState::Recovery)
-    }
-
-    /// Records a send, and whether cwnd limits sending.
-    #[inline]
-    pub(crate) fn on_sent(
-        &mut self,
-        congestion: &mut Congestion,
-        una: SeqNum,
-        nxt: SeqNum,
-        packets_out: u32,
-        limited: bool,
-    ) {
-        let is_maximum = packets_out > congestion.max_packets_out();
-        if una.after_eq(self.round_end) || limited || (!self.cwnd_limited && is_maximum) {
-            self.cwnd_limited = limited;
-            congestion.set_max_packets_out(packets_out);
-            self.round_end = nxt;
-        }
-    }
-
-    /// Records that cwnd holds unsent data back.
-    #[inline]
-    pub(crate) fn on_cwnd_blocked(
-        &mut self,
-        congestion: &mut Congestion,
-        nxt: SeqNum,
-        packets_out: u32,
-    ) {
-        self.cwnd_limited = true;
-        congestion.set_max_packets_out(packets_out);
-        self.round_end = nxt;
-    }
-
-    /// Returns whether cwnd may grow because it was used (RFC 7661): all of it, in slow start half.
-    #[inline]
-    pub(crate) fn was_cwnd_limited(&self, congestion: &Congestion) -> bool {
-        self.cwnd_limited || congestion.is_slow_start_fed()
-    }
-
-    /// Returns whether cwnd held data back in the present round.
-    #[inline]
-    pub(crate) fn is_cwnd_limited(&self) -> bool {
-        self.cwnd_limited
     }
 
     /// Counts segments sent while cwnd is being reduced.
@@ -502,8 +460,7 @@ impl Recovery {
         cx.congestion.set_cwnd(self.rtx.in_flight() + 1);
         // The timeout shows loss after many SACKs, so the reordering degree was overestimated.
         if before <= CaState::Disorder && sacked_before >= cx.sysctl.tcp_reordering {
-            let reordering = &mut self.reordering_segs;
-            *reordering = (*reordering).min(cx.sysctl.tcp_reordering);
+            self.set_reordering_segs(self.reordering_segs().min(cx.sysctl.tcp_reordering));
         }
         self.ca_state = CaState::Loss;
         self.high_seq = cx.snd.nxt;

@@ -45,8 +45,10 @@ impl Recovery {
         if cold.reordering.reord_seen > 0 && !is_of_tail_probe {
             cold.reordering.widen_reo_wnd(nxt);
         }
-        // Counts only retransmitted segments of the data in flight until this ACK: the network made
-        // the copy of a segment that was sent once.
+        // Of the data in flight until this ACK, only segments that were retransmitted count: the
+        // network made the copy of a segment that was sent once. Which of the earlier data was
+        // retransmitted is no longer known, so each of its segments counts, also one reported in
+        // part.
         let retransmitted = if range.right.after(summary.prior_una) {
             summary.dsacked_retrans_segs
         } else {

@@ -70,7 +70,7 @@ impl Recovery {
         if self.rtx.is_empty() {
             return;
         }
-        let dupthresh = self.reordering_segs;
+        let dupthresh = self.reordering_segs();
         if !cx.sack {
             // RFC 6582 3.2: three duplicate ACKs show the first hole, a partial ACK (step 5) the
             // next.
@@ -109,7 +109,7 @@ impl Recovery {
         let reordering = self.cold().map(|p| p.reordering);
         let reordering = reordering.unwrap_or_default();
         if reordering.reord_seen == 0 {
-            let dupthresh = self.rtx.sacked_out() >= self.reordering_segs
+            let dupthresh = self.rtx.sacked_out() >= self.reordering_segs()
                 && cx.sysctl.tcp_recovery & NO_DUPTHRESH == 0;
             if self.ca_state >= CaState::Recovery || dupthresh {
                 return Nanos::ZERO;
@@ -169,8 +169,7 @@ impl Recovery {
     /// Raises the reordering degree to `late_segs` segments.
     pub(super) fn update_reordering(&mut self, cx: &RecoveryCx<'_>, late_segs: u32) {
         let most = cx.sysctl.tcp_max_reordering;
-        let reordering = &mut self.reordering_segs;
-        *reordering = (*reordering).max(late_segs.min(most));
+        self.set_reordering_segs(self.reordering_segs().max(late_segs.min(most)));
         let seen = &mut self.cold_or_default().reordering.reord_seen;
         *seen = seen.saturating_add(1);
     }

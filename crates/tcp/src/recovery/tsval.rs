@@ -31,7 +31,7 @@ impl RetransTsval {
 
 impl Recovery {
     /// Returns how many ticks the TSval of a retransmission that leaves now is behind the `clock`.
-    /// `age`: the time since the data was first sent.
+    /// `age`: the time since the data was first sent; `srtt`: the smoothed round-trip time.
     ///
     /// A retransmission fills the peer's first hole, so its TSval becomes TS.Recent. The originals
     /// that it overtakes have older ones, and the peer drops them (RFC 7323 5.3): each loss would

@@ -235,7 +235,7 @@ impl AckPolicy {
         }
     }
 
-    /// Cancels the acknowledgement, due or delayed: the connection was reset.
+    /// Cancels the acknowledgement, due or delayed: the connection has ended.
     pub(crate) fn cancel(&mut self) {
         self.ack_at = Instant::FAR_FUTURE;
     }

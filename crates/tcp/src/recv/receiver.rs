@@ -468,7 +468,7 @@ impl Receiver {
         self.ack.cancel_delay();
     }
 
-    /// Cancels the acknowledgement, due or delayed: the connection was reset.
+    /// Cancels the acknowledgement, due or delayed: the connection has ended.
     pub(crate) fn cancel_ack(&mut self) {
         self.ack.cancel();
     }

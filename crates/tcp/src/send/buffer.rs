@@ -52,7 +52,7 @@ impl Sender {
 
     /// Appends `data` if it fits the last super-segment. Returns whether it did.
     #[inline]
-    pub(crate) fn try_append_to_tail(&mut self, data: &[u8]) -> bool {
+    pub(super) fn try_append_to_tail(&mut self, data: &[u8]) -> bool {
         self.queue.try_append_to_tail(data, self.size_goal as usize)
     }
 

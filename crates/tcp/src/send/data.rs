@@ -11,17 +11,17 @@ use crate::Cx;
 pub(crate) struct NewData {
     pub(crate) seq: SeqNum,
     pub(crate) payload: Chain,
-    /// Of each of its segments; PSH and FIN of the last.
+    /// The flags of each segment; only the last one has PSH and FIN.
     pub(crate) flags: TcpFlags,
     /// The writer requested PSH within the data, or a record ends with it.
     pub(crate) push: bool,
     /// Bytes to be charged to the host's queues.
     pub(crate) truesize: u32,
-    /// Its number in the host's queues.
+    /// The number of this super-segment in the host's queues.
     pub(crate) number: u16,
     /// Departure time for fq to enforce; zero means at once.
     pub(crate) departure: Instant,
-    /// When it leaves.
+    /// The departure time, or the present time if that is later.
     pub(crate) sent_at: Instant,
 }
 
@@ -38,7 +38,7 @@ impl Sender {
     }
 
     /// Takes the data of a decision from the queue, to be sent in `segs` segments. `sent_segs`
-    /// segments of data were sent, with these.
+    /// segments of data were sent, including these.
     #[inline(always)]
     pub(crate) fn take_data(
         &mut self,

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 
 use fullsend_wire::{Instant, Nanos, prefetch};
 
-use super::{BlockedBy, FlowReport, Force, Histogram, SendLimit, Sender};
+use super::{BlockedBy, FlowReport, Histogram, SendLimit, Sender};
 
 /// [`crate::legacy::Legacy::max_burst`]: most segments sent by one call.
 const MAX_BURST_SEGS: u8 = 5;
@@ -193,7 +193,6 @@ impl FlowState {
 }
 
 impl FlowReport {
-    #[inline(never)]
     fn add_run(&mut self, entry: ReportEntry, count: u32) {
         self.send_size.add(entry.size_bucket, count);
         self.headroom.add(entry.headroom_bucket, count);
@@ -227,9 +226,10 @@ impl Sender {
         };
         flow.send_timer = Instant::FAR_FUTURE;
         if self.blocked_by == BlockedBy::Nagle && (cork || self.msg_more) {
-            self.pending.request_forced(Force::Push);
             // The writer has paused, so the data ends a burst.
-            self.pushed_seq = self.write_seq();
+            let end = self.write_seq();
+            self.pushed_seq = end;
+            self.pending.request_push(end);
         }
         self.pending.retry();
     }
@@ -279,9 +279,7 @@ impl Sender {
 
     /// Records that all data is sent and the writer waits for room in the send buffer.
     pub(crate) fn begin_sndbuf_limited(&mut self, now: Instant) {
-        if let Some(flow) = &mut self.flow {
-            flow.begin_sndbuf_limited(now);
-        }
+        self.flow(now).begin_sndbuf_limited(now);
     }
 
     /// Records that the send buffer has room again.

@@ -1,5 +1,6 @@
-//! The limits on sending new data, in the order of their checks: pacing, cwnd, the peer's window,
-//! the size of a super-segment, Nagle or the wait for a larger super-segment, TCP Small Queues.
+//! The limits on sending new data: cwnd, the peer's window, the size of a super-segment, Nagle or
+//! the wait for a larger super-segment, TCP Small Queues. `Connection::may_send` is their order; it
+//! checks pacing first.
 
 use fullsend_wire::{Instant, Nanos};
 
@@ -36,17 +37,6 @@ pub(crate) enum BlockedBy {
     Tsq,
     /// [`crate::legacy::Legacy::max_burst`].
     Burst,
-}
-
-/// A request to send data that a limit holds back.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub(crate) enum Force {
-    #[default]
-    None,
-    /// Send data that Nagle or a cork holds: the cork's time is over, or `TCP_NODELAY` was set.
-    Push,
-    /// Send one segment, as far as the peer's window admits it (probe timer).
-    Probe,
 }
 
 /// A permission to send new data now.
@@ -121,8 +111,9 @@ impl Sender {
         })
     }
 
-    /// Determines the length of the next super-segment: by the remaining limits, in their order.
-    #[inline(never)]
+    /// Determines the length of the next super-segment by the limits after cwnd and the window, in
+    /// their order. The caller has handled what is sent whole
+    /// ([`is_sendable_whole`](Self::is_sendable_whole)).
     pub(crate) fn size_super_segment(
         &mut self,
         cx: &Cx<'_>,

@@ -19,7 +19,7 @@ mod split;
 mod write_queue;
 
 use flow::FlowState;
-pub(crate) use limits::{BlockedBy, Force, SendCx, SendDecision};
+pub(crate) use limits::{BlockedBy, SendCx, SendDecision};
 pub(crate) use nagle::Nagle;
 use pacing::Pacing;
 pub(crate) use pacing::Path;

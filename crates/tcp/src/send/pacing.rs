@@ -161,7 +161,8 @@ impl Sender {
     }
 
     /// Returns the departure time of a super-segment with `len` bytes of payload in `segs`
-    /// segments, for fq to enforce; zero means at once. `sent` segments of data were sent before.
+    /// segments, for fq to enforce; zero means at once. `sent` segments of data were sent, including
+    /// these.
     #[inline]
     pub(crate) fn schedule_departure(
         &mut self,
@@ -177,7 +178,6 @@ impl Sender {
         self.schedule_paced_departure(cx, path, len + segs * HEADERS_BYTES, sent)
     }
 
-    #[inline(never)]
     fn schedule_paced_departure(
         &mut self,
         cx: &Cx<'_>,

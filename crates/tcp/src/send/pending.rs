@@ -2,8 +2,6 @@
 
 use fullsend_wire::SeqNum;
 
-use super::Force;
-
 /// A RST to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reset {
@@ -25,8 +23,12 @@ pub(crate) struct Pending {
     probe: bool,
     /// Send a tail loss probe (RFC 8985 7.3).
     tail_probe: bool,
-    /// Send data although a limit would defer it.
-    force: Force,
+    /// Send one segment of data, as far as the peer's window admits it (probe timer).
+    probe_data: bool,
+    /// Send the data before `push_end` although Nagle or a cork holds it: the cork's time is over,
+    /// or `TCP_NODELAY` was set.
+    push: bool,
+    push_end: SeqNum,
     reset: Option<Reset>,
 }
 
@@ -98,21 +100,30 @@ impl Pending {
         self.tail_probe = false;
     }
 
-    /// Requests data that a limit defers.
-    pub(crate) fn request_forced(&mut self, force: Force) {
-        self.force = self.force.max(force);
+    /// Requests one segment of data, or an empty segment if the window does not admit it.
+    pub(crate) fn request_probe_data(&mut self) {
+        self.probe_data = true;
         self.requested = true;
     }
 
-    /// Keeps a request to push for the next attempt, because another limit defers the data now
-    /// (`TCP_NODELAY` sends corked data once cwnd and the window admit it, tcp(7)).
-    pub(crate) fn keep_push(&mut self) {
-        self.force = self.force.max(Force::Push);
+    #[inline]
+    pub(crate) fn take_probe_data(&mut self) -> bool {
+        core::mem::take(&mut self.probe_data)
     }
 
+    /// Requests the data before `end` although Nagle or a cork holds it. The request lasts until the
+    /// data is sent, which cwnd or the window may delay.
+    pub(crate) fn request_push(&mut self, end: SeqNum) {
+        self.push = true;
+        self.push_end = end;
+        self.requested = true;
+    }
+
+    /// Returns whether the data at `nxt` is sent although Nagle or a cork holds it.
     #[inline]
-    pub(crate) fn take_force(&mut self) -> Force {
-        core::mem::take(&mut self.force)
+    pub(crate) fn is_pushed(&mut self, nxt: SeqNum) -> bool {
+        self.push &= self.push_end.after(nxt);
+        self.push
     }
 
     /// Requests a RST.

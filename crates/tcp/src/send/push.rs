@@ -2,7 +2,7 @@
 
 use fullsend_wire::Instant;
 
-use super::{BlockedBy, Force, SendLimit, Sender};
+use super::{BlockedBy, SendLimit, Sender};
 use crate::{Sysctl, TcpMib};
 
 /// The result of appending to the last super-segment.
@@ -110,12 +110,28 @@ impl Sender {
         self.report_limit(write.now, SendLimit::Autocork);
     }
 
-    /// Requests that queued data is sent, because `TCP_NODELAY` was set or a cork removed.
-    pub(crate) fn push_pending(&mut self, force: Force) {
+    /// Requests that queued data is sent, because a cork was removed.
+    pub(crate) fn uncork(&mut self) {
         if self.has_unsent() {
             self.msg_more = false;
-            self.pending.request_forced(force);
+            self.pending.retry();
         }
+    }
+
+    /// Requests that queued data is sent even if it is corked, because `TCP_NODELAY` was set.
+    pub(crate) fn flush(&mut self) {
+        if self.has_unsent() {
+            self.msg_more = false;
+            let end = self.write_seq();
+            self.pending.request_push(end);
+        }
+    }
+
+    /// Returns whether unsent data is sent although Nagle or a cork holds it.
+    #[inline]
+    pub(crate) fn is_pushed(&mut self) -> bool {
+        let nxt = self.nxt;
+        self.pending.is_pushed(nxt)
     }
 
     /// Ends the last super-segment at the end of a record: it cannot grow, so it does not wait.

@@ -104,7 +104,7 @@ impl WriteQueue {
     /// Appends `data` if it fits the last super-segment and the block that is being filled. Returns
     /// whether it did.
     #[inline]
-    pub(crate) fn try_append_to_tail(&mut self, data: &[u8], size_goal: usize) -> bool {
+    pub(super) fn try_append_to_tail(&mut self, data: &[u8], size_goal: usize) -> bool {
         if let Some(buf) = &mut self.buf
             && self.tail_len > 0
             && data.len() <= size_goal.saturating_sub(self.tail_len as usize)
@@ -251,7 +251,6 @@ impl WriteQueue {
         }
     }
 
-    #[inline(never)]
     fn take_slices(&mut self, limit: usize) -> TakenData {
         let n = self.len.min(u32::try_from(limit).unwrap_or(u32::MAX));
         let mut taken = TakenData {

@@ -203,7 +203,7 @@ fn nodelay_flushes_corked_data_once_and_cork_overrides_it() {
     );
 }
 
-/// tcp(7): a window that is too small when `TCP_NODELAY` is set only delays the corked data.
+/// A window that is too small when `TCP_NODELAY` is set only delays the corked data.
 #[test]
 fn nodelay_flushes_corked_data_once_the_window_admits_it() {
     let setup = Setup {
@@ -224,6 +224,48 @@ fn nodelay_flushes_corked_data_once_the_window_admits_it() {
          < . 1:1(0) ack 2002 win 5000
          set cork 0
          > P. 2002:2102(100) ack 1",
+    );
+}
+
+#[test]
+fn a_window_probe_does_not_end_the_flush_of_corked_data() {
+    let setup = Setup {
+        wscale: None,
+        ..Setup::default()
+    };
+    Bench::established(&setup).play(
+        "write 1
+         > P. 1:2(1) ack 1
+         < . 1:1(0) ack 2 win 10
+         set cork 1
+         write 2000
+         set nodelay 1
+         +200ms
+         > . 2:12(10) ack 1
+         < . 1:1(0) ack 12 win 5000
+         > . 12:1472(1460) ack 1
+         > P. 1472:2002(530) ack 1",
+    );
+}
+
+/// The flush is over when a tail loss probe has sent the data.
+#[test]
+fn nodelay_flushes_only_the_data_queued_before_it() {
+    let mut bench = Bench::established(&Setup::default());
+    bench.play(
+        "set cork 1
+         write 15100
+         > P. 1:7301(7300) ack 1
+         > P. 7301:14601(7300) ack 1
+         set nodelay 1",
+    );
+    let probe = bench.run_timers_until_output();
+    assert!(probe.starts_with("P. 14601:15101(500)"), "{probe}");
+    bench.play(
+        "< . 1:1(0) ack 15101
+         write 100
+         set cork 0
+         > P. 15101:15201(100) ack 1",
     );
 }
 

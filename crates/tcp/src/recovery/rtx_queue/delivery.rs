@@ -280,7 +280,6 @@ impl RtxQueue {
         delivery.is_some_and(|d| d.app_limited.is_some())
     }
 
-    #[inline(never)]
     pub(super) fn record_sent(&mut self, at: Instant, idle: bool) {
         let in_flight = self.in_flight();
         if let Some(delivery) = &mut self.delivery {

@@ -30,7 +30,6 @@ impl RecvWindow {
     }
 
     /// Ends a round trip of reading.
-    #[inline(never)]
     fn end_round(&mut self, now: Instant, mss: Mss, most: u32, may_grow: bool) {
         let first = (FIRST_SEGS * mss.bytes()).min(self.limit() / 2);
         let before = self.read_per_rtt.max(first);

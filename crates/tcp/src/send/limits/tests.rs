@@ -112,9 +112,9 @@ fn only_waiting_for_cwnd_counts_as_cwnd_limited() {
         let mut sender = idle();
         sender.queue(queued as usize, 65_160);
         sender.conn.snd.wnd = window;
-        assert!(!sender.conn.recovery.is_cwnd_limited());
+        assert!(!sender.conn.congestion.is_cwnd_limited());
         sender.with(|conn, cx| conn.on_blocked(cx, reason));
-        let is_limited = sender.conn.recovery.is_cwnd_limited();
+        let is_limited = sender.conn.congestion.is_cwnd_limited();
         assert_eq!(is_limited, limited, "{reason:?}, {queued} bytes, {window}");
     }
 }
