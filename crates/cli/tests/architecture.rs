@@ -1,7 +1,8 @@
-//! Compares the dependencies between crates with the arrows that ARCHITECTURE.md draws, and with
-//! what the socket crates promise.
+//! Compares ARCHITECTURE.md with the workspace: the arrows between crates, and the path of a byte. Also
+//! tests what the socket crates promise about their dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::Command;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -117,4 +118,75 @@ fn crates_depend_only_on_those_to_their_left() {
         .filter(|name| !built.contains_key(*name))
         .collect();
     assert!(gone.is_empty(), "drawn, but no crates: {gone:?}");
+}
+
+/// Returns the words of `cell` that are in backticks.
+fn quoted(cell: &str) -> impl Iterator<Item = &str> {
+    cell.split('`').skip(1).step_by(2)
+}
+
+/// Returns the Rust sources of a file or folder as one text.
+fn source(path: &Path) -> String {
+    if path.is_dir() {
+        let entries = std::fs::read_dir(path).expect("a folder");
+        let entries = entries.map(|entry| source(&entry.expect("an entry").path()));
+        return entries.collect();
+    }
+    std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Each table of the path of a byte has as many functions as the line above it states, and they are
+/// in the files that their row names. Names in parentheses are alternatives.
+#[test]
+fn the_functions_on_the_path_of_a_byte_exist() {
+    let text = std::fs::read_to_string(format!("{ROOT}/ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let section = text.split("### The path of a byte").nth(1);
+    let section = section.and_then(|s| s.split("\n## ").next()).expect("path");
+    let mut counts = Vec::new();
+    for line in section.lines() {
+        if let Some((_, stated)) = line
+            .split_once(", ")
+            .filter(|_| line.ends_with("functions:"))
+        {
+            let stated: usize = stated
+                .trim_end_matches(" functions:")
+                .parse()
+                .expect("a number");
+            counts.push((stated, 0));
+        }
+        let cells: Vec<_> = line.split('|').map(str::trim).collect();
+        let [_, functions, files, _, _] = cells[..] else {
+            continue;
+        };
+        // A path without its crate is relative to `src` of the crate before.
+        let mut sources = String::new();
+        let mut krate = "";
+        for file in quoted(files) {
+            let full = match file.split_once("/src") {
+                Some((name, _)) => {
+                    krate = name;
+                    format!("{ROOT}/crates/{file}")
+                }
+                None => format!("{ROOT}/crates/{krate}/src/{file}"),
+            };
+            sources += &source(Path::new(&full));
+        }
+        for name in quoted(functions) {
+            let name = name.rsplit("::").next().expect("a name");
+            let found = ["(", "<"].map(|end| format!("fn {name}{end}"));
+            assert!(found.iter().any(|f| sources.contains(f)), "{name}: {files}");
+        }
+        let alternatives = functions
+            .split('(')
+            .skip(1)
+            .filter_map(|s| s.split(')').next());
+        let alternatives: usize = alternatives.map(|s| quoted(s).count()).sum();
+        if let Some((_, found)) = counts.last_mut() {
+            *found += quoted(functions).count() - alternatives;
+        }
+    }
+    assert_eq!(counts.len(), 2);
+    for (stated, found) in counts {
+        assert_eq!(stated, found, "functions in a table");
+    }
 }

@@ -39,7 +39,7 @@ use crate::recovery::Recovery;
 use crate::recv::Receiver;
 use crate::rtt::RttEstimator;
 use crate::send::Sender;
-use crate::{Cx, SegmentOut, TcpError, TimeWait, Wakes};
+use crate::{TcpError, TimeWait, Wakes};
 
 pub use fastopen::{FastopenClient, FastopenEvent};
 pub use half_open::SynAckSent;
@@ -161,15 +161,6 @@ impl TsState {
 }
 
 impl Connection {
-    /// Returns the next segment that may be sent now. Call until it returns `None`.
-    #[inline]
-    pub fn poll_transmit(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
-        if !self.needs_transmit() {
-            return None;
-        }
-        self.transmit(cx)
-    }
-
     /// Returns whether `poll_transmit` may return a segment (cheap; false positives are possible).
     #[inline]
     pub fn needs_transmit(&self) -> bool {

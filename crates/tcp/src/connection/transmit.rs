@@ -10,9 +10,12 @@ use crate::send::{BlockedBy, SendDecision};
 use crate::{Cx, SegmentOut, SendLimit};
 
 impl Connection {
-    /// Returns the next segment to send, if any may be sent now.
-    #[inline(always)]
-    pub(crate) fn transmit(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
+    /// Returns the next segment that may be sent now. Call until it returns `None`.
+    #[inline]
+    pub fn poll_transmit(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
+        if !self.needs_transmit() {
+            return None;
+        }
         if !self.state.is_synchronized() || self.snd.pending().has_reset() {
             let segment = self.unsynchronized_segment(cx);
             self.after_transmit(cx, segment.is_some());

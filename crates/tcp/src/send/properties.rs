@@ -190,6 +190,12 @@ impl TestSender {
         call(&mut self.conn, cx!(self))
     }
 
+    /// Attempts to send a segment, though no part has requested it.
+    pub(super) fn transmit(&mut self) -> Option<SegmentOut> {
+        self.conn.snd.pending_mut().retry();
+        self.with(Connection::poll_transmit)
+    }
+
     /// Queues `len` bytes without sending any, in super-segments of `goal` bytes.
     pub(super) fn queue(&mut self, len: usize, goal: usize) {
         let data = alloc::vec![7; len];

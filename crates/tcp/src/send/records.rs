@@ -47,7 +47,6 @@ impl Records {
 mod tests {
     use super::super::properties::{SenderConfig, TestSender};
     use super::MAX_RECORD_ENDS;
-    use crate::Connection;
     use crate::send::BlockedBy;
 
     impl TestSender {
@@ -74,7 +73,7 @@ mod tests {
         sender.conn.end_record();
         assert_eq!((sender.ends(), sender.conn.record_left()), (2, 100));
         for (ends, left) in [(1, 50), (0, u32::MAX)] {
-            sender.with(Connection::transmit).expect("a segment");
+            sender.transmit().expect("a segment");
             assert_eq!((sender.ends(), sender.conn.record_left()), (ends, left));
         }
     }

@@ -159,7 +159,7 @@ fn cwnd_restarts_only_with_nothing_in_flight() {
     let mut sender = idle();
     sender.conn.congestion.set_cwnd(40);
     sender.queue(MSS as usize, 65_160);
-    let sent = sender.with(Connection::transmit);
+    let sent = sender.transmit();
     assert_eq!(sent.map(|s| s.payload.len()), Some(MSS as usize));
     sender.now += wait;
     sender.queue(MSS as usize, 65_160);

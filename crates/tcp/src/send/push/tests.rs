@@ -2,7 +2,6 @@
 
 use super::super::properties::{SenderConfig, TestSender};
 use super::{AppendOutcome, BlockedBy, WriteCx};
-use crate::Connection;
 use crate::connection::State;
 
 const MSS: usize = 1460;
@@ -109,7 +108,7 @@ fn write_that_needs_more_than_tail_room_is_not_appended() {
 fn autocorked_super_segment_is_sent_when_it_exceeds_the_host_queue() {
     for (in_host_queue, done) in [(768, AppendOutcome::Queued), (767, AppendOutcome::Sendable)] {
         let mut sender = waiting(BlockedBy::Cwnd);
-        sender.with(Connection::transmit).expect("a segment");
+        sender.transmit().expect("a segment");
         sender.queue(100, 65_160);
         let snd = &mut sender.conn.snd;
         (snd.blocked_by, snd.throttled) = (BlockedBy::Autocork, true);
@@ -173,7 +172,7 @@ fn data_after_a_record_end_sends_the_record() {
 fn autocorking_sends_full_super_segments_first() {
     let mut sender = TestSender::new(SenderConfig::default());
     sender.queue(MSS, 65_160);
-    sender.with(Connection::transmit).expect("a segment");
+    sender.transmit().expect("a segment");
     sender.conn.snd.wmem_inflight = 100_000;
     sender.conn.snd.pending.clear_request();
     sender.conn.snd.size_goal = 2 * MSS as u32;

@@ -18,7 +18,7 @@ fn in_flight(super_segments: usize) -> TestSender {
     sender.conn.settings.nodelay = true;
     for _ in 0..super_segments {
         sender.queue(MSS as usize, 65_160);
-        sender.with(Connection::transmit).expect("a segment");
+        sender.transmit().expect("a segment");
     }
     sender
 }
@@ -66,7 +66,7 @@ fn retransmissions_with_data_are_numbered() {
     let mut sender = in_flight(1);
     sender.conn.snd.wmem_inflight = 0;
     sender.conn.snd.fin = FinState::Queued;
-    sender.with(Connection::transmit).expect("a FIN");
+    sender.transmit().expect("a FIN");
     assert_eq!(next_number(&sender), Some(2));
     let probe = sender.with(Connection::tail_probe).expect("a FIN");
     assert!(probe.payload.is_empty());

@@ -5,7 +5,6 @@ use fullsend_wire::Rate;
 use super::super::pacing::Pacing;
 use super::super::properties::{SenderConfig, TestSender};
 use super::Transmission;
-use crate::Connection;
 
 const MSS: u32 = 1460;
 
@@ -15,7 +14,7 @@ fn in_flight(super_segments: usize, limit_output_bytes: u32) -> TestSender {
     let mut sender = TestSender::new(SenderConfig::default());
     for _ in 0..super_segments {
         sender.queue(MSS as usize, 65_160);
-        sender.with(Connection::transmit).expect("a segment");
+        sender.transmit().expect("a segment");
     }
     assert_eq!(sender.conn.recovery.rtx.len(), super_segments);
     sender.sysctl.tcp_limit_output_bytes = limit_output_bytes;
