@@ -121,6 +121,9 @@ fn build_stack(config: &Config, device: Box<dyn Device>, backlog: usize) -> io::
             "net.core.somaxconn",
             &backlog.clamp(1, 0xff_ffff).to_string(),
         );
+    if let Some(path) = &config.control_socket {
+        builder = builder.control_socket(path);
+    }
     if let Some(v4) = &config.ipv4 {
         builder = builder
             .address(&format!("{}/{}", v4.gateway, v4.prefix))

@@ -51,17 +51,16 @@ async fn connect(shared: Arc<Shared>, pending: PendingConnection, permit: OwnedS
         },
     };
     match HostStream::connect(to, &shared.config.outbound).await {
-        Ok(host) => match pending.accept().await {
-            Ok(guest) => {
+        Ok(host) => {
+            if let Ok(guest) = pending.accept().await {
                 add(&shared.counters.tcp_established, 1);
                 relay(&shared, guest, host).await;
-            }
-            // The guest has given up, or its RST came together with its ACK.
-            Err(_) => {
+            } else {
+                // The guest has given up, or its RST came together with its ACK.
                 add(&shared.counters.tcp_reset, 1);
                 host.reset();
             }
-        },
+        }
         Err(error) => on_connect_error(&shared, pending, to, &error),
     }
     drop(permit);

@@ -15,6 +15,7 @@ use super::host_socket::{HostUdp, MAX_SEGMENTS, MAX_SEND_BYTES, Received};
 use super::send_to_guest;
 use super::table::{FlowKey, UdpFlow};
 use crate::counters::add;
+use crate::dns::relay_query;
 use crate::forward::Protocol;
 use crate::gateway::Shared;
 use crate::icmp::{report_error, report_unreachable};
@@ -92,6 +93,15 @@ impl Train {
             && self.data.len() + next.payload.len() <= MAX_SEND_BYTES
     }
 
+    /// Returns the datagrams one by one.
+    fn datagrams(&self) -> impl Iterator<Item = Chain> {
+        (0..self.count).map(|n| {
+            let start = n * self.size;
+            let len = self.size.min(self.data.len() - start);
+            self.data.range(start, len)
+        })
+    }
+
     fn push(&mut self, next: Datagram) {
         self.ended = next.payload.len() < self.size;
         self.count += 1;
@@ -129,7 +139,9 @@ fn open_flow(shared: &Arc<Shared>, train: &Train) -> Option<Arc<UdpFlow>> {
     let host = match shared.route(Protocol::Udp, key.guest, key.remote) {
         Route::Connect(host) => host,
         Route::Dns => {
-            crate::dns::relay_query(shared, key.guest, key.remote, &train.data);
+            for query in train.datagrams() {
+                relay_query(shared, key.guest, key.remote, &query);
+            }
             return None;
         }
         Route::DnsOverTls => {

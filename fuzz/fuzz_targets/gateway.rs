@@ -1,0 +1,86 @@
+//! The messages of the guest that the gateway parses: DNS, DHCP and DHCPv6. No input may cause a
+//! panic, an answer must be parsed again where the parser accepts answers, and answers are bounded.
+#![no_main]
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use fullsend_gateway::message::dns::{Query, ResponseCode};
+use fullsend_gateway::message::{dhcp, dhcpv6};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: (u8, &[u8])| {
+    let (kind, message) = input;
+    match kind % 3 {
+        0 => dns(message),
+        1 => dhcp(message),
+        _ => dhcpv6(message),
+    }
+});
+
+fn dns(message: &[u8]) {
+    let Some(query) = Query::parse(message) else {
+        return;
+    };
+    // 255 bytes of a name, each written as `\ddd`.
+    assert!(query.name.len() <= 4 * 255);
+    let addresses = [
+        IpAddr::from(Ipv4Addr::LOCALHOST),
+        IpAddr::from(Ipv6Addr::LOCALHOST),
+    ];
+    for code in [
+        ResponseCode::NoError,
+        ResponseCode::ServerFailure,
+        ResponseCode::NameError,
+    ] {
+        let answer = query.respond_with(code, &addresses);
+        assert!(query.is_answered_by(&answer));
+        assert!(Query::parse(&answer).is_none(), "a response is no query");
+        assert!(answer.len() <= message.len() + 28);
+    }
+    let _ = query.is_answered_by(message);
+}
+
+fn dhcp(message: &[u8]) {
+    let Some(parsed) = dhcp::ClientMessage::parse(message) else {
+        return;
+    };
+    assert!((1..=64).contains(&parsed.client_id.len()));
+    let settings = dhcp::Settings {
+        server: Ipv4Addr::new(10, 0, 2, 2),
+        prefix: 24,
+        router: Ipv4Addr::new(10, 0, 3, 2),
+        dns: vec![Ipv4Addr::new(10, 0, 2, 3)],
+        mtu: 65_520,
+        lease_s: 3600,
+        host_name: Some("guest".into()),
+        domain: Some("example.com".into()),
+        search: vec!["example.net".into()],
+    };
+    for kind in [
+        dhcp::MessageType::Offer,
+        dhcp::MessageType::Ack,
+        dhcp::MessageType::Nak,
+    ] {
+        let answer = parsed.answer(kind, parsed.requested, &settings);
+        assert!((300..=576).contains(&answer.len()));
+        assert_eq!(dhcp::ClientMessage::parse(&answer), None);
+    }
+}
+
+fn dhcpv6(message: &[u8]) {
+    let Some(parsed) = dhcpv6::ClientMessage::parse(message) else {
+        return;
+    };
+    let settings = dhcpv6::Settings {
+        mac: [2, 0, 0, 0, 0, 1],
+        address: Some(Ipv6Addr::LOCALHOST),
+        dns: vec![Ipv6Addr::LOCALHOST],
+        search: vec!["example.com".into()],
+        fqdn: Some("guest.example.com".into()),
+        lifetime_s: 3600,
+    };
+    if let Some(answer) = parsed.answer(&settings) {
+        assert!(answer.len() <= 600);
+        assert!(dhcpv6::ClientMessage::parse(&answer).is_none());
+    }
+}
