@@ -132,11 +132,16 @@ impl HostStream {
 
     /// Waits until the socket has an error, such as a RST from the peer.
     pub(crate) async fn failed(&self) -> io::Error {
-        let ready = self.fd.ready(Interest::ERROR).await.map(drop);
-        let error = ready.and_then(|()| self.fd.get_ref().take_error());
-        match error {
-            Ok(Some(error)) | Err(error) => error,
-            Ok(None) => io::ErrorKind::ConnectionReset.into(),
+        loop {
+            let mut ready = match self.fd.ready(Interest::ERROR).await {
+                Ok(ready) => ready,
+                Err(error) => return error,
+            };
+            match self.fd.get_ref().take_error() {
+                Ok(Some(error)) | Err(error) => return error,
+                // The other direction has taken the error, and reports it.
+                Ok(None) => ready.clear_ready(),
+            }
         }
     }
 

@@ -58,13 +58,13 @@ async fn until_error(
     }
 }
 
-/// Waits until the guest's connection has ended before it was closed on this side.
+/// Waits until the guest's connection has failed, e.g. by a RST. Never returns for one that ends with
+/// the FINs of both sides: received data may still wait for the host's socket.
 async fn guest_reset(guest: &TcpStream) -> io::Error {
     let closed = guest.closed().await;
-    let error = closed.and_then(|()| guest.take_error());
-    match error {
+    match closed.and_then(|()| guest.take_error()) {
         Ok(Some(error)) | Err(error) => error,
-        Ok(None) => io::ErrorKind::ConnectionReset.into(),
+        Ok(None) => std::future::pending().await,
     }
 }
 
