@@ -56,9 +56,7 @@ impl Connection {
             if ack.before(self.snd.una() - most) {
                 return self.challenge_ack_field(cx);
             }
-            if !repr.options.sack.as_slice().is_empty() {
-                self.on_reordered_ack(cx, repr);
-            }
+            self.on_reordered_ack(cx, repr);
             return true;
         }
         self.snd.begin_ack(cx.legacy.in_force().max_burst);
@@ -94,11 +92,13 @@ impl Connection {
         self.stats.bytes_acked + syn + fin
     }
 
-    /// Processes the SACK blocks of a reordered ACK, which may report data received out of order
-    /// (RFC 2018).
+    /// Processes a reordered ACK. Its SACK blocks may report data received out of order (RFC 2018).
     #[cold]
     fn on_reordered_ack(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) {
-        self.update_scoreboard(cx, repr, false);
+        self.snd.begin_ack(cx.legacy.in_force().max_burst);
+        if !repr.options.sack.as_slice().is_empty() {
+            self.update_scoreboard(cx, repr, false);
+        }
         self.snd.on_limits_changed(self.recovery.rtx.has_lost());
     }
 

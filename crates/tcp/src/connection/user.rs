@@ -58,7 +58,10 @@ impl Connection {
                 return Err(TcpError::WouldBlock);
             }
         }
-        self.after_write(cx, more && done == data.len());
+        // A write of no bytes does not end the wait of one with `MSG_MORE`.
+        if done > 0 {
+            self.after_write(cx, more && done == data.len());
+        }
         Ok(done)
     }
 

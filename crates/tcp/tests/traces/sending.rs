@@ -307,6 +307,32 @@ fn msg_more_waits_for_the_next_write() {
     );
 }
 
+/// As on Linux: the next ACK sends data written with `MSG_MORE`, even if it is a reordered one.
+#[test]
+fn a_reordered_ack_sends_data_written_with_msg_more() {
+    Bench::established(&Setup::default()).play(
+        "set nodelay 1
+         write 200
+         > P. 1:201(200) ack 1
+         < . 1:1(0) ack 201
+         write 100 more = 100
+         < . 1:1(0) ack 101
+         > . 201:301(100) ack 1",
+    );
+}
+
+/// As on Linux: a write of no bytes does not send data written with `MSG_MORE`.
+#[test]
+fn an_empty_write_does_not_send_data_written_with_msg_more() {
+    Bench::established(&Setup::default()).play(
+        "set nodelay 1
+         write 100 more = 100
+         write 0
+         write 1
+         > P. 1:102(101) ack 1",
+    );
+}
+
 #[test]
 fn the_initial_window_is_ten_segments_in_halves() {
     Bench::established(&Setup::default()).play(
