@@ -75,12 +75,12 @@ pub(crate) struct Fastopen {
     /// Payload bytes of the SYN.
     syn_data: u32,
     /// The data in the SYN was accepted, by the peer or by us.
-    pub(crate) syn_data_acked: bool,
-    pub(crate) fail: FastopenFail,
+    pub(super) syn_data_acked: bool,
+    pub(super) fail: FastopenFail,
     /// On a server: opened by a SYN with a cookie, and still in the handshake.
     child: bool,
     /// On a server: opened by a SYN with a cookie.
-    pub(crate) opened_early: bool,
+    pub(super) opened_early: bool,
     /// The cookie for the first SYN-ACK.
     syn_ack_cookie: Option<FastopenCookie>,
     events: [Option<FastopenEvent>; 2],

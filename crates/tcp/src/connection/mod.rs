@@ -9,6 +9,7 @@ mod fastopen;
 mod half_open;
 mod handshake;
 mod icmp;
+mod info;
 mod input;
 mod inspect;
 mod memory;
@@ -62,85 +63,85 @@ pub use watch::{TxEvent, TxStage, TxStages};
 /// [`needs_transmit`](Self::needs_transmit), then [`take_wakes`](Self::take_wakes) and
 /// [`take_time_wait`](Self::take_time_wait).
 pub struct Connection {
-    pub(crate) state: State,
-    pub(crate) local_port: u16,
-    pub(crate) remote_port: u16,
+    state: State,
+    local_port: u16,
+    remote_port: u16,
     /// The largest segment that we can receive (sent as MSS option).
-    pub(crate) adv_mss: Mss,
-    pub(crate) negotiated: NegotiatedOptions,
-    pub(crate) user: UserState,
-    pub(crate) snd: Sender,
-    pub(crate) rcv: Receiver,
-    pub(crate) ts: TsState,
-    pub(crate) congestion: Congestion,
-    pub(crate) rtt: RttEstimator,
-    pub(crate) recovery: Recovery,
+    adv_mss: Mss,
+    negotiated: NegotiatedOptions,
+    user: UserState,
+    snd: Sender,
+    rcv: Receiver,
+    ts: TsState,
+    congestion: Congestion,
+    rtt: RttEstimator,
+    recovery: Recovery,
     /// Present if the connection uses or requests ECN.
-    pub(crate) ecn: Option<Box<Ecn>>,
-    pub(crate) timers: Timers,
-    pub(crate) settings: Settings,
-    pub(crate) stats: Stats,
-    pub(crate) time_wait: Option<Box<TimeWait>>,
+    ecn: Option<Box<Ecn>>,
+    timers: Timers,
+    settings: Settings,
+    stats: Stats,
+    time_wait: Option<Box<TimeWait>>,
     /// State of features that few connections use.
-    pub(crate) uncommon: Option<Box<Uncommon>>,
+    uncommon: Option<Box<Uncommon>>,
     /// Pages that the host has been charged for our queues.
-    pub(crate) mem_pages: u32,
+    mem_pages: u32,
 }
 
 /// The options of the handshake: those that our SYN offers, then those that both sides agreed on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NegotiatedOptions {
-    pub(crate) timestamps: bool,
-    pub(crate) sack: bool,
-    pub(crate) window_scale: bool,
+    timestamps: bool,
+    sack: bool,
+    window_scale: bool,
 }
 
 /// The application's side: its requests and the wake-ups it waits for.
 #[derive(Debug, Default)]
 pub(crate) struct UserState {
     /// A task waits to read, or to write (NOSPACE).
-    pub(crate) reader_waiting: bool,
-    pub(crate) writer_waiting: bool,
-    pub(crate) wakes: Wakes,
-    pub(crate) error: Option<TcpError>,
+    reader_waiting: bool,
+    writer_waiting: bool,
+    wakes: Wakes,
+    error: Option<TcpError>,
     /// The error that ICMP reported for a connection that continues (RFC 1122 4.2.3.9).
-    pub(crate) soft_error: Option<TcpError>,
+    soft_error: Option<TcpError>,
     /// The connection ended before all data written was acknowledged.
-    pub(crate) lost_data: bool,
-    pub(crate) read_shut: bool,
+    lost_data: bool,
+    read_shut: bool,
     /// Data that arrives from now on resets the connection.
-    pub(crate) resets_on_data: bool,
-    pub(crate) write_shut: bool,
+    resets_on_data: bool,
+    write_shut: bool,
     /// The application has closed the socket; nothing is read or reported any more.
-    pub(crate) orphan: bool,
+    orphan: bool,
     /// The application opened the connection actively.
-    pub(crate) active_open: bool,
+    active_open: bool,
 }
 
 /// The state of the timestamps option (RFC 7323 3).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TsState {
-    pub(crate) offset: u32,
-    pub(crate) recent: u32,
+    offset: u32,
+    recent: u32,
     /// When `recent` was received, in seconds since the host's start.
-    pub(crate) recent_at_s: u32,
+    recent_at_s: u32,
     /// `recent` is valid (RFC 7323 5.3 R1).
-    pub(crate) has_recent: bool,
+    has_recent: bool,
 }
 
 /// Counters for `tcp_info`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stats {
-    pub(crate) bytes_acked: u64,
-    pub(crate) bytes_retrans: u64,
-    pub(crate) segs_out: u32,
-    pub(crate) segs_in: u32,
-    pub(crate) data_segs_out: u32,
-    pub(crate) data_segs_in: u32,
-    pub(crate) total_retrans: u32,
+    bytes_acked: u64,
+    bytes_retrans: u64,
+    segs_out: u32,
+    segs_in: u32,
+    data_segs_out: u32,
+    data_segs_in: u32,
+    total_retrans: u32,
     /// Segments known to be delivered to the peer; wraps.
-    pub(crate) delivered: u32,
-    pub(crate) bytes_received: u64,
+    delivered: u32,
+    bytes_received: u64,
 }
 
 impl TsState {
@@ -211,5 +212,58 @@ impl Connection {
             timestamps.recent = self.ts.recent;
         }
         Some(time_wait)
+    }
+}
+
+/// The parts, for tests that check one of them.
+#[cfg(test)]
+pub(crate) struct TestParts<'a> {
+    pub(crate) snd: &'a Sender,
+    pub(crate) recovery: &'a Recovery,
+    pub(crate) congestion: &'a Congestion,
+    pub(crate) rtt: &'a RttEstimator,
+    pub(crate) settings: &'a Settings,
+    pub(crate) data_segs_out: &'a u32,
+    pub(crate) uncommon: &'a Option<Box<Uncommon>>,
+}
+
+/// The parts, for tests that set one of them up.
+#[cfg(test)]
+pub(crate) struct TestPartsMut<'a> {
+    pub(crate) snd: &'a mut Sender,
+    pub(crate) recovery: &'a mut Recovery,
+    pub(crate) congestion: &'a mut Congestion,
+    pub(crate) rtt: &'a mut RttEstimator,
+    pub(crate) settings: &'a mut Settings,
+    pub(crate) data_segs_out: &'a mut u32,
+    pub(crate) state: &'a mut State,
+}
+
+#[cfg(test)]
+impl Connection {
+    /// Returns the parts, for tests of one of them.
+    pub(crate) fn parts(&self) -> TestParts<'_> {
+        TestParts {
+            snd: &self.snd,
+            recovery: &self.recovery,
+            congestion: &self.congestion,
+            rtt: &self.rtt,
+            settings: &self.settings,
+            data_segs_out: &self.stats.data_segs_out,
+            uncommon: &self.uncommon,
+        }
+    }
+
+    /// Returns the parts, for tests of one of them.
+    pub(crate) fn parts_mut(&mut self) -> TestPartsMut<'_> {
+        TestPartsMut {
+            snd: &mut self.snd,
+            recovery: &mut self.recovery,
+            congestion: &mut self.congestion,
+            rtt: &mut self.rtt,
+            settings: &mut self.settings,
+            data_segs_out: &mut self.stats.data_segs_out,
+            state: &mut self.state,
+        }
     }
 }

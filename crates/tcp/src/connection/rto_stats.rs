@@ -8,10 +8,10 @@ use super::Connection;
 #[derive(Debug, Default)]
 pub(crate) struct RtoStats {
     /// Number of timeouts, and of recoveries that began with one.
-    pub(crate) total: u16,
-    pub(crate) recoveries: u16,
+    pub(super) total: u16,
+    pub(super) recoveries: u16,
     /// Milliseconds spent in these recoveries.
-    pub(crate) time_ms: u32,
+    pub(super) time_ms: u32,
     since: Option<Instant>,
 }
 

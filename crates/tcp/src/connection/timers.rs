@@ -30,18 +30,18 @@ pub(crate) struct Timers {
     idle: Instant,
     rtx_kind: RtxKind,
     /// Window or keepalive probes since the last segment of the peer; saturates at 255.
-    pub(crate) probes: u8,
+    pub(super) probes: u8,
     /// When the last acceptable segment arrived.
-    pub(crate) received_at: Instant,
+    pub(super) received_at: Instant,
     /// Since when the data in flight (or waiting for window) has made no progress.
-    pub(crate) progress_at: Instant,
+    pub(super) progress_at: Instant,
     /// Retransmission timeouts since the last progress (`icsk_retransmits`).
-    pub(crate) retransmits: u8,
+    pub(super) retransmits: u8,
     /// The first repetition of the SYN follows a RST to a half-open peer and does not indicate a
     /// loss.
-    pub(crate) syn_after_reset: bool,
+    pub(super) syn_after_reset: bool,
     /// When an unacceptable segment was last answered (RFC 5961 10), in milliseconds; 0: never.
-    pub(crate) rejected_at_ms: u32,
+    pub(super) rejected_at_ms: u32,
 }
 
 impl Timers {

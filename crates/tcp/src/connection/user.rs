@@ -5,7 +5,7 @@ use fullsend_offload::{Chain, Slice};
 use super::{Connection, State};
 use crate::recv::HostWindowLimits;
 use crate::send::WriteCx;
-use crate::{AppendOutcome, Cx, Sysctl, TcpError, TcpInfo, WriteFlags};
+use crate::{AppendOutcome, Cx, Sysctl, TcpError, WriteFlags};
 
 impl Connection {
     /// Appends a copy of `data` to the stream and returns the number of bytes accepted. `more` is
@@ -376,10 +376,5 @@ impl Connection {
     /// Returns the name of the congestion control (`TCP_CONGESTION`).
     pub fn congestion(&self) -> &'static str {
         self.congestion.algorithm().name()
-    }
-
-    /// Returns `TCP_INFO`.
-    pub fn info(&self, cx: &Cx<'_>) -> TcpInfo {
-        crate::info::collect(self, cx)
     }
 }

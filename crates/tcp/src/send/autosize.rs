@@ -132,9 +132,13 @@ mod tests {
     fn a_path_is_short_below_512_microseconds() {
         let mut sender = TestSender::new(SenderConfig::default());
         for (us, short) in [(1, true), (511, true), (512, false), (513, false)] {
-            sender.conn.rtt = RttEstimator::new(200_000, 120_000);
+            *sender.conn.parts_mut().rtt = RttEstimator::new(200_000, 120_000);
             let rtt = Nanos::from_micros(us);
-            sender.conn.rtt.on_sample(sender.now, rtt, false);
+            sender
+                .conn
+                .parts_mut()
+                .rtt
+                .on_sample(sender.now, rtt, false);
             let is_short = sender.with(|conn, cx| is_path_short(cx, conn.sender_and_path().1));
             assert_eq!(is_short, short, "{us}");
         }

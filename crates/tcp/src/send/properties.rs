@@ -192,14 +192,14 @@ impl TestSender {
 
     /// Attempts to send a segment, though no part has requested it.
     pub(super) fn transmit(&mut self) -> Option<SegmentOut> {
-        self.conn.snd.pending_mut().retry();
+        self.conn.parts_mut().snd.pending_mut().retry();
         self.with(Connection::poll_transmit)
     }
 
     /// Queues `len` bytes without sending any, in super-segments of `goal` bytes.
     pub(super) fn queue(&mut self, len: usize, goal: usize) {
         let data = alloc::vec![7; len];
-        let (queue, pool) = (&mut self.conn.snd.queue, &self.pool);
+        let (queue, pool) = (&mut self.conn.parts_mut().snd.queue, &self.pool);
         assert_eq!(queue.append(pool, &data, goal, false), len);
     }
 
@@ -226,7 +226,7 @@ impl TestSender {
     }
 
     fn apply(&mut self, op: &Op) {
-        let (una, nxt) = (self.conn.snd.una, self.conn.snd.nxt);
+        let (una, nxt) = (self.conn.parts().snd.una, self.conn.parts().snd.nxt);
         match *op {
             Op::Write(len, more) => {
                 let data = alloc::vec![7; len];
@@ -238,7 +238,7 @@ impl TestSender {
                 self.acknowledge(una + bytes as u32, &[]);
             }
             Op::Hole => {
-                let left = una + self.conn.snd.mss.bytes();
+                let left = una + self.conn.parts().snd.mss.bytes();
                 if left.before(nxt) {
                     self.acknowledge(una, &[SackBlock { left, right: nxt }]);
                 }
@@ -277,8 +277,8 @@ impl TestSender {
     /// Sends all segments that may be sent.
     fn drain(&mut self) {
         loop {
-            let (max_len, nxt) = (self.max_len(), self.conn.snd.nxt);
-            let probe = self.conn.snd.pending.has_tail_probe();
+            let (max_len, nxt) = (self.max_len(), self.conn.parts().snd.nxt);
+            let probe = self.conn.parts().snd.pending.has_tail_probe();
             self.fast_paths += u32::from(self.conn.check_fast_path(&*cx!(self)));
             let Some(segment) = self.conn.poll_transmit(cx!(self)) else {
                 return;
@@ -294,20 +294,24 @@ impl TestSender {
 
     /// Returns the largest length allowed by autosizing, quota, window and device, computed anew.
     fn max_len(&self) -> u32 {
-        let (conn, mss) = (&self.conn, self.conn.snd.mss.bytes());
+        let (conn, mss) = (&self.conn, self.conn.parts().snd.mss.bytes());
         let gso_max = gso_max_payload(&self.device, 20);
-        let halvings = conn.rtt.min_rtt().map_or(0, |rtt| rtt.as_micros() >> 9);
-        let rate = conn.snd.pacing_rate(conn.path(), &self.sysctl).0;
+        let halvings = conn
+            .parts()
+            .rtt
+            .min_rtt()
+            .map_or(0, |rtt| rtt.as_micros() >> 9);
+        let rate = conn.parts().snd.pacing_rate(conn.path(), &self.sysctl).0;
         let share = u64::from(gso_max).checked_shr(halvings.min(64) as u32);
         let bytes = (rate >> 10).saturating_add(share.unwrap_or(0));
         let autosize = (bytes.min(gso_max.into()) as u32).max(2 * mss);
-        let cwnd = conn.congestion.cwnd();
-        let room = cwnd.saturating_sub(conn.recovery.rtx.in_flight());
+        let cwnd = conn.parts().congestion.cwnd();
+        let room = cwnd.saturating_sub(conn.parts().recovery.rtx.in_flight());
         let quota = room.min((cwnd / 2).max(1)) * mss;
-        let window = conn.snd.usable_window();
+        let window = conn.parts().snd.usable_window();
         let max_len = autosize.min(quota).min(window).min(gso_max);
         // A tail loss probe is one segment, whatever cwnd is.
-        let probe = if self.conn.snd.pending.has_tail_probe() {
+        let probe = if self.conn.parts().snd.pending.has_tail_probe() {
             mss.min(window)
         } else {
             0
@@ -316,7 +320,7 @@ impl TestSender {
     }
 
     fn check_super_segment(&mut self, segment: &SegmentOut, max_len: u32, probe: bool) {
-        let (len, snd) = (segment.payload.len() as u32, &self.conn.snd);
+        let (len, snd) = (segment.payload.len() as u32, &self.conn.parts().snd);
         assert!(len <= max_len, "{len} is more than {max_len}");
         if snd.blocked_by == BlockedBy::Autocork {
             assert!(snd.wmem_inflight > 0 && snd.throttled);
@@ -330,19 +334,19 @@ impl TestSender {
     }
 
     fn unacknowledged_small_segments(&mut self) -> usize {
-        let una = self.conn.snd.una;
+        let una = self.conn.parts().snd.una;
         self.small.retain(|end| end.after(una));
         self.small.len()
     }
 
     /// Spec 7.2: whatever holds data back, some event is pending that causes another attempt.
     fn check_retry_is_pending(&self) {
-        let snd = &self.conn.snd;
+        let snd = &self.conn.parts().snd;
         assert!(!self.conn.needs_transmit());
         let completion = snd.throttled && snd.wmem_inflight > 0;
         let deadline = self.conn.poll_deadline();
         assert_eq!(snd.wmem_inflight, self.ring.iter().sum::<u32>());
-        if self.conn.recovery.rtx.has_lost() {
+        if self.conn.parts().recovery.rtx.has_lost() {
             assert!(completion || deadline.is_some());
         }
         if !snd.has_unsent() {
@@ -355,8 +359,15 @@ impl TestSender {
             BlockedBy::Autocork | BlockedBy::Tsq => assert!(completion),
             BlockedBy::Pacing => assert!(wakes),
             BlockedBy::Nagle => {
-                let ack = !self.conn.recovery.rtx.is_empty() && deadline.is_some();
-                assert!(ack || (self.conn.snd.is_corked(self.conn.settings.cork) && wakes));
+                let ack = !self.conn.parts().recovery.rtx.is_empty() && deadline.is_some();
+                assert!(
+                    ack || (self
+                        .conn
+                        .parts()
+                        .snd
+                        .is_corked(self.conn.parts().settings.cork)
+                        && wakes)
+                );
             }
             BlockedBy::Cwnd | BlockedBy::Rwnd | BlockedBy::Defer | BlockedBy::Burst => {
                 assert!(deadline.is_some());
@@ -374,22 +385,26 @@ impl TestSender {
                 self.complete();
             }
             self.drain();
-            let nxt = self.conn.snd.nxt;
+            let nxt = self.conn.parts().snd.nxt;
             self.acknowledge(nxt, &[]);
             self.drain();
             if self.conn.is_flushed() && self.ring.is_empty() {
                 break;
             }
-            if self.ring.is_empty() && self.conn.snd.una == self.conn.snd.nxt {
+            if self.ring.is_empty() && self.conn.parts().snd.una == self.conn.parts().snd.nxt {
                 self.now = self.now.max(self.conn.poll_deadline().expect("a deadline"));
                 self.conn.handle_timeout(cx!(self));
             }
         }
-        assert!(self.conn.is_flushed(), "{:?}", self.conn.snd.blocked_by);
-        assert_eq!(self.conn.snd.wmem_inflight, 0);
+        assert!(
+            self.conn.is_flushed(),
+            "{:?}",
+            self.conn.parts().snd.blocked_by
+        );
+        assert_eq!(self.conn.parts().snd.wmem_inflight, 0);
         let took = self.now.since(start);
         // Without pacing it takes at most the longest time of a cork.
-        if self.conn.snd.pacing.is_none() {
+        if self.conn.parts().snd.pacing.is_none() {
             assert!(took <= Nanos::from_millis(200), "{took:?}");
         }
     }

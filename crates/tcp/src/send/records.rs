@@ -51,7 +51,12 @@ mod tests {
 
     impl TestSender {
         fn ends(&self) -> usize {
-            let records = self.conn.uncommon.as_ref().and_then(|e| e.records.as_ref());
+            let records = self
+                .conn
+                .parts()
+                .uncommon
+                .as_ref()
+                .and_then(|e| e.records.as_ref());
             records.map_or(0, |records| records.unsent())
         }
     }
@@ -60,7 +65,7 @@ mod tests {
     #[test]
     fn record_end_is_recorded_once_and_only_for_unsent_data() {
         let mut sender = TestSender::new(SenderConfig::default());
-        sender.conn.settings.nodelay = true;
+        sender.conn.parts_mut().settings.nodelay = true;
         assert_eq!(sender.conn.record_left(), u32::MAX);
         sender.conn.end_record();
         assert_eq!((sender.ends(), sender.conn.record_left()), (0, u32::MAX));
@@ -68,7 +73,7 @@ mod tests {
         sender.conn.end_record();
         sender.conn.end_record();
         assert_eq!((sender.ends(), sender.conn.record_left()), (1, 100));
-        assert_eq!(sender.conn.snd.queue.tail_len(), 0);
+        assert_eq!(sender.conn.parts().snd.queue.tail_len(), 0);
         sender.queue(50, 65_160);
         sender.conn.end_record();
         assert_eq!((sender.ends(), sender.conn.record_left()), (2, 100));
@@ -87,10 +92,10 @@ mod tests {
         ] {
             let mut sender = TestSender::new(SenderConfig::default());
             sender.queue(100, 65_160);
-            sender.conn.snd.pending.clear_request();
-            sender.conn.snd.blocked_by = blocked_by;
+            sender.conn.parts_mut().snd.pending.clear_request();
+            sender.conn.parts_mut().snd.blocked_by = blocked_by;
             sender.conn.end_record();
-            assert_eq!(sender.conn.snd.blocked_by, then);
+            assert_eq!(sender.conn.parts().snd.blocked_by, then);
             assert_eq!(sender.conn.needs_transmit(), then == BlockedBy::Nothing);
         }
     }
@@ -104,7 +109,7 @@ mod tests {
             sender.conn.end_record();
         }
         assert_eq!(sender.ends(), 1024);
-        assert_eq!(sender.conn.snd.queue.len(), 1025);
-        assert_eq!(sender.conn.snd.queue.tail_len(), 1);
+        assert_eq!(sender.conn.parts().snd.queue.len(), 1025);
+        assert_eq!(sender.conn.parts().snd.queue.tail_len(), 1);
     }
 }

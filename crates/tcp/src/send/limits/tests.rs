@@ -11,7 +11,7 @@ impl Connection {
     /// Returns whether the short cut sends all queued data. Checks that in this case the other
     /// limits would neither hold nor cut it.
     pub(in crate::send) fn check_fast_path(&mut self, cx: &Cx<'_>) -> bool {
-        if !self.snd.has_unsent() || self.pacing_holds(cx) {
+        if !self.parts().snd.has_unsent() || self.pacing_holds(cx) {
             return false;
         }
         let (snd, send) = self.sender_and_cx();
@@ -77,7 +77,7 @@ fn length_limit_is_reported() {
         let (snd, send) = sender.conn.sender_and_cx();
         assert_eq!(snd.length_limit(send, len, &at), limit, "{len}");
     }
-    sender.conn.settings.cork = true;
+    sender.conn.parts_mut().settings.cork = true;
     let (snd, send) = sender.conn.sender_and_cx();
     let limit = snd.length_limit(send, 2920, &at(3000, false, (5, 45)));
     assert_eq!(limit, SendLimit::Cork);
@@ -92,7 +92,7 @@ fn blocking_window_is_reported() {
         (10 * MSS, SendLimit::Cwnd),
         (10 * MSS + 1, SendLimit::Cwnd),
     ] {
-        sender.conn.snd.wnd = window;
+        sender.conn.parts_mut().snd.wnd = window;
         let (snd, send) = sender.conn.sender_and_cx();
         assert_eq!(snd.limit_of(send, BlockedBy::Defer), limit, "{window}");
     }
@@ -111,10 +111,10 @@ fn only_waiting_for_cwnd_counts_as_cwnd_limited() {
     ] {
         let mut sender = idle();
         sender.queue(queued as usize, 65_160);
-        sender.conn.snd.wnd = window;
-        assert!(!sender.conn.congestion.is_cwnd_limited());
+        sender.conn.parts_mut().snd.wnd = window;
+        assert!(!sender.conn.parts().congestion.is_cwnd_limited());
         sender.with(|conn, cx| conn.on_blocked(cx, reason));
-        let is_limited = sender.conn.congestion.is_cwnd_limited();
+        let is_limited = sender.conn.parts().congestion.is_cwnd_limited();
         assert_eq!(is_limited, limited, "{reason:?}, {queued} bytes, {window}");
     }
 }
@@ -123,16 +123,22 @@ fn only_waiting_for_cwnd_counts_as_cwnd_limited() {
 #[test]
 fn cwnd_restarts_after_more_than_one_timeout() {
     let mut sender = idle();
-    sender.conn.congestion.set_cwnd(40);
-    let rto = sender.conn.rtt.base_rto().nanos();
-    let sent = sender.conn.snd.last_sent;
+    sender.conn.parts_mut().congestion.set_cwnd(40);
+    let rto = sender.conn.parts().rtt.base_rto().nanos();
+    let sent = sender.conn.parts().snd.last_sent;
     sender.now = sent + rto;
     sender.with(|conn, cx| conn.restart_after_idle(cx));
-    let before = (sender.conn.congestion.cwnd(), sender.conn.snd.last_sent);
+    let before = (
+        sender.conn.parts().congestion.cwnd(),
+        sender.conn.parts().snd.last_sent,
+    );
     assert_eq!(before, (40, sent));
     sender.now += Nanos::from_nanos(1);
     sender.with(|conn, cx| conn.restart_after_idle(cx));
-    let before = (sender.conn.congestion.cwnd(), sender.conn.snd.last_sent);
+    let before = (
+        sender.conn.parts().congestion.cwnd(),
+        sender.conn.parts().snd.last_sent,
+    );
     assert_eq!(before, (20, sender.now));
 }
 
@@ -142,29 +148,33 @@ fn cwnd_restarts_after_more_than_one_timeout() {
 fn cwnd_restarts_only_with_nothing_in_flight() {
     let wait = Nanos::from_secs(30);
     let mut sender = idle();
-    sender.conn.congestion.set_cwnd(40);
+    sender.conn.parts_mut().congestion.set_cwnd(40);
     sender.queue(100, 65_160);
     sender.now += wait;
-    sender.conn.snd.wnd = 0;
+    sender.conn.parts_mut().snd.wnd = 0;
     assert_eq!(sender.may_send(), Err(BlockedBy::Rwnd));
     assert_eq!(
-        sender.conn.congestion.cwnd(),
+        sender.conn.parts().congestion.cwnd(),
         40,
         "the peer's window is closed"
     );
-    sender.conn.snd.wnd = 1;
+    sender.conn.parts_mut().snd.wnd = 1;
     assert_eq!(sender.may_send(), Err(BlockedBy::Rwnd));
-    assert_eq!(sender.conn.congestion.cwnd(), 10);
+    assert_eq!(sender.conn.parts().congestion.cwnd(), 10);
 
     let mut sender = idle();
-    sender.conn.congestion.set_cwnd(40);
+    sender.conn.parts_mut().congestion.set_cwnd(40);
     sender.queue(MSS as usize, 65_160);
     let sent = sender.transmit();
     assert_eq!(sent.map(|s| s.payload.len()), Some(MSS as usize));
     sender.now += wait;
     sender.queue(MSS as usize, 65_160);
     assert!(sender.may_send().is_ok());
-    assert_eq!(sender.conn.congestion.cwnd(), 40, "something is in flight");
+    assert_eq!(
+        sender.conn.parts().congestion.cwnd(),
+        40,
+        "something is in flight"
+    );
 }
 
 /// RFC 9293 3.8.6.2.1: the peer's window must hold a whole segment, or all of a shorter rest.
@@ -178,7 +188,7 @@ fn peers_window_must_hold_a_full_segment_or_all_data() {
     ] {
         let mut sender = idle();
         sender.queue(queued, 65_160);
-        sender.conn.snd.wnd = window;
+        sender.conn.parts_mut().snd.wnd = window;
         assert_eq!(sender.may_send(), sent, "{queued} bytes, {window}");
     }
 }
@@ -196,7 +206,7 @@ fn full_segments_before_an_autocorked_super_segment_are_sent() {
     ] {
         let mut sender = idle();
         sender.queue(queued, goal);
-        let snd = &mut sender.conn.snd;
+        let snd = sender.conn.parts_mut().snd;
         (snd.blocked_by, snd.throttled, snd.wmem_inflight) = (BlockedBy::Autocork, true, 1);
         let at = sender.size_limits();
         let at = at.map(|at| (at.unsent, at.corked));
@@ -213,10 +223,10 @@ fn full_segments_before_an_autocorked_super_segment_are_sent() {
 fn no_autocorking_while_the_host_queue_is_empty() {
     for (in_host_queue, corked) in [(1, true), (0, false)] {
         let mut sender = idle();
-        let snd = &mut sender.conn.snd;
+        let snd = sender.conn.parts_mut().snd;
         (snd.blocked_by, snd.throttled, snd.wmem_inflight) =
             (BlockedBy::Autocork, true, in_host_queue);
-        assert_eq!(sender.conn.snd.is_autocorked(), corked);
+        assert_eq!(sender.conn.parts().snd.is_autocorked(), corked);
     }
 }
 
@@ -233,9 +243,13 @@ fn legacy_max_burst_limits_and_blocks_super_segments() {
         at.map(|at| at.max_segs)
     };
     assert_eq!(segs(&mut sender), Ok(44));
-    sender.conn.snd.flow(now).limit_burst();
+    sender.conn.parts_mut().snd.flow(now).limit_burst();
     assert_eq!(segs(&mut sender), Ok(5));
-    sender.with(|conn, cx| conn.snd.report_sent(cx.now, (7300, 5), 0, SendLimit::Size));
+    sender.with(|conn, cx| {
+        conn.parts_mut()
+            .snd
+            .report_sent(cx.now, (7300, 5), 0, SendLimit::Size)
+    });
     assert_eq!(segs(&mut sender), Err(BlockedBy::Burst));
 }
 
@@ -252,8 +266,8 @@ fn forced_segment_is_limited_by_window_and_record() {
     ] {
         let mut sender = idle();
         sender.queue(queued, 65_160);
-        sender.conn.snd.wnd = window;
-        let decision = sender.conn.snd.force_one(sender.conn.record_left());
+        sender.conn.parts_mut().snd.wnd = window;
+        let decision = sender.conn.parts().snd.force_one(sender.conn.record_left());
         let decision = decision.map(|decision| (decision.len, decision.limit));
         assert_eq!(decision, sent, "{queued} bytes, {window}");
     }
@@ -265,7 +279,7 @@ fn headroom_is_the_smaller_window() {
     for (window, headroom) in [(5000, 5000), (20_000, 10 * MSS)] {
         let mut sender = idle();
         sender.queue(100, 65_160);
-        sender.conn.snd.wnd = window;
+        sender.conn.parts_mut().snd.wnd = window;
         let decision = sender.with(|conn, cx| conn.may_send(cx));
         let Ok(decision) = decision else {
             panic!("nothing may go");

@@ -10,8 +10,8 @@ const MSS: usize = 1460;
 fn waiting(blocked_by: BlockedBy) -> TestSender {
     let mut sender = TestSender::new(SenderConfig::default());
     sender.queue(100, 65_160);
-    sender.with(|conn, cx| conn.snd.sync_size_goal(&cx.device));
-    sender.conn.snd.blocked_by = blocked_by;
+    sender.with(|conn, cx| conn.parts_mut().snd.sync_size_goal(&cx.device));
+    sender.conn.parts_mut().snd.blocked_by = blocked_by;
     sender
 }
 
@@ -38,9 +38,9 @@ fn write_is_appended_to_blocked_data() {
         (BlockedBy::Autocork, AppendOutcome::NotAppended),
     ] {
         let mut sender = waiting(blocked_by);
-        let before = sender.conn.snd.pushed_seq;
+        let before = sender.conn.parts().snd.pushed_seq;
         assert_eq!(sender.try_append(50), done, "{blocked_by:?}");
-        let snd = &sender.conn.snd;
+        let snd = &sender.conn.parts().snd;
         let held = done == AppendOutcome::Queued;
         let len = if held { 150 } else { 100 };
         assert_eq!(snd.queue.len(), len, "{blocked_by:?}");
@@ -58,7 +58,7 @@ fn a_write_that_fills_a_segment_does_not_wait_for_nagle() {
         (MSS - 1000, AppendOutcome::NotAppended),
     ] {
         let mut sender = waiting(BlockedBy::Nagle);
-        sender.conn.snd.queue.clear();
+        sender.conn.parts_mut().snd.queue.clear();
         sender.queue(1000, 65_160);
         assert_eq!(sender.try_append(len), done, "{len}");
     }
@@ -69,9 +69,9 @@ fn write_that_needs_more_than_tail_room_is_not_appended() {
     // The states in which the application may write.
     for state in [State::Established, State::CloseWait] {
         let mut sender = waiting(BlockedBy::Cwnd);
-        sender.conn.state = state;
+        *sender.conn.parts_mut().state = state;
         assert_eq!(sender.try_append(50), AppendOutcome::Queued);
-        sender.conn.snd.msg_more = true;
+        sender.conn.parts_mut().snd.msg_more = true;
         assert_eq!(
             sender.try_append(50),
             AppendOutcome::NotAppended,
@@ -79,7 +79,7 @@ fn write_that_needs_more_than_tail_room_is_not_appended() {
         );
     }
     let mut sender = waiting(BlockedBy::Cwnd);
-    sender.conn.state = State::FinWait1;
+    *sender.conn.parts_mut().state = State::FinWait1;
     assert_eq!(
         sender.try_append(50),
         AppendOutcome::NotAppended,
@@ -88,7 +88,7 @@ fn write_that_needs_more_than_tail_room_is_not_appended() {
 
     let mut sender = TestSender::new(SenderConfig::with_congestion("bbr"));
     sender.queue(100, 65_160);
-    sender.conn.snd.blocked_by = BlockedBy::Cwnd;
+    sender.conn.parts_mut().snd.blocked_by = BlockedBy::Cwnd;
     assert_eq!(
         sender.try_append(50),
         AppendOutcome::NotAppended,
@@ -97,7 +97,7 @@ fn write_that_needs_more_than_tail_room_is_not_appended() {
     // The open chunk and the super-segment limit the length.
     let mut sender = waiting(BlockedBy::Cwnd);
     assert_eq!(sender.try_append(413), AppendOutcome::NotAppended);
-    sender.conn.snd.size_goal = 149;
+    sender.conn.parts_mut().snd.size_goal = 149;
     assert_eq!(sender.try_append(50), AppendOutcome::NotAppended);
     assert_eq!(sender.try_append(49), AppendOutcome::Queued);
 }
@@ -110,10 +110,10 @@ fn autocorked_super_segment_is_sent_when_it_exceeds_the_host_queue() {
         let mut sender = waiting(BlockedBy::Cwnd);
         sender.transmit().expect("a segment");
         sender.queue(100, 65_160);
-        let snd = &mut sender.conn.snd;
+        let snd = sender.conn.parts_mut().snd;
         (snd.blocked_by, snd.throttled) = (BlockedBy::Autocork, true);
         snd.wmem_inflight = in_host_queue;
-        sender.conn.snd.pending.clear_request();
+        sender.conn.parts_mut().snd.pending.clear_request();
         assert_eq!(sender.try_append(50), done, "{in_host_queue}");
         let held = done == AppendOutcome::Queued;
         assert_eq!(sender.conn.needs_transmit(), !held);
@@ -122,7 +122,7 @@ fn autocorked_super_segment_is_sent_when_it_exceeds_the_host_queue() {
         } else {
             BlockedBy::Nothing
         };
-        assert_eq!(sender.conn.snd.blocked_by, blocked_by);
+        assert_eq!(sender.conn.parts().snd.blocked_by, blocked_by);
     }
 }
 
@@ -140,8 +140,11 @@ fn write_blocked_by_nagle_requests_no_transmit() {
     ] {
         let mut sender = TestSender::new(SenderConfig::default());
         sender.queue(queued, 65_160);
-        sender.conn.snd.pending.clear_request();
-        (sender.conn.snd.blocked_by, sender.conn.snd.msg_more) = (BlockedBy::Nagle, more_before);
+        sender.conn.parts_mut().snd.pending.clear_request();
+        (
+            sender.conn.parts_mut().snd.blocked_by,
+            sender.conn.parts_mut().snd.msg_more,
+        ) = (BlockedBy::Nagle, more_before);
         sender.with(|conn, cx| conn.after_write(cx, more));
         assert_eq!(
             sender.conn.needs_transmit(),
@@ -157,8 +160,8 @@ fn data_after_a_record_end_sends_the_record() {
     let mut sender = TestSender::new(SenderConfig::default());
     sender.queue(100, 65_160);
     sender.conn.end_record();
-    sender.conn.snd.blocked_by = BlockedBy::Nagle;
-    sender.conn.snd.pending.clear_request();
+    sender.conn.parts_mut().snd.blocked_by = BlockedBy::Nagle;
+    sender.conn.parts_mut().snd.pending.clear_request();
     sender.with(|conn, cx| conn.after_write(cx, false));
     assert!(!sender.conn.needs_transmit());
     sender.queue(1, 65_160);
@@ -173,19 +176,19 @@ fn autocorking_sends_full_super_segments_first() {
     let mut sender = TestSender::new(SenderConfig::default());
     sender.queue(MSS, 65_160);
     sender.transmit().expect("a segment");
-    sender.conn.snd.wmem_inflight = 100_000;
-    sender.conn.snd.pending.clear_request();
-    sender.conn.snd.size_goal = 2 * MSS as u32;
+    sender.conn.parts_mut().snd.wmem_inflight = 100_000;
+    sender.conn.parts_mut().snd.pending.clear_request();
+    sender.conn.parts_mut().snd.size_goal = 2 * MSS as u32;
     sender.queue(100, 2 * MSS);
     for _ in 0..2 {
         sender.with(|conn, cx| {
             let write = WriteCx {
                 now: cx.now,
-                in_flight: !conn.recovery.rtx.is_empty(),
+                in_flight: !conn.parts().recovery.rtx.is_empty(),
             };
-            conn.snd.push(cx.sysctl, cx.mib, write);
+            conn.parts_mut().snd.push(cx.sysctl, cx.mib, write);
         });
-        assert_eq!(sender.conn.snd.blocked_by, BlockedBy::Autocork);
+        assert_eq!(sender.conn.parts().snd.blocked_by, BlockedBy::Autocork);
         assert!(!sender.conn.needs_transmit());
         assert_eq!(sender.mib.auto_corking, 1);
     }
@@ -194,9 +197,9 @@ fn autocorking_sends_full_super_segments_first() {
         sender.with(|conn, cx| {
             let write = WriteCx {
                 now: cx.now,
-                in_flight: !conn.recovery.rtx.is_empty(),
+                in_flight: !conn.parts().recovery.rtx.is_empty(),
             };
-            conn.snd.push(cx.sysctl, cx.mib, write);
+            conn.parts_mut().snd.push(cx.sysctl, cx.mib, write);
         });
         assert!(sender.conn.needs_transmit());
     }

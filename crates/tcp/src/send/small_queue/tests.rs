@@ -16,7 +16,7 @@ fn in_flight(super_segments: usize, limit_output_bytes: u32) -> TestSender {
         sender.queue(MSS as usize, 65_160);
         sender.transmit().expect("a segment");
     }
-    assert_eq!(sender.conn.recovery.rtx.len(), super_segments);
+    assert_eq!(sender.conn.parts().recovery.rtx.len(), super_segments);
     sender.sysctl.tcp_limit_output_bytes = limit_output_bytes;
     sender
 }
@@ -24,9 +24,9 @@ fn in_flight(super_segments: usize, limit_output_bytes: u32) -> TestSender {
 /// Returns the least number of bytes in the host's queues that holds back `len` bytes more.
 fn least(sender: &mut TestSender, len: u32, transmission: Transmission) -> Option<u32> {
     (0..100_000).find(|&n| {
-        sender.conn.snd.wmem_inflight = n;
+        sender.conn.parts_mut().snd.wmem_inflight = n;
         sender.with(|conn, cx| {
-            let flight = conn.recovery.rtx.len();
+            let flight = conn.parts().recovery.rtx.len();
             let (snd, path) = conn.sender_and_path();
             snd.small_queue_holds(cx, path, (len, flight), transmission)
         })
@@ -38,7 +38,7 @@ fn least(sender: &mut TestSender, len: u32, transmission: Transmission) -> Optio
 #[test]
 fn limit_is_two_super_segments_or_a_millisecond_of_the_rate() {
     let paced = |sender: &mut TestSender, rate| {
-        sender.conn.snd.pacing = Some(alloc::boxed::Box::new(Pacing::new(Rate(rate))));
+        sender.conn.parts_mut().snd.pacing = Some(alloc::boxed::Box::new(Pacing::new(Rate(rate))));
     };
     let mut sender = in_flight(2, 4_000_000);
     paced(&mut sender, 1024 * 3511);
@@ -48,7 +48,7 @@ fn limit_is_two_super_segments_or_a_millisecond_of_the_rate() {
     sender.sysctl.tcp_limit_output_bytes = 3000;
     assert_eq!(least(&mut sender, 1500, Transmission::First), Some(3513));
     // No round trip was measured, so the rate is unlimited.
-    sender.conn.snd.pacing = None;
+    sender.conn.parts_mut().snd.pacing = None;
     assert_eq!(least(&mut sender, 1500, Transmission::First), Some(3000));
     // At a high rate more than two super-segments are allowed.
     sender.sysctl.tcp_limit_output_bytes = 50_000;
@@ -83,18 +83,18 @@ fn no_limit_with_one_super_segment_or_an_empty_host_queue() {
 fn throttling_is_counted_once() {
     let mut sender = in_flight(2, 0);
     for _ in 0..2 {
-        sender.with(|conn, cx| conn.snd.throttle(cx.mib));
-        assert!(sender.conn.snd.throttled);
+        sender.with(|conn, cx| conn.parts_mut().snd.throttle(cx.mib));
+        assert!(sender.conn.parts().snd.throttled);
         assert_eq!(sender.mib.small_queue_throttled, 1);
     }
     // A completion ends the wait, but not that of a pure ACK, which is not charged.
-    sender.conn.snd.msg_more = true;
+    sender.conn.parts_mut().snd.msg_more = true;
     sender.with(|conn, cx| conn.handle_tx_complete(cx, 0));
-    assert!(sender.conn.snd.throttled && sender.conn.snd.msg_more);
-    let charge = sender.conn.snd.wmem_inflight / 2;
+    assert!(sender.conn.parts().snd.throttled && sender.conn.parts().snd.msg_more);
+    let charge = sender.conn.parts().snd.wmem_inflight / 2;
     sender.with(|conn, cx| conn.handle_tx_complete(cx, charge));
-    assert!(!sender.conn.snd.throttled && !sender.conn.snd.msg_more);
-    assert_eq!(sender.conn.snd.wmem_inflight, charge);
+    assert!(!sender.conn.parts().snd.throttled && !sender.conn.parts().snd.msg_more);
+    assert_eq!(sender.conn.parts().snd.wmem_inflight, charge);
 }
 
 /// Autocorking holds a super-segment while the host has at least its memory and 256 bytes. A
@@ -102,30 +102,34 @@ fn throttling_is_counted_once() {
 #[test]
 fn autocorks_while_the_host_queue_holds_as_many_bytes() {
     let should_autocork = |sender: &mut TestSender, in_host_queue| {
-        sender.conn.snd.wmem_inflight = in_host_queue;
-        let in_flight = !sender.conn.recovery.rtx.is_empty();
-        sender.conn.snd.should_autocork(&sender.sysctl, in_flight)
+        sender.conn.parts_mut().snd.wmem_inflight = in_host_queue;
+        let in_flight = !sender.conn.parts().recovery.rtx.is_empty();
+        sender
+            .conn
+            .parts()
+            .snd
+            .should_autocork(&sender.sysctl, in_flight)
     };
     let mut sender = in_flight(1, 1 << 20);
-    sender.conn.snd.size_goal = 2920;
+    sender.conn.parts_mut().snd.size_goal = 2920;
     assert!(!should_autocork(&mut sender, 100_000), "nothing is queued");
     sender.queue(100, 2920);
-    let super_segment = sender.conn.snd.queue.truesize() as u32 + 256;
+    let super_segment = sender.conn.parts().snd.queue.truesize() as u32 + 256;
     assert!(should_autocork(&mut sender, super_segment));
     assert!(!should_autocork(&mut sender, super_segment - 1));
     sender.sysctl.tcp_autocorking = false;
     assert!(!should_autocork(&mut sender, super_segment));
     sender.sysctl.tcp_autocorking = true;
     sender.queue(2920, 2920);
-    assert_eq!(sender.conn.snd.queue.tail_len(), 100);
+    assert_eq!(sender.conn.parts().snd.queue.tail_len(), 100);
     assert!(should_autocork(&mut sender, 356));
     assert!(!should_autocork(&mut sender, 355));
-    sender.conn.snd.size_goal = 101;
+    sender.conn.parts_mut().snd.size_goal = 101;
     assert!(should_autocork(&mut sender, 356));
-    sender.conn.snd.size_goal = 100;
+    sender.conn.parts_mut().snd.size_goal = 100;
     assert!(!should_autocork(&mut sender, 356), "the unit is full");
-    sender.conn.snd.size_goal = 2920;
-    sender.conn.snd.queue.end_super_segment();
+    sender.conn.parts_mut().snd.size_goal = 2920;
+    sender.conn.parts_mut().snd.queue.end_super_segment();
     assert!(!should_autocork(&mut sender, 100_000), "a record ends");
     let mut sender = in_flight(0, 1 << 20);
     sender.queue(100, 2920);
