@@ -165,7 +165,9 @@ impl FlowState {
     }
 
     fn consume_burst(&mut self, segs: u32) {
-        if let Some(left) = &mut self.burst_segs {
+        if cfg!(feature = "legacy")
+            && let Some(left) = &mut self.burst_segs
+        {
             *left = (*left).saturating_sub(segs.min(255) as u8);
         }
     }
