@@ -79,6 +79,13 @@ impl Addr {
         hi == 0 && (lo == 1 || lo >> 24 == (MAPPED | 127 << 24) >> 24)
     }
 
+    /// Returns whether the address is 0.0.0.0 or ::.
+    #[inline]
+    pub(crate) const fn is_unspecified(self) -> bool {
+        let [hi, lo] = self.words();
+        hi == 0 && (lo == 0 || lo == MAPPED)
+    }
+
     pub(crate) const fn to_ip(self) -> IpAddr {
         if self.is_v4() {
             IpAddr::V4(Ipv4Addr::from_bits(self.v4_bits()))

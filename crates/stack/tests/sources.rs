@@ -288,6 +288,42 @@ fn nothing_is_sent_to_an_invalid_destination() {
     }
 }
 
+/// RFC 1122 3.2.1.3, RFC 4291 2.5.2. A gateway that passed such a packet on would connect to its own
+/// host.
+#[test]
+fn the_unspecified_address_is_no_destination_even_for_sockets_for_any() {
+    for link in [Link::Ip, Link::Ethernet] {
+        let mut rig = Rig::new(link);
+        let config = ListenConfig {
+            backlog: 9,
+            defer_syn_ack: true,
+            any_destination: true,
+        };
+        let any = SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 0], 0));
+        let listener = rig.host.tcp_listen(any, config).unwrap();
+        let udp = rig.host.udp_bind_any().unwrap();
+        rig.host.icmp_open().unwrap();
+        for (src, dst, valid) in [
+            ("10.0.0.2", "192.0.2.1", true),
+            ("fd00::2", "2001:db8::1", true),
+            ("10.0.0.2", "0.0.0.0", false),
+            ("fd00::2", "::", false),
+        ] {
+            let dropped =
+                |rig: &Rig| rig.counter("IpInAddrErrors") + rig.counter("Ip6InAddrErrors");
+            let before = dropped(&rig);
+            for packet in [echo(src, dst), datagram(src, dst, 9), segment(src, dst, 9)] {
+                rig.packet(&packet);
+            }
+            assert_eq!(rig.host.icmp_recv().is_some(), valid, "{dst}");
+            assert_eq!(rig.host.udp(udp).recv().unwrap().is_some(), valid, "{dst}");
+            let syn = rig.host.listener(listener).accept().unwrap();
+            assert_eq!(syn.is_some(), valid, "{dst}");
+            assert_eq!(dropped(&rig) - before, if valid { 0 } else { 3 }, "{dst}");
+        }
+    }
+}
+
 /// RFC 4291 2.7: groups of reserved or interface-local scope never come from a link.
 #[test]
 fn multicast_of_reserved_or_interface_scope_is_dropped() {

@@ -205,7 +205,12 @@ impl Host {
         let group = is_group(dst) || self.ip.addresses.is_broadcast(dst);
         let v4 = meta.dst.is_v4();
         let foreign = !ours && !group;
-        if foreign && !self.accepts_foreign(packet) || self.has_local_source(meta) {
+        // RFC 1122 3.2.1.3, RFC 4291 2.5.2: the unspecified address is never a destination, not
+        // even for a socket that receives packets to any.
+        if meta.dst.is_unspecified()
+            || foreign && !self.accepts_foreign(packet)
+            || self.has_local_source(meta)
+        {
             return *self.mib.in_addr_errors(v4) += 1;
         }
         if self.is_martian(meta)

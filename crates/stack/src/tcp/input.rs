@@ -129,6 +129,11 @@ impl Host {
             self.env.mib.in_errs += 1;
             return;
         }
+        // RFC 1122 3.2.1.3, RFC 4291 2.5.2: not even for a listener for any destination.
+        if ip.dst.is_unspecified() {
+            *self.mib.in_addr_errors(ip.dst.is_v4()) += 1;
+            return;
+        }
         let repr = &segment.repr;
         let ours = self.ip.addresses.is_local(ip.dst);
         let listener = self.tcp.listeners.find(key, ours);
