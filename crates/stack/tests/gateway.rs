@@ -124,6 +124,21 @@ fn echo_requests_to_other_hosts_are_queued_and_answered_by_the_application() {
     assert_eq!(net.counter(0, "IcmpInEchoReps"), 1);
 }
 
+/// RFC 4861 6.1.1: a router solicitation with another hop limit comes from another link.
+#[test]
+fn only_router_solicitations_of_the_link_are_queued() {
+    let mut net = net();
+    net.hosts[1].icmp_open().unwrap();
+    let addrs = (common::V6[0].parse().unwrap(), "ff02::2".parse().unwrap());
+    for (hop_limit, queued) in [(255, true), (254, false)] {
+        let solicit = vec![133, 0, 0, 0, 0, 0, 0, 0];
+        let sent = net.hosts[0].icmp_send(net.now, addrs, solicit, Some(hop_limit));
+        sent.unwrap();
+        net.run_for(Nanos::from_millis(1));
+        assert_eq!(net.hosts[1].icmp_recv().is_some(), queued, "{hop_limit}");
+    }
+}
+
 #[test]
 fn the_queue_of_messages_is_bounded() {
     let mut net = net();

@@ -46,8 +46,8 @@ impl Host {
             IcmpAction::Error(error) => self.transport_error(now, error),
             IcmpAction::Ndp(message) => {
                 let kind = message.first().copied().unwrap_or(0);
-                self.queue_router_solicit(meta, packet, kind);
                 let hop_limit = packet.network_header().get(7).copied().unwrap_or(0);
+                self.queue_router_solicit(meta, packet, (kind, hop_limit));
                 self.ndp_input(now, meta, hop_limit, &message);
             }
         }

@@ -193,10 +193,15 @@ impl Host {
         }
     }
 
-    /// Queues a Neighbour Discovery message for the application if it is a router solicitation.
-    /// Its checksum has been verified.
-    pub(super) fn queue_router_solicit(&mut self, meta: &IpMeta, packet: &Packet, kind: u8) {
-        if kind == kind::ROUTER_SOLICIT && self.ip.icmp_queue.open {
+    /// Queues a Neighbour Discovery message for the application if it is a router solicitation that
+    /// no router has forwarded (RFC 4861 6.1.1). Its checksum has been verified.
+    pub(super) fn queue_router_solicit(
+        &mut self,
+        meta: &IpMeta,
+        packet: &Packet,
+        (kind, hop_limit): (u8, u8),
+    ) {
+        if kind == kind::ROUTER_SOLICIT && hop_limit == u8::MAX && self.ip.icmp_queue.open {
             self.queue_icmp(meta, packet);
         }
     }
