@@ -290,3 +290,19 @@ fn listeners_share_a_port() {
         assert!(counts.iter().all(|n| *n > 2), "{counts:?}");
     });
 }
+
+#[test]
+fn a_pending_connection_is_cancelled_when_its_peer_gives_up() {
+    paused(async {
+        let (a, b) = pair();
+        let listener = TransparentListener::any(&b, 16).unwrap();
+        let client = tokio::spawn(async move { TcpStream::connect(&a, "203.0.113.5:80").await });
+        let pending = listener.accept().await.unwrap();
+        let early = tokio::time::timeout(Duration::from_mins(1), pending.cancelled()).await;
+        assert!(early.is_err(), "the peer still retransmits");
+        client.abort();
+        pending.cancelled().await.unwrap();
+        let error = pending.accept().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotConnected);
+    });
+}

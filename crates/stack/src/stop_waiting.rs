@@ -14,6 +14,9 @@ pub enum WaitOn {
     Tcp(TcpId, Interest),
     /// The acknowledgement of all written data ([`TcpHandle::poll_flushed`](crate::TcpHandle::poll_flushed)).
     Flush(TcpId),
+    /// The end of a deferred SYN
+    /// ([`TcpHandle::poll_deferred_ended`](crate::TcpHandle::poll_deferred_ended)).
+    DeferredSyn(TcpId),
     /// A connection to accept ([`ListenerHandle::poll_ready`](crate::ListenerHandle::poll_ready)).
     Listener(ListenerId),
     /// A datagram ([`UdpHandle::poll_ready`](crate::UdpHandle::poll_ready)).
@@ -40,6 +43,7 @@ impl Host {
                 let (_, socket, _) = self.tcp.user_conn(id).ok()?;
                 socket.waiters.remove(WaitEvent::Flush, key)
             }
+            WaitOn::DeferredSyn(id) => self.stop_waiting_for_deferred_syn(id, key),
             WaitOn::Listener(id) => self.accept_waiters(id)?.remove(key),
             WaitOn::Icmp => self.ip.icmp_queue.readers().remove(key),
             WaitOn::Udp(id) => self.udp.socket_mut(id).ok()?.readers().remove(key),

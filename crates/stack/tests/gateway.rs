@@ -3,6 +3,10 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
+
 use common::{IFACE, Net, Nic, config, host};
 use fullsend_offload::Slice;
 use fullsend_offload::{Link, Packet};
@@ -15,7 +19,8 @@ use fullsend_wire::ethernet::{EthernetRepr, Mac};
 use fullsend_wire::icmpv6::Icmpv6Repr;
 use fullsend_wire::ndp::NdpRepr;
 use fullsend_wire::numbers::ethertype;
-use fullsend_wire::{Instant, Nanos};
+use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+use fullsend_wire::{Instant, Nanos, SeqNum, WireWindow};
 
 /// Addresses of other hosts, for which host 1 is the gateway of host 0.
 const FAR: [&str; 2] = ["203.0.113.5", "2001:db8::5"];
@@ -215,6 +220,50 @@ fn a_dropped_deferred_syn_gets_no_answer() {
         net.hosts[1].tcp(syn).drop_deferred(),
         Err(StackError::NoSuchSocket)
     );
+}
+
+#[test]
+fn a_task_that_waits_for_the_end_of_a_deferred_syn_is_woken_by_a_reset() {
+    struct Woken(AtomicBool);
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let mut net = net();
+    let config = ListenConfig {
+        backlog: 16,
+        defer_syn_ack: true,
+        any_destination: true,
+    };
+    let any = "[::]:0".parse().unwrap();
+    let listener = net.hosts[1].tcp_listen(any, config).unwrap();
+    let host = &mut net.hosts[1];
+    let receive = |host: &mut Host, flags, seq| {
+        let repr = TcpRepr {
+            flags,
+            seq: SeqNum::new(seq),
+            window: WireWindow(1000),
+            ..TcpRepr::default()
+        };
+        let segment = common::forge::tcp(at(common::V4[0], 9), at(FAR[0], 80), repr, b"");
+        host.receive(net.now, IFACE, &mut vec![segment]);
+        let mut wakers = Vec::new();
+        host.take_wakers(&mut wakers);
+        wakers.into_iter().for_each(Waker::wake);
+    };
+    receive(host, TcpFlags::SYN, 7);
+    let syn = host.listener(listener).accept().unwrap().unwrap().id;
+    let woken = Arc::new(Woken(AtomicBool::new(false)));
+    let waker = Waker::from(woken.clone());
+    assert!(!host.tcp(syn).poll_deferred_ended(&waker));
+    // A retransmission, and a segment outside of the connection (RFC 9293 3.10.7.4).
+    receive(host, TcpFlags::SYN, 7);
+    receive(host, TcpFlags::RST, 6);
+    assert!(!woken.0.load(Ordering::Relaxed));
+    receive(host, TcpFlags::RST, 8);
+    assert!(woken.0.load(Ordering::Relaxed));
+    assert!(host.tcp(syn).poll_deferred_ended(&waker));
 }
 
 #[test]

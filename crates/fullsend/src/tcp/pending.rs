@@ -1,10 +1,11 @@
 //! Listener for any destination, for transparent gateways and proxies.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::task::{Context, Poll, ready};
 
-use fullsend_stack::{Incoming, ListenConfig, UnreachableCode};
+use fullsend_stack::{Incoming, ListenConfig, UnreachableCode, WaitOn};
 
 use crate::addr::ToAddr;
 use crate::engine::EngineHandle;
@@ -12,6 +13,7 @@ use crate::error::io_error;
 use crate::stack::Stack;
 use crate::tcp::TcpStream;
 use crate::tcp::listener::HostListener;
+use crate::wait_registration::{WaitRegistration, waiter};
 
 /// Listener that returns connections at their first SYN, before it is answered. A gateway can then
 /// connect to the destination first, and accept or reject according to the result.
@@ -121,6 +123,30 @@ impl PendingConnection {
     /// Returns the peer's address.
     pub fn peer_addr(&self) -> SocketAddr {
         self.incoming.remote
+    }
+
+    /// Waits until the peer has given up: it has reset the connection, or no longer retransmits the
+    /// SYN. A gateway ends its own connection attempt then.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
+    pub async fn cancelled(&self) -> io::Result<()> {
+        let Some(engine) = &self.engine else {
+            return Ok(());
+        };
+        let id = self.incoming.id;
+        let mut wait_registration = WaitRegistration::new(engine, WaitOn::DeferredSyn(id));
+        poll_fn(|cx| {
+            let mut key = wait_registration.key();
+            let waiter = waiter(cx, &mut key);
+            let ended = engine.op(|host, _| Ok(host.tcp(id).poll_deferred_ended(waiter)))?;
+            if ended {
+                Poll::Ready(Ok(()))
+            } else {
+                Poll::Pending
+            }
+        })
+        .await
     }
 
     /// Answers the SYN and waits for the end of the handshake. Dropping the future resets the

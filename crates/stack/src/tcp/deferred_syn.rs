@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::net::IpAddr;
+use core::task::Waker;
 
 use fullsend_wire::icmpv4::{Icmpv4Repr, unreachable};
 use fullsend_wire::icmpv6::unreachable as unreachable6;
@@ -18,6 +19,7 @@ use fullsend_wire::{EcnField, Instant, Nanos};
 use super::socket::{ConnectionOwner, DeferredSyn, SocketEntry};
 use super::{ListenerId, TcpId};
 use crate::demux::{FlowKey, FlowOwner};
+use crate::waiters::{WaitKey, WaitList, Waiter};
 use crate::{Host, StackError};
 
 /// Lifetime of a deferred SYN; the peer has stopped retransmitting it by then (RFC 6298 5.7 gives
@@ -117,6 +119,7 @@ impl Host {
             listener,
             user_owned: false,
             expires,
+            waiters: WaitList::default(),
         };
         let Some((index, _)) = self
             .tcp
@@ -136,9 +139,10 @@ impl Host {
 
     /// Removes a deferred SYN without an answer.
     pub(super) fn drop_deferred_syn(&mut self, index: u32) {
-        let Some(SocketEntry::DeferredSyn(deferred)) = self.tcp.table.get(index) else {
+        let Some(SocketEntry::DeferredSyn(deferred)) = self.tcp.table.get_mut(index) else {
             return;
         };
+        deferred.waiters.wake(&mut self.wakers);
         let (listener, user_owned) = (deferred.listener, deferred.user_owned);
         if let Some(listener) = self.tcp.listeners.get_mut(listener) {
             listener.pending = listener.pending.saturating_sub(1);
@@ -197,6 +201,30 @@ impl Host {
         match self.tcp.table.by_id(id.0) {
             Some((index, SocketEntry::DeferredSyn(deferred))) if deferred.user_owned => Ok(index),
             _ => Err(StackError::NoSuchSocket),
+        }
+    }
+
+    /// Implements
+    /// [`TcpHandle::poll_deferred_ended`](crate::TcpHandle::poll_deferred_ended).
+    pub(super) fn poll_deferred_syn_ended(&mut self, id: TcpId, waiter: Waiter<'_>) -> bool {
+        match self.tcp.table.by_id(id.0) {
+            Some((_, SocketEntry::DeferredSyn(deferred))) => {
+                deferred.waiters.register(waiter, &mut self.replaced_wakers);
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// Removes a task that waits for the end of a deferred SYN, and returns its waker.
+    pub(crate) fn stop_waiting_for_deferred_syn(
+        &mut self,
+        id: TcpId,
+        key: Option<&mut WaitKey>,
+    ) -> Option<Waker> {
+        match self.tcp.table.by_id(id.0) {
+            Some((_, SocketEntry::DeferredSyn(deferred))) => deferred.waiters.remove(key),
+            _ => None,
         }
     }
 

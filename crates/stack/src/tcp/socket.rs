@@ -13,7 +13,7 @@ use super::half_open::HalfOpen;
 use crate::demux::FlowKey;
 use crate::ip::Path;
 use crate::timer::TimerWheel;
-use crate::waiters::{WaitEvent, Waiters};
+use crate::waiters::{WaitEvent, WaitList, Waiters};
 
 /// The owner of a connection. Listeners are identified by their slot: closing one removes or resets
 /// the connections that refer to it.
@@ -159,6 +159,8 @@ pub(crate) struct DeferredSyn {
     pub(super) user_owned: bool,
     /// When the SYN is dropped.
     pub(super) expires: Instant,
+    /// Tasks that wait for its end.
+    pub(super) waiters: WaitList,
 }
 
 /// An entry of the socket table.

@@ -6,6 +6,7 @@ use fullsend_tcp::Connection;
 use fullsend_wire::Instant;
 
 use super::TcpHandle;
+use crate::waiters::Waiter;
 use crate::{StackError, UnreachableCode};
 
 impl<'a> TcpHandle<'a> {
@@ -47,6 +48,12 @@ impl<'a> TcpHandle<'a> {
     /// a deferred SYN; [`NoRoute`](StackError::NoRoute) if the answer has no route.
     pub fn accept_deferred(&mut self, now: Instant) -> Result<(), StackError> {
         self.host.accept_deferred_syn(now, self.id)
+    }
+
+    /// Returns whether a deferred SYN has ended: the peer has reset it or no longer retransmits it,
+    /// or it was accepted or rejected. If not, `waiter` is woken once when it has ended.
+    pub fn poll_deferred_ended<'w>(&mut self, waiter: impl Into<Waiter<'w>>) -> bool {
+        self.host.poll_deferred_syn_ended(self.id, waiter.into())
     }
 
     /// Rejects a deferred SYN with a RST. The ID is no longer valid.
