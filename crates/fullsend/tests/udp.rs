@@ -60,6 +60,14 @@ fn a_connected_socket_receives_from_its_peer_only() {
         let mut buf = [0; 16];
         assert_eq!(client.recv(&mut buf).await.unwrap(), 5);
         assert_eq!(&buf[..5], b"known");
+        other_peer
+            .send_to(b"strange", "10.0.0.1:1000")
+            .await
+            .unwrap();
+        server.send_to(b"batch", "10.0.0.1:1000").await.unwrap();
+        let mut batch = Vec::new();
+        assert_eq!(client.recv_batch(&mut batch, 8).await.unwrap(), 1);
+        assert_eq!(batch[0].from, server.local_addr().unwrap());
         client.send(b"back").await.unwrap();
         assert_eq!(server.recv_from(&mut buf).await.unwrap().0, 4);
     });

@@ -47,8 +47,8 @@ impl UdpSocket {
         })
     }
 
-    /// Waits for datagrams and appends those that have arrived to `batch`, at most `max`. Returns
-    /// their number. Cancel safe: dropping the future loses no datagram.
+    /// Waits for datagrams and appends those that have arrived to `batch`, at most `max`; only
+    /// those of the peer if [`connect`](Self::connect) set one. Returns their number. Cancel safe: dropping the future loses no datagram.
     ///
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`]).
@@ -66,6 +66,7 @@ impl UdpSocket {
     ) -> Poll<io::Result<usize>> {
         let coop = ready!(poll_proceed(cx));
         let before = batch.len();
+        let remote = *self.remote.lock();
         self.engine.op(|host, _| {
             loop {
                 while batch.len() - before < max {
@@ -73,7 +74,9 @@ impl UdpSocket {
                     else {
                         break;
                     };
-                    batch.push(Datagram { payload, from, to });
+                    if remote.is_none_or(|remote| remote == from) {
+                        batch.push(Datagram { payload, from, to });
+                    }
                 }
                 let waiter = waiter(cx, &mut key);
                 let wait = batch.len() == before
@@ -103,6 +106,8 @@ impl UdpSocket {
         &self,
         batch: impl IntoIterator<Item = (Slice, SocketAddr, SocketAddr)>,
     ) -> io::Result<usize> {
+        // The caller's iterator runs without the stack's lock, which it may itself need.
+        let batch: Vec<_> = batch.into_iter().collect();
         self.engine.op(|host, now| {
             let mut sent = 0;
             for (data, from, to) in batch {
