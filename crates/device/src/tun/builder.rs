@@ -150,6 +150,11 @@ impl TunBuilder {
         sys::set_nonblocking(file.as_fd()).map_err(OpenError::Io)?;
         let mut warnings = Vec::new();
         let offload = if flags & libc::IFF_VNET_HDR == 0 {
+            // The interface's last user may have left offloads on, for which frames without the
+            // header have no place.
+            if let Err(e) = sys::tun_set_offload(file.as_fd(), 0) {
+                warnings.push(format!("{name}: cannot turn off offloads: {e}"));
+            }
             OffloadSet::NONE
         } else {
             // Without `IFF_NO_PI` or with another header size the frames would be shifted.

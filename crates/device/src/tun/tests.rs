@@ -494,6 +494,44 @@ fn adopts_a_file_from_another_network_namespace() {
 }
 
 #[test]
+fn adopting_a_file_without_a_header_turns_offloads_off() {
+    in_own_network(|| {
+        let builder = || {
+            let [(kernel, _), _] = both_families();
+            Tun::tun("fs0").kernel_address(kernel, 24)
+        };
+        let none = || builder().offload("none".parse().unwrap());
+        let (file, _) = none().open_file().unwrap();
+        // Another program has left the offload of checksums on.
+        crate::sys::tun_set_offload(file.as_fd(), libc::TUN_F_CSUM).unwrap();
+        let mut tun = none().adopt(file).unwrap();
+        let status = Command::new("ip")
+            .args("addr add 10.9.0.1/24 dev fs0".split(' '))
+            .status();
+        assert!(status.unwrap().success());
+        let status = Command::new("ip")
+            .args("link set fs0 up".split(' '))
+            .status();
+        assert!(status.unwrap().success());
+        let (kernel, ours) = both_families()[0];
+        let socket = UdpSocket::bind((kernel, 0)).unwrap();
+        socket.send_to(&[1; 100], (ours, 7)).unwrap();
+        let packet = expect_protocol(&mut tun, protocol::UDP);
+        let (IpAddr::V4(kernel), IpAddr::V4(ours)) = (kernel, ours) else {
+            unreachable!();
+        };
+        let datagram = packet.to_bytes().split_off(20);
+        let len = datagram.len() as u32;
+        let pseudo = Sum::pseudo(kernel.into(), ours.into(), protocol::UDP, len);
+        assert_eq!(
+            (pseudo + sum(&datagram)).checksum(),
+            0,
+            "a partial checksum"
+        );
+    });
+}
+
+#[test]
 fn refuses_to_adopt_another_file() {
     let file = OwnedFd::from(File::open("/dev/null").unwrap());
     assert!(Tun::tap("fs0").adopt(file).is_err());
