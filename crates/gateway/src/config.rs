@@ -31,7 +31,9 @@ pub struct Config {
     pub mappings: Vec<Mapping>,
     /// The host's side of the flows.
     pub outbound: Outbound,
-    /// The DNS relay at [`Ipv4Config::dns`] and [`Ipv6Config::dns`].
+    /// The DNS relay at [`Ipv4Config::dns`] and [`Ipv6Config::dns`]. Port 853 of these addresses leads
+    /// to that of the first resolver (DNS over TLS), unless the policy
+    /// [filters names](Policy::filters_names).
     pub dns: DnsConfig,
     /// Whether the guest's TCP connections are relayed. If not, they are refused.
     pub tcp: bool,
@@ -166,7 +168,8 @@ impl Default for DnsConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ForwardSource {
     /// The client's address, or the gateway's if the guest could not answer to it: that of a
-    /// client on the host's loopback, of the guest itself, or of a link.
+    /// client on the host's loopback, of the guest itself, of a link, or of the guest's network
+    /// without [`Config::proxy_neighbors`].
     #[default]
     Client,
     /// The gateway's address.
@@ -190,7 +193,8 @@ pub struct Limits {
     pub dns_queries: usize,
     /// Forwards.
     pub forwards: usize,
-    /// Bytes per second that the guest may send, and that it may receive, of TCP and UDP payload.
+    /// Bytes per second that the guest may send, and that it may receive, of TCP and UDP payload and
+    /// of echo messages.
     pub rate: Option<u64>,
 }
 
@@ -278,6 +282,21 @@ impl Config {
                 .ipv6
                 .as_ref()
                 .is_some_and(|v6| v6.gateway == address || v6.dns == Some(address)),
+        }
+    }
+
+    /// Returns whether `address` is in the guest's own network.
+    pub(crate) fn is_on_link(&self, address: IpAddr) -> bool {
+        let same = |a: u128, b: u128, bits: u32| a.checked_shr(bits).is_none_or(|a| a == b >> bits);
+        match address {
+            IpAddr::V4(address) => self.ipv4.as_ref().is_some_and(|v4| {
+                let (own, host_bits) = (v4.gateway, 32_u32.saturating_sub(v4.prefix.into()));
+                same(own.to_bits().into(), address.to_bits().into(), host_bits)
+            }),
+            IpAddr::V6(address) => self.ipv6.as_ref().is_some_and(|v6| {
+                let (own, host_bits) = (v6.gateway, 128_u32.saturating_sub(v6.prefix.into()));
+                same(own.to_bits(), address.to_bits(), host_bits)
+            }),
         }
     }
 

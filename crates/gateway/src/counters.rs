@@ -74,6 +74,9 @@ counters! {
     ping_replies: "GatewayPingReplies",
     /// Echo requests that were dropped.
     ping_dropped: "GatewayPingDropped",
+    /// Sequences of echo requests that were replaced because of
+    /// [`Limits::ping_flows`](crate::Limits).
+    ping_replaced: "GatewayPingReplaced",
     /// DNS queries.
     dns_queries: "GatewayDnsQueries",
     /// DNS answers.

@@ -49,4 +49,4 @@ pub use config::{
 pub use counters::Counters;
 pub use forward::{Forward, ForwardId, Protocol};
 pub use gateway::{Builder, Gateway, Handle};
-pub use policy::{AllowAll, DnsVerdict, Flow, Policy, Verdict};
+pub use policy::{AllowAll, DnsVerdict, Flow, FlowProtocol, Policy, Verdict};

@@ -5,9 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::config::{Config, ForwardSource, Target};
 use crate::counters::add;
-use crate::forward::Protocol;
 use crate::gateway::Shared;
-use crate::policy::{Flow, Verdict};
+use crate::policy::{Flow, FlowProtocol, Verdict};
 
 const DNS_PORT: u16 = 53;
 const DNS_OVER_TLS_PORT: u16 = 853;
@@ -33,7 +32,7 @@ impl Shared {
     /// Returns where the flow from `guest` to `destination` goes.
     pub(crate) fn route(
         &self,
-        protocol: Protocol,
+        protocol: FlowProtocol,
         guest: SocketAddr,
         destination: SocketAddr,
     ) -> Route {
@@ -44,7 +43,7 @@ impl Shared {
         };
         match self.config.policy.flow(&flow) {
             Verdict::Allow => route(&self.config, &flow),
-            Verdict::Redirect(to) => Route::Connect(to),
+            Verdict::Redirect(to) => connect_to(to, true),
             Verdict::Reject => {
                 add(&self.counters.policy_denied, 1);
                 Route::Reject
@@ -90,29 +89,46 @@ fn route(config: &Config, flow: &Flow) -> Route {
     if config.is_dns(destination.ip()) {
         match destination.port() {
             DNS_PORT => return Route::Dns,
+            // The policy cannot read the names of encrypted queries.
+            DNS_OVER_TLS_PORT if config.policy.filters_names() => return Route::Reject,
             DNS_OVER_TLS_PORT => return Route::DnsOverTls,
             _ => {}
         }
     }
     let enabled = match protocol {
-        Protocol::Tcp => config.tcp,
-        Protocol::Udp => config.udp,
+        FlowProtocol::Tcp => config.tcp,
+        FlowProtocol::Udp => config.udp,
+        FlowProtocol::Ping => config.icmp,
     };
     if !enabled {
         return Route::Reject;
     }
-    let to = match config.target(destination.ip()) {
-        Target::Loopback if destination.is_ipv4() => Ipv4Addr::LOCALHOST.into(),
-        Target::Loopback => Ipv6Addr::LOCALHOST.into(),
-        Target::Address(address) if address.is_loopback() && address == destination.ip() => {
-            // RFC 1122 3.2.1.3: loopback addresses are never valid on a link.
-            return Route::Drop;
-        }
-        Target::Address(address) => address,
+    let ip = destination.ip().to_canonical();
+    let (to, mapped) = match config.target(ip) {
+        Target::Loopback if ip.is_ipv4() => (Ipv4Addr::LOCALHOST.into(), true),
+        Target::Loopback => (Ipv6Addr::LOCALHOST.into(), true),
+        Target::Address(address) => (address, address != ip),
         Target::Unreachable => return Route::Unreachable,
         Target::Drop => return Route::Drop,
     };
-    Route::Connect(SocketAddr::new(to, destination.port()))
+    connect_to(SocketAddr::new(to, destination.port()), mapped)
+}
+
+/// Returns the route to an address of the host's network, after the last check of it. Only a mapping
+/// or a redirection leads to the host's loopback.
+fn connect_to(to: SocketAddr, may_be_loopback: bool) -> Route {
+    let mut to = to;
+    // A mapped address would be connected to over IPv4.
+    if let IpAddr::V4(ip) = to.ip().to_canonical() {
+        to = SocketAddr::new(ip.into(), to.port());
+    }
+    // Linux connects to its loopback in place of 0.0.0.0 and ::. RFC 1122 3.2.1.3: loopback
+    // addresses are never valid on a link.
+    let ip = to.ip();
+    if ip.is_unspecified() || ip.is_loopback() && !may_be_loopback {
+        return Route::Drop;
+    }
+    Route::Connect(to)
 }
 
 /// Returns the source address of a client at `from` as the guest at `guest` sees it, or `None` if
@@ -123,8 +139,11 @@ fn forward_source(config: &Config, from: SocketAddr, guest: SocketAddr) -> Optio
         IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local() && !ip.is_unspecified(),
         IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
     };
+    // The guest resolves the addresses of its own network on the link, where no such host is.
+    let on_link = config.is_on_link(ip) && !config.proxy_neighbors;
     let keep = config.forward_source == ForwardSource::Client
         && visible
+        && !on_link
         && ip.is_ipv4() == guest.is_ipv4()
         && ip != guest.ip();
     let ip = if keep {
@@ -150,7 +169,7 @@ mod tests {
 
     fn tcp_to(destination: &str) -> Flow {
         Flow {
-            protocol: Protocol::Tcp,
+            protocol: FlowProtocol::Tcp,
             guest: "10.0.2.100:4000".parse().unwrap(),
             destination: destination.parse().unwrap(),
         }
@@ -168,6 +187,13 @@ mod tests {
             ("10.0.2.3:80", Route::Unreachable),
             ("192.0.2.1:80", connect("192.0.2.1:80")),
             ("127.0.0.1:80", Route::Drop),
+            ("127.9.9.9:80", Route::Drop),
+            ("[::1]:80", Route::Drop),
+            ("[::ffff:127.0.0.1]:80", Route::Drop),
+            ("[::ffff:192.0.2.1]:80", connect("192.0.2.1:80")),
+            ("0.0.0.0:80", Route::Drop),
+            ("[::]:80", Route::Drop),
+            ("[::ffff:0.0.0.0]:80", Route::Drop),
         ] {
             assert_eq!(
                 route(&config, &tcp_to(destination)),
@@ -175,6 +201,52 @@ mod tests {
                 "{destination}"
             );
         }
+    }
+
+    #[test]
+    fn only_a_mapping_or_a_redirection_leads_to_the_loopback() {
+        let mut config = Config::default();
+        let mut map = |guest: &str, to: &str| {
+            let (guest, target) = (guest.parse().unwrap(), to.parse().unwrap());
+            let target = Target::Address(target);
+            config.mappings.push(Mapping { guest, target });
+        };
+        map("10.0.2.7", "127.0.0.53");
+        map("10.0.2.8", "0.0.0.0");
+        map("127.0.0.1", "127.0.0.1");
+        for (destination, expected) in [
+            ("10.0.2.7", Route::Connect("127.0.0.53:80".parse().unwrap())),
+            ("10.0.2.8", Route::Drop),
+            ("127.0.0.1", Route::Drop),
+        ] {
+            let flow = tcp_to(&format!("{destination}:80"));
+            assert_eq!(route(&config, &flow), expected, "{destination}");
+        }
+        for (to, expected) in [
+            ("127.0.0.1:80", Some("127.0.0.1:80")),
+            ("[::ffff:127.0.0.1]:80", Some("127.0.0.1:80")),
+            ("[fe80::1%3]:80", Some("[fe80::1%3]:80")),
+            ("0.0.0.0:80", None),
+            ("[::]:80", None),
+        ] {
+            let expected = expected.map_or(Route::Drop, |to| Route::Connect(to.parse().unwrap()));
+            assert_eq!(connect_to(to.parse().unwrap(), true), expected, "{to}");
+        }
+    }
+
+    /// A policy that filters names: the methods' defaults.
+    struct Filter;
+
+    impl crate::Policy for Filter {}
+
+    #[test]
+    fn dns_over_tls_is_closed_when_a_policy_filters_names() {
+        let config = Config {
+            policy: std::sync::Arc::new(Filter),
+            ..Config::default()
+        };
+        assert_eq!(route(&config, &tcp_to("10.0.2.3:853")), Route::Reject);
+        assert_eq!(route(&config, &tcp_to("10.0.2.3:53")), Route::Dns);
     }
 
     #[test]
@@ -219,5 +291,15 @@ mod tests {
         assert_eq!(source("[2001:db8::1]:5000", v6), "[2001:db8::1]:5000");
         assert_eq!(source("[::1]:5000", v6), "[fd00::2]:5000");
         assert_eq!(source("[fe80::1]:5000", v6), "[fd00::2]:5000");
+        // The guest would look for these on its own link.
+        assert_eq!(source("10.0.2.77:5000", v4), "10.0.2.2:5000");
+        assert_eq!(source("[fd00::77]:5000", v6), "[fd00::2]:5000");
+        let proxy = Config {
+            proxy_neighbors: true,
+            ..Config::default()
+        };
+        let client = "10.0.2.77:5000".parse().unwrap();
+        let kept = forward_source(&proxy, client, v4.parse().unwrap());
+        assert_eq!(kept, Some(client));
     }
 }

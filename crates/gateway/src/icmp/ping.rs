@@ -15,11 +15,12 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
-use crate::config::{Config, Target};
 use crate::counters::add;
 use crate::gateway::Shared;
 use crate::outbound_socket::bind_outbound;
+use crate::policy::FlowProtocol;
 use crate::reactor::register;
+use crate::route::Route;
 
 /// Idle time after which a sequence of echo requests ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -80,6 +81,9 @@ fn try_relay(shared: &Arc<Shared>, request: &IcmpMessage) -> io::Result<()> {
         Some(socket) => socket,
         None => open(shared, key)?,
     };
+    if !shared.tx_rate.try_take(message.len()) {
+        return Err(io::ErrorKind::QuotaExceeded.into());
+    }
     // The kernel replaces the identifier and the checksum.
     socket.get_ref().send(&message).map(drop)
 }
@@ -93,16 +97,19 @@ impl Pings {
     }
 
     /// Adds a sequence. It replaces the one that has been idle for the longest time if there are
-    /// `max`.
-    fn insert(&self, key: PingKey, flow: PingFlow, max: usize) {
+    /// `max`. Returns whether it has replaced one.
+    fn insert(&self, key: PingKey, flow: PingFlow, max: usize) -> bool {
         let mut flows = self.flows.lock();
+        let mut replaced = false;
         if flows.len() >= max
             && let Some((&oldest, _)) = flows.iter().min_by_key(|(_, flow)| flow.last_used)
             && let Some(oldest) = flows.remove(&oldest)
         {
             oldest.task.abort();
+            replaced = true;
         }
         flows.insert(key, flow);
+        replaced
     }
 
     /// Ends a sequence that has been idle. Returns whether it has.
@@ -118,23 +125,21 @@ impl Pings {
     }
 }
 
-/// Returns the address that an echo request goes to, if any.
-fn destination(config: &Config, remote: IpAddr) -> Option<IpAddr> {
-    if !config.icmp {
-        return None;
-    }
-    match config.target(remote) {
-        Target::Address(address) if !address.is_loopback() => Some(address),
-        Target::Loopback if remote.is_ipv4() => Some(std::net::Ipv4Addr::LOCALHOST.into()),
-        Target::Loopback => Some(std::net::Ipv6Addr::LOCALHOST.into()),
-        Target::Address(_) | Target::Unreachable | Target::Drop => None,
+/// Returns the address that the echo requests of a sequence go to, if any.
+fn destination(shared: &Shared, key: &PingKey) -> Option<SocketAddr> {
+    let guest = SocketAddr::new(key.guest, key.ident);
+    let remote = SocketAddr::new(key.remote, 0);
+    match shared.route(FlowProtocol::Ping, guest, remote) {
+        Route::Connect(mut to) => {
+            to.set_port(0);
+            Some(to)
+        }
+        _ => None,
     }
 }
 
 fn open(shared: &Arc<Shared>, key: PingKey) -> io::Result<Arc<AsyncFd<Socket>>> {
-    let to = destination(&shared.config, key.remote)
-        .map(|to| SocketAddr::new(to, 0))
-        .ok_or(io::ErrorKind::HostUnreachable)?;
+    let to = destination(shared, &key).ok_or(io::ErrorKind::HostUnreachable)?;
     let protocol = match to {
         SocketAddr::V4(_) => Protocol::ICMPV4,
         SocketAddr::V6(_) => Protocol::ICMPV6,
@@ -159,7 +164,8 @@ fn open(shared: &Arc<Shared>, key: PingKey) -> io::Result<Arc<AsyncFd<Socket>>> 
         task,
     };
     let max = shared.config.limits.ping_flows.max(1);
-    shared.pings.insert(key, flow, max);
+    let replaced = shared.pings.insert(key, flow, max);
+    add(&shared.counters.ping_replaced, u64::from(replaced));
     Ok(socket)
 }
 
@@ -169,6 +175,9 @@ async fn receive_replies(shared: Arc<Shared>, key: PingKey, socket: Arc<AsyncFd<
         match timeout(IDLE_TIMEOUT, receive(&socket)).await {
             Ok(Ok(mut message)) => {
                 if message.len() < HEADER_LEN || !REPLY.contains(&message[0]) {
+                    continue;
+                }
+                if !shared.rx_rate.try_take(message.len()) {
                     continue;
                 }
                 message[4..6].copy_from_slice(&key.ident.to_be_bytes());

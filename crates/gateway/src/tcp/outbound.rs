@@ -12,8 +12,8 @@ use super::HostStream;
 use super::relay::relay;
 use crate::counters::add;
 use crate::dns::relay_stream;
-use crate::forward::Protocol;
 use crate::gateway::Shared;
+use crate::policy::FlowProtocol;
 use crate::route::Route;
 
 /// Accepts the guest's connections until the stack stops.
@@ -31,7 +31,7 @@ pub(crate) async fn accept_outbound(shared: Arc<Shared>, listener: TransparentLi
 
 /// Connects to the destination of a deferred SYN, answers it according to the result, and relays.
 async fn connect(shared: Arc<Shared>, pending: PendingConnection, permit: OwnedSemaphorePermit) {
-    let route = shared.route(Protocol::Tcp, pending.peer_addr(), pending.local_addr());
+    let route = shared.route(FlowProtocol::Tcp, pending.peer_addr(), pending.local_addr());
     let to = match route {
         Route::Connect(to) => to,
         Route::Reject => return pending.reject(),

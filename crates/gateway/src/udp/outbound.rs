@@ -16,9 +16,9 @@ use super::send_to_guest;
 use super::table::{FlowKey, UdpFlow};
 use crate::counters::add;
 use crate::dns::relay_query;
-use crate::forward::Protocol;
 use crate::gateway::Shared;
 use crate::icmp::{report_error, report_unreachable};
+use crate::policy::FlowProtocol;
 use crate::route::Route;
 
 /// Largest number of datagrams that are taken from the stack at once.
@@ -136,7 +136,7 @@ fn forward_train(shared: &Arc<Shared>, train: &Train) {
 fn open_flow(shared: &Arc<Shared>, train: &Train) -> Option<Arc<UdpFlow>> {
     let key = train.key;
     let unreachable = |code| report_unreachable(shared, key.guest, key.remote, &train.data, code);
-    let host = match shared.route(Protocol::Udp, key.guest, key.remote) {
+    let host = match shared.route(FlowProtocol::Udp, key.guest, key.remote) {
         Route::Connect(host) => host,
         Route::Dns => {
             for query in train.datagrams() {
