@@ -98,7 +98,8 @@ impl Stream {
         flags: i32,
     ) -> Result<usize> {
         let mut done = 0;
-        let last = data.len().saturating_sub(1);
+        // A write of no bytes does not end the wait of one with MSG_MORE.
+        let last = data.iter().rposition(|part| !part.is_empty()).unwrap_or(0);
         let is_zerocopy = flags & MSG_ZEROCOPY != 0 && self.common.zerocopy;
         let most = match host.sysctl().max_skb_frags as usize {
             most if is_zerocopy => most,
