@@ -3,7 +3,7 @@
 use fullsend_script::WireSegment;
 
 use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, PSH, RST, SYN, SocketCall, URG, after};
-use crate::history::History;
+use crate::history::{AcceptedAck, History};
 use crate::segment::{blocks_of, is_pure_ack, scale_of, with_blocks, without_dsack, without_echo};
 use crate::side::EventOutcome;
 
@@ -19,13 +19,16 @@ pub(crate) struct Difference {
     pub(crate) step: usize,
     pub(crate) kernel: EventOutcome,
     pub(crate) ours: EventOutcome,
-    /// The segments that only one side sent.
+    /// The segments that only one side sent. After an old ACK the timestamps that they echo do not
+    /// count, unless nothing else differs.
     pub(crate) kernel_only: Vec<WireSegment>,
     pub(crate) ours_only: Vec<WireSegment>,
     /// The peer's view of the kernel's side and ours before the event.
     pub(crate) before: (PeerView, PeerView),
     /// What earlier events show.
     pub(crate) history: History,
+    /// The acceptable ACKs, including that of the event.
+    pub(crate) acks: Vec<AcceptedAck>,
     /// Whether a segment with URG was injected, by this event or an earlier one.
     pub(crate) urgent: bool,
     /// Whether the event is data or a FIN beyond a FIN that had been received.
@@ -48,7 +51,7 @@ pub(crate) struct Difference {
     pub(crate) acks_diverged: bool,
     /// Whether the byte counts of `TCP_INFO` are equal, except for SYN and FIN.
     pub(crate) same_counts: bool,
-    /// Whether the segments differ only in the timestamps that they echo.
+    /// Whether, after an old ACK, the segments differ only in the timestamps that they echo.
     pub(crate) only_echo: bool,
     /// Whether an earlier segment with URG had only data that had been received, or reached beyond
     /// a FIN.
@@ -141,9 +144,15 @@ impl Comparison {
         let before = (self.kernel, self.ours);
         let acks_diverged = self.acks_diverged;
         self.active |= matches!(event, FuzzEvent::Call(SocketCall::Connect(_)));
-        let (kernel_only, ours_only) = self.unmatched(&kernel.segments, &ours.segments);
-        let kernel_only = self.without_delayed(self.kernel.acked, kernel_only);
-        let ours_only = self.without_delayed(self.ours.acked, ours_only);
+        let (mut kernel_only, mut ours_only) = self.differing(&kernel.segments, &ours.segments);
+        let mut only_echo = false;
+        if self.old_ack && !(kernel_only.is_empty() && ours_only.is_empty()) {
+            let blank = self.differing(&without_echoes(kernel), &without_echoes(ours));
+            only_echo = blank == (Vec::new(), Vec::new());
+            if !only_echo {
+                (kernel_only, ours_only) = blank;
+            }
+        }
         let kernel_only = self.without_early_syn(event, kernel_only);
         self.kernel.record(&kernel.segments, self.scales);
         self.ours.record(&ours.segments, self.scales);
@@ -151,7 +160,7 @@ impl Comparison {
         self.acks_diverged |= self.kernel.acked != self.ours.acked;
         let opens = ours.states.iter().any(|(_, state)| *state == SYN_SENT);
         self.early_syn_retransmit |= opens && ours.segments.iter().any(|s| s.flags & RST != 0);
-        let fins = u64::from(!self.history.fins.is_empty());
+        let fins = u64::from(self.history.has_fins());
         let same_counts = same_counts(kernel, ours, fins);
         let same = kernel_only.is_empty()
             && ours_only.is_empty()
@@ -178,7 +187,8 @@ impl Comparison {
             near_edge: self.near_edge,
             acks_diverged,
             same_counts,
-            only_echo: self.differ_by_echo(kernel, ours),
+            acks: self.history.acks.clone(),
+            only_echo,
             old_urgent: self.old_urgent,
         })
     }
@@ -239,12 +249,17 @@ impl Comparison {
         }
     }
 
-    /// Returns whether the segments are equal except for their timestamp echoes.
-    fn differ_by_echo(&self, kernel: &EventOutcome, ours: &EventOutcome) -> bool {
-        let blank =
-            |segments: &[WireSegment]| segments.iter().map(without_echo).collect::<Vec<_>>();
-        let (kernel, ours) = self.unmatched(&blank(&kernel.segments), &blank(&ours.segments));
-        kernel.is_empty() && ours.is_empty()
+    /// Returns the segments that only one side sent, without those that [`without_delayed`] removes.
+    ///
+    /// [`without_delayed`]: Self::without_delayed
+    fn differing(
+        &self,
+        kernel: &[WireSegment],
+        ours: &[WireSegment],
+    ) -> (Vec<WireSegment>, Vec<WireSegment>) {
+        let (kernel, ours) = self.unmatched(kernel, ours);
+        let kernel = self.without_delayed(self.kernel.acked, kernel);
+        (kernel, self.without_delayed(self.ours.acked, ours))
     }
 
     /// Removes pure acknowledgements of new data: each side may delay them differently, and on a
@@ -367,6 +382,10 @@ impl Comparison {
         };
         mask(kernel) == mask(ours)
     }
+}
+
+fn without_echoes(outcome: &EventOutcome) -> Vec<WireSegment> {
+    outcome.segments.iter().map(without_echo).collect()
 }
 
 /// Returns whether byte counts of `TCP_INFO` are equal. The kernel also counts SYN and FIN; `fins`

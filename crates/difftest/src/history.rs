@@ -26,13 +26,36 @@ pub(crate) fn longest(ranges: &[Range]) -> u32 {
     lengths.max().unwrap_or(0)
 }
 
+/// An acceptable segment with an ACK, of a SYN-ACK or after the handshake.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct AcceptedAck {
+    pub(crate) ack: u32,
+    pub(crate) seq: u32,
+    pub(crate) window: u16,
+    /// Whether it has neither data nor FIN.
+    pub(crate) is_pure: bool,
+    /// Whether data or a FIN above the acknowledgement number was in flight.
+    pub(crate) in_flight: bool,
+    pub(crate) sack: Vec<Range>,
+}
+
 /// The state of the connection before an event, as far as earlier events show it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct History {
+    /// The acceptable ACKs.
+    pub(crate) acks: Vec<AcceptedAck>,
+    /// The number of SYNs and SYN-ACKs that the kernel has sent again.
+    pub(crate) repeated_syns: usize,
+    /// Whether the kernel has sent a SYN without ACK.
+    has_sent_syn: bool,
+    /// The sequence number after the last SYN that the kernel acknowledged with a SYN-ACK.
+    syn_end: Option<u32>,
     /// The data that the kernel has sent, and that ours has sent.
     pub(crate) sent: (Vec<Range>, Vec<Range>),
     /// The sequence numbers of the injected FINs that a side may accept.
     pub(crate) fins: Vec<u32>,
+    /// Whether there were such FINs before the last SYN.
+    had_fins: bool,
     /// The states of the kernel's sockets, and of ours.
     pub(crate) states: (SocketStates, SocketStates),
     /// Whether a segment with URG was injected.
@@ -66,6 +89,7 @@ impl History {
         let is_next = |view: &PeerView| view.acked.is_some_and(|acked| !after(seq, acked));
         let is_plain = inject.flags & (SYN | RST | ACK) == ACK;
         let opens = inject.flags & (SYN | RST) == SYN && views.iter().all(|v| v.acked.is_none());
+        let opens_actively = opens && views.iter().all(|view| inject.ack == view.sent);
         let val = inject.timestamp.map(|(val, _)| val);
         let acks_sent = views.iter().any(|view| !after(inject.ack, view.sent));
         if inject.flags & (SYN | RST) == SYN && views.iter().any(|v| v.acked.is_none()) {
@@ -78,12 +102,18 @@ impl History {
         if opens {
             self.latest_tsval = val;
         }
+        if inject.flags & (SYN | RST | ACK) == SYN | ACK && opens_actively {
+            self.record_ack(inject, views, false);
+        }
         // RFC 7323 5.3: PAWS drops a segment with an old timestamp.
         let is_old = (val.zip(self.latest_tsval)).is_some_and(|(val, latest)| after(latest, val));
         let is_acceptable = is_plain && acks_sent && !is_old && views.into_iter().any(is_in_window);
         self.fin_acked |= is_acceptable && self.fin_end == Some(inject.ack);
         if is_acceptable && inject.flags & FIN != 0 {
             self.fins.push(end.wrapping_sub(1));
+        }
+        if acks_sent && views.into_iter().any(is_in_window) {
+            self.record_ack(inject, views, is_old);
         }
         if is_acceptable && !self.is_too_old(inject.ack) {
             if views.into_iter().any(is_next) && self.latest_tsval.is_some() && val.is_some() {
@@ -98,6 +128,31 @@ impl History {
             self.max_window = self.max_window.max(window);
         }
         self.urgent |= inject.flags & URG != 0;
+    }
+
+    /// Records an ACK whose numbers are acceptable. `is_old`: its timestamp is.
+    fn record_ack(&mut self, inject: &InjectedSegment, views: [&PeerView; 2], is_old: bool) {
+        let is_pure = inject.end() == inject.seq;
+        let ack = AcceptedAck {
+            ack: inject.ack,
+            seq: inject.seq,
+            window: inject.window,
+            is_pure,
+            in_flight: views.iter().any(|view| after(view.sent, inject.ack)),
+            sack: inject.sack.clone(),
+        };
+        let is_accepted = match inject.flags & (SYN | RST | ACK) {
+            // Linux accepts a duplicate ACK that is older by less than the retransmission timeout.
+            ACK => !is_old || is_pure && inject.ack == self.una,
+            // That of a simultaneous open. RFC 5961 4.2 rejects later ones.
+            flags => flags == SYN | ACK && self.acks.is_empty(),
+        };
+        if is_accepted && !self.is_too_old(inject.ack) {
+            self.acks.push(ack);
+            if inject.flags & SYN != 0 {
+                self.una = inject.ack;
+            }
+        }
     }
 
     /// Returns whether an acknowledgement number is too old for the segment to be accepted (RFC 5961
@@ -117,6 +172,7 @@ impl History {
         {
             self.written = self.written.wrapping_add(returned.value.max(0) as u32);
         }
+        self.on_syns(event, kernel);
         self.sent.0.extend(ranges(&kernel.segments));
         self.sent.1.extend(ranges(&ours.segments));
         for segment in kernel.segments.iter().filter(|s| s.flags & FIN != 0) {
@@ -124,6 +180,44 @@ impl History {
             self.fin_end = Some(end);
         }
         self.states = (kernel.states.clone(), ours.states.clone());
+    }
+
+    /// Processes the SYNs that the kernel has sent in response to an event. A SYN-ACK for a SYN with
+    /// another sequence number begins a new connection.
+    fn on_syns(&mut self, event: &FuzzEvent, kernel: &EventOutcome) {
+        for syn in kernel.segments.iter().filter(|s| s.flags & SYN != 0) {
+            if syn.flags & ACK == 0 {
+                self.repeated_syns += usize::from(self.has_sent_syn);
+                self.has_sent_syn = true;
+                continue;
+            }
+            let end = Some(syn.ack);
+            let is_new = self.syn_end.is_some() && self.syn_end != end;
+            self.repeated_syns += usize::from(self.syn_end == end);
+            self.syn_end = end;
+            if let (true, FuzzEvent::Inject(inject)) = (is_new, event) {
+                self.begin_again(inject);
+            }
+        }
+    }
+
+    /// Forgets the state of the previous connection.
+    fn begin_again(&mut self, syn: &InjectedSegment) {
+        *self = Self {
+            syn_end: self.syn_end,
+            states: std::mem::take(&mut self.states),
+            urgent: self.urgent,
+            had_fins: self.has_fins(),
+            latest_tsval: syn.timestamp.map(|(val, _)| val),
+            max_window: syn.window.into(),
+            window_scale: syn.options.iter().find_map(scale_of).unwrap_or(0),
+            ..Self::default()
+        };
+    }
+
+    /// Returns whether a FIN was injected that a side may have accepted, on any connection.
+    pub(crate) fn has_fins(&self) -> bool {
+        self.had_fins || !self.fins.is_empty()
     }
 
     /// Returns whether the kernel has sent a FIN.

@@ -14,7 +14,8 @@ use fullsend_script::WireSegment;
 use fullsend_script::tcp_option::TcpOption;
 
 use crate::compare::Difference;
-use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall};
+use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
+use crate::history::Range;
 use crate::segment::{is_pure_ack, scale_of};
 
 // Values of `tcpi_state`.
@@ -137,6 +138,74 @@ fn is_reset(segment: &WireSegment) -> bool {
 
 fn has_fin(segment: &WireSegment) -> bool {
     segment.flags & FIN != 0
+}
+
+/// What one side sends in response to an event beyond the data and FINs that both send.
+struct Excess {
+    is_kernels: bool,
+    /// The segments with data or FIN that both sides send.
+    common: Vec<Range>,
+    /// Those that one side sends after them.
+    extra: Vec<Range>,
+}
+
+/// Returns the sequence numbers of the segments with data or FIN.
+fn spans(segments: &[WireSegment]) -> Vec<Range> {
+    let segments = segments.iter().filter(|s| carries_data(s) || has_fin(s));
+    let end = |s: &WireSegment| s.data.len() as u32 + u32::from(has_fin(s));
+    segments
+        .map(|s| (s.seq, s.seq.wrapping_add(end(s))))
+        .collect()
+}
+
+/// Returns what one side sends in addition, if the other sends the beginning of it.
+fn excess(difference: &Difference) -> Option<Excess> {
+    let kernel = spans(&difference.kernel.segments);
+    let ours = spans(&difference.ours.segments);
+    let is_kernels = kernel.len() > ours.len();
+    let (common, mut more) = if is_kernels {
+        (ours, kernel)
+    } else {
+        (kernel, ours)
+    };
+    let is_excess = more.len() > common.len() && more.starts_with(&common);
+    is_excess.then(|| Excess {
+        is_kernels,
+        extra: more.split_off(common.len()),
+        common,
+    })
+}
+
+/// Returns whether our side has sent data again before the event.
+fn has_retransmitted(difference: &Difference) -> bool {
+    let sent = &difference.history.sent.1;
+    let is_again = |at: usize| {
+        let mut earlier = sent[..at].iter();
+        earlier.any(|(_, end)| after(*end, sent[at].0))
+    };
+    (0..sent.len()).any(is_again)
+}
+
+/// Returns whether a segment with data begins before the end of what our side has sent.
+fn is_retransmission(difference: &Difference, segment: &WireSegment) -> bool {
+    carries_data(segment) && after(difference.before.1.sent, segment.seq)
+}
+
+/// Returns the first acknowledgement number that is higher than those before and within a segment
+/// that the kernel has sent, and the highest one before it.
+fn ack_within_segment(difference: &Difference) -> Option<(u32, u32)> {
+    let sent = &difference.history.sent.0;
+    let splits = |at: u32| (sent.iter()).any(|(start, end)| after(at, *start) && after(*end, at));
+    let mut una = 1;
+    for ack in &difference.acks {
+        if after(ack.ack, una) {
+            if splits(ack.ack) {
+                return Some((una, ack.ack));
+            }
+            una = ack.ack;
+        }
+    }
+    None
 }
 
 /// Returns whether at least one socket is open, and all are in SYN-RECEIVED, given the states of the

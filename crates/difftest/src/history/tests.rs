@@ -84,3 +84,35 @@ fn a_segment_with_a_too_old_ack_does_not_update_the_latest_timestamp() {
     history.on_inject(&old, [&view(); 2]);
     assert_eq!(history.latest_tsval, Some(1000));
 }
+
+fn acks_after(injects: &[InjectedSegment]) -> Vec<u32> {
+    let mut history = opened();
+    for inject in injects {
+        history.on_inject(inject, [&view(); 2]);
+    }
+    history.acks.iter().map(|ack| ack.ack).collect()
+}
+
+#[test]
+fn an_ack_of_data_that_was_not_sent_is_not_accepted() {
+    assert_eq!(acks_after(&[segment(ACK, 101, 900)]), [900]);
+    assert!(acks_after(&[segment(ACK, 101, 1002)]).is_empty());
+}
+
+#[test]
+fn an_ack_with_an_old_timestamp_is_accepted_only_as_a_duplicate() {
+    let old = |ack: u32| {
+        let mut old = segment(ACK, 101, ack);
+        old.timestamp = Some((900, Echo::Latest(0)));
+        old
+    };
+    let first = segment(ACK, 101, 500);
+    assert_eq!(acks_after(&[first.clone(), old(900)]), [500]);
+    assert_eq!(acks_after(&[first, old(500)]), [500, 500]);
+}
+
+#[test]
+fn a_syn_ack_after_the_handshake_is_not_accepted() {
+    let acks = [segment(ACK, 101, 500), segment(SYN | ACK, 101, 900)];
+    assert_eq!(acks_after(&acks), [500]);
+}

@@ -5,6 +5,7 @@ use fullsend_script::WireSegment;
 use super::sending::most_deferred;
 use super::{KnownDifference, carries_data, has_fin, only_segments, permits_sack};
 use crate::event::{ACK, FuzzEvent, RST, SYN, after};
+use crate::history::AcceptedAck;
 use crate::segment::is_pure_ack;
 
 pub(super) const KNOWN: &[KnownDifference] = &[
@@ -14,7 +15,7 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                  window",
         continues: false,
         matches: |events, d| {
-            let counts = count_repeated(&events[..=d.step], d.before.1.sent);
+            let counts = count_repeated(&d.acks);
             let ignored = counts.ignored + counts.ignored_before;
             let sends = |s: &WireSegment| carries_data(s) || has_fin(s);
             // Each duplicate lets the kernel send one segment, and the third retransmits one. The ACK
@@ -28,25 +29,17 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         },
     },
     KnownDifference {
-        name: "a repeated ACK with a later sequence number",
+        name: "a repeated ACK with a later sequence number or a closed window",
         reason: "without SACK the kernel treats it as a window update with any window; RFC 5681 2 \
                  requires the same window, not the same sequence number",
         continues: false,
         matches: |events, d| {
-            // The SYN-ACK of an active open sets SND.WL1, too.
-            let plain = |event: &FuzzEvent| match event {
-                FuzzEvent::Inject(i) if i.flags & (RST | ACK) == ACK => {
-                    Some((i.ack, i.seq, i.end() == i.seq))
-                }
-                _ => None,
-            };
-            let acks: Vec<_> = events[..=d.step].iter().filter_map(plain).collect();
-            let later = |(at, (ack, seq, pure)): &(usize, &(u32, u32, bool))| {
-                let mut before = acks[..*at].iter();
-                *pure && before.any(|(same, earlier, _)| same == ack && after(*seq, *earlier))
+            let later = |(at, this): &(usize, &AcceptedAck)| {
+                let mut before = d.acks[..*at].iter().filter(|same| same.ack == this.ack);
+                this.is_pure && before.any(|same| after(this.seq, same.seq) || this.window == 0)
             };
             // Each of them lets one side send one segment, or retransmits one.
-            let later = acks.iter().enumerate().filter(later).count();
+            let later = d.acks.iter().enumerate().filter(later).count();
             let most = later + 1 + most_deferred(events, d);
             !permits_sack(events)
                 && later > 0
@@ -72,7 +65,7 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                 _ => false,
             };
             let again = |s: &WireSegment| carries_data(s) && after(d.before.1.sent, s.seq);
-            let counts = count_repeated(&events[..=d.step], d.before.1.sent);
+            let counts = count_repeated(&d.acks);
             !permits_sack(events)
                 && counts.duplicates < 3
                 && is_repeated(d.step)
@@ -97,38 +90,31 @@ struct RepeatedAcks {
     ignored_before: usize,
 }
 
-/// Counts the repeated ACKs. An ACK above `sent`, the data sent, is ignored.
-fn count_repeated(events: &[FuzzEvent], sent: u32) -> RepeatedAcks {
+/// Counts the repeated ACKs.
+fn count_repeated(acks: &[AcceptedAck]) -> RepeatedAcks {
     let mut counts = RepeatedAcks::default();
-    // The acknowledgement number, and the window with the sequence number that set it.
-    let mut last: Option<(u32, u32, u16)> = None;
-    for event in events {
-        let FuzzEvent::Inject(i) = event else {
+    // The latest ACK, with the window that counts and the sequence number that set it.
+    let mut last: Option<AcceptedAck> = None;
+    for this in acks {
+        let Some(latest) = &mut last else {
+            last = Some(this.clone());
             continue;
         };
-        let is_plausible = !after(i.ack, sent);
-        if i.flags & (RST | ACK) != ACK || !is_plausible {
-            continue;
-        }
-        let Some((ack, seq, window)) = last else {
-            last = Some((i.ack, i.seq, i.window));
-            continue;
-        };
-        if after(i.ack, ack) || i.flags & SYN != 0 {
-            last = Some((i.ack, i.seq, i.window));
+        if after(this.ack, latest.ack) {
+            *latest = this.clone();
             counts = RepeatedAcks {
                 ignored_before: counts.ignored_before + counts.ignored,
                 ..RepeatedAcks::default()
             };
-        } else if i.ack == ack {
-            let is_pure = i.end() == i.seq;
-            let grows = i.window > window || i.window == 0;
-            if i.window == window {
-                counts.duplicates += usize::from(is_pure);
-            } else if after(i.seq, seq) || i.seq == seq && grows {
-                last = Some((ack, i.seq, i.window));
+        } else if this.ack == latest.ack {
+            let counted = usize::from(this.is_pure && this.in_flight);
+            let grows = this.window > latest.window || this.window == 0;
+            if this.window == latest.window {
+                counts.duplicates += counted;
+            } else if after(this.seq, latest.seq) || this.seq == latest.seq && grows {
+                *latest = this.clone();
             } else {
-                counts.ignored += usize::from(is_pure);
+                counts.ignored += counted;
             }
         }
     }

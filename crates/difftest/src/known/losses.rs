@@ -2,22 +2,41 @@
 
 use fullsend_script::WireSegment;
 
-use super::{KnownDifference, carries_data, has_fin, injected, only_segments};
+use super::{
+    KnownDifference, ack_within_segment, carries_data, excess, has_fin, has_retransmitted,
+    injected, is_retransmission, only_segments,
+};
 use crate::compare::Difference;
 use crate::event::{ACK, Echo, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
-use crate::history::Range;
+use crate::history::{Range, longest, ranges};
 use crate::segment::is_pure_ack;
 
-/// Returns the number of segments of ours above `una` that the SACK blocks of all events so far cover.
-fn sacked_segments(events: &[FuzzEvent], difference: &Difference, una: u32) -> usize {
-    let blocks = events[..=difference.step]
-        .iter()
-        .filter_map(|event| match event {
-            FuzzEvent::Inject(i) if i.flags & ACK != 0 => Some(&i.sack),
-            _ => None,
-        });
-    let blocks: Vec<Range> = blocks.flatten().copied().collect();
+/// Returns the SACK blocks of ACKs.
+fn blocks_of(events: &[FuzzEvent]) -> Vec<Range> {
+    let blocks = events.iter().filter_map(|event| match event {
+        FuzzEvent::Inject(i) if i.flags & ACK != 0 => Some(&i.sack),
+        _ => None,
+    });
+    blocks.flatten().copied().collect()
+}
+
+/// Returns the number of segments of ours above `una` that the SACK blocks of acceptable ACKs cover.
+fn sacked_segments(difference: &Difference, una: u32) -> usize {
+    let acks = difference.acks.iter();
+    let blocks: Vec<Range> = acks.flat_map(|ack| ack.sack.clone()).collect();
     count_sacked(&difference.history.sent.1, &blocks, una)
+}
+
+/// Joins ranges that follow one another.
+fn runs_of(ranges: &[Range]) -> Vec<Range> {
+    let mut runs: Vec<Range> = Vec::new();
+    for (start, end) in ranges {
+        match runs.last_mut() {
+            Some(last) if last.1 == *start => last.1 = *end,
+            _ => runs.push((*start, *end)),
+        }
+    }
+    runs
 }
 
 /// Returns the number of the segments `sent` above `una` that a block covers. A block beyond the
@@ -47,68 +66,70 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                 [a, b] => !after(b.0, a.0) && !after(a.1, b.1),
                 _ => false,
             };
-            // The segment that the kernel counts as delivered lets a call send one more.
             let before = |event: &FuzzEvent| match event {
-                FuzzEvent::Inject(inject) => nested(inject),
-                FuzzEvent::Call(_) => false,
+                FuzzEvent::Inject(inject) if nested(inject) => Some(inject.sack[0]),
+                _ => None,
             };
-            let call_sends_more = injected(events, d).is_none()
-                && events[..d.step].iter().any(before)
-                && d.ours_only.is_empty()
-                && matches!(&d.kernel_only[..], [one] if carries_data(one) || has_fin(one));
-            (injected(events, d).is_some_and(nested) || call_sends_more) && only_segments(d)
+            let firsts: Vec<Range> = events[..d.step].iter().filter_map(before).collect();
+            // The segments that the kernel counts as delivered let a call send as many more, and the
+            // ACK that covers them increases cwnd by fewer.
+            let counted = count_sacked(&d.history.sent.0, &firsts, 0);
+            let is_new = |range: &Range| !after(d.before.1.sent, range.0);
+            let sends_more = excess(d).is_some_and(|excess| {
+                excess.extra.len() <= counted && excess.extra.iter().all(is_new)
+            });
+            (injected(events, d).is_some_and(nested) || sends_more) && only_segments(d)
         },
     },
     KnownDifference {
-        name: "a retransmission that SACK covers in part",
-        reason: "if a partial ACK moved the segment boundaries, the kernel sends a whole segment, \
-                 we send the missing part (RFC 6675 4, NextSeg)",
+        name: "retransmissions after an ACK that ends within a segment",
+        reason: "the kernel's segments begin at multiples of their size from the ACK on, and a SACK \
+                 block covers only whole ones, so that it retransmits up to a segment more at each \
+                 end of a block; we send the missing part (RFC 6675 4, NextSeg)",
         continues: false,
         matches: |events, d| {
-            let lefts: Vec<u32> = (events[..=d.step].iter())
-                .filter_map(|event| match event {
-                    FuzzEvent::Inject(inject) => Some(&inject.sack),
-                    FuzzEvent::Call(_) => None,
-                })
-                .flatten()
-                .map(|block| block.0)
-                .collect();
-            let end = |s: &WireSegment| s.seq.wrapping_add(s.data.len() as u32);
-            // An ACK ended within a segment, so that the kernel's segments begin at multiples of
-            // their size from there on.
-            let (kernel, ours) = &d.history.sent;
-            let splits = |(start, end): &Range, at: u32| after(at, *start) && after(*end, at);
-            let is_inside = |at: u32| kernel.iter().chain(ours).any(|range| splits(range, at));
-            let partial = |range: &Range| {
-                events[..=d.step].iter().any(|event| match event {
-                    FuzzEvent::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => {
-                        let behind = range.0.wrapping_sub(i.ack);
-                        !after(i.ack, range.0)
-                            && behind.is_multiple_of(range.1.wrapping_sub(range.0))
-                            && is_inside(i.ack)
-                    }
-                    _ => false,
-                })
+            let blocks = blocks_of(&events[..=d.step]);
+            let again = |s: &&WireSegment| is_retransmission(d, s);
+            let runs = |segments: &[WireSegment]| -> Vec<Range> {
+                let again: Vec<_> = segments.iter().filter(again).cloned().collect();
+                runs_of(&ranges(&again))
             };
-            let shorter = |kernel: &WireSegment, ours: &WireSegment| {
-                kernel.seq == ours.seq
-                    && ours.data.len() < kernel.data.len()
-                    && !after(end(kernel), d.before.1.sent)
-                    && (lefts.contains(&end(ours)) || partial(&(kernel.seq, end(kernel))))
+            let (kernel, ours) = (runs(&d.kernel.segments), runs(&d.ours.segments));
+            let sent = &d.history.sent.1;
+            // The ends of segments as they were sent, and of the missing parts.
+            let is_end = |(_, end): &Range| {
+                sent.iter().any(|range| range.1 == *end)
+                    || blocks.iter().any(|block| block.0 == *end)
             };
-            let is_same = |kernel: &WireSegment, ours: &WireSegment| {
-                kernel.seq == ours.seq && kernel.data == ours.data
-            };
-            let pairs = || d.kernel_only.iter().zip(&d.ours_only);
-            let short = pairs()
-                .filter(|(kernel, ours)| shorter(kernel, ours))
-                .count();
-            let again = |s: &WireSegment| carries_data(s) && after(d.before.1.sent, s.seq);
-            // Each shorter one leaves space for another lost segment.
-            short > 0
-                && (d.kernel_only.len()..=d.kernel_only.len() + short).contains(&d.ours_only.len())
-                && d.ours_only[d.kernel_only.len()..].iter().all(again)
-                && pairs().all(|(kernel, ours)| shorter(kernel, ours) || is_same(kernel, ours))
+            let count = |segments: &[WireSegment]| ranges(segments).len();
+            let (kernels, own) = (count(&d.kernel.segments), count(&d.ours.segments));
+            ack_within_segment(d).is_some()
+                && !blocks.is_empty()
+                && (kernel.first().zip(ours.first())).is_some_and(|(a, b)| a.0 == b.0)
+                && kernel != ours
+                && ours.iter().all(is_end)
+                && kernels.abs_diff(own) <= 2 * blocks.len()
+                && (d.kernel_only.iter().chain(&d.ours_only))
+                    .all(|s| carries_data(s) || has_fin(s) || is_pure_ack(s))
+                && only_segments(d)
+        },
+    },
+    KnownDifference {
+        name: "losses after an ACK that ends within a segment",
+        reason: "the kernel counts only the whole segments from the ACK on as SACKed, so that there \
+                 may be fewer than three, and the ACK that covers the rest of the segment as \
+                 reordering, after which it waits for the reordering window; we count the segments \
+                 as they were sent",
+        continues: false,
+        matches: |events, d| {
+            let again = |s: &WireSegment| is_retransmission(d, s);
+            let reports = |i: &InjectedSegment| i.flags & ACK != 0 && !i.sack.is_empty();
+            injected(events, d).is_some_and(reports)
+                && ack_within_segment(d).is_some()
+                && d.ours.segments.first().is_some_and(again)
+                && !d.kernel.segments.iter().any(again)
+                && (d.kernel_only.iter().chain(&d.ours_only))
+                    .all(|s| carries_data(s) || has_fin(s) || is_pure_ack(s))
                 && only_segments(d)
         },
     },
@@ -155,11 +176,16 @@ pub(super) const KNOWN: &[KnownDifference] = &[
             let before: Vec<_> = events[..d.step].iter().filter_map(acks).collect();
             let reports_nothing = |i: &InjectedSegment| {
                 // Or less than a segment.
-                let sent = d.kernel.segments.iter().chain(&d.ours.segments);
-                let len = sent.map(|s| s.data.len() as u32).max().unwrap_or(0);
+                let len = longest(&d.history.sent.1);
                 let near = |ack: u32| !after(i.ack, ack) || i.ack.wrapping_sub(ack) < len;
-                let reports = |(left, right): &(u32, u32)| {
-                    after(*right, *left) && after(*right, i.ack) && !after(*right, d.before.1.sent)
+                // A block that begins at the acknowledgement number is invalid.
+                let reports = |(left, right): &Range| {
+                    let covers = |block: &Range| !after(block.0, *left) && !after(*right, block.1);
+                    after(*right, *left)
+                        && after(*left, i.ack)
+                        && after(*left, d.history.una)
+                        && !after(*right, d.before.1.sent)
+                        && !blocks_of(&events[..d.step]).iter().any(covers)
                 };
                 !i.sack.iter().any(reports) && before.iter().any(|(ack, _)| near(*ack))
             };
@@ -173,8 +199,8 @@ pub(super) const KNOWN: &[KnownDifference] = &[
     },
     KnownDifference {
         name: "a recovery that a reordered ACK begins",
-        reason: "the kernel sends all data that cwnd admits, as an older ACK does not reduce cwnd; \
-                 we follow RFC 9937",
+        reason: "the kernel sends all data that cwnd admits, as an older ACK does not reduce cwnd, and \
+                 does not count what it SACKs as delivered; we follow RFC 9937",
         continues: false,
         matches: |events, d| {
             let overtaken = |at: usize, inject: &InjectedSegment| {
@@ -191,12 +217,21 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                 }
                 FuzzEvent::Call(_) => false,
             };
-            let more = d.kernel.segments.len() > d.ours.segments.len();
-            events[..=d.step].iter().enumerate().any(begins)
-                && more
+            let more = d.kernel.segments.len() > d.ours.segments.len()
+                && events[..=d.step].iter().enumerate().any(begins)
                 && d.kernel_only.iter().all(carries_data)
-                && (d.ours.segments.iter()).all(|s| carries_data(s) || is_pure_ack(s))
-                && only_segments(d)
+                && (d.ours.segments.iter()).all(|s| carries_data(s) || is_pure_ack(s));
+            // Later, in the recovery.
+            let older = events[..d.step]
+                .iter()
+                .enumerate()
+                .filter(|one| begins(*one));
+            let older: Vec<FuzzEvent> = older.map(|(_, event)| event.clone()).collect();
+            let sacked = count_sacked(&d.history.sent.1, &blocks_of(&older), 0);
+            let fewer = excess(d).is_some_and(|excess| {
+                !excess.is_kernels && has_retransmitted(d) && excess.extra.len() <= sacked
+            });
+            (more || fewer) && only_segments(d)
         },
     },
     KnownDifference {
@@ -250,13 +285,13 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         },
     },
     KnownDifference {
-        name: "losses within the reordering window of a shorter minimum round trip",
-        reason: "the reordering window is a quarter of the minimum (RFC 8985 6.2 step 4); the kernel's minimum \
-             includes round trips of segments that overtook others, ours does not, so that our window may \
-             be longer",
+        name: "losses because of a shorter minimum round trip",
+        reason: "the kernel's minimum includes round trips of segments that overtook others, ours does \
+                 not, so that our reordering window (a quarter of it, RFC 8985 6.2 step 4) may be \
+                 longer, and a retransmission that is acknowledged sooner gives the kernel a RACK.rtt, \
+                 and us none (step 2)",
         continues: false,
         matches: |events, d| {
-            let una = |i: &InjectedSegment| i.ack;
             let overtakes = |i: &InjectedSegment| {
                 let above =
                     |(left, right): &(u32, u32)| after(*right, *left) && after(*left, i.ack);
@@ -265,20 +300,20 @@ pub(super) const KNOWN: &[KnownDifference] = &[
             let overtook =
                 |event: &FuzzEvent| matches!(event, FuzzEvent::Inject(i) if overtakes(i));
             // With three SACKed segments the reordering window is zero.
-            let reports_few =
-                |i: &InjectedSegment| (1..3).contains(&sacked_segments(events, d, una(i)));
+            let reports_few = |i: &InjectedSegment| (1..3).contains(&sacked_segments(d, i.ack));
             let retransmissions = |segments: &[WireSegment]| -> Vec<_> {
-                let old = |s: &&WireSegment| carries_data(s) && after(d.before.1.sent, s.seq);
-                let old = segments.iter().filter(old);
-                old.map(|s| (s.seq, s.data.len())).collect()
+                let again = segments.iter().filter(|s| is_retransmission(d, s));
+                again.map(|s| (s.seq, s.data.len())).collect()
             };
             let kernel = retransmissions(&d.kernel.segments);
             let ours = retransmissions(&d.ours.segments);
-            injected(events, d).is_some_and(|i| overtakes(i) && reports_few(i))
-                && events[..d.step].iter().any(overtook)
+            let acks = |i: &InjectedSegment| i.flags & (SYN | RST | ACK) == ACK;
+            injected(events, d)
+                .is_some_and(|i| overtakes(i) && reports_few(i) || acks(i) && has_retransmitted(d))
+                && events[..=d.step].iter().any(overtook)
                 && kernel.len() > ours.len()
                 && kernel.starts_with(&ours)
-                && (d.ours_only.iter()).all(|s| carries_data(s) || is_pure_ack(s))
+                && (d.ours_only.iter()).all(|s| carries_data(s) || has_fin(s) || is_pure_ack(s))
                 && only_segments(d)
         },
     },

@@ -145,17 +145,19 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         matches: |events, d| {
             let connects =
                 |event: &FuzzEvent| matches!(event, FuzzEvent::Call(SocketCall::Connect(_)));
-            let last = events[..d.step].iter().rposition(connects).unwrap_or(0);
             let shuts = |event: &FuzzEvent| {
                 matches!(event, FuzzEvent::Call(SocketCall::Shutdown(_, 1 | 2)))
             };
+            // The first connect() after it; another one fails with EALREADY.
+            let first = events[..d.step].iter().position(shuts).unwrap_or(d.step);
+            let begins = events[first..d.step].iter().position(connects);
+            let begins = begins.map_or(d.step, |at| first + at);
             let syn = |event: &FuzzEvent| matches!(event, FuzzEvent::Inject(i) if i.flags & (SYN | ACK | RST) == SYN);
             // The FIN waits while the window is closed.
             let closed = |inject: &InjectedSegment| inject.window == 0;
             let fin = d.kernel.segments.iter().any(has_fin);
             injected(events, d).is_some_and(|inject| fin || closed(inject))
-                && events[..last].iter().any(shuts)
-                && events[last..d.step].iter().any(syn)
+                && events[begins..d.step].iter().any(syn)
                 // The segment's own data or FIN follows it.
                 && (d.kernel_only.iter()).all(|one| {
                     !carries_data(one) && (has_fin(one) || is_reset(one) || is_pure_ack(one))
@@ -200,7 +202,7 @@ pub(super) const KNOWN: &[KnownDifference] = &[
             injected(events, d).is_some_and(straddles)
                 && is_opening(d)
                 && d.ours.segments.is_empty()
-                && matches!(&d.kernel_only[..], [one] if is_pure_ack(one))
+                && matches!(&d.kernel.segments[..], [one] if is_pure_ack(one))
                 && only_segments(d)
         },
     },
@@ -302,7 +304,7 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                 && is_opening(d)
                 && d.before.1.sent == 1
                 && d.ours_only.is_empty()
-                && matches!(&d.kernel_only[..], [one] if is_pure_ack(one))
+                && matches!(&d.kernel.segments[..], [one] if is_pure_ack(one))
                 && only_segments(d)
         },
     },

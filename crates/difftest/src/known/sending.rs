@@ -4,7 +4,8 @@ use fullsend_posix::abi::{IPPROTO_TCP, MSG_MORE, TCP_CORK, TCP_NODELAY};
 use fullsend_script::WireSegment;
 
 use super::{
-    KnownDifference, all_pure, carries_data, has_fin, injected, is_reset, only_segments, windows_of,
+    Excess, KnownDifference, ack_within_segment, all_pure, carries_data, excess, has_fin,
+    has_retransmitted, injected, is_reset, only_segments, windows_of,
 };
 use crate::compare::Difference;
 use crate::event::{ACK, FuzzEvent, InjectedSegment, PSH, RST, SYN, SocketCall, after};
@@ -14,45 +15,46 @@ use crate::segment::{blocks_of, is_pure_ack, with_blocks, without_echo};
 pub(super) const KNOWN: &[KnownDifference] = &[
     KnownDifference {
         name: "data written with MSG_MORE",
-        reason: "the next ACK sends it: in the kernel also an old one, but not one with data that its \
-                 fast path skips because it acknowledges nothing new",
+        reason: "the next ACK sends it; in the kernel's fast path also one that is rejected (RFC 5961 \
+                 5.2), but not one of a segment with data that acknowledges nothing new",
         continues: false,
         matches: |events, d| {
+            let (una, sent) = (d.history.una, d.before.1.sent);
+            let is_ack = |i: &InjectedSegment| i.flags & (SYN | RST | ACK) == ACK;
+            let is_rejected = |i: &InjectedSegment| after(i.ack, sent) || after(una, i.ack);
+            let skips = |i: &InjectedSegment| i.end() != i.seq && !after(i.ack, una);
             let sends = |segments: &[WireSegment]| segments.iter().any(carries_data);
-            let acks = |i: &InjectedSegment| i.flags & (SYN | RST | ACK) == ACK;
-            injected(events, d).is_some_and(acks)
-                && has_deferred_write(events, d)
-                && sends(&d.kernel.segments) != sends(&d.ours.segments)
+            let sides = (sends(&d.kernel.segments), sends(&d.ours.segments));
+            injected(events, d).is_some_and(|i| {
+                is_ack(i)
+                    && match sides {
+                        (true, false) => is_rejected(i),
+                        (false, true) => skips(i),
+                        _ => false,
+                    }
+            }) && has_deferred_write(events, d)
                 && (d.kernel_only.iter().chain(&d.ours_only))
                     .all(|s| carries_data(s) || is_pure_ack(s))
                 && only_segments(d)
         },
     },
     KnownDifference {
-        name: "an empty write after data written with MSG_MORE",
-        reason: "it sends the data; the kernel sends nothing for a write of no bytes",
-        continues: false,
-        matches: |events, d| {
-            matches!(
-                events[d.step],
-                FuzzEvent::Call(SocketCall::Send { len: 0, .. })
-            ) && has_deferred_write(events, d)
-                && d.kernel.segments.is_empty()
-                && matches!(&d.ours_only[..], [one] if carries_data(one))
-                && only_segments(d)
-        },
-    },
-    KnownDifference {
         name: "SACK blocks on data segments",
-        reason: "the kernel adds them to full segments, we send them on ACKs \
-                 (docs/rfc-exceptions.md)",
+        reason: "the kernel adds them to full segments, which they shorten, so that corked data may \
+                 fill one; we send them on ACKs (docs/rfc-exceptions.md)",
         continues: false,
         matches: |_, d| {
             let blocks = |segment: &WireSegment| !blocks_of(segment).is_empty();
             let with = |segment: &WireSegment| carries_data(segment) && blocks(segment);
             let without = |segment: &WireSegment| carries_data(segment) && !blocks(segment);
             let reports = |segment: &WireSegment| is_pure_ack(segment) && blocks(segment);
-            d.kernel_only.iter().any(with) && d.ours_only.iter().any(without)
+            let is_new = |segment: &WireSegment| segment.seq == d.before.1.sent;
+            let fills = matches!(
+                (&d.kernel_only[..], &d.ours_only[..]),
+                ([kernel], [ours]) if with(kernel) && is_new(kernel) && reports(ours)
+            );
+            fills && only_segments(d)
+                || d.kernel_only.iter().any(with) && d.ours_only.iter().any(without)
                 || d.kernel_only.is_empty()
                     && d.kernel.segments.iter().any(with)
                     && d.ours_only.iter().all(reports)
@@ -89,17 +91,10 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                  flight is older than half of the round-trip time; whether it is depends on time",
         continues: false,
         matches: |events, d| {
-            let (kernel, ours) = (ranges(&d.kernel.segments), ranges(&d.ours.segments));
-            let (fewer, more) = if kernel.len() < ours.len() {
-                (kernel, ours)
-            } else {
-                (ours, kernel)
-            };
             let writes = matches!(events[d.step], FuzzEvent::Call(SocketCall::Send { .. }));
             let acks = |inject: &InjectedSegment| inject.flags & (SYN | RST | ACK) == ACK;
             (writes || injected(events, d).is_some_and(acks))
-                && more.starts_with(&fewer)
-                && is_deferrable(events, d, &more[fewer.len()..])
+                && excess(d).is_some_and(|excess| is_deferrable(events, d, &excess.extra))
                 && only_segments(d)
         },
     },
@@ -109,14 +104,8 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                  the first ACKs after a recovery; RFC 9438 4.2 defines W_cubic(0) as cwnd",
         continues: false,
         matches: |_, d| {
-            let sent = &d.history.sent.0;
-            // A segment that begins before the end of an earlier one is a retransmission.
-            let is_again = |at: &usize| {
-                let mut earlier = sent[..*at].iter();
-                earlier.any(|(_, end)| after(*end, sent[*at].0))
-            };
             let is_new = |s: &WireSegment| !after(d.before.1.sent, s.seq);
-            (0..sent.len()).any(|at| is_again(&at))
+            has_retransmitted(d)
                 && matches!(&d.kernel_only[..], [one] if is_new(one) && (carries_data(one) || has_fin(one)))
                 && d.ours_only.is_empty()
                 && only_segments(d)
@@ -129,12 +118,6 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                  hold it during a write with MSG_MORE or TCP_CORK",
         continues: false,
         matches: |events, d| {
-            let (kernel, ours) = (ranges(&d.kernel.segments), ranges(&d.ours.segments));
-            let (fewer, more) = if kernel.len() < ours.len() {
-                (kernel, ours)
-            } else {
-                (ours, kernel)
-            };
             let una = acknowledged(events, d);
             let is_edge = |end: u32| {
                 events[..=d.step].iter().any(|event| match event {
@@ -143,47 +126,69 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                     FuzzEvent::Call(_) => false,
                 })
             };
-            let is_partial =
-                |(start, end): &Range| end.wrapping_sub(*start) < longest(&more) && is_edge(*end);
-            more.len() == fewer.len() + 1
-                && more.starts_with(&fewer)
-                && more.last().is_some_and(is_partial)
-                && only_segments(d)
+            let is_partial = |excess: &Excess| {
+                let largest = longest(&[&excess.common[..], &excess.extra].concat());
+                matches!(&excess.extra[..], [(start, end)]
+                    if end.wrapping_sub(*start) < largest && is_edge(*end))
+            };
+            excess(d).is_some_and(|excess| is_partial(&excess)) && only_segments(d)
         },
     },
     KnownDifference {
         name: "cwnd after an ACK that ends within a segment",
         reason: "the kernel counts this segment as received with the first ACK, we with the one that \
                  covers it; slow start ends at twice the segments in flight, so that cwnd differs \
-                 by what the second ACK acknowledges",
+                 by what the ACKs since then acknowledge",
         continues: false,
         matches: |events, d| {
-            let (kernel, ours) = (ranges(&d.kernel.segments), ranges(&d.ours.segments));
-            let (fewer, more) = if kernel.len() < ours.len() {
-                (kernel, ours)
-            } else {
-                (ours, kernel)
+            let una = acknowledged(events, d);
+            // Slow start increases cwnd by one segment for each one that is acknowledged.
+            let acknowledged_since = |first: u32| {
+                let mut sent = d.history.sent.0.clone();
+                sent.sort_unstable();
+                sent.dedup();
+                let is_acked = |(start, end): &&Range| after(*end, first) && !after(*start, una);
+                sent.iter().filter(is_acked).count()
             };
-            let is_within = |event: &FuzzEvent| match event {
-                FuzzEvent::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => {
-                    let splits = |(start, end): &Range| after(i.ack, *start) && after(*end, i.ack);
-                    d.history.sent.0.iter().any(splits)
-                }
+            let is_new = |range: &Range| !after(d.before.1.sent, range.0);
+            ack_within_segment(d).is_some_and(|(before, _)| {
+                excess(d).is_some_and(|excess| {
+                    excess.extra.iter().all(is_new)
+                        && excess.extra.len() <= acknowledged_since(before) + 1
+                })
+            }) && only_segments(d)
+        },
+    },
+    KnownDifference {
+        name: "a forged DSACK after a retransmitted SYN",
+        reason: "a DSACK for data is plausible for the kernel if any segment was retransmitted, even \
+                 a SYN or SYN-ACK, and increases cwnd by one segment; for us only if it reports data \
+                 that was retransmitted (RFC 2883 4)",
+        continues: false,
+        matches: |events, d| {
+            let is_dsack = |event: &FuzzEvent| match event {
+                FuzzEvent::Inject(i) if i.flags & ACK != 0 => match &i.sack[..] {
+                    [first, ..] if after(i.ack, first.0) => true,
+                    [first, second, ..] => !after(second.0, first.0) && !after(first.1, second.1),
+                    _ => false,
+                },
                 _ => false,
             };
             let is_new = |range: &Range| !after(d.before.1.sent, range.0);
-            events[..=d.step].iter().any(is_within)
-                && more.starts_with(&fewer)
-                && more[fewer.len()..].iter().all(is_new)
-                && more.len() > fewer.len()
-                && (more.len() - fewer.len()) * 2 <= fewer.len()
+            events[..=d.step].iter().any(is_dsack)
+                && excess(d).is_some_and(|excess| {
+                    excess.is_kernels
+                        && excess.extra.len() <= d.history.repeated_syns
+                        && excess.extra.iter().all(is_new)
+                })
                 && only_segments(d)
         },
     },
     KnownDifference {
-        name: "corked data that a window or cwnd held back from TCP_NODELAY",
-        reason: "setsockopt(TCP_NODELAY) sends data that TCP_CORK holds; if a limit delays it, the kernel \
-                 sends it with a later ACK, unless a write began a new buffer since; we hold it",
+        name: "corked data written after TCP_NODELAY",
+        reason: "setsockopt(TCP_NODELAY) sends data that TCP_CORK holds. If a limit delays that, the \
+                 kernel sends the whole buffer with a later ACK; we send the data written before the \
+                 call",
         continues: false,
         matches: |events, d| {
             let sets = |event: &FuzzEvent, option: i32| {
@@ -191,12 +196,15 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                     if *name == option && *on != 0)
             };
             let before = &events[..d.step];
+            let pushes = before.iter().position(|event| sets(event, TCP_NODELAY));
+            let writes =
+                |event: &FuzzEvent| matches!(event, FuzzEvent::Call(SocketCall::Send { .. }));
             let acks = |i: &InjectedSegment| i.flags & (SYN | RST | ACK) == ACK;
             let written = d.history.written.wrapping_add(1);
             let is_last = |s: &WireSegment| s.seq.wrapping_add(s.data.len() as u32) == written;
             injected(events, d).is_some_and(acks)
                 && before.iter().any(|event| sets(event, TCP_CORK))
-                && before.iter().any(|event| sets(event, TCP_NODELAY))
+                && pushes.is_some_and(|at| before[at..].iter().any(writes))
                 && matches!(&d.kernel_only[..], [one] if carries_data(one) && is_last(one))
                 && d.ours_only.is_empty()
                 && only_segments(d)
@@ -269,12 +277,17 @@ pub(super) const KNOWN: &[KnownDifference] = &[
             let new_ack = d.ours_only.first().map(|s| s.ack);
             let is_new = |ack: u32| d.before.0.acked.is_some_and(|acked| after(ack, acked));
             // The kernel may have delayed the acknowledgement of earlier data.
-            let start = injected(events, d).map_or(0, |i| i.seq);
+            let was_received = |ack: u32| {
+                events[..d.step].iter().any(|event| match event {
+                    FuzzEvent::Inject(i) => !after(ack, i.end()),
+                    FuzzEvent::Call(_) => false,
+                })
+            };
             let is_old = |ack: u32| {
                 d.before
                     .0
                     .acked
-                    .is_some_and(|acked| ack == acked || after(ack, acked) && !after(ack, start))
+                    .is_some_and(|acked| ack == acked || after(ack, acked) && was_received(ack))
             };
             injected(events, d).is_some_and(|i| i.flags & ACK != 0 && i.end() != i.seq)
                 && kernel == ours

@@ -6,6 +6,7 @@ use super::{
     KnownDifference, all_pure, carries_data, has_fin, injected, only_segments, windows_of,
 };
 use crate::event::{ACK, FuzzEvent, InjectedSegment, RST, SYN, after};
+use crate::segment::with_blocks;
 
 pub(super) const KNOWN: &[KnownDifference] = &[
     KnownDifference {
@@ -93,16 +94,19 @@ pub(super) const KNOWN: &[KnownDifference] = &[
             let (kernel, ours) = (sent(&d.kernel.segments), sent(&d.ours.segments));
             // Without data, the sequence number is bounded by the window.
             let bare = |s: &WireSegment| !carries_data(s) && !has_fin(s);
-            let moved = !d.kernel_only.is_empty()
-                && d.kernel_only.len() == d.ours_only.len()
-                && d.kernel_only.iter().chain(&d.ours_only).all(bare)
-                && (d.kernel_only.iter().zip(&d.ours_only)).all(|(k, o)| {
+            let (answers, own) = (&d.kernel.segments, &d.ours.segments);
+            let moved = !answers.is_empty()
+                && answers.len() == own.len()
+                && answers.iter().chain(own).all(bare)
+                && answers.iter().zip(own).all(|(k, o)| {
                     let (seq, window) = (k.seq, k.window);
-                    *k == WireSegment {
+                    let ours = WireSegment {
                         seq,
                         window,
                         ..o.clone()
-                    }
+                    };
+                    // The kernel adds SACK blocks to RSTs.
+                    with_blocks(k, Vec::clear) == with_blocks(&ours, Vec::clear)
                 });
             windows.iter().enumerate().any(overtaken)
                 && (kernel != ours && (cut(&kernel, &ours) || cut(&ours, &kernel))

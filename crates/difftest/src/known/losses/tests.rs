@@ -1,4 +1,4 @@
-use super::count_sacked;
+use super::{count_sacked, runs_of};
 
 const SENT: [(u32, u32); 4] = [(1, 101), (101, 201), (201, 301), (301, 401)];
 
@@ -27,4 +27,12 @@ fn segments_below_the_ack_do_not_count() {
 #[test]
 fn a_block_beyond_the_data_sent_does_not_count() {
     assert_eq!(count_sacked(&SENT, &[(101, 500)], 1), 0);
+}
+
+#[test]
+fn ranges_that_follow_one_another_are_one_run() {
+    assert_eq!(
+        runs_of(&[(1, 101), (101, 201), (301, 401)]),
+        [(1, 201), (301, 401)]
+    );
 }
