@@ -34,8 +34,8 @@ pub(crate) struct AcceptedAck {
     pub(crate) window: u16,
     /// Whether it has neither data nor FIN.
     pub(crate) is_pure: bool,
-    /// Whether data or a FIN above the acknowledgement number was in flight.
-    pub(crate) in_flight: bool,
+    /// The number of segments in flight above the acknowledgement number.
+    pub(crate) in_flight: usize,
     pub(crate) sack: Vec<Range>,
 }
 
@@ -103,7 +103,7 @@ impl History {
             self.latest_tsval = val;
         }
         if inject.flags & (SYN | RST | ACK) == SYN | ACK && opens_actively {
-            self.record_ack(inject, views, false);
+            self.record_ack(inject, false);
         }
         // RFC 7323 5.3: PAWS drops a segment with an old timestamp.
         let is_old = (val.zip(self.latest_tsval)).is_some_and(|(val, latest)| after(latest, val));
@@ -113,7 +113,7 @@ impl History {
             self.fins.push(end.wrapping_sub(1));
         }
         if acks_sent && views.into_iter().any(is_in_window) {
-            self.record_ack(inject, views, is_old);
+            self.record_ack(inject, is_old);
         }
         if is_acceptable && !self.is_too_old(inject.ack) {
             if views.into_iter().any(is_next) && self.latest_tsval.is_some() && val.is_some() {
@@ -131,14 +131,14 @@ impl History {
     }
 
     /// Records an ACK whose numbers are acceptable. `is_old`: its timestamp is.
-    fn record_ack(&mut self, inject: &InjectedSegment, views: [&PeerView; 2], is_old: bool) {
+    fn record_ack(&mut self, inject: &InjectedSegment, is_old: bool) {
         let is_pure = inject.end() == inject.seq;
         let ack = AcceptedAck {
             ack: inject.ack,
             seq: inject.seq,
             window: inject.window,
             is_pure,
-            in_flight: views.iter().any(|view| after(view.sent, inject.ack)),
+            in_flight: self.count_in_flight(inject.ack),
             sack: inject.sack.clone(),
         };
         let is_accepted = match inject.flags & (SYN | RST | ACK) {
@@ -153,6 +153,16 @@ impl History {
                 self.una = inject.ack;
             }
         }
+    }
+
+    /// Returns the number of our segments with data or FIN above an acknowledgement number.
+    fn count_in_flight(&self, ack: u32) -> usize {
+        let mut ends: Vec<u32> = self.sent.1.iter().map(|range| range.1).collect();
+        ends.extend(self.fin_end);
+        ends.retain(|end| after(*end, ack));
+        ends.sort_unstable();
+        ends.dedup();
+        ends.len()
     }
 
     /// Returns whether an acknowledgement number is too old for the segment to be accepted (RFC 5961

@@ -81,7 +81,8 @@ pub(super) const KNOWN: &[KnownDifference] = &[
 /// The repeated ACKs since the last one that acknowledged new data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct RepeatedAcks {
-    /// Those with the same window (RFC 5681 2, "duplicate acknowledgment").
+    /// Those with the same window (RFC 5681 2, "duplicate acknowledgment"), at most one for each
+    /// segment in flight above the first.
     duplicates: usize,
     /// Those whose window the kernel ignores: it has an old sequence number, or the same one and is
     /// smaller than the window before, but not zero.
@@ -107,10 +108,12 @@ fn count_repeated(acks: &[AcceptedAck]) -> RepeatedAcks {
                 ..RepeatedAcks::default()
             };
         } else if this.ack == latest.ack {
-            let counted = usize::from(this.is_pure && this.in_flight);
+            let counted = usize::from(this.is_pure && this.in_flight > 0);
             let grows = this.window > latest.window || this.window == 0;
             if this.window == latest.window {
-                counts.duplicates += counted;
+                // The first segment in flight is missing, so that it elicits none.
+                let most = this.in_flight.saturating_sub(1);
+                counts.duplicates = (counts.duplicates + counted).min(most);
             } else if after(this.seq, latest.seq) || this.seq == latest.seq && grows {
                 *latest = this.clone();
             } else {

@@ -167,13 +167,7 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                  its timer",
         continues: false,
         matches: |events, d| {
-            let acks = |event: &FuzzEvent| match event {
-                FuzzEvent::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => {
-                    Some((i.ack, !i.sack.is_empty()))
-                }
-                _ => None,
-            };
-            let before: Vec<_> = events[..d.step].iter().filter_map(acks).collect();
+            let before = &d.history.acks;
             let reports_nothing = |i: &InjectedSegment| {
                 // Or less than a segment.
                 let len = longest(&d.history.sent.1);
@@ -187,11 +181,11 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                         && !after(*right, d.before.1.sent)
                         && !blocks_of(&events[..d.step]).iter().any(covers)
                 };
-                !i.sack.iter().any(reports) && before.iter().any(|(ack, _)| near(*ack))
+                !i.sack.iter().any(reports) && before.iter().any(|earlier| near(earlier.ack))
             };
-            let again = |s: &WireSegment| carries_data(s) && after(d.before.1.sent, s.seq);
+            let again = |s: &WireSegment| is_retransmission(d, s);
             injected(events, d).is_some_and(reports_nothing)
-                && before.iter().any(|(_, sacks)| *sacks)
+                && before.iter().any(|earlier| !earlier.sack.is_empty())
                 && d.ours.segments.first().is_some_and(again)
                 && !d.kernel.segments.iter().any(again)
                 && only_segments(d)

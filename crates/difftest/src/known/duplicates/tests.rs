@@ -7,7 +7,7 @@ fn ack(seq: u32, ack: u32, window: u16) -> AcceptedAck {
         seq,
         window,
         is_pure: true,
-        in_flight: true,
+        in_flight: 10,
         sack: Vec::new(),
     }
 }
@@ -70,8 +70,20 @@ fn an_ack_of_new_data_begins_a_new_count() {
 #[test]
 fn an_ack_without_data_in_flight_does_not_count() {
     let mut early = ack(1, 1, 500);
-    early.in_flight = false;
+    early.in_flight = 0;
     let acks = [early.clone(), early, ack(1, 1, 500)];
+    let expected = RepeatedAcks {
+        duplicates: 1,
+        ..RepeatedAcks::default()
+    };
+    assert_eq!(count_repeated(&acks), expected);
+}
+
+#[test]
+fn a_single_segment_in_flight_elicits_no_duplicate() {
+    let mut early = ack(1, 1, 500);
+    early.in_flight = 1;
+    let acks = [early.clone(), early.clone(), early, ack(1, 1, 500)];
     let expected = RepeatedAcks {
         duplicates: 1,
         ..RepeatedAcks::default()
