@@ -135,25 +135,14 @@ fn source(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Each table of the path of a byte has as many functions as the line above it states, and they are
-/// in the files that their row names. Names in parentheses are alternatives.
+/// The functions in the tables of the path of a byte are in the files that their row names.
 #[test]
 fn the_functions_on_the_path_of_a_byte_exist() {
     let text = std::fs::read_to_string(format!("{ROOT}/ARCHITECTURE.md")).expect("ARCHITECTURE.md");
     let section = text.split("### The path of a byte").nth(1);
     let section = section.and_then(|s| s.split("\n## ").next()).expect("path");
-    let mut counts = Vec::new();
+    let mut found = 0;
     for line in section.lines() {
-        if let Some((_, stated)) = line
-            .split_once(", ")
-            .filter(|_| line.ends_with("functions:"))
-        {
-            let stated: usize = stated
-                .trim_end_matches(" functions:")
-                .parse()
-                .expect("a number");
-            counts.push((stated, 0));
-        }
         let cells: Vec<_> = line.split('|').map(str::trim).collect();
         let [_, functions, files, _, _] = cells[..] else {
             continue;
@@ -173,20 +162,13 @@ fn the_functions_on_the_path_of_a_byte_exist() {
         }
         for name in quoted(functions) {
             let name = name.rsplit("::").next().expect("a name");
-            let found = ["(", "<"].map(|end| format!("fn {name}{end}"));
-            assert!(found.iter().any(|f| sources.contains(f)), "{name}: {files}");
-        }
-        let alternatives = functions
-            .split('(')
-            .skip(1)
-            .filter_map(|s| s.split(')').next());
-        let alternatives: usize = alternatives.map(|s| quoted(s).count()).sum();
-        if let Some((_, found)) = counts.last_mut() {
-            *found += quoted(functions).count() - alternatives;
+            let written = ["(", "<"].map(|end| format!("fn {name}{end}"));
+            assert!(
+                written.iter().any(|f| sources.contains(f)),
+                "{name}: {files}"
+            );
+            found += 1;
         }
     }
-    assert_eq!(counts.len(), 2);
-    for (stated, found) in counts {
-        assert_eq!(stated, found, "functions in a table");
-    }
+    assert!(found > 50, "{found} functions");
 }

@@ -203,7 +203,6 @@ impl Engine {
         false
     }
 
-    #[inline(never)]
     fn wake_after_unlock(
         &self,
         mut shard: MutexGuard<'_, Shard>,

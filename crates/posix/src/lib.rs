@@ -7,6 +7,9 @@
 //! which another attempt may succeed. A blocking layer adds a mutex around [`Posix`] and a
 //! condition variable for waiting threads.
 //!
+//! Programs with an operating system enable the feature `std`: threads then sleep at the locks of
+//! wake-ups and of the packet pool while another has them. Without it they spin.
+//!
 //! ```
 //! use fullsend_posix::{Posix, SockAddr, abi::*};
 //! use fullsend_stack::{Host, HostConfig};

@@ -4,6 +4,9 @@
 //! come out ([`Host::transmit`], [`Host::poll_deadline`]). In between, applications open sockets and
 //! use them through handles ([`TcpHandle`], [`ListenerHandle`], [`UdpHandle`]). The same host runs
 //! on real devices and in the simulator.
+//!
+//! Programs with an operating system enable the feature `std`: threads then sleep at the lock of
+//! the packet pool while another has it. Without it they spin.
 #![no_std]
 #![forbid(unsafe_code)]
 

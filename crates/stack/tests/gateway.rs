@@ -262,7 +262,17 @@ fn a_task_that_waits_for_the_end_of_a_deferred_syn_is_woken_by_a_reset() {
     receive(host, TcpFlags::RST, 6);
     assert!(!woken.0.load(Ordering::Relaxed));
     receive(host, TcpFlags::RST, 8);
-    assert!(woken.0.load(Ordering::Relaxed));
+    assert!(woken.0.swap(false, Ordering::Relaxed));
+    assert!(host.tcp(syn).poll_deferred_ended(&waker));
+
+    receive(host, TcpFlags::SYN, 107);
+    let syn = host.listener(listener).accept().unwrap().unwrap().id;
+    assert!(!host.tcp(syn).poll_deferred_ended(&waker));
+    host.tcp(syn).accept_deferred(net.now).unwrap();
+    let mut wakers = Vec::new();
+    host.take_wakers(&mut wakers);
+    wakers.into_iter().for_each(Waker::wake);
+    assert!(woken.0.load(Ordering::Relaxed), "it was accepted");
     assert!(host.tcp(syn).poll_deferred_ended(&waker));
 }
 

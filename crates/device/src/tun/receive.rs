@@ -133,7 +133,6 @@ impl FrameReader {
 
     /// Copies each frame into memory of its own: under memory pressure the buffer must stay here,
     /// since no other can be allocated. A frame for which the reserve has no block is dropped.
-    #[cold]
     fn copy_frames(&mut self, buffer: &WriteBuf, batch: &mut Vec<Packet>, stats: &mut TunStats) {
         let mut rest = buffer.filled();
         for len in self.frames.drain(..) {
@@ -161,7 +160,6 @@ fn deliver(frame: Option<Slice>, vnet_hdr: bool, batch: &mut Vec<Packet>, stats:
 
 /// Reads up to `max_frames` frames and drops them. Returns their number, and whether there may be
 /// more.
-#[cold]
 fn discard(file: &File, max_frames: usize, stats: &mut TunStats) -> io::Result<(usize, bool)> {
     let mut read = 0;
     while read < max_frames {

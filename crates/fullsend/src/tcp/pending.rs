@@ -125,8 +125,8 @@ impl PendingConnection {
         self.incoming.remote
     }
 
-    /// Waits until the peer has given up: it has reset the connection, or no longer retransmits the
-    /// SYN. A gateway ends its own connection attempt then.
+    /// Waits until the attempt is over: the peer has reset it, or 130 s have passed since its SYN. A
+    /// gateway ends its own connection attempt then.
     ///
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`]).

@@ -207,7 +207,7 @@ impl Drop for WriteBuf {
 
 impl fmt::Debug for WriteBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Room({} of {})", self.len(), self.capacity())
+        write!(f, "WriteBuf({} of {})", self.len(), self.capacity())
     }
 }
 

@@ -243,14 +243,18 @@ impl Host {
             (deferred.syn, deferred.syn_ecn),
             deferred.listener,
         );
+        let iss = self.initial_sequence(now, &key);
+        // After an error the SYN stays, and counts, until it is rejected.
+        let socket = self.create_child(now, &key, (&syn.0, syn.1), iss, ConnectionOwner::User)?;
         if let Some(listener) = self.tcp.listeners.get_mut(listener) {
             listener.pending = listener.pending.saturating_sub(1);
         }
-        let iss = self.initial_sequence(now, &key);
-        let socket = self.create_child(now, &key, (&syn.0, syn.1), iss, ConnectionOwner::User)?;
         self.env.mib.passive_opens += 1;
         self.tcp.wheel.disarm(index);
         if let Some(entry) = self.tcp.table.get_mut(index) {
+            if let SocketEntry::DeferredSyn(deferred) = entry {
+                deferred.waiters.wake(&mut self.wakers);
+            }
             *entry = SocketEntry::Conn(socket);
         }
         self.post_process(now, index);

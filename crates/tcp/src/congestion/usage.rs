@@ -9,7 +9,7 @@ use super::Cwnd;
 pub(super) struct CwndUsage {
     /// cwnd limited sending.
     is_limited: bool,
-    /// The most segments in flight.
+    /// Segments sent and not acknowledged (`packets_out`) when the round was last extended.
     max_packets_out: u32,
     /// `snd_nxt` at which the round ends.
     round_end: SeqNum,

@@ -110,7 +110,7 @@ impl Connection {
             return None;
         }
         let decision = match self.may_send(cx) {
-            Err(BlockedBy::Nagle) if is_probe || self.snd.is_pushed() => {
+            Err(BlockedBy::Nagle) if is_probe || self.snd.pending().is_pushed() => {
                 self.snd.force_one(self.record_left())
             }
             Err(_) if is_probe && self.recovery.rtx.is_empty() => {

@@ -260,8 +260,8 @@ impl Ecn {
         }
     }
 
-    /// Processes received data within the window. `unacked_end`: the end of earlier
-    /// data that is not acknowledged yet. Returns the acknowledgement that it requires.
+    /// Processes received data that ends after the left edge of the window. `unacked_end`: the end of
+    /// earlier data that is not acknowledged yet. Returns the acknowledgement that it requires.
     pub(crate) fn on_received(
         &mut self,
         segment: &SegmentIn,

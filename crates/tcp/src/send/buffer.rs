@@ -13,8 +13,8 @@ const SUPER_SEGMENT_CHARGE_BYTES: usize = 832;
 impl Sender {
     /// Returns the bytes that `SO_SNDBUF` bounds (`sk_wmem_queued`): data written and not
     /// acknowledged, and a charge for each super-segment. `others` is the number of super-segments in
-    /// flight, plus the ends of unsent records. As on Linux, data counts by its length rather than by the block that holds it;
-    /// `tcp_mem` counts blocks.
+    /// flight, plus the ends of unsent records. As on Linux, data counts by its length rather than by
+    /// the block that holds it; `tcp_mem` counts blocks.
     #[inline]
     pub(crate) fn wmem_queued(&self, others: usize) -> usize {
         let bytes = self.bytes_in_flight() as usize + self.queue.len();

@@ -72,6 +72,7 @@ impl Sender {
             self.fin = FinState::Sent;
             self.nxt += 1;
         }
+        self.pending.on_sent(self.nxt);
         self.last_sent = sent_at;
         self.charge_wmem(truesize);
         NewData {

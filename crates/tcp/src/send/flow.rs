@@ -281,7 +281,10 @@ impl Sender {
 
     /// Records that all data is sent and the writer waits for room in the send buffer.
     pub(crate) fn begin_sndbuf_limited(&mut self, now: Instant) {
-        self.flow(now).begin_sndbuf_limited(now);
+        // A connection that has sent data in its SYN only has no report.
+        if let Some(flow) = &mut self.flow {
+            flow.begin_sndbuf_limited(now);
+        }
     }
 
     /// Records that the send buffer has room again.

@@ -111,18 +111,25 @@ impl Pending {
         core::mem::take(&mut self.probe_data)
     }
 
-    /// Requests the data before `end` although Nagle or a cork holds it. The request lasts until the
-    /// data is sent, which cwnd or the window may delay.
+    /// Requests the data before `end` although Nagle or a cork holds it, with what has been appended
+    /// to its last segment since. The request lasts until the data is sent, which cwnd or the window
+    /// may delay.
     pub(crate) fn request_push(&mut self, end: SeqNum) {
         self.push = true;
         self.push_end = end;
         self.requested = true;
     }
 
-    /// Returns whether the data at `nxt` is sent although Nagle or a cork holds it.
+    /// Records that all data before `nxt` is sent. Called for each super-segment, since `push_end`
+    /// can be compared only with a sequence number less than 2 GiB away.
     #[inline]
-    pub(crate) fn is_pushed(&mut self, nxt: SeqNum) -> bool {
+    pub(crate) fn on_sent(&mut self, nxt: SeqNum) {
         self.push &= self.push_end.after(nxt);
+    }
+
+    /// Returns whether the next data is sent although Nagle or a cork holds it.
+    #[inline]
+    pub(crate) fn is_pushed(&self) -> bool {
         self.push
     }
 
@@ -161,5 +168,27 @@ impl Pending {
     #[cfg(test)]
     pub(super) fn clear_request(&mut self) {
         self.requested = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_push_ends_when_its_data_is_sent_and_does_not_come_back() {
+        let end = SeqNum::new(u32::MAX - 100);
+        for overshoot in [0, 1, 200] {
+            let mut pending = Pending::default();
+            pending.request_push(end);
+            pending.on_sent(end - 1);
+            assert!(pending.is_pushed());
+            pending.on_sent(end + overshoot);
+            assert!(!pending.is_pushed());
+            for gib in 1..=4 {
+                pending.on_sent(end + overshoot + (gib << 30).min(u64::from(u32::MAX)) as u32);
+                assert!(!pending.is_pushed(), "{gib} GiB later");
+            }
+        }
     }
 }

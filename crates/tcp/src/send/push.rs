@@ -44,7 +44,7 @@ impl Sender {
             | BlockedBy::Tsq
             | BlockedBy::Burst => true,
         };
-        if !held || self.msg_more || !self.try_append_to_tail(data) {
+        if !held || data.is_empty() || self.msg_more || !self.try_append_to_tail(data) {
             return AppendOutcome::NotAppended;
         }
         self.pushed_seq = self.write_seq();
@@ -125,13 +125,6 @@ impl Sender {
             let end = self.write_seq();
             self.pending.request_push(end);
         }
-    }
-
-    /// Returns whether unsent data is sent although Nagle or a cork holds it.
-    #[inline]
-    pub(crate) fn is_pushed(&mut self) -> bool {
-        let nxt = self.nxt;
-        self.pending.is_pushed(nxt)
     }
 
     /// Ends the last super-segment at the end of a record: it cannot grow, so it does not wait.

@@ -248,9 +248,33 @@ fn a_window_probe_does_not_end_the_flush_of_corked_data() {
     );
 }
 
-/// The flush is over when a tail loss probe has sent the data.
+/// What is appended to the last segment before it leaves goes with it; the cork holds later data.
 #[test]
-fn nodelay_flushes_only_the_data_queued_before_it() {
+fn nodelay_flushes_what_the_last_segment_holds() {
+    let setup = Setup {
+        wscale: None,
+        ..Setup::default()
+    };
+    Bench::established(&setup).play(
+        "write 1
+         > P. 1:2(1) ack 1
+         < . 1:1(0) ack 2 win 10
+         set cork 1
+         write 2000
+         set nodelay 1
+         write 100
+         < . 1:1(0) ack 2 win 5000
+         > . 2:1462(1460) ack 1
+         > P. 1462:2102(640) ack 1
+         write 100
+         < . 1:1(0) ack 2102 win 5000
+         set cork 0
+         > P. 2102:2202(100) ack 1",
+    );
+}
+
+#[test]
+fn a_tail_loss_probe_with_the_data_ends_its_flush() {
     let mut bench = Bench::established(&Setup::default());
     bench.play(
         "set cork 1

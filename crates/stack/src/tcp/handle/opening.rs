@@ -50,8 +50,8 @@ impl<'a> TcpHandle<'a> {
         self.host.accept_deferred_syn(now, self.id)
     }
 
-    /// Returns whether a deferred SYN has ended: the peer has reset it or no longer retransmits it,
-    /// or it was accepted or rejected. If not, `waiter` is woken once when it has ended.
+    /// Returns whether a deferred SYN has ended: the peer has reset it, 130 s have passed since it
+    /// arrived, or it was accepted or rejected. If not, `waiter` is woken once when it has ended.
     pub fn poll_deferred_ended<'w>(&mut self, waiter: impl Into<Waiter<'w>>) -> bool {
         self.host.poll_deferred_syn_ended(self.id, waiter.into())
     }
