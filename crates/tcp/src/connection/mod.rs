@@ -3,7 +3,6 @@
 mod ack;
 mod build;
 mod close;
-mod completion;
 mod ecn;
 mod fastopen;
 mod half_open;
@@ -19,6 +18,7 @@ mod readiness;
 mod recovery;
 mod retransmit;
 mod rto_stats;
+mod send_cx;
 mod settings;
 mod state;
 mod syn_loss;

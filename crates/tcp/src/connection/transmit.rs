@@ -48,6 +48,18 @@ impl Connection {
         self.charge(cx);
     }
 
+    /// Handles the completion of a segment that was charged with `truesize` bytes.
+    pub fn handle_tx_complete(&mut self, cx: &mut Cx<'_>, truesize: u32) {
+        if truesize == 0 {
+            return;
+        }
+        self.snd.uncharge_wmem(truesize);
+        if self.uncommon.is_some() {
+            self.watch_sent(cx);
+        }
+        self.snd.on_tx_complete();
+    }
+
     /// Returns a RST, or the next segment of a connection that is not synchronized.
     #[cold]
     fn unsynchronized_segment(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {

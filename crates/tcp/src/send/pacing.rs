@@ -7,6 +7,7 @@ use fullsend_wire::{Instant, Nanos, Rate};
 
 use super::Sender;
 use crate::congestion::{Congestion, Cwnd, HEADERS_BYTES};
+use crate::recovery::Recovery;
 use crate::rtt::RttEstimator;
 use crate::{Cx, Sysctl};
 
@@ -88,10 +89,26 @@ fn ratio_percent(window: &Cwnd, sysctl: &Sysctl) -> u32 {
 /// The state of the connection's other parts that pacing and the size of super-segments depend on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path<'a> {
-    pub(crate) congestion: &'a Congestion,
-    pub(crate) rtt: &'a RttEstimator,
+    pub(super) congestion: &'a Congestion,
+    pub(super) rtt: &'a RttEstimator,
     /// Segments in flight, lost ones included.
-    pub(crate) packets_out: u32,
+    pub(super) packets_out: u32,
+}
+
+impl<'a> Path<'a> {
+    /// Returns what `congestion`, `rtt` and `recovery` know of the path.
+    #[inline]
+    pub(crate) fn new(
+        congestion: &'a Congestion,
+        rtt: &'a RttEstimator,
+        recovery: &Recovery,
+    ) -> Self {
+        Self {
+            congestion,
+            rtt,
+            packets_out: recovery.rtx.packets_out(),
+        }
+    }
 }
 
 impl Sender {

@@ -1,30 +1,13 @@
-//! Completions of the device, which the send limits depend on.
+//! What the sender reads of the other parts.
 
 use super::{Connection, State};
-use crate::Cx;
 use crate::send::{Path, SendCx, Sender};
 
 impl Connection {
-    /// Handles the completion of a segment that was charged with `truesize` bytes.
-    pub fn handle_tx_complete(&mut self, cx: &mut Cx<'_>, truesize: u32) {
-        if truesize == 0 {
-            return;
-        }
-        self.snd.uncharge_wmem(truesize);
-        if self.uncommon.is_some() {
-            self.watch_sent(cx);
-        }
-        self.snd.on_tx_complete();
-    }
-
     /// Returns the sender, and the parts that its limits read.
     #[inline]
     pub(crate) fn sender_and_path(&mut self) -> (&mut Sender, Path<'_>) {
-        let path = Path {
-            congestion: &self.congestion,
-            rtt: &self.rtt,
-            packets_out: self.recovery.rtx.packets_out(),
-        };
+        let path = Path::new(&self.congestion, &self.rtt, &self.recovery);
         (&mut self.snd, path)
     }
 
@@ -32,11 +15,7 @@ impl Connection {
     #[inline]
     pub(crate) fn sender_and_cx(&mut self) -> (&mut Sender, SendCx<'_>) {
         let send = SendCx {
-            path: Path {
-                congestion: &self.congestion,
-                rtt: &self.rtt,
-                packets_out: self.recovery.rtx.packets_out(),
-            },
+            path: Path::new(&self.congestion, &self.rtt, &self.recovery),
             recovery: &self.recovery,
             nodelay: self.settings.nodelay,
             cork: self.settings.cork,
@@ -57,10 +36,6 @@ impl Connection {
     /// Returns the parts that the limits of sending read.
     #[inline]
     pub(crate) fn path(&self) -> Path<'_> {
-        Path {
-            congestion: &self.congestion,
-            rtt: &self.rtt,
-            packets_out: self.recovery.rtx.packets_out(),
-        }
+        Path::new(&self.congestion, &self.rtt, &self.recovery)
     }
 }
