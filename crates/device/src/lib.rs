@@ -1,11 +1,12 @@
 //! TUN, TAP and in-process links that carry super-segments.
 //!
-//! [`Tun`] is an interface of the kernel, [`pair()`] a link within the process, and
-//! [`CapturedDevice`] a packet capture around any device. A driver passes the packets that a host
+//! [`Tun`] is an interface of the kernel, [`FrameSocket`] a socket to another process, [`pair()`] a
+//! link within the process, and [`CapturedDevice`] a packet capture around any device. A driver passes the packets that a host
 //! sends to [`Device::transmit`], and the packets from [`Device::receive`] to the host.
 #![deny(unsafe_code)]
 
 mod entropy;
+mod frame_socket;
 mod memory;
 mod offload_set;
 mod pair;
@@ -23,6 +24,7 @@ use std::os::fd::BorrowedFd;
 use fullsend_offload::Packet;
 
 pub use entropy::os_seed;
+pub use frame_socket::FrameSocket;
 pub use fullsend_offload::Caps;
 pub use memory::process_memory;
 pub use offload_set::{OffloadSet, UnknownOffload};

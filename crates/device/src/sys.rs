@@ -4,6 +4,8 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use libc::{c_int, c_uint, c_ulong};
 
@@ -80,6 +82,52 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     let mut on: c_int = 1;
     // SAFETY: the request reads one int.
     unsafe { ioctl_with(fd, libc::FIONBIO, &mut on) }
+}
+
+/// Fills at most 256 bytes with random numbers, which the kernel then returns in one piece.
+pub(crate) fn random(bytes: &mut [u8]) -> io::Result<()> {
+    loop {
+        // SAFETY: the pointer and length are those of a live slice.
+        let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+        if got == bytes.len() as isize {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Connects a `SOCK_SEQPACKET` socket to the Unix socket at `path`.
+pub(crate) fn connect_seqpacket(path: &Path) -> io::Result<OwnedFd> {
+    // SAFETY: plain data, for which all-zero bytes are valid.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let bytes = path.as_os_str().as_bytes();
+    // The last byte stays NUL.
+    if bytes.len() >= address.sun_path.len() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "the path has {} bytes; at most 107 are possible",
+                bytes.len()
+            ),
+        ));
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: plain values; a descriptor that is not negative is new and owned here.
+    let socket = unsafe {
+        let fd = checked(libc::socket(libc::AF_UNIX, kind, 0))?;
+        OwnedFd::from_raw_fd(fd)
+    };
+    let len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the pointer and length are those of a live address.
+    checked(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
+    Ok(socket)
 }
 
 /// `TUNSETOFFLOAD`: sets the offloads that the reader of the file accepts.
@@ -208,9 +256,19 @@ pub(crate) fn rtnetlink(message: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 pub(crate) mod testing {
     use std::io;
-    use std::os::fd::{AsRawFd, BorrowedFd};
+    use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
     use super::checked;
+
+    /// Returns two ends of a `SOCK_SEQPACKET` socket.
+    pub(crate) fn seqpacket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+        let mut fds = [0; 2];
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        // SAFETY: the pointer is that of two live ints.
+        checked(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
+        // SAFETY: both descriptors are new and owned here.
+        Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
+    }
 
     /// Runs `test` in its own network namespace, which is removed afterwards; prints `skipped` and
     /// returns if the user may not create one.

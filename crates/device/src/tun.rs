@@ -20,10 +20,10 @@ mod builder;
 mod error;
 mod interface_config;
 mod negotiate;
-mod receive;
+pub(crate) mod receive;
 #[cfg(test)]
 mod tests;
-mod transmit;
+pub(crate) mod transmit;
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -24,9 +24,11 @@ const COPY_BREAK: usize = 16 << 10;
 const DISCARD_LEN: usize = 64;
 
 /// The receiving half of a queue.
-pub(super) struct FrameReader {
+pub(crate) struct FrameReader {
     pool: Pool,
     vnet_hdr: bool,
+    /// An empty read is the end of the file.
+    empty_is_end: bool,
     /// Empty memory left over from the last poll.
     buffer: Option<WriteBuf>,
     /// Lengths of the frames in the buffer being filled.
@@ -34,17 +36,24 @@ pub(super) struct FrameReader {
 }
 
 impl FrameReader {
-    pub(super) fn new(pool: Pool, vnet_hdr: bool) -> Self {
+    pub(crate) fn new(pool: Pool, vnet_hdr: bool) -> Self {
         Self {
             pool,
             vnet_hdr,
+            empty_is_end: false,
             buffer: None,
             frames: Vec::new(),
         }
     }
 
+    /// Returns a reader for a socket, on which an empty read means that the peer has closed it.
+    pub(crate) fn ends_with_empty_frame(mut self) -> Self {
+        self.empty_is_end = true;
+        self
+    }
+
     /// Implements [`Device::receive`](crate::Device::receive).
-    pub(super) fn receive(
+    pub(crate) fn receive(
         &mut self,
         file: &File,
         batch: &mut Vec<Packet>,
@@ -85,6 +94,11 @@ impl FrameReader {
             }
             stats.rx_calls += 1;
             match (&mut &*file).read(buffer.spare_mut()) {
+                // Frames read before it are delivered first; the next read is empty again.
+                Ok(0) if self.empty_is_end && !self.frames.is_empty() => {
+                    return Ok((self.frames.len(), false));
+                }
+                Ok(0) if self.empty_is_end => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(len) => {
                     buffer.advance(len);
                     self.frames.push(len as u32);

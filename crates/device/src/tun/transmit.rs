@@ -18,7 +18,7 @@ const MAX_PIECES: usize = 1024;
 
 /// Logs once when the interface goes down, and once when it accepts packets again.
 #[derive(Debug, Default)]
-pub(super) struct LinkLog {
+pub(crate) struct LinkLog {
     /// Packets dropped since the interface went down; 0 while it is up.
     dropped: u64,
 }
@@ -59,7 +59,7 @@ fn log(text: Option<String>) {
 }
 
 /// Implements [`Device::transmit`](crate::Device::transmit).
-pub(super) fn transmit(
+pub(crate) fn transmit(
     (file, name): (&File, &str),
     vnet_hdr: bool,
     batch: &mut VecDeque<Packet>,
