@@ -1,0 +1,61 @@
+//! Network namespaces: entering those of a container, opening its TAP, and making new ones.
+//!
+//! The gateway itself stays in the host's namespaces. A child process enters those of the guest,
+//! opens and configures the TAP there, and passes its descriptor back:
+//!
+//! ```no_run
+//! use fullsend_device::Tun;
+//! use fullsend_gateway::namespace::{InterfaceSetup, Namespaces, open_tap};
+//!
+//! let namespaces = Namespaces::of_process(4711)?;
+//! let setup = InterfaceSetup {
+//!     mtu: Some(65_520),
+//!     addresses: vec![("10.0.2.100".parse().unwrap(), 24)],
+//!     gateways: vec!["10.0.2.2".parse().unwrap()],
+//!     loopback: true,
+//!     ..InterfaceSetup::default()
+//! };
+//! let tap = open_tap(&namespaces, "tap0", Some(&setup))?;
+//! let device = Tun::tap(&tap.name).mtu(tap.mtu).adopt(tap.file)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod background;
+mod child;
+mod enter;
+mod host_network;
+mod interface;
+mod netlink;
+mod sandbox;
+mod seccomp;
+mod socket_tables;
+mod spawn;
+#[allow(
+    unsafe_code,
+    reason = "fork, exit without destructors, and an ioctl on a namespace"
+)]
+mod sys;
+mod tap;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+pub use background::{Background, open_null};
+pub use enter::Namespaces;
+pub use host_network::{HostNetwork, HostRoute};
+pub use interface::InterfaceSetup;
+pub use sandbox::Sandbox;
+pub use socket_tables::SocketTables;
+pub use spawn::{NewNamespaces, Spawned};
+pub use sys::inherited_fd;
+pub use tap::{Tap, open_tap};
+pub use watch::{NamespaceEnd, hung_up};
+
+use std::fmt::Display;
+use std::io;
+
+/// Returns an error of the kind of `error`, with `what` failed in front of its text.
+fn failed(what: impl Display, error: impl Into<io::Error>) -> io::Error {
+    let error = error.into();
+    io::Error::new(error.kind(), format!("cannot {what}: {error}"))
+}

@@ -1,0 +1,159 @@
+//! Running a job in a child process, which passes bytes and descriptors back.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
+    sendmsg, socketpair,
+};
+use nix::sys::wait::waitpid;
+
+use super::sys::{exit_now, fork};
+
+/// Most descriptors of one message; the kernel accepts 253.
+pub(super) const MAX_FDS: usize = 8;
+/// Largest message, bytes.
+const MESSAGE_MAX: usize = 64 << 10;
+
+/// What a child passes to its parent.
+#[derive(Default)]
+pub(super) struct Message {
+    pub(super) bytes: Vec<u8>,
+    pub(super) fds: Vec<OwnedFd>,
+}
+
+/// Returns two ends of a socket that keeps messages apart.
+pub(super) fn channel() -> io::Result<(OwnedFd, OwnedFd)> {
+    let ends = socketpair(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        None,
+        SockFlag::SOCK_CLOEXEC,
+    )?;
+    Ok(ends)
+}
+
+/// Sends a message with at most [`MAX_FDS`] descriptors.
+pub(super) fn send(socket: &OwnedFd, bytes: &[u8], fds: &[RawFd]) -> io::Result<()> {
+    let rights = [ControlMessage::ScmRights(fds)];
+    let control = if fds.is_empty() { &[][..] } else { &rights };
+    let data = [IoSlice::new(bytes)];
+    sendmsg::<()>(
+        socket.as_raw_fd(),
+        &data,
+        control,
+        MsgFlags::MSG_NOSIGNAL,
+        None,
+    )?;
+    Ok(())
+}
+
+/// Receives a message; `None` if the other end is closed.
+pub(super) fn receive(socket: &OwnedFd) -> io::Result<Option<Message>> {
+    let mut bytes = vec![0; MESSAGE_MAX];
+    let mut control = nix::cmsg_space!([RawFd; MAX_FDS]);
+    let (len, fds) = loop {
+        let mut data = [IoSliceMut::new(&mut bytes)];
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        match recvmsg::<()>(socket.as_raw_fd(), &mut data, Some(&mut control), flags) {
+            Ok(got) => {
+                let mut fds = Vec::new();
+                for message in got.cmsgs()? {
+                    if let ControlMessageOwned::ScmRights(received) = message {
+                        fds.extend(received);
+                    }
+                }
+                break (got.bytes, fds);
+            }
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let fds: Vec<OwnedFd> = fds.into_iter().map(super::sys::owned).collect();
+    if len == 0 && fds.is_empty() {
+        return Ok(None);
+    }
+    bytes.truncate(len);
+    Ok(Some(Message { bytes, fds }))
+}
+
+/// Runs `job` in a child process, and returns its result.
+///
+/// # Errors
+/// The error of `job` with its kind and text, or that of starting the child.
+pub(super) fn in_child(job: impl FnOnce() -> io::Result<Message>) -> io::Result<Message> {
+    let (ours, theirs) = channel()?;
+    let Some(child) = fork()? else {
+        drop(ours);
+        let result = catch_unwind(AssertUnwindSafe(job))
+            .unwrap_or_else(|_| Err(io::Error::other("the child process panicked")));
+        let sent = send_result(&theirs, result);
+        exit_now(i32::from(sent.is_err()));
+    };
+    drop(theirs);
+    let reply = receive(&ours);
+    while waitpid(child, None) == Err(Errno::EINTR) {}
+    let gone = || io::Error::other("the child process ended without a result");
+    open_result(reply?.ok_or_else(gone)?)
+}
+
+/// Sends the result of a job. The first byte is 0 for a success; for an error the number of its
+/// errno (or 0) follows, and its text.
+pub(super) fn send_result(socket: &OwnedFd, result: io::Result<Message>) -> io::Result<()> {
+    match result {
+        Ok(message) => {
+            let bytes = [&[0], &message.bytes[..]].concat();
+            let fds: Vec<_> = message.fds.iter().map(AsRawFd::as_raw_fd).collect();
+            send(socket, &bytes, &fds)
+        }
+        Err(error) => {
+            let errno = error
+                .raw_os_error()
+                .unwrap_or_else(|| errno_of(error.kind()));
+            let text = error.to_string();
+            send(
+                socket,
+                &[&[1], &errno.to_ne_bytes()[..], text.as_bytes()].concat(),
+                &[],
+            )
+        }
+    }
+}
+
+/// Returns what [`send_result`] has sent.
+pub(super) fn open_result(mut message: Message) -> io::Result<Message> {
+    match message.bytes.split_first() {
+        Some((0, bytes)) => {
+            message.bytes = bytes.to_vec();
+            Ok(message)
+        }
+        Some((1, rest)) if rest.len() >= 4 => {
+            let (errno, text) = rest.split_at(4);
+            let errno = i32::from_ne_bytes(errno.try_into().expect("four bytes"));
+            let kind = match errno {
+                0 => io::ErrorKind::Other,
+                errno => io::Error::from_raw_os_error(errno).kind(),
+            };
+            Err(io::Error::new(kind, String::from_utf8_lossy(text)))
+        }
+        _ => Err(io::Error::other("the child process sent no result")),
+    }
+}
+
+/// Returns an errno of this kind, 0 for kinds that no caller distinguishes.
+fn errno_of(kind: io::ErrorKind) -> i32 {
+    let errno = match kind {
+        io::ErrorKind::NotFound => Errno::ENOENT,
+        io::ErrorKind::PermissionDenied => Errno::EPERM,
+        io::ErrorKind::AlreadyExists => Errno::EEXIST,
+        io::ErrorKind::InvalidInput => Errno::EINVAL,
+        io::ErrorKind::ResourceBusy => Errno::EBUSY,
+        io::ErrorKind::AddrInUse => Errno::EADDRINUSE,
+        io::ErrorKind::AddrNotAvailable => Errno::EADDRNOTAVAIL,
+        _ => return 0,
+    };
+    errno as i32
+}

@@ -1,0 +1,192 @@
+//! Restrictions of the gateway's own process.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use caps::{CapSet, Capability, CapsHashSet};
+use landlock::{
+    ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus,
+    path_beneath_rules,
+};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::prctl::set_no_new_privs;
+use nix::unistd::{chdir, chroot, pivot_root};
+
+use super::{failed, seccomp, spawn};
+
+/// Where the empty root file system is mounted before it becomes the root.
+const NEW_ROOT: &str = "/tmp";
+/// The Landlock version whose accesses are restricted; older kernels restrict fewer.
+const LANDLOCK_ABI: ABI = ABI::V5;
+
+/// Restrictions of the gateway's process. They are applied once, after the TAP and the other files
+/// are open, and before the process has threads.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sandbox {
+    /// Whether the process gets a root file system of its own, in which only `visible` exists.
+    pub own_root: bool,
+    /// The directories that stay visible, read-only: those with the host's resolvers.
+    pub visible: Vec<PathBuf>,
+    /// Whether all capabilities except that of binding low ports are given up.
+    pub drop_capabilities: bool,
+    /// Whether only the system calls of a gateway are allowed. Others fail with `ENOSYS`.
+    pub seccomp: bool,
+}
+
+impl Default for Sandbox {
+    fn default() -> Self {
+        Self {
+            own_root: true,
+            visible: ["/etc", "/run"].map(PathBuf::from).into(),
+            drop_capabilities: true,
+            seccomp: true,
+        }
+    }
+}
+
+impl Sandbox {
+    /// Applies all restrictions.
+    ///
+    /// # Errors
+    /// The first restriction that the kernel refuses, with its reason. Those before it stay.
+    pub fn apply(&self) -> io::Result<()> {
+        if self.own_root {
+            enter_own_root(&self.visible)?;
+        }
+        self.restrict()
+    }
+
+    /// Applies as many restrictions as the kernel allows, and returns those that it refuses, one
+    /// line each. Where the process may not mount, Landlock hides other files.
+    pub fn apply_where_possible(&self) -> Vec<String> {
+        let mut refused = Vec::new();
+        if self.own_root
+            && let Err(error) = enter_own_root(&self.visible)
+        {
+            refused.push(error.to_string());
+            refused.extend(hide_files(&self.visible).err().map(|e| e.to_string()));
+        }
+        let rest = Self {
+            own_root: false,
+            ..self.clone()
+        };
+        refused.extend(rest.restrict().err().map(|e| e.to_string()));
+        refused
+    }
+
+    fn restrict(&self) -> io::Result<()> {
+        if self.drop_capabilities {
+            drop_capabilities().map_err(|e| failed("give up capabilities", e))?;
+        }
+        set_no_new_privs().map_err(|e| failed("set no_new_privs", e))?;
+        if self.seccomp {
+            seccomp::apply().map_err(|e| failed("filter system calls", e))?;
+        }
+        Ok(())
+    }
+}
+
+/// Replaces the root file system by an empty one with `visible`.
+fn enter_own_root(visible: &[PathBuf]) -> io::Result<()> {
+    unshare_mounts().map_err(|e| failed("make a mount namespace for the sandbox", e))?;
+    build_root(visible).map_err(|e| failed("build the root file system of the sandbox", e))
+}
+
+/// Moves into a mount namespace; a user without the privilege first into a user namespace.
+fn unshare_mounts() -> io::Result<()> {
+    match unshare(CloneFlags::CLONE_NEWNS) {
+        Ok(()) => {}
+        Err(nix::errno::Errno::EPERM) => {
+            let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
+            unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)?;
+            spawn::map_ids((uid.as_raw(), gid.as_raw()), (uid.as_raw(), gid.as_raw()))?;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    // Mounts of the sandbox stay in it; unmounts of the host take effect in it, so that it keeps
+    // no file system of the host busy.
+    spawn::mount_none("/", MsFlags::MS_REC | MsFlags::MS_SLAVE)
+}
+
+fn build_root(visible: &[PathBuf]) -> io::Result<()> {
+    let new_root = Path::new(NEW_ROOT);
+    let sources: Vec<_> = visible.iter().filter(|path| path.is_dir()).collect();
+    // Before the new root hides a directory below it.
+    let opened: Vec<_> = sources
+        .iter()
+        .map(std::fs::File::open)
+        .collect::<io::Result<_>>()?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    let options = Some("mode=755,size=64k");
+    mount(Some("tmpfs"), new_root, Some("tmpfs"), flags, options)?;
+    for (source, file) in sources.iter().zip(&opened) {
+        let relative = source.strip_prefix("/").unwrap_or(source);
+        let target = new_root.join(relative);
+        std::fs::create_dir_all(&target)?;
+        let from = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let bind = MsFlags::MS_BIND | MsFlags::MS_REC;
+        mount(Some(&from), &target, None::<&str>, bind, None::<&str>)?;
+        // A mount with locked flags of another user namespace cannot be changed; the directory's
+        // permissions apply.
+        let read_only = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | flags;
+        let _ = spawn::mount_none(&target, read_only);
+    }
+    chdir(new_root)?;
+    match pivot_root(".", ".") {
+        // The old root is mounted over the new one.
+        Ok(()) => umount2(".", MntFlags::MNT_DETACH)?,
+        // The initial RAM file system cannot be replaced.
+        Err(_) => chroot(".")?,
+    }
+    chdir("/")?;
+    spawn::mount_none(
+        "/",
+        MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | flags,
+    )
+}
+
+/// Restricts file accesses to reading below `visible`.
+fn hide_files(visible: &[PathBuf]) -> io::Result<()> {
+    let restrict = || {
+        Ruleset::default()
+            .handle_access(AccessFs::from_all(LANDLOCK_ABI))?
+            .create()?
+            .add_rules(path_beneath_rules(
+                visible,
+                AccessFs::from_read(LANDLOCK_ABI),
+            ))?
+            .restrict_self()
+    };
+    match restrict() {
+        Ok(status) if status.ruleset != RulesetStatus::NotEnforced => Ok(()),
+        Ok(_) => Err(io::Error::other(
+            "cannot hide files: the kernel has no Landlock",
+        )),
+        Err(error) => Err(io::Error::other(format!("cannot hide files: {error}"))),
+    }
+}
+
+/// Gives up all capabilities except `CAP_NET_BIND_SERVICE`, for this process and its children.
+fn drop_capabilities() -> io::Result<()> {
+    let kept = Capability::CAP_NET_BIND_SERVICE;
+    let other = |error: caps::errors::CapsError| io::Error::other(error.to_string());
+    let permitted = caps::read(None, CapSet::Permitted).map_err(other)?;
+    if permitted.contains(&Capability::CAP_SETPCAP) {
+        for capability in caps::all() {
+            // The kernel may not have the newest capabilities.
+            if capability != kept
+                && caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false)
+            {
+                caps::drop(None, CapSet::Bounding, capability).map_err(other)?;
+            }
+        }
+    }
+    let left: CapsHashSet = permitted.into_iter().filter(|c| *c == kept).collect();
+    // Kernels without ambient capabilities have none to give up.
+    let _ = caps::clear(None, CapSet::Ambient);
+    caps::clear(None, CapSet::Inheritable).map_err(other)?;
+    caps::set(None, CapSet::Effective, &left).map_err(other)?;
+    caps::set(None, CapSet::Permitted, &left).map_err(other)
+}

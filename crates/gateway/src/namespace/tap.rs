@@ -1,0 +1,84 @@
+//! The guest's TAP, opened by a child process in the guest's namespaces.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use fullsend_device::Tun;
+
+use super::child::{Message, in_child};
+use super::interface::{Interface, InterfaceSetup, find, raise_queue_len};
+use super::netlink::Netlink;
+use super::{Namespaces, failed};
+
+/// An open TAP of another network namespace.
+#[derive(Debug)]
+pub struct Tap {
+    /// The file, for [`fullsend_device::TunBuilder::adopt`]. It keeps the network namespace alive.
+    pub file: OwnedFd,
+    /// The interface's name.
+    pub name: String,
+    /// Size of the largest IP packet, bytes.
+    pub mtu: u32,
+    /// The guest's Ethernet address.
+    pub mac: [u8; 6],
+}
+
+/// Opens the TAP `name` in other namespaces, and configures it if `setup` is given.
+///
+/// An interface that exists is used, e.g. a persistent one that the caller has made; otherwise it
+/// is created, and ends with the file.
+///
+/// # Errors
+/// The error of entering the namespaces, of opening the TAP, or of a setting, with its text.
+pub fn open_tap(
+    namespaces: &Namespaces,
+    name: &str,
+    setup: Option<&InterfaceSetup>,
+) -> io::Result<Tap> {
+    let message = in_child(|| {
+        namespaces.enter()?;
+        open_here(name, setup)
+    })?;
+    decode(message)
+}
+
+/// Opens and configures the TAP in the caller's namespaces.
+pub(super) fn open_here(name: &str, setup: Option<&InterfaceSetup>) -> io::Result<Message> {
+    let (file, name) = Tun::tap(name).open_file()?;
+    let mut netlink = Netlink::open().map_err(|e| failed("open a netlink socket", e))?;
+    let interface = find(&mut netlink, &name)?;
+    raise_queue_len(&mut netlink, &interface);
+    if let Some(setup) = setup {
+        setup.apply(&mut netlink, &name)?;
+    }
+    let interface = find(&mut netlink, &name)?;
+    Ok(encode(&interface, file))
+}
+
+fn encode(interface: &Interface, file: OwnedFd) -> Message {
+    let mac = interface.mac.unwrap_or_default();
+    let bytes = [
+        &interface.mtu.to_ne_bytes()[..],
+        &mac[..],
+        interface.name.as_bytes(),
+    ];
+    Message {
+        bytes: bytes.concat(),
+        fds: vec![file],
+    }
+}
+
+pub(super) fn decode(mut message: Message) -> io::Result<Tap> {
+    let file = message.fds.pop();
+    let bytes = message.bytes.split_at_checked(10);
+    let (Some(file), Some((fixed, name))) = (file, bytes) else {
+        return Err(io::Error::other("the child process passed no TAP"));
+    };
+    let (mtu, mac) = fixed.split_at(4);
+    Ok(Tap {
+        file,
+        name: String::from_utf8_lossy(name).into_owned(),
+        mtu: u32::from_ne_bytes(mtu.try_into().expect("four bytes")),
+        mac: mac.try_into().expect("six bytes"),
+    })
+}

@@ -1,0 +1,361 @@
+//! Tests against this machine's kernel. Those that need privileges print `skipped: ` without them.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use fullsend_device::{Device, Tun};
+
+use super::{
+    HostNetwork, HostRoute, InterfaceSetup, NamespaceEnd, Namespaces, NewNamespaces, hung_up,
+    open_tap,
+};
+
+/// A process in its own network namespace, and optionally its own user namespace.
+struct Guest(Child);
+
+impl Guest {
+    /// Returns `None`, and prints the reason, if namespaces cannot be made here.
+    fn start(unshare: &str) -> Option<Self> {
+        let script = "echo ready; exec sleep 1000";
+        let child = Command::new("unshare")
+            .args(unshare.split(' '))
+            .args(["--net", "sh", "-c", script])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        let mut child = child.expect("unshare starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("a pipe");
+        io::BufRead::read_line(&mut io::BufReader::new(stdout), &mut line).unwrap();
+        if line != "ready\n" {
+            let _ = child.wait();
+            println!("skipped: needs root for `unshare {unshare} --net`");
+            return None;
+        }
+        Some(Self(child))
+    }
+
+    fn namespaces(&self) -> Namespaces {
+        Namespaces::of_process(self.0.id()).unwrap()
+    }
+
+    /// Runs a command in the guest's namespaces, and returns its output.
+    fn run(&self, command: &str) -> String {
+        let pid = self.0.id().to_string();
+        let output = Command::new("nsenter")
+            .args([
+                "--user",
+                "--preserve-credentials",
+                "--net",
+                "--target",
+                &pid,
+            ])
+            .args(command.split(' '))
+            .output()
+            .expect("nsenter starts");
+        let output = if output.status.success() {
+            output
+        } else {
+            // The user namespace is the caller's own.
+            let plain = Command::new("nsenter")
+                .args(["--net", "--target", &pid])
+                .args(command.split(' '))
+                .output();
+            plain.expect("nsenter starts")
+        };
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn setup() -> InterfaceSetup {
+    InterfaceSetup {
+        mtu: Some(9000),
+        mac: Some([2, 0, 0, 0, 0, 7]),
+        addresses: vec![(ip("10.0.2.100"), 24), (ip("fd00::100"), 64)],
+        gateways: vec![ip("10.0.2.2"), ip("fd00::2")],
+        routes: vec![HostRoute {
+            destination: (ip("192.0.2.0"), 24),
+            gateway: None,
+            source: None,
+        }],
+        loopback: true,
+        accept_ra: Some(true),
+        leave_down: false,
+    }
+}
+
+/// Checks what `setup` has requested, from inside the namespace.
+fn assert_configured(guest: &Guest, name: &str) {
+    let link = guest.run(&format!("ip -o link show {name}"));
+    for part in ["mtu 9000", "02:00:00:00:00:07", "UP", "qlen 4096"] {
+        assert!(link.contains(part), "{part}: {link}");
+    }
+    let addresses = guest.run("ip -o address");
+    for part in [
+        "10.0.2.100/24 brd 10.0.2.255",
+        "fd00::100/64",
+        "127.0.0.1/8",
+    ] {
+        assert!(addresses.contains(part), "{part}: {addresses}");
+    }
+    let checked = addresses.lines().find(|line| line.contains("fd00::100"));
+    assert!(!checked.unwrap().contains("tentative"), "{addresses}");
+    let routes = guest.run("ip route");
+    assert!(
+        routes.contains(&format!("default via 10.0.2.2 dev {name}")),
+        "{routes}"
+    );
+    assert!(
+        routes.contains(&format!("192.0.2.0/24 dev {name}")),
+        "{routes}"
+    );
+    let routes = guest.run("ip -6 route");
+    assert!(
+        routes.contains(&format!("default via fd00::2 dev {name}")),
+        "{routes}"
+    );
+}
+
+#[test]
+fn a_tap_is_created_and_configured_in_another_network_namespace() {
+    for unshare in ["--mount", "--user --map-root-user"] {
+        let Some(guest) = Guest::start(unshare) else {
+            return;
+        };
+        let tap = open_tap(&guest.namespaces(), "tap0", Some(&setup())).unwrap();
+        assert_eq!(
+            (&*tap.name, tap.mtu, tap.mac),
+            ("tap0", 9000, [2, 0, 0, 0, 0, 7])
+        );
+        assert_configured(&guest, "tap0");
+        let mut device = Tun::tap("tap0").mtu(tap.mtu).adopt(tap.file).unwrap();
+        assert_eq!(device.offload().to_string(), "vnet_hdr,csum,tso4,tso6,uso");
+        device.receive(&mut Vec::new(), 100).unwrap();
+        assert!(!guest.run("ip -o link").is_empty());
+        assert!(
+            !Path::new("/sys/class/net/tap0").exists(),
+            "in the host's namespace"
+        );
+        drop(device);
+        assert!(
+            !guest.run("ip -o link").contains("tap0"),
+            "it ends with its file"
+        );
+    }
+}
+
+#[test]
+fn a_persistent_tap_of_the_caller_is_used_as_it_is() {
+    let Some(guest) = Guest::start("--mount") else {
+        return;
+    };
+    guest.run("ip tuntap add dev tap7 mode tap");
+    guest.run("ip link set dev tap7 mtu 1400 up");
+    guest.run("ip address add 10.9.9.9/24 dev tap7");
+    let before = guest.run("ip -o address show tap7");
+    assert!(before.contains("10.9.9.9/24"), "{before}");
+    let tap = open_tap(&guest.namespaces(), "tap7", None).unwrap();
+    assert_eq!((&*tap.name, tap.mtu), ("tap7", 1400));
+    let device = Tun::tap("tap7").mtu(tap.mtu).adopt(tap.file).unwrap();
+    assert!(device.offload().tso4, "{}", device.offload());
+    assert_eq!(
+        guest.run("ip -4 -o address show tap7"),
+        guest.run("ip -4 -o address show tap7")
+    );
+    drop(device);
+    assert!(guest.run("ip -o link").contains("tap7"), "it is persistent");
+}
+
+#[test]
+fn a_namespace_is_named_by_a_path_and_its_user_namespace_is_found() {
+    let Some(guest) = Guest::start("--user --map-root-user") else {
+        return;
+    };
+    let path = format!("/proc/{}/ns/net", guest.0.id());
+    let namespaces = Namespaces::at_path(Path::new(&path), None).unwrap();
+    open_tap(&namespaces, "tap0", None).unwrap();
+}
+
+#[test]
+fn errors_name_the_step_and_the_value() {
+    let error = Namespaces::of_process(u32::MAX / 2).err().unwrap();
+    assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    let error = Namespaces::at_path(Path::new("/dev/null"), None)
+        .err()
+        .unwrap();
+    assert!(error.to_string().contains("/run/netns/NAME"), "{error}");
+    let Some(guest) = Guest::start("--mount") else {
+        return;
+    };
+    let error = open_tap(&guest.namespaces(), "a name", None).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("\"a name\" is not an interface name"),
+        "{error}"
+    );
+    let wrong = InterfaceSetup {
+        mtu: Some(u32::MAX),
+        ..InterfaceSetup::default()
+    };
+    let error = open_tap(&guest.namespaces(), "tap0", Some(&wrong)).unwrap_err();
+    assert!(error.to_string().contains("MTU 4294967295"), "{error}");
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().unwrap().block_on(future)
+}
+
+#[test]
+fn the_end_of_a_process_ends_its_namespace() {
+    for by_path in [false, true] {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let end = if by_path {
+            NamespaceEnd::of_path(Path::new(&format!("/proc/{}/ns/net", child.id())))
+        } else {
+            NamespaceEnd::of_process(child.id())
+        };
+        let kill = async {
+            tokio::task::yield_now().await;
+            child.kill().unwrap();
+        };
+        let (ended, ()) = block_on(async { tokio::join!(end.unwrap().wait(), kill) });
+        ended.unwrap();
+        child.wait().unwrap();
+    }
+    assert!(NamespaceEnd::of_process(u32::MAX / 2).is_err());
+}
+
+#[test]
+fn the_removal_of_a_name_ends_the_namespace() {
+    let folder = std::env::temp_dir().join(format!("fullsend-netns-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    let (name, other) = (folder.join("guest"), folder.join("other"));
+    fs::write(&name, "").unwrap();
+    fs::write(&other, "").unwrap();
+    let end = NamespaceEnd::of_path(&name).unwrap();
+    let remove = async {
+        fs::remove_file(&other).unwrap();
+        tokio::task::yield_now().await;
+        fs::remove_file(&name).unwrap();
+    };
+    let (ended, ()) = block_on(async { tokio::join!(end.wait(), remove) });
+    ended.unwrap();
+    assert!(NamespaceEnd::of_path(&name).is_err());
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_closed_pipe_has_hung_up() {
+    let (reader, mut writer) = io::pipe().unwrap();
+    let close = async {
+        io::Write::write_all(&mut writer, b"ignored").unwrap();
+        tokio::task::yield_now().await;
+        drop(writer);
+    };
+    let (ended, ()) = block_on(async { tokio::join!(hung_up(reader.into()), close) });
+    ended.unwrap();
+}
+
+#[test]
+fn a_command_runs_in_new_namespaces() {
+    let folder = std::env::temp_dir().join(format!("fullsend-run-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    let result = folder.join("result");
+    let script = format!(
+        "(id -u; ip -o -4 address show tap0; cat /etc/resolv.conf) > {}; exit 7",
+        result.display()
+    );
+    for isolate in [false, true] {
+        let spawned = NewNamespaces {
+            user: true,
+            isolate,
+            tap: "tap0".into(),
+            setup: setup(),
+            resolv_conf: Some("nameserver 10.0.2.3\n".into()),
+            command: ["sh", "-c", &script].map(Into::into).into(),
+        }
+        .make();
+        let spawned = match spawned {
+            Ok(spawned) => spawned,
+            Err(error) => return println!("skipped: needs user namespaces: {error}"),
+        };
+        assert_eq!(spawned.tap.mtu, 9000);
+        assert!(!result.exists(), "it waits for the start");
+        spawned.start().unwrap();
+        assert_eq!(block_on(spawned.wait()).unwrap(), 7);
+        let text = fs::read_to_string(&result).unwrap();
+        assert!(text.starts_with("0\n"), "root inside: {text}");
+        assert!(text.contains("10.0.2.100/24"), "{text}");
+        assert!(text.ends_with("nameserver 10.0.2.3\n"), "{text}");
+        fs::remove_file(&result).unwrap();
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_command_that_does_not_exist_is_reported() {
+    let new = NewNamespaces {
+        user: true,
+        isolate: true,
+        tap: "tap0".into(),
+        setup: InterfaceSetup::default(),
+        resolv_conf: None,
+        command: vec!["/no/such/program".into()],
+    };
+    match new.make() {
+        Ok(spawned) => {
+            let error = spawned.start().unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::NotFound);
+            assert!(error.to_string().contains("/no/such/program"), "{error}");
+            assert_eq!(block_on(spawned.wait()).unwrap(), 127);
+        }
+        Err(error) => println!("skipped: needs user namespaces: {error}"),
+    }
+}
+
+#[test]
+fn the_hosts_network_is_read() {
+    let Some(guest) = Guest::start("--mount") else {
+        return;
+    };
+    for command in [
+        "ip tuntap add dev eth7 mode tap",
+        "ip link set eth7 mtu 1400 up",
+        "ip address add 192.0.2.7/24 dev eth7",
+        "ip route add default via 192.0.2.1 dev eth7",
+        "ip -6 address add 2001:db8::7/64 dev eth7 nodad",
+    ] {
+        guest.run(command);
+    }
+    let namespaces = guest.namespaces();
+    let read = std::thread::spawn(move || {
+        namespaces.enter().unwrap();
+        let v4 = HostNetwork::read(None, false).unwrap();
+        let v6 = HostNetwork::read(Some("eth7"), true).unwrap();
+        let missing = HostNetwork::read(Some("nosuch"), false);
+        (v4, v6, missing)
+    });
+    let (v4, v6, missing) = read.join().unwrap();
+    let v4 = v4.expect("a default route");
+    assert_eq!((&*v4.interface, v4.mtu), ("eth7", 1400));
+    assert_eq!(v4.addresses, [(ip("192.0.2.7"), 24)]);
+    assert_eq!(v4.gateway(), Some(ip("192.0.2.1")));
+    assert_eq!(v6.expect("an address").addresses, [(ip("2001:db8::7"), 64)]);
+    assert!(missing.unwrap_err().to_string().contains("nosuch"));
+}
