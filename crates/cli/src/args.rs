@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use fullsend_stack::{Cidr, QdiscConfig};
 use fullsend_tcp::congestion::CongestionSet;
 
+use crate::gateway::GatewayArgs;
 use crate::lab::Lab;
 use crate::script::ScriptArgs;
 use crate::size;
@@ -49,6 +50,25 @@ pub(crate) enum Command {
     Wan(WanArgs),
     /// Run packet scripts: traces that the stack must follow, in virtual time (docs/scripts.md).
     Script(ScriptArgs),
+    /// Give a network namespace a network through ordinary sockets of the host, without privileges.
+    Gateway(GatewayArgs),
+    /// Stand in for slirp4netns, with its options (slirp4netns --help lists them).
+    #[command(name = "slirp4netns", disable_help_flag = true)]
+    Slirp4netns(PersonalityArgs),
+    /// Stand in for pasta, with its options (pasta --help lists them).
+    #[command(name = "pasta", disable_help_flag = true)]
+    Pasta(PersonalityArgs),
+}
+
+/// The options of another program, which parses them itself.
+#[derive(Args)]
+pub(crate) struct PersonalityArgs {
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "OPTION"
+    )]
+    _options: Vec<std::ffi::OsString>,
 }
 
 #[derive(Subcommand)]

@@ -17,6 +17,7 @@ mod args;
 mod client;
 mod core;
 mod flow;
+mod gateway;
 mod idle;
 mod lab;
 mod net;
@@ -39,10 +40,40 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::args::{Cli, Command};
+use crate::gateway::Personality;
 
 fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args_os().collect();
+    if let Some((personality, arguments)) = Personality::of_command_line(&words) {
+        log_warnings();
+        return personality.run(arguments);
+    }
     let cli = Cli::parse();
-    // Device losses, limits reached and similar events, one line each.
+    log_warnings();
+    let done = match cli.command {
+        Command::Perf(perf) => perf::run(perf),
+        Command::Stat(args) => stat::run(args),
+        Command::Lab(lab) => lab::run(lab),
+        Command::Wan(args) => wan::run(&args),
+        Command::Script(args) => script::run_scripts(&args),
+        Command::Gateway(args) => return exit_code(gateway::run(args)),
+        // Selected above, before clap sees their options.
+        Command::Slirp4netns(_) | Command::Pasta(_) => Ok(()),
+    };
+    exit_code(done.map(|()| ExitCode::SUCCESS))
+}
+
+/// Prints an error, and returns the exit status of the program.
+fn exit_code(done: anyhow::Result<ExitCode>) -> ExitCode {
+    done.unwrap_or_else(|error| {
+        errln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+/// Prints warnings of the libraries: device losses, limits reached and similar events, one line
+/// each.
+fn log_warnings() {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .log_internal_errors(false)
@@ -50,18 +81,4 @@ fn main() -> ExitCode {
         .with_target(false)
         .without_time()
         .init();
-    let done = match cli.command {
-        Command::Perf(perf) => perf::run(perf),
-        Command::Stat(args) => stat::run(args),
-        Command::Lab(lab) => lab::run(lab),
-        Command::Wan(args) => wan::run(&args),
-        Command::Script(args) => script::run_scripts(&args),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            errln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
 }

@@ -1,0 +1,30 @@
+//! The gateway: its own command, and the programs that it stands in for.
+//!
+//! Callers find those programs by name. A link named `slirp4netns` to this binary is that program,
+//! and so is `fullsend slirp4netns`.
+
+mod getopt;
+mod install;
+mod pasta;
+mod personality;
+mod run;
+mod service;
+mod slirp4netns;
+
+pub(crate) use personality::Personality;
+pub(crate) use run::GatewayArgs;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+/// Runs `fullsend gateway`.
+pub(crate) fn run(args: GatewayArgs) -> Result<ExitCode> {
+    match args.command {
+        run::GatewayCommand::Run(args) => run::run(&args),
+        run::GatewayCommand::InstallLinks(args) => {
+            install::install_links(&args)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}

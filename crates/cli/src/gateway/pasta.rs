@@ -1,0 +1,192 @@
+//! `pasta`: a network for an existing network namespace, or for a command in a new one, with the
+//! host's addresses, as Podman and RootlessKit call it.
+
+mod auto;
+mod network;
+mod options;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use fullsend_device::{Device, Tun};
+use fullsend_gateway::namespace::{
+    Background, InterfaceSetup, NamespaceEnd, Namespaces, NewNamespaces, Sandbox, SocketTables,
+    Spawned, open_null, open_tap,
+};
+use fullsend_gateway::{Config, Gateway};
+
+use super::service::{exit_status, relay, runtime};
+use auto::AutoForwards;
+use network::Plan;
+use options::{Command, Destination, Options};
+
+const USAGE: &str = "usage: pasta [OPTION]... [COMMAND [ARG]... | PID | PATH | NAME]";
+/// The version whose command line this program has.
+const VERSION: &str = "2026_07_16";
+
+/// Runs the program with the arguments after its name.
+pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
+    let options = match options::parse(arguments) {
+        Ok(Command::Help) => {
+            outln!("{USAGE}\n{}", options::help());
+            return ExitCode::SUCCESS;
+        }
+        Ok(Command::Version) => {
+            outln!("pasta {VERSION} (fullsend {})", env!("CARGO_PKG_VERSION"));
+            return ExitCode::SUCCESS;
+        }
+        Ok(Command::Serve(options)) => options,
+        Err(error) => {
+            errln!("pasta: {error:#}");
+            errln!("{USAGE}");
+            return ExitCode::FAILURE;
+        }
+    };
+    serve(&options).unwrap_or_else(|error| {
+        errln!("pasta: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+/// The guest's side: its device, its end, and its listening ports.
+struct Guest {
+    device: Box<dyn Device>,
+    end: NamespaceEnd,
+    tables: SocketTables,
+}
+
+fn serve(options: &Options) -> Result<ExitCode> {
+    let plan = Plan::new(options)?;
+    let Some(destination) = &options.destination else {
+        return Ok(ExitCode::FAILURE);
+    };
+    match destination {
+        Destination::Command(command) => serve_command(options, &plan, command),
+        Destination::Process(pid) => {
+            let namespaces = match &options.userns {
+                Some(user) => {
+                    let net = format!("/proc/{pid}/ns/net");
+                    Namespaces::at_path(net.as_ref(), Some(user))?
+                }
+                None => Namespaces::of_process(*pid)?,
+            };
+            let end = NamespaceEnd::of_process(*pid)?;
+            serve_namespace(options, &plan, &namespaces, end)
+        }
+        Destination::Path(path) => {
+            let namespaces = Namespaces::at_path(path, options.userns.as_deref())?;
+            let end = NamespaceEnd::of_path(path)?;
+            serve_namespace(options, &plan, &namespaces, end)
+        }
+    }
+}
+
+/// Serves an existing namespace, in the background unless the caller wants to wait.
+fn serve_namespace(
+    options: &Options,
+    plan: &Plan,
+    namespaces: &Namespaces,
+    end: NamespaceEnd,
+) -> Result<ExitCode> {
+    let tap = open_tap(namespaces, &plan.interface_name, Some(&plan.setup))?;
+    let guest = Guest {
+        device: Box::new(Tun::tap(&tap.name).mtu(plan.config.mtu).adopt(tap.file)?),
+        end: if options.no_netns_quit {
+            NamespaceEnd::never()
+        } else {
+            end
+        },
+        tables: SocketTables::of(namespaces)?,
+    };
+    let null = open_null()?;
+    let background = if options.foreground {
+        None
+    } else {
+        Some(Background::start()?)
+    };
+    if let Some(path) = &options.pid_file {
+        write_pid(path)?;
+    }
+    restrict(options);
+    let ready = || match background {
+        Some(background) => background.release(&null),
+        None => Ok(()),
+    };
+    let end = guest.end;
+    let auto = AutoForwards::new(plan, guest.tables);
+    runtime()?.block_on(async {
+        let gateway = start(plan.config.clone(), guest.device, auto)?;
+        ready()?;
+        relay(gateway, true, end.wait()).await
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Serves a command in new namespaces, and returns its exit status.
+fn serve_command(options: &Options, plan: &Plan, command: &[OsString]) -> Result<ExitCode> {
+    let command = match command {
+        [] => vec![std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())],
+        command => command.to_vec(),
+    };
+    let spawned: Spawned = NewNamespaces {
+        user: !nix::unistd::geteuid().is_root(),
+        isolate: true,
+        tap: plan.interface_name.clone(),
+        setup: InterfaceSetup {
+            loopback: true,
+            ..plan.setup.clone()
+        },
+        resolv_conf: None,
+        command,
+    }
+    .make()?;
+    let tables = SocketTables::of(&Namespaces::of_process(spawned.pid())?)?;
+    let file = spawned.tap.file.try_clone().context("cannot use the TAP")?;
+    let device = Tun::tap(&spawned.tap.name)
+        .mtu(plan.config.mtu)
+        .adopt(file)?;
+    if let Some(path) = &options.pid_file {
+        write_pid(path)?;
+    }
+    restrict(options);
+    let auto = AutoForwards::new(plan, tables);
+    let status = runtime()?.block_on(async {
+        let gateway = start(plan.config.clone(), Box::new(device), auto)?;
+        spawned.start()?;
+        relay(gateway, false, spawned.wait()).await
+    })?;
+    Ok(exit_status(status))
+}
+
+/// Builds the gateway, and begins to follow the listening ports where requested.
+fn start(config: Config, device: Box<dyn Device>, auto: Option<AutoForwards>) -> Result<Gateway> {
+    let gateway = Gateway::new(config, device)?;
+    if let Some(auto) = auto {
+        tokio::spawn(auto.follow(gateway.handle()));
+    }
+    Ok(gateway)
+}
+
+/// Gives up what a running gateway does not need.
+fn restrict(options: &Options) {
+    let sandbox = Sandbox {
+        // A capture is written by name.
+        own_root: options.pcap.is_none(),
+        ..Sandbox::default()
+    };
+    for refused in sandbox.apply_where_possible() {
+        if !options.quiet {
+            tracing::warn!("{refused}; the gateway runs without this restriction");
+        }
+    }
+}
+
+fn write_pid(path: &Path) -> Result<()> {
+    let text = format!("{}\n", std::process::id());
+    fs::write(path, text).with_context(|| format!("cannot write the PID file {}", path.display()))
+}

@@ -1,0 +1,360 @@
+//! The guest's network: the host's addresses and routes unless the command line has others.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
+
+use anyhow::{Context, Result, bail};
+use fullsend_gateway::namespace::{HostNetwork, HostRoute, InterfaceSetup};
+use fullsend_gateway::{
+    Config, DnsConfig, Forward, ForwardSource, Ipv4Config, Ipv6Config, Mapping, Outbound, PortSpec,
+    Protocol, Target,
+};
+
+use super::options::{Mapped, Options};
+
+const MTU: u32 = 65_520;
+/// The addresses of a guest whose host has no default route.
+const LOCAL_GUEST: Ipv4Addr = Ipv4Addr::new(169, 254, 2, 1);
+const LOCAL_GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 2, 2);
+const LOCAL_PREFIX: u8 = 16;
+const LOCAL_GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+const LOCAL_GUEST6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
+/// The gateway's Ethernet address.
+const MAC: [u8; 6] = [0x9a, 0x55, 0x9a, 0x55, 0x9a, 0x55];
+/// The ports that the kernel gives to connections, where it does not say.
+const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
+
+/// Everything that follows from the command line and the host's network.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) interface_name: String,
+    pub(super) setup: InterfaceSetup,
+    pub(super) config: Config,
+    /// Whether the ports on which the guest listens are forwarded.
+    pub(super) auto_tcp: bool,
+    pub(super) auto_udp: bool,
+}
+
+/// The guest's network of one address family.
+#[derive(Clone, Debug)]
+struct Family {
+    addresses: Vec<(IpAddr, u8)>,
+    gateway: IpAddr,
+    routes: Vec<HostRoute>,
+}
+
+impl Plan {
+    pub(super) fn new(options: &Options) -> Result<Self> {
+        let read = |ipv6: bool, unwanted: bool| {
+            if unwanted {
+                return Ok(None);
+            }
+            let interface = options.interface.as_deref();
+            HostNetwork::read(interface, ipv6).context("cannot read the host's network")
+        };
+        let v4 = read(false, options.ipv6_only)?;
+        let v6 = read(true, options.ipv4_only)?;
+        Self::of(options, v4, v6)
+    }
+
+    /// Returns the plan for a host with these networks.
+    pub(super) fn of(
+        options: &Options,
+        host4: Option<HostNetwork>,
+        host6: Option<HostNetwork>,
+    ) -> Result<Self> {
+        let names = [&host4, &host6]
+            .into_iter()
+            .flatten()
+            .map(|h| h.interface.clone());
+        let interface_name = options
+            .interface_name
+            .clone()
+            .or_else(|| names.into_iter().next());
+        let is_local = host4.is_none() && host6.is_none();
+        let wanted = |ipv6: bool, unwanted: bool, host| {
+            if unwanted {
+                return None;
+            }
+            family(options, host, is_local, ipv6)
+        };
+        let v4 = wanted(false, options.ipv6_only, host4);
+        let v6 = wanted(true, options.ipv4_only, host6);
+        if v4.is_none() && v6.is_none() {
+            bail!(
+                "the host has no address of the family that was requested; `ip route` shows its \
+                 default routes"
+            );
+        }
+        let config = config(options, v4.as_ref(), v6.as_ref())?;
+        Ok(Self {
+            interface_name: interface_name.unwrap_or_else(|| "tap0".to_owned()),
+            setup: setup(options, v4.as_ref(), v6.as_ref(), config.mtu),
+            config,
+            auto_tcp: is_auto(&options.tcp) && !options.no_tcp,
+            auto_udp: is_auto(&options.udp) && !options.no_udp,
+        })
+    }
+}
+
+/// Without a specification, the ports on which the guest listens are forwarded.
+fn is_auto(specs: &[PortSpec]) -> bool {
+    specs.is_empty() || specs.contains(&PortSpec::Auto)
+}
+
+/// Returns the guest's network of one family; `None` if it has none.
+fn family(
+    options: &Options,
+    host: Option<HostNetwork>,
+    is_local: bool,
+    ipv6: bool,
+) -> Option<Family> {
+    let given: Vec<_> = options
+        .addresses
+        .iter()
+        .filter(|(a, _)| a.is_ipv6() == ipv6)
+        .collect();
+    let gateway = options
+        .gateways
+        .iter()
+        .rfind(|g| g.is_ipv6() == ipv6)
+        .copied();
+    let host_gateway = host.as_ref().and_then(HostNetwork::gateway);
+    let host_prefix = host.as_ref().map(|h| h.addresses[0].1);
+    let local: (IpAddr, IpAddr, u8) = if ipv6 {
+        (LOCAL_GUEST6.into(), LOCAL_GATEWAY6.into(), 64)
+    } else {
+        (LOCAL_GUEST.into(), LOCAL_GATEWAY.into(), LOCAL_PREFIX)
+    };
+    let gateway = gateway.or(host_gateway).unwrap_or(local.1);
+    if !given.is_empty() {
+        let addresses = given.into_iter().map(|(address, prefix)| {
+            let netmask = options.netmask.filter(|_| !ipv6);
+            let default = if ipv6 { 64 } else { class_prefix(*address) };
+            (
+                *address,
+                prefix.or(netmask).or(host_prefix).unwrap_or(default),
+            )
+        });
+        return Some(Family {
+            addresses: addresses.collect(),
+            gateway,
+            routes: Vec::new(),
+        });
+    }
+    let Some(host) = host else {
+        return is_local.then(|| Family {
+            addresses: vec![(local.0, local.2)],
+            gateway,
+            routes: Vec::new(),
+        });
+    };
+    let prefix = options.netmask.filter(|_| !ipv6);
+    let addresses = host
+        .addresses
+        .iter()
+        .map(|&(a, p)| (a, prefix.unwrap_or(p)));
+    // The default route is added with the gateway.
+    let routes = host.routes.into_iter().filter(|r| r.destination.1 != 0);
+    Some(Family {
+        addresses: addresses.collect(),
+        gateway,
+        routes: routes.collect(),
+    })
+}
+
+/// Returns the prefix length of an address's class, as before CIDR.
+fn class_prefix(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(v4) if v4.octets()[0] < 128 => 8,
+        IpAddr::V4(v4) if v4.octets()[0] < 192 => 16,
+        _ => 24,
+    }
+}
+
+/// Returns the settings of the guest's interface.
+fn setup(options: &Options, v4: Option<&Family>, v6: Option<&Family>, mtu: u32) -> InterfaceSetup {
+    if !options.config_net {
+        // The guest configures it, e.g. by DHCP.
+        return InterfaceSetup {
+            mac: options.guest_mac,
+            loopback: true,
+            leave_down: true,
+            ..InterfaceSetup::default()
+        };
+    }
+    let families = || v4.into_iter().chain(v6);
+    InterfaceSetup {
+        mtu: Some(mtu),
+        mac: options.guest_mac,
+        addresses: families().flat_map(|f| f.addresses.clone()).collect(),
+        gateways: families().map(|f| f.gateway).collect(),
+        routes: families().flat_map(|f| f.routes.clone()).collect(),
+        loopback: true,
+        accept_ra: Some(false),
+        leave_down: false,
+    }
+}
+
+/// Returns the gateway's settings.
+fn config(options: &Options, v4: Option<&Family>, v6: Option<&Family>) -> Result<Config> {
+    let dns_forward = |ipv6: bool| {
+        let mut all = options.dns_forward.iter();
+        all.rfind(|address| address.is_ipv6() == ipv6).copied()
+    };
+    let ipv4 = v4.map(|family| {
+        let (IpAddr::V4(guest), IpAddr::V4(gateway)) = (family.addresses[0].0, family.gateway)
+        else {
+            bail!("the gateway {} is not an IPv4 address", family.gateway);
+        };
+        let dns = dns_forward(false).and_then(|address| match address {
+            IpAddr::V4(v4) => Some(v4),
+            IpAddr::V6(_) => None,
+        });
+        Ok(Ipv4Config {
+            guest,
+            prefix: family.addresses[0].1,
+            gateway,
+            dns,
+            dhcp: (!options.no_dhcp).then_some(fullsend_gateway::DhcpRange {
+                first: guest,
+                last: guest,
+            }),
+        })
+    });
+    let ipv6 = v6.map(|family| {
+        let (IpAddr::V6(guest), IpAddr::V6(gateway)) = (family.addresses[0].0, family.gateway)
+        else {
+            bail!("the gateway {} is not an IPv6 address", family.gateway);
+        };
+        let dns = dns_forward(true).and_then(|address| match address {
+            IpAddr::V6(v6) => Some(v6),
+            IpAddr::V4(_) => None,
+        });
+        Ok(Ipv6Config {
+            guest: Some(guest),
+            prefix: family.addresses[0].1,
+            gateway,
+            dns,
+            ra: !options.no_ra && !options.no_ndp,
+            dhcp: !options.no_dhcpv6,
+        })
+    });
+    let upstream = options.dns_host.iter().map(|address| (*address, 53).into());
+    let mut config = Config {
+        ipv4: ipv4.transpose()?,
+        ipv6: ipv6.transpose()?,
+        mtu: options.mtu.unwrap_or(MTU),
+        mac: options.mac.unwrap_or(MAC),
+        proxy_neighbors: true,
+        mappings: mappings(options, v4, v6),
+        outbound: outbound(options),
+        dns: DnsConfig {
+            upstream: upstream.collect(),
+            search: options.search.clone(),
+            announce: options.dns.clone(),
+            host_name: options.host_name.clone(),
+            ..DnsConfig::default()
+        },
+        tcp: !options.no_tcp,
+        udp: !options.no_udp,
+        icmp: !options.no_icmp,
+        forward_source: ForwardSource::Client,
+        ..Config::default()
+    };
+    for (protocol, specs, off) in [
+        (Protocol::Tcp, &options.tcp, options.no_tcp),
+        (Protocol::Udp, &options.udp, options.no_udp),
+    ] {
+        for spec in specs.iter().filter(|_| !off) {
+            config.forwards.extend(forwards(protocol, spec, v4, v6));
+        }
+    }
+    Ok(config)
+}
+
+/// Returns the addresses that stand for others.
+fn mappings(options: &Options, v4: Option<&Family>, v6: Option<&Family>) -> Vec<Mapping> {
+    let mut mappings = Vec::new();
+    let mut map = |guest, target| mappings.push(Mapping { guest, target });
+    for family in v4.into_iter().chain(v6) {
+        let ipv6 = family.gateway.is_ipv6();
+        let of_family = |mapped: &&Mapped| match mapped {
+            Mapped::Address(address) => address.is_ipv6() == ipv6,
+            Mapped::None => true,
+        };
+        let loopback = options.map_host_loopback.iter().rfind(of_family);
+        match loopback {
+            Some(Mapped::Address(address)) => map(*address, Target::Loopback),
+            Some(Mapped::None) => {}
+            None if options.no_map_gateway => {}
+            None => map(family.gateway, Target::Loopback),
+        }
+        if let Some(Mapped::Address(address)) = options.map_guest_addr.iter().rfind(of_family) {
+            map(*address, Target::Address(family.addresses[0].0));
+        }
+    }
+    mappings
+}
+
+fn outbound(options: &Options) -> Outbound {
+    let mut outbound = Outbound {
+        ipv4_interface: options.outbound_if4.clone(),
+        ipv6_interface: options.outbound_if6.clone(),
+        ..Outbound::default()
+    };
+    for address in &options.outbound {
+        match address {
+            IpAddr::V4(v4) => outbound.ipv4 = Some(*v4),
+            IpAddr::V6(v6) => outbound.ipv6 = Some(*v6),
+        }
+    }
+    outbound
+}
+
+/// Returns the forwards of a specification. Without an address, ports are bound for each family that
+/// the guest has.
+fn forwards(
+    protocol: Protocol,
+    spec: &PortSpec,
+    v4: Option<&Family>,
+    v6: Option<&Family>,
+) -> Vec<Forward> {
+    let PortSpec::List(list) = spec else {
+        return Vec::new();
+    };
+    let guest = |family: Option<&Family>| family.map(|f| f.addresses[0].0);
+    let (guest4, guest6) = (guest(v4), guest(v6));
+    let hosts: Vec<(IpAddr, Option<IpAddr>)> = match list.address {
+        Some(address @ IpAddr::V4(_)) => vec![(address, guest4.or(guest6))],
+        Some(address @ IpAddr::V6(_)) => vec![(address, guest6.or(guest4))],
+        None => vec![
+            (Ipv4Addr::UNSPECIFIED.into(), guest4),
+            (Ipv6Addr::UNSPECIFIED.into(), guest6),
+        ],
+    };
+    let mut forwards = Vec::new();
+    for forward in list.forwards(&ephemeral_ports()) {
+        for &(host, guest) in &hosts {
+            let Some(guest) = forward.to.or(guest) else {
+                continue;
+            };
+            forwards.push(Forward {
+                protocol,
+                host: (host, forward.port).into(),
+                guest: (guest, forward.to_port).into(),
+                interface: list.interface.clone(),
+            });
+        }
+    }
+    forwards
+}
+
+fn ephemeral_ports() -> RangeInclusive<u16> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let parsed = text.ok().and_then(|text| {
+        let mut words = text.split_ascii_whitespace();
+        Some(words.next()?.parse().ok()?..=words.next()?.parse().ok()?)
+    });
+    parsed.unwrap_or(EPHEMERAL)
+}

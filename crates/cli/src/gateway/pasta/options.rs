@@ -1,0 +1,420 @@
+//! The command line of pasta.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use fullsend_gateway::PortSpec;
+
+use crate::gateway::getopt::{self, Opt, Order, Takes, option};
+
+/// Where `ip netns` keeps the names of network namespaces.
+const NETNS_FOLDER: &str = "/run/netns";
+const MTU_MAX: u32 = 65_520;
+
+/// What the command line requests.
+#[derive(Debug)]
+pub(super) enum Command {
+    Help,
+    Version,
+    Serve(Box<Options>),
+}
+
+/// Where the guest is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Destination {
+    /// A command in new namespaces; the user's shell if it is empty.
+    Command(Vec<OsString>),
+    Process(u32),
+    Path(PathBuf),
+}
+
+/// An address that stands for another one, or none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mapped {
+    None,
+    Address(IpAddr),
+}
+
+/// The settings of a gateway.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Options {
+    pub(super) config_net: bool,
+    pub(super) quiet: bool,
+    pub(super) foreground: bool,
+    pub(super) pid_file: Option<PathBuf>,
+    pub(super) log_file: Option<PathBuf>,
+    pub(super) pcap: Option<PathBuf>,
+    pub(super) netns: Option<PathBuf>,
+    pub(super) userns: Option<PathBuf>,
+    pub(super) interface_name: Option<String>,
+    pub(super) mtu: Option<u32>,
+    pub(super) addresses: Vec<(IpAddr, Option<u8>)>,
+    pub(super) netmask: Option<u8>,
+    pub(super) gateways: Vec<IpAddr>,
+    pub(super) mac: Option<[u8; 6]>,
+    pub(super) guest_mac: Option<[u8; 6]>,
+    pub(super) interface: Option<String>,
+    pub(super) outbound: Vec<IpAddr>,
+    pub(super) outbound_if4: Option<String>,
+    pub(super) outbound_if6: Option<String>,
+    pub(super) dns: Vec<IpAddr>,
+    pub(super) search: Vec<String>,
+    pub(super) dns_forward: Vec<IpAddr>,
+    pub(super) dns_host: Vec<IpAddr>,
+    pub(super) map_host_loopback: Vec<Mapped>,
+    pub(super) map_guest_addr: Vec<Mapped>,
+    pub(super) no_map_gateway: bool,
+    pub(super) tcp: Vec<PortSpec>,
+    pub(super) udp: Vec<PortSpec>,
+    pub(super) tcp_ns: Vec<PortSpec>,
+    pub(super) udp_ns: Vec<PortSpec>,
+    pub(super) no_tcp: bool,
+    pub(super) no_udp: bool,
+    pub(super) no_icmp: bool,
+    pub(super) no_dhcp: bool,
+    pub(super) no_dhcpv6: bool,
+    pub(super) no_ndp: bool,
+    pub(super) no_ra: bool,
+    pub(super) no_netns_quit: bool,
+    pub(super) ipv4_only: bool,
+    pub(super) ipv6_only: bool,
+    pub(super) host_name: Option<String>,
+    pub(super) destination: Option<Destination>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Key {
+    Address,
+    ConfigNet,
+    Dns,
+    DnsForward,
+    DnsHost,
+    Foreground,
+    Gateway,
+    GuestMac,
+    Help,
+    HostName,
+    HostLoToNsLo,
+    Interface,
+    InterfaceName,
+    Ipv4Only,
+    Ipv6Only,
+    LogFile,
+    Mac,
+    MapGuestAddr,
+    MapHostLoopback,
+    Mtu,
+    Netmask,
+    Netns,
+    NoDhcp,
+    NoDhcpv6,
+    NoIcmp,
+    NoMapGateway,
+    NoNdp,
+    NoNetnsQuit,
+    NoRa,
+    NoTcp,
+    NoUdp,
+    /// Has no effect here.
+    Nothing,
+    NothingValue,
+    Outbound,
+    OutboundIf4,
+    OutboundIf6,
+    Pcap,
+    Pid,
+    Quiet,
+    Search,
+    TcpNs,
+    TcpPorts,
+    UdpNs,
+    UdpPorts,
+    Userns,
+    Version,
+}
+
+const TABLE: &[Opt<Key>] = &[
+    option(Key::Address, 'a', &["address"], Takes::Value),
+    option(Key::ConfigNet, '\0', &["config-net"], Takes::Nothing),
+    option(Key::Dns, 'D', &["dns"], Takes::Value),
+    option(Key::DnsForward, '\0', &["dns-forward"], Takes::Value),
+    option(Key::DnsHost, '\0', &["dns-host"], Takes::Value),
+    option(Key::Foreground, 'f', &["foreground"], Takes::Nothing),
+    option(Key::Gateway, 'g', &["gateway"], Takes::Value),
+    option(Key::GuestMac, '\0', &["ns-mac-addr"], Takes::Value),
+    option(Key::Help, 'h', &["help"], Takes::Nothing),
+    option(Key::HostName, '\0', &["hostname"], Takes::Value),
+    option(
+        Key::HostLoToNsLo,
+        '\0',
+        &["host-lo-to-ns-lo"],
+        Takes::Nothing,
+    ),
+    option(Key::Interface, 'i', &["interface"], Takes::Value),
+    option(Key::InterfaceName, 'I', &["ns-ifname"], Takes::Value),
+    option(Key::Ipv4Only, '4', &["ipv4-only"], Takes::Nothing),
+    option(Key::Ipv6Only, '6', &["ipv6-only"], Takes::Nothing),
+    option(Key::LogFile, 'l', &["log-file"], Takes::Value),
+    option(Key::Mac, 'M', &["mac-addr"], Takes::Value),
+    option(Key::MapGuestAddr, '\0', &["map-guest-addr"], Takes::Value),
+    option(
+        Key::MapHostLoopback,
+        '\0',
+        &["map-host-loopback"],
+        Takes::Value,
+    ),
+    option(Key::Mtu, 'm', &["mtu"], Takes::Value),
+    option(Key::Netmask, 'n', &["netmask"], Takes::Value),
+    option(Key::Netns, '\0', &["netns"], Takes::Value),
+    option(Key::NoDhcp, '\0', &["no-dhcp"], Takes::Nothing),
+    option(Key::NoDhcpv6, '\0', &["no-dhcpv6"], Takes::Nothing),
+    option(Key::NoIcmp, '\0', &["no-icmp"], Takes::Nothing),
+    option(Key::NoMapGateway, '\0', &["no-map-gw"], Takes::Nothing),
+    option(Key::NoNdp, '\0', &["no-ndp"], Takes::Nothing),
+    option(Key::NoNetnsQuit, '\0', &["no-netns-quit"], Takes::Nothing),
+    option(Key::NoRa, '\0', &["no-ra"], Takes::Nothing),
+    option(Key::NoTcp, '\0', &["no-tcp"], Takes::Nothing),
+    option(Key::NoUdp, '\0', &["no-udp"], Takes::Nothing),
+    option(
+        Key::Nothing,
+        '\0',
+        &[
+            "debug",
+            "trace",
+            "netns-only",
+            "no-copy-addrs",
+            "no-copy-routes",
+            "no-splice",
+        ],
+        Takes::Nothing,
+    ),
+    option(Key::Nothing, 'd', &[], Takes::Nothing),
+    option(Key::Nothing, 'e', &["stderr"], Takes::Nothing),
+    option(
+        Key::NothingValue,
+        '\0',
+        &["log-size", "runas", "fqdn"],
+        Takes::Value,
+    ),
+    option(Key::Outbound, 'o', &["outbound"], Takes::Value),
+    option(Key::OutboundIf4, '\0', &["outbound-if4"], Takes::Value),
+    option(Key::OutboundIf6, '\0', &["outbound-if6"], Takes::Value),
+    option(Key::Pcap, 'p', &["pcap"], Takes::Value),
+    option(Key::Pid, 'P', &["pid"], Takes::Value),
+    option(Key::Quiet, 'q', &["quiet"], Takes::Nothing),
+    option(Key::Search, 'S', &["search"], Takes::Value),
+    option(Key::TcpNs, 'T', &["tcp-ns"], Takes::Value),
+    option(Key::TcpPorts, 't', &["tcp-ports"], Takes::Value),
+    option(Key::UdpNs, 'U', &["udp-ns"], Takes::Value),
+    option(Key::UdpPorts, 'u', &["udp-ports"], Takes::Value),
+    option(Key::Userns, '\0', &["userns"], Takes::Value),
+    option(Key::Version, '\0', &["version"], Takes::Nothing),
+];
+
+/// Parses the arguments after the program's name.
+pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command> {
+    let parsed = getopt::parse(TABLE, Order::OptionsFirst, arguments)?;
+    for (key, _) in &parsed.options {
+        match key {
+            Key::Help => return Ok(Command::Help),
+            Key::Version => return Ok(Command::Version),
+            _ => {}
+        }
+    }
+    let mut options = Options::default();
+    for (key, value) in &parsed.options {
+        options.set(*key, value)?;
+    }
+    if options.ipv4_only && options.ipv6_only {
+        bail!("--ipv4-only and --ipv6-only exclude each other; give at most one");
+    }
+    options.destination = Some(match &options.netns {
+        Some(path) if parsed.positionals.is_empty() => Destination::Path(path.clone()),
+        Some(path) => bail!(
+            "--netns {} and a command or PID exclude each other; give one",
+            path.display()
+        ),
+        None => destination(parsed.positionals),
+    });
+    Ok(Command::Serve(Box::new(options)))
+}
+
+impl Options {
+    /// Sets one option.
+    fn set(&mut self, key: Key, value: &OsStr) -> Result<()> {
+        let shown = value.display();
+        let word = || {
+            value
+                .to_str()
+                .ok_or_else(|| anyhow!("{shown} is not UTF-8"))
+        };
+        let name = || word().map(str::to_owned);
+        match key {
+            Key::Address => self.addresses.push(parse_address(word()?)?),
+            Key::ConfigNet => self.config_net = true,
+            Key::Dns => set_list(&mut self.dns, word()?)?,
+            Key::DnsForward => self.dns_forward.push(parse_ip(word()?)?),
+            Key::DnsHost => self.dns_host.push(parse_ip(word()?)?),
+            Key::Foreground => self.foreground = true,
+            Key::Gateway => self.gateways.push(parse_ip(word()?)?),
+            Key::GuestMac => self.guest_mac = Some(parse_mac(word()?)?),
+            Key::HostName => self.host_name = Some(name()?),
+            Key::Interface => self.interface = Some(name()?),
+            Key::InterfaceName => self.interface_name = Some(name()?),
+            Key::Ipv4Only => self.ipv4_only = true,
+            Key::Ipv6Only => self.ipv6_only = true,
+            Key::LogFile => self.log_file = Some(value.into()),
+            Key::Mac => self.mac = Some(parse_mac(word()?)?),
+            Key::MapGuestAddr => self.map_guest_addr.push(parse_mapped(word()?)?),
+            Key::MapHostLoopback => self.map_host_loopback.push(parse_mapped(word()?)?),
+            Key::Mtu => self.mtu = Some(parse_mtu(word()?)?),
+            Key::Netmask => self.netmask = Some(parse_netmask(word()?)?),
+            Key::Netns => self.netns = Some(value.into()),
+            Key::NoDhcp => self.no_dhcp = true,
+            Key::NoDhcpv6 => self.no_dhcpv6 = true,
+            Key::NoIcmp => self.no_icmp = true,
+            Key::NoMapGateway => self.no_map_gateway = true,
+            Key::NoNdp => self.no_ndp = true,
+            Key::NoNetnsQuit => self.no_netns_quit = true,
+            Key::NoRa => self.no_ra = true,
+            Key::NoTcp => self.no_tcp = true,
+            Key::NoUdp => self.no_udp = true,
+            Key::Outbound => self.outbound.push(parse_ip(word()?)?),
+            Key::OutboundIf4 => self.outbound_if4 = Some(name()?),
+            Key::OutboundIf6 => self.outbound_if6 = Some(name()?),
+            Key::Pcap => self.pcap = Some(value.into()),
+            Key::Pid => self.pid_file = Some(value.into()),
+            Key::Quiet => self.quiet = true,
+            Key::Search => match word()? {
+                "none" => self.search.clear(),
+                name => self.search.push(name.to_owned()),
+            },
+            Key::TcpPorts => self.tcp.push(word()?.parse()?),
+            Key::UdpPorts => self.udp.push(word()?.parse()?),
+            Key::TcpNs => self.tcp_ns.push(word()?.parse()?),
+            Key::UdpNs => self.udp_ns.push(word()?.parse()?),
+            Key::Userns => self.userns = Some(value.into()),
+            Key::HostLoToNsLo | Key::Nothing | Key::NothingValue | Key::Help | Key::Version => {}
+        }
+        Ok(())
+    }
+}
+
+/// Returns what the positional arguments name: one argument may be a PID, a path or a name.
+fn destination(positionals: Vec<OsString>) -> Destination {
+    let [only] = &positionals[..] else {
+        return Destination::Command(positionals);
+    };
+    let word = only.to_str().unwrap_or_default();
+    if let Some(pid) = word.parse().ok().filter(|pid| *pid > 0) {
+        return Destination::Process(pid);
+    }
+    let path = if word.contains('/') {
+        PathBuf::from(only)
+    } else {
+        Path::new(NETNS_FOLDER).join(only)
+    };
+    if is_namespace(&path) {
+        return Destination::Path(path);
+    }
+    Destination::Command(positionals)
+}
+
+/// Returns whether a path is the file of a namespace, and not a program.
+fn is_namespace(path: &Path) -> bool {
+    let magic = fs::File::open(path).and_then(|file| Ok(nix::sys::statfs::fstatfs(&file)?));
+    magic.is_ok_and(|stat| stat.filesystem_type() == nix::sys::statfs::NSFS_MAGIC)
+}
+
+fn parse_ip(text: &str) -> Result<IpAddr> {
+    let inner = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
+    let parsed = inner.unwrap_or(text).parse();
+    parsed
+        .with_context(|| format!("`{text}` is not an address; write e.g. 192.0.2.1 or 2001:db8::1"))
+}
+
+fn parse_address(text: &str) -> Result<(IpAddr, Option<u8>)> {
+    let Some((address, prefix)) = text.split_once('/') else {
+        return Ok((parse_ip(text)?, None));
+    };
+    let address = parse_ip(address)?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    let prefix = prefix
+        .parse()
+        .ok()
+        .filter(|prefix| (1..=most).contains(prefix));
+    let prefix = prefix.with_context(|| {
+        format!("`{text}` is not an address with a prefix length; write e.g. 192.0.2.1/24")
+    })?;
+    Ok((address, Some(prefix)))
+}
+
+fn set_list(list: &mut Vec<IpAddr>, text: &str) -> Result<()> {
+    match text {
+        "none" => list.clear(),
+        text => list.push(parse_ip(text)?),
+    }
+    Ok(())
+}
+
+fn parse_mapped(text: &str) -> Result<Mapped> {
+    match text {
+        "none" => Ok(Mapped::None),
+        text => Ok(Mapped::Address(parse_ip(text)?)),
+    }
+}
+
+fn parse_mtu(text: &str) -> Result<u32> {
+    let mtu = text.parse().ok().filter(|mtu| (68..=MTU_MAX).contains(mtu));
+    mtu.with_context(|| format!("MTU `{text}` is not between 68 and {MTU_MAX}"))
+}
+
+/// Parses a prefix length or a mask, as in 24 or 255.255.255.0.
+fn parse_netmask(text: &str) -> Result<u8> {
+    let from_mask = || {
+        let mask = u32::from(text.parse::<Ipv4Addr>().ok()?);
+        (mask.leading_ones() + mask.trailing_zeros() == 32).then_some(mask.leading_ones() as u8)
+    };
+    let length = text.parse().ok().or_else(from_mask);
+    let length = length.filter(|length| (1..=32).contains(length));
+    length.with_context(|| format!("netmask `{text}` is not one; write 24 or 255.255.255.0"))
+}
+
+/// Parses six bytes in hexadecimal, separated by colons or dashes.
+fn parse_mac(text: &str) -> Result<[u8; 6]> {
+    let bytes: Option<Vec<u8>> = text
+        .split([':', '-'])
+        .map(|byte| {
+            u8::from_str_radix(byte, 16)
+                .ok()
+                .filter(|_| byte.len() <= 2)
+        })
+        .collect();
+    let mac = bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
+    mac.filter(|mac| mac[0] & 1 == 0).with_context(|| {
+        format!("MAC address `{text}` is not that of one interface; write e.g. 52:54:00:12:34:56")
+    })
+}
+
+/// Returns the list of options.
+pub(super) fn help() -> String {
+    let mut text = String::new();
+    for opt in TABLE.iter().filter(|opt| opt.key != Key::Nothing) {
+        let value = if opt.takes == Takes::Value {
+            " VALUE"
+        } else {
+            ""
+        };
+        let letter = match opt.short {
+            '\0' => "    ".to_owned(),
+            letter => format!("-{letter}, "),
+        };
+        for long in opt.long {
+            text.extend(["  ", &letter, "--", long, value, "\n"]);
+        }
+    }
+    text
+}

@@ -1,0 +1,182 @@
+//! Tests of the command line and of the guest's network.
+
+use std::ffi::OsString;
+
+use fullsend_gateway::namespace::{HostNetwork, HostRoute};
+use fullsend_gateway::{Protocol, Target};
+
+use super::network::Plan;
+use super::options::{Command, Destination, Options, parse};
+
+fn words(line: &str) -> Vec<OsString> {
+    line.split_whitespace().map(OsString::from).collect()
+}
+
+fn options(line: &str) -> Options {
+    match parse(words(line)) {
+        Ok(Command::Serve(options)) => *options,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+fn host4() -> HostNetwork {
+    let ip = |text: &str| text.parse().unwrap();
+    HostNetwork {
+        interface: "eth0".into(),
+        mtu: 1500,
+        mac: None,
+        addresses: vec![(ip("192.0.2.7"), 24)],
+        routes: vec![
+            HostRoute {
+                destination: (ip("192.0.2.0"), 24),
+                gateway: None,
+                source: None,
+            },
+            HostRoute {
+                destination: (ip("0.0.0.0"), 0),
+                gateway: Some(ip("192.0.2.1")),
+                source: None,
+            },
+        ],
+    }
+}
+
+fn plan(line: &str) -> Plan {
+    Plan::of(&options(line), Some(host4()), None).unwrap()
+}
+
+#[test]
+fn podmans_command_line() {
+    let plan = plan(
+        "--config-net -t 8080-8081:80-81 --dns-forward 169.254.1.1 -u none -T none -U none \
+         --no-map-gw --quiet --netns /run/netns/x --map-guest-addr 169.254.1.2",
+    );
+    assert_eq!(plan.interface_name, "eth0");
+    assert_eq!(plan.setup.addresses, host4().addresses);
+    assert_eq!(
+        plan.setup.gateways,
+        ["192.0.2.1".parse::<std::net::IpAddr>().unwrap()]
+    );
+    assert_eq!(plan.setup.mtu, Some(65_520));
+    let v4 = plan.config.ipv4.as_ref().unwrap();
+    assert_eq!(v4.dns, Some([169, 254, 1, 1].into()));
+    assert!(plan.config.ipv6.is_none());
+    let [mapping] = &plan.config.mappings[..] else {
+        panic!("{:?}", plan.config.mappings);
+    };
+    assert_eq!(
+        mapping.guest,
+        "169.254.1.2".parse::<std::net::IpAddr>().unwrap()
+    );
+    assert_eq!(mapping.target, Target::Address(host4().addresses[0].0));
+    let ports: Vec<_> = plan
+        .config
+        .forwards
+        .iter()
+        .map(|f| (f.host.port(), f.guest.port()))
+        .collect();
+    assert_eq!(ports, [(8080, 80), (8081, 81)]);
+    assert!(
+        plan.config
+            .forwards
+            .iter()
+            .all(|f| f.protocol == Protocol::Tcp)
+    );
+    assert!(!plan.auto_tcp && !plan.auto_udp);
+}
+
+#[test]
+fn rootlesskits_command_line() {
+    let line = "--stderr --ns-ifname=tap0 --mtu=65520 --config-net --address=10.0.2.100 \
+                --netmask=24 --gateway=10.0.2.2 --dns-forward=10.0.2.3 --no-map-gw --ipv4-only \
+                --tcp-ports=auto --udp-ports=none --host-lo-to-ns-lo 4711";
+    assert_eq!(options(line).destination, Some(Destination::Process(4711)));
+    let plan = plan(line);
+    assert_eq!(plan.interface_name, "tap0");
+    assert_eq!(plan.setup.addresses, [("10.0.2.100".parse().unwrap(), 24)]);
+    assert!(plan.setup.routes.is_empty());
+    assert!(plan.config.mappings.is_empty());
+    assert!(plan.auto_tcp && !plan.auto_udp);
+}
+
+#[test]
+fn a_host_without_a_default_route_gives_link_local_addresses() {
+    let plan = Plan::of(&options("--config-net -t none -u none true x"), None, None).unwrap();
+    let v4 = plan.config.ipv4.unwrap();
+    assert_eq!(
+        (v4.guest, v4.gateway),
+        ([169, 254, 2, 1].into(), [169, 254, 2, 2].into())
+    );
+    assert_eq!(plan.interface_name, "tap0");
+    assert!(plan.config.ipv6.is_some());
+}
+
+#[test]
+fn the_last_value_wins_and_versions_end_the_parsing() {
+    assert_eq!(options("-m 1500 --mtu 9000 x y").mtu, Some(9000));
+    for line in ["--version", "--host-lo-to-ns-lo --version"] {
+        assert!(matches!(parse(words(line)), Ok(Command::Version)), "{line}");
+    }
+}
+
+#[test]
+fn the_first_word_that_is_no_option_begins_the_command() {
+    let command = |words: &[&str]| {
+        let words = words.iter().map(OsString::from).collect();
+        Some(Destination::Command(words))
+    };
+    assert_eq!(
+        options("-4 sh -c ls").destination,
+        command(&["sh", "-c", "ls"])
+    );
+    assert_eq!(options("--config-net").destination, command(&[]));
+    assert_eq!(options("sh").destination, command(&["sh"]));
+    assert_eq!(
+        options("/proc/self/ns/net").destination,
+        Some(Destination::Path("/proc/self/ns/net".into()))
+    );
+    assert_eq!(
+        options("--netns /run/netns/x").destination,
+        Some(Destination::Path("/run/netns/x".into()))
+    );
+}
+
+#[test]
+fn errors_name_the_option_and_the_value() {
+    let rows = [
+        ("--x", "unrecognized option '--x'"),
+        (
+            "--map-guest-addr",
+            "option '--map-guest-addr' requires an argument",
+        ),
+        ("-t 0 sh", "invalid port specification `0`"),
+        ("-m 65521 sh", "MTU `65521`"),
+        ("-a x sh", "`x` is not an address"),
+        ("-a 10.0.0.1/33 sh", "`10.0.0.1/33`"),
+        ("-n 255.0.255.0 sh", "netmask `255.0.255.0`"),
+        ("-4 -6 sh", "exclude each other"),
+        ("--netns /x sh", "exclude each other"),
+    ];
+    for (line, text) in rows {
+        let error = format!("{:#}", parse(words(line)).unwrap_err());
+        assert!(error.contains(text), "{line}: {error}");
+    }
+}
+
+#[test]
+fn ports_are_bound_for_each_family_or_for_the_given_address() {
+    let hosts = |line: &str| -> Vec<String> {
+        let plan = plan(line);
+        plan.config
+            .forwards
+            .iter()
+            .map(|f| format!("{}>{}", f.host, f.guest))
+            .collect()
+    };
+    assert_eq!(hosts("-t 80 -u none sh"), ["0.0.0.0:80>192.0.2.7:80"]);
+    assert_eq!(
+        hosts("-t 127.0.0.1/80:81 -u none sh"),
+        ["127.0.0.1:80>192.0.2.7:81"]
+    );
+    assert_eq!(hosts("-u [::1]/80 -t none sh"), ["[::1]:80>192.0.2.7:80"]);
+}

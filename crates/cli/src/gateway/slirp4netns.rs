@@ -1,0 +1,272 @@
+//! `slirp4netns`: user-mode networking of an existing network namespace, as Podman, buildah and
+//! RootlessKit call it.
+
+mod api;
+mod cidr;
+mod help;
+mod options;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, anyhow};
+use fullsend_device::{Device, FrameSocket, Tun};
+use fullsend_gateway::namespace::{
+    InterfaceSetup, NamespaceEnd, Namespaces, Sandbox, hung_up, inherited_fd, open_tap,
+};
+use fullsend_gateway::{
+    Config, DhcpRange, ForwardSource, Gateway, Ipv4Config, Ipv6Config, Mapping, Outbound, Target,
+};
+
+use super::service::{relay, runtime};
+use cidr::Network;
+use options::{Command, Destination, Options, Source};
+
+const IPV6_PREFIX: u8 = 64;
+const IPV6_GATEWAY: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
+const IPV6_DNS: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 3);
+
+/// Runs the program with the arguments after its name.
+pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
+    let options = match options::parse(arguments) {
+        Ok(Command::Help) => {
+            out!("{}", help::text());
+            return ExitCode::SUCCESS;
+        }
+        Ok(Command::Version) => {
+            out!("{}", help::version());
+            return ExitCode::SUCCESS;
+        }
+        Ok(Command::Serve(options)) => options,
+        Err(error) => {
+            errln!("slirp4netns: {error:#}");
+            errln!("{}", help::USAGE);
+            return ExitCode::FAILURE;
+        }
+    };
+    match serve(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            errln!("slirp4netns: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(options: &Options) -> Result<()> {
+    // Before other files can get the numbers of descriptors that do not exist.
+    let inherited = |fd: Option<i32>| fd.map(inherited_fd).transpose();
+    let exit_fd = inherited(options.exit_fd).context("cannot use --exit-fd")?;
+    let ready_fd = inherited(options.ready_fd).context("cannot use --ready-fd")?;
+    let config = config(options)?;
+    let (device, end) = open_device(options)?;
+    let api = options.api_socket.as_deref().map(api::bind).transpose()?;
+    let sandbox = Sandbox {
+        own_root: options.sandbox,
+        drop_capabilities: options.sandbox,
+        seccomp: options.seccomp,
+        ..Sandbox::default()
+    };
+    if options.sandbox || options.seccomp {
+        sandbox.apply()?;
+    }
+    print_config(options, &config);
+    runtime()?.block_on(run(config, device, end, (ready_fd, exit_fd, api)))
+}
+
+async fn run(
+    config: Config,
+    device: Box<dyn Device>,
+    end: NamespaceEnd,
+    (ready, exit, api): (Option<OwnedFd>, Option<OwnedFd>, Option<UnixListener>),
+) -> Result<()> {
+    let defaults = api::Defaults {
+        guest: config
+            .ipv4
+            .as_ref()
+            .map_or(Ipv4Addr::UNSPECIFIED, |v4| v4.guest),
+    };
+    let gateway = Gateway::new(config, device)?;
+    if let Some(listener) = api {
+        tokio::spawn(api::serve(listener, gateway.handle(), defaults)?);
+    }
+    if let Some(ready) = ready {
+        let written = File::from(ready).write_all(b"1");
+        written.context("cannot report readiness on --ready-fd")?;
+    }
+    let end = async {
+        match exit {
+            Some(exit) => tokio::select! {
+                ended = end.wait() => ended,
+                ended = hung_up(exit) => ended,
+            },
+            None => end.wait().await,
+        }
+    };
+    relay(gateway, true, end).await.map(drop)
+}
+
+/// Opens the guest's device, and returns the event that ends its network.
+fn open_device(options: &Options) -> Result<(Box<dyn Device>, NamespaceEnd)> {
+    let mtu = options.mtu;
+    let (namespaces, end) = match &options.destination {
+        Destination::Process(pid) => {
+            let end = NamespaceEnd::of_process(*pid)
+                .with_context(|| format!("cannot use the process {pid}"))?;
+            let namespaces = match &options.userns_path {
+                Some(user) => {
+                    let net = format!("/proc/{pid}/ns/net");
+                    Namespaces::at_path(net.as_ref(), Some(user))?
+                }
+                None => Namespaces::of_process(*pid)?,
+            };
+            (namespaces, end)
+        }
+        Destination::Path(path) => {
+            let namespaces = Namespaces::at_path(path, options.userns_path.as_deref())?;
+            (namespaces, NamespaceEnd::of_path(path)?)
+        }
+        Destination::TapFd(fd) => {
+            let file = inherited_fd(*fd)
+                .with_context(|| format!("cannot use the TAP with descriptor {fd}"))?;
+            let device = Tun::tap("tap0").mtu(mtu).adopt(file)?;
+            return Ok((Box::new(device), NamespaceEnd::never()));
+        }
+        Destination::Bess(path) => {
+            let device = FrameSocket::connect(path, mtu)
+                .with_context(|| format!("cannot connect to the bess socket {}", path.display()))?;
+            return Ok((Box::new(device), NamespaceEnd::never()));
+        }
+    };
+    let setup = options.configure.then(|| interface_setup(options));
+    let tap = open_tap(&namespaces, &options.tap_name, setup.as_ref())?;
+    let device = Tun::tap(&tap.name).mtu(mtu).adopt(tap.file)?;
+    Ok((Box::new(device), end))
+}
+
+/// Returns the settings of the guest's interface for `--configure`.
+fn interface_setup(options: &Options) -> InterfaceSetup {
+    let network = options.network;
+    InterfaceSetup {
+        mtu: Some(options.mtu),
+        mac: options.mac,
+        addresses: vec![(network.guest().into(), network.prefix)],
+        gateways: vec![network.gateway().into()],
+        routes: Vec::new(),
+        loopback: true,
+        accept_ra: options.ipv6.then_some(true),
+        leave_down: false,
+    }
+}
+
+/// Returns the gateway's settings.
+fn config(options: &Options) -> Result<Config> {
+    let network: Network = options.network;
+    let dns = network.dns();
+    let mut mappings = Vec::new();
+    let loopback = if options.disable_host_loopback {
+        Target::Unreachable
+    } else {
+        Target::Loopback
+    };
+    let mut map = |guest: IpAddr, target| mappings.push(Mapping { guest, target });
+    map(network.gateway().into(), loopback);
+    map(IPV6_GATEWAY.into(), loopback);
+    if options.disable_dns {
+        map(dns.into(), Target::Drop);
+        map(IPV6_DNS.into(), Target::Drop);
+    }
+    let (first, last) = network.dhcp();
+    Ok(Config {
+        ipv4: Some(Ipv4Config {
+            guest: network.guest(),
+            prefix: network.prefix,
+            gateway: network.gateway(),
+            dns: (!options.disable_dns).then_some(dns),
+            dhcp: Some(DhcpRange { first, last }),
+        }),
+        ipv6: options.ipv6.then(|| Ipv6Config {
+            guest: None,
+            prefix: IPV6_PREFIX,
+            gateway: IPV6_GATEWAY,
+            dns: (!options.disable_dns).then_some(IPV6_DNS),
+            ra: true,
+            dhcp: false,
+        }),
+        mtu: options.mtu,
+        mappings,
+        outbound: outbound(options)?,
+        forward_source: ForwardSource::Gateway,
+        ..Config::default()
+    })
+}
+
+fn outbound(options: &Options) -> Result<Outbound> {
+    let mut outbound = Outbound::default();
+    match source_address(options.outbound_addr.as_ref(), false)? {
+        Some(IpAddr::V4(address)) => outbound.ipv4 = Some(address),
+        _ => outbound.ipv4 = None,
+    }
+    match source_address(options.outbound_addr6.as_ref(), true)? {
+        Some(IpAddr::V6(address)) => outbound.ipv6 = Some(address),
+        _ => outbound.ipv6 = None,
+    }
+    Ok(outbound)
+}
+
+/// Returns the address that was given, or that of the interface that was given.
+fn source_address(source: Option<&Source>, ipv6: bool) -> Result<Option<IpAddr>> {
+    let name = match source {
+        None => return Ok(None),
+        Some(Source::Address(address)) => return Ok(Some(*address)),
+        Some(Source::Interface(name)) => name,
+    };
+    let all = nix::ifaddrs::getifaddrs().context("cannot list the host's addresses")?;
+    let of_interface = all.filter(|entry| entry.interface_name == *name);
+    let mut addresses = of_interface.filter_map(|entry| {
+        let address = entry.address?;
+        let v4 = address.as_sockaddr_in().map(|a| IpAddr::from(a.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::from(a.ip())))
+    });
+    let found = addresses.find(|address| address.is_ipv6() == ipv6);
+    let family = if ipv6 { "IPv6" } else { "IPv4" };
+    found.map(Some).ok_or_else(|| {
+        anyhow!(
+            "outbound address {name:?} is neither an {family} address nor an interface with one; \
+             `ip address` lists them"
+        )
+    })
+}
+
+/// Prints the addresses of the guest's network.
+fn print_config(options: &Options, config: &Config) {
+    let network = options.network;
+    outln!("Starting the gateway");
+    outln!("* MTU:             {}", config.mtu);
+    outln!("* Network:         {}/{}", network.address, network.prefix);
+    outln!("* Gateway:         {}", network.gateway());
+    if !options.disable_dns {
+        outln!("* DNS:             {}", network.dns());
+    }
+    let (first, last) = network.dhcp();
+    outln!("* DHCP:            {first} to {last}");
+    outln!("* Guest:           {}", network.guest());
+    if let Some(path) = &options.api_socket {
+        outln!("* API socket:      {}", path.display());
+    }
+    if !options.disable_host_loopback {
+        outln!(
+            "WARNING: 127.0.0.1 of the host can be reached at {}; --disable-host-loopback \
+             forbids it",
+            network.gateway()
+        );
+    }
+    let _ = io::stdout().flush();
+}

@@ -1,0 +1,68 @@
+//! The guest's IPv4 network.
+
+use std::net::Ipv4Addr;
+use std::str::FromStr;
+
+use anyhow::{Error, Result, bail};
+
+/// An IPv4 network with fixed places for the gateway, DNS, DHCP and the guest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Network {
+    pub(super) address: Ipv4Addr,
+    pub(super) prefix: u8,
+}
+
+impl Network {
+    /// 10.0.2.0/24.
+    pub(super) const DEFAULT: Self = Self {
+        address: Ipv4Addr::new(10, 0, 2, 0),
+        prefix: 24,
+    };
+
+    fn host(self, number: u32) -> Ipv4Addr {
+        Ipv4Addr::from(u32::from(self.address) + number)
+    }
+
+    pub(super) fn gateway(self) -> Ipv4Addr {
+        self.host(2)
+    }
+
+    pub(super) fn dns(self) -> Ipv4Addr {
+        self.host(3)
+    }
+
+    /// Returns the first and the last address that DHCP gives.
+    pub(super) fn dhcp(self) -> (Ipv4Addr, Ipv4Addr) {
+        (self.host(15), self.host(30))
+    }
+
+    pub(super) fn guest(self) -> Ipv4Addr {
+        self.host(100)
+    }
+}
+
+impl FromStr for Network {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let parts = text.split_once('/');
+        let parsed = parts.and_then(|(address, prefix)| {
+            let address: Ipv4Addr = address.parse().ok()?;
+            Some((address, prefix.parse::<u8>().ok()?))
+        });
+        let Some((address, prefix)) = parsed else {
+            bail!("invalid CIDR: {text:?}; write a network address like 10.0.2.0/24");
+        };
+        // The guest is at +100.
+        if !(1..=25).contains(&prefix) {
+            bail!("invalid CIDR: {text:?}: prefix length needs to be 1-25");
+        }
+        if u32::from(address) & (u32::MAX >> prefix) != 0 {
+            bail!(
+                "invalid CIDR: {text:?}: CIDR needs to be a network address like 10.0.2.0/24, not \
+                 like 10.0.2.100/24"
+            );
+        }
+        Ok(Self { address, prefix })
+    }
+}

@@ -1,0 +1,367 @@
+//! The gateway's programs against this machine's kernel: each in namespaces that the test makes.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_fullsend");
+/// 100 ms steps of a wait, before the test fails.
+const STEPS: usize = 300;
+
+/// A process that holds a network namespace; it ends with the test.
+struct Guest(Child);
+
+impl Guest {
+    /// Returns `None`, and prints the reason, if namespaces cannot be made here.
+    fn start() -> Option<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            println!("skipped: needs root for a network namespace");
+            return None;
+        }
+        let mut child = Command::new("unshare")
+            .args(["--net", "sh", "-c", "echo ready; exec sleep 1000"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("unshare starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("a pipe");
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Some(Self(child))
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    /// Runs a command in the guest's network, and returns its output.
+    fn run(&self, command: &str) -> String {
+        let output = Command::new("nsenter")
+            .args(["--net", "--target", &self.pid(), "sh", "-c", command])
+            .output()
+            .expect("nsenter starts");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A folder that is removed with the test, and links named like the programs in it.
+struct Links(tempfile::TempDir);
+
+impl Links {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let output = Command::new(PROGRAM)
+            .args(["gateway", "install-links"])
+            .arg(folder.path())
+            .output()
+            .expect("the program starts");
+        assert!(output.status.success(), "{output:?}");
+        Self(folder)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn run(&self, program: &str, arguments: &str) -> Output {
+        Command::new(self.path(program))
+            .args(arguments.split_whitespace())
+            .output()
+            .expect("the program starts")
+    }
+}
+
+fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
+    for _ in 0..STEPS {
+        if is_true() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    panic!("{what}: not within {} s", STEPS / 10);
+}
+
+/// Waits for the end of a process, which may be a child that no process waits for.
+fn wait_for_end(pid: &str) {
+    wait_until(&format!("the end of {pid}"), || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.is_empty() || status.contains("State:\tZ")
+    });
+}
+
+fn api(socket: &Path, request: &str) -> String {
+    let mut stream = UnixStream::connect(socket).expect("the API socket");
+    stream.write_all(request.as_bytes()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// Serves one HTTP client after another on the host's loopback; returns the port.
+fn web_server() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut request = [0; 1000];
+            let _ = stream.read(&mut request);
+            let _ = stream.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+        }
+    });
+    port
+}
+
+#[test]
+fn links_are_made_and_other_programs_are_not_replaced() {
+    let links = Links::new();
+    assert!(links.path("slirp4netns").is_symlink() && links.path("pasta").is_symlink());
+    let again = Command::new(PROGRAM)
+        .args(["gateway", "install-links"])
+        .arg(links.0.path())
+        .output();
+    assert!(
+        again.unwrap().status.success(),
+        "links to this program are replaced"
+    );
+    fs::remove_file(links.path("pasta")).unwrap();
+    fs::write(links.path("pasta"), "another program").unwrap();
+    let refused = Command::new(PROGRAM)
+        .args(["gateway", "install-links"])
+        .arg(links.0.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(text.contains("is another program"), "{text}");
+    assert_eq!(fs::read(links.path("pasta")).unwrap(), b"another program");
+}
+
+#[test]
+fn wrong_options_are_reported_in_the_words_of_the_c_library() {
+    let links = Links::new();
+    for program in ["slirp4netns", "pasta"] {
+        let output = links.run(program, "--no-such-option");
+        assert_eq!(output.status.code(), Some(1));
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        let want = format!("{program}: unrecognized option '--no-such-option'\n");
+        assert!(text.starts_with(&want), "{text}");
+    }
+    for arguments in [
+        "pasta --version",
+        "pasta --host-lo-to-ns-lo --version",
+        "slirp4netns -v",
+    ] {
+        let (program, rest) = arguments.split_once(' ').unwrap();
+        let output = links.run(program, rest);
+        assert!(output.status.success(), "{arguments}");
+        assert!(output.stdout.starts_with(program.as_bytes()), "{arguments}");
+        let as_subcommand = Command::new(PROGRAM).args(arguments.split(' ')).output();
+        assert_eq!(as_subcommand.unwrap().stdout, output.stdout, "{arguments}");
+    }
+}
+
+#[test]
+fn slirp4netns_serves_a_namespace_from_a_sandbox_until_its_exit_fd_hangs_up() {
+    let Some(guest) = Guest::start() else { return };
+    let links = Links::new();
+    let (socket, ready) = (links.path("api"), links.path("ready"));
+    // The shell gives the descriptors their numbers, as Podman does.
+    let script = format!(
+        "exec {slirp} --mtu=65520 --enable-sandbox --enable-seccomp --enable-ipv6 -c -r 3 -e 4 \
+         --api-socket {socket} {pid} tap0 3>{ready} 4<&0",
+        slirp = links.path("slirp4netns").display(),
+        socket = socket.display(),
+        pid = guest.pid(),
+        ready = ready.display(),
+    );
+    let mut child = Command::new("sh")
+        .args(["-c", &script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("sh starts");
+    wait_until("readiness", || {
+        fs::read_to_string(&ready).is_ok_and(|text| text == "1")
+    });
+
+    let addresses = guest.run("ip -o address show tap0; ip -o link show tap0; ip route");
+    for part in [
+        "10.0.2.100/24",
+        "mtu 65520",
+        "default via 10.0.2.2 dev tap0",
+    ] {
+        assert!(addresses.contains(part), "{part}: {addresses}");
+    }
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    for line in ["CapEff:\t0000000000000400", "NoNewPrivs:\t1", "Seccomp:\t2"] {
+        assert!(status.contains(line), "{line}: {status}");
+    }
+    let root = fs::read_dir(format!("/proc/{}/root", child.id())).unwrap();
+    let mut visible: Vec<_> = root.map(|entry| entry.unwrap().file_name()).collect();
+    visible.sort();
+    assert_eq!(visible, ["etc", "run"]);
+
+    let port = web_server();
+    let fetched = guest.run(&format!("curl -s -m 20 http://10.0.2.2:{port}/"));
+    assert_eq!(fetched, "hello");
+
+    let list = api(&socket, r#"{"execute":"list_hostfwd"}"#);
+    assert!(list.contains(r#""return":{"entries":[]}"#), "{list}");
+    let refused = api(&socket, "{");
+    assert_eq!(
+        refused,
+        r#"{"error":{"desc":"bad request: cannot parse JSON"}}"#
+    );
+
+    drop(child.stdin.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn slirp4netns_ends_with_the_namespaces_process() {
+    let Some(guest) = Guest::start() else { return };
+    let links = Links::new();
+    let mut child = Command::new(links.path("slirp4netns"))
+        .args(["--disable-host-loopback", "-c", &guest.pid(), "tap0"])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    wait_until("the TAP", || guest.run("ip -o link").contains("tap0"));
+    drop(guest);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_taken_over_tap_keeps_the_callers_settings() {
+    let Some(guest) = Guest::start() else { return };
+    let links = Links::new();
+    guest.run("ip tuntap add dev tap0 mode tap && ip link set tap0 mtu 4000 up");
+    guest.run("ip address add 10.0.2.100/24 dev tap0");
+    let mut child = Command::new(links.path("slirp4netns"))
+        .args(["--mtu", "4000", &guest.pid(), "tap0"])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let port = web_server();
+    wait_until("an answer", || {
+        guest.run(&format!("curl -s -m 1 http://10.0.2.2:{port}/")) == "hello"
+    });
+    let link = guest.run("ip -o link show tap0");
+    assert!(link.contains("mtu 4000"), "{link}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(
+        guest.run("ip -o link").contains("tap0"),
+        "it is the caller's"
+    );
+}
+
+#[test]
+fn a_command_runs_in_a_network_of_its_own_and_its_status_is_returned() {
+    let port = web_server();
+    let script = format!(
+        "ip -o -4 address show tap0; cat /etc/resolv.conf; curl -s -m 20 http://10.0.2.2:{port}/; \
+         exit 7"
+    );
+    let output = Command::new(PROGRAM)
+        .args(["gateway", "run", "--", "sh", "-c", &script])
+        .output()
+        .expect("the program starts");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    if !nix::unistd::geteuid().is_root() && output.status.code() == Some(1) {
+        return println!("skipped: needs user namespaces and /dev/net/tun: {errors}");
+    }
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(7), "{text} {errors}");
+    for part in ["10.0.2.100/24", "nameserver 10.0.2.3\n"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(text.ends_with("hello"), "{text}");
+}
+
+#[test]
+fn a_missing_command_is_one_line_of_error() {
+    let output = Command::new(PROGRAM)
+        .args(["gateway", "run", "--", "/no/such/program"])
+        .output()
+        .expect("the program starts");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    if errors.contains("/dev/net/tun") || errors.contains("namespace") {
+        return println!("skipped: needs user namespaces and /dev/net/tun: {errors}");
+    }
+    assert!(
+        errors.starts_with("error: cannot run /no/such/program: "),
+        "{errors}"
+    );
+}
+
+#[test]
+fn pasta_releases_its_caller_and_ends_with_the_namespace() {
+    let Some(guest) = Guest::start() else { return };
+    let links = Links::new();
+    let pid_file = links.path("pid");
+    // Podman's options; with them the output is read to its end.
+    let arguments = format!(
+        "--config-net --address 10.7.0.9/24 --gateway 10.7.0.1 -t none -u none -T none -U none \
+         --dns-forward 169.254.1.1 --map-host-loopback 10.7.0.77 --quiet --netns /proc/{}/ns/net \
+         --ns-ifname eth7 --mtu 9000 --map-guest-addr 169.254.1.2 --pid {}",
+        guest.pid(),
+        pid_file.display()
+    );
+    let output = links.run("pasta", &arguments);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), &*errors), (Some(0), ""));
+    let pid = fs::read_to_string(&pid_file).unwrap();
+    let network = guest.run("ip -o address show eth7; ip -o link show eth7; ip route");
+    for part in ["10.7.0.9/24", "mtu 9000", "default via 10.7.0.1 dev eth7"] {
+        assert!(network.contains(part), "{part}: {network}");
+    }
+    let port = web_server();
+    let fetched = guest.run(&format!("curl -s -m 20 http://10.7.0.77:{port}/"));
+    assert_eq!(fetched, "hello");
+    drop(guest);
+    wait_for_end(pid.trim());
+}
+
+#[test]
+fn pasta_runs_a_command_and_returns_its_status() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("skipped: needs root for a network namespace");
+    }
+    let links = Links::new();
+    let output = Command::new(links.path("pasta"))
+        .args([
+            "--config-net",
+            "-a",
+            "10.7.0.9/24",
+            "-g",
+            "10.7.0.1",
+            "-4",
+            "-I",
+            "eth7",
+            "--",
+        ])
+        .args(["sh", "-c", "ip -o -4 address show eth7; echo $$; exit 3"])
+        .output()
+        .expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(
+        text.contains("10.7.0.9/24") && text.ends_with("\n1\n"),
+        "{text}"
+    );
+}
