@@ -1,19 +1,22 @@
-//! The messages of the guest that the gateway parses: DNS, DHCP and DHCPv6. No input may cause a
-//! panic, an answer must be parsed again where the parser accepts answers, and answers are bounded.
+//! The messages of the guest that the gateway parses: DNS, DHCP and DHCPv6; and the port
+//! specifications of its command line. No input may cause a panic, an answer must be parsed again
+//! where the parser accepts answers, and answers are bounded.
 #![no_main]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use fullsend_gateway::PortSpec;
 use fullsend_gateway::message::dns::{Query, ResponseCode};
 use fullsend_gateway::message::{dhcp, dhcpv6};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u8, &[u8])| {
     let (kind, message) = input;
-    match kind % 3 {
+    match kind % 4 {
         0 => dns(message),
         1 => dhcp(message),
-        _ => dhcpv6(message),
+        2 => dhcpv6(message),
+        _ => ports(message),
     }
 });
 
@@ -82,5 +85,20 @@ fn dhcpv6(message: &[u8]) {
     if let Some(answer) = parsed.answer(&settings) {
         assert!(answer.len() <= 600);
         assert!(dhcpv6::ClientMessage::parse(&answer).is_none());
+    }
+}
+
+fn ports(text: &[u8]) {
+    let Ok(text) = std::str::from_utf8(text) else {
+        return;
+    };
+    let Ok(spec) = text.parse::<PortSpec>() else {
+        return;
+    };
+    assert_eq!(spec.to_string().parse(), Ok(spec.clone()), "{spec}");
+    if let PortSpec::List(list) = spec {
+        let forwards = list.forwards(&(32_768..=60_999));
+        assert!(forwards.len() <= usize::from(u16::MAX));
+        assert!(forwards.iter().all(|f| f.port != 0 && f.to_port != 0));
     }
 }
