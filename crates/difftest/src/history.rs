@@ -166,9 +166,10 @@ impl History {
     }
 
     /// Returns whether an acknowledgement number is too old for the segment to be accepted (RFC 5961
-    /// 5.2).
+    /// 5.2). That of the initial sequence number is not if our SYN was acknowledged later.
     fn is_too_old(&self, ack: u32) -> bool {
-        after(self.una.saturating_sub(self.max_window).max(1), ack)
+        let first = u32::from(!self.has_sent_syn);
+        after(self.una.saturating_sub(self.max_window).max(first), ack)
     }
 
     /// Updates the state with the responses to an event.

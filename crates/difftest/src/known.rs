@@ -176,14 +176,14 @@ fn excess(difference: &Difference) -> Option<Excess> {
     })
 }
 
-/// Returns whether our side has sent data again before the event.
-fn has_retransmitted(difference: &Difference) -> bool {
-    let sent = &difference.history.sent.1;
-    let is_again = |at: usize| {
-        let mut earlier = sent[..at].iter();
-        earlier.any(|(_, end)| after(*end, sent[at].0))
+/// Returns the number of segments that the kernel sent again before the event.
+fn count_retransmitted(difference: &Difference) -> usize {
+    let sent = &difference.history.sent.0;
+    let is_again = |at: &usize| {
+        let mut earlier = sent[..*at].iter();
+        earlier.any(|(_, end)| after(*end, sent[*at].0))
     };
-    (0..sent.len()).any(is_again)
+    (0..sent.len()).filter(is_again).count()
 }
 
 /// Returns whether a segment with data begins before the end of what our side has sent.

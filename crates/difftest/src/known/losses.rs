@@ -2,8 +2,9 @@
 
 use fullsend_script::WireSegment;
 
+use super::sending::most_deferred;
 use super::{
-    KnownDifference, ack_within_segment, carries_data, excess, has_fin, has_retransmitted,
+    KnownDifference, ack_within_segment, carries_data, count_retransmitted, excess, has_fin,
     injected, is_retransmission, only_segments,
 };
 use crate::compare::Difference;
@@ -71,12 +72,13 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                 _ => None,
             };
             let firsts: Vec<Range> = events[..d.step].iter().filter_map(before).collect();
-            // The segments that the kernel counts as delivered let a call send as many more, and the
-            // ACK that covers them increases cwnd by fewer.
+            // Each segment that the kernel counts as delivered leaves the flight and increases cwnd, and
+            // the ACK that covers it increases cwnd by one less. One side may defer the last segments.
             let counted = count_sacked(&d.history.sent.0, &firsts, 0);
+            let most = 2 * counted + most_deferred(events, d);
             let is_new = |range: &Range| !after(d.before.1.sent, range.0);
             let sends_more = excess(d).is_some_and(|excess| {
-                excess.extra.len() <= counted && excess.extra.iter().all(is_new)
+                counted > 0 && excess.extra.len() <= most && excess.extra.iter().all(is_new)
             });
             (injected(events, d).is_some_and(nested) || sends_more) && only_segments(d)
         },
@@ -223,7 +225,7 @@ pub(super) const KNOWN: &[KnownDifference] = &[
             let older: Vec<FuzzEvent> = older.map(|(_, event)| event.clone()).collect();
             let sacked = count_sacked(&d.history.sent.1, &blocks_of(&older), 0);
             let fewer = excess(d).is_some_and(|excess| {
-                !excess.is_kernels && has_retransmitted(d) && excess.extra.len() <= sacked
+                !excess.is_kernels && count_retransmitted(d) > 0 && excess.extra.len() <= sacked
             });
             (more || fewer) && only_segments(d)
         },
@@ -302,9 +304,9 @@ pub(super) const KNOWN: &[KnownDifference] = &[
             let kernel = retransmissions(&d.kernel.segments);
             let ours = retransmissions(&d.ours.segments);
             let acks = |i: &InjectedSegment| i.flags & (SYN | RST | ACK) == ACK;
-            injected(events, d)
-                .is_some_and(|i| overtakes(i) && reports_few(i) || acks(i) && has_retransmitted(d))
-                && events[..=d.step].iter().any(overtook)
+            injected(events, d).is_some_and(|i| {
+                overtakes(i) && reports_few(i) || acks(i) && count_retransmitted(d) > 0
+            }) && events[..=d.step].iter().any(overtook)
                 && kernel.len() > ours.len()
                 && kernel.starts_with(&ours)
                 && (d.ours_only.iter()).all(|s| carries_data(s) || has_fin(s) || is_pure_ack(s))

@@ -4,8 +4,8 @@ use fullsend_posix::abi::{IPPROTO_TCP, MSG_MORE, TCP_CORK, TCP_NODELAY};
 use fullsend_script::WireSegment;
 
 use super::{
-    Excess, KnownDifference, ack_within_segment, all_pure, carries_data, excess, has_fin,
-    has_retransmitted, injected, is_reset, only_segments, windows_of,
+    Excess, KnownDifference, ack_within_segment, all_pure, carries_data, count_retransmitted,
+    excess, has_fin, injected, is_reset, only_segments, windows_of,
 };
 use crate::compare::Difference;
 use crate::event::{ACK, FuzzEvent, InjectedSegment, PSH, RST, SYN, SocketCall, after};
@@ -105,7 +105,7 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         continues: false,
         matches: |_, d| {
             let is_new = |s: &WireSegment| !after(d.before.1.sent, s.seq);
-            has_retransmitted(d)
+            count_retransmitted(d) > 0
                 && matches!(&d.kernel_only[..], [one] if is_new(one) && (carries_data(one) || has_fin(one)))
                 && d.ours_only.is_empty()
                 && only_segments(d)
@@ -160,10 +160,10 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         },
     },
     KnownDifference {
-        name: "a forged DSACK after a retransmitted SYN",
-        reason: "a DSACK for data is plausible for the kernel if any segment was retransmitted, even \
-                 a SYN or SYN-ACK, and increases cwnd by one segment; for us only if it reports data \
-                 that was retransmitted (RFC 2883 4)",
+        name: "a forged DSACK after another retransmission",
+        reason: "a DSACK is plausible for the kernel if as many segments were retransmitted, whichever \
+                 they are, even a SYN or SYN-ACK, and increases cwnd by their number; for us only if it \
+                 reports data that was retransmitted (RFC 2883 4)",
         continues: false,
         matches: |events, d| {
             let is_dsack = |event: &FuzzEvent| match event {
@@ -178,7 +178,7 @@ pub(super) const KNOWN: &[KnownDifference] = &[
             events[..=d.step].iter().any(is_dsack)
                 && excess(d).is_some_and(|excess| {
                     excess.is_kernels
-                        && excess.extra.len() <= d.history.repeated_syns
+                        && excess.extra.len() <= d.history.repeated_syns + count_retransmitted(d)
                         && excess.extra.iter().all(is_new)
                 })
                 && only_segments(d)
