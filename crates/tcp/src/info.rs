@@ -75,8 +75,9 @@ tcp_info! {
         /// Part of `tcpi_busy_time`: the application waited for room in the send buffer, and
         /// everything else was sent.
         pub tcpi_sndbuf_limited: u64,
-        /// Part of `tcpi_busy_time`: the peer's window was the limit. [`Connection::flow_report`](crate::Connection::flow_report)
-        /// has the other limits and their times.
+        /// Part of `tcpi_busy_time`: the peer's window was the limit.
+        /// [`Connection::flow_report`](crate::Connection::flow_report) has the other limits and
+        /// their times.
         pub tcpi_rwnd_limited: u64,
         pub tcpi_bytes_sent: u64,
         pub tcpi_bytes_retrans: u64,
