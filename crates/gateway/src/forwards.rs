@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use socket2::{Domain, Socket, Type};
+use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 
 use crate::forward::{Forward, ForwardId, Protocol};
@@ -33,6 +34,8 @@ struct Entry {
     forward: Forward,
     /// The task that accepts clients.
     task: AbortHandle,
+    /// The listening socket of a TCP forward.
+    listener: Option<Arc<AsyncFd<Socket>>>,
 }
 
 impl Forwards {
@@ -53,20 +56,27 @@ impl Forwards {
             .local_addr()?
             .as_socket()
             .ok_or(io::ErrorKind::InvalidData)?;
-        let listener = register(socket)?;
-        let task = match forward.protocol {
+        let socket = register(socket)?;
+        let (guest, shared_by_task) = (forward.guest, shared.clone());
+        let (task, listener) = match forward.protocol {
             Protocol::Tcp => {
-                shared.spawn(accept_forwarded(shared.clone(), listener, forward.guest))
+                let listener = Arc::new(socket);
+                let task = accept_forwarded(shared_by_task, listener.clone(), guest);
+                (shared.spawn(task), Some(listener))
             }
-            Protocol::Udp => shared.spawn(crate::udp::receive_forwarded(
-                shared.clone(),
-                listener,
-                forward.guest,
-            )),
+            Protocol::Udp => {
+                let task = crate::udp::receive_forwarded(shared_by_task, socket, guest);
+                (shared.spawn(task), None)
+            }
         };
         table.last_id += 1;
         let id = ForwardId(table.last_id);
-        table.entries.insert(id, Entry { forward, task });
+        let entry = Entry {
+            forward,
+            task,
+            listener,
+        };
+        table.entries.insert(id, entry);
         Ok(id)
     }
 
@@ -79,6 +89,10 @@ impl Forwards {
                 format!("there is no forward with the number {}", id.0),
             )
         })?;
+        if let Some(listener) = entry.listener {
+            // The kernel refuses clients from now on; the task ends when the runtime polls it.
+            listener.get_ref().shutdown(Shutdown::Both)?;
+        }
         entry.task.abort();
         Ok(())
     }

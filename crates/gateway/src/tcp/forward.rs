@@ -20,7 +20,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Accepts the clients of a forward to `guest` until the task is aborted.
 pub(crate) async fn accept_forwarded(
     shared: Arc<Shared>,
-    listener: AsyncFd<Socket>,
+    listener: Arc<AsyncFd<Socket>>,
     guest: SocketAddr,
 ) {
     loop {
