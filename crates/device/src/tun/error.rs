@@ -9,7 +9,9 @@ use std::{fmt, io};
 pub enum OpenError {
     /// There is no `/dev/net/tun`.
     NoDriver,
-    /// No permission to open `/dev/net/tun`, or to create or attach to the interface.
+    /// No permission to open `/dev/net/tun`.
+    NoDriverPermission,
+    /// No permission to create or attach to the interface.
     NoPermission {
         /// The interface's name.
         name: String,
@@ -48,6 +50,7 @@ impl OpenError {
     pub(super) fn from_driver(error: io::Error, name: &str) -> Self {
         match error.raw_os_error() {
             Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => Self::NoDriver,
+            Some(libc::EPERM | libc::EACCES) => Self::NoDriverPermission,
             _ => Self::from_attach(error, name),
         }
     }
@@ -71,11 +74,14 @@ impl fmt::Display for OpenError {
                 "/dev/net/tun does not exist; load the driver (modprobe tun), or pass the device \
                  to the container (--device /dev/net/tun)",
             ),
+            Self::NoDriverPermission => f.write_str(
+                "no permission to open /dev/net/tun; run as root, or let root give all users \
+                 access, as most distributions do (chmod 0666 /dev/net/tun)",
+            ),
             Self::NoPermission { name } => write!(
                 f,
                 "no permission to open interface \"{name}\"; run with CAP_NET_ADMIN, or let root \
-                 create it for your user once (ip tuntap add dev {name} mode tun user $USER) and \
-                 give you access to /dev/net/tun"
+                 create it for your user once (ip tuntap add dev {name} mode tun user $USER)"
             ),
             Self::BadName { name } => write!(
                 f,
@@ -118,7 +124,9 @@ impl From<OpenError> for io::Error {
     fn from(error: OpenError) -> Self {
         let kind = match &error {
             OpenError::NoDriver => io::ErrorKind::NotFound,
-            OpenError::NoPermission { .. } => io::ErrorKind::PermissionDenied,
+            OpenError::NoDriverPermission | OpenError::NoPermission { .. } => {
+                io::ErrorKind::PermissionDenied
+            }
             OpenError::BadName { .. } | OpenError::WrongKind { .. } => io::ErrorKind::InvalidInput,
             OpenError::Busy { .. } => io::ErrorKind::ResourceBusy,
             OpenError::Setting { source, .. } | OpenError::Io(source) => source.kind(),
