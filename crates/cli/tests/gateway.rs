@@ -293,6 +293,28 @@ fn a_command_runs_in_a_network_of_its_own_and_its_status_is_returned() {
 }
 
 #[test]
+fn the_packets_of_a_command_are_captured() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("skipped: needs root for a network namespace");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("packets.pcapng");
+    let port = web_server();
+    let status = Command::new(PROGRAM)
+        .args(["gateway", "run", "--pcap"])
+        .arg(&file)
+        .args(["--", "curl", "-s", "-o", "/dev/null"])
+        .arg(format!("http://10.0.2.2:{port}/"))
+        .status()
+        .expect("the program starts");
+    assert!(status.success());
+    let capture = fs::read(&file).unwrap();
+    assert_eq!(capture[..4], [0x0a, 0x0d, 0x0d, 0x0a], "a section header");
+    let has = |text: &[u8]| capture.windows(text.len()).any(|w| w == text);
+    assert!(has(b"GET / HTTP") && has(b"hello"), "both directions");
+}
+
+#[test]
 fn a_missing_command_is_one_line_of_error() {
     let output = Command::new(PROGRAM)
         .args(["gateway", "run", "--", "/no/such/program"])

@@ -14,13 +14,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use fullsend_device::{Device, Tun};
+use fullsend_gateway::Gateway;
 use fullsend_gateway::namespace::{
     Background, InterfaceSetup, NamespaceEnd, Namespaces, NewNamespaces, Sandbox, SocketTables,
     Spawned, open_null, open_tap,
 };
-use fullsend_gateway::{Config, Gateway};
 
-use super::service::{exit_status, relay, runtime};
+use super::service::{captured, exit_status, relay, runtime};
 use auto::AutoForwards;
 use network::Plan;
 use options::{Command, Destination, Options};
@@ -94,8 +94,9 @@ fn serve_namespace(
     end: NamespaceEnd,
 ) -> Result<ExitCode> {
     let tap = open_tap(namespaces, &plan.interface_name, Some(&plan.setup))?;
+    let device = Tun::tap(&tap.name).mtu(plan.config.mtu).adopt(tap.file)?;
     let guest = Guest {
-        device: Box::new(Tun::tap(&tap.name).mtu(plan.config.mtu).adopt(tap.file)?),
+        device: captured(device, &tap.name, options.pcap.as_deref())?,
         end: if options.no_netns_quit {
             NamespaceEnd::never()
         } else {
@@ -120,7 +121,7 @@ fn serve_namespace(
     let end = guest.end;
     let auto = AutoForwards::new(plan, guest.tables);
     runtime()?.block_on(async {
-        let gateway = start(plan.config.clone(), guest.device, auto)?;
+        let gateway = start(plan, guest.device, auto)?;
         ready()?;
         relay(gateway, true, end.wait()).await
     })?;
@@ -150,13 +151,14 @@ fn serve_command(options: &Options, plan: &Plan, command: &[OsString]) -> Result
     let device = Tun::tap(&spawned.tap.name)
         .mtu(plan.config.mtu)
         .adopt(file)?;
+    let device = captured(device, &spawned.tap.name, options.pcap.as_deref())?;
     if let Some(path) = &options.pid_file {
         write_pid(path)?;
     }
     restrict(options);
     let auto = AutoForwards::new(plan, tables);
     let status = runtime()?.block_on(async {
-        let gateway = start(plan.config.clone(), Box::new(device), auto)?;
+        let gateway = start(plan, device, auto)?;
         spawned.start()?;
         relay(gateway, false, spawned.wait()).await
     })?;
@@ -164,8 +166,12 @@ fn serve_command(options: &Options, plan: &Plan, command: &[OsString]) -> Result
 }
 
 /// Builds the gateway, and begins to follow the listening ports where requested.
-fn start(config: Config, device: Box<dyn Device>, auto: Option<AutoForwards>) -> Result<Gateway> {
-    let gateway = Gateway::new(config, device)?;
+fn start(plan: &Plan, device: Box<dyn Device>, auto: Option<AutoForwards>) -> Result<Gateway> {
+    let gateway = Gateway::new(plan.config.clone(), device)?;
+    for forward in &plan.optional_forwards {
+        // A port that is in use stays with its program.
+        let _ = gateway.handle().add_forward(forward.clone());
+    }
     if let Some(auto) = auto {
         tokio::spawn(auto.follow(gateway.handle()));
     }
@@ -174,12 +180,7 @@ fn start(config: Config, device: Box<dyn Device>, auto: Option<AutoForwards>) ->
 
 /// Gives up what a running gateway does not need.
 fn restrict(options: &Options) {
-    let sandbox = Sandbox {
-        // A capture is written by name.
-        own_root: options.pcap.is_none(),
-        ..Sandbox::default()
-    };
-    for refused in sandbox.apply_where_possible() {
+    for refused in Sandbox::default().apply_where_possible() {
         if !options.quiet {
             tracing::warn!("{refused}; the gateway runs without this restriction");
         }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -11,7 +12,7 @@ use fullsend_gateway::namespace::{InterfaceSetup, NewNamespaces, Sandbox};
 use fullsend_gateway::{Config, Forward, Gateway, Protocol};
 
 use super::install::InstallArgs;
-use super::service::{exit_status, relay, runtime};
+use super::service::{captured, exit_status, relay, runtime};
 
 /// The name of the command's interface.
 const TAP_NAME: &str = "tap0";
@@ -52,6 +53,9 @@ pub(crate) struct RunArgs {
     /// Do not let the command reach servers on the host's loopback.
     #[arg(long)]
     no_host_loopback: bool,
+    /// Write the command's packets to this file in pcapng format.
+    #[arg(short = 'p', long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
     /// Open a control socket, so that `fullsend stat` can inspect the gateway.
     #[command(flatten)]
     control: crate::stat::args::ControlArgs,
@@ -140,11 +144,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let tap = &spawned.tap;
     let file = tap.file.try_clone().context("cannot use the TAP")?;
     let device = Tun::tap(&tap.name).mtu(tap.mtu).adopt(file)?;
+    let device = captured(device, &tap.name, args.pcap.as_deref())?;
     for refused in Sandbox::default().apply_where_possible() {
         tracing::warn!("{refused}; the gateway runs without this restriction");
     }
     let status = runtime()?.block_on(async {
-        let gateway = Gateway::new(config, Box::new(device))?;
+        let gateway = Gateway::new(config, device)?;
         spawned.start()?;
         relay(gateway, false, spawned.wait()).await
     })?;

@@ -30,6 +30,8 @@ pub(super) struct Plan {
     pub(super) interface_name: String,
     pub(super) setup: InterfaceSetup,
     pub(super) config: Config,
+    /// Forwards of ports that were not named, which are left out where the port is in use.
+    pub(super) optional_forwards: Vec<Forward>,
     /// Whether the ports on which the guest listens are forwarded.
     pub(super) auto_tcp: bool,
     pub(super) auto_udp: bool,
@@ -86,11 +88,16 @@ impl Plan {
                  default routes"
             );
         }
-        let config = config(options, v4.as_ref(), v6.as_ref())?;
+        let mut config = config(options, v4.as_ref(), v6.as_ref())?;
+        let forwards = all_forwards(options, v4.as_ref(), v6.as_ref());
+        let (optional, named): (Vec<_>, Vec<_>) = forwards.into_iter().partition(|f| f.0);
+        config.forwards = named.into_iter().map(|f| f.1).collect();
+        let optional_forwards = optional.into_iter().map(|f| f.1).collect();
         Ok(Self {
             interface_name: interface_name.unwrap_or_else(|| "tap0".to_owned()),
             setup: setup(options, v4.as_ref(), v6.as_ref(), config.mtu),
             config,
+            optional_forwards,
             auto_tcp: is_auto(&options.tcp) && !options.no_tcp,
             auto_udp: is_auto(&options.udp) && !options.no_udp,
         })
@@ -241,7 +248,7 @@ fn config(options: &Options, v4: Option<&Family>, v6: Option<&Family>) -> Result
         })
     });
     let upstream = options.dns_host.iter().map(|address| (*address, 53).into());
-    let mut config = Config {
+    Ok(Config {
         ipv4: ipv4.transpose()?,
         ipv6: ipv6.transpose()?,
         mtu: options.mtu.unwrap_or(MTU),
@@ -261,16 +268,25 @@ fn config(options: &Options, v4: Option<&Family>, v6: Option<&Family>) -> Result
         icmp: !options.no_icmp,
         forward_source: ForwardSource::Client,
         ..Config::default()
-    };
+    })
+}
+
+/// Returns the forwards of all specifications, and whether each is optional.
+fn all_forwards(
+    options: &Options,
+    v4: Option<&Family>,
+    v6: Option<&Family>,
+) -> Vec<(bool, Forward)> {
+    let mut all = Vec::new();
     for (protocol, specs, off) in [
         (Protocol::Tcp, &options.tcp, options.no_tcp),
         (Protocol::Udp, &options.udp, options.no_udp),
     ] {
         for spec in specs.iter().filter(|_| !off) {
-            config.forwards.extend(forwards(protocol, spec, v4, v6));
+            all.extend(forwards(protocol, spec, v4, v6));
         }
     }
-    Ok(config)
+    all
 }
 
 /// Returns the addresses that stand for others.
@@ -312,14 +328,14 @@ fn outbound(options: &Options) -> Outbound {
     outbound
 }
 
-/// Returns the forwards of a specification. Without an address, ports are bound for each family that
-/// the guest has.
+/// Returns the forwards of a specification, and whether each is optional. Without an address, ports
+/// are bound for each family that the guest has.
 fn forwards(
     protocol: Protocol,
     spec: &PortSpec,
     v4: Option<&Family>,
     v6: Option<&Family>,
-) -> Vec<Forward> {
+) -> Vec<(bool, Forward)> {
     let PortSpec::List(list) = spec else {
         return Vec::new();
     };
@@ -339,12 +355,13 @@ fn forwards(
             let Some(guest) = forward.to.or(guest) else {
                 continue;
             };
-            forwards.push(Forward {
+            let bound = Forward {
                 protocol,
                 host: (host, forward.port).into(),
                 guest: (guest, forward.to_port).into(),
                 interface: list.interface.clone(),
-            });
+            };
+            forwards.push((forward.optional, bound));
         }
     }
     forwards

@@ -45,7 +45,6 @@ pub(super) struct Options {
     pub(super) quiet: bool,
     pub(super) foreground: bool,
     pub(super) pid_file: Option<PathBuf>,
-    pub(super) log_file: Option<PathBuf>,
     pub(super) pcap: Option<PathBuf>,
     pub(super) netns: Option<PathBuf>,
     pub(super) userns: Option<PathBuf>,
@@ -69,8 +68,6 @@ pub(super) struct Options {
     pub(super) no_map_gateway: bool,
     pub(super) tcp: Vec<PortSpec>,
     pub(super) udp: Vec<PortSpec>,
-    pub(super) tcp_ns: Vec<PortSpec>,
-    pub(super) udp_ns: Vec<PortSpec>,
     pub(super) no_tcp: bool,
     pub(super) no_udp: bool,
     pub(super) no_icmp: bool,
@@ -266,7 +263,9 @@ impl Options {
             Key::InterfaceName => self.interface_name = Some(name()?),
             Key::Ipv4Only => self.ipv4_only = true,
             Key::Ipv6Only => self.ipv6_only = true,
-            Key::LogFile => self.log_file = Some(value.into()),
+            Key::LogFile => {
+                bail!("--log-file {shown} is not supported; use --foreground --stderr 2>{shown}")
+            }
             Key::Mac => self.mac = Some(parse_mac(word()?)?),
             Key::MapGuestAddr => self.map_guest_addr.push(parse_mapped(word()?)?),
             Key::MapHostLoopback => self.map_host_loopback.push(parse_mapped(word()?)?),
@@ -294,8 +293,8 @@ impl Options {
             },
             Key::TcpPorts => self.tcp.push(word()?.parse()?),
             Key::UdpPorts => self.udp.push(word()?.parse()?),
-            Key::TcpNs => self.tcp_ns.push(word()?.parse()?),
-            Key::UdpNs => self.udp_ns.push(word()?.parse()?),
+            Key::TcpNs => refuse_ports("--tcp-ns", word()?)?,
+            Key::UdpNs => refuse_ports("--udp-ns", word()?)?,
             Key::Userns => self.userns = Some(value.into()),
             Key::HostLoToNsLo | Key::Nothing | Key::NothingValue | Key::Help | Key::Version => {}
         }
@@ -358,6 +357,17 @@ fn set_list(list: &mut Vec<IpAddr>, text: &str) -> Result<()> {
         text => list.push(parse_ip(text)?),
     }
     Ok(())
+}
+
+/// Accepts `none`, and `auto`, which forwards no port either.
+fn refuse_ports(option: &str, text: &str) -> Result<()> {
+    match text.parse()? {
+        PortSpec::None | PortSpec::Auto => Ok(()),
+        PortSpec::List(_) => bail!(
+            "{option} {text} is not supported; the guest reaches the host's loopback at the \
+             gateway's address, or at that of --map-host-loopback"
+        ),
+    }
 }
 
 fn parse_mapped(text: &str) -> Result<Mapped> {

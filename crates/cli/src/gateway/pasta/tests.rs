@@ -156,6 +156,8 @@ fn errors_name_the_option_and_the_value() {
         ("-n 255.0.255.0 sh", "netmask `255.0.255.0`"),
         ("-4 -6 sh", "exclude each other"),
         ("--netns /x sh", "exclude each other"),
+        ("-T 5000 sh", "--tcp-ns 5000 is not supported"),
+        ("-l /tmp/log sh", "--log-file /tmp/log is not supported"),
     ];
     for (line, text) in rows {
         let error = format!("{:#}", parse(words(line)).unwrap_err());
@@ -179,4 +181,15 @@ fn ports_are_bound_for_each_family_or_for_the_given_address() {
         ["127.0.0.1:80>192.0.2.7:81"]
     );
     assert_eq!(hosts("-u [::1]/80 -t none sh"), ["[::1]:80>192.0.2.7:80"]);
+}
+
+#[test]
+fn ports_that_are_not_named_may_be_in_use() {
+    let plan = plan("-t 127.0.0.1/all,80:8080,~22 -u none sh");
+    let ports = |forwards: &[fullsend_gateway::Forward]| -> Vec<u16> {
+        forwards.iter().map(|f| f.host.port()).collect()
+    };
+    assert_eq!(ports(&plan.config.forwards), [80]);
+    let optional = ports(&plan.optional_forwards);
+    assert!(optional.contains(&443) && !optional.contains(&80) && !optional.contains(&22));
 }
