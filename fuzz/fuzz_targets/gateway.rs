@@ -36,11 +36,11 @@ fn dns(message: &[u8]) {
         ResponseCode::NameError,
     ] {
         let answer = query.respond_with(code, &addresses);
-        assert!(query.is_answered_by(&answer));
+        assert!(query.is_answered_by(query.id, &answer));
         assert!(Query::parse(&answer).is_none(), "a response is no query");
         assert!(answer.len() <= message.len() + 28);
     }
-    let _ = query.is_answered_by(message);
+    let _ = query.is_answered_by(query.id, message);
 }
 
 fn dhcp(message: &[u8]) {

@@ -2,6 +2,7 @@
 
 mod relay;
 mod stream;
+mod upstream;
 
 pub(crate) use relay::relay_query;
 pub(crate) use stream::relay_stream;

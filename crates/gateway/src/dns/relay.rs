@@ -1,14 +1,14 @@
 //! Queries over UDP.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fullsend::{Chain, Slice};
-use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
+use super::upstream::{UpstreamQuery, connect_udp};
 use crate::counters::add;
 use crate::gateway::Shared;
 use crate::message::dns::{Query, ResponseCode};
@@ -34,7 +34,7 @@ pub(crate) fn relay_query(
     let Some(query) = Query::parse(&message).filter(|_| payload.len() <= MAX_QUERY) else {
         return add(&shared.counters.dns_dropped, 1);
     };
-    if let Some(answer) = answer_by_policy(shared, &query) {
+    if let Some(answer) = answer_locally(shared, &query) {
         return send_answer(shared, guest, relay, answer);
     }
     let Ok(permit) = shared.dns_permits.clone().try_acquire_owned() else {
@@ -50,8 +50,11 @@ pub(crate) fn relay_query(
     });
 }
 
-/// Returns the answer of the policy, or `None` if the query goes to the resolvers.
-pub(super) fn answer_by_policy(shared: &Shared, query: &Query<'_>) -> Option<Vec<u8>> {
+/// Returns the answer of the relay or the policy, or `None` if the query goes to the resolvers.
+pub(super) fn answer_locally(shared: &Shared, query: &Query<'_>) -> Option<Vec<u8>> {
+    if !query.is_standard() {
+        return Some(query.respond(ResponseCode::NotImplemented));
+    }
     match shared.config.policy.dns(&query.name, query.query_type) {
         DnsVerdict::Allow => None,
         DnsVerdict::Deny => {
@@ -77,8 +80,10 @@ fn send_answer(shared: &Shared, guest: SocketAddr, relay: SocketAddr, answer: Ve
 /// Asks the resolvers one after another. Returns the first answer, or a failure if there is none.
 async fn resolve(shared: &Shared, message: &[u8]) -> Option<Vec<u8>> {
     let query = Query::parse(message)?;
+    let upstream = UpstreamQuery::new(&query, message);
     for resolver in shared.resolvers.list() {
-        match timeout(RESOLVER_TIMEOUT, ask(resolver, &query, message)).await {
+        let attempt = ask(shared, resolver, &upstream);
+        match timeout(RESOLVER_TIMEOUT, attempt).await {
             Ok(Ok(answer)) => return Some(answer),
             Ok(Err(error)) => tracing::debug!(%error, %resolver, "a resolver failed"),
             Err(_) => tracing::debug!(%resolver, "a resolver did not answer"),
@@ -88,24 +93,24 @@ async fn resolve(shared: &Shared, message: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Sends a query from a port of its own, and waits for its answer.
-async fn ask(resolver: SocketAddr, query: &Query<'_>, message: &[u8]) -> std::io::Result<Vec<u8>> {
-    let any: SocketAddr = match resolver {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    let socket = UdpSocket::bind(any).await?;
-    socket.connect(resolver).await?;
-    socket.send(message).await?;
+async fn ask(
+    shared: &Shared,
+    resolver: SocketAddr,
+    query: &UpstreamQuery<'_>,
+) -> std::io::Result<Vec<u8>> {
+    let socket = connect_udp(resolver, &shared.config.outbound)?;
+    socket.send(&query.message).await?;
     loop {
         socket.readable().await?;
         let mut answer = vec![0; MAX_ANSWER];
         match socket.try_recv(&mut answer) {
-            Ok(len) if query.is_answered_by(&answer[..len]) => {
+            Ok(len) => {
                 answer.truncate(len);
                 answer.shrink_to_fit();
-                return Ok(answer);
+                if let Some(answer) = query.accept(answer) {
+                    return Ok(answer);
+                }
             }
-            Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }

@@ -9,7 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::relay::{answer_by_policy, count_query};
+use super::relay::{answer_locally, count_query};
+use super::upstream::{UpstreamQuery, connect_tcp};
 use crate::counters::add;
 use crate::gateway::Shared;
 use crate::message::dns::{Query, ResponseCode};
@@ -31,7 +32,8 @@ pub(crate) async fn relay_stream(shared: &Arc<Shared>, mut guest: GuestStream) {
                 add(&shared.counters.dns_dropped, 1);
                 return Err(io::ErrorKind::InvalidData.into());
             };
-            write_message(&mut guest, &answer).await?;
+            let written = timeout(IDLE_TIMEOUT, write_message(&mut guest, &answer));
+            written.await.map_err(|_| io::ErrorKind::TimedOut)??;
             add(&shared.counters.dns_answers, 1);
         }
         Ok::<(), io::Error>(())
@@ -50,35 +52,50 @@ async fn answer(
     message: &[u8],
 ) -> Option<Vec<u8>> {
     let query = Query::parse(message)?;
-    if let Some(answer) = answer_by_policy(shared, &query) {
+    if let Some(answer) = answer_locally(shared, &query) {
         return Some(answer);
     }
-    // A resolver may have closed the connection of the last query.
-    if let Some(stream) = upstream
-        && let Ok(Ok(answer)) = timeout(RESOLVER_TIMEOUT, ask(stream, message)).await
+    // Fails only if the semaphore is closed, which it never is.
+    let _permit = shared.dns_permits.acquire().await.ok()?;
+    let to_resolver = UpstreamQuery::new(&query, message);
+    // A resolver may have closed the connection of the last query. A connection whose answer is
+    // missing or wrong is dropped, as a later answer would be taken for that to the next query.
+    if let Some(mut stream) = upstream.take()
+        && let Ok(Ok(answer)) = timeout(RESOLVER_TIMEOUT, ask(&mut stream, &to_resolver)).await
     {
+        *upstream = Some(stream);
         return Some(answer);
     }
     for resolver in shared.resolvers.list() {
         let attempt = async {
-            let mut stream = TcpStream::connect(resolver).await?;
-            let answer = ask(&mut stream, message).await?;
+            let mut stream = connect_tcp(resolver, &shared.config.outbound).await?;
+            let answer = ask(&mut stream, &to_resolver).await?;
             Ok::<_, io::Error>((stream, answer))
         };
-        if let Ok(Ok((stream, answer))) = timeout(RESOLVER_TIMEOUT, attempt).await {
-            *upstream = Some(stream);
-            return Some(answer);
+        match timeout(RESOLVER_TIMEOUT, attempt).await {
+            Ok(Ok((stream, answer))) => {
+                *upstream = Some(stream);
+                return Some(answer);
+            }
+            Ok(Err(error)) => tracing::debug!(%error, %resolver, "a resolver failed"),
+            Err(_) => tracing::debug!(%resolver, "a resolver did not answer"),
         }
     }
-    *upstream = None;
     Some(query.respond(ResponseCode::ServerFailure))
 }
 
-async fn ask(stream: &mut TcpStream, message: &[u8]) -> io::Result<Vec<u8>> {
-    write_message(stream, message).await?;
-    read_message(stream)
+/// Sends a query and reads its answer.
+///
+/// # Errors
+/// `InvalidData` if the message after it answers another query.
+async fn ask(stream: &mut TcpStream, query: &UpstreamQuery<'_>) -> io::Result<Vec<u8>> {
+    write_message(stream, &query.message).await?;
+    let answer = read_message(stream)
         .await?
-        .ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+        .ok_or(io::ErrorKind::UnexpectedEof)?;
+    query
+        .accept(answer)
+        .ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Reads a message; `None` at the end of the stream.

@@ -30,6 +30,8 @@ pub enum ResponseCode {
     ServerFailure = 2,
     /// The name does not exist.
     NameError = 3,
+    /// The relay does not pass on messages of this kind.
+    NotImplemented = 4,
 }
 
 /// A query: its header and its only question.
@@ -54,13 +56,23 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 impl<'a> Query<'a> {
-    /// Parses a message with one question. `None` if it is not a query, or malformed.
+    /// Parses a message with one question. `None` if it is a response, or malformed, e.g. with bytes
+    /// after its last record.
     pub fn parse(message: &'a [u8]) -> Option<Self> {
         let flags = be16(message, 2)?;
         if flags & flag::RESPONSE != 0 || be16(message, 4)? != 1 {
             return None;
         }
         let (name, end) = parse_name(message, HEADER_LEN)?;
+        // The records of the other sections, e.g. OPT (RFC 6891).
+        let records = [6, 8, 10].map(|at| be16(message, at).map_or(0, u32::from));
+        let mut next = end + 4;
+        for _ in 0..records.iter().sum() {
+            next = skip_record(message, next)?;
+        }
+        if next != message.len() {
+            return None;
+        }
         Some(Self {
             id: be16(message, 0)?,
             flags,
@@ -71,19 +83,20 @@ impl<'a> Query<'a> {
         })
     }
 
-    /// Returns whether `message` is a response to this query: it has the same identifier and, if
-    /// it has a question, the same one. Names are compared exactly, since resolvers copy them.
-    pub fn is_answered_by(&self, message: &[u8]) -> bool {
-        let header = be16(message, 0) == Some(self.id)
-            && be16(message, 2).is_some_and(|flags| flags & flag::RESPONSE != 0);
-        let question = match be16(message, 4) {
-            // Resolvers may leave it out of errors.
-            Some(0) => true,
-            _ => message
+    /// Returns whether the message asks for records. Others are e.g. updates of a zone (RFC 2136).
+    pub const fn is_standard(&self) -> bool {
+        self.flags & flag::OPCODE == 0
+    }
+
+    /// Returns whether `message` is a response to this query with the identifier `id`: it has that
+    /// identifier and the same question. Names are compared exactly, since resolvers copy them.
+    pub fn is_answered_by(&self, id: u16, message: &[u8]) -> bool {
+        be16(message, 0) == Some(id)
+            && be16(message, 2).is_some_and(|flags| flags & flag::RESPONSE != 0)
+            && be16(message, 4) == Some(1)
+            && message
                 .get(HEADER_LEN..)
-                .is_some_and(|rest| rest.starts_with(self.question)),
-        };
-        header && question
+                .is_some_and(|rest| rest.starts_with(self.question))
     }
 
     /// Builds a response without records.
@@ -120,6 +133,30 @@ impl<'a> Query<'a> {
         }
         message
     }
+}
+
+/// Returns the offset behind the record at `at`.
+fn skip_record(message: &[u8], at: usize) -> Option<usize> {
+    /// Type, class, TTL and the length of the data.
+    const FIXED_LEN: usize = 10;
+    let mut next = at;
+    loop {
+        let len = usize::from(*message.get(next)?);
+        next += 1;
+        match len {
+            0 => break,
+            1..64 => next += len,
+            // A pointer ends the name (RFC 1035 4.1.4).
+            0xc0.. => {
+                next += 1;
+                break;
+            }
+            _ => return None,
+        }
+    }
+    let data_len = be16(message, next + FIXED_LEN - 2)?;
+    let end = next + FIXED_LEN + usize::from(data_len);
+    (end <= message.len()).then_some(end)
 }
 
 /// Parses the name at `at`, and returns its text and the offset behind it. Questions have no
@@ -194,9 +231,11 @@ mod tests {
         let mut pointer = good.clone();
         pointer[HEADER_LEN] = 0xc0;
         assert_eq!(Query::parse(&pointer), None);
-        let mut two = good;
+        let mut two = good.clone();
         two[5] = 2;
         assert_eq!(Query::parse(&two), None);
+        // A second query behind the first.
+        assert_eq!(Query::parse(&[good.clone(), good].concat()), None);
         assert_eq!(
             Query::parse(&query(&"abc.".repeat(64).as_bytes()[..255], 1)),
             None
@@ -204,19 +243,46 @@ mod tests {
     }
 
     #[test]
+    fn the_records_of_a_query_end_with_it() {
+        let mut message = query(b"example.com", 1);
+        message[11] = 2;
+        // OPT with four bytes of data, and a record whose name is a pointer.
+        message.extend([0, 0, 41, 16, 0, 0, 0, 0, 0, 0, 4, 1, 2, 3, 4]);
+        message.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 1, 9]);
+        assert!(Query::parse(&message).is_some());
+        for len in HEADER_LEN..message.len() {
+            assert_eq!(Query::parse(&message[..len]), None, "{len}");
+        }
+        message.push(0);
+        assert_eq!(Query::parse(&message), None);
+    }
+
+    #[test]
+    fn only_messages_that_ask_for_records_are_standard() {
+        let mut message = query(b"example.com", 1);
+        assert!(Query::parse(&message).unwrap().is_standard());
+        // UPDATE (RFC 2136).
+        message[2] |= 5 << 3;
+        assert!(!Query::parse(&message).unwrap().is_standard());
+    }
+
+    #[test]
     fn only_a_response_to_the_same_question_answers_it() {
         let message = query(b"example.com", 1);
         let parsed = Query::parse(&message).unwrap();
         let response = parsed.respond(ResponseCode::NameError);
-        assert!(parsed.is_answered_by(&response));
+        assert!(parsed.is_answered_by(parsed.id, &response));
         assert_eq!(response[3] & 0xf, 3);
-        assert!(!parsed.is_answered_by(&message), "a query");
+        assert!(!parsed.is_answered_by(parsed.id, &message), "a query");
         let mut other_id = response.clone();
         other_id[0] ^= 1;
-        assert!(!parsed.is_answered_by(&other_id));
+        assert!(!parsed.is_answered_by(parsed.id, &other_id));
         let other = query(b"example.net", 1);
         let other = Query::parse(&other).unwrap().respond(ResponseCode::NoError);
-        assert!(!parsed.is_answered_by(&other));
+        assert!(!parsed.is_answered_by(parsed.id, &other));
+        let mut no_question = response.clone();
+        no_question[5] = 0;
+        assert!(!parsed.is_answered_by(parsed.id, &no_question));
     }
 
     #[test]

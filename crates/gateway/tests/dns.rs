@@ -1,0 +1,185 @@
+//! The sockets and the messages of the DNS relay. Needs root.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::mpsc;
+use std::thread;
+
+use common::{DNS, HOST, LIMIT, Rig, ip, with_gateway, with_port};
+use fullsend_gateway::{AllowAll, Config, DnsConfig, DnsVerdict, Outbound, Policy};
+
+/// A query for the A record of x.
+const QUERY: &[u8] = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x01x\0\0\x01\0\x01";
+
+fn answer(query: &[u8]) -> Vec<u8> {
+    let mut message = query.to_vec();
+    message[2] |= 0x80;
+    message
+}
+
+fn read_framed(stream: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut len = [0; 2];
+    stream.read_exact(&mut len).ok()?;
+    let mut message = vec![0; u16::from_be_bytes(len).into()];
+    stream.read_exact(&mut message).ok()?;
+    Some(message)
+}
+
+fn write_framed(stream: &mut TcpStream, message: &[u8]) {
+    let mut framed = (message.len() as u16).to_be_bytes().to_vec();
+    framed.extend(message);
+    // The other side may have closed the connection.
+    let _ = stream.write_all(&framed);
+}
+
+/// Sends a query over UDP and one over TCP, and returns the answers.
+fn ask_both(rig: &Rig, relay: &'static str, query: &'static [u8]) -> [Vec<u8>; 2] {
+    rig.guest.run(move || {
+        let to = with_port(relay, 53);
+        let any: IpAddr = if to.is_ipv4() {
+            [0; 4].into()
+        } else {
+            [0; 16].into()
+        };
+        let socket = UdpSocket::bind((any, 0)).unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        socket.send_to(query, to).unwrap();
+        let mut buf = vec![0; 4096];
+        let len = socket.recv(&mut buf).unwrap();
+        buf.truncate(len);
+        let mut stream = TcpStream::connect(to).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        write_framed(&mut stream, query);
+        [buf, read_framed(&mut stream).unwrap()]
+    })
+}
+
+fn config(resolvers: &[SocketAddr]) -> Config {
+    Config {
+        dns: DnsConfig {
+            upstream: resolvers.to_vec(),
+            ..DnsConfig::default()
+        },
+        ..Config::default()
+    }
+}
+
+#[test]
+fn queries_come_from_the_configured_address_with_other_identifiers() {
+    let resolver = with_port(HOST[0], 53);
+    let config = Config {
+        outbound: Outbound {
+            ipv4: Some([192, 0, 2, 6].into()),
+            ..Outbound::default()
+        },
+        ..config(&[resolver])
+    };
+    with_gateway(config, move |rig| {
+        ip("addr add 192.0.2.6/24 dev up0");
+        let (seen, queries) = mpsc::channel();
+        let udp = UdpSocket::bind(resolver).unwrap();
+        let tcp = TcpListener::bind(resolver).unwrap();
+        let by_udp = seen.clone();
+        thread::spawn(move || {
+            let mut buf = [0; 512];
+            let (len, from) = udp.recv_from(&mut buf).unwrap();
+            by_udp.send((from.ip(), buf[..len].to_vec())).unwrap();
+            udp.send_to(&answer(&buf[..len]), from).unwrap();
+        });
+        thread::spawn(move || {
+            let (mut stream, from) = tcp.accept().unwrap();
+            let query = read_framed(&mut stream).unwrap();
+            seen.send((from.ip(), query.clone())).unwrap();
+            write_framed(&mut stream, &answer(&query));
+        });
+        let answers = ask_both(rig, DNS[0], QUERY);
+        assert_eq!(answers, [answer(QUERY), answer(QUERY)]);
+        let queries: Vec<_> = queries.iter().collect();
+        assert_eq!(queries.len(), 2);
+        for (from, query) in &queries {
+            assert_eq!(from.to_string(), "192.0.2.6");
+            assert_eq!(query[2..], QUERY[2..]);
+        }
+        let id = |n: usize| &queries[n].1[..2];
+        assert!(id(0) != &QUERY[..2] || id(1) != &QUERY[..2]);
+    });
+}
+
+#[test]
+fn an_answer_over_tcp_to_another_query_ends_the_upstream_connection() {
+    let resolvers = [with_port("127.0.0.53", 53), with_port("127.0.0.54", 53)];
+    with_gateway(config(&resolvers), move |rig| {
+        let listeners = resolvers.map(|at| TcpListener::bind(at).unwrap());
+        let [wrong, right] = listeners;
+        let serving = thread::spawn(move || {
+            let (mut stream, _) = wrong.accept().unwrap();
+            let mut query = read_framed(&mut stream).unwrap();
+            query[0] ^= 1;
+            write_framed(&mut stream, &answer(&query));
+            read_framed(&mut stream)
+        });
+        thread::spawn(move || {
+            let (mut stream, _) = right.accept().unwrap();
+            let query = read_framed(&mut stream).unwrap();
+            write_framed(&mut stream, &answer(&query));
+        });
+        let received = rig.guest.run(|| {
+            let mut stream = TcpStream::connect(with_port(DNS[0], 53)).unwrap();
+            stream.set_read_timeout(Some(LIMIT)).unwrap();
+            write_framed(&mut stream, QUERY);
+            read_framed(&mut stream)
+        });
+        assert_eq!(received, Some(answer(QUERY)));
+        assert_eq!(serving.join().unwrap(), None, "the connection is closed");
+    });
+}
+
+#[test]
+fn messages_that_ask_for_no_records_are_not_relayed() {
+    /// UPDATE (RFC 2136).
+    const UPDATE: &[u8] = b"\x12\x34\x28\0\0\x01\0\0\0\0\0\0\x01x\0\0\x06\0\x01";
+    // No resolver is bound there.
+    with_gateway(config(&[with_port("127.0.0.53", 53)]), |rig| {
+        for relay in DNS {
+            for answer in ask_both(rig, relay, UPDATE) {
+                assert_eq!(answer[..2], UPDATE[..2]);
+                assert_eq!((answer[2], answer[3] & 0xf), (0xa8, 4), "NOTIMP");
+            }
+        }
+    });
+}
+
+/// Denies all names.
+struct NoNames;
+
+impl Policy for NoNames {
+    fn dns(&self, _: &str, _: u16) -> DnsVerdict {
+        DnsVerdict::Deny
+    }
+}
+
+#[test]
+fn dns_over_tls_is_relayed_unless_a_policy_filters_names() {
+    for (policy, open) in [
+        (
+            std::sync::Arc::new(AllowAll) as std::sync::Arc<dyn Policy>,
+            true,
+        ),
+        (std::sync::Arc::new(NoNames), false),
+    ] {
+        let resolver = with_port("127.0.0.53", 53);
+        let config = Config {
+            policy,
+            ..config(&[resolver])
+        };
+        with_gateway(config, move |rig| {
+            let _listener = TcpListener::bind(with_port("127.0.0.53", 853)).unwrap();
+            for relay in DNS {
+                let connected = rig.guest.run(|| TcpStream::connect(with_port(relay, 853)));
+                assert_eq!(connected.is_ok(), open, "{connected:?}");
+            }
+        });
+    }
+}
