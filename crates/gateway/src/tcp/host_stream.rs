@@ -92,7 +92,7 @@ impl HostStream {
                 // Nothing is left; the next data or the end makes the socket ready again.
                 ready.clear_ready();
             }
-            freeze(blocks, n, data);
+            freeze(pool, blocks, n, data);
             return Ok(n);
         }
     }
@@ -160,16 +160,24 @@ fn allocate(pool: &Pool, want: usize) -> VecDeque<WriteBuf> {
         .collect()
 }
 
-/// Appends the first `n` bytes of the blocks to `data`.
-fn freeze(blocks: VecDeque<WriteBuf>, n: usize, data: &mut VecDeque<Slice>) {
+/// Appends the first `n` bytes of the blocks to `data`. What fills less than a quarter of its block is
+/// copied into a small one: the stack keeps a block until the guest has acknowledged its data, and
+/// a server that sends single bytes would otherwise hold much memory.
+fn freeze(pool: &Pool, blocks: VecDeque<WriteBuf>, n: usize, data: &mut VecDeque<Slice>) {
     let mut left = n;
     for mut block in blocks {
-        let filled = left.min(block.remaining());
+        let capacity = block.remaining();
+        let filled = left.min(capacity);
         if filled == 0 {
             break;
         }
         block.advance(filled);
         left -= filled;
+        if filled < capacity / 4 {
+            let mut small = pool.alloc(filled);
+            small.write(block.filled());
+            block = small;
+        }
         data.push_back(block.freeze());
     }
 }
@@ -197,5 +205,37 @@ impl ReadSize {
         } else if n * 4 <= self.0 {
             self.0 = (self.0 / 2).max(Self::MIN);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_of_single_bytes_pin_little_memory() {
+        let pool = Pool::new(1 << 20);
+        for want in [ReadSize::MIN, BLOCK_BYTES, ReadSize::MAX] {
+            let mut data = VecDeque::new();
+            for _ in 0..1000 {
+                let mut blocks = allocate(&pool, want);
+                blocks[0].spare_mut()[0] = 7;
+                freeze(&pool, blocks, 1, &mut data);
+            }
+            assert!(data.iter().all(|slice| slice[..] == [7]));
+            let pinned: usize = data.iter().map(Slice::pinned).sum();
+            assert!(pinned <= 1000 * 512, "{pinned} bytes");
+        }
+    }
+
+    #[test]
+    fn full_blocks_are_not_copied() {
+        let pool = Pool::new(1 << 20);
+        let mut data = VecDeque::new();
+        let blocks = allocate(&pool, ReadSize::MAX);
+        freeze(&pool, blocks, 2 * BLOCK_BYTES + 100, &mut data);
+        let lens: Vec<_> = data.iter().map(Slice::len).collect();
+        assert_eq!(lens, [BLOCK_BYTES, BLOCK_BYTES, 100]);
+        assert!(data[2].pinned() <= 512);
     }
 }
