@@ -8,6 +8,7 @@ use std::time::Duration;
 use fullsend::TcpStream;
 use socket2::Socket;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::HostStream;
 use super::relay::relay;
@@ -24,12 +25,8 @@ pub(crate) async fn accept_forwarded(
     guest: SocketAddr,
 ) {
     loop {
-        // A client waits in the listener's queue until there is room for its connection.
-        let Ok(permit) = shared.tcp_permits.clone().acquire_owned().await else {
-            return;
-        };
-        match accept(&listener).await {
-            Ok((client, from)) => {
+        match accept(&shared, &listener).await {
+            Ok((client, from, permit)) => {
                 let shared_by_task = shared.clone();
                 shared.spawn(async move {
                     connect(&shared_by_task, client, from, guest).await;
@@ -44,16 +41,23 @@ pub(crate) async fn accept_forwarded(
     }
 }
 
-async fn accept(listener: &AsyncFd<Socket>) -> io::Result<(HostStream, SocketAddr)> {
+/// Waits for a client. It stays in the listener's queue until there is room for its connection; a
+/// forward without clients keeps no permit.
+async fn accept(
+    shared: &Shared,
+    listener: &AsyncFd<Socket>,
+) -> io::Result<(HostStream, SocketAddr, OwnedSemaphorePermit)> {
     loop {
         let mut ready = listener.readable().await?;
+        let permit = shared.tcp_permits.clone().acquire_owned().await;
+        let permit = permit.map_err(io::Error::other)?;
         let Ok(accepted) = ready.try_io(|fd| fd.get_ref().accept()) else {
             continue;
         };
         let (socket, from) = accepted?;
         socket.set_nonblocking(true)?;
         let from = from.as_socket().ok_or(io::ErrorKind::InvalidData)?;
-        return Ok((HostStream::new(socket)?, from));
+        return Ok((HostStream::new(socket)?, from, permit));
     }
 }
 
