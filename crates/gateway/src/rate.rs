@@ -7,12 +7,35 @@ use tokio::time::{Instant, sleep_until};
 
 /// How much earlier than at the configured rate data may pass.
 const BURST: Duration = Duration::from_millis(50);
+/// How far ahead of the configured rate datagrams may be. Those beyond that are dropped.
+const MAX_DEBT: Duration = Duration::from_millis(50);
+/// The time that one piece of a stream takes at the configured rate.
+const QUANTUM: Duration = Duration::from_millis(10);
+/// Smallest piece of a stream, bytes.
+const MIN_QUANTUM: usize = 1500;
 
 /// A limit of the payload in one direction.
+///
+/// Streams wait, datagrams do not. At most one stream has reserved its piece at a time and the others
+/// wait in their order, so that a datagram finds little reserved time before it.
 pub(crate) struct RateLimit {
     bytes_per_second: Option<u64>,
     /// When the data so far would have passed at the configured rate.
     next: Mutex<Instant>,
+    /// The order of the streams.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// A piece of a stream that waits for its time. Dropping it gives the time back.
+struct Reservation<'a> {
+    limit: &'a RateLimit,
+    duration: Duration,
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        *self.limit.next.lock() -= self.duration;
+    }
 }
 
 impl RateLimit {
@@ -20,47 +43,79 @@ impl RateLimit {
         Self {
             bytes_per_second: bytes_per_second.map(|rate| rate.max(1)),
             next: Mutex::new(Instant::now()),
+            turn: tokio::sync::Mutex::default(),
         }
     }
 
-    /// Waits until `n` bytes may pass, and counts them.
+    /// Returns the number of bytes that a stream should pass at once, at most `max`.
+    pub(crate) fn quantum(&self, max: usize) -> usize {
+        let Some(rate) = self.bytes_per_second else {
+            return max;
+        };
+        let bytes = u128::from(rate) * QUANTUM.as_millis() / 1000;
+        usize::try_from(bytes)
+            .unwrap_or(usize::MAX)
+            .max(MIN_QUANTUM)
+            .min(max)
+    }
+
+    /// Waits until `n` bytes of a stream may pass, and counts them.
+    ///
+    /// Cancel safe: nothing is counted if the future is dropped.
     pub(crate) async fn take(&self, n: usize) {
-        if let Some(at) = self.count(n) {
+        let Some(rate) = self.bytes_per_second else {
+            return;
+        };
+        let _turn = self.turn.lock().await;
+        let duration = duration(n, rate);
+        let at = self.reserve(duration);
+        let mut reservation = Reservation {
+            limit: self,
+            duration,
+        };
+        if at > Instant::now() {
             sleep_until(at).await;
         }
+        reservation.duration = Duration::ZERO;
     }
 
-    /// Returns whether `n` bytes may pass now, and counts them if so.
+    /// Returns whether a datagram of `n` bytes may pass now, and counts it if so.
     pub(crate) fn try_take(&self, n: usize) -> bool {
         let Some(rate) = self.bytes_per_second else {
             return true;
         };
         let now = Instant::now();
         let mut next = self.next.lock();
-        if *next > now {
+        if *next > now + MAX_DEBT {
             return false;
         }
-        *next = (*next).max(now - BURST) + duration(n, rate);
+        *next = (*next).max(earliest(now)) + duration(n, rate);
         true
     }
 
-    /// Counts `n` bytes. Returns when they may pass, or `None` if that is now.
-    fn count(&self, n: usize) -> Option<Instant> {
-        let rate = self.bytes_per_second?;
-        let now = Instant::now();
+    /// Reserves time for data, and returns its beginning.
+    fn reserve(&self, duration: Duration) -> Instant {
         let mut next = self.next.lock();
-        let at = (*next).max(now.checked_sub(BURST).unwrap_or(now));
-        *next = at + duration(n, rate);
-        (at > now).then_some(at)
+        let at = (*next).max(earliest(Instant::now()));
+        *next = at + duration;
+        at
     }
 }
 
+fn earliest(now: Instant) -> Instant {
+    now.checked_sub(BURST).unwrap_or(now)
+}
+
+/// Returns the time of `n` bytes, at most a day, so that the sum stays a valid time.
 fn duration(n: usize, bytes_per_second: u64) -> Duration {
-    Duration::from_secs_f64(n as f64 / bytes_per_second as f64)
+    let seconds = n as f64 / bytes_per_second as f64;
+    Duration::from_secs_f64(seconds.min(86_400.0))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -80,6 +135,67 @@ mod tests {
         let start = Instant::now();
         limit.take(usize::MAX).await;
         assert!(limit.try_take(usize::MAX));
+        assert_eq!(limit.quantum(1 << 20), 1 << 20);
         assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+
+    /// Starts streams that always have data, and returns their counts of bytes.
+    fn start_streams(limit: &Arc<RateLimit>, count: usize) -> Vec<Arc<Mutex<usize>>> {
+        let counts: Vec<_> = (0..count).map(|_| Arc::default()).collect();
+        for passed in &counts {
+            let (limit, passed) = (limit.clone(), Arc::<Mutex<usize>>::clone(passed));
+            tokio::spawn(async move {
+                let quantum = limit.quantum(256 << 10);
+                loop {
+                    limit.take(quantum).await;
+                    *passed.lock() += quantum;
+                }
+            });
+        }
+        counts
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn datagrams_pass_beside_many_streams() {
+        let limit = Arc::new(RateLimit::new(Some(1_000_000)));
+        let streams = start_streams(&limit, 100);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        // A tenth of the rate.
+        for n in 0..100 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            assert!(limit.try_take(1000), "{n}");
+        }
+        let passed: usize = streams.iter().map(|passed| *passed.lock()).sum();
+        assert!((1_800_000..=2_000_000).contains(&passed), "{passed} bytes");
+        let (least, most) = (
+            streams.iter().map(|passed| *passed.lock()).min().unwrap(),
+            streams.iter().map(|passed| *passed.lock()).max().unwrap(),
+        );
+        assert!(most <= least + 20_000, "{least} to {most} bytes");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn streams_pass_beside_a_flood_of_datagrams() {
+        let limit = Arc::new(RateLimit::new(Some(1_000_000)));
+        let streams = start_streams(&limit, 2);
+        for _ in 0..10_000 {
+            tokio::time::sleep(Duration::from_micros(100)).await;
+            limit.try_take(1000);
+        }
+        let passed: usize = streams.iter().map(|passed| *passed.lock()).sum();
+        assert!(passed >= 100_000, "{passed} bytes");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_of_a_cancelled_piece_is_given_back() {
+        let limit = Arc::new(RateLimit::new(Some(1_000_000)));
+        limit.take(1_000_000).await;
+        for _ in 0..100 {
+            let cancelled = tokio::time::timeout(Duration::from_millis(1), limit.take(1_000_000));
+            assert!(cancelled.await.is_err());
+        }
+        let start = Instant::now();
+        limit.take(1).await;
+        assert!(start.elapsed() <= Duration::from_secs(1));
     }
 }
