@@ -178,14 +178,20 @@ pub enum ForwardSource {
 
 /// Bounds of the tables. A flow beyond a bound is refused, or replaces the one that has been idle
 /// for the longest time; each case has a counter.
+///
+/// Connections, flows, queries and forwards use a descriptor of the host each, except for forwarded
+/// UDP flows: the gateway lowers the bounds to what `RLIMIT_NOFILE` allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// TCP connections, those whose SYN is held included. SYNs beyond that are dropped, so that the
-    /// guest sends them again. Each connection uses a descriptor of the host: the gateway lowers
-    /// the bound to what `RLIMIT_NOFILE` allows.
+    /// guest sends them again.
     pub tcp_connections: usize,
-    /// UDP flows. A new one replaces the one that has been idle for the longest time.
+    /// UDP flows that the guest opens. A new one replaces the one that has been idle for the longest
+    /// time.
     pub udp_flows: usize,
+    /// UDP flows that clients open through forwards. A new one replaces the one of them that has
+    /// been idle for the longest time.
+    pub forwarded_udp_flows: usize,
     /// Sequences of echo requests. A new one replaces the one that has been idle for the longest
     /// time.
     pub ping_flows: usize,
@@ -203,6 +209,7 @@ impl Default for Limits {
         Self {
             tcp_connections: 65_536,
             udp_flows: 8192,
+            forwarded_udp_flows: 8192,
             ping_flows: 256,
             dns_queries: 1024,
             forwards: 65_536,

@@ -14,6 +14,8 @@ use crate::forward::{Forward, ForwardId, Protocol};
 use crate::gateway::Shared;
 use crate::reactor::register;
 use crate::tcp::accept_forwarded;
+use crate::udp::{receive_forwarded, report_local_address};
+use crate::validate::check_forward_guest;
 
 /// Clients that wait to be accepted.
 const BACKLOG: i32 = 4096;
@@ -28,27 +30,53 @@ pub(crate) struct Forwards {
 struct Table {
     entries: BTreeMap<ForwardId, Entry>,
     last_id: u64,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    /// The gateway does not run yet.
+    #[default]
+    Waiting,
+    Started,
+    Stopped,
 }
 
 struct Entry {
     forward: Forward,
-    /// The task that accepts clients.
-    task: AbortHandle,
-    /// The listening socket of a TCP forward.
-    listener: Option<Arc<AsyncFd<Socket>>>,
+    clients: Clients,
+}
+
+/// Who accepts the clients of a forward.
+enum Clients {
+    /// They wait in the queue of this socket.
+    Waiting(AsyncFd<Socket>),
+    /// A task.
+    Served {
+        task: AbortHandle,
+        /// The listening socket of a TCP forward.
+        listener: Option<Arc<AsyncFd<Socket>>>,
+    },
 }
 
 impl Forwards {
     /// Implements [`Handle::add_forward`](crate::Handle::add_forward).
     pub(crate) fn add(&self, shared: &Arc<Shared>, mut forward: Forward) -> io::Result<ForwardId> {
         let mut table = self.table.lock();
-        let max = shared.config.limits.forwards;
+        let max = shared.limits.forwards;
         if table.entries.len() >= max {
             return Err(io::Error::new(
                 io::ErrorKind::QuotaExceeded,
-                format!("there are {max} forwards already; remove some, or raise the limit"),
+                format!(
+                    "there are {max} forwards already; remove some, or raise the limits of forwards and \
+                     of descriptors"
+                ),
             ));
         }
+        if table.state == State::Stopped {
+            return Err(stopped());
+        }
+        check_forward_guest(forward.guest)?;
         // Reports a guest address without a gateway address of its family.
         shared.forward_source(forward.host, forward.guest)?;
         let socket = bind(&forward).map_err(|error| describe(&forward, &error))?;
@@ -57,31 +85,43 @@ impl Forwards {
             .as_socket()
             .ok_or(io::ErrorKind::InvalidData)?;
         let socket = register(socket)?;
-        let (guest, shared_by_task) = (forward.guest, shared.clone());
-        let (task, listener) = match forward.protocol {
-            Protocol::Tcp => {
-                let listener = Arc::new(socket);
-                let task = accept_forwarded(shared_by_task, listener.clone(), guest);
-                (shared.spawn(task), Some(listener))
-            }
-            Protocol::Udp => {
-                let task = crate::udp::receive_forwarded(shared_by_task, socket, guest);
-                (shared.spawn(task), None)
-            }
+        let id = ForwardId(table.last_id + 1);
+        let clients = match table.state {
+            State::Waiting => Some(Clients::Waiting(socket)),
+            State::Started => serve(shared, id, &forward, socket),
+            State::Stopped => None,
         };
-        table.last_id += 1;
-        let id = ForwardId(table.last_id);
-        let entry = Entry {
-            forward,
-            task,
-            listener,
-        };
-        table.entries.insert(id, entry);
+        let clients = clients.ok_or_else(stopped)?;
+        table.last_id = id.0;
+        table.entries.insert(id, Entry { forward, clients });
         Ok(id)
     }
 
+    /// Starts to accept the clients of all forwards.
+    pub(crate) fn start(&self, shared: &Arc<Shared>) {
+        let mut table = self.table.lock();
+        table.state = State::Started;
+        for (id, entry) in std::mem::take(&mut table.entries) {
+            let Entry { forward, clients } = entry;
+            let clients = match clients {
+                Clients::Waiting(socket) => serve(shared, id, &forward, socket),
+                served @ Clients::Served { .. } => Some(served),
+            };
+            if let Some(clients) = clients {
+                table.entries.insert(id, Entry { forward, clients });
+            }
+        }
+    }
+
+    /// Closes the sockets of all forwards, and refuses further ones.
+    pub(crate) fn close(&self) {
+        let mut table = self.table.lock();
+        table.state = State::Stopped;
+        table.entries.clear();
+    }
+
     /// Implements [`Handle::remove_forward`](crate::Handle::remove_forward).
-    pub(crate) fn remove(&self, id: ForwardId) -> io::Result<()> {
+    pub(crate) fn remove(&self, shared: &Shared, id: ForwardId) -> io::Result<()> {
         let entry = self.table.lock().entries.remove(&id);
         let entry = entry.ok_or_else(|| {
             io::Error::new(
@@ -89,11 +129,14 @@ impl Forwards {
                 format!("there is no forward with the number {}", id.0),
             )
         })?;
-        if let Some(listener) = entry.listener {
-            // The kernel refuses clients from now on; the task ends when the runtime polls it.
-            listener.get_ref().shutdown(Shutdown::Both)?;
+        if let Clients::Served { task, listener } = entry.clients {
+            if let Some(listener) = listener {
+                // The kernel refuses clients from now on; the task ends when the runtime polls it.
+                listener.get_ref().shutdown(Shutdown::Both)?;
+            }
+            task.abort();
         }
-        entry.task.abort();
+        shared.udp.end_forward(id);
         Ok(())
     }
 
@@ -105,6 +148,28 @@ impl Forwards {
             .map(|(id, entry)| (*id, entry.forward.clone()))
             .collect()
     }
+}
+
+/// Starts the task that accepts the clients of a forward. Returns `None` if the gateway has stopped.
+fn serve(
+    shared: &Arc<Shared>,
+    id: ForwardId,
+    forward: &Forward,
+    socket: AsyncFd<Socket>,
+) -> Option<Clients> {
+    let (by_task, guest) = (shared.clone(), forward.guest);
+    let (task, listener) = match forward.protocol {
+        Protocol::Tcp => {
+            let listener = Arc::new(socket);
+            let task = accept_forwarded(by_task, listener.clone(), guest);
+            (shared.spawn(task)?, Some(listener))
+        }
+        Protocol::Udp => {
+            let task = receive_forwarded(by_task, socket, id, guest);
+            (shared.spawn(task)?, None)
+        }
+    };
+    Some(Clients::Served { task, listener })
 }
 
 /// Opens the host's socket of a forward.
@@ -128,12 +193,19 @@ fn bind(forward: &Forward) -> io::Result<Socket> {
     if forward.protocol == Protocol::Tcp {
         // Connections of an earlier gateway in TIME-WAIT do not keep the port.
         socket.set_reuse_address(true)?;
+    } else {
+        // Answers come from the address that the client has sent to.
+        report_local_address(&socket, host.is_ipv6())?;
     }
     socket.bind(&host.into())?;
     if forward.protocol == Protocol::Tcp {
         socket.listen(BACKLOG)?;
     }
     Ok(socket)
+}
+
+fn stopped() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the gateway has stopped")
 }
 
 /// Adds the address to an error.

@@ -6,27 +6,25 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::task::Poll;
 
-use fullsend::{IcmpSocket, Pool, Stack, TransparentListener};
+use fullsend::{IcmpSocket, Pool, Stack, TransparentListener, UdpSocket};
 use fullsend_device::Device;
-use nix::sys::resource::{Resource, getrlimit};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::config::Config;
+use crate::config::{Config, Ipv4Config, Ipv6Config};
 use crate::counters::{AtomicCounters, Counters};
-use crate::dhcp::{serve_v4, serve_v6};
+use crate::descriptors::SocketLimits;
+use crate::dhcp::{open_v4, open_v6, serve_v4, serve_v6};
 use crate::forward::{Forward, ForwardId};
 use crate::forwards::Forwards;
 use crate::icmp::{Pings, receive_icmp};
 use crate::rate::RateLimit;
 use crate::resolvers::Resolvers;
 use crate::router::advertise;
-use crate::tcp::accept_outbound;
+use crate::tcp::{RelayMemory, accept_outbound};
 use crate::udp::{Udp, expire_flows, receive_outbound};
-
-/// Descriptors that are left to everything except flows.
-const OTHER_DESCRIPTORS: u64 = 64;
+use crate::validate::validate;
 
 /// What the tasks of a gateway share.
 pub(crate) struct Shared {
@@ -46,23 +44,28 @@ pub(crate) struct Shared {
     pub(crate) dns_permits: Arc<Semaphore>,
     /// One for each TCP connection that may still be opened.
     pub(crate) tcp_permits: Arc<Semaphore>,
-    tcp_limit: usize,
+    pub(crate) limits: SocketLimits,
+    /// Budget of the data that the relays hold.
+    pub(crate) relay_memory: RelayMemory,
     /// Limits of the payload that the guest sends, and of what it receives.
     pub(crate) tx_rate: RateLimit,
     pub(crate) rx_rate: RateLimit,
     runtime: tokio::runtime::Handle,
-    /// The tasks of all flows, which end with the gateway.
-    tasks: Mutex<JoinSet<()>>,
+    /// The tasks of all flows. `None` after the gateway has stopped, when none is started any more.
+    tasks: Mutex<Option<JoinSet<()>>>,
     task_spawned: Notify,
     stop: Notify,
 }
 
 impl Shared {
-    /// Spawns a task that ends with the gateway at the latest.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
-        let handle = self.tasks.lock().spawn_on(task, &self.runtime);
+    /// Spawns a task that ends with the gateway at the latest. Returns `None` if that has stopped.
+    pub(crate) fn spawn(
+        &self,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> Option<AbortHandle> {
+        let handle = self.tasks.lock().as_mut()?.spawn_on(task, &self.runtime);
         self.task_spawned.notify_one();
-        handle
+        Some(handle)
     }
 
     /// Returns the gateway's link-local address.
@@ -73,9 +76,9 @@ impl Shared {
     /// Removes the tasks that end, until it is dropped. A panic of a task is passed on.
     async fn reap_tasks(&self) {
         loop {
-            let ended = poll_fn(|cx| match self.tasks.lock().poll_join_next(cx) {
-                Poll::Ready(None) => Poll::Ready(None),
-                ended => ended,
+            let ended = poll_fn(|cx| match &mut *self.tasks.lock() {
+                Some(tasks) => tasks.poll_join_next(cx),
+                None => Poll::Ready(None),
             });
             match ended.await {
                 Some(Err(error)) if error.is_panic() => {
@@ -86,17 +89,6 @@ impl Shared {
             }
         }
     }
-}
-
-/// Returns how many flows of TCP and of UDP the descriptors of the process allow, at most the
-/// configured numbers.
-fn descriptor_limits(config: &Config) -> (usize, usize) {
-    let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
-    let available = usize::try_from(soft.saturating_sub(OTHER_DESCRIPTORS)).unwrap_or(usize::MAX);
-    let udp = config.limits.udp_flows.min(available / 4);
-    let tcp = config.limits.tcp_connections.min(available - udp);
-    // Tokio's semaphores have a limit of their own.
-    (tcp.min(Semaphore::MAX_PERMITS), udp)
 }
 
 /// Returns the link-local address that belongs to an Ethernet address (RFC 4291, appendix A).
@@ -149,10 +141,49 @@ fn build_stack(config: &Config, device: Box<dyn Device>, backlog: usize) -> io::
 
 /// A gateway between a guest behind a device and the host's sockets.
 ///
-/// It works while [`run`](Self::run) is polled. Dropping it resets all flows.
-#[must_use = "the gateway does nothing before `run` is awaited"]
+/// It works while [`run`](Self::run) is polled. Dropping it resets all flows. Before, only the stack
+/// behind the device works, which answers ARP, neighbor solicitations and pings to the gateway;
+/// connections of the guest and clients of forwards wait.
+#[must_use = "the gateway relays nothing before `run` is awaited"]
 pub struct Gateway {
     shared: Arc<Shared>,
+    /// Until the gateway runs.
+    servers: Option<Servers>,
+}
+
+/// The sockets of the stack whose tasks own them. What the guest sends to them before the gateway
+/// runs waits in their queues.
+struct Servers {
+    listener: TransparentListener,
+    dhcp_v4: Option<(Ipv4Config, UdpSocket)>,
+    dhcp_v6: Option<(Ipv6Config, UdpSocket)>,
+}
+
+impl Servers {
+    fn open(shared: &Shared) -> io::Result<Self> {
+        let (stack, config) = (&shared.stack, &shared.config);
+        let v4 = config.ipv4.clone().filter(|v4| v4.dhcp.is_some());
+        let v6 = config.ipv6.clone().filter(|v6| v6.dhcp);
+        Ok(Self {
+            listener: TransparentListener::any(stack, shared.limits.tcp)?,
+            dhcp_v4: v4
+                .map(|v4| Ok::<_, io::Error>((v4, open_v4(stack)?)))
+                .transpose()?,
+            dhcp_v6: v6
+                .map(|v6| Ok::<_, io::Error>((v6, open_v6(stack)?)))
+                .transpose()?,
+        })
+    }
+
+    fn start(self, shared: &Arc<Shared>) {
+        shared.spawn(accept_outbound(shared.clone(), self.listener));
+        if let Some((config, socket)) = self.dhcp_v4 {
+            shared.spawn(serve_v4(shared.clone(), config, socket));
+        }
+        if let Some((config, socket)) = self.dhcp_v6 {
+            shared.spawn(serve_v6(shared.clone(), config, socket));
+        }
+    }
 }
 
 /// Changes and inspects a gateway while it runs. Clones refer to the same gateway.
@@ -220,46 +251,37 @@ impl Gateway {
     ///   instead.
     /// - The error of the operating system if a forward cannot be bound.
     pub fn new(config: Config, device: Box<dyn Device>) -> io::Result<Self> {
-        let (tcp_limit, udp_limit) = descriptor_limits(&config);
-        let stack = build_stack(&config, device, tcp_limit)?;
+        validate(&config)?;
+        let limits = SocketLimits::of_process(&config.limits);
+        let stack = build_stack(&config, device, limits.tcp)?;
+        let relay_memory = RelayMemory::new(&stack.sysctl("net.ipv4.tcp_mem")?);
         let shared = Arc::new(Shared {
             pool: stack.pool(),
-            udp: Udp::new(&stack, udp_limit)?,
+            udp: Udp::new(&stack, limits.udp, config.limits.forwarded_udp_flows)?,
             icmp: IcmpSocket::open(&stack)?,
             pings: Pings::default(),
             router_solicited: Notify::new(),
-            dns_permits: Arc::new(Semaphore::new(config.limits.dns_queries)),
+            dns_permits: Arc::new(Semaphore::new(limits.dns)),
             stack,
             counters: AtomicCounters::default(),
             resolvers: Resolvers::new(&config.dns),
             forwards: Forwards::default(),
-            tcp_permits: Arc::new(Semaphore::new(tcp_limit)),
-            tcp_limit,
+            tcp_permits: Arc::new(Semaphore::new(limits.tcp)),
+            limits,
+            relay_memory,
             tx_rate: RateLimit::new(config.limits.rate),
             rx_rate: RateLimit::new(config.limits.rate),
             runtime: tokio::runtime::Handle::current(),
-            tasks: Mutex::default(),
+            tasks: Mutex::new(Some(JoinSet::new())),
             task_spawned: Notify::new(),
             stop: Notify::new(),
             config,
         });
-        let listener = TransparentListener::any(&shared.stack, tcp_limit)?;
-        shared.spawn(accept_outbound(shared.clone(), listener));
-        shared.spawn(receive_outbound(shared.clone()));
-        shared.spawn(expire_flows(shared.clone()));
-        shared.spawn(receive_icmp(shared.clone()));
-        if let Some(v4) = shared.config.ipv4.clone().filter(|v4| v4.dhcp.is_some()) {
-            shared.spawn(serve_v4(shared.clone(), v4));
-        }
-        if let Some(v6) = &shared.config.ipv6 {
-            if v6.dhcp {
-                shared.spawn(serve_v6(shared.clone(), v6.clone()));
-            }
-            if v6.ra {
-                shared.spawn(advertise(shared.clone(), v6.clone()));
-            }
-        }
-        let gateway = Self { shared };
+        let servers = Servers::open(&shared)?;
+        let gateway = Self {
+            shared,
+            servers: Some(servers),
+        };
         for forward in gateway.shared.config.forwards.clone() {
             gateway.handle().add_forward(forward)?;
         }
@@ -278,41 +300,68 @@ impl Gateway {
     ///
     /// # Errors
     /// `NetworkDown` if the device was lost, e.g. because the namespace of a TAP has ended.
-    pub async fn run(self) -> io::Result<()> {
-        tokio::select! {
-            error = self.shared.stack.closed() => Err(error),
-            () = self.shared.stop.notified() => Ok(()),
-            () = self.shared.reap_tasks() => Ok(()),
+    pub async fn run(mut self) -> io::Result<()> {
+        self.start();
+        let shared = self.shared.clone();
+        let ended = tokio::select! {
+            error = shared.stack.closed() => Err(error),
+            () = shared.stop.notified() => Ok(()),
+            () = shared.reap_tasks() => Ok(()),
+        };
+        // Each task resets its connection as it ends.
+        let tasks = shared.tasks.lock().take();
+        if let Some(mut tasks) = tasks {
+            tasks.shutdown().await;
         }
+        ended
+    }
+
+    /// Starts the tasks that serve the guest and the forwards.
+    fn start(&mut self) {
+        let shared = &self.shared;
+        if let Some(servers) = self.servers.take() {
+            servers.start(shared);
+        }
+        shared.spawn(receive_outbound(shared.clone()));
+        shared.spawn(expire_flows(shared.clone()));
+        shared.spawn(receive_icmp(shared.clone()));
+        if let Some(v6) = shared.config.ipv6.clone().filter(|v6| v6.ra) {
+            shared.spawn(advertise(shared.clone(), v6));
+        }
+        shared.forwards.start(shared);
     }
 }
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // The tasks refer to the table that holds them.
-        self.shared.tasks.lock().abort_all();
+        // The tasks refer to what holds them. Dropped without the lock: a task may spawn another.
+        let tasks = self.shared.tasks.lock().take();
+        drop(tasks);
+        self.shared.forwards.close();
     }
 }
 
 impl Handle {
-    /// Binds a forward, which accepts clients from now on.
+    /// Binds a forward. It accepts clients from now on, or from the start of [`Gateway::run`].
     ///
     /// # Errors
-    /// The error of the operating system if it cannot be bound, with the address in the message;
-    /// `InvalidInput` for a guest address without a family in the configuration; `QuotaExceeded`
-    /// beyond [`Limits::forwards`](crate::Limits::forwards).
+    /// - The error of the operating system if it cannot be bound, with the address in the message.
+    /// - `InvalidInput` for a guest address that is not that of one host and port.
+    /// - `AddrNotAvailable` if the gateway has no address of the guest's family.
+    /// - `QuotaExceeded` beyond [`Limits::forwards`](crate::Limits::forwards), and `NotConnected`
+    ///   after the gateway has stopped.
     pub fn add_forward(&self, forward: Forward) -> io::Result<ForwardId> {
         // The reactor of the gateway's runtime polls the forward's socket.
         let _context = self.shared.runtime.enter();
         self.shared.forwards.add(&self.shared, forward)
     }
 
-    /// Removes a forward. Flows that use it go on.
+    /// Removes a forward. Its TCP connections go on; its UDP flows end, as they share its socket.
     ///
     /// # Errors
     /// `NotFound` if there is no such forward.
     pub fn remove_forward(&self, id: ForwardId) -> io::Result<()> {
-        self.shared.forwards.remove(id)
+        self.shared.forwards.remove(&self.shared, id)
     }
 
     /// Returns the forwards, in the order in which they were added, with the ports that they are
@@ -326,7 +375,7 @@ impl Handle {
         let permits = self.shared.tcp_permits.available_permits();
         Counters {
             udp_open: self.shared.udp.flow_count() as u64,
-            tcp_open: (self.shared.tcp_limit - permits) as u64,
+            tcp_open: (self.shared.limits.tcp - permits) as u64,
             ..self.shared.counters.read()
         }
     }

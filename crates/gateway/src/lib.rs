@@ -25,12 +25,14 @@
 
 mod config;
 mod counters;
+mod descriptors;
 mod dhcp;
 mod dns;
 mod forward;
 mod forwards;
 mod gateway;
 mod icmp;
+#[doc(hidden)]
 pub mod message;
 pub mod namespace;
 mod outbound_socket;
@@ -43,6 +45,7 @@ mod route;
 mod router;
 mod tcp;
 mod udp;
+mod validate;
 
 pub use config::{
     Config, DhcpRange, DnsConfig, ForwardSource, Ipv4Config, Ipv6Config, Limits, Mapping, Outbound,

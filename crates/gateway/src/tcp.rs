@@ -4,7 +4,9 @@ mod forward;
 mod host_stream;
 mod outbound;
 mod relay;
+mod relay_memory;
 
 pub(crate) use forward::accept_forwarded;
 pub(crate) use host_stream::HostStream;
 pub(crate) use outbound::accept_outbound;
+pub(crate) use relay_memory::RelayMemory;

@@ -15,10 +15,12 @@ use parking_lot::Mutex;
 
 pub(crate) use error_queue::ReportedError;
 pub(crate) use forward::receive_forwarded;
+pub(crate) use host_socket::report_local_address;
 pub(crate) use outbound::{expire_flows, receive_outbound};
 use table::Table;
 
 use crate::counters::add;
+use crate::forward::ForwardId;
 use crate::gateway::Shared;
 
 /// Limit of the memory of the guest's datagrams that wait for the gateway, bytes.
@@ -32,11 +34,22 @@ pub(crate) struct Udp {
 }
 
 impl Udp {
-    pub(crate) fn new(stack: &fullsend::Stack, max_flows: usize) -> std::io::Result<Self> {
+    /// Opens the socket for the guest's datagrams. At most `max_flows` flows of the guest and
+    /// `max_forwarded` of forwards exist at once.
+    pub(crate) fn new(
+        stack: &fullsend::Stack,
+        max_flows: usize,
+        max_forwarded: usize,
+    ) -> std::io::Result<Self> {
         Ok(Self {
             socket: UdpSocket::bind_any(stack, QUEUE_BYTES)?,
-            table: Mutex::new(Table::new(max_flows)),
+            table: Mutex::new(Table::new(max_flows, max_forwarded)),
         })
+    }
+
+    /// Ends the flows of a forward, and thus releases its socket.
+    pub(crate) fn end_forward(&self, forward: ForwardId) {
+        self.table.lock().remove_forward(forward);
     }
 
     /// Returns the socket that sends to the guest from any address.

@@ -314,6 +314,56 @@ fn connections_beyond_the_limit_wait() {
 }
 
 #[test]
+fn data_arrives_completely_after_a_half_close_by_the_server() {
+    with_gateway(Config::default(), |rig| {
+        for host in HOST {
+            let (mut guest, mut server) = connected(rig, host);
+            server.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(guest.read(&mut [0]).unwrap(), 0);
+            let data = pattern(10_000_000, 8);
+            let expected = data.clone();
+            let writing = rig.guest.spawn(move || {
+                guest.write_all(&data).unwrap();
+                guest.shutdown(Shutdown::Write).unwrap();
+                guest
+            });
+            // A slow reader: the guest's FIN arrives long before the last of its data is read.
+            let mut received: Vec<u8> = Vec::new();
+            let mut buf = vec![0; 100_000];
+            loop {
+                match server.read(&mut buf).unwrap() {
+                    0 => break,
+                    n => received.extend(&buf[..n]),
+                }
+                thread::sleep(std::time::Duration::from_millis(1));
+            }
+            assert!(received == expected, "{} bytes", received.len());
+            writing.join().unwrap();
+        }
+        assert_eq!(rig.gateway.counters().tcp_reset, 0);
+    });
+}
+
+#[test]
+fn forwards_without_clients_do_not_use_up_connections() {
+    let config = Config {
+        limits: Limits {
+            tcp_connections: 2,
+            ..Limits::default()
+        },
+        ..Config::default()
+    };
+    with_gateway(config, |rig| {
+        for port in 1..=8 {
+            let guest = with_port(common::GUEST[0], port);
+            add_forward(rig, forward(with_port(LOOPBACK[0], 0), guest));
+        }
+        let _connections = [connected(rig, HOST[0]), connected(rig, HOST[1])];
+        assert_eq!(rig.gateway.counters().tcp_dropped, 0);
+    });
+}
+
+#[test]
 fn many_connections_at_once_are_all_relayed() {
     with_gateway(Config::default(), |rig| {
         let (listener, port) = listen(HOST[0]);

@@ -216,6 +216,73 @@ fn a_forward_leads_to_the_guest_and_shows_the_client() {
 }
 
 #[test]
+fn a_forward_answers_from_the_address_that_was_asked() {
+    with_gateway(Config::default(), |rig| {
+        ip("addr add 192.0.2.5/24 dev up0");
+        ip("addr add 2001:db8::5/64 dev up0 nodad");
+        for (family, any, asked) in [(0, "0.0.0.0", "192.0.2.5"), (1, "::", "2001:db8::5")] {
+            let server = rig.guest.run(move || bind(GUEST[family]));
+            let forward = Forward {
+                protocol: Protocol::Udp,
+                host: with_port(any, 0),
+                guest: server.local_addr().unwrap(),
+                interface: None,
+            };
+            rig.gateway.add_forward(forward).unwrap();
+            let port = rig.gateway.list_forwards()[family].1.host.port();
+            // A connected socket receives only what comes from its peer.
+            let client = bind(HOST[family]);
+            client.connect(with_port(asked, port)).unwrap();
+            exchange(&client, &server, 1200);
+            client.connect(with_port(HOST[family], port)).unwrap();
+            exchange(&client, &server, 1200);
+        }
+    });
+}
+
+#[test]
+fn clients_of_a_forward_do_not_end_the_guests_flows() {
+    let config = Config {
+        limits: Limits {
+            udp_flows: 4,
+            forwarded_udp_flows: 4,
+            ..Limits::default()
+        },
+        ..Config::default()
+    };
+    with_gateway(config, |rig| {
+        let server = bind(HOST[0]);
+        let own = guest_socket(rig, server.local_addr().unwrap());
+        let flow = exchange(&own, &server, 10);
+        let inside = rig.guest.run(|| bind(GUEST[0]));
+        let forward = Forward {
+            protocol: Protocol::Udp,
+            host: with_port(LOOPBACK[0], 0),
+            guest: inside.local_addr().unwrap(),
+            interface: None,
+        };
+        let id = rig.gateway.add_forward(forward.clone()).unwrap();
+        let bound = rig.gateway.list_forwards()[0].1.host;
+        for _ in 0..50 {
+            let client = bind(LOOPBACK[0]);
+            client.connect(bound).unwrap();
+            exchange(&client, &inside, 10);
+        }
+        assert_eq!(rig.gateway.counters().udp_replaced, 46);
+        assert_eq!(exchange(&own, &server, 10), flow);
+        // The flows of a removed forward do not keep its port.
+        rig.gateway.remove_forward(id).unwrap();
+        let again = Forward {
+            host: bound,
+            ..forward
+        };
+        wait_until("the port is free", || {
+            rig.gateway.add_forward(again.clone()).is_ok()
+        });
+    });
+}
+
+#[test]
 fn ports_of_the_dns_address_other_than_53_are_unreachable() {
     with_gateway(Config::default(), |rig| {
         for dns in DNS {

@@ -19,8 +19,8 @@ impl TcpStream {
     /// Waits for received data and returns it without copying it: at most `max` bytes, or an empty
     /// chain at the end of the stream. A relay passes its slices to `writev(2)`.
     ///
-    /// The chain refers to the stack's memory, which counts as in use until it is dropped. Its bytes
-    /// no longer count against the receive window.
+    /// The chain refers to the stack's memory, which is freed when it is dropped. Its bytes no longer
+    /// count against the receive window, nor against `tcp_mem`: the application bounds what it holds.
     ///
     /// # Errors
     /// Those of [`read_chunk`](Self::read_chunk).

@@ -11,8 +11,11 @@ use crate::config::Ipv4Config;
 const MAX_RANGE: u32 = 256;
 /// How long an offer is kept for the client that got it.
 const OFFER_TIME: Duration = Duration::from_secs(30);
+/// How long an address is not given out after a client has found another host with it.
+const DECLINE_TIME: Duration = Duration::from_mins(10);
 
 struct Lease {
+    /// The client's identifier; empty for an address that another host uses.
     client: Vec<u8>,
     address: Ipv4Addr,
     expires: Instant,
@@ -89,6 +92,16 @@ impl Leases {
     }
 }
 
+impl Leases {
+    /// Ends the lease of a client because another host uses its address (RFC 2131 4.3.3).
+    pub(super) fn decline(&mut self, now: Instant, client: &[u8]) {
+        if let Some(lease) = self.leases.iter_mut().find(|lease| lease.client == client) {
+            lease.client.clear();
+            lease.expires = now + DECLINE_TIME;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,6 +150,18 @@ mod tests {
             leases.offer(now + LEASE, b"c", Some(ip(100))),
             Some(ip(100))
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_declined_address_is_not_given_out_for_a_time() {
+        let (mut leases, now) = (leases(), Instant::now());
+        assert!(leases.confirm(now, b"a", ip(100), LEASE));
+        leases.decline(now, b"a");
+        assert_eq!(leases.offer(now, b"a", Some(ip(100))), Some(ip(15)));
+        assert!(!leases.confirm(now, b"b", ip(100), LEASE));
+        leases.decline(now, b"unknown");
+        let later = now + DECLINE_TIME;
+        assert_eq!(leases.offer(later, b"c", None), Some(ip(100)));
     }
 
     #[tokio::test(start_paused = true)]

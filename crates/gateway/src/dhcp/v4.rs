@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fullsend::UdpSocket;
+use fullsend::{Stack, UdpSocket};
 use tokio::time::Instant;
 
 use super::leases::Leases;
@@ -20,21 +20,28 @@ const LEASE_TIME: Duration = Duration::from_hours(24);
 /// Longest message that is read.
 const MAX_MESSAGE: usize = 1500;
 
+/// Opens the server's socket.
+///
+/// # Errors
+/// Those of [`UdpSocket::bind`].
+pub(crate) fn open(stack: &Stack) -> io::Result<UdpSocket> {
+    UdpSocket::bind(stack, (Ipv4Addr::UNSPECIFIED, SERVER_PORT))
+}
+
 /// Serves DHCP until the stack stops.
-pub(crate) async fn serve(shared: Arc<Shared>, config: Ipv4Config) {
-    if let Err(error) = try_serve(&shared, &config).await {
+pub(crate) async fn serve(shared: Arc<Shared>, config: Ipv4Config, socket: UdpSocket) {
+    if let Err(error) = try_serve(&shared, &config, &socket).await {
         tracing::debug!(%error, "the DHCP server has ended");
     }
 }
 
-async fn try_serve(shared: &Shared, config: &Ipv4Config) -> io::Result<()> {
-    let socket = UdpSocket::bind(&shared.stack, (Ipv4Addr::UNSPECIFIED, SERVER_PORT))?;
+async fn try_serve(shared: &Shared, config: &Ipv4Config, socket: &UdpSocket) -> io::Result<()> {
     let from = SocketAddr::from((config.gateway, SERVER_PORT));
     let mut leases = Leases::new(config);
     let settings = settings(shared, config);
     let mut buf = vec![0; MAX_MESSAGE];
     loop {
-        let (len, _) = socket.recv_from(&mut buf).await?;
+        let (len, source) = socket.recv_from(&mut buf).await?;
         let Some(message) = ClientMessage::parse(&buf[..len]) else {
             continue;
         };
@@ -42,17 +49,26 @@ async fn try_serve(shared: &Shared, config: &Ipv4Config) -> io::Result<()> {
             continue;
         };
         let answer = message.answer(kind, yours, &settings);
-        // RFC 2131 4.1: a client that has no address receives broadcasts.
-        let to = match message.client_address {
-            Some(address) if kind == MessageType::Ack => address,
-            _ => Ipv4Addr::BROADCAST,
-        };
+        let to = destination(&message, (kind, yours), source.ip());
         let to = SocketAddr::from((to, CLIENT_PORT));
         match socket.send_from(&answer, from, to).await {
             Ok(_) => add(&shared.counters.dhcp_answers, 1),
             Err(error) => tracing::debug!(%error, %to, "a DHCP answer was not sent"),
         }
     }
+}
+
+/// Returns where an answer goes. RFC 2131 4.1: a client that has no address receives broadcasts. An
+/// address that a client only claims gets nothing.
+fn destination(
+    message: &ClientMessage,
+    (kind, yours): (MessageType, Option<Ipv4Addr>),
+    source: IpAddr,
+) -> Ipv4Addr {
+    let claimed = message.client_address.filter(|_| kind == MessageType::Ack);
+    claimed
+        .filter(|address| yours == Some(*address) || source == IpAddr::V4(*address))
+        .unwrap_or(Ipv4Addr::BROADCAST)
 }
 
 /// Returns the type of the answer and the client's address, or `None` if there is no answer.
@@ -77,8 +93,12 @@ fn decide(
             }
         }
         MessageType::Inform => Some((MessageType::Ack, None)),
-        MessageType::Release | MessageType::Decline => {
+        MessageType::Release if for_us => {
             leases.release(client);
+            None
+        }
+        MessageType::Decline if for_us => {
+            leases.decline(now, client);
             None
         }
         _ => None,
@@ -105,5 +125,36 @@ fn settings(shared: &Shared, config: &Ipv4Config) -> Settings {
         host_name: dns.host_name.clone(),
         domain: dns.domain.clone(),
         search: dns.search.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(message_type: u8, claimed: [u8; 4]) -> ClientMessage {
+        let mut bytes = vec![0; 236];
+        bytes[..3].copy_from_slice(&[1, 1, 6]);
+        bytes[12..16].copy_from_slice(&claimed);
+        bytes.extend([99, 130, 83, 99, 53, 1, message_type, 255]);
+        ClientMessage::parse(&bytes).unwrap()
+    }
+
+    #[test]
+    fn an_answer_goes_to_the_leased_address_the_source_or_all() {
+        let (lease, victim) = (Ipv4Addr::new(10, 0, 2, 100), Ipv4Addr::new(192, 0, 2, 9));
+        let ack = |claimed: Ipv4Addr, yours, source: Ipv4Addr| {
+            let message = message(3, claimed.octets());
+            destination(&message, (MessageType::Ack, yours), source.into())
+        };
+        let none = Ipv4Addr::UNSPECIFIED;
+        assert_eq!(ack(lease, Some(lease), none), lease);
+        assert_eq!(ack(lease, None, lease), lease);
+        assert_eq!(ack(victim, Some(lease), lease), Ipv4Addr::BROADCAST);
+        assert_eq!(ack(victim, None, lease), Ipv4Addr::BROADCAST);
+        assert_eq!(ack(none, Some(lease), none), Ipv4Addr::BROADCAST);
+        let nak = (MessageType::Nak, None);
+        let to = destination(&message(3, lease.octets()), nak, lease.into());
+        assert_eq!(to, Ipv4Addr::BROADCAST);
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use fullsend::UdpSocket;
+use fullsend::{Stack, UdpSocket};
 
 use crate::config::Ipv6Config;
 use crate::counters::add;
@@ -16,15 +16,22 @@ const LIFETIME_S: u32 = 86_400;
 /// Longest message that is read.
 const MAX_MESSAGE: usize = 1500;
 
+/// Opens the server's socket.
+///
+/// # Errors
+/// Those of [`UdpSocket::bind`].
+pub(crate) fn open(stack: &Stack) -> io::Result<UdpSocket> {
+    UdpSocket::bind(stack, (Ipv6Addr::UNSPECIFIED, SERVER_PORT))
+}
+
 /// Serves DHCPv6 until the stack stops.
-pub(crate) async fn serve(shared: Arc<Shared>, config: Ipv6Config) {
-    if let Err(error) = try_serve(&shared, &config).await {
+pub(crate) async fn serve(shared: Arc<Shared>, config: Ipv6Config, socket: UdpSocket) {
+    if let Err(error) = try_serve(&shared, &config, &socket).await {
         tracing::debug!(%error, "the DHCPv6 server has ended");
     }
 }
 
-async fn try_serve(shared: &Shared, config: &Ipv6Config) -> io::Result<()> {
-    let socket = UdpSocket::bind(&shared.stack, (Ipv6Addr::UNSPECIFIED, SERVER_PORT))?;
+async fn try_serve(shared: &Shared, config: &Ipv6Config, socket: &UdpSocket) -> io::Result<()> {
     let from = SocketAddr::from((shared.link_local(), SERVER_PORT));
     let settings = settings(shared, config);
     let mut buf = vec![0; MAX_MESSAGE];

@@ -158,13 +158,13 @@ fn open(shared: &Arc<Shared>, key: PingKey) -> io::Result<Arc<AsyncFd<Socket>>> 
     socket.connect(&to.into())?;
     let socket = Arc::new(register(socket)?);
     let task = shared.spawn(receive_replies(shared.clone(), key, socket.clone()));
+    let task = task.ok_or(io::ErrorKind::NotConnected)?;
     let flow = PingFlow {
         socket: socket.clone(),
         last_used: Instant::now(),
         task,
     };
-    let max = shared.config.limits.ping_flows.max(1);
-    let replaced = shared.pings.insert(key, flow, max);
+    let replaced = shared.pings.insert(key, flow, shared.limits.ping);
     add(&shared.counters.ping_replaced, u64::from(replaced));
     Ok(socket)
 }

@@ -153,8 +153,8 @@ impl<'a> ClientMessage<'a> {
         }
     }
 
-    /// Builds the answer, or returns `None` if there is none: the message is for another server, or
-    /// lacks an identifier (RFC 8415 16).
+    /// Builds the answer, or returns `None` if there is none: the message is for another server,
+    /// lacks an identifier (RFC 8415 16), or is a Confirm without addresses (RFC 8415 18.3.3).
     pub fn answer(&self, settings: &Settings) -> Option<Vec<u8>> {
         use MessageType::{
             Confirm, Decline, InformationRequest, Rebind, Release, Renew, Request, Solicit,
@@ -163,7 +163,11 @@ impl<'a> ClientMessage<'a> {
         let for_us = self.server_id.map(|id| id == server_id);
         let valid = match self.message_type {
             // These messages are for all servers.
-            Solicit | Confirm | Rebind => self.client_id.is_some() && for_us.is_none(),
+            Solicit | Rebind => self.client_id.is_some() && for_us.is_none(),
+            Confirm => {
+                let has_addresses = !self.addresses.is_empty();
+                self.client_id.is_some() && for_us.is_none() && has_addresses
+            }
             Request | Renew | Release | Decline => self.client_id.is_some() && for_us == Some(true),
             InformationRequest => for_us != Some(false),
         };
@@ -342,7 +346,13 @@ mod tests {
     #[test]
     fn messages_for_other_servers_or_without_an_identifier_get_no_answer() {
         let ours = settings().server_id();
+        let mut with_address = IA.to_vec();
+        let mut address = settings().address.unwrap().octets().to_vec();
+        address.extend([0; 8]);
+        push(&mut with_address, option::IA_ADDRESS, &address);
         for (kind, sent, answered) in [
+            (4, vec![(1, &b"c"[..]), (3, &IA[..])], false),
+            (4, vec![(1, &b"c"[..]), (3, &with_address[..])], true),
             (3, vec![(1, &b"c"[..]), (2, &ours[..])], true),
             (3, vec![(1, &b"c"[..]), (2, &b"other"[..])], false),
             (3, vec![(1, &b"c"[..])], false),

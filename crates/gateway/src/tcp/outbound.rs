@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::HostStream;
-use super::relay::relay;
+use super::relay::{count_reset, relay};
 use crate::counters::add;
 use crate::dns::relay_stream;
 use crate::gateway::Shared;
@@ -40,8 +40,9 @@ async fn connect(shared: Arc<Shared>, pending: PendingConnection, permit: OwnedS
             return reject_unreachable(&shared, pending, UnreachableCode::Network);
         }
         Route::Dns => {
-            if let Ok(guest) = pending.accept().await {
-                relay_stream(&shared, guest).await;
+            match pending.accept().await {
+                Ok(guest) => relay_stream(&shared, guest).await,
+                Err(error) => count_reset(&shared, &error),
             }
             return;
         }
@@ -50,17 +51,27 @@ async fn connect(shared: Arc<Shared>, pending: PendingConnection, permit: OwnedS
             None => return reject_unreachable(&shared, pending, UnreachableCode::Network),
         },
     };
-    match HostStream::connect(to, &shared.config.outbound).await {
-        Ok(host) => {
-            if let Ok(guest) = pending.accept().await {
+    let connected = tokio::select! {
+        biased;
+        connected = HostStream::connect(to, &shared.config.outbound) => connected,
+        // The guest has reset the connection, or no longer retransmits its SYN.
+        _ = pending.cancelled() => {
+            add(&shared.counters.tcp_reset, 1);
+            return pending.ignore();
+        }
+    };
+    match connected {
+        Ok(host) => match pending.accept().await {
+            Ok(guest) => {
                 add(&shared.counters.tcp_established, 1);
                 relay(&shared, guest, host).await;
-            } else {
-                // The guest has given up, or its RST came together with its ACK.
-                add(&shared.counters.tcp_reset, 1);
+            }
+            // The guest has given up, or its RST came together with its ACK.
+            Err(error) => {
+                count_reset(&shared, &error);
                 host.reset();
             }
-        }
+        },
         Err(error) => on_connect_error(&shared, pending, to, &error),
     }
     drop(permit);

@@ -12,21 +12,51 @@ use super::HostStream;
 use super::host_stream::ReadSize;
 use crate::counters::add;
 use crate::gateway::Shared;
+use crate::rate::RateLimit;
 
-/// Most bytes that are taken from the guest's receive buffer at once. While the host's socket does
-/// not accept them, the rest stays in the guest's window.
-const MAX_TAKEN_BYTES: usize = 256 << 10;
+/// The two sockets of a connection. Dropping them, e.g. when the gateway stops, resets both sides.
+struct Sockets(Option<(TcpStream, HostStream)>);
+
+impl Sockets {
+    /// Closes both sockets. Their FINs are queued, and the stack and the kernel deliver them.
+    fn close(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        if let Some((guest, host)) = self.0.take() {
+            guest.abort();
+            host.reset();
+        }
+    }
+}
 
 /// Copies data in both directions until both sides have closed theirs. Each side's FIN is passed on
-/// when its data has been; a RST or another error of one side resets the other.
+/// when its data has been; a RST or another error of one side resets the other, and so does the end
+/// of the gateway.
 pub(super) async fn relay(shared: &Shared, guest: TcpStream, host: HostStream) {
-    if let Err(error) = both_directions(shared, &guest, &host).await {
-        tracing::debug!(%error, ?guest, "connection reset");
-        add(&shared.counters.tcp_reset, 1);
-        guest.abort();
-        host.reset();
+    // Fails only if the stack has stopped.
+    let _ = guest.set_keepalive(true);
+    let sockets = Sockets(Some((guest, host)));
+    let Some((guest, host)) = &sockets.0 else {
+        return;
+    };
+    match both_directions(shared, guest, host).await {
+        Ok(()) => sockets.close(),
+        Err(error) => {
+            tracing::debug!(%error, ?guest, "connection reset");
+            count_reset(shared, &error);
+        }
     }
-    // Otherwise both FINs are queued, and the stack and the kernel deliver them.
+}
+
+/// Counts a connection that failed, if it was reset by one side.
+pub(super) fn count_reset(shared: &Shared, error: &io::Error) {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset};
+    let is_reset = matches!(error.kind(), ConnectionReset | BrokenPipe);
+    add(&shared.counters.tcp_reset, u64::from(is_reset));
 }
 
 async fn both_directions(shared: &Shared, guest: &TcpStream, host: &HostStream) -> io::Result<()> {
@@ -68,14 +98,30 @@ async fn guest_reset(guest: &TcpStream) -> io::Error {
     }
 }
 
+/// Waits until `n` bytes may pass, or one of the sockets has failed.
+async fn pass_rate_limit(
+    limit: &RateLimit,
+    n: usize,
+    (guest, host): (&TcpStream, &HostStream),
+) -> io::Result<()> {
+    let taken = async {
+        limit.take(n).await;
+        Ok(())
+    };
+    until_error(until_error(taken, guest_reset(guest)), host.failed()).await
+}
+
 async fn guest_to_host(shared: &Shared, guest: &TcpStream, host: &HostStream) -> io::Result<()> {
     loop {
-        let mut data = guest.read_chain(MAX_TAKEN_BYTES).await?;
+        // While the host's socket does not accept more, the rest stays in the guest's window.
+        let max = shared.tx_rate.quantum(shared.relay_memory.allowed());
+        let mut data = guest.read_chain(max).await?;
         if data.is_empty() {
             return host.shutdown_write();
         }
         let len = data.len();
-        shared.tx_rate.take(len).await;
+        let _held = shared.relay_memory.hold(len);
+        pass_rate_limit(&shared.tx_rate, len, (guest, host)).await?;
         while !data.is_empty() {
             // While the host's socket is full, a RST of the guest is reported here only.
             until_error(host.write(&mut data), guest_reset(guest)).await?;
@@ -94,12 +140,15 @@ async fn host_to_guest(shared: &Shared, guest: &TcpStream, host: &HostStream) ->
         // Room first: data stays in the host's socket, and thus in the sender's window, until the
         // guest has room for it.
         until_error(guest.writable(), host.failed()).await?;
-        let n = host.read(&shared.pool, size.get(), &mut data).await?;
+        let allowed = shared.rx_rate.quantum(shared.relay_memory.allowed());
+        let want = size.get().min(allowed);
+        let n = host.read(&shared.pool, want, &mut data).await?;
         if n == 0 {
             return guest.shutdown_write();
         }
         size.adapt(n);
-        shared.rx_rate.take(n).await;
+        let _held = shared.relay_memory.hold(n);
+        pass_rate_limit(&shared.rx_rate, n, (guest, host)).await?;
         while !data.is_empty() {
             until_error(
                 async { guest.write_slices(&mut data).await.map(drop) },

@@ -7,33 +7,37 @@ use std::sync::Arc;
 use socket2::Socket;
 use tokio::io::unix::AsyncFd;
 
-use super::host_socket::{HostUdp, Received};
+use super::host_socket::{HostUdp, Peer, Received};
 use super::send_to_guest;
-use super::table::{FlowKey, UdpFlow};
+use super::table::{ClientKey, UdpFlow};
 use crate::counters::add;
+use crate::forward::ForwardId;
 use crate::gateway::Shared;
-
-/// Ports that stand for clients whose own address and port are in use by another flow.
-const SUBSTITUTE_PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 
 /// Sends the datagrams of a forward's clients to the guest until the task is aborted. The guest's
 /// answers go through the table of flows.
 pub(crate) async fn receive_forwarded(
     shared: Arc<Shared>,
     socket: AsyncFd<Socket>,
+    forward: ForwardId,
     guest: SocketAddr,
 ) {
     let socket = Arc::new(HostUdp::new(socket));
     let mut datagrams = VecDeque::new();
     loop {
         match socket.receive(&shared.pool, &mut datagrams).await {
-            Ok(Received::Datagrams(Some(client))) => {
-                match flow_of(&shared, &socket, client, guest) {
-                    Some(flow) => {
-                        flow.record_use(false);
-                        send_to_guest(&shared, &mut datagrams, flow.key.remote, guest);
-                    }
-                    None => datagrams.clear(),
+            Ok(Received::Datagrams(Some(peer))) => {
+                let client = ClientKey {
+                    forward,
+                    client: peer.to,
+                    asked: peer.from.map(|local| local.ip),
+                };
+                if let Some(flow) = flow_of(&shared, &socket, (client, peer), guest) {
+                    flow.record_use(false);
+                    send_to_guest(&shared, &mut datagrams, flow.key.remote, guest);
+                } else {
+                    add(&shared.counters.udp_dropped, datagrams.len() as u64);
+                    datagrams.clear();
                 }
             }
             Ok(_) => datagrams.clear(),
@@ -50,28 +54,20 @@ pub(crate) async fn receive_forwarded(
 fn flow_of(
     shared: &Arc<Shared>,
     socket: &Arc<HostUdp>,
-    client: SocketAddr,
+    (client, peer): (ClientKey, Peer),
     guest: SocketAddr,
 ) -> Option<Arc<UdpFlow>> {
-    let mut remote = shared.forward_source(client, guest).ok()?;
     let mut table = shared.udp.table.lock();
-    let mut ports = SUBSTITUTE_PORTS;
-    loop {
-        let key = FlowKey { guest, remote };
-        match table.get(&key) {
-            Some(flow) if flow.client == Some(client) && Arc::ptr_eq(&flow.socket, socket) => {
-                return Some(flow.clone());
-            }
-            // Another client that the guest sees with the same address.
-            Some(_) => remote.set_port(ports.next()?),
-            None => {
-                let flow = Arc::new(UdpFlow::new(key, socket.clone(), client, Some(client)));
-                let replaced = table.insert(flow.clone(), None);
-                add(&shared.counters.udp_flows, 1);
-                add(&shared.counters.forwarded, 1);
-                add(&shared.counters.udp_replaced, u64::from(replaced));
-                return Some(flow);
-            }
-        }
+    if let Some(flow) = table.of_client(&client) {
+        return Some(flow.clone());
     }
+    let remote = shared.forward_source(client.client, guest).ok()?;
+    let key = table.free_key(guest, remote)?;
+    let flow = UdpFlow::new(key, socket.clone(), client.client, Some((client, peer)));
+    let flow = Arc::new(flow);
+    let replaced = table.insert(flow.clone(), None);
+    add(&shared.counters.udp_flows, 1);
+    add(&shared.counters.forwarded, 1);
+    add(&shared.counters.udp_replaced, u64::from(replaced));
+    Some(flow)
 }

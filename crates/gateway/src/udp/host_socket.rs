@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fullsend::{Chain, Pool, Slice};
 use nix::cmsg_space;
+use nix::libc;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt,
     sockopt,
@@ -38,10 +39,26 @@ pub(crate) struct HostUdp {
     segmentation: AtomicBool,
 }
 
+/// The other end of an unconnected socket's datagrams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Peer {
+    pub(super) to: SocketAddr,
+    /// The host's address that the peer has sent to. Answers come from it.
+    pub(super) from: Option<LocalAddr>,
+}
+
+/// An address of the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct LocalAddr {
+    pub(super) ip: IpAddr,
+    /// The interface of a link-local address, otherwise 0.
+    interface: u32,
+}
+
 /// What [`HostUdp::receive`] returns.
 pub(super) enum Received {
-    /// Datagrams, of this sender if the socket is not connected.
-    Datagrams(Option<SocketAddr>),
+    /// Datagrams, of this peer if the socket is not connected.
+    Datagrams(Option<Peer>),
     /// An error about a datagram that was sent.
     Error(ReportedError),
 }
@@ -79,7 +96,7 @@ impl HostUdp {
     ///
     /// # Errors
     /// The error of the operating system; datagrams may have been sent before.
-    pub(super) fn send(&self, data: &Chain, size: usize, to: Option<SocketAddr>) -> io::Result<()> {
+    pub(super) fn send(&self, data: &Chain, size: usize, to: Option<&Peer>) -> io::Result<()> {
         if data.len() > size && self.segmentation.load(Ordering::Relaxed) {
             match self.send_one(data, Some(size as u16), to) {
                 Err(error) if is_no_segmentation(&error) => {
@@ -97,19 +114,15 @@ impl HostUdp {
         Ok(())
     }
 
-    fn send_one(&self, data: &Chain, size: Option<u16>, to: Option<SocketAddr>) -> io::Result<()> {
+    fn send_one(&self, data: &Chain, size: Option<u16>, peer: Option<&Peer>) -> io::Result<()> {
         let vectors: Vec<_> = data.slices().iter().map(|s| IoSlice::new(s)).collect();
-        let to = to.map(SockaddrStorage::from);
+        let to = peer.map(|peer| SockaddrStorage::from(peer.to));
         let fd = self.fd.get_ref().as_raw_fd();
-        let segments;
-        let control: &[ControlMessage<'_>] = match &size {
-            Some(size) => {
-                segments = [ControlMessage::UdpGsoSegments(size)];
-                &segments
-            }
-            None => &[],
-        };
-        let send = || sendmsg(fd, &vectors, control, MsgFlags::MSG_DONTWAIT, to.as_ref());
+        let source = peer.and_then(|peer| peer.from).map(PacketInfo::new);
+        let segments = size.as_ref().map(ControlMessage::UdpGsoSegments);
+        let source = source.as_ref().map(PacketInfo::message);
+        let control: Vec<_> = segments.into_iter().chain(source).collect();
+        let send = || sendmsg(fd, &vectors, &control, MsgFlags::MSG_DONTWAIT, to.as_ref());
         // The error of an earlier datagram is reported once, in place of sending; the error queue
         // has it, too.
         let sent = send().or_else(|error| match error {
@@ -146,14 +159,11 @@ impl HostUdp {
         }
     }
 
-    fn receive_now(
-        &self,
-        pool: &Pool,
-        data: &mut VecDeque<Slice>,
-    ) -> io::Result<Option<SocketAddr>> {
+    fn receive_now(&self, pool: &Pool, data: &mut VecDeque<Slice>) -> io::Result<Option<Peer>> {
         let mut block = pool.alloc(RECV_BYTES);
-        let mut control = cmsg_space!(i32);
-        let (len, size, from) = {
+        // The sizes of coalesced datagrams, and the larger address.
+        let mut control = cmsg_space!(i32, libc::in6_pktinfo);
+        let (len, size, peer) = {
             let mut vectors = [IoSliceMut::new(block.spare_mut())];
             let received = recvmsg::<SockaddrStorage>(
                 self.fd.get_ref().as_raw_fd(),
@@ -161,12 +171,20 @@ impl HostUdp {
                 Some(&mut control),
                 MsgFlags::MSG_DONTWAIT,
             )?;
-            let size = received.cmsgs()?.find_map(|message| match message {
-                ControlMessageOwned::UdpGroSegments(size) => usize::try_from(size).ok(),
-                _ => None,
-            });
-            let from = received.address.as_ref().and_then(socket_addr);
-            (received.bytes, size, from)
+            let (mut size, mut asked) = (None, None);
+            for message in received.cmsgs()? {
+                match message {
+                    ControlMessageOwned::UdpGroSegments(bytes) => {
+                        size = usize::try_from(bytes).ok();
+                    }
+                    ControlMessageOwned::Ipv4PacketInfo(info) => asked = local_v4(info),
+                    ControlMessageOwned::Ipv6PacketInfo(info) => asked = local_v6(info),
+                    _ => {}
+                }
+            }
+            let peer = received.address.as_ref().and_then(socket_addr);
+            let peer = peer.map(|to| Peer { to, from: asked });
+            (received.bytes, size, peer)
         };
         block.advance(len);
         if len < MIN_KEPT_BYTES {
@@ -175,8 +193,78 @@ impl HostUdp {
             block = small;
         }
         split(&block.freeze(), size.unwrap_or(len), data);
-        Ok(from)
+        Ok(peer)
     }
+}
+
+/// Makes the kernel report the addresses that datagrams to a socket were sent to. Must be called before
+/// the socket is bound: it applies to datagrams that are received later.
+///
+/// # Errors
+/// The error of the operating system.
+pub(crate) fn report_local_address(socket: &Socket, v6: bool) -> io::Result<()> {
+    if v6 {
+        setsockopt(socket, sockopt::Ipv6RecvPacketInfo, &true)?;
+    } else {
+        setsockopt(socket, sockopt::Ipv4PacketInfo, &true)?;
+    }
+    Ok(())
+}
+
+/// The source address of a datagram as the kernel reads it.
+enum PacketInfo {
+    V4(libc::in_pktinfo),
+    V6(libc::in6_pktinfo),
+}
+
+impl PacketInfo {
+    fn new(local: LocalAddr) -> Self {
+        match local.ip {
+            IpAddr::V4(ip) => Self::V4(libc::in_pktinfo {
+                ipi_ifindex: 0,
+                ipi_spec_dst: libc::in_addr {
+                    s_addr: u32::from_ne_bytes(ip.octets()),
+                },
+                ipi_addr: libc::in_addr { s_addr: 0 },
+            }),
+            IpAddr::V6(ip) => Self::V6(libc::in6_pktinfo {
+                ipi6_addr: libc::in6_addr {
+                    s6_addr: ip.octets(),
+                },
+                ipi6_ifindex: local.interface,
+            }),
+        }
+    }
+
+    const fn message(&self) -> ControlMessage<'_> {
+        match self {
+            Self::V4(info) => ControlMessage::Ipv4PacketInfo(info),
+            Self::V6(info) => ControlMessage::Ipv6PacketInfo(info),
+        }
+    }
+}
+
+/// Returns the host's address that a datagram was sent to. For a broadcast, that is the address of
+/// the interface.
+fn local_v4(info: libc::in_pktinfo) -> Option<LocalAddr> {
+    let ip = Ipv4Addr::from(info.ipi_spec_dst.s_addr.to_ne_bytes());
+    (!ip.is_unspecified()).then_some(LocalAddr {
+        ip: ip.into(),
+        interface: 0,
+    })
+}
+
+/// Returns the host's address that a datagram was sent to, unless it is a group.
+fn local_v6(info: libc::in6_pktinfo) -> Option<LocalAddr> {
+    let ip = Ipv6Addr::from(info.ipi6_addr.s6_addr);
+    (!ip.is_multicast()).then_some(LocalAddr {
+        ip: ip.into(),
+        interface: if ip.is_unicast_link_local() {
+            info.ipi6_ifindex
+        } else {
+            0
+        },
+    })
 }
 
 /// Appends the datagrams of `size` bytes in `all` to `data`. An empty datagram is one, too.
@@ -195,7 +283,8 @@ fn socket_addr(address: &SockaddrStorage) -> Option<SocketAddr> {
         return Some(SocketAddr::from((v4.ip(), v4.port())));
     }
     let v6 = address.as_sockaddr_in6()?;
-    Some(SocketAddr::from((v6.ip(), v6.port())))
+    // The scope of a link-local address is a part of it.
+    Some(SocketAddrV6::new(v6.ip(), v6.port(), 0, v6.scope_id()).into())
 }
 
 /// Returns whether `error` means that the kernel or the device cannot segment, or that a segment

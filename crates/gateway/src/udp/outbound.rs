@@ -123,7 +123,7 @@ fn forward_train(shared: &Arc<Shared>, train: &Train) {
         return add(&shared.counters.udp_dropped, train.count as u64);
     }
     flow.record_use(flow.client.is_some());
-    match flow.socket.send(&train.data, train.size, flow.client) {
+    match flow.socket.send(&train.data, train.size, flow.peer()) {
         Ok(()) => add(&shared.counters.udp_tx_datagrams, train.count as u64),
         Err(error) => {
             add(&shared.counters.udp_dropped, train.count as u64);
@@ -159,7 +159,7 @@ fn open_flow(shared: &Arc<Shared>, train: &Train) -> Option<Arc<UdpFlow>> {
         Route::Drop => return None,
     };
     match HostUdp::connect(host, &shared.config.outbound) {
-        Ok(socket) => Some(add_flow(shared, key, Arc::new(socket), host)),
+        Ok(socket) => add_flow(shared, key, Arc::new(socket), host),
         Err(error) => {
             add(&shared.counters.udp_dropped, train.count as u64);
             on_send_error(shared, train, &error);
@@ -168,18 +168,19 @@ fn open_flow(shared: &Arc<Shared>, train: &Train) -> Option<Arc<UdpFlow>> {
     }
 }
 
+/// Adds a flow with a connected socket. `None` if the gateway has stopped.
 fn add_flow(
     shared: &Arc<Shared>,
     key: FlowKey,
     socket: Arc<HostUdp>,
     host: SocketAddr,
-) -> Arc<UdpFlow> {
+) -> Option<Arc<UdpFlow>> {
     let flow = Arc::new(UdpFlow::new(key, socket, host, None));
-    let task = shared.spawn(receive_answers(shared.clone(), flow.clone()));
+    let task = shared.spawn(receive_answers(shared.clone(), flow.clone()))?;
     let replaced = shared.udp.table.lock().insert(flow.clone(), Some(task));
     add(&shared.counters.udp_flows, 1);
     add(&shared.counters.udp_replaced, u64::from(replaced));
-    flow
+    Some(flow)
 }
 
 /// Reports the error of a socket of the host to the guest.

@@ -1,8 +1,9 @@
-//! The table of UDP flows, with a bound: flows end when they are idle, and a new flow replaces the
-//! one that has been idle for the longest time.
+//! The table of UDP flows, with bounds: flows end when they are idle, and a new flow replaces the one
+//! that has been idle for the longest time. The guest's flows and those of forwards have bounds of
+//! their own, so that clients of a forward do not end the guest's flows.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,7 +12,8 @@ use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::host_socket::HostUdp;
+use super::host_socket::{HostUdp, Peer};
+use crate::forward::ForwardId;
 
 /// Idle time of a flow without an answer.
 const UNANSWERED_TIMEOUT: Duration = Duration::from_secs(30);
@@ -25,13 +27,21 @@ pub(super) struct FlowKey {
     pub(super) remote: SocketAddr,
 }
 
+/// A client of a forward.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct ClientKey {
+    pub(super) forward: ForwardId,
+    pub(super) client: SocketAddr,
+    /// The host's address that the client has sent to, if the kernel has reported it.
+    pub(super) asked: Option<IpAddr>,
+}
+
 /// One UDP flow.
 pub(super) struct UdpFlow {
     pub(super) key: FlowKey,
     pub(super) socket: Arc<HostUdp>,
-    /// Where the host's socket sends to: `None` for a connected one, otherwise the client of a
-    /// forward.
-    pub(super) client: Option<SocketAddr>,
+    /// The client of a forward, which the host's socket sends to; `None` for a connected socket.
+    pub(super) client: Option<(ClientKey, Peer)>,
     /// The address that the host's socket is connected to.
     pub(super) host: SocketAddr,
     /// Whether datagrams have passed in both directions.
@@ -44,7 +54,7 @@ impl UdpFlow {
         key: FlowKey,
         socket: Arc<HostUdp>,
         host: SocketAddr,
-        client: Option<SocketAddr>,
+        client: Option<(ClientKey, Peer)>,
     ) -> Self {
         Self {
             key,
@@ -62,6 +72,11 @@ impl UdpFlow {
         if answer {
             self.answered.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Returns where the host's socket sends to; `None` for a connected one.
+    pub(super) fn peer(&self) -> Option<&Peer> {
+        self.client.as_ref().map(|(_, peer)| peer)
     }
 
     fn last_used(&self) -> Instant {
@@ -89,27 +104,48 @@ struct QueueEntry {
     used: Instant,
 }
 
-/// All flows, at most a fixed number.
+/// The order of use of the guest's flows, or of those of forwards, and their number.
 ///
 /// Each flow has one entry in one of two queues, ordered by the times of last use. A use changes
 /// only the flow; its entry is moved when it comes to the front, so that each call takes constant
 /// amortised time.
-pub(super) struct Table {
-    flows: BTreeMap<FlowKey, Entry>,
+#[derive(Default)]
+struct Order {
     unanswered: VecDeque<QueueEntry>,
     answered: VecDeque<QueueEntry>,
-    last_id: u64,
+    len: usize,
     max: usize,
 }
 
+/// All flows, at most a fixed number of each kind.
+pub(super) struct Table {
+    flows: BTreeMap<FlowKey, Entry>,
+    /// The flows of the clients of forwards.
+    clients: BTreeMap<ClientKey, FlowKey>,
+    guests: Order,
+    forwarded: Order,
+    last_id: u64,
+    /// The substitute port that is tried next.
+    next_substitute: u16,
+}
+
+/// Ports that stand for clients whose own address and port are in use by another flow.
+const SUBSTITUTE_PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
+
 impl Table {
-    pub(super) fn new(max: usize) -> Self {
+    /// Returns a table for `max` flows of the guest, and `max_forwarded` ones of forwards.
+    pub(super) fn new(max: usize, max_forwarded: usize) -> Self {
+        let order = |max: usize| Order {
+            max: max.max(1),
+            ..Order::default()
+        };
         Self {
             flows: BTreeMap::new(),
-            unanswered: VecDeque::new(),
-            answered: VecDeque::new(),
+            clients: BTreeMap::new(),
+            guests: order(max),
+            forwarded: order(max_forwarded),
             last_id: 0,
-            max: max.max(1),
+            next_substitute: *SUBSTITUTE_PORTS.start(),
         }
     }
 
@@ -121,14 +157,43 @@ impl Table {
         self.flows.get(key).map(|entry| &entry.flow)
     }
 
+    /// Returns the flow of a client of a forward.
+    pub(super) fn of_client(&self, client: &ClientKey) -> Option<&Arc<UdpFlow>> {
+        self.get(self.clients.get(client)?)
+    }
+
+    /// Returns a key without a flow for a client that the guest sees as `remote`, if that is in use
+    /// with another port. `None` if all ports are in use.
+    pub(super) fn free_key(&mut self, guest: SocketAddr, remote: SocketAddr) -> Option<FlowKey> {
+        let mut key = FlowKey { guest, remote };
+        for _ in 0..=SUBSTITUTE_PORTS.len() {
+            if !self.flows.contains_key(&key) {
+                return Some(key);
+            }
+            key.remote.set_port(self.next_substitute);
+            // Ports that were used recently come last, so that few are tried.
+            self.next_substitute = match self.next_substitute.checked_add(1) {
+                Some(next) => next,
+                None => *SUBSTITUTE_PORTS.start(),
+            };
+        }
+        None
+    }
+
     /// Adds a flow with its task. Returns whether another flow was removed for it.
     pub(super) fn insert(&mut self, flow: Arc<UdpFlow>, task: Option<AbortHandle>) -> bool {
         self.remove(&flow.key);
-        let full = self.flows.len() >= self.max;
-        let replaced = full && self.remove_least_recently_used();
+        let forwarded = flow.client.is_some();
+        let order = self.order(forwarded);
+        let replaced = order.len >= order.max && self.remove_least_recently_used(forwarded);
         self.last_id += 1;
         let (key, id, used) = (flow.key, self.last_id, flow.last_used());
-        self.unanswered.push_back(QueueEntry { key, id, used });
+        let order = self.order(forwarded);
+        order.unanswered.push_back(QueueEntry { key, id, used });
+        order.len += 1;
+        if let Some((client, _)) = &flow.client {
+            self.clients.insert(*client, key);
+        }
         self.flows.insert(key, Entry { flow, id, task });
         replaced
     }
@@ -136,32 +201,49 @@ impl Table {
     /// Ends a flow. Its entry in a queue is removed when it comes to the front.
     pub(super) fn remove(&mut self, key: &FlowKey) {
         if let Some(entry) = self.flows.remove(key) {
+            self.order(entry.flow.client.is_some()).len -= 1;
+            if let Some((client, _)) = &entry.flow.client {
+                self.clients.remove(client);
+            }
             entry.end();
+        }
+    }
+
+    /// Ends the flows of a forward.
+    pub(super) fn remove_forward(&mut self, forward: ForwardId) {
+        let of_forward = |(client, _): &(&ClientKey, &FlowKey)| client.forward == forward;
+        let keys: Vec<_> = self
+            .clients
+            .iter()
+            .filter(of_forward)
+            .map(|(_, key)| *key)
+            .collect();
+        for key in keys {
+            self.remove(&key);
         }
     }
 
     /// Ends the flows that have been idle for too long.
     pub(super) fn expire(&mut self, now: Instant) {
-        while let Some(key) = self.front(false)
-            && self.idle_time(&key, now) >= UNANSWERED_TIMEOUT
-        {
-            self.unanswered.pop_front();
-            self.remove(&key);
-        }
-        while let Some(key) = self.front(true)
-            && self.idle_time(&key, now) >= ANSWERED_TIMEOUT
-        {
-            self.answered.pop_front();
-            self.remove(&key);
+        let timeouts = [(false, UNANSWERED_TIMEOUT), (true, ANSWERED_TIMEOUT)];
+        for forwarded in [false, true] {
+            for (answered, timeout) in timeouts {
+                while let Some(key) = self.front(forwarded, answered)
+                    && self.idle_time(&key, now) >= timeout
+                {
+                    self.order(forwarded).queue(answered).pop_front();
+                    self.remove(&key);
+                }
+            }
         }
     }
 
     /// Ends the flow that was used the longest time ago; of those without an answer, if there are
     /// any. Returns whether there was a flow.
-    fn remove_least_recently_used(&mut self) -> bool {
+    fn remove_least_recently_used(&mut self, forwarded: bool) -> bool {
         for answered in [false, true] {
-            if let Some(key) = self.front(answered) {
-                self.queue(answered).pop_front();
+            if let Some(key) = self.front(forwarded, answered) {
+                self.order(forwarded).queue(answered).pop_front();
                 self.remove(&key);
                 return true;
             }
@@ -174,19 +256,24 @@ impl Table {
         flow.map_or(Duration::MAX, |entry| now - entry.flow.last_used())
     }
 
-    const fn queue(&mut self, answered: bool) -> &mut VecDeque<QueueEntry> {
-        if answered {
-            &mut self.answered
+    const fn order(&mut self, forwarded: bool) -> &mut Order {
+        if forwarded {
+            &mut self.forwarded
         } else {
-            &mut self.unanswered
+            &mut self.guests
         }
     }
 
     /// Returns the flow that was used the longest time ago of a queue, after it has moved the
     /// entries before it that were used since, or belong in the other queue.
-    fn front(&mut self, answered: bool) -> Option<FlowKey> {
+    fn front(&mut self, forwarded: bool, answered: bool) -> Option<FlowKey> {
+        let order = if forwarded {
+            &mut self.forwarded
+        } else {
+            &mut self.guests
+        };
         loop {
-            let front = self.queue(answered).front()?;
+            let front = order.queue(answered).front()?;
             let (key, id, used) = (front.key, front.id, front.used);
             let current = self.flows.get(&key).filter(|entry| entry.id == id);
             let state = current.map(|entry| (entry.flow.last_used(), entry.flow.is_answered()));
@@ -195,15 +282,25 @@ impl Table {
                     return Some(key);
                 }
                 Some((used, is_answered)) => {
-                    self.queue(answered).pop_front();
+                    order.queue(answered).pop_front();
                     let entry = QueueEntry { key, id, used };
-                    self.queue(is_answered).push_back(entry);
+                    order.queue(is_answered).push_back(entry);
                 }
                 // The flow has ended.
                 None => {
-                    self.queue(answered).pop_front();
+                    order.queue(answered).pop_front();
                 }
             }
+        }
+    }
+}
+
+impl Order {
+    const fn queue(&mut self, answered: bool) -> &mut VecDeque<QueueEntry> {
+        if answered {
+            &mut self.answered
+        } else {
+            &mut self.unanswered
         }
     }
 }
@@ -236,7 +333,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn idle_flows_end_and_answered_ones_later() {
-        let mut table = Table::new(10);
+        let mut table = Table::new(10, 10);
         let flows = [1, 2, 3].map(flow);
         for flow in &flows {
             table.insert(flow.clone(), None);
@@ -259,12 +356,12 @@ mod tests {
         table.expire(Instant::now());
         assert_eq!(table.len(), 0);
         table.expire(Instant::now());
-        assert!(table.unanswered.is_empty() && table.answered.is_empty());
+        assert!(table.guests.unanswered.is_empty() && table.guests.answered.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_new_flow_replaces_the_least_recently_used_one_without_an_answer() {
-        let mut table = Table::new(3);
+        let mut table = Table::new(3, 3);
         let flows = [1, 2, 3, 4, 5, 6].map(flow);
         for flow in &flows[..3] {
             flow.record_use(false);
@@ -288,7 +385,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn queues_stay_bounded_when_flows_are_replaced() {
-        let mut table = Table::new(4);
+        let mut table = Table::new(4, 4);
         let flows = [1, 2, 3, 4, 5, 6, 7, 8].map(flow);
         for _ in 0..1000 {
             for flow in &flows {
@@ -296,6 +393,73 @@ mod tests {
             }
         }
         assert_eq!(table.len(), 4);
-        assert!(table.unanswered.len() <= 8, "{}", table.unanswered.len());
+        let queued = table.guests.unanswered.len();
+        assert!(queued <= 8, "{queued}");
+    }
+
+    /// A flow of a client of a forward that the guest sees as 10.0.2.2 with `port`.
+    fn forwarded(table: &mut Table, forward: u64, client: &str, port: u16) -> Arc<UdpFlow> {
+        let client: SocketAddr = client.parse().unwrap();
+        let host: SocketAddr = "127.0.0.1:9".parse().unwrap();
+        let guest = SocketAddr::from(([10, 0, 2, 100], 53));
+        let remote = SocketAddr::from(([10, 0, 2, 2], port));
+        let key = table.free_key(guest, remote).unwrap();
+        let client_key = ClientKey {
+            forward: ForwardId(forward),
+            client,
+            asked: None,
+        };
+        let peer = Peer {
+            to: client,
+            from: None,
+        };
+        let socket = Arc::new(HostUdp::connect(host, &crate::Outbound::default()).unwrap());
+        let flow = Arc::new(UdpFlow::new(key, socket, client, Some((client_key, peer))));
+        table.insert(flow.clone(), None);
+        flow
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_of_forwards_do_not_end_the_guests_flows() {
+        let mut table = Table::new(2, 3);
+        for n in [1, 2] {
+            table.insert(flow(n), None);
+        }
+        for n in 0..100 {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            forwarded(&mut table, 1, &format!("127.0.1.{n}:4000"), 4000 + n);
+        }
+        assert_eq!(table.len(), 5);
+        assert_eq!(table.clients.len(), 3);
+        assert!(ports(&table).starts_with(&[1, 2]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_with_the_same_visible_address_get_ports_of_their_own() {
+        let mut table = Table::new(10, 1000);
+        let mut remotes: Vec<_> = (0..200)
+            .map(|n| forwarded(&mut table, 1, &format!("127.0.1.{n}:4000"), 4000))
+            .map(|flow| flow.key.remote.port())
+            .collect();
+        assert_eq!(remotes[..3], [4000, 49_152, 49_153]);
+        remotes.sort_unstable();
+        remotes.dedup();
+        assert_eq!(remotes.len(), 200);
+        let client = ClientKey {
+            forward: ForwardId(1),
+            client: "127.0.1.7:4000".parse().unwrap(),
+            asked: None,
+        };
+        let found = table.of_client(&client).unwrap().key.remote.port();
+        assert_eq!(found, 49_152 + 6);
+        let other = ClientKey {
+            forward: ForwardId(2),
+            ..client
+        };
+        assert!(table.of_client(&other).is_none());
+        table.remove_forward(ForwardId(2));
+        assert_eq!(table.len(), 200);
+        table.remove_forward(ForwardId(1));
+        assert_eq!((table.len(), table.clients.len()), (0, 0));
     }
 }

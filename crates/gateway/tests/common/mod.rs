@@ -84,6 +84,25 @@ pub(crate) fn with_guest(
     configured: bool,
     test: impl FnOnce(&Rig) + Send + 'static,
 ) {
+    with_parts(config, configured, |rig, run| {
+        run();
+        test(rig);
+    });
+}
+
+/// Runs `test` as [`with_gateway`] does. The gateway runs when `test` calls its second argument.
+pub(crate) fn with_waiting_gateway(
+    config: Config,
+    test: impl FnOnce(&Rig, &dyn Fn()) + Send + 'static,
+) {
+    with_parts(config, true, test);
+}
+
+fn with_parts(
+    config: Config,
+    configured: bool,
+    test: impl FnOnce(&Rig, &dyn Fn()) + Send + 'static,
+) {
     if !geteuid().is_root() {
         println!("skipped: needs root, for network namespaces and a TAP device");
         return;
@@ -98,13 +117,14 @@ pub(crate) fn with_guest(
         let (guest, device) = start_guest(config.mtu, configured);
         let (handle, started) = mpsc::channel();
         let (ended, end) = mpsc::channel();
+        let (run, may_run) = tokio::sync::mpsc::unbounded_channel();
         thread::spawn(move || {
-            run_gateway(config, device, &handle);
+            run_gateway(config, device, &handle, may_run);
             ended.send(()).unwrap();
         });
         let gateway: Handle = started.recv().expect("the gateway starts");
         let rig = Rig { guest, gateway };
-        test(&rig);
+        test(&rig, &|| run.send(()).unwrap());
         rig.gateway.stop();
         drop(rig);
         end.recv_timeout(LIMIT).expect("the gateway ends");
@@ -114,7 +134,12 @@ pub(crate) fn with_guest(
     }
 }
 
-fn run_gateway(config: Config, device: Tun, started: &mpsc::Sender<Handle>) {
+fn run_gateway(
+    config: Config,
+    device: Tun,
+    started: &mpsc::Sender<Handle>,
+    mut may_run: tokio::sync::mpsc::UnboundedReceiver<()>,
+) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -122,6 +147,7 @@ fn run_gateway(config: Config, device: Tun, started: &mpsc::Sender<Handle>) {
     runtime.block_on(async {
         let gateway = Gateway::new(config, Box::new(device)).unwrap();
         started.send(gateway.handle()).unwrap();
+        may_run.recv().await.unwrap();
         gateway.run().await.unwrap();
     });
 }

@@ -1,0 +1,106 @@
+//! The numbers of flows that the descriptors of the process allow.
+
+use nix::sys::resource::{Resource, getrlimit};
+use tokio::sync::Semaphore;
+
+use crate::config::Limits;
+
+/// Descriptors that are left to everything except flows and forwards.
+const OTHER_DESCRIPTORS: usize = 64;
+
+/// The bounds of everything that has a socket of the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SocketLimits {
+    /// TCP connections, those to the DNS relay included: each has one upstream socket at most.
+    pub(crate) tcp: usize,
+    pub(crate) udp: usize,
+    pub(crate) ping: usize,
+    pub(crate) dns: usize,
+    pub(crate) forwards: usize,
+}
+
+impl SocketLimits {
+    /// Returns the configured bounds, lowered to the descriptors that the process may have.
+    pub(crate) fn of_process(limits: &Limits) -> Self {
+        let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+        Self::new(limits, usize::try_from(soft).unwrap_or(usize::MAX))
+    }
+
+    fn new(limits: &Limits, descriptors: usize) -> Self {
+        let mut left = descriptors.saturating_sub(OTHER_DESCRIPTORS);
+        let mut grant = |wanted: usize, share: usize| {
+            let granted = wanted.min(left / share).max(1);
+            left = left.saturating_sub(granted);
+            granted
+        };
+        // The order matters: each share is one of what the others before it have left.
+        let ping = grant(limits.ping_flows, 16);
+        let dns = grant(limits.dns_queries, 8);
+        let udp = grant(limits.udp_flows, 4);
+        let forwards = grant(limits.forwards, 4);
+        let tcp = grant(limits.tcp_connections, 1);
+        Self {
+            // Tokio's semaphores have a limit of their own.
+            tcp: tcp.min(Semaphore::MAX_PERMITS),
+            udp,
+            ping,
+            dns: dns.min(Semaphore::MAX_PERMITS),
+            forwards,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        tcp_connections: usize::MAX,
+        udp_flows: usize::MAX,
+        forwarded_udp_flows: usize::MAX,
+        ping_flows: usize::MAX,
+        dns_queries: usize::MAX,
+        forwards: usize::MAX,
+        rate: None,
+    };
+
+    #[test]
+    fn all_sockets_together_fit_the_descriptors() {
+        for descriptors in [1024, 4096, 65_536, 1 << 20] {
+            let granted = SocketLimits::new(&LIMITS, descriptors);
+            let SocketLimits {
+                tcp,
+                udp,
+                ping,
+                dns,
+                forwards,
+            } = granted;
+            let sum = tcp + udp + ping + dns + forwards;
+            assert_eq!(sum, descriptors - OTHER_DESCRIPTORS, "{granted:?}");
+            assert!(tcp >= sum / 3, "{granted:?}");
+        }
+        let many = SocketLimits::new(&LIMITS, usize::MAX);
+        assert!(many.dns <= Semaphore::MAX_PERMITS);
+        assert!(many.tcp <= Semaphore::MAX_PERMITS);
+    }
+
+    #[test]
+    fn the_configured_bounds_apply_where_descriptors_suffice() {
+        let limits = Limits {
+            tcp_connections: 100,
+            udp_flows: 10,
+            ping_flows: 1,
+            dns_queries: 2,
+            forwards: 3,
+            ..LIMITS
+        };
+        let expected = SocketLimits {
+            tcp: 100,
+            udp: 10,
+            ping: 1,
+            dns: 2,
+            forwards: 3,
+        };
+        assert_eq!(SocketLimits::new(&limits, 1 << 20), expected);
+    }
+}
