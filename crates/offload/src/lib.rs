@@ -62,7 +62,9 @@ mod parse;
 mod testing;
 mod tunnel;
 
-pub use buffers::{Chain, Loan, Mutex, Pool, PoolStats, Slice, WriteBuf};
+#[doc(hidden)]
+pub use buffers::Mutex;
+pub use buffers::{Chain, Loan, Pool, PoolStats, Slice, WriteBuf};
 pub use caps::Caps;
 pub use gro::{Gro, GroConfig, GroStats};
 pub use gso::segment;

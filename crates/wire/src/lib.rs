@@ -39,6 +39,7 @@ pub mod vnet;
 
 pub use ecn::EcnField;
 pub use error::WireError;
+#[doc(hidden)]
 pub use prefetch::prefetch;
 pub use rng::{Rng, Seed};
 pub use seq::SeqNum;
