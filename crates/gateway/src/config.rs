@@ -128,6 +128,9 @@ pub struct Outbound {
     pub ipv4: Option<Ipv4Addr>,
     /// Source address of IPv6 sockets.
     pub ipv6: Option<Ipv6Addr>,
+    /// Whether flows to the host's loopback have these source addresses, too. DNS queries to
+    /// resolvers there never do.
+    pub loopback: bool,
     /// Interface that IPv4 sockets are bound to (`SO_BINDTODEVICE`).
     pub ipv4_interface: Option<String>,
     /// Interface that IPv6 sockets are bound to (`SO_BINDTODEVICE`).

@@ -10,7 +10,9 @@ use std::thread;
 use common::{
     GATEWAY, HOST, LIMIT, LOOPBACK, exchange, ip, pattern, wait_until, with_gateway, with_port,
 };
-use fullsend_gateway::{Config, Flow, Forward, ForwardId, Limits, Policy, Protocol, Verdict};
+use fullsend_gateway::{
+    Config, Flow, Forward, ForwardId, Limits, Outbound, Policy, Protocol, Verdict,
+};
 use socket2::{Domain, SockRef, Socket, Type};
 
 fn listen(address: &str) -> (TcpListener, u16) {
@@ -47,6 +49,28 @@ fn assert_reset(stream: &mut TcpStream) {
             Ok(_) => {}
             Err(error) => return assert_eq!(error.kind(), ErrorKind::ConnectionReset),
         }
+    }
+}
+
+#[test]
+fn connections_to_the_loopback_have_the_configured_address_if_that_is_configured() {
+    for (loopback, expected) in [(false, LOOPBACK[0]), (true, HOST[0])] {
+        let outbound = Outbound {
+            ipv4: Some(HOST[0].parse().unwrap()),
+            loopback,
+            ..Outbound::default()
+        };
+        let config = Config {
+            outbound,
+            ..Config::default()
+        };
+        with_gateway(config, move |rig| {
+            let (listener, port) = listen(LOOPBACK[0]);
+            let to = with_port(GATEWAY[0], port);
+            let _guest = rig.guest.run(move || TcpStream::connect(to).unwrap());
+            let (_, from) = listener.accept().unwrap();
+            assert_eq!(from.ip().to_string(), expected);
+        });
     }
 }
 

@@ -209,7 +209,11 @@ fn config(options: &Options) -> Result<Config> {
 }
 
 fn outbound(options: &Options) -> Result<Outbound> {
-    let mut outbound = Outbound::default();
+    let mut outbound = Outbound {
+        // A server on the host's loopback sees the given address, too.
+        loopback: true,
+        ..Outbound::default()
+    };
     match source_address(options.outbound_addr.as_ref(), false)? {
         Some(IpAddr::V4(address)) => outbound.ipv4 = Some(address),
         _ => outbound.ipv4 = None,

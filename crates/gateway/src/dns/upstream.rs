@@ -64,7 +64,10 @@ fn open(
 ) -> io::Result<Socket> {
     let kind = kind.nonblocking().cloexec();
     let socket = Socket::new(Domain::for_address(resolver), kind, Some(protocol))?;
-    bind_outbound(&socket, resolver, outbound)?;
+    // A resolver of this host, such as systemd-resolved, answers only to the loopback's addresses.
+    if !resolver.ip().is_loopback() {
+        bind_outbound(&socket, resolver, outbound)?;
+    }
     Ok(socket)
 }
 
