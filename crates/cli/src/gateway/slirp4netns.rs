@@ -186,7 +186,8 @@ fn config(options: &Options) -> Result<Config> {
     let (first, last) = network.dhcp();
     Ok(Config {
         ipv4: Some(Ipv4Config {
-            guest: network.guest(),
+            // What DHCP offers differs from the address that --configure sets.
+            guest: first,
             prefix: network.prefix,
             gateway: network.gateway(),
             dns: (!options.disable_dns).then_some(dns),

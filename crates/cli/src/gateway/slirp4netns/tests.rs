@@ -60,7 +60,9 @@ fn rootlesskits_command_line() {
     let v4 = config.ipv4.unwrap();
     assert_eq!(v4.gateway, Ipv4Addr::new(10, 9, 0, 2));
     assert_eq!(v4.dns, Some(Ipv4Addr::new(10, 9, 0, 3)));
-    assert_eq!(v4.guest, Ipv4Addr::new(10, 9, 0, 100));
+    assert_eq!(options.network.guest(), Ipv4Addr::new(10, 9, 0, 100));
+    let first_lease = Ipv4Addr::new(10, 9, 0, 15);
+    assert_eq!(v4.guest, first_lease);
     assert!(config.ipv6.is_none());
 }
 
