@@ -302,7 +302,7 @@ fn ports_of_a_command_of_rootlesskit_are_published() {
     let port = free_port();
     let script = format!(
         r#"{AS_USER} {ROOTLESSKIT} --disable-host-loopback --port-driver=slirp4netns \
-            -p 127.0.0.1:{port}:80/tcp sh -c 'busybox httpd -p 80 -h "$FOLDER/root/www"; cat'"#
+            -p 127.0.0.1:{port}:80/tcp sh -c 'busybox httpd -f -p 80 -h "$FOLDER/root/www" & cat; kill $!'"#
     );
     let child = machine.script(&script).stdin(Stdio::piped()).spawn();
     let child = child.expect("unshare starts");
