@@ -6,6 +6,7 @@ use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, PSH, RST, SYN, SocketCa
 use crate::history::{AcceptedAck, History};
 use crate::segment::{blocks_of, is_pure_ack, scale_of, with_blocks, without_dsack, without_echo};
 use crate::side::EventOutcome;
+use crate::view::PeerView;
 
 /// The value of `tcpi_state` in SYN-SENT.
 const SYN_SENT: u8 = 2;
@@ -68,18 +69,6 @@ impl Difference {
             && (&a.returned, &a.others) == (&b.returned, &b.others)
             && (&a.polls, &a.states, &a.counts) == (&b.polls, &b.states, &b.counts)
     }
-}
-
-/// The peer's view of one side.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct PeerView {
-    /// The highest acknowledgement number received.
-    pub(crate) acked: Option<u32>,
-    /// The right edge of the latest window.
-    pub(crate) edge: u32,
-    /// The highest sequence number that the side has sent.
-    pub(crate) sent: u32,
-    pub(crate) scale: u8,
 }
 
 /// The state of the comparison of a sequence, up to the current event.
@@ -398,27 +387,4 @@ fn same_counts(kernel: &EventOutcome, ours: &EventOutcome, fins: u64) -> bool {
             .iter()
             .zip(&ours.counts)
             .all(|(k, o)| k.0 == o.0 && near(k.1, o.1, 2) && near(k.2, o.2, fins))
-}
-
-impl PeerView {
-    fn record(&mut self, segments: &[WireSegment], scales: bool) {
-        for segment in segments.iter().filter(|s| s.flags & RST == 0) {
-            let room = u32::from(segment.flags & SYN != 0) + u32::from(segment.flags & FIN != 0);
-            let end = (segment.seq.wrapping_add(room)).wrapping_add(segment.data.len() as u32);
-            let is_new = segment.flags & SYN != 0 || after(end, self.sent);
-            self.sent = if is_new { end } else { self.sent };
-        }
-        for segment in segments.iter().filter(|s| s.flags & (SYN | RST) == SYN) {
-            self.scale = segment.options.iter().find_map(scale_of).unwrap_or(0);
-        }
-        for segment in segments.iter().filter(|s| s.flags & (ACK | RST) == ACK) {
-            let syn = segment.flags & SYN != 0;
-            if syn || self.acked.is_none_or(|acked| after(segment.ack, acked)) {
-                self.acked = Some(segment.ack);
-            }
-            let scale = if syn || !scales { 0 } else { self.scale };
-            let window = u32::from(segment.window) << scale;
-            self.edge = segment.ack.wrapping_add(window);
-        }
-    }
 }

@@ -2,10 +2,11 @@
 
 use fullsend_script::WireSegment;
 
-use crate::compare::{PeerView, SCALED_UNIT};
+use crate::compare::SCALED_UNIT;
 use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, URG, after};
 use crate::segment::scale_of;
 use crate::side::EventOutcome;
+use crate::view::PeerView;
 
 /// The sequence numbers at which a segment with data begins and ends.
 pub(crate) type Range = (u32, u32);
@@ -106,10 +107,12 @@ impl History {
             self.record_ack(inject, false);
         }
         // RFC 7323 5.3: PAWS drops a segment with an old timestamp.
-        let is_old = (val.zip(self.latest_tsval)).is_some_and(|(val, latest)| after(latest, val));
+        let is_old = val.is_some_and(|val| self.is_old_timestamp(val));
         let is_acceptable = is_plain && acks_sent && !is_old && views.into_iter().any(is_in_window);
         self.fin_acked |= is_acceptable && self.fin_end == Some(inject.ack);
-        if is_acceptable && inject.flags & FIN != 0 {
+        // A FIN before the last acknowledgement is old.
+        let is_new = |view: &PeerView| view.acked.is_none_or(|acked| after(end, acked));
+        if is_acceptable && inject.flags & FIN != 0 && views.into_iter().any(is_new) {
             self.fins.push(end.wrapping_sub(1));
         }
         if acks_sent && views.into_iter().any(is_in_window) {
@@ -155,6 +158,13 @@ impl History {
         }
     }
 
+    /// Returns whether a timestamp is older than that of an earlier, accepted segment. A TSval of 0
+    /// makes no later one old (docs/rfc-exceptions.md).
+    pub(crate) fn is_old_timestamp(&self, val: u32) -> bool {
+        let latest = self.latest_tsval.filter(|latest| *latest != 0);
+        latest.is_some_and(|latest| after(latest, val))
+    }
+
     /// Returns the number of our segments with data or FIN above an acknowledgement number.
     fn count_in_flight(&self, ack: u32) -> usize {
         let mut ends: Vec<u32> = self.sent.1.iter().map(|range| range.1).collect();
@@ -198,6 +208,9 @@ impl History {
     fn on_syns(&mut self, event: &FuzzEvent, kernel: &EventOutcome) {
         for syn in kernel.segments.iter().filter(|s| s.flags & SYN != 0) {
             if syn.flags & ACK == 0 {
+                if matches!(event, FuzzEvent::Call(SocketCall::Connect(_))) {
+                    self.begin_again(None);
+                }
                 self.repeated_syns += usize::from(self.has_sent_syn);
                 self.has_sent_syn = true;
                 continue;
@@ -207,21 +220,22 @@ impl History {
             self.repeated_syns += usize::from(self.syn_end == end);
             self.syn_end = end;
             if let (true, FuzzEvent::Inject(inject)) = (is_new, event) {
-                self.begin_again(inject);
+                self.begin_again(Some(inject));
+                self.syn_end = end;
             }
         }
     }
 
-    /// Forgets the state of the previous connection.
-    fn begin_again(&mut self, syn: &InjectedSegment) {
+    /// Forgets the state of the previous connection. `syn`: the peer's SYN if it begins the new one.
+    fn begin_again(&mut self, syn: Option<&InjectedSegment>) {
+        let scale = syn.and_then(|syn| syn.options.iter().find_map(scale_of));
         *self = Self {
-            syn_end: self.syn_end,
             states: std::mem::take(&mut self.states),
             urgent: self.urgent,
             had_fins: self.has_fins(),
-            latest_tsval: syn.timestamp.map(|(val, _)| val),
-            max_window: syn.window.into(),
-            window_scale: syn.options.iter().find_map(scale_of).unwrap_or(0),
+            latest_tsval: syn.and_then(|syn| syn.timestamp).map(|(val, _)| val),
+            max_window: syn.map_or(0, |syn| syn.window.into()),
+            window_scale: scale.unwrap_or(0),
             ..Self::default()
         };
     }

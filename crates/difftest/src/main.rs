@@ -17,6 +17,7 @@ mod ours;
 mod run;
 mod segment;
 mod side;
+mod view;
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -1,6 +1,7 @@
 use super::History;
-use crate::compare::PeerView;
-use crate::event::{ACK, Echo, FIN, InjectedSegment, SYN};
+use crate::event::{ACK, Echo, FIN, FuzzEvent, InjectedSegment, SYN, SocketCall, SocketIndex};
+use crate::side::EventOutcome;
+use crate::view::PeerView;
 
 fn segment(flags: u16, seq: u32, ack: u32) -> InjectedSegment {
     InjectedSegment {
@@ -64,6 +65,36 @@ fn a_fin_with_an_old_timestamp_is_dropped() {
     let mut fin = segment(FIN | ACK, 101, 1);
     fin.timestamp = Some((999, Echo::Latest(0)));
     assert!(fins_after(&fin).is_empty());
+}
+
+#[test]
+fn a_fin_that_ends_at_the_last_acknowledgement_is_old() {
+    assert!(fins_after(&segment(FIN | ACK, 100, 1)).is_empty());
+}
+
+#[test]
+fn no_timestamp_is_older_than_one_of_zero() {
+    let mut history = opened();
+    history.latest_tsval = Some(0);
+    assert!(!history.is_old_timestamp(0x9000_0000));
+    history.latest_tsval = Some(1);
+    assert!(history.is_old_timestamp(0x9000_0000));
+}
+
+#[test]
+fn connect_begins_another_connection() {
+    let mut history = opened();
+    history.on_inject(&segment(FIN | ACK, 101, 1001), [&view(); 2]);
+    assert!(!history.acks.is_empty());
+    let connect = FuzzEvent::Call(SocketCall::Connect(SocketIndex(0)));
+    let outcome = EventOutcome {
+        segments: vec![segment(SYN, 0, 0).to_wire(0, 0, 0)],
+        ..EventOutcome::default()
+    };
+    history.on_responses(&connect, &outcome, &outcome);
+    assert!(history.acks.is_empty() && history.fins.is_empty());
+    assert!(history.has_fins());
+    assert_eq!(history.repeated_syns, 0);
 }
 
 #[test]

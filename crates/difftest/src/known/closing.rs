@@ -9,7 +9,7 @@ use super::{
     only_segments, same_polls_without,
 };
 use crate::compare::{Difference, SCALED_UNIT};
-use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
+use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall};
 use crate::segment::is_pure_ack;
 use crate::side::EventOutcome;
 
@@ -288,8 +288,6 @@ fn in_closed_fin_wait_2(events: &[FuzzEvent], difference: &Difference) -> bool {
 /// Returns whether a segment's timestamp is older than that of an earlier, accepted segment (RFC
 /// 7323 5.3).
 fn has_old_timestamp(inject: &InjectedSegment, difference: &Difference) -> bool {
-    let val = inject.timestamp.map(|(val, _)| val);
-    let latest = difference.history.latest_tsval;
-    val.zip(latest)
-        .is_some_and(|(val, latest)| after(latest, val))
+    let is_old = |(val, _)| difference.history.is_old_timestamp(val);
+    inject.timestamp.is_some_and(is_old)
 }
