@@ -47,6 +47,8 @@ pub(crate) struct History {
     pub(crate) acks: Vec<AcceptedAck>,
     /// The number of SYNs and SYN-ACKs that the kernel has sent again.
     pub(crate) repeated_syns: usize,
+    /// Whether our side has sent the SYN-ACK of a simultaneous open again.
+    pub(crate) repeats_syn_ack: bool,
     /// Whether the kernel has sent a SYN without ACK.
     has_sent_syn: bool,
     /// The sequence number after the last SYN that the kernel acknowledged with a SYN-ACK.
@@ -193,6 +195,12 @@ impl History {
         {
             self.written = self.written.wrapping_add(returned.value.max(0) as u32);
         }
+        let sends_syn_ack = |o: &EventOutcome| {
+            o.segments
+                .iter()
+                .any(|s| s.flags & (SYN | ACK) == SYN | ACK)
+        };
+        self.repeats_syn_ack |= self.has_sent_syn && self.syn_end.is_some() && sends_syn_ack(ours);
         self.on_syns(event, kernel);
         self.sent.0.extend(ranges(&kernel.segments));
         self.sent.1.extend(ranges(&ours.segments));

@@ -3,6 +3,7 @@
 mod borders;
 mod broad;
 mod closing;
+mod cwnd;
 mod duplicates;
 mod losses;
 mod opening;
@@ -289,6 +290,7 @@ pub(crate) fn known() -> impl Iterator<Item = &'static KnownDifference> {
         opening::KNOWN,
         closing::KNOWN,
         sending::KNOWN,
+        cwnd::KNOWN,
         duplicates::KNOWN,
         windows::KNOWN,
         borders::KNOWN,

@@ -1,7 +1,7 @@
 //! Kinds of traffic whose consequences are not compared. They come last: what a narrower kind
 //! explains is counted there.
 
-use fullsend_posix::abi::SIOCINQ;
+use fullsend_posix::abi::{SIOCINQ, SIOCOUTQ};
 use fullsend_script::WireSegment;
 
 use super::{
@@ -33,9 +33,11 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         name: "the left edge of windows that differ",
         reason: "data that a delayed ACK would acknowledge is still inside the kernel's window",
         continues: false,
-        matches: |_, d| {
+        matches: |events, d| {
             // Later, by the ACK and the window of the segment that only one side used.
-            d.left_edge || d.left_edge_before && (only_segments(d) || only_counts(d))
+            d.left_edge
+                || d.left_edge_before
+                    && (only_segments(d) || only_counts(d) || only_queue(events, d))
         },
     },
     KnownDifference {
@@ -127,6 +129,23 @@ fn only_counts(difference: &Difference) -> bool {
     difference.kernel_only.is_empty()
         && difference.ours_only.is_empty()
         && kernel.returned == ours.returned
+        && kernel.states == ours.states
+        && same_polls_without(0, difference)
+}
+
+/// Returns whether `SIOCOUTQ` differs, and nothing else, by no more than the SYN and the FIN that the
+/// comparison of byte counts leaves out.
+fn only_queue(events: &[FuzzEvent], difference: &Difference) -> bool {
+    let queries = matches!(
+        events[difference.step],
+        FuzzEvent::Call(SocketCall::Ioctl(_, SIOCOUTQ))
+    );
+    let (kernel, ours) = (&difference.kernel, &difference.ours);
+    let values = kernel.returned.as_ref().zip(ours.returned.as_ref());
+    queries
+        && values.is_some_and(|(kernel, ours)| kernel.value.abs_diff(ours.value) <= 2)
+        && difference.kernel_only.is_empty()
+        && difference.ours_only.is_empty()
         && kernel.states == ours.states
         && same_polls_without(0, difference)
 }

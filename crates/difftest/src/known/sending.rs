@@ -4,8 +4,8 @@ use fullsend_posix::abi::{IPPROTO_TCP, MSG_MORE, TCP_CORK, TCP_NODELAY};
 use fullsend_script::WireSegment;
 
 use super::{
-    Excess, KnownDifference, ack_within_segment, all_pure, carries_data, count_retransmitted,
-    excess, has_fin, injected, is_reset, only_segments, windows_of,
+    Excess, KnownDifference, all_pure, carries_data, excess, has_fin, injected, is_reset,
+    only_segments, windows_of,
 };
 use crate::compare::Difference;
 use crate::event::{ACK, FuzzEvent, InjectedSegment, PSH, RST, SYN, SocketCall, after};
@@ -46,13 +46,18 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         matches: |_, d| {
             let blocks = |segment: &WireSegment| !blocks_of(segment).is_empty();
             let with = |segment: &WireSegment| carries_data(segment) && blocks(segment);
+            let is_full = |segment: &WireSegment| {
+                let options = 4 + 8 * blocks_of(segment).len();
+                segment.data.len() + options >= longest(&d.history.sent.1) as usize
+            };
             let without = |segment: &WireSegment| carries_data(segment) && !blocks(segment);
             let reports = |segment: &WireSegment| is_pure_ack(segment) && blocks(segment);
             let is_new = |segment: &WireSegment| segment.seq == d.before.1.sent;
+            // Ours sends an ACK or, in a call, nothing.
             let fills = matches!(
-                (&d.kernel_only[..], &d.ours_only[..]),
-                ([kernel], [ours]) if with(kernel) && is_new(kernel) && reports(ours)
-            );
+                &d.kernel_only[..],
+                [first, rest @ ..] if with(first) && is_new(first) && is_full(first) && all_pure(rest)
+            ) && all_pure(&d.ours_only);
             fills && only_segments(d)
                 || d.kernel_only.iter().any(with) && d.ours_only.iter().any(without)
                 || d.kernel_only.is_empty()
@@ -99,19 +104,6 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         },
     },
     KnownDifference {
-        name: "a segment that CUBIC's rounding allows after a loss",
-        reason: "the kernel rounds the target up to a whole segment, so that cwnd grows by one with \
-                 the first ACKs after a recovery; RFC 9438 4.2 defines W_cubic(0) as cwnd",
-        continues: false,
-        matches: |_, d| {
-            let is_new = |s: &WireSegment| !after(d.before.1.sent, s.seq);
-            count_retransmitted(d) > 0
-                && matches!(&d.kernel_only[..], [one] if is_new(one) && (carries_data(one) || has_fin(one)))
-                && d.ours_only.is_empty()
-                && only_segments(d)
-        },
-    },
-    KnownDifference {
         name: "a partial segment at the end of the window",
         reason: "the part of a segment that the window still admits is sent only as the end of a \
                  super-segment, whose size depends on the pacing rate and thus on time; we also \
@@ -132,56 +124,6 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                     if end.wrapping_sub(*start) < largest && is_edge(*end))
             };
             excess(d).is_some_and(|excess| is_partial(&excess)) && only_segments(d)
-        },
-    },
-    KnownDifference {
-        name: "cwnd after an ACK that ends within a segment",
-        reason: "the kernel counts this segment as received with the first ACK, we with the one that \
-                 covers it; slow start ends at twice the segments in flight, so that cwnd differs \
-                 by what the ACKs since then acknowledge",
-        continues: false,
-        matches: |events, d| {
-            let una = acknowledged(events, d);
-            // Slow start increases cwnd by one segment for each one that is acknowledged.
-            let acknowledged_since = |first: u32| {
-                let mut sent = d.history.sent.0.clone();
-                sent.sort_unstable();
-                sent.dedup();
-                let is_acked = |(start, end): &&Range| after(*end, first) && !after(*start, una);
-                sent.iter().filter(is_acked).count()
-            };
-            let is_new = |range: &Range| !after(d.before.1.sent, range.0);
-            ack_within_segment(d).is_some_and(|(before, _)| {
-                excess(d).is_some_and(|excess| {
-                    excess.extra.iter().all(is_new)
-                        && excess.extra.len() <= acknowledged_since(before) + 1
-                })
-            }) && only_segments(d)
-        },
-    },
-    KnownDifference {
-        name: "a forged DSACK after another retransmission",
-        reason: "a DSACK is plausible for the kernel if as many segments were retransmitted, whichever \
-                 they are, even a SYN or SYN-ACK, and increases cwnd by their number; for us only if it \
-                 reports data that was retransmitted (RFC 2883 4)",
-        continues: false,
-        matches: |events, d| {
-            let is_dsack = |event: &FuzzEvent| match event {
-                FuzzEvent::Inject(i) if i.flags & ACK != 0 => match &i.sack[..] {
-                    [first, ..] if after(i.ack, first.0) => true,
-                    [first, second, ..] => !after(second.0, first.0) && !after(first.1, second.1),
-                    _ => false,
-                },
-                _ => false,
-            };
-            let is_new = |range: &Range| !after(d.before.1.sent, range.0);
-            events[..=d.step].iter().any(is_dsack)
-                && excess(d).is_some_and(|excess| {
-                    excess.is_kernels
-                        && excess.extra.len() <= d.history.repeated_syns + count_retransmitted(d)
-                        && excess.extra.iter().all(is_new)
-                })
-                && only_segments(d)
         },
     },
     KnownDifference {
@@ -338,8 +280,12 @@ fn is_deferrable(events: &[FuzzEvent], difference: &Difference, deferred: &[Rang
     } else {
         1
     };
+    // Without timestamps, the answer to a repeated SYN-ACK gives no RTT sample (RFC 6298 3), so that
+    // no segment in flight is young; it gives the kernel one, which repeats an ACK instead.
+    let history = &difference.history;
+    let has_no_rtt = history.repeats_syn_ack && history.latest_tsval.is_none() && una == 1;
     !after(difference.before.1.sent, *start)
-        && after(difference.before.1.sent, una)
+        && (after(difference.before.1.sent, una) || has_no_rtt)
         && end.wrapping_sub(*start) <= in_flight / 2 + slack * largest
 }
 
@@ -362,7 +308,7 @@ pub(super) fn most_deferred(events: &[FuzzEvent], difference: &Difference) -> us
 
 /// Returns the highest acknowledgement number that was accepted, by `tcpi_bytes_acked`; without an
 /// open socket, by the acceptability of the segments.
-fn acknowledged(events: &[FuzzEvent], difference: &Difference) -> u32 {
+pub(super) fn acknowledged(events: &[FuzzEvent], difference: &Difference) -> u32 {
     let counts = &difference.ours.counts;
     if let Some(acked) = counts.iter().map(|(_, acked, _)| *acked).max() {
         return 1 + acked as u32;

@@ -1,0 +1,110 @@
+//! Differences in the size of cwnd.
+
+use fullsend_script::WireSegment;
+
+use super::sending::acknowledged;
+use super::{
+    KnownDifference, ack_within_segment, carries_data, count_retransmitted, excess, has_fin,
+    only_segments,
+};
+use crate::compare::Difference;
+use crate::event::{ACK, FuzzEvent, after};
+use crate::history::Range;
+
+/// The least cwnd at which the kernel's HyStart ends slow start (`hystart_low_window`).
+const HYSTART_LOW_WINDOW: usize = 16;
+
+pub(super) const KNOWN: &[KnownDifference] = &[
+    KnownDifference {
+        name: "the end of slow start after a train of ACKs",
+        reason: "the kernel's HyStart also ends slow start, from 16 segments on, if the ACKs of a round \
+                 trip arrive for longer than half of the minimum round-trip time; RFC 9406 4.2 considers \
+                 only the delay of each ACK",
+        continues: false,
+        matches: |events, d| {
+            let una = acknowledged(events, d);
+            // Since then slow start increases our cwnd by one segment for each one that is acknowledged.
+            let acked = acknowledged_since(d, 1, una);
+            let in_flight = |common: &[Range]| {
+                let mut sent = [&d.history.sent.0[..], common].concat();
+                sent.retain(|(_, end)| after(*end, una));
+                sent.sort_unstable();
+                sent.dedup();
+                sent.len()
+            };
+            let is_new = |range: &Range| !after(d.before.1.sent, range.0);
+            count_retransmitted(d) == 0
+                && excess(d).is_some_and(|excess| {
+                    !excess.is_kernels
+                        && excess.extra.iter().all(is_new)
+                        && excess.extra.len() <= acked
+                        && in_flight(&excess.common) >= HYSTART_LOW_WINDOW
+                })
+                && only_segments(d)
+        },
+    },
+    KnownDifference {
+        name: "a segment that CUBIC's rounding allows after a loss",
+        reason: "the kernel rounds the target up to a whole segment, so that cwnd grows by one with \
+                 the first ACKs after a recovery; RFC 9438 4.2 defines W_cubic(0) as cwnd",
+        continues: false,
+        matches: |_, d| {
+            let is_new = |s: &WireSegment| !after(d.before.1.sent, s.seq);
+            count_retransmitted(d) > 0
+                && matches!(&d.kernel_only[..], [one] if is_new(one) && (carries_data(one) || has_fin(one)))
+                && d.ours_only.is_empty()
+                && only_segments(d)
+        },
+    },
+    KnownDifference {
+        name: "cwnd after an ACK that ends within a segment",
+        reason: "the kernel counts this segment as received with the first ACK, we with the one that \
+                 covers it; slow start ends at twice the segments in flight, so that cwnd differs \
+                 by what the ACKs since then acknowledge",
+        continues: false,
+        matches: |events, d| {
+            let una = acknowledged(events, d);
+            let is_new = |range: &Range| !after(d.before.1.sent, range.0);
+            ack_within_segment(d).is_some_and(|(before, _)| {
+                excess(d).is_some_and(|excess| {
+                    excess.extra.iter().all(is_new)
+                        && excess.extra.len() <= acknowledged_since(d, before, una) + 1
+                })
+            }) && only_segments(d)
+        },
+    },
+    KnownDifference {
+        name: "a forged DSACK after another retransmission",
+        reason: "a DSACK is plausible for the kernel if as many segments were retransmitted, whichever \
+                 they are, even a SYN or SYN-ACK, and increases cwnd by their number; for us only if it \
+                 reports data that was retransmitted (RFC 2883 4)",
+        continues: false,
+        matches: |events, d| {
+            let is_dsack = |event: &FuzzEvent| match event {
+                FuzzEvent::Inject(i) if i.flags & ACK != 0 => match &i.sack[..] {
+                    [first, ..] if after(i.ack, first.0) => true,
+                    [first, second, ..] => !after(second.0, first.0) && !after(first.1, second.1),
+                    _ => false,
+                },
+                _ => false,
+            };
+            let is_new = |range: &Range| !after(d.before.1.sent, range.0);
+            events[..=d.step].iter().any(is_dsack)
+                && excess(d).is_some_and(|excess| {
+                    excess.is_kernels
+                        && excess.extra.len() <= d.history.repeated_syns + count_retransmitted(d)
+                        && excess.extra.iter().all(is_new)
+                })
+                && only_segments(d)
+        },
+    },
+];
+
+/// Returns the number of the kernel's segments that end above `first` and are acknowledged by `una`.
+fn acknowledged_since(difference: &Difference, first: u32, una: u32) -> usize {
+    let mut sent = difference.history.sent.0.clone();
+    sent.sort_unstable();
+    sent.dedup();
+    let is_acked = |(start, end): &&Range| after(*end, first) && !after(*start, una);
+    sent.iter().filter(is_acked).count()
+}
