@@ -209,16 +209,24 @@ fn ack_within_segment(difference: &Difference) -> Option<(u32, u32)> {
     None
 }
 
-/// Returns whether at least one socket is open, and all are in SYN-RECEIVED, given the states of the
-/// kernel's sockets and of ours.
-fn all_in_syn_received(kernel: &[(usize, u8)], ours: &[(usize, u8)]) -> bool {
-    let waits = |states: &[(usize, u8)]| states.iter().all(|(_, s)| *s == SYN_RECEIVED);
-    kernel == ours && !ours.is_empty() && waits(ours)
+/// Returns whether a socket is in SYN-RECEIVED, and any other one is in CLOSE.
+fn waits_in_syn_received(states: &[(usize, u8)]) -> bool {
+    let is = |expected: u8| move |(_, state): &(usize, u8)| *state == expected;
+    states.iter().any(is(SYN_RECEIVED))
+        && states
+            .iter()
+            .all(|state| is(SYN_RECEIVED)(state) || is(CLOSE)(state))
+}
+
+/// Returns whether the kernel's connection and ours are in SYN-RECEIVED, given the states of their
+/// sockets.
+fn both_in_syn_received(kernel: &[(usize, u8)], ours: &[(usize, u8)]) -> bool {
+    kernel == ours && waits_in_syn_received(ours)
 }
 
 /// Returns whether the connection is in SYN-RECEIVED of a simultaneous open after the event.
 fn in_syn_received(difference: &Difference) -> bool {
-    all_in_syn_received(&difference.kernel.states, &difference.ours.states)
+    both_in_syn_received(&difference.kernel.states, &difference.ours.states)
 }
 
 /// Returns whether the connection was in SYN-RECEIVED of a simultaneous open before the event.
@@ -227,7 +235,7 @@ fn was_in_syn_received(events: &[FuzzEvent], difference: &Difference) -> bool {
     let syn = |event: &FuzzEvent| matches!(event, FuzzEvent::Inject(i) if i.flags & (SYN | ACK | RST) == SYN);
     let (kernel, ours) = &difference.history.states;
     let before = &events[..difference.step];
-    before.iter().any(connects) && before.iter().any(syn) && all_in_syn_received(kernel, ours)
+    before.iter().any(connects) && before.iter().any(syn) && both_in_syn_received(kernel, ours)
 }
 
 /// Returns whether the application has closed its only connection.

@@ -6,7 +6,7 @@ use fullsend_script::tcp_option::TcpOption;
 use super::{
     CLOSE, CLOSE_WAIT, CLOSING, ESTABLISHED, FIN_WAIT_1, KnownDifference, LISTEN, SYN_RECEIVED,
     SYN_SENT, all_pure, carries_data, has_fin, in_syn_received, injected, is_opening, is_reset,
-    only_segments, same_polls_without, was_in_syn_received,
+    only_segments, same_polls_without, waits_in_syn_received, was_in_syn_received,
 };
 use crate::event::{ACK, Echo, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
 use crate::segment::is_pure_ack;
@@ -169,6 +169,32 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         },
     },
     KnownDifference {
+        name: "data after both directions were shut down, one of them before connect()",
+        reason: "shutdown() fails with ENOTCONN, but in the kernel it applies to the next connection, \
+                 too, so that data after shutdown(WR) resets it; ours applies it to calls only",
+        continues: false,
+        matches: |events, d| {
+            let shuts = |event: &FuzzEvent, of: [i32; 2]| matches!(event, FuzzEvent::Call(SocketCall::Shutdown(_, how)) if of.contains(how));
+            let connects =
+                |event: &FuzzEvent| matches!(event, FuzzEvent::Call(SocketCall::Connect(_)));
+            let before = &events[..d.step];
+            let begins = |at: usize| {
+                connects(&before[at])
+                    && before[..at].iter().any(|event| shuts(event, [0, 2]))
+                    && before[at..].iter().any(|event| shuts(event, [1, 2]))
+            };
+            let resets = |segments: &[WireSegment]| segments.iter().any(is_reset);
+            let open =
+                |(_, state): &(usize, u8)| ![CLOSE, LISTEN, SYN_SENT, SYN_RECEIVED].contains(state);
+            injected(events, d).is_some_and(|i| i.len > 0 && i.flags & ACK != 0)
+                && (0..before.len()).any(begins)
+                && resets(&d.kernel.segments)
+                && !resets(&d.ours.segments)
+                && d.kernel.states.iter().all(|(_, state)| *state == CLOSE)
+                && d.ours.states.iter().any(open)
+        },
+    },
+    KnownDifference {
         name: "the error of a RST in SYN-RECEIVED of a simultaneous open",
         reason: "we report ECONNREFUSED (RFC 9293 3.10.7.4), the kernel reports ECONNRESET",
         continues: true,
@@ -220,7 +246,7 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                 && events[..d.step].iter().any(connects)
                 && d.before.1.sent == 1
                 && matches!(&d.ours.segments[..], [one] if is_reset(one))
-                && d.ours.states.iter().all(|(_, s)| *s == SYN_RECEIVED)
+                && waits_in_syn_received(&d.ours.states)
         },
     },
     KnownDifference {
@@ -352,7 +378,7 @@ pub(super) const KNOWN: &[KnownDifference] = &[
             );
             // shutdown() leaves the socket open, in a state that shows whether the FIN was sent.
             let differs = |(kernel, ours): (&(usize, u8), &(usize, u8))| {
-                kernel.1 == FIN_WAIT_1 && ours.1 == SYN_RECEIVED
+                kernel == ours || kernel.1 == FIN_WAIT_1 && ours.1 == SYN_RECEIVED
             };
             closes
                 && was_in_syn_received(events, d)
