@@ -387,3 +387,29 @@ fn pasta_runs_a_command_and_returns_its_status() {
         "{text}"
     );
 }
+
+#[test]
+fn pasta_leads_ports_of_the_guests_loopback_to_the_hosts() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("skipped: needs root for a network namespace");
+    }
+    let links = Links::new();
+    let port = web_server();
+    // The port is one that was named, or one on which the host listens.
+    for specification in [port.to_string(), "auto".to_owned()] {
+        let fetch = format!(
+            "for i in $(seq 100); do
+                 curl -s http://127.0.0.1:{port}/ && exit
+                 sleep 0.1
+             done; exit 1"
+        );
+        let output = Command::new(links.path("pasta"))
+            .args(["--config-net", "-4", "-a", "10.7.0.9/24", "-g", "10.7.0.1"])
+            .args(["-t", "none", "-u", "none", "-T", &specification, "--"])
+            .args(["sh", "-c", &fetch])
+            .output()
+            .expect("the program starts");
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "hello");
+    }
+}

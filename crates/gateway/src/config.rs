@@ -46,6 +46,8 @@ pub struct Config {
     pub forwards: Vec<Forward>,
     /// The source address that the guest sees of forwarded flows.
     pub forward_source: ForwardSource,
+    /// Where TCP forwards lead clients on the host's loopback.
+    pub loopback_clients: LoopbackClients,
     /// Bounds of the tables.
     pub limits: Limits,
     /// Decides about each flow and each DNS name.
@@ -179,6 +181,20 @@ pub enum ForwardSource {
     Gateway,
 }
 
+/// Where TCP forwards to the guest's address lead clients on the host's loopback. All but
+/// [`Link`](Self::Link) need [`Builder::guest_sockets`](crate::Builder::guest_sockets): the kernel
+/// then moves the data between two of its sockets (`splice`), and no packet crosses the link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LoopbackClients {
+    /// Over the link, as other clients.
+    #[default]
+    Link,
+    /// To the guest's address, from the same address.
+    GuestAddress,
+    /// To the guest's loopback, from there.
+    GuestLoopback,
+}
+
 /// Bounds of the tables. A flow beyond a bound is refused, or replaces the one that has been idle
 /// for the longest time; each case has a counter.
 ///
@@ -259,6 +275,7 @@ impl Default for Config {
             icmp: true,
             forwards: Vec::new(),
             forward_source: ForwardSource::default(),
+            loopback_clients: LoopbackClients::default(),
             limits: Limits::default(),
             policy: Arc::new(AllowAll),
             control_socket: None,
@@ -292,6 +309,17 @@ impl Config {
                 .ipv6
                 .as_ref()
                 .is_some_and(|v6| v6.gateway == address || v6.dns == Some(address)),
+        }
+    }
+
+    /// Returns whether `address` is the guest's.
+    pub(crate) fn is_guest(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => self.ipv4.as_ref().is_some_and(|v4| v4.guest == address),
+            IpAddr::V6(address) => self
+                .ipv6
+                .as_ref()
+                .is_some_and(|v6| v6.guest == Some(address)),
         }
     }
 

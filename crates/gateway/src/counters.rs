@@ -91,6 +91,8 @@ counters! {
     policy_denied: "GatewayPolicyDenied",
     /// Flows that clients opened through forwards.
     forwarded: "GatewayForwarded",
+    /// TCP connections between the loopbacks of the host and the guest, which `splice` relayed.
+    spliced: "GatewaySpliced",
 }
 
 /// Adds `n` to a counter.

@@ -11,16 +11,29 @@ pub enum Protocol {
     Udp,
 }
 
-/// A port of the host that leads to a port of the guest.
+/// A side of the gateway.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Side {
+    /// The host.
+    Host,
+    /// The guest.
+    Guest,
+}
+
+/// A port of one side that leads to a port of the other.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Forward {
+    /// The side of the clients. For clients in the guest the gateway needs
+    /// [`Builder::guest_sockets`](crate::Builder::guest_sockets), and the protocol must be TCP.
+    pub from: Side,
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// The host's address. Port 0 chooses a free port, which
-    /// [`Handle::list_forwards`](crate::Handle::list_forwards) returns. The unspecified IPv6
-    /// address accepts IPv6 only: add a second forward for IPv4.
+    /// The host's address. For clients in the host, port 0 chooses a free port, which
+    /// [`Handle::list_forwards`](crate::Handle::list_forwards) returns; the unspecified IPv6 address
+    /// accepts IPv6 only: add a second forward for IPv4.
     pub host: SocketAddr,
-    /// The guest's address. It may be of the other family.
+    /// The guest's address. It may be of the other family. For clients in the guest, port 0 chooses
+    /// a free port.
     pub guest: SocketAddr,
     /// The interface of the host that clients must use (`SO_BINDTODEVICE`).
     pub interface: Option<String>,
@@ -29,3 +42,21 @@ pub struct Forward {
 /// The number of a forward. Numbers begin at 1 and are not used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ForwardId(pub u64);
+
+impl Forward {
+    /// Returns the address to which clients connect.
+    pub(crate) fn bound_mut(&mut self) -> &mut SocketAddr {
+        match self.from {
+            Side::Host => &mut self.host,
+            Side::Guest => &mut self.guest,
+        }
+    }
+
+    /// Returns the address to which the clients are led.
+    pub(crate) fn target(&self) -> SocketAddr {
+        match self.from {
+            Side::Host => self.guest,
+            Side::Guest => self.host,
+        }
+    }
+}

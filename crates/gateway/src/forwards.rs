@@ -10,12 +10,12 @@ use socket2::{Domain, Socket, Type};
 use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 
-use crate::forward::{Forward, ForwardId, Protocol};
+use crate::forward::{Forward, ForwardId, Protocol, Side};
 use crate::gateway::Shared;
 use crate::reactor::register;
-use crate::tcp::accept_forwarded;
+use crate::tcp::{accept_forwarded, accept_in_guest};
 use crate::udp::{receive_forwarded, report_local_address};
-use crate::validate::check_forward_guest;
+use crate::validate::check_forward;
 
 /// Clients that wait to be accepted.
 const BACKLOG: i32 = 4096;
@@ -76,14 +76,18 @@ impl Forwards {
         if table.state == State::Stopped {
             return Err(stopped());
         }
-        check_forward_guest(forward.guest)?;
-        // Reports a guest address without a gateway address of its family.
-        shared.forward_source(forward.host, forward.guest)?;
-        let socket = bind(&forward).map_err(|error| describe(&forward, &error))?;
-        forward.host = socket
-            .local_addr()?
-            .as_socket()
-            .ok_or(io::ErrorKind::InvalidData)?;
+        check_forward(&forward)?;
+        let socket = match forward.from {
+            Side::Host => {
+                // Reports a guest address without a gateway address of its family.
+                shared.forward_source(forward.host, forward.guest)?;
+                bind(&forward)
+            }
+            Side::Guest => bind_in_guest(shared, &forward),
+        };
+        let socket = socket.map_err(|error| describe(&forward, &error))?;
+        let bound = socket.local_addr()?.as_socket();
+        *forward.bound_mut() = bound.ok_or(io::ErrorKind::InvalidData)?;
         let socket = register(socket)?;
         let id = ForwardId(table.last_id + 1);
         let clients = match table.state {
@@ -158,18 +162,34 @@ fn serve(
     socket: AsyncFd<Socket>,
 ) -> Option<Clients> {
     let (by_task, guest) = (shared.clone(), forward.guest);
-    let (task, listener) = match forward.protocol {
-        Protocol::Tcp => {
+    let (task, listener) = match (forward.protocol, forward.from) {
+        (Protocol::Tcp, Side::Host) => {
             let listener = Arc::new(socket);
             let task = accept_forwarded(by_task, listener.clone(), guest);
             (shared.spawn(task)?, Some(listener))
         }
-        Protocol::Udp => {
+        (Protocol::Tcp, Side::Guest) => {
+            let listener = Arc::new(socket);
+            let task = accept_in_guest(by_task, listener.clone(), forward.host);
+            (shared.spawn(task)?, Some(listener))
+        }
+        (Protocol::Udp, _) => {
             let task = receive_forwarded(by_task, socket, id, guest);
             (shared.spawn(task)?, None)
         }
     };
     Some(Clients::Served { task, listener })
+}
+
+/// Opens the socket of a forward for clients in the guest.
+fn bind_in_guest(shared: &Shared, forward: &Forward) -> io::Result<Socket> {
+    let unsupported = |text| io::Error::new(io::ErrorKind::Unsupported, text);
+    if forward.protocol == Protocol::Udp {
+        return Err(unsupported("forwards of UDP begin in the host"));
+    }
+    let sockets = shared.guest_sockets.as_ref();
+    let sockets = sockets.ok_or_else(|| unsupported("the gateway has no sockets in the guest"))?;
+    sockets.listener(forward.guest)
 }
 
 /// Opens the host's socket of a forward.
@@ -216,6 +236,12 @@ fn describe(forward: &Forward, error: &io::Error) -> io::Error {
     };
     io::Error::new(
         error.kind(),
-        format!("cannot bind {protocol} {}: {error}", forward.host),
+        match forward.from {
+            Side::Host => format!("cannot bind {protocol} {}: {error}", forward.host),
+            Side::Guest => format!(
+                "cannot bind {protocol} {} in the guest: {error}",
+                forward.guest
+            ),
+        },
     )
 }

@@ -19,10 +19,11 @@ use crate::dhcp::{open_v4, open_v6, serve_v4, serve_v6};
 use crate::forward::{Forward, ForwardId};
 use crate::forwards::Forwards;
 use crate::icmp::{Pings, receive_icmp};
+use crate::namespace::GuestSockets;
 use crate::rate::RateLimit;
 use crate::resolvers::Resolvers;
 use crate::router::advertise;
-use crate::tcp::{RelayMemory, accept_outbound};
+use crate::tcp::{Pipes, RelayMemory, accept_outbound};
 use crate::udp::{Udp, expire_flows, receive_outbound};
 use crate::validate::validate;
 
@@ -45,6 +46,11 @@ pub(crate) struct Shared {
     /// One for each TCP connection that may still be opened.
     pub(crate) tcp_permits: Arc<Semaphore>,
     pub(crate) limits: SocketLimits,
+    /// One for each spliced connection that may still be opened.
+    pub(crate) splice_permits: Arc<Semaphore>,
+    pub(crate) pipes: Pipes,
+    /// `None` if the gateway has no sockets in the guest's namespace.
+    pub(crate) guest_sockets: Option<GuestSockets>,
     /// Budget of the data that the relays hold.
     pub(crate) relay_memory: RelayMemory,
     /// Limits of the payload that the guest sends, and of what it receives.
@@ -197,6 +203,7 @@ pub struct Handle {
 pub struct Builder {
     config: Config,
     device: Option<Box<dyn Device>>,
+    guest_sockets: Option<GuestSockets>,
 }
 
 impl Builder {
@@ -222,10 +229,21 @@ impl Builder {
         self
     }
 
-    /// Builds the gateway; see [`Gateway::new`].
+    /// Lets the gateway open sockets in the guest's network namespace, for clients in the guest
+    /// ([`Forward::from`]) and for [`Config::loopback_clients`].
+    #[must_use]
+    pub fn guest_sockets(mut self, sockets: GuestSockets) -> Self {
+        self.guest_sockets = Some(sockets);
+        self
+    }
+
+    /// Builds the gateway on the device and binds its forwards. Must be called within a tokio
+    /// runtime whose I/O and time drivers are enabled.
     ///
     /// # Errors
-    /// Those of [`Gateway::new`]; `InvalidInput` without a device.
+    /// - `InvalidInput` without a device, and for an invalid setting; the message names the value
+    ///   and what to write instead.
+    /// - The error of the operating system if a forward cannot be bound.
     pub fn build(self) -> io::Result<Gateway> {
         let device = self.device.ok_or_else(|| {
             io::Error::new(
@@ -233,7 +251,7 @@ impl Builder {
                 "the gateway has no device; choose one with .device(..)",
             )
         })?;
-        Gateway::new(self.config, device)
+        Gateway::open(self.config, device, self.guest_sockets)
     }
 }
 
@@ -243,16 +261,21 @@ impl Gateway {
         Builder::default()
     }
 
-    /// Builds a gateway on `device` and binds its forwards. Must be called within a tokio runtime
-    /// whose I/O and time drivers are enabled.
+    /// Builds a gateway on `device` with these settings; see [`Builder::build`].
     ///
     /// # Errors
-    /// - `InvalidInput` for an invalid setting; the message names the value and what to write
-    ///   instead.
-    /// - The error of the operating system if a forward cannot be bound.
+    /// Those of [`Builder::build`].
     pub fn new(config: Config, device: Box<dyn Device>) -> io::Result<Self> {
+        Self::open(config, device, None)
+    }
+
+    fn open(
+        config: Config,
+        device: Box<dyn Device>,
+        guest_sockets: Option<GuestSockets>,
+    ) -> io::Result<Self> {
         validate(&config)?;
-        let limits = SocketLimits::of_process(&config.limits);
+        let limits = SocketLimits::of_process(&config.limits, guest_sockets.is_some());
         let stack = build_stack(&config, device, limits.tcp)?;
         let relay_memory = RelayMemory::new(&stack.sysctl("net.ipv4.tcp_mem")?);
         let shared = Arc::new(Shared {
@@ -267,6 +290,9 @@ impl Gateway {
             resolvers: Resolvers::new(&config.dns),
             forwards: Forwards::default(),
             tcp_permits: Arc::new(Semaphore::new(limits.tcp)),
+            splice_permits: Arc::new(Semaphore::new(limits.spliced)),
+            pipes: Pipes::default(),
+            guest_sockets,
             limits,
             relay_memory,
             tx_rate: RateLimit::new(config.limits.rate),
@@ -372,10 +398,12 @@ impl Handle {
 
     /// Returns the gateway's counters.
     pub fn counters(&self) -> Counters {
-        let permits = self.shared.tcp_permits.available_permits();
+        let limits = &self.shared.limits;
+        let tcp = limits.tcp - self.shared.tcp_permits.available_permits();
+        let spliced = limits.spliced - self.shared.splice_permits.available_permits();
         Counters {
             udp_open: self.shared.udp.flow_count() as u64,
-            tcp_open: (self.shared.limits.tcp - permits) as u64,
+            tcp_open: (tcp + spliced) as u64,
             ..self.shared.counters.read()
         }
     }

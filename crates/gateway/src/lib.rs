@@ -6,12 +6,13 @@
 //!
 //! ```no_run
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
-//! use fullsend_gateway::{Config, Forward, Gateway, Protocol};
+//! use fullsend_gateway::{Config, Forward, Gateway, Protocol, Side};
 //!
 //! let config = Config::default(); // 10.0.2.0/24 and fd00::/64, as slirp4netns and QEMU use
 //! let device = fullsend_device::Tun::tap("tap0").open()?;
 //! let gateway = Gateway::new(config, Box::new(device))?;
 //! gateway.handle().add_forward(Forward {
+//!     from: Side::Host,
 //!     protocol: Protocol::Tcp,
 //!     host: "127.0.0.1:8080".parse().unwrap(),
 //!     guest: "10.0.2.100:80".parse().unwrap(),
@@ -48,11 +49,11 @@ mod udp;
 mod validate;
 
 pub use config::{
-    Config, DhcpRange, DnsConfig, ForwardSource, Ipv4Config, Ipv6Config, Limits, Mapping, Outbound,
-    Target,
+    Config, DhcpRange, DnsConfig, ForwardSource, Ipv4Config, Ipv6Config, Limits, LoopbackClients,
+    Mapping, Outbound, Target,
 };
 pub use counters::Counters;
-pub use forward::{Forward, ForwardId, Protocol};
+pub use forward::{Forward, ForwardId, Protocol, Side};
 pub use gateway::{Builder, Gateway, Handle};
 pub use policy::{AllowAll, DnsVerdict, Flow, FlowProtocol, Policy, Verdict};
 pub use ports::{PortForward, PortList, PortRange, PortSpec, PortSpecError};

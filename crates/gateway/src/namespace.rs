@@ -23,6 +23,7 @@
 mod background;
 mod child;
 mod enter;
+mod guest_sockets;
 mod host_network;
 mod interface;
 mod netlink;
@@ -42,6 +43,7 @@ mod watch;
 
 pub use background::{Background, open_null};
 pub use enter::Namespaces;
+pub use guest_sockets::GuestSockets;
 pub use host_network::{HostNetwork, HostRoute};
 pub use interface::InterfaceSetup;
 pub use sandbox::Sandbox;

@@ -3,10 +3,13 @@
 mod forward;
 mod host_stream;
 mod outbound;
+mod pipe;
 mod relay;
 mod relay_memory;
+mod splice;
 
-pub(crate) use forward::accept_forwarded;
+pub(crate) use forward::{accept_forwarded, accept_in_guest};
 pub(crate) use host_stream::HostStream;
 pub(crate) use outbound::accept_outbound;
+pub(crate) use pipe::Pipes;
 pub(crate) use relay_memory::RelayMemory;

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::config::{Config, Ipv4Config, Target};
+use crate::forward::Forward;
 
 /// Checks the settings that the types allow but that cannot be used.
 ///
@@ -71,14 +72,15 @@ fn check_dhcp_range(config: &Ipv4Config) -> io::Result<()> {
 ///
 /// # Errors
 /// `InvalidInput`, with the value and what to write instead.
-pub(crate) fn check_forward_guest(guest: std::net::SocketAddr) -> io::Result<()> {
-    let is_group = match guest.ip() {
+pub(crate) fn check_forward(forward: &Forward) -> io::Result<()> {
+    let to = forward.target();
+    let is_group = match to.ip() {
         IpAddr::V4(ip) => ip.is_multicast() || ip.is_broadcast(),
         IpAddr::V6(ip) => ip.is_multicast(),
     };
-    if is_group || guest.ip().is_unspecified() || guest.port() == 0 {
+    if is_group || to.ip().is_unspecified() || to.port() == 0 {
         return Err(invalid(format_args!(
-            "{guest} is no destination of a forward; write the guest's address and a port, e.g. \
+            "{to} is no destination of a forward; write the address of one host and a port, e.g. \
              10.0.2.100:80"
         )));
     }
@@ -93,6 +95,7 @@ fn invalid(message: impl Display) -> io::Error {
 mod tests {
     use super::*;
     use crate::config::{DhcpRange, Mapping};
+    use crate::forward::{Protocol, Side};
 
     /// Returns the error of the default settings after `change`.
     fn error_after(change: impl FnOnce(&mut Config)) -> String {
@@ -143,12 +146,29 @@ mod tests {
 
     #[test]
     fn a_forward_leads_to_one_host_and_port() {
-        for guest in ["10.0.2.100:80", "[fd00::64]:80"] {
-            check_forward_guest(guest.parse().unwrap()).unwrap();
+        let local = "127.0.0.1:0".parse().unwrap();
+        let forward = |from, host, guest| Forward {
+            from,
+            protocol: Protocol::Tcp,
+            host,
+            guest,
+            interface: None,
+        };
+        let both = |to: &str| {
+            let to = to.parse().unwrap();
+            let from_guest = forward(Side::Guest, to, local);
+            [forward(Side::Host, local, to), from_guest]
+        };
+        for to in ["10.0.2.100:80", "[fd00::64]:80"] {
+            for forward in both(to) {
+                check_forward(&forward).unwrap();
+            }
         }
-        for guest in ["10.0.2.100:0", "0.0.0.0:80", "[ff02::1]:80", "224.0.0.1:80"] {
-            let error = check_forward_guest(guest.parse().unwrap()).unwrap_err();
-            assert!(error.to_string().contains(guest), "{error}");
+        for to in ["10.0.2.100:0", "0.0.0.0:80", "[ff02::1]:80", "224.0.0.1:80"] {
+            for forward in both(to) {
+                let error = check_forward(&forward).unwrap_err();
+                assert!(error.to_string().contains(to), "{error}");
+            }
         }
     }
 }

@@ -6,10 +6,11 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use common::{GUEST, HOST, LIMIT, LOOPBACK, with_gateway, with_port, with_waiting_gateway};
-use fullsend_gateway::{Config, Forward, Protocol};
+use fullsend_gateway::{Config, Forward, Protocol, Side};
 
 fn forward(protocol: Protocol, port: u16) -> Forward {
     Forward {
+        from: Side::Host,
         protocol,
         host: with_port(LOOPBACK[0], 0),
         guest: with_port(GUEST[0], port),

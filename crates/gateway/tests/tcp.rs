@@ -11,7 +11,7 @@ use common::{
     GATEWAY, HOST, LIMIT, LOOPBACK, exchange, ip, pattern, wait_until, with_gateway, with_port,
 };
 use fullsend_gateway::{
-    Config, Flow, Forward, ForwardId, Limits, Outbound, Policy, Protocol, Verdict,
+    Config, Flow, Forward, ForwardId, Limits, Outbound, Policy, Protocol, Side, Verdict,
 };
 use socket2::{Domain, SockRef, Socket, Type};
 
@@ -417,6 +417,7 @@ fn many_connections_at_once_are_all_relayed() {
 
 fn forward(host: SocketAddr, guest: SocketAddr) -> Forward {
     Forward {
+        from: Side::Host,
         protocol: Protocol::Tcp,
         host,
         guest,

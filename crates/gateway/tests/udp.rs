@@ -9,7 +9,7 @@ use common::{
     DNS, GATEWAY, GUEST, HOST, LIMIT, LOOPBACK, Rig, ip, pattern, wait_until, with_gateway,
     with_port,
 };
-use fullsend_gateway::{Config, Forward, Limits, Protocol};
+use fullsend_gateway::{Config, Forward, Limits, Protocol, Side};
 use nix::sys::socket::{setsockopt, sockopt};
 
 fn bind(address: &str) -> UdpSocket {
@@ -195,6 +195,7 @@ fn a_forward_leads_to_the_guest_and_shows_the_client() {
         ] {
             let server = rig.guest.run(move || bind(GUEST[family]));
             let forward = Forward {
+                from: Side::Host,
                 protocol: Protocol::Udp,
                 host: with_port(host, 0),
                 guest: server.local_addr().unwrap(),
@@ -223,6 +224,7 @@ fn a_forward_answers_from_the_address_that_was_asked() {
         for (family, any, asked) in [(0, "0.0.0.0", "192.0.2.5"), (1, "::", "2001:db8::5")] {
             let server = rig.guest.run(move || bind(GUEST[family]));
             let forward = Forward {
+                from: Side::Host,
                 protocol: Protocol::Udp,
                 host: with_port(any, 0),
                 guest: server.local_addr().unwrap(),
@@ -256,6 +258,7 @@ fn clients_of_a_forward_do_not_end_the_guests_flows() {
         let flow = exchange(&own, &server, 10);
         let inside = rig.guest.run(|| bind(GUEST[0]));
         let forward = Forward {
+            from: Side::Host,
             protocol: Protocol::Udp,
             host: with_port(LOOPBACK[0], 0),
             guest: inside.local_addr().unwrap(),

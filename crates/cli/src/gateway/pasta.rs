@@ -16,8 +16,8 @@ use anyhow::{Context, Result};
 use fullsend_device::{Device, Tun};
 use fullsend_gateway::Gateway;
 use fullsend_gateway::namespace::{
-    Background, InterfaceSetup, NamespaceEnd, Namespaces, NewNamespaces, Sandbox, SocketTables,
-    Spawned, open_null, open_tap,
+    Background, GuestSockets, InterfaceSetup, NamespaceEnd, Namespaces, NewNamespaces, Sandbox,
+    SocketTables, Spawned, open_null, open_tap,
 };
 
 use super::service::{captured, exit_status, relay, runtime};
@@ -53,11 +53,28 @@ pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
     })
 }
 
-/// The guest's side: its device, its end, and its listening ports.
+/// The guest's side.
 struct Guest {
     device: Box<dyn Device>,
-    end: NamespaceEnd,
-    tables: SocketTables,
+    /// The sockets in its namespace, if the gateway needs any.
+    sockets: Option<GuestSockets>,
+    /// The listening ports to follow, of both sides.
+    auto: Vec<AutoForwards>,
+}
+
+impl Guest {
+    fn new(plan: &Plan, device: Box<dyn Device>, namespaces: &Namespaces) -> Result<Self> {
+        let sockets = plan
+            .needs_guest_sockets()
+            .then(|| GuestSockets::of(namespaces));
+        let of_guest = AutoForwards::of_guest(plan, SocketTables::of(namespaces)?);
+        let of_host = AutoForwards::of_host(plan).context("cannot read the host's sockets")?;
+        Ok(Self {
+            device,
+            sockets: sockets.transpose()?,
+            auto: of_guest.into_iter().chain(of_host).collect(),
+        })
+    }
 }
 
 fn serve(options: &Options) -> Result<ExitCode> {
@@ -95,14 +112,12 @@ fn serve_namespace(
 ) -> Result<ExitCode> {
     let tap = open_tap(namespaces, &plan.interface_name, Some(&plan.setup))?;
     let device = Tun::tap(&tap.name).mtu(plan.config.mtu).adopt(tap.file)?;
-    let guest = Guest {
-        device: captured(device, &tap.name, options.pcap.as_deref())?,
-        end: if options.no_netns_quit {
-            NamespaceEnd::never()
-        } else {
-            end
-        },
-        tables: SocketTables::of(namespaces)?,
+    let device = captured(device, &tap.name, options.pcap.as_deref())?;
+    let guest = Guest::new(plan, device, namespaces)?;
+    let end = if options.no_netns_quit {
+        NamespaceEnd::never()
+    } else {
+        end
     };
     let null = open_null()?;
     let background = if options.foreground {
@@ -118,10 +133,8 @@ fn serve_namespace(
         Some(background) => background.release(&null),
         None => Ok(()),
     };
-    let end = guest.end;
-    let auto = AutoForwards::new(plan, guest.tables);
     runtime()?.block_on(async {
-        let gateway = start(plan, guest.device, auto)?;
+        let gateway = start(plan, guest)?;
         ready()?;
         relay(gateway, true, end.wait()).await
     })?;
@@ -146,19 +159,18 @@ fn serve_command(options: &Options, plan: &Plan, command: &[OsString]) -> Result
         command,
     }
     .make()?;
-    let tables = SocketTables::of(&Namespaces::of_process(spawned.pid())?)?;
     let file = spawned.tap.file.try_clone().context("cannot use the TAP")?;
     let device = Tun::tap(&spawned.tap.name)
         .mtu(plan.config.mtu)
         .adopt(file)?;
     let device = captured(device, &spawned.tap.name, options.pcap.as_deref())?;
+    let guest = Guest::new(plan, device, &Namespaces::of_process(spawned.pid())?)?;
     if let Some(path) = &options.pid_file {
         write_pid(path)?;
     }
     restrict(options);
-    let auto = AutoForwards::new(plan, tables);
     let status = runtime()?.block_on(async {
-        let gateway = start(plan, device, auto)?;
+        let gateway = start(plan, guest)?;
         spawned.start()?;
         relay(gateway, false, spawned.wait()).await
     })?;
@@ -166,13 +178,19 @@ fn serve_command(options: &Options, plan: &Plan, command: &[OsString]) -> Result
 }
 
 /// Builds the gateway, and begins to follow the listening ports where requested.
-fn start(plan: &Plan, device: Box<dyn Device>, auto: Option<AutoForwards>) -> Result<Gateway> {
-    let gateway = Gateway::new(plan.config.clone(), device)?;
+fn start(plan: &Plan, guest: Guest) -> Result<Gateway> {
+    let mut builder = Gateway::builder()
+        .config(plan.config.clone())
+        .device(guest.device);
+    if let Some(sockets) = guest.sockets {
+        builder = builder.guest_sockets(sockets);
+    }
+    let gateway = builder.build()?;
     for forward in &plan.optional_forwards {
         // A port that is in use stays with its program.
         let _ = gateway.handle().add_forward(forward.clone());
     }
-    if let Some(auto) = auto {
+    for auto in guest.auto {
         tokio::spawn(auto.follow(gateway.handle()));
     }
     Ok(gateway)

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use fullsend_device::Tun;
 use fullsend_gateway::namespace::{InterfaceSetup, NewNamespaces, Sandbox};
-use fullsend_gateway::{Config, Forward, Gateway, Protocol};
+use fullsend_gateway::{Config, Forward, Gateway, Protocol, Side};
 
 use super::install::InstallArgs;
 use super::service::{captured, exit_status, relay, runtime};
@@ -203,6 +203,7 @@ fn forwards_of(protocol: Protocol, forward: PortForward, config: &Config) -> Vec
     };
     let forwards = hosts.into_iter().filter_map(|(host, guest)| {
         Some(Forward {
+            from: Side::Host,
             protocol,
             host: (host, forward.host).into(),
             guest: (guest?, forward.guest).into(),

@@ -47,6 +47,21 @@ pub(super) fn owned(fd: RawFd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
+/// Closes all descriptors above the standard ones except `kept`. Linux before 5.9 leaves them open.
+///
+/// For a forked child that does not return: values of the parent refer to the descriptors.
+pub(super) fn close_others(kept: RawFd) {
+    let kept = libc::c_uint::try_from(kept).unwrap_or(0);
+    let close = |first: libc::c_uint, last: libc::c_uint| {
+        // SAFETY: the child does not use the descriptors any more, and runs no destructors.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }
+    };
+    if kept > 3 {
+        close(3, kept - 1);
+    }
+    close(kept.max(2) + 1, libc::c_uint::MAX);
+}
+
 /// Ignores a signal or restores its default.
 pub(super) fn set_signal_handler(signal: Signal, handler: SigHandler) {
     debug_assert!(matches!(handler, SigHandler::SigIgn | SigHandler::SigDfl));

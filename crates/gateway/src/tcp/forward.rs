@@ -1,22 +1,37 @@
-//! Forwarded connections: a client of the host reaches a port of the guest.
+//! Forwarded connections: a client of one side reaches a port of the other.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use fullsend::TcpStream;
 use socket2::Socket;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::HostStream;
 use super::relay::relay;
+use super::splice::splice_both;
+use crate::config::{LoopbackClients, Outbound};
 use crate::counters::add;
 use crate::gateway::Shared;
+use crate::namespace::GuestSockets;
 
 /// Pause after a failed `accept`, e.g. for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// A client whose connection goes nowhere yet. Dropping it, e.g. when the other side refuses or the
+/// gateway stops, resets it.
+struct Client(Option<HostStream>);
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some(stream) = self.0.take() {
+            stream.reset();
+        }
+    }
+}
 
 /// Accepts the clients of a forward to `guest` until the task is aborted.
 pub(crate) async fn accept_forwarded(
@@ -25,16 +40,48 @@ pub(crate) async fn accept_forwarded(
     guest: SocketAddr,
 ) {
     loop {
-        match accept(&shared, &listener).await {
-            Ok((client, from, permit)) => {
-                let shared_by_task = shared.clone();
-                shared.spawn(async move {
-                    connect(&shared_by_task, client, from, guest).await;
-                    drop(permit);
-                });
+        let (client, from, permit) = accept(&shared.tcp_permits, &listener, guest).await;
+        let shared_by_task = shared.clone();
+        shared.spawn(async move {
+            let shared = &*shared_by_task;
+            if let Some((sockets, to, _permit)) = spliced_route(shared, from, guest) {
+                drop(permit);
+                splice_to_guest(shared, client, sockets, to).await;
+            } else {
+                connect(shared, client, from, guest).await;
+                drop(permit);
             }
+        });
+    }
+}
+
+/// Accepts clients in the guest and leads them to `host`, until the task is aborted.
+pub(crate) async fn accept_in_guest(
+    shared: Arc<Shared>,
+    listener: Arc<AsyncFd<Socket>>,
+    host: SocketAddr,
+) {
+    loop {
+        let (client, from, permit) = accept(&shared.splice_permits, &listener, host).await;
+        let shared_by_task = shared.clone();
+        shared.spawn(async move {
+            splice_to_host(&shared_by_task, client, from, host).await;
+            drop(permit);
+        });
+    }
+}
+
+/// Waits for a client that can be accepted.
+async fn accept(
+    permits: &Arc<Semaphore>,
+    listener: &AsyncFd<Socket>,
+    to: SocketAddr,
+) -> (Client, SocketAddr, OwnedSemaphorePermit) {
+    loop {
+        match try_accept(permits, listener).await {
+            Ok(accepted) => return accepted,
             Err(error) => {
-                tracing::warn!(%error, %guest, "a client of a forward was not accepted");
+                tracing::warn!(%error, %to, "a client of a forward was not accepted");
                 tokio::time::sleep(ACCEPT_RETRY).await;
             }
         }
@@ -43,13 +90,13 @@ pub(crate) async fn accept_forwarded(
 
 /// Waits for a client. It stays in the listener's queue until there is room for its connection; a
 /// forward without clients keeps no permit.
-async fn accept(
-    shared: &Shared,
+async fn try_accept(
+    permits: &Arc<Semaphore>,
     listener: &AsyncFd<Socket>,
-) -> io::Result<(HostStream, SocketAddr, OwnedSemaphorePermit)> {
+) -> io::Result<(Client, SocketAddr, OwnedSemaphorePermit)> {
     loop {
         let mut ready = listener.readable().await?;
-        let permit = shared.tcp_permits.clone().acquire_owned().await;
+        let permit = permits.clone().acquire_owned().await;
         let permit = permit.map_err(io::Error::other)?;
         let Ok(accepted) = ready.try_io(|fd| fd.get_ref().accept()) else {
             continue;
@@ -57,20 +104,83 @@ async fn accept(
         let (socket, from) = accepted?;
         socket.set_nonblocking(true)?;
         let from = from.as_socket().ok_or(io::ErrorKind::InvalidData)?;
-        return Ok((HostStream::new(socket)?, from, permit));
+        let client = Client(Some(HostStream::new(socket)?));
+        return Ok((client, from, permit));
     }
 }
 
-/// Connects to the guest and relays. The client gets a RST if the guest refuses.
-async fn connect(shared: &Shared, client: HostStream, from: SocketAddr, guest: SocketAddr) {
+/// Returns the address to which a client at `from` is led without the link, the sockets for it, and
+/// the permit; `None` if it uses the link.
+fn spliced_route(
+    shared: &Shared,
+    from: SocketAddr,
+    guest: SocketAddr,
+) -> Option<(&GuestSockets, SocketAddr, OwnedSemaphorePermit)> {
+    let sockets = shared.guest_sockets.as_ref()?;
+    // Other addresses need not be the guest's own.
+    if !from.ip().to_canonical().is_loopback() || !shared.config.is_guest(guest.ip()) {
+        return None;
+    }
+    let ip = match shared.config.loopback_clients {
+        LoopbackClients::Link => return None,
+        LoopbackClients::GuestAddress => guest.ip(),
+        LoopbackClients::GuestLoopback if guest.is_ipv4() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        LoopbackClients::GuestLoopback => IpAddr::V6(Ipv6Addr::LOCALHOST),
+    };
+    // Without a permit, the link remains.
+    let permit = shared.splice_permits.clone().try_acquire_owned().ok()?;
+    Some((sockets, SocketAddr::new(ip, guest.port()), permit))
+}
+
+/// Connects to `to` in the guest's namespace, and splices.
+async fn splice_to_guest(shared: &Shared, client: Client, sockets: &GuestSockets, to: SocketAddr) {
+    let connected = match sockets.stream(to) {
+        Ok(socket) => HostStream::connect_socket(socket, to).await,
+        Err(error) => Err(error),
+    };
+    match connected {
+        Ok(guest) => splice(shared, client, |client| (guest, client)).await,
+        Err(error) => {
+            tracing::debug!(%error, %to, "the guest did not accept a spliced client");
+        }
+    }
+}
+
+/// Connects a client in the guest to `host`, and splices.
+async fn splice_to_host(shared: &Shared, client: Client, from: SocketAddr, host: SocketAddr) {
+    match HostStream::connect(host, &Outbound::default()).await {
+        Ok(stream) => splice(shared, client, |client| (client, stream)).await,
+        Err(error) => {
+            tracing::debug!(%error, %from, %host, "the host did not accept a client in the guest");
+        }
+    }
+}
+
+/// Splices a client with its other side; `pair` returns the guest's stream and the host's.
+async fn splice(
+    shared: &Shared,
+    mut client: Client,
+    pair: impl FnOnce(HostStream) -> (HostStream, HostStream),
+) {
+    if let Some(client) = client.0.take() {
+        add(&shared.counters.forwarded, 1);
+        add(&shared.counters.spliced, 1);
+        let (guest, host) = pair(client);
+        splice_both(shared, guest, host).await;
+    }
+}
+
+/// Connects to the guest and relays.
+async fn connect(shared: &Shared, mut client: Client, from: SocketAddr, guest: SocketAddr) {
     match connect_to_guest(shared, from, guest).await {
         Ok(stream) => {
-            add(&shared.counters.forwarded, 1);
-            relay(shared, stream, client).await;
+            if let Some(client) = client.0.take() {
+                add(&shared.counters.forwarded, 1);
+                relay(shared, stream, client).await;
+            }
         }
         Err(error) => {
             tracing::debug!(%error, %from, %guest, "the guest did not accept a forwarded client");
-            client.reset();
         }
     }
 }

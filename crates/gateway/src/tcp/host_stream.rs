@@ -3,10 +3,12 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use fullsend::{Chain, Pool, Slice, WriteBuf};
 use nix::errno::Errno;
+use rustix::pipe::{SpliceFlags, splice};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -21,6 +23,7 @@ const MAX_SLICES: usize = 64;
 const BLOCK_BYTES: usize = 64 << 10;
 /// Largest number of blocks of one `readv`.
 const MAX_BLOCKS: usize = 4;
+const SPLICE_FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
 
 /// A TCP socket of the host, in the reactor.
 pub(crate) struct HostStream {
@@ -36,6 +39,14 @@ impl HostStream {
         let kind = Type::STREAM.nonblocking().cloexec();
         let socket = Socket::new(Domain::for_address(to), kind, Some(Protocol::TCP))?;
         bind_outbound(&socket, to, outbound)?;
+        Self::connect_socket(socket, to).await
+    }
+
+    /// Connects a non-blocking socket to `to`.
+    ///
+    /// # Errors
+    /// The error of the operating system.
+    pub(super) async fn connect_socket(socket: Socket, to: SocketAddr) -> io::Result<Self> {
         let connected = match socket.connect(&to.into()) {
             Ok(()) => true,
             Err(error) if error.raw_os_error() == Some(Errno::EINPROGRESS as i32) => false,
@@ -122,6 +133,40 @@ impl HostStream {
             }
             data.advance(n);
             return Ok(());
+        }
+    }
+
+    /// Waits for data, the end of the stream, or an error.
+    pub(super) async fn readable(&self) -> io::Result<()> {
+        self.fd.readable().await?.retain_ready();
+        Ok(())
+    }
+
+    /// Moves received data into an empty pipe, at most `max` bytes. Returns 0 at the end of the
+    /// stream, and `None` if no data has arrived.
+    pub(super) fn splice_to(&self, pipe: &OwnedFd, max: usize) -> io::Result<Option<usize>> {
+        let moved = self.fd.try_io(Interest::READABLE, |socket| {
+            Ok(splice(socket, None, pipe, None, max, SPLICE_FLAGS)?)
+        });
+        match moved {
+            Ok(n) => Ok(Some(n)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends data of a pipe, which has `len` bytes. Waits until at least a part has been sent, and
+    /// returns its length.
+    ///
+    /// Cancel safe: the pipe has the rest if the future is dropped.
+    pub(super) async fn splice_from(&self, pipe: &OwnedFd, len: usize) -> io::Result<usize> {
+        loop {
+            let mut ready = self.fd.writable().await?;
+            let moved =
+                ready.try_io(|fd| Ok(splice(pipe, None, fd.get_ref(), None, len, SPLICE_FLAGS)?));
+            if let Ok(moved) = moved {
+                return moved;
+            }
         }
     }
 

@@ -77,10 +77,10 @@ async fn both_directions(shared: &Shared, guest: &TcpStream, host: &HostStream) 
 }
 
 /// Waits for `direction`, but no longer than until `failed` returns an error.
-async fn until_error(
-    direction: impl Future<Output = io::Result<()>>,
+pub(super) async fn until_error<T>(
+    direction: impl Future<Output = io::Result<T>>,
     failed: impl Future<Output = io::Error>,
-) -> io::Result<()> {
+) -> io::Result<T> {
     tokio::select! {
         biased;
         done = direction => done,

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use fullsend_device::Tun;
+use fullsend_gateway::namespace::{GuestSockets, Namespaces};
 use fullsend_gateway::{Config, Gateway, Handle};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::geteuid;
@@ -114,12 +115,12 @@ fn with_parts(
         let _uplink = Tun::tun("up0").open().unwrap();
         ip(&format!("addr add {}/24 dev up0", HOST[0]));
         ip(&format!("addr add {}/64 dev up0 nodad", HOST[1]));
-        let (guest, device) = start_guest(config.mtu, configured);
+        let (guest, device, sockets) = start_guest(config.mtu, configured);
         let (handle, started) = mpsc::channel();
         let (ended, end) = mpsc::channel();
         let (run, may_run) = tokio::sync::mpsc::unbounded_channel();
         thread::spawn(move || {
-            run_gateway(config, device, &handle, may_run);
+            run_gateway(config, (device, sockets), &handle, may_run);
             ended.send(()).unwrap();
         });
         let gateway: Handle = started.recv().expect("the gateway starts");
@@ -136,7 +137,7 @@ fn with_parts(
 
 fn run_gateway(
     config: Config,
-    device: Tun,
+    (device, sockets): (Tun, GuestSockets),
     started: &mpsc::Sender<Handle>,
     mut may_run: tokio::sync::mpsc::UnboundedReceiver<()>,
 ) {
@@ -145,15 +146,16 @@ fn run_gateway(
         .build()
         .unwrap();
     runtime.block_on(async {
-        let gateway = Gateway::new(config, Box::new(device)).unwrap();
+        let builder = Gateway::builder().config(config).device(Box::new(device));
+        let gateway = builder.guest_sockets(sockets).build().unwrap();
         started.send(gateway.handle()).unwrap();
         may_run.recv().await.unwrap();
         gateway.run().await.unwrap();
     });
 }
 
-/// Starts the guest's thread, and opens its TAP.
-fn start_guest(mtu: u32, configured: bool) -> (Guest, Tun) {
+/// Starts the guest's thread, and opens its TAP and sockets in its namespace.
+fn start_guest(mtu: u32, configured: bool) -> (Guest, Tun, GuestSockets) {
     let (jobs, queue) = mpsc::channel::<Job>();
     let (device, opened) = mpsc::channel();
     thread::spawn(move || {
@@ -166,12 +168,16 @@ fn start_guest(mtu: u32, configured: bool) -> (Guest, Tun) {
             ip(&format!("route add default via {}", GATEWAY[0]));
             ip(&format!("-6 route add default via {} dev tap0", GATEWAY[1]));
         }
-        device.send(tap).unwrap();
+        let namespace = Namespaces::at_path("/proc/thread-self/ns/net".as_ref(), None).unwrap();
+        device
+            .send((tap, GuestSockets::of(&namespace).unwrap()))
+            .unwrap();
         for job in queue {
             job();
         }
     });
-    (Guest { jobs }, opened.recv().expect("the guest starts"))
+    let (tap, sockets) = opened.recv().expect("the guest starts");
+    (Guest { jobs }, tap, sockets)
 }
 
 /// Returns bytes without repetition, so that any misplaced data shows.

@@ -1,28 +1,32 @@
-//! Forwards that follow the ports on which the guest listens.
+//! Forwards that follow the ports on which the guest or the host listens.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use fullsend_gateway::namespace::SocketTables;
-use fullsend_gateway::{Forward, ForwardId, Handle, Protocol};
+use fullsend_gateway::{Forward, ForwardId, Handle, Protocol, Side};
 
-use super::network::Plan;
+use super::network::{LOOPBACKS, Plan};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The forwards that exist because the guest listens.
+/// The forwards that exist because one side listens.
 pub(super) struct AutoForwards {
+    /// The sockets of the side that listens.
     tables: SocketTables,
+    /// The side of the clients.
+    from: Side,
     protocols: Vec<Protocol>,
-    /// The addresses to listen on, and the guest's address that each leads to.
+    /// The addresses to listen on, and the address that each leads to.
     addresses: Vec<(IpAddr, IpAddr)>,
     bound: BTreeMap<(Protocol, u16), Vec<ForwardId>>,
 }
 
 impl AutoForwards {
-    /// Returns `None` if no ports are to be followed.
-    pub(super) fn new(plan: &Plan, tables: SocketTables) -> Option<Self> {
+    /// Follows the ports on which the guest listens. Returns `None` if none are to be followed.
+    pub(super) fn of_guest(plan: &Plan, tables: SocketTables) -> Option<Self> {
         let protocols = [
             (Protocol::Tcp, plan.auto_tcp),
             (Protocol::Udp, plan.auto_udp),
@@ -31,26 +35,39 @@ impl AutoForwards {
         if protocols.is_empty() {
             return None;
         }
-        let v4 = plan.config.ipv4.as_ref().map(|v4| v4.guest.into());
-        let v6 = plan
-            .config
-            .ipv6
-            .as_ref()
-            .and_then(|v6| v6.guest)
-            .map(Into::into);
         let unspecified = [
-            (IpAddr::from(Ipv4Addr::UNSPECIFIED), v4),
-            (IpAddr::from(Ipv6Addr::UNSPECIFIED), v6),
+            IpAddr::from(Ipv4Addr::UNSPECIFIED),
+            IpAddr::from(Ipv6Addr::UNSPECIFIED),
         ];
-        let addresses = unspecified
-            .into_iter()
-            .filter_map(|(host, guest)| Some((host, guest?)));
+        let addresses = unspecified.into_iter().zip(guest_addresses(plan));
+        let addresses = addresses.filter_map(|(host, guest)| Some((host, guest?)));
         Some(Self {
             tables,
+            from: Side::Host,
             protocols,
             addresses: addresses.collect(),
             bound: BTreeMap::new(),
         })
+    }
+
+    /// Follows the ports on which the host listens: they lead from the guest's loopback to the
+    /// host's. Returns `None` if none are to be followed.
+    ///
+    /// # Errors
+    /// The error of opening the host's tables.
+    pub(super) fn of_host(plan: &Plan) -> io::Result<Option<Self>> {
+        if !plan.auto_guest_tcp {
+            return Ok(None);
+        }
+        let addresses = LOOPBACKS.into_iter().zip(guest_addresses(plan));
+        let addresses = addresses.filter_map(|(loopback, guest)| guest.and(Some(loopback)));
+        Ok(Some(Self {
+            tables: SocketTables::of_this_thread()?,
+            from: Side::Guest,
+            protocols: vec![Protocol::Tcp],
+            addresses: addresses.map(|loopback| (loopback, loopback)).collect(),
+            bound: BTreeMap::new(),
+        }))
     }
 
     /// Adds and removes forwards each second.
@@ -78,20 +95,44 @@ impl AutoForwards {
                 let _ = handle.remove_forward(id);
             }
         }
-        for &port in ports {
-            let addresses = &self.addresses;
+        // A port on which this gateway listens for the other direction would lead back.
+        let own: BTreeSet<u16> = handle
+            .list_forwards()
+            .into_iter()
+            .filter(|(_, f)| f.from != self.from && f.protocol == protocol)
+            .map(|(_, f)| match f.from {
+                Side::Host => f.host.port(),
+                Side::Guest => f.guest.port(),
+            })
+            .collect();
+        for &port in ports.iter().filter(|port| !own.contains(port)) {
+            let (addresses, from) = (&self.addresses, self.from);
             self.bound.entry((protocol, port)).or_insert_with(|| {
-                let forwards = addresses.iter().map(|&(host, guest)| Forward {
-                    protocol,
-                    host: (host, port).into(),
-                    guest: (guest, port).into(),
-                    interface: None,
+                let forwards = addresses.iter().map(|&(listen, to)| {
+                    let (host, guest) = match from {
+                        Side::Host => (listen, to),
+                        Side::Guest => (to, listen),
+                    };
+                    Forward {
+                        from,
+                        protocol,
+                        host: (host, port).into(),
+                        guest: (guest, port).into(),
+                        interface: None,
+                    }
                 });
-                // A port that the host itself uses, or a low one, stays the host's.
+                // A port that this side itself uses, or a low one, stays its own.
                 forwards
                     .filter_map(|forward| handle.add_forward(forward).ok())
                     .collect()
             });
         }
     }
+}
+
+/// Returns the guest's IPv4 and IPv6 address.
+fn guest_addresses(plan: &Plan) -> [Option<IpAddr>; 2] {
+    let v4 = plan.config.ipv4.as_ref().map(|v4| v4.guest.into());
+    let v6 = plan.config.ipv6.as_ref().and_then(|v6| v6.guest);
+    [v4, v6.map(IpAddr::from)]
 }

@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use anyhow::{Context, Result, bail};
 use fullsend_gateway::namespace::{HostNetwork, HostRoute, InterfaceSetup};
 use fullsend_gateway::{
-    Config, DnsConfig, Forward, ForwardSource, Ipv4Config, Ipv6Config, Mapping, Outbound, PortSpec,
-    Protocol, Target,
+    Config, DnsConfig, Forward, ForwardSource, Ipv4Config, Ipv6Config, LoopbackClients, Mapping,
+    Outbound, PortSpec, Protocol, Side, Target,
 };
 
 use super::options::{Mapped, Options};
@@ -19,6 +19,11 @@ const LOCAL_GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 2, 2);
 const LOCAL_PREFIX: u8 = 16;
 const LOCAL_GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 const LOCAL_GUEST6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
+/// The loopback addresses of both families.
+pub(super) const LOOPBACKS: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::LOCALHOST),
+    IpAddr::V6(Ipv6Addr::LOCALHOST),
+];
 /// The gateway's Ethernet address.
 const MAC: [u8; 6] = [0x9a, 0x55, 0x9a, 0x55, 0x9a, 0x55];
 /// The ports that the kernel gives to connections, where it does not say.
@@ -35,6 +40,8 @@ pub(super) struct Plan {
     /// Whether the ports on which the guest listens are forwarded.
     pub(super) auto_tcp: bool,
     pub(super) auto_udp: bool,
+    /// Whether the ports on which the host listens lead from the guest's loopback to the host's.
+    pub(super) auto_guest_tcp: bool,
 }
 
 /// The guest's network of one address family.
@@ -89,7 +96,12 @@ impl Plan {
             );
         }
         let mut config = config(options, v4.as_ref(), v6.as_ref())?;
-        let forwards = all_forwards(options, v4.as_ref(), v6.as_ref());
+        let mut forwards = all_forwards(options, v4.as_ref(), v6.as_ref());
+        if !options.no_tcp {
+            let loopbacks = [v4.is_some(), v6.is_some()];
+            let specs = options.tcp_ns.iter();
+            forwards.extend(specs.flat_map(|spec| guest_forwards(spec, loopbacks)));
+        }
         let (optional, named): (Vec<_>, Vec<_>) = forwards.into_iter().partition(|f| f.0);
         config.forwards = named.into_iter().map(|f| f.1).collect();
         let optional_forwards = optional.into_iter().map(|f| f.1).collect();
@@ -100,11 +112,24 @@ impl Plan {
             optional_forwards,
             auto_tcp: is_auto(&options.tcp) && !options.no_tcp,
             auto_udp: is_auto(&options.udp) && !options.no_udp,
+            auto_guest_tcp: is_auto(&options.tcp_ns) && !options.no_tcp,
         })
+    }
+
+    /// Returns whether the gateway opens sockets in the guest's namespace.
+    pub(super) fn needs_guest_sockets(&self) -> bool {
+        let forwards = self.config.forwards.iter().chain(&self.optional_forwards);
+        let from = |side| {
+            let mut tcp = forwards.clone().filter(|f| f.protocol == Protocol::Tcp);
+            tcp.any(|forward| forward.from == side)
+        };
+        let is_spliced = self.config.loopback_clients != LoopbackClients::Link;
+        let from_host = is_spliced && (self.auto_tcp || from(Side::Host));
+        from_host || self.auto_guest_tcp || from(Side::Guest)
     }
 }
 
-/// Without a specification, the ports on which the guest listens are forwarded.
+/// Without a specification, the ports on which the other side listens are forwarded.
 fn is_auto(specs: &[PortSpec]) -> bool {
     specs.is_empty() || specs.contains(&PortSpec::Auto)
 }
@@ -267,6 +292,11 @@ fn config(options: &Options, v4: Option<&Family>, v6: Option<&Family>) -> Result
         udp: !options.no_udp,
         icmp: !options.no_icmp,
         forward_source: ForwardSource::Client,
+        loopback_clients: match (options.no_splice, options.host_loopback_to_guest_loopback) {
+            (true, _) => LoopbackClients::Link,
+            (false, true) => LoopbackClients::GuestLoopback,
+            (false, false) => LoopbackClients::GuestAddress,
+        },
         ..Config::default()
     })
 }
@@ -356,10 +386,44 @@ fn forwards(
                 continue;
             };
             let bound = Forward {
+                from: Side::Host,
                 protocol,
                 host: (host, forward.port).into(),
                 guest: (guest, forward.to_port).into(),
                 interface: list.interface.clone(),
+            };
+            forwards.push((forward.optional, bound));
+        }
+    }
+    forwards
+}
+
+/// Returns the forwards of a specification of ports of the guest, and whether each is optional. They
+/// lead from the guest's loopback to the host's. `loopbacks`: which of IPv4 and IPv6 the guest has.
+fn guest_forwards(spec: &PortSpec, loopbacks: [bool; 2]) -> Vec<(bool, Forward)> {
+    let PortSpec::List(list) = spec else {
+        return Vec::new();
+    };
+    let guests: Vec<IpAddr> = match list.address {
+        Some(address) => vec![address],
+        None => LOOPBACKS
+            .into_iter()
+            .zip(loopbacks)
+            .filter_map(|(address, has)| has.then_some(address))
+            .collect(),
+    };
+    let mut forwards = Vec::new();
+    for forward in list.forwards(&ephemeral_ports()) {
+        for &guest in &guests {
+            let host = forward
+                .to
+                .unwrap_or(LOOPBACKS[usize::from(guest.is_ipv6())]);
+            let bound = Forward {
+                from: Side::Guest,
+                protocol: Protocol::Tcp,
+                host: (host, forward.to_port).into(),
+                guest: (guest, forward.port).into(),
+                interface: None,
             };
             forwards.push((forward.optional, bound));
         }

@@ -68,6 +68,11 @@ pub(super) struct Options {
     pub(super) no_map_gateway: bool,
     pub(super) tcp: Vec<PortSpec>,
     pub(super) udp: Vec<PortSpec>,
+    /// Ports of the guest that lead to the host.
+    pub(super) tcp_ns: Vec<PortSpec>,
+    pub(super) no_splice: bool,
+    /// Whether clients on the host's loopback reach the guest's.
+    pub(super) host_loopback_to_guest_loopback: bool,
     pub(super) no_tcp: bool,
     pub(super) no_udp: bool,
     pub(super) no_icmp: bool,
@@ -113,6 +118,7 @@ enum Key {
     NoNdp,
     NoNetnsQuit,
     NoRa,
+    NoSplice,
     NoTcp,
     NoUdp,
     /// Has no effect here.
@@ -173,6 +179,7 @@ const TABLE: &[Opt<Key>] = &[
     option(Key::NoNdp, '\0', &["no-ndp"], Takes::Nothing),
     option(Key::NoNetnsQuit, '\0', &["no-netns-quit"], Takes::Nothing),
     option(Key::NoRa, '\0', &["no-ra"], Takes::Nothing),
+    option(Key::NoSplice, '\0', &["no-splice"], Takes::Nothing),
     option(Key::NoTcp, '\0', &["no-tcp"], Takes::Nothing),
     option(Key::NoUdp, '\0', &["no-udp"], Takes::Nothing),
     option(
@@ -184,7 +191,6 @@ const TABLE: &[Opt<Key>] = &[
             "netns-only",
             "no-copy-addrs",
             "no-copy-routes",
-            "no-splice",
         ],
         Takes::Nothing,
     ),
@@ -279,6 +285,7 @@ impl Options {
             Key::NoNdp => self.no_ndp = true,
             Key::NoNetnsQuit => self.no_netns_quit = true,
             Key::NoRa => self.no_ra = true,
+            Key::NoSplice => self.no_splice = true,
             Key::NoTcp => self.no_tcp = true,
             Key::NoUdp => self.no_udp = true,
             Key::Outbound => self.outbound.push(parse_ip(word()?)?),
@@ -293,10 +300,11 @@ impl Options {
             },
             Key::TcpPorts => self.tcp.push(word()?.parse()?),
             Key::UdpPorts => self.udp.push(word()?.parse()?),
-            Key::TcpNs => refuse_ports("--tcp-ns", word()?)?,
+            Key::TcpNs => self.tcp_ns.push(parse_guest_ports(word()?)?),
             Key::UdpNs => refuse_ports("--udp-ns", word()?)?,
             Key::Userns => self.userns = Some(value.into()),
-            Key::HostLoToNsLo | Key::Nothing | Key::NothingValue | Key::Help | Key::Version => {}
+            Key::HostLoToNsLo => self.host_loopback_to_guest_loopback = true,
+            Key::Nothing | Key::NothingValue | Key::Help | Key::Version => {}
         }
         Ok(())
     }
@@ -357,6 +365,17 @@ fn set_list(list: &mut Vec<IpAddr>, text: &str) -> Result<()> {
         text => list.push(parse_ip(text)?),
     }
     Ok(())
+}
+
+/// Parses the ports of the guest's loopback, which no interface restricts further.
+fn parse_guest_ports(text: &str) -> Result<PortSpec> {
+    let spec = text.parse()?;
+    if let PortSpec::List(list) = &spec
+        && list.interface.is_some()
+    {
+        bail!("--tcp-ns {text} names an interface; write an address of the guest, or none");
+    }
+    Ok(spec)
 }
 
 /// Accepts `none`, and `auto`, which forwards no port either.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use fullsend_gateway::namespace::{HostNetwork, HostRoute};
-use fullsend_gateway::{Protocol, Target};
+use fullsend_gateway::{LoopbackClients, Protocol, Side, Target};
 
 use super::network::Plan;
 use super::options::{Command, Destination, Options, parse};
@@ -156,7 +156,8 @@ fn errors_name_the_option_and_the_value() {
         ("-n 255.0.255.0 sh", "netmask `255.0.255.0`"),
         ("-4 -6 sh", "exclude each other"),
         ("--netns /x sh", "exclude each other"),
-        ("-T 5000 sh", "--tcp-ns 5000 is not supported"),
+        ("-T %lo/5000 sh", "--tcp-ns %lo/5000 names an interface"),
+        ("-U 5000 sh", "--udp-ns 5000 is not supported"),
         ("-l /tmp/log sh", "--log-file /tmp/log is not supported"),
     ];
     for (line, text) in rows {
@@ -192,4 +193,45 @@ fn ports_that_are_not_named_may_be_in_use() {
     assert_eq!(ports(&plan.config.forwards), [80]);
     let optional = ports(&plan.optional_forwards);
     assert!(optional.contains(&443) && !optional.contains(&80) && !optional.contains(&22));
+}
+
+#[test]
+fn ports_of_the_guest_lead_from_its_loopback_to_the_hosts() {
+    let plan = plan("-t none -u none -T 5000:5001 -T [::1]/6000 -T 127.0.0.2/7000:192.0.2.9/80 sh");
+    let shown = |f: &fullsend_gateway::Forward| {
+        assert_eq!((f.from, f.protocol), (Side::Guest, Protocol::Tcp));
+        format!("{}>{}", f.guest, f.host)
+    };
+    let forwards: Vec<_> = plan.config.forwards.iter().map(shown).collect();
+    // This guest has no IPv6 address.
+    let expected = [
+        "127.0.0.1:5000>127.0.0.1:5001",
+        "[::1]:6000>[::1]:6000",
+        "127.0.0.2:7000>192.0.2.9:80",
+    ];
+    assert_eq!(forwards, expected);
+    assert!(!plan.auto_guest_tcp);
+}
+
+#[test]
+fn the_guests_sockets_are_used_for_what_needs_them() {
+    let rows = [
+        // What follows the host's ports, and what is spliced.
+        ("sh", true),
+        ("-t none -T auto sh", true),
+        ("-t none -T 80 sh", true),
+        ("-t 80 -T none sh", true),
+        ("-t auto -T none sh", true),
+        ("-t 80 -T none --no-splice sh", false),
+        ("-t none -u 80 -T none sh", false),
+        ("-t 80 --no-tcp sh", false),
+    ];
+    for (line, expected) in rows {
+        assert_eq!(plan(line).needs_guest_sockets(), expected, "{line}");
+    }
+    let clients = |line| plan(line).config.loopback_clients;
+    assert_eq!(clients("sh"), LoopbackClients::GuestAddress);
+    assert_eq!(clients("--no-splice sh"), LoopbackClients::Link);
+    let line = "--host-lo-to-ns-lo sh";
+    assert_eq!(clients(line), LoopbackClients::GuestLoopback);
 }

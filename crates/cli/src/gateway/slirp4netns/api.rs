@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use fullsend_gateway::{Forward, ForwardId, Handle, Protocol};
+use fullsend_gateway::{Forward, ForwardId, Handle, Protocol, Side};
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -186,6 +186,7 @@ impl Arguments<'_> {
         let guest = self.address("guest_addr", defaults.guest)?;
         let guest = SocketAddr::new(guest, self.port("guest_port")?);
         Ok(Forward {
+            from: Side::Host,
             protocol,
             host,
             guest,

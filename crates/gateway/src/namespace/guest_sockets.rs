@@ -1,0 +1,232 @@
+//! Sockets in the guest's network namespace.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::str::FromStr;
+use std::time::Duration;
+
+use nix::sys::signal::{SigHandler, Signal};
+use parking_lot::Mutex;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+use socket2::{Domain, Socket, Type};
+
+use super::child::{MAX_FDS, Message, channel, open_result, receive, send, send_result};
+use super::sys::{close_others, exit_now, fork, set_signal_handler};
+use super::{Namespaces, Sandbox, open_null};
+
+/// Clients that wait to be accepted.
+const BACKLOG: i32 = 4096;
+/// Longest wait for the child process, which answers within microseconds if it lives.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Opens sockets in the network namespace of a guest. A socket belongs for ever to the namespace in
+/// which it was opened, whoever uses it.
+///
+/// A child process that has entered the namespace opens them; it ends when this value is dropped.
+pub struct GuestSockets {
+    opener: Mutex<Opener>,
+}
+
+struct Opener {
+    /// `None` after the child process has not answered.
+    channel: Option<OwnedFd>,
+    /// Sockets without an address, for connections: IPv4 and IPv6.
+    unused: [Vec<Socket>; 2],
+}
+
+impl GuestSockets {
+    /// Starts the child process. Must be called before the process has threads.
+    ///
+    /// # Errors
+    /// The error of starting it, or of entering the namespaces.
+    pub fn of(namespaces: &Namespaces) -> io::Result<Self> {
+        let (ours, theirs) = channel()?;
+        if fork()?.is_none() {
+            drop(ours);
+            serve(&theirs, namespaces);
+        }
+        drop(theirs);
+        open_result(receive(&ours)?.ok_or_else(no_socket)?)?;
+        set_socket_timeout(&ours, Timeout::Recv, Some(TIMEOUT))?;
+        Ok(Self {
+            opener: Mutex::new(Opener {
+                channel: Some(ours),
+                unused: [Vec::new(), Vec::new()],
+            }),
+        })
+    }
+
+    /// Returns a non-blocking TCP socket of the family of `to`, to be connected.
+    ///
+    /// # Errors
+    /// The error of the operating system in the child process.
+    pub(crate) fn stream(&self, to: SocketAddr) -> io::Result<Socket> {
+        let mut opener = self.opener.lock();
+        let family = usize::from(to.is_ipv6());
+        if opener.unused[family].is_empty() {
+            // Several at once: a wait for the other process is longer than a call of the kernel.
+            let sockets = opener.request(Request::Streams {
+                is_ipv6: to.is_ipv6(),
+            })?;
+            opener.unused[family] = sockets;
+        }
+        opener.unused[family].pop().ok_or_else(no_socket)
+    }
+
+    /// Returns a non-blocking TCP socket that listens at `at`.
+    ///
+    /// # Errors
+    /// The error of the operating system in the child process, e.g. `AddrInUse`.
+    pub(crate) fn listener(&self, at: SocketAddr) -> io::Result<Socket> {
+        let mut sockets = self.opener.lock().request(Request::Listener(at))?;
+        sockets.pop().ok_or_else(no_socket)
+    }
+}
+
+impl Opener {
+    /// Asks the child process, and waits for its answer.
+    fn request(&mut self, request: Request) -> io::Result<Vec<Socket>> {
+        let text = request.to_string();
+        let channel = self.channel.as_ref().ok_or_else(no_socket)?;
+        let answer = send(channel, text.as_bytes(), &[]).and_then(|()| receive(channel));
+        let Ok(Some(message)) = answer else {
+            // An answer that arrives later would be taken for that of the next request.
+            self.channel = None;
+            return Err(no_socket());
+        };
+        let fds = open_result(message)?.fds;
+        Ok(fds.into_iter().map(Socket::from).collect())
+    }
+}
+
+fn no_socket() -> io::Error {
+    io::Error::other("the process that opens sockets in the guest's namespace has ended")
+}
+
+/// What the child process is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Request {
+    /// Sockets to connect.
+    Streams { is_ipv6: bool },
+    /// A listening socket.
+    Listener(SocketAddr),
+}
+
+impl std::fmt::Display for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Streams { is_ipv6: false } => f.write_str("4"),
+            Self::Streams { is_ipv6: true } => f.write_str("6"),
+            Self::Listener(at) => at.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Request {
+    type Err = io::Error;
+
+    fn from_str(text: &str) -> io::Result<Self> {
+        match text {
+            "4" => Ok(Self::Streams { is_ipv6: false }),
+            "6" => Ok(Self::Streams { is_ipv6: true }),
+            at => match at.parse() {
+                Ok(at) => Ok(Self::Listener(at)),
+                Err(_) => Err(io::ErrorKind::InvalidInput.into()),
+            },
+        }
+    }
+}
+
+impl Request {
+    /// Opens the sockets in the calling process's namespace.
+    fn open(self) -> io::Result<Vec<Socket>> {
+        let kind = Type::STREAM.nonblocking().cloexec();
+        match self {
+            Self::Streams { is_ipv6 } => {
+                let domain = if is_ipv6 { Domain::IPV6 } else { Domain::IPV4 };
+                (0..MAX_FDS)
+                    .map(|_| Socket::new(domain, kind, None))
+                    .collect()
+            }
+            Self::Listener(at) => {
+                let socket = Socket::new(Domain::for_address(at), kind, None)?;
+                if at.is_ipv6() {
+                    socket.set_only_v6(true)?;
+                }
+                socket.set_reuse_address(true)?;
+                socket.bind(&at.into())?;
+                socket.listen(BACKLOG)?;
+                Ok(vec![socket])
+            }
+        }
+    }
+}
+
+/// The child process: enters the namespaces and opens sockets until the gateway has ended.
+fn serve(channel: &OwnedFd, namespaces: &Namespaces) -> ! {
+    let entered = enter(channel, namespaces);
+    let failed = entered.is_err();
+    let sent = send_result(channel, entered.map(|()| Message::default()));
+    if failed || sent.is_err() {
+        exit_now(1);
+    }
+    while let Ok(Some(message)) = receive(channel) {
+        let text = String::from_utf8_lossy(&message.bytes);
+        let opened = text.parse().and_then(Request::open);
+        let opened = opened.map(|sockets| Message {
+            bytes: Vec::new(),
+            fds: sockets.into_iter().map(OwnedFd::from).collect(),
+        });
+        if send_result(channel, opened).is_err() {
+            break;
+        }
+    }
+    exit_now(0)
+}
+
+/// Enters the namespaces, and gives up everything that opening sockets does not need.
+fn enter(channel: &OwnedFd, namespaces: &Namespaces) -> io::Result<()> {
+    namespaces.enter()?;
+    // The gateway ends it; a caller that reads the gateway's output to its end does not wait for it.
+    for signal in [
+        Signal::SIGINT,
+        Signal::SIGQUIT,
+        Signal::SIGTERM,
+        Signal::SIGHUP,
+    ] {
+        set_signal_handler(signal, SigHandler::SigIgn);
+    }
+    let null = open_null()?;
+    dup2_stdin(&null)?;
+    dup2_stdout(&null)?;
+    dup2_stderr(&null)?;
+    drop(null);
+    close_others(channel.as_raw_fd());
+    let sandbox = Sandbox {
+        visible: Vec::new(),
+        ..Sandbox::default()
+    };
+    // As in the gateway's own process: what the kernel refuses is left out.
+    let _ = sandbox.apply_where_possible();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_as_they_were_written() {
+        for request in [
+            Request::Streams { is_ipv6: false },
+            Request::Streams { is_ipv6: true },
+            Request::Listener("127.0.0.1:80".parse().unwrap()),
+            Request::Listener("[fe80::1%3]:80".parse().unwrap()),
+        ] {
+            assert_eq!(request.to_string().parse::<Request>().unwrap(), request);
+        }
+        assert!("5".parse::<Request>().is_err());
+    }
+}
