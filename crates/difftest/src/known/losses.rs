@@ -2,7 +2,7 @@
 
 use fullsend_script::WireSegment;
 
-use super::sending::most_deferred;
+use super::sending::{acknowledged, most_deferred};
 use super::{
     KnownDifference, ack_within_segment, carries_data, count_retransmitted, excess, has_fin,
     injected, is_retransmission, only_segments,
@@ -246,11 +246,16 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                     FuzzEvent::Call(_) => false,
                 })
             };
-            injected(events, d).is_some_and(|i| i.flags & ACK != 0 && covers(i.ack))
-                && d.ours_only.iter().all(carries_data)
-                && d.kernel_only
-                    .iter()
-                    .all(|s| carries_data(s) || is_pure_ack(s))
+            // At a later call we retransmit the first segment in flight.
+            let una = acknowledged(events, d);
+            let is_first = |s: &WireSegment| s.seq == una && is_retransmission(d, s);
+            let acks = match &events[d.step] {
+                FuzzEvent::Inject(i) => i.flags & ACK != 0 && covers(i.ack),
+                FuzzEvent::Call(_) => covers(una) && d.ours.segments.first().is_some_and(is_first),
+            };
+            let sends = |s: &WireSegment| carries_data(s) || has_fin(s);
+            acks && d.ours_only.iter().all(sends)
+                && d.kernel_only.iter().all(|s| sends(s) || is_pure_ack(s))
                 && only_segments(d)
         },
     },
