@@ -181,17 +181,19 @@ pub enum ForwardSource {
     Gateway,
 }
 
-/// Where TCP forwards to the guest's address lead clients on the host's loopback. All but
-/// [`Link`](Self::Link) need [`Builder::guest_sockets`](crate::Builder::guest_sockets): the kernel
-/// then moves the data between two of its sockets (`splice`), and no packet crosses the link.
+/// Where TCP forwards to the guest's address lead clients on the host's loopback.
+///
+/// Without [`Builder::guest_sockets`](crate::Builder::guest_sockets) it is always
+/// [`Link`](Self::Link). Otherwise the kernel moves the data between two of its sockets (`splice`),
+/// and no packet crosses the link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LoopbackClients {
     /// Over the link, as other clients.
     #[default]
     Link,
-    /// To the guest's address, from the same address.
+    /// To the guest's address, from the same address. Over the link if it is a link-local one.
     GuestAddress,
-    /// To the guest's loopback, from there.
+    /// To the guest's loopback, from there. If the guest refuses, to that of the other address family.
     GuestLoopback,
 }
 
@@ -199,11 +201,13 @@ pub enum LoopbackClients {
 /// for the longest time; each case has a counter.
 ///
 /// Connections, flows, queries and forwards use a descriptor of the host each, except for forwarded
-/// UDP flows: the gateway lowers the bounds to what `RLIMIT_NOFILE` allows.
+/// UDP flows; a spliced connection ([`LoopbackClients`], and clients in the guest) uses up to six. The
+/// gateway lowers the bounds to what `RLIMIT_NOFILE` allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// TCP connections, those whose SYN is held included. SYNs beyond that are dropped, so that the
-    /// guest sends them again.
+    /// guest sends them again. As many may be spliced in addition; clients beyond that use the link,
+    /// or wait in the queue of their forward.
     pub tcp_connections: usize,
     /// UDP flows that the guest opens. A new one replaces the one that has been idle for the longest
     /// time.

@@ -91,7 +91,7 @@ counters! {
     policy_denied: "GatewayPolicyDenied",
     /// Flows that clients opened through forwards.
     forwarded: "GatewayForwarded",
-    /// TCP connections between the loopbacks of the host and the guest, which `splice` relayed.
+    /// TCP connections between two sockets of the kernel, which `splice` relayed.
     spliced: "GatewaySpliced",
 }
 

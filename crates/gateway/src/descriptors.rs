@@ -45,7 +45,7 @@ impl SocketLimits {
         let forwards = grant(limits.forwards, 4);
         let spliced = if has_guest_sockets {
             let wanted = limits.tcp_connections.saturating_mul(SPLICED_DESCRIPTORS);
-            grant(wanted, 2) / SPLICED_DESCRIPTORS
+            (grant(wanted, 2) / SPLICED_DESCRIPTORS).max(1)
         } else {
             0
         };

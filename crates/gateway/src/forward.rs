@@ -24,7 +24,8 @@ pub enum Side {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Forward {
     /// The side of the clients. For clients in the guest the gateway needs
-    /// [`Builder::guest_sockets`](crate::Builder::guest_sockets), and the protocol must be TCP.
+    /// [`Builder::guest_sockets`](crate::Builder::guest_sockets), the protocol must be TCP, and the
+    /// [policy](crate::Policy) may deny them.
     pub from: Side,
     /// TCP or UDP.
     pub protocol: Protocol,

@@ -170,7 +170,7 @@ fn serve(
         }
         (Protocol::Tcp, Side::Guest) => {
             let listener = Arc::new(socket);
-            let task = accept_in_guest(by_task, listener.clone(), forward.host);
+            let task = accept_in_guest(by_task, listener.clone(), (guest, forward.host));
             (shared.spawn(task)?, Some(listener))
         }
         (Protocol::Udp, _) => {
@@ -185,10 +185,18 @@ fn serve(
 fn bind_in_guest(shared: &Shared, forward: &Forward) -> io::Result<Socket> {
     let unsupported = |text| io::Error::new(io::ErrorKind::Unsupported, text);
     if forward.protocol == Protocol::Udp {
-        return Err(unsupported("forwards of UDP begin in the host"));
+        return Err(unsupported(
+            "clients in the guest are served over TCP only; forward TCP",
+        ));
     }
-    let sockets = shared.guest_sockets.as_ref();
-    let sockets = sockets.ok_or_else(|| unsupported("the gateway has no sockets in the guest"))?;
+    if forward.interface.is_some() {
+        return Err(unsupported(
+            "an interface restricts clients in the host only; remove the interface",
+        ));
+    }
+    let sockets = shared.guest_sockets.as_ref().ok_or_else(|| {
+        unsupported("the gateway has no sockets in the guest; pass them with .guest_sockets(..)")
+    })?;
     sockets.listener(forward.guest)
 }
 

@@ -372,7 +372,9 @@ impl Handle {
     ///
     /// # Errors
     /// - The error of the operating system if it cannot be bound, with the address in the message.
-    /// - `InvalidInput` for a guest address that is not that of one host and port.
+    /// - `InvalidInput` if it leads to an address that is not that of one host and port.
+    /// - `Unsupported` for clients in the guest if the gateway has no sockets there
+    ///   ([`Builder::guest_sockets`]), or if the forward is of UDP or has an interface.
     /// - `AddrNotAvailable` if the gateway has no address of the guest's family.
     /// - `QuotaExceeded` beyond [`Limits::forwards`](crate::Limits::forwards), and `NotConnected`
     ///   after the gateway has stopped.

@@ -80,8 +80,8 @@ pub(crate) fn check_forward(forward: &Forward) -> io::Result<()> {
     };
     if is_group || to.ip().is_unspecified() || to.port() == 0 {
         return Err(invalid(format_args!(
-            "{to} is no destination of a forward; write the address of one host and a port, e.g. \
-             10.0.2.100:80"
+            "{to} is no destination of a forward; write the address of one host or guest, and a port \
+             from 1 to 65535"
         )));
     }
     Ok(())

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::{GATEWAY, GUEST, HOST, LOOPBACK, Rig, exchange, pattern, wait_until, with_port};
-use fullsend_gateway::{Config, Forward, LoopbackClients, Protocol, Side};
+use fullsend_gateway::{Config, Flow, Forward, LoopbackClients, Policy, Protocol, Side, Verdict};
 use socket2::SockRef;
 
 /// Settings with which clients on the host's loopback reach this part of the guest.
@@ -354,5 +354,77 @@ fn forwards_of_the_guest_that_cannot_be_bound_are_refused() {
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         // The gateway still opens sockets.
         to_host(rig, LOOPBACK[0], host);
+    });
+}
+
+#[test]
+fn urgent_data_and_what_follows_arrive_in_order() {
+    with_gateway(LoopbackClients::GuestLoopback, |rig| {
+        let (listener, port) = listen_in_guest(rig, LOOPBACK[0]);
+        let host = to_guest(rig, LOOPBACK[0], with_port(GUEST[0], port));
+        for pause in [false, true] {
+            let client = TcpStream::connect(host).unwrap();
+            let (mut server, _) = listener.accept().unwrap();
+            (&client).write_all(b"before").unwrap();
+            if pause {
+                server.read_exact(&mut [0; 3]).unwrap();
+            }
+            SockRef::from(&client).send_out_of_band(b"!").unwrap();
+            (&client).write_all(b"after").unwrap();
+            client.shutdown(Shutdown::Write).unwrap();
+            let mut received = String::new();
+            server.read_to_string(&mut received).unwrap();
+            let expected = if pause { "ore!after" } else { "before!after" };
+            assert_eq!(received, expected);
+        }
+        wait_for_end(rig);
+    });
+}
+
+#[test]
+fn a_server_of_the_other_family_is_reached() {
+    with_gateway(LoopbackClients::GuestLoopback, |rig| {
+        for (client, server) in [(0, 1), (1, 0)] {
+            let listener = TcpListener::bind((LOOPBACK[server], 0)).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let guest = to_host(rig, LOOPBACK[client], with_port(LOOPBACK[client], port));
+            let mut stream = rig.guest.run(move || TcpStream::connect(guest).unwrap());
+            listener.accept().unwrap().0.write_all(b"host").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert_eq!(answer, "host");
+            let (listener, port) = listen_in_guest(rig, LOOPBACK[server]);
+            let host = to_guest(rig, LOOPBACK[client], with_port(GUEST[client], port));
+            let mut stream = TcpStream::connect(host).unwrap();
+            listener.accept().unwrap().0.write_all(b"guest").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert_eq!(answer, "guest");
+        }
+    });
+}
+
+/// Denies each flow.
+struct DenyAll;
+
+impl Policy for DenyAll {
+    fn flow(&self, _: &Flow) -> Verdict {
+        Verdict::Reject
+    }
+}
+
+#[test]
+fn the_policy_may_deny_clients_in_the_guest() {
+    let mut config = config(LoopbackClients::Link);
+    config.policy = std::sync::Arc::new(DenyAll);
+    common::with_gateway(config, |rig| {
+        let listener = TcpListener::bind((LOOPBACK[0], 0)).unwrap();
+        let guest = to_host(rig, LOOPBACK[0], listener.local_addr().unwrap());
+        let error = rig.guest.run(move || {
+            let mut client = TcpStream::connect(guest).unwrap();
+            client.read(&mut [0]).unwrap_err()
+        });
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        assert_eq!(rig.gateway.counters().policy_denied, 1);
     });
 }

@@ -66,12 +66,16 @@ impl Guest {
     fn new(plan: &Plan, device: Box<dyn Device>, namespaces: &Namespaces) -> Result<Self> {
         let sockets = plan
             .needs_guest_sockets()
-            .then(|| GuestSockets::of(namespaces));
+            .then(|| GuestSockets::of(namespaces))
+            .transpose()?;
+        for refused in sockets.iter().flat_map(GuestSockets::refused_restrictions) {
+            tracing::warn!("{refused}; the gateway's process in the namespace runs without it");
+        }
         let of_guest = AutoForwards::of_guest(plan, SocketTables::of(namespaces)?);
         let of_host = AutoForwards::of_host(plan).context("cannot read the host's sockets")?;
         Ok(Self {
             device,
-            sockets: sockets.transpose()?,
+            sockets,
             auto: of_guest.into_iter().chain(of_host).collect(),
         })
     }

@@ -3,12 +3,18 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::sys::prctl::set_dumpable;
 use nix::sys::signal::{SigHandler, Signal};
+use nix::sys::wait::waitpid;
+use nix::unistd::{Pid, setsid};
 use parking_lot::Mutex;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use socket2::{Domain, Socket, Type};
 
@@ -24,9 +30,21 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Opens sockets in the network namespace of a guest. A socket belongs for ever to the namespace in
 /// which it was opened, whoever uses it.
 ///
-/// A child process that has entered the namespace opens them; it ends when this value is dropped.
+/// A child process that has entered the namespace opens them. It ends when this value is dropped, and
+/// with its parent at the latest.
 pub struct GuestSockets {
     opener: Mutex<Opener>,
+    pid: Pid,
+    process: OwnedFd,
+    refused: Vec<String>,
+}
+
+impl Drop for GuestSockets {
+    fn drop(&mut self) {
+        let _ = pidfd_send_signal(&self.process, rustix::process::Signal::KILL);
+        // Fails if the process that had started it has ended before.
+        while waitpid(self.pid, None) == Err(Errno::EINTR) {}
+    }
 }
 
 struct Opener {
@@ -37,25 +55,46 @@ struct Opener {
 }
 
 impl GuestSockets {
-    /// Starts the child process. Must be called before the process has threads.
+    /// Starts the child process. It is a copy of this one with only the calling thread: call this
+    /// before the process has others, which may hold locks.
     ///
     /// # Errors
     /// The error of starting it, or of entering the namespaces.
     pub fn of(namespaces: &Namespaces) -> io::Result<Self> {
-        let (ours, theirs) = channel()?;
-        if fork()?.is_none() {
-            drop(ours);
-            serve(&theirs, namespaces);
-        }
+        let (channel, theirs) = channel()?;
+        let Some(pid) = fork()? else {
+            let _ = catch_unwind(AssertUnwindSafe(|| serve(&theirs, namespaces)));
+            exit_now(1);
+        };
         drop(theirs);
-        open_result(receive(&ours)?.ok_or_else(no_socket)?)?;
-        set_socket_timeout(&ours, Timeout::Recv, Some(TIMEOUT))?;
+        let started = receive(&channel).and_then(|m| open_result(m.ok_or_else(no_socket)?));
+        let process = rustix::process::Pid::from_raw(pid.as_raw())
+            .ok_or_else(no_socket)
+            .and_then(|raw| Ok(pidfd_open(raw, PidfdFlags::empty())?));
+        let (started, process) = match (started, process) {
+            (Ok(started), Ok(process)) => (started, process),
+            (Err(error), _) | (_, Err(error)) => {
+                drop(channel);
+                let _ = waitpid(pid, None);
+                return Err(error);
+            }
+        };
+        set_socket_timeout(&channel, Timeout::Recv, Some(TIMEOUT))?;
+        let refused = String::from_utf8_lossy(&started.bytes);
         Ok(Self {
             opener: Mutex::new(Opener {
-                channel: Some(ours),
+                channel: Some(channel),
                 unused: [Vec::new(), Vec::new()],
             }),
+            pid,
+            process,
+            refused: refused.lines().map(str::to_owned).collect(),
         })
+    }
+
+    /// Returns the restrictions that the kernel has refused to the child process, one line each.
+    pub fn refused_restrictions(&self) -> &[String] {
+        &self.refused
     }
 
     /// Returns a non-blocking TCP socket of the family of `to`, to be connected.
@@ -94,6 +133,7 @@ impl Opener {
         let Ok(Some(message)) = answer else {
             // An answer that arrives later would be taken for that of the next request.
             self.channel = None;
+            tracing::warn!("{}; its forwards fail or use the link", no_socket());
             return Err(no_socket());
         };
         let fds = open_result(message)?.fds;
@@ -102,7 +142,7 @@ impl Opener {
 }
 
 fn no_socket() -> io::Error {
-    io::Error::other("the process that opens sockets in the guest's namespace has ended")
+    io::Error::other("the process that opens sockets in the guest's namespace does not answer")
 }
 
 /// What the child process is asked for.
@@ -165,12 +205,15 @@ impl Request {
 }
 
 /// The child process: enters the namespaces and opens sockets until the gateway has ended.
-fn serve(channel: &OwnedFd, namespaces: &Namespaces) -> ! {
+fn serve(channel: &OwnedFd, namespaces: &Namespaces) {
     let entered = enter(channel, namespaces);
     let failed = entered.is_err();
-    let sent = send_result(channel, entered.map(|()| Message::default()));
-    if failed || sent.is_err() {
-        exit_now(1);
+    let message = entered.map(|refused| Message {
+        bytes: refused.join("\n").into_bytes(),
+        fds: Vec::new(),
+    });
+    if send_result(channel, message).is_err() || failed {
+        return;
     }
     while let Ok(Some(message)) = receive(channel) {
         let text = String::from_utf8_lossy(&message.bytes);
@@ -180,16 +223,19 @@ fn serve(channel: &OwnedFd, namespaces: &Namespaces) -> ! {
             fds: sockets.into_iter().map(OwnedFd::from).collect(),
         });
         if send_result(channel, opened).is_err() {
-            break;
+            return;
         }
     }
-    exit_now(0)
 }
 
-/// Enters the namespaces, and gives up everything that opening sockets does not need.
-fn enter(channel: &OwnedFd, namespaces: &Namespaces) -> io::Result<()> {
+/// Enters the namespaces, and gives up everything that opening sockets does not need. Returns what
+/// the kernel refuses to take, one line each.
+fn enter(channel: &OwnedFd, namespaces: &Namespaces) -> io::Result<Vec<String>> {
+    // The memory is that of the gateway: the guest, root in its user namespace, must not read it.
+    set_dumpable(false)?;
     namespaces.enter()?;
-    // The gateway ends it; a caller that reads the gateway's output to its end does not wait for it.
+    // Only the gateway ends it, and no signal of the caller's terminal stops it.
+    setsid()?;
     for signal in [
         Signal::SIGINT,
         Signal::SIGQUIT,
@@ -198,6 +244,7 @@ fn enter(channel: &OwnedFd, namespaces: &Namespaces) -> io::Result<()> {
     ] {
         set_signal_handler(signal, SigHandler::SigIgn);
     }
+    // A caller that reads the gateway's output to its end does not wait for this process.
     let null = open_null()?;
     dup2_stdin(&null)?;
     dup2_stdout(&null)?;
@@ -208,9 +255,7 @@ fn enter(channel: &OwnedFd, namespaces: &Namespaces) -> io::Result<()> {
         visible: Vec::new(),
         ..Sandbox::default()
     };
-    // As in the gateway's own process: what the kernel refuses is left out.
-    let _ = sandbox.apply_where_possible();
-    Ok(())
+    Ok(sandbox.apply_where_possible())
 }
 
 #[cfg(test)]

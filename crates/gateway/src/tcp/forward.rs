@@ -1,5 +1,6 @@
 //! Forwarded connections: a client of one side reaches a port of the other.
 
+use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -13,10 +14,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::HostStream;
 use super::relay::relay;
 use super::splice::splice_both;
-use crate::config::{LoopbackClients, Outbound};
+use crate::config::LoopbackClients;
 use crate::counters::add;
 use crate::gateway::Shared;
-use crate::namespace::GuestSockets;
+use crate::policy::{Flow, FlowProtocol, Verdict};
 
 /// Pause after a failed `accept`, e.g. for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -44,9 +45,9 @@ pub(crate) async fn accept_forwarded(
         let shared_by_task = shared.clone();
         shared.spawn(async move {
             let shared = &*shared_by_task;
-            if let Some((sockets, to, _permit)) = spliced_route(shared, from, guest) {
+            if let Some((socket, to, _permit)) = spliced_route(shared, from, guest) {
                 drop(permit);
-                splice_to_guest(shared, client, sockets, to).await;
+                splice_to_guest(shared, client, socket, to).await;
             } else {
                 connect(shared, client, from, guest).await;
                 drop(permit);
@@ -55,20 +56,39 @@ pub(crate) async fn accept_forwarded(
     }
 }
 
-/// Accepts clients in the guest and leads them to `host`, until the task is aborted.
+/// Accepts clients in the guest at `guest` and leads them to `host`, until the task is aborted.
 pub(crate) async fn accept_in_guest(
     shared: Arc<Shared>,
     listener: Arc<AsyncFd<Socket>>,
-    host: SocketAddr,
+    (guest, host): (SocketAddr, SocketAddr),
 ) {
     loop {
         let (client, from, permit) = accept(&shared.splice_permits, &listener, host).await;
+        if !is_allowed(&shared, from, guest) {
+            continue;
+        }
         let shared_by_task = shared.clone();
         shared.spawn(async move {
             splice_to_host(&shared_by_task, client, from, host).await;
             drop(permit);
         });
     }
+}
+
+/// Returns whether the policy lets a client at `from` in the guest connect to the forward at `guest`.
+/// The forward itself is the redirection, so that no other one applies.
+fn is_allowed(shared: &Shared, from: SocketAddr, guest: SocketAddr) -> bool {
+    let flow = Flow {
+        protocol: FlowProtocol::Tcp,
+        guest: from,
+        destination: guest,
+    };
+    let denied = matches!(
+        shared.config.policy.flow(&flow),
+        Verdict::Reject | Verdict::Drop
+    );
+    add(&shared.counters.policy_denied, u64::from(denied));
+    !denied
 }
 
 /// Waits for a client that can be accepted.
@@ -109,36 +129,73 @@ async fn try_accept(
     }
 }
 
-/// Returns the address to which a client at `from` is led without the link, the sockets for it, and
-/// the permit; `None` if it uses the link.
+/// Returns how a client at `from` is led to the guest without the link: a socket in the guest's
+/// namespace, the address to connect to, and the permit. `None` if the client uses the link.
 fn spliced_route(
     shared: &Shared,
     from: SocketAddr,
     guest: SocketAddr,
-) -> Option<(&GuestSockets, SocketAddr, OwnedSemaphorePermit)> {
+) -> Option<(Socket, SocketAddr, OwnedSemaphorePermit)> {
     let sockets = shared.guest_sockets.as_ref()?;
     // Other addresses need not be the guest's own.
     if !from.ip().to_canonical().is_loopback() || !shared.config.is_guest(guest.ip()) {
         return None;
     }
-    let ip = match shared.config.loopback_clients {
-        LoopbackClients::Link => return None,
-        LoopbackClients::GuestAddress => guest.ip(),
-        LoopbackClients::GuestLoopback if guest.is_ipv4() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        LoopbackClients::GuestLoopback => IpAddr::V6(Ipv6Addr::LOCALHOST),
+    let ip = match (shared.config.loopback_clients, guest.ip()) {
+        (LoopbackClients::Link, _) => return None,
+        // A link-local address means nothing without its interface.
+        (LoopbackClients::GuestAddress, IpAddr::V6(ip)) if ip.is_unicast_link_local() => {
+            return None;
+        }
+        (LoopbackClients::GuestAddress, ip) => ip,
+        (LoopbackClients::GuestLoopback, IpAddr::V4(_)) => Ipv4Addr::LOCALHOST.into(),
+        (LoopbackClients::GuestLoopback, IpAddr::V6(_)) => Ipv6Addr::LOCALHOST.into(),
     };
-    // Without a permit, the link remains.
+    // Without a permit or a socket, the link remains.
     let permit = shared.splice_permits.clone().try_acquire_owned().ok()?;
-    Some((sockets, SocketAddr::new(ip, guest.port()), permit))
+    let to = SocketAddr::new(ip, guest.port());
+    Some((sockets.stream(to).ok()?, to, permit))
 }
 
-/// Connects to `to` in the guest's namespace, and splices.
-async fn splice_to_guest(shared: &Shared, client: Client, sockets: &GuestSockets, to: SocketAddr) {
-    let connected = match sockets.stream(to) {
-        Ok(socket) => HostStream::connect_socket(socket, to).await,
-        Err(error) => Err(error),
+/// Returns the same port at the loopback address of the other family.
+fn other_loopback(to: SocketAddr) -> Option<SocketAddr> {
+    let ip: IpAddr = match to.ip() {
+        IpAddr::V4(Ipv4Addr::LOCALHOST) => Ipv6Addr::LOCALHOST.into(),
+        IpAddr::V6(Ipv6Addr::LOCALHOST) => Ipv4Addr::LOCALHOST.into(),
+        _ => return None,
     };
-    match connected {
+    Some(SocketAddr::new(ip, to.port()))
+}
+
+/// Connects to `to`, and to the loopback address of the other family if that one refuses: the client
+/// is connected already, and does not try its server's other address.
+async fn connect_loopback<F>(
+    to: SocketAddr,
+    mut connect: impl FnMut(SocketAddr) -> F,
+) -> io::Result<HostStream>
+where
+    F: Future<Output = io::Result<HostStream>>,
+{
+    match (connect(to).await, other_loopback(to)) {
+        (Err(error), Some(other)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            connect(other).await.map_err(|_| error)
+        }
+        (connected, _) => connected,
+    }
+}
+
+/// Connects a socket in the guest's namespace to `to`, and splices.
+async fn splice_to_guest(shared: &Shared, client: Client, socket: Socket, to: SocketAddr) {
+    let mut first = Some(socket);
+    let connected = connect_loopback(to, |to| {
+        let socket = match (first.take(), &shared.guest_sockets) {
+            (Some(socket), _) => Ok(socket),
+            (None, Some(sockets)) => sockets.stream(to),
+            (None, None) => Err(io::ErrorKind::Unsupported.into()),
+        };
+        async move { HostStream::connect_socket(socket?, to).await }
+    });
+    match connected.await {
         Ok(guest) => splice(shared, client, |client| (guest, client)).await,
         Err(error) => {
             tracing::debug!(%error, %to, "the guest did not accept a spliced client");
@@ -148,7 +205,8 @@ async fn splice_to_guest(shared: &Shared, client: Client, sockets: &GuestSockets
 
 /// Connects a client in the guest to `host`, and splices.
 async fn splice_to_host(shared: &Shared, client: Client, from: SocketAddr, host: SocketAddr) {
-    match HostStream::connect(host, &Outbound::default()).await {
+    let outbound = &shared.config.outbound;
+    match connect_loopback(host, |host| HostStream::connect(host, outbound)).await {
         Ok(stream) => splice(shared, client, |client| (client, stream)).await,
         Err(error) => {
             tracing::debug!(%error, %from, %host, "the host did not accept a client in the guest");

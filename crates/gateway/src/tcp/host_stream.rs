@@ -25,6 +25,16 @@ const BLOCK_BYTES: usize = 64 << 10;
 const MAX_BLOCKS: usize = 4;
 const SPLICE_FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
 
+/// Where received data is.
+pub(super) enum Moved {
+    /// So many bytes are in the pipe.
+    IntoPipe(usize),
+    /// So many bytes were copied.
+    Copied(usize),
+    /// The stream has ended.
+    End,
+}
+
 /// A TCP socket of the host, in the reactor.
 pub(crate) struct HostStream {
     fd: AsyncFd<Socket>,
@@ -142,14 +152,27 @@ impl HostStream {
         Ok(())
     }
 
-    /// Moves received data into an empty pipe, at most `max` bytes. Returns 0 at the end of the
-    /// stream, and `None` if no data has arrived.
-    pub(super) fn splice_to(&self, pipe: &OwnedFd, max: usize) -> io::Result<Option<usize>> {
-        let moved = self.fd.try_io(Interest::READABLE, |socket| {
-            Ok(splice(socket, None, pipe, None, max, SPLICE_FLAGS)?)
+    /// Moves received data into an empty pipe, at most `max` bytes. Copies it into `copied` where
+    /// `splice` cannot move it: at the urgent mark, it never goes on. Returns `None` if no data has
+    /// arrived.
+    pub(super) fn splice_to(
+        &self,
+        pipe: &OwnedFd,
+        max: usize,
+        copied: &mut [u8],
+    ) -> io::Result<Option<Moved>> {
+        let moved = self.fd.try_io(Interest::READABLE, |mut socket| {
+            match splice(socket, None, pipe, None, max, SPLICE_FLAGS) {
+                Ok(0) | Err(rustix::io::Errno::AGAIN) => {}
+                spliced => return Ok(Moved::IntoPipe(spliced?)),
+            }
+            Ok(match socket.read(copied)? {
+                0 => Moved::End,
+                n => Moved::Copied(n),
+            })
         });
         match moved {
-            Ok(n) => Ok(Some(n)),
+            Ok(moved) => Ok(Some(moved)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
         }
@@ -168,6 +191,22 @@ impl HostStream {
                 return moved;
             }
         }
+    }
+
+    /// Sends `data`.
+    pub(super) async fn write_all(&self, mut data: &[u8]) -> io::Result<()> {
+        while !data.is_empty() {
+            let mut ready = self.fd.writable().await?;
+            if let Ok(written) = ready.try_io(|fd| fd.get_ref().write(data)) {
+                data = &data[written?..];
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives urgent data in its place, like all other data.
+    pub(super) fn receive_urgent_inline(&self) -> io::Result<()> {
+        self.fd.get_ref().set_out_of_band_inline(true)
     }
 
     /// Sends a FIN.

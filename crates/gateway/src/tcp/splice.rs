@@ -1,11 +1,14 @@
 //! The relay between two sockets of the kernel: between the loopback of the host and that of the
-//! guest. `splice` moves the data, which never enters this process.
+//! guest. `splice` moves the data, which does not enter this process.
 
 use std::io;
 use std::pin::pin;
 use std::sync::atomic::AtomicU64;
 
+use tokio::task::coop::consume_budget;
+
 use super::HostStream;
+use super::host_stream::Moved;
 use super::relay::{count_reset, until_error};
 use crate::counters::add;
 use crate::gateway::Shared;
@@ -13,6 +16,8 @@ use crate::rate::RateLimit;
 
 /// Most bytes that one direction of a connection moves at once, and thus has in its pipe.
 const MAX_BYTES: usize = 256 << 10;
+/// Most bytes that are copied at once where `splice` moves none.
+const MAX_COPIED_BYTES: usize = 512;
 
 /// The two sockets of a connection. Dropping them, e.g. when the gateway stops, resets both sides.
 struct Sockets(Option<(HostStream, HostStream)>);
@@ -69,28 +74,41 @@ async fn one_direction(
     (from, to): (&HostStream, &HostStream),
     (rate, counter): (&RateLimit, &AtomicU64),
 ) -> io::Result<()> {
+    from.receive_urgent_inline()?;
+    let mut copied = [0; MAX_COPIED_BYTES];
     loop {
         // An idle connection has no pipe.
         until_error(from.readable(), to.failed()).await?;
         let pipe = shared.pipes.take()?;
-        while let Some(n) = from.splice_to(&pipe.write, rate.quantum(MAX_BYTES))? {
-            if n == 0 {
-                shared.pipes.put(pipe);
-                return to.shutdown_write();
-            }
-            until_error(
-                async {
-                    rate.take(n).await;
-                    Ok(())
-                },
-                to.failed(),
-            )
-            .await?;
-            let mut left = n;
-            while left > 0 {
-                // While `to` is full, a RST of the other side is reported here only.
-                left -= until_error(to.splice_from(&pipe.read, left), from.failed()).await?;
-            }
+        loop {
+            // Neither socket need make this task wait.
+            consume_budget().await;
+            let max = rate.quantum(shared.relay_memory.allowed().min(MAX_BYTES));
+            let max_copied = max.min(MAX_COPIED_BYTES);
+            let moved = from.splice_to(&pipe.write, max, &mut copied[..max_copied])?;
+            let (n, is_copied) = match moved {
+                Some(Moved::IntoPipe(n)) => (n, false),
+                Some(Moved::Copied(n)) => (n, true),
+                Some(Moved::End) => {
+                    shared.pipes.put(pipe);
+                    return to.shutdown_write();
+                }
+                None => break,
+            };
+            let _held = shared.relay_memory.hold(n);
+            let pass = async {
+                rate.take(n).await;
+                if is_copied {
+                    return to.write_all(&copied[..n]).await;
+                }
+                let mut left = n;
+                while left > 0 {
+                    left -= to.splice_from(&pipe.read, left).await?;
+                }
+                Ok(())
+            };
+            // While `to` is full, a RST of the other side is reported here only.
+            until_error(until_error(pass, from.failed()), to.failed()).await?;
             add(counter, n as u64);
         }
         shared.pipes.put(pipe);

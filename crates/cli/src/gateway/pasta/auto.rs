@@ -21,7 +21,8 @@ pub(super) struct AutoForwards {
     protocols: Vec<Protocol>,
     /// The addresses to listen on, and the address that each leads to.
     addresses: Vec<(IpAddr, IpAddr)>,
-    bound: BTreeMap<(Protocol, u16), Vec<ForwardId>>,
+    /// The forwards of each port, in the order of the addresses; `None` where it is in use.
+    bound: BTreeMap<(Protocol, u16), Vec<Option<ForwardId>>>,
 }
 
 impl AutoForwards {
@@ -91,7 +92,7 @@ impl AutoForwards {
             .copied()
             .collect();
         for key in gone {
-            for id in self.bound.remove(&key).unwrap_or_default() {
+            for id in self.bound.remove(&key).into_iter().flatten().flatten() {
                 let _ = handle.remove_forward(id);
             }
         }
@@ -106,26 +107,25 @@ impl AutoForwards {
             })
             .collect();
         for &port in ports.iter().filter(|port| !own.contains(port)) {
-            let (addresses, from) = (&self.addresses, self.from);
-            self.bound.entry((protocol, port)).or_insert_with(|| {
-                let forwards = addresses.iter().map(|&(listen, to)| {
-                    let (host, guest) = match from {
-                        Side::Host => (listen, to),
-                        Side::Guest => (to, listen),
-                    };
-                    Forward {
-                        from,
+            let bound = self.bound.entry((protocol, port)).or_default();
+            bound.resize(self.addresses.len(), None);
+            for (id, &(listen, to)) in bound.iter_mut().zip(&self.addresses) {
+                let (host, guest) = match self.from {
+                    Side::Host => (listen, to),
+                    Side::Guest => (to, listen),
+                };
+                // A port that this side itself uses, or a low one, stays its own for as long.
+                if id.is_none() {
+                    let added = handle.add_forward(Forward {
+                        from: self.from,
                         protocol,
                         host: (host, port).into(),
                         guest: (guest, port).into(),
                         interface: None,
-                    }
-                });
-                // A port that this side itself uses, or a low one, stays its own.
-                forwards
-                    .filter_map(|forward| handle.add_forward(forward).ok())
-                    .collect()
-            });
+                    });
+                    *id = added.ok();
+                }
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The guest's network: the host's addresses and routes unless the command line has others.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use anyhow::{Context, Result, bail};
@@ -102,6 +102,7 @@ impl Plan {
             let specs = options.tcp_ns.iter();
             forwards.extend(specs.flat_map(|spec| guest_forwards(spec, loopbacks)));
         }
+        check_loops(&forwards, config.loopback_clients)?;
         let (optional, named): (Vec<_>, Vec<_>) = forwards.into_iter().partition(|f| f.0);
         config.forwards = named.into_iter().map(|f| f.1).collect();
         let optional_forwards = optional.into_iter().map(|f| f.1).collect();
@@ -429,6 +430,36 @@ fn guest_forwards(spec: &PortSpec, loopbacks: [bool; 2]) -> Vec<(bool, Forward)>
         }
     }
     forwards
+}
+
+/// Refuses ports of host and guest that lead to each other: a connection would make the next one.
+fn check_loops(forwards: &[(bool, Forward)], clients: LoopbackClients) -> Result<()> {
+    let of = |from| {
+        let tcp = forwards.iter().map(|(_, forward)| forward);
+        tcp.filter(move |f| f.from == from && f.protocol == Protocol::Tcp)
+    };
+    let meets = |to: SocketAddr, bound: SocketAddr| {
+        to.port() == bound.port() && (bound.ip().is_unspecified() || to.ip() == bound.ip())
+    };
+    for from_guest in of(Side::Guest) {
+        for from_host in of(Side::Host).filter(|f| meets(from_guest.host, f.host)) {
+            let to = match clients {
+                LoopbackClients::GuestLoopback => {
+                    let loopback = LOOPBACKS[usize::from(from_host.guest.is_ipv6())];
+                    SocketAddr::new(loopback, from_host.guest.port())
+                }
+                LoopbackClients::Link | LoopbackClients::GuestAddress => from_host.guest,
+            };
+            if meets(to, from_guest.guest) {
+                bail!(
+                    "--tcp-ports {} and --tcp-ns {} lead to each other; change the port of one",
+                    from_host.host.port(),
+                    from_guest.guest.port()
+                );
+            }
+        }
+    }
+    Ok(())
 }
 
 fn ephemeral_ports() -> RangeInclusive<u16> {

@@ -235,3 +235,30 @@ fn the_guests_sockets_are_used_for_what_needs_them() {
     let line = "--host-lo-to-ns-lo sh";
     assert_eq!(clients(line), LoopbackClients::GuestLoopback);
 }
+
+#[test]
+fn ports_that_lead_to_each_other_are_refused() {
+    let error = |line: &str| {
+        let plan = Plan::of(&options(line), Some(host4()), None);
+        plan.err().map(|error| error.to_string())
+    };
+    for line in [
+        "-t 5000 -T 5000 --host-lo-to-ns-lo sh",
+        "-t 5000:6000 -T 6000:5000 --host-lo-to-ns-lo sh",
+        "-t 5000:6000 -T 0.0.0.0/6000:5000 sh",
+    ] {
+        let error = error(line).unwrap_or_default();
+        assert!(
+            error.starts_with("--tcp-ports 5000 and --tcp-ns"),
+            "{line}: {error}"
+        );
+    }
+    for line in [
+        // The guest's loopback leads to the guest's address.
+        "-t 5000 -T 5000 sh",
+        "-t 5000 -T 5001 --host-lo-to-ns-lo sh",
+        "-t 5000:6000 -T 5000 --host-lo-to-ns-lo sh",
+    ] {
+        assert_eq!(error(line), None, "{line}");
+    }
+}
