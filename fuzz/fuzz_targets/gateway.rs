@@ -1,22 +1,23 @@
-//! The messages of the guest that the gateway parses: DNS, DHCP and DHCPv6; and the port
-//! specifications of its command line. No input may cause a panic, an answer must be parsed again
+//! The messages of the guest that the gateway parses: DNS, DHCP and DHCPv6; the port specifications
+//! of its command line; and the file of the host's resolvers. No input may cause a panic, an answer must be parsed again
 //! where the parser accepts answers, and answers are bounded.
 #![no_main]
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use fullsend_gateway::PortSpec;
 use fullsend_gateway::message::dns::{Query, ResponseCode};
-use fullsend_gateway::message::{dhcp, dhcpv6};
+use fullsend_gateway::message::{dhcp, dhcpv6, resolv_conf};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u8, &[u8])| {
     let (kind, message) = input;
-    match kind % 4 {
+    match kind % 5 {
         0 => dns(message),
         1 => dhcp(message),
         2 => dhcpv6(message),
-        _ => ports(message),
+        3 => ports(message),
+        _ => resolvers(message),
     }
 });
 
@@ -101,4 +102,21 @@ fn ports(text: &[u8]) {
         assert!(forwards.len() <= usize::from(u16::MAX));
         assert!(forwards.iter().all(|f| f.port != 0 && f.to_port != 0));
     }
+}
+
+fn resolvers(text: &[u8]) {
+    let Ok(text) = std::str::from_utf8(text) else {
+        return;
+    };
+    let list = resolv_conf::parse(text);
+    assert!((1..=resolv_conf::MAX_RESOLVERS).contains(&list.len()));
+    assert!(list.iter().all(|resolver| resolver.port() == 53));
+    // A file with these resolvers is the same list.
+    let lines = list.iter().map(|resolver| match resolver {
+        SocketAddr::V6(v6) if v6.scope_id() != 0 => {
+            format!("nameserver {}%{}\n", v6.ip(), v6.scope_id())
+        }
+        resolver => format!("nameserver {}\n", resolver.ip()),
+    });
+    assert_eq!(resolv_conf::parse(&lines.collect::<String>()), list);
 }

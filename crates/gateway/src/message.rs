@@ -1,8 +1,10 @@
-//! The messages of the protocols that the gateway itself serves. All parsers accept any bytes.
+//! The messages of the protocols that the gateway itself serves, and the file of the host's
+//! resolvers. All parsers accept any bytes.
 
 pub mod dhcp;
 pub mod dhcpv6;
 pub mod dns;
+pub mod resolv_conf;
 pub mod router_advert;
 
 /// Appends a domain name in the wire format of RFC 1035 3.1. Returns `false`, and appends nothing,

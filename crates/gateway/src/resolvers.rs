@@ -1,7 +1,7 @@
 //! The host's resolvers, from a file in the format of resolv.conf(5).
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,12 +10,10 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::config::DnsConfig;
+use crate::message::resolv_conf::parse;
 
 /// How often the file is checked for changes at most.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Largest number of resolvers that are used. The C library uses three.
-const MAX_RESOLVERS: usize = 8;
-const DNS_PORT: u16 = 53;
 
 /// The resolvers that queries are relayed to.
 pub(crate) struct Resolvers {
@@ -91,67 +89,12 @@ impl Resolvers {
     }
 }
 
-/// Returns the resolvers of a file. Without any, it is the one on the loopback, as in the C
-/// library.
-fn parse(text: &str) -> Vec<SocketAddr> {
-    let mut list: Vec<_> = text
-        .lines()
-        .filter_map(|line| {
-            let mut words = line.split_ascii_whitespace();
-            (words.next()? == "nameserver").then(|| parse_address(words.next()?))?
-        })
-        .take(MAX_RESOLVERS)
-        .collect();
-    if list.is_empty() {
-        list.push((Ipv4Addr::LOCALHOST, DNS_PORT).into());
-    }
-    list
-}
-
-/// Parses an address, which may have a zone: `fe80::1%eth0`.
-fn parse_address(text: &str) -> Option<SocketAddr> {
-    let Some((address, zone)) = text.split_once('%') else {
-        let address: IpAddr = text.parse().ok()?;
-        return Some(SocketAddr::new(address, DNS_PORT));
-    };
-    let address: Ipv6Addr = address.parse().ok()?;
-    let zone = zone
-        .parse()
-        .ok()
-        .or_else(|| nix::net::if_::if_nametoindex(zone).ok())?;
-    Some(SocketAddrV6::new(address, DNS_PORT, 0, zone).into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn texts(list: &[SocketAddr]) -> Vec<String> {
         list.iter().map(ToString::to_string).collect()
-    }
-
-    #[test]
-    fn nameserver_lines_are_read_in_order() {
-        let text = "# nameserver 192.0.2.9\n\
-                    search example.com\n\
-                    nameserver 127.0.0.53\n  nameserver\t2001:db8::53 # trailing\n\
-                    nameserver fe80::1%1\n\
-                    nameserver\nnameserver example.com\noptions edns0\n";
-        assert_eq!(
-            texts(&parse(text)),
-            ["127.0.0.53:53", "[2001:db8::53]:53", "[fe80::1%1]:53"]
-        );
-    }
-
-    #[test]
-    fn without_nameservers_the_loopback_is_asked() {
-        assert_eq!(texts(&parse("options edns0\n")), ["127.0.0.1:53"]);
-    }
-
-    #[test]
-    fn the_number_of_resolvers_is_bounded() {
-        let text = "nameserver 192.0.2.1\n".repeat(1000);
-        assert_eq!(parse(&text).len(), MAX_RESOLVERS);
     }
 
     #[tokio::test(start_paused = true)]
