@@ -1,8 +1,9 @@
 //! A gateway, its builder, and its handle.
 
+use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -126,9 +127,6 @@ fn build_stack(config: &Config, device: Box<dyn Device>, backlog: usize) -> io::
         builder = builder
             .address(&format!("{}/{}", v4.gateway, v4.prefix))
             .route("0.0.0.0/0", None);
-        if let Some(dns) = v4.dns.filter(|dns| *dns != v4.gateway) {
-            builder = builder.address(&format!("{dns}/32"));
-        }
     }
     if let Some(v6) = &config.ipv6 {
         let link_local = link_local(config.mac);
@@ -138,11 +136,32 @@ fn build_stack(config: &Config, device: Box<dyn Device>, backlog: usize) -> io::
         if link_local != v6.gateway {
             builder = builder.address(&format!("{link_local}/64"));
         }
-        if let Some(dns) = v6.dns.filter(|dns| *dns != v6.gateway) {
-            builder = builder.address(&format!("{dns}/128"));
-        }
+    }
+    for address in further_addresses(config) {
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        builder = builder.address(&format!("{address}/{bits}"));
     }
     builder.build()
+}
+
+/// Returns the addresses of the stack beside the gateway's: those of the DNS relay, and the mapped
+/// ones that the guest resolves on its link, where no other host has them.
+fn further_addresses(config: &Config) -> BTreeSet<IpAddr> {
+    let gateways = [
+        config.ipv4.as_ref().map(|v4| v4.gateway.into()),
+        config.ipv6.as_ref().map(|v6| v6.gateway.into()),
+        config.ipv6.as_ref().map(|_| link_local(config.mac).into()),
+    ];
+    let dns = [
+        config.ipv4.as_ref().and_then(|v4| v4.dns).map(IpAddr::V4),
+        config.ipv6.as_ref().and_then(|v6| v6.dns).map(IpAddr::V6),
+    ];
+    let mapped = config.mappings.iter().map(|mapping| mapping.guest);
+    // A router with proxied neighbors answers for all addresses.
+    let mapped = mapped.filter(|address| !config.proxy_neighbors && config.is_on_link(*address));
+    let all = dns.into_iter().flatten().chain(mapped);
+    all.filter(|address| !gateways.contains(&Some(*address)))
+        .collect()
 }
 
 /// A gateway between a guest behind a device and the host's sockets.

@@ -11,7 +11,8 @@ use common::{
     GATEWAY, HOST, LIMIT, LOOPBACK, exchange, ip, pattern, wait_until, with_gateway, with_port,
 };
 use fullsend_gateway::{
-    Config, Flow, Forward, ForwardId, Limits, Outbound, Policy, Protocol, Side, Verdict,
+    Config, Flow, Forward, ForwardId, Limits, Mapping, Outbound, Policy, Protocol, Side, Target,
+    Verdict,
 };
 use socket2::{Domain, SockRef, Socket, Type};
 
@@ -488,6 +489,32 @@ fn an_address_in_use_is_an_error_that_names_it() {
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
         assert!(error.to_string().contains(&host.to_string()), "{error}");
+    });
+}
+
+#[test]
+fn mapped_addresses_of_the_guests_link_are_resolved() {
+    let mut config = Config::default();
+    let mut map = |guest: &str, target| {
+        let guest = guest.parse().unwrap();
+        config.mappings.push(Mapping { guest, target });
+    };
+    map("10.0.2.7", Target::Loopback);
+    map("fd00::7", Target::Loopback);
+    map("10.0.2.8", Target::Unreachable);
+    map("fd00::8", Target::Unreachable);
+    with_gateway(config, |rig| {
+        for (family, mapped, unreachable) in
+            [(0, "10.0.2.7", "10.0.2.8"), (1, "fd00::7", "fd00::8")]
+        {
+            let (listener, port) = listen(LOOPBACK[family]);
+            let to = with_port(mapped, port);
+            let _stream = rig.guest.run(move || TcpStream::connect(to).unwrap());
+            listener.accept().unwrap();
+            let to = with_port(unreachable, port);
+            let error = rig.guest.run(move || TcpStream::connect(to).unwrap_err());
+            assert_eq!(error.kind(), ErrorKind::NetworkUnreachable, "{to}");
+        }
     });
 }
 
