@@ -137,6 +137,48 @@ fn an_answer_over_tcp_to_another_query_ends_the_upstream_connection() {
 }
 
 #[test]
+fn a_resolver_that_does_not_answer_is_given_up_for_the_next_one() {
+    let resolvers = [with_port("127.0.0.53", 53), with_port("127.0.0.54", 53)];
+    with_gateway(config(&resolvers), move |rig| {
+        // It accepts connections and receives queries, and no program reads them.
+        let _silent = (
+            UdpSocket::bind(resolvers[0]).unwrap(),
+            TcpListener::bind(resolvers[0]).unwrap(),
+        );
+        let udp = UdpSocket::bind(resolvers[1]).unwrap();
+        let tcp = TcpListener::bind(resolvers[1]).unwrap();
+        thread::spawn(move || {
+            let mut buf = [0; 512];
+            let (len, from) = udp.recv_from(&mut buf).unwrap();
+            udp.send_to(&answer(&buf[..len]), from).unwrap();
+        });
+        thread::spawn(move || {
+            let (mut stream, _) = tcp.accept().unwrap();
+            let query = read_framed(&mut stream).unwrap();
+            write_framed(&mut stream, &answer(&query));
+        });
+        assert_eq!(ask_both(rig, DNS[0], QUERY), [answer(QUERY), answer(QUERY)]);
+    });
+}
+
+#[test]
+fn the_guest_gets_a_failure_when_no_resolver_answers() {
+    let resolver = with_port("127.0.0.53", 53);
+    with_gateway(config(&[resolver]), move |rig| {
+        let _silent = (
+            UdpSocket::bind(resolver).unwrap(),
+            TcpListener::bind(resolver).unwrap(),
+        );
+        for answer in ask_both(rig, DNS[1], QUERY) {
+            assert_eq!(answer[..2], QUERY[..2]);
+            assert_eq!((answer[2] & 0x80, answer[3] & 0xf), (0x80, 2), "SERVFAIL");
+        }
+        // The slots of these queries are free again, and no socket is left.
+        assert_eq!(rig.gateway.counters().dns_dropped, 0);
+    });
+}
+
+#[test]
 fn messages_that_ask_for_no_records_are_not_relayed() {
     /// UPDATE (RFC 2136).
     const UPDATE: &[u8] = b"\x12\x34\x28\0\0\x01\0\0\0\0\0\0\x01x\0\0\x06\0\x01";

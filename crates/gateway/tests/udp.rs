@@ -3,14 +3,16 @@
 mod common;
 
 use std::io::ErrorKind;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, SocketAddrV6, UdpSocket};
 
 use common::{
-    DNS, GATEWAY, GUEST, HOST, LIMIT, LOOPBACK, Rig, ip, pattern, wait_until, with_gateway,
+    DNS, GATEWAY, GUEST, Guest, HOST, LIMIT, LOOPBACK, Rig, ip, pattern, wait_until, with_gateway,
     with_port,
 };
 use fullsend_gateway::{Config, Forward, Limits, Protocol, Side};
+use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{setsockopt, sockopt};
+use nix::unistd::gettid;
 
 fn bind(address: &str) -> UdpSocket {
     let socket = UdpSocket::bind((address, 0)).unwrap();
@@ -239,6 +241,60 @@ fn a_forward_answers_from_the_address_that_was_asked() {
             client.connect(with_port(HOST[family], port)).unwrap();
             exchange(&client, &server, 1200);
         }
+    });
+}
+
+#[test]
+fn clients_with_the_same_link_local_address_on_two_links_are_two_clients() {
+    with_gateway(Config::default(), |rig| {
+        let server = rig.guest.run(|| bind(GUEST[1]));
+        let guest = server.local_addr().unwrap();
+        let links = ["link0", "link1"].map(|name| {
+            let machine = Guest::start();
+            let thread = machine.run(gettid);
+            ip(&format!(
+                "link add {name} type veth peer name eth0 netns {thread}"
+            ));
+            ip(&format!("link set {name} up"));
+            ip(&format!("addr add fe80::1/64 dev {name} nodad"));
+            let (socket, on_machine) = machine.run(|| {
+                ip("link set eth0 up");
+                ip("addr add fe80::2/64 dev eth0 nodad");
+                let scope = if_nametoindex("eth0").unwrap();
+                let local = SocketAddrV6::new("fe80::2".parse().unwrap(), 5000, 0, scope);
+                let socket = UdpSocket::bind(local).unwrap();
+                socket.set_read_timeout(Some(LIMIT)).unwrap();
+                (socket, scope)
+            });
+            (socket, on_machine, if_nametoindex(name).unwrap(), machine)
+        });
+        let add = |host: SocketAddr| {
+            let forward = Forward {
+                from: Side::Host,
+                protocol: Protocol::Udp,
+                host,
+                guest,
+                interface: None,
+            };
+            rig.gateway.add_forward(forward).unwrap();
+            let forwards = rig.gateway.list_forwards();
+            forwards.last().unwrap().1.host.port()
+        };
+        let all = add("[::]:0".parse().unwrap());
+        for (client, on_machine, on_host, _machine) in &links {
+            // A forward of this link's address only, and that of all addresses.
+            let host = "fe80::1".parse().unwrap();
+            let own = add(SocketAddrV6::new(host, 0, 0, *on_host).into());
+            for port in [all, own] {
+                client
+                    .connect(SocketAddrV6::new(host, port, 0, *on_machine))
+                    .unwrap();
+                let from = exchange(client, &server, 1200);
+                assert_eq!(from.ip().to_string(), GATEWAY[1]);
+            }
+        }
+        // Four flows: each client and forward has its own.
+        assert_eq!(rig.gateway.counters().forwarded, 4);
     });
 }
 

@@ -91,7 +91,8 @@ fn on_connect_error(
             add(&shared.counters.tcp_refused, 1);
             pending.reject();
         }
-        Errno::ETIMEDOUT => {
+        // `EINVAL` is the error of a blackhole route.
+        Errno::ETIMEDOUT | Errno::EINVAL => {
             add(&shared.counters.tcp_timed_out, 1);
             pending.ignore();
         }

@@ -48,6 +48,19 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
+    /// Starts the thread, with a loopback interface only.
+    pub(crate) fn start() -> Self {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            ip("link set lo up");
+            for job in queue {
+                job();
+            }
+        });
+        Self { jobs }
+    }
+
     /// Runs `job` in the guest's namespace and returns its result. Threads that it starts are in
     /// the guest, too.
     pub(crate) fn run<R: Send + 'static>(&self, job: impl FnOnce() -> R + Send + 'static) -> R {
@@ -156,28 +169,27 @@ fn run_gateway(
 
 /// Starts the guest's thread, and opens its TAP and sockets in its namespace.
 fn start_guest(mtu: u32, configured: bool) -> (Guest, Tun, GuestSockets) {
-    let (jobs, queue) = mpsc::channel::<Job>();
-    let (device, opened) = mpsc::channel();
-    thread::spawn(move || {
-        unshare(CloneFlags::CLONE_NEWNET).unwrap();
-        ip("link set lo up");
+    let guest = Guest::start();
+    let (tap, sockets) = guest.run(move || {
         let tap = Tun::tap("tap0").mtu(mtu).open().unwrap();
         if configured {
-            ip(&format!("addr add {}/24 dev tap0", GUEST[0]));
-            ip(&format!("addr add {}/64 dev tap0 nodad", GUEST[1]));
-            ip(&format!("route add default via {}", GATEWAY[0]));
-            ip(&format!("-6 route add default via {} dev tap0", GATEWAY[1]));
+            configure("tap0");
         }
         let namespace = Namespaces::at_path("/proc/thread-self/ns/net".as_ref(), None).unwrap();
-        device
-            .send((tap, GuestSockets::of(&namespace).unwrap()))
-            .unwrap();
-        for job in queue {
-            job();
-        }
+        (tap, GuestSockets::of(&namespace).unwrap())
     });
-    let (tap, sockets) = opened.recv().expect("the guest starts");
-    (Guest { jobs }, tap, sockets)
+    (guest, tap, sockets)
+}
+
+/// Gives an interface the guest's addresses and routes.
+pub(crate) fn configure(interface: &str) {
+    ip(&format!("addr add {}/24 dev {interface}", GUEST[0]));
+    ip(&format!("addr add {}/64 dev {interface} nodad", GUEST[1]));
+    ip(&format!("route add default via {}", GATEWAY[0]));
+    ip(&format!(
+        "-6 route add default via {} dev {interface}",
+        GATEWAY[1]
+    ));
 }
 
 /// Returns bytes without repetition, so that any misplaced data shows.
