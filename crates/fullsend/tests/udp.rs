@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{pair, pair_with, pattern, paused};
-use fullsend::{NicMode, UdpSocket};
+use fullsend::{NicMode, Slice, UdpSocket};
 use tokio::task::JoinSet;
 
 #[test]
@@ -122,6 +122,39 @@ fn addresses_are_preserved_both_ways() {
         gateway.send_from(b"a", foreign, from).await.unwrap();
         assert_eq!(client.recv_from(&mut buf).await.unwrap(), (1, foreign));
     });
+}
+
+#[test]
+fn datagrams_of_a_batch_keep_their_sizes_and_order() {
+    for client_addr in ["10.0.0.1:1000", "[fd00::1]:1000"] {
+        for nic in [NicMode::Tso, NicMode::Mtu] {
+            paused(async {
+                let (a, b) = pair_with(nic, 1500);
+                let to: SocketAddr = client_addr.parse().unwrap();
+                let client = UdpSocket::bind(&a, to).unwrap();
+                let gateway = UdpSocket::bind_any(&b, 1 << 20).unwrap();
+                let sources = if to.is_ipv4() {
+                    ["203.0.113.9:53", "203.0.113.9:54"]
+                } else {
+                    ["[2001:db8::9]:53", "[2001:db8::9]:54"]
+                };
+                let sources = sources.map(|source| source.parse::<SocketAddr>().unwrap());
+                // More of one size than leave together, a shorter one, longer ones than the MTU.
+                let lens = [&[1000; 70][..], &[300, 1000, 0, 0, 1, 1472], &[3000; 3]].concat();
+                let batch = (0..).zip(&lens).map(|(n, &len)| {
+                    let data = Slice::copied_from(&pattern(len, n));
+                    (data, sources[usize::from(n >= 40)], to)
+                });
+                assert_eq!(gateway.send_batch(batch).unwrap(), lens.len());
+                let mut buf = vec![0; 10_000];
+                for (n, &len) in (0..).zip(&lens) {
+                    let (received, from) = client.recv_from(&mut buf).await.unwrap();
+                    assert_eq!(from, sources[usize::from(n >= 40)]);
+                    assert!(buf[..received] == pattern(len, n), "{n}: {received} bytes");
+                }
+            });
+        }
+    }
 }
 
 #[test]

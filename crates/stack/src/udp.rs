@@ -6,7 +6,7 @@ use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::ops::RangeInclusive;
 use core::task::Waker;
 
-use fullsend_offload::{Checksum, HeaderBuf, Offload, Packet, Slice};
+use fullsend_offload::{Chain, Checksum, GsoKind, HeaderBuf, Offload, Packet};
 use fullsend_tcp::{IpSettings, MtuDiscover, TcpError};
 use fullsend_wire::Rng;
 use fullsend_wire::checksum::Sum;
@@ -495,14 +495,14 @@ impl Udp {
         }
     }
 
-    /// Builds a datagram of socket `id` for IP to send. The device or the interface completes the
-    /// checksum.
+    /// Builds a packet with datagrams of `size` bytes of socket `id` for IP to send, the last one
+    /// possibly shorter. The device or the interface segments it and completes the checksums.
     pub(crate) fn output(
         &mut self,
         id: UdpId,
         from: SocketAddr,
         to: SocketAddr,
-        data: Slice,
+        (data, size): (Chain, usize),
     ) -> Result<Packet, StackError> {
         let max = max_payload(to.ip());
         let len = data.len();
@@ -519,19 +519,30 @@ impl Udp {
         repr.emit(out);
         let sum = Sum::pseudo(from.ip(), to.ip(), protocol::UDP, (HEADER_LEN + len) as u32);
         out[CHECKSUM_OFFSET..].copy_from_slice(&sum.fold().to_be_bytes());
-        *self.out_datagrams(to.is_ipv6()) += 1;
-        if headers_len(to.ip()) + len > min_path_mtu(to.ip()) as usize {
+        let segments = len.div_ceil(size.max(1)).max(1);
+        *self.out_datagrams(to.is_ipv6()) += segments as u64;
+        if headers_len(to.ip()) + size > min_path_mtu(to.ip()) as usize {
             let flow = FlowKey::new(from, to).hash(self.key);
             self.sent.record(flow);
             let socket = self.socket_mut(id)?;
             socket.sent_long |= socket.remote == Some(to);
         }
+        let segmentation = if segments > 1 {
+            Offload {
+                kind: GsoKind::Udp,
+                gso_size: size as u16,
+                gso_segs: segments as u16,
+                ..Offload::default()
+            }
+        } else {
+            Offload::default()
+        };
         Ok(Packet {
             header,
-            payload: data.into(),
+            payload: data,
             offload: Offload {
                 checksum: Checksum::Partial,
-                ..Offload::default()
+                ..segmentation
             },
             ..Packet::default()
         })

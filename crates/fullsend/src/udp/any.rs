@@ -26,6 +26,45 @@ pub struct Datagram {
     pub to: SocketAddr,
 }
 
+/// Largest number of datagrams in one packet: what all kernels accept from a device.
+const MAX_SEGMENTS: usize = 64;
+/// Largest number of bytes in one packet: the payload of the longest IPv4 datagram.
+const MAX_SEGMENTS_BYTES: usize = 65_507;
+
+/// Datagrams of one flow that leave in one packet: all of one size, except for the last, which may
+/// be shorter.
+struct Segments {
+    data: Chain,
+    size: usize,
+    count: usize,
+    /// Whether the last datagram is shorter than the others.
+    complete: bool,
+}
+
+impl Segments {
+    fn new(first: Slice) -> Self {
+        Self {
+            size: first.len(),
+            data: first.into(),
+            count: 1,
+            complete: false,
+        }
+    }
+
+    fn accept(&self, next: &Slice) -> bool {
+        !self.complete
+            && (1..=self.size).contains(&next.len())
+            && self.count < MAX_SEGMENTS
+            && self.data.len() + next.len() <= MAX_SEGMENTS_BYTES
+    }
+
+    fn push(&mut self, next: Slice) {
+        self.complete = next.len() < self.size;
+        self.count += 1;
+        self.data.push(next);
+    }
+}
+
 impl UdpSocket {
     /// Opens the socket of a transparent gateway: it receives the datagrams to every unicast address
     /// and port, the stack's own or not, for which no other socket is bound. Answers are sent with
@@ -96,7 +135,7 @@ impl UdpSocket {
         Poll::Ready(Ok(batch.len() - before))
     }
 
-    /// Sends datagrams, each with its source address, which need not be the stack's, and its
+    /// Sends datagrams, consecutive ones of one flow and size together, each with its source address, which need not be the stack's, and its
     /// destination. Returns the number of those that were accepted; the others are lost, as in a
     /// network.
     ///
@@ -110,9 +149,21 @@ impl UdpSocket {
         let batch: Vec<_> = batch.into_iter().collect();
         self.engine.op(|host, now| {
             let mut sent = 0;
-            for (data, from, to) in batch {
-                let result = host.udp(self.id).send_to(now, data, to, Some(from));
-                sent += usize::from(result.is_ok());
+            let mut batch = batch.into_iter().peekable();
+            while let Some((data, from, to)) = batch.next() {
+                let mut segments = Segments::new(data);
+                while let Some((next, ..)) = batch.next_if(|(next, next_from, next_to)| {
+                    (*next_from, *next_to) == (from, to) && segments.accept(next)
+                }) {
+                    segments.push(next);
+                }
+                let Segments {
+                    data, size, count, ..
+                } = segments;
+                let result = host
+                    .udp(self.id)
+                    .send_segments(now, data, size, to, Some(from));
+                sent += if result.is_ok() { count } else { 0 };
             }
             Ok(sent)
         })

@@ -126,12 +126,19 @@ impl Host {
             }
         }
         let len = packet.len();
-        self.ip.ident = self.ip.ident.wrapping_add(1);
-        path.prepend(&mut packet.header, len, self.ip.ident, 0);
+        let longest = match packet.offload.gso_size {
+            0 => len,
+            size => packet.header.len() + usize::from(size),
+        };
+        let ident = self.ip.ident.wrapping_add(1);
+        // Each segment has an identification of its own.
+        let segments = packet.offload.gso_segs.max(1);
+        self.ip.ident = self.ip.ident.wrapping_add(segments);
+        path.prepend(&mut packet.header, len, ident, 0);
         packet.layers = path.layers(protocol);
         let octets = len + usize::from(path.network_len());
         self.mib.count_output(path.is_v4(), octets);
-        if len + usize::from(path.network_len()) <= path.mtu as usize {
+        if longest + usize::from(path.network_len()) <= path.mtu as usize {
             self.send_with_path(now, &path, (local, remote), packet);
             return Ok(());
         }

@@ -105,6 +105,50 @@ impl UdpHandle<'_> {
         to: SocketAddr,
         source: Option<SocketAddr>,
     ) -> Result<(), StackError> {
+        let size = data.len();
+        self.send(now, (data.into(), size), to, source)
+    }
+
+    /// Sends `data` as datagrams of `size` bytes to `to`, the last one possibly shorter, in one
+    /// packet that the device segments if it can (Linux's `UDP_SEGMENT`). Datagrams that are longer
+    /// than the MTU are sent one by one, in fragments. `source` is as in [`send_to`](Self::send_to).
+    ///
+    /// # Errors
+    /// Those of [`send_to`](Self::send_to), and [`MessageTooLong`](StackError::MessageTooLong) if
+    /// the length field of IP cannot hold all datagrams together.
+    pub fn send_segments(
+        &mut self,
+        now: Instant,
+        data: Chain,
+        size: usize,
+        to: SocketAddr,
+        source: Option<SocketAddr>,
+    ) -> Result<(), StackError> {
+        let to = canonical(to);
+        let settings = self.socket()?.ip_settings(to.ip());
+        let mtu = self.host.datagram_mtu(now, to.ip(), settings.mtu_discover);
+        // Without a route, IP reports and counts that.
+        let fits = mtu.is_ok_and(|mtu| headers_len(to.ip()) + size <= mtu as usize);
+        if fits || data.len() <= size {
+            return self.send(now, (data, size), to, source);
+        }
+        let size = size.max(1);
+        for start in (0..data.len()).step_by(size) {
+            let len = size.min(data.len() - start);
+            self.send(now, (data.range(start, len), len), to, source)?;
+        }
+        Ok(())
+    }
+
+    /// Sends datagrams of `size` bytes, the last one possibly shorter, that fit the MTU, or a
+    /// single one.
+    fn send(
+        &mut self,
+        now: Instant,
+        (data, size): (Chain, usize),
+        to: SocketAddr,
+        source: Option<SocketAddr>,
+    ) -> Result<(), StackError> {
         let local = self.addr()?;
         let to = canonical(to);
         let from = match source.map(canonical) {
@@ -117,8 +161,9 @@ impl UdpHandle<'_> {
             return Err(StackError::AddressNotAvailable(from));
         }
         let settings = self.socket()?.ip_settings(to.ip());
-        self.check_len(now, (to, data.len()), settings.mtu_discover)?;
-        let packet = self.host.udp.output(self.id, from, to, data)?;
+        let len = size.min(data.len());
+        self.check_len(now, (to, len), settings.mtu_discover)?;
+        let packet = self.host.udp.output(self.id, from, to, (data, size))?;
         let addrs = (from.ip().into(), to.ip().into());
         self.host
             .ip_output(now, addrs, (protocol::UDP, settings), packet)

@@ -6,7 +6,7 @@ use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::Waker;
 
-use fullsend_offload::Slice;
+use fullsend_offload::{Chain, Slice};
 use fullsend_tcp::TcpError;
 use fullsend_wire::{Rng, Seed};
 
@@ -16,6 +16,12 @@ use crate::{IfaceId, StackError, UdpDatagram, UdpError, UdpId, UdpSharing, Waite
 
 fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
+}
+
+/// Returns the data of a single datagram, and its size.
+fn one(data: Slice) -> (Chain, usize) {
+    let size = data.len();
+    (data.into(), size)
 }
 
 const EPHEMERAL: RangeInclusive<u16> = 40_000..=40_099;
@@ -232,7 +238,7 @@ fn too_big_is_accepted_only_for_sent_datagrams() {
     };
     let send = |rig: &mut Rig, to, len| {
         let data = Slice::copied_from(&vec![0; len]);
-        rig.udp.output(id, local, to, data).unwrap();
+        rig.udp.output(id, local, to, one(data)).unwrap();
     };
     let believed = |rig: &mut Rig| rig.udp.icmp(local, &about, &mut rig.wakers);
     rig.udp.socket_mut(id).unwrap().connect(Some(peer));
@@ -353,7 +359,7 @@ fn a_completed_checksum_is_correct() {
     let mut udp = rig.udp;
     for (from, to) in [("10.0.0.1:7", "10.0.0.2:8"), ("[fd00::1]:7", "[fd00::2]:8")] {
         let data = Slice::copied_from(b"hello");
-        let mut packet = udp.output(id, at(from), at(to), data).unwrap();
+        let mut packet = udp.output(id, at(from), at(to), one(data)).unwrap();
         packet.layers.protocol = 17;
         packet.complete_checksum();
         let bytes = packet.to_bytes();
@@ -362,7 +368,7 @@ fn a_completed_checksum_is_correct() {
         assert!((pseudo + fullsend_wire::checksum::sum(&bytes)).is_valid());
     }
     let long = Slice::copied_from(&vec![0; 65_508]);
-    let error = udp.output(id, at("10.0.0.1:7"), at("10.0.0.2:8"), long);
+    let error = udp.output(id, at("10.0.0.1:7"), at("10.0.0.2:8"), one(long));
     assert_eq!(
         error.unwrap_err(),
         StackError::MessageTooLong {
