@@ -4,6 +4,7 @@ mod error_queue;
 mod forward;
 mod host_socket;
 mod outbound;
+mod receive_block;
 mod table;
 
 use std::collections::VecDeque;

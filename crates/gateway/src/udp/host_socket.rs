@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fullsend::{Chain, Pool, Slice};
@@ -14,27 +14,28 @@ use nix::sys::socket::{
     sockopt,
 };
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::io::{Interest, Ready};
 
 use super::error_queue::{ReportedError, read_error};
+use super::receive_block::ReceiveBlock;
 use crate::config::Outbound;
 use crate::outbound_socket::bind_outbound;
 use crate::reactor::register;
 
-/// Memory for the datagrams of one `recvmsg`.
-const RECV_BYTES: usize = 64 << 10;
-/// Datagrams that are shorter than this together are copied out of it, so that they do not keep it
-/// allocated.
-const MIN_KEPT_BYTES: usize = 16 << 10;
 /// Largest number of datagrams in one `sendmsg`; Linux has 64 before 6.10 and 128 since.
 pub(super) const MAX_SEGMENTS: usize = 64;
 /// Largest number of bytes in one `sendmsg`: the payload of the longest IPv4 datagram.
 pub(super) const MAX_SEND_BYTES: usize = 65_507;
 
+/// Largest number of `recvmsg` calls whose datagrams are passed to the guest together.
+const MAX_CALLS: usize = 64;
+
 /// A UDP socket of the host.
 pub(crate) struct HostUdp {
     fd: AsyncFd<Socket>,
+    /// Whether all datagrams come from one sender.
+    is_connected: bool,
     /// Whether the kernel and the route accept several datagrams in one call.
     segmentation: AtomicBool,
 }
@@ -78,15 +79,19 @@ impl HostUdp {
             setsockopt(&socket, sockopt::Ipv6RecvErr, &true)?;
         }
         socket.connect(&to.into())?;
-        Ok(Self::new(register(socket)?))
+        Ok(Self {
+            is_connected: true,
+            ..Self::new(register(socket)?)
+        })
     }
 
-    /// Uses a non-blocking socket.
+    /// Uses a non-blocking socket that is not connected.
     pub(super) fn new(fd: AsyncFd<Socket>) -> Self {
         // Without coalescing, each datagram takes a call.
         let _ = setsockopt(fd.get_ref(), sockopt::UdpGroSegment, &true);
         Self {
             fd,
+            is_connected: false,
             segmentation: AtomicBool::new(true),
         }
     }
@@ -146,11 +151,21 @@ impl HostUdp {
     ) -> io::Result<Received> {
         loop {
             let mut ready = self.fd.ready(Interest::READABLE | Interest::ERROR).await?;
-            if let Some(error) = read_error(self.fd.get_ref())? {
-                return Ok(Received::Error(error));
+            if ready.ready().is_error() {
+                if let Some(error) = read_error(self.fd.get_ref())? {
+                    return Ok(Received::Error(error));
+                }
+                ready.clear_ready_matching(Ready::ERROR);
             }
-            match self.receive_now(pool, data) {
-                Ok(from) => return Ok(Received::Datagrams(from)),
+            let mut block = ReceiveBlock::new(pool);
+            match self.receive_now(&mut block) {
+                Ok(from) => {
+                    if self.is_connected && self.receive_waiting(&mut block) {
+                        ready.clear_ready_matching(Ready::READABLE);
+                    }
+                    block.append_to(data);
+                    return Ok(Received::Datagrams(from));
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
                 // A pending error that the error queue has reported.
                 Err(error) if is_reported_error(&error) => {}
@@ -159,42 +174,47 @@ impl HostUdp {
         }
     }
 
-    fn receive_now(&self, pool: &Pool, data: &mut VecDeque<Slice>) -> io::Result<Option<Peer>> {
-        let mut block = pool.alloc(RECV_BYTES);
-        // The sizes of coalesced datagrams, and the larger address.
-        let mut control = cmsg_space!(i32, libc::in6_pktinfo);
-        let (len, size, peer) = {
-            let mut vectors = [IoSliceMut::new(block.spare_mut())];
-            let received = recvmsg::<SockaddrStorage>(
-                self.fd.get_ref().as_raw_fd(),
-                &mut vectors,
-                Some(&mut control),
-                MsgFlags::MSG_DONTWAIT,
-            )?;
-            let (mut size, mut asked) = (None, None);
-            for message in received.cmsgs()? {
-                match message {
-                    ControlMessageOwned::UdpGroSegments(bytes) => {
-                        size = usize::try_from(bytes).ok();
-                    }
-                    ControlMessageOwned::Ipv4PacketInfo(info) => asked = local_v4(info),
-                    ControlMessageOwned::Ipv6PacketInfo(info) => asked = local_v6(info),
-                    _ => {}
-                }
+    /// Reads the datagrams that wait in a connected socket while `block` has room for them. Returns
+    /// whether there are no more. An error is reported by the next call.
+    fn receive_waiting(&self, block: &mut ReceiveBlock) -> bool {
+        for _ in 1..MAX_CALLS {
+            if !block.has_room() {
+                return false;
             }
-            let peer = received.address.as_ref().and_then(socket_addr);
-            let peer = peer.map(|to| Peer { to, from: asked });
-            (received.bytes, size, peer)
-        };
-        block.advance(len);
-        if len < MIN_KEPT_BYTES {
-            let mut small = pool.alloc(len);
-            small.write(block.filled());
-            block = small;
+            match self.receive_now(block) {
+                Ok(_) => {}
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
         }
-        split(&block.freeze(), size.unwrap_or(len), data);
+        false
+    }
+
+    fn receive_now(&self, block: &mut ReceiveBlock) -> io::Result<Option<Peer>> {
+        let fd = self.fd.get_ref().as_raw_fd();
+        let (len, size, peer) = block.read(|vectors| receive(fd, vectors))?;
+        block.advance(len, size);
         Ok(peer)
     }
+}
+
+/// Reads datagrams of one size. Returns their total length, their size, and their sender.
+fn receive(fd: RawFd, vectors: &mut [IoSliceMut<'_>]) -> io::Result<(usize, usize, Option<Peer>)> {
+    // The sizes of coalesced datagrams, and the larger address.
+    let mut control = cmsg_space!(i32, libc::in6_pktinfo);
+    let flags = MsgFlags::MSG_DONTWAIT;
+    let received = recvmsg::<SockaddrStorage>(fd, vectors, Some(&mut control), flags)?;
+    let (mut size, mut asked) = (None, None);
+    for message in received.cmsgs()? {
+        match message {
+            ControlMessageOwned::UdpGroSegments(bytes) => size = usize::try_from(bytes).ok(),
+            ControlMessageOwned::Ipv4PacketInfo(info) => asked = local_v4(info),
+            ControlMessageOwned::Ipv6PacketInfo(info) => asked = local_v6(info),
+            _ => {}
+        }
+    }
+    let peer = received.address.as_ref().and_then(socket_addr);
+    let peer = peer.map(|to| Peer { to, from: asked });
+    Ok((received.bytes, size.unwrap_or(received.bytes), peer))
 }
 
 /// Makes the kernel report the addresses that datagrams to a socket were sent to. Must be called before
@@ -267,17 +287,6 @@ fn local_v6(info: libc::in6_pktinfo) -> Option<LocalAddr> {
     })
 }
 
-/// Appends the datagrams of `size` bytes in `all` to `data`. An empty datagram is one, too.
-fn split(all: &Slice, size: usize, data: &mut VecDeque<Slice>) {
-    let size = size.max(1);
-    let mut start = 0;
-    while start == 0 || start < all.len() {
-        let end = all.len().min(start + size);
-        data.push_back(all.slice(start..end));
-        start = end.max(1);
-    }
-}
-
 fn socket_addr(address: &SockaddrStorage) -> Option<SocketAddr> {
     if let Some(v4) = address.as_sockaddr_in() {
         return Some(SocketAddr::from((v4.ip(), v4.port())));
@@ -312,24 +321,4 @@ fn is_reported_error(error: &io::Error) -> bool {
             | Errno::ENOPROTOOPT
             | Errno::EHOSTDOWN
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn lengths(len: usize, size: usize) -> Vec<usize> {
-        let mut data = VecDeque::new();
-        split(&Slice::copied_from(&vec![0; len]), size, &mut data);
-        data.iter().map(Slice::len).collect()
-    }
-
-    #[test]
-    fn coalesced_datagrams_are_divided() {
-        assert_eq!(lengths(2500, 1000), [1000, 1000, 500]);
-        assert_eq!(lengths(2000, 1000), [1000, 1000]);
-        assert_eq!(lengths(700, 700), [700]);
-        assert_eq!(lengths(0, 0), [0]);
-        assert_eq!(lengths(1, 1), [1]);
-    }
 }
