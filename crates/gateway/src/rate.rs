@@ -47,6 +47,11 @@ impl RateLimit {
         }
     }
 
+    /// Returns whether there is a limit.
+    pub(crate) const fn is_limited(&self) -> bool {
+        self.bytes_per_second.is_some()
+    }
+
     /// Returns the number of bytes that a stream should pass at once, at most `max`.
     pub(crate) fn quantum(&self, max: usize) -> usize {
         let Some(rate) = self.bytes_per_second else {

@@ -1,10 +1,11 @@
 //! The relay between a connection of the guest and a socket of the host.
 
 use std::collections::VecDeque;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 
 use fullsend::TcpStream;
 
@@ -59,6 +60,17 @@ pub(super) fn count_reset(shared: &Shared, error: &io::Error) {
     add(&shared.counters.tcp_reset, u64::from(is_reset));
 }
 
+/// Returns the size of the future of a connection without data, for tests.
+#[cfg(test)]
+pub(super) fn relay_size() -> usize {
+    fn size_of_output<F: Future>(
+        _: impl FnOnce(&'static Shared, TcpStream, HostStream) -> F,
+    ) -> usize {
+        size_of::<F>()
+    }
+    size_of_output(relay)
+}
+
 async fn both_directions(shared: &Shared, guest: &TcpStream, host: &HostStream) -> io::Result<()> {
     let mut to_host = pin!(guest_to_host(shared, guest, host));
     let mut to_guest = pin!(host_to_guest(shared, guest, host));
@@ -67,25 +79,27 @@ async fn both_directions(shared: &Shared, guest: &TcpStream, host: &HostStream) 
     tokio::select! {
         done = &mut to_host => {
             done?;
-            until_error(to_guest, guest_reset(guest)).await
+            until_error(to_guest, pin!(guest_reset(guest))).await
         }
         done = &mut to_guest => {
             done?;
-            until_error(to_host, async { host.failed().await }).await
+            until_error(to_host, pin!(host.failed())).await
         }
     }
 }
 
-/// Waits for `direction`, but no longer than until `failed` returns an error.
+/// Waits for `direction`, but no longer than until `failed` returns an error. Futures are borrowed:
+/// those that a function takes by value are stored twice, at each level of calls, and each
+/// connection would use several times its memory.
 pub(super) async fn until_error<T>(
-    direction: impl Future<Output = io::Result<T>>,
-    failed: impl Future<Output = io::Error>,
+    mut direction: Pin<&mut impl Future<Output = io::Result<T>>>,
+    mut failed: Pin<&mut impl Future<Output = io::Error>>,
 ) -> io::Result<T> {
-    tokio::select! {
-        biased;
-        done = direction => done,
-        error = failed => Err(error),
-    }
+    poll_fn(|cx| match direction.as_mut().poll(cx) {
+        Poll::Pending => failed.as_mut().poll(cx).map(Err),
+        done @ Poll::Ready(_) => done,
+    })
+    .await
 }
 
 /// Waits until the guest's connection has failed, e.g. by a RST. Never returns for one that ends with
@@ -104,11 +118,20 @@ async fn pass_rate_limit(
     n: usize,
     (guest, host): (&TcpStream, &HostStream),
 ) -> io::Result<()> {
-    let taken = async {
-        limit.take(n).await;
-        Ok(())
-    };
-    until_error(until_error(taken, guest_reset(guest)), host.failed()).await
+    if !limit.is_limited() {
+        return Ok(());
+    }
+    // Apart: few gateways have a limit, and each connection would hold memory for it.
+    Box::pin(async move {
+        let taken = pin!(async {
+            limit.take(n).await;
+            Ok(())
+        });
+        let guest_failed = pin!(guest_reset(guest));
+        let taken = pin!(until_error(taken, guest_failed));
+        until_error(taken, pin!(host.failed())).await
+    })
+    .await
 }
 
 async fn guest_to_host(shared: &Shared, guest: &TcpStream, host: &HostStream) -> io::Result<()> {
@@ -124,7 +147,7 @@ async fn guest_to_host(shared: &Shared, guest: &TcpStream, host: &HostStream) ->
         pass_rate_limit(&shared.tx_rate, len, (guest, host)).await?;
         while !data.is_empty() {
             // While the host's socket is full, a RST of the guest is reported here only.
-            until_error(host.write(&mut data), guest_reset(guest)).await?;
+            until_error(pin!(host.write(&mut data)), pin!(guest_reset(guest))).await?;
         }
         shared
             .counters
@@ -139,7 +162,7 @@ async fn host_to_guest(shared: &Shared, guest: &TcpStream, host: &HostStream) ->
     loop {
         // Room first: data stays in the host's socket, and thus in the sender's window, until the
         // guest has room for it.
-        until_error(guest.writable(), host.failed()).await?;
+        until_error(pin!(guest.writable()), pin!(host.failed())).await?;
         let allowed = shared.rx_rate.quantum(shared.relay_memory.allowed());
         let want = size.get().min(allowed);
         let n = host.read(&shared.pool, want, &mut data).await?;
@@ -150,15 +173,24 @@ async fn host_to_guest(shared: &Shared, guest: &TcpStream, host: &HostStream) ->
         let _held = shared.relay_memory.hold(n);
         pass_rate_limit(&shared.rx_rate, n, (guest, host)).await?;
         while !data.is_empty() {
-            until_error(
-                async { guest.write_slices(&mut data).await.map(drop) },
-                host.failed(),
-            )
-            .await?;
+            until_error(pin!(guest.write_slices(&mut data)), pin!(host.failed())).await?;
         }
         shared
             .counters
             .tcp_rx_bytes
             .fetch_add(n as u64, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::relay_size;
+    use crate::tcp::outbound::connect_size;
+
+    #[test]
+    fn the_tasks_of_connections_are_small() {
+        let (relay, connect) = (relay_size(), connect_size());
+        assert!(relay <= 2048, "{relay} bytes");
+        assert!(connect <= 2304, "{connect} bytes");
     }
 }

@@ -59,11 +59,11 @@ async fn both_directions(shared: &Shared, guest: &HostStream, host: &HostStream)
     tokio::select! {
         done = &mut to_host => {
             done?;
-            until_error(to_guest, guest.failed()).await
+            until_error(to_guest, pin!(guest.failed())).await
         }
         done = &mut to_guest => {
             done?;
-            until_error(to_host, host.failed()).await
+            until_error(to_host, pin!(host.failed())).await
         }
     }
 }
@@ -78,7 +78,7 @@ async fn one_direction(
     let mut copied = [0; MAX_COPIED_BYTES];
     loop {
         // An idle connection has no pipe.
-        until_error(from.readable(), to.failed()).await?;
+        until_error(pin!(from.readable()), pin!(to.failed())).await?;
         let pipe = shared.pipes.take()?;
         loop {
             // Neither socket need make this task wait.
@@ -96,7 +96,7 @@ async fn one_direction(
                 None => break,
             };
             let _held = shared.relay_memory.hold(n);
-            let pass = async {
+            let pass = pin!(async {
                 rate.take(n).await;
                 if is_copied {
                     return to.write_all(&copied[..n]).await;
@@ -106,9 +106,11 @@ async fn one_direction(
                     left -= to.splice_from(&pipe.read, left).await?;
                 }
                 Ok(())
-            };
+            });
             // While `to` is full, a RST of the other side is reported here only.
-            until_error(until_error(pass, from.failed()), to.failed()).await?;
+            let from_failed = pin!(from.failed());
+            let pass = pin!(until_error(pass, from_failed));
+            until_error(pass, pin!(to.failed())).await?;
             add(counter, n as u64);
         }
         shared.pipes.put(pipe);
