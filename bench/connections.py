@@ -15,7 +15,7 @@ import time
 
 BACKLOG = 4096
 TIMEOUT = 10
-HOLD_TIMEOUT = 30
+HOLD_TIMEOUT = 60
 
 
 def raise_descriptor_limit():
