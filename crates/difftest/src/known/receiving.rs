@@ -3,7 +3,7 @@
 use fullsend_script::WireSegment;
 
 use super::{KnownDifference, all_pure, injected, only_segments};
-use crate::event::{ACK, FuzzEvent, InjectedSegment, RST, SocketCall, after};
+use crate::event::{ACK, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
 use crate::segment::is_pure_ack;
 use crate::side::EventOutcome;
 
@@ -57,16 +57,19 @@ pub(super) const KNOWN: &[KnownDifference] = &[
     KnownDifference {
         name: "a timestamp that is older than that of a segment after a delayed ACK",
         reason: "TS.Recent is updated up to the last acknowledgement sent (RFC 7323 4.3), so that \
-                 PAWS depends on whether a side delayed it; the other side accepts the segment",
+                 PAWS, or in TIME-WAIT the test of a SYN, depends on whether a side delayed it; the \
+                 other side accepts the segment",
         continues: false,
         matches: |events, d| {
             let val = |event: &FuzzEvent| match event {
                 FuzzEvent::Inject(i) => i.timestamp.map(|(val, _)| val),
                 FuzzEvent::Call(_) => None,
             };
+            // In TIME-WAIT the timestamp of a SYN must be later (RFC 6191 2).
+            let is_syn = injected(events, d).is_some_and(|i| i.flags & (SYN | ACK | RST) == SYN);
             let is_older = |this: u32| {
                 let mut vals = events[..d.step].iter().filter_map(val);
-                vals.any(|before| after(before, this))
+                vals.any(|before| after(before, this) || is_syn && before == this)
             };
             // PAWS replies with an ACK of what was received before.
             let drops = |segments: &[WireSegment], acked: Option<u32>| matches!(segments, [one] if is_pure_ack(one) && Some(one.ack) == acked);
