@@ -201,13 +201,12 @@ pub enum LoopbackClients {
 /// for the longest time; each case has a counter.
 ///
 /// Connections, flows, queries and forwards use a descriptor of the host each, except for forwarded
-/// UDP flows; a spliced connection ([`LoopbackClients`], and clients in the guest) uses up to six. The
-/// gateway lowers the bounds to what `RLIMIT_NOFILE` allows.
+/// UDP flows; a spliced connection ([`LoopbackClients`], and clients in the guest) uses up to six, and
+/// counts as six. The gateway lowers the bounds to what `RLIMIT_NOFILE` allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// TCP connections, those whose SYN is held included. SYNs beyond that are dropped, so that the
-    /// guest sends them again. As many may be spliced in addition; clients beyond that use the link,
-    /// or wait in the queue of their forward.
+    /// guest sends them again; clients of forwards wait in the queue of their forward.
     pub tcp_connections: usize,
     /// UDP flows that the guest opens. A new one replaces the one that has been idle for the longest
     /// time.

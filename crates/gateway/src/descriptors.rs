@@ -7,8 +7,9 @@ use crate::config::Limits;
 
 /// Descriptors that are left to everything except flows and forwards.
 const OTHER_DESCRIPTORS: usize = 64;
-/// Most descriptors of a spliced connection: two sockets, and two for each direction's pipe.
-const SPLICED_DESCRIPTORS: usize = 6;
+/// Most descriptors of a spliced connection: two sockets, and two for each direction's pipe. It
+/// counts as so many connections.
+pub(crate) const SPLICED_DESCRIPTORS: u32 = 6;
 
 /// The bounds of everything that has a socket of the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,19 +20,17 @@ pub(crate) struct SocketLimits {
     pub(crate) ping: usize,
     pub(crate) dns: usize,
     pub(crate) forwards: usize,
-    /// Spliced TCP connections: each has two sockets and at most two pipes.
-    pub(crate) spliced: usize,
 }
 
 impl SocketLimits {
     /// Returns the configured bounds, lowered to the descriptors that the process may have.
-    pub(crate) fn of_process(limits: &Limits, has_guest_sockets: bool) -> Self {
+    pub(crate) fn of_process(limits: &Limits) -> Self {
         let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
         let descriptors = usize::try_from(soft).unwrap_or(usize::MAX);
-        Self::new(limits, has_guest_sockets, descriptors)
+        Self::new(limits, descriptors)
     }
 
-    fn new(limits: &Limits, has_guest_sockets: bool, descriptors: usize) -> Self {
+    fn new(limits: &Limits, descriptors: usize) -> Self {
         let mut left = descriptors.saturating_sub(OTHER_DESCRIPTORS);
         let mut grant = |wanted: usize, share: usize| {
             let granted = wanted.min(left / share).max(1);
@@ -43,12 +42,6 @@ impl SocketLimits {
         let dns = grant(limits.dns_queries, 8);
         let udp = grant(limits.udp_flows, 4);
         let forwards = grant(limits.forwards, 4);
-        let spliced = if has_guest_sockets {
-            let wanted = limits.tcp_connections.saturating_mul(SPLICED_DESCRIPTORS);
-            (grant(wanted, 2) / SPLICED_DESCRIPTORS).max(1)
-        } else {
-            0
-        };
         let tcp = grant(limits.tcp_connections, 1);
         Self {
             // Tokio's semaphores have a limit of their own.
@@ -57,7 +50,6 @@ impl SocketLimits {
             ping,
             dns: dns.min(Semaphore::MAX_PERMITS),
             forwards,
-            spliced: spliced.min(Semaphore::MAX_PERMITS),
         }
     }
 }
@@ -78,30 +70,20 @@ mod tests {
 
     #[test]
     fn all_sockets_together_fit_the_descriptors() {
-        let cases = [1024, 4096, 65_536, 1 << 20].map(|n| [(n, false), (n, true)]);
-        for (descriptors, has_guest_sockets) in cases.concat() {
-            let granted = SocketLimits::new(&LIMITS, has_guest_sockets, descriptors);
+        for descriptors in [1024, 4096, 65_536, 1 << 20] {
+            let granted = SocketLimits::new(&LIMITS, descriptors);
             let SocketLimits {
                 tcp,
                 udp,
                 ping,
                 dns,
                 forwards,
-                spliced,
             } = granted;
-            let of_spliced = spliced * SPLICED_DESCRIPTORS;
-            let sum = tcp + udp + ping + dns + forwards + of_spliced;
-            // The division by the descriptors of a spliced connection leaves a few.
-            let most = descriptors - OTHER_DESCRIPTORS;
-            assert!(
-                sum <= most && most < sum + SPLICED_DESCRIPTORS,
-                "{granted:?}"
-            );
-            assert!(tcp >= sum / 6, "{granted:?}");
-            assert_eq!(spliced > 0, has_guest_sockets);
+            let sum = tcp + udp + ping + dns + forwards;
+            assert_eq!(sum, descriptors - OTHER_DESCRIPTORS, "{granted:?}");
+            assert!(tcp >= sum / 3, "{granted:?}");
         }
-        let many = SocketLimits::new(&LIMITS, true, usize::MAX);
-        assert!(many.spliced <= Semaphore::MAX_PERMITS);
+        let many = SocketLimits::new(&LIMITS, usize::MAX);
         assert!(many.dns <= Semaphore::MAX_PERMITS);
         assert!(many.tcp <= Semaphore::MAX_PERMITS);
     }
@@ -122,8 +104,7 @@ mod tests {
             ping: 1,
             dns: 2,
             forwards: 3,
-            spliced: 100,
         };
-        assert_eq!(SocketLimits::new(&limits, true, 1 << 20), expected);
+        assert_eq!(SocketLimits::new(&limits, 1 << 20), expected);
     }
 }

@@ -5,6 +5,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 
 use fullsend::{IcmpSocket, Pool, Stack, TransparentListener, UdpSocket};
@@ -15,7 +16,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use crate::config::{Config, Ipv4Config, Ipv6Config};
 use crate::counters::{AtomicCounters, Counters};
-use crate::descriptors::SocketLimits;
+use crate::descriptors::{SPLICED_DESCRIPTORS, SocketLimits};
 use crate::dhcp::{open_v4, open_v6, serve_v4, serve_v6};
 use crate::forward::{Forward, ForwardId};
 use crate::forwards::Forwards;
@@ -44,11 +45,11 @@ pub(crate) struct Shared {
     pub(crate) router_solicited: Notify,
     /// One for each DNS query that may still be relayed.
     pub(crate) dns_permits: Arc<Semaphore>,
-    /// One for each TCP connection that may still be opened.
+    /// One for each TCP connection that may still be opened; spliced ones take several.
     pub(crate) tcp_permits: Arc<Semaphore>,
     pub(crate) limits: SocketLimits,
-    /// One for each spliced connection that may still be opened.
-    pub(crate) splice_permits: Arc<Semaphore>,
+    /// Spliced connections that exist now.
+    pub(crate) spliced_open: AtomicUsize,
     pub(crate) pipes: Pipes,
     /// `None` if the gateway has no sockets in the guest's namespace.
     pub(crate) guest_sockets: Option<GuestSockets>,
@@ -294,7 +295,7 @@ impl Gateway {
         guest_sockets: Option<GuestSockets>,
     ) -> io::Result<Self> {
         validate(&config)?;
-        let limits = SocketLimits::of_process(&config.limits, guest_sockets.is_some());
+        let limits = SocketLimits::of_process(&config.limits);
         let stack = build_stack(&config, device, limits.tcp)?;
         let relay_memory = RelayMemory::new(&stack.sysctl("net.ipv4.tcp_mem")?);
         let shared = Arc::new(Shared {
@@ -309,7 +310,7 @@ impl Gateway {
             resolvers: Resolvers::new(&config.dns),
             forwards: Forwards::default(),
             tcp_permits: Arc::new(Semaphore::new(limits.tcp)),
-            splice_permits: Arc::new(Semaphore::new(limits.spliced)),
+            spliced_open: AtomicUsize::new(0),
             pipes: Pipes::default(),
             guest_sockets,
             limits,
@@ -419,12 +420,13 @@ impl Handle {
 
     /// Returns the gateway's counters.
     pub fn counters(&self) -> Counters {
-        let limits = &self.shared.limits;
-        let tcp = limits.tcp - self.shared.tcp_permits.available_permits();
-        let spliced = limits.spliced - self.shared.splice_permits.available_permits();
+        let permits = self.shared.limits.tcp - self.shared.tcp_permits.available_permits();
+        let spliced = self.shared.spliced_open.load(Ordering::Relaxed);
+        // The others have one permit each.
+        let tcp_open = permits.saturating_sub(spliced * (SPLICED_DESCRIPTORS as usize - 1));
         Counters {
             udp_open: self.shared.udp.flow_count() as u64,
-            tcp_open: (tcp + spliced) as u64,
+            tcp_open: tcp_open as u64,
             ..self.shared.counters.read()
         }
     }

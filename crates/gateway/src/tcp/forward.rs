@@ -4,6 +4,7 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fullsend::TcpStream;
@@ -16,6 +17,7 @@ use super::relay::relay;
 use super::splice::splice_both;
 use crate::config::LoopbackClients;
 use crate::counters::add;
+use crate::descriptors::SPLICED_DESCRIPTORS;
 use crate::gateway::Shared;
 use crate::policy::{Flow, FlowProtocol, Verdict};
 
@@ -34,6 +36,22 @@ impl Drop for Client {
     }
 }
 
+/// Counts a spliced connection while it exists.
+struct SplicedOpen<'a>(&'a AtomicUsize);
+
+impl<'a> SplicedOpen<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for SplicedOpen<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Accepts the clients of a forward to `guest` until the task is aborted.
 pub(crate) async fn accept_forwarded(
     shared: Arc<Shared>,
@@ -41,17 +59,16 @@ pub(crate) async fn accept_forwarded(
     guest: SocketAddr,
 ) {
     loop {
-        let (client, from, permit) = accept(&shared.tcp_permits, &listener, guest).await;
+        let (client, from, permit) = accept(&shared, &listener, guest, 1).await;
         let shared_by_task = shared.clone();
         shared.spawn(async move {
             let shared = &*shared_by_task;
-            if let Some((socket, to, _permit)) = spliced_route(shared, from, guest) {
-                drop(permit);
+            if let Some((socket, to, _permits)) = spliced_route(shared, from, guest) {
                 splice_to_guest(shared, client, socket, to).await;
             } else {
                 connect(shared, client, from, guest).await;
-                drop(permit);
             }
+            drop(permit);
         });
     }
 }
@@ -62,15 +79,17 @@ pub(crate) async fn accept_in_guest(
     listener: Arc<AsyncFd<Socket>>,
     (guest, host): (SocketAddr, SocketAddr),
 ) {
+    // All of them if there are fewer: the clients would wait for ever.
+    let permits = SPLICED_DESCRIPTORS.min(shared.limits.tcp.try_into().unwrap_or(u32::MAX));
     loop {
-        let (client, from, permit) = accept(&shared.splice_permits, &listener, host).await;
+        let (client, from, permits) = accept(&shared, &listener, host, permits).await;
         if !is_allowed(&shared, from, guest) {
             continue;
         }
         let shared_by_task = shared.clone();
         shared.spawn(async move {
             splice_to_host(&shared_by_task, client, from, host).await;
-            drop(permit);
+            drop(permits);
         });
     }
 }
@@ -91,14 +110,15 @@ fn is_allowed(shared: &Shared, from: SocketAddr, guest: SocketAddr) -> bool {
     !denied
 }
 
-/// Waits for a client that can be accepted.
+/// Waits for a client that can be accepted, and takes `permits` for it.
 async fn accept(
-    permits: &Arc<Semaphore>,
+    shared: &Shared,
     listener: &AsyncFd<Socket>,
     to: SocketAddr,
+    permits: u32,
 ) -> (Client, SocketAddr, OwnedSemaphorePermit) {
     loop {
-        match try_accept(permits, listener).await {
+        match try_accept(&shared.tcp_permits, listener, permits).await {
             Ok(accepted) => return accepted,
             Err(error) => {
                 tracing::warn!(%error, %to, "a client of a forward was not accepted");
@@ -111,12 +131,13 @@ async fn accept(
 /// Waits for a client. It stays in the listener's queue until there is room for its connection; a
 /// forward without clients keeps no permit.
 async fn try_accept(
-    permits: &Arc<Semaphore>,
+    all: &Arc<Semaphore>,
     listener: &AsyncFd<Socket>,
+    permits: u32,
 ) -> io::Result<(Client, SocketAddr, OwnedSemaphorePermit)> {
     loop {
         let mut ready = listener.readable().await?;
-        let permit = permits.clone().acquire_owned().await;
+        let permit = all.clone().acquire_many_owned(permits).await;
         let permit = permit.map_err(io::Error::other)?;
         let Ok(accepted) = ready.try_io(|fd| fd.get_ref().accept()) else {
             continue;
@@ -130,7 +151,8 @@ async fn try_accept(
 }
 
 /// Returns how a client at `from` is led to the guest without the link: a socket in the guest's
-/// namespace, the address to connect to, and the permit. `None` if the client uses the link.
+/// namespace, the address to connect to, and the permits that it takes in addition to a connection
+/// over the link. `None` if the client uses the link.
 fn spliced_route(
     shared: &Shared,
     from: SocketAddr,
@@ -151,10 +173,11 @@ fn spliced_route(
         (LoopbackClients::GuestLoopback, IpAddr::V4(_)) => Ipv4Addr::LOCALHOST.into(),
         (LoopbackClients::GuestLoopback, IpAddr::V6(_)) => Ipv6Addr::LOCALHOST.into(),
     };
-    // Without a permit or a socket, the link remains.
-    let permit = shared.splice_permits.clone().try_acquire_owned().ok()?;
+    // Without the permits or a socket, the link remains.
+    let permits = shared.tcp_permits.clone();
+    let permits = permits.try_acquire_many_owned(SPLICED_DESCRIPTORS - 1);
     let to = SocketAddr::new(ip, guest.port());
-    Some((sockets.stream(to).ok()?, to, permit))
+    Some((sockets.stream(to).ok()?, to, permits.ok()?))
 }
 
 /// Returns the same port at the loopback address of the other family.
@@ -223,6 +246,7 @@ async fn splice(
     if let Some(client) = client.0.take() {
         add(&shared.counters.forwarded, 1);
         add(&shared.counters.spliced, 1);
+        let _open = SplicedOpen::new(&shared.spliced_open);
         let (guest, host) = pair(client);
         splice_both(shared, guest, host).await;
     }
