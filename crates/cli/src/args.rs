@@ -58,6 +58,9 @@ pub(crate) enum Command {
     /// Stand in for pasta, with its options (pasta --help lists them).
     #[command(name = "pasta", disable_help_flag = true)]
     Pasta(PersonalityArgs),
+    /// Show and change the port forwards of a running pasta (pesto --help lists the options).
+    #[command(name = "pesto", disable_help_flag = true)]
+    Pesto(PersonalityArgs),
 }
 
 /// The options of another program, which parses them itself.

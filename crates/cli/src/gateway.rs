@@ -5,8 +5,10 @@
 
 mod getopt;
 mod install;
+mod json_socket;
 mod pasta;
 mod personality;
+mod pesto;
 mod run;
 mod service;
 mod slirp4netns;

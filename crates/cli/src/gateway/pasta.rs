@@ -2,6 +2,8 @@
 //! host's addresses, as Podman and RootlessKit call it.
 
 mod auto;
+mod control;
+mod forward_table;
 mod network;
 mod options;
 #[cfg(test)]
@@ -9,6 +11,7 @@ mod tests;
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -20,10 +23,15 @@ use fullsend_gateway::namespace::{
     SocketTables, Spawned, open_null, open_tap,
 };
 
+use super::json_socket;
 use super::service::{captured, exit_status, relay, runtime};
 use auto::AutoForwards;
+use forward_table::ForwardTable;
 use network::Plan;
 use options::{Command, Destination, Options};
+
+pub(in crate::gateway) use control::INTERFACES;
+pub(in crate::gateway) use options::{parse_guest_ports, refuse_ports};
 
 const USAGE: &str = "usage: pasta [OPTION]... [COMMAND [ARG]... | PID | PATH | NAME]";
 /// The version whose command line this program has.
@@ -59,24 +67,33 @@ struct Guest {
     /// The sockets in its namespace, if the gateway needs any.
     sockets: Option<GuestSockets>,
     /// The listening ports to follow, of both sides.
-    auto: Vec<AutoForwards>,
+    auto: [AutoForwards; 2],
 }
 
 impl Guest {
-    fn new(plan: &Plan, device: Box<dyn Device>, namespaces: &Namespaces) -> Result<Self> {
-        let sockets = plan
-            .needs_guest_sockets()
+    fn new(
+        options: &Options,
+        plan: &Plan,
+        device: Box<dyn Device>,
+        namespaces: &Namespaces,
+    ) -> Result<Self> {
+        // A change of the forwards may need them later.
+        let needs_sockets = plan.needs_guest_sockets() || options.conf_path.is_some();
+        let sockets = needs_sockets
             .then(|| GuestSockets::of(namespaces))
             .transpose()?;
         for refused in sockets.iter().flat_map(GuestSockets::refused_restrictions) {
             tracing::warn!("{refused}; the gateway's process in the namespace runs without it");
         }
-        let of_guest = AutoForwards::of_guest(plan, SocketTables::of(namespaces)?);
-        let of_host = AutoForwards::of_host(plan).context("cannot read the host's sockets")?;
+        let of_host = SocketTables::of_this_thread().context("cannot read the host's sockets")?;
+        let of_guest = SocketTables::of(namespaces)?;
         Ok(Self {
             device,
             sockets,
-            auto: of_guest.into_iter().chain(of_host).collect(),
+            auto: [
+                AutoForwards::of_guest(of_guest, plan.guest),
+                AutoForwards::of_host(of_host, plan.guest),
+            ],
         })
     }
 }
@@ -97,12 +114,12 @@ fn serve(options: &Options) -> Result<ExitCode> {
                 None => Namespaces::of_process(*pid)?,
             };
             let end = NamespaceEnd::of_process(*pid)?;
-            serve_namespace(options, &plan, &namespaces, end)
+            serve_namespace(options, &plan, namespaces, end)
         }
         Destination::Path(path) => {
             let namespaces = Namespaces::at_path(path, options.userns.as_deref())?;
             let end = NamespaceEnd::of_path(path)?;
-            serve_namespace(options, &plan, &namespaces, end)
+            serve_namespace(options, &plan, namespaces, end)
         }
     }
 }
@@ -111,13 +128,15 @@ fn serve(options: &Options) -> Result<ExitCode> {
 fn serve_namespace(
     options: &Options,
     plan: &Plan,
-    namespaces: &Namespaces,
+    namespaces: Namespaces,
     end: NamespaceEnd,
 ) -> Result<ExitCode> {
-    let tap = open_tap(namespaces, &plan.interface_name, Some(&plan.setup))?;
+    let tap = open_tap(&namespaces, &plan.interface_name, Some(&plan.setup))?;
     let device = Tun::tap(&tap.name).mtu(plan.config.mtu).adopt(tap.file)?;
     let device = captured(device, &tap.name, options.pcap.as_deref())?;
-    let guest = Guest::new(plan, device, namespaces)?;
+    let guest = Guest::new(options, plan, device, &namespaces)?;
+    // Its name in a file system can be unmounted while the gateway runs.
+    drop(namespaces);
     let end = if options.no_netns_quit {
         NamespaceEnd::never()
     } else {
@@ -132,13 +151,15 @@ fn serve_namespace(
     if let Some(path) = &options.pid_file {
         write_pid(path)?;
     }
+    let control = options.conf_path.as_deref();
+    let control = control.map(control::bind).transpose()?;
     restrict(options);
     let ready = || match background {
         Some(background) => background.release(&null),
         None => Ok(()),
     };
     runtime()?.block_on(async {
-        let gateway = start(plan, guest)?;
+        let gateway = start(plan, guest, control)?;
         ready()?;
         relay(gateway, true, end.wait()).await
     })?;
@@ -168,21 +189,28 @@ fn serve_command(options: &Options, plan: &Plan, command: &[OsString]) -> Result
         .mtu(plan.config.mtu)
         .adopt(file)?;
     let device = captured(device, &spawned.tap.name, options.pcap.as_deref())?;
-    let guest = Guest::new(plan, device, &Namespaces::of_process(spawned.pid())?)?;
+    let guest = Guest::new(
+        options,
+        plan,
+        device,
+        &Namespaces::of_process(spawned.pid())?,
+    )?;
     if let Some(path) = &options.pid_file {
         write_pid(path)?;
     }
+    let control = options.conf_path.as_deref();
+    let control = control.map(control::bind).transpose()?;
     restrict(options);
     let status = runtime()?.block_on(async {
-        let gateway = start(plan, guest)?;
+        let gateway = start(plan, guest, control)?;
         spawned.start()?;
         relay(gateway, false, spawned.wait()).await
     })?;
     Ok(exit_status(status))
 }
 
-/// Builds the gateway, and begins to follow the listening ports where requested.
-fn start(plan: &Plan, guest: Guest) -> Result<Gateway> {
+/// Builds the gateway, and begins to follow the listening ports and to serve pesto where requested.
+fn start(plan: &Plan, guest: Guest, control: Option<UnixListener>) -> Result<Gateway> {
     let mut builder = Gateway::builder()
         .config(plan.config.clone())
         .device(guest.device);
@@ -190,12 +218,12 @@ fn start(plan: &Plan, guest: Guest) -> Result<Gateway> {
         builder = builder.guest_sockets(sockets);
     }
     let gateway = builder.build()?;
-    for forward in &plan.optional_forwards {
-        // A port that is in use stays with its program.
-        let _ = gateway.handle().add_forward(forward.clone());
+    let table = ForwardTable::new(plan, gateway.handle(), guest.auto);
+    if control.is_some() || !plan.auto.is_empty() {
+        tokio::spawn(table.clone().follow());
     }
-    for auto in guest.auto {
-        tokio::spawn(auto.follow(gateway.handle()));
+    if let Some(listener) = control {
+        tokio::spawn(json_socket::serve(listener, table)?);
     }
     Ok(gateway)
 }

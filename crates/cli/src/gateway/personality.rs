@@ -4,19 +4,23 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::{pasta, slirp4netns};
+use super::{pasta, pesto, slirp4netns};
 
 /// A program that others call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Personality {
     Slirp4netns,
     Pasta,
+    Pesto,
 }
 
 impl Personality {
     /// All personalities, with the names of their programs.
-    pub(crate) const ALL: &[(Self, &str)] =
-        &[(Self::Slirp4netns, "slirp4netns"), (Self::Pasta, "pasta")];
+    pub(crate) const ALL: &[(Self, &str)] = &[
+        (Self::Slirp4netns, "slirp4netns"),
+        (Self::Pasta, "pasta"),
+        (Self::Pesto, "pesto"),
+    ];
 
     fn of_name(name: &OsStr) -> Option<Self> {
         let found = Self::ALL.iter().find(|(_, known)| name == *known);
@@ -41,6 +45,7 @@ impl Personality {
         match self {
             Self::Slirp4netns => slirp4netns::main(arguments),
             Self::Pasta => pasta::main(arguments),
+            Self::Pesto => pesto::main(arguments),
         }
     }
 }

@@ -25,6 +25,7 @@ use fullsend_gateway::{
     Config, DhcpRange, ForwardSource, Gateway, Ipv4Config, Ipv6Config, Mapping, Outbound, Target,
 };
 
+use super::json_socket;
 use super::service::{relay, runtime};
 use cidr::Network;
 use options::{Command, Destination, Options, Source};
@@ -67,7 +68,10 @@ fn serve(options: &Options) -> Result<()> {
     let ready_fd = inherited(options.ready_fd).context("cannot use --ready-fd")?;
     let config = config(options)?;
     let (device, end) = open_device(options)?;
-    let api = options.api_socket.as_deref().map(api::bind).transpose()?;
+    let api_socket = options.api_socket.as_deref();
+    let api = api_socket
+        .map(|path| json_socket::bind(path, "API"))
+        .transpose()?;
     let sandbox = Sandbox {
         own_root: options.sandbox,
         drop_capabilities: options.sandbox,
@@ -95,7 +99,8 @@ async fn run(
     };
     let gateway = Gateway::new(config, device)?;
     if let Some(listener) = api {
-        tokio::spawn(api::serve(listener, gateway.handle(), defaults)?);
+        let handle = gateway.handle();
+        tokio::spawn(json_socket::serve(listener, api::Api { handle, defaults })?);
     }
     if let Some(ready) = ready {
         let written = File::from(ready).write_all(b"1");

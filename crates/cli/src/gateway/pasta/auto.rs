@@ -1,16 +1,12 @@
 //! Forwards that follow the ports on which the guest or the host listens.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::time::Duration;
 
 use fullsend_gateway::namespace::SocketTables;
 use fullsend_gateway::{Forward, ForwardId, Handle, Protocol, Side};
 
-use super::network::{LOOPBACKS, Plan};
-
-const INTERVAL: Duration = Duration::from_secs(1);
+use super::network::LOOPBACKS;
 
 /// The forwards that exist because one side listens.
 pub(super) struct AutoForwards {
@@ -18,7 +14,7 @@ pub(super) struct AutoForwards {
     tables: SocketTables,
     /// The side of the clients.
     from: Side,
-    protocols: Vec<Protocol>,
+    protocols: BTreeSet<Protocol>,
     /// The addresses to listen on, and the address that each leads to.
     addresses: Vec<(IpAddr, IpAddr)>,
     /// The forwards of each port, in the order of the addresses; `None` where it is in use.
@@ -26,61 +22,66 @@ pub(super) struct AutoForwards {
 }
 
 impl AutoForwards {
-    /// Follows the ports on which the guest listens. Returns `None` if none are to be followed.
-    pub(super) fn of_guest(plan: &Plan, tables: SocketTables) -> Option<Self> {
-        let protocols = [
-            (Protocol::Tcp, plan.auto_tcp),
-            (Protocol::Udp, plan.auto_udp),
-        ];
-        let protocols: Vec<_> = protocols.iter().filter(|p| p.1).map(|p| p.0).collect();
-        if protocols.is_empty() {
-            return None;
-        }
-        let unspecified = [
-            IpAddr::from(Ipv4Addr::UNSPECIFIED),
-            IpAddr::from(Ipv6Addr::UNSPECIFIED),
-        ];
-        let addresses = unspecified.into_iter().zip(guest_addresses(plan));
+    /// Follows the ports on which the guest listens, of no protocol yet. `guest` has its IPv4 and
+    /// IPv6 address.
+    pub(super) fn of_guest(tables: SocketTables, guest: [Option<IpAddr>; 2]) -> Self {
+        let unspecified: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+        let addresses = unspecified.into_iter().zip(guest);
         let addresses = addresses.filter_map(|(host, guest)| Some((host, guest?)));
-        Some(Self {
-            tables,
-            from: Side::Host,
-            protocols,
-            addresses: addresses.collect(),
-            bound: BTreeMap::new(),
-        })
+        Self::new(Side::Host, tables, addresses.collect())
     }
 
-    /// Follows the ports on which the host listens: they lead from the guest's loopback to the
-    /// host's. Returns `None` if none are to be followed.
-    ///
-    /// # Errors
-    /// The error of opening the host's tables.
-    pub(super) fn of_host(plan: &Plan) -> io::Result<Option<Self>> {
-        if !plan.auto_guest_tcp {
-            return Ok(None);
-        }
-        let addresses = LOOPBACKS.into_iter().zip(guest_addresses(plan));
+    /// Follows the ports on which the host listens, of no protocol yet: they lead from the guest's
+    /// loopback to the host's.
+    pub(super) fn of_host(tables: SocketTables, guest: [Option<IpAddr>; 2]) -> Self {
+        let addresses = LOOPBACKS.into_iter().zip(guest);
         let addresses = addresses.filter_map(|(loopback, guest)| guest.and(Some(loopback)));
-        Ok(Some(Self {
-            tables: SocketTables::of_this_thread()?,
-            from: Side::Guest,
-            protocols: vec![Protocol::Tcp],
-            addresses: addresses.map(|loopback| (loopback, loopback)).collect(),
-            bound: BTreeMap::new(),
-        }))
+        let addresses = addresses.map(|loopback| (loopback, loopback));
+        Self::new(Side::Guest, tables, addresses.collect())
     }
 
-    /// Adds and removes forwards each second.
-    pub(super) async fn follow(mut self, handle: Handle) {
-        loop {
-            for protocol in self.protocols.clone() {
-                // A table that cannot be read now keeps its forwards.
-                if let Ok(ports) = self.tables.listening(protocol) {
-                    self.update(protocol, &ports, &handle);
-                }
+    const fn new(from: Side, tables: SocketTables, addresses: Vec<(IpAddr, IpAddr)>) -> Self {
+        Self {
+            tables,
+            from,
+            protocols: BTreeSet::new(),
+            addresses,
+            bound: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the side of the clients, and the protocols, of the forwards.
+    pub(super) fn kinds(&self) -> impl Iterator<Item = (Side, Protocol)> {
+        self.protocols.iter().map(|protocol| (self.from, *protocol))
+    }
+
+    /// Changes the protocols whose ports are followed to those among `kinds`. The forwards of the
+    /// others are removed.
+    pub(super) fn set_kinds(&mut self, kinds: &BTreeSet<(Side, Protocol)>, handle: &Handle) {
+        let own = kinds.iter().filter(|(side, _)| *side == self.from);
+        self.protocols = own.map(|(_, protocol)| *protocol).collect();
+        let ended = |(protocol, _): &&(Protocol, u16)| !self.protocols.contains(protocol);
+        let gone: Vec<_> = self.bound.keys().filter(ended).copied().collect();
+        for (protocol, port) in gone {
+            self.release(protocol, port, handle);
+        }
+    }
+
+    /// Removes the forwards of a port, until the next [`poll`](Self::poll).
+    pub(super) fn release(&mut self, protocol: Protocol, port: u16, handle: &Handle) {
+        let forwards = self.bound.remove(&(protocol, port));
+        for id in forwards.into_iter().flatten().flatten() {
+            let _ = handle.remove_forward(id);
+        }
+    }
+
+    /// Adds and removes forwards as the sockets of the side that listens require.
+    pub(super) fn poll(&mut self, handle: &Handle) {
+        for protocol in self.protocols.clone() {
+            // A table that cannot be read now keeps its forwards.
+            if let Ok(ports) = self.tables.listening(protocol) {
+                self.update(protocol, &ports, handle);
             }
-            tokio::time::sleep(INTERVAL).await;
         }
     }
 
@@ -91,10 +92,8 @@ impl AutoForwards {
             .filter(|(p, port)| *p == protocol && ports.binary_search(port).is_err())
             .copied()
             .collect();
-        for key in gone {
-            for id in self.bound.remove(&key).into_iter().flatten().flatten() {
-                let _ = handle.remove_forward(id);
-            }
+        for (protocol, port) in gone {
+            self.release(protocol, port, handle);
         }
         // A port on which this gateway listens for the other direction would lead back.
         let own: BTreeSet<u16> = handle
@@ -128,11 +127,4 @@ impl AutoForwards {
             }
         }
     }
-}
-
-/// Returns the guest's IPv4 and IPv6 address.
-fn guest_addresses(plan: &Plan) -> [Option<IpAddr>; 2] {
-    let v4 = plan.config.ipv4.as_ref().map(|v4| v4.guest.into());
-    let v6 = plan.config.ipv6.as_ref().and_then(|v6| v6.guest);
-    [v4, v6.map(IpAddr::from)]
 }

@@ -1,5 +1,6 @@
 //! The guest's network: the host's addresses and routes unless the command line has others.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
@@ -7,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use fullsend_gateway::namespace::{HostNetwork, HostRoute, InterfaceSetup};
 use fullsend_gateway::{
     Config, DnsConfig, Forward, ForwardSource, Ipv4Config, Ipv6Config, LoopbackClients, Mapping,
-    Outbound, PortSpec, Protocol, Side, Target,
+    Outbound, PortList, PortSpec, Protocol, Side, Target,
 };
 
 use super::options::{Mapped, Options};
@@ -37,11 +38,11 @@ pub(super) struct Plan {
     pub(super) config: Config,
     /// Forwards of ports that were not named, which are left out where the port is in use.
     pub(super) optional_forwards: Vec<Forward>,
-    /// Whether the ports on which the guest listens are forwarded.
-    pub(super) auto_tcp: bool,
-    pub(super) auto_udp: bool,
-    /// Whether the ports on which the host listens lead from the guest's loopback to the host's.
-    pub(super) auto_guest_tcp: bool,
+    /// The clients' sides and protocols whose forwards follow the ports on which the other side
+    /// listens.
+    pub(super) auto: BTreeSet<(Side, Protocol)>,
+    /// The guest's IPv4 and IPv6 address.
+    pub(super) guest: [Option<IpAddr>; 2],
 }
 
 /// The guest's network of one address family.
@@ -96,14 +97,16 @@ impl Plan {
             );
         }
         let mut config = config(options, v4.as_ref(), v6.as_ref())?;
-        let mut forwards = all_forwards(options, v4.as_ref(), v6.as_ref());
-        if !options.no_tcp {
-            let loopbacks = [v4.is_some(), v6.is_some()];
-            let specs = options.tcp_ns.iter();
-            forwards.extend(specs.flat_map(|spec| guest_forwards(spec, loopbacks)));
-        }
-        check_loops(&forwards, config.loopback_clients)?;
-        let (optional, named): (Vec<_>, Vec<_>) = forwards.into_iter().partition(|f| f.0);
+        let guest = [&v4, &v6].map(|family| family.as_ref().map(|f| f.addresses[0].0));
+        let specs = specifications(options);
+        let all = specs.iter().flat_map(|(kind, specs)| {
+            specs
+                .iter()
+                .flat_map(move |spec| forwards(*kind, spec, guest))
+        });
+        let all: Vec<_> = all.collect();
+        check_loops(&all, config.loopback_clients)?;
+        let (optional, named): (Vec<_>, Vec<_>) = all.into_iter().partition(|f| f.0);
         config.forwards = named.into_iter().map(|f| f.1).collect();
         let optional_forwards = optional.into_iter().map(|f| f.1).collect();
         Ok(Self {
@@ -111,9 +114,12 @@ impl Plan {
             setup: setup(options, v4.as_ref(), v6.as_ref(), config.mtu),
             config,
             optional_forwards,
-            auto_tcp: is_auto(&options.tcp) && !options.no_tcp,
-            auto_udp: is_auto(&options.udp) && !options.no_udp,
-            auto_guest_tcp: is_auto(&options.tcp_ns) && !options.no_tcp,
+            auto: specs
+                .iter()
+                .filter(|(_, specs)| is_auto(specs))
+                .map(|(kind, _)| *kind)
+                .collect(),
+            guest,
         })
     }
 
@@ -125,8 +131,9 @@ impl Plan {
             tcp.any(|forward| forward.from == side)
         };
         let is_spliced = self.config.loopback_clients != LoopbackClients::Link;
-        let from_host = is_spliced && (self.auto_tcp || from(Side::Host));
-        from_host || self.auto_guest_tcp || from(Side::Guest)
+        let auto = |side| self.auto.contains(&(side, Protocol::Tcp));
+        let from_host = is_spliced && (auto(Side::Host) || from(Side::Host));
+        from_host || auto(Side::Guest) || from(Side::Guest)
     }
 }
 
@@ -302,22 +309,21 @@ fn config(options: &Options, v4: Option<&Family>, v6: Option<&Family>) -> Result
     })
 }
 
-/// Returns the forwards of all specifications, and whether each is optional.
-fn all_forwards(
-    options: &Options,
-    v4: Option<&Family>,
-    v6: Option<&Family>,
-) -> Vec<(bool, Forward)> {
-    let mut all = Vec::new();
-    for (protocol, specs, off) in [
-        (Protocol::Tcp, &options.tcp, options.no_tcp),
-        (Protocol::Udp, &options.udp, options.no_udp),
-    ] {
-        for spec in specs.iter().filter(|_| !off) {
-            all.extend(forwards(protocol, spec, v4, v6));
-        }
-    }
-    all
+/// Returns the port specifications of each kind of forward.
+fn specifications(options: &Options) -> Vec<((Side, Protocol), &[PortSpec])> {
+    let all = [
+        (Side::Host, Protocol::Tcp, &options.tcp),
+        (Side::Host, Protocol::Udp, &options.udp),
+        (Side::Guest, Protocol::Tcp, &options.tcp_ns),
+    ];
+    let is_off = |protocol| match protocol {
+        Protocol::Tcp => options.no_tcp,
+        Protocol::Udp => options.no_udp,
+    };
+    all.into_iter()
+        .filter(|(_, protocol, _)| !is_off(*protocol))
+        .map(|(side, protocol, specs)| ((side, protocol), &specs[..]))
+        .collect()
 }
 
 /// Returns the addresses that stand for others.
@@ -359,19 +365,29 @@ fn outbound(options: &Options) -> Outbound {
     outbound
 }
 
-/// Returns the forwards of a specification, and whether each is optional. Without an address, ports
-/// are bound for each family that the guest has.
-fn forwards(
-    protocol: Protocol,
+/// Returns the forwards of a specification, and whether each is optional. `kind` is the clients' side
+/// and the protocol, and `guest` the guest's IPv4 and IPv6 address.
+pub(super) fn forwards(
+    (from, protocol): (Side, Protocol),
     spec: &PortSpec,
-    v4: Option<&Family>,
-    v6: Option<&Family>,
+    guest: [Option<IpAddr>; 2],
 ) -> Vec<(bool, Forward)> {
     let PortSpec::List(list) = spec else {
         return Vec::new();
     };
-    let guest = |family: Option<&Family>| family.map(|f| f.addresses[0].0);
-    let (guest4, guest6) = (guest(v4), guest(v6));
+    match from {
+        Side::Host => host_forwards(protocol, list, guest),
+        Side::Guest => guest_forwards(list, guest.map(|address| address.is_some())),
+    }
+}
+
+/// Returns the forwards of ports of the host. Without an address, ports are bound for each family
+/// that the guest has.
+fn host_forwards(
+    protocol: Protocol,
+    list: &PortList,
+    [guest4, guest6]: [Option<IpAddr>; 2],
+) -> Vec<(bool, Forward)> {
     let hosts: Vec<(IpAddr, Option<IpAddr>)> = match list.address {
         Some(address @ IpAddr::V4(_)) => vec![(address, guest4.or(guest6))],
         Some(address @ IpAddr::V6(_)) => vec![(address, guest6.or(guest4))],
@@ -399,12 +415,9 @@ fn forwards(
     forwards
 }
 
-/// Returns the forwards of a specification of ports of the guest, and whether each is optional. They
-/// lead from the guest's loopback to the host's. `loopbacks`: which of IPv4 and IPv6 the guest has.
-fn guest_forwards(spec: &PortSpec, loopbacks: [bool; 2]) -> Vec<(bool, Forward)> {
-    let PortSpec::List(list) = spec else {
-        return Vec::new();
-    };
+/// Returns the forwards of ports of the guest, which lead from the guest's loopback to the host's.
+/// `loopbacks`: which of IPv4 and IPv6 the guest has.
+fn guest_forwards(list: &PortList, loopbacks: [bool; 2]) -> Vec<(bool, Forward)> {
     let guests: Vec<IpAddr> = match list.address {
         Some(address) => vec![address],
         None => LOOPBACKS

@@ -45,6 +45,7 @@ pub(super) struct Options {
     pub(super) quiet: bool,
     pub(super) foreground: bool,
     pub(super) pid_file: Option<PathBuf>,
+    pub(super) conf_path: Option<PathBuf>,
     pub(super) pcap: Option<PathBuf>,
     pub(super) netns: Option<PathBuf>,
     pub(super) userns: Option<PathBuf>,
@@ -90,6 +91,7 @@ pub(super) struct Options {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Key {
     Address,
+    ConfPath,
     ConfigNet,
     Dns,
     DnsForward,
@@ -141,6 +143,7 @@ enum Key {
 
 const TABLE: &[Opt<Key>] = &[
     option(Key::Address, 'a', &["address"], Takes::Value),
+    option(Key::ConfPath, 'c', &["conf-path"], Takes::Value),
     option(Key::ConfigNet, '\0', &["config-net"], Takes::Nothing),
     option(Key::Dns, 'D', &["dns"], Takes::Value),
     option(Key::DnsForward, '\0', &["dns-forward"], Takes::Value),
@@ -257,6 +260,7 @@ impl Options {
         let name = || word().map(str::to_owned);
         match key {
             Key::Address => self.addresses.push(parse_address(word()?)?),
+            Key::ConfPath => self.conf_path = Some(value.into()),
             Key::ConfigNet => self.config_net = true,
             Key::Dns => set_list(&mut self.dns, word()?)?,
             Key::DnsForward => self.dns_forward.push(parse_ip(word()?)?),
@@ -368,7 +372,7 @@ fn set_list(list: &mut Vec<IpAddr>, text: &str) -> Result<()> {
 }
 
 /// Parses the ports of the guest's loopback, which no interface restricts further.
-fn parse_guest_ports(text: &str) -> Result<PortSpec> {
+pub(in crate::gateway) fn parse_guest_ports(text: &str) -> Result<PortSpec> {
     let spec = text.parse()?;
     if let PortSpec::List(list) = &spec
         && list.interface.is_some()
@@ -379,7 +383,7 @@ fn parse_guest_ports(text: &str) -> Result<PortSpec> {
 }
 
 /// Accepts `none`, and `auto`, which forwards no port either.
-fn refuse_ports(option: &str, text: &str) -> Result<()> {
+pub(in crate::gateway) fn refuse_ports(option: &str, text: &str) -> Result<()> {
     match text.parse()? {
         PortSpec::None | PortSpec::Auto => Ok(()),
         PortSpec::List(_) => bail!(

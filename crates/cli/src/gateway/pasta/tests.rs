@@ -49,7 +49,7 @@ fn plan(line: &str) -> Plan {
 fn podmans_command_line() {
     let plan = plan(
         "--config-net -t 8080-8081:80-81 --dns-forward 169.254.1.1 -u none -T none -U none \
-         --no-map-gw --quiet --netns /run/netns/x --map-guest-addr 169.254.1.2",
+         --no-map-gw --quiet --netns /run/netns/x --map-guest-addr 169.254.1.2 -c /run/c",
     );
     assert_eq!(plan.interface_name, "eth0");
     assert_eq!(plan.setup.addresses, host4().addresses);
@@ -82,7 +82,7 @@ fn podmans_command_line() {
             .iter()
             .all(|f| f.protocol == Protocol::Tcp)
     );
-    assert!(!plan.auto_tcp && !plan.auto_udp);
+    assert!(plan.auto.is_empty());
 }
 
 #[test]
@@ -96,7 +96,8 @@ fn rootlesskits_command_line() {
     assert_eq!(plan.setup.addresses, [("10.0.2.100".parse().unwrap(), 24)]);
     assert!(plan.setup.routes.is_empty());
     assert!(plan.config.mappings.is_empty());
-    assert!(plan.auto_tcp && !plan.auto_udp);
+    let tcp = Protocol::Tcp;
+    assert_eq!(plan.auto, [(Side::Host, tcp), (Side::Guest, tcp)].into());
 }
 
 #[test]
@@ -210,7 +211,7 @@ fn ports_of_the_guest_lead_from_its_loopback_to_the_hosts() {
         "127.0.0.2:7000>192.0.2.9:80",
     ];
     assert_eq!(forwards, expected);
-    assert!(!plan.auto_guest_tcp);
+    assert!(plan.auto.is_empty());
 }
 
 #[test]

@@ -1,25 +1,15 @@
 //! The JSON API of slirp4netns: port forwards are added, listed and removed.
 
-use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixListener;
-use std::path::Path;
-use std::time::Duration;
 
-use anyhow::{Context, Result};
 use fullsend_gateway::{Forward, ForwardId, Handle, Protocol, Side};
 use serde_json::{Map, Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
+
+use crate::gateway::json_socket::Service;
 
 /// Bytes of a request from which it is too large.
 const REQUEST_MAX: usize = 4096;
-/// Bytes behind a request that are read and ignored.
-const DRAINED_MAX: u64 = 1 << 20;
-/// A client that sends no request is disconnected after this time.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Values of arguments that a request may omit.
 #[derive(Clone, Copy, Debug)]
@@ -49,60 +39,19 @@ impl Forwards for Handle {
     }
 }
 
-/// Binds the socket. A socket of an earlier run, on which no process listens, is replaced.
-pub(super) fn bind(path: &Path) -> Result<UnixListener> {
-    let is_socket = path
-        .symlink_metadata()
-        .is_ok_and(|metadata| metadata.file_type().is_socket());
-    if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
-        let _ = std::fs::remove_file(path);
-    }
-    UnixListener::bind(path).with_context(|| {
-        format!(
-            "cannot create the API socket {}; its path may have at most 107 bytes, and must not \
-             exist",
-            path.display()
-        )
-    })
+/// The API of a gateway.
+#[derive(Clone)]
+pub(super) struct Api {
+    pub(super) handle: Handle,
+    pub(super) defaults: Defaults,
 }
 
-/// Returns a task that serves the socket.
-pub(super) fn serve(
-    listener: UnixListener,
-    handle: Handle,
-    defaults: Defaults,
-) -> io::Result<impl Future<Output = ()> + Send> {
-    listener.set_nonblocking(true)?;
-    let listener = tokio::net::UnixListener::from_std(listener)?;
-    Ok(async move {
-        loop {
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    tokio::spawn(tokio::time::timeout(
-                        REQUEST_TIMEOUT,
-                        answer_client(stream, handle.clone(), defaults),
-                    ));
-                }
-                // No descriptors or no memory: later there may be.
-                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
-            }
-        }
-    })
-}
+impl Service for Api {
+    const REQUEST_MAX: usize = REQUEST_MAX;
 
-/// Answers one request. The client closes its sending side behind it.
-async fn answer_client(mut stream: UnixStream, handle: Handle, defaults: Defaults) {
-    let mut request = Vec::new();
-    let mut limited = (&mut stream).take(REQUEST_MAX as u64);
-    if limited.read_to_end(&mut request).await.is_err() {
-        return;
+    async fn answer(&self, request: &[u8]) -> Value {
+        answer(request, &self.handle, self.defaults)
     }
-    let answer = answer(&request, &handle, defaults).to_string();
-    let _ = stream.write_all(answer.as_bytes()).await;
-    let _ = stream.shutdown().await;
-    // Closing with data unread would reset the connection before the client has the answer.
-    let mut rest = stream.take(DRAINED_MAX);
-    let _ = tokio::io::copy(&mut rest, &mut tokio::io::sink()).await;
 }
 
 /// Returns the answer to a request.

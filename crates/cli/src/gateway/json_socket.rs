@@ -1,0 +1,81 @@
+//! Unix sockets that answer requests in JSON: one request a connection, which the client ends by
+//! closing its sending side.
+
+use std::future::Future;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+/// Bytes behind a request that are read and ignored.
+const DRAINED_MAX: u64 = 1 << 20;
+/// A client that sends no request, or does not read its answer, is disconnected after this time.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What answers the requests of a socket.
+pub(super) trait Service: Clone + Send + Sync + 'static {
+    /// Most bytes of a request that are read.
+    const REQUEST_MAX: usize;
+
+    /// Returns the answer to a request, which may be cut off at [`Self::REQUEST_MAX`] bytes.
+    fn answer(&self, request: &[u8]) -> impl Future<Output = Value> + Send;
+}
+
+/// Binds the socket. A socket of an earlier run, on which no process listens, is replaced. `name` is
+/// that of the socket in errors.
+pub(super) fn bind(path: &Path, name: &str) -> Result<UnixListener> {
+    let is_socket = path
+        .symlink_metadata()
+        .is_ok_and(|metadata| metadata.file_type().is_socket());
+    if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
+        let _ = std::fs::remove_file(path);
+    }
+    UnixListener::bind(path).with_context(|| {
+        format!(
+            "cannot create the {name} socket {}; its path may have at most 107 bytes, and must not \
+             exist",
+            path.display()
+        )
+    })
+}
+
+/// Returns a task that serves the socket.
+pub(super) fn serve<S: Service>(
+    listener: UnixListener,
+    service: S,
+) -> io::Result<impl Future<Output = ()> + Send> {
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::UnixListener::from_std(listener)?;
+    Ok(async move {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let client = answer_client(stream, service.clone());
+                    tokio::spawn(tokio::time::timeout(CLIENT_TIMEOUT, client));
+                }
+                // No descriptors or no memory: later there may be.
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    })
+}
+
+async fn answer_client<S: Service>(mut stream: UnixStream, service: S) {
+    let mut request = Vec::new();
+    let mut limited = (&mut stream).take(S::REQUEST_MAX as u64);
+    if limited.read_to_end(&mut request).await.is_err() {
+        return;
+    }
+    let answer = service.answer(&request).await.to_string();
+    let _ = stream.write_all(answer.as_bytes()).await;
+    let _ = stream.shutdown().await;
+    // Closing with data unread would reset the connection before the client has the answer.
+    let mut rest = stream.take(DRAINED_MAX);
+    let _ = tokio::io::copy(&mut rest, &mut tokio::io::sink()).await;
+}

@@ -1,0 +1,444 @@
+//! The port forwards of a running pasta, and the changes that pesto requests.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fullsend_gateway::{Forward, ForwardId, Handle, PortList, PortRange, PortSpec, Protocol, Side};
+use tokio::sync::Mutex;
+
+use super::auto::AutoForwards;
+use super::network::{Plan, forwards};
+
+/// Interval at which the guest's listening ports are looked up.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How often an address that has just been released is bound at most: the runtime closes its socket
+/// when it runs the forward's task the next time.
+const BIND_ATTEMPTS: usize = 10;
+
+/// A change of the table. A request has several, which apply together or not at all.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Change {
+    /// Removes all forwards of clients on this side.
+    Clear(Side),
+    Add(Kind, PortSpec),
+    Delete(Kind, PortSpec),
+}
+
+/// The side of a forward's clients, and its protocol.
+pub(super) type Kind = (Side, Protocol);
+
+/// Where a forward listens. Two forwards cannot have the same key.
+type Key = (Kind, SocketAddr, Option<String>);
+
+/// The forwards of a gateway. Clones refer to the same table.
+#[derive(Clone)]
+pub(super) struct ForwardTable {
+    handle: Handle,
+    guest: [Option<IpAddr>; 2],
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    rules: BTreeMap<Key, (ForwardId, SocketAddr)>,
+    /// For clients on the host, and for those in the guest.
+    auto: [AutoForwards; 2],
+}
+
+/// What a table should become.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Target {
+    rules: BTreeMap<Key, Rule>,
+    auto: BTreeSet<Kind>,
+}
+
+/// Where a forward leads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Rule {
+    to: SocketAddr,
+    /// Whether the forward is left out if its port is in use.
+    optional: bool,
+}
+
+impl ForwardTable {
+    /// Returns the table of a gateway that has the plan's forwards, and adds the optional ones.
+    pub(super) fn new(plan: &Plan, handle: Handle, auto: [AutoForwards; 2]) -> Self {
+        for forward in &plan.optional_forwards {
+            // A port that is in use stays with its program.
+            let _ = handle.add_forward(forward.clone());
+        }
+        let rules = handle.list_forwards().into_iter();
+        let rules = rules.map(|(id, forward)| (key(&forward), (id, target(&forward))));
+        let mut state = State {
+            rules: rules.collect(),
+            auto,
+        };
+        for auto in &mut state.auto {
+            auto.set_kinds(&plan.auto, &handle);
+        }
+        Self {
+            guest: plan.guest,
+            handle,
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
+    /// Follows the listening ports, where the table requires it.
+    pub(super) async fn follow(self) {
+        loop {
+            for auto in &mut self.state.lock().await.auto {
+                auto.poll(&self.handle);
+            }
+            tokio::time::sleep(INTERVAL).await;
+        }
+    }
+
+    /// Returns the table as options of a command line.
+    pub(super) async fn lines(&self) -> Vec<String> {
+        self.state.lock().await.target().lines()
+    }
+
+    /// Applies changes together.
+    ///
+    /// # Errors
+    /// A text that names the forward that is impossible; the table is as before.
+    pub(super) async fn apply(&self, changes: &[Change]) -> Result<(), String> {
+        let mut state = self.state.lock().await;
+        let before = state.target();
+        let mut target = before.clone();
+        for change in changes {
+            target.change(change, self.guest)?;
+        }
+        let applied = self.set(&mut state, &target).await;
+        if applied.is_err() {
+            // These addresses were bound before, and no other program had time to bind them.
+            let _ = self.set(&mut state, &before).await;
+        }
+        applied.map_err(|error| error.to_string())
+    }
+
+    async fn set(&self, state: &mut State, target: &Target) -> io::Result<()> {
+        for auto in &mut state.auto {
+            auto.set_kinds(&target.auto, &self.handle);
+        }
+        state.rules.retain(|key, (id, to)| {
+            let stays = target.rules.get(key).is_some_and(|rule| rule.to == *to);
+            if !stays {
+                let _ = self.handle.remove_forward(*id);
+            }
+            stays
+        });
+        for (key, rule) in &target.rules {
+            if state.rules.contains_key(key) {
+                continue;
+            }
+            let ((side, protocol), listen, _) = key;
+            let auto = &mut state.auto[usize::from(*side == Side::Guest)];
+            auto.release(*protocol, listen.port(), &self.handle);
+            match self.bind(key, rule.to).await {
+                Ok(id) => {
+                    state.rules.insert(key.clone(), (id, rule.to));
+                }
+                Err(_) if rule.optional => {}
+                Err(error) => return Err(error),
+            }
+        }
+        for auto in &mut state.auto {
+            auto.poll(&self.handle);
+        }
+        Ok(())
+    }
+
+    async fn bind(&self, key: &Key, to: SocketAddr) -> io::Result<ForwardId> {
+        let ((from, protocol), listen, interface) = key;
+        let (host, guest) = match from {
+            Side::Host => (*listen, to),
+            Side::Guest => (to, *listen),
+        };
+        let forward = Forward {
+            from: *from,
+            protocol: *protocol,
+            host,
+            guest,
+            interface: interface.clone(),
+        };
+        for _ in 1..BIND_ATTEMPTS {
+            match self.handle.add_forward(forward.clone()) {
+                Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                    tokio::task::yield_now().await;
+                }
+                done => return done,
+            }
+        }
+        self.handle.add_forward(forward)
+    }
+}
+
+impl State {
+    fn target(&self) -> Target {
+        let rules = self.rules.iter().map(|(key, (_, to))| {
+            let rule = Rule {
+                to: *to,
+                optional: false,
+            };
+            (key.clone(), rule)
+        });
+        Target {
+            rules: rules.collect(),
+            auto: self.auto.iter().flat_map(AutoForwards::kinds).collect(),
+        }
+    }
+}
+
+impl Target {
+    /// Applies a change. `guest` has the guest's addresses.
+    pub(super) fn change(
+        &mut self,
+        change: &Change,
+        guest: [Option<IpAddr>; 2],
+    ) -> Result<(), String> {
+        match change {
+            Change::Clear(side) => {
+                self.rules.retain(|key, _| key.0.0 != *side);
+                self.auto.retain(|kind| kind.0 != *side);
+            }
+            Change::Add(_, PortSpec::None) | Change::Delete(_, PortSpec::None) => {}
+            Change::Add(kind, PortSpec::Auto) => {
+                self.auto.insert(*kind);
+            }
+            Change::Delete(kind, PortSpec::Auto) => {
+                if !self.auto.remove(kind) {
+                    let option = option(*kind);
+                    return Err(format!("`{option} auto` is not in the table"));
+                }
+            }
+            Change::Add(kind, spec) => {
+                for (optional, forward) in forwards(*kind, spec, guest) {
+                    self.add(&forward, optional)?;
+                }
+            }
+            Change::Delete(kind, spec) => {
+                for (optional, forward) in forwards(*kind, spec, guest) {
+                    self.delete(&forward, optional)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, forward: &Forward, optional: bool) -> Result<(), String> {
+        let to = target(forward);
+        match self.rules.entry(key(forward)) {
+            Entry::Vacant(entry) => {
+                entry.insert(Rule { to, optional });
+                Ok(())
+            }
+            Entry::Occupied(entry) if entry.get().to == to || optional => Ok(()),
+            Entry::Occupied(entry) => Err(leads_elsewhere(forward, entry.get().to)),
+        }
+    }
+
+    fn delete(&mut self, forward: &Forward, optional: bool) -> Result<(), String> {
+        match self.rules.entry(key(forward)) {
+            Entry::Occupied(entry) if entry.get().to == target(forward) => {
+                entry.remove();
+                Ok(())
+            }
+            _ if optional => Ok(()),
+            Entry::Occupied(entry) => Err(leads_elsewhere(forward, entry.get().to)),
+            Entry::Vacant(_) => Err(format!(
+                "`{}` is not in the table; --show prints it",
+                line(&key(forward), target(forward), 1)
+            )),
+        }
+    }
+
+    /// Returns the options of a command line that make this table. Consecutive ports are one
+    /// option.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let mut runs: Vec<(&Key, SocketAddr, u16)> = Vec::new();
+        for (key, rule) in &self.rules {
+            match runs.last_mut() {
+                Some((first, to, len)) if continues(first, *to, *len, key, rule.to) => {
+                    *len += 1;
+                }
+                _ => runs.push((key, rule.to, 1)),
+            }
+        }
+        let runs = runs.into_iter().map(|(key, to, len)| line(key, to, len));
+        let auto = self
+            .auto
+            .iter()
+            .map(|kind| format!("{} auto", option(*kind)));
+        runs.chain(auto).collect()
+    }
+}
+
+/// Returns whether a forward continues a run of `len` ports.
+fn continues(first: &Key, to_first: SocketAddr, len: u16, key: &Key, to: SocketAddr) -> bool {
+    let follows = |first: SocketAddr, next: SocketAddr| {
+        first.ip() == next.ip() && first.port().checked_add(len) == Some(next.port())
+    };
+    first.0 == key.0 && first.2 == key.2 && follows(first.1, key.1) && follows(to_first, to)
+}
+
+fn key(forward: &Forward) -> Key {
+    let listen = match forward.from {
+        Side::Host => forward.host,
+        Side::Guest => forward.guest,
+    };
+    let kind = (forward.from, forward.protocol);
+    (kind, listen, forward.interface.clone())
+}
+
+/// Returns the address to which a forward leads.
+const fn target(forward: &Forward) -> SocketAddr {
+    match forward.from {
+        Side::Host => forward.guest,
+        Side::Guest => forward.host,
+    }
+}
+
+/// Returns the option of a command line for `len` consecutive ports.
+fn line((kind, listen, interface): &Key, to: SocketAddr, len: u16) -> String {
+    let list = PortList {
+        address: Some(listen.ip()),
+        interface: interface.clone(),
+        ranges: vec![PortRange {
+            first: listen.port(),
+            last: listen.port() + (len - 1),
+            to: Some(to.ip()),
+            to_first: to.port(),
+        }],
+        ..PortList::default()
+    };
+    format!("{} {list}", option(*kind))
+}
+
+/// Returns the option of the command line for forwards of this kind.
+const fn option((side, protocol): Kind) -> &'static str {
+    match (side, protocol) {
+        (Side::Host, Protocol::Tcp) => "-t",
+        (Side::Host, Protocol::Udp) => "-u",
+        (Side::Guest, Protocol::Tcp) => "-T",
+        (Side::Guest, Protocol::Udp) => "-U",
+    }
+}
+
+fn leads_elsewhere(forward: &Forward, to: SocketAddr) -> String {
+    format!(
+        "the table has `{}`, and not a forward to {}; delete it first",
+        line(&key(forward), to, 1),
+        target(forward)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GUEST: [Option<IpAddr>; 2] = [
+        Some(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 2, 100))),
+        Some(IpAddr::V6(std::net::Ipv6Addr::new(
+            0x2001, 0xdb8, 0, 0, 0, 0, 0, 7,
+        ))),
+    ];
+
+    fn add(spec: &str) -> Change {
+        Change::Add((Side::Host, Protocol::Tcp), spec.parse().unwrap())
+    }
+
+    fn delete(spec: &str) -> Change {
+        Change::Delete((Side::Host, Protocol::Tcp), spec.parse().unwrap())
+    }
+
+    fn table(changes: &[Change]) -> Target {
+        let mut target = Target::default();
+        for change in changes {
+            target.change(change, GUEST).unwrap();
+        }
+        target
+    }
+
+    #[test]
+    fn consecutive_ports_are_one_line_and_a_line_is_an_option() {
+        let target = table(&[
+            add("127.0.0.1/8080-8083:80-83"),
+            add("127.0.0.1/8084:90"),
+            add("[::1]%lo/53"),
+            Change::Add(
+                (Side::Guest, Protocol::Tcp),
+                "127.0.0.1/80".parse().unwrap(),
+            ),
+            Change::Add((Side::Host, Protocol::Udp), PortSpec::Auto),
+        ]);
+        let lines = [
+            "-t 127.0.0.1/8080-8083:10.0.2.100/80-83",
+            "-t 127.0.0.1/8084-8084:10.0.2.100/90-90",
+            "-t [::1]%lo/53-53:[2001:db8::7]/53-53",
+            "-T 127.0.0.1/80-80:127.0.0.1/80-80",
+            "-u auto",
+        ];
+        assert_eq!(target.lines(), lines);
+        let again: Vec<_> = lines[..3].iter().map(|line| add(&line[3..])).collect();
+        let of_host = |target: Target| {
+            let mut rules = target.rules;
+            rules.retain(|key, _| key.0.0 == Side::Host);
+            rules
+        };
+        assert_eq!(of_host(table(&again)), of_host(target));
+    }
+
+    #[test]
+    fn deletions_remove_what_additions_made() {
+        let target = table(&[
+            add("8080:80,90"),
+            add("7000"),
+            delete("8080:80"),
+            delete("7000"),
+        ]);
+        assert_eq!(
+            target.lines(),
+            [
+                "-t 0.0.0.0/90-90:10.0.2.100/90-90",
+                "-t [::]/90-90:[2001:db8::7]/90-90"
+            ]
+        );
+        assert_eq!(
+            table(&[add("80"), add("auto"), Change::Clear(Side::Host)]),
+            Target::default()
+        );
+    }
+
+    #[test]
+    fn the_same_forward_may_be_added_twice_and_another_one_may_not() {
+        let mut target = table(&[add("80"), add("80")]);
+        let error = target.change(&add("80:81"), GUEST).unwrap_err();
+        assert!(
+            error.contains("`-t 0.0.0.0/80-80:10.0.2.100/80-80`"),
+            "{error}"
+        );
+        // Ports that are not named keep theirs.
+        target.change(&add("127.0.0.1/all"), GUEST).unwrap();
+    }
+
+    #[test]
+    fn deletions_of_what_is_not_there_are_errors() {
+        let mut target = table(&[add("80:81")]);
+        for (change, text) in [
+            (delete("80"), "`-t 0.0.0.0/80-80:10.0.2.100/81-81`"),
+            (
+                delete("90"),
+                "`-t 0.0.0.0/90-90:10.0.2.100/90-90` is not in the table",
+            ),
+            (delete("auto"), "`-t auto` is not in the table"),
+        ] {
+            let error = target.change(&change, GUEST).unwrap_err();
+            assert!(error.contains(text), "{change:?}: {error}");
+        }
+        assert_eq!(target.change(&delete("none"), GUEST), Ok(()));
+    }
+}
