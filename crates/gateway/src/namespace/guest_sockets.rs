@@ -28,7 +28,7 @@ const BACKLOG: i32 = 4096;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Opens sockets in the network namespace of a guest. A socket belongs for ever to the namespace in
-/// which it was opened, whoever uses it.
+/// which it was opened, also when another process uses it.
 ///
 /// A child process that has entered the namespace opens them. It ends when this value is dropped, and
 /// with its parent at the latest.
