@@ -120,6 +120,15 @@ fn changes_that_are_impossible_change_nothing() {
                 format!("-t 8081 -t 127.0.0.1/{port}"),
                 format!("cannot bind TCP 127.0.0.1:{port}"),
             ),
+            // What is removed comes back.
+            (
+                format!("-t 8080:81,8090-9000 -t 127.0.0.1/{port}"),
+                format!("cannot bind TCP 127.0.0.1:{port}"),
+            ),
+            (
+                "-A -t 8081 -T 0.0.0.0/8081".into(),
+                "lead to each other".into(),
+            ),
             ("-D -t 8080".into(), "delete it first".into()),
             ("-D -t 8082".into(), "is not in the table".into()),
             ("-U 80".into(), "--udp-ns 80 is not supported".into()),
@@ -166,5 +175,15 @@ fn the_guests_listening_ports_are_followed_on_request() {
         running.change("--delete -t auto -t 80:81 --clear SPLICE");
         let refused = ask(Over::Tcp, to).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    });
+}
+
+#[test]
+fn protocols_that_are_off_are_not_forwarded() {
+    with_net(|net| {
+        let running = Running::start(net, "-t 8080:80 --no-udp");
+        let error = running.refused("-A -u 5300");
+        assert!(error.contains("pasta runs with --no-udp"), "{error}");
+        assert_eq!(running.change("").len(), 1);
     });
 }

@@ -6,15 +6,20 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 /// Bytes behind a request that are read and ignored.
 const DRAINED_MAX: u64 = 1 << 20;
+/// Clients that are served at once; further ones wait.
+const CLIENTS_MAX: usize = 8;
 /// A client that sends no request, or does not read its answer, is disconnected after this time.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -33,7 +38,11 @@ pub(super) fn bind(path: &Path, name: &str) -> Result<UnixListener> {
     let is_socket = path
         .symlink_metadata()
         .is_ok_and(|metadata| metadata.file_type().is_socket());
-    if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
+    let is_refused = || {
+        let connected = std::os::unix::net::UnixStream::connect(path);
+        connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    };
+    if is_socket && is_refused() {
         let _ = std::fs::remove_file(path);
     }
     UnixListener::bind(path).with_context(|| {
@@ -53,11 +62,18 @@ pub(super) fn serve<S: Service>(
     listener.set_nonblocking(true)?;
     let listener = tokio::net::UnixListener::from_std(listener)?;
     Ok(async move {
+        let permits = Arc::new(Semaphore::new(CLIENTS_MAX));
         loop {
+            let Ok(permit) = permits.clone().acquire_owned().await else {
+                return;
+            };
             match listener.accept().await {
                 Ok((stream, _)) => {
                     let client = answer_client(stream, service.clone());
-                    tokio::spawn(tokio::time::timeout(CLIENT_TIMEOUT, client));
+                    tokio::spawn(async move {
+                        client.await;
+                        drop(permit);
+                    });
                 }
                 // No descriptors or no memory: later there may be.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
@@ -69,13 +85,18 @@ pub(super) fn serve<S: Service>(
 async fn answer_client<S: Service>(mut stream: UnixStream, service: S) {
     let mut request = Vec::new();
     let mut limited = (&mut stream).take(S::REQUEST_MAX as u64);
-    if limited.read_to_end(&mut request).await.is_err() {
+    let read = timeout(CLIENT_TIMEOUT, limited.read_to_end(&mut request)).await;
+    if !matches!(read, Ok(Ok(_))) {
         return;
     }
+    // Without a limit: what has begun to change is not left half done.
     let answer = service.answer(&request).await.to_string();
-    let _ = stream.write_all(answer.as_bytes()).await;
-    let _ = stream.shutdown().await;
-    // Closing with data unread would reset the connection before the client has the answer.
-    let mut rest = stream.take(DRAINED_MAX);
-    let _ = tokio::io::copy(&mut rest, &mut tokio::io::sink()).await;
+    let _ = timeout(CLIENT_TIMEOUT, async {
+        stream.write_all(answer.as_bytes()).await?;
+        stream.shutdown().await?;
+        // Closing with data unread would reset the connection before the client has the answer.
+        let mut rest = stream.take(DRAINED_MAX);
+        tokio::io::copy(&mut rest, &mut tokio::io::sink()).await
+    })
+    .await;
 }

@@ -1,7 +1,7 @@
 //! The guest's connections: each SYN is deferred while the host connects to its destination.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use fullsend::{PendingConnection, TransparentListener, UnreachableCode};
@@ -92,6 +92,10 @@ fn on_connect_error(
             add(&shared.counters.tcp_refused, 1);
             pending.reject();
         }
+        // A link-local address without its interface, which no route leads to.
+        Errno::EINVAL if is_link_local(to.ip()) => {
+            reject_unreachable(shared, pending, UnreachableCode::Network);
+        }
         // `EINVAL` is the error of a blackhole route.
         Errno::ETIMEDOUT | Errno::EINVAL => {
             add(&shared.counters.tcp_timed_out, 1);
@@ -109,6 +113,13 @@ fn on_connect_error(
             reject_unreachable(shared, pending, UnreachableCode::Prohibited);
         }
         _ => reject_unreachable(shared, pending, UnreachableCode::Network),
+    }
+}
+
+const fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
     }
 }
 

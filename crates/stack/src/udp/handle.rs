@@ -109,7 +109,7 @@ impl UdpHandle<'_> {
         self.send(now, (data.into(), size), to, source)
     }
 
-    /// Sends `data` as datagrams of `size` bytes to `to`, the last one possibly shorter, in one
+    /// Sends `data` as datagrams of `size` bytes (at least 1) to `to`, the last one possibly shorter, in one
     /// packet that the device segments if it can (Linux's `UDP_SEGMENT`). Datagrams that are longer
     /// than the MTU are sent one by one, in fragments. `source` is as in [`send_to`](Self::send_to).
     ///
@@ -124,7 +124,7 @@ impl UdpHandle<'_> {
         to: SocketAddr,
         source: Option<SocketAddr>,
     ) -> Result<(), StackError> {
-        let to = canonical(to);
+        let (to, size) = (canonical(to), size.max(1));
         let settings = self.socket()?.ip_settings(to.ip());
         let mtu = self.host.datagram_mtu(now, to.ip(), settings.mtu_discover);
         // Without a route, IP reports and counts that.
@@ -132,7 +132,6 @@ impl UdpHandle<'_> {
         if fits || data.len() <= size {
             return self.send(now, (data, size), to, source);
         }
-        let size = size.max(1);
         for start in (0..data.len()).step_by(size) {
             let len = size.min(data.len() - start);
             self.send(now, (data.range(start, len), len), to, source)?;

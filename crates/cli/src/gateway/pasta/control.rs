@@ -18,6 +18,9 @@ use super::forward_table::{Change, ForwardTable, Kind};
 use super::options::parse_guest_ports;
 use crate::gateway::json_socket::{self, Service};
 
+/// Most changes of a request.
+const CHANGES_MAX: usize = 64;
+
 /// The interfaces whose forwards can be cleared: those of clients on the host, and those of clients in
 /// the guest.
 pub(in crate::gateway) const INTERFACES: [(&str, Side); 2] =
@@ -32,7 +35,7 @@ pub(super) fn bind(path: &Path) -> Result<UnixListener> {
 }
 
 impl Service for ForwardTable {
-    const REQUEST_MAX: usize = 1 << 20;
+    const REQUEST_MAX: usize = 64 << 10;
 
     async fn answer(&self, request: &[u8]) -> Value {
         match answer(self, request).await {
@@ -44,9 +47,8 @@ impl Service for ForwardTable {
 
 async fn answer(table: &ForwardTable, request: &[u8]) -> Result<Value, String> {
     let changes = parse(request)?;
-    let before = table.lines().await;
-    table.apply(&changes).await?;
-    Ok(json!({"before": before, "after": table.lines().await}))
+    let (before, after) = table.apply(&changes).await?;
+    Ok(json!({"before": before, "after": after}))
 }
 
 fn parse(request: &[u8]) -> Result<Vec<Change>, String> {
@@ -66,13 +68,19 @@ fn parse(request: &[u8]) -> Result<Vec<Change>, String> {
     }
     let changes = request["changes"].as_array();
     let changes = changes.ok_or("the request has no list of changes")?;
+    if changes.len() > CHANGES_MAX {
+        let count = changes.len();
+        return Err(format!(
+            "the request has {count} changes; send at most {CHANGES_MAX} at once"
+        ));
+    }
     changes.iter().map(parse_change).collect()
 }
 
 fn parse_change(change: &Value) -> Result<Change, String> {
     let wrong = || format!("{change} is not a change");
-    let (kind, value) = change
-        .as_object()
+    let object = change.as_object().filter(|object| object.len() == 1);
+    let (kind, value) = object
         .and_then(|object| object.iter().next())
         .ok_or_else(wrong)?;
     match (&**kind, value) {
@@ -137,6 +145,14 @@ mod tests {
             (r#"{"execute": "change"}"#.into(), "no list of changes"),
             (changes("1"), "1 is not a change"),
             (changes("{}"), "{} is not a change"),
+            (
+                changes(r#"{"add": ["-t", "80"], "delete": ["-t", "81"]}"#),
+                "is not a change",
+            ),
+            (
+                changes(&vec![r#"{"clear": "HOST"}"#; 65].join(",")),
+                "65 changes",
+            ),
             (changes(r#"{"add": ["-x", "80"]}"#), "is not a change"),
             (
                 changes(r#"{"add": ["-t", "0"]}"#),
@@ -147,7 +163,7 @@ mod tests {
                 "names an interface",
             ),
             (changes(r#"{"clear": "TAP"}"#), "no interface TAP"),
-            ("x".repeat(1 << 20), "more than 1048575 bytes"),
+            ("x".repeat(64 << 10), "more than 65535 bytes"),
         ] {
             let error = parse(request.as_bytes()).unwrap_err();
             assert!(error.contains(text), "{error}");

@@ -7,17 +7,21 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fullsend_gateway::{Forward, ForwardId, Handle, PortList, PortRange, PortSpec, Protocol, Side};
+use fullsend_gateway::{
+    Forward, ForwardId, Handle, LoopbackClients, PortList, PortRange, PortSpec, Protocol, Side,
+};
 use tokio::sync::Mutex;
 
 use super::auto::AutoForwards;
-use super::network::{Plan, forwards};
+use super::network::{Plan, check_loops, forwards};
 
 /// Interval at which the guest's listening ports are looked up.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How often an address that has just been released is bound at most: the runtime closes its socket
 /// when it runs the forward's task the next time.
 const BIND_ATTEMPTS: usize = 10;
+/// Forwards that are bound before other tasks run.
+const BINDS_AT_ONCE: usize = 64;
 
 /// A change of the table. A request has several, which apply together or not at all.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,6 +43,10 @@ type Key = (Kind, SocketAddr, Option<String>);
 pub(super) struct ForwardTable {
     handle: Handle,
     guest: [Option<IpAddr>; 2],
+    clients: LoopbackClients,
+    /// Whether TCP and UDP are relayed.
+    tcp: bool,
+    udp: bool,
     state: Arc<Mutex<State>>,
 }
 
@@ -53,6 +61,15 @@ struct State {
 pub(super) struct Target {
     rules: BTreeMap<Key, Rule>,
     auto: BTreeSet<Kind>,
+}
+
+/// What follows from a forward that cannot be bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Failure {
+    /// The change ends there.
+    Ends,
+    /// The others are bound, and it is reported.
+    IsNoted,
 }
 
 /// Where a forward leads.
@@ -81,6 +98,9 @@ impl ForwardTable {
         }
         Self {
             guest: plan.guest,
+            clients: plan.config.loopback_clients,
+            tcp: plan.config.tcp,
+            udp: plan.config.udp,
             handle,
             state: Arc::new(Mutex::new(state)),
         }
@@ -96,78 +116,126 @@ impl ForwardTable {
         }
     }
 
-    /// Returns the table as options of a command line.
-    pub(super) async fn lines(&self) -> Vec<String> {
-        self.state.lock().await.target().lines()
-    }
-
-    /// Applies changes together.
+    /// Applies changes together. Returns the tables before and after them.
     ///
     /// # Errors
-    /// A text that names the forward that is impossible; the table is as before.
-    pub(super) async fn apply(&self, changes: &[Change]) -> Result<(), String> {
+    /// A text that names the forward that is impossible. The table is as before; the text names
+    /// forwards that another program has taken the ports of in between.
+    pub(super) async fn apply(
+        &self,
+        changes: &[Change],
+    ) -> Result<(Vec<String>, Vec<String>), String> {
         let mut state = self.state.lock().await;
         let before = state.target();
         let mut target = before.clone();
         for change in changes {
             target.change(change, self.guest)?;
         }
-        let applied = self.set(&mut state, &target).await;
-        if applied.is_err() {
-            // These addresses were bound before, and no other program had time to bind them.
-            let _ = self.set(&mut state, &before).await;
+        self.check(&target)?;
+        if let Err(error) = self.set(&mut state, &target, Failure::Ends).await {
+            let text = error.to_string();
+            return match self.set(&mut state, &before, Failure::IsNoted).await {
+                Ok(()) => Err(text),
+                Err(lost) => Err(format!("{text}; not restored: {lost}")),
+            };
         }
-        applied.map_err(|error| error.to_string())
+        Ok((before.lines(), state.target().lines()))
     }
 
-    async fn set(&self, state: &mut State, target: &Target) -> io::Result<()> {
+    /// Checks what the command line is checked for.
+    fn check(&self, target: &Target) -> Result<(), String> {
+        let kinds = target.rules.keys().map(|key| key.0);
+        for (_, protocol) in kinds.chain(target.auto.iter().copied()) {
+            let (is_on, option) = match protocol {
+                Protocol::Tcp => (self.tcp, "--no-tcp"),
+                Protocol::Udp => (self.udp, "--no-udp"),
+            };
+            if !is_on {
+                return Err(format!(
+                    "pasta runs with {option}; start it without the option"
+                ));
+            }
+        }
+        let forwards = target.rules.iter();
+        let forwards: Vec<_> = forwards.map(|(key, rule)| forward(key, rule.to)).collect();
+        let forwards: Vec<_> = forwards.iter().collect();
+        check_loops(&forwards, self.clients).map_err(|error| error.to_string())
+    }
+
+    /// Changes the forwards to those of `target`. What is new is bound before anything is removed.
+    async fn set(&self, state: &mut State, target: &Target, failure: Failure) -> io::Result<()> {
         for auto in &mut state.auto {
             auto.set_kinds(&target.auto, &self.handle);
         }
+        let stays =
+            |key: &Key, to: SocketAddr| target.rules.get(key).is_some_and(|rule| rule.to == to);
+        // The ports that the new forwards may have to wait for.
+        let leaving: BTreeSet<(Kind, u16)> = state
+            .rules
+            .iter()
+            .filter(|(key, (_, to))| !stays(key, *to))
+            .map(|(key, _)| (key.0, key.1.port()))
+            .collect();
+        let mut failed = Vec::new();
+        let waits = |key: &Key| leaving.contains(&(key.0, key.1.port()));
+        let (later, now): (Vec<_>, Vec<_>) = target.rules.iter().partition(|(key, _)| waits(key));
+        self.bind_all(state, &now, failure, &mut failed).await?;
         state.rules.retain(|key, (id, to)| {
-            let stays = target.rules.get(key).is_some_and(|rule| rule.to == *to);
+            let stays = stays(key, *to);
             if !stays {
                 let _ = self.handle.remove_forward(*id);
             }
             stays
         });
-        for (key, rule) in &target.rules {
+        // The runtime closes their sockets.
+        tokio::task::yield_now().await;
+        self.bind_all(state, &later, failure, &mut failed).await?;
+        for auto in &mut state.auto {
+            auto.poll(&self.handle);
+        }
+        if failed.is_empty() {
+            return Ok(());
+        }
+        Err(io::Error::other(failed.join(", ")))
+    }
+
+    /// Binds the rules that are not in the table.
+    async fn bind_all(
+        &self,
+        state: &mut State,
+        rules: &[(&Key, &Rule)],
+        failure: Failure,
+        failed: &mut Vec<String>,
+    ) -> io::Result<()> {
+        for (n, &(key, rule)) in rules.iter().enumerate() {
             if state.rules.contains_key(key) {
                 continue;
+            }
+            // The guest's packets do not wait for thousands of them.
+            if n % BINDS_AT_ONCE == 0 {
+                tokio::task::yield_now().await;
             }
             let ((side, protocol), listen, _) = key;
             let auto = &mut state.auto[usize::from(*side == Side::Guest)];
             auto.release(*protocol, listen.port(), &self.handle);
-            match self.bind(key, rule.to).await {
-                Ok(id) => {
+            match (self.bind(key, rule.to).await, failure) {
+                (Ok(id), _) => {
                     state.rules.insert(key.clone(), (id, rule.to));
                 }
-                Err(_) if rule.optional => {}
-                Err(error) => return Err(error),
+                (Err(_), _) if rule.optional => {}
+                (Err(error), Failure::Ends) => return Err(error),
+                (Err(error), Failure::IsNoted) => failed.push(error.to_string()),
             }
-        }
-        for auto in &mut state.auto {
-            auto.poll(&self.handle);
         }
         Ok(())
     }
 
     async fn bind(&self, key: &Key, to: SocketAddr) -> io::Result<ForwardId> {
-        let ((from, protocol), listen, interface) = key;
-        let (host, guest) = match from {
-            Side::Host => (*listen, to),
-            Side::Guest => (to, *listen),
-        };
-        let forward = Forward {
-            from: *from,
-            protocol: *protocol,
-            host,
-            guest,
-            interface: interface.clone(),
-        };
+        let forward = forward(key, to);
         for _ in 1..BIND_ATTEMPTS {
             match self.handle.add_forward(forward.clone()) {
-                Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                // Sockets that were removed may be open still.
+                Err(error) if error.kind() != ErrorKind::InvalidInput => {
                     tokio::task::yield_now().await;
                 }
                 done => return done,
@@ -283,6 +351,21 @@ fn continues(first: &Key, to_first: SocketAddr, len: u16, key: &Key, to: SocketA
         first.ip() == next.ip() && first.port().checked_add(len) == Some(next.port())
     };
     first.0 == key.0 && first.2 == key.2 && follows(first.1, key.1) && follows(to_first, to)
+}
+
+/// Returns the forward of a rule.
+fn forward(((from, protocol), listen, interface): &Key, to: SocketAddr) -> Forward {
+    let (host, guest) = match from {
+        Side::Host => (*listen, to),
+        Side::Guest => (to, *listen),
+    };
+    Forward {
+        from: *from,
+        protocol: *protocol,
+        host,
+        guest,
+        interface: interface.clone(),
+    }
 }
 
 fn key(forward: &Forward) -> Key {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
 use fullsend_gateway::namespace::{HostNetwork, HostRoute, InterfaceSetup};
@@ -98,6 +99,8 @@ impl Plan {
         }
         let mut config = config(options, v4.as_ref(), v6.as_ref())?;
         let guest = [&v4, &v6].map(|family| family.as_ref().map(|f| f.addresses[0].0));
+        // Later, a request to change the forwards needs them.
+        let _ = ephemeral_ports();
         let specs = specifications(options);
         let all = specs.iter().flat_map(|(kind, specs)| {
             specs
@@ -105,7 +108,8 @@ impl Plan {
                 .flat_map(move |spec| forwards(*kind, spec, guest))
         });
         let all: Vec<_> = all.collect();
-        check_loops(&all, config.loopback_clients)?;
+        let forwards: Vec<_> = all.iter().map(|(_, forward)| forward).collect();
+        check_loops(&forwards, config.loopback_clients)?;
         let (optional, named): (Vec<_>, Vec<_>) = all.into_iter().partition(|f| f.0);
         config.forwards = named.into_iter().map(|f| f.1).collect();
         let optional_forwards = optional.into_iter().map(|f| f.1).collect();
@@ -446,10 +450,13 @@ fn guest_forwards(list: &PortList, loopbacks: [bool; 2]) -> Vec<(bool, Forward)>
 }
 
 /// Refuses ports of host and guest that lead to each other: a connection would make the next one.
-fn check_loops(forwards: &[(bool, Forward)], clients: LoopbackClients) -> Result<()> {
+///
+/// # Errors
+/// The two ports, and what to do.
+pub(super) fn check_loops(forwards: &[&Forward], clients: LoopbackClients) -> Result<()> {
     let of = |from| {
-        let tcp = forwards.iter().map(|(_, forward)| forward);
-        tcp.filter(move |f| f.from == from && f.protocol == Protocol::Tcp)
+        let forwards = forwards.iter();
+        forwards.filter(move |f| f.from == from && f.protocol == Protocol::Tcp)
     };
     let meets = |to: SocketAddr, bound: SocketAddr| {
         to.port() == bound.port() && (bound.ip().is_unspecified() || to.ip() == bound.ip())
@@ -475,11 +482,14 @@ fn check_loops(forwards: &[(bool, Forward)], clients: LoopbackClients) -> Result
     Ok(())
 }
 
+/// Returns the ports that the host gives to its own connections. The first call reads them, before a
+/// sandbox hides /proc.
 fn ephemeral_ports() -> RangeInclusive<u16> {
-    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
-    let parsed = text.ok().and_then(|text| {
+    static PORTS: OnceLock<RangeInclusive<u16>> = OnceLock::new();
+    let read = || {
+        let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
         let mut words = text.split_ascii_whitespace();
         Some(words.next()?.parse().ok()?..=words.next()?.parse().ok()?)
-    });
-    parsed.unwrap_or(EPHEMERAL)
+    };
+    PORTS.get_or_init(|| read().unwrap_or(EPHEMERAL)).clone()
 }
