@@ -315,6 +315,41 @@ fn the_packets_of_a_command_are_captured() {
 }
 
 #[test]
+fn the_connections_of_a_command_are_shown_over_the_control_socket() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("skipped: needs root for a network namespace");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("gateway.sock");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().unwrap().port();
+    let mut command = Command::new(PROGRAM)
+        .args(["gateway", "run", "--control"])
+        .arg(&socket)
+        .args(["--", "curl", "-s"])
+        .arg(format!("http://10.0.2.2:{port}/"))
+        .spawn()
+        .expect("the program starts");
+    listener.set_nonblocking(true).unwrap();
+    let mut client = None;
+    wait_until("the command connects", || {
+        client = listener.accept().ok();
+        client.is_some()
+    });
+    let output = Command::new(PROGRAM)
+        .args(["stat", "ss", "--socket"])
+        .arg(&socket)
+        .output()
+        .expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let is_connection =
+        |line: &str| line.contains("10.0.2.100:") && line.contains(&port.to_string());
+    assert!(text.lines().any(is_connection), "{output:?}");
+    drop(client);
+    command.wait().unwrap();
+}
+
+#[test]
 fn a_missing_command_is_one_line_of_error() {
     let output = Command::new(PROGRAM)
         .args(["gateway", "run", "--", "/no/such/program"])

@@ -145,7 +145,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let file = tap.file.try_clone().context("cannot use the TAP")?;
     let device = Tun::tap(&tap.name).mtu(tap.mtu).adopt(file)?;
     let device = captured(device, &tap.name, args.pcap.as_deref())?;
-    for refused in Sandbox::default().apply_where_possible() {
+    // The stack makes the control socket later, where the user looks for it.
+    let has_control = config.control_socket.is_some();
+    let sandbox = Sandbox {
+        own_root: !has_control,
+        seccomp: !has_control,
+        ..Sandbox::default()
+    };
+    for refused in sandbox.apply_where_possible() {
         tracing::warn!("{refused}; the gateway runs without this restriction");
     }
     let status = runtime()?.block_on(async {
