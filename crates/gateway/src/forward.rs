@@ -45,19 +45,48 @@ pub struct Forward {
 pub struct ForwardId(pub u64);
 
 impl Forward {
+    /// Returns a forward from `listen`, an address of the clients' side, to `target` on the other
+    /// side, for clients on all interfaces.
+    pub const fn new(
+        from: Side,
+        protocol: Protocol,
+        listen: SocketAddr,
+        target: SocketAddr,
+    ) -> Self {
+        let (host, guest) = match from {
+            Side::Host => (listen, target),
+            Side::Guest => (target, listen),
+        };
+        Self {
+            from,
+            protocol,
+            host,
+            guest,
+            interface: None,
+        }
+    }
+
     /// Returns the address to which clients connect.
-    pub(crate) fn bound_mut(&mut self) -> &mut SocketAddr {
+    pub const fn listen(&self) -> SocketAddr {
         match self.from {
-            Side::Host => &mut self.host,
-            Side::Guest => &mut self.guest,
+            Side::Host => self.host,
+            Side::Guest => self.guest,
         }
     }
 
     /// Returns the address to which the clients are led.
-    pub(crate) fn target(&self) -> SocketAddr {
+    pub const fn target(&self) -> SocketAddr {
         match self.from {
             Side::Host => self.guest,
             Side::Guest => self.host,
+        }
+    }
+
+    /// Sets the address to which clients connect.
+    pub(crate) const fn set_listen(&mut self, listen: SocketAddr) {
+        match self.from {
+            Side::Host => self.host = listen,
+            Side::Guest => self.guest = listen,
         }
     }
 }

@@ -87,7 +87,7 @@ impl Forwards {
         };
         let socket = socket.map_err(|error| describe(&forward, &error))?;
         let bound = socket.local_addr()?.as_socket();
-        *forward.bound_mut() = bound.ok_or(io::ErrorKind::InvalidData)?;
+        forward.set_listen(bound.ok_or(io::ErrorKind::InvalidData)?);
         let socket = register(socket)?;
         let id = ForwardId(table.last_id + 1);
         let clients = match table.state {

@@ -100,29 +100,17 @@ impl AutoForwards {
             .list_forwards()
             .into_iter()
             .filter(|(_, f)| f.from != self.from && f.protocol == protocol)
-            .map(|(_, f)| match f.from {
-                Side::Host => f.host.port(),
-                Side::Guest => f.guest.port(),
-            })
+            .map(|(_, f)| f.listen().port())
             .collect();
         for &port in ports.iter().filter(|port| !own.contains(port)) {
             let bound = self.bound.entry((protocol, port)).or_default();
             bound.resize(self.addresses.len(), None);
             for (id, &(listen, to)) in bound.iter_mut().zip(&self.addresses) {
-                let (host, guest) = match self.from {
-                    Side::Host => (listen, to),
-                    Side::Guest => (to, listen),
-                };
                 // A port that this side itself uses, or a low one, stays its own for as long.
                 if id.is_none() {
-                    let added = handle.add_forward(Forward {
-                        from: self.from,
-                        protocol,
-                        host: (host, port).into(),
-                        guest: (guest, port).into(),
-                        interface: None,
-                    });
-                    *id = added.ok();
+                    let (listen, to) = ((listen, port).into(), (to, port).into());
+                    let forward = Forward::new(self.from, protocol, listen, to);
+                    *id = handle.add_forward(forward).ok();
                 }
             }
         }

@@ -56,14 +56,14 @@ struct State {
     auto: [AutoForwards; 2],
 }
 
-/// What a table should become.
+/// The forwards that a table should have.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Target {
     rules: BTreeMap<Key, Rule>,
     auto: BTreeSet<Kind>,
 }
 
-/// What follows from a forward that cannot be bound.
+/// The consequence of a forward that cannot be bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Failure {
     /// The change ends there.
@@ -88,7 +88,7 @@ impl ForwardTable {
             let _ = handle.add_forward(forward.clone());
         }
         let rules = handle.list_forwards().into_iter();
-        let rules = rules.map(|(id, forward)| (key(&forward), (id, target(&forward))));
+        let rules = rules.map(|(id, forward)| (key(&forward), (id, forward.target())));
         let mut state = State {
             rules: rules.collect(),
             auto,
@@ -298,7 +298,7 @@ impl Target {
     }
 
     fn add(&mut self, forward: &Forward, optional: bool) -> Result<(), String> {
-        let to = target(forward);
+        let to = forward.target();
         match self.rules.entry(key(forward)) {
             Entry::Vacant(entry) => {
                 entry.insert(Rule { to, optional });
@@ -311,7 +311,7 @@ impl Target {
 
     fn delete(&mut self, forward: &Forward, optional: bool) -> Result<(), String> {
         match self.rules.entry(key(forward)) {
-            Entry::Occupied(entry) if entry.get().to == target(forward) => {
+            Entry::Occupied(entry) if entry.get().to == forward.target() => {
                 entry.remove();
                 Ok(())
             }
@@ -319,7 +319,7 @@ impl Target {
             Entry::Occupied(entry) => Err(leads_elsewhere(forward, entry.get().to)),
             Entry::Vacant(_) => Err(format!(
                 "`{}` is not in the table; --show prints it",
-                line(&key(forward), target(forward), 1)
+                line(&key(forward), forward.target(), 1)
             )),
         }
     }
@@ -355,34 +355,15 @@ fn continues(first: &Key, to_first: SocketAddr, len: u16, key: &Key, to: SocketA
 
 /// Returns the forward of a rule.
 fn forward(((from, protocol), listen, interface): &Key, to: SocketAddr) -> Forward {
-    let (host, guest) = match from {
-        Side::Host => (*listen, to),
-        Side::Guest => (to, *listen),
-    };
     Forward {
-        from: *from,
-        protocol: *protocol,
-        host,
-        guest,
         interface: interface.clone(),
+        ..Forward::new(*from, *protocol, *listen, to)
     }
 }
 
 fn key(forward: &Forward) -> Key {
-    let listen = match forward.from {
-        Side::Host => forward.host,
-        Side::Guest => forward.guest,
-    };
     let kind = (forward.from, forward.protocol);
-    (kind, listen, forward.interface.clone())
-}
-
-/// Returns the address to which a forward leads.
-const fn target(forward: &Forward) -> SocketAddr {
-    match forward.from {
-        Side::Host => forward.guest,
-        Side::Guest => forward.host,
-    }
+    (kind, forward.listen(), forward.interface.clone())
 }
 
 /// Returns the option of a command line for `len` consecutive ports.
@@ -415,7 +396,7 @@ fn leads_elsewhere(forward: &Forward, to: SocketAddr) -> String {
     format!(
         "the table has `{}`, and not a forward to {}; delete it first",
         line(&key(forward), to, 1),
-        target(forward)
+        forward.target()
     )
 }
 

@@ -406,12 +406,10 @@ fn host_forwards(
             let Some(guest) = forward.to.or(guest) else {
                 continue;
             };
+            let (listen, to) = ((host, forward.port).into(), (guest, forward.to_port).into());
             let bound = Forward {
-                from: Side::Host,
-                protocol,
-                host: (host, forward.port).into(),
-                guest: (guest, forward.to_port).into(),
                 interface: list.interface.clone(),
+                ..Forward::new(Side::Host, protocol, listen, to)
             };
             forwards.push((forward.optional, bound));
         }
@@ -436,13 +434,8 @@ fn guest_forwards(list: &PortList, loopbacks: [bool; 2]) -> Vec<(bool, Forward)>
             let host = forward
                 .to
                 .unwrap_or(LOOPBACKS[usize::from(guest.is_ipv6())]);
-            let bound = Forward {
-                from: Side::Guest,
-                protocol: Protocol::Tcp,
-                host: (host, forward.to_port).into(),
-                guest: (guest, forward.port).into(),
-                interface: None,
-            };
+            let (listen, to) = ((guest, forward.port).into(), (host, forward.to_port).into());
+            let bound = Forward::new(Side::Guest, Protocol::Tcp, listen, to);
             forwards.push((forward.optional, bound));
         }
     }
