@@ -23,7 +23,7 @@ const CLIENTS_MAX: usize = 8;
 /// A client that sends no request, or does not read its answer, is disconnected after this time.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What answers the requests of a socket.
+/// A program's answers to the requests of its socket.
 pub(super) trait Service: Clone + Send + Sync + 'static {
     /// Most bytes of a request that are read.
     const REQUEST_MAX: usize;

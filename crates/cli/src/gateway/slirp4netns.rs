@@ -191,7 +191,7 @@ fn config(options: &Options) -> Result<Config> {
     let (first, last) = network.dhcp();
     Ok(Config {
         ipv4: Some(Ipv4Config {
-            // What DHCP offers differs from the address that --configure sets.
+            // DHCP offers another address than the one that --configure sets.
             guest: first,
             prefix: network.prefix,
             gateway: network.gateway(),

@@ -135,9 +135,10 @@ impl UdpSocket {
         Poll::Ready(Ok(batch.len() - before))
     }
 
-    /// Sends datagrams, consecutive ones of one flow and size together, each with its source address, which need not be the stack's, and its
-    /// destination. Returns the number of those that were accepted; the others are lost, as in a
-    /// network.
+    /// Sends datagrams, each with its source address, which need not be the stack's, and its
+    /// destination. Consecutive datagrams of one flow and one size leave together, in one packet that
+    /// the device segments if it can. Returns the number of those that were accepted; the others are
+    /// lost, as in a network.
     ///
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`]).

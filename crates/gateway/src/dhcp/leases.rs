@@ -90,9 +90,7 @@ impl Leases {
     pub(super) fn release(&mut self, client: &[u8]) {
         self.leases.retain(|lease| lease.client != client);
     }
-}
 
-impl Leases {
     /// Ends the lease of a client because another host uses its address (RFC 2131 4.3.3).
     pub(super) fn decline(&mut self, now: Instant, client: &[u8]) {
         if let Some(lease) = self.leases.iter_mut().find(|lease| lease.client == client) {

@@ -145,7 +145,7 @@ fn no_socket() -> io::Error {
     io::Error::other("the process that opens sockets in the guest's namespace does not answer")
 }
 
-/// What the child process is asked for.
+/// A request to the child process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Request {
     /// Sockets to connect.

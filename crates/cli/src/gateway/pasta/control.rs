@@ -2,9 +2,10 @@
 //!
 //! A request is a JSON object: `{"execute": "change", "changes": [...]}`, where a change is
 //! `{"clear": "HOST"}`, `{"add": ["-t", SPEC]}` or `{"delete": ["-u", SPEC]}`. The options `-t`, `-u`
-//! and `-T`, and the port specification SPEC, are those of pasta's command line. The changes apply together or not at all. The answer has the table before and
-//! after them: `{"return": {"before": [LINE, ...], "after": [LINE, ...]}}`, or
-//! `{"error": {"desc": TEXT}}`. Without changes, the answer shows the table.
+//! and `-T`, and the port specification SPEC, are those of pasta's command line. The changes apply
+//! together or not at all. The answer has the table before and after them:
+//! `{"return": {"before": [LINE, ...], "after": [LINE, ...]}}`, or `{"error": {"desc": TEXT}}`.
+//! Without changes, the answer shows the table.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
