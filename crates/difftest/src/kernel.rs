@@ -340,7 +340,10 @@ impl TcpSide for KernelSide<'_> {
             // Not by sysctl: a namespace cannot select an algorithm that its host does not allow to
             // all.
             let (level, name) = (libc::IPPROTO_TCP, libc::TCP_CONGESTION);
-            unsafe { libc::setsockopt(fd, level, name, c"cubic".as_ptr().cast(), 5) };
+            let selected =
+                unsafe { libc::setsockopt(fd, level, name, c"cubic".as_ptr().cast(), 5) };
+            // Otherwise every difference would be one between two algorithms.
+            assert_eq!(or_errno(selected.into()), 0, "the kernel has no CUBIC");
             // Our sockets always have this option.
             Self::set(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE, &[1]);
             return self.open(or_errno(fd.into()));
