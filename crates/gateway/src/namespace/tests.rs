@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fullsend_device::{Device, Tun};
 
@@ -132,13 +132,12 @@ fn assert_configured(guest: &Guest, name: &str) {
     );
 }
 
-/// Waits until an interface that belongs to a closed file is gone.
-///
-/// A child that another test forks holds a copy of the file until it executes its program.
-fn assert_vanishes(guest: &Guest, name: &str) {
-    let end = Instant::now() + Duration::from_secs(30);
-    while guest.run("ip -o link").contains(name) {
-        assert!(Instant::now() < end, "{name} outlives its file");
+/// Waits until a condition holds, at most about 30 s.
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let mut rest = 3000;
+    while !condition() {
+        rest -= 1;
+        assert!(rest > 0, "waiting for {what}");
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -164,7 +163,10 @@ fn a_tap_is_created_and_configured_in_another_network_namespace() {
             "in the host's namespace"
         );
         drop(device);
-        assert_vanishes(&guest, "tap0");
+        // A child that another test forks holds a copy of the file until it executes its program.
+        wait_until("the end of the TAP with its file", || {
+            !guest.run("ip -o link").contains("tap0")
+        });
     }
 }
 
