@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
+use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, timeout};
 
 use crate::counters::add;
@@ -194,6 +195,8 @@ async fn receive_replies(shared: Arc<Shared>, key: PingKey, socket: Arc<AsyncFd<
 
 async fn receive(socket: &AsyncFd<Socket>) -> io::Result<Vec<u8>> {
     loop {
+        // Other tasks run during a flood of replies: the readiness of an `AsyncFd` has no budget.
+        consume_budget().await;
         let mut ready = socket.readable().await?;
         let mut message = vec![0; MAX_MESSAGE];
         if let Ok(len) = ready.try_io(|fd| fd.get_ref().read(&mut message)) {

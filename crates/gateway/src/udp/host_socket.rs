@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use fullsend::{Chain, Pool, Slice};
 use nix::cmsg_space;
@@ -16,6 +16,7 @@ use nix::sys::socket::{
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{Interest, Ready};
+use tokio::task::yield_now;
 
 use super::error_queue::{ReportedError, read_error};
 use super::receive_block::ReceiveBlock;
@@ -30,6 +31,10 @@ pub(super) const MAX_SEND_BYTES: usize = 65_507;
 
 /// Largest number of `recvmsg` calls whose datagrams are passed to the guest together.
 const MAX_CALLS: usize = 64;
+/// Number of `recvmsg` calls after which other tasks run.
+const CALL_BUDGET: usize = 128;
+/// A batch counts as at least this number of calls: one call may return 64 KiB.
+const MIN_BATCH_CALLS: usize = 8;
 
 /// A UDP socket of the host.
 pub(crate) struct HostUdp {
@@ -38,6 +43,8 @@ pub(crate) struct HostUdp {
     is_connected: bool,
     /// Whether the kernel and the route accept several datagrams in one call.
     segmentation: AtomicBool,
+    /// `recvmsg` calls since other tasks could last run.
+    calls: AtomicUsize,
 }
 
 /// The other end of an unconnected socket's datagrams.
@@ -93,6 +100,7 @@ impl HostUdp {
             fd,
             is_connected: false,
             segmentation: AtomicBool::new(true),
+            calls: AtomicUsize::new(0),
         }
     }
 
@@ -140,7 +148,7 @@ impl HostUdp {
     }
 
     /// Waits for datagrams or for an error about a datagram that was sent. Datagrams are appended
-    /// to `data`.
+    /// to `data`. Lets other tasks run from time to time, even if the queue never becomes empty.
     ///
     /// # Errors
     /// The error of the operating system.
@@ -150,6 +158,7 @@ impl HostUdp {
         data: &mut VecDeque<Slice>,
     ) -> io::Result<Received> {
         loop {
+            self.yield_when_due().await;
             let mut ready = self.fd.ready(Interest::READABLE | Interest::ERROR).await?;
             if ready.ready().is_error() {
                 if let Some(error) = read_error(self.fd.get_ref())? {
@@ -174,12 +183,24 @@ impl HostUdp {
         }
     }
 
+    /// Counts a batch, and lets other tasks run if the budget is used up. The readiness of an
+    /// `AsyncFd` does not count towards tokio's own budget of a task.
+    async fn yield_when_due(&self) {
+        if self.calls.fetch_add(MIN_BATCH_CALLS, Ordering::Relaxed) >= CALL_BUDGET {
+            self.calls.store(0, Ordering::Relaxed);
+            yield_now().await;
+        }
+    }
+
     /// Reads the datagrams that wait in a connected socket while `block` has room for them. Returns
     /// whether there are no more. An error is reported by the next call.
     fn receive_waiting(&self, block: &mut ReceiveBlock) -> bool {
-        for _ in 1..MAX_CALLS {
+        for call in 1..MAX_CALLS {
             if !block.has_room() {
                 return false;
+            }
+            if call >= MIN_BATCH_CALLS {
+                self.calls.fetch_add(1, Ordering::Relaxed);
             }
             match self.receive_now(block) {
                 Ok(_) => {}
@@ -321,4 +342,61 @@ fn is_reported_error(error: &io::Error) -> bool {
             | Errno::ENOPROTOOPT
             | Errno::EHOSTDOWN
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// Returns the number of datagrams that one task receives before another one runs. The queue of
+    /// its socket never becomes empty.
+    async fn received_before_other_tasks(socket: HostUdp, sender: std::net::UdpSocket) -> usize {
+        let send = |count: usize| {
+            for _ in 0..count {
+                sender.send(b"flood").unwrap();
+            }
+        };
+        send(256);
+        let other_has_run = Arc::new(AtomicBool::new(false));
+        let by_other = other_has_run.clone();
+        let pool = Pool::new(1 << 20);
+        let other = tokio::spawn(async move { by_other.store(true, Ordering::Relaxed) });
+        let mut data = VecDeque::new();
+        let mut received = 0;
+        while !other_has_run.load(Ordering::Relaxed) && received < 10_000 {
+            socket.receive(&pool, &mut data).await.unwrap();
+            received += data.len();
+            send(data.len());
+            data.clear();
+        }
+        other.await.unwrap();
+        received
+    }
+
+    fn bind() -> (std::net::UdpSocket, SocketAddr) {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let address = socket.local_addr().unwrap();
+        (socket, address)
+    }
+
+    #[tokio::test]
+    async fn other_tasks_run_during_a_flood_of_datagrams() {
+        let (sender, _) = bind();
+        let (socket, to) = bind();
+        sender.connect(to).unwrap();
+        let forward = HostUdp::new(register(socket.into()).unwrap());
+        let received = received_before_other_tasks(forward, sender).await;
+        assert!(received <= CALL_BUDGET, "{received} datagrams to a forward");
+
+        let (sender, from) = bind();
+        let socket = HostUdp::connect(from, &Outbound::default()).unwrap();
+        let to = socket.fd.get_ref().local_addr().unwrap();
+        sender.connect(to.as_socket().unwrap()).unwrap();
+        let received = received_before_other_tasks(socket, sender).await;
+        let limit = CALL_BUDGET + MAX_CALLS;
+        assert!(received <= limit, "{received} datagrams to a flow");
+    }
 }

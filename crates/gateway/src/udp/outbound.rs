@@ -25,8 +25,6 @@ use crate::route::Route;
 const MAX_BATCH: usize = 256;
 /// How often idle flows are looked for.
 const EXPIRE_INTERVAL: Duration = Duration::from_secs(1);
-/// Largest number of batches that one flow passes to the guest before other tasks run.
-const RECEIVE_BUDGET: u32 = 16;
 
 /// Ends idle flows, forever.
 pub(crate) async fn expire_flows(shared: Arc<Shared>) {
@@ -201,7 +199,6 @@ fn on_send_error(shared: &Shared, train: &Train, error: &io::Error) {
 async fn receive_answers(shared: Arc<Shared>, flow: Arc<UdpFlow>) {
     let FlowKey { guest, remote } = flow.key;
     let mut datagrams = VecDeque::new();
-    let mut batches = 0;
     loop {
         match flow.socket.receive(&shared.pool, &mut datagrams).await {
             Ok(Received::Datagrams(_)) => {
@@ -213,10 +210,6 @@ async fn receive_answers(shared: Arc<Shared>, flow: Arc<UdpFlow>) {
                 tracing::debug!(%error, %remote, "the socket of a UDP flow failed");
                 return shared.udp.table.lock().remove(&flow.key);
             }
-        }
-        batches += 1;
-        if batches % RECEIVE_BUDGET == 0 {
-            tokio::task::yield_now().await;
         }
     }
 }
