@@ -358,12 +358,16 @@ mod tests {
                 sender.send(b"flood").unwrap();
             }
         };
+        let pool = Pool::new(1 << 20);
+        let mut data = VecDeque::new();
         send(256);
+        // The first call waits for the reactor.
+        socket.receive(&pool, &mut data).await.unwrap();
+        send(data.len());
+        data.clear();
         let other_has_run = Arc::new(AtomicBool::new(false));
         let by_other = other_has_run.clone();
-        let pool = Pool::new(1 << 20);
         let other = tokio::spawn(async move { by_other.store(true, Ordering::Relaxed) });
-        let mut data = VecDeque::new();
         let mut received = 0;
         while !other_has_run.load(Ordering::Relaxed) && received < 10_000 {
             socket.receive(&pool, &mut data).await.unwrap();
