@@ -1,6 +1,7 @@
 //! The messages of the guest that the gateway parses: DNS, DHCP and DHCPv6; the port specifications
-//! of its command line; and the file of the host's resolvers. No input may cause a panic, an answer must be parsed again
-//! where the parser accepts answers, and answers are bounded.
+//! of its command line; the file of the host's resolvers; and requests for its metrics. No input may
+//! cause a panic, an answer must be parsed again where the parser accepts answers, and answers are
+//! bounded.
 #![no_main]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,16 +9,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use fullsend_gateway::PortSpec;
 use fullsend_gateway::message::dns::{Query, ResponseCode};
 use fullsend_gateway::message::{dhcp, dhcpv6, resolv_conf};
+use fullsend_gateway::metrics::{MAX_REQUEST, Parsed, parse};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u8, &[u8])| {
     let (kind, message) = input;
-    match kind % 5 {
+    match kind % 6 {
         0 => dns(message),
         1 => dhcp(message),
         2 => dhcpv6(message),
         3 => ports(message),
-        _ => resolvers(message),
+        4 => resolvers(message),
+        _ => metrics(message),
     }
 });
 
@@ -119,4 +122,15 @@ fn resolvers(text: &[u8]) {
         resolver => format!("nameserver {}\n", resolver.ip()),
     });
     assert_eq!(resolv_conf::parse(&lines.collect::<String>()), list);
+}
+
+fn metrics(request: &[u8]) {
+    let request = &request[..request.len().min(MAX_REQUEST)];
+    let parsed = parse(request);
+    // The result of the first bytes that suffice is that of all.
+    let first = (0..request.len())
+        .step_by(61)
+        .map(|len| parse(&request[..len]))
+        .find(|part| *part != Parsed::Incomplete);
+    assert_eq!(first.unwrap_or(parsed), parsed);
 }

@@ -35,9 +35,9 @@ pub(crate) enum Command {
     Perf(Perf),
     /// Inspect a running stack, and change settings: counters, sockets, links, tunables, captures.
     ///
-    /// The stack's process must have opened a control socket: `perf ... --control`, or
-    /// `Builder::control_socket` of the fullsend crate, or control=on in the settings of a C
-    /// program.
+    /// The stack's process must have opened a control socket: `gateway run --control`,
+    /// `perf ... --control`, `Builder::control_socket` of the fullsend crate, or control=on in the
+    /// settings of a C program.
     Stat(StatArgs),
     /// Run experiments that show each mechanism beside the figures of its reference.
     #[command(subcommand)]

@@ -3,6 +3,7 @@
 pub(crate) mod args;
 mod capture;
 mod connection;
+mod gateway;
 mod link;
 mod nstat;
 mod ss;
@@ -18,10 +19,7 @@ use connection::Connection;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: StatArgs) -> Result<()> {
-    let path = match args.socket {
-        Some(path) => path,
-        None => only_running_stack(&control::running())?,
-    };
+    let path = socket_path(args.socket)?;
     if let StatCommand::Capture(capture) = &args.command {
         return capture::run(&path, capture, args.json);
     }
@@ -29,6 +27,7 @@ pub(crate) fn run(args: StatArgs) -> Result<()> {
     match args.command {
         StatCommand::Nstat(nstat) => nstat::run(&mut stack, nstat, args.json),
         StatCommand::Ss(ss) => ss::run(&mut stack, &ss, args.json),
+        StatCommand::Gateway(gateway) => gateway::run(&mut stack, &gateway, args.json),
         StatCommand::Sockstat => sockstat(&mut stack, args.json),
         StatCommand::Addr => addresses(&mut stack, args.json),
         StatCommand::Link(link) => link::run(&mut stack, link, args.json),
@@ -41,6 +40,14 @@ pub(crate) fn run(args: StatArgs) -> Result<()> {
     }
 }
 
+/// Returns the control socket to use: the given one, or that of the only stack.
+fn socket_path(given: Option<PathBuf>) -> Result<PathBuf> {
+    match given {
+        Some(path) => Ok(path),
+        None => only_running_stack(&control::running()),
+    }
+}
+
 /// Returns the control socket to use if none was given: that of the only stack.
 fn only_running_stack(running: &[control::RunningSocket]) -> Result<PathBuf> {
     let main: Vec<_> = running.iter().filter(|socket| socket.main).collect();
@@ -50,9 +57,9 @@ fn only_running_stack(running: &[control::RunningSocket]) -> Result<PathBuf> {
     let dir = control::default_dir();
     if running.is_empty() {
         bail!(
-            "there is no control socket in {}; start a stack with `perf ... --control`, \
-             Builder::control_socket or (in a C program) control=on, or name its socket with \
-             --socket PATH",
+            "there is no control socket in {}; start a stack with `gateway run --control`, \
+             `perf ... --control`, Builder::control_socket or (in a C program) control=on, or name \
+             its socket with --socket PATH",
             dir.display()
         );
     }

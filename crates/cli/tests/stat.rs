@@ -556,3 +556,12 @@ fn a_stack_of_the_c_library_opens_its_socket_with_a_setting() {
     let bad = Config::parse("control=here").unwrap_err();
     assert!(bad.to_string().contains("slash"), "{bad}");
 }
+
+#[test]
+fn a_stack_without_a_gateway_refuses_requests_for_one() {
+    let fixture = Fixture::new();
+    for line in ["gateway", "gateway -l", "gateway --summary"] {
+        let error = fixture.refused(line);
+        assert!(error.contains("not a gateway's"), "{line}: {error}");
+    }
+}

@@ -2,16 +2,17 @@
 
 use std::net::SocketAddr;
 
-use fullsend_stack::{Host, SocketCursor, TcpId};
+use fullsend_stack::{Host, TcpId};
 use fullsend_wire::Instant;
 use serde::Serialize;
 
 use crate::options::{self, ConnectionSetting};
-use crate::view::{AddressView, Counters, LinkView, QdiscView, SockStatView, SocketView};
+use crate::view::{AddressView, Counters, LinkView, QdiscView, SockStatView};
 use crate::{Inspect, Reply, Request};
 
-/// Slots of the socket tables inspected under one lock.
-const SLOTS_PER_LOCK: usize = 128;
+/// The error reply to requests that only a gateway's stack answers.
+pub(crate) const NO_GATEWAY: &str = "the stack is not a gateway's; name the control socket of a \
+    gateway, e.g. of `fullsend gateway run --control`";
 
 fn ok_reply(value: impl Serialize) -> Result<Reply, String> {
     serde_json::to_value(value)
@@ -25,11 +26,16 @@ fn ok_reply(value: impl Serialize) -> Result<Reply, String> {
 /// The message of the error reply.
 pub fn answer(engine: &impl Inspect, request: &Request) -> Result<Reply, String> {
     match request {
-        Request::Counters => ok_reply(engine.with_host(|host, _, now| Counters {
-            started: engine.started(),
-            uptime_ns: now.as_nanos(),
-            counters: owned_counters(host.counters()),
-        })),
+        Request::Counters => {
+            let gateway = engine.gateway().map(|gateway| gateway.counters());
+            let (mut counters, now) = engine.with_host(|host, _, now| (host.counters(), now));
+            counters.extend(gateway.into_iter().flatten());
+            ok_reply(Counters {
+                started: engine.started(),
+                uptime_ns: now.as_nanos(),
+                counters: owned_counters(counters),
+            })
+        }
         Request::Sockstat => ok_reply(SockStatView::from(
             engine.with_host(|host, _, _| host.sockstat()),
         )),
@@ -60,7 +66,10 @@ pub fn answer(engine: &impl Inspect, request: &Request) -> Result<Reply, String>
         Request::Stop => {
             Err("no capture is running on this connection; start one with `capture`".to_owned())
         }
-        Request::Sockets => Err("the list of sockets needs several replies".to_owned()),
+        Request::Gateway => ok_reply(engine.gateway().ok_or(NO_GATEWAY)?.summary()),
+        Request::Sockets | Request::GatewayFlows | Request::GatewayForwards => {
+            Err("a list needs several replies".to_owned())
+        }
         Request::Capture(_) => Err(
             "a stack of the C library cannot capture packets; run tcpdump on its interface instead"
                 .to_owned(),
@@ -140,40 +149,4 @@ fn set(engine: &impl Inspect, flow: &str, option: &str, value: &str) -> Result<R
     };
     engine.change(call)??;
     ok_reply(())
-}
-
-/// The state of a listing of sockets.
-#[derive(Debug)]
-pub struct Listing {
-    cursor: Option<SocketCursor>,
-}
-
-impl Default for Listing {
-    fn default() -> Self {
-        Self {
-            cursor: Some(SocketCursor::default()),
-        }
-    }
-}
-
-impl Listing {
-    /// Returns the next items, or `None` at the end.
-    ///
-    /// # Errors
-    /// The error reply to send.
-    pub fn next(&mut self, engine: &impl Inspect) -> Result<Option<Vec<Reply>>, Reply> {
-        let Some(cursor) = self.cursor else {
-            return Ok(None);
-        };
-        let mut sockets = Vec::new();
-        self.cursor = engine
-            .with_host(|host, _, now| host.sockets(now, cursor, SLOTS_PER_LOCK, &mut sockets));
-        let item = |socket| serde_json::to_value(SocketView::from(socket)).map(Reply::Item);
-        sockets
-            .into_iter()
-            .map(item)
-            .collect::<Result<_, _>>()
-            .map(Some)
-            .map_err(|error| Reply::Error(error.to_string()))
-    }
 }

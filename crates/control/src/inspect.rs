@@ -1,7 +1,11 @@
 //! The interface of a stack to its control socket.
 
+use std::sync::Arc;
+
 use fullsend_stack::{Host, IfaceId};
 use fullsend_wire::Instant;
+
+use crate::Gateway;
 
 /// A stack that a control socket can inspect and change.
 pub trait Inspect {
@@ -20,4 +24,9 @@ pub trait Inspect {
 
     /// Returns the name of the stack's interface.
     fn link_name(&self) -> &str;
+
+    /// Returns the gateway that the stack belongs to, if there is one.
+    fn gateway(&self) -> Option<Arc<dyn Gateway>> {
+        None
+    }
 }

@@ -3,16 +3,23 @@
 //! describes the protocol; the crate `fullsend` serves it on tokio.
 
 mod answer;
+mod gateway;
 mod inspect;
+mod listing;
 mod options;
 mod path;
 mod protocol;
 mod server;
 mod view;
 
-pub use answer::{Listing, answer};
+pub use answer::answer;
+pub use gateway::{
+    FlowCountView, FlowCursor, FlowDirectionView, ForwardView, Gateway, GatewayFlowView,
+    GatewayView, GuestNetworkView, GuestSocketView, HostSocketView, LeaseView,
+};
 pub use inspect::Inspect;
-pub use path::{RunningSocket, SocketFile, bind, default_dir, default_path, running};
+pub use listing::Listing;
+pub use path::{BoundSocket, RunningSocket, SocketFile, default_dir, default_path, running};
 pub use protocol::{CaptureRequest, MAX_CLIENTS, MAX_LINE, Reply, Request, VERSION};
 pub use server::Server;
 pub use view::{

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, Error, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind as bind_socket, listen,
@@ -74,19 +74,42 @@ fn accepts_connections(path: &Path) -> bool {
     UnixStream::connect(path).is_ok()
 }
 
-/// The file of a control socket. Dropping it removes the file.
+/// A Unix socket, e.g. a control socket, whose clients wait until they are served. A process binds it
+/// before it gives up its access to the path's directory.
+#[derive(Debug)]
+pub struct BoundSocket {
+    listener: UnixListener,
+    file: SocketFile,
+}
+
+/// The file of a Unix socket. Dropping it removes the file.
 #[derive(Debug)]
 pub struct SocketFile {
+    /// Absolute: the working directory may change.
     path: PathBuf,
     /// Device and inode: a file that has replaced it must not be removed.
     id: (u64, u64),
 }
 
-impl Drop for SocketFile {
-    fn drop(&mut self) {
+impl SocketFile {
+    fn of(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            path: absolute(path)?,
+            id: file_id(path)?,
+        })
+    }
+
+    /// Removes the file, unless another one has replaced it.
+    pub fn remove(&self) {
         if file_id(&self.path).is_ok_and(|id| id == self.id) {
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 
@@ -95,39 +118,52 @@ fn file_id(path: &Path) -> io::Result<(u64, u64)> {
     Ok((meta.dev(), meta.ino()))
 }
 
-/// Listens at `path`. Replaces the socket of a process that has ended, but no live socket and no
-/// other file.
-///
-/// # Errors
-/// The operating system's error for the socket or its file, with a message that says what to do.
-pub fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
-    let with_path = |error: Error, advice: &str| {
-        let text = format!(
-            "cannot create control socket {}: {error}; {advice}",
-            path.display()
-        );
-        Error::new(error.kind(), text)
-    };
-    remove_stale_socket(path)?;
-    let unix = AddressFamily::UNIX;
-    let socket = socket_with(unix, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    SocketAddrUnix::new(path)
-        .and_then(|address| bind_socket(&socket, &address))
-        .map_err(|error| {
-            with_path(
-                error.into(),
-                "choose a path in a directory that you can write to",
-            )
-        })?;
-    let socket_file = SocketFile {
-        path: path.to_owned(),
-        id: file_id(path)?,
-    };
-    // The mode is set before `listen`, so that no connection is possible earlier.
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))
-        .map_err(|error| with_path(error, "choose a path in a directory that you own"))?;
-    listen(&socket, BACKLOG).map_err(|error| with_path(error.into(), "choose another path"))?;
-    Ok((socket.into(), socket_file))
+impl BoundSocket {
+    /// Listens at `path`. Replaces the socket of a process that has ended, but no live socket and no
+    /// other file.
+    ///
+    /// # Errors
+    /// The operating system's error for the socket or its file, with a message that says what to do.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        let with_path = |error: Error, advice: &str| {
+            let text = format!(
+                "cannot create the socket {}: {error}; {advice}",
+                path.display()
+            );
+            Error::new(error.kind(), text)
+        };
+        remove_stale_socket(path)?;
+        let unix = AddressFamily::UNIX;
+        let socket = socket_with(unix, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        SocketAddrUnix::new(path)
+            .and_then(|address| bind_socket(&socket, &address))
+            .map_err(|error| {
+                with_path(
+                    error.into(),
+                    "choose a path in a directory that you can write to",
+                )
+            })?;
+        let own_dir = "choose a path in a directory that you own";
+        let file = SocketFile::of(path).map_err(|error| with_path(error, own_dir))?;
+        // The mode is set before `listen`, so that no connection is possible earlier.
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))
+            .map_err(|error| with_path(error, own_dir))?;
+        listen(&socket, BACKLOG).map_err(|error| with_path(error.into(), "choose another path"))?;
+        Ok(Self {
+            listener: socket.into(),
+            file,
+        })
+    }
+
+    /// Returns the socket's file.
+    pub fn file(&self) -> &SocketFile {
+        &self.file
+    }
+
+    /// Returns the listening socket, and the file to remove at its end.
+    pub fn into_parts(self) -> (UnixListener, SocketFile) {
+        (self.listener, self.file)
+    }
 }
 
 /// Removes a socket on which no process listens.
@@ -137,7 +173,7 @@ fn remove_stale_socket(path: &Path) -> io::Result<()> {
     };
     let refuse = |what: &str| {
         let text = format!(
-            "cannot create control socket {}: {what}; choose another path",
+            "cannot create the socket {}: {what}; choose another path",
             path.display()
         );
         Err(Error::new(ErrorKind::AddrInUse, text))

@@ -46,6 +46,14 @@ pub enum Request {
         /// The value in Linux's units.
         value: String,
     },
+    /// Reads the settings, tables and memory of a gateway: [`GatewayView`](super::GatewayView).
+    Gateway,
+    /// Reads the flows of a gateway except spliced connections and DNS over TCP, with one item for
+    /// each: [`GatewayFlowView`](super::GatewayFlowView).
+    GatewayFlows,
+    /// Reads the forwards of a gateway, with one item for each:
+    /// [`ForwardView`](super::ForwardView).
+    GatewayForwards,
     /// Captures packets until `stop`, the end of the connection, or `count` packets.
     Capture(CaptureRequest),
     /// Ends a capture.

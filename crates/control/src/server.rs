@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use crate::path::{SocketFile, bind};
+use crate::path::{BoundSocket, SocketFile};
 use crate::{Inspect, Listing, MAX_CLIENTS, MAX_LINE, Reply, Request, answer};
 
 /// Time between attempts to accept a client after a failure.
@@ -30,13 +30,13 @@ impl Server {
     /// Listens at `path` for clients that inspect `stack`. `init_thread` runs first on each thread.
     ///
     /// # Errors
-    /// Those of [`bind`](crate::bind), and those of starting a thread.
+    /// Those of [`BoundSocket::bind`], and those of starting a thread.
     pub fn open<S: Inspect + Send + Sync + 'static>(
         path: &Path,
         stack: Weak<S>,
         init_thread: fn(),
     ) -> io::Result<Self> {
-        let (listener, socket_file) = bind(path)?;
+        let (listener, socket_file) = BoundSocket::bind(path)?.into_parts();
         let listener = Arc::new(listener);
         let clients = Clients::default();
         let (accepts, known) = (listener.clone(), clients.clone());
@@ -143,19 +143,21 @@ fn serve<S: Inspect>(mut stream: UnixStream, stack: &Weak<S>) -> io::Result<()> 
             return send(&mut stream, &Reply::stopped());
         };
         match Request::parse(&line) {
-            Ok(Request::Sockets) => list_sockets(&mut stream, &*stack)?,
             Ok(request) => {
-                let reply = answer(&*stack, &request).unwrap_or_else(Reply::Error);
-                drop(stack);
-                send(&mut stream, &reply)?;
+                if let Some(listing) = Listing::of(&request) {
+                    list(&mut stream, listing, &*stack)?;
+                } else {
+                    let reply = answer(&*stack, &request).unwrap_or_else(Reply::Error);
+                    drop(stack);
+                    send(&mut stream, &reply)?;
+                }
             }
             Err(text) => send(&mut stream, &Reply::Error(text))?,
         }
     }
 }
 
-fn list_sockets(stream: &mut UnixStream, stack: &impl Inspect) -> io::Result<()> {
-    let mut listing = Listing::default();
+fn list(stream: &mut UnixStream, mut listing: Listing, stack: &impl Inspect) -> io::Result<()> {
     let mut count = 0u64;
     loop {
         match listing.next(stack) {

@@ -74,7 +74,8 @@ pub struct LinkView {
 }
 
 impl LinkView {
-    pub(crate) fn new(link: &str, stats: &LinkStats) -> Self {
+    /// Returns the view of a link with its name.
+    pub fn new(link: &str, stats: &LinkStats) -> Self {
         Self {
             link: link.to_owned(),
             rx_packets: stats.rx_packets,

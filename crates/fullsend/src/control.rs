@@ -11,9 +11,9 @@
 //! < {"v":1,"error":"\"tcp_sak\" is not a tunable; the most similar name is net.ipv4.tcp_sack"}
 //! ```
 //!
-//! `sockets` replies with an `item` for each socket, then `end`; `capture` with `data` (a length,
-//! with that number of bytes of pcapng after the line), then `end`. The stack is locked for a short
-//! time for each reply, and never while waiting for a client.
+//! `sockets`, `gateway_flows` and `gateway_forwards` reply with an `item` for each, then `end`;
+//! `capture` with `data` (a length, with that number of bytes of pcapng after the line), then `end`.
+//! The stack is locked for a short time for each reply, and never while waiting for a client.
 //!
 //! This module is there with the crate's feature `control`.
 
@@ -23,13 +23,20 @@ mod filter;
 mod server;
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Weak;
 
+use fullsend_control::Inspect;
 pub use fullsend_control::{
-    AddressView, CaptureRequest, CaptureSummary, Counters, FlowReportView, LinkView, MAX_CLIENTS,
-    MAX_LINE, QdiscView, Reply, Request, RunningSocket, SendLimitView, SkMemView, SockStatView,
+    AddressView, BoundSocket, CaptureRequest, CaptureSummary, Counters, FlowCountView, FlowCursor,
+    FlowDirectionView, FlowReportView, ForwardView, Gateway, GatewayFlowView, GatewayView,
+    GuestNetworkView, GuestSocketView, HostSocketView, LeaseView, LinkView, MAX_CLIENTS, MAX_LINE,
+    QdiscView, Reply, Request, RunningSocket, SendLimitView, SkMemView, SockStatView, SocketFile,
     SocketView, TimerView, VERSION, default_dir, default_path, running,
 };
+
+use fullsend_stack::{Host, SocketInfo};
 
 pub(crate) use server::ControlSocket;
 
@@ -44,5 +51,38 @@ impl Stack {
     /// If `path` is in use or cannot be created; the message names it and what to do.
     pub fn control_socket(&self, path: impl AsRef<Path>) -> io::Result<()> {
         self.engine.open_control_socket(path.as_ref())
+    }
+
+    /// Serves the clients of a control socket that the caller has bound. Must be called within the
+    /// tokio runtime on which the stack runs.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn serve_control(&self, socket: BoundSocket) -> io::Result<()> {
+        self.engine.serve_control(socket)
+    }
+
+    #[doc(hidden)] // for `fullsend-gateway`
+    /// Sets the gateway that the control socket's requests about one are passed to. Later calls have
+    /// no effect.
+    pub fn set_gateway(&self, gateway: Weak<dyn Gateway>) {
+        self.engine.set_gateway(gateway);
+    }
+
+    /// Returns the packets and bytes of the stack's link.
+    pub fn link(&self) -> LinkView {
+        let read = |host: &mut Host, iface, _| host.link_stats(iface);
+        let stats = Inspect::with_host(&**self.engine, read);
+        LinkView::new(self.engine.link_name(), &stats.unwrap_or_default())
+    }
+
+    #[doc(hidden)] // for `fullsend-gateway`
+    /// Returns the connections with these local addresses and peers, read under one lock; `None` for
+    /// those that do not exist.
+    pub fn connections(&self, addresses: &[(SocketAddr, SocketAddr)]) -> Vec<Option<SocketInfo>> {
+        Inspect::with_host(&**self.engine, |host, _, now| {
+            let find = |&(local, peer): &_| host.tcp_socket(now, local, peer);
+            addresses.iter().map(find).collect()
+        })
     }
 }

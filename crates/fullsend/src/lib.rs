@@ -53,6 +53,8 @@ pub use builder::Builder;
 pub use fullsend_device::{Caps, Device, NicMode, OffloadSet, default_kernel_address};
 pub use fullsend_offload::{Chain, Pool, Slice, WriteBuf};
 pub use fullsend_stack::SockStat;
+#[cfg(feature = "control")]
+pub use fullsend_stack::SocketInfo;
 pub use fullsend_stack::{AddressState, Cidr, IfaceId, OwnAddress};
 pub use fullsend_stack::{FqStats, QdiscStats};
 pub use fullsend_stack::{IcmpMessage, UnreachableCode};

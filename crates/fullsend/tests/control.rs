@@ -2,8 +2,10 @@
 
 mod common;
 
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use common::{connected, pair, threads};
 use fullsend::control::{CaptureRequest, MAX_CLIENTS, MAX_LINE, Reply, Request, SocketView};
@@ -39,7 +41,16 @@ struct Client(BufReader<UnixStream>);
 
 impl Client {
     async fn to(path: &Path) -> Self {
-        Self(BufReader::new(UnixStream::connect(path).await.unwrap()))
+        loop {
+            match UnixStream::connect(path).await {
+                Ok(stream) => return Self(BufReader::new(stream)),
+                // The backlog is full: the server has not run yet.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
     }
 
     async fn write(&mut self, bytes: &[u8]) {
@@ -302,7 +313,7 @@ fn a_client_that_stops_reading_does_not_block_other_clients() {
         let mut stuck = Client::to(&dir.path("a")).await;
         let flood = Request::Counters.to_line().repeat(2000);
         let _ = tokio::time::timeout(
-            std::time::Duration::from_millis(200),
+            Duration::from_millis(200),
             stuck.0.write_all(flood.as_bytes()),
         )
         .await;

@@ -52,8 +52,6 @@ pub struct Config {
     pub limits: Limits,
     /// Decides about each flow and each DNS name.
     pub policy: Arc<dyn Policy>,
-    /// A Unix socket for `fullsend stat`.
-    pub control_socket: Option<PathBuf>,
 }
 
 /// The IPv4 network of a guest.
@@ -281,7 +279,6 @@ impl Default for Config {
             loopback_clients: LoopbackClients::default(),
             limits: Limits::default(),
             policy: Arc::new(AllowAll),
-            control_socket: None,
         }
     }
 }

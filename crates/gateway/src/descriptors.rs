@@ -5,8 +5,9 @@ use tokio::sync::Semaphore;
 
 use crate::config::Limits;
 
-/// Descriptors that are left to everything except flows and forwards.
-const OTHER_DESCRIPTORS: usize = 64;
+/// Descriptors that are left to everything except flows and forwards: 64 clients of the control
+/// socket, 16 of the metrics, and the gateway's own.
+const OTHER_DESCRIPTORS: usize = 144;
 /// Most descriptors of a spliced connection: two sockets, and two for each direction's pipe. It
 /// counts as so many connections.
 pub(crate) const SPLICED_DESCRIPTORS: u32 = 6;

@@ -4,5 +4,6 @@ mod leases;
 mod v4;
 mod v6;
 
+pub(crate) use leases::Leases;
 pub(crate) use v4::{open as open_v4, serve as serve_v4};
 pub(crate) use v6::{announced_resolvers, open as open_v6, serve as serve_v6};

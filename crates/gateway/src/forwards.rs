@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -142,6 +143,20 @@ impl Forwards {
         }
         shared.udp.end_forward(id);
         Ok(())
+    }
+
+    /// Returns the first forwards with a number greater than `id`, at most `max`.
+    pub(crate) fn after(&self, id: u64, max: usize) -> Vec<(ForwardId, Forward)> {
+        let table = self.table.lock();
+        let rest = table
+            .entries
+            .range((Bound::Excluded(ForwardId(id)), Bound::Unbounded));
+        let forwards = rest.map(|(id, entry)| (*id, entry.forward.clone()));
+        forwards.take(max).collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table.lock().entries.len()
     }
 
     /// Returns all forwards in the order of their numbers.

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 
+use fullsend::control::Gateway as ControlledGateway;
 use fullsend::{IcmpSocket, Pool, Stack, TransparentListener, UdpSocket};
 use fullsend_device::Device;
 use parking_lot::Mutex;
@@ -17,7 +18,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use crate::config::{Config, Ipv4Config, Ipv6Config};
 use crate::counters::{AtomicCounters, Counters};
 use crate::descriptors::{SPLICED_DESCRIPTORS, SocketLimits};
-use crate::dhcp::{open_v4, open_v6, serve_v4, serve_v6};
+use crate::dhcp::{Leases, open_v4, open_v6, serve_v4, serve_v6};
 use crate::forward::{Forward, ForwardId};
 use crate::forwards::Forwards;
 use crate::icmp::{Pings, receive_icmp};
@@ -25,7 +26,7 @@ use crate::namespace::GuestSockets;
 use crate::rate::RateLimit;
 use crate::resolvers::Resolvers;
 use crate::router::advertise;
-use crate::tcp::{Pipes, RelayMemory, accept_outbound};
+use crate::tcp::{Pipes, RelayMemory, TcpFlows, accept_outbound};
 use crate::udp::{Udp, expire_flows, receive_outbound};
 use crate::validate::validate;
 
@@ -40,6 +41,10 @@ pub(crate) struct Shared {
     pub(crate) forwards: Forwards,
     pub(crate) udp: Udp,
     pub(crate) pings: Pings,
+    /// The addresses that DHCP has given out; empty without IPv4.
+    pub(crate) leases: Mutex<Leases>,
+    /// The TCP flows, for `fullsend stat gateway`.
+    pub(crate) tcp_flows: TcpFlows,
     pub(crate) icmp: IcmpSocket,
     /// Notified when the guest asks for a router advertisement.
     pub(crate) router_solicited: Notify,
@@ -74,6 +79,19 @@ impl Shared {
         let handle = self.tasks.lock().as_mut()?.spawn_on(task, &self.runtime);
         self.task_spawned.notify_one();
         Some(handle)
+    }
+
+    /// Returns the counters and the numbers of flows.
+    pub(crate) fn counters(&self) -> Counters {
+        let permits = self.limits.tcp - self.tcp_permits.available_permits();
+        let spliced = self.spliced_open.load(Ordering::Relaxed);
+        // The others have one permit each.
+        let tcp_open = permits.saturating_sub(spliced * (SPLICED_DESCRIPTORS as usize - 1));
+        Counters {
+            udp_open: self.udp.flow_count() as u64,
+            tcp_open: tcp_open as u64,
+            ..self.counters.read()
+        }
     }
 
     /// Returns the gateway's link-local address.
@@ -121,9 +139,6 @@ fn build_stack(config: &Config, device: Box<dyn Device>, backlog: usize) -> io::
             "net.core.somaxconn",
             &backlog.clamp(1, 0xff_ffff).to_string(),
         );
-    if let Some(path) = &config.control_socket {
-        builder = builder.control_socket(path);
-    }
     if let Some(v4) = &config.ipv4 {
         builder = builder
             .address(&format!("{}/{}", v4.gateway, v4.prefix))
@@ -215,7 +230,7 @@ impl Servers {
 /// Changes and inspects a gateway while it runs. Clones refer to the same gateway.
 #[derive(Clone)]
 pub struct Handle {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// Builder of a [`Gateway`]: its [`Config`] and its device.
@@ -303,6 +318,8 @@ impl Gateway {
             udp: Udp::new(&stack, limits.udp, config.limits.forwarded_udp_flows)?,
             icmp: IcmpSocket::open(&stack)?,
             pings: Pings::default(),
+            leases: Mutex::new(Leases::new(config.ipv4.as_ref())),
+            tcp_flows: TcpFlows::default(),
             router_solicited: Notify::new(),
             dns_permits: Arc::new(Semaphore::new(limits.dns)),
             stack,
@@ -323,6 +340,8 @@ impl Gateway {
             stop: Notify::new(),
             config,
         });
+        let as_gateway: Weak<dyn ControlledGateway> = Arc::downgrade(&shared) as _;
+        shared.stack.set_gateway(as_gateway);
         let servers = Servers::open(&shared)?;
         let gateway = Self {
             shared,
@@ -420,15 +439,7 @@ impl Handle {
 
     /// Returns the gateway's counters.
     pub fn counters(&self) -> Counters {
-        let permits = self.shared.limits.tcp - self.shared.tcp_permits.available_permits();
-        let spliced = self.shared.spliced_open.load(Ordering::Relaxed);
-        // The others have one permit each.
-        let tcp_open = permits.saturating_sub(spliced * (SPLICED_DESCRIPTORS as usize - 1));
-        Counters {
-            udp_open: self.shared.udp.flow_count() as u64,
-            tcp_open: tcp_open as u64,
-            ..self.shared.counters.read()
-        }
+        self.shared.counters()
     }
 
     /// Returns the stack behind the guest's device, e.g. for its own counters or a packet capture.

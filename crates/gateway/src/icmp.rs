@@ -6,7 +6,7 @@ mod ping;
 use std::sync::Arc;
 
 pub(crate) use error::{report_error, report_unreachable};
-pub(crate) use ping::Pings;
+pub(crate) use ping::{PingInfo, Pings};
 
 use crate::gateway::Shared;
 

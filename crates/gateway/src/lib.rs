@@ -33,8 +33,11 @@ mod forward;
 mod forwards;
 mod gateway;
 mod icmp;
+mod inspect;
 #[doc(hidden)]
 pub mod message;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 pub mod namespace;
 mod outbound_socket;
 mod policy;

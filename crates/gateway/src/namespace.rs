@@ -29,6 +29,7 @@ mod interface;
 mod netlink;
 mod sandbox;
 mod seccomp;
+mod socket_remover;
 mod socket_tables;
 mod spawn;
 #[allow(
@@ -47,6 +48,7 @@ pub use guest_sockets::GuestSockets;
 pub use host_network::{HostNetwork, HostRoute};
 pub use interface::InterfaceSetup;
 pub use sandbox::Sandbox;
+pub use socket_remover::SocketRemover;
 pub use socket_tables::SocketTables;
 pub use spawn::{NewNamespaces, Spawned};
 pub use sys::inherited_fd;

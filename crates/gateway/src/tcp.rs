@@ -1,5 +1,6 @@
 //! TCP: the guest's connections, forwarded ones, and the relay between the two sockets of each.
 
+mod flow;
 mod forward;
 mod host_stream;
 mod outbound;
@@ -8,6 +9,7 @@ mod relay;
 mod relay_memory;
 mod splice;
 
+pub(crate) use flow::{Stage, TcpFlow, TcpFlows};
 pub(crate) use forward::{accept_forwarded, accept_in_guest};
 pub(crate) use host_stream::HostStream;
 pub(crate) use outbound::accept_outbound;

@@ -19,6 +19,7 @@ pub(crate) use forward::receive_forwarded;
 pub(crate) use host_socket::report_local_address;
 pub(crate) use outbound::{expire_flows, receive_outbound};
 use table::Table;
+pub(crate) use table::{FlowKey, UdpFlow};
 
 use crate::counters::add;
 use crate::forward::ForwardId;
@@ -58,26 +59,34 @@ impl Udp {
         &self.socket
     }
 
+    /// Returns the first flows after `key` in the order of their addresses, at most `max`.
+    pub(crate) fn after(&self, key: Option<FlowKey>, max: usize) -> Vec<Arc<UdpFlow>> {
+        self.table.lock().after(key, max)
+    }
+
     pub(crate) fn flow_count(&self) -> usize {
         self.table.lock().len()
     }
 }
 
 /// Sends datagrams that a host's socket has received to the guest, from `remote` as the guest sees
-/// it.
+/// it. Returns the bytes that the rate limit allows.
 fn send_to_guest(
     shared: &Arc<Shared>,
     datagrams: &mut VecDeque<Slice>,
     remote: SocketAddr,
     guest: SocketAddr,
-) {
+) -> usize {
     let count = datagrams.len();
+    let mut bytes = 0;
     let allowed = datagrams
         .drain(..)
         .filter(|datagram| shared.rx_rate.try_take(datagram.len()))
+        .inspect(|datagram| bytes += datagram.len())
         .map(|datagram| (datagram, remote, guest));
     // Fails only if the stack has stopped.
     let sent = shared.udp.socket.send_batch(allowed).unwrap_or(0);
     add(&shared.counters.udp_rx_datagrams, sent as u64);
     add(&shared.counters.udp_dropped, (count - sent) as u64);
+    bytes
 }

@@ -175,6 +175,22 @@ impl Host {
         }
     }
 
+    /// Returns the connection with these two addresses, as [`sockets`](Self::sockets) does.
+    pub fn tcp_socket(
+        &mut self,
+        now: Instant,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Option<SocketInfo> {
+        if local.is_ipv4() != remote.is_ipv4() {
+            return None;
+        }
+        match self.tcp.find(&FlowKey::new(local, remote))? {
+            FlowOwner::Socket(slot) => self.connection_info(now, slot),
+            FlowOwner::TimeWait(slot) => self.time_wait_info(now, slot),
+        }
+    }
+
     /// Returns the packet and byte counters of an interface.
     pub fn link_stats(&self, iface: IfaceId) -> Option<LinkStats> {
         let interface = self.ifaces.get(usize::from(iface.0))?;

@@ -7,8 +7,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
+use fullsend::control::BoundSocket;
 use fullsend_device::Tun;
-use fullsend_gateway::namespace::{InterfaceSetup, NewNamespaces, Sandbox};
+use fullsend_gateway::metrics::{MetricsAddress, MetricsSocket};
+use fullsend_gateway::namespace::{InterfaceSetup, NewNamespaces, Sandbox, SocketRemover};
 use fullsend_gateway::{Config, Forward, Gateway, Protocol, Side};
 
 use super::install::InstallArgs;
@@ -59,6 +61,10 @@ pub(crate) struct RunArgs {
     /// Open a control socket, so that `fullsend stat` can inspect the gateway.
     #[command(flatten)]
     control: crate::stat::args::ControlArgs,
+    /// Serve metrics in Prometheus' text format at this address, over HTTP at the path /metrics:
+    /// ADDRESS:PORT, or unix:PATH.
+    #[arg(long, value_name = "ADDRESS|unix:PATH")]
+    metrics: Option<MetricsAddress>,
     /// The command and its arguments [default: $SHELL].
     #[arg(
         trailing_var_arg = true,
@@ -127,6 +133,24 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         setup.addresses.push((guest.into(), v6.prefix));
         setup.gateways.push(v6.gateway.into());
     }
+    // Bound before the sandbox hides the files.
+    let control = args.control.path()?;
+    let control = control.map(|path| BoundSocket::bind(&path)).transpose();
+    let control = control.context("--control")?;
+    let metrics = args.metrics.as_ref().map(MetricsSocket::bind).transpose();
+    let metrics = metrics.context("--metrics")?;
+    let files = control.iter().map(BoundSocket::file);
+    let files: Vec<_> = files
+        .chain(metrics.iter().filter_map(MetricsSocket::file))
+        .collect();
+    let _remover = if files.is_empty() {
+        None
+    } else {
+        Some(
+            SocketRemover::start(&files)
+                .context("cannot start the process that removes sockets")?,
+        )
+    };
     let resolvers = [v4.dns.map(IpAddr::from), v6.dns.map(IpAddr::from)];
     let resolv_conf = resolvers.into_iter().flatten();
     let lines: Vec<_> = resolv_conf
@@ -145,18 +169,17 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let file = tap.file.try_clone().context("cannot use the TAP")?;
     let device = Tun::tap(&tap.name).mtu(tap.mtu).adopt(file)?;
     let device = captured(device, &tap.name, args.pcap.as_deref())?;
-    // The stack makes the control socket later, where the user looks for it.
-    let has_control = config.control_socket.is_some();
-    let sandbox = Sandbox {
-        own_root: !has_control,
-        seccomp: !has_control,
-        ..Sandbox::default()
-    };
-    for refused in sandbox.apply_where_possible() {
+    for refused in Sandbox::default().apply_where_possible() {
         tracing::warn!("{refused}; the gateway runs without this restriction");
     }
     let status = runtime()?.block_on(async {
         let gateway = Gateway::new(config, device)?;
+        if let Some(control) = control {
+            gateway.handle().stack().serve_control(control)?;
+        }
+        if let Some(metrics) = metrics {
+            tokio::spawn(metrics.serve(gateway.handle())?);
+        }
         spawned.start()?;
         relay(gateway, false, spawned.wait()).await
     })?;
@@ -175,7 +198,6 @@ fn command(args: &RunArgs) -> Vec<OsString> {
 fn config(args: &RunArgs) -> Result<Config> {
     let mut config = Config {
         mtu: args.mtu,
-        control_socket: args.control.path()?,
         ..Config::default()
     };
     if let Some(v6) = &mut config.ipv6 {

@@ -60,6 +60,10 @@ pub(crate) enum StatCommand {
     Nstat(NstatArgs),
     /// Print the sockets, in the format of `ss -tinmo`.
     Ss(SsArgs),
+    /// Print the flows of a gateway: the guest's and the host's socket of each, and what holds it back.
+    ///
+    /// Connections that the kernel splices, and DNS over TCP, are counted in the summary and not listed.
+    Gateway(GatewayArgs),
     /// Print the number of sockets and their memory, as in /proc/net/sockstat.
     Sockstat,
     /// Print the addresses and their states, like `ip -brief address`: `tentative` while duplicate
@@ -137,6 +141,27 @@ pub(crate) struct SsArgs {
     /// Accepted for compatibility with `ss`: these fields are always shown.
     #[arg(short = 't', short_aliases = ['i', 'n', 'm', 'o'], action = clap::ArgAction::Count, hide = true)]
     pub(crate) tinmo: u8,
+}
+
+#[derive(Args, Clone)]
+pub(crate) struct GatewayArgs {
+    /// Print the guest's addresses and leases, the numbers of flows, the memory and the counters
+    /// instead of the flows.
+    #[arg(short, long, conflicts_with_all = ["listening", "tcp", "udp", "filter"])]
+    pub(crate) summary: bool,
+    /// Print the forwards instead of the flows.
+    #[arg(short, long, conflicts_with = "filter")]
+    pub(crate) listening: bool,
+    /// Show TCP.
+    #[arg(short, long)]
+    pub(crate) tcp: bool,
+    /// Show UDP.
+    #[arg(short, long)]
+    pub(crate) udp: bool,
+    /// Show only flows in these states of the guest's side, in the syntax of `ss`: `state STATE` or
+    /// `exclude STATE`, any number of times, as for `stat ss`.
+    #[arg(value_name = "FILTER")]
+    pub(crate) filter: Vec<String>,
 }
 
 #[derive(Args, Clone, Copy)]

@@ -10,7 +10,7 @@ use super::args::SsArgs;
 use super::connection::Connection;
 use states::States;
 
-mod states;
+pub(super) mod states;
 mod summary;
 
 pub(super) fn run(stack: &mut Connection, args: &SsArgs, json: bool) -> Result<()> {

@@ -86,13 +86,16 @@ impl Client {
             ReadLine::Line => {}
         }
         match self.lines.take_request() {
-            Ok(Request::Sockets) => self.list_sockets().await?,
             Ok(Request::Capture(capture_request)) => self.capture(&capture_request).await?,
             Ok(request) => {
-                let reply = self.engine.upgrade().map_or_else(Reply::stopped, |engine| {
-                    answer(&*engine, &request).unwrap_or_else(Reply::Error)
-                });
-                self.send(&reply).await?;
+                if let Some(listing) = Listing::of(&request) {
+                    self.list(listing).await?;
+                } else {
+                    let reply = self.engine.upgrade().map_or_else(Reply::stopped, |engine| {
+                        answer(&*engine, &request).unwrap_or_else(Reply::Error)
+                    });
+                    self.send(&reply).await?;
+                }
             }
             Err(text) => self.send(&Reply::Error(text)).await?,
         }
@@ -103,8 +106,7 @@ impl Client {
         self.write.write_all(reply.to_line().as_bytes()).await
     }
 
-    async fn list_sockets(&mut self) -> io::Result<()> {
-        let mut listing = Listing::default();
+    async fn list(&mut self, mut listing: Listing) -> io::Result<()> {
         let mut count = 0u64;
         loop {
             let batch = self
@@ -116,6 +118,9 @@ impl Client {
                     count += items.len() as u64;
                     let text: String = items.iter().map(Reply::to_line).collect();
                     self.write.write_all(text.as_bytes()).await?;
+                    // A write that does not wait would keep the other tasks of this thread from
+                    // running until the end of the list.
+                    tokio::task::yield_now().await;
                 }
                 Ok(None) => return self.send(&Reply::End(count.into())).await,
                 Err(reply) => return self.send(&reply).await,

@@ -1,10 +1,9 @@
 //! The task that accepts clients of the control socket.
 
 use std::io;
-use std::path::Path;
 use std::sync::{Arc, Weak};
 
-use fullsend_control::{MAX_CLIENTS, SocketFile, bind};
+use fullsend_control::{BoundSocket, MAX_CLIENTS, SocketFile};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -18,9 +17,9 @@ pub(crate) struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Opens a control socket for `engine`. Must be called within a tokio runtime.
-    pub(crate) fn open(engine: &Arc<Engine>, path: &Path) -> io::Result<Self> {
-        let (listener, socket_file) = bind(path)?;
+    /// Serves the clients of a control socket for `engine`. Must be called within a tokio runtime.
+    pub(crate) fn serve(engine: &Arc<Engine>, socket: BoundSocket) -> io::Result<Self> {
+        let (listener, socket_file) = socket.into_parts();
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
         let task = tokio::spawn(accept(listener, Arc::downgrade(engine)));

@@ -2,9 +2,9 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
-use fullsend_control::Inspect;
+use fullsend_control::{BoundSocket, Gateway, Inspect};
 use fullsend_device::{CaptureInterface, Device};
 use fullsend_offload::Link;
 use fullsend_stack::{Host, IfaceId};
@@ -21,6 +21,7 @@ pub(super) struct ControlState {
     started: u64,
     /// The name of the device in the output of tools.
     link_name: OnceLock<String>,
+    gateway: OnceLock<Weak<dyn Gateway>>,
     /// The control sockets; emptied when the stack stops.
     sockets: Mutex<Vec<ControlSocket>>,
 }
@@ -30,6 +31,7 @@ impl ControlState {
         Self {
             started: wall_clock_ns(),
             link_name: OnceLock::new(),
+            gateway: OnceLock::new(),
             sockets: Mutex::default(),
         }
     }
@@ -58,9 +60,19 @@ impl Engine {
         self.control.link_name.get().map_or("link0", String::as_str)
     }
 
+    /// Sets the gateway that the stack belongs to. Later calls have no effect.
+    pub(crate) fn set_gateway(&self, gateway: Weak<dyn Gateway>) {
+        let _ = self.control.gateway.set(gateway);
+    }
+
     /// Opens a control socket that is closed when the stack stops.
     pub(crate) fn open_control_socket(self: &Arc<Self>, path: &Path) -> io::Result<()> {
-        let socket = ControlSocket::open(self, path)?;
+        self.serve_control(BoundSocket::bind(path)?)
+    }
+
+    /// Serves the clients of a control socket until the stack stops.
+    pub(crate) fn serve_control(self: &Arc<Self>, socket: BoundSocket) -> io::Result<()> {
+        let socket = ControlSocket::serve(self, socket)?;
         self.control.sockets.lock().push(socket);
         Ok(())
     }
@@ -111,5 +123,9 @@ impl Inspect for Engine {
 
     fn link_name(&self) -> &str {
         Self::link_name(self)
+    }
+
+    fn gateway(&self) -> Option<Arc<dyn Gateway>> {
+        self.control.gateway.get()?.upgrade()
     }
 }

@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use fullsend::control::LeaseView;
 use tokio::time::Instant;
 
 use crate::config::Ipv4Config;
@@ -22,23 +23,17 @@ struct Lease {
 }
 
 /// The leases of a network. Their number is bounded by that of the addresses.
-pub(super) struct Leases {
+pub(crate) struct Leases {
     /// All addresses, in the order in which they are given out.
     addresses: Vec<Ipv4Addr>,
     leases: Vec<Lease>,
 }
 
 impl Leases {
-    pub(super) fn new(config: &Ipv4Config) -> Self {
-        let range = config.dhcp.iter().flat_map(|range| {
-            let (first, last) = (range.first.to_bits(), range.last.to_bits());
-            (first..=last).take(MAX_RANGE as usize)
-        });
-        let others = range.map(Ipv4Addr::from_bits).filter(|address| {
-            ![config.guest, config.gateway].contains(address) && config.dns != Some(*address)
-        });
+    /// Returns the leases of a network. Without a network, there are no addresses.
+    pub(crate) fn new(config: Option<&Ipv4Config>) -> Self {
         Self {
-            addresses: [config.guest].into_iter().chain(others).collect(),
+            addresses: config.map(addresses).unwrap_or_default(),
             leases: Vec::new(),
         }
     }
@@ -86,6 +81,17 @@ impl Leases {
         true
     }
 
+    /// Returns the leases and offers that have not expired.
+    pub(crate) fn views(&self, now: Instant) -> Vec<LeaseView> {
+        let current = self.leases.iter().filter(|lease| lease.expires > now);
+        let view = |lease: &Lease| LeaseView {
+            address: lease.address.to_string(),
+            client: hex(&lease.client),
+            expires_s: (lease.expires - now).as_secs(),
+        };
+        current.map(view).collect()
+    }
+
     /// Ends the lease of a client.
     pub(super) fn release(&mut self, client: &[u8]) {
         self.leases.retain(|lease| lease.client != client);
@@ -98,6 +104,23 @@ impl Leases {
             lease.expires = now + DECLINE_TIME;
         }
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let digits: Vec<_> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    digits.concat()
+}
+
+/// Returns the addresses of a network in the order in which they are given out.
+fn addresses(config: &Ipv4Config) -> Vec<Ipv4Addr> {
+    let range = config.dhcp.iter().flat_map(|range| {
+        let (first, last) = (range.first.to_bits(), range.last.to_bits());
+        (first..=last).take(MAX_RANGE as usize)
+    });
+    let others = range.map(Ipv4Addr::from_bits).filter(|address| {
+        ![config.guest, config.gateway].contains(address) && config.dns != Some(*address)
+    });
+    [config.guest].into_iter().chain(others).collect()
 }
 
 #[cfg(test)]
@@ -113,7 +136,7 @@ mod tests {
             first: ip(2),
             last: ip(16),
         });
-        let mut leases = Leases::new(&config);
+        let mut leases = Leases::new(Some(&config));
         leases.addresses.retain(|a| *a == ip(100) || *a >= ip(15));
         leases
     }
@@ -133,6 +156,19 @@ mod tests {
         assert!(!leases.confirm(now, b"d", ip(16), LEASE));
         leases.release(b"c");
         assert!(leases.confirm(now, b"d", ip(16), LEASE));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tools_see_leases_until_they_expire() {
+        let (mut leases, now) = (leases(), Instant::now());
+        assert!(leases.confirm(now, &[1, 0xab], ip(100), LEASE));
+        let lease = LeaseView {
+            address: "10.0.2.100".to_owned(),
+            client: "01ab".to_owned(),
+            expires_s: 3600,
+        };
+        assert_eq!(leases.views(now), [lease]);
+        assert_eq!(leases.views(now + LEASE), []);
     }
 
     #[tokio::test(start_paused = true)]

@@ -37,7 +37,6 @@ pub(crate) async fn serve(shared: Arc<Shared>, config: Ipv4Config, socket: UdpSo
 
 async fn try_serve(shared: &Shared, config: &Ipv4Config, socket: &UdpSocket) -> io::Result<()> {
     let from = SocketAddr::from((config.gateway, SERVER_PORT));
-    let mut leases = Leases::new(config);
     let settings = settings(shared, config);
     let mut buf = vec![0; MAX_MESSAGE];
     loop {
@@ -45,7 +44,7 @@ async fn try_serve(shared: &Shared, config: &Ipv4Config, socket: &UdpSocket) -> 
         let Some(message) = ClientMessage::parse(&buf[..len]) else {
             continue;
         };
-        let Some((kind, yours)) = decide(&mut leases, config, &message) else {
+        let Some((kind, yours)) = decide(&mut shared.leases.lock(), config, &message) else {
             continue;
         };
         let answer = message.answer(kind, yours, &settings);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -44,8 +45,36 @@ struct PingKey {
 
 struct PingFlow {
     socket: Arc<AsyncFd<Socket>>,
+    /// The address that the socket is connected to.
+    host: SocketAddr,
+    started: Instant,
     last_used: Instant,
+    tx_bytes: u64,
+    rx_bytes: u64,
     task: AbortHandle,
+}
+
+/// A sequence of echo requests, for tools.
+pub(crate) struct PingInfo {
+    /// The guest's address; the port is the identifier.
+    pub(crate) guest: SocketAddr,
+    /// The destination as the guest sees it; the port is 0.
+    pub(crate) remote: SocketAddr,
+    pub(crate) host: SocketAddr,
+    pub(crate) socket: Arc<AsyncFd<Socket>>,
+    pub(crate) started: Instant,
+    pub(crate) last_used: Instant,
+    /// The messages of each direction, bytes.
+    pub(crate) tx_bytes: u64,
+    pub(crate) rx_bytes: u64,
+}
+
+impl PingKey {
+    /// Returns the addresses of the sequence with its identifier as the guest's port.
+    fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        let guest = SocketAddr::new(self.guest, self.ident);
+        (guest, SocketAddr::new(self.remote, 0))
+    }
 }
 
 /// The sequences of echo requests of a gateway.
@@ -86,7 +115,9 @@ fn try_relay(shared: &Arc<Shared>, request: &IcmpMessage) -> io::Result<()> {
         return Err(io::ErrorKind::QuotaExceeded.into());
     }
     // The kernel replaces the identifier and the checksum.
-    socket.get_ref().send(&message).map(drop)
+    socket.get_ref().send(&message)?;
+    shared.pings.count(&key, message.len(), 0);
+    Ok(())
 }
 
 impl Pings {
@@ -95,6 +126,36 @@ impl Pings {
         let flow = flows.get_mut(key)?;
         flow.last_used = Instant::now();
         Some(flow.socket.clone())
+    }
+
+    /// Counts messages of a sequence in bytes.
+    fn count(&self, key: &PingKey, tx: usize, rx: usize) {
+        if let Some(flow) = self.flows.lock().get_mut(key) {
+            flow.tx_bytes += tx as u64;
+            flow.rx_bytes += rx as u64;
+        }
+    }
+
+    /// Returns the first sequences after these addresses, at most `max`.
+    pub(crate) fn after(
+        &self,
+        addresses: Option<(SocketAddr, SocketAddr)>,
+        max: usize,
+    ) -> Vec<PingInfo> {
+        let from = addresses.map_or(Bound::Unbounded, |(guest, remote)| {
+            Bound::Excluded(PingKey {
+                guest: guest.ip(),
+                remote: remote.ip(),
+                ident: guest.port(),
+            })
+        });
+        let flows = self.flows.lock();
+        let rest = flows.range((from, Bound::Unbounded));
+        rest.take(max).map(|(key, flow)| flow.info(key)).collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.flows.lock().len()
     }
 
     /// Adds a sequence. It replaces the one that has been idle for the longest time if there are
@@ -126,10 +187,25 @@ impl Pings {
     }
 }
 
+impl PingFlow {
+    fn info(&self, key: &PingKey) -> PingInfo {
+        let (guest, remote) = key.addresses();
+        PingInfo {
+            guest,
+            remote,
+            host: self.host,
+            socket: self.socket.clone(),
+            started: self.started,
+            last_used: self.last_used,
+            tx_bytes: self.tx_bytes,
+            rx_bytes: self.rx_bytes,
+        }
+    }
+}
+
 /// Returns the address that the echo requests of a sequence go to, if any.
 fn destination(shared: &Shared, key: &PingKey) -> Option<SocketAddr> {
-    let guest = SocketAddr::new(key.guest, key.ident);
-    let remote = SocketAddr::new(key.remote, 0);
+    let (guest, remote) = key.addresses();
     match shared.route(FlowProtocol::Ping, guest, remote) {
         Route::Connect(mut to) => {
             to.set_port(0);
@@ -162,7 +238,11 @@ fn open(shared: &Arc<Shared>, key: PingKey) -> io::Result<Arc<AsyncFd<Socket>>> 
     let task = task.ok_or(io::ErrorKind::NotConnected)?;
     let flow = PingFlow {
         socket: socket.clone(),
+        host: to,
+        started: Instant::now(),
         last_used: Instant::now(),
+        tx_bytes: 0,
+        rx_bytes: 0,
         task,
     };
     let replaced = shared.pings.insert(key, flow, shared.limits.ping);
@@ -182,8 +262,15 @@ async fn receive_replies(shared: Arc<Shared>, key: PingKey, socket: Arc<AsyncFd<
                     continue;
                 }
                 message[4..6].copy_from_slice(&key.ident.to_be_bytes());
-                let sent = shared.icmp.send(key.remote, key.guest, message, None);
-                add(&shared.counters.ping_replies, u64::from(sent.is_ok()));
+                let len = message.len();
+                if shared
+                    .icmp
+                    .send(key.remote, key.guest, message, None)
+                    .is_ok()
+                {
+                    shared.pings.count(&key, 0, len);
+                    add(&shared.counters.ping_replies, 1);
+                }
             }
             // An error of an earlier request, such as an unreachable host.
             Ok(Err(error)) => tracing::debug!(%error, to = %key.remote, "a ping failed"),

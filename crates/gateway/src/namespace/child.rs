@@ -5,13 +5,17 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nix::errno::Errno;
+use nix::sys::signal::{SigHandler, Signal};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
     sendmsg, socketpair,
 };
 use nix::sys::wait::waitpid;
+use nix::unistd::{chdir, setsid};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
-use super::sys::{exit_now, fork};
+use super::open_null;
+use super::sys::{close_others, exit_now, fork, set_signal_handler};
 
 /// Most descriptors of one message; the kernel accepts 253.
 pub(super) const MAX_FDS: usize = 8;
@@ -34,6 +38,29 @@ pub(super) fn channel() -> io::Result<(OwnedFd, OwnedFd)> {
         SockFlag::SOCK_CLOEXEC,
     )?;
     Ok(ends)
+}
+
+/// Separates a forked child from the caller's terminal, files and directory, so that only the end of
+/// `channel` ends it. It keeps no other descriptor.
+pub(super) fn detach(channel: &OwnedFd) -> io::Result<()> {
+    setsid()?;
+    for signal in [
+        Signal::SIGINT,
+        Signal::SIGQUIT,
+        Signal::SIGTERM,
+        Signal::SIGHUP,
+    ] {
+        set_signal_handler(signal, SigHandler::SigIgn);
+    }
+    chdir("/")?;
+    // A caller that reads the gateway's output to its end does not wait for the child.
+    let null = open_null()?;
+    dup2_stdin(&null)?;
+    dup2_stdout(&null)?;
+    dup2_stderr(&null)?;
+    drop(null);
+    close_others(channel.as_raw_fd());
+    Ok(())
 }
 
 /// Sends a message with at most [`MAX_FDS`] descriptors.

@@ -2,25 +2,23 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::prctl::set_dumpable;
-use nix::sys::signal::{SigHandler, Signal};
 use nix::sys::wait::waitpid;
-use nix::unistd::{Pid, setsid};
+use nix::unistd::Pid;
 use parking_lot::Mutex;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
-use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use socket2::{Domain, Socket, Type};
 
-use super::child::{MAX_FDS, Message, channel, open_result, receive, send, send_result};
-use super::sys::{close_others, exit_now, fork, set_signal_handler};
-use super::{Namespaces, Sandbox, open_null};
+use super::child::{MAX_FDS, Message, channel, detach, open_result, receive, send, send_result};
+use super::sys::{exit_now, fork};
+use super::{Namespaces, Sandbox};
 
 /// Clients that wait to be accepted.
 const BACKLOG: i32 = 4096;
@@ -234,23 +232,7 @@ fn enter(channel: &OwnedFd, namespaces: &Namespaces) -> io::Result<Vec<String>> 
     // The memory is that of the gateway: the guest, root in its user namespace, must not read it.
     set_dumpable(false)?;
     namespaces.enter()?;
-    // Only the gateway ends it, and no signal of the caller's terminal stops it.
-    setsid()?;
-    for signal in [
-        Signal::SIGINT,
-        Signal::SIGQUIT,
-        Signal::SIGTERM,
-        Signal::SIGHUP,
-    ] {
-        set_signal_handler(signal, SigHandler::SigIgn);
-    }
-    // A caller that reads the gateway's output to its end does not wait for this process.
-    let null = open_null()?;
-    dup2_stdin(&null)?;
-    dup2_stdout(&null)?;
-    dup2_stderr(&null)?;
-    drop(null);
-    close_others(channel.as_raw_fd());
+    detach(channel)?;
     let sandbox = Sandbox {
         visible: Vec::new(),
         ..Sandbox::default()

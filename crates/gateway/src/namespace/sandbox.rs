@@ -15,6 +15,7 @@ use nix::sys::prctl::set_no_new_privs;
 use nix::unistd::{chdir, chroot, pivot_root};
 
 use super::{failed, seccomp, spawn};
+use crate::inspect::open_resident_memory;
 
 /// Where the empty root file system is mounted before it becomes the root.
 const NEW_ROOT: &str = "/tmp";
@@ -52,6 +53,7 @@ impl Sandbox {
     /// # Errors
     /// The first restriction that the kernel refuses, with its reason. Those before it stay.
     pub fn apply(&self) -> io::Result<()> {
+        open_resident_memory();
         if self.own_root {
             enter_own_root(&self.visible)?;
         }
@@ -61,6 +63,7 @@ impl Sandbox {
     /// Applies as many restrictions as the kernel allows, and returns those that it refuses, one
     /// line each. Where the process may not mount, Landlock hides other files.
     pub fn apply_where_possible(&self) -> Vec<String> {
+        open_resident_memory();
         let mut refused = Vec::new();
         if self.own_root
             && let Err(error) = enter_own_root(&self.visible)

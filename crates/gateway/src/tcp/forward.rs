@@ -3,8 +3,8 @@
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fullsend::TcpStream;
@@ -13,6 +13,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::HostStream;
+use super::flow::TcpFlowEntry;
 use super::relay::relay;
 use super::splice::splice_both;
 use crate::config::LoopbackClients;
@@ -254,11 +255,12 @@ async fn splice(
 
 /// Connects to the guest and relays.
 async fn connect(shared: &Shared, mut client: Client, from: SocketAddr, guest: SocketAddr) {
-    match connect_to_guest(shared, from, guest).await {
-        Ok(stream) => {
+    let socket = client.0.as_ref().map(HostStream::downgrade);
+    match connect_to_guest(shared, &socket.unwrap_or_default(), from, guest).await {
+        Ok((flow, stream)) => {
             if let Some(client) = client.0.take() {
                 add(&shared.counters.forwarded, 1);
-                relay(shared, stream, client).await;
+                relay(shared, &flow, stream, client).await;
             }
         }
         Err(error) => {
@@ -267,20 +269,29 @@ async fn connect(shared: &Shared, mut client: Client, from: SocketAddr, guest: S
     }
 }
 
-async fn connect_to_guest(
-    shared: &Shared,
+async fn connect_to_guest<'a>(
+    shared: &'a Shared,
+    client: &Weak<AsyncFd<Socket>>,
     from: SocketAddr,
     guest: SocketAddr,
-) -> io::Result<TcpStream> {
+) -> io::Result<(TcpFlowEntry<'a>, TcpStream)> {
     let source = shared.forward_source(from, guest)?;
-    let connected = TcpStream::connect_transparent(&shared.stack, source, guest).await;
-    match connected {
+    let add_flow = |remote| {
+        let flow = shared.tcp_flows.add_forwarded(guest, remote, from);
+        flow.set_host_socket(client.clone());
+        flow
+    };
+    let connect = |source| TcpStream::connect_transparent(&shared.stack, source, guest);
+    let flow = add_flow(source);
+    match connect(source).await {
         // The client's port is in use at this address, e.g. by a client with the same port at
         // another address of the loopback network.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            let source = SocketAddr::new(source.ip(), 0);
-            TcpStream::connect_transparent(&shared.stack, source, guest).await
+            // The addresses are those of the other flow.
+            drop(flow);
+            let stream = connect(SocketAddr::new(source.ip(), 0)).await?;
+            Ok((add_flow(stream.local_addr()?), stream))
         }
-        connected => connected,
+        connected => Ok((flow, connected?)),
     }
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fullsend::{Chain, Pool, Slice, WriteBuf};
@@ -37,7 +38,8 @@ pub(super) enum Moved {
 
 /// A TCP socket of the host, in the reactor.
 pub(crate) struct HostStream {
-    fd: AsyncFd<Socket>,
+    /// Shared: a tool that lists the flows may delay the end by the time of one reading.
+    fd: Arc<AsyncFd<Socket>>,
 }
 
 impl HostStream {
@@ -80,8 +82,13 @@ impl HostStream {
         // The guest has decided about the sizes of its segments.
         socket.set_tcp_nodelay(true)?;
         socket.set_keepalive(true)?;
-        let fd = register(socket)?;
+        let fd = Arc::new(register(socket)?);
         Ok(Self { fd })
+    }
+
+    /// Returns a reference for tools, which does not keep the socket open.
+    pub(super) fn downgrade(&self) -> Weak<AsyncFd<Socket>> {
+        Arc::downgrade(&self.fd)
     }
 
     /// Waits for data and reads it into memory of `pool`, at most `want` bytes. Appends it to

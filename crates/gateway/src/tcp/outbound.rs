@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::HostStream;
+use super::flow::Stage;
 use super::relay::{count_reset, relay};
 use crate::counters::add;
 use crate::dns::relay_stream;
@@ -52,6 +53,9 @@ async fn connect(shared: Arc<Shared>, pending: PendingConnection, permit: OwnedS
             None => return reject_unreachable(&shared, pending, UnreachableCode::Network),
         },
     };
+    let flow = shared
+        .tcp_flows
+        .add_outbound(pending.peer_addr(), pending.local_addr(), to);
     let connected = tokio::select! {
         biased;
         connected = HostStream::connect(to, &shared.config.outbound) => connected,
@@ -62,17 +66,21 @@ async fn connect(shared: Arc<Shared>, pending: PendingConnection, permit: OwnedS
         }
     };
     match connected {
-        Ok(host) => match pending.accept().await {
-            Ok(guest) => {
-                add(&shared.counters.tcp_established, 1);
-                relay(&shared, guest, host).await;
+        Ok(host) => {
+            flow.set_host_socket(host.downgrade());
+            flow.set_stage(Stage::Handshake);
+            match pending.accept().await {
+                Ok(guest) => {
+                    add(&shared.counters.tcp_established, 1);
+                    relay(&shared, &flow, guest, host).await;
+                }
+                // The guest has given up, or its RST came together with its ACK.
+                Err(error) => {
+                    count_reset(&shared, &error);
+                    host.reset();
+                }
             }
-            // The guest has given up, or its RST came together with its ACK.
-            Err(error) => {
-                count_reset(&shared, &error);
-                host.reset();
-            }
-        },
+        }
         Err(error) => on_connect_error(&shared, pending, to, &error),
     }
     drop(permit);

@@ -10,6 +10,7 @@ use std::task::Poll;
 use fullsend::TcpStream;
 
 use super::HostStream;
+use super::flow::{Direction, Stage, TcpFlow};
 use super::host_stream::ReadSize;
 use crate::counters::add;
 use crate::gateway::Shared;
@@ -37,14 +38,15 @@ impl Drop for Sockets {
 /// Copies data in both directions until both sides have closed theirs. Each side's FIN is passed on
 /// when its data has been; a RST or another error of one side resets the other, and so does the end
 /// of the gateway.
-pub(super) async fn relay(shared: &Shared, guest: TcpStream, host: HostStream) {
+pub(super) async fn relay(shared: &Shared, flow: &TcpFlow, guest: TcpStream, host: HostStream) {
+    flow.set_stage(Stage::Data);
     // Fails only if the stack has stopped.
     let _ = guest.set_keepalive(true);
     let sockets = Sockets(Some((guest, host)));
     let Some((guest, host)) = &sockets.0 else {
         return;
     };
-    match both_directions(shared, guest, host).await {
+    match both_directions(shared, flow, (guest, host)).await {
         Ok(()) => sockets.close(),
         Err(error) => {
             tracing::debug!(%error, ?guest, "connection reset");
@@ -64,16 +66,20 @@ pub(super) fn count_reset(shared: &Shared, error: &io::Error) {
 #[cfg(test)]
 pub(super) fn relay_size() -> usize {
     fn size_of_output<F: Future>(
-        _: impl FnOnce(&'static Shared, TcpStream, HostStream) -> F,
+        _: impl FnOnce(&'static Shared, &'static TcpFlow, TcpStream, HostStream) -> F,
     ) -> usize {
         size_of::<F>()
     }
     size_of_output(relay)
 }
 
-async fn both_directions(shared: &Shared, guest: &TcpStream, host: &HostStream) -> io::Result<()> {
-    let mut to_host = pin!(guest_to_host(shared, guest, host));
-    let mut to_guest = pin!(host_to_guest(shared, guest, host));
+async fn both_directions(
+    shared: &Shared,
+    flow: &TcpFlow,
+    (guest, host): (&TcpStream, &HostStream),
+) -> io::Result<()> {
+    let mut to_host = pin!(guest_to_host(shared, &flow.tx, (guest, host)));
+    let mut to_guest = pin!(host_to_guest(shared, &flow.rx, (guest, host)));
     // The end that has sent its FIN may still send a RST, which no read of the other direction
     // reports.
     tokio::select! {
@@ -134,17 +140,25 @@ async fn pass_rate_limit(
     .await
 }
 
-async fn guest_to_host(shared: &Shared, guest: &TcpStream, host: &HostStream) -> io::Result<()> {
+async fn guest_to_host(
+    shared: &Shared,
+    direction: &Direction,
+    (guest, host): (&TcpStream, &HostStream),
+) -> io::Result<()> {
     loop {
+        direction.set_stage(Stage::Data);
         // While the host's socket does not accept more, the rest stays in the guest's window.
         let max = shared.tx_rate.quantum(shared.relay_memory.allowed());
         let mut data = guest.read_chain(max).await?;
         if data.is_empty() {
+            direction.set_stage(Stage::Ended);
             return host.shutdown_write();
         }
         let len = data.len();
         let _held = shared.relay_memory.hold(len);
+        direction.set_stage(Stage::RateLimit);
         pass_rate_limit(&shared.tx_rate, len, (guest, host)).await?;
+        direction.set_stage(Stage::Room);
         while !data.is_empty() {
             // While the host's socket is full, a RST of the guest is reported here only.
             until_error(pin!(host.write(&mut data)), pin!(guest_reset(guest))).await?;
@@ -153,25 +167,35 @@ async fn guest_to_host(shared: &Shared, guest: &TcpStream, host: &HostStream) ->
             .counters
             .tcp_tx_bytes
             .fetch_add(len as u64, Ordering::Relaxed);
+        direction.add_bytes(len);
     }
 }
 
-async fn host_to_guest(shared: &Shared, guest: &TcpStream, host: &HostStream) -> io::Result<()> {
+async fn host_to_guest(
+    shared: &Shared,
+    direction: &Direction,
+    (guest, host): (&TcpStream, &HostStream),
+) -> io::Result<()> {
     let mut data = VecDeque::new();
     let mut size = ReadSize::new();
     loop {
         // Room first: data stays in the host's socket, and thus in the sender's window, until the
         // guest has room for it.
+        direction.set_stage(Stage::Room);
         until_error(pin!(guest.writable()), pin!(host.failed())).await?;
+        direction.set_stage(Stage::Data);
         let allowed = shared.rx_rate.quantum(shared.relay_memory.allowed());
         let want = size.get().min(allowed);
         let n = host.read(&shared.pool, want, &mut data).await?;
         if n == 0 {
+            direction.set_stage(Stage::Ended);
             return guest.shutdown_write();
         }
         size.adapt(n);
         let _held = shared.relay_memory.hold(n);
+        direction.set_stage(Stage::RateLimit);
         pass_rate_limit(&shared.rx_rate, n, (guest, host)).await?;
+        direction.set_stage(Stage::Room);
         while !data.is_empty() {
             until_error(pin!(guest.write_slices(&mut data)), pin!(host.failed())).await?;
         }
@@ -179,6 +203,7 @@ async fn host_to_guest(shared: &Shared, guest: &TcpStream, host: &HostStream) ->
             .counters
             .tcp_rx_bytes
             .fetch_add(n as u64, Ordering::Relaxed);
+        direction.add_bytes(n);
     }
 }
 

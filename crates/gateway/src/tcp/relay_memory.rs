@@ -38,10 +38,18 @@ impl RelayMemory {
 
     /// Returns the number of bytes that a relay may take now.
     pub(crate) fn allowed(&self) -> usize {
-        let free = self
-            .budget
-            .saturating_sub(self.held.load(Ordering::Relaxed));
+        let free = self.budget.saturating_sub(self.held());
         (free / SHARE).clamp(MIN_TAKEN_BYTES, MAX_TAKEN_BYTES)
+    }
+
+    /// Returns the number of bytes that relays hold.
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Returns the budget of all relays, bytes.
+    pub(crate) const fn budget(&self) -> usize {
+        self.budget
     }
 
     /// Counts data that a relay has taken.

@@ -34,7 +34,8 @@ pub(crate) async fn receive_forwarded(
                 };
                 if let Some(flow) = flow_of(&shared, &socket, (client, peer), guest) {
                     flow.record_use(false);
-                    send_to_guest(&shared, &mut datagrams, flow.key.remote, guest);
+                    let bytes = send_to_guest(&shared, &mut datagrams, flow.key.remote, guest);
+                    flow.add_rx_bytes(bytes);
                 } else {
                     add(&shared.counters.udp_dropped, datagrams.len() as u64);
                     datagrams.clear();

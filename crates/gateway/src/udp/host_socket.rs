@@ -49,7 +49,7 @@ pub(crate) struct HostUdp {
 
 /// The other end of an unconnected socket's datagrams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Peer {
+pub(crate) struct Peer {
     pub(super) to: SocketAddr,
     /// The host's address that the peer has sent to. Answers come from it.
     pub(super) from: Option<LocalAddr>,
@@ -57,7 +57,7 @@ pub(super) struct Peer {
 
 /// An address of the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct LocalAddr {
+pub(crate) struct LocalAddr {
     pub(super) ip: IpAddr,
     /// The interface of a link-local address, otherwise 0.
     interface: u32,
@@ -102,6 +102,11 @@ impl HostUdp {
             segmentation: AtomicBool::new(true),
             calls: AtomicUsize::new(0),
         }
+    }
+
+    /// Returns the socket for tools.
+    pub(crate) fn socket(&self) -> &Socket {
+        self.fd.get_ref()
     }
 
     /// Sends the datagrams in `data`, of `size` bytes each, the last one possibly shorter. To

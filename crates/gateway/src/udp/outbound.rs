@@ -122,7 +122,10 @@ fn forward_train(shared: &Arc<Shared>, train: &Train) {
     }
     flow.record_use(flow.client.is_some());
     match flow.socket.send(&train.data, train.size, flow.peer()) {
-        Ok(()) => add(&shared.counters.udp_tx_datagrams, train.count as u64),
+        Ok(()) => {
+            add(&shared.counters.udp_tx_datagrams, train.count as u64);
+            flow.add_tx_bytes(train.data.len());
+        }
         Err(error) => {
             add(&shared.counters.udp_dropped, train.count as u64);
             on_send_error(shared, train, &error);
@@ -203,7 +206,7 @@ async fn receive_answers(shared: Arc<Shared>, flow: Arc<UdpFlow>) {
         match flow.socket.receive(&shared.pool, &mut datagrams).await {
             Ok(Received::Datagrams(_)) => {
                 flow.record_use(true);
-                send_to_guest(&shared, &mut datagrams, remote, guest);
+                flow.add_rx_bytes(send_to_guest(&shared, &mut datagrams, remote, guest));
             }
             Ok(Received::Error(error)) => report(&shared, &flow, &error),
             Err(error) => {

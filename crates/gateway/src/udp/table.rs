@@ -4,8 +4,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -22,14 +23,14 @@ const ANSWERED_TIMEOUT: Duration = Duration::from_mins(3);
 
 /// The addresses of a flow as the guest sees them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct FlowKey {
-    pub(super) guest: SocketAddr,
-    pub(super) remote: SocketAddr,
+pub(crate) struct FlowKey {
+    pub(crate) guest: SocketAddr,
+    pub(crate) remote: SocketAddr,
 }
 
 /// A client of a forward.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct ClientKey {
+pub(crate) struct ClientKey {
     pub(super) forward: ForwardId,
     pub(super) client: SocketAddr,
     /// The host's address that the client has sent to, if the kernel has reported it.
@@ -37,13 +38,16 @@ pub(super) struct ClientKey {
 }
 
 /// One UDP flow.
-pub(super) struct UdpFlow {
-    pub(super) key: FlowKey,
-    pub(super) socket: Arc<HostUdp>,
+pub(crate) struct UdpFlow {
+    pub(crate) key: FlowKey,
+    pub(crate) socket: Arc<HostUdp>,
     /// The client of a forward, which the host's socket sends to; `None` for a connected socket.
-    pub(super) client: Option<(ClientKey, Peer)>,
+    pub(crate) client: Option<(ClientKey, Peer)>,
     /// The address that the host's socket is connected to.
-    pub(super) host: SocketAddr,
+    pub(crate) host: SocketAddr,
+    pub(crate) started: Instant,
+    tx_bytes: AtomicU64,
+    rx_bytes: AtomicU64,
     /// Whether datagrams have passed in both directions.
     answered: AtomicBool,
     last_used: Mutex<Instant>,
@@ -61,6 +65,9 @@ impl UdpFlow {
             socket,
             client,
             host,
+            started: Instant::now(),
+            tx_bytes: AtomicU64::new(0),
+            rx_bytes: AtomicU64::new(0),
             answered: AtomicBool::new(false),
             last_used: Mutex::new(Instant::now()),
         }
@@ -74,16 +81,35 @@ impl UdpFlow {
         }
     }
 
+    /// Counts payload of the guest.
+    pub(super) fn add_tx_bytes(&self, n: usize) {
+        self.tx_bytes.fetch_add(n as u64, Ordering::Relaxed);
+    }
+
+    /// Counts payload to the guest.
+    pub(super) fn add_rx_bytes(&self, n: usize) {
+        self.rx_bytes.fetch_add(n as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn tx_bytes(&self) -> u64 {
+        self.tx_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn rx_bytes(&self) -> u64 {
+        self.rx_bytes.load(Ordering::Relaxed)
+    }
+
     /// Returns where the host's socket sends to; `None` for a connected one.
     pub(super) fn peer(&self) -> Option<&Peer> {
         self.client.as_ref().map(|(_, peer)| peer)
     }
 
-    fn last_used(&self) -> Instant {
+    pub(crate) fn last_used(&self) -> Instant {
         *self.last_used.lock()
     }
 
-    fn is_answered(&self) -> bool {
+    /// Returns whether datagrams have passed in both directions.
+    pub(crate) fn is_answered(&self) -> bool {
         self.answered.load(Ordering::Relaxed)
     }
 }
@@ -155,6 +181,15 @@ impl Table {
 
     pub(super) fn get(&self, key: &FlowKey) -> Option<&Arc<UdpFlow>> {
         self.flows.get(key).map(|entry| &entry.flow)
+    }
+
+    /// Returns the first flows after `key` in the order of their addresses, at most `max`.
+    pub(super) fn after(&self, key: Option<FlowKey>, max: usize) -> Vec<Arc<UdpFlow>> {
+        let from = key.map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = self.flows.range((from, Bound::Unbounded));
+        rest.take(max)
+            .map(|(_, entry)| entry.flow.clone())
+            .collect()
     }
 
     /// Returns the flow of a client of a forward.

@@ -19,14 +19,14 @@ const STATES: [(&str, &str); 11] = [
 
 /// A set of states: one bit for each of [`STATES`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct States(u16);
+pub(in crate::stat) struct States(u16);
 
 impl States {
     const ALL: Self = Self((1 << STATES.len()) - 1);
 
     /// Returns the states of `state STATE` and `exclude STATE`, any number of them. Without a
     /// `state`, states are excluded from all.
-    pub(super) fn parse(words: &[String]) -> Result<Self> {
+    pub(in crate::stat) fn parse(words: &[String]) -> Result<Self> {
         let (mut wanted, mut excluded) = (None, Self(0));
         let mut words = words.iter();
         while let Some(word) = words.next() {
@@ -82,7 +82,7 @@ impl States {
     }
 
     /// Returns whether a state, as it is printed, is in the set.
-    pub(super) fn contains(self, printed: &str) -> bool {
+    pub(in crate::stat) fn contains(self, printed: &str) -> bool {
         let at = STATES.iter().position(|(_, name)| *name == printed);
         at.is_some_and(|at| self.0 & 1 << at != 0)
     }
