@@ -3,9 +3,15 @@
 use std::io;
 
 use socket2::Socket;
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Adds a non-blocking socket to the reactor of the current runtime.
+const INTEREST: Interest = Interest::READABLE
+    .add(Interest::WRITABLE)
+    .add(Interest::PRIORITY);
+
+/// Adds a non-blocking socket to the reactor of the current runtime. The reactor reports urgent data
+/// as [`Interest::PRIORITY`].
 ///
 /// # Errors
 /// The error of the operating system.
@@ -16,5 +22,5 @@ use tokio::io::unix::AsyncFd;
 pub(crate) fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
     // SAFETY: the `AsyncFd` owns the socket, so no other code can close its descriptor, and a
     // `Socket` always returns the same one.
-    unsafe { AsyncFd::register(socket) }.map_err(io::Error::from)
+    unsafe { AsyncFd::register_with_interest(socket, INTEREST) }.map_err(io::Error::from)
 }

@@ -9,6 +9,7 @@ use std::thread;
 
 use common::{
     GATEWAY, HOST, LIMIT, LOOPBACK, exchange, ip, pattern, wait_until, with_gateway, with_port,
+    with_waiting_gateway,
 };
 use fullsend_gateway::{
     Config, Flow, Forward, ForwardId, Limits, Mapping, Outbound, Policy, Protocol, Side, Target,
@@ -475,6 +476,26 @@ fn a_forward_to_a_closed_port_resets_its_client() {
         let mut stream = TcpStream::connect(bound).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         assert_reset(&mut stream);
+    });
+}
+
+#[test]
+fn urgent_data_and_what_follows_arrive_in_order() {
+    with_waiting_gateway(Config::default(), |rig, run| {
+        let (listener, port) = rig.guest.run(|| listen(common::GUEST[0]));
+        let guest = with_port(common::GUEST[0], port);
+        add_forward(rig, forward(with_port(LOOPBACK[0], 0), guest));
+        let mut client = TcpStream::connect(rig.gateway.list_forwards()[0].1.host).unwrap();
+        client.write_all(b"before the").unwrap();
+        SockRef::from(&client).send_out_of_band(b"!").unwrap();
+        client.write_all(b"after mark").unwrap();
+        // All data is in the gateway's socket before its first read, and neither side closes.
+        run();
+        let (mut accepted, _) = rig.guest.run(move || listener.accept().unwrap());
+        accepted.set_read_timeout(Some(LIMIT)).unwrap();
+        let mut received = [0; 21];
+        accepted.read_exact(&mut received).unwrap();
+        assert_eq!(&received, b"before the!after mark");
     });
 }
 

@@ -82,6 +82,8 @@ impl HostStream {
         // The guest has decided about the sizes of its segments.
         socket.set_tcp_nodelay(true)?;
         socket.set_keepalive(true)?;
+        // Urgent data is received in its place, like all other data.
+        socket.set_out_of_band_inline(true)?;
         let fd = Arc::new(register(socket)?);
         Ok(Self { fd })
     }
@@ -102,7 +104,10 @@ impl HostStream {
         data: &mut VecDeque<Slice>,
     ) -> io::Result<usize> {
         loop {
-            let mut ready = self.fd.readable().await?;
+            let mut ready = self
+                .fd
+                .ready(Interest::READABLE | Interest::PRIORITY)
+                .await?;
             // Memory is allocated only now: an idle connection holds none.
             let mut blocks = allocate(pool, want);
             let mut spare = blocks
@@ -116,8 +121,9 @@ impl HostStream {
                 Ok(n) => n?,
                 Err(_would_block) => continue,
             };
-            if n < capacity {
-                // Nothing is left; the next data or the end makes the socket ready again.
+            if n < capacity && !ready.ready().is_priority() {
+                // Nothing is left, except after the urgent mark, where each read stops; the next data
+                // or the end makes the socket ready again.
                 ready.clear_ready();
             }
             freeze(pool, blocks, n, data);
@@ -209,11 +215,6 @@ impl HostStream {
             }
         }
         Ok(())
-    }
-
-    /// Receives urgent data in its place, like all other data.
-    pub(super) fn receive_urgent_inline(&self) -> io::Result<()> {
-        self.fd.get_ref().set_out_of_band_inline(true)
     }
 
     /// Sends a FIN.

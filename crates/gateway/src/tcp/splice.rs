@@ -74,7 +74,6 @@ async fn one_direction(
     (from, to): (&HostStream, &HostStream),
     (rate, counter): (&RateLimit, &AtomicU64),
 ) -> io::Result<()> {
-    from.receive_urgent_inline()?;
     let mut copied = [0; MAX_COPIED_BYTES];
     loop {
         // An idle connection has no pipe.
