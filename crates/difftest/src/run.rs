@@ -59,6 +59,11 @@ const REPEATS: usize = 20;
 /// machine is. With all 20, a fault that occurs in 90 % of runs would be confirmed in 12 % of cases;
 /// with 16, in 96 %.
 const CONFIRMATIONS: usize = 16;
+/// Times between two events, in nanoseconds; these runs use one after the other. Our clock is read a
+/// few microseconds before the kernel's, so that a loss by time may be due for one side only: that is
+/// no difference of the rules, and depends on the spacing. A difference must occur with each of them,
+/// as fewer than a quarter of the runs may be without it.
+const SPACINGS: [u64; 4] = [0, 20_000, 50_000, 100_000];
 
 struct Fuzzer {
     network: KernelNetwork,
@@ -124,8 +129,14 @@ impl Fuzzer {
         Ok(events)
     }
 
-    /// Runs a sequence on both sides, up to the first difference that ends it.
-    fn run_both(&mut self, seed: u64, events: &[FuzzEvent]) -> anyhow::Result<BothOutcomes> {
+    /// Runs a sequence on both sides, with at least `spacing` nanoseconds before each event, up to
+    /// the first difference that ends it.
+    fn run_both(
+        &mut self,
+        seed: u64,
+        events: &[FuzzEvent],
+        spacing: u64,
+    ) -> anyhow::Result<BothOutcomes> {
         let addresses = self.addresses(seed);
         let mut ours = Self::ours(addresses)?;
         let mut kernel = KernelSide::new(&mut self.network, addresses);
@@ -140,6 +151,10 @@ impl Fuzzer {
         };
         let mut comparison = Comparison::default();
         for (step, event) in events.iter().enumerate() {
+            let due = clock() + spacing;
+            while clock() < due {
+                std::hint::spin_loop();
+            }
             // Both sides use the same time, so that round-trip times, and RACK with them, agree.
             let now = clock();
             both.kernel.push(kernel.step(event));
@@ -173,14 +188,14 @@ impl Fuzzer {
         seed: u64,
         events: &[FuzzEvent],
     ) -> anyhow::Result<Option<BothOutcomes>> {
-        let first = self.run_both(seed, events)?;
+        let first = self.run_both(seed, events, 0)?;
         let Some(difference) = &first.difference else {
             self.count(events, &first);
             return Ok(None);
         };
         let mut others = 0;
-        for _ in 1..REPEATS {
-            let again = self.run_both(seed, events)?;
+        for run in 1..REPEATS {
+            let again = self.run_both(seed, events, SPACINGS[run % SPACINGS.len()])?;
             others += usize::from(!again.difference.is_some_and(|d| d.is_same(difference)));
             if others > REPEATS - CONFIRMATIONS {
                 self.unstable += 1;
@@ -307,7 +322,7 @@ pub(crate) fn run(seed: u64, limit: Limit, most: usize, verbose: bool) -> anyhow
         done += 1;
         let events = fuzzer.generate(this)?;
         if verbose {
-            let both = fuzzer.run_both(this, &events)?;
+            let both = fuzzer.run_both(this, &events, 0)?;
             Fuzzer::print(this, &events, &both);
         }
         if fuzzer.unlisted(this, &events)?.is_some()

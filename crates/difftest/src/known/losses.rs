@@ -194,6 +194,23 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         },
     },
     KnownDifference {
+        name: "losses by time, at a call",
+        reason: "the reordering timer is due 2 ms after the ACK that reports a hole; the kernel's fires \
+                 with a tick after that, and where many segments are sent, the next call is in between",
+        continues: false,
+        matches: |events, d| {
+            let again = |s: &WireSegment| is_retransmission(d, s);
+            let is_hole = |s: &WireSegment| {
+                let blocks = blocks_of(&events[..d.step]);
+                blocks.iter().any(|(left, _)| after(*left, s.seq))
+            };
+            matches!(events[d.step], FuzzEvent::Call(_))
+                && (d.ours.segments.first()).is_some_and(|s| again(s) && is_hole(s))
+                && !d.kernel.segments.iter().any(again)
+                && only_segments(d)
+        },
+    },
+    KnownDifference {
         name: "a recovery that a reordered ACK begins",
         reason: "the kernel sends all data that cwnd admits, as an older ACK does not reduce cwnd, and \
                  does not count what it SACKs as delivered; we follow RFC 9937",
