@@ -13,6 +13,7 @@ use crate::lab::Lab;
 use crate::script::ScriptArgs;
 use crate::size;
 use crate::stat::args::{ControlArgs, StatArgs};
+use crate::top::TopArgs;
 use crate::wan::WanArgs;
 
 /// The default port of `perf serve`.
@@ -39,6 +40,11 @@ pub(crate) enum Command {
     /// `perf ... --control`, `Builder::control_socket` of the fullsend crate, or control=on in the
     /// settings of a C program.
     Stat(StatArgs),
+    /// Show a running stack live in the terminal: its flows by their rates, and what holds each back.
+    ///
+    /// Works for any stack with a control socket; those of a gateway show the guest's flows, others
+    /// their sockets. Keys: q quits, p pauses, r, u, d, b, t and s sort.
+    Top(TopArgs),
     /// Run experiments that show each mechanism beside the figures of its reference.
     #[command(subcommand)]
     Lab(Lab),

@@ -32,6 +32,7 @@ mod serve;
 mod server;
 mod size;
 mod stat;
+mod top;
 mod usage;
 mod wan;
 
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Perf(perf) => perf::run(perf),
         Command::Stat(args) => stat::run(args),
+        Command::Top(args) => top::run(args),
         Command::Lab(lab) => lab::run(lab),
         Command::Wan(args) => wan::run(&args),
         Command::Script(args) => script::run_scripts(&args),

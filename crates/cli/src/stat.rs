@@ -2,7 +2,7 @@
 
 pub(crate) mod args;
 mod capture;
-mod connection;
+pub(crate) mod connection;
 mod gateway;
 mod link;
 mod nstat;
@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use args::{StatArgs, StatCommand};
 use connection::Connection;
+pub(crate) use link::short;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: StatArgs) -> Result<()> {
@@ -41,7 +42,7 @@ pub(crate) fn run(args: StatArgs) -> Result<()> {
 }
 
 /// Returns the control socket to use: the given one, or that of the only stack.
-fn socket_path(given: Option<PathBuf>) -> Result<PathBuf> {
+pub(crate) fn socket_path(given: Option<PathBuf>) -> Result<PathBuf> {
     match given {
         Some(path) => Ok(path),
         None => only_running_stack(&control::running()),

@@ -565,3 +565,15 @@ fn a_stack_without_a_gateway_refuses_requests_for_one() {
         assert!(error.contains("not a gateway's"), "{line}: {error}");
     }
 }
+
+#[test]
+fn top_refuses_to_write_to_a_pipe() {
+    let out = Command::new(env!("CARGO_BIN_EXE_fullsend"))
+        .arg("top")
+        .output()
+        .unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    let error = errors(&out);
+    assert!(error.contains("`top` needs a terminal"), "{error}");
+    assert!(error.contains("fullsend stat gateway"), "{error}");
+}

@@ -8,13 +8,13 @@ use anyhow::{Context, Result, anyhow, bail};
 use fullsend::control::{Reply, Request};
 use serde_json::Value;
 
-pub(super) struct Connection {
+pub(crate) struct Connection {
     stream: BufReader<UnixStream>,
     line: Vec<u8>,
 }
 
 /// Returns the error text for a socket that cannot be used.
-pub(super) fn connect_error(path: &Path) -> String {
+pub(crate) fn connect_error(path: &Path) -> String {
     format!(
         "cannot connect to {}; name the control socket of a running stack, and run as the user of \
          the stack",
@@ -23,7 +23,7 @@ pub(super) fn connect_error(path: &Path) -> String {
 }
 
 impl Connection {
-    pub(super) fn to(path: &Path) -> Result<Self> {
+    pub(crate) fn to(path: &Path) -> Result<Self> {
         let stream = UnixStream::connect(path).with_context(|| connect_error(path))?;
         Ok(Self {
             stream: BufReader::new(stream),
@@ -32,7 +32,7 @@ impl Connection {
     }
 
     /// Sends a request and returns its only reply.
-    pub(super) fn request(&mut self, request: &Request) -> Result<Value> {
+    pub(crate) fn request(&mut self, request: &Request) -> Result<Value> {
         self.send(request)?;
         match self.reply()? {
             Reply::Ok(value) => Ok(value),
@@ -44,7 +44,7 @@ impl Connection {
     }
 
     /// Sends a request and returns the items of its reply.
-    pub(super) fn request_list(&mut self, request: &Request) -> Result<Vec<Value>> {
+    pub(crate) fn request_list(&mut self, request: &Request) -> Result<Vec<Value>> {
         self.send(request)?;
         let mut items = Vec::new();
         loop {
@@ -75,7 +75,7 @@ impl Connection {
 }
 
 /// Parses a reply; an error reply becomes an error.
-pub(super) fn parse(line: &[u8]) -> Result<Reply> {
+pub(crate) fn parse(line: &[u8]) -> Result<Reply> {
     if line.is_empty() {
         bail!("the stack closed the control socket");
     }

@@ -74,7 +74,7 @@ fn show(links: &[LinkView], json: bool) -> Result<()> {
 }
 
 /// Formats a number with a decimal unit, like dlstat.
-fn short(value: u64) -> String {
+pub(crate) fn short(value: u64) -> String {
     let units = [(1e12, 'T'), (1e9, 'G'), (1e6, 'M'), (1e3, 'K')];
     let unit = units.iter().find(|(size, _)| value as f64 >= *size);
     unit.map_or_else(
