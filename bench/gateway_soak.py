@@ -13,11 +13,14 @@ Everything is in network namespaces of this process and its children. Cases:
   many          --many connections at once, each with data
   rate          --rate connections a second for --seconds
   syn dns fragments udp   floods of the guest for --flood seconds
+  neighbours    the throughput of another guest, with a gateway of its own on another core, during
+                each flood beside that without one
 
 After each case the gateway must be back at its number of descriptors; its resident memory is printed.
 """
 
 import argparse
+import contextlib
 import ctypes
 import os
 import random
@@ -147,23 +150,28 @@ class Soak:
         resolv = os.path.join(options.folder, "resolv.conf")
         with open(resolv, "w") as file:
             file.write(f"nameserver {MACHINE}\n")
-        mtu = options.mtu
+        self.resolv = resolv
+        self.gateway = self.start_gateway(self.guest)
+        self.failed = []
+
+    def start_gateway(self, guest):
+        """Starts a gateway for a guest, and waits until it serves."""
         command = (
-            f"mount --make-rprivate /; mount --bind {resolv} /etc/resolv.conf; "
-            f"exec {options.program} slirp4netns -c --mtu={mtu} --enable-sandbox --enable-seccomp "
-            f"--enable-ipv6 --disable-host-loopback {self.guest.process.pid} tap0")
-        self.gateway = subprocess.Popen(
+            f"mount --make-rprivate /; mount --bind {self.resolv} /etc/resolv.conf; "
+            f"exec {self.options.program} slirp4netns -c --mtu={self.options.mtu} --enable-sandbox "
+            f"--enable-seccomp --enable-ipv6 --disable-host-loopback {guest.process.pid} tap0")
+        gateway = subprocess.Popen(
             ["nsenter", f"--net={self.host.path}", "unshare", "--mount", "sh", "-ec", command],
             stdout=subprocess.DEVNULL)
         for _ in range(100):
             time.sleep(0.1)
-            if os.path.exists(f"/proc/{self.guest.process.pid}/net/dev"):
-                with open(f"/proc/{self.guest.process.pid}/net/dev") as file:
+            if os.path.exists(f"/proc/{guest.process.pid}/net/dev"):
+                with open(f"/proc/{guest.process.pid}/net/dev") as file:
                     if "tap0" in file.read():
                         break
-        self.guest.sh("sysctl -qw net.ipv4.ip_local_port_range=\"1024 65535\"")
+        guest.sh("sysctl -qw net.ipv4.ip_local_port_range=\"1024 65535\"")
         time.sleep(1)
-        self.failed = []
+        return gateway
 
     def lose(self, percent):
         chains = ("INPUT -i up0", "OUTPUT -o up0")
@@ -375,23 +383,25 @@ class Soak:
 
     # --- floods
 
+    def frames(self, make, seconds):
+        """Sends frames of `make` to the gateway."""
+        raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+        raw.bind(("tap0", 0))
+        mac = raw.getsockname()[4]
+        end = time.time() + seconds
+        sent = 0
+        while time.time() < end:
+            for _ in range(64):
+                try:
+                    raw.send(bytes.fromhex("52550a000202") + mac + b"\x08\0" + make())
+                    sent += 1
+                except OSError:  # the interface's queue is full
+                    time.sleep(0.001)
+        print(f"    {sent} packets, {sent / seconds:.0f} a second", flush=True)
+
     def flood(self, make):
         """Sends frames of `make` to the gateway, while a connection sends and receives."""
         seconds = self.options.flood
-        def frames():
-            raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-            raw.bind(("tap0", 0))
-            mac = raw.getsockname()[4]
-            end = time.time() + seconds
-            sent = 0
-            while time.time() < end:
-                for _ in range(64):
-                    try:
-                        raw.send(bytes.fromhex("52550a000202") + mac + b"\x08\0" + make())
-                        sent += 1
-                    except OSError:  # the interface's queue is full
-                        time.sleep(0.001)
-            print(f"    {sent} packets, {sent / seconds:.0f} a second", flush=True)
 
         def neighbour():
             stream = connect()
@@ -409,7 +419,7 @@ class Soak:
         listener = self.listener()
         server = self.machine.start(self.echo_server, listener)
         listener.close()
-        pids = [self.guest.start(frames), self.guest.start(neighbour)]
+        pids = [self.guest.start(self.frames, make, seconds), self.guest.start(neighbour)]
         most = 0
         while True:
             pids = [pid for pid in pids if os.waitpid(pid, os.WNOHANG)[0] == 0]
@@ -421,30 +431,98 @@ class Soak:
         os.waitpid(server, 0)
         print(f"    at most {most} descriptors", flush=True)
 
+    def neighbours(self):
+        seconds = self.options.flood
+        other = Namespace()
+        gateway = self.start_gateway(other)
+        # The flood, and the gateway that it meets, have a core; everything else has the other ones.
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(self.gateway.pid, cores[:1])
+        os.sched_setaffinity(gateway.pid, cores[1:] or cores)
+
+        def pinned(to, function, *arguments):
+            os.sched_setaffinity(0, to)
+            function(*arguments)
+
+        def drain(stream):
+            with contextlib.suppress(OSError), stream:
+                while stream.recv(BLOCK):
+                    pass
+
+        def sink(listener):
+            while True:
+                # The flood's connections arrive here, too.
+                stream, _ = listener.accept()
+                threading.Thread(target=drain, args=(stream,), daemon=True).start()
+
+        def stream(to):
+            sent, end, data = 0, time.time() + seconds, bytes(1 << 16)
+            with connect() as out:
+                while time.time() < end:
+                    sent += out.send(data)
+            os.write(to, str(sent).encode())
+
+        def throughput():
+            reader, writer = os.pipe()
+            pid = other.start(pinned, cores[1:] or cores, stream, writer)
+            os.close(writer)
+            with os.fdopen(reader) as result:
+                sent = int(result.read() or 0)
+            wait(pid)
+            return sent * 8 / seconds / 1e9
+
+        listener = self.listener()
+        server = self.machine.start(pinned, cores[1:] or cores, sink, listener)
+        listener.close()
+        for name, make in self.floods().items():
+            alone = throughput()
+            pid = self.guest.start(pinned, cores[:1], self.frames, make, seconds)
+            beside = throughput()
+            wait(pid)
+            print(f"    {name}: {beside:.2f} Gbit/s of {alone:.2f}, "
+                  f"{beside / max(alone, 1e-9) * 100:.0f} %", flush=True)
+            self.check(beside >= 0.9 * alone, f"a neighbour during a flood of {name}")
+        for pid in server, gateway.pid:
+            os.kill(pid, signal.SIGTERM)
+        gateway.wait()
+        os.waitpid(server, 0)
+        other.process.kill()
+        os.sched_setaffinity(self.gateway.pid, cores)
+
     def syn(self):
-        def make():
-            source = f"10.0.2.{random.randrange(101, 250)}"
-            header = struct.pack(">HHIIBBHHH", random.randrange(1024, 65536), PORT,
-                                 random.getrandbits(32), 0, 0x50, 2, 64000, 0, 0)
-            return packet(source, MACHINE, 6, header, 16)
-        self.flood(make)
+        self.flood(self.make_syn)
 
     def dns(self):
-        def make():
-            query = struct.pack(">HHHHHH", random.getrandbits(16), 0x100, 1, 0, 0, 0)
-            query += b"\x08" + b"%08x" % random.getrandbits(32) + b"\0\0\x01\0\x01"
-            return datagram(DNS, 53, query)
-        self.flood(make)
+        self.flood(self.make_query)
 
     def udp(self):
-        self.flood(lambda: datagram(MACHINE, random.randrange(1024, 65536), b"x" * 100))
+        self.flood(self.make_datagram)
 
     def fragments(self):
-        def make():
-            data = os.urandom(1200)
-            return ipv4(GUEST, MACHINE, 17, data, random.getrandbits(16),
-                        0x2000 | random.randrange(0, 7) * 150)
-        self.flood(make)
+        self.flood(self.make_fragment)
+
+    def floods(self):
+        return {"syn": self.make_syn, "dns": self.make_query, "udp": self.make_datagram,
+                "fragments": self.make_fragment}
+
+    def make_syn(self):
+        source = f"10.0.2.{random.randrange(101, 250)}"
+        header = struct.pack(">HHIIBBHHH", random.randrange(1024, 65536), PORT,
+                             random.getrandbits(32), 0, 0x50, 2, 64000, 0, 0)
+        return packet(source, MACHINE, 6, header, 16)
+
+    def make_query(self):
+        query = struct.pack(">HHHHHH", random.getrandbits(16), 0x100, 1, 0, 0, 0)
+        query += b"\x08" + b"%08x" % random.getrandbits(32) + b"\0\0\x01\0\x01"
+        return datagram(DNS, 53, query)
+
+    def make_datagram(self):
+        return datagram(MACHINE, random.randrange(1024, 65536), b"x" * 100)
+
+    def make_fragment(self):
+        data = os.urandom(1200)
+        return ipv4(GUEST, MACHINE, 17, data, random.getrandbits(16),
+                    0x2000 | random.randrange(0, 7) * 150)
 
 
 def checksum(data):
@@ -476,7 +554,7 @@ def datagram(to, port, payload):
     return packet(GUEST, to, 17, header + payload, 6)
 
 
-CASES = ["up", "down", "stall", "ends", "many", "rate", "syn", "dns", "fragments", "udp"]
+CASES = ["up", "down", "stall", "ends", "many", "rate", "syn", "dns", "fragments", "udp", "neighbours"]
 
 
 def size(text):
