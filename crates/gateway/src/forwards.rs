@@ -135,11 +135,12 @@ impl Forwards {
             )
         })?;
         if let Clients::Served { task, listener } = entry.clients {
-            if let Some(listener) = listener {
-                // The kernel refuses clients from now on; the task ends when the runtime polls it.
-                listener.get_ref().shutdown(Shutdown::Both)?;
-            }
             task.abort();
+            if let Some(listener) = listener {
+                // The kernel refuses clients from now on; the task ends when the runtime polls it, and
+                // closes the socket in any case.
+                let _ = listener.get_ref().shutdown(Shutdown::Both);
+            }
         }
         shared.udp.end_forward(id);
         Ok(())
