@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use socket2::Socket;
 use tokio::io::unix::AsyncFd;
@@ -13,6 +14,9 @@ use super::table::{ClientKey, UdpFlow};
 use crate::counters::add;
 use crate::forward::ForwardId;
 use crate::gateway::Shared;
+
+/// Pause after a failed `recvmsg`, e.g. for lack of memory.
+const RECEIVE_RETRY: Duration = Duration::from_millis(100);
 
 /// Sends the datagrams of a forward's clients to the guest until the task is aborted. The guest's
 /// answers go through the table of flows.
@@ -43,8 +47,9 @@ pub(crate) async fn receive_forwarded(
             }
             Ok(_) => datagrams.clear(),
             Err(error) => {
-                tracing::warn!(%error, %guest, "a UDP forward failed");
-                return;
+                tracing::warn!(%error, %guest, "a UDP forward did not receive");
+                datagrams.clear();
+                tokio::time::sleep(RECEIVE_RETRY).await;
             }
         }
     }
