@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use fullsend::{Chain, Datagram, UnreachableCode};
 use nix::errno::Errno;
+use tokio::task::yield_now;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::error_queue::ReportedError;
@@ -23,6 +24,9 @@ use crate::route::Route;
 
 /// Largest number of datagrams that are taken from the stack at once.
 const MAX_BATCH: usize = 256;
+/// Number of flows after which other tasks run: the socket of a replaced flow is closed when its task
+/// runs.
+const OPEN_BUDGET: usize = 16;
 /// How often idle flows are looked for.
 const EXPIRE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -39,6 +43,7 @@ pub(crate) async fn expire_flows(shared: Arc<Shared>) {
 /// Sends the guest's datagrams through the sockets of their flows until the stack stops.
 pub(crate) async fn receive_outbound(shared: Arc<Shared>) {
     let mut batch = Vec::new();
+    let mut opened = 0_usize;
     while shared
         .udp
         .socket
@@ -52,7 +57,12 @@ pub(crate) async fn receive_outbound(shared: Arc<Shared>) {
             while let Some(next) = datagrams.next_if(|next| train.accepts(next)) {
                 train.push(next);
             }
-            forward_train(&shared, &train);
+            if forward_train(&shared, &train) {
+                opened += 1;
+                if opened.is_multiple_of(OPEN_BUDGET) {
+                    yield_now().await;
+                }
+            }
         }
     }
 }
@@ -108,17 +118,19 @@ impl Train {
 }
 
 /// Sends datagrams of the guest through the socket of their flow, which is opened if there is none.
-fn forward_train(shared: &Arc<Shared>, train: &Train) {
+/// Returns whether it was opened.
+fn forward_train(shared: &Arc<Shared>, train: &Train) -> bool {
     let flow = shared.udp.table.lock().get(&train.key).cloned();
-    let flow = match flow {
-        Some(flow) => flow,
+    let (flow, opened) = match flow {
+        Some(flow) => (flow, false),
         None => match open_flow(shared, train) {
-            Some(flow) => flow,
-            None => return,
+            Some(flow) => (flow, true),
+            None => return false,
         },
     };
     if !shared.tx_rate.try_take(train.data.len()) {
-        return add(&shared.counters.udp_dropped, train.count as u64);
+        add(&shared.counters.udp_dropped, train.count as u64);
+        return opened;
     }
     flow.record_use(flow.client.is_some());
     match flow.socket.send(&train.data, train.size, flow.peer()) {
@@ -131,6 +143,7 @@ fn forward_train(shared: &Arc<Shared>, train: &Train) {
             on_send_error(shared, train, &error);
         }
     }
+    opened
 }
 
 /// Opens the flow of the guest's datagrams, if they go anywhere.
