@@ -190,8 +190,12 @@ fn add_flow(
     host: SocketAddr,
 ) -> Option<Arc<UdpFlow>> {
     let flow = Arc::new(UdpFlow::new(key, socket, host, None));
+    // The task may run at once. It removes the flow if the socket has failed, and waits until the
+    // table has it.
+    let mut table = shared.udp.table.lock();
     let task = shared.spawn(receive_answers(shared.clone(), flow.clone()))?;
-    let replaced = shared.udp.table.lock().insert(flow.clone(), Some(task));
+    let replaced = table.insert(flow.clone(), Some(task));
+    drop(table);
     add(&shared.counters.udp_flows, 1);
     add(&shared.counters.udp_replaced, u64::from(replaced));
     Some(flow)
