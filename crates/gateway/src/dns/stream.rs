@@ -15,13 +15,14 @@ use crate::counters::add;
 use crate::gateway::Shared;
 use crate::message::dns::{Query, ResponseCode};
 
-/// How long a guest's connection may be idle (RFC 7766 6.2.3 leaves the time to the server).
+/// How long a guest's connection may be idle (RFC 7766 6.2.3 leaves the time to the server), and
+/// how long a message may take.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long one resolver has for its answer.
 const RESOLVER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Answers the queries on a connection of the guest, one after another, until the guest closes it
-/// or is idle.
+/// or is idle; it is then closed.
 pub(crate) async fn relay_stream(shared: &Arc<Shared>, mut guest: GuestStream) {
     let mut upstream = None;
     let result = async {
@@ -32,8 +33,7 @@ pub(crate) async fn relay_stream(shared: &Arc<Shared>, mut guest: GuestStream) {
                 add(&shared.counters.dns_dropped, 1);
                 return Err(io::ErrorKind::InvalidData.into());
             };
-            let written = timeout(IDLE_TIMEOUT, write_message(&mut guest, &answer));
-            written.await.map_err(|_| io::ErrorKind::TimedOut)??;
+            within_timeout(write_message(&mut guest, &answer)).await?;
             add(&shared.counters.dns_answers, 1);
         }
         Ok::<(), io::Error>(())
@@ -98,19 +98,25 @@ async fn ask(stream: &mut TcpStream, query: &UpstreamQuery<'_>) -> io::Result<Ve
         .ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Reads a message; `None` at the end of the stream.
+/// Reads a message; `None` at the end of the stream, and if no message begins in time.
 async fn read_message(stream: &mut (impl AsyncReadExt + Unpin)) -> io::Result<Option<Vec<u8>>> {
-    let read = async {
-        let mut first = [0];
-        if stream.read(&mut first).await? == 0 {
-            return Ok(None);
-        }
+    let mut first = [0];
+    let idle = timeout(IDLE_TIMEOUT, stream.read(&mut first));
+    if idle.await.unwrap_or(Ok(0))? == 0 {
+        return Ok(None);
+    }
+    within_timeout(async {
         let len = u16::from_be_bytes([first[0], stream.read_u8().await?]);
         let mut message = vec![0; len.into()];
         stream.read_exact(&mut message).await?;
         Ok(Some(message))
-    };
-    timeout(IDLE_TIMEOUT, read)
+    })
+    .await
+}
+
+/// Waits for the rest of a message, or for its transmission.
+async fn within_timeout<T>(done: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    timeout(IDLE_TIMEOUT, done)
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
@@ -124,4 +130,36 @@ async fn write_message(
     framed.extend(len.to_be_bytes());
     framed.extend(message);
     stream.write_all(&framed).await
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::duplex;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_connection_ends_and_a_part_of_a_message_fails() {
+        let (mut relay, mut guest) = duplex(100);
+        let start = Instant::now();
+        assert_eq!(read_message(&mut relay).await.unwrap(), None);
+        assert_eq!(start.elapsed(), IDLE_TIMEOUT);
+        guest.write_all(b"\0\x02ab\0\x02a").await.unwrap();
+        let message = read_message(&mut relay).await.unwrap();
+        assert_eq!(message.unwrap(), b"ab");
+        let error = read_message(&mut relay).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        drop(guest);
+        assert_eq!(read_message(&mut relay).await.unwrap(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_the_guest_does_not_read_fails() {
+        let (mut relay, _guest) = duplex(100);
+        let start = Instant::now();
+        let written = within_timeout(write_message(&mut relay, &[7; 99]));
+        assert_eq!(written.await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(start.elapsed(), IDLE_TIMEOUT);
+    }
 }
