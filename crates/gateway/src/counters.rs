@@ -81,7 +81,8 @@ counters! {
     dns_queries: "GatewayDnsQueries",
     /// DNS answers.
     dns_answers: "GatewayDnsAnswers",
-    /// DNS queries that were dropped: malformed, or beyond [`Limits::dns_queries`](crate::Limits).
+    /// DNS queries that were dropped: malformed, or beyond [`Limits::dns_queries`](crate::Limits) or
+    /// the rate.
     dns_dropped: "GatewayDnsDropped",
     /// DHCP and DHCPv6 messages that were answered.
     dhcp_answers: "GatewayDhcpAnswers",

@@ -7,11 +7,14 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::mpsc;
 use std::thread;
 
-use common::{DNS, HOST, LIMIT, Rig, ip, with_gateway, with_port};
-use fullsend_gateway::{AllowAll, Config, DnsConfig, DnsVerdict, Outbound, Policy};
+use common::{DNS, HOST, LIMIT, Rig, ip, wait_until, with_gateway, with_port};
+use fullsend_gateway::{AllowAll, Config, DnsConfig, DnsVerdict, Limits, Outbound, Policy};
 
 /// A query for the A record of x.
 const QUERY: &[u8] = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x01x\0\0\x01\0\x01";
+
+/// UPDATE (RFC 2136), which the relay itself answers.
+const UPDATE: &[u8] = b"\x12\x34\x28\0\0\x01\0\0\0\0\0\0\x01x\0\0\x06\0\x01";
 
 fn answer(query: &[u8]) -> Vec<u8> {
     let mut message = query.to_vec();
@@ -179,9 +182,33 @@ fn the_guest_gets_a_failure_when_no_resolver_answers() {
 }
 
 #[test]
+fn queries_beyond_the_rate_of_a_guest_are_dropped() {
+    let config = Config {
+        limits: Limits {
+            rate: Some(1000),
+            ..Limits::default()
+        },
+        ..config(&[])
+    };
+    with_gateway(config, |rig| {
+        let mut stream = rig.guest.run(|| {
+            let stream = TcpStream::connect(with_port(DNS[0], 53)).unwrap();
+            stream.set_read_timeout(Some(LIMIT)).unwrap();
+            stream
+        });
+        let socket = rig.guest.run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+        wait_until("queries beyond the rate are dropped", || {
+            socket.send_to(UPDATE, with_port(DNS[0], 53)).unwrap();
+            rig.gateway.counters().dns_dropped >= 40
+        });
+        // Those of a stream wait.
+        write_framed(&mut stream, UPDATE);
+        assert!(read_framed(&mut stream).is_some());
+    });
+}
+
+#[test]
 fn messages_that_ask_for_no_records_are_not_relayed() {
-    /// UPDATE (RFC 2136).
-    const UPDATE: &[u8] = b"\x12\x34\x28\0\0\x01\0\0\0\0\0\0\x01x\0\0\x06\0\x01";
     // No resolver is bound there.
     with_gateway(config(&[with_port("127.0.0.53", 53)]), |rig| {
         for relay in DNS {

@@ -29,6 +29,9 @@ pub(crate) fn relay_query(
     payload: &Chain,
 ) {
     add(&shared.counters.dns_queries, 1);
+    if !shared.tx_rate.try_take(payload.len()) {
+        return add(&shared.counters.dns_dropped, 1);
+    }
     let mut message = vec![0; payload.len().min(MAX_QUERY)];
     payload.copy_to(&mut message);
     let Some(query) = Query::parse(&message).filter(|_| payload.len() <= MAX_QUERY) else {
@@ -68,6 +71,9 @@ pub(super) fn answer_locally(shared: &Shared, query: &Query<'_>) -> Option<Vec<u
 }
 
 fn send_answer(shared: &Shared, guest: SocketAddr, relay: SocketAddr, answer: Vec<u8>) {
+    if !shared.rx_rate.try_take(answer.len()) {
+        return add(&shared.counters.dns_dropped, 1);
+    }
     let answer = Slice::from(bytes::Bytes::from(answer));
     // Fails only if the stack has stopped.
     let sent = shared.udp.socket().send_batch([(answer, relay, guest)]);

@@ -28,11 +28,13 @@ pub(crate) async fn relay_stream(shared: &Arc<Shared>, mut guest: GuestStream) {
     let result = async {
         while let Some(message) = read_message(&mut guest).await? {
             count_query(shared);
+            shared.tx_rate.take(message.len()).await;
             let answer = answer(shared, &mut upstream, &message).await;
             let Some(answer) = answer else {
                 add(&shared.counters.dns_dropped, 1);
                 return Err(io::ErrorKind::InvalidData.into());
             };
+            shared.rx_rate.take(answer.len()).await;
             within_timeout(write_message(&mut guest, &answer)).await?;
             add(&shared.counters.dns_answers, 1);
         }
