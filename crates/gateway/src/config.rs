@@ -204,7 +204,8 @@ pub enum LoopbackClients {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// TCP connections, those whose SYN is held included. SYNs beyond that are dropped, so that the
-    /// guest sends them again; clients of forwards wait in the queue of their forward.
+    /// guest sends them again; clients of forwards wait in the queue of their forward. Forwards
+    /// together have at most half of the connections, so that their clients do not use up the guest's.
     pub tcp_connections: usize,
     /// UDP flows that the guest opens. A new one replaces the one that has been idle for the longest
     /// time.

@@ -55,6 +55,13 @@ impl SocketLimits {
     }
 }
 
+impl SocketLimits {
+    /// Returns the share of the TCP connections that all forwards together may have.
+    pub(crate) fn tcp_of_forwards(&self) -> usize {
+        (self.tcp / 2).max(1)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

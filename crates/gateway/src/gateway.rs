@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) dns_permits: Arc<Semaphore>,
     /// One for each TCP connection that may still be opened; spliced ones take several.
     pub(crate) tcp_permits: Arc<Semaphore>,
+    /// Those of `tcp_permits` that forwards may have.
+    pub(crate) forward_permits: Arc<Semaphore>,
     pub(crate) limits: SocketLimits,
     /// Spliced connections that exist now.
     pub(crate) spliced_open: AtomicUsize,
@@ -327,6 +329,7 @@ impl Gateway {
             resolvers: Resolvers::new(&config.dns),
             forwards: Forwards::default(),
             tcp_permits: Arc::new(Semaphore::new(limits.tcp)),
+            forward_permits: Arc::new(Semaphore::new(limits.tcp_of_forwards())),
             spliced_open: AtomicUsize::new(0),
             pipes: Pipes::default(),
             guest_sockets,

@@ -500,6 +500,37 @@ fn urgent_data_and_what_follows_arrive_in_order() {
 }
 
 #[test]
+fn forwards_have_half_of_the_connections() {
+    let config = Config {
+        limits: Limits {
+            tcp_connections: 4,
+            ..Limits::default()
+        },
+        ..Config::default()
+    };
+    with_gateway(config, |rig| {
+        let (_listener, port) = rig.guest.run(|| listen(common::GUEST[0]));
+        let guest = with_port(common::GUEST[0], port);
+        add_forward(rig, forward(with_port(LOOPBACK[0], 0), guest));
+        let bound = rig.gateway.list_forwards()[0].1.host;
+        let _clients: Vec<_> = (0..8).map(|_| TcpStream::connect(bound).unwrap()).collect();
+        wait_until("two clients are connected", || {
+            rig.gateway.counters().forwarded == 2
+        });
+        for _ in 0..3 {
+            let connections = [connected(rig, HOST[0]), connected(rig, HOST[1])];
+            assert_eq!(rig.gateway.counters().tcp_open, 4);
+            drop(connections);
+            wait_until("the guest's connections end", || {
+                rig.gateway.counters().tcp_open == 2
+            });
+        }
+        let counters = rig.gateway.counters();
+        assert_eq!((counters.forwarded, counters.tcp_dropped), (2, 0));
+    });
+}
+
+#[test]
 fn an_address_in_use_is_an_error_that_names_it() {
     with_gateway(Config::default(), |rig| {
         let (_listener, port) = listen(LOOPBACK[0]);

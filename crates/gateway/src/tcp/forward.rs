@@ -37,6 +37,36 @@ impl Drop for Client {
     }
 }
 
+/// The permits of a client: as many of all connections as of those that forwards may have.
+struct Permits {
+    _of_forwards: OwnedSemaphorePermit,
+    _of_all: OwnedSemaphorePermit,
+}
+
+impl Permits {
+    /// Waits for `n` permits. Only clients within the forwards' share wait for the permits of all
+    /// connections: those that wait get each permit that becomes free.
+    async fn acquire(shared: &Shared, n: u32) -> io::Result<Self> {
+        let acquire = async |all: &Arc<Semaphore>| {
+            let permits = all.clone().acquire_many_owned(n).await;
+            permits.map_err(io::Error::other)
+        };
+        Ok(Self {
+            _of_forwards: acquire(&shared.forward_permits).await?,
+            _of_all: acquire(&shared.tcp_permits).await?,
+        })
+    }
+
+    /// Returns `n` permits if they are free.
+    fn try_acquire(shared: &Shared, n: u32) -> Option<Self> {
+        let acquire = |all: &Arc<Semaphore>| all.clone().try_acquire_many_owned(n).ok();
+        Some(Self {
+            _of_forwards: acquire(&shared.forward_permits)?,
+            _of_all: acquire(&shared.tcp_permits)?,
+        })
+    }
+}
+
 /// Counts a spliced connection while it exists.
 struct SplicedOpen<'a>(&'a AtomicUsize);
 
@@ -81,7 +111,8 @@ pub(crate) async fn accept_in_guest(
     (guest, host): (SocketAddr, SocketAddr),
 ) {
     // All of them if there are fewer: the clients would wait for ever.
-    let permits = SPLICED_DESCRIPTORS.min(shared.limits.tcp.try_into().unwrap_or(u32::MAX));
+    let all = shared.limits.tcp_of_forwards();
+    let permits = SPLICED_DESCRIPTORS.min(all.try_into().unwrap_or(u32::MAX));
     loop {
         let (client, from, permits) = accept(&shared, &listener, host, permits).await;
         if !is_allowed(&shared, from, guest) {
@@ -117,9 +148,9 @@ async fn accept(
     listener: &AsyncFd<Socket>,
     to: SocketAddr,
     permits: u32,
-) -> (Client, SocketAddr, OwnedSemaphorePermit) {
+) -> (Client, SocketAddr, Permits) {
     loop {
-        match try_accept(&shared.tcp_permits, listener, permits).await {
+        match try_accept(shared, listener, permits).await {
             Ok(accepted) => return accepted,
             Err(error) => {
                 tracing::warn!(%error, %to, "a client of a forward was not accepted");
@@ -132,14 +163,13 @@ async fn accept(
 /// Waits for a client. It stays in the listener's queue until there is room for its connection; a
 /// forward without clients keeps no permit.
 async fn try_accept(
-    all: &Arc<Semaphore>,
+    shared: &Shared,
     listener: &AsyncFd<Socket>,
     permits: u32,
-) -> io::Result<(Client, SocketAddr, OwnedSemaphorePermit)> {
+) -> io::Result<(Client, SocketAddr, Permits)> {
     loop {
         let mut ready = listener.readable().await?;
-        let permit = all.clone().acquire_many_owned(permits).await;
-        let permit = permit.map_err(io::Error::other)?;
+        let permits = Permits::acquire(shared, permits).await?;
         let Ok(accepted) = ready.try_io(|fd| fd.get_ref().accept()) else {
             continue;
         };
@@ -147,7 +177,7 @@ async fn try_accept(
         socket.set_nonblocking(true)?;
         let from = from.as_socket().ok_or(io::ErrorKind::InvalidData)?;
         let client = Client(Some(HostStream::new(socket)?));
-        return Ok((client, from, permit));
+        return Ok((client, from, permits));
     }
 }
 
@@ -158,7 +188,7 @@ fn spliced_route(
     shared: &Shared,
     from: SocketAddr,
     guest: SocketAddr,
-) -> Option<(Socket, SocketAddr, OwnedSemaphorePermit)> {
+) -> Option<(Socket, SocketAddr, Permits)> {
     let sockets = shared.guest_sockets.as_ref()?;
     // Other addresses need not be the guest's own.
     if !from.ip().to_canonical().is_loopback() || !shared.config.is_guest(guest.ip()) {
@@ -175,10 +205,9 @@ fn spliced_route(
         (LoopbackClients::GuestLoopback, IpAddr::V6(_)) => Ipv6Addr::LOCALHOST.into(),
     };
     // Without the permits or a socket, the link remains.
-    let permits = shared.tcp_permits.clone();
-    let permits = permits.try_acquire_many_owned(SPLICED_DESCRIPTORS - 1);
+    let permits = Permits::try_acquire(shared, SPLICED_DESCRIPTORS - 1)?;
     let to = SocketAddr::new(ip, guest.port());
-    Some((sockets.stream(to).ok()?, to, permits.ok()?))
+    Some((sockets.stream(to).ok()?, to, permits))
 }
 
 /// Returns the same port at the loopback address of the other family.
@@ -230,7 +259,8 @@ async fn splice_to_guest(shared: &Shared, client: Client, socket: Socket, to: So
 /// Connects a client in the guest to `host`, and splices.
 async fn splice_to_host(shared: &Shared, client: Client, from: SocketAddr, host: SocketAddr) {
     let outbound = &shared.config.outbound;
-    match connect_loopback(host, |host| HostStream::connect(host, outbound)).await {
+    let connected = connect_loopback(host, |host| HostStream::connect(host, outbound));
+    match connected.await {
         Ok(stream) => splice(shared, client, |client| (client, stream)).await,
         Err(error) => {
             tracing::debug!(%error, %from, %host, "the host did not accept a client in the guest");
@@ -256,7 +286,9 @@ async fn splice(
 /// Connects to the guest and relays.
 async fn connect(shared: &Shared, mut client: Client, from: SocketAddr, guest: SocketAddr) {
     let socket = client.0.as_ref().map(HostStream::downgrade);
-    match connect_to_guest(shared, &socket.unwrap_or_default(), from, guest).await {
+    let socket = socket.unwrap_or_default();
+    let connected = connect_to_guest(shared, &socket, from, guest);
+    match connected.await {
         Ok((flow, stream)) => {
             if let Some(client) = client.0.take() {
                 add(&shared.counters.forwarded, 1);
