@@ -531,6 +531,31 @@ fn forwards_have_half_of_the_connections() {
 }
 
 #[test]
+fn a_client_that_has_gone_does_not_wait_for_the_guest() {
+    with_gateway(Config::default(), |rig| {
+        // The guest cannot answer the SYN.
+        rig.guest.run(|| ip("route add blackhole 192.0.2.1/32"));
+        let guest = with_port(common::GUEST[0], 80);
+        add_forward(rig, forward(with_port(HOST[0], 0), guest));
+        let bound = rig.gateway.list_forwards()[0].1.host;
+        for resets in [true, false] {
+            let client = TcpStream::connect(bound).unwrap();
+            wait_until("the client is accepted", || {
+                rig.gateway.counters().tcp_open == 1
+            });
+            if resets {
+                reset(client);
+            } else {
+                drop(client);
+            }
+            wait_until("the connection ends", || {
+                rig.gateway.counters().tcp_open == 0
+            });
+        }
+    });
+}
+
+#[test]
 fn an_address_in_use_is_an_error_that_names_it() {
     with_gateway(Config::default(), |rig| {
         let (_listener, port) = listen(LOOPBACK[0]);

@@ -25,6 +25,10 @@ use crate::policy::{Flow, FlowProtocol, Verdict};
 /// Pause after a failed `accept`, e.g. for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
+/// How long the other side may take to accept a client that has closed its direction. Such a client
+/// may wait for an answer, or may be gone.
+const CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// A client whose connection goes nowhere yet. Dropping it, e.g. when the other side refuses or the
 /// gateway stops, resets it.
 struct Client(Option<HostStream>);
@@ -35,6 +39,27 @@ impl Drop for Client {
             stream.reset();
         }
     }
+}
+
+impl Client {
+    /// Waits for the connection to the other side, but not much longer than the client does.
+    async fn wait_for<T>(&self, connect: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        let Some(stream) = &self.0 else {
+            return connect.await;
+        };
+        tokio::select! {
+            biased;
+            connected = connect => connected,
+            error = stream.failed() => Err(error),
+            () = closed_for_long(stream) => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+}
+
+/// Waits until a client has closed its direction and has then waited for the other side.
+async fn closed_for_long(client: &HostStream) {
+    client.closed_by_peer().await;
+    tokio::time::sleep(CLOSED_TIMEOUT).await;
 }
 
 /// The permits of a client: as many of all connections as of those that forwards may have.
@@ -248,7 +273,7 @@ async fn splice_to_guest(shared: &Shared, client: Client, socket: Socket, to: So
         };
         async move { HostStream::connect_socket(socket?, to).await }
     });
-    match connected.await {
+    match client.wait_for(connected).await {
         Ok(guest) => splice(shared, client, |client| (guest, client)).await,
         Err(error) => {
             tracing::debug!(%error, %to, "the guest did not accept a spliced client");
@@ -260,7 +285,7 @@ async fn splice_to_guest(shared: &Shared, client: Client, socket: Socket, to: So
 async fn splice_to_host(shared: &Shared, client: Client, from: SocketAddr, host: SocketAddr) {
     let outbound = &shared.config.outbound;
     let connected = connect_loopback(host, |host| HostStream::connect(host, outbound));
-    match connected.await {
+    match client.wait_for(connected).await {
         Ok(stream) => splice(shared, client, |client| (client, stream)).await,
         Err(error) => {
             tracing::debug!(%error, %from, %host, "the host did not accept a client in the guest");
@@ -288,7 +313,7 @@ async fn connect(shared: &Shared, mut client: Client, from: SocketAddr, guest: S
     let socket = client.0.as_ref().map(HostStream::downgrade);
     let socket = socket.unwrap_or_default();
     let connected = connect_to_guest(shared, &socket, from, guest);
-    match connected.await {
+    match client.wait_for(connected).await {
         Ok((flow, stream)) => {
             if let Some(client) = client.0.take() {
                 add(&shared.counters.forwarded, 1);

@@ -237,6 +237,18 @@ impl HostStream {
         }
     }
 
+    /// Waits for the peer's FIN. Data may wait before it.
+    pub(super) async fn closed_by_peer(&self) {
+        // This interest includes the end of the stream, but no data.
+        let Ok(ready) = self.fd.ready(Interest::PRIORITY).await else {
+            return;
+        };
+        if !ready.ready().is_read_closed() {
+            // Urgent data, which `read` clears.
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// Closes the socket with a RST.
     pub(crate) fn reset(self) {
         // A failure leaves a FIN, which is all that can still be done.
