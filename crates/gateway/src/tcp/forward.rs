@@ -29,30 +29,16 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// may wait for an answer, or may be gone.
 const CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A client whose connection goes nowhere yet. Dropping it, e.g. when the other side refuses or the
-/// gateway stops, resets it.
-struct Client(Option<HostStream>);
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        if let Some(stream) = self.0.take() {
-            stream.reset();
-        }
-    }
-}
-
-impl Client {
-    /// Waits for the connection to the other side, but not much longer than the client does.
-    async fn wait_for<T>(&self, connect: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-        let Some(stream) = &self.0 else {
-            return connect.await;
-        };
-        tokio::select! {
-            biased;
-            connected = connect => connected,
-            error = stream.failed() => Err(error),
-            () = closed_for_long(stream) => Err(io::ErrorKind::TimedOut.into()),
-        }
+/// Waits for the connection to the other side, but not much longer than the client does.
+async fn until_client_ends<T>(
+    client: &HostStream,
+    connect: impl Future<Output = io::Result<T>>,
+) -> io::Result<T> {
+    tokio::select! {
+        biased;
+        connected = connect => connected,
+        error = client.failed() => Err(error),
+        () = closed_for_long(client) => Err(io::ErrorKind::TimedOut.into()),
     }
 }
 
@@ -173,7 +159,7 @@ async fn accept(
     listener: &AsyncFd<Socket>,
     to: SocketAddr,
     permits: u32,
-) -> (Client, SocketAddr, Permits) {
+) -> (HostStream, SocketAddr, Permits) {
     loop {
         match try_accept(shared, listener, permits).await {
             Ok(accepted) => return accepted,
@@ -191,7 +177,7 @@ async fn try_accept(
     shared: &Shared,
     listener: &AsyncFd<Socket>,
     permits: u32,
-) -> io::Result<(Client, SocketAddr, Permits)> {
+) -> io::Result<(HostStream, SocketAddr, Permits)> {
     loop {
         let mut ready = listener.readable().await?;
         let permits = Permits::acquire(shared, permits).await?;
@@ -201,7 +187,7 @@ async fn try_accept(
         let (socket, from) = accepted?;
         socket.set_nonblocking(true)?;
         let from = from.as_socket().ok_or(io::ErrorKind::InvalidData)?;
-        let client = Client(Some(HostStream::new(socket)?));
+        let client = HostStream::new(socket)?;
         return Ok((client, from, permits));
     }
 }
@@ -263,7 +249,7 @@ where
 }
 
 /// Connects a socket in the guest's namespace to `to`, and splices.
-async fn splice_to_guest(shared: &Shared, client: Client, socket: Socket, to: SocketAddr) {
+async fn splice_to_guest(shared: &Shared, client: HostStream, socket: Socket, to: SocketAddr) {
     let mut first = Some(socket);
     let connected = connect_loopback(to, |to| {
         let socket = match (first.take(), &shared.guest_sockets) {
@@ -273,8 +259,8 @@ async fn splice_to_guest(shared: &Shared, client: Client, socket: Socket, to: So
         };
         async move { HostStream::connect_socket(socket?, to).await }
     });
-    match client.wait_for(connected).await {
-        Ok(guest) => splice(shared, client, |client| (guest, client)).await,
+    match until_client_ends(&client, connected).await {
+        Ok(guest) => splice(shared, guest, client).await,
         Err(error) => {
             tracing::debug!(%error, %to, "the guest did not accept a spliced client");
         }
@@ -282,43 +268,33 @@ async fn splice_to_guest(shared: &Shared, client: Client, socket: Socket, to: So
 }
 
 /// Connects a client in the guest to `host`, and splices.
-async fn splice_to_host(shared: &Shared, client: Client, from: SocketAddr, host: SocketAddr) {
+async fn splice_to_host(shared: &Shared, client: HostStream, from: SocketAddr, host: SocketAddr) {
     let outbound = &shared.config.outbound;
     let connected = connect_loopback(host, |host| HostStream::connect(host, outbound));
-    match client.wait_for(connected).await {
-        Ok(stream) => splice(shared, client, |client| (client, stream)).await,
+    match until_client_ends(&client, connected).await {
+        Ok(stream) => splice(shared, client, stream).await,
         Err(error) => {
             tracing::debug!(%error, %from, %host, "the host did not accept a client in the guest");
         }
     }
 }
 
-/// Splices a client with its other side; `pair` returns the guest's stream and the host's.
-async fn splice(
-    shared: &Shared,
-    mut client: Client,
-    pair: impl FnOnce(HostStream) -> (HostStream, HostStream),
-) {
-    if let Some(client) = client.0.take() {
-        add(&shared.counters.forwarded, 1);
-        add(&shared.counters.spliced, 1);
-        let _open = SplicedOpen::new(&shared.spliced_open);
-        let (guest, host) = pair(client);
-        splice_both(shared, guest, host).await;
-    }
+/// Counts and splices a connection.
+async fn splice(shared: &Shared, guest: HostStream, host: HostStream) {
+    add(&shared.counters.forwarded, 1);
+    add(&shared.counters.spliced, 1);
+    let _open = SplicedOpen::new(&shared.spliced_open);
+    splice_both(shared, guest, host).await;
 }
 
 /// Connects to the guest and relays.
-async fn connect(shared: &Shared, mut client: Client, from: SocketAddr, guest: SocketAddr) {
-    let socket = client.0.as_ref().map(HostStream::downgrade);
-    let socket = socket.unwrap_or_default();
+async fn connect(shared: &Shared, client: HostStream, from: SocketAddr, guest: SocketAddr) {
+    let socket = client.downgrade();
     let connected = connect_to_guest(shared, &socket, from, guest);
-    match client.wait_for(connected).await {
+    match until_client_ends(&client, connected).await {
         Ok((flow, stream)) => {
-            if let Some(client) = client.0.take() {
-                add(&shared.counters.forwarded, 1);
-                relay(shared, &flow, stream, client).await;
-            }
+            add(&shared.counters.forwarded, 1);
+            relay(shared, &flow, stream, client).await;
         }
         Err(error) => {
             tracing::debug!(%error, %from, %guest, "the guest did not accept a forwarded client");

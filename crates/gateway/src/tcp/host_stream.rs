@@ -36,7 +36,7 @@ pub(super) enum Moved {
     End,
 }
 
-/// A TCP socket of the host, in the reactor.
+/// A TCP socket of the host, in the reactor. Dropping it, e.g. when the gateway stops, sends a RST.
 pub(crate) struct HostStream {
     /// Shared: a tool that lists the flows may delay the end by the time of one reading.
     fd: Arc<AsyncFd<Socket>>,
@@ -84,6 +84,8 @@ impl HostStream {
         socket.set_keepalive(true)?;
         // Urgent data is received in its place, like all other data.
         socket.set_out_of_band_inline(true)?;
+        // Closing sends a RST until `close` changes this.
+        socket.set_linger(Some(Duration::ZERO))?;
         let fd = Arc::new(register(socket)?);
         Ok(Self { fd })
     }
@@ -249,10 +251,10 @@ impl HostStream {
         }
     }
 
-    /// Closes the socket with a RST.
-    pub(crate) fn reset(self) {
-        // A failure leaves a FIN, which is all that can still be done.
-        let _ = self.fd.get_ref().set_linger(Some(Duration::ZERO));
+    /// Closes the socket with a FIN after all data.
+    pub(super) fn close(self) {
+        // A failure leaves a RST.
+        let _ = self.fd.get_ref().set_linger(None);
     }
 }
 

@@ -75,10 +75,7 @@ async fn connect(shared: Arc<Shared>, pending: PendingConnection, permit: OwnedS
                     relay(&shared, &flow, guest, host).await;
                 }
                 // The guest has given up, or its RST came together with its ACK.
-                Err(error) => {
-                    count_reset(&shared, &error);
-                    host.reset();
-                }
+                Err(error) => count_reset(&shared, &error),
             }
         }
         Err(error) => on_connect_error(&shared, pending, to, &error),

@@ -22,15 +22,16 @@ struct Sockets(Option<(TcpStream, HostStream)>);
 impl Sockets {
     /// Closes both sockets. Their FINs are queued, and the stack and the kernel deliver them.
     fn close(mut self) {
-        self.0 = None;
+        if let Some((_guest, host)) = self.0.take() {
+            host.close();
+        }
     }
 }
 
 impl Drop for Sockets {
     fn drop(&mut self) {
-        if let Some((guest, host)) = self.0.take() {
+        if let Some((guest, _host)) = self.0.take() {
             guest.abort();
-            host.reset();
         }
     }
 }

@@ -19,28 +19,14 @@ const MAX_BYTES: usize = 256 << 10;
 /// Most bytes that are copied at once where `splice` moves none.
 const MAX_COPIED_BYTES: usize = 512;
 
-/// The two sockets of a connection. Dropping them, e.g. when the gateway stops, resets both sides.
-struct Sockets(Option<(HostStream, HostStream)>);
-
-impl Drop for Sockets {
-    fn drop(&mut self) {
-        if let Some((guest, host)) = self.0.take() {
-            guest.reset();
-            host.reset();
-        }
-    }
-}
-
 /// Moves data in both directions until both sides have closed theirs. A RST or another error of one
 /// side resets the other, and so does the end of the gateway.
 pub(super) async fn splice_both(shared: &Shared, guest: HostStream, host: HostStream) {
-    let mut sockets = Sockets(Some((guest, host)));
-    let Some((guest, host)) = &sockets.0 else {
-        return;
-    };
-    match both_directions(shared, guest, host).await {
-        // Their FINs are queued.
-        Ok(()) => drop(sockets.0.take()),
+    match both_directions(shared, &guest, &host).await {
+        Ok(()) => {
+            guest.close();
+            host.close();
+        }
         Err(error) => {
             tracing::debug!(%error, "spliced connection reset");
             count_reset(shared, &error);
