@@ -172,10 +172,13 @@ fn the_number_of_flows_is_bounded() {
         let to = server.local_addr().unwrap();
         let first = guest_socket(rig, to);
         let first_flow = exchange(&first, &server, 10);
+        // All stay open, so that each has a port of its own.
+        let mut others = Vec::new();
         for _ in 0..100 {
             let other = guest_socket(rig, to);
             other.send(b"flood").unwrap();
             server.recv_from(&mut [0; 9]).unwrap();
+            others.push(other);
         }
         wait_until("all flows are counted", || {
             rig.gateway.counters().udp_replaced == 93
@@ -322,10 +325,12 @@ fn clients_of_a_forward_do_not_end_the_guests_flows() {
         };
         let id = rig.gateway.add_forward(forward.clone()).unwrap();
         let bound = rig.gateway.list_forwards()[0].1.host;
+        let mut clients = Vec::new();
         for _ in 0..50 {
             let client = bind(LOOPBACK[0]);
             client.connect(bound).unwrap();
             exchange(&client, &inside, 10);
+            clients.push(client);
         }
         assert_eq!(rig.gateway.counters().udp_replaced, 46);
         assert_eq!(exchange(&own, &server, 10), flow);
