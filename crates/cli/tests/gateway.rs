@@ -292,6 +292,90 @@ fn a_command_runs_in_a_network_of_its_own_and_its_status_is_returned() {
     assert!(text.ends_with("hello"), "{text}");
 }
 
+/// The options of the programs that run a command: in network namespaces, and in a PID namespace.
+const COMMANDS: [&str; 2] = [
+    "gateway run --",
+    "pasta --config-net -4 -a 10.7.0.9/24 -g 10.7.0.1 -t none -u none -T none --",
+];
+
+/// Starts a program with a script that prints a line when it is ready. `None`, with the reason, if
+/// namespaces cannot be made here.
+fn start_script(arguments: &str, script: &str) -> Option<Child> {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: needs root for a network namespace");
+        return None;
+    }
+    let mut child = Command::new(PROGRAM)
+        .args(arguments.split(' '))
+        .args(["sh", "-c", script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut line = String::new();
+    let stdout = child.stdout.as_mut().expect("a pipe");
+    BufReader::new(stdout).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    Some(child)
+}
+
+/// Returns the process ID of the only child of the only child ... of a process.
+fn last_descendant(mut pid: u32) -> String {
+    loop {
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        match children.trim() {
+            "" => return pid.to_string(),
+            child => pid = child.parse().unwrap(),
+        }
+    }
+}
+
+fn send_signal(child: &Child, signal: nix::sys::signal::Signal) {
+    let pid = nix::unistd::Pid::from_raw(child.id() as i32);
+    nix::sys::signal::kill(pid, signal).unwrap();
+}
+
+#[test]
+fn the_end_of_the_gateway_ends_the_command() {
+    use nix::sys::signal::Signal::{SIGHUP, SIGKILL, SIGTERM};
+    for arguments in COMMANDS {
+        for (signal, status) in [(SIGTERM, Some(143)), (SIGHUP, Some(129)), (SIGKILL, None)] {
+            let Some(mut child) = start_script(arguments, "echo ready; exec sleep 1000") else {
+                return;
+            };
+            let pid = last_descendant(child.id());
+            send_signal(&child, signal);
+            assert_eq!(child.wait().unwrap().code(), status, "{arguments} {signal}");
+            wait_for_end(&pid);
+        }
+    }
+}
+
+#[test]
+fn a_command_handles_sigterm_itself_and_the_terminals_signals_are_its_own() {
+    use nix::sys::signal::Signal::{SIGINT, SIGQUIT, SIGTERM};
+    let folder = tempfile::tempdir().expect("a folder");
+    let result = folder.path().join("result");
+    let script = format!(
+        "trap 'echo done > {}; exit 3' TERM; echo ready; while :; do sleep 0.1; done",
+        result.display()
+    );
+    for arguments in COMMANDS {
+        let Some(mut child) = start_script(arguments, &script) else {
+            return;
+        };
+        for signal in [SIGINT, SIGQUIT, SIGTERM] {
+            send_signal(&child, signal);
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(143), "{arguments}");
+        assert_eq!(
+            fs::read_to_string(&result).unwrap(),
+            "done\n",
+            "{arguments}"
+        );
+        fs::remove_file(&result).unwrap();
+    }
+}
+
 #[test]
 fn the_packets_of_a_command_are_captured() {
     if !nix::unistd::geteuid().is_root() {

@@ -25,6 +25,7 @@ mod child;
 mod enter;
 mod guest_sockets;
 mod host_network;
+mod init_parent;
 mod interface;
 mod netlink;
 mod sandbox;
@@ -51,7 +52,7 @@ pub use sandbox::Sandbox;
 pub use socket_remover::SocketRemover;
 pub use socket_tables::SocketTables;
 pub use spawn::{NewNamespaces, Spawned};
-pub use sys::inherited_fd;
+pub use sys::{inherited_fd, is_signal_ignored};
 pub use tap::{Tap, open_tap};
 pub use watch::{NamespaceEnd, hung_up};
 

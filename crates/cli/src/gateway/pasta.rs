@@ -24,7 +24,7 @@ use fullsend_gateway::namespace::{
 };
 
 use super::json_socket;
-use super::service::{captured, exit_status, relay, runtime};
+use super::service::{captured, relay, relay_command, runtime};
 use auto::AutoForwards;
 use forward_table::ForwardTable;
 use network::Plan;
@@ -161,7 +161,7 @@ fn serve_namespace(
     runtime()?.block_on(async {
         let gateway = start(plan, guest, control)?;
         ready()?;
-        relay(gateway, true, end.wait()).await
+        relay(gateway, end.wait()).await
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -201,12 +201,10 @@ fn serve_command(options: &Options, plan: &Plan, command: &[OsString]) -> Result
     let control = options.conf_path.as_deref();
     let control = control.map(control::bind).transpose()?;
     restrict(options);
-    let status = runtime()?.block_on(async {
+    runtime()?.block_on(async {
         let gateway = start(plan, guest, control)?;
-        spawned.start()?;
-        relay(gateway, false, spawned.wait()).await
-    })?;
-    Ok(exit_status(status))
+        relay_command(gateway, &spawned).await
+    })
 }
 
 /// Builds the gateway, and begins to follow the listening ports and to serve pesto where requested.

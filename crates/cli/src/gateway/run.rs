@@ -14,7 +14,7 @@ use fullsend_gateway::namespace::{InterfaceSetup, NewNamespaces, Sandbox, Socket
 use fullsend_gateway::{Config, Forward, Gateway, Protocol, Side};
 
 use super::install::InstallArgs;
-use super::service::{captured, exit_status, relay, runtime};
+use super::service::{captured, relay_command, runtime};
 
 /// The name of the command's interface.
 const TAP_NAME: &str = "tap0";
@@ -172,7 +172,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     for refused in Sandbox::default().apply_where_possible() {
         tracing::warn!("{refused}; the gateway runs without this restriction");
     }
-    let status = runtime()?.block_on(async {
+    runtime()?.block_on(async {
         let gateway = Gateway::new(config, device)?;
         if let Some(control) = control {
             gateway.handle().stack().serve_control(control)?;
@@ -180,10 +180,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         if let Some(metrics) = metrics {
             tokio::spawn(metrics.serve(gateway.handle())?);
         }
-        spawned.start()?;
-        relay(gateway, false, spawned.wait()).await
-    })?;
-    Ok(exit_status(status))
+        relay_command(gateway, &spawned).await
+    })
 }
 
 fn command(args: &RunArgs) -> Vec<OsString> {

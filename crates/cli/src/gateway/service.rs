@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use fullsend_device::{Capture, CapturedDevice, Device, Tun};
 use fullsend_gateway::Gateway;
+use fullsend_gateway::namespace::{Spawned, is_signal_ignored};
 use fullsend_offload::Link;
+use nix::libc;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -39,34 +41,51 @@ pub(crate) fn captured(device: Tun, name: &str, pcap: Option<&Path>) -> Result<B
     Ok(Box::new(CapturedDevice::new(device, interface)))
 }
 
-/// Relays until `end` is ready, SIGTERM arrives, or SIGINT where `interruptible`.
-pub(crate) async fn relay<T>(
+const LOST: &str = "the guest's network device is lost";
+
+/// Relays until `end` is ready, or SIGTERM or SIGINT arrives.
+pub(crate) async fn relay(
     gateway: Gateway,
-    interruptible: bool,
-    end: impl Future<Output = io::Result<T>>,
-) -> Result<Option<T>> {
+    end: impl Future<Output = io::Result<()>>,
+) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let interrupted = async {
-        while interrupt.recv().await.is_some() {
-            if interruptible {
-                return;
-            }
-        }
-    };
     tokio::select! {
-        done = gateway.run() => {
-            done.context("the guest's network device is lost")?;
-            Ok(None)
-        }
-        ended = end => Ok(Some(ended?)),
-        _ = terminate.recv() => Ok(None),
-        () = interrupted => Ok(None),
+        done = gateway.run() => done.context(LOST),
+        ended = end => Ok(ended?),
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
     }
 }
 
-/// Returns the exit status of a command, or of a gateway that a signal ended before it.
-pub(crate) fn exit_status(status: Option<i32>) -> ExitCode {
-    let status = status.unwrap_or(128 + nix::libc::SIGTERM);
-    ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX))
+/// Starts a command and relays until it has ended. Returns its exit status. SIGTERM and SIGHUP end
+/// the command, which keeps its network until then, and the status is that of a process that the
+/// signal has ended.
+pub(crate) async fn relay_command(gateway: Gateway, command: &Spawned) -> Result<ExitCode> {
+    // A terminal sends these to the command as well, which may handle them.
+    let _interrupt = signal(SignalKind::interrupt())?;
+    let _quit = signal(SignalKind::quit())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    // nohup(1) ignores it.
+    let is_hangup_ignored = is_signal_ignored(libc::SIGHUP);
+    let mut hangup = signal(SignalKind::hangup())?;
+    command.start()?;
+    let ended = async {
+        let signal = tokio::select! {
+            status = command.wait() => return status,
+            _ = terminate.recv() => libc::SIGTERM,
+            _ = hangup.recv(), if !is_hangup_ignored => libc::SIGHUP,
+        };
+        command.terminate().await?;
+        Ok(128 + signal)
+    };
+    let status = tokio::select! {
+        done = gateway.run() => {
+            let ended = command.terminate().await;
+            done.context(LOST)?;
+            ended.map(|()| 128 + libc::SIGTERM)
+        }
+        status = ended => status,
+    };
+    Ok(ExitCode::from(u8::try_from(status?).unwrap_or(u8::MAX)))
 }

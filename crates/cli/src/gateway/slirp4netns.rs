@@ -115,7 +115,7 @@ async fn run(
             None => end.wait().await,
         }
     };
-    relay(gateway, true, end).await.map(drop)
+    relay(gateway, end).await
 }
 
 /// Opens the guest's device, and returns the event that ends its network.

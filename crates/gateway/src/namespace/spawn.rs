@@ -7,21 +7,28 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::signal::{SigHandler, Signal};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getegid, geteuid};
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 use tokio::io::Interest;
+use tokio::time::timeout;
 
 use super::child::{Message, channel, open_result, receive, send, send_result};
 use super::failed;
+use super::init_parent::InitParent;
 use super::interface::InterfaceSetup;
 use super::sys::{exit_now, fork, register};
 use super::tap::{Tap, decode, open_here};
+
+/// How long a command that was asked to end may take.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A command, and the namespaces that are made for it.
 #[derive(Clone, Debug)]
@@ -53,7 +60,8 @@ pub struct Spawned {
 }
 
 impl NewNamespaces {
-    /// Makes the namespaces and the TAP. The command waits for [`Spawned::start`].
+    /// Makes the namespaces and the TAP. The command waits for [`Spawned::start`]. It ends when the
+    /// calling thread ends, unless it becomes another user.
     ///
     /// # Errors
     /// The error of the step that failed, with its name.
@@ -105,6 +113,8 @@ impl NewNamespaces {
         if let Some(text) = &self.resolv_conf {
             replace_resolv_conf(text).map_err(|e| failed("replace /etc/resolv.conf", e))?;
         }
+        // After the user namespace, which clears it. Without its network the command is of no use.
+        set_pdeathsig(Signal::SIGKILL).map_err(|e| failed("follow the gateway's end", e))?;
         // Ping sockets for the command's groups, and low ports for all of its users.
         let _ = fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0");
         let _ = fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
@@ -122,8 +132,12 @@ impl NewNamespaces {
             self.exec(&channel);
         }
         // A PID namespace begins with the next child.
-        match fork() {
-            Ok(None) => {
+        let forked = InitParent::new().and_then(|parent| Ok((parent, fork()?)));
+        match forked {
+            Ok((parent, None)) => {
+                if parent.enter_init().is_err() {
+                    exit_now(1);
+                }
                 let proc = mount(
                     Some("proc"),
                     "/proc",
@@ -135,10 +149,9 @@ impl NewNamespaces {
                 let _ = proc;
                 self.exec(&channel)
             }
-            Ok(Some(pid)) => {
+            Ok((parent, Some(pid))) => {
                 drop(channel);
-                ignore_terminal_signals();
-                exit_now(wait_for(pid))
+                exit_now(parent.wait(pid))
             }
             Err(error) => {
                 let _ = send_result(&channel, Err(error));
@@ -187,8 +200,8 @@ impl Spawned {
     ///
     /// # Errors
     /// The error of the runtime if the process cannot be polled.
-    pub async fn wait(self) -> io::Result<i32> {
-        let process = register(self.process, Interest::READABLE)?;
+    pub async fn wait(&self) -> io::Result<i32> {
+        let process = register(self.process.try_clone()?, Interest::READABLE)?;
         loop {
             let mut ready = process.readable().await?;
             match waitpid(self.pid, Some(WaitPidFlag::WNOHANG)) {
@@ -199,32 +212,30 @@ impl Spawned {
             }
         }
     }
-}
 
-fn wait_for(pid: Pid) -> i32 {
-    loop {
-        match waitpid(pid, None) {
-            Ok(status @ (WaitStatus::Exited(..) | WaitStatus::Signaled(..))) => {
-                return exit_status(status);
-            }
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(_) => return 1,
+    /// Ends the command by SIGTERM, or by SIGKILL if it still runs 5 s later, and waits for its end.
+    /// The processes of its PID namespace end with it, if it has one.
+    ///
+    /// # Errors
+    /// The error of the signal, e.g. `PermissionDenied` if the command has become another user; the
+    /// error of the runtime if the process cannot be polled.
+    pub async fn terminate(&self) -> io::Result<()> {
+        use rustix::process::Signal;
+        pidfd_send_signal(&self.process, Signal::TERM)?;
+        if let Ok(ended) = timeout(END_TIMEOUT, self.wait()).await {
+            return ended.map(drop);
         }
+        pidfd_send_signal(&self.process, Signal::KILL)?;
+        self.wait().await.map(drop)
     }
 }
 
-fn exit_status(status: WaitStatus) -> i32 {
+/// Returns the exit status that a shell reports for a process that has ended.
+pub(super) fn exit_status(status: WaitStatus) -> i32 {
     match status {
         WaitStatus::Exited(_, code) => code,
         WaitStatus::Signaled(_, signal, _) => 128 + signal as i32,
         _ => 1,
-    }
-}
-
-/// Leaves signals of the terminal to the command.
-fn ignore_terminal_signals() {
-    for signal in [Signal::SIGINT, Signal::SIGQUIT] {
-        super::sys::set_signal_handler(signal, SigHandler::SigIgn);
     }
 }
 

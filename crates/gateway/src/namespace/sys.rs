@@ -69,6 +69,15 @@ pub(super) fn set_signal_handler(signal: Signal, handler: SigHandler) {
     let _ = unsafe { nix::sys::signal::signal(signal, handler) };
 }
 
+/// Returns whether this process ignores a signal.
+pub fn is_signal_ignored(number: i32) -> bool {
+    // SAFETY: all bytes zero is a value of this type of the C library.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: reads the disposition of a signal into `action`, and changes nothing.
+    let result = unsafe { libc::sigaction(number, std::ptr::null(), &raw mut action) };
+    result == 0 && action.sa_sigaction == libc::SIG_IGN
+}
+
 /// Takes over a descriptor that the process was started with, and sets `FD_CLOEXEC`.
 ///
 /// # Errors
