@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::forward::Forward;
 use crate::policy::{AllowAll, Policy};
+use crate::resolvers::RESOLV_CONF;
 
 /// The settings of a [`Gateway`](crate::Gateway).
 ///
@@ -157,7 +158,7 @@ pub struct DnsConfig {
 impl Default for DnsConfig {
     fn default() -> Self {
         Self {
-            resolv_conf: "/etc/resolv.conf".into(),
+            resolv_conf: RESOLV_CONF.into(),
             upstream: Vec::new(),
             search: Vec::new(),
             announce: Vec::new(),

@@ -1,9 +1,10 @@
 //! The host's resolvers, from a file in the format of resolv.conf(5).
 
 use std::fs;
+use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -12,6 +13,10 @@ use tokio::time::Instant;
 use crate::config::DnsConfig;
 use crate::message::resolv_conf::parse;
 
+/// The file of the host's resolvers.
+pub(crate) const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// Most symbolic links that are followed.
+const MAX_LINKS: usize = 8;
 /// How often the file is checked for changes at most.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -35,15 +40,23 @@ struct State {
 type FileVersion = (u64, u64, u64, i64, i64);
 
 impl Resolvers {
+    /// Reads the file, unless the settings name resolvers. Warns if there are none.
     pub(crate) fn new(config: &DnsConfig) -> Self {
+        let mut state = State {
+            list: config.upstream.clone(),
+            version: None,
+            checked: None,
+        };
+        let is_fixed = !config.upstream.is_empty();
+        let path = config.resolv_conf.clone();
+        if !is_fixed && let Err(error) = reload(&path, &mut state) {
+            let path = path.display();
+            tracing::warn!("cannot read {path}: {error}; until it can be read, DNS queries fail");
+        }
         Self {
-            path: config.resolv_conf.clone(),
-            is_fixed: !config.upstream.is_empty(),
-            state: Mutex::new(State {
-                list: config.upstream.clone(),
-                version: None,
-                checked: None,
-            }),
+            path,
+            is_fixed,
+            state: Mutex::new(state),
         }
     }
 
@@ -55,7 +68,8 @@ impl Resolvers {
         let is_due = state.checked.is_none_or(|at| now - at >= CHECK_INTERVAL);
         if !self.is_fixed && is_due {
             state.checked = Some(now);
-            self.reload(&mut state);
+            // An editor may be replacing the file: the list stays.
+            let _ = reload(&self.path, &mut state);
         }
         state.list.clone()
     }
@@ -64,29 +78,61 @@ impl Resolvers {
     pub(crate) fn first(&self) -> Option<SocketAddr> {
         self.list().first().copied()
     }
+}
 
-    /// Reads the file if it is another version. A file that cannot be read leaves the list as it
-    /// is: an editor may be replacing it.
-    fn reload(&self, state: &mut State) {
-        let Ok(metadata) = fs::metadata(&self.path) else {
-            return;
+/// Reads the file if it is another version. After an error the list is as before.
+fn reload(path: &Path, state: &mut State) -> io::Result<()> {
+    let metadata = fs::metadata(path)?;
+    let version = (
+        metadata.dev(),
+        metadata.ino(),
+        metadata.size(),
+        metadata.mtime(),
+        metadata.mtime_nsec(),
+    );
+    if state.version == Some(version) {
+        return Ok(());
+    }
+    state.list = parse(&fs::read_to_string(path)?);
+    state.version = Some(version);
+    tracing::debug!(resolvers = ?state.list, "read {}", path.display());
+    Ok(())
+}
+
+/// Returns the directories that must be visible to read a file and the files that its symbolic links
+/// lead to, as the links name them.
+pub(crate) fn folders_of(path: &Path) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = Vec::new();
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let Some(folder) = path.parent().map(Path::to_owned) else {
+            break;
         };
-        let version = (
-            metadata.dev(),
-            metadata.ino(),
-            metadata.size(),
-            metadata.mtime(),
-            metadata.mtime_nsec(),
-        );
-        if state.version == Some(version) {
-            return;
+        let target = fs::read_link(&path);
+        if !folders.iter().any(|known| folder.starts_with(known)) {
+            folders.push(folder.clone());
         }
-        if let Ok(text) = fs::read_to_string(&self.path) {
-            state.list = parse(&text);
-            state.version = Some(version);
-            tracing::debug!(resolvers = ?state.list, "read {}", self.path.display());
+        match target {
+            Ok(target) => path = without_parents(&folder.join(target)),
+            Err(_) => break,
         }
     }
+    folders
+}
+
+/// Removes `..` and the component before it.
+fn without_parents(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => {
+                plain.pop();
+            }
+            Component::CurDir => {}
+            other => plain.push(other),
+        }
+    }
+    plain
 }
 
 #[cfg(test)]
@@ -113,6 +159,36 @@ mod tests {
         fs::remove_file(&path).unwrap();
         tokio::time::advance(CHECK_INTERVAL).await;
         assert_eq!(texts(&resolvers.list()), ["192.0.2.22:53"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_file_is_read_before_the_first_query() {
+        let path = std::env::temp_dir().join(format!("resolv-early-{}", std::process::id()));
+        fs::write(&path, "nameserver 192.0.2.1\n").unwrap();
+        let resolvers = Resolvers::new(&DnsConfig {
+            resolv_conf: path.clone(),
+            ..DnsConfig::default()
+        });
+        // A sandbox may hide it from then on.
+        fs::remove_file(&path).unwrap();
+        assert_eq!(texts(&resolvers.list()), ["192.0.2.1:53"]);
+    }
+
+    #[test]
+    fn the_folders_of_a_chain_of_links_are_those_that_the_links_name() {
+        let root = std::env::temp_dir().join(format!("resolv-links-{}", std::process::id()));
+        let [etc, run, net] = ["etc", "run/systemd/resolve", "net"].map(|name| root.join(name));
+        for folder in [&etc, &run, &net] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        fs::write(net.join("resolv.conf"), "").unwrap();
+        let link = |from: &Path, to: &Path| std::os::unix::fs::symlink(to, from).unwrap();
+        let first = etc.join("resolv.conf");
+        link(&first, Path::new("../run/systemd/resolve/stub.conf"));
+        link(&run.join("stub.conf"), &net.join("resolv.conf"));
+        assert_eq!(folders_of(&first), [etc, run, net.clone()]);
+        assert_eq!(folders_of(&net.join("resolv.conf")), [net]);
+        fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

@@ -2,6 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketType, socket};
+
 /// Largest number of resolvers that are used. The C library uses three.
 pub const MAX_RESOLVERS: usize = 8;
 const DNS_PORT: u16 = 53;
@@ -30,11 +33,15 @@ fn parse_address(text: &str) -> Option<SocketAddr> {
         return Some(SocketAddr::new(address, DNS_PORT));
     };
     let address: Ipv6Addr = address.parse().ok()?;
-    let zone = zone
-        .parse()
-        .ok()
-        .or_else(|| nix::net::if_::if_nametoindex(zone).ok())?;
+    let zone = zone.parse().ok().or_else(|| interface_index(zone))?;
     Some(SocketAddrV6::new(address, DNS_PORT, 0, zone).into())
+}
+
+/// Returns the index of an interface. C libraries open a Unix socket for this, which the sandbox
+/// does not allow.
+fn interface_index(name: &str) -> Option<u32> {
+    let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).ok()?;
+    name_to_index(socket, name).ok()
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use nix::unistd::{chdir, chroot, pivot_root};
 
 use super::{failed, seccomp, spawn};
 use crate::inspect::open_resident_memory;
+use crate::resolvers::{RESOLV_CONF, folders_of};
 
 /// Where the empty root file system is mounted before it becomes the root.
 const NEW_ROOT: &str = "/tmp";
@@ -28,7 +29,8 @@ const LANDLOCK_ABI: ABI = ABI::V5;
 pub struct Sandbox {
     /// Whether the process gets a root file system of its own, in which only `visible` exists.
     pub own_root: bool,
-    /// The directories that stay visible, read-only: those with the host's resolvers.
+    /// The directories that stay visible, read-only. By default /etc and those that
+    /// /etc/resolv.conf leads to.
     pub visible: Vec<PathBuf>,
     /// Whether all capabilities except that of binding low ports are given up.
     pub drop_capabilities: bool,
@@ -40,7 +42,7 @@ impl Default for Sandbox {
     fn default() -> Self {
         Self {
             own_root: true,
-            visible: ["/etc", "/run"].map(PathBuf::from).into(),
+            visible: folders_of(Path::new(RESOLV_CONF)),
             drop_capabilities: true,
             seccomp: true,
         }

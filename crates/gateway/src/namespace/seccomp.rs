@@ -1,11 +1,17 @@
 //! The system calls that a running gateway needs.
+//!
+//! It opens no Unix sockets, through which services of the host could be reached.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule, apply_filter,
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule, apply_filter,
 };
+
+/// The bits of a socket's type without flags such as `SOCK_CLOEXEC`.
+const SOCKET_TYPE_MASK: u64 = 0xf;
 
 /// System calls of all architectures.
 const ALLOWED: &[i64] = &[
@@ -38,8 +44,6 @@ const ALLOWED: &[i64] = &[
     libc::SYS_sendto,
     libc::SYS_setsockopt,
     libc::SYS_shutdown,
-    libc::SYS_socket,
-    libc::SYS_socketpair,
     libc::SYS_splice,
     libc::SYS_write,
     libc::SYS_writev,
@@ -140,18 +144,19 @@ pub(super) fn apply() -> io::Result<()> {
     apply_filter(&program).map_err(|e| other(&e))
 }
 
-fn program() -> Result<BpfProgram, seccompiler::BackendError> {
+fn program() -> Result<BpfProgram, BackendError> {
     let all = ALLOWED.iter().chain(ALLOWED_HERE);
-    let mut rules: std::collections::BTreeMap<_, _> = all.map(|&call| (call, Vec::new())).collect();
+    let mut rules: BTreeMap<_, _> = all.map(|&call| (call, Vec::new())).collect();
     // Threads, and no processes. `clone3` fails, and C libraries use `clone` instead.
-    let thread = libc::CLONE_THREAD as u64;
-    let is_thread = SeccompCondition::new(
-        0,
-        SeccompCmpArgLen::Qword,
-        SeccompCmpOp::MaskedEq(thread),
-        thread,
-    )?;
+    let is_thread = has_bits(0, libc::CLONE_THREAD as u64, libc::CLONE_THREAD as u64)?;
     rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![is_thread])?]);
+    let of_family = |family: i32| SeccompRule::new(vec![equals(0, family)?]);
+    let families = vec![of_family(libc::AF_INET)?, of_family(libc::AF_INET6)?];
+    rules.insert(libc::SYS_socket, families);
+    // The runtime's signals arrive on one. An end of a stream cannot be connected again.
+    let is_stream = has_bits(1, SOCKET_TYPE_MASK, libc::SOCK_STREAM as u64)?;
+    let pair = SeccompRule::new(vec![equals(0, libc::AF_UNIX)?, is_stream])?;
+    rules.insert(libc::SYS_socketpair, vec![pair]);
     SeccompFilter::new(
         rules,
         SeccompAction::Errno(libc::ENOSYS as u32),
@@ -159,4 +164,60 @@ fn program() -> Result<BpfProgram, seccompiler::BackendError> {
         std::env::consts::ARCH.try_into()?,
     )?
     .try_into()
+}
+
+/// Returns the condition that an argument of the type `int` is `value`.
+fn equals(argument: u8, value: i32) -> Result<SeccompCondition, BackendError> {
+    let value = u64::from(value.cast_unsigned());
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
+}
+
+/// Returns the condition that the bits `mask` of an argument are `value`.
+fn has_bits(argument: u8, mask: u64, value: u64) -> Result<SeccompCondition, BackendError> {
+    let operator = SeccompCmpOp::MaskedEq(mask);
+    SeccompCondition::new(argument, SeccompCmpArgLen::Qword, operator, value)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use nix::errno::Errno;
+    use nix::sys::prctl::set_no_new_privs;
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket, socketpair};
+
+    use super::apply;
+
+    #[test]
+    fn only_internet_sockets_and_pairs_of_streams_can_be_opened() {
+        // The filter is that of the thread.
+        let thread = thread::spawn(|| {
+            set_no_new_privs().unwrap();
+            apply().unwrap();
+            let open = |family, kind| socket(family, kind, SockFlag::SOCK_CLOEXEC, None).map(drop);
+            let pair = |kind| {
+                let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+                socketpair(AddressFamily::Unix, kind, None, flags).map(drop)
+            };
+            for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+                assert_eq!(open(family, SockType::Stream), Ok(()), "{family:?}");
+                assert_eq!(open(family, SockType::Datagram), Ok(()), "{family:?}");
+            }
+            for family in [
+                AddressFamily::Unix,
+                AddressFamily::Netlink,
+                AddressFamily::Vsock,
+            ] {
+                assert_eq!(
+                    open(family, SockType::Datagram),
+                    Err(Errno::ENOSYS),
+                    "{family:?}"
+                );
+            }
+            assert_eq!(pair(SockType::Stream), Ok(()));
+            assert_eq!(pair(SockType::Datagram), Err(Errno::ENOSYS));
+            assert_eq!(pair(SockType::SeqPacket), Err(Errno::ENOSYS));
+        });
+        thread.join().unwrap();
+    }
 }
