@@ -12,6 +12,7 @@ mod pesto;
 mod run;
 mod service;
 mod slirp4netns;
+mod values;
 
 pub(crate) use personality::Personality;
 pub(crate) use run::GatewayArgs;

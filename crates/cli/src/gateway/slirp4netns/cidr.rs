@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use anyhow::{Error, Result, bail};
 
+use crate::gateway::values::{is_host_address, parse_number};
+
 /// An IPv4 network with fixed places for the gateway, DNS, DHCP and the guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Network {
@@ -19,8 +21,8 @@ impl Network {
         prefix: 24,
     };
 
-    fn host(self, number: u32) -> Ipv4Addr {
-        Ipv4Addr::from(u32::from(self.address) + number)
+    const fn host(self, number: u32) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.address.to_bits() + number)
     }
 
     pub(super) fn gateway(self) -> Ipv4Addr {
@@ -36,7 +38,7 @@ impl Network {
         (self.host(15), self.host(30))
     }
 
-    pub(super) fn guest(self) -> Ipv4Addr {
+    pub(super) const fn guest(self) -> Ipv4Addr {
         self.host(100)
     }
 }
@@ -48,7 +50,7 @@ impl FromStr for Network {
         let parts = text.split_once('/');
         let parsed = parts.and_then(|(address, prefix)| {
             let address: Ipv4Addr = address.parse().ok()?;
-            Some((address, prefix.parse::<u8>().ok()?))
+            Some((address, parse_number::<u8>(prefix)?))
         });
         let Some((address, prefix)) = parsed else {
             bail!("invalid CIDR: {text:?}; write a network address like 10.0.2.0/24");
@@ -63,6 +65,13 @@ impl FromStr for Network {
                  like 10.0.2.100/24"
             );
         }
-        Ok(Self { address, prefix })
+        let network = Self { address, prefix };
+        if !is_host_address(network.gateway().into()) {
+            bail!(
+                "invalid CIDR: {text:?}: CIDR needs to be a network address of hosts like \
+                 10.0.2.0/24"
+            );
+        }
+        Ok(network)
     }
 }

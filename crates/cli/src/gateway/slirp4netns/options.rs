@@ -9,6 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use super::cidr::Network;
 use crate::gateway::getopt::{self, Opt, Order, Takes, option};
+use crate::gateway::values::{self, parse_number};
 
 /// Most bytes of an IP packet: 65535 less the Ethernet header.
 const MTU_MAX: u32 = 65_521;
@@ -223,7 +224,7 @@ fn text(value: &OsStr) -> Result<&str> {
 }
 
 fn parse_fd(option: &str, value: &OsStr) -> Result<i32> {
-    let fd = text(value)?.parse().ok().filter(|fd| *fd >= 0);
+    let fd = parse_number(text(value)?);
     fd.ok_or_else(|| {
         anyhow!(
             "{option} {} is not a descriptor; write e.g. 3",
@@ -233,7 +234,7 @@ fn parse_fd(option: &str, value: &OsStr) -> Result<i32> {
 }
 
 fn parse_mtu(value: &OsStr) -> Result<u32> {
-    let mtu = text(value)?.parse().ok();
+    let mtu = parse_number(text(value)?);
     let mtu = mtu.filter(|mtu| (MTU_MIN..=MTU_MAX).contains(mtu));
     mtu.ok_or_else(|| {
         anyhow!(
@@ -274,17 +275,7 @@ where
 
 /// Parses six bytes in hexadecimal, separated by colons.
 fn parse_mac(value: &str) -> Result<[u8; 6]> {
-    let bytes: Option<Vec<u8>> = value
-        .split(':')
-        .map(|byte| {
-            u8::from_str_radix(byte, 16)
-                .ok()
-                .filter(|_| byte.len() <= 2)
-        })
-        .collect();
-    let mac = bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
-    // The lowest bit of the first byte marks a group.
-    mac.filter(|mac| mac[0] & 1 == 0).ok_or_else(|| {
+    values::parse_mac(value, &[':']).ok_or_else(|| {
         anyhow!("MAC address {value} is not that of one interface; write e.g. 52:54:00:12:34:56")
     })
 }
@@ -296,7 +287,7 @@ fn destination(first: &OsStr, netns_type: NetnsType, bess: bool) -> Result<Desti
     match netns_type {
         NetnsType::Path => Ok(Destination::Path(first.into())),
         NetnsType::Pid => {
-            let pid = text(first)?.parse().ok().filter(|pid| *pid > 0);
+            let pid = parse_number(text(first)?).filter(|pid| *pid > 0);
             let pid = pid.with_context(|| {
                 format!(
                     "PID {} is not a process ID; for a path add --netns-type=path",
