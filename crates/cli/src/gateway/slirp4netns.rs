@@ -11,7 +11,7 @@ mod tests;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
@@ -27,6 +27,7 @@ use fullsend_gateway::{
 
 use super::json_socket;
 use super::service::{relay, runtime};
+use api::{Api, Defaults};
 use cidr::Network;
 use options::{Command, Destination, Options, Source};
 
@@ -72,6 +73,7 @@ fn serve(options: &Options) -> Result<()> {
     let api = api_socket
         .map(|path| json_socket::bind(path, "API"))
         .transpose()?;
+    let api = api.map(|listener| (listener, api_defaults(options)));
     let sandbox = Sandbox {
         own_root: options.sandbox,
         drop_capabilities: options.sandbox,
@@ -89,18 +91,16 @@ async fn run(
     config: Config,
     device: Box<dyn Device>,
     end: NamespaceEnd,
-    (ready, exit, api): (Option<OwnedFd>, Option<OwnedFd>, Option<UnixListener>),
+    (ready, exit, api): (
+        Option<OwnedFd>,
+        Option<OwnedFd>,
+        Option<(UnixListener, Defaults)>,
+    ),
 ) -> Result<()> {
-    let defaults = api::Defaults {
-        guest: config
-            .ipv4
-            .as_ref()
-            .map_or(Ipv4Addr::UNSPECIFIED, |v4| v4.guest),
-    };
     let gateway = Gateway::new(config, device)?;
-    if let Some(listener) = api {
+    if let Some((listener, defaults)) = api {
         let handle = gateway.handle();
-        tokio::spawn(json_socket::serve(listener, api::Api { handle, defaults })?);
+        tokio::spawn(json_socket::serve(listener, Api { handle, defaults })?);
     }
     if let Some(ready) = ready {
         let written = File::from(ready).write_all(b"1");
@@ -116,6 +116,13 @@ async fn run(
         }
     };
     relay(gateway, end).await
+}
+
+/// Returns what a request to the API may omit.
+const fn api_defaults(options: &Options) -> Defaults {
+    Defaults {
+        guest: options.network.guest(),
+    }
 }
 
 /// Opens the guest's device, and returns the event that ends its network.

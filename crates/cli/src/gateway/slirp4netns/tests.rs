@@ -8,9 +8,9 @@ use std::net::Ipv4Addr;
 use fullsend_gateway::Forward;
 use serde_json::{Value, json};
 
-use super::api::{Defaults, Forwards, answer};
+use super::api::{Forwards, answer};
 use super::options::{Command, Destination, Options, parse};
-use super::{config, help};
+use super::{api_defaults, config, help};
 
 fn words(line: &str) -> Vec<OsString> {
     line.split(' ').map(OsString::from).collect()
@@ -167,8 +167,8 @@ impl Forwards for Recorded {
 }
 
 fn ask(forwards: &Recorded, request: &str) -> Value {
-    let guest = Ipv4Addr::new(10, 0, 2, 100);
-    answer(request.as_bytes(), forwards, Defaults { guest })
+    let defaults = api_defaults(&options("4711 tap0"));
+    answer(request.as_bytes(), forwards, defaults)
 }
 
 #[test]
