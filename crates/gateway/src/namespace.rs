@@ -44,7 +44,7 @@ mod tests;
 mod watch;
 
 pub use background::{Background, open_null};
-pub use enter::Namespaces;
+pub use enter::{Namespaces, can_make_namespaces};
 pub use guest_sockets::GuestSockets;
 pub use host_network::{HostNetwork, HostRoute};
 pub use interface::InterfaceSetup;

@@ -10,11 +10,14 @@ use clap::{Args, Subcommand};
 use fullsend::control::BoundSocket;
 use fullsend_device::Tun;
 use fullsend_gateway::metrics::{MetricsAddress, MetricsSocket};
-use fullsend_gateway::namespace::{InterfaceSetup, NewNamespaces, Sandbox, SocketRemover};
+use fullsend_gateway::namespace::{
+    InterfaceSetup, NewNamespaces, Sandbox, SocketRemover, can_make_namespaces,
+};
 use fullsend_gateway::{Config, Forward, Gateway, Protocol, Side};
 
 use super::install::InstallArgs;
 use super::service::{captured, relay_command, runtime};
+use super::values::parse_number;
 
 /// The name of the command's interface.
 const TAP_NAME: &str = "tap0";
@@ -102,8 +105,7 @@ fn parse_forward(text: &str) -> Result<PortForward, String> {
     };
     let (host, guest) = ports.split_once(':').unwrap_or((ports, ports));
     let port = |text: &str| {
-        text.parse()
-            .ok()
+        parse_number(text)
             .filter(|port| *port != 0)
             .ok_or_else(error)
     };
@@ -157,7 +159,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         .map(|dns| format!("nameserver {dns}\n"))
         .collect();
     let spawned = NewNamespaces {
-        user: !nix::unistd::geteuid().is_root(),
+        user: !can_make_namespaces(),
         isolate: false,
         tap: TAP_NAME.to_owned(),
         setup,
@@ -263,7 +265,7 @@ mod tests {
             assert_eq!(parse_forward(text), Ok(want), "{text}");
         }
         for text in [
-            "", "0", "x", "1:2:3", "[::1]80", "[::1]:", "70000", "a.b:1", "1:",
+            "", "0", "x", "1:2:3", "[::1]80", "[::1]:", "70000", "a.b:1", "1:", "+80", "80:+80",
         ] {
             assert!(parse_forward(text).is_err(), "{text}");
         }

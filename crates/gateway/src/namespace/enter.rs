@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use caps::{CapSet, Capability};
 use nix::sched::{CloneFlags, setns};
 
 use super::{failed, sys};
@@ -69,6 +70,13 @@ impl Namespaces {
         Ok(Self { net, user })
     }
 
+    /// Stays in the caller's user namespace. The caller's own privileges must then extend to the
+    /// network namespace.
+    #[must_use]
+    pub fn without_user(self) -> Self {
+        Self { user: None, ..self }
+    }
+
     /// Moves the calling thread into the namespaces.
     ///
     /// The kernel lets only a process with a single thread change its user namespace.
@@ -83,6 +91,14 @@ impl Namespaces {
         setns(&self.net, CloneFlags::CLONE_NEWNET)
             .map_err(|e| failed("enter the network namespace", e))
     }
+}
+
+/// Returns whether the process may make network namespaces and configure them. If not, it needs a
+/// user namespace of its own for that. A container may take these capabilities from root.
+pub fn can_make_namespaces() -> bool {
+    [Capability::CAP_SYS_ADMIN, Capability::CAP_NET_ADMIN]
+        .into_iter()
+        .all(|capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false))
 }
 
 fn open(path: &Path) -> io::Result<OwnedFd> {

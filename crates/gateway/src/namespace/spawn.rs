@@ -33,8 +33,8 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// A command, and the namespaces that are made for it.
 #[derive(Clone, Debug)]
 pub struct NewNamespaces {
-    /// Whether a user namespace is made, in which the caller is root. A caller with
-    /// `CAP_SYS_ADMIN` does not need one.
+    /// Whether a user namespace is made, in which the caller is root. One that
+    /// [`can_make_namespaces`](super::can_make_namespaces) does not need it.
     pub user: bool,
     /// Whether PID, IPC and UTS namespaces are made, too. The command then has a /proc of its own,
     /// and its descendants end with it.
