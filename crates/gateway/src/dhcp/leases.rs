@@ -39,7 +39,8 @@ impl Leases {
     }
 
     /// Returns the address for a client: the one it has, the one it asks for if that is free, or
-    /// the first free one. It is kept for a short time.
+    /// the first free one. It is kept for a short time. A network with one address has one guest,
+    /// which gets it under any identifier.
     pub(super) fn offer(
         &mut self,
         now: Instant,
@@ -47,6 +48,11 @@ impl Leases {
         requested: Option<Ipv4Addr>,
     ) -> Option<Ipv4Addr> {
         self.leases.retain(|lease| lease.expires > now);
+        if self.addresses.len() == 1 {
+            // The only guest, which may have another identifier now, e.g. another MAC address.
+            self.leases
+                .retain(|lease| lease.client.is_empty() || lease.client == client);
+        }
         if let Some(lease) = self.leases.iter().find(|lease| lease.client == client) {
             return Some(lease.address);
         }
@@ -169,6 +175,23 @@ mod tests {
         };
         assert_eq!(leases.views(now), [lease]);
         assert_eq!(leases.views(now + LEASE), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_only_address_is_given_to_every_client() {
+        let mut config = Config::default().ipv4.unwrap();
+        config.dhcp = Some(DhcpRange {
+            first: config.guest,
+            last: config.guest,
+        });
+        let (mut leases, now) = (Leases::new(Some(&config)), Instant::now());
+        assert!(leases.confirm(now, b"a", ip(100), LEASE));
+        assert_eq!(leases.offer(now, b"b", None), Some(ip(100)));
+        assert!(leases.confirm(now, b"b", ip(100), LEASE));
+        assert!(!leases.confirm(now, b"b", ip(101), LEASE));
+        assert!(leases.confirm(now, b"a", ip(100), LEASE));
+        leases.decline(now, b"a");
+        assert_eq!(leases.offer(now, b"b", None), None);
     }
 
     #[tokio::test(start_paused = true)]
