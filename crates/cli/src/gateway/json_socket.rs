@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -10,6 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -38,11 +41,7 @@ pub(super) fn bind(path: &Path, name: &str) -> Result<UnixListener> {
     let is_socket = path
         .symlink_metadata()
         .is_ok_and(|metadata| metadata.file_type().is_socket());
-    let is_refused = || {
-        let connected = std::os::unix::net::UnixStream::connect(path);
-        connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-    };
-    if is_socket && is_refused() {
+    if is_socket && is_refused(path) {
         let _ = std::fs::remove_file(path);
     }
     UnixListener::bind(path).with_context(|| {
@@ -52,6 +51,16 @@ pub(super) fn bind(path: &Path, name: &str) -> Result<UnixListener> {
             path.display()
         )
     })
+}
+
+/// Returns whether no process listens on a socket. Does not wait for one whose queue is full.
+fn is_refused(path: &Path) -> bool {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let connected = UnixAddr::new(path).and_then(|address| {
+        let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+        connect(socket.as_raw_fd(), &address)
+    });
+    connected == Err(Errno::ECONNREFUSED)
 }
 
 /// Returns a task that serves the socket.
@@ -99,4 +108,30 @@ async fn answer_client<S: Service>(mut stream: UnixStream, service: S) {
         tokio::io::copy(&mut rest, &mut tokio::io::sink()).await
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::socket::{Backlog, listen};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_socket_is_replaced_only_if_no_process_listens() {
+        let path = std::env::temp_dir().join(format!("json-socket-{}", std::process::id()));
+        let listener = bind(&path, "API").unwrap();
+        // One client fills this queue.
+        listen(&listener, Backlog::new(0).unwrap()).unwrap();
+        let _client = UnixStream::connect(&path).unwrap();
+        let error = bind(&path, "API").unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("cannot create the API socket"),
+            "{error}"
+        );
+        drop(listener);
+        drop(bind(&path, "API").unwrap());
+        std::fs::remove_file(&path).unwrap();
+    }
 }
