@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use fullsend::control::BoundSocket;
 use fullsend_device::{Device, Tun};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::{
     HostNetwork, HostRoute, InterfaceSetup, NamespaceEnd, Namespaces, NewNamespaces, SocketRemover,
@@ -281,8 +283,34 @@ fn a_closed_pipe_has_hung_up() {
         tokio::task::yield_now().await;
         drop(writer);
     };
-    let (ended, ()) = block_on(async { tokio::join!(hung_up(reader.into()), close) });
+    let file: OwnedFd = reader.into();
+    let shared = file.try_clone().unwrap();
+    let (ended, ()) = block_on(async { tokio::join!(hung_up(file), close) });
     ended.unwrap();
+    // The status of the open file is the caller's, too.
+    let flags = OFlag::from_bits_retain(fcntl(&shared, FcntlArg::F_GETFL).unwrap());
+    assert!(!flags.contains(OFlag::O_NONBLOCK));
+}
+
+#[test]
+fn the_end_of_a_thread_ends_its_namespace() {
+    let (send, receive) = std::sync::mpsc::channel();
+    let (finish, wait) = std::sync::mpsc::channel::<()>();
+    let thread = thread::spawn(move || {
+        send.send(nix::unistd::gettid()).unwrap();
+        let _ = wait.recv();
+    });
+    let path = format!("/proc/{}/ns/net", receive.recv().unwrap());
+    let end = NamespaceEnd::of_path(Path::new(&path)).unwrap();
+    let stop = async {
+        tokio::task::yield_now().await;
+        drop(finish);
+    };
+    let (ended, ()) = block_on(async { tokio::join!(end.wait(), stop) });
+    ended.unwrap();
+    thread.join().unwrap();
+    assert!(NamespaceEnd::of_path(Path::new(&path)).is_err());
+    assert!(NamespaceEnd::of_path(Path::new("/proc/self/ns/net")).is_ok());
 }
 
 #[test]

@@ -3,15 +3,18 @@
 //! The file of a TAP keeps its network namespace alive, so that the kernel does not report its end.
 //! What ends is its process, or the name at which it is mounted.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, open};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::stat::{Mode, fstatat};
+use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::Interest;
 
@@ -28,8 +31,8 @@ enum Source {
     Process(OwnedFd),
     /// The directory that has the namespace's name.
     Name(Inotify, OsString),
-    /// A path that is checked repeatedly.
-    Path(PathBuf),
+    /// An open directory, and the name in it that is checked repeatedly. A sandbox hides its path.
+    Polled(OwnedFd, OsString),
     /// The caller does not want to wait.
     Never,
 }
@@ -47,29 +50,25 @@ impl NamespaceEnd {
     }
 
     /// Waits until a path no longer exists: the namespace's name in /run/netns is removed, or the
-    /// process of a /proc/PID/ns/net has ended.
+    /// process of a /proc/PID/ns/net has ended. A path below /proc/self never ends.
     ///
     /// # Errors
-    /// `NotFound` if the path does not exist; the error of inotify otherwise.
+    /// `NotFound` if the path does not exist; the error of opening its directory otherwise.
     pub fn of_path(path: &Path) -> io::Result<Self> {
-        path.symlink_metadata()?;
-        if let Some(pid) = process_of(path) {
-            return match Self::of_process(pid) {
-                Ok(end) => Ok(end),
-                Err(_) => Ok(Self(Source::Path(path.to_owned()))),
-            };
-        }
         let path = std::path::absolute(path)?;
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
-            return Ok(Self(Source::Path(path)));
+            path.symlink_metadata()?;
+            return Ok(Self::never());
         };
-        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-        let events = AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVED_FROM;
-        let events = events | AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_UNMOUNT;
-        match inotify.add_watch(folder, events) {
-            Ok(_) => Ok(Self(Source::Name(inotify, name.to_owned()))),
-            Err(_) => Ok(Self(Source::Path(path))),
-        }
+        let source = match path.strip_prefix("/proc") {
+            Ok(rest) => below_proc(rest, folder, name)?,
+            // Another mount of it, e.g. that of a container's host.
+            Err(_) if is_proc(folder) => poll_name(folder, name)?,
+            Err(_) => watch(folder, name).or_else(|_| poll_name(folder, name))?,
+        };
+        // A name that was removed before gave no event.
+        path.symlink_metadata()?;
+        Ok(Self(source))
     }
 
     /// Never ends.
@@ -90,8 +89,8 @@ impl NamespaceEnd {
                 Ok(())
             }
             Source::Name(inotify, name) => wait_for_removal(inotify, &name).await,
-            Source::Path(path) => {
-                while path.symlink_metadata().is_ok() {
+            Source::Polled(folder, name) => {
+                while fstatat(&folder, &*name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok() {
                     tokio::time::sleep(POLL_INTERVAL).await;
                 }
                 Ok(())
@@ -99,6 +98,38 @@ impl NamespaceEnd {
             Source::Never => std::future::pending().await,
         }
     }
+}
+
+/// Returns the end of a path below /proc, where inotify reports nothing.
+fn below_proc(rest: &Path, folder: &Path, name: &OsStr) -> io::Result<Source> {
+    let first = rest.iter().next().and_then(OsStr::to_str).unwrap_or("");
+    if matches!(first, "self" | "thread-self") {
+        return Ok(Source::Never);
+    }
+    let process = first.parse().map(NamespaceEnd::of_process);
+    match process {
+        Ok(Ok(end)) => Ok(end.0),
+        // The ID of a thread is not that of a process.
+        _ => poll_name(folder, name),
+    }
+}
+
+fn watch(folder: &Path, name: &OsStr) -> io::Result<Source> {
+    let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+    let events = AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVED_FROM;
+    let events = events | AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_UNMOUNT;
+    inotify.add_watch(folder, events)?;
+    Ok(Source::Name(inotify, name.to_owned()))
+}
+
+fn is_proc(folder: &Path) -> bool {
+    statfs(folder).is_ok_and(|stat| stat.filesystem_type() == PROC_SUPER_MAGIC)
+}
+
+fn poll_name(folder: &Path, name: &OsStr) -> io::Result<Source> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let folder = open(folder, flags, Mode::empty())?;
+    Ok(Source::Polled(folder, name.to_owned()))
 }
 
 async fn wait_for_removal(inotify: Inotify, name: &OsString) -> io::Result<()> {
@@ -132,7 +163,6 @@ async fn wait_for_removal(inotify: Inotify, name: &OsString) -> io::Result<()> {
 /// # Errors
 /// The error of reading the file.
 pub async fn hung_up(file: OwnedFd) -> io::Result<()> {
-    rustix::io::ioctl_fionbio(&file, true)?;
     let interest = Interest::READABLE | Interest::ERROR;
     let Ok(file) = register(file, interest) else {
         // A regular file.
@@ -146,6 +176,11 @@ pub async fn hung_up(file: OwnedFd) -> io::Result<()> {
         if events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL) {
             return Ok(());
         }
+        // The file may be blocking: its status belongs to the caller, too.
+        if !events.contains(PollFlags::POLLIN) {
+            ready.clear_ready();
+            continue;
+        }
         match nix::unistd::read(file.get_ref(), &mut [0; 512]) {
             // The end of a stream is a hang-up as well.
             Ok(0) => return Ok(()),
@@ -154,10 +189,4 @@ pub async fn hung_up(file: OwnedFd) -> io::Result<()> {
             Err(error) => return Err(error.into()),
         }
     }
-}
-
-/// Returns the process of a path below /proc/PID.
-fn process_of(path: &Path) -> Option<u32> {
-    let mut parts = path.strip_prefix("/proc").ok()?.iter();
-    parts.next()?.to_str()?.parse().ok()
 }
