@@ -1,7 +1,7 @@
 //! The ports on which programs in a network namespace listen.
 
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::os::fd::OwnedFd;
 
 use super::child::{Message, in_child};
@@ -13,6 +13,12 @@ const TABLES: [&str; 4] = ["tcp", "tcp6", "udp", "udp6"];
 /// `TCP_LISTEN`, and the state of a UDP socket without a peer (`TCP_CLOSE`).
 const LISTEN: &str = "0A";
 const UNCONNECTED: &str = "07";
+/// Most sockets of a table that are read.
+const SOCKETS_MAX: usize = 65_536;
+/// Bytes that are read at once: the data thread reads the tables.
+const BUFFER_LEN: usize = 16 << 10;
+/// Longest line; the kernel's have up to 200 bytes.
+const LINE_MAX: u64 = 512;
 
 /// Open tables of the sockets in a network namespace. They can be read from outside.
 pub struct SocketTables([File; 4]);
@@ -57,10 +63,8 @@ impl SocketTables {
         };
         let mut ports = Vec::new();
         for table in tables {
-            let mut text = String::new();
             table.rewind()?;
-            table.read_to_string(&mut text)?;
-            ports.extend(text.lines().skip(1).filter_map(|line| port(line, state)));
+            read_ports(table, state, &mut ports)?;
         }
         ports.sort_unstable();
         ports.dedup();
@@ -77,21 +81,64 @@ fn open_files() -> io::Result<[File; 4]> {
     Ok([open(a)?, open(b)?, open(c)?, open(d)?])
 }
 
-/// Returns the local port of a line `sl: ADDRESS:PORT ADDRESS:PORT STATE ...` in this state.
-fn port(line: &str, state: &str) -> Option<u16> {
+/// Adds the ports in a state, of at most [`SOCKETS_MAX`] sockets. The kernel lists listening TCP
+/// sockets in front of all others, which are not read.
+fn read_ports(table: impl Read, state: &str, ports: &mut Vec<u16>) -> io::Result<()> {
+    let mut lines = BufReader::with_capacity(BUFFER_LEN, table);
+    let mut line = Vec::new();
+    lines.skip_until(b'\n')?;
+    for _ in 0..SOCKETS_MAX {
+        line.clear();
+        lines.by_ref().take(LINE_MAX).read_until(b'\n', &mut line)?;
+        match parse_line(&String::from_utf8_lossy(&line)) {
+            Some((port, line_state)) if line_state == state => ports.push(port),
+            Some(_) if state != LISTEN => {}
+            _ => break,
+        }
+    }
+    Ok(())
+}
+
+/// Returns the local port and the state of a line `sl: ADDRESS:PORT ADDRESS:PORT STATE ...`.
+fn parse_line(line: &str) -> Option<(u16, &str)> {
     let mut words = line.split_ascii_whitespace().skip(1);
     let (_, port) = words.next()?.rsplit_once(':')?;
-    let is_wanted = words.nth(1)? == state;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    is_wanted.then_some(port)
+    let state = words.nth(1)?;
+    Some((u16::from_str_radix(port, 16).ok()?, state))
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream, UdpSocket};
 
-    use super::SocketTables;
+    use super::{LISTEN, SocketTables, UNCONNECTED, read_ports};
     use crate::forward::Protocol;
+
+    #[test]
+    fn the_ports_in_a_state_are_read_line_by_line() {
+        let line = |port: u16, state| {
+            format!("   1: 0100007F:{port:04X} 00000000:0000 {state} 00000000:00000000 00:0\n")
+        };
+        let header = "  sl  local_address rem_address   st tx_queue\n";
+        let table = [
+            header,
+            &line(80, "0A"),
+            &line(443, "0A"),
+            &line(5000, "07"),
+            &line(81, "0A"),
+        ];
+        let read = |table: &[&str], state| {
+            let mut ports = Vec::new();
+            read_ports(table.concat().as_bytes(), state, &mut ports).unwrap();
+            ports
+        };
+        // TCP's table has no listening socket behind another one.
+        assert_eq!(read(&table, LISTEN), [80, 443]);
+        assert_eq!(read(&table, UNCONNECTED), [5000]);
+        assert!(read(&[header], LISTEN).is_empty());
+        let endless = [header, &line(80, "0A"), &"x".repeat(100_000)];
+        assert_eq!(read(&endless, LISTEN), [80]);
+    }
 
     #[test]
     fn listening_sockets_are_found_and_connected_ones_are_not() {

@@ -8,6 +8,9 @@ use fullsend_gateway::{Forward, ForwardId, Handle, Protocol, Side};
 
 use super::network::LOOPBACKS;
 
+/// Ports of a protocol that are bound at each [`poll`](AutoForwards::poll).
+pub(super) const BINDS_AT_ONCE: usize = 64;
+
 /// The forwards that exist because one side listens.
 pub(super) struct AutoForwards {
     /// The sockets of the side that listens.
@@ -19,6 +22,8 @@ pub(super) struct AutoForwards {
     addresses: Vec<(IpAddr, IpAddr)>,
     /// The forwards of each port, in the order of the addresses; `None` where it is in use.
     bound: BTreeMap<(Protocol, u16), Vec<Option<ForwardId>>>,
+    /// The port of each protocol that was bound last.
+    last: BTreeMap<Protocol, u16>,
 }
 
 impl AutoForwards {
@@ -47,6 +52,7 @@ impl AutoForwards {
             protocols: BTreeSet::new(),
             addresses,
             bound: BTreeMap::new(),
+            last: BTreeMap::new(),
         }
     }
 
@@ -102,17 +108,54 @@ impl AutoForwards {
             .filter(|(_, f)| f.from != self.from && f.protocol == protocol)
             .map(|(_, f)| f.listen().port())
             .collect();
-        for &port in ports.iter().filter(|port| !own.contains(port)) {
-            let bound = self.bound.entry((protocol, port)).or_default();
-            bound.resize(self.addresses.len(), None);
-            for (id, &(listen, to)) in bound.iter_mut().zip(&self.addresses) {
-                // A port that this side itself uses, or a low one, stays its own for as long.
-                if id.is_none() {
-                    let (listen, to) = ((listen, port).into(), (to, port).into());
-                    let forward = Forward::new(self.from, protocol, listen, to);
-                    *id = handle.add_forward(forward).ok();
-                }
+        let bound = &self.bound;
+        let is_missing = |port: &u16| {
+            let ids = bound.get(&(protocol, *port));
+            !own.contains(port) && ids.is_none_or(|ids| ids.contains(&None))
+        };
+        let missing: Vec<u16> = ports.iter().copied().filter(is_missing).collect();
+        let last = self.last.get(&protocol).copied().unwrap_or(0);
+        for port in next_ports(&missing, last) {
+            self.bind(protocol, port, handle);
+            self.last.insert(protocol, port);
+        }
+    }
+
+    fn bind(&mut self, protocol: Protocol, port: u16, handle: &Handle) {
+        let bound = self.bound.entry((protocol, port)).or_default();
+        bound.resize(self.addresses.len(), None);
+        for (id, &(listen, to)) in bound.iter_mut().zip(&self.addresses) {
+            // A port that this side itself uses, or a low one, stays its own for as long.
+            if id.is_none() {
+                let (listen, to) = ((listen, port).into(), (to, port).into());
+                let forward = Forward::new(self.from, protocol, listen, to);
+                *id = handle.add_forward(forward).ok();
             }
         }
+    }
+}
+
+/// Returns the ports to bind now, those behind `last` first: the guest's packets do not wait for
+/// thousands of them, and ports that cannot be bound do not keep others from it.
+fn next_ports(missing: &[u16], last: u16) -> impl Iterator<Item = u16> {
+    let first = missing.partition_point(|port| *port <= last);
+    let (before, behind) = missing.split_at(first);
+    behind.iter().chain(before).copied().take(BINDS_AT_ONCE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_ports_get_their_turn_and_only_some_at_once() {
+        let missing: Vec<u16> = (1..=100).collect();
+        let count = BINDS_AT_ONCE as u16;
+        let first: Vec<_> = next_ports(&missing, 0).collect();
+        assert_eq!(first, (1..=count).collect::<Vec<_>>());
+        let second: Vec<_> = next_ports(&missing, count).collect();
+        let expected: Vec<_> = (count + 1..=100).chain(1..=2 * count - 100).collect();
+        assert_eq!(second, expected);
+        assert_eq!(next_ports(&[], 7).count(), 0);
     }
 }

@@ -12,7 +12,7 @@ use fullsend_gateway::{
 };
 use tokio::sync::Mutex;
 
-use super::auto::AutoForwards;
+use super::auto::{AutoForwards, BINDS_AT_ONCE};
 use super::network::{Plan, check_loops, forwards};
 
 /// Interval at which the guest's listening ports are looked up.
@@ -20,8 +20,6 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// How often an address that has just been released is bound at most: the runtime closes its socket
 /// when it runs the forward's task the next time.
 const BIND_ATTEMPTS: usize = 10;
-/// Forwards that are bound before other tasks run.
-const BINDS_AT_ONCE: usize = 64;
 
 /// A change of the table. A request has several, which apply together or not at all.
 #[derive(Clone, PartialEq, Eq, Debug)]
