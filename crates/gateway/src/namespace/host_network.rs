@@ -6,7 +6,8 @@ use std::net::IpAddr;
 
 use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHopFlags,
+    RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
@@ -20,7 +21,9 @@ pub struct HostRoute {
     pub destination: (IpAddr, u8),
     /// The gateway, or `None` for destinations on the link.
     pub gateway: Option<IpAddr>,
-    /// The preferred source address.
+    /// Whether the gateway is on the link although no other route leads to it (`onlink`).
+    pub on_link: bool,
+    /// The preferred source address, which must be one of the interface.
     pub source: Option<IpAddr>,
 }
 
@@ -94,6 +97,7 @@ impl HostNetwork {
         }
         let own = routes.into_iter().filter(|found| found.index == index);
         let mut routes: Vec<_> = own.map(|found| found.route).collect();
+        keep_own_sources(&mut routes, &addresses);
         // A route via a gateway needs the route to that gateway first.
         routes.sort_by_key(|r| (r.destination.1 == 0, r.gateway.is_some()));
         Ok(Some(Self {
@@ -109,6 +113,15 @@ impl HostNetwork {
     pub fn gateway(&self) -> Option<IpAddr> {
         let default = self.routes.iter().find(|r| r.destination.1 == 0)?;
         default.gateway
+    }
+}
+
+/// Removes preferred source addresses that are not copied, e.g. those of a limited scope: the kernel
+/// refuses a route with one that the guest does not have.
+fn keep_own_sources(routes: &mut [HostRoute], addresses: &[(IpAddr, u8)]) {
+    for route in routes {
+        let is_own = |source: &IpAddr| addresses.iter().any(|(own, _)| own == source);
+        route.source = route.source.filter(is_own);
     }
 }
 
@@ -183,6 +196,7 @@ fn route(message: &RouteMessage, ipv6: bool) -> Option<Found> {
         route: HostRoute {
             destination: (any, header.destination_prefix_length),
             gateway: None,
+            on_link: header.flags.contains(RouteFlags::Onlink),
             source: None,
         },
     };
@@ -196,6 +210,7 @@ fn route(message: &RouteMessage, ipv6: bool) -> Option<Found> {
             RouteAttribute::MultiPath(hops) => {
                 let hop = hops.first()?;
                 found.index = hop.interface_index;
+                found.route.on_link = hop.flags.contains(RouteNextHopFlags::Onlink);
                 found.route.gateway = hop.attributes.iter().find_map(|attribute| match attribute {
                     RouteAttribute::Gateway(address) => ip(address),
                     _ => None,

@@ -10,7 +10,7 @@ use netlink_packet_route::address::{
 };
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::route::{
-    RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+    RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 
 use super::failed;
@@ -35,7 +35,8 @@ pub struct InterfaceSetup {
     pub addresses: Vec<(IpAddr, u8)>,
     /// Gateways of default routes.
     pub gateways: Vec<IpAddr>,
-    /// Further routes, which are added in this order.
+    /// Further routes, which are added in this order. Those that the kernel refuses are left out, and
+    /// named in [`Tap::refused`](super::Tap::refused).
     pub routes: Vec<HostRoute>,
     /// Whether the namespace's loopback interface is set up, too.
     pub loopback: bool,
@@ -57,8 +58,9 @@ pub(super) struct Interface {
 }
 
 impl InterfaceSetup {
-    /// Applies the settings to an interface, and sets it up.
-    pub(super) fn apply(&self, netlink: &mut Netlink, name: &str) -> io::Result<()> {
+    /// Applies the settings to an interface, and sets it up. Returns the routes that the kernel
+    /// refuses, one line each.
+    pub(super) fn apply(&self, netlink: &mut Netlink, name: &str) -> io::Result<Vec<String>> {
         let interface = find(netlink, name)?;
         if self.loopback {
             let loopback = find(netlink, "lo")?;
@@ -76,8 +78,9 @@ impl InterfaceSetup {
         attributes.extend(self.mtu.map(LinkAttribute::Mtu));
         attributes.extend(self.mac.map(|mac| LinkAttribute::Address(mac.to_vec())));
         if self.leave_down {
-            return change(netlink, interface.index, LinkFlags::empty(), attributes)
-                .map_err(|e| failed(format_args!("change the interface {name}"), e));
+            change(netlink, interface.index, LinkFlags::empty(), attributes)
+                .map_err(|e| failed(format_args!("change the interface {name}"), e))?;
+            return Ok(Vec::new());
         }
         set_up(netlink, interface.index, attributes).map_err(|e| {
             let mtu = self.mtu.unwrap_or(interface.mtu);
@@ -90,15 +93,17 @@ impl InterfaceSetup {
             add_address(netlink, interface.index, address, prefix)
                 .map_err(|e| failed(format_args!("add {address}/{prefix} to {name}"), e))?;
         }
-        for route in &self.routes {
-            add_route(netlink, interface.index, route)
-                .map_err(|e| failed(format_args!("add the route {route} to {name}"), e))?;
-        }
+        // Of a host with other rules or tunnels, some may be impossible here.
+        let refused = self.routes.iter().filter_map(|route| {
+            let error = add_route(netlink, interface.index, route).err()?;
+            Some(failed(format_args!("add the route {route} to {name}"), error).to_string())
+        });
+        let refused = refused.collect();
         for &gateway in &self.gateways {
             add_default_route(netlink, interface.index, gateway)
                 .map_err(|e| failed(format_args!("add a default route via {gateway}"), e))?;
         }
-        Ok(())
+        Ok(refused)
     }
 }
 
@@ -205,6 +210,7 @@ fn add_default_route(netlink: &mut Netlink, index: u32, gateway: IpAddr) -> io::
     let default = HostRoute {
         destination: (any, 0),
         gateway: Some(gateway),
+        on_link: false,
         source: None,
     };
     match add_route(netlink, index, &default) {
@@ -212,6 +218,7 @@ fn add_default_route(netlink: &mut Netlink, index: u32, gateway: IpAddr) -> io::
             let on_link = HostRoute {
                 destination: (gateway, if gateway.is_ipv4() { 32 } else { 128 }),
                 gateway: None,
+                on_link: false,
                 source: None,
             };
             add_route(netlink, index, &on_link)?;
@@ -241,6 +248,9 @@ fn add_route(netlink: &mut Netlink, index: u32, route: &HostRoute) -> io::Result
         None if destination.is_ipv4() => RouteScope::Link,
         _ => RouteScope::Universe,
     };
+    if route.on_link {
+        message.header.flags = RouteFlags::Onlink;
+    }
     if prefix > 0 {
         message
             .attributes

@@ -10,6 +10,9 @@ use super::interface::{Interface, InterfaceSetup, find, raise_queue_len};
 use super::netlink::Netlink;
 use super::{Namespaces, failed};
 
+/// Most lines with the name and the refused routes, which fit a message.
+const LINES_MAX: usize = 64;
+
 /// An open TAP of another network namespace.
 #[derive(Debug)]
 pub struct Tap {
@@ -21,6 +24,8 @@ pub struct Tap {
     pub mtu: u32,
     /// The guest's Ethernet address.
     pub mac: [u8; 6],
+    /// The routes that the kernel has refused, one line each; the first of them if there are many.
+    pub refused: Vec<String>,
 }
 
 /// Opens the TAP `name` in other namespaces, and configures it if `setup` is given.
@@ -48,20 +53,25 @@ pub(super) fn open_here(name: &str, setup: Option<&InterfaceSetup>) -> io::Resul
     let mut netlink = Netlink::open().map_err(|e| failed("open a netlink socket", e))?;
     let interface = find(&mut netlink, &name)?;
     raise_queue_len(&mut netlink, &interface);
-    if let Some(setup) = setup {
-        setup.apply(&mut netlink, &name)?;
-    }
+    let refused = match setup {
+        Some(setup) => setup.apply(&mut netlink, &name)?,
+        None => Vec::new(),
+    };
     let interface = find(&mut netlink, &name)?;
-    Ok(encode(&interface, file))
+    Ok(encode(&interface, &refused, file))
 }
 
-fn encode(interface: &Interface, file: OwnedFd) -> Message {
+fn encode(interface: &Interface, refused: &[String], file: OwnedFd) -> Message {
     let mac = interface.mac.unwrap_or_default();
-    let bytes = [
-        &interface.mtu.to_ne_bytes()[..],
-        &mac[..],
-        interface.name.as_bytes(),
-    ];
+    let name = [interface.name.clone()];
+    let lines: Vec<_> = name
+        .iter()
+        .chain(refused)
+        .take(LINES_MAX)
+        .cloned()
+        .collect();
+    let lines = lines.join("\n");
+    let bytes = [&interface.mtu.to_ne_bytes()[..], &mac[..], lines.as_bytes()];
     Message {
         bytes: bytes.concat(),
         fds: vec![file],
@@ -71,14 +81,17 @@ fn encode(interface: &Interface, file: OwnedFd) -> Message {
 pub(super) fn decode(mut message: Message) -> io::Result<Tap> {
     let file = message.fds.pop();
     let bytes = message.bytes.split_at_checked(10);
-    let (Some(file), Some((fixed, name))) = (file, bytes) else {
+    let (Some(file), Some((fixed, lines))) = (file, bytes) else {
         return Err(io::Error::other("the child process passed no TAP"));
     };
     let (mtu, mac) = fixed.split_at(4);
+    let lines = String::from_utf8_lossy(lines);
+    let mut lines = lines.lines().map(str::to_owned);
     Ok(Tap {
         file,
-        name: String::from_utf8_lossy(name).into_owned(),
+        name: lines.next().unwrap_or_default(),
         mtu: u32::from_ne_bytes(mtu.try_into().expect("four bytes")),
         mac: mac.try_into().expect("six bytes"),
+        refused: lines.collect(),
     })
 }

@@ -95,6 +95,7 @@ fn setup() -> InterfaceSetup {
         routes: vec![HostRoute {
             destination: (ip("192.0.2.0"), 24),
             gateway: None,
+            on_link: false,
             source: None,
         }],
         loopback: true,
@@ -170,6 +171,44 @@ fn a_tap_is_created_and_configured_in_another_network_namespace() {
         wait_until("the end of the TAP with its file", || {
             !guest.run("ip -o link").contains("tap0")
         });
+    }
+}
+
+#[test]
+fn routes_that_the_kernel_refuses_are_left_out() {
+    let Some(guest) = Guest::start("--mount") else {
+        return;
+    };
+    let route = |destination: &str, source: Option<&str>, on_link| HostRoute {
+        destination: (ip(destination), 24),
+        gateway: Some(ip("203.0.113.1")),
+        on_link,
+        source: source.map(ip),
+    };
+    let setup = InterfaceSetup {
+        routes: vec![
+            route("198.51.100.0", None, false),
+            route("192.0.2.0", Some("203.0.113.9"), true),
+            route("192.0.2.0", None, true),
+        ],
+        ..setup()
+    };
+    let tap = open_tap(&guest.namespaces(), "tap0", Some(&setup)).unwrap();
+    let [unreachable, foreign] = &tap.refused[..] else {
+        panic!("{:?}", tap.refused);
+    };
+    let start = "cannot add the route 198.51.100.0/24 via 203.0.113.1 to tap0: ";
+    assert!(unreachable.starts_with(start), "{unreachable}");
+    assert!(
+        foreign.starts_with("cannot add the route 192.0.2.0/24 via"),
+        "{foreign}"
+    );
+    let routes = guest.run("ip route");
+    for line in [
+        "192.0.2.0/24 via 203.0.113.1 dev tap0",
+        "default via 10.0.2.2",
+    ] {
+        assert!(routes.contains(line), "{line}: {routes}");
     }
 }
 
@@ -381,6 +420,9 @@ fn the_hosts_network_is_read() {
         "ip address add 192.0.2.7/24 dev eth7",
         "ip route add default via 192.0.2.1 dev eth7",
         "ip -6 address add 2001:db8::7/64 dev eth7 nodad",
+        "ip address add 198.51.100.7/32 dev eth7 scope link",
+        "ip route add 198.51.100.0/24 dev eth7 src 198.51.100.7",
+        "ip route add 203.0.113.0/24 via 198.51.101.1 dev eth7 onlink src 192.0.2.7",
     ] {
         guest.run(command);
     }
@@ -396,6 +438,14 @@ fn the_hosts_network_is_read() {
     let v4 = v4.expect("a default route");
     assert_eq!((&*v4.interface, v4.mtu), ("eth7", 1400));
     assert_eq!(v4.addresses, [(ip("192.0.2.7"), 24)]);
+    let route = |destination: &str| {
+        let destination = (ip(destination), 24);
+        let found = v4.routes.iter().find(|r| r.destination == destination);
+        found.map(|r| (r.on_link, r.source))
+    };
+    // An address of a limited scope is not copied.
+    assert_eq!(route("198.51.100.0"), Some((false, None)));
+    assert_eq!(route("203.0.113.0"), Some((true, Some(ip("192.0.2.7")))));
     assert_eq!(v4.gateway(), Some(ip("192.0.2.1")));
     assert_eq!(v6.expect("an address").addresses, [(ip("2001:db8::7"), 64)]);
     assert!(missing.unwrap_err().to_string().contains("nosuch"));

@@ -30,11 +30,13 @@ fn host4() -> HostNetwork {
             HostRoute {
                 destination: (ip("192.0.2.0"), 24),
                 gateway: None,
+                on_link: false,
                 source: None,
             },
             HostRoute {
                 destination: (ip("0.0.0.0"), 0),
                 gateway: Some(ip("192.0.2.1")),
+                on_link: false,
                 source: None,
             },
         ],
