@@ -20,7 +20,7 @@ use fullsend_device::{Device, Tun};
 use fullsend_gateway::Gateway;
 use fullsend_gateway::namespace::{
     Background, GuestSockets, InterfaceSetup, NamespaceEnd, Namespaces, NewNamespaces, Sandbox,
-    SocketTables, Spawned, open_null, open_tap,
+    SocketTables, Spawned, Tap, can_make_namespaces, open_null, open_tap,
 };
 
 use super::json_socket;
@@ -113,14 +113,25 @@ fn serve(options: &Options) -> Result<ExitCode> {
                 }
                 None => Namespaces::of_process(*pid)?,
             };
+            let namespaces = entered(options, namespaces);
             let end = NamespaceEnd::of_process(*pid)?;
             serve_namespace(options, &plan, namespaces, end)
         }
         Destination::Path(path) => {
             let namespaces = Namespaces::at_path(path, options.userns.as_deref())?;
+            let namespaces = entered(options, namespaces);
             let end = NamespaceEnd::of_path(path)?;
             serve_namespace(options, &plan, namespaces, end)
         }
+    }
+}
+
+/// Returns the namespaces to enter.
+fn entered(options: &Options, namespaces: Namespaces) -> Namespaces {
+    if options.netns_only {
+        namespaces.without_user()
+    } else {
+        namespaces
     }
 }
 
@@ -132,6 +143,7 @@ fn serve_namespace(
     end: NamespaceEnd,
 ) -> Result<ExitCode> {
     let tap = open_tap(&namespaces, &plan.interface_name, Some(&plan.setup))?;
+    warn_of_routes(options, &tap);
     let device = Tun::tap(&tap.name).mtu(plan.config.mtu).adopt(tap.file)?;
     let device = captured(device, &tap.name, options.pcap.as_deref())?;
     let guest = Guest::new(options, plan, device, &namespaces)?;
@@ -173,7 +185,7 @@ fn serve_command(options: &Options, plan: &Plan, command: &[OsString]) -> Result
         command => command.to_vec(),
     };
     let spawned: Spawned = NewNamespaces {
-        user: !nix::unistd::geteuid().is_root(),
+        user: !options.netns_only && !can_make_namespaces(),
         isolate: true,
         tap: plan.interface_name.clone(),
         setup: InterfaceSetup {
@@ -184,6 +196,7 @@ fn serve_command(options: &Options, plan: &Plan, command: &[OsString]) -> Result
         command,
     }
     .make()?;
+    warn_of_routes(options, &spawned.tap);
     let file = spawned.tap.file.try_clone().context("cannot use the TAP")?;
     let device = Tun::tap(&spawned.tap.name)
         .mtu(plan.config.mtu)
@@ -231,6 +244,15 @@ fn restrict(options: &Options) {
     for refused in Sandbox::default().apply_where_possible() {
         if !options.quiet {
             tracing::warn!("{refused}; the gateway runs without this restriction");
+        }
+    }
+}
+
+/// Warns of routes of the host that the guest cannot have.
+fn warn_of_routes(options: &Options, tap: &Tap) {
+    if !options.quiet {
+        for refused in &tap.refused {
+            tracing::warn!("{refused}; the guest has no such route");
         }
     }
 }

@@ -194,12 +194,20 @@ fn family(
         });
     };
     let prefix = options.netmask.filter(|_| !ipv6);
+    let count = if options.no_copy_addresses {
+        1
+    } else {
+        usize::MAX
+    };
     let addresses = host
         .addresses
         .iter()
-        .map(|&(a, p)| (a, prefix.unwrap_or(p)));
-    // The default route is added with the gateway.
-    let routes = host.routes.into_iter().filter(|r| r.destination.1 != 0);
+        .map(|&(a, p)| (a, prefix.unwrap_or(p)))
+        .take(count);
+    // Routes may need the addresses. The default route is added with the gateway.
+    let is_copied = !options.no_copy_routes && !options.no_copy_addresses;
+    let routes = host.routes.into_iter();
+    let routes = routes.filter(|r| is_copied && r.destination.1 != 0);
     Some(Family {
         addresses: addresses.collect(),
         gateway,
@@ -298,6 +306,7 @@ fn config(options: &Options, v4: Option<&Family>, v6: Option<&Family>) -> Result
             search: options.search.clone(),
             announce: options.dns.clone(),
             host_name: options.host_name.clone(),
+            domain: options.domain.clone(),
             ..DnsConfig::default()
         },
         tcp: !options.no_tcp,

@@ -3,12 +3,14 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use fullsend_gateway::PortSpec;
 
 use crate::gateway::getopt::{self, Opt, Order, Takes, option};
+use crate::gateway::values::{self, is_host_address, parse_number};
 
 /// Where `ip netns` keeps the names of network namespaces.
 const NETNS_FOLDER: &str = "/run/netns";
@@ -49,10 +51,16 @@ pub(super) struct Options {
     pub(super) pcap: Option<PathBuf>,
     pub(super) netns: Option<PathBuf>,
     pub(super) userns: Option<PathBuf>,
+    /// Whether the caller's user namespace is used for the guest's network.
+    pub(super) netns_only: bool,
     pub(super) interface_name: Option<String>,
     pub(super) mtu: Option<u32>,
     pub(super) addresses: Vec<(IpAddr, Option<u8>)>,
     pub(super) netmask: Option<u8>,
+    /// Whether only one address of each family, and no route but the default one, is copied.
+    pub(super) no_copy_addresses: bool,
+    /// Whether no route but the default one is copied.
+    pub(super) no_copy_routes: bool,
     pub(super) gateways: Vec<IpAddr>,
     pub(super) mac: Option<[u8; 6]>,
     pub(super) guest_mac: Option<[u8; 6]>,
@@ -84,7 +92,10 @@ pub(super) struct Options {
     pub(super) no_netns_quit: bool,
     pub(super) ipv4_only: bool,
     pub(super) ipv6_only: bool,
+    pub(super) fqdn: Option<String>,
     pub(super) host_name: Option<String>,
+    /// The domain of the guest's name.
+    pub(super) domain: Option<String>,
     pub(super) destination: Option<Destination>,
 }
 
@@ -97,6 +108,7 @@ enum Key {
     DnsForward,
     DnsHost,
     Foreground,
+    Fqdn,
     Gateway,
     GuestMac,
     Help,
@@ -113,6 +125,9 @@ enum Key {
     Mtu,
     Netmask,
     Netns,
+    NetnsOnly,
+    NoCopyAddrs,
+    NoCopyRoutes,
     NoDhcp,
     NoDhcpv6,
     NoIcmp,
@@ -149,6 +164,7 @@ const TABLE: &[Opt<Key>] = &[
     option(Key::DnsForward, '\0', &["dns-forward"], Takes::Value),
     option(Key::DnsHost, '\0', &["dns-host"], Takes::Value),
     option(Key::Foreground, 'f', &["foreground"], Takes::Nothing),
+    option(Key::Fqdn, '\0', &["fqdn"], Takes::Value),
     option(Key::Gateway, 'g', &["gateway"], Takes::Value),
     option(Key::GuestMac, '\0', &["ns-mac-addr"], Takes::Value),
     option(Key::Help, 'h', &["help"], Takes::Nothing),
@@ -175,6 +191,9 @@ const TABLE: &[Opt<Key>] = &[
     option(Key::Mtu, 'm', &["mtu"], Takes::Value),
     option(Key::Netmask, 'n', &["netmask"], Takes::Value),
     option(Key::Netns, '\0', &["netns"], Takes::Value),
+    option(Key::NetnsOnly, '\0', &["netns-only"], Takes::Nothing),
+    option(Key::NoCopyAddrs, '\0', &["no-copy-addrs"], Takes::Nothing),
+    option(Key::NoCopyRoutes, '\0', &["no-copy-routes"], Takes::Nothing),
     option(Key::NoDhcp, '\0', &["no-dhcp"], Takes::Nothing),
     option(Key::NoDhcpv6, '\0', &["no-dhcpv6"], Takes::Nothing),
     option(Key::NoIcmp, '\0', &["no-icmp"], Takes::Nothing),
@@ -185,24 +204,13 @@ const TABLE: &[Opt<Key>] = &[
     option(Key::NoSplice, '\0', &["no-splice"], Takes::Nothing),
     option(Key::NoTcp, '\0', &["no-tcp"], Takes::Nothing),
     option(Key::NoUdp, '\0', &["no-udp"], Takes::Nothing),
-    option(
-        Key::Nothing,
-        '\0',
-        &[
-            "debug",
-            "trace",
-            "netns-only",
-            "no-copy-addrs",
-            "no-copy-routes",
-        ],
-        Takes::Nothing,
-    ),
+    option(Key::Nothing, '\0', &["debug", "trace"], Takes::Nothing),
     option(Key::Nothing, 'd', &[], Takes::Nothing),
     option(Key::Nothing, 'e', &["stderr"], Takes::Nothing),
     option(
         Key::NothingValue,
         '\0',
-        &["log-size", "runas", "fqdn"],
+        &["log-size", "runas"],
         Takes::Value,
     ),
     option(Key::Outbound, 'o', &["outbound"], Takes::Value),
@@ -237,6 +245,17 @@ pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
     if options.ipv4_only && options.ipv6_only {
         bail!("--ipv4-only and --ipv6-only exclude each other; give at most one");
     }
+    if options.netns_only && options.userns.is_some() {
+        bail!("--netns-only and --userns exclude each other; give at most one");
+    }
+    for (option, specs) in [
+        ("--tcp-ports", &options.tcp),
+        ("--udp-ports", &options.udp),
+        ("--tcp-ns", &options.tcp_ns),
+    ] {
+        check_combination(option, specs)?;
+    }
+    options.set_names()?;
     options.destination = Some(match &options.netns {
         Some(path) if parsed.positionals.is_empty() => Destination::Path(path.clone()),
         Some(path) => bail!(
@@ -263,10 +282,11 @@ impl Options {
             Key::ConfPath => self.conf_path = Some(value.into()),
             Key::ConfigNet => self.config_net = true,
             Key::Dns => set_list(&mut self.dns, word()?)?,
-            Key::DnsForward => self.dns_forward.push(parse_ip(word()?)?),
+            Key::DnsForward => self.dns_forward.push(parse_host_ip(word()?)?),
             Key::DnsHost => self.dns_host.push(parse_ip(word()?)?),
             Key::Foreground => self.foreground = true,
-            Key::Gateway => self.gateways.push(parse_ip(word()?)?),
+            Key::Fqdn => self.fqdn = Some(name()?),
+            Key::Gateway => self.gateways.push(parse_host_ip(word()?)?),
             Key::GuestMac => self.guest_mac = Some(parse_mac(word()?)?),
             Key::HostName => self.host_name = Some(name()?),
             Key::Interface => self.interface = Some(name()?),
@@ -281,7 +301,10 @@ impl Options {
             Key::MapHostLoopback => self.map_host_loopback.push(parse_mapped(word()?)?),
             Key::Mtu => self.mtu = Some(parse_mtu(word()?)?),
             Key::Netmask => self.netmask = Some(parse_netmask(word()?)?),
-            Key::Netns => self.netns = Some(value.into()),
+            Key::Netns => self.netns = Some(namespace_path(value)),
+            Key::NetnsOnly => self.netns_only = true,
+            Key::NoCopyAddrs => self.no_copy_addresses = true,
+            Key::NoCopyRoutes => self.no_copy_routes = true,
             Key::NoDhcp => self.no_dhcp = true,
             Key::NoDhcpv6 => self.no_dhcpv6 = true,
             Key::NoIcmp => self.no_icmp = true,
@@ -314,24 +337,48 @@ impl Options {
     }
 }
 
+impl Options {
+    /// Sets the host name and the domain from the fully qualified name.
+    fn set_names(&mut self) -> Result<()> {
+        let Some(fqdn) = &self.fqdn else {
+            return Ok(());
+        };
+        let name = fqdn.strip_suffix('.').unwrap_or(fqdn);
+        let (host, domain) = match name.split_once('.') {
+            Some((host, domain)) => (host, Some(domain.to_owned())),
+            None => (name, None),
+        };
+        if let Some(given) = self.host_name.as_deref().filter(|given| *given != host) {
+            bail!("--fqdn {fqdn} is not a name of --hostname {given}; write e.g. {given}.{fqdn}");
+        }
+        self.host_name = Some(host.to_owned());
+        self.domain = domain;
+        Ok(())
+    }
+}
+
 /// Returns what the positional arguments name: one argument may be a PID, a path or a name.
 fn destination(positionals: Vec<OsString>) -> Destination {
     let [only] = &positionals[..] else {
         return Destination::Command(positionals);
     };
     let word = only.to_str().unwrap_or_default();
-    if let Some(pid) = word.parse().ok().filter(|pid| *pid > 0) {
+    if let Some(pid) = parse_number(word).filter(|pid| *pid > 0) {
         return Destination::Process(pid);
     }
-    let path = if word.contains('/') {
-        PathBuf::from(only)
-    } else {
-        Path::new(NETNS_FOLDER).join(only)
-    };
+    let path = namespace_path(only);
     if is_namespace(&path) {
         return Destination::Path(path);
     }
     Destination::Command(positionals)
+}
+
+/// Returns the path of a network namespace that is named or is a path.
+fn namespace_path(word: &OsStr) -> PathBuf {
+    if word.as_bytes().contains(&b'/') {
+        return PathBuf::from(word);
+    }
+    Path::new(NETNS_FOLDER).join(word)
 }
 
 /// Returns whether a path is the file of a namespace, and not a program.
@@ -347,16 +394,25 @@ fn parse_ip(text: &str) -> Result<IpAddr> {
         .with_context(|| format!("`{text}` is not an address; write e.g. 192.0.2.1 or 2001:db8::1"))
 }
 
+/// Parses an address that one host of a network can have.
+fn parse_host_ip(text: &str) -> Result<IpAddr> {
+    let address = parse_ip(text)?;
+    if !is_host_address(address) {
+        bail!(
+            "`{text}` is not an address that a host can have on a link; write e.g. 192.0.2.1 or \
+             2001:db8::1"
+        );
+    }
+    Ok(address)
+}
+
 fn parse_address(text: &str) -> Result<(IpAddr, Option<u8>)> {
     let Some((address, prefix)) = text.split_once('/') else {
-        return Ok((parse_ip(text)?, None));
+        return Ok((parse_host_ip(text)?, None));
     };
-    let address = parse_ip(address)?;
+    let address = parse_host_ip(address)?;
     let most = if address.is_ipv4() { 32 } else { 128 };
-    let prefix = prefix
-        .parse()
-        .ok()
-        .filter(|prefix| (1..=most).contains(prefix));
+    let prefix = parse_number(prefix).filter(|prefix| (1..=most).contains(prefix));
     let prefix = prefix.with_context(|| {
         format!("`{text}` is not an address with a prefix length; write e.g. 192.0.2.1/24")
     })?;
@@ -382,6 +438,19 @@ pub(in crate::gateway) fn parse_guest_ports(text: &str) -> Result<PortSpec> {
     Ok(spec)
 }
 
+/// Checks that `none` is the only specification of its kind, and that `auto` is not given with `all`.
+fn check_combination(option: &str, specs: &[PortSpec]) -> Result<()> {
+    let is_all = |spec: &PortSpec| matches!(spec, PortSpec::List(list) if list.all);
+    let has = |wanted: &PortSpec| specs.contains(wanted);
+    if has(&PortSpec::None) && specs.iter().any(|spec| *spec != PortSpec::None) {
+        bail!("{option} none excludes other values of the option; give one of them");
+    }
+    if has(&PortSpec::Auto) && specs.iter().any(is_all) {
+        bail!("{option} auto and {option} all exclude each other; give one of them");
+    }
+    Ok(())
+}
+
 /// Accepts `none`, and `auto`, which forwards no port either.
 pub(in crate::gateway) fn refuse_ports(option: &str, text: &str) -> Result<()> {
     match text.parse()? {
@@ -396,12 +465,12 @@ pub(in crate::gateway) fn refuse_ports(option: &str, text: &str) -> Result<()> {
 fn parse_mapped(text: &str) -> Result<Mapped> {
     match text {
         "none" => Ok(Mapped::None),
-        text => Ok(Mapped::Address(parse_ip(text)?)),
+        text => Ok(Mapped::Address(parse_host_ip(text)?)),
     }
 }
 
 fn parse_mtu(text: &str) -> Result<u32> {
-    let mtu = text.parse().ok().filter(|mtu| (68..=MTU_MAX).contains(mtu));
+    let mtu = parse_number(text).filter(|mtu| (68..=MTU_MAX).contains(mtu));
     mtu.with_context(|| format!("MTU `{text}` is not between 68 and {MTU_MAX}"))
 }
 
@@ -411,23 +480,14 @@ fn parse_netmask(text: &str) -> Result<u8> {
         let mask = u32::from(text.parse::<Ipv4Addr>().ok()?);
         (mask.leading_ones() + mask.trailing_zeros() == 32).then_some(mask.leading_ones() as u8)
     };
-    let length = text.parse().ok().or_else(from_mask);
+    let length = parse_number(text).or_else(from_mask);
     let length = length.filter(|length| (1..=32).contains(length));
     length.with_context(|| format!("netmask `{text}` is not one; write 24 or 255.255.255.0"))
 }
 
 /// Parses six bytes in hexadecimal, separated by colons or dashes.
 fn parse_mac(text: &str) -> Result<[u8; 6]> {
-    let bytes: Option<Vec<u8>> = text
-        .split([':', '-'])
-        .map(|byte| {
-            u8::from_str_radix(byte, 16)
-                .ok()
-                .filter(|_| byte.len() <= 2)
-        })
-        .collect();
-    let mac = bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
-    mac.filter(|mac| mac[0] & 1 == 0).with_context(|| {
+    values::parse_mac(text, &[':', '-']).with_context(|| {
         format!("MAC address `{text}` is not that of one interface; write e.g. 52:54:00:12:34:56")
     })
 }

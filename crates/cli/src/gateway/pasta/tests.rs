@@ -115,6 +115,43 @@ fn a_host_without_a_default_route_gives_link_local_addresses() {
 }
 
 #[test]
+fn the_copy_of_the_hosts_network_can_be_restricted() {
+    let ip = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
+    let mut host = host4();
+    host.addresses.push((ip("198.51.100.7"), 24));
+    let counts = |line: &str| {
+        let plan = Plan::of(&options(line), Some(host.clone()), None).unwrap();
+        let setup = plan.setup;
+        (
+            setup.addresses.len(),
+            setup.routes.len(),
+            setup.gateways.len(),
+        )
+    };
+    assert_eq!(counts("--config-net sh"), (2, 1, 1));
+    assert_eq!(counts("--config-net --no-copy-routes sh"), (2, 0, 1));
+    assert_eq!(counts("--config-net --no-copy-addrs sh"), (1, 0, 1));
+}
+
+#[test]
+fn a_full_name_is_a_host_name_and_a_domain() {
+    let names = |line: &str| {
+        let dns = plan(line).config.dns;
+        (dns.host_name.unwrap_or_default(), dns.domain)
+    };
+    let domain = Some("example.com".to_owned());
+    assert_eq!(
+        names("--fqdn guest.example.com. sh"),
+        ("guest".into(), domain.clone())
+    );
+    assert_eq!(
+        names("--fqdn guest.example.com --hostname guest sh"),
+        ("guest".into(), domain)
+    );
+    assert_eq!(names("--fqdn guest sh"), ("guest".into(), None));
+}
+
+#[test]
 fn the_last_value_wins_and_versions_end_the_parsing() {
     assert_eq!(options("-m 1500 --mtu 9000 x y").mtu, Some(9000));
     for line in ["--version", "--host-lo-to-ns-lo --version"] {
@@ -142,6 +179,10 @@ fn the_first_word_that_is_no_option_begins_the_command() {
         options("--netns /run/netns/x").destination,
         Some(Destination::Path("/run/netns/x".into()))
     );
+    assert_eq!(
+        options("--netns x").destination,
+        Some(Destination::Path("/run/netns/x".into()))
+    );
 }
 
 #[test]
@@ -159,6 +200,38 @@ fn errors_name_the_option_and_the_value() {
         ("-n 255.0.255.0 sh", "netmask `255.0.255.0`"),
         ("-4 -6 sh", "exclude each other"),
         ("--netns /x sh", "exclude each other"),
+        ("--netns-only --userns /x sh", "exclude each other"),
+        ("-t auto -t none sh", "--tcp-ports none excludes"),
+        ("-t none -t 80 sh", "--tcp-ports none excludes"),
+        ("-u none -u auto sh", "--udp-ports none excludes"),
+        ("-T 80 -T none sh", "--tcp-ns none excludes"),
+        ("-t auto -t all sh", "--tcp-ports auto and --tcp-ports all"),
+        ("-u ~22 -u auto sh", "--udp-ports auto and --udp-ports all"),
+        ("-a 0.0.0.0 sh", "`0.0.0.0` is not an address that a host"),
+        (
+            "-a 127.0.0.1/8 sh",
+            "`127.0.0.1` is not an address that a host",
+        ),
+        ("-a 192.0.2.1/+24 sh", "`192.0.2.1/+24`"),
+        (
+            "-g 224.0.0.1 sh",
+            "`224.0.0.1` is not an address that a host",
+        ),
+        (
+            "--dns-forward ::1 sh",
+            "`::1` is not an address that a host",
+        ),
+        (
+            "--map-guest-addr ff02::1 sh",
+            "`ff02::1` is not an address that a host",
+        ),
+        ("-M +2:00:00:00:00:00 sh", "MAC address"),
+        ("-m +1500 sh", "MTU `+1500`"),
+        ("-n +24 sh", "netmask `+24`"),
+        (
+            "--hostname a --fqdn b.example sh",
+            "--fqdn b.example is not a name of --hostname a",
+        ),
         ("-T %lo/5000 sh", "--tcp-ns %lo/5000 names an interface"),
         ("-U 5000 sh", "--udp-ns 5000 is not supported"),
         ("-l /tmp/log sh", "--log-file /tmp/log is not supported"),
