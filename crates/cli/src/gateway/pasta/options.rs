@@ -1,20 +1,27 @@
 //! The command line of pasta.
 
+mod value;
+
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use fullsend_gateway::PortSpec;
 
 use crate::gateway::getopt::{self, Opt, Order, Takes, option};
-use crate::gateway::values::{self, is_host_address, parse_number};
+use crate::gateway::values::parse_number;
+pub(super) use value::Mapped;
+use value::{
+    check_combination, parse_address, parse_host_ip, parse_ip, parse_mac, parse_mapped, parse_mtu,
+    parse_netmask, set_list,
+};
+pub(in crate::gateway) use value::{parse_guest_ports, refuse_ports};
 
 /// Where `ip netns` keeps the names of network namespaces.
 const NETNS_FOLDER: &str = "/run/netns";
-const MTU_MAX: u32 = 65_520;
 
 /// What the command line requests.
 #[derive(Debug)]
@@ -31,13 +38,6 @@ pub(super) enum Destination {
     Command(Vec<OsString>),
     Process(u32),
     Path(PathBuf),
-}
-
-/// An address that stands for another one, or none.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Mapped {
-    None,
-    Address(IpAddr),
 }
 
 /// The settings of a gateway.
@@ -385,111 +385,6 @@ fn namespace_path(word: &OsStr) -> PathBuf {
 fn is_namespace(path: &Path) -> bool {
     let magic = fs::File::open(path).and_then(|file| Ok(nix::sys::statfs::fstatfs(&file)?));
     magic.is_ok_and(|stat| stat.filesystem_type() == nix::sys::statfs::NSFS_MAGIC)
-}
-
-fn parse_ip(text: &str) -> Result<IpAddr> {
-    let inner = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
-    let parsed = inner.unwrap_or(text).parse();
-    parsed
-        .with_context(|| format!("`{text}` is not an address; write e.g. 192.0.2.1 or 2001:db8::1"))
-}
-
-/// Parses an address that one host of a network can have.
-fn parse_host_ip(text: &str) -> Result<IpAddr> {
-    let address = parse_ip(text)?;
-    if !is_host_address(address) {
-        bail!(
-            "`{text}` is not an address that a host can have on a link; write e.g. 192.0.2.1 or \
-             2001:db8::1"
-        );
-    }
-    Ok(address)
-}
-
-fn parse_address(text: &str) -> Result<(IpAddr, Option<u8>)> {
-    let Some((address, prefix)) = text.split_once('/') else {
-        return Ok((parse_host_ip(text)?, None));
-    };
-    let address = parse_host_ip(address)?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    let prefix = parse_number(prefix).filter(|prefix| (1..=most).contains(prefix));
-    let prefix = prefix.with_context(|| {
-        format!("`{text}` is not an address with a prefix length; write e.g. 192.0.2.1/24")
-    })?;
-    Ok((address, Some(prefix)))
-}
-
-fn set_list(list: &mut Vec<IpAddr>, text: &str) -> Result<()> {
-    match text {
-        "none" => list.clear(),
-        text => list.push(parse_ip(text)?),
-    }
-    Ok(())
-}
-
-/// Parses the ports of the guest's loopback, which no interface restricts further.
-pub(in crate::gateway) fn parse_guest_ports(text: &str) -> Result<PortSpec> {
-    let spec = text.parse()?;
-    if let PortSpec::List(list) = &spec
-        && list.interface.is_some()
-    {
-        bail!("--tcp-ns {text} names an interface; write an address of the guest, or none");
-    }
-    Ok(spec)
-}
-
-/// Checks that `none` is the only specification of its kind, and that `auto` is not given with `all`.
-fn check_combination(option: &str, specs: &[PortSpec]) -> Result<()> {
-    let is_all = |spec: &PortSpec| matches!(spec, PortSpec::List(list) if list.all);
-    let has = |wanted: &PortSpec| specs.contains(wanted);
-    if has(&PortSpec::None) && specs.iter().any(|spec| *spec != PortSpec::None) {
-        bail!("{option} none excludes other values of the option; give one of them");
-    }
-    if has(&PortSpec::Auto) && specs.iter().any(is_all) {
-        bail!("{option} auto and {option} all exclude each other; give one of them");
-    }
-    Ok(())
-}
-
-/// Accepts `none`, and `auto`, which forwards no port either.
-pub(in crate::gateway) fn refuse_ports(option: &str, text: &str) -> Result<()> {
-    match text.parse()? {
-        PortSpec::None | PortSpec::Auto => Ok(()),
-        PortSpec::List(_) => bail!(
-            "{option} {text} is not supported; the guest reaches the host's loopback at the \
-             gateway's address, or at that of --map-host-loopback"
-        ),
-    }
-}
-
-fn parse_mapped(text: &str) -> Result<Mapped> {
-    match text {
-        "none" => Ok(Mapped::None),
-        text => Ok(Mapped::Address(parse_host_ip(text)?)),
-    }
-}
-
-fn parse_mtu(text: &str) -> Result<u32> {
-    let mtu = parse_number(text).filter(|mtu| (68..=MTU_MAX).contains(mtu));
-    mtu.with_context(|| format!("MTU `{text}` is not between 68 and {MTU_MAX}"))
-}
-
-/// Parses a prefix length or a mask, as in 24 or 255.255.255.0.
-fn parse_netmask(text: &str) -> Result<u8> {
-    let from_mask = || {
-        let mask = u32::from(text.parse::<Ipv4Addr>().ok()?);
-        (mask.leading_ones() + mask.trailing_zeros() == 32).then_some(mask.leading_ones() as u8)
-    };
-    let length = parse_number(text).or_else(from_mask);
-    let length = length.filter(|length| (1..=32).contains(length));
-    length.with_context(|| format!("netmask `{text}` is not one; write 24 or 255.255.255.0"))
-}
-
-/// Parses six bytes in hexadecimal, separated by colons or dashes.
-fn parse_mac(text: &str) -> Result<[u8; 6]> {
-    values::parse_mac(text, &[':', '-']).with_context(|| {
-        format!("MAC address `{text}` is not that of one interface; write e.g. 52:54:00:12:34:56")
-    })
 }
 
 /// Returns the list of options.
