@@ -12,6 +12,7 @@ mod pesto;
 mod run;
 mod service;
 mod slirp4netns;
+mod tool_sockets;
 mod values;
 
 pub(crate) use personality::Personality;

@@ -286,3 +286,74 @@ fn metrics_are_served_on_a_port_and_slow_clients_do_not_stop_them() {
     let _ = kill(Pid::from_raw(gateway.id() as i32), Signal::SIGTERM);
     let _ = gateway.wait();
 }
+
+/// A process that ends with the test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn callers_of_slirp4netns_request_the_sockets_in_its_environment() {
+    if !has_namespaces() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let guest = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--net", "sh", "-c"])
+        .arg("echo ready; exec sleep 1000")
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("unshare starts");
+    let mut guest = Ended(guest);
+    let mut ready = [0; 6];
+    let mut stdout = guest.0.stdout.take().expect("a pipe");
+    stdout.read_exact(&mut ready).expect("namespaces");
+    let start = |control: &str| {
+        Command::new(PROGRAM)
+            .args(["slirp4netns", "--configure", "--enable-sandbox"])
+            .args([&guest.0.id().to_string(), "tap0"])
+            .env("FULLSEND_CONTROL", control)
+            .env("FULLSEND_METRICS", format!("unix:{}", path("metrics")))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts")
+    };
+    let wrong = start("/no/such/folder/control").wait_with_output().unwrap();
+    let errors = text(&wrong.stderr);
+    let expected =
+        "slirp4netns: FULLSEND_CONTROL: cannot create the socket /no/such/folder/control: ";
+    assert!(errors.starts_with(expected), "{errors}");
+    let mut gateway = Ended(start(&path("control")));
+    wait_until("a control socket", || dir.path().join("control").exists());
+    let summary = fullsend(&["stat", "--socket", &path("control"), "gateway", "--summary"]);
+    let summary = text(&summary.stdout);
+    assert!(
+        summary.contains(" gateway 10.0.2.2/24 dns 10.0.2.3\n"),
+        "{summary}"
+    );
+    let mut metrics = Command::new("curl");
+    metrics.args([
+        "-s",
+        "--unix-socket",
+        &path("metrics"),
+        "http://localhost/metrics",
+    ]);
+    let metrics = text(&metrics.output().expect("curl starts").stdout);
+    assert!(
+        metrics.contains("fullsend_gateway_forwards 0\n"),
+        "{metrics}"
+    );
+    drop(guest);
+    let status = gateway.0.wait().unwrap();
+    assert!(status.success(), "{status:?}");
+    wait_until("the removal of the sockets", || {
+        !dir.path().join("control").exists() && !dir.path().join("metrics").exists()
+    });
+}

@@ -25,6 +25,7 @@ use fullsend_gateway::namespace::{
 
 use super::json_socket;
 use super::service::{captured, relay, relay_command, runtime};
+use super::tool_sockets::ToolSockets;
 use auto::AutoForwards;
 use forward_table::ForwardTable;
 use network::Plan;
@@ -165,6 +166,7 @@ fn serve_namespace(
     }
     let control = options.conf_path.as_deref();
     let control = control.map(control::bind).transpose()?;
+    let tools = ToolSockets::from_environment()?;
     restrict(options);
     let ready = || match background {
         Some(background) => background.release(&null),
@@ -172,6 +174,7 @@ fn serve_namespace(
     };
     runtime()?.block_on(async {
         let gateway = start(plan, guest, control)?;
+        let _files = tools.serve(&gateway)?;
         ready()?;
         relay(gateway, end.wait()).await
     })?;
@@ -213,9 +216,11 @@ fn serve_command(options: &Options, plan: &Plan, command: &[OsString]) -> Result
     }
     let control = options.conf_path.as_deref();
     let control = control.map(control::bind).transpose()?;
+    let tools = ToolSockets::from_environment()?;
     restrict(options);
     runtime()?.block_on(async {
         let gateway = start(plan, guest, control)?;
+        let _files = tools.serve(&gateway)?;
         relay_command(gateway, &spawned).await
     })
 }

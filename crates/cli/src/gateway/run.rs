@@ -7,16 +7,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use fullsend::control::BoundSocket;
 use fullsend_device::Tun;
-use fullsend_gateway::metrics::{MetricsAddress, MetricsSocket};
-use fullsend_gateway::namespace::{
-    InterfaceSetup, NewNamespaces, Sandbox, SocketRemover, can_make_namespaces,
-};
+use fullsend_gateway::metrics::MetricsAddress;
+use fullsend_gateway::namespace::{InterfaceSetup, NewNamespaces, Sandbox, can_make_namespaces};
 use fullsend_gateway::{Config, Forward, Gateway, Protocol, Side};
 
 use super::install::InstallArgs;
 use super::service::{captured, relay_command, runtime};
+use super::tool_sockets::ToolSockets;
 use super::values::parse_number;
 
 /// The name of the command's interface.
@@ -135,24 +133,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         setup.addresses.push((guest.into(), v6.prefix));
         setup.gateways.push(v6.gateway.into());
     }
-    // Bound before the sandbox hides the files.
-    let control = args.control.path()?;
-    let control = control.map(|path| BoundSocket::bind(&path)).transpose();
-    let control = control.context("--control")?;
-    let metrics = args.metrics.as_ref().map(MetricsSocket::bind).transpose();
-    let metrics = metrics.context("--metrics")?;
-    let files = control.iter().map(BoundSocket::file);
-    let files: Vec<_> = files
-        .chain(metrics.iter().filter_map(MetricsSocket::file))
-        .collect();
-    let _remover = if files.is_empty() {
-        None
-    } else {
-        Some(
-            SocketRemover::start(&files)
-                .context("cannot start the process that removes sockets")?,
-        )
-    };
+    let tools = ToolSockets::from_options(args.control.path()?, args.metrics.as_ref())?;
     let resolvers = [v4.dns.map(IpAddr::from), v6.dns.map(IpAddr::from)];
     let resolv_conf = resolvers.into_iter().flatten();
     let lines: Vec<_> = resolv_conf
@@ -176,12 +157,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     }
     runtime()?.block_on(async {
         let gateway = Gateway::new(config, device)?;
-        if let Some(control) = control {
-            gateway.handle().stack().serve_control(control)?;
-        }
-        if let Some(metrics) = metrics {
-            tokio::spawn(metrics.serve(gateway.handle())?);
-        }
+        let _files = tools.serve(&gateway)?;
         relay_command(gateway, &spawned).await
     })
 }

@@ -27,6 +27,7 @@ use fullsend_gateway::{
 
 use super::json_socket;
 use super::service::{relay, runtime};
+use super::tool_sockets::ToolSockets;
 use api::{Api, Defaults};
 use cidr::Network;
 use options::{Command, Destination, Options, Source};
@@ -74,6 +75,7 @@ fn serve(options: &Options) -> Result<()> {
         .map(|path| json_socket::bind(path, "API"))
         .transpose()?;
     let api = api.map(|listener| (listener, api_defaults(options)));
+    let tools = ToolSockets::from_environment()?;
     let sandbox = Sandbox {
         own_root: options.sandbox,
         drop_capabilities: options.sandbox,
@@ -84,12 +86,12 @@ fn serve(options: &Options) -> Result<()> {
         sandbox.apply()?;
     }
     print_config(options, &config);
-    runtime()?.block_on(run(config, device, end, (ready_fd, exit_fd, api)))
+    runtime()?.block_on(run(config, (device, tools), end, (ready_fd, exit_fd, api)))
 }
 
 async fn run(
     config: Config,
-    device: Box<dyn Device>,
+    (device, tools): (Box<dyn Device>, ToolSockets),
     end: NamespaceEnd,
     (ready, exit, api): (
         Option<OwnedFd>,
@@ -98,6 +100,7 @@ async fn run(
     ),
 ) -> Result<()> {
     let gateway = Gateway::new(config, device)?;
+    let _files = tools.serve(&gateway)?;
     if let Some((listener, defaults)) = api {
         let handle = gateway.handle();
         tokio::spawn(json_socket::serve(listener, Api { handle, defaults })?);

@@ -1,0 +1,84 @@
+//! The sockets through which tools observe a gateway: the control socket and the metrics.
+
+use std::env;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use fullsend::control::{BoundSocket, default_path};
+use fullsend_gateway::Gateway;
+use fullsend_gateway::metrics::{MetricsAddress, MetricsSocket};
+use fullsend_gateway::namespace::SocketRemover;
+
+/// Requests a control socket from programs whose caller cannot pass an option: `on`, or its path.
+const CONTROL: &str = "FULLSEND_CONTROL";
+/// Requests metrics in the same way: their address.
+const METRICS: &str = "FULLSEND_METRICS";
+
+/// Sockets that are bound, and not served yet.
+pub(super) struct ToolSockets {
+    control: Option<BoundSocket>,
+    metrics: Option<MetricsSocket>,
+    /// Removes their files at the end.
+    remover: Option<SocketRemover>,
+}
+
+impl ToolSockets {
+    /// Binds the sockets that options request. Must be called before the sandbox hides the files, and
+    /// before the process has threads.
+    pub(super) fn from_options(
+        control: Option<PathBuf>,
+        metrics: Option<&MetricsAddress>,
+    ) -> Result<Self> {
+        Self::bind(("--control", control), ("--metrics", metrics))
+    }
+
+    /// Binds the sockets that the environment requests. Must be called as
+    /// [`from_options`](Self::from_options).
+    pub(super) fn from_environment() -> Result<Self> {
+        let value = |name| env::var_os(name).filter(|value| !value.is_empty());
+        let control = match value(CONTROL) {
+            Some(on) if on == "on" => Some(default_path().context(CONTROL)?),
+            path => path.map(PathBuf::from),
+        };
+        let metrics = value(METRICS).map(|address| {
+            let address = address.to_string_lossy();
+            address.parse::<MetricsAddress>().context(METRICS)
+        });
+        Self::bind((CONTROL, control), (METRICS, metrics.transpose()?.as_ref()))
+    }
+
+    fn bind(
+        (control_name, control): (&'static str, Option<PathBuf>),
+        (metrics_name, metrics): (&'static str, Option<&MetricsAddress>),
+    ) -> Result<Self> {
+        let control = control.map(|path| BoundSocket::bind(&path)).transpose();
+        let control = control.context(control_name)?;
+        let metrics = metrics.map(MetricsSocket::bind).transpose();
+        let metrics = metrics.context(metrics_name)?;
+        let files = metrics.iter().filter_map(MetricsSocket::file);
+        let files: Vec<_> = control.iter().map(BoundSocket::file).chain(files).collect();
+        let remover = match &files[..] {
+            [] => None,
+            files => Some(
+                SocketRemover::start(files)
+                    .context("cannot start the process that removes sockets")?,
+            ),
+        };
+        Ok(Self {
+            control,
+            metrics,
+            remover,
+        })
+    }
+
+    /// Serves the sockets. Their files exist until the returned value is dropped.
+    pub(super) fn serve(self, gateway: &Gateway) -> Result<Option<SocketRemover>> {
+        if let Some(control) = self.control {
+            gateway.handle().stack().serve_control(control)?;
+        }
+        if let Some(metrics) = self.metrics {
+            tokio::spawn(metrics.serve(gateway.handle())?);
+        }
+        Ok(self.remover)
+    }
+}
