@@ -36,6 +36,7 @@ PORT, PERF_PORT, CONNECTIONS_PORT, FORWARD_PORT = 5211, 5212, 5213, 5214
 ROWS = ("tcp", "udp", "rr", "crr", "forward", "memory")
 CONNECTIONS = [sys.executable, str(ROOT / "bench" / "connections.py")]
 IDLE_FLOWS = 10_000
+IDLE_SECONDS = 12
 PROGRAMS = ("ours", "slirp4netns", "pasta")
 
 
@@ -51,6 +52,9 @@ class Namespaces:
         for namespace in NAMESPACES:
             sh("ip", "netns", "add", namespace)
             sh("ip", "-n", namespace, "link", "set", "lo", "up")
+            # Otherwise the ports of one program's connections in TIME-WAIT are missing for the next.
+            sh(*enter(namespace), "sysctl", "-qw", "net.ipv4.ip_local_port_range=10000 65535",
+               "net.ipv4.tcp_tw_reuse=1")
         sh("ip", "-n", HOST, "link", "add", "up0", "type", "veth", "peer", "name", "up1")
         sh("ip", "-n", HOST, "address", "add", f"{ADDRESS}/24", "dev", "up0")
         for interface in ("up0", "up1"):
@@ -211,7 +215,8 @@ def measure(ours, running, mtu, args):
             yield f"TCP forwarded, {way}, 1 flow", "Gbit/s", gbit
             yield f"CPU time, TCP forwarded, {way}", "s/GB", cpu
     if "memory" in args.rows:
-        yield "resident memory, afterwards", "MiB", running.resident() / 2**20
+        time.sleep(IDLE_SECONDS)
+        yield f"resident memory, idle for {IDLE_SECONDS} s", "MiB", running.resident() / 2**20
         held = with_idle_flows(running)
         if held is not None:
             yield f"resident memory, {IDLE_FLOWS:,} idle flows", "MiB", held

@@ -21,6 +21,7 @@ use crate::descriptors::{SPLICED_DESCRIPTORS, SocketLimits};
 use crate::dhcp::{Leases, open_v4, open_v6, serve_v4, serve_v6};
 use crate::forward::{Forward, ForwardId};
 use crate::forwards::Forwards;
+use crate::free_memory::release_free_memory;
 use crate::icmp::{Pings, receive_icmp};
 use crate::namespace::GuestSockets;
 use crate::rate::RateLimit;
@@ -392,6 +393,7 @@ impl Gateway {
         }
         shared.spawn(receive_outbound(shared.clone()));
         shared.spawn(expire_flows(shared.clone()));
+        shared.spawn(release_free_memory(shared.clone()));
         shared.spawn(receive_icmp(shared.clone()));
         if let Some(v6) = shared.config.ipv6.clone().filter(|v6| v6.ra) {
             shared.spawn(advertise(shared.clone(), v6));

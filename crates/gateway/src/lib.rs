@@ -31,6 +31,7 @@ mod dhcp;
 mod dns;
 mod forward;
 mod forwards;
+mod free_memory;
 mod gateway;
 mod icmp;
 mod inspect;
