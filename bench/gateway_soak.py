@@ -39,6 +39,8 @@ import time
 CLONE_NEWNET = 0x40000000
 MACHINE, HOST, GUEST, DNS = "198.18.0.2", "198.18.0.1", "10.0.2.100", "10.0.2.3"
 PORT = 7000
+# The port that floods of SYNs lead to: nothing accepts there.
+FLOOD_PORT = 7001
 BLOCK = 1 << 20
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -240,13 +242,13 @@ class Soak:
         rate = count * BLOCK * 8 / (time.time() - started) / 1e9
         print(f"    {count} MiB, {rate:.2f} Gbit/s", flush=True)
 
-    def listener(self):
+    def listener(self, port=PORT):
         """Returns a listener of the machine, which its processes inherit."""
         result = []
 
         def bind():
             enter(self.machine.path)
-            result.append(listen())
+            result.append(listen(port))
 
         thread = threading.Thread(target=bind)
         thread.start()
@@ -444,16 +446,12 @@ class Soak:
             os.sched_setaffinity(0, to)
             function(*arguments)
 
-        def drain(stream):
-            with contextlib.suppress(OSError), stream:
-                while stream.recv(BLOCK):
-                    pass
-
         def sink(listener):
             while True:
-                # The flood's connections arrive here, too.
                 stream, _ = listener.accept()
-                threading.Thread(target=drain, args=(stream,), daemon=True).start()
+                with contextlib.suppress(OSError), stream:
+                    while stream.recv(BLOCK):
+                        pass
 
         def stream(to):
             sent, end, data = 0, time.time() + seconds, bytes(1 << 16)
@@ -474,7 +472,10 @@ class Soak:
         listener = self.listener()
         server = self.machine.start(pinned, cores[1:] or cores, sink, listener)
         listener.close()
+        flooded = self.listener(FLOOD_PORT)
         for name, make in self.floods().items():
+            # What the last flood has left behind is not the neighbour's.
+            time.sleep(seconds)
             alone = throughput()
             pid = self.guest.start(pinned, cores[:1], self.frames, make, seconds)
             beside = throughput()
@@ -482,6 +483,7 @@ class Soak:
             print(f"    {name}: {beside:.2f} Gbit/s of {alone:.2f}, "
                   f"{beside / max(alone, 1e-9) * 100:.0f} %", flush=True)
             self.check(beside >= 0.9 * alone, f"a neighbour during a flood of {name}")
+        flooded.close()
         for pid in server, gateway.pid:
             os.kill(pid, signal.SIGTERM)
         gateway.wait()
@@ -490,7 +492,8 @@ class Soak:
         os.sched_setaffinity(self.gateway.pid, cores)
 
     def syn(self):
-        self.flood(self.make_syn)
+        with self.listener(FLOOD_PORT):
+            self.flood(self.make_syn)
 
     def dns(self):
         self.flood(self.make_query)
@@ -507,7 +510,7 @@ class Soak:
 
     def make_syn(self):
         source = f"10.0.2.{random.randrange(101, 250)}"
-        header = struct.pack(">HHIIBBHHH", random.randrange(1024, 65536), PORT,
+        header = struct.pack(">HHIIBBHHH", random.randrange(1024, 65536), FLOOD_PORT,
                              random.getrandbits(32), 0, 0x50, 2, 64000, 0, 0)
         return packet(source, MACHINE, 6, header, 16)
 
