@@ -80,17 +80,22 @@ pub(super) const KNOWN: &[KnownDifference] = &[
     },
     KnownDifference {
         name: "a RST with an old timestamp or a wrong echo in SYN-RECEIVED",
-        reason: "we accept it (RFC 7323 5.2: a RST is not subject to PAWS), the kernel does not",
+        reason: "we accept it (RFC 7323 5.2: a RST is not subject to PAWS), the kernel does not; for it \
+                 an echo is right if it is that of a SYN-ACK, and not that of an ACK in the next ms",
         continues: false,
         matches: |events, d| {
             let mut latest = None;
             let mut resets = false;
+            // Whether a segment after the SYN may have drawn an ACK.
+            let mut answered = false;
             for event in &events[..=d.step] {
                 if let FuzzEvent::Inject(i) = event
                     && let Some((val, echo)) = i.timestamp
                 {
                     let old = latest.is_some_and(|latest| after(latest, val));
-                    resets |= i.flags & RST != 0 && (old || echo != Echo::Latest(0));
+                    let wrong = old || answered || echo != Echo::Latest(0);
+                    resets |= i.flags & RST != 0 && wrong;
+                    answered |= latest.is_some();
                     latest = if old { latest } else { Some(val) };
                 }
             }
