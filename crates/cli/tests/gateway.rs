@@ -311,22 +311,65 @@ const COMMANDS: [&str; 2] = [
 
 /// Starts a program with a script that prints a line when it is ready. `None`, with the reason, if
 /// namespaces cannot be made here.
-fn start_script(arguments: &str, script: &str) -> Option<Child> {
+///
+/// `hangup` says whether SIGHUP is ignored, which a process inherits.
+fn start_script(hangup: Hangup, arguments: &str, script: &str) -> Option<Script> {
     if !nix::unistd::geteuid().is_root() {
         println!("skipped: needs root for a network namespace");
         return None;
     }
-    let mut child = Command::new(PROGRAM)
+    let disposition = match hangup {
+        Hangup::Ends => "--default-signal=HUP",
+        Hangup::Ignored => "--ignore-signal=HUP",
+    };
+    let child = Command::new("env")
+        .args([disposition, PROGRAM])
         .args(arguments.split(' '))
         .args(["sh", "-c", script])
         .stdout(Stdio::piped())
         .spawn()
         .expect("the program starts");
+    let mut script = Script(child);
     let mut line = String::new();
-    let stdout = child.stdout.as_mut().expect("a pipe");
+    let stdout = script.0.stdout.as_mut().expect("a pipe");
     BufReader::new(stdout).read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
-    Some(child)
+    Some(script)
+}
+
+/// Whether SIGHUP ends a program.
+#[derive(Clone, Copy)]
+enum Hangup {
+    Ends,
+    /// As by nohup(1).
+    Ignored,
+}
+
+/// A program that runs a script, and ends with the test.
+struct Script(Child);
+
+impl Script {
+    fn send_signal(&self, signal: nix::sys::signal::Signal) {
+        let pid = nix::unistd::Pid::from_raw(self.0.id() as i32);
+        nix::sys::signal::kill(pid, signal).unwrap();
+    }
+
+    /// Waits for the end, and returns the exit status.
+    fn status(&mut self) -> Option<i32> {
+        let mut status = None;
+        wait_until("the end of the program", || {
+            status = self.0.try_wait().unwrap();
+            status.is_some()
+        });
+        status.and_then(|status| status.code())
+    }
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Returns the process ID of the only child of the only child ... of a process.
@@ -340,24 +383,40 @@ fn last_descendant(mut pid: u32) -> String {
     }
 }
 
-fn send_signal(child: &Child, signal: nix::sys::signal::Signal) {
-    let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-    nix::sys::signal::kill(pid, signal).unwrap();
-}
-
 #[test]
 fn the_end_of_the_gateway_ends_the_command() {
     use nix::sys::signal::Signal::{SIGHUP, SIGKILL, SIGTERM};
     for arguments in COMMANDS {
         for (signal, status) in [(SIGTERM, Some(143)), (SIGHUP, Some(129)), (SIGKILL, None)] {
-            let Some(mut child) = start_script(arguments, "echo ready; exec sleep 1000") else {
+            let script = "echo ready; exec sleep 1000";
+            let Some(mut program) = start_script(Hangup::Ends, arguments, script) else {
                 return;
             };
-            let pid = last_descendant(child.id());
-            send_signal(&child, signal);
-            assert_eq!(child.wait().unwrap().code(), status, "{arguments} {signal}");
+            let pid = last_descendant(program.0.id());
+            program.send_signal(signal);
+            assert_eq!(program.status(), status, "{arguments} {signal}");
             wait_for_end(&pid);
         }
+    }
+}
+
+#[test]
+fn a_hangup_that_is_ignored_ends_nothing() {
+    use nix::sys::signal::Signal::{SIGHUP, SIGTERM};
+    for arguments in COMMANDS {
+        let script = "echo ready; exec sleep 1000";
+        let Some(mut program) = start_script(Hangup::Ignored, arguments, script) else {
+            return;
+        };
+        // A shell that ends sends it to all processes of the job.
+        let parent = program.0.id();
+        let children =
+            fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+        let child = nix::unistd::Pid::from_raw(children.trim().parse().unwrap());
+        nix::sys::signal::kill(child, SIGHUP).unwrap();
+        program.send_signal(SIGHUP);
+        program.send_signal(SIGTERM);
+        assert_eq!(program.status(), Some(143), "{arguments}");
     }
 }
 
@@ -371,13 +430,13 @@ fn a_command_handles_sigterm_itself_and_the_terminals_signals_are_its_own() {
         result.display()
     );
     for arguments in COMMANDS {
-        let Some(mut child) = start_script(arguments, &script) else {
+        let Some(mut program) = start_script(Hangup::Ends, arguments, &script) else {
             return;
         };
         for signal in [SIGINT, SIGQUIT, SIGTERM] {
-            send_signal(&child, signal);
+            program.send_signal(signal);
         }
-        assert_eq!(child.wait().unwrap().code(), Some(143), "{arguments}");
+        assert_eq!(program.status(), Some(143), "{arguments}");
         assert_eq!(
             fs::read_to_string(&result).unwrap(),
             "done\n",

@@ -166,7 +166,7 @@ fn serve_namespace(
     }
     let control = options.conf_path.as_deref();
     let control = control.map(control::bind).transpose()?;
-    let tools = ToolSockets::from_environment()?;
+    let tools = ToolSockets::from_environment();
     restrict(options);
     let ready = || match background {
         Some(background) => background.release(&null),
@@ -216,7 +216,7 @@ fn serve_command(options: &Options, plan: &Plan, command: &[OsString]) -> Result
     }
     let control = options.conf_path.as_deref();
     let control = control.map(control::bind).transpose()?;
-    let tools = ToolSockets::from_environment()?;
+    let tools = ToolSockets::from_environment();
     restrict(options);
     runtime()?.block_on(async {
         let gateway = start(plan, guest, control)?;

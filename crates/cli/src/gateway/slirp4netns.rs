@@ -75,7 +75,7 @@ fn serve(options: &Options) -> Result<()> {
         .map(|path| json_socket::bind(path, "API"))
         .transpose()?;
     let api = api.map(|listener| (listener, api_defaults(options)));
-    let tools = ToolSockets::from_environment()?;
+    let tools = ToolSockets::from_environment();
     let sandbox = Sandbox {
         own_root: options.sandbox,
         drop_capabilities: options.sandbox,

@@ -33,8 +33,20 @@ impl ToolSockets {
     }
 
     /// Binds the sockets that the environment requests. Must be called as
-    /// [`from_options`](Self::from_options).
-    pub(super) fn from_environment() -> Result<Self> {
+    /// [`from_options`](Self::from_options). What is not possible is a warning: the environment may be
+    /// that of several gateways, of which one has the address.
+    pub(super) fn from_environment() -> Self {
+        Self::try_from_environment().unwrap_or_else(|error| {
+            tracing::warn!("{error:#}; the gateway runs without this socket");
+            Self {
+                control: None,
+                metrics: None,
+                remover: None,
+            }
+        })
+    }
+
+    fn try_from_environment() -> Result<Self> {
         let value = |name| env::var_os(name).filter(|value| !value.is_empty());
         let control = match value(CONTROL) {
             Some(on) if on == "on" => Some(default_path().context(CONTROL)?),

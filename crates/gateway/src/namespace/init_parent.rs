@@ -17,7 +17,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::spawn::exit_status;
-use super::sys::set_signal_handler;
+use super::sys::{is_signal_ignored, set_signal_handler};
 
 /// The signals that end the command.
 const END_SIGNALS: [Signal; 2] = [Signal::SIGTERM, Signal::SIGHUP];
@@ -35,7 +35,10 @@ pub(super) struct InitParent {
 
 impl InitParent {
     pub(super) fn new() -> io::Result<Self> {
-        let awaited: SigSet = END_SIGNALS.into_iter().chain([Signal::SIGCHLD]).collect();
+        let ends = END_SIGNALS.into_iter();
+        // A blocked signal is queued even if it is ignored, e.g. SIGHUP by nohup(1).
+        let ends = ends.filter(|signal| !is_signal_ignored(*signal as i32));
+        let awaited: SigSet = ends.chain([Signal::SIGCHLD]).collect();
         Ok(Self {
             proc: File::open("/proc")?,
             alive: io::pipe()?,
