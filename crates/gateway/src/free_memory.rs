@@ -14,7 +14,7 @@ const DATAGRAM_BYTES: u64 = 1500;
 /// Traffic of an interval that is always little, bytes.
 const LITTLE: u64 = 1 << 20;
 
-/// What a gateway has done so far.
+/// The traffic of a gateway so far, and its connections and flows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Activity {
     bytes: u64,
@@ -34,23 +34,23 @@ impl Activity {
     }
 }
 
-/// Gives free memory back after each interval in which less data has moved than the pool keeps for
-/// it, so that the page faults of the next data cost less than the data. An idle gateway does so
-/// once.
+/// Gives free memory back after each interval in which no more data has moved than the pool keeps, or
+/// than [`LITTLE`]: the page faults of later data cost little beside that. An idle gateway gives
+/// memory back once.
 pub(crate) async fn release_free_memory(shared: Arc<Shared>) {
     let mut ticks = interval_at(Instant::now() + INTERVAL, INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last = Activity::of(&shared);
-    let mut released = Some(last);
+    let mut released = last;
     loop {
         ticks.tick().await;
         let now = Activity::of(&shared);
         let kept = shared.pool.stats().kept_bytes as u64;
         let is_little = now.bytes.saturating_sub(last.bytes) <= kept.max(LITTLE);
-        if is_little && released != Some(now) {
+        if is_little && released != now {
             shared.pool.trim();
             release_heap();
-            released = Some(now);
+            released = now;
         }
         last = now;
     }

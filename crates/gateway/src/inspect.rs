@@ -1,4 +1,4 @@
-//! What the gateway reports to tools: its flows with both of their sockets, its forwards, tables and
+//! Reports for tools: the flows with both of their sockets, the forwards, the tables and the
 //! memory. Locks are held for a part of a table at a time.
 
 mod host_socket;
@@ -12,20 +12,19 @@ use fullsend::control::{
     GatewayView, GuestNetworkView, GuestSocketView, HostSocketView,
 };
 use fullsend::{SockStat, SocketInfo};
+use fullsend_wire::ethernet::Mac;
 use tokio::time::Instant;
 
 use crate::forward::{Protocol, Side};
 use crate::gateway::Shared;
 use crate::icmp::PingInfo;
-use crate::tcp::{Stage, TcpFlow};
+use crate::tcp::{PAGE_BYTES, Stage, TcpFlow};
 use crate::udp::{FlowKey, UdpFlow};
 
 pub(crate) use resident::open_resident_memory;
 
 /// Entries of a table that are read under one lock.
 const ENTRIES_PER_LOCK: usize = 64;
-/// Size of the page that the memory of sockets is counted in, bytes.
-const PAGE_BYTES: u64 = 4096;
 
 /// The tables of a [`FlowCursor`].
 const TCP: u8 = 0;
@@ -82,7 +81,7 @@ impl Shared {
         };
         GatewayView {
             mtu: self.config.mtu,
-            mac: mac(self.config.mac),
+            mac: Mac(self.config.mac).to_string(),
             networks: self.networks(),
             leases,
             flows: vec![
@@ -92,7 +91,7 @@ impl Shared {
             ],
             forwards: self.forwards.len() as u64,
             rate: self.config.limits.rate,
-            socket_memory: sockets.mem * PAGE_BYTES,
+            socket_memory: sockets.mem * PAGE_BYTES as u64,
             relay_memory: self.relay_memory.held() as u64,
             relay_memory_max: self.relay_memory.budget() as u64,
             resident_memory: resident::resident_memory(),
@@ -255,8 +254,4 @@ fn direction(bytes: u64, word: &str) -> FlowDirectionView {
 
 fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn mac(bytes: [u8; 6]) -> String {
-    bytes.map(|byte| format!("{byte:02x}")).join(":")
 }

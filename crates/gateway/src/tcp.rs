@@ -14,4 +14,4 @@ pub(crate) use forward::{accept_forwarded, accept_in_guest};
 pub(crate) use host_stream::HostStream;
 pub(crate) use outbound::accept_outbound;
 pub(crate) use pipe::Pipes;
-pub(crate) use relay_memory::RelayMemory;
+pub(crate) use relay_memory::{PAGE_BYTES, RelayMemory};

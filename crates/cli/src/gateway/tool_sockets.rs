@@ -15,6 +15,7 @@ const CONTROL: &str = "FULLSEND_CONTROL";
 const METRICS: &str = "FULLSEND_METRICS";
 
 /// Sockets that are bound, and not served yet.
+#[derive(Default)]
 pub(super) struct ToolSockets {
     control: Option<BoundSocket>,
     metrics: Option<MetricsSocket>,
@@ -38,11 +39,7 @@ impl ToolSockets {
     pub(super) fn from_environment() -> Self {
         Self::try_from_environment().unwrap_or_else(|error| {
             tracing::warn!("{error:#}; the gateway runs without this socket");
-            Self {
-                control: None,
-                metrics: None,
-                remover: None,
-            }
+            Self::default()
         })
     }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use fullsend::control::{Reply, Request};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub(crate) struct Connection {
@@ -44,12 +45,15 @@ impl Connection {
     }
 
     /// Sends a request and returns the items of its reply.
-    pub(crate) fn request_list(&mut self, request: &Request) -> Result<Vec<Value>> {
+    pub(crate) fn request_list<T: DeserializeOwned>(
+        &mut self,
+        request: &Request,
+    ) -> Result<Vec<T>> {
         self.send(request)?;
         let mut items = Vec::new();
         loop {
             match self.reply()? {
-                Reply::Item(item) => items.push(item),
+                Reply::Item(item) => items.push(serde_json::from_value(item)?),
                 Reply::End(_) => return Ok(items),
                 other => bail!(
                     "the stack sent an unexpected reply: {other:?}; use a program of the stack's \

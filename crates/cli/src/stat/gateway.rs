@@ -6,7 +6,6 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use fullsend::control::{ForwardView, GatewayFlowView, Request};
-use serde::de::DeserializeOwned;
 
 use super::args::GatewayArgs;
 use super::connection::Connection;
@@ -21,7 +20,7 @@ pub(super) fn run(stack: &mut Connection, args: &GatewayArgs, json: bool) -> Res
         (tcp, udp) => tcp && netid == "tcp" || udp && netid == "udp",
     };
     if args.listening {
-        let mut forwards: Vec<ForwardView> = list(stack, &Request::GatewayForwards)?;
+        let mut forwards: Vec<ForwardView> = stack.request_list(&Request::GatewayForwards)?;
         forwards.retain(|forward| shown(&forward.netid));
         return print(&forwards, json, forward_table);
     }
@@ -29,18 +28,12 @@ pub(super) fn run(stack: &mut Connection, args: &GatewayArgs, json: bool) -> Res
         [] => None,
         filter => Some(States::parse(filter)?),
     };
-    let mut flows: Vec<GatewayFlowView> = list(stack, &Request::GatewayFlows)?;
+    let mut flows: Vec<GatewayFlowView> = stack.request_list(&Request::GatewayFlows)?;
     flows.retain(|flow| {
         let in_state = states.is_none_or(|states| states.contains(&flow.state));
         in_state && shown(&flow.netid)
     });
     print(&flows, json, flow_table)
-}
-
-fn list<T: DeserializeOwned>(stack: &mut Connection, request: &Request) -> Result<Vec<T>> {
-    let items = stack.request_list(request)?;
-    let views = items.into_iter().map(serde_json::from_value::<T>);
-    Ok(views.collect::<Result<_, _>>()?)
 }
 
 fn print<T: serde::Serialize>(items: &[T], json: bool, table: fn(&[T]) -> String) -> Result<()> {

@@ -14,11 +14,7 @@ pub(super) mod states;
 mod summary;
 
 pub(super) fn run(stack: &mut Connection, args: &SsArgs, json: bool) -> Result<()> {
-    let items = stack.request_list(&Request::Sockets)?;
-    let sockets: Vec<SocketView> = items
-        .into_iter()
-        .map(serde_json::from_value)
-        .collect::<Result<_, _>>()?;
+    let sockets: Vec<SocketView> = stack.request_list(&Request::Sockets)?;
     if args.summary {
         return summary::print(&sockets, json);
     }

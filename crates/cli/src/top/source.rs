@@ -51,7 +51,7 @@ impl Source {
     }
 
     fn read_gateway(&mut self) -> Result<(Vec<Flow>, Memory)> {
-        let flows: Vec<GatewayFlowView> = self.list(&Request::GatewayFlows)?;
+        let flows: Vec<GatewayFlowView> = self.connection.request_list(&Request::GatewayFlows)?;
         let gateway: GatewayView = self.one(&Request::Gateway)?;
         let memory = Memory {
             resident: gateway.resident_memory,
@@ -62,7 +62,7 @@ impl Source {
     }
 
     fn read_sockets(&mut self) -> Result<(Vec<Flow>, Memory)> {
-        let sockets: Vec<SocketView> = self.list(&Request::Sockets)?;
+        let sockets: Vec<SocketView> = self.connection.request_list(&Request::Sockets)?;
         let stat: SockStatView = self.one(&Request::Sockstat)?;
         let memory = Memory {
             sockets: stat.mem * PAGE_BYTES,
@@ -74,12 +74,6 @@ impl Source {
 
     fn one<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T> {
         Ok(serde_json::from_value(self.connection.request(request)?)?)
-    }
-
-    fn list<T: DeserializeOwned>(&mut self, request: &Request) -> Result<Vec<T>> {
-        let items = self.connection.request_list(request)?;
-        let views = items.into_iter().map(serde_json::from_value);
-        Ok(views.collect::<Result<_, _>>()?)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the kernel reports about a socket of the host.
+//! The kernel's report about a socket of the host.
 
 use std::mem;
 use std::net::SocketAddr;

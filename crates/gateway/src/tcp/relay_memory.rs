@@ -8,8 +8,8 @@ const MAX_TAKEN_BYTES: usize = 256 << 10;
 const MIN_TAKEN_BYTES: usize = 4 << 10;
 /// The share of the free budget that one relay may take.
 const SHARE: usize = 8;
-/// Size of the page that `tcp_mem` is counted in, bytes.
-const PAGE_BYTES: usize = 4096;
+/// Size of the page that `tcp_mem` and the memory of sockets are counted in, bytes.
+pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// The budget of all relays of a gateway. A relay takes less from its sockets the more the others
 /// hold; the rest stays in the sockets' buffers, and thus in the senders' windows.
