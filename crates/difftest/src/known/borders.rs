@@ -17,6 +17,16 @@ fn has_short(ranges: &[Range]) -> bool {
     (before_last.iter()).any(|(start, end)| end.wrapping_sub(*start) < longest)
 }
 
+/// Returns whether the last range is shorter than the longest, and less than that one's length is missing
+/// up to the end of `other`: Nagle's algorithm delays the rest.
+fn ends_short(ranges: &[Range], other: &[Range]) -> bool {
+    let longest = longest(ranges);
+    let ends = ranges.last().zip(other.last());
+    ends.is_some_and(|(last, other)| {
+        last.1.wrapping_sub(last.0) < longest && other.1.wrapping_sub(last.1) < longest
+    })
+}
+
 pub(super) const KNOWN: &[KnownDifference] = &[KnownDifference {
     name: "the borders of segments after a window that ended within one",
     reason: "the kernel keeps the rest of the buffer that the window cut apart from the next buffer, so \
@@ -41,7 +51,7 @@ pub(super) const KNOWN: &[KnownDifference] = &[KnownDifference {
             _ => false,
         };
         let few = kernel.len().abs_diff(ours.len()) <= 1;
-        has_short(&kernel)
+        (has_short(&kernel) || ends_short(&kernel, &ours))
             && !has_short(&ours)
             && start == ours_first.0
             && largest == longest(&ours)

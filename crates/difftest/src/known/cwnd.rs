@@ -44,14 +44,18 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         },
     },
     KnownDifference {
-        name: "a segment that CUBIC's rounding allows after a loss",
-        reason: "the kernel rounds the target up to a whole segment, so that cwnd grows by one with \
-                 the first ACKs after a recovery; RFC 9438 4.2 defines W_cubic(0) as cwnd",
+        name: "segments that CUBIC's rounding allows after a loss",
+        reason: "the kernel rounds the target up to a whole segment and keeps it for the rest of a ms, \
+                 so that cwnd grows by one with each of the first ACKs after a recovery; RFC 9438 4.2 \
+                 defines W_cubic(0) as cwnd",
         continues: false,
         matches: |_, d| {
-            let is_new = |s: &WireSegment| !after(d.before.1.sent, s.seq);
+            let is_new =
+                |s: &WireSegment| !after(d.before.1.sent, s.seq) && (carries_data(s) || has_fin(s));
             count_retransmitted(d) > 0
-                && matches!(&d.kernel_only[..], [one] if is_new(one) && (carries_data(one) || has_fin(one)))
+                && !d.kernel_only.is_empty()
+                && d.kernel_only.len() <= acks_after_a_loss(d)
+                && d.kernel_only.iter().all(is_new)
                 && d.ours_only.is_empty()
                 && only_segments(d)
         },
@@ -107,4 +111,20 @@ fn acknowledged_since(difference: &Difference, first: u32, una: u32) -> usize {
     sent.dedup();
     let is_acked = |(start, end): &&Range| after(*end, first) && !after(*start, una);
     sent.iter().filter(is_acked).count()
+}
+
+/// Returns the number of ACKs that acknowledge more than the first segment that was sent again.
+fn acks_after_a_loss(difference: &Difference) -> usize {
+    let sent = &difference.history.sent.0;
+    let is_again = |at: &usize| (sent[..*at].iter()).any(|(_, end)| after(*end, sent[*at].0));
+    let first = (0..sent.len()).find(is_again).map(|at| sent[at].0);
+    let mut una = first.unwrap_or(0);
+    let mut count = 0;
+    for ack in &difference.acks {
+        if after(ack.ack, una) {
+            una = ack.ack;
+            count += 1;
+        }
+    }
+    count
 }

@@ -174,14 +174,20 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                 // Or less than a segment.
                 let len = longest(&d.history.sent.1);
                 let near = |ack: u32| !after(i.ack, ack) || i.ack.wrapping_sub(ack) < len;
+                let earlier = blocks_of(&events[..d.step]);
                 // A block that begins at the acknowledgement number is invalid.
-                let reports = |(left, right): &Range| {
-                    let covers = |block: &Range| !after(block.0, *left) && !after(*right, block.1);
-                    after(*right, *left)
-                        && after(*left, i.ack)
-                        && after(*left, d.history.una)
-                        && !after(*right, d.before.1.sent)
-                        && !blocks_of(&events[..d.step]).iter().any(covers)
+                let reports = |block: &Range| {
+                    let covers = |outer: &Range, inner: &Range| {
+                        !after(outer.0, inner.0) && !after(inner.1, outer.1)
+                    };
+                    let is_new = |segment: &Range| {
+                        covers(block, segment)
+                            && !earlier.iter().any(|earlier| covers(earlier, segment))
+                    };
+                    after(block.0, i.ack)
+                        && after(block.0, d.history.una)
+                        && !after(block.1, d.before.1.sent)
+                        && d.history.sent.1.iter().any(is_new)
                 };
                 !i.sack.iter().any(reports) && before.iter().any(|earlier| near(earlier.ack))
             };

@@ -173,11 +173,7 @@ pub(super) const KNOWN: &[KnownDifference] = &[
             let is_last = |s: &WireSegment| s.seq.wrapping_add(s.data.len() as u32) == written;
             ends && events[..=d.step].iter().any(closes)
                 && !d.history.has_sent_fin()
-                && !d
-                    .kernel
-                    .segments
-                    .iter()
-                    .any(|s| carries_data(s) || has_fin(s))
+                && !d.kernel.segments.iter().any(has_fin)
                 && all_pure(&d.kernel_only)
                 && matches!(&d.ours_only[..], [one] if carries_data(one) && !has_fin(one) && is_last(one))
                 && only_segments(d)
