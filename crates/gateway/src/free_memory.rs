@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use crate::gateway::Shared;
+use crate::inspect::resident_memory;
 
 /// Time over which the traffic is compared with the free memory.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -14,46 +15,60 @@ const DATAGRAM_BYTES: u64 = 1500;
 /// Traffic of an interval that is always little, bytes.
 const LITTLE: u64 = 1 << 20;
 
-/// The traffic of a gateway so far, and its connections and flows.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Activity {
-    bytes: u64,
-    connections: u64,
+/// Memory that is worth the pause of giving it back, bytes.
+const WORTHWHILE_BYTES: u64 = 2 << 20;
+/// Connections and flows whose end frees about as much.
+const WORTHWHILE_FLOWS: u64 = 256;
+
+/// What a gateway had when memory was given back last.
+#[derive(Default)]
+struct Released {
+    /// Resident memory after it, bytes.
+    resident: u64,
+    /// Most connections and flows since then.
     flows: u64,
 }
 
-impl Activity {
-    fn of(shared: &Shared) -> Self {
+impl Released {
+    /// Returns whether much memory may have become free since then. `kept` is the free memory of the
+    /// pool, and `flows` the number of connections and flows now.
+    fn is_worthwhile(&mut self, kept: u64, flows: u64) -> bool {
+        self.flows = self.flows.max(flows);
+        // Without the kernel's report, it may always have grown.
+        let grown = resident_memory().is_none_or(|now| now >= self.resident + WORTHWHILE_BYTES);
+        grown || kept >= WORTHWHILE_BYTES || self.flows - flows >= WORTHWHILE_FLOWS
+    }
+}
+
+/// Gives free memory back after an interval in which no more data has moved than the pool keeps, or
+/// than [`LITTLE`]: the page faults of later data cost little beside that.
+pub(crate) async fn release_free_memory(shared: Arc<Shared>) {
+    let mut ticks = interval_at(Instant::now() + INTERVAL, INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last = moved_bytes(&shared);
+    let mut released = Released::default();
+    loop {
+        ticks.tick().await;
+        let now = moved_bytes(&shared);
+        let kept = shared.pool.stats().kept_bytes as u64;
+        let is_little = now.saturating_sub(last) <= kept.max(LITTLE);
+        last = now;
         let counters = shared.counters();
-        let datagrams = counters.udp_tx_datagrams + counters.udp_rx_datagrams;
-        Self {
-            bytes: counters.tcp_tx_bytes + counters.tcp_rx_bytes + DATAGRAM_BYTES * datagrams,
-            connections: counters.tcp_open,
-            flows: counters.udp_open,
+        let flows = counters.tcp_open + counters.udp_open;
+        if released.is_worthwhile(kept, flows) && is_little {
+            shared.pool.trim();
+            release_heap();
+            let resident = resident_memory().unwrap_or(0);
+            released = Released { resident, flows };
         }
     }
 }
 
-/// Gives free memory back after each interval in which no more data has moved than the pool keeps, or
-/// than [`LITTLE`]: the page faults of later data cost little beside that. An idle gateway gives
-/// memory back once.
-pub(crate) async fn release_free_memory(shared: Arc<Shared>) {
-    let mut ticks = interval_at(Instant::now() + INTERVAL, INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut last = Activity::of(&shared);
-    let mut released = last;
-    loop {
-        ticks.tick().await;
-        let now = Activity::of(&shared);
-        let kept = shared.pool.stats().kept_bytes as u64;
-        let is_little = now.bytes.saturating_sub(last.bytes) <= kept.max(LITTLE);
-        if is_little && released != now {
-            shared.pool.trim();
-            release_heap();
-            released = now;
-        }
-        last = now;
-    }
+/// Returns the payload that has passed so far, bytes.
+fn moved_bytes(shared: &Shared) -> u64 {
+    let counters = shared.counters();
+    let datagrams = counters.udp_tx_datagrams + counters.udp_rx_datagrams;
+    counters.tcp_tx_bytes + counters.tcp_rx_bytes + DATAGRAM_BYTES * datagrams
 }
 
 /// Gives the free pages of the heap back, also those between pages in use. Without it, 10,000
@@ -68,3 +83,23 @@ fn release_heap() {
 /// Other C libraries give free pages back by themselves.
 #[cfg(not(target_env = "gnu"))]
 const fn release_heap() {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_goes_back_only_where_much_may_be_free() {
+        let resident = resident_memory().unwrap() + (1 << 30);
+        let flows = 1000;
+        let mut released = Released { resident, flows };
+        assert!(!released.is_worthwhile(0, 1000));
+        assert!(released.is_worthwhile(WORTHWHILE_BYTES, 1000));
+        // Those that begin count when they end.
+        assert!(!released.is_worthwhile(0, 1100));
+        assert!(!released.is_worthwhile(0, 900));
+        assert!(released.is_worthwhile(0, 800));
+        released.resident = 0;
+        assert!(released.is_worthwhile(0, 1000));
+    }
+}

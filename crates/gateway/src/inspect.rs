@@ -21,7 +21,7 @@ use crate::icmp::PingInfo;
 use crate::tcp::{PAGE_BYTES, Stage, TcpFlow};
 use crate::udp::{FlowKey, UdpFlow};
 
-pub(crate) use resident::open_resident_memory;
+pub(crate) use resident::{open_resident_memory, resident_memory};
 
 /// Entries of a table that are read under one lock.
 const ENTRIES_PER_LOCK: usize = 64;
@@ -94,7 +94,7 @@ impl Shared {
             socket_memory: sockets.mem * PAGE_BYTES as u64,
             relay_memory: self.relay_memory.held() as u64,
             relay_memory_max: self.relay_memory.budget() as u64,
-            resident_memory: resident::resident_memory(),
+            resident_memory: resident_memory(),
         }
     }
 
