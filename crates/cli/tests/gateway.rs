@@ -447,6 +447,34 @@ fn a_command_handles_sigterm_itself_and_the_terminals_signals_are_its_own() {
 }
 
 #[test]
+fn the_last_data_of_a_command_is_delivered_after_its_end() {
+    use nix::sys::socket::{setsockopt, sockopt::RcvBuf};
+    const LEN: usize = 30_000;
+    for arguments in COMMANDS {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // Most of the data waits in the gateway's socket.
+        setsockopt(&listener, RcvBuf, &4096).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        // The addresses that stand for the host's loopback.
+        let host = if arguments.starts_with("pasta") {
+            "10.7.0.1"
+        } else {
+            "10.0.2.2"
+        };
+        let script =
+            format!("echo ready; exec bash -c 'head -c {LEN} /dev/zero >/dev/tcp/{host}/{port}'");
+        let Some(mut program) = start_script(Hangup::Ends, arguments, &script) else {
+            return;
+        };
+        assert_eq!(program.status(), Some(0), "{arguments}");
+        let (mut server, _) = listener.accept().unwrap();
+        let mut received = Vec::new();
+        server.read_to_end(&mut received).expect("no reset");
+        assert_eq!(received.len(), LEN, "{arguments}");
+    }
+}
+
+#[test]
 fn the_packets_of_a_command_are_captured() {
     if !nix::unistd::geteuid().is_root() {
         return println!("skipped: needs root for a network namespace");

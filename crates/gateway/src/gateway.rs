@@ -19,6 +19,7 @@ use crate::config::{Config, Ipv4Config, Ipv6Config};
 use crate::counters::{AtomicCounters, Counters};
 use crate::descriptors::{SPLICED_DESCRIPTORS, SocketLimits};
 use crate::dhcp::{Leases, open_v4, open_v6, serve_v4, serve_v6};
+use crate::drain::drain;
 use crate::forward::{Forward, ForwardId};
 use crate::forwards::Forwards;
 use crate::free_memory::release_free_memory;
@@ -58,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) limits: SocketLimits,
     /// Spliced connections that exist now.
     pub(crate) spliced_open: AtomicUsize,
+    /// Those of them whose guest has not closed its direction.
+    pub(crate) spliced_tx: AtomicUsize,
     pub(crate) pipes: Pipes,
     /// `None` if the gateway has no sockets in the guest's namespace.
     pub(crate) guest_sockets: Option<GuestSockets>,
@@ -332,6 +335,7 @@ impl Gateway {
             tcp_permits: Arc::new(Semaphore::new(limits.tcp)),
             forward_permits: Arc::new(Semaphore::new(limits.tcp_of_forwards())),
             spliced_open: AtomicUsize::new(0),
+            spliced_tx: AtomicUsize::new(0),
             pipes: Pipes::default(),
             guest_sockets,
             limits,
@@ -450,6 +454,25 @@ impl Handle {
     /// Returns the stack behind the guest's device, e.g. for its own counters or a packet capture.
     pub fn stack(&self) -> &Stack {
         &self.shared.stack
+    }
+
+    /// Waits until the guest has closed its direction of each TCP connection and the host's kernel has
+    /// its data, at most 10 s, and at most 1 s while the guest sends nothing. To be called between the
+    /// end of the guest's programs and [`stop`](Self::stop), while [`Gateway::run`] still relays:
+    /// otherwise the last data of the programs is lost. Returns whether all connections are closed.
+    ///
+    /// # Example
+    /// ```no_run
+    /// # async fn example(gateway: fullsend_gateway::Handle) {
+    /// // The guest's programs have ended.
+    /// if !gateway.drain().await {
+    ///     eprintln!("some connections of the guest were still open");
+    /// }
+    /// gateway.stop();
+    /// # }
+    /// ```
+    pub async fn drain(&self) -> bool {
+        drain(&self.shared).await
     }
 
     /// Ends [`Gateway::run`].

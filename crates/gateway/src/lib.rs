@@ -29,6 +29,7 @@ mod counters;
 mod descriptors;
 mod dhcp;
 mod dns;
+mod drain;
 mod forward;
 mod forwards;
 mod free_memory;

@@ -3,10 +3,14 @@
 mod common;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 
-use common::{GUEST, HOST, LIMIT, LOOPBACK, with_gateway, with_port, with_waiting_gateway};
+use common::{
+    GUEST, HOST, LIMIT, LOOPBACK, pattern, wait_until, with_gateway, with_port,
+    with_waiting_gateway,
+};
 use fullsend_gateway::{Config, Forward, Protocol, Side};
+use socket2::SockRef;
 
 fn forward(protocol: Protocol, port: u16) -> Forward {
     Forward {
@@ -43,6 +47,38 @@ fn the_end_of_the_gateway_resets_both_sides() {
 }
 
 #[test]
+fn data_that_the_guest_has_ended_is_delivered_after_the_end_of_the_gateway() {
+    with_gateway(Config::default(), |rig| {
+        let listener = TcpListener::bind((HOST[0], 0)).unwrap();
+        // The rest waits in the gateway's socket.
+        SockRef::from(&listener).set_recv_buffer_size(4096).unwrap();
+        let to = listener.local_addr().unwrap();
+        let data = pattern(30_000, 5);
+        let written = data.clone();
+        let mut guest = rig.guest.run(move || {
+            let mut guest = TcpStream::connect(to).unwrap();
+            guest.write_all(&written).unwrap();
+            guest.shutdown(Shutdown::Write).unwrap();
+            guest
+        });
+        let (mut server, _) = listener.accept().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        wait_until("the guest's data is delivered", || {
+            runtime.block_on(rig.gateway.drain())
+        });
+        rig.gateway.stop();
+        let error = guest.read(&mut [0]).expect_err("a FIN");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        let mut received = Vec::new();
+        server.read_to_end(&mut received).unwrap();
+        assert!(received == data);
+    });
+}
+
+#[test]
 fn nothing_is_relayed_before_the_gateway_runs() {
     with_waiting_gateway(Config::default(), |rig, run| {
         let host = TcpListener::bind((HOST[0], 0)).unwrap();
@@ -62,7 +98,7 @@ fn nothing_is_relayed_before_the_gateway_runs() {
             .run(|| std::net::UdpSocket::bind((GUEST[0], 0)).unwrap());
         udp.connect(with_port(HOST[0], 9)).unwrap();
         udp.send(b"early").unwrap();
-        common::wait_until("the stack has received the SYN and the datagram", || {
+        wait_until("the stack has received the SYN and the datagram", || {
             let counters = rig.gateway.stack().counters();
             counters
                 .iter()
@@ -87,7 +123,7 @@ fn a_stopped_gateway_refuses_forwards() {
         rig.gateway.add_forward(forward(Protocol::Tcp, 80)).unwrap();
         let bound = rig.gateway.list_forwards()[0].1.host;
         rig.gateway.stop();
-        common::wait_until("the forward is closed", || {
+        wait_until("the forward is closed", || {
             rig.gateway.list_forwards().is_empty()
         });
         let error = TcpStream::connect(bound).unwrap_err();

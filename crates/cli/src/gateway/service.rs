@@ -58,9 +58,9 @@ pub(crate) async fn relay(
     }
 }
 
-/// Starts a command and relays until it has ended. Returns its exit status. SIGTERM and SIGHUP end
-/// the command, which keeps its network until then, and the status is that of a process that the
-/// signal has ended.
+/// Starts a command and relays until it has ended and the host's kernel has its data. Returns its exit
+/// status. SIGTERM and SIGHUP end the command, which keeps its network until then, and the status is
+/// that of a process that the signal has ended.
 pub(crate) async fn relay_command(gateway: Gateway, command: &Spawned) -> Result<ExitCode> {
     // A terminal sends these to the command as well, which may handle them.
     let _interrupt = signal(SignalKind::interrupt())?;
@@ -69,10 +69,21 @@ pub(crate) async fn relay_command(gateway: Gateway, command: &Spawned) -> Result
     // nohup(1) ignores it.
     let is_hangup_ignored = is_signal_ignored(libc::SIGHUP);
     let mut hangup = signal(SignalKind::hangup())?;
+    let handle = gateway.handle();
     command.start()?;
     let ended = async {
         let signal = tokio::select! {
-            status = command.wait() => return status,
+            status = command.wait() => {
+                // Those before it were the command's.
+                let mut interrupt = signal(SignalKind::interrupt())?;
+                tokio::select! {
+                    _ = handle.drain() => {}
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                    _ = hangup.recv(), if !is_hangup_ignored => {}
+                }
+                return status;
+            }
             _ = terminate.recv() => libc::SIGTERM,
             _ = hangup.recv(), if !is_hangup_ignored => libc::SIGHUP,
         };

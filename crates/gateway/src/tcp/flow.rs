@@ -167,6 +167,13 @@ impl TcpFlows {
         }
     }
 
+    /// Returns whether the guest has not closed its direction of a flow that the other end accepted.
+    pub(crate) fn has_open_tx(&self) -> bool {
+        let is_open = |stage| !matches!(stage, Stage::Connecting | Stage::Ended);
+        let flows = self.flows.lock();
+        flows.values().any(|flow| is_open(flow.tx.stage()))
+    }
+
     /// Returns the first flows with a number greater than `id`, at most `max`.
     pub(crate) fn after(&self, id: u64, max: usize) -> Vec<(u64, Arc<TcpFlow>)> {
         let flows = self.flows.lock();

@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use super::flow::TcpFlowEntry;
 use super::relay::relay;
 use super::splice::splice_both;
 use crate::config::LoopbackClients;
-use crate::counters::add;
+use crate::counters::{Counted, add};
 use crate::descriptors::SPLICED_DESCRIPTORS;
 use crate::gateway::Shared;
 use crate::policy::{Flow, FlowProtocol, Verdict};
@@ -25,8 +24,8 @@ use crate::policy::{Flow, FlowProtocol, Verdict};
 /// Pause after a failed `accept`, e.g. for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// How long the other side may take to accept a client that has closed its direction. Such a client
-/// may wait for an answer, or may be gone.
+/// How long the other side may take to accept a client that has sent only its FIN. Such a client may
+/// wait for an answer, but most are gone.
 const CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Waits for the connection to the other side, but not much longer than the client does.
@@ -42,9 +41,13 @@ async fn until_client_ends<T>(
     }
 }
 
-/// Waits until a client has closed its direction and has then waited for the other side.
+/// Waits until a client has closed its direction without data, and then for [`CLOSED_TIMEOUT`]. Never
+/// returns for a client that has sent data, which is to be delivered.
 async fn closed_for_long(client: &HostStream) {
     client.closed_by_peer().await;
+    if client.received_bytes().is_ok_and(|n| n > 0) {
+        std::future::pending::<()>().await;
+    }
     tokio::time::sleep(CLOSED_TIMEOUT).await;
 }
 
@@ -75,22 +78,6 @@ impl Permits {
             _of_forwards: acquire(&shared.forward_permits)?,
             _of_all: acquire(&shared.tcp_permits)?,
         })
-    }
-}
-
-/// Counts a spliced connection while it exists.
-struct SplicedOpen<'a>(&'a AtomicUsize);
-
-impl<'a> SplicedOpen<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for SplicedOpen<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -283,7 +270,7 @@ async fn splice_to_host(shared: &Shared, client: HostStream, from: SocketAddr, h
 async fn splice(shared: &Shared, guest: HostStream, host: HostStream) {
     add(&shared.counters.forwarded, 1);
     add(&shared.counters.spliced, 1);
-    let _open = SplicedOpen::new(&shared.spliced_open);
+    let _open = Counted::new(&shared.spliced_open);
     splice_both(shared, guest, host).await;
 }
 

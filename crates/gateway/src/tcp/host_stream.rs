@@ -24,6 +24,8 @@ const MAX_SLICES: usize = 64;
 const BLOCK_BYTES: usize = 64 << 10;
 /// Largest number of blocks of one `readv`.
 const MAX_BLOCKS: usize = 4;
+/// How often a socket with urgent data is polled for the end of its stream.
+const URGENT_POLL_INTERVAL: Duration = Duration::from_secs(1);
 const SPLICE_FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
 
 /// Where received data is.
@@ -36,7 +38,8 @@ pub(super) enum Moved {
     End,
 }
 
-/// A TCP socket of the host, in the reactor. Dropping it, e.g. when the gateway stops, sends a RST.
+/// A TCP socket of the host, in the reactor. Dropping it, e.g. when the gateway stops, sends a RST,
+/// except after [`shutdown_write`](Self::shutdown_write): the kernel then still delivers the data.
 pub(crate) struct HostStream {
     /// Shared: a tool that lists the flows may delay the end by the time of one reading.
     fd: Arc<AsyncFd<Socket>>,
@@ -84,10 +87,10 @@ impl HostStream {
         socket.set_keepalive(true)?;
         // Urgent data is received in its place, like all other data.
         socket.set_out_of_band_inline(true)?;
-        // Closing sends a RST until `close` changes this.
-        socket.set_linger(Some(Duration::ZERO))?;
         let fd = Arc::new(register(socket)?);
-        Ok(Self { fd })
+        let stream = Self { fd };
+        stream.reset_on_drop();
+        Ok(stream)
     }
 
     /// Returns a reference for tools, which does not keep the socket open.
@@ -219,9 +222,16 @@ impl HostStream {
         Ok(())
     }
 
-    /// Sends a FIN.
+    /// Sends a FIN after all data. Dropping the socket does not discard that data any more.
     pub(crate) fn shutdown_write(&self) -> io::Result<()> {
+        self.fd.get_ref().set_linger(None)?;
         self.fd.get_ref().shutdown(Shutdown::Write)
+    }
+
+    /// Makes dropping the socket send a RST, which discards its data.
+    pub(super) fn reset_on_drop(&self) {
+        // Fails for no TCP socket.
+        let _ = self.fd.get_ref().set_linger(Some(Duration::ZERO));
     }
 
     /// Waits until the socket has an error, such as a RST from the peer.
@@ -241,20 +251,20 @@ impl HostStream {
 
     /// Waits for the peer's FIN. Data may wait before it.
     pub(super) async fn closed_by_peer(&self) {
-        // This interest includes the end of the stream, but no data.
-        let Ok(ready) = self.fd.ready(Interest::PRIORITY).await else {
-            return;
-        };
-        if !ready.ready().is_read_closed() {
-            // Urgent data, which `read` clears.
-            std::future::pending::<()>().await;
+        loop {
+            // This interest includes the end of the stream, but no data.
+            match self.fd.ready(Interest::PRIORITY).await {
+                Ok(ready) if !ready.ready().is_read_closed() => {}
+                _ => return,
+            }
+            // Urgent data has made it ready, and only `read` may clear that.
+            tokio::time::sleep(URGENT_POLL_INTERVAL).await;
         }
     }
 
-    /// Closes the socket with a FIN after all data.
-    pub(super) fn close(self) {
-        // A failure leaves a RST.
-        let _ = self.fd.get_ref().set_linger(None);
+    /// Returns the number of received bytes that can be read.
+    pub(super) fn received_bytes(&self) -> io::Result<u64> {
+        Ok(rustix::io::ioctl_fionread(self.fd.get_ref())?)
     }
 }
 

@@ -16,21 +16,19 @@ use crate::counters::add;
 use crate::gateway::Shared;
 use crate::rate::RateLimit;
 
-/// The two sockets of a connection. Dropping them, e.g. when the gateway stops, resets both sides.
-struct Sockets(Option<(TcpStream, HostStream)>);
+/// The guest's socket of a connection. Dropping it, e.g. when the gateway stops, resets it.
+struct GuestSocket(Option<TcpStream>);
 
-impl Sockets {
-    /// Closes both sockets. Their FINs are queued, and the stack and the kernel deliver them.
+impl GuestSocket {
+    /// Closes the socket. Its FIN is queued, and the stack delivers it.
     fn close(mut self) {
-        if let Some((_guest, host)) = self.0.take() {
-            host.close();
-        }
+        self.0.take();
     }
 }
 
-impl Drop for Sockets {
+impl Drop for GuestSocket {
     fn drop(&mut self) {
-        if let Some((guest, _host)) = self.0.take() {
+        if let Some(guest) = self.0.take() {
             guest.abort();
         }
     }
@@ -38,18 +36,19 @@ impl Drop for Sockets {
 
 /// Copies data in both directions until both sides have closed theirs. Each side's FIN is passed on
 /// when its data has been; a RST or another error of one side resets the other, and so does the end
-/// of the gateway.
+/// of the gateway. Only data of a guest that has sent its FIN is still delivered to the host.
 pub(super) async fn relay(shared: &Shared, flow: &TcpFlow, guest: TcpStream, host: HostStream) {
     flow.set_stage(Stage::Data);
     // Fails only if the stack has stopped.
     let _ = guest.set_keepalive(true);
-    let sockets = Sockets(Some((guest, host)));
-    let Some((guest, host)) = &sockets.0 else {
+    let socket = GuestSocket(Some(guest));
+    let Some(guest) = &socket.0 else {
         return;
     };
-    match both_directions(shared, flow, (guest, host)).await {
-        Ok(()) => sockets.close(),
+    match both_directions(shared, flow, (guest, &host)).await {
+        Ok(()) => socket.close(),
         Err(error) => {
+            host.reset_on_drop();
             tracing::debug!(%error, ?guest, "connection reset");
             count_reset(shared, &error);
         }

@@ -10,7 +10,7 @@ use tokio::task::coop::consume_budget;
 use super::HostStream;
 use super::host_stream::Moved;
 use super::relay::{count_reset, until_error};
-use crate::counters::add;
+use crate::counters::{Counted, add};
 use crate::gateway::Shared;
 use crate::rate::RateLimit;
 
@@ -20,17 +20,14 @@ const MAX_BYTES: usize = 256 << 10;
 const MAX_COPIED_BYTES: usize = 512;
 
 /// Moves data in both directions until both sides have closed theirs. A RST or another error of one
-/// side resets the other, and so does the end of the gateway.
+/// side resets the other, and so does the end of the gateway, except that data before a FIN is still
+/// delivered.
 pub(super) async fn splice_both(shared: &Shared, guest: HostStream, host: HostStream) {
-    match both_directions(shared, &guest, &host).await {
-        Ok(()) => {
-            guest.close();
-            host.close();
-        }
-        Err(error) => {
-            tracing::debug!(%error, "spliced connection reset");
-            count_reset(shared, &error);
-        }
+    if let Err(error) = both_directions(shared, &guest, &host).await {
+        guest.reset_on_drop();
+        host.reset_on_drop();
+        tracing::debug!(%error, "spliced connection reset");
+        count_reset(shared, &error);
     }
 }
 
@@ -38,7 +35,10 @@ async fn both_directions(shared: &Shared, guest: &HostStream, host: &HostStream)
     let counters = &shared.counters;
     let to_host = (&shared.tx_rate, &counters.tcp_tx_bytes);
     let to_guest = (&shared.rx_rate, &counters.tcp_rx_bytes);
-    let mut to_host = pin!(one_direction(shared, (guest, host), to_host));
+    let mut to_host = pin!(async {
+        let _sending = Counted::new(&shared.spliced_tx);
+        one_direction(shared, (guest, host), to_host).await
+    });
     let mut to_guest = pin!(one_direction(shared, (host, guest), to_guest));
     // The end that has sent its FIN may still send a RST, which no read of the other direction
     // reports.
