@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
@@ -220,6 +222,51 @@ fn a_dropped_deferred_syn_gets_no_answer() {
         net.hosts[1].tcp(syn).drop_deferred(),
         Err(StackError::NoSuchSocket)
     );
+}
+
+#[test]
+fn a_deferred_syn_replaces_a_connection_in_time_wait() {
+    let mut net = net();
+    let config = ListenConfig {
+        backlog: 16,
+        defer_syn_ack: true,
+        any_destination: true,
+    };
+    let any = "[::]:0".parse().unwrap();
+    let listener = net.hosts[1].tcp_listen(any, config).unwrap();
+    let isn = Rc::new(Cell::new(SeqNum::new(0)));
+    let seen = isn.clone();
+    net.filter = Some(Box::new(move |from, packet| {
+        let (repr, _) = TcpRepr::parse(packet.transport_header()).unwrap();
+        if from == 1 && repr.flags.contains(TcpFlags::SYN) {
+            seen.set(repr.seq);
+        }
+        true
+    }));
+    // The client uses one port again and again.
+    for round in 0..200 {
+        let from = Some(at(common::V4[0], 5000));
+        let client = net.hosts[0].tcp_connect(net.now, from, at(FAR[0], 80));
+        let client = client.unwrap();
+        net.run_for(Nanos::from_millis(1));
+        let syn = net.hosts[1].listener(listener).accept().unwrap();
+        let syn = syn.expect("a SYN").id;
+        assert_eq!(net.hosts[1].tcp_time_wait_count(), 0, "round {round}");
+        let before = isn.get();
+        net.hosts[1].tcp(syn).accept_deferred(net.now).unwrap();
+        net.run_for(Nanos::from_millis(1));
+        assert_eq!(net.hosts[1].tcp(syn).state(), Ok(State::Established));
+        // RFC 6191 2: above the old numbers.
+        assert!(round == 0 || isn.get().after(before + 65_536));
+        // The gateway ends first, and has the TIME-WAIT entry.
+        for (host, id) in [(1, syn), (0, client)] {
+            net.hosts[host].tcp(id).close(net.now);
+            net.run_for(Nanos::from_millis(1));
+        }
+        assert_eq!(net.hosts[1].tcp_time_wait_count(), 1, "round {round}");
+        // The timestamp of the next SYN is later.
+        net.run_for(Nanos::from_secs(2));
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use fullsend_wire::{EcnField, Instant, Mss, SeqNum};
 
 use super::socket::{ConnectionOwner, Socket};
 use super::{TcpId, addr_is_usable, headers_len};
-use crate::demux::{FlowKey, FlowOwner};
+use crate::demux::FlowKey;
 use crate::ip::{Path, canonical};
 use crate::waiters::Waiters;
 use crate::{Host, StackError};
@@ -170,14 +170,8 @@ impl Host {
     /// in TIME-WAIT, which is removed.
     pub(super) fn initial_sequence(&mut self, now: Instant, key: &FlowKey) -> SeqNum {
         let iss = self.tcp.isn.generate(now, key);
-        match self.tcp.find(key) {
-            Some(FlowOwner::TimeWait(index)) => {
-                let min_isn = self.remove_time_wait(index);
-                self.mib.socket.tw_recycled += 1;
-                min_isn.map_or(iss, |min_isn| iss.latest(min_isn))
-            }
-            _ => iss,
-        }
+        let min_isn = self.replace_time_wait(key);
+        min_isn.map_or(iss, |min_isn| iss.latest(min_isn))
     }
 
     /// Builds the connection that answers a SYN, with `iss` as its initial sequence number.

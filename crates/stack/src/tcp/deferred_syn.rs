@@ -112,10 +112,13 @@ impl Host {
         (syn, syn_ecn): (TcpRepr, EcnField),
     ) {
         let expires = now + DEFERRED_SYN_TIMEOUT;
+        // The 4-tuple has one owner: with a second one, the ACK could reach the old connection.
+        let min_isn = self.replace_time_wait(&key);
         let deferred = DeferredSyn {
             syn,
             syn_ecn,
             key,
+            min_isn,
             listener,
             user_owned: false,
             expires,
@@ -243,7 +246,8 @@ impl Host {
             (deferred.syn, deferred.syn_ecn),
             deferred.listener,
         );
-        let iss = self.initial_sequence(now, &key);
+        let iss = self.tcp.isn.generate(now, &key);
+        let iss = deferred.min_isn.map_or(iss, |min_isn| iss.latest(min_isn));
         // After an error the SYN stays, and counts, until it is rejected.
         let socket = self.create_child(now, &key, (&syn.0, syn.1), iss, ConnectionOwner::User)?;
         if let Some(listener) = self.tcp.listeners.get_mut(listener) {

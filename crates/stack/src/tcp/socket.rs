@@ -6,7 +6,7 @@ use core::task::Waker;
 
 use fullsend_tcp::{Connection, State, Wakes};
 use fullsend_wire::tcp::TcpRepr;
-use fullsend_wire::{EcnField, Instant, prefetch};
+use fullsend_wire::{EcnField, Instant, SeqNum, prefetch};
 
 use super::ListenerId;
 use super::half_open::HalfOpen;
@@ -154,6 +154,8 @@ pub(crate) struct DeferredSyn {
     /// The ECN field of the packet with the SYN.
     pub(super) syn_ecn: EcnField,
     pub(super) key: FlowKey,
+    /// The smallest ISN of the answer, if the SYN has replaced a connection in TIME-WAIT.
+    pub(super) min_isn: Option<SeqNum>,
     pub(super) listener: ListenerId,
     /// Whether the application has its handle.
     pub(super) user_owned: bool,

@@ -115,6 +115,16 @@ impl Host {
         Some(entry.tw.reuse_isn())
     }
 
+    /// Removes the entry of a 4-tuple that a new incarnation takes over. Returns the smallest ISN for
+    /// that, or `None` if there is no entry.
+    pub(super) fn replace_time_wait(&mut self, key: &FlowKey) -> Option<SeqNum> {
+        let Some(FlowOwner::TimeWait(index)) = self.tcp.find(key) else {
+            return None;
+        };
+        self.mib.socket.tw_recycled += 1;
+        self.remove_time_wait(index)
+    }
+
     /// Removes the entries that have expired.
     pub(crate) fn expire_time_wait(&mut self, now: Instant) {
         let time_wait = &mut self.tcp.time_wait;
