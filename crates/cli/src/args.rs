@@ -92,7 +92,12 @@ pub(crate) enum Perf {
     /// By default both hosts run in this process, joined by an in-process link. Nothing is
     /// installed and no privilege is needed.
     Rr(RrArgs),
-    /// Serve `perf stream` and `perf rr` clients that use --connect, until Ctrl-C.
+    /// Measure connections: each is opened, carries a request and a response, and is closed.
+    ///
+    /// The server closes first, so that TIME-WAIT is not at the client, whose ports would be used up.
+    /// By default both hosts run in this process, joined by an in-process link.
+    Crr(RrArgs),
+    /// Serve `perf stream`, `perf rr` and `perf crr` clients that use --connect, until Ctrl-C.
     Serve(ServeArgs),
     /// Measure the memory of idle established connections, with both ends in this process.
     Idle(IdleArgs),
@@ -303,6 +308,10 @@ pub(crate) enum Test {
         request: usize,
         response: usize,
     },
+    Crr {
+        request: usize,
+        response: usize,
+    },
 }
 
 impl Test {
@@ -311,6 +320,7 @@ impl Test {
         match self {
             Self::Stream { .. } => "stream",
             Self::Rr { .. } => "rr",
+            Self::Crr { .. } => "crr",
         }
     }
 
@@ -420,6 +430,18 @@ impl TryFrom<RrArgs> for TestArgs {
     fn try_from(args: RrArgs) -> Result<Self> {
         let (request, response) = args.rr;
         args.common.into_test_args(Test::Rr { request, response })
+    }
+}
+
+impl RrArgs {
+    /// Returns the arguments of a test with a connection for each transaction.
+    pub(crate) fn into_crr(self) -> Result<TestArgs> {
+        if self.common.api == Some(Api::Core) {
+            bail!("--api core measures connections that exist; remove it, or use `perf rr`");
+        }
+        let (request, response) = self.rr;
+        let test = Test::Crr { request, response };
+        self.common.into_test_args(test)
     }
 }
 
@@ -640,6 +662,7 @@ mod tests {
         match perf {
             Perf::Stream(args) => TestArgs::try_from(args),
             Perf::Rr(args) => TestArgs::try_from(args),
+            Perf::Crr(args) => args.into_crr(),
             _ => return Err("not a test".into()),
         }
         .map_err(|e| e.to_string())
@@ -681,6 +704,7 @@ mod tests {
             ("stream --nic foo", "foo", "tso"),
             ("rr -r 4X", "4X", "K, M, G"),
             ("rr -r 0", "0", "1 or more"),
+            ("crr --api core", "--api core", "perf rr"),
             ("stream -m 65M", "65M", "64M"),
             ("stream --time never", "never", "seconds"),
             ("stream --time 0", "0", "above 0"),

@@ -46,8 +46,8 @@ pub(crate) async fn run<N: NetStack>(
 
     let mut tasks = JoinSet::new();
     for socket in sockets {
-        let runner = runner.clone();
-        tasks.spawn(async move { runner.run(socket, deadline).await });
+        let (runner, net) = (runner.clone(), net.clone());
+        tasks.spawn(async move { runner.run(socket, (&net, server), deadline).await });
     }
     let mut total = FlowResult::default();
     while let Some(done) = join(&mut tasks, deadline).await? {
@@ -68,7 +68,7 @@ pub(crate) async fn run<N: NetStack>(
     Ok(TestResult {
         seconds,
         bytes: total.bytes,
-        transactions: matches!(args.test, Test::Rr { .. })
+        transactions: matches!(args.test, Test::Rr { .. } | Test::Crr { .. })
             .then(|| (total.transactions, runner.histogram())),
         usage,
         client: usage::delta(&before.0, &after.0),
@@ -190,6 +190,13 @@ impl FlowRunner {
                 };
                 (rr, false, request)
             }
+            Test::Crr { request, response } => {
+                let crr = Role::Crr {
+                    request: request as u32,
+                    response: response as u32,
+                };
+                (crr, false, request)
+            }
         };
         Self {
             test: args.test,
@@ -224,15 +231,21 @@ impl FlowRunner {
                 .set_congestion(name)
                 .with_context(|| congestion_error(name))?;
         }
-        // A source starts at its preamble, which is therefore sent when all flows start.
-        if !self.test.is_reverse() {
+        // A source starts at its preamble, which is therefore sent when all flows start; that of a
+        // single transaction is sent with its request.
+        if !self.test.is_reverse() && !matches!(self.test, Test::Crr { .. }) {
             socket.write_all(&self.preamble.emit()).await?;
         }
         Ok(socket)
     }
 
     /// Runs a flow from start to end.
-    async fn run(&self, socket: impl Socket, deadline: Instant) -> Result<FlowResult> {
+    async fn run<N: NetStack>(
+        &self,
+        socket: N::Socket,
+        (net, server): (&N, SocketAddr),
+        deadline: Instant,
+    ) -> Result<FlowResult> {
         match self.test {
             Test::Stream {
                 message,
@@ -265,6 +278,10 @@ impl FlowRunner {
                 })
             }
             Test::Rr { request, response } => self.rr(socket, request, response, deadline).await,
+            Test::Crr { request, response } => {
+                self.crr(socket, (net, server), (request, response), deadline)
+                    .await
+            }
         }
     }
 
@@ -323,6 +340,43 @@ impl FlowRunner {
         done.flow = socket.flow_report();
         socket.shutdown().await?;
         flow::read_exact_or_eof(&mut socket, 1).await?;
+        Ok(done)
+    }
+
+    /// Runs transactions, each on a connection of its own; `socket` is the first one.
+    async fn crr<N: NetStack>(
+        &self,
+        mut socket: N::Socket,
+        (net, server): (&N, SocketAddr),
+        (request, response): (usize, usize),
+        deadline: Instant,
+    ) -> Result<FlowResult> {
+        let first_write = [&self.preamble.emit()[..], self.pattern.at(0, request)].concat();
+        let mut latencies = Latencies::new(&self.latencies, &self.progress, request + response);
+        let mut done = FlowResult::default();
+        let mut started = Instant::now();
+        loop {
+            socket.write_all(&first_write).await?;
+            let is_whole = flow::read_exact_or_eof(&mut socket, response).await?
+                && !flow::read_exact_or_eof(&mut socket, 1).await?;
+            if !is_whole {
+                bail!(
+                    "the server did not answer with {response} bytes and the end of the stream; use \
+                     the same version on both sides"
+                );
+            }
+            drop(socket);
+            let now = Instant::now();
+            latencies.push(now.duration_since(started));
+            started = now;
+            done.transactions += 1;
+            done.bytes += (request + response) as u64;
+            if now >= deadline {
+                break;
+            }
+            socket = self.open(net, server).await?;
+        }
+        latencies.flush();
         Ok(done)
     }
 }

@@ -335,6 +335,7 @@ pub(crate) fn run(
             let bytes = done.0 * (request + response) as u64;
             (bytes, Some(done))
         }
+        Test::Crr { .. } => bail!("`perf crr` has no --api core; use `perf rr`"),
     };
     let seconds = started.elapsed().as_secs_f64();
     Ok(TestResult {

@@ -20,6 +20,7 @@ pub(crate) fn run(perf: Perf) -> Result<()> {
     match perf {
         Perf::Stream(args) => test(&args.try_into()?),
         Perf::Rr(args) => test(&args.try_into()?),
+        Perf::Crr(args) => test(&args.into_crr()?),
         Perf::Serve(args) => serve(&args),
         Perf::Idle(args) => idle::run(&args),
     }

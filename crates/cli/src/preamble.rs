@@ -35,6 +35,13 @@ pub(crate) enum Role {
         /// Length of a response in bytes.
         response: u32,
     },
+    /// Answers one request with a response, and ends the stream.
+    Crr {
+        /// Length of the request in bytes.
+        request: u32,
+        /// Length of the response in bytes.
+        response: u32,
+    },
     /// Answers each byte, [`REQUEST_COUNTERS`] or [`REQUEST_SEND_REPORT`], with a length and JSON.
     Counters,
 }
@@ -62,6 +69,7 @@ impl Preamble {
             Role::Source { time_ms, message } => (2, time_ms, message),
             Role::Rr { request, response } => (3, request, response),
             Role::Counters => (4, 0, 0),
+            Role::Crr { request, response } => (5, request, response),
         };
         let mut out = [0; LEN];
         out[..4].copy_from_slice(&MAGIC);
@@ -104,6 +112,10 @@ impl Preamble {
                 response: size(12)?,
             },
             4 => Role::Counters,
+            5 => Role::Crr {
+                request: size(8)?,
+                response: size(12)?,
+            },
             other => {
                 return Err(bad(&format!(
                     "test number {other} is not known; use the same version of `fullsend perf` on \

@@ -226,7 +226,7 @@ impl Report {
     fn headline(&self, args: &TestArgs, description: &str) -> String {
         let shape = match args.test {
             Test::Stream { message, .. } => format!("{}-byte messages", size::show(message)),
-            Test::Rr { request, response } => {
+            Test::Rr { request, response } | Test::Crr { request, response } => {
                 format!(
                     "{},{}-byte transactions",
                     size::show(request),

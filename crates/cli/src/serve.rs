@@ -1,4 +1,5 @@
-//! `perf serve`: serves many clients; prints a line for each connection and a summary at the end.
+//! `perf serve`: serves many clients; prints a line for each connection, except those of `perf crr`,
+//! and a summary at the end.
 
 use std::io;
 use std::net::SocketAddr;
@@ -110,7 +111,10 @@ impl Total {
         sums.connections += 1;
         sums.received += served.received;
         sums.sent += served.sent;
-        outln!("{peer}  {}", line(served));
+        // There are thousands a second.
+        if !matches!(served.role, Role::Crr { .. }) {
+            outln!("{peer}  {}", line(served));
+        }
     }
 
     fn fail(&self) {
@@ -159,6 +163,7 @@ fn line(served: &Served) -> String {
                 transactions as f64 / seconds
             )
         }
+        Role::Crr { .. } => "one transaction".to_owned(),
         Role::Counters => "counters".to_owned(),
     }
 }

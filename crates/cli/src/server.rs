@@ -65,6 +65,10 @@ pub(crate) async fn serve<N: NetStack>(
             )
             .await?;
         }
+        Role::Crr { request, response } => {
+            crr(&mut socket, request as usize, response as usize).await?;
+            (served.received, served.sent) = (request.into(), response.into());
+        }
         Role::Counters => counters(net, &mut socket, &collector.subscribe(preamble.test)).await?,
     }
     served.seconds = started.elapsed().as_secs_f64();
@@ -107,6 +111,18 @@ async fn rr(
         served.sent += response as u64;
     }
     socket.shutdown().await
+}
+
+async fn crr(socket: &mut impl Socket, request: usize, response: usize) -> io::Result<()> {
+    if !flow::read_exact_or_eof(socket, request).await? {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    socket
+        .write_all(Pattern::new(response).at(0, response))
+        .await?;
+    socket.shutdown().await?;
+    // The client's FIN, after which the connection is in TIME-WAIT here.
+    flow::read_exact_or_eof(socket, 1).await.map(drop)
 }
 
 async fn counters<N: NetStack>(

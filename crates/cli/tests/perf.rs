@@ -103,7 +103,7 @@ fn check(line: &str, report: &Value) {
     for side in ["client", "server"] {
         positive(&format!("/counters/{side}/TcpOutSegs"));
     }
-    if report["test"] == "rr" {
+    if report["test"] == "rr" || report["test"] == "crr" {
         for path in [
             "/transactions_per_s",
             "/latency_us/p50",
@@ -217,11 +217,28 @@ fn transactions_of_all_sizes() {
 }
 
 #[test]
+fn each_transaction_of_crr_has_a_connection() {
+    for options in ["", "-r 4K,4K --flows 10", "-r 1,300K --nic mtu -6"] {
+        let report = report(&format!("perf crr {options}"));
+        assert_nothing_lost(&report, options);
+        let seconds = report["seconds"].as_f64().unwrap();
+        let transactions = report["transactions_per_s"].as_f64().unwrap() * seconds;
+        let opened = report["counters"]["client"]["TcpActiveOpens"]
+            .as_f64()
+            .unwrap();
+        // The first ones are opened before the measurement begins.
+        let flows = report["flows"].as_f64().unwrap();
+        assert!(opened + flows >= transactions - 1.0, "{options}: {report}");
+    }
+}
+
+#[test]
 fn the_kernel_over_loopback() {
     for options in [
         "stream --verify",
         "stream --reverse --threads 1",
         "rr -r 4K,4K --flows 5 -N",
+        "crr --flows 2",
     ] {
         report(&format!("perf {options} --kernel"));
     }
@@ -431,6 +448,7 @@ fn our_server_listens_at_each_of_its_addresses() {
     let server = "--tun fsp0 --address 10.77.0.2/24 --address fd77::2/64";
     for address in ["10.77.0.2", "fd77::2"] {
         over_tun(server, &format!("rr --kernel --connect {address}"));
+        over_tun(server, &format!("crr --kernel --connect {address}"));
     }
 }
 
@@ -442,6 +460,7 @@ fn our_clients_of_a_kernel_server_over_tun() {
             "stream --verify",
             "stream --verify --reverse",
             "rr -r 4K,4K --flows 3",
+            "crr --flows 3",
         ] {
             over_tun("--kernel", &format!("{test} {setup}"));
         }
