@@ -304,7 +304,8 @@ pub(super) struct ReadSize(usize);
 
 impl ReadSize {
     const MIN: usize = 2 << 10;
-    const MAX: usize = MAX_BLOCKS * BLOCK_BYTES;
+    /// Most bytes that a relay takes from a socket at once.
+    pub(super) const MAX: usize = MAX_BLOCKS * BLOCK_BYTES;
 
     pub(super) const fn new() -> Self {
         Self(16 << 10)

@@ -148,7 +148,9 @@ async fn guest_to_host(
     loop {
         direction.set_stage(Stage::Data);
         // While the host's socket does not accept more, the rest stays in the guest's window.
-        let max = shared.tx_rate.quantum(shared.relay_memory.allowed());
+        let max = shared
+            .tx_rate
+            .quantum(shared.relay_memory.allowed(ReadSize::MAX));
         let mut data = guest.read_chain(max).await?;
         if data.is_empty() {
             direction.set_stage(Stage::Ended);
@@ -184,8 +186,8 @@ async fn host_to_guest(
         direction.set_stage(Stage::Room);
         until_error(pin!(guest.writable()), pin!(host.failed())).await?;
         direction.set_stage(Stage::Data);
-        let allowed = shared.rx_rate.quantum(shared.relay_memory.allowed());
-        let want = size.get().min(allowed);
+        let allowed = shared.relay_memory.allowed(size.get());
+        let want = shared.rx_rate.quantum(allowed);
         let n = host.read(&shared.pool, want, &mut data).await?;
         if n == 0 {
             direction.set_stage(Stage::Ended);

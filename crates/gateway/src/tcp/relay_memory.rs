@@ -2,8 +2,6 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Most bytes that a relay takes from a socket at once.
-const MAX_TAKEN_BYTES: usize = 256 << 10;
 /// Bytes that each relay may take, however much the others hold, so that none waits for them.
 const MIN_TAKEN_BYTES: usize = 4 << 10;
 /// The share of the free budget that one relay may take.
@@ -36,10 +34,10 @@ impl RelayMemory {
         }
     }
 
-    /// Returns the number of bytes that a relay may take now.
-    pub(crate) fn allowed(&self) -> usize {
+    /// Returns the number of bytes that a relay may take now, at most `max`.
+    pub(crate) fn allowed(&self, max: usize) -> usize {
         let free = self.budget.saturating_sub(self.held());
-        (free / SHARE).clamp(MIN_TAKEN_BYTES, MAX_TAKEN_BYTES)
+        (free / SHARE).max(MIN_TAKEN_BYTES).min(max)
     }
 
     /// Returns the number of bytes that relays hold.
@@ -74,15 +72,16 @@ mod tests {
 
     #[test]
     fn relays_hold_little_beyond_the_budget() {
+        const MAX: usize = 256 << 10;
         let memory = RelayMemory::new("768 4096 8192");
-        assert_eq!(memory.allowed(), MAX_TAKEN_BYTES);
+        assert_eq!(memory.allowed(MAX), MAX);
         let mut held = Vec::new();
         for _ in 0..1000 {
-            held.push(memory.hold(memory.allowed()));
+            held.push(memory.hold(memory.allowed(MAX)));
         }
         let total: usize = held.iter().map(|held| held.bytes).sum();
         assert!(total <= (4 << 20) + 1000 * MIN_TAKEN_BYTES, "{total} bytes");
         held.clear();
-        assert_eq!(memory.allowed(), MAX_TAKEN_BYTES);
+        assert_eq!(memory.allowed(MAX), MAX);
     }
 }

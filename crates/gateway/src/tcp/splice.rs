@@ -14,8 +14,9 @@ use crate::counters::{Counted, add};
 use crate::gateway::Shared;
 use crate::rate::RateLimit;
 
-/// Most bytes that one direction of a connection moves at once, and thus has in its pipe.
-const MAX_BYTES: usize = 256 << 10;
+/// Most bytes that one direction of a connection moves at once, and thus has in its pipe: with fewer,
+/// the receiver is woken more often.
+const MAX_BYTES: usize = 1 << 20;
 /// Most bytes that are copied at once where `splice` moves none.
 const MAX_COPIED_BYTES: usize = 512;
 
@@ -68,7 +69,7 @@ async fn one_direction(
         loop {
             // Neither socket need make this task wait.
             consume_budget().await;
-            let max = rate.quantum(shared.relay_memory.allowed().min(MAX_BYTES));
+            let max = rate.quantum(shared.relay_memory.allowed(MAX_BYTES));
             let max_copied = max.min(MAX_COPIED_BYTES);
             let moved = from.splice_to(&pipe.write, max, &mut copied[..max_copied])?;
             let (n, is_copied) = match moved {
