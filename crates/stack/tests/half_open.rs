@@ -220,6 +220,24 @@ fn wrong_segments_do_not_complete_a_handshake() {
 }
 
 #[test]
+fn a_challenge_ack_leaves_the_rtt_sample_unambiguous() {
+    let (mut net, listener, _, ack) = half_open(4);
+    inject(&mut net, &ack, |r| {
+        r.seq += 70_000;
+        r.options.timestamps = None;
+    });
+    inject(&mut net, &ack, |r| r.options.timestamps = None);
+    let server = accept(&mut net, listener).expect("the handshake is complete");
+    let now = net.now;
+    let info = net.hosts[1].tcp(server).info(now).unwrap();
+    assert!(
+        info.tcpi_rtt > 0 && info.tcpi_rtt < 2000,
+        "{}",
+        info.tcpi_rtt
+    );
+}
+
+#[test]
 fn a_final_ack_without_accept_queue_space_is_retried_or_reset() {
     for abort in [false, true] {
         let (mut net, listener, client, _) = half_open(1);

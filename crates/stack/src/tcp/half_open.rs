@@ -83,7 +83,7 @@ pub(crate) struct HalfOpen {
     pub(super) listener: u32,
     pub(super) syn: SynSummary,
     pub(super) iss: SeqNum,
-    /// When the first and the last SYN-ACK were sent.
+    /// When the first SYN-ACK was sent, and the last SYN-ACK or ACK.
     first_sent: Instant,
     last_sent: Instant,
     /// When the SYN-ACK is retransmitted or the connection is dropped.
@@ -95,7 +95,6 @@ pub(crate) struct HalfOpen {
     window: u16,
     window_scale: u8,
     pub(super) timeouts: u8,
-    ambiguous: bool,
     /// SYN-ACKs sent after the first one.
     repeats: u8,
     /// Whether the SYN was retransmitted without its ECN flags.
@@ -158,7 +157,6 @@ impl HalfOpen {
             window: sent.window.0,
             window_scale: sent.options.window_scale.unwrap_or(0),
             timeouts: 0,
-            ambiguous: false,
             repeats: 0,
             ecn_withdrawn: false,
             acked: false,
@@ -167,10 +165,16 @@ impl HalfOpen {
 
     /// Returns what the connection needs of the SYN-ACK to continue from here.
     pub(super) fn syn_ack_sent(&self) -> SynAckSent {
+        // RFC 6298 3: an ACK occupies no sequence number, so that it makes no sample ambiguous.
+        let is_repeated = self.repeats > 0;
         SynAckSent {
             first_at: self.first_sent,
-            at: self.last_sent,
-            ambiguous: self.ambiguous,
+            at: if is_repeated {
+                self.last_sent
+            } else {
+                self.first_sent
+            },
+            ambiguous: is_repeated,
             window_scale: self.window_scale,
             repeats: self.repeats,
             timeouts: self.timeouts,
@@ -190,7 +194,6 @@ impl HalfOpen {
         self.timeouts = self.timeouts.saturating_add(u8::from(by_timer));
         self.repeats = self.repeats.saturating_add(1);
         self.last_sent = now;
-        self.ambiguous = true;
         self.rearm(now, rto_max);
     }
 
@@ -289,7 +292,6 @@ impl HalfOpen {
     pub(super) fn build_ack(&mut self, now: Instant) -> TcpRepr {
         // The peer may echo the timestamp of this ACK, too.
         self.last_sent = now;
-        self.ambiguous = true;
         TcpRepr {
             src_port: self.key.local_port,
             dst_port: self.key.remote_port,
