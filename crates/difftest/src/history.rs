@@ -39,6 +39,8 @@ pub(crate) struct AcceptedAck {
     pub(crate) in_flight: usize,
     pub(crate) sack: Vec<Range>,
 }
+    /// The highest sequence number that was sent before it.
+    pub(crate) sent_end: u32,
 
 /// The state of the connection before an event, as far as earlier events show it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -106,7 +108,7 @@ impl History {
             self.latest_tsval = val;
         }
         if inject.flags & (SYN | RST | ACK) == SYN | ACK && opens_actively {
-            self.record_ack(inject, false);
+            self.record_ack(inject, views, false);
         }
         // RFC 7323 5.3: PAWS drops a segment with an old timestamp.
         let is_old = val.is_some_and(|val| self.is_old_timestamp(val));
@@ -118,7 +120,7 @@ impl History {
             self.fins.push(end.wrapping_sub(1));
         }
         if acks_sent && views.into_iter().any(is_in_window) {
-            self.record_ack(inject, is_old);
+            self.record_ack(inject, views, is_old);
         }
         if is_acceptable && !self.is_too_old(inject.ack) {
             if views.into_iter().any(is_next) && self.latest_tsval.is_some() && val.is_some() {
@@ -136,18 +138,20 @@ impl History {
     }
 
     /// Records an ACK whose numbers are acceptable. `is_old`: its timestamp is.
-    fn record_ack(&mut self, inject: &InjectedSegment, is_old: bool) {
+    fn record_ack(&mut self, inject: &InjectedSegment, views: [&PeerView; 2], is_old: bool) {
         let is_pure = inject.end() == inject.seq;
         let ack = AcceptedAck {
             ack: inject.ack,
             seq: inject.seq,
             window: inject.window,
+        let [kernel, ours] = views.map(|view| view.sent);
             is_pure,
             in_flight: self.count_in_flight(inject.ack),
             sack: inject.sack.clone(),
         };
         let is_accepted = match inject.flags & (SYN | RST | ACK) {
             // Linux accepts a duplicate ACK that is older by less than the retransmission timeout.
+            sent_end: if after(kernel, ours) { kernel } else { ours },
             ACK => !is_old || is_pure && inject.ack == self.una,
             // That of a simultaneous open. RFC 5961 4.2 rejects later ones.
             flags => flags == SYN | ACK && self.acks.is_empty(),

@@ -8,6 +8,7 @@ mod duplicates;
 mod losses;
 mod opening;
 mod receiving;
+mod sacks;
 mod sending;
 mod windows;
 
@@ -303,6 +304,7 @@ pub(crate) fn known() -> impl Iterator<Item = &'static KnownDifference> {
         windows::KNOWN,
         borders::KNOWN,
         losses::KNOWN,
+        sacks::KNOWN,
         receiving::KNOWN,
         broad::KNOWN,
     ];

@@ -8,6 +8,7 @@ fn ack(seq: u32, ack: u32, window: u16) -> AcceptedAck {
         window,
         is_pure: true,
         in_flight: 10,
+        sent_end: 1001,
         sack: Vec::new(),
     }
 }
