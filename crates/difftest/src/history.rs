@@ -1,5 +1,6 @@
 //! The state of the connection that the events and segments of a sequence show.
 
+use fullsend_posix::abi::MSG_PEEK;
 use fullsend_script::WireSegment;
 
 use crate::compare::SCALED_UNIT;
@@ -67,9 +68,10 @@ pub(crate) struct History {
     pub(crate) urgent: bool,
     /// The latest TSval of the segments that update TS.Recent (RFC 7323 4.3).
     pub(crate) latest_tsval: Option<u32>,
-    /// The bytes that calls on our side have written.
+    /// The bytes that calls on our side have written, and those that they have read.
     pub(crate) written: u32,
     /// The sequence number after the FIN that the kernel has sent.
+    pub(crate) read: u32,
     fin_end: Option<u32>,
     /// Whether an acceptable segment acknowledged that FIN.
     fin_acked: bool,
@@ -195,9 +197,15 @@ impl History {
         kernel: &EventOutcome,
         ours: &EventOutcome,
     ) {
-        if let (FuzzEvent::Call(SocketCall::Send { .. }), Some(returned)) = (event, &ours.returned)
-        {
-            self.written = self.written.wrapping_add(returned.value.max(0) as u32);
+        let count = (ours.returned.as_ref()).map_or(0, |returned| returned.value.max(0) as u32);
+        match event {
+            FuzzEvent::Call(SocketCall::Send { .. }) => {
+                self.written = self.written.wrapping_add(count);
+            }
+            FuzzEvent::Call(SocketCall::Receive { flags, .. }) if flags & MSG_PEEK == 0 => {
+                self.read = self.read.wrapping_add(count);
+            }
+            _ => {}
         }
         let sends_syn_ack = |o: &EventOutcome| {
             o.segments

@@ -1,6 +1,8 @@
+use fullsend_posix::abi::MSG_PEEK;
+
 use super::History;
 use crate::event::{ACK, Echo, FIN, FuzzEvent, InjectedSegment, SYN, SocketCall, SocketIndex};
-use crate::side::EventOutcome;
+use crate::side::{CallResult, EventOutcome};
 use crate::view::PeerView;
 
 fn segment(flags: u16, seq: u32, ack: u32) -> InjectedSegment {
@@ -146,4 +148,19 @@ fn an_ack_with_an_old_timestamp_is_accepted_only_as_a_duplicate() {
 fn a_syn_ack_after_the_handshake_is_not_accepted() {
     let acks = [segment(ACK, 101, 500), segment(SYN | ACK, 101, 900)];
     assert_eq!(acks_after(&acks), [500]);
+}
+
+#[test]
+fn only_a_call_that_removes_bytes_has_read_them() {
+    let mut history = opened();
+    for flags in [0, MSG_PEEK] {
+        let fd = SocketIndex(0);
+        let event = FuzzEvent::Call(SocketCall::Receive { fd, len: 10, flags });
+        let outcome = EventOutcome {
+            returned: Some(CallResult::from_value(7)),
+            ..EventOutcome::default()
+        };
+        history.on_responses(&event, &outcome, &outcome);
+    }
+    assert_eq!(history.read, 7);
 }
