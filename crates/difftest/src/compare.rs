@@ -4,12 +4,11 @@ use fullsend_script::WireSegment;
 
 use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, PSH, RST, SYN, SocketCall, URG, after};
 use crate::history::{AcceptedAck, History};
+use crate::known::SYN_SENT;
 use crate::segment::{blocks_of, is_pure_ack, scale_of, with_blocks, without_dsack, without_echo};
 use crate::side::EventOutcome;
 use crate::view::PeerView;
 
-/// The value of `tcpi_state` in SYN-SENT.
-const SYN_SENT: u8 = 2;
 /// The unit of the kernel's scaled window, in bytes.
 pub(crate) const SCALED_UNIT: u32 = 1 << 7;
 
@@ -120,6 +119,7 @@ impl Comparison {
         }
         if let FuzzEvent::Inject(inject) = event
             && inject.flags & (SYN | RST) == SYN
+            && !self.history.is_synchronized()
             && (self.kernel.acked.is_none() || self.ours.acked.is_none())
         {
             self.scales = inject

@@ -5,6 +5,7 @@ use fullsend_script::WireSegment;
 
 use crate::compare::SCALED_UNIT;
 use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, URG, after};
+use crate::known::{CLOSE, LISTEN, SYN_RECEIVED, SYN_SENT};
 use crate::segment::scale_of;
 use crate::side::EventOutcome;
 use crate::view::PeerView;
@@ -38,10 +39,10 @@ pub(crate) struct AcceptedAck {
     pub(crate) is_pure: bool,
     /// The number of segments in flight above the acknowledgement number.
     pub(crate) in_flight: usize,
-    pub(crate) sack: Vec<Range>,
-}
     /// The highest sequence number that was sent before it.
     pub(crate) sent_end: u32,
+    pub(crate) sack: Vec<Range>,
+}
 
 /// The state of the connection before an event, as far as earlier events show it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -70,8 +71,8 @@ pub(crate) struct History {
     pub(crate) latest_tsval: Option<u32>,
     /// The bytes that calls on our side have written, and those that they have read.
     pub(crate) written: u32,
-    /// The sequence number after the FIN that the kernel has sent.
     pub(crate) read: u32,
+    /// The sequence number after the FIN that the kernel has sent.
     fin_end: Option<u32>,
     /// Whether an acceptable segment acknowledged that FIN.
     fin_acked: bool,
@@ -95,11 +96,12 @@ impl History {
         };
         let is_next = |view: &PeerView| view.acked.is_some_and(|acked| !after(seq, acked));
         let is_plain = inject.flags & (SYN | RST | ACK) == ACK;
-        let opens = inject.flags & (SYN | RST) == SYN && views.iter().all(|v| v.acked.is_none());
+        let may_open = inject.flags & (SYN | RST) == SYN && !self.is_synchronized();
+        let opens = may_open && views.iter().all(|v| v.acked.is_none());
         let opens_actively = opens && views.iter().all(|view| inject.ack == view.sent);
         let val = inject.timestamp.map(|(val, _)| val);
         let acks_sent = views.iter().any(|view| !after(inject.ack, view.sent));
-        if inject.flags & (SYN | RST) == SYN && views.iter().any(|v| v.acked.is_none()) {
+        if may_open && views.iter().any(|v| v.acked.is_none()) {
             self.fin_end = None;
             self.fin_acked = false;
             self.una = 0;
@@ -142,18 +144,18 @@ impl History {
     /// Records an ACK whose numbers are acceptable. `is_old`: its timestamp is.
     fn record_ack(&mut self, inject: &InjectedSegment, views: [&PeerView; 2], is_old: bool) {
         let is_pure = inject.end() == inject.seq;
+        let [kernel, ours] = views.map(|view| view.sent);
         let ack = AcceptedAck {
             ack: inject.ack,
             seq: inject.seq,
             window: inject.window,
-        let [kernel, ours] = views.map(|view| view.sent);
             is_pure,
             in_flight: self.count_in_flight(inject.ack),
+            sent_end: if after(kernel, ours) { kernel } else { ours },
             sack: inject.sack.clone(),
         };
         let is_accepted = match inject.flags & (SYN | RST | ACK) {
             // Linux accepts a duplicate ACK that is older by less than the retransmission timeout.
-            sent_end: if after(kernel, ours) { kernel } else { ours },
             ACK => !is_old || is_pure && inject.ack == self.una,
             // That of a simultaneous open. RFC 5961 4.2 rejects later ones.
             flags => flags == SYN | ACK && self.acks.is_empty(),
@@ -263,6 +265,14 @@ impl History {
     /// Returns whether a FIN was injected that a side may have accepted, on any connection.
     pub(crate) fn has_fins(&self) -> bool {
         self.had_fins || !self.fins.is_empty()
+    }
+
+    /// Returns whether a socket is in a state after the handshake, even if the ACK that ends it is
+    /// delayed.
+    pub(crate) fn is_synchronized(&self) -> bool {
+        let states = self.states.0.iter().chain(&self.states.1);
+        let opens = [CLOSE, LISTEN, SYN_SENT, SYN_RECEIVED];
+        states.into_iter().any(|(_, state)| !opens.contains(state))
     }
 
     /// Returns whether the kernel has sent a FIN.

@@ -21,14 +21,14 @@ use crate::history::Range;
 use crate::segment::{is_pure_ack, scale_of};
 
 // Values of `tcpi_state`.
-const ESTABLISHED: u8 = 1;
-const SYN_SENT: u8 = 2;
-const SYN_RECEIVED: u8 = 3;
+pub(crate) const ESTABLISHED: u8 = 1;
+pub(crate) const SYN_SENT: u8 = 2;
+pub(crate) const SYN_RECEIVED: u8 = 3;
 const FIN_WAIT_1: u8 = 4;
-const CLOSE: u8 = 7;
+pub(crate) const CLOSE: u8 = 7;
 const CLOSE_WAIT: u8 = 8;
 const LAST_ACK: u8 = 9;
-const LISTEN: u8 = 10;
+pub(crate) const LISTEN: u8 = 10;
 const CLOSING: u8 = 11;
 
 /// An explained difference.

@@ -2,6 +2,7 @@ use fullsend_posix::abi::MSG_PEEK;
 
 use super::History;
 use crate::event::{ACK, Echo, FIN, FuzzEvent, InjectedSegment, SYN, SocketCall, SocketIndex};
+use crate::known::ESTABLISHED;
 use crate::side::{CallResult, EventOutcome};
 use crate::view::PeerView;
 
@@ -163,4 +164,14 @@ fn only_a_call_that_removes_bytes_has_read_them() {
         history.on_responses(&event, &outcome, &outcome);
     }
     assert_eq!(history.read, 7);
+}
+
+#[test]
+fn a_syn_after_the_handshake_does_not_begin_a_connection() {
+    let mut history = opened();
+    history.states = (vec![(0, ESTABLISHED)], vec![(0, ESTABLISHED)]);
+    let mut syn = segment(SYN, 5000, 0);
+    syn.timestamp = Some((2000, Echo::Zero));
+    history.on_inject(&syn, [&PeerView::default(); 2]);
+    assert_eq!(history.latest_tsval, Some(1000));
 }
