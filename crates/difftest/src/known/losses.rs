@@ -237,21 +237,25 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                 FuzzEvent::Call(_) => false,
             };
             // A pure ACK answers the data or FIN of the older ACK; our data may carry it.
-            let data_or_ack = |s: &WireSegment| carries_data(s) || is_pure_ack(s);
+            let sends = |s: &WireSegment| carries_data(s) || has_fin(s);
+            let sends_or_acks = |s: &WireSegment| sends(s) || is_pure_ack(s);
             let more = d.kernel.segments.len() > d.ours.segments.len()
                 && events[..=d.step].iter().enumerate().any(begins)
-                && d.kernel_only.iter().any(carries_data)
-                && d.kernel_only.iter().all(data_or_ack)
-                && d.ours.segments.iter().all(data_or_ack);
-            // Later, in the recovery.
-            let older = events[..d.step]
+                && d.kernel_only.iter().any(sends)
+                && d.kernel_only.iter().all(sends_or_acks)
+                && d.ours.segments.iter().all(sends_or_acks);
+            // In the recovery.
+            let older = events[..=d.step]
                 .iter()
                 .enumerate()
                 .filter(|one| begins(*one));
             let older: Vec<FuzzEvent> = older.map(|(_, event)| event.clone()).collect();
             let sacked = count_sacked(&d.history.sent.1, &blocks_of(&older), 0);
             let fewer = excess(d).is_some_and(|excess| {
-                !excess.is_kernels && count_retransmitted(d) > 0 && excess.extra.len() <= sacked
+                !excess.is_kernels
+                    && count_retransmitted(d) > 0
+                    && sacked > 0
+                    && excess.extra.len() <= sacked + most_deferred(events, d)
             });
             (more || fewer) && only_segments(d)
         },
