@@ -1,8 +1,9 @@
-//! Differences in the size of cwnd.
+//! Differences in the size of cwnd. A segment more may be enough for the kernel or ours not to defer
+//! the last ones (`tcp_tso_win_divisor`).
 
 use fullsend_script::WireSegment;
 
-use super::sending::acknowledged;
+use super::sending::{acknowledged, most_deferred};
 use super::{
     KnownDifference, ack_within_segment, carries_data, count_retransmitted, excess, has_fin,
     only_segments,
@@ -37,7 +38,7 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                 && excess(d).is_some_and(|excess| {
                     !excess.is_kernels
                         && excess.extra.iter().all(is_new)
-                        && excess.extra.len() <= acked
+                        && excess.extra.len() <= acked + most_deferred(events, d)
                         && in_flight(&excess.common) >= HYSTART_LOW_WINDOW
                 })
                 && only_segments(d)
@@ -49,12 +50,12 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                  so that cwnd grows by one with each of the first ACKs after a recovery; RFC 9438 4.2 \
                  defines W_cubic(0) as cwnd",
         continues: false,
-        matches: |_, d| {
+        matches: |events, d| {
             let is_new =
                 |s: &WireSegment| !after(d.before.1.sent, s.seq) && (carries_data(s) || has_fin(s));
             count_retransmitted(d) > 0
                 && !d.kernel_only.is_empty()
-                && d.kernel_only.len() <= acks_after_a_loss(d)
+                && d.kernel_only.len() <= acks_after_a_loss(d) + most_deferred(events, d)
                 && d.kernel_only.iter().all(is_new)
                 && d.ours_only.is_empty()
                 && only_segments(d)
@@ -72,7 +73,8 @@ pub(super) const KNOWN: &[KnownDifference] = &[
             ack_within_segment(d).is_some_and(|(before, _)| {
                 excess(d).is_some_and(|excess| {
                     excess.extra.iter().all(is_new)
-                        && excess.extra.len() <= acknowledged_since(d, before, una) + 1
+                        && excess.extra.len()
+                            <= acknowledged_since(d, before, una) + 1 + most_deferred(events, d)
                 })
             }) && only_segments(d)
         },
@@ -96,7 +98,10 @@ pub(super) const KNOWN: &[KnownDifference] = &[
             events[..=d.step].iter().any(is_dsack)
                 && excess(d).is_some_and(|excess| {
                     excess.is_kernels
-                        && excess.extra.len() <= d.history.repeated_syns + count_retransmitted(d)
+                        && excess.extra.len()
+                            <= d.history.repeated_syns
+                                + count_retransmitted(d)
+                                + most_deferred(events, d)
                         && excess.extra.iter().all(is_new)
                 })
                 && only_segments(d)

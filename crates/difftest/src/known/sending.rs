@@ -90,15 +90,26 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         },
     },
     KnownDifference {
-        name: "the last segments that an ACK or a write allows",
+        name: "the last segments that an ACK or a call allows",
         reason: "while data is in flight, less than a third of the window or of cwnd \
                  (tcp_tso_win_divisor) is deferred until the next ACK, if the first segment in \
                  flight is older than half of the round-trip time; whether it is depends on time",
         continues: false,
         matches: |events, d| {
-            let writes = matches!(events[d.step], FuzzEvent::Call(SocketCall::Send { .. }));
+            // Those that write, push or end the stream.
+            let sends = matches!(
+                events[d.step],
+                FuzzEvent::Call(
+                    SocketCall::Send { .. }
+                        | SocketCall::Set(..)
+                        | SocketCall::Shutdown(..)
+                        | SocketCall::Close(_)
+                )
+            );
             let acks = |inject: &InjectedSegment| inject.flags & (SYN | RST | ACK) == ACK;
-            (writes || injected(events, d).is_some_and(acks))
+            (sends || injected(events, d).is_some_and(acks))
+                // A FIN alone is not deferred.
+                && d.kernel_only.iter().chain(&d.ours_only).any(carries_data)
                 && excess(d).is_some_and(|excess| is_deferrable(events, d, &excess.extra))
                 && only_segments(d)
         },
