@@ -22,10 +22,10 @@
 
 mod background;
 mod child;
+mod command_parent;
 mod enter;
 mod guest_sockets;
 mod host_network;
-mod init_parent;
 mod interface;
 mod netlink;
 mod sandbox;

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::io::{self, BufWriter};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use fullsend_device::{Capture, CapturedDevice, Device, Tun};
@@ -41,6 +42,8 @@ pub(crate) fn captured(device: Tun, name: &str, pcap: Option<&Path>) -> Result<B
     Ok(Box::new(CapturedDevice::new(device, interface)))
 }
 
+/// How long a command that was requested to end may take.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 const LOST: &str = "the guest's network device is lost";
 
 /// Relays until `end` is ready, or SIGTERM or SIGINT arrives.
@@ -87,12 +90,12 @@ pub(crate) async fn relay_command(gateway: Gateway, command: &Spawned) -> Result
             _ = terminate.recv() => libc::SIGTERM,
             _ = hangup.recv(), if !is_hangup_ignored => libc::SIGHUP,
         };
-        command.terminate().await?;
+        command.terminate(END_TIMEOUT).await?;
         Ok(128 + signal)
     };
     let status = tokio::select! {
         done = gateway.run() => {
-            let ended = command.terminate().await;
+            let ended = command.terminate(END_TIMEOUT).await;
             done.context(LOST)?;
             ended.map(|()| 128 + libc::SIGTERM)
         }

@@ -12,23 +12,18 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getegid, geteuid};
-use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::io::Interest;
 use tokio::time::timeout;
 
 use super::child::{Message, channel, open_result, receive, send, send_result};
+use super::command_parent::CommandParent;
 use super::failed;
-use super::init_parent::InitParent;
 use super::interface::InterfaceSetup;
 use super::sys::{exit_now, fork, register};
 use super::tap::{Tap, decode, open_here};
-
-/// How long a command that was asked to end may take.
-const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A command, and the namespaces that are made for it.
 #[derive(Clone, Debug)]
@@ -54,29 +49,33 @@ pub struct NewNamespaces {
 pub struct Spawned {
     /// The TAP in the command's network namespace.
     pub tap: Tap,
+    /// The command's parent.
     pid: Pid,
     process: OwnedFd,
     channel: OwnedFd,
+    /// The parent kills the command when it receives a message, or when this end is closed.
+    end: OwnedFd,
 }
 
 impl NewNamespaces {
-    /// Makes the namespaces and the TAP. The command waits for [`Spawned::start`]. It ends when the
-    /// calling thread ends, unless it becomes another user.
+    /// Makes the namespaces and the TAP. The command waits for [`Spawned::start`]. It is killed when
+    /// the returned value is dropped, or this process ends.
     ///
     /// # Errors
     /// The error of the step that failed, with its name.
     pub fn make(&self) -> io::Result<Spawned> {
         let (ours, theirs) = channel()?;
+        let (end, gateway) = channel()?;
         let Some(pid) = fork()? else {
-            drop(ours);
+            drop((ours, end));
             let prepared = self.prepare();
             let failed = prepared.is_err();
             if send_result(&theirs, prepared).is_err() || failed {
                 exit_now(1);
             }
-            self.finish(theirs);
+            self.finish(theirs, gateway);
         };
-        drop(theirs);
+        drop((theirs, gateway));
         let gone = || io::Error::other("the child process ended without a result");
         let message = receive(&ours).and_then(|m| open_result(m.ok_or_else(gone)?));
         let message = message.inspect_err(|_| {
@@ -88,6 +87,7 @@ impl NewNamespaces {
             pid,
             process: pidfd_open(raw, PidfdFlags::NONBLOCK)?,
             channel: ours,
+            end,
         })
     }
 
@@ -113,40 +113,32 @@ impl NewNamespaces {
         if let Some(text) = &self.resolv_conf {
             replace_resolv_conf(text).map_err(|e| failed("replace /etc/resolv.conf", e))?;
         }
-        // After the user namespace, which clears it. Without its network the command is of no use.
-        set_pdeathsig(Signal::SIGKILL).map_err(|e| failed("follow the gateway's end", e))?;
         // Ping sockets for the command's groups, and low ports for all of its users.
         let _ = fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0");
         let _ = fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
         open_here(&self.tap, Some(&self.setup))
     }
 
-    /// Waits for the permission to begin, and becomes the command.
-    fn finish(&self, channel: OwnedFd) -> ! {
+    /// Waits for the permission to begin, and becomes the parent of the command.
+    fn finish(&self, channel: OwnedFd, gateway: OwnedFd) -> ! {
         match receive(&channel) {
             Ok(Some(_)) => {}
             // The gateway has failed.
             _ => exit_now(1),
         }
-        if !self.isolate {
-            self.exec(&channel);
-        }
-        // A PID namespace begins with the next child.
-        let forked = InitParent::new().and_then(|parent| Ok((parent, fork()?)));
+        let forked = CommandParent::new(gateway, self.isolate)
+            // A PID namespace begins with the next child.
+            .and_then(|parent| Ok((parent, fork()?)));
         match forked {
             Ok((parent, None)) => {
-                if parent.enter_init().is_err() {
+                if parent.enter_command().is_err() {
                     exit_now(1);
                 }
-                let proc = mount(
-                    Some("proc"),
-                    "/proc",
-                    Some("proc"),
-                    MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC,
-                    None::<&str>,
-                );
-                // A container may forbid it; the command then sees the host's /proc.
-                let _ = proc;
+                if self.isolate {
+                    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+                    // A container may forbid it; the command then sees the host's /proc.
+                    let _ = mount(Some("proc"), "/proc", Some("proc"), flags, None::<&str>);
+                }
                 self.exec(&channel)
             }
             Ok((parent, Some(pid))) => {
@@ -190,7 +182,7 @@ impl Spawned {
         }
     }
 
-    /// Returns the process ID of the command, or of its parent in the host's PID namespace.
+    /// Returns the process ID of the command's parent, which is in the command's network namespace.
     pub fn pid(&self) -> u32 {
         self.pid.as_raw() as u32
     }
@@ -213,19 +205,21 @@ impl Spawned {
         }
     }
 
-    /// Ends the command by SIGTERM, or by SIGKILL if it still runs 5 s later, and waits for its end.
-    /// The processes of its PID namespace end with it, if it has one.
+    /// Ends the command by SIGTERM, or by SIGKILL if it still runs after `grace`, and waits for its
+    /// end. The processes of its PID namespace end with it, if it has one.
     ///
     /// # Errors
-    /// The error of the signal, e.g. `PermissionDenied` if the command has become another user; the
-    /// error of the runtime if the process cannot be polled.
-    pub async fn terminate(&self) -> io::Result<()> {
-        use rustix::process::Signal;
+    /// The error of the signal if the command has ended before; the error of the runtime if the
+    /// process cannot be polled.
+    pub async fn terminate(&self, grace: Duration) -> io::Result<()> {
         pidfd_send_signal(&self.process, Signal::TERM)?;
-        if let Ok(ended) = timeout(END_TIMEOUT, self.wait()).await {
+        if let Ok(ended) = timeout(grace, self.wait()).await {
             return ended.map(drop);
         }
-        pidfd_send_signal(&self.process, Signal::KILL)?;
+        // Fails if the command has just ended.
+        let _ = send(&self.end, b"kill", &[]);
+        // A parent that was stopped does not receive it.
+        let _ = pidfd_send_signal(&self.process, Signal::CONT);
         self.wait().await.map(drop)
     }
 }

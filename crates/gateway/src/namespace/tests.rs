@@ -15,7 +15,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::{
     HostNetwork, HostRoute, InterfaceSetup, NamespaceEnd, Namespaces, NewNamespaces, SocketRemover,
-    hung_up, open_tap,
+    Spawned, hung_up, open_tap,
 };
 
 /// A process in its own network namespace, and optionally its own user namespace.
@@ -406,6 +406,70 @@ fn a_command_that_does_not_exist_is_reported() {
             assert_eq!(block_on(spawned.wait()).unwrap(), 127);
         }
         Err(error) => println!("skipped: needs user namespaces: {error}"),
+    }
+}
+
+/// Starts a script that prints a line to `output` when it is ready. `None`, with the reason, if
+/// namespaces cannot be made here.
+fn start_script(isolate: bool, script: &str, output: &Path) -> Option<Spawned> {
+    let script = format!("exec > {}; {script}", output.display());
+    let spawned = NewNamespaces {
+        user: true,
+        isolate,
+        tap: "tap0".into(),
+        setup: InterfaceSetup::default(),
+        resolv_conf: None,
+        command: ["sh", "-c", &script].map(Into::into).into(),
+    }
+    .make();
+    let spawned = match spawned {
+        Ok(spawned) => spawned,
+        Err(error) => {
+            println!("skipped: needs user namespaces: {error}");
+            return None;
+        }
+    };
+    spawned.start().unwrap();
+    let is_ready = || fs::read_to_string(output).is_ok_and(|text| text == "ready\n");
+    wait_until("the script", is_ready);
+    Some(spawned)
+}
+
+#[test]
+fn a_command_may_handle_sigterm_until_it_is_killed() {
+    let output = std::env::temp_dir().join(format!("fullsend-sigterm-{}", std::process::id()));
+    let handled = "trap 'echo done; exit' TERM; echo ready; while :; do sleep 0.1; done";
+    let ignored = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
+    let hour = Duration::from_hours(1);
+    for isolate in [false, true] {
+        for (script, grace, expected) in [
+            (handled, hour, "ready\ndone\n"),
+            (ignored, Duration::ZERO, "ready\n"),
+        ] {
+            let Some(spawned) = start_script(isolate, script, &output) else {
+                return;
+            };
+            block_on(spawned.terminate(grace)).unwrap();
+            assert_eq!(fs::read_to_string(&output).unwrap(), expected, "{isolate}");
+            fs::remove_file(&output).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_command_ends_with_the_value_of_its_caller() {
+    let output = std::env::temp_dir().join(format!("fullsend-dropped-{}", std::process::id()));
+    for isolate in [false, true] {
+        let Some(spawned) = start_script(isolate, "echo ready; exec sleep 1000", &output) else {
+            return;
+        };
+        let parent = spawned.pid();
+        drop(spawned);
+        wait_until("the end of the command", || {
+            let status = fs::read_to_string(format!("/proc/{parent}/status")).unwrap();
+            status.contains("State:\tZ")
+        });
+        fs::remove_file(&output).unwrap();
     }
 }
 

@@ -1,0 +1,168 @@
+//! The parent of a command, which ends it when the gateway requests that, or has ended.
+//!
+//! The gateway itself may not signal a command of root that has become another user: in its sandbox it
+//! has no privileges. This process keeps those of the caller, and does nothing else.
+
+use std::fs::File;
+use std::io::{self, PipeReader, PipeWriter, Read};
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
+use nix::sys::stat::Mode;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::spawn::exit_status;
+use super::sys::is_signal_ignored;
+
+/// The signals that end the command.
+const END_SIGNALS: [Signal; 2] = [Signal::SIGTERM, Signal::SIGHUP];
+/// Signals that a terminal sends to the command as well.
+const TERMINAL_SIGNALS: [Signal; 2] = [Signal::SIGINT, Signal::SIGQUIT];
+
+/// What the parent and the command share. Made before the fork.
+pub(super) struct CommandParent {
+    /// Closed, or with data, when the command must be killed.
+    gateway: OwnedFd,
+    /// Whether the command is the first process of a PID namespace. The kernel ignores a signal for
+    /// it that it has no handler for, and kills all other processes of the namespace with it.
+    is_init: bool,
+    /// The /proc of the parent's PID namespace, which the command may mount over.
+    proc: File,
+    alive: (PipeReader, PipeWriter),
+}
+
+impl CommandParent {
+    pub(super) fn new(gateway: OwnedFd, is_init: bool) -> io::Result<Self> {
+        Ok(Self {
+            gateway,
+            is_init,
+            proc: File::open("/proc")?,
+            alive: io::pipe()?,
+        })
+    }
+
+    /// Prepares the command's process, which ends with its parent from now on.
+    ///
+    /// # Errors
+    /// `BrokenPipe` if the parent has ended already; the kernel's error otherwise.
+    pub(super) fn enter_command(self) -> io::Result<()> {
+        set_pdeathsig(Signal::SIGKILL)?;
+        let (reader, writer) = self.alive;
+        drop(writer);
+        let mut polled = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut polled, PollTimeout::ZERO)? > 0 {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        Ok(())
+    }
+
+    /// Waits for the command, and ends it where that is requested. Returns its exit status.
+    pub(super) fn wait(self, command: Pid) -> i32 {
+        self.try_wait(command).unwrap_or_else(|_| {
+            let _ = kill(command, Signal::SIGKILL);
+            1
+        })
+    }
+
+    fn try_wait(&self, command: Pid) -> io::Result<i32> {
+        let signals = await_signals()?;
+        let mut ended_by = None;
+        loop {
+            match waitpid(command, Some(WaitPidFlag::WNOHANG)) {
+                Ok(status @ (WaitStatus::Exited(..) | WaitStatus::Signaled(..))) => {
+                    let is_killed = matches!(status, WaitStatus::Signaled(_, Signal::SIGKILL, _));
+                    return Ok(match ended_by {
+                        Some(signal) if is_killed => 128 + signal as i32,
+                        _ => exit_status(status),
+                    });
+                }
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let mut polled = [
+                PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.gateway.as_fd(), PollFlags::POLLIN),
+            ];
+            match poll(&mut polled, PollTimeout::NONE) {
+                Ok(_) => {}
+                Err(Errno::EINTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            if polled[1].any() != Some(false) {
+                kill(command, Signal::SIGKILL)?;
+                return Ok(exit_status(waitpid(command, None)?));
+            }
+            if let Some(info) = signals.read_signal()?
+                && let Some(signal) = self.on_signal(&info, command)
+            {
+                ended_by = Some(signal);
+            }
+        }
+    }
+
+    /// Passes a signal on that ends the command. Returns it if the command got SIGKILL instead.
+    fn on_signal(&self, info: &siginfo, command: Pid) -> Option<Signal> {
+        let signal = i32::try_from(info.ssi_signo).ok()?;
+        let signal = Signal::try_from(signal).ok()?;
+        if !END_SIGNALS.contains(&signal) {
+            return None;
+        }
+        if self.is_init && !self.reacts_to(command, Signal::SIGTERM) {
+            let _ = kill(command, Signal::SIGKILL);
+            return Some(signal);
+        }
+        let _ = kill(command, Signal::SIGTERM);
+        None
+    }
+
+    /// Returns whether a process handles, ignores or awaits a signal. An unreadable status counts as
+    /// no.
+    fn reacts_to(&self, pid: Pid, signal: Signal) -> bool {
+        let path = format!("{pid}/status");
+        let file = openat(&self.proc, &*path, OFlag::O_CLOEXEC, Mode::empty());
+        let mut text = String::new();
+        let read = file.map(|fd| File::from(fd).read_to_string(&mut text));
+        // A program that waits for signals in a call, e.g. by a signalfd, blocks them.
+        let names = ["SigCgt:", "SigIgn:", "SigBlk:"];
+        matches!(read, Ok(Ok(_))) && names.iter().any(|name| mask_has(&text, name, signal))
+    }
+}
+
+/// Blocks the signals that the parent waits for.
+fn await_signals() -> io::Result<SignalFd> {
+    let signals = END_SIGNALS.into_iter().chain(TERMINAL_SIGNALS);
+    // A blocked signal is queued even if it is ignored, e.g. SIGHUP by nohup(1).
+    let signals = signals.filter(|signal| !is_signal_ignored(*signal as i32));
+    let awaited: SigSet = signals.chain([Signal::SIGCHLD]).collect();
+    awaited.thread_block()?;
+    let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+    Ok(SignalFd::with_flags(&awaited, flags)?)
+}
+
+/// Returns whether a mask of a /proc/PID/status contains a signal.
+pub(super) fn mask_has(status: &str, name: &str, signal: Signal) -> bool {
+    let value = status.lines().find_map(|line| line.strip_prefix(name));
+    let mask = value.and_then(|value| u64::from_str_radix(value.trim(), 16).ok());
+    mask.unwrap_or(0) & (1 << (signal as u32 - 1)) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_in_a_mask() {
+        let status = "Name:\tsh\nSigBlk:\t0000000000004000\nSigIgn:\t0000000000000001\nSigCgt:\t0000000000010002\n";
+        assert!(mask_has(status, "SigIgn:", Signal::SIGHUP));
+        assert!(mask_has(status, "SigCgt:", Signal::SIGINT));
+        assert!(mask_has(status, "SigBlk:", Signal::SIGTERM));
+        assert!(!mask_has(status, "SigCgt:", Signal::SIGTERM));
+        assert!(!mask_has(status, "SigPnd:", Signal::SIGINT));
+    }
+}
