@@ -441,6 +441,56 @@ fn signals_of_the_terminal_do_not_end_the_gateway() {
     }
 }
 
+/// Types a key in a terminal in which a program runs a script, once the script has printed a line.
+/// Returns the program's exit status.
+fn status_after_key(arguments: &str, script: &str, key: u8) -> Option<i32> {
+    let child = Command::new("script")
+        .args(["--quiet", "--return", "--command"])
+        .arg(format!("{PROGRAM} {arguments} sh -c '{script}'"))
+        .arg("/dev/null")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("script starts");
+    let mut terminal = Script(child);
+    let mut line = String::new();
+    let stdout = terminal.0.stdout.as_mut().expect("a pipe");
+    BufReader::new(stdout).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\r\n");
+    let mut keyboard = terminal.0.stdin.take().expect("a pipe");
+    keyboard.write_all(&[key]).unwrap();
+    terminal.status()
+}
+
+#[test]
+fn the_terminals_keys_end_a_command_that_does_not_handle_their_signals() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("skipped: needs root for a network namespace");
+    }
+    for arguments in COMMANDS {
+        for (key, status) in [(0x03, 130), (0x1c, 131)] {
+            let unhandled = status_after_key(arguments, "echo ready; exec sleep 1000", key);
+            assert_eq!(unhandled, Some(status), "{arguments}");
+            let script = "trap \"exit 7\" INT QUIT; echo ready; while :; do sleep 0.1; done";
+            let handled = status_after_key(arguments, script, key);
+            assert_eq!(handled, Some(7), "{arguments}");
+        }
+    }
+}
+
+#[test]
+fn a_signal_of_a_process_to_the_group_does_not_end_the_first_process_of_a_pid_namespace() {
+    use nix::sys::signal::Signal::{SIGINT, SIGTERM};
+    let script = "echo ready; exec sleep 1000";
+    let Some(mut program) = start_script(Hangup::Ends, COMMANDS[1], script) else {
+        return;
+    };
+    let group = nix::unistd::Pid::from_raw(program.0.id() as i32);
+    nix::sys::signal::killpg(group, SIGINT).unwrap();
+    program.send_signal(SIGTERM);
+    assert_eq!(program.status(), Some(143));
+}
+
 #[test]
 fn the_last_data_of_a_command_is_delivered_after_its_end() {
     use nix::sys::socket::{setsockopt, sockopt::RcvBuf};

@@ -110,14 +110,25 @@ impl CommandParent {
     fn on_signal(&self, info: &siginfo, command: Pid) -> Option<Signal> {
         let signal = i32::try_from(info.ssi_signo).ok()?;
         let signal = Signal::try_from(signal).ok()?;
-        if !END_SIGNALS.contains(&signal) {
+        let is_terminals = TERMINAL_SIGNALS.contains(&signal);
+        if is_terminals && !(self.is_init && is_from_terminal(info)) {
             return None;
         }
-        if self.is_init && !self.reacts_to(command, Signal::SIGTERM) {
+        if !is_terminals && !END_SIGNALS.contains(&signal) {
+            return None;
+        }
+        let passed = if is_terminals {
+            signal
+        } else {
+            Signal::SIGTERM
+        };
+        if self.is_init && !self.reacts_to(command, passed) {
             let _ = kill(command, Signal::SIGKILL);
             return Some(signal);
         }
-        let _ = kill(command, Signal::SIGTERM);
+        if !is_terminals {
+            let _ = kill(command, passed);
+        }
         None
     }
 
@@ -143,6 +154,11 @@ fn await_signals() -> io::Result<SignalFd> {
     awaited.thread_block()?;
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
     Ok(SignalFd::with_flags(&awaited, flags)?)
+}
+
+/// Returns whether the terminal has sent a signal, and not a process.
+fn is_from_terminal(info: &siginfo) -> bool {
+    info.ssi_code == libc::SI_KERNEL
 }
 
 /// Returns whether a mask of a /proc/PID/status contains a signal.
