@@ -22,6 +22,14 @@ pub(super) const MAX_FDS: usize = 8;
 /// Largest message, bytes.
 const MESSAGE_MAX: usize = 64 << 10;
 
+/// The signals by which a terminal or a service manager ends the caller.
+pub(super) const END_SIGNALS: [Signal; 4] = [
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+];
+
 /// What a child passes to its parent.
 #[derive(Default)]
 pub(super) struct Message {
@@ -44,12 +52,7 @@ pub(super) fn channel() -> io::Result<(OwnedFd, OwnedFd)> {
 /// `channel` ends it. It keeps no other descriptor.
 pub(super) fn detach(channel: &OwnedFd) -> io::Result<()> {
     setsid()?;
-    for signal in [
-        Signal::SIGINT,
-        Signal::SIGQUIT,
-        Signal::SIGTERM,
-        Signal::SIGHUP,
-    ] {
+    for signal in END_SIGNALS {
         set_signal_handler(signal, SigHandler::SigIgn);
     }
     chdir("/")?;

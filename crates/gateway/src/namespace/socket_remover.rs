@@ -4,16 +4,21 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use fullsend::control::SocketFile;
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, SigmaskHow};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
 
-use super::child::{channel, detach, receive};
+use super::child::{END_SIGNALS, channel, detach, receive, send};
 use super::sys::{exit_now, fork};
 
 /// A process outside of the sandbox that removes the files of sockets. It does so when this value is
 /// dropped, or when the process that has it ends for any reason.
 #[derive(Debug)]
 pub struct SocketRemover {
-    /// The other end hangs up when this one is closed.
-    _channel: OwnedFd,
+    /// The process removes the files when it receives a message, or when this end is closed.
+    channel: OwnedFd,
+    pid: Pid,
 }
 
 impl SocketRemover {
@@ -24,16 +29,75 @@ impl SocketRemover {
     /// The operating system's.
     pub fn start(files: &[&SocketFile]) -> io::Result<Self> {
         let (ours, theirs) = channel()?;
-        if fork()?.is_some() {
-            return Ok(Self { _channel: ours });
+        // A signal that ends the caller while the process begins does not end the process.
+        let blocked: SigSet = END_SIGNALS.into_iter().collect();
+        let mask = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        let forked = match fork() {
+            Ok(None) => {
+                drop(ours);
+                remove_at_end(&theirs, files)
+            }
+            Ok(Some(pid)) => Ok(Self { channel: ours, pid }),
+            Err(error) => Err(error),
+        };
+        mask.thread_set_mask()?;
+        forked
+    }
+}
+
+impl Drop for SocketRemover {
+    fn drop(&mut self) {
+        // Not only by closing it: a child of this process may have a copy.
+        let sent = send(&self.channel, b"end", &[]);
+        // If it cannot be sent, the process has ended, or this one would wait for ever.
+        let flags = sent.is_err().then_some(WaitPidFlag::WNOHANG);
+        while waitpid(self.pid, flags) == Err(Errno::EINTR) {}
+    }
+}
+
+/// The process. The signals that end the caller stay blocked.
+fn remove_at_end(channel: &OwnedFd, files: &[&SocketFile]) -> ! {
+    // Without it the process only keeps descriptors that it does not need.
+    let _ = detach(channel);
+    let _ = receive(channel);
+    for file in files {
+        file.remove();
+    }
+    exit_now(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use fullsend::control::BoundSocket;
+
+    use super::*;
+    use crate::namespace::command_parent::mask_has;
+
+    #[test]
+    fn sockets_are_removed_by_a_process_that_signals_do_not_end() {
+        let dir = std::env::temp_dir().join(format!("fullsend-remover-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let sockets = ["a", "b"].map(|name| BoundSocket::bind(&dir.join(name)).unwrap());
+        // Another process has replaced this one.
+        fs::remove_file(dir.join("b")).unwrap();
+        fs::write(dir.join("b"), "").unwrap();
+        let remover = SocketRemover::start(&sockets.each_ref().map(BoundSocket::file)).unwrap();
+        let process = format!("/proc/{}", remover.pid);
+        let status = |of: &str| fs::read_to_string(format!("{of}/status")).unwrap();
+        for signal in END_SIGNALS {
+            let is_blocked = |of: &str| mask_has(&status(of), "SigBlk:", signal);
+            assert!(is_blocked(&process), "{signal}");
+            assert!(!is_blocked("/proc/thread-self"), "{signal}");
         }
-        drop(ours);
-        // Otherwise it only keeps descriptors that it does not need.
-        let _ = detach(&theirs);
-        while let Ok(Some(_)) = receive(&theirs) {}
-        for file in files {
-            file.remove();
-        }
-        exit_now(0)
+        let copy = remover.channel.try_clone().unwrap();
+        assert!(dir.join("a").exists());
+        drop(remover);
+        assert!(!dir.join("a").exists() && dir.join("b").exists());
+        assert!(!Path::new(&process).exists(), "no zombie is left");
+        drop(copy);
+        fs::remove_dir_all(&dir).unwrap();
     }
 }

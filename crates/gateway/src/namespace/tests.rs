@@ -9,13 +9,12 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use fullsend::control::BoundSocket;
 use fullsend_device::{Device, Tun};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::{
-    HostNetwork, HostRoute, InterfaceSetup, NamespaceEnd, Namespaces, NewNamespaces, SocketRemover,
-    Spawned, hung_up, open_tap,
+    HostNetwork, HostRoute, InterfaceSetup, NamespaceEnd, Namespaces, NewNamespaces, Spawned,
+    hung_up, open_tap,
 };
 
 /// A process in its own network namespace, and optionally its own user namespace.
@@ -513,20 +512,4 @@ fn the_hosts_network_is_read() {
     assert_eq!(v4.gateway(), Some(ip("192.0.2.1")));
     assert_eq!(v6.expect("an address").addresses, [(ip("2001:db8::7"), 64)]);
     assert!(missing.unwrap_err().to_string().contains("nosuch"));
-}
-
-#[test]
-fn sockets_are_removed_by_a_process_outside_of_the_sandbox() {
-    let dir = std::env::temp_dir().join(format!("fullsend-remover-{}", std::process::id()));
-    fs::create_dir(&dir).unwrap();
-    let sockets = ["a", "b"].map(|name| BoundSocket::bind(&dir.join(name)).unwrap());
-    // Another process has replaced this one.
-    fs::remove_file(dir.join("b")).unwrap();
-    fs::write(dir.join("b"), "").unwrap();
-    let remover = SocketRemover::start(&sockets.each_ref().map(BoundSocket::file)).unwrap();
-    assert!(dir.join("a").exists());
-    drop(remover);
-    wait_until("the removal", || !dir.join("a").exists());
-    assert!(dir.join("b").exists());
-    fs::remove_dir_all(&dir).unwrap();
 }
