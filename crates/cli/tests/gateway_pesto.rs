@@ -142,6 +142,7 @@ fn changes_that_are_impossible_change_nothing() {
 
         running.pasta.terminate();
         running.pasta.wait_for_end();
+        assert!(!net.path("conf").exists());
         let error = running.refused("");
         assert!(
             error.starts_with("pesto: cannot use the socket "),

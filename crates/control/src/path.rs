@@ -92,7 +92,11 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    fn of(path: &Path) -> io::Result<Self> {
+    /// Returns the file of a socket that the caller has bound at `path`.
+    ///
+    /// # Errors
+    /// The operating system's error of reading the file's identity.
+    pub fn of(path: &Path) -> io::Result<Self> {
         Ok(Self {
             path: absolute(path)?,
             id: file_id(path)?,

@@ -11,7 +11,6 @@ mod tests;
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -23,10 +22,10 @@ use fullsend_gateway::namespace::{
     SocketTables, Spawned, Tap, can_make_namespaces, open_null, open_tap,
 };
 
-use super::json_socket;
 use super::service::{captured, relay, relay_command, runtime};
 use super::tool_sockets::ToolSockets;
 use auto::AutoForwards;
+use control::ControlSocket;
 use forward_table::ForwardTable;
 use network::Plan;
 use options::{Command, Destination, Options};
@@ -165,7 +164,7 @@ fn serve_namespace(
         write_pid(path)?;
     }
     let control = options.conf_path.as_deref();
-    let control = control.map(control::bind).transpose()?;
+    let control = control.map(ControlSocket::bind).transpose()?;
     let tools = ToolSockets::from_environment();
     restrict(options);
     let ready = || match background {
@@ -215,7 +214,7 @@ fn serve_command(options: &Options, plan: &Plan, command: &[OsString]) -> Result
         write_pid(path)?;
     }
     let control = options.conf_path.as_deref();
-    let control = control.map(control::bind).transpose()?;
+    let control = control.map(ControlSocket::bind).transpose()?;
     let tools = ToolSockets::from_environment();
     restrict(options);
     runtime()?.block_on(async {
@@ -226,7 +225,7 @@ fn serve_command(options: &Options, plan: &Plan, command: &[OsString]) -> Result
 }
 
 /// Builds the gateway, and begins to follow the listening ports and to serve pesto where requested.
-fn start(plan: &Plan, guest: Guest, control: Option<UnixListener>) -> Result<Gateway> {
+fn start(plan: &Plan, guest: Guest, control: Option<ControlSocket>) -> Result<Gateway> {
     let mut builder = Gateway::builder()
         .config(plan.config.clone())
         .device(guest.device);
@@ -238,8 +237,8 @@ fn start(plan: &Plan, guest: Guest, control: Option<UnixListener>) -> Result<Gat
     if control.is_some() || !plan.auto.is_empty() {
         tokio::spawn(table.clone().follow());
     }
-    if let Some(listener) = control {
-        tokio::spawn(json_socket::serve(listener, table)?);
+    if let Some(socket) = control {
+        tokio::spawn(socket.serve(table)?);
     }
     Ok(gateway)
 }

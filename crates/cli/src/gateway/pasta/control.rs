@@ -7,10 +7,13 @@
 //! `{"return": {"before": [LINE, ...], "after": [LINE, ...]}}`, or `{"error": {"desc": TEXT}}`.
 //! Without changes, the answer shows the table.
 
+use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use fullsend::control::SocketFile;
+use fullsend_gateway::namespace::SocketRemover;
 use fullsend_gateway::{PortSpec, Protocol, Side};
 use nix::sys::stat::{Mode, umask};
 use serde_json::{Value, json};
@@ -24,12 +27,40 @@ use crate::gateway::json_socket::{self, Service};
 pub(in crate::gateway) const INTERFACES: [(&str, Side); 2] =
     [("HOST", Side::Host), ("SPLICE", Side::Guest)];
 
-/// Binds the socket for the process's user only. Must be called before the process has threads.
-pub(super) fn bind(path: &Path) -> Result<UnixListener> {
-    let before = umask(Mode::from_bits_truncate(0o177));
-    let listener = json_socket::bind(path, "configuration");
-    umask(before);
-    listener
+/// The socket, which is not served yet.
+pub(super) struct ControlSocket {
+    listener: UnixListener,
+    file: SocketFile,
+    /// Removes the file where a sandbox hides it.
+    remover: SocketRemover,
+}
+
+impl ControlSocket {
+    /// Binds the socket for the process's user only. Must be called before the sandbox hides the
+    /// file, and before the process has threads.
+    pub(super) fn bind(path: &Path) -> Result<Self> {
+        let before = umask(Mode::from_bits_truncate(0o177));
+        let listener = json_socket::bind(path, "configuration");
+        umask(before);
+        let listener = listener?;
+        let file = SocketFile::of(path).context("cannot use the configuration socket")?;
+        let remover = SocketRemover::start(&[&file]);
+        Ok(Self {
+            listener,
+            file,
+            remover: remover.context("cannot start the process that removes the socket")?,
+        })
+    }
+
+    /// Returns a task that serves the socket, whose file exists until the task is dropped.
+    pub(super) fn serve(self, table: ForwardTable) -> io::Result<impl Future<Output = ()> + Send> {
+        let files = (self.file, self.remover);
+        let served = json_socket::serve(self.listener, table)?;
+        Ok(async move {
+            served.await;
+            drop(files);
+        })
+    }
 }
 
 impl Service for ForwardTable {
