@@ -20,9 +20,10 @@ pub(super) struct AutoForwards {
     protocols: BTreeSet<Protocol>,
     /// The addresses to listen on, and the address that each leads to.
     addresses: Vec<(IpAddr, IpAddr)>,
-    /// The forwards of each port, in the order of the addresses; `None` where it is in use.
+    /// The forwards of each port that was tried, in the order of the addresses; `None` where it could
+    /// not be bound.
     bound: BTreeMap<(Protocol, u16), Vec<Option<ForwardId>>>,
-    /// The port of each protocol that was bound last.
+    /// The port of each protocol that was tried again last.
     last: BTreeMap<Protocol, u16>,
 }
 
@@ -108,16 +109,18 @@ impl AutoForwards {
             .filter(|(_, f)| f.from != self.from && f.protocol == protocol)
             .map(|(_, f)| f.listen().port())
             .collect();
-        let bound = &self.bound;
-        let is_missing = |port: &u16| {
-            let ids = bound.get(&(protocol, *port));
-            !own.contains(port) && ids.is_none_or(|ids| ids.contains(&None))
-        };
-        let missing: Vec<u16> = ports.iter().copied().filter(is_missing).collect();
-        let last = self.last.get(&protocol).copied().unwrap_or(0);
-        for port in next_ports(&missing, last) {
+        let mut new = Vec::new();
+        let mut failed = Vec::new();
+        for &port in ports.iter().filter(|port| !own.contains(port)) {
+            match self.bound.get(&(protocol, port)) {
+                None => new.push(port),
+                Some(ids) if ids.contains(&None) => failed.push(port),
+                Some(_) => {}
+            }
+        }
+        let last = self.last.entry(protocol).or_insert(0);
+        for port in next_ports(&new, &failed, last) {
             self.bind(protocol, port, handle);
-            self.last.insert(protocol, port);
         }
     }
 
@@ -125,7 +128,8 @@ impl AutoForwards {
         let bound = self.bound.entry((protocol, port)).or_default();
         bound.resize(self.addresses.len(), None);
         for (id, &(listen, to)) in bound.iter_mut().zip(&self.addresses) {
-            // A port that this side itself uses, or a low one, stays its own for as long.
+            // Fails if a program of this side has the port, or if the port is low and this process may
+            // not bind it. Later polls try it again.
             if id.is_none() {
                 let (listen, to) = ((listen, port).into(), (to, port).into());
                 let forward = Forward::new(self.from, protocol, listen, to);
@@ -135,27 +139,50 @@ impl AutoForwards {
     }
 }
 
-/// Returns the ports to bind now, those behind `last` first: the guest's packets do not wait for
-/// thousands of them, and ports that cannot be bound do not keep others from it.
-fn next_ports(missing: &[u16], last: u16) -> impl Iterator<Item = u16> {
-    let first = missing.partition_point(|port| *port <= last);
-    let (before, behind) = missing.split_at(first);
-    behind.iter().chain(before).copied().take(BINDS_AT_ONCE)
+/// Returns the ports to bind now: new ones, and then those that could not be bound, in rotation
+/// behind `last`. They are few, so that the guest's packets do not wait for thousands of them.
+fn next_ports(new: &[u16], failed: &[u16], last: &mut u16) -> Vec<u16> {
+    let mut ports: Vec<u16> = new.iter().copied().take(BINDS_AT_ONCE).collect();
+    let (before, behind) = failed.split_at(failed.partition_point(|port| port <= last));
+    for &port in behind
+        .iter()
+        .chain(before)
+        .take(BINDS_AT_ONCE - ports.len())
+    {
+        ports.push(port);
+        *last = port;
+    }
+    ports
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const COUNT: u16 = BINDS_AT_ONCE as u16;
+
     #[test]
-    fn all_ports_get_their_turn_and_only_some_at_once() {
-        let missing: Vec<u16> = (1..=100).collect();
-        let count = BINDS_AT_ONCE as u16;
-        let first: Vec<_> = next_ports(&missing, 0).collect();
-        assert_eq!(first, (1..=count).collect::<Vec<_>>());
-        let second: Vec<_> = next_ports(&missing, count).collect();
-        let expected: Vec<_> = (count + 1..=100).chain(1..=2 * count - 100).collect();
+    fn ports_that_cannot_be_bound_are_tried_again_in_rotation() {
+        let failed: Vec<u16> = (1..=100).collect();
+        let mut last = 0;
+        let first = next_ports(&[], &failed, &mut last);
+        assert_eq!(first, (1..=COUNT).collect::<Vec<_>>());
+        let second = next_ports(&[], &failed, &mut last);
+        let expected: Vec<_> = (COUNT + 1..=100).chain(1..=2 * COUNT - 100).collect();
         assert_eq!(second, expected);
-        assert_eq!(next_ports(&[], 7).count(), 0);
+        assert!(next_ports(&[], &[], &mut last).is_empty());
+    }
+
+    #[test]
+    fn new_ports_are_bound_before_those_that_failed() {
+        let failed: Vec<u16> = (1..=100).collect();
+        let mut last = 50;
+        let ports = next_ports(&[7, 2000], &failed, &mut last);
+        let again: Vec<_> = (51..=100).chain(1..=COUNT - 52).collect();
+        assert_eq!(ports, [&[7, 2000], &again[..]].concat());
+        assert_eq!(last, COUNT - 52);
+        let new: Vec<u16> = (2000..2100).collect();
+        assert_eq!(next_ports(&new, &failed, &mut last), new[..BINDS_AT_ONCE]);
+        assert_eq!(last, COUNT - 52, "the rotation continues there");
     }
 }
