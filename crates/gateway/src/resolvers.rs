@@ -33,6 +33,8 @@ struct State {
     /// The version of the file that `list` was read from.
     version: Option<FileVersion>,
     checked: Option<Instant>,
+    /// The error of the last check, whose warning is not repeated.
+    error: Option<io::ErrorKind>,
 }
 
 /// What differs between two versions of a file: device, inode, size, and time of the last change
@@ -46,12 +48,12 @@ impl Resolvers {
             list: config.upstream.clone(),
             version: None,
             checked: None,
+            error: None,
         };
         let is_fixed = !config.upstream.is_empty();
         let path = config.resolv_conf.clone();
-        if !is_fixed && let Err(error) = reload(&path, &mut state) {
-            let path = path.display();
-            tracing::warn!("cannot read {path}: {error}; until it can be read, DNS queries fail");
+        if !is_fixed && let Some(warning) = state.check(&path) {
+            tracing::warn!("{warning}");
         }
         Self {
             path,
@@ -68,8 +70,9 @@ impl Resolvers {
         let is_due = state.checked.is_none_or(|at| now - at >= CHECK_INTERVAL);
         if !self.is_fixed && is_due {
             state.checked = Some(now);
-            // An editor may be replacing the file: the list stays.
-            let _ = reload(&self.path, &mut state);
+            if let Some(warning) = state.check(&self.path) {
+                tracing::warn!("{warning}");
+            }
         }
         state.list.clone()
     }
@@ -80,23 +83,41 @@ impl Resolvers {
     }
 }
 
-/// Reads the file if it is another version. After an error the list is as before.
-fn reload(path: &Path, state: &mut State) -> io::Result<()> {
-    let metadata = fs::metadata(path)?;
-    let version = (
-        metadata.dev(),
-        metadata.ino(),
-        metadata.size(),
-        metadata.mtime(),
-        metadata.mtime_nsec(),
-    );
-    if state.version == Some(version) {
-        return Ok(());
+impl State {
+    /// Reads the file if it is another version. After an error the list is as before: an editor may
+    /// be replacing the file. Returns a warning of an error that the last check did not have.
+    fn check(&mut self, path: &Path) -> Option<String> {
+        let error = self.reload(path).err();
+        let last = std::mem::replace(&mut self.error, error.as_ref().map(io::Error::kind));
+        let error = error.filter(|error| last != Some(error.kind()))?;
+        let path = path.display();
+        Some(if self.list.is_empty() {
+            format!("cannot read {path}: {error}; until it can be read, DNS queries fail")
+        } else {
+            format!(
+                "cannot read {path} any more: {error}; DNS queries go to the resolvers that it had; if \
+                 it is in another directory now, which a sandbox hides, restart the gateway"
+            )
+        })
     }
-    state.list = parse(&fs::read_to_string(path)?);
-    state.version = Some(version);
-    tracing::debug!(resolvers = ?state.list, "read {}", path.display());
-    Ok(())
+
+    fn reload(&mut self, path: &Path) -> io::Result<()> {
+        let metadata = fs::metadata(path)?;
+        let version = (
+            metadata.dev(),
+            metadata.ino(),
+            metadata.size(),
+            metadata.mtime(),
+            metadata.mtime_nsec(),
+        );
+        if self.version == Some(version) {
+            return Ok(());
+        }
+        self.list = parse(&fs::read_to_string(path)?);
+        self.version = Some(version);
+        tracing::debug!(resolvers = ?self.list, "read {}", path.display());
+        Ok(())
+    }
 }
 
 /// Returns the directories that must be visible to read a file and the files that its symbolic links
@@ -159,6 +180,34 @@ mod tests {
         fs::remove_file(&path).unwrap();
         tokio::time::advance(CHECK_INTERVAL).await;
         assert_eq!(texts(&resolvers.list()), ["192.0.2.22:53"]);
+    }
+
+    #[test]
+    fn an_error_is_one_warning_until_the_file_can_be_read() {
+        let folder = std::env::temp_dir().join(format!("resolv-error-{}", std::process::id()));
+        let path = folder.join("resolv.conf");
+        let mut state = State {
+            list: Vec::new(),
+            version: None,
+            checked: None,
+            error: None,
+        };
+        let mut check = || state.check(&path);
+        for part in ["resolv.conf: ", "resolv.conf any more: "] {
+            let missing = check().unwrap();
+            assert!(missing.contains(part), "{missing}");
+            assert_eq!(check(), None);
+            // A file in place of the directory is another error.
+            fs::write(&folder, "").unwrap();
+            let other = check().unwrap();
+            assert!(other.contains(part) && other != missing, "{other}");
+            assert_eq!(check(), None);
+            fs::remove_file(&folder).unwrap();
+            fs::create_dir(&folder).unwrap();
+            fs::write(&path, "nameserver 192.0.2.1\n").unwrap();
+            assert_eq!(check(), None);
+            fs::remove_dir_all(&folder).unwrap();
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -30,7 +30,7 @@ pub struct Sandbox {
     /// Whether the process gets a root file system of its own, in which only `visible` exists.
     pub own_root: bool,
     /// The directories that stay visible, read-only. By default /etc and those that
-    /// /etc/resolv.conf leads to.
+    /// /etc/resolv.conf leads to when the value is made.
     pub visible: Vec<PathBuf>,
     /// Whether all capabilities except that of binding low ports are given up.
     pub drop_capabilities: bool,
