@@ -93,7 +93,8 @@ impl InterfaceSetup {
             add_address(netlink, interface.index, address, prefix)
                 .map_err(|e| failed(format_args!("add {address}/{prefix} to {name}"), e))?;
         }
-        // Of a host with other rules or tunnels, some may be impossible here.
+        // The host's routes may be impossible here, e.g. if they depend on its routing rules, or on
+        // tunnels that the guest does not have.
         let refused = self.routes.iter().filter_map(|route| {
             let error = add_route(netlink, interface.index, route).err()?;
             Some(failed(format_args!("add the route {route} to {name}"), error).to_string())
