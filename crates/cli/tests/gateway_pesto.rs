@@ -111,7 +111,9 @@ fn changes_that_are_impossible_change_nothing() {
         let used = TcpListener::bind((LOOPBACK[0], 0)).unwrap();
         let port = used.local_addr().unwrap().port();
         let before = running.change("");
+        let too_many = (1..=9).map(|n| format!("-t 127.0.1.{n}/1-65535 "));
         for (options, text) in [
+            (too_many.collect(), "name fewer ports".to_owned()),
             (
                 format!("-t 8081,127.0.0.1/{port}"),
                 "invalid port specification".to_owned(),

@@ -21,6 +21,10 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// when it runs the forward's task the next time.
 const BIND_ATTEMPTS: usize = 10;
 
+/// Most forwards that the changes of a request name: all ports of TCP and UDP, over IPv4 and IPv6,
+/// deleted and added.
+const NAMED_MAX: usize = 8 << 16;
+
 /// A change of the table. A request has several, which apply together or not at all.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Change {
@@ -126,8 +130,16 @@ impl ForwardTable {
         let mut state = self.state.lock().await;
         let before = state.target();
         let mut target = before.clone();
+        let mut named = 0;
         for change in changes {
-            target.change(change, self.guest)?;
+            named += target.change(change, self.guest)?;
+            if named > NAMED_MAX {
+                return Err(format!(
+                    "the changes name more than {NAMED_MAX} forwards; name fewer ports"
+                ));
+            }
+            // The guest's packets do not wait for all of them.
+            tokio::task::yield_now().await;
         }
         self.check(&target)?;
         if let Err(error) = self.set(&mut state, &target, Failure::Ends).await {
@@ -178,15 +190,15 @@ impl ForwardTable {
         let waits = |key: &Key| leaving.contains(&(key.0, key.1.port()));
         let (later, now): (Vec<_>, Vec<_>) = target.rules.iter().partition(|(key, _)| waits(key));
         self.bind_all(state, &now, failure, &mut failed).await?;
-        state.rules.retain(|key, (id, to)| {
-            let stays = stays(key, *to);
-            if !stays {
+        let removed = state.rules.extract_if(.., |key, (_, to)| !stays(key, *to));
+        let removed: Vec<_> = removed.collect();
+        for removed in removed.chunks(BINDS_AT_ONCE) {
+            for (_, (id, _)) in removed {
                 let _ = self.handle.remove_forward(*id);
             }
-            stays
-        });
-        // The runtime closes their sockets.
-        tokio::task::yield_now().await;
+            // The runtime closes their sockets.
+            tokio::task::yield_now().await;
+        }
         self.bind_all(state, &later, failure, &mut failed).await?;
         for auto in &mut state.auto {
             auto.poll(&self.handle);
@@ -206,12 +218,12 @@ impl ForwardTable {
         failed: &mut Vec<String>,
     ) -> io::Result<()> {
         for (n, &(key, rule)) in rules.iter().enumerate() {
-            if state.rules.contains_key(key) {
-                continue;
-            }
             // The guest's packets do not wait for thousands of them.
             if n % BINDS_AT_ONCE == 0 {
                 tokio::task::yield_now().await;
+            }
+            if state.rules.contains_key(key) {
+                continue;
             }
             let ((side, protocol), listen, _) = key;
             let auto = &mut state.auto[usize::from(*side == Side::Guest)];
@@ -260,12 +272,13 @@ impl State {
 }
 
 impl Target {
-    /// Applies a change. `guest` has the guest's addresses.
+    /// Applies a change, and returns the number of forwards that it names. `guest` has the guest's
+    /// addresses.
     pub(super) fn change(
         &mut self,
         change: &Change,
         guest: [Option<IpAddr>; 2],
-    ) -> Result<(), String> {
+    ) -> Result<usize, String> {
         match change {
             Change::Clear(side) => {
                 self.rules.retain(|key, _| key.0.0 != *side);
@@ -282,17 +295,21 @@ impl Target {
                 }
             }
             Change::Add(kind, spec) => {
-                for (optional, forward) in forwards(*kind, spec, guest) {
-                    self.add(&forward, optional)?;
+                let named = forwards(*kind, spec, guest);
+                for (optional, forward) in &named {
+                    self.add(forward, *optional)?;
                 }
+                return Ok(named.len());
             }
             Change::Delete(kind, spec) => {
-                for (optional, forward) in forwards(*kind, spec, guest) {
-                    self.delete(&forward, optional)?;
+                let named = forwards(*kind, spec, guest);
+                for (optional, forward) in &named {
+                    self.delete(forward, *optional)?;
                 }
+                return Ok(named.len());
             }
         }
-        Ok(())
+        Ok(0)
     }
 
     fn add(&mut self, forward: &Forward, optional: bool) -> Result<(), String> {
@@ -501,6 +518,6 @@ mod tests {
             let error = target.change(&change, GUEST).unwrap_err();
             assert!(error.contains(text), "{change:?}: {error}");
         }
-        assert_eq!(target.change(&delete("none"), GUEST), Ok(()));
+        assert_eq!(target.change(&delete("none"), GUEST), Ok(0));
     }
 }

@@ -1,6 +1,6 @@
 //! The guest's network: the host's addresses and routes unless the command line has others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;
@@ -460,11 +460,19 @@ pub(super) fn check_loops(forwards: &[&Forward], clients: LoopbackClients) -> Re
         let forwards = forwards.iter();
         forwards.filter(move |f| f.from == from && f.protocol == Protocol::Tcp)
     };
+    let mut of_host: BTreeMap<u16, Vec<&Forward>> = BTreeMap::new();
+    for forward in of(Side::Host) {
+        of_host
+            .entry(forward.host.port())
+            .or_default()
+            .push(forward);
+    }
     let meets = |to: SocketAddr, bound: SocketAddr| {
         to.port() == bound.port() && (bound.ip().is_unspecified() || to.ip() == bound.ip())
     };
     for from_guest in of(Side::Guest) {
-        for from_host in of(Side::Host).filter(|f| meets(from_guest.host, f.host)) {
+        let at_port = of_host.get(&from_guest.host.port()).into_iter().flatten();
+        for from_host in at_port.filter(|f| meets(from_guest.host, f.host)) {
             let to = match clients {
                 LoopbackClients::GuestLoopback => {
                     let loopback = LOOPBACKS[usize::from(from_host.guest.is_ipv6())];
