@@ -2,11 +2,13 @@
 
 use fullsend_script::WireSegment;
 
+use super::sending::acknowledged;
 use super::{
     KnownDifference, all_pure, carries_data, has_fin, injected, only_segments, windows_of,
 };
 use crate::event::{ACK, FuzzEvent, InjectedSegment, RST, SYN, after};
-use crate::segment::{with_blocks, without_echo};
+use crate::history::ranges;
+use crate::segment::{scale_of, with_blocks, without_echo};
 
 pub(super) const KNOWN: &[KnownDifference] = &[
     KnownDifference {
@@ -144,6 +146,44 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                 (&d.kernel_only[..], &d.ours_only[..]),
                 ([kernel], [ours]) if like(kernel, ours) && edges(end(kernel))
             ) && only_segments(d)
+        },
+    },
+    KnownDifference {
+        name: "a window that differs from the unscaled one of a SYN by less than a unit of the scale",
+        reason: "the kernel's fast path compares the window field with its own window in units of the \
+                 scale, so that it keeps the window of the SYN; we follow the field (RFC 7323 2.3)",
+        continues: false,
+        matches: |events, d| {
+            let una = acknowledged(events, d);
+            let syns = events[..=d.step].iter().filter_map(|event| match event {
+                FuzzEvent::Inject(i) if i.flags & (SYN | RST) == SYN => {
+                    let shift = i.options.iter().find_map(scale_of).unwrap_or(0);
+                    Some((u32::from(i.window), shift.min(14)))
+                }
+                _ => None,
+            });
+            let is_rounded = |window: u32, shift: u8| {
+                events[..=d.step].iter().any(|event| match event {
+                    FuzzEvent::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => {
+                        u32::from(i.window) == window >> shift
+                    }
+                    _ => false,
+                })
+            };
+            let end = |segments: &[WireSegment]| ranges(segments).last().map(|range| range.1);
+            let (kernel, ours) = (end(&d.kernel.segments), end(&d.ours.segments));
+            // What is sent ends with the smaller window, or is in between.
+            let is_between = |(window, shift): (u32, u8)| {
+                let smaller = una.wrapping_add(window >> shift << shift);
+                kernel
+                    .is_some_and(|end| after(end, smaller) && !after(end, una.wrapping_add(window)))
+                    && ours.is_none_or(|end| !after(end, smaller))
+            };
+            let sends = |s: &WireSegment| carries_data(s) || has_fin(s);
+            syns.into_iter()
+                .any(|(window, shift)| is_rounded(window, shift) && is_between((window, shift)))
+                && (d.kernel_only.iter().chain(&d.ours_only)).all(sends)
+                && only_segments(d)
         },
     },
     KnownDifference {
