@@ -53,9 +53,11 @@ pub(super) const KNOWN: &[KnownDifference] = &[
         matches: |events, d| {
             let is_new =
                 |s: &WireSegment| !after(d.before.1.sent, s.seq) && (carries_data(s) || has_fin(s));
+            let acks = acks_after_a_loss(d);
             count_retransmitted(d) > 0
                 && !d.kernel_only.is_empty()
-                && d.kernel_only.len() <= acks_after_a_loss(d) + most_deferred(events, d)
+                && acks > 0
+                && d.kernel_only.len() <= acks + most_deferred(events, d)
                 && d.kernel_only.iter().all(is_new)
                 && d.ours_only.is_empty()
                 && only_segments(d)
@@ -95,13 +97,12 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                 _ => false,
             };
             let is_new = |range: &Range| !after(d.before.1.sent, range.0);
+            let repeated = d.history.repeated_syns + count_retransmitted(d);
             events[..=d.step].iter().any(is_dsack)
                 && excess(d).is_some_and(|excess| {
                     excess.is_kernels
-                        && excess.extra.len()
-                            <= d.history.repeated_syns
-                                + count_retransmitted(d)
-                                + most_deferred(events, d)
+                        && repeated > 0
+                        && excess.extra.len() <= repeated + most_deferred(events, d)
                         && excess.extra.iter().all(is_new)
                 })
                 && only_segments(d)
