@@ -4,7 +4,7 @@ use fullsend_script::WireSegment;
 
 use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, PSH, RST, SYN, SocketCall, URG, after};
 use crate::history::{AcceptedAck, History};
-use crate::known::SYN_SENT;
+use crate::known::{CLOSE_WAIT, CLOSING, LAST_ACK, SYN_SENT};
 use crate::segment::{blocks_of, is_pure_ack, scale_of, with_blocks, without_dsack, without_echo};
 use crate::side::EventOutcome;
 use crate::view::PeerView;
@@ -149,7 +149,8 @@ impl Comparison {
         self.acks_diverged |= self.kernel.acked != self.ours.acked;
         let opens = ours.states.iter().any(|(_, state)| *state == SYN_SENT);
         self.early_syn_retransmit |= opens && ours.segments.iter().any(|s| s.flags & RST != 0);
-        let fins = u64::from(self.history.has_fins());
+        let has_ended = |(_, state): &(usize, u8)| [CLOSE_WAIT, LAST_ACK, CLOSING].contains(state);
+        let fins = u64::from(self.history.has_fins() || ours.states.iter().any(has_ended));
         let same_counts = same_counts(kernel, ours, fins);
         let same = kernel_only.is_empty()
             && ours_only.is_empty()

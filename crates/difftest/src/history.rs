@@ -6,7 +6,7 @@ use fullsend_script::WireSegment;
 use crate::compare::SCALED_UNIT;
 use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, URG, after};
 use crate::known::{CLOSE, LISTEN, SYN_RECEIVED, SYN_SENT};
-use crate::segment::scale_of;
+use crate::segment::{echo_of, scale_of};
 use crate::side::EventOutcome;
 use crate::view::PeerView;
 
@@ -216,6 +216,7 @@ impl History {
         };
         self.repeats_syn_ack |= self.has_sent_syn && self.syn_end.is_some() && sends_syn_ack(ours);
         self.on_syns(event, kernel);
+        self.on_echoes(kernel, ours);
         self.sent.0.extend(ranges(&kernel.segments));
         self.sent.1.extend(ranges(&ours.segments));
         for segment in kernel.segments.iter().filter(|s| s.flags & FIN != 0) {
@@ -223,6 +224,23 @@ impl History {
             self.fin_end = Some(end);
         }
         self.states = (kernel.states.clone(), ours.states.clone());
+    }
+
+    /// Updates the latest timestamp by the one that both sides echo, which is TS.Recent.
+    fn on_echoes(&mut self, kernel: &EventOutcome, ours: &EventOutcome) {
+        let is_plain = |s: &&WireSegment| s.flags & (SYN | RST | ACK) == ACK;
+        let echo = |o: &EventOutcome| {
+            o.segments
+                .iter()
+                .filter(is_plain)
+                .filter_map(echo_of)
+                .last()
+        };
+        if let (Some(_), Some(kernel), Some(ours)) = (self.latest_tsval, echo(kernel), echo(ours))
+            && kernel == ours
+        {
+            self.latest_tsval = Some(kernel);
+        }
     }
 
     /// Processes the SYNs that the kernel has sent in response to an event. A SYN-ACK for a SYN with

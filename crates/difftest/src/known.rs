@@ -26,10 +26,10 @@ pub(crate) const SYN_SENT: u8 = 2;
 pub(crate) const SYN_RECEIVED: u8 = 3;
 const FIN_WAIT_1: u8 = 4;
 pub(crate) const CLOSE: u8 = 7;
-const CLOSE_WAIT: u8 = 8;
-const LAST_ACK: u8 = 9;
+pub(crate) const CLOSE_WAIT: u8 = 8;
+pub(crate) const LAST_ACK: u8 = 9;
 pub(crate) const LISTEN: u8 = 10;
-const CLOSING: u8 = 11;
+pub(crate) const CLOSING: u8 = 11;
 
 /// An explained difference.
 pub(crate) struct KnownDifference {

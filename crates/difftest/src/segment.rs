@@ -65,6 +65,14 @@ pub(crate) fn with_blocks(
     changed
 }
 
+/// Returns the timestamp that a segment echoes.
+pub(crate) fn echo_of(segment: &WireSegment) -> Option<u32> {
+    segment.options.iter().find_map(|option| match option {
+        TcpOption::Timestamps { ecr, .. } => Some(*ecr),
+        _ => None,
+    })
+}
+
 /// Returns a segment without the timestamp that it echoes.
 pub(crate) fn without_echo(segment: &WireSegment) -> WireSegment {
     let mut segment = segment.clone();

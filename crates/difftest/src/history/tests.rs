@@ -1,4 +1,6 @@
 use fullsend_posix::abi::MSG_PEEK;
+use fullsend_script::WireSegment;
+use fullsend_script::tcp_option::TcpOption;
 
 use super::History;
 use crate::event::{ACK, Echo, FIN, FuzzEvent, InjectedSegment, SYN, SocketCall, SocketIndex};
@@ -106,6 +108,24 @@ fn an_acceptable_segment_updates_the_latest_timestamp() {
     let mut ack = segment(ACK, 101, 1);
     ack.timestamp = Some((1002, Echo::Latest(0)));
     history.on_inject(&ack, [&view(); 2]);
+    assert_eq!(history.latest_tsval, Some(1002));
+}
+
+#[test]
+fn the_timestamp_that_both_sides_echo_is_the_latest() {
+    let mut history = opened();
+    let echoing = |ecr: u32| {
+        let ack = segment(ACK, 1, 101).to_wire(0, 0, 0);
+        let options = vec![TcpOption::Timestamps { val: 100, ecr }];
+        EventOutcome {
+            segments: vec![WireSegment { options, ..ack }],
+            ..EventOutcome::default()
+        }
+    };
+    let event = FuzzEvent::Inject(segment(ACK, 101, 1));
+    history.on_responses(&event, &echoing(1002), &echoing(1000));
+    assert_eq!(history.latest_tsval, Some(1000));
+    history.on_responses(&event, &echoing(1002), &echoing(1002));
     assert_eq!(history.latest_tsval, Some(1002));
 }
 
