@@ -234,7 +234,7 @@ impl History {
                 .iter()
                 .filter(is_plain)
                 .filter_map(echo_of)
-                .last()
+                .next_back()
         };
         if let (Some(_), Some(kernel), Some(ours)) = (self.latest_tsval, echo(kernel), echo(ours))
             && kernel == ours
