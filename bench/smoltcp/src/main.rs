@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
 mod link;
+mod serve;
 
 use std::time::Instant as Clock;
 
@@ -412,11 +413,21 @@ fn print(name: &str, test: Test, (bytes, transactions, seconds): (u64, u64, f64)
 
 fn main() {
     let mut args = std::env::args().skip(1);
-    let seconds: f64 = match args.next().map(|s| s.parse()) {
+    let first = args.next();
+    if first.as_deref() == Some("serve") {
+        let rest: Vec<String> = args.collect();
+        if let Err(error) = serve::run(&rest) {
+            eprintln!("{error}");
+            std::process::exit(1);
+        }
+        return;
+    }
+    let seconds: f64 = match first.map(|s| s.parse()) {
         None => 2.0,
         Some(Ok(seconds)) => seconds,
         Some(Err(_)) => {
             eprintln!("usage: bench-smoltcp [SECONDS [NAME...]], as in `bench-smoltcp 2 rr-1`");
+            eprintln!("       {}", serve::USAGE);
             std::process::exit(2);
         }
     };
