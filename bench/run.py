@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the speed table: ours, the kernel and smoltcp, interleaved on this machine.
+"""Runs the speed table: ours, the kernel, smoltcp and gVisor, interleaved on this machine.
 
     bench/run.py                  # everything, 5 repetitions; writes the table to bench/README.md
     bench/run.py -n 1 -t 0.5 --rows rr --no-write
@@ -8,6 +8,7 @@ Rows over veth and TUN need root; they run in network namespaces that are made a
 """
 
 import argparse
+import contextlib
 import enum
 import json
 import os
@@ -16,13 +17,20 @@ import statistics
 import subprocess
 import sys
 
-from tools import ROOT, build, machine, need, sh, write_between
+from tools import ROOT, build, build_go, machine, need, sh, write_between
 
 README = ROOT / "bench" / "README.md"
 BEGIN, END = "<!-- table begins -->", "<!-- table ends -->"
 NS = ("fsbench-a", "fsbench-b")
 VETH = {NS[0]: "10.88.1.1", NS[1]: "10.88.1.2"}
 TUN_ADDRESS = "10.88.2.2"
+# The TUN that a peer attaches to: the kernel's address, and the peer's.
+PEER_TUN, PEER_KERNEL, PEER_ADDRESS = "fsb1", "10.88.3.1", "10.88.3.2"
+# Socket buffers of a peer behind a TUN, for streams and for requests and responses.
+STREAM_BUFFER, RR_BUFFER = 1 << 20, 64 << 10
+COLUMNS = ("kernel", "smoltcp", "gvisor", "tokio", "core")
+OURS = ("tokio", "core")
+TITLES = ("kernel", "smoltcp", "gVisor", "ours, tokio", "ours, core")
 GBIT, KILO, MEGA, BYTES = "Gbit/s", "k/s", "M/s", "bytes"
 
 
@@ -62,31 +70,41 @@ class Namespaces:
         for ns in NS:
             sh("ip", "netns", "exec", ns, "ethtool", "-K", "veth0", *offloads.features())
 
+    @contextlib.contextmanager
+    def peer_tun(self):
+        """A TUN of the first namespace for a program that does not configure one."""
+        sh("ip", "-n", NS[0], "tuntap", "add", PEER_TUN, "mode", "tun")
+        try:
+            sh("ip", "-n", NS[0], "address", "add", f"{PEER_KERNEL}/24", "dev", PEER_TUN)
+            sh("ip", "-n", NS[0], "link", "set", PEER_TUN, "up")
+            yield
+        finally:
+            sh("ip", "-n", NS[0], "link", "delete", PEER_TUN)
+
 
 class Bench:
-    def __init__(self, ours, smoltcp, seconds, namespaces):
-        self.ours, self.smoltcp, self.seconds, self.ns = ours, smoltcp, seconds, namespaces
+    def __init__(self, ours, smoltcp, gvisor, seconds, namespaces):
+        self.ours, self.smoltcp, self.gvisor = ours, smoltcp, gvisor
+        self.seconds, self.ns = seconds, namespaces
 
     def perf(self, line, prefix=()):
         args = [*prefix, self.ours, "perf", *line.split(), "--json", "--time", str(self.seconds),
                 "--congestion", "cubic"]
         return json.loads(sh(*args, timeout=self.seconds + 60))
 
-    def peer(self, names):
-        """The best of smoltcp's ways to do it."""
-        out = sh(self.smoltcp, str(self.seconds), *names.split(), timeout=300)
+    def peer(self, program, names):
+        """The best of a peer's ways to do it."""
+        out = sh(program, str(self.seconds), *names.split(), timeout=300)
         found = [json.loads(line) for line in out.splitlines()]
         return max(found, key=lambda r: r["throughput_bps"])
 
     def served(self, server_ns, serve, client_ns, client):
-        """A server in one namespace and a client in the same or another."""
+        """A server's command in one namespace and a client in the same or another."""
         enter = lambda ns: ("ip", "netns", "exec", ns)
-        server = subprocess.Popen(
-            [*enter(server_ns), self.ours, "perf", "serve", *serve.split()],
-            stdout=subprocess.PIPE, text=True)
+        server = subprocess.Popen([*enter(server_ns), *serve], stdout=subprocess.PIPE, text=True)
         try:
             if "listening" not in server.stdout.readline():
-                raise RuntimeError(f"`perf serve {serve}` did not start")
+                raise RuntimeError(f"`{' '.join(serve)}` did not start")
             return self.perf(client, enter(client_ns))
         finally:
             server.send_signal(signal.SIGINT)
@@ -95,11 +113,18 @@ class Bench:
     def veth(self, line, offloads=Offloads.DEVICE):
         self.ns.offloads(offloads)
         to = f"{line} --kernel --connect {VETH[NS[1]]}"
-        return self.served(NS[1], "--kernel", NS[0], to)
+        return self.served(NS[1], [self.ours, "perf", "serve", "--kernel"], NS[0], to)
 
     def tun(self, line, options=""):
-        serve = f"--tun fsb0 --address {TUN_ADDRESS}/24 {options}"
-        return self.served(NS[0], serve, NS[0], f"{line} --kernel --connect {TUN_ADDRESS}")
+        serve = f"perf serve --tun fsb0 --address {TUN_ADDRESS}/24 {options}"
+        to = f"{line} --kernel --connect {TUN_ADDRESS}"
+        return self.served(NS[0], [self.ours, *serve.split()], NS[0], to)
+
+    def peer_tun(self, program, line, buffer=STREAM_BUFFER, flows=1):
+        """A peer's server behind a plain TUN, and the kernel as its client."""
+        serve = [program, "serve", PEER_TUN, PEER_ADDRESS, str(buffer), str(flows)]
+        with self.ns.peer_tun():
+            return self.served(NS[0], serve, NS[0], f"{line} --kernel --connect {PEER_ADDRESS}")
 
     def idle(self, api):
         args = [self.ours, "perf", "idle", "--connections", "10000", "--api", api, "--json"]
@@ -125,7 +150,8 @@ def rows(b):
     return [
         ("stream, super-segments", GBIT, 150, False, {
             "kernel": lambda: b.perf("stream --kernel"),
-            "smoltcp": lambda: b.peer("stream-tso stream-jumbo"),
+            "smoltcp": lambda: b.peer(b.smoltcp, "stream-tso stream-jumbo"),
+            "gvisor": lambda: b.peer(b.gvisor, "stream-gso stream-jumbo"),
             "tokio": lambda: b.perf("stream"),
             "core": lambda: b.perf(f"stream {core}")}),
         ("the same, zero-copy, no byte written or read", GBIT, None, False, {
@@ -133,7 +159,8 @@ def rows(b):
             "core": lambda: b.perf(f"stream --zerocopy {core}")}),
         ("stream, MTU 1500, checksums (kernel: software GSO and GRO)", GBIT, 60, True, {
             "kernel": lambda: b.veth("stream", Offloads.SOFTWARE),
-            "smoltcp": lambda: b.peer("stream-mtu"),
+            "smoltcp": lambda: b.peer(b.smoltcp, "stream-mtu"),
+            "gvisor": lambda: b.peer(b.gvisor, "stream-mtu stream-mtu-software"),
             "tokio": lambda: b.perf(f"stream {mtu}"),
             "core": lambda: b.perf(f"stream {mtu} {core}")}),
         ("the same, without GRO (kernel: without GSO, too)", GBIT, None, True, {
@@ -142,25 +169,30 @@ def rows(b):
             "core": lambda: b.perf(f"stream {mtu} --gro off {core}")}),
         ("rr 4K/4K, 1 flow", KILO, 700, False, {
             "kernel": lambda: b.perf(f"{rr1} --kernel"),
-            "smoltcp": lambda: b.peer("rr-1 rr-1-tso"),
+            "smoltcp": lambda: b.peer(b.smoltcp, "rr-1 rr-1-tso"),
+            "gvisor": lambda: b.peer(b.gvisor, "rr-1 rr-1-gso"),
             "tokio": lambda: b.perf(rr1),
             "core": lambda: b.perf(f"{rr1} {core}")}),
         ("rr 4K/4K, 200 flows", KILO, 1000, False, {
             "kernel": lambda: b.perf(f"{rr200} --kernel"),
-            "smoltcp": lambda: b.peer("rr-200 rr-200-tso"),
+            "smoltcp": lambda: b.peer(b.smoltcp, "rr-200 rr-200-tso"),
+            "gvisor": lambda: b.peer(b.gvisor, "rr-200 rr-200-gso"),
             "tokio": lambda: b.perf(rr200),
             "core": lambda: b.perf(f"{rr200} {core}")}),
         ("128-byte writes, receiver polled every 256 (ours, kernel: autocorking)", MEGA, 20, False, {
             "kernel": lambda: b.perf("stream -m 128 --kernel"),
-            "smoltcp": lambda: b.peer("write-128-moderated write-128-moderated-tso"),
+            "smoltcp": lambda: b.peer(b.smoltcp, "write-128-moderated write-128-moderated-tso"),
+            "gvisor": lambda: b.peer(b.gvisor, "write-128-moderated write-128-moderated-nagle"),
             "tokio": lambda: b.perf("stream -m 128"),
             "core": lambda: b.perf(f"stream -m 128 {core}")}),
         ("128-byte writes, each sent at once (ours: tcp_autocorking=0)", MEGA, None, False, {
-            "smoltcp": lambda: b.peer("write-128 write-128-tso"),
+            "smoltcp": lambda: b.peer(b.smoltcp, "write-128 write-128-tso"),
+            "gvisor": lambda: b.peer(b.gvisor, "write-128 write-128-gso"),
             "tokio": lambda: b.perf("stream -m 128 --set tcp_autocorking=0"),
             "core": lambda: b.perf(f"stream -m 128 --set tcp_autocorking=0 {core}")}),
         ("128-byte writes, sent when full", MEGA, None, False, {
-            "smoltcp": lambda: b.peer("write-128-full write-128-full-tso"),
+            "smoltcp": lambda: b.peer(b.smoltcp, "write-128-full write-128-full-tso"),
+            "gvisor": lambda: b.peer(b.gvisor, "write-128-full write-128-full-gso"),
             "core": lambda: b.perf(f"stream -m 128 --pump full {core}")}),
         ("TUN, kernel to us (kernel: veth)", GBIT, 52, True, {
             "kernel": lambda: b.veth("stream"),
@@ -168,8 +200,22 @@ def rows(b):
         ("TUN, us to kernel (kernel: veth)", GBIT, 45, True, {
             "kernel": lambda: b.veth(back),
             "tokio": lambda: b.tun(back)}),
-        ("plain TUN, kernel to us", GBIT, 9, True, {"tokio": lambda: b.tun("stream", "--plain")}),
-        ("plain TUN, us to kernel", GBIT, 3.5, True, {"tokio": lambda: b.tun(back, "--plain")}),
+        ("plain TUN, kernel to us", GBIT, 9, True, {
+            "smoltcp": lambda: b.peer_tun(b.smoltcp, "stream"),
+            "gvisor": lambda: b.peer_tun(b.gvisor, "stream"),
+            "tokio": lambda: b.tun("stream", "--plain")}),
+        ("plain TUN, us to kernel", GBIT, 3.5, True, {
+            "smoltcp": lambda: b.peer_tun(b.smoltcp, back),
+            "gvisor": lambda: b.peer_tun(b.gvisor, back),
+            "tokio": lambda: b.tun(back, "--plain")}),
+        ("rr 4K/4K over plain TUN, 1 flow", KILO, None, True, {
+            "smoltcp": lambda: b.peer_tun(b.smoltcp, rr1, RR_BUFFER),
+            "gvisor": lambda: b.peer_tun(b.gvisor, rr1, RR_BUFFER),
+            "tokio": lambda: b.tun(rr1, "--plain")}),
+        ("rr 4K/4K over plain TUN, 200 flows", KILO, None, True, {
+            "smoltcp": lambda: b.peer_tun(b.smoltcp, rr200, RR_BUFFER, 200),
+            "gvisor": lambda: b.peer_tun(b.gvisor, rr200, RR_BUFFER, 200),
+            "tokio": lambda: b.tun(rr200, "--plain")}),
         ("rr 4K/4K over TUN, 1 flow (kernel: veth)", KILO, 20, True, {
             "kernel": lambda: b.veth(rr1),
             "tokio": lambda: b.tun(rr1)}),
@@ -214,16 +260,17 @@ def shown(values):
 
 
 def markdown(table, samples):
-    lines = ["| | unit | kernel | smoltcp | ours, tokio | ours, core | best of ours / kernel "
-             "| best of ours / smoltcp | target |",
-             "|---|---|---|---|---|---|---|---|---|"]
+    peers = [t for c, t in zip(COLUMNS, TITLES) if c not in OURS]
+    titles = ["", "unit", *TITLES, *(f"best of ours / {peer}" for peer in peers), "target"]
+    lines = ["| " + " | ".join(titles).lstrip() + " |", "|---" * len(titles) + "|"]
     for name, unit, target, _, _ in table:
-        cells = [samples.get((name, c)) for c in ("kernel", "smoltcp", "tokio", "core")]
-        means = [statistics.mean(c) if c else None for c in cells]
-        mine = [m for m in means[2:] if m is not None]
+        cells = {c: samples.get((name, c)) for c in COLUMNS}
+        means = {c: statistics.mean(v) for c, v in cells.items() if v}
+        mine = [means[c] for c in OURS if c in means]
         best = (min if unit == BYTES else max)(mine, default=None)
-        ratios = [f"{best / peer:.2f}" if best and peer else "-" for peer in means[:2]]
-        figures = [shown(c) for c in cells]
+        ratios = [f"{best / means[c]:.2f}" if best and means.get(c) else "-"
+                  for c in COLUMNS if c not in OURS]
+        figures = [shown(cells[c]) for c in COLUMNS]
         lines.append("| " + " | ".join([name, unit, *figures, *ratios, str(target or "-")]) + " |")
     return "\n".join(lines)
 
@@ -239,14 +286,18 @@ def main():
     if root:
         need("ip", "ethtool")
     ours, smoltcp = build(), build("bench-smoltcp", "bench-smoltcp", ROOT / "bench" / "smoltcp")
+    gvisor = build_go(ROOT / "bench" / "gvisor", "bench-gvisor")
     if not root:
         print("rows over veth and TUN are left out: they need root", file=sys.stderr)
     if os.getloadavg()[0] > 1:
         print("the machine is busy: the figures will be low, and the ratios noisy",
               file=sys.stderr)
     namespaces = Namespaces()
-    bench = Bench(ours, smoltcp, args.time, namespaces)
+    bench = Bench(ours, smoltcp, gvisor, args.time, namespaces)
     table = [r for r in rows(bench) if args.rows in r[0] and (root or not r[3])]
+    for row in table:
+        if gvisor is None:
+            row[4].pop("gvisor", None)
     if not table:
         sys.exit(f"--rows {args.rows}: no row's name has that in it")
     if root:

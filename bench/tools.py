@@ -41,6 +41,25 @@ def build(package="fullsend-cli", program="fullsend", folder=ROOT):
     return str(Path(json.loads(meta)["target_directory"]) / "release" / program)
 
 
+def build_go(folder, program):
+    """Builds a Go program; returns its path, or None and says what is missing."""
+    go = next(line.split()[1] for line in open(folder / "go.mod") if line.startswith("go "))
+    out = folder / "target" / program
+    if shutil.which("go") is None:
+        error = "no `go` is on the PATH"
+    else:
+        # A Go from 1.21 on downloads the version that go.mod names.
+        built = subprocess.run(["go", "build", "-o", out, "."], cwd=folder, text=True,
+                               capture_output=True, env={"GOTOOLCHAIN": "auto", **os.environ})
+        if built.returncode == 0:
+            return str(out)
+        error = (built.stderr.strip() or "it failed").splitlines()[-1]
+    print(f"{program} is left out: {error}; it needs Go {go} or later, e.g. of "
+          f"https://proxy.golang.org/golang.org/toolchain/@v/v0.0.1-go{go}.linux-amd64.zip "
+          "(its bin on the PATH)", file=sys.stderr)
+    return None
+
+
 def machine():
     model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo")
                   if line.startswith("model name")), platform.machine())
