@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use nix::sys::stat::Mode;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -34,44 +34,63 @@ pub(super) struct CommandParent {
     is_init: bool,
     /// The /proc of the parent's PID namespace, which the command may mount over.
     proc: File,
-    alive: (PipeReader, PipeWriter),
+    /// The signals that the parent waits for, which are blocked.
+    signals: SignalFd,
+    /// The signal mask to restore in the command's process.
+    mask: SigSet,
+    /// A pipe whose reader the command's process has until it executes its program, and whose writer
+    /// the parent has.
+    start: (Option<PipeReader>, PipeWriter),
 }
 
 impl CommandParent {
     pub(super) fn new(gateway: OwnedFd, is_init: bool) -> io::Result<Self> {
+        let signals = END_SIGNALS.into_iter().chain(TERMINAL_SIGNALS);
+        // A blocked signal is queued even if it is ignored, e.g. SIGHUP by nohup(1).
+        let signals = signals.filter(|signal| !is_signal_ignored(*signal as i32));
+        let awaited: SigSet = signals.chain([Signal::SIGCHLD]).collect();
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        let (reader, writer) = io::pipe()?;
         Ok(Self {
             gateway,
             is_init,
             proc: File::open("/proc")?,
-            alive: io::pipe()?,
+            signals: SignalFd::with_flags(&awaited, flags)?,
+            start: (Some(reader), writer),
+            mask: awaited.thread_swap_mask(SigmaskHow::SIG_BLOCK)?,
         })
     }
 
-    /// Prepares the command's process, which ends with its parent from now on.
+    /// Prepares the command's process, which ends with its parent from now on. The returned file must
+    /// be open until the process executes its program.
     ///
     /// # Errors
     /// `BrokenPipe` if the parent has ended already; the kernel's error otherwise.
-    pub(super) fn enter_command(self) -> io::Result<()> {
+    pub(super) fn enter_command(self) -> io::Result<PipeReader> {
         set_pdeathsig(Signal::SIGKILL)?;
-        let (reader, writer) = self.alive;
+        let (reader, writer) = self.start;
         drop(writer);
+        let reader = reader.ok_or(io::ErrorKind::BrokenPipe)?;
         let mut polled = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
         if poll(&mut polled, PollTimeout::ZERO)? > 0 {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        Ok(())
+        self.mask.thread_set_mask()?;
+        Ok(reader)
     }
 
     /// Waits for the command, and ends it where that is requested. Returns its exit status.
-    pub(super) fn wait(self, command: Pid) -> i32 {
+    pub(super) fn wait(mut self, command: Pid) -> i32 {
         self.try_wait(command).unwrap_or_else(|_| {
             let _ = kill(command, Signal::SIGKILL);
             1
         })
     }
 
-    fn try_wait(&self, command: Pid) -> io::Result<i32> {
-        let signals = await_signals()?;
+    fn try_wait(&mut self, command: Pid) -> io::Result<i32> {
+        // Before, the process handles no signal, and its program may.
+        drop(self.start.0.take());
+        wait_for(&mut [PollFd::new(self.start.1.as_fd(), PollFlags::empty())])?;
         let mut ended_by = None;
         loop {
             match waitpid(command, Some(WaitPidFlag::WNOHANG)) {
@@ -86,19 +105,15 @@ impl CommandParent {
                 Err(error) => return Err(error.into()),
             }
             let mut polled = [
-                PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.gateway.as_fd(), PollFlags::POLLIN),
             ];
-            match poll(&mut polled, PollTimeout::NONE) {
-                Ok(_) => {}
-                Err(Errno::EINTR) => continue,
-                Err(error) => return Err(error.into()),
-            }
+            wait_for(&mut polled)?;
             if polled[1].any() != Some(false) {
                 kill(command, Signal::SIGKILL)?;
                 return Ok(exit_status(waitpid(command, None)?));
             }
-            if let Some(info) = signals.read_signal()?
+            if let Some(info) = self.signals.read_signal()?
                 && let Some(signal) = self.on_signal(&info, command)
             {
                 ended_by = Some(signal);
@@ -145,15 +160,15 @@ impl CommandParent {
     }
 }
 
-/// Blocks the signals that the parent waits for.
-fn await_signals() -> io::Result<SignalFd> {
-    let signals = END_SIGNALS.into_iter().chain(TERMINAL_SIGNALS);
-    // A blocked signal is queued even if it is ignored, e.g. SIGHUP by nohup(1).
-    let signals = signals.filter(|signal| !is_signal_ignored(*signal as i32));
-    let awaited: SigSet = signals.chain([Signal::SIGCHLD]).collect();
-    awaited.thread_block()?;
-    let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
-    Ok(SignalFd::with_flags(&awaited, flags)?)
+/// Waits for an event of one of the files.
+fn wait_for(files: &mut [PollFd<'_>]) -> io::Result<()> {
+    loop {
+        match poll(files, PollTimeout::NONE) {
+            Ok(_) => return Ok(()),
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Returns whether the terminal has sent a signal, and not a process.

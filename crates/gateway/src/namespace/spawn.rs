@@ -131,9 +131,9 @@ impl NewNamespaces {
             .and_then(|parent| Ok((parent, fork()?)));
         match forked {
             Ok((parent, None)) => {
-                if parent.enter_command().is_err() {
+                let Ok(_until_exec) = parent.enter_command() else {
                     exit_now(1);
-                }
+                };
                 if self.isolate {
                     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
                     // A container may forbid it; the command then sees the host's /proc.
