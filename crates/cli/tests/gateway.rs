@@ -441,12 +441,24 @@ fn signals_of_the_terminal_do_not_end_the_gateway() {
     }
 }
 
+/// Returns a folder, and a command that prints a line and waits. It handles no signal when the line is
+/// there, whereas a shell handles SIGINT until it executes another program.
+fn waiting_command() -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("line");
+    fs::write(&file, "ready\n").unwrap();
+    let command = format!("exec tail -f {}", file.display());
+    (folder, command)
+}
+
 /// Types a key in a terminal in which a program runs a script, once the script has printed a line.
 /// Returns the program's exit status.
 fn status_after_key(arguments: &str, script: &str, key: u8) -> Option<i32> {
     let child = Command::new("script")
         .args(["--quiet", "--return", "--command"])
-        .arg(format!("{PROGRAM} {arguments} sh -c '{script}'"))
+        .arg(format!(
+            "exec env --default-signal=INT,QUIT {PROGRAM} {arguments} sh -c '{script}'"
+        ))
         .arg("/dev/null")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -467,13 +479,14 @@ fn the_terminals_keys_end_a_command_that_does_not_handle_their_signals() {
     if !nix::unistd::geteuid().is_root() {
         return println!("skipped: needs root for a network namespace");
     }
+    let (_folder, unhandled) = waiting_command();
+    let handled = "trap \"exit 7\" INT QUIT; echo ready; while :; do sleep 0.1; done";
     for arguments in COMMANDS {
         for (key, status) in [(0x03, 130), (0x1c, 131)] {
-            let unhandled = status_after_key(arguments, "echo ready; exec sleep 1000", key);
-            assert_eq!(unhandled, Some(status), "{arguments}");
-            let script = "trap \"exit 7\" INT QUIT; echo ready; while :; do sleep 0.1; done";
-            let handled = status_after_key(arguments, script, key);
-            assert_eq!(handled, Some(7), "{arguments}");
+            let ended = status_after_key(arguments, &unhandled, key);
+            assert_eq!(ended, Some(status), "{arguments}");
+            let ended = status_after_key(arguments, handled, key);
+            assert_eq!(ended, Some(7), "{arguments}");
         }
     }
 }
@@ -481,8 +494,8 @@ fn the_terminals_keys_end_a_command_that_does_not_handle_their_signals() {
 #[test]
 fn a_signal_of_a_process_to_the_group_does_not_end_the_first_process_of_a_pid_namespace() {
     use nix::sys::signal::Signal::{SIGINT, SIGTERM};
-    let script = "echo ready; exec sleep 1000";
-    let Some(mut program) = start_script(Hangup::Ends, COMMANDS[1], script) else {
+    let (_folder, script) = waiting_command();
+    let Some(mut program) = start_script(Hangup::Ends, COMMANDS[1], &script) else {
         return;
     };
     let group = nix::unistd::Pid::from_raw(program.0.id() as i32);
