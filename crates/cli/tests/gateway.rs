@@ -374,6 +374,12 @@ impl Drop for Script {
     }
 }
 
+/// Returns the process ID of the only child of a process.
+fn only_child(pid: u32) -> u32 {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    children.trim().parse().expect("one child")
+}
+
 /// Returns the process ID of the only child of the only child ... of a process.
 fn last_descendant(mut pid: u32) -> String {
     loop {
@@ -493,15 +499,40 @@ fn the_terminals_keys_end_a_command_that_does_not_handle_their_signals() {
 
 #[test]
 fn a_signal_of_a_process_to_the_group_does_not_end_the_first_process_of_a_pid_namespace() {
-    use nix::sys::signal::Signal::{SIGINT, SIGTERM};
+    use nix::sys::signal::Signal::{SIGINT, SIGKILL};
     let (_folder, script) = waiting_command();
     let Some(mut program) = start_script(Hangup::Ends, COMMANDS[1], &script) else {
         return;
     };
+    let parent = only_child(program.0.id());
     let group = nix::unistd::Pid::from_raw(program.0.id() as i32);
     nix::sys::signal::killpg(group, SIGINT).unwrap();
-    program.send_signal(SIGTERM);
-    assert_eq!(program.status(), Some(143));
+    wait_until("the signal is processed", || {
+        let status = fs::read_to_string(format!("/proc/{parent}/status")).unwrap();
+        let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+        let mask = u64::from_str_radix(pending.unwrap().trim(), 16).unwrap();
+        mask & (1 << (SIGINT as u32 - 1)) == 0
+    });
+    let command = nix::unistd::Pid::from_raw(only_child(parent) as i32);
+    // Killed because of SIGINT, its status would be 130.
+    nix::sys::signal::kill(command, SIGKILL).unwrap();
+    assert_eq!(program.status(), Some(137));
+}
+
+#[test]
+fn a_command_ends_where_the_caller_ignores_the_end_of_its_children() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("skipped: needs root for a network namespace");
+    }
+    for arguments in COMMANDS {
+        let status = Command::new("env")
+            .args(["--ignore-signal=CHLD", PROGRAM])
+            .args(arguments.split(' '))
+            .args(["sh", "-c", "exit 4"])
+            .status()
+            .expect("the program starts");
+        assert_eq!(status.code(), Some(4), "{arguments}");
+    }
 }
 
 #[test]

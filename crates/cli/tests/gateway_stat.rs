@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, Receiver};
@@ -57,7 +58,10 @@ impl Gateway {
             .spawn()
             .expect("the program starts");
         let gateway = Self { child, dir };
-        wait_until("a control socket", || gateway.path("control").exists());
+        // The file exists a moment before the socket listens.
+        wait_until("a control socket", || {
+            UnixStream::connect(gateway.path("control")).is_ok()
+        });
         gateway
     }
 
@@ -338,7 +342,9 @@ fn callers_of_slirp4netns_request_the_sockets_in_its_environment() {
     assert!(other.0.try_wait().unwrap().is_none());
     drop(other);
     let mut gateway = Ended(start(&path("control")));
-    wait_until("a control socket", || dir.path().join("control").exists());
+    wait_until("a control socket", || {
+        UnixStream::connect(dir.path().join("control")).is_ok()
+    });
     let summary = fullsend(&["stat", "--socket", &path("control"), "gateway", "--summary"]);
     let summary = text(&summary.stdout);
     assert!(

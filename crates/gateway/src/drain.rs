@@ -3,24 +3,24 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use crate::gateway::Shared;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// How long the guest may send nothing. A connection that stays open belongs to a program that
-/// still runs.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the guest may take in all.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// Polls, about a second, in which no relay has data and the guest sends none. A connection that
+/// stays open belongs to a program that still runs. Polls are counted and not time: a machine that
+/// stops for a second delays the guest's data as well.
+const MAX_IDLE_POLLS: u32 = 200;
 
 /// Waits until the guest has closed its direction of each TCP connection, and the host's sockets
-/// have its data. Gives up after [`IDLE_TIMEOUT`] and [`TIMEOUT`], and then returns `false`.
-pub(crate) async fn drain(shared: &Shared) -> bool {
-    let begun = Instant::now();
-    let mut moved = (sent_bytes(shared), begun);
+/// have its data. Gives up after [`MAX_IDLE_POLLS`], and after about `limit`, and then returns `false`.
+pub(crate) async fn drain(shared: &Shared, limit: Duration) -> bool {
+    let polls = limit.as_millis() / POLL_INTERVAL.as_millis();
+    let mut sent = sent_bytes(shared);
     let mut was_sending = true;
-    loop {
+    let mut idle_polls = 0;
+    for _ in 0..polls {
         // Also before the first poll: packets that the guest has sent may wait in the device.
         sleep(POLL_INTERVAL).await;
         let is_sending = is_sending(shared);
@@ -28,15 +28,15 @@ pub(crate) async fn drain(shared: &Shared) -> bool {
             return true;
         }
         was_sending = is_sending;
-        let now = Instant::now();
-        let bytes = sent_bytes(shared);
-        if bytes != moved.0 {
-            moved = (bytes, now);
-        }
-        if now - moved.1 >= IDLE_TIMEOUT || now - begun >= TIMEOUT {
+        let now = sent_bytes(shared);
+        let is_idle = now == sent && shared.relay_memory.held() == 0;
+        idle_polls = if is_idle { idle_polls + 1 } else { 0 };
+        if idle_polls == MAX_IDLE_POLLS {
             return false;
         }
+        sent = now;
     }
+    false
 }
 
 fn sent_bytes(shared: &Shared) -> u64 {

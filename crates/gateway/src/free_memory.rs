@@ -20,7 +20,7 @@ const WORTHWHILE_BYTES: u64 = 2 << 20;
 /// Connections and flows whose end frees about as much.
 const WORTHWHILE_FLOWS: u64 = 256;
 
-/// What a gateway had when memory was given back last.
+/// The state of a gateway when memory was given back last.
 #[derive(Default)]
 struct Released {
     /// Resident memory after it, bytes.
@@ -34,8 +34,7 @@ impl Released {
     /// pool, and `flows` the number of connections and flows now.
     fn is_worthwhile(&mut self, kept: u64, flows: u64) -> bool {
         self.flows = self.flows.max(flows);
-        // Without the kernel's report, it may always have grown.
-        let grown = resident_memory().is_none_or(|now| now >= self.resident + WORTHWHILE_BYTES);
+        let grown = resident_memory().is_some_and(|now| now >= self.resident + WORTHWHILE_BYTES);
         grown || kept >= WORTHWHILE_BYTES || self.flows - flows >= WORTHWHILE_FLOWS
     }
 }
@@ -57,6 +56,7 @@ pub(crate) async fn release_free_memory(shared: Arc<Shared>) {
         let flows = counters.tcp_open + counters.udp_open;
         if released.is_worthwhile(kept, flows) && is_little {
             shared.pool.trim();
+            shared.pipes.clear();
             release_heap();
             let resident = resident_memory().unwrap_or(0);
             released = Released { resident, flows };

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Poll;
+use std::time::Duration;
 
 use fullsend::control::Gateway as ControlledGateway;
 use fullsend::{IcmpSocket, Pool, Stack, TransparentListener, UdpSocket};
@@ -59,7 +60,8 @@ pub(crate) struct Shared {
     pub(crate) limits: SocketLimits,
     /// Spliced connections that exist now.
     pub(crate) spliced_open: AtomicUsize,
-    /// Those of them whose guest has not closed its direction.
+    /// Spliced connections whose guest has not closed its direction, also those that wait for the
+    /// host's socket to connect.
     pub(crate) spliced_tx: AtomicUsize,
     pub(crate) pipes: Pipes,
     /// `None` if the gateway has no sockets in the guest's namespace.
@@ -457,22 +459,24 @@ impl Handle {
     }
 
     /// Waits until the guest has closed its direction of each TCP connection and the host's kernel has
-    /// its data, at most 10 s, and at most 1 s while the guest sends nothing. To be called between the
-    /// end of the guest's programs and [`stop`](Self::stop), while [`Gateway::run`] still relays:
-    /// otherwise the last data of the programs is lost. Returns whether all connections are closed.
+    /// its data: about `limit` at most, and about 1 s while no data moves. To be called between the end
+    /// of the guest's programs and [`stop`](Self::stop), while [`Gateway::run`] still relays: otherwise
+    /// the last data of the programs is lost. Returns whether the guest has closed all connections;
+    /// those that are open when the gateway stops are reset.
     ///
     /// # Example
     /// ```no_run
+    /// # use std::time::Duration;
     /// # async fn example(gateway: fullsend_gateway::Handle) {
     /// // The guest's programs have ended.
-    /// if !gateway.drain().await {
+    /// if !gateway.drain(Duration::from_secs(10)).await {
     ///     eprintln!("some connections of the guest were still open");
     /// }
     /// gateway.stop();
     /// # }
     /// ```
-    pub async fn drain(&self) -> bool {
-        drain(&self.shared).await
+    pub async fn drain(&self, limit: Duration) -> bool {
+        drain(&self.shared, limit).await
     }
 
     /// Ends [`Gateway::run`].

@@ -67,7 +67,7 @@ fn data_that_the_guest_has_ended_is_delivered_after_the_end_of_the_gateway() {
             .build()
             .unwrap();
         wait_until("the guest's data is delivered", || {
-            runtime.block_on(rig.gateway.drain())
+            runtime.block_on(rig.gateway.drain(LIMIT))
         });
         rig.gateway.stop();
         let error = guest.read(&mut [0]).expect_err("a FIN");

@@ -46,24 +46,37 @@ pub(crate) fn captured(device: Tun, name: &str, pcap: Option<&Path>) -> Result<B
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const LOST: &str = "the guest's network device is lost";
 
-/// Relays until `end` is ready, or SIGTERM or SIGINT arrives.
+/// How long the last data of a command may take to the host's kernel.
+const COMMAND_DRAIN: Duration = Duration::from_secs(10);
+/// How long that of a namespace may take, whose maker waits for the end of this program.
+const NAMESPACE_DRAIN: Duration = Duration::from_secs(3);
+
+/// Relays until `end` is ready and the host's kernel has the guest's last data, or SIGTERM or SIGINT
+/// arrives.
 pub(crate) async fn relay(
     gateway: Gateway,
     end: impl Future<Output = io::Result<()>>,
 ) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let handle = gateway.handle();
+    let ended = async {
+        end.await?;
+        let _ = handle.drain(NAMESPACE_DRAIN).await;
+        Ok(())
+    };
     tokio::select! {
         done = gateway.run() => done.context(LOST),
-        ended = end => Ok(ended?),
+        ended = ended => ended,
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     }
 }
 
-/// Starts a command and relays until it has ended and the host's kernel has its data. Returns its exit
-/// status. SIGTERM and SIGHUP end the command, which keeps its network until then, and the status is
-/// that of a process that the signal has ended.
+/// Starts a command and relays until it has ended, and then until the host's kernel has its last data,
+/// at most for [`COMMAND_DRAIN`] or until another signal. Returns its exit status. SIGTERM and SIGHUP
+/// end the command, which keeps its network until then, and the status is that of a process that the
+/// signal has ended.
 pub(crate) async fn relay_command(gateway: Gateway, command: &Spawned) -> Result<ExitCode> {
     // A terminal sends these to the command as well, which may handle them.
     let _interrupt = signal(SignalKind::interrupt())?;
@@ -75,23 +88,27 @@ pub(crate) async fn relay_command(gateway: Gateway, command: &Spawned) -> Result
     let handle = gateway.handle();
     command.start()?;
     let ended = async {
-        let signal = tokio::select! {
-            status = command.wait() => {
-                // Those before it were the command's.
-                let mut interrupt = signal(SignalKind::interrupt())?;
-                tokio::select! {
-                    _ = handle.drain() => {}
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                    _ = hangup.recv(), if !is_hangup_ignored => {}
-                }
-                return status;
-            }
-            _ = terminate.recv() => libc::SIGTERM,
-            _ = hangup.recv(), if !is_hangup_ignored => libc::SIGHUP,
+        let received = tokio::select! {
+            status = command.wait() => Err(status?),
+            _ = terminate.recv() => Ok(libc::SIGTERM),
+            _ = hangup.recv(), if !is_hangup_ignored => Ok(libc::SIGHUP),
         };
-        command.terminate(END_TIMEOUT).await?;
-        Ok(128 + signal)
+        let status = match received {
+            Ok(signal) => {
+                command.terminate(END_TIMEOUT).await?;
+                128 + signal
+            }
+            Err(status) => status,
+        };
+        // Earlier ones were sent to the command, too.
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        tokio::select! {
+            _ = handle.drain(COMMAND_DRAIN) => {}
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv(), if !is_hangup_ignored => {}
+        }
+        io::Result::Ok(status)
     };
     let status = tokio::select! {
         done = gateway.run() => {

@@ -25,7 +25,7 @@ const END_SIGNALS: [Signal; 2] = [Signal::SIGTERM, Signal::SIGHUP];
 /// Signals that a terminal sends to the command as well.
 const TERMINAL_SIGNALS: [Signal; 2] = [Signal::SIGINT, Signal::SIGQUIT];
 
-/// What the parent and the command share. Made before the fork.
+/// The state that the parent and the command share, made before the fork.
 pub(super) struct CommandParent {
     /// Closed, or with data, when the command must be killed.
     gateway: OwnedFd,
@@ -81,8 +81,11 @@ impl CommandParent {
 
     /// Waits for the command, and ends it where that is requested. Returns its exit status.
     pub(super) fn wait(mut self, command: Pid) -> i32 {
-        self.try_wait(command).unwrap_or_else(|_| {
-            let _ = kill(command, Signal::SIGKILL);
+        self.try_wait(command).unwrap_or_else(|error| {
+            // Otherwise the process ID may be that of another process by now.
+            if error.raw_os_error() != Some(Errno::ECHILD as i32) {
+                let _ = kill(command, Signal::SIGKILL);
+            }
             1
         })
     }
@@ -92,6 +95,7 @@ impl CommandParent {
         drop(self.start.0.take());
         wait_for(&mut [PollFd::new(self.start.1.as_fd(), PollFlags::empty())])?;
         let mut ended_by = None;
+        let mut is_terminated = false;
         loop {
             match waitpid(command, Some(WaitPidFlag::WNOHANG)) {
                 Ok(status @ (WaitStatus::Exited(..) | WaitStatus::Signaled(..))) => {
@@ -114,15 +118,16 @@ impl CommandParent {
                 return Ok(exit_status(waitpid(command, None)?));
             }
             if let Some(info) = self.signals.read_signal()?
-                && let Some(signal) = self.on_signal(&info, command)
+                && let Some(signal) = self.on_signal(&info, command, &mut is_terminated)
             {
                 ended_by = Some(signal);
             }
         }
     }
 
-    /// Passes a signal on that ends the command. Returns it if the command got SIGKILL instead.
-    fn on_signal(&self, info: &siginfo, command: Pid) -> Option<Signal> {
+    /// Passes a signal on that ends the command. Returns it if the command got SIGKILL instead. SIGTERM
+    /// is passed on once: a signal to a process group reaches the gateway, too, which then sends another.
+    fn on_signal(&self, info: &siginfo, command: Pid, is_terminated: &mut bool) -> Option<Signal> {
         let signal = i32::try_from(info.ssi_signo).ok()?;
         let signal = Signal::try_from(signal).ok()?;
         let is_terminals = TERMINAL_SIGNALS.contains(&signal);
@@ -141,7 +146,7 @@ impl CommandParent {
             let _ = kill(command, Signal::SIGKILL);
             return Some(signal);
         }
-        if !is_terminals {
+        if !is_terminals && !std::mem::replace(is_terminated, true) {
             let _ = kill(command, passed);
         }
         None

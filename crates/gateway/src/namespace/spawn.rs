@@ -12,6 +12,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::SigHandler;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getegid, geteuid};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -22,7 +23,7 @@ use super::child::{Message, channel, open_result, receive, send, send_result};
 use super::command_parent::CommandParent;
 use super::failed;
 use super::interface::InterfaceSetup;
-use super::sys::{exit_now, fork, register};
+use super::sys::{exit_now, fork, is_signal_ignored, register, set_signal_handler};
 use super::tap::{Tap, decode, open_here};
 
 /// A command, and the namespaces that are made for it.
@@ -59,11 +60,17 @@ pub struct Spawned {
 
 impl NewNamespaces {
     /// Makes the namespaces and the TAP. The command waits for [`Spawned::start`]. It is killed when
-    /// the returned value is dropped, or this process ends.
+    /// the returned value is dropped, or this process ends. If this process ignores SIGCHLD, it no longer
+    /// does.
     ///
     /// # Errors
     /// The error of the step that failed, with its name.
     pub fn make(&self) -> io::Result<Spawned> {
+        // The kernel does not report the end of a child while the signal is ignored, which a process
+        // inherits.
+        if is_signal_ignored(libc::SIGCHLD) {
+            set_signal_handler(nix::sys::signal::Signal::SIGCHLD, SigHandler::SigDfl);
+        }
         let (ours, theirs) = channel()?;
         let (end, gateway) = channel()?;
         let Some(pid) = fork()? else {

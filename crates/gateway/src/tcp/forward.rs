@@ -27,6 +27,8 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// How long the other side may take to accept a client that has sent only its FIN. Such a client may
 /// wait for an answer, but most are gone.
 const CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long it may take to accept a client that has sent data before its FIN.
+const CLOSED_WITH_DATA_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Waits for the connection to the other side, but not much longer than the client does.
 async fn until_client_ends<T>(
@@ -41,14 +43,16 @@ async fn until_client_ends<T>(
     }
 }
 
-/// Waits until a client has closed its direction without data, and then for [`CLOSED_TIMEOUT`]. Never
-/// returns for a client that has sent data, which is to be delivered.
+/// Waits until a client has closed its direction, and then as long as it may wait for the other side.
 async fn closed_for_long(client: &HostStream) {
     client.closed_by_peer().await;
-    if client.received_bytes().is_ok_and(|n| n > 0) {
-        std::future::pending::<()>().await;
-    }
-    tokio::time::sleep(CLOSED_TIMEOUT).await;
+    let has_data = client.received_bytes().is_ok_and(|n| n > 0);
+    let timeout = if has_data {
+        CLOSED_WITH_DATA_TIMEOUT
+    } else {
+        CLOSED_TIMEOUT
+    };
+    tokio::time::sleep(timeout).await;
 }
 
 /// The permits of a client: as many of all connections as of those that forwards may have.
@@ -258,8 +262,14 @@ async fn splice_to_guest(shared: &Shared, client: HostStream, socket: Socket, to
 async fn splice_to_host(shared: &Shared, client: HostStream, from: SocketAddr, host: SocketAddr) {
     let outbound = &shared.config.outbound;
     let connected = connect_loopback(host, |host| HostStream::connect(host, outbound));
+    // The guest's kernel has accepted the client, which may have sent data and ended.
+    let sending = Counted::new(&shared.spliced_tx);
     match until_client_ends(&client, connected).await {
-        Ok(stream) => splice(shared, client, stream).await,
+        Ok(stream) => {
+            // The splice counts it from now on.
+            drop(sending);
+            splice(shared, client, stream).await;
+        }
         Err(error) => {
             tracing::debug!(%error, %from, %host, "the host did not accept a client in the guest");
         }

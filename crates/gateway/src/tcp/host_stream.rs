@@ -38,8 +38,9 @@ pub(super) enum Moved {
     End,
 }
 
-/// A TCP socket of the host, in the reactor. Dropping it, e.g. when the gateway stops, sends a RST,
-/// except after [`shutdown_write`](Self::shutdown_write): the kernel then still delivers the data.
+/// A TCP socket of the host, in the reactor. Dropping it, e.g. when the gateway stops, sends a RST and
+/// discards its data. After [`shutdown_write`](Self::shutdown_write) it does so only if received data
+/// has not been read, or if more arrives; otherwise the kernel still delivers the data.
 pub(crate) struct HostStream {
     /// Shared: a tool that lists the flows may delay the end by the time of one reading.
     fd: Arc<AsyncFd<Socket>>,
@@ -230,7 +231,7 @@ impl HostStream {
 
     /// Makes dropping the socket send a RST, which discards its data.
     pub(super) fn reset_on_drop(&self) {
-        // Fails for no TCP socket.
+        // Each TCP socket has the option.
         let _ = self.fd.get_ref().set_linger(Some(Duration::ZERO));
     }
 

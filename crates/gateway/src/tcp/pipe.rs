@@ -11,16 +11,16 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 const MAX_KEPT: usize = 16;
 /// Capacity of a large pipe in bytes, the largest without privileges (pipe(7)).
 const LARGE: usize = 1 << 20;
-/// Most large pipes: a quarter of the pages that a user's pipes may have before the kernel makes all
-/// of the user's new pipes tiny.
-const MAX_LARGE: usize = 16;
+/// Most large pipes. Beyond 64 MiB the kernel makes all new pipes of the user tiny, and a user may have
+/// many gateways.
+const MAX_LARGE: usize = 4;
 
 /// A pipe.
 pub(super) struct Pipe {
     pub(super) read: OwnedFd,
     pub(super) write: OwnedFd,
     /// Counts it among the large pipes.
-    _large: Option<Arc<()>>,
+    large: Option<Arc<()>>,
 }
 
 /// The empty pipes of a gateway.
@@ -32,12 +32,17 @@ pub(crate) struct Pipes {
 }
 
 impl Pipes {
-    /// Returns an empty pipe.
+    /// Returns an empty pipe, a large one if there is one.
     ///
     /// # Errors
     /// The error of the operating system, e.g. for lack of descriptors.
     pub(super) fn take(&self) -> io::Result<Pipe> {
-        if let Some(pipe) = self.kept.lock().pop() {
+        let kept = {
+            let mut kept = self.kept.lock();
+            let large = kept.iter().position(|pipe| pipe.large.is_some());
+            large.map(|at| kept.swap_remove(at)).or_else(|| kept.pop())
+        };
+        if let Some(pipe) = kept {
             return Ok(pipe);
         }
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
@@ -46,7 +51,7 @@ impl Pipes {
         Ok(Pipe {
             read,
             write,
-            _large: is_large.then(|| self.large.clone()),
+            large: is_large.then(|| self.large.clone()),
         })
     }
 
@@ -55,7 +60,17 @@ impl Pipes {
         let mut kept = self.kept.lock();
         if kept.len() < MAX_KEPT {
             kept.push(pipe);
+        } else if pipe.large.is_some()
+            && let Some(small) = kept.iter_mut().find(|pipe| pipe.large.is_none())
+        {
+            *small = pipe;
         }
+    }
+
+    /// Closes the pipes that are kept.
+    pub(crate) fn clear(&self) {
+        let kept = std::mem::take(&mut *self.kept.lock());
+        drop(kept);
     }
 }
 
@@ -66,13 +81,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_some_pipes_are_large() {
+    fn only_some_pipes_are_large_and_these_are_kept() {
         let pipes = Pipes::default();
-        let taken: Vec<_> = (0..20).map(|_| pipes.take().unwrap()).collect();
+        let mut taken: Vec<_> = (0..20).map(|_| pipes.take().unwrap()).collect();
         let is_large = |pipe: &&Pipe| fcntl_getpipe_size(&pipe.write).unwrap() == LARGE;
-        assert_eq!(taken.iter().filter(is_large).count(), MAX_LARGE);
-        drop(taken);
-        let pipe = pipes.take().unwrap();
-        assert!(is_large(&&pipe));
+        let large = taken.iter().filter(is_large).count();
+        // An unprivileged user's other programs may have used up the limit.
+        assert!(large == MAX_LARGE || !nix::unistd::geteuid().is_root());
+        taken.sort_by_key(|pipe| pipe.large.is_some());
+        for pipe in taken {
+            pipes.put(pipe);
+        }
+        let kept: Vec<_> = (0..MAX_KEPT).map(|_| pipes.take().unwrap()).collect();
+        assert_eq!(kept[..large].iter().filter(is_large).count(), large);
+        for pipe in kept {
+            pipes.put(pipe);
+        }
+        pipes.clear();
+        assert_eq!(Arc::strong_count(&pipes.large), 1);
     }
 }

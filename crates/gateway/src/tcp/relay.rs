@@ -36,7 +36,7 @@ impl Drop for GuestSocket {
 
 /// Copies data in both directions until both sides have closed theirs. Each side's FIN is passed on
 /// when its data has been; a RST or another error of one side resets the other, and so does the end
-/// of the gateway. Only data of a guest that has sent its FIN is still delivered to the host.
+/// of the gateway. The kernel still delivers the guest's data to the host if its FIN has been passed on.
 pub(super) async fn relay(shared: &Shared, flow: &TcpFlow, guest: TcpStream, host: HostStream) {
     flow.set_stage(Stage::Data);
     // Fails only if the stack has stopped.

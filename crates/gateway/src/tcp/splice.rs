@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::atomic::AtomicU64;
 
 use tokio::task::coop::consume_budget;
+use tokio::task::yield_now;
 
 use super::HostStream;
 use super::host_stream::Moved;
@@ -17,12 +18,14 @@ use crate::rate::RateLimit;
 /// Most bytes that one direction of a connection moves at once, and thus has in its pipe: with fewer,
 /// the receiver is woken more often.
 const MAX_BYTES: usize = 1 << 20;
+/// Bytes after which other tasks run, also where neither socket makes this one wait.
+const MAX_BYTES_AT_ONCE: usize = 4 << 20;
 /// Most bytes that are copied at once where `splice` moves none.
 const MAX_COPIED_BYTES: usize = 512;
 
 /// Moves data in both directions until both sides have closed theirs. A RST or another error of one
-/// side resets the other, and so does the end of the gateway, except that data before a FIN is still
-/// delivered.
+/// side resets the other, and so does the end of the gateway, except that the kernel still delivers the
+/// data of a direction whose FIN has been passed on.
 pub(super) async fn splice_both(shared: &Shared, guest: HostStream, host: HostStream) {
     if let Err(error) = both_directions(shared, &guest, &host).await {
         guest.reset_on_drop();
@@ -66,8 +69,13 @@ async fn one_direction(
         // An idle connection has no pipe.
         until_error(pin!(from.readable()), pin!(to.failed())).await?;
         let pipe = shared.pipes.take()?;
+        let mut moved_bytes = 0;
         loop {
-            // Neither socket need make this task wait.
+            if moved_bytes >= MAX_BYTES_AT_ONCE {
+                moved_bytes = 0;
+                yield_now().await;
+            }
+            // Reads of few bytes.
             consume_budget().await;
             let max = rate.quantum(shared.relay_memory.allowed(MAX_BYTES));
             let max_copied = max.min(MAX_COPIED_BYTES);
@@ -98,6 +106,7 @@ async fn one_direction(
             let pass = pin!(until_error(pass, from_failed));
             until_error(pass, pin!(to.failed())).await?;
             add(counter, n as u64);
+            moved_bytes += n;
         }
         shared.pipes.put(pipe);
     }

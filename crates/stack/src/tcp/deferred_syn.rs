@@ -112,13 +112,11 @@ impl Host {
         (syn, syn_ecn): (TcpRepr, EcnField),
     ) {
         let expires = now + DEFERRED_SYN_TIMEOUT;
-        // The 4-tuple has one owner: with a second one, the ACK could reach the old connection.
-        let min_isn = self.replace_time_wait(&key);
         let deferred = DeferredSyn {
             syn,
             syn_ecn,
             key,
-            min_isn,
+            min_isn: None,
             listener,
             user_owned: false,
             expires,
@@ -131,6 +129,11 @@ impl Host {
         else {
             return;
         };
+        // The 4-tuple has one owner: with a second one, the ACK could reach the old connection.
+        let replaced = self.replace_time_wait(&key);
+        if let Some(SocketEntry::DeferredSyn(deferred)) = self.tcp.table.get_mut(index) {
+            deferred.min_isn = replaced;
+        }
         self.tcp.flows.insert(&key, FlowOwner::Socket(index));
         self.tcp.wheel.arm(index, expires);
         if let Some(listener) = self.tcp.listeners.get_mut(listener) {

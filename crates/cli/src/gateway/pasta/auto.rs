@@ -10,6 +10,8 @@ use super::network::LOOPBACKS;
 
 /// Ports of a protocol that are bound at each [`poll`](AutoForwards::poll).
 pub(super) const BINDS_AT_ONCE: usize = 64;
+/// Those of them that are kept for ports that could not be bound.
+const RETRIES_AT_ONCE: usize = 8;
 
 /// The forwards that exist because one side listens.
 pub(super) struct AutoForwards {
@@ -139,10 +141,12 @@ impl AutoForwards {
     }
 }
 
-/// Returns the ports to bind now: new ones, and then those that could not be bound, in rotation
-/// behind `last`. They are few, so that the guest's packets do not wait for thousands of them.
+/// Returns the ports to bind now: new ones first, and at least [`RETRIES_AT_ONCE`] of those that could
+/// not be bound, in rotation behind `last`. They are few, so that the guest's packets do not wait for
+/// thousands of them.
 fn next_ports(new: &[u16], failed: &[u16], last: &mut u16) -> Vec<u16> {
-    let mut ports: Vec<u16> = new.iter().copied().take(BINDS_AT_ONCE).collect();
+    let max_new = BINDS_AT_ONCE - failed.len().min(RETRIES_AT_ONCE);
+    let mut ports: Vec<u16> = new.iter().copied().take(max_new).collect();
     let (before, behind) = failed.split_at(failed.partition_point(|port| port <= last));
     for &port in behind
         .iter()
@@ -182,7 +186,10 @@ mod tests {
         assert_eq!(ports, [&[7, 2000], &again[..]].concat());
         assert_eq!(last, COUNT - 52);
         let new: Vec<u16> = (2000..2100).collect();
-        assert_eq!(next_ports(&new, &failed, &mut last), new[..BINDS_AT_ONCE]);
-        assert_eq!(last, COUNT - 52, "the rotation continues there");
+        let ports = next_ports(&new, &failed, &mut last);
+        let max_new = BINDS_AT_ONCE - RETRIES_AT_ONCE;
+        assert_eq!(ports[..max_new], new[..max_new]);
+        // The rotation continues behind the last one.
+        assert_eq!(ports[max_new..], failed[12..12 + RETRIES_AT_ONCE]);
     }
 }
