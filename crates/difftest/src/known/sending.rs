@@ -110,7 +110,7 @@ pub(super) const KNOWN: &[KnownDifference] = &[
             (sends || injected(events, d).is_some_and(acks))
                 // A FIN alone is not deferred.
                 && d.kernel_only.iter().chain(&d.ours_only).any(carries_data)
-                && excess(d).is_some_and(|excess| is_deferrable(events, d, &excess.extra))
+                && excess(d).is_some_and(|excess| is_deferrable(events, d, &excess))
                 && only_segments(d)
         },
     },
@@ -272,9 +272,10 @@ fn has_deferred_write(events: &[FuzzEvent], difference: &Difference) -> bool {
 
 /// Returns whether `tcp_tso_should_defer` may defer the segments at the end of what an event sends:
 /// they are new data, other data is in flight, and they are less than a third of the window or of
-/// cwnd, and thus less than half of what is in flight before them. After an ACK within a segment, the
-/// sides differ in how many segments are in flight.
-fn is_deferrable(events: &[FuzzEvent], difference: &Difference, deferred: &[Range]) -> bool {
+/// cwnd, and thus less than half of what is in flight before them: in bytes of the window, or in
+/// segments of cwnd. After an ACK within a segment, the sides differ in how many segments are in flight.
+fn is_deferrable(events: &[FuzzEvent], difference: &Difference, excess: &Excess) -> bool {
+    let deferred = &excess.extra[..];
     let ([(start, _), ..], [.., (_, end)]) = (deferred, deferred) else {
         return false;
     };
@@ -287,13 +288,19 @@ fn is_deferrable(events: &[FuzzEvent], difference: &Difference, deferred: &[Rang
     } else {
         1
     };
+    let mut before = [&ours[..], &excess.common].concat();
+    before.retain(|(_, end)| after(*end, una));
+    before.sort_unstable();
+    before.dedup();
+    let segments = before.len();
     // Without timestamps, the answer to a repeated SYN-ACK gives no RTT sample (RFC 6298 3), so that
     // no segment in flight is young; it gives the kernel one, which repeats an ACK instead.
     let history = &difference.history;
     let has_no_rtt = history.repeats_syn_ack && history.latest_tsval.is_none() && una == 1;
     !after(difference.before.1.sent, *start)
         && (after(difference.before.1.sent, una) || has_no_rtt)
-        && end.wrapping_sub(*start) <= in_flight / 2 + slack * largest
+        && (end.wrapping_sub(*start) <= in_flight / 2 + slack * largest
+            || deferred.len() <= segments / 2 + slack as usize)
 }
 
 /// Returns the most segments that one side defers in an event and the other does not, as in
