@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::gateway::Shared;
 
@@ -14,13 +14,16 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const MAX_IDLE_POLLS: u32 = 200;
 
 /// Waits until the guest has closed its direction of each TCP connection, and the host's sockets
-/// have its data. Gives up after [`MAX_IDLE_POLLS`], and after about `limit`, and then returns `false`.
+/// have its data. Gives up after [`MAX_IDLE_POLLS`], and after `limit`, and then returns `false`.
 pub(crate) async fn drain(shared: &Shared, limit: Duration) -> bool {
-    let polls = limit.as_millis() / POLL_INTERVAL.as_millis();
+    timeout(limit, wait_for_end(shared)).await.unwrap_or(false)
+}
+
+async fn wait_for_end(shared: &Shared) -> bool {
     let mut sent = sent_bytes(shared);
     let mut was_sending = true;
     let mut idle_polls = 0;
-    for _ in 0..polls {
+    loop {
         // Also before the first poll: packets that the guest has sent may wait in the device.
         sleep(POLL_INTERVAL).await;
         let is_sending = is_sending(shared);
@@ -36,7 +39,6 @@ pub(crate) async fn drain(shared: &Shared, limit: Duration) -> bool {
         }
         sent = now;
     }
-    false
 }
 
 fn sent_bytes(shared: &Shared) -> u64 {

@@ -54,9 +54,12 @@ pub(crate) async fn release_free_memory(shared: Arc<Shared>) {
         last = now;
         let counters = shared.counters();
         let flows = counters.tcp_open + counters.udp_open;
+        if is_little {
+            // The kernel limits a user's pipes, those of other gateways included.
+            shared.pipes.clear();
+        }
         if released.is_worthwhile(kept, flows) && is_little {
             shared.pool.trim();
-            shared.pipes.clear();
             release_heap();
             let resident = resident_memory().unwrap_or(0);
             released = Released { resident, flows };

@@ -459,7 +459,7 @@ impl Handle {
     }
 
     /// Waits until the guest has closed its direction of each TCP connection and the host's kernel has
-    /// its data: about `limit` at most, and about 1 s while no data moves. To be called between the end
+    /// its data: `limit` at most, and about 1 s in which no data moves and no relay holds any. To be called between the end
     /// of the guest's programs and [`stop`](Self::stop), while [`Gateway::run`] still relays: otherwise
     /// the last data of the programs is lost. Returns whether the guest has closed all connections;
     /// those that are open when the gateway stops are reset.

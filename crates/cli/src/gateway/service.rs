@@ -100,8 +100,10 @@ pub(crate) async fn relay_command(gateway: Gateway, command: &Spawned) -> Result
             }
             Err(status) => status,
         };
-        // Earlier ones were sent to the command, too.
+        // Earlier ones were meant for the command.
         let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut hangup = signal(SignalKind::hangup())?;
         tokio::select! {
             _ = handle.drain(COMMAND_DRAIN) => {}
             _ = interrupt.recv() => {}

@@ -93,7 +93,11 @@ impl CommandParent {
     fn try_wait(&mut self, command: Pid) -> io::Result<i32> {
         // Before, the process handles no signal, and its program may.
         drop(self.start.0.take());
-        wait_for(&mut [PollFd::new(self.start.1.as_fd(), PollFlags::empty())])?;
+        // The gateway may end earlier, e.g. while the program's file cannot be read.
+        wait_for(&mut [
+            PollFd::new(self.start.1.as_fd(), PollFlags::empty()),
+            PollFd::new(self.gateway.as_fd(), PollFlags::POLLIN),
+        ])?;
         let mut ended_by = None;
         let mut is_terminated = false;
         loop {
@@ -142,11 +146,15 @@ impl CommandParent {
         } else {
             Signal::SIGTERM
         };
+        if !is_terminals && *is_terminated {
+            return None;
+        }
         if self.is_init && !self.reacts_to(command, passed) {
             let _ = kill(command, Signal::SIGKILL);
             return Some(signal);
         }
-        if !is_terminals && !std::mem::replace(is_terminated, true) {
+        if !is_terminals {
+            *is_terminated = true;
             let _ = kill(command, passed);
         }
         None

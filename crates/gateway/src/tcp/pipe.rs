@@ -86,8 +86,8 @@ mod tests {
         let mut taken: Vec<_> = (0..20).map(|_| pipes.take().unwrap()).collect();
         let is_large = |pipe: &&Pipe| fcntl_getpipe_size(&pipe.write).unwrap() == LARGE;
         let large = taken.iter().filter(is_large).count();
-        // An unprivileged user's other programs may have used up the limit.
-        assert!(large == MAX_LARGE || !nix::unistd::geteuid().is_root());
+        // The user's other pipes may have used up the limit.
+        assert!(large <= MAX_LARGE);
         taken.sort_by_key(|pipe| pipe.large.is_some());
         for pipe in taken {
             pipes.put(pipe);
