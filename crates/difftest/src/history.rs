@@ -157,8 +157,8 @@ impl History {
         let is_accepted = match inject.flags & (SYN | RST | ACK) {
             // Linux accepts a duplicate ACK that is older by less than the retransmission timeout.
             ACK => !is_old || is_pure && inject.ack == self.una,
-            // That of a simultaneous open. RFC 5961 4.2 rejects later ones.
-            flags => flags == SYN | ACK && self.acks.is_empty(),
+            // RFC 5961 4.2 rejects later ones.
+            flags => flags == SYN | ACK && !is_old && self.ends_open(inject, views),
         };
         if is_accepted && !self.is_too_old(inject.ack) {
             self.acks.push(ack);
@@ -166,6 +166,17 @@ impl History {
                 self.una = inject.ack;
             }
         }
+    }
+
+    /// Returns whether a SYN-ACK ends an active open: it acknowledges the SYN, and in SYN-RECEIVED of a
+    /// simultaneous open it repeats the peer's SYN and has neither data nor FIN.
+    fn ends_open(&self, inject: &InjectedSegment, views: [&PeerView; 2]) -> bool {
+        let is_bare = inject.end() == inject.seq.wrapping_add(1);
+        let repeats = |acked: u32| is_bare && inject.end() == acked;
+        let is_next = |view: &PeerView| inject.ack == view.sent && view.acked.is_none_or(repeats);
+        let mut states = self.states.0.iter().chain(&self.states.1);
+        states.any(|(_, state)| matches!(*state, SYN_SENT | SYN_RECEIVED))
+            && views.into_iter().any(is_next)
     }
 
     /// Returns whether a timestamp is older than that of an earlier, accepted segment. A TSval of 0

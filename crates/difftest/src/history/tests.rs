@@ -4,7 +4,7 @@ use fullsend_script::tcp_option::TcpOption;
 
 use super::History;
 use crate::event::{ACK, Echo, FIN, FuzzEvent, InjectedSegment, SYN, SocketCall, SocketIndex};
-use crate::known::ESTABLISHED;
+use crate::known::{ESTABLISHED, SYN_RECEIVED};
 use crate::side::{CallResult, EventOutcome};
 use crate::view::PeerView;
 
@@ -169,6 +169,46 @@ fn an_ack_with_an_old_timestamp_is_accepted_only_as_a_duplicate() {
 fn a_syn_ack_after_the_handshake_is_not_accepted() {
     let acks = [segment(ACK, 101, 500), segment(SYN | ACK, 101, 900)];
     assert_eq!(acks_after(&acks), [500]);
+}
+
+/// Returns the acknowledgement numbers that are accepted in SYN-RECEIVED of a simultaneous open, after
+/// a SYN with sequence number 0.
+fn acks_in_syn_received(injects: &[InjectedSegment]) -> Vec<u32> {
+    let mut history = opened();
+    history.states = (vec![(0, SYN_RECEIVED)], vec![(0, SYN_RECEIVED)]);
+    let view = PeerView {
+        acked: Some(1),
+        edge: 5001,
+        sent: 1,
+        ..PeerView::default()
+    };
+    for inject in injects {
+        history.on_inject(inject, [&view; 2]);
+    }
+    history.acks.iter().map(|ack| ack.ack).collect()
+}
+
+#[test]
+fn the_syn_ack_that_repeats_the_syn_ends_a_simultaneous_open() {
+    let syn_ack = |seq: u32, ack: u32| segment(SYN | ACK, seq, ack);
+    assert_eq!(acks_in_syn_received(&[syn_ack(0, 1)]), [1]);
+    assert_eq!(
+        acks_in_syn_received(&[syn_ack(1000, 0), syn_ack(0, 1)]),
+        [1]
+    );
+}
+
+#[test]
+fn another_syn_ack_does_not_end_a_simultaneous_open() {
+    let syn_ack = |seq: u32, ack: u32| segment(SYN | ACK, seq, ack);
+    let mut with_data = syn_ack(0, 1);
+    with_data.len = 10;
+    let mut shifted = syn_ack(u32::MAX, 1);
+    shifted.len = 1;
+    let mut old = syn_ack(0, 1);
+    old.timestamp = Some((900, Echo::Latest(0)));
+    let others = [syn_ack(0, 0), syn_ack(1000, 1), with_data, shifted, old];
+    assert!(acks_in_syn_received(&others).is_empty());
 }
 
 #[test]
