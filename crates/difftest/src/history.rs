@@ -4,7 +4,7 @@ use fullsend_posix::abi::MSG_PEEK;
 use fullsend_script::WireSegment;
 
 use crate::compare::SCALED_UNIT;
-use crate::event::{ACK, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, URG, after};
+use crate::event::{ACK, Echo, FIN, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, URG, after};
 use crate::known::{CLOSE, LISTEN, SYN_RECEIVED, SYN_SENT};
 use crate::segment::{echo_of, scale_of};
 use crate::side::EventOutcome;
@@ -53,6 +53,9 @@ pub(crate) struct History {
     pub(crate) repeated_syns: usize,
     /// Whether our side has sent the SYN-ACK of a simultaneous open again.
     pub(crate) repeats_syn_ack: bool,
+    /// Whether the segment that acknowledged our SYN echoed a timestamp, which gives an RTT sample even
+    /// if the SYN was sent again (RFC 7323 4.1).
+    pub(crate) syn_echoed: bool,
     /// Whether the kernel has sent a SYN without ACK.
     has_sent_syn: bool,
     /// The sequence number after the last SYN that the kernel acknowledged with a SYN-ACK.
@@ -111,6 +114,7 @@ impl History {
         if opens {
             self.latest_tsval = val;
         }
+        let una = self.una;
         if inject.flags & (SYN | RST | ACK) == SYN | ACK && opens_actively {
             self.record_ack(inject, views, false);
         }
@@ -137,6 +141,10 @@ impl History {
             };
             let window = u32::from(inject.window) << self.window_scale;
             self.max_window = self.max_window.max(window);
+        }
+        if una == 0 && self.una > 0 {
+            let echoes = matches!(inject.timestamp, Some((_, Echo::Latest(0))));
+            self.syn_echoed = echoes && self.latest_tsval.is_some();
         }
         self.urgent |= inject.flags & URG != 0;
     }

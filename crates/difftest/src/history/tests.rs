@@ -212,6 +212,24 @@ fn another_syn_ack_does_not_end_a_simultaneous_open() {
 }
 
 #[test]
+fn only_an_echo_of_the_latest_timestamp_times_the_syn() {
+    let is_echoed = |timestamp: Option<(u32, Echo)>, later: Option<(u32, Echo)>| {
+        let mut history = opened();
+        let mut ack = segment(ACK, 101, 1);
+        for timestamp in [timestamp, later] {
+            ack.timestamp = timestamp;
+            history.on_inject(&ack, [&view(); 2]);
+        }
+        history.syn_echoed
+    };
+    let latest = Some((1002, Echo::Latest(0)));
+    assert!(is_echoed(latest, None));
+    assert!(!is_echoed(None, latest));
+    assert!(!is_echoed(Some((1002, Echo::Zero)), latest));
+    assert!(!is_echoed(Some((1002, Echo::Latest(1000))), latest));
+}
+
+#[test]
 fn only_a_call_that_removes_bytes_has_read_them() {
     let mut history = opened();
     for flags in [0, MSG_PEEK] {

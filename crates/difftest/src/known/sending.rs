@@ -293,10 +293,10 @@ fn is_deferrable(events: &[FuzzEvent], difference: &Difference, excess: &Excess)
     before.sort_unstable();
     before.dedup();
     let segments = before.len();
-    // Without timestamps, the answer to a repeated SYN-ACK gives no RTT sample (RFC 6298 3), so that
-    // no segment in flight is young; it gives the kernel one, which repeats an ACK instead.
+    // Without an echoed timestamp, the answer to a repeated SYN-ACK gives no RTT sample (RFC 6298 3), so
+    // that no segment in flight is young; it gives the kernel one, which repeats an ACK instead.
     let history = &difference.history;
-    let has_no_rtt = history.repeats_syn_ack && history.latest_tsval.is_none() && una == 1;
+    let has_no_rtt = history.repeats_syn_ack && !history.syn_echoed && una == 1;
     !after(difference.before.1.sent, *start)
         && (after(difference.before.1.sent, una) || has_no_rtt)
         && (end.wrapping_sub(*start) <= in_flight / 2 + slack * largest
