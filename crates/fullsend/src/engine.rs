@@ -19,7 +19,8 @@ use std::task::{Context, Poll, Waker};
 
 use fullsend_device::Device;
 use fullsend_driver::{Pump, TransmitOutcome};
-use fullsend_stack::{Host, IfaceId, WaitKey, WaitList, WaitOn, Waiter};
+use fullsend_stack::{Host, IfaceId, TcpId, WaitKey, WaitList, WaitOn, Waiter};
+use fullsend_tcp::AppendOutcome;
 use fullsend_wire::Instant;
 use parking_lot::{Mutex, MutexGuard};
 
@@ -164,8 +165,31 @@ impl Engine {
         let mut shard = self.shard.lock();
         shard.check_alive()?;
         let last_time = shard.pump.now();
+        let result = call(&mut shard.host, last_time);
+        self.transmit_and_unlock(shard, flush_now);
+        result
+    }
+
+    /// Appends `data` to a segment of a connection that waits already. Returns false, with nothing
+    /// written, if there is none or the write needs more than that: then use
+    /// [`run_with_lazy_clock`](Self::run_with_lazy_clock).
+    #[inline]
+    pub(crate) fn try_append(&self, id: TcpId, data: &[u8]) -> bool {
+        let mut shard = self.shard.lock();
+        if shard.stop_reason.is_some() {
+            return false;
+        }
+        let appended = shard.host.tcp(id).try_append(data);
+        if appended == AppendOutcome::Sendable {
+            self.transmit_and_unlock(shard, false);
+        }
+        appended != AppendOutcome::NotAppended
+    }
+
+    /// Transmits what is ready, reading the clock only then, and unlocks.
+    #[inline]
+    fn transmit_and_unlock(&self, mut shard: MutexGuard<'_, Shard>, flush_now: bool) {
         let Shard { host, pump, .. } = &mut *shard;
-        let result = call(host, last_time);
         let wake_driver = if pump.needs_transmit(host) {
             pump.transmit(host, self.clock.now(), &self.clock).wake
         } else {
@@ -173,7 +197,6 @@ impl Engine {
             pump.arm_completion_notification(host)
         };
         self.unlock_and_wake(shard, wake_driver, flush_now);
-        result
     }
 
     /// Calls `call` with the host, which it cannot change.

@@ -587,3 +587,33 @@ fn notsent_lowat_bounds_what_a_slow_reader_leaves_unsent() {
         );
     });
 }
+
+/// Most small writes are not operations that tokio counts, but a writer that is never held up still
+/// yields.
+#[test]
+fn a_writer_of_small_messages_yields_seldom_but_regularly() {
+    paused(async {
+        let (a, b) = pair();
+        let (mut client, mut server) = connected(&a, &b).await;
+        let data = pattern(64 << 10, 1);
+        let writes = data.len() / 16;
+        let writing = {
+            let data = data.clone();
+            tokio::spawn(async move {
+                for piece in data.chunks(16) {
+                    client.write_all(piece).await.unwrap();
+                }
+                client
+            })
+        };
+        let mut yields = 0;
+        while !writing.is_finished() {
+            tokio::task::yield_now().await;
+            yields += 1;
+        }
+        assert!((writes / 2048..writes / 512).contains(&yields), "{yields}");
+        let mut got = vec![0; data.len()];
+        server.read_exact(&mut got).await.unwrap();
+        assert!(got == data);
+    });
+}

@@ -438,6 +438,14 @@ impl TcpStream {
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
+        // The first write after a read takes the other path, which flushes it.
+        if self.write_quantum.may_append_uncounted(data.len())
+            && !self.flush_now.load(Ordering::Relaxed)
+            && self.engine.try_append(self.id, data)
+        {
+            self.write_quantum.on_uncounted_append(data.len());
+            return Poll::Ready(Ok(data.len()));
+        }
         self.poll_copying_write(cx, |host, now| host.tcp(self.id).write(now, data, false))
     }
 

@@ -36,6 +36,22 @@ impl TcpHandle<'_> {
         Ok(written)
     }
 
+    /// Appends a copy of `data` to a super-segment that waits already: a fast path of
+    /// [`write`](Self::write), which is needed if the result is `NotAppended`. Only with `Sendable`
+    /// is there something to transmit.
+    #[inline]
+    pub fn try_append(&mut self, data: &[u8]) -> AppendOutcome {
+        let Ok((index, socket, wheel)) = self.host.tcp.user_conn(self.id) else {
+            return AppendOutcome::NotAppended;
+        };
+        let appended = socket.conn.try_append(&self.host.env.sysctl, data);
+        if appended == AppendOutcome::Sendable {
+            let ready_iface = socket.post_process_transfer(index, wheel);
+            self.host.push_ready(index, ready_iface);
+        }
+        appended
+    }
+
     /// Writes with `MSG_EOR` or `MSG_OOB`; see [`write`](Self::write).
     ///
     /// # Errors
