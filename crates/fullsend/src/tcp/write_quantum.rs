@@ -8,9 +8,9 @@
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-/// Bytes written before the task yields; one more write may exceed it. About what a common L2 cache
-/// can hold beside other data.
-const QUANTUM: usize = 768 << 10;
+/// Bytes written before the task yields; one more write may exceed it. A common L2 cache of 1 MiB
+/// holds them beside the buffers that the application writes from and reads into.
+const QUANTUM: usize = 384 << 10;
 
 /// Largest write that may be uncounted. The copy of a longer one takes as long as an operation of
 /// another socket.
