@@ -5,7 +5,7 @@ use fullsend_script::WireSegment;
 use super::sending::{acknowledged, most_deferred};
 use super::{
     KnownDifference, ack_within_segment, carries_data, count_retransmitted, excess, has_fin,
-    injected, is_retransmission, only_segments,
+    injected, is_retransmission, only_segments, windows_of,
 };
 use crate::compare::Difference;
 use crate::event::{ACK, Echo, FuzzEvent, InjectedSegment, RST, SYN, SocketCall, after};
@@ -365,9 +365,21 @@ pub(super) const KNOWN: &[KnownDifference] = &[
                 later.any(|range| sent.iter().filter(|r| *r == range).count() > 1)
             };
             let is_old = |s: &WireSegment| after(d.before.1.sent, s.seq);
-            injected(events, d).is_some_and(|i| is_old_echo(i) && is_outstanding(i))
-                && d.kernel_only.len() == d.ours_only.len()
-                && d.kernel_only.iter().all(|s| carries_data(s) && !is_old(s))
+            let new = ranges(&d.kernel_only);
+            // New data ends with the window or with what is written.
+            let is_limited = |i: &InjectedSegment| {
+                let last = new.last().map_or(d.before.1.sent, |range| range.1);
+                let next = last.wrapping_add(longest(sent));
+                let mut edges = windows_of(events, i).map(|window| i.ack.wrapping_add(window));
+                after(next, d.history.written.wrapping_add(1))
+                    || edges.any(|edge| after(next, edge))
+            };
+            let is_as_long = |i: &InjectedSegment| {
+                new.len() == d.ours_only.len() || new.len() < d.ours_only.len() && is_limited(i)
+            };
+            injected(events, d)
+                .is_some_and(|i| is_old_echo(i) && is_outstanding(i) && is_as_long(i))
+                && (d.kernel_only.iter()).all(|s| carries_data(s) && !is_old(s) || is_pure_ack(s))
                 && d.ours_only.iter().all(carries_data)
                 && d.ours_only.first().is_some_and(is_old)
                 && only_segments(d)
