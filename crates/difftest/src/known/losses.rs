@@ -42,7 +42,7 @@ fn runs_of(ranges: &[Range]) -> Vec<Range> {
 
 /// Returns the number of the segments `sent` above `una` that a block covers. A block beyond the
 /// data sent is invalid and does not count.
-fn count_sacked(sent: &[Range], blocks: &[Range], una: u32) -> usize {
+pub(super) fn count_sacked(sent: &[Range], blocks: &[Range], una: u32) -> usize {
     let mut segments = sent.to_vec();
     segments.sort_unstable();
     segments.dedup();
