@@ -105,7 +105,8 @@ impl From<StackError> for Errno {
             StackError::AddressNotAvailable(_)
             | StackError::TentativeAddress(_)
             | StackError::DuplicateAddress(_)
-            | StackError::NoPorts => Self::EADDRNOTAVAIL,
+            | StackError::NoPorts
+            | StackError::OtherShard(_) => Self::EADDRNOTAVAIL,
             StackError::NoRoute(_) => Self::ENETUNREACH,
             StackError::MessageTooLong { .. } => Self::EMSGSIZE,
             _ => Self::EINVAL,

@@ -1,6 +1,7 @@
 //! Counters of queues, as in the output of `tc -s qdisc`.
 
 use core::fmt;
+use core::ops::AddAssign;
 
 use crate::QdiscConfig;
 
@@ -48,6 +49,36 @@ pub struct FqStats {
     pub horizon_caps: u64,
     /// Packets dropped because their departure time was beyond the horizon.
     pub horizon_drops: u64,
+}
+
+impl AddAssign for FqStats {
+    fn add_assign(&mut self, other: Self) {
+        self.flows += other.flows;
+        self.inactive += other.inactive;
+        self.throttled_flows += other.throttled_flows;
+        self.gc += other.gc;
+        self.highprio += other.highprio;
+        self.throttled += other.throttled;
+        self.ce_mark += other.ce_mark;
+        self.flows_plimit += other.flows_plimit;
+        self.horizon_caps += other.horizon_caps;
+        self.horizon_drops += other.horizon_drops;
+    }
+}
+
+/// Adds the counters and the backlog of another queue of the same device.
+impl AddAssign for QdiscStats {
+    fn add_assign(&mut self, other: Self) {
+        self.sent_bytes += other.sent_bytes;
+        self.sent_packets += other.sent_packets;
+        self.dropped += other.dropped;
+        self.overlimits += other.overlimits;
+        self.backlog_bytes += other.backlog_bytes;
+        self.backlog_packets += other.backlog_packets;
+        if let (Some(fq), Some(other)) = (&mut self.fq, other.fq) {
+            *fq += other;
+        }
+    }
 }
 
 impl QdiscStats {

@@ -26,6 +26,9 @@ pub enum StackError {
     NoRoute(IpAddr),
     /// All ephemeral ports towards that destination are in use (EADDRNOTAVAIL).
     NoPorts,
+    /// The 4-tuple that this local address makes belongs to another shard of the stack
+    /// (EADDRNOTAVAIL).
+    OtherShard(SocketAddr),
     /// The datagram is longer than can be sent (EMSGSIZE).
     MessageTooLong {
         /// Length that was requested, bytes.
@@ -73,6 +76,11 @@ impl fmt::Display for StackError {
             Self::NoPorts => f.write_str(
                 "every ephemeral port towards that destination is in use; widen \
                  ip_local_port_range or close connections",
+            ),
+            Self::OtherShard(addr) => write!(
+                f,
+                "connections from {addr} to that destination belong to another shard; connect from \
+                 port 0, or through the whole stack"
             ),
             Self::MessageTooLong { len, max } => {
                 write!(

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
+use core::ops::AddAssign;
 
 use fullsend_offload::Packet;
 use fullsend_tcp::{Inspection, TimerInfo};
@@ -98,6 +99,18 @@ pub struct LinkStats {
     pub tx_wire_packets: u64,
     /// Bytes of these packets: each has its own headers.
     pub tx_wire_bytes: u64,
+}
+
+/// Adds the counters of another queue of the same device.
+impl AddAssign for LinkStats {
+    fn add_assign(&mut self, other: Self) {
+        self.rx_packets += other.rx_packets;
+        self.rx_bytes += other.rx_bytes;
+        self.tx_packets += other.tx_packets;
+        self.tx_bytes += other.tx_bytes;
+        self.tx_wire_packets += other.tx_wire_packets;
+        self.tx_wire_bytes += other.tx_wire_bytes;
+    }
 }
 
 impl LinkStats {

@@ -26,6 +26,7 @@ mod notices;
 mod rate;
 mod siphash;
 mod slab;
+mod steering;
 mod stop_waiting;
 mod tcp;
 mod timer;
@@ -42,10 +43,11 @@ pub use interface::{IfaceConfig, IfaceId, Mac, NeighbourConfig};
 pub use ip::{AddressState, Cidr, IcmpMessage, OwnAddress, ParseCidrError};
 pub use net_config::NetConfig;
 pub use notices::Notice;
+pub use steering::Steering;
 pub use stop_waiting::WaitOn;
 pub use tcp::{
-    Incoming, Interest, ListenConfig, ListenerHandle, ListenerId, SockStat, TcpHandle, TcpId,
-    TcpQueues, TcpRef, UnreachableCode,
+    FastopenServer, Incoming, Interest, ListenConfig, ListenerHandle, ListenerId, SockStat,
+    TcpHandle, TcpId, TcpQueues, TcpRef, UnreachableCode,
 };
 pub use udp::UdpHandle;
 pub use udp_calls::{UdpDatagram, UdpError, UdpId, UdpSharing};

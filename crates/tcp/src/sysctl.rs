@@ -294,6 +294,28 @@ impl Sysctl {
     }
 }
 
+impl Sysctl {
+    /// Returns the tunables of one of `shards` hosts that are one host for their users: limits of
+    /// the whole host are divided and rounded up.
+    #[must_use]
+    pub fn share(&self, shards: u32) -> Self {
+        let share = |limit: u32| limit.div_ceil(shards.max(1));
+        Self {
+            tcp_mem: self.tcp_mem.map(share),
+            tcp_max_orphans: share(self.tcp_max_orphans),
+            tcp_max_tw_buckets: share(self.tcp_max_tw_buckets),
+            tcp_max_syn_backlog: share(self.tcp_max_syn_backlog),
+            tcp_rst_msgs_per_sec: share(self.tcp_rst_msgs_per_sec),
+            tcp_syn_limit: share(self.tcp_syn_limit),
+            tcp_challenge_ack_limit: match self.tcp_challenge_ack_limit {
+                limits::UNLIMITED => limits::UNLIMITED,
+                limit => share(limit),
+            },
+            ..self.clone()
+        }
+    }
+}
+
 /// Returns `tcp_mem` for a stack whose connections may hold `bytes` bytes in total. The shares
 /// match Linux.
 ///
@@ -611,6 +633,25 @@ mod tests {
         let usual = Sysctl::default();
         assert_eq!(large.tcp_rmem, usual.tcp_rmem);
         assert_eq!(large.tcp_wmem, usual.tcp_wmem);
+    }
+
+    #[test]
+    fn limits_of_the_host_are_divided_among_shards() {
+        let host = Sysctl::for_memory(64 << 20);
+        let share = host.share(3);
+        assert_eq!(share.tcp_mem, [256, 342, 512]);
+        assert_eq!(
+            (share.tcp_max_orphans, share.tcp_max_tw_buckets),
+            (171, 171)
+        );
+        assert_eq!(share.tcp_challenge_ack_limit, host.tcp_challenge_ack_limit);
+        assert_eq!(share.tcp_rmem, host.tcp_rmem);
+        assert_eq!(host.share(1), host);
+        let limited = Sysctl {
+            tcp_challenge_ack_limit: 100,
+            ..host
+        };
+        assert_eq!(limited.share(4).tcp_challenge_ack_limit, 25);
     }
 
     #[test]

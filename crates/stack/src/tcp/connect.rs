@@ -61,6 +61,9 @@ impl Host {
     }
 
     fn connect_flow(&mut self, now: Instant, key: FlowKey) -> Result<TcpId, StackError> {
+        if self.tcp.other_owner(&key).is_some() {
+            return Err(StackError::OtherShard(key.local_addr()));
+        }
         let path = self.tcp_path(now, &key)?;
         let ts_offset = self.tcp.timestamp_offset(&key);
         let iss = self.initial_sequence(now, &key);

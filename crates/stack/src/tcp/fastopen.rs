@@ -64,6 +64,10 @@ struct CachedServer {
     both_forms_failed: bool,
 }
 
+/// The cookie and the MSS of a server, as one host of a stack passes them to another.
+#[derive(Clone, Copy, Debug)]
+pub struct FastopenServer(CachedServer);
+
 /// The Fast Open state of the host.
 #[derive(Debug)]
 pub(super) struct FastopenState {
@@ -174,6 +178,21 @@ impl FastopenState {
 }
 
 impl Host {
+    /// Returns the cookie of the Fast Open server `peer`, for another shard of the stack; `None` if
+    /// the server has sent this host none.
+    pub fn fastopen_server(&self, peer: IpAddr) -> Option<FastopenServer> {
+        let server = self.tcp.fastopen.cookies.get(&peer.to_canonical())?;
+        (!server.cookie.is_request()).then_some(FastopenServer(*server))
+    }
+
+    /// Adds the cookie that the server `peer` has sent to another shard of the stack, unless this
+    /// host has one of its own.
+    pub fn add_fastopen_server(&mut self, peer: IpAddr, FastopenServer(server): FastopenServer) {
+        if self.fastopen_server(peer).is_none() {
+            self.tcp.fastopen.store(peer.to_canonical(), server);
+        }
+    }
+
     /// Returns what a client may use of Fast Open towards `peer`.
     pub(super) fn fastopen_client(&self, now: Instant, peer: IpAddr) -> FastopenClient {
         let (fastopen, sysctl) = (&self.tcp.fastopen, &self.env.sysctl);

@@ -43,6 +43,11 @@ impl Host {
                 }
             }
             None => {
+                if let Some(shard) = self.tcp.other_owner(&key) {
+                    packet.payload = segment.payload;
+                    self.tcp.misdirected.push((shard, core::mem::take(packet)));
+                    return;
+                }
                 self.env.mib.in_segs += u64::from(segment.gso_segs);
                 self.new_flow(
                     now,

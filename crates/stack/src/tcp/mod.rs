@@ -30,10 +30,12 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
+use fullsend_offload::Packet;
 use fullsend_tcp::Sysctl;
 use fullsend_wire::Instant;
 
 pub use deferred_syn::UnreachableCode;
+pub use fastopen::FastopenServer;
 pub use handle::{Interest, TcpHandle, TcpQueues, TcpRef};
 pub use listen::{Incoming, ListenConfig, ListenerId};
 pub use listener_handle::ListenerHandle;
@@ -53,6 +55,7 @@ use crate::demux::{FlowKey, FlowOwner, FlowTable};
 use crate::rate::TokenBucket;
 use crate::siphash::SipKey;
 use crate::slab::Slab;
+use crate::steering::ShardIndex;
 use crate::timer::TimerWheel;
 
 /// A TCP connection's ID; [`Host::tcp`](crate::Host::tcp) gives access to it. It is never reused for another connection.
@@ -81,6 +84,10 @@ pub(crate) struct Tcp {
     orphans: usize,
     /// Scratch buffer for prefetching.
     prefetch_buffers: PrefetchBuffers,
+    /// The host's place in a stack of several shards.
+    pub(crate) shard: Option<ShardIndex>,
+    /// Received segments of other shards' flows, with their shards.
+    pub(crate) misdirected: Vec<(usize, Packet)>,
 }
 
 impl Tcp {
@@ -106,6 +113,8 @@ impl Tcp {
             resets: TokenBucket::default(),
             orphans: 0,
             prefetch_buffers: PrefetchBuffers::default(),
+            shard: None,
+            misdirected: Vec::new(),
         }
     }
 
@@ -137,6 +146,12 @@ impl Tcp {
         }
     }
 
+    /// Returns the other shard of the stack that the flow belongs to; `None` if it is this host's.
+    #[inline]
+    fn other_owner(&self, key: &FlowKey) -> Option<usize> {
+        self.shard?.other_owner(key)
+    }
+
     /// Returns an ephemeral port for a connection to the remote end of `key`.
     fn ephemeral_port(&mut self, now: Instant, key: &FlowKey, sysctl: &Sysctl) -> Option<u16> {
         let to = (key.local, key.remote, key.remote_port);
@@ -144,7 +159,9 @@ impl Tcp {
         let mut ports = self.ports.clone();
         let port = ports.choose(first..=last, to, |local_port| {
             let key = FlowKey { local_port, ..*key };
-            !self.listeners.uses_port(local_port) && self.is_free(now, &key, sysctl.tcp_tw_reuse)
+            self.other_owner(&key).is_none()
+                && !self.listeners.uses_port(local_port)
+                && self.is_free(now, &key, sysctl.tcp_tw_reuse)
         });
         self.ports = ports;
         port

@@ -1,6 +1,7 @@
 //! The number of TCP sockets, their memory, and changes of its limits.
 
 use core::fmt;
+use core::ops::AddAssign;
 
 use fullsend_wire::Instant;
 
@@ -20,6 +21,17 @@ pub struct SockStat {
     pub alloc: usize,
     /// Memory of queued data, sent and received, in pages of 4096 bytes (as `tcp_mem`).
     pub mem: u64,
+}
+
+/// Adds the sockets of another shard of the same stack.
+impl AddAssign for SockStat {
+    fn add_assign(&mut self, other: Self) {
+        self.inuse += other.inuse;
+        self.orphan += other.orphan;
+        self.tw += other.tw;
+        self.alloc += other.alloc;
+        self.mem += other.mem;
+    }
 }
 
 impl fmt::Display for SockStat {

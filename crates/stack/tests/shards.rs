@@ -1,0 +1,121 @@
+//! Hosts that are the shards of one stack: segments that only the first shard can reassemble.
+
+use std::net::SocketAddr;
+
+use fullsend_offload::{Caps, Link, Packet, Slice};
+use fullsend_stack::{Host, HostConfig, IfaceId, NetConfig, Steering};
+use fullsend_tcp::Sysctl;
+use fullsend_wire::checksum::sum;
+use fullsend_wire::{Instant, Seed};
+
+const NOW: Instant = Instant::ZERO;
+
+fn host(address: &str, shard: Option<(Steering, usize)>) -> (Host, IfaceId) {
+    let mut host = Host::new(HostConfig {
+        seed: Seed::from_u64(1),
+        sysctl: Sysctl::default(),
+        pool_bytes: 0,
+    });
+    if let Some((steering, index)) = shard {
+        host.set_shard(steering, index);
+    }
+    let net = NetConfig {
+        addresses: vec![address.parse().unwrap()],
+        ..NetConfig::default()
+    };
+    let caps = Caps::plain(Link::Ip, 1500);
+    let iface = net.set_up(&mut host, NOW, caps, 1).unwrap();
+    (host, iface)
+}
+
+fn transmit(host: &mut Host, iface: IfaceId) -> Vec<Packet> {
+    let mut out = Vec::new();
+    host.transmit(NOW, iface, &mut out, 64);
+    out
+}
+
+/// Returns two fragments of an IPv4 packet without options, the first with 24 bytes.
+fn fragments(packet: &[u8]) -> [Packet; 2] {
+    let (header, payload) = packet.split_at(20);
+    let (first, second) = payload.split_at(24);
+    [(0x2000, first), (24 / 8, second)].map(|(field, part): (u16, _)| {
+        let mut bytes = [header, part].concat();
+        let len = bytes.len() as u16;
+        bytes[2..4].copy_from_slice(&len.to_be_bytes());
+        bytes[6..8].copy_from_slice(&field.to_be_bytes());
+        bytes[10..12].fill(0);
+        let checksum = sum(&bytes[..20]).checksum();
+        bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
+        Packet::from_frame(Slice::copied_from(&bytes))
+    })
+}
+
+fn counter(host: &Host, name: &str) -> u64 {
+    let counters = host.counters();
+    counters.iter().find(|(n, _)| *n == name).unwrap().1
+}
+
+/// The first shard reassembles the segment and passes it on; the shard of its flow alone answers
+/// and counts it.
+#[test]
+fn a_reassembled_segment_is_answered_by_the_shard_of_its_flow() {
+    let steering = Steering::new(Seed::from_u64(1), 2);
+    let to: SocketAddr = "10.0.0.2:80".parse().unwrap();
+    let (mut client, client_iface) = host("10.0.0.1/24", None);
+    let mut shards: Vec<_> = (0..2)
+        .map(|index| host("10.0.0.2/24", Some((steering, index))))
+        .collect();
+    let mut tried = [false; 2];
+    while tried != [true; 2] {
+        let id = client.tcp_connect(NOW, None, to).unwrap();
+        let (local, _) = client.tcp(id).addrs().unwrap();
+        let owner = steering.flow_shard(local, to);
+        let [syn] = &transmit(&mut client, client_iface)[..] else {
+            panic!("more than a SYN");
+        };
+        let before = [0, 1].map(|shard| counter(&shards[shard].0, "TcpInSegs"));
+        let (first, iface) = &mut shards[0];
+        for fragment in fragments(&syn.to_bytes()) {
+            assert_eq!(steering.target(&fragment), 0);
+            first.receive(NOW, *iface, &mut vec![fragment]);
+        }
+        assert_eq!(first.has_misdirected(), owner == 1);
+        let misdirected = first.take_misdirected();
+        assert_eq!(misdirected.len(), owner);
+        for (shard, packet) in misdirected {
+            assert_eq!((shard, steering.target(&packet)), (1, 1));
+            let (host, iface) = &mut shards[shard];
+            host.receive(NOW, *iface, &mut vec![packet]);
+            assert!(!host.has_misdirected());
+        }
+        for (shard, (host, iface)) in shards.iter_mut().enumerate() {
+            let answers = usize::from(shard == owner);
+            // A RST, as no listener is bound.
+            assert_eq!(transmit(host, *iface).len(), answers, "shard {shard}");
+            let received = counter(host, "TcpInSegs") - before[shard];
+            assert_eq!(received, answers as u64, "shard {shard}");
+        }
+        tried[owner] = true;
+    }
+}
+
+/// A flow has its shard for ports that the application chooses, too.
+#[test]
+fn connections_of_another_shard_are_refused() {
+    let steering = Steering::new(Seed::from_u64(1), 2);
+    let to: SocketAddr = "10.0.0.1:80".parse().unwrap();
+    let (mut first, _) = host("10.0.0.2/24", Some((steering, 0)));
+    for port in 1000..1032 {
+        let local = SocketAddr::new("10.0.0.2".parse().unwrap(), port);
+        let owner = first.tcp_flow_shard(local, to).unwrap();
+        assert_eq!(owner, steering.flow_shard(to, local));
+        let opened = first.tcp_connect(NOW, Some(local), to);
+        assert_eq!(opened.is_ok(), owner == 0);
+        if let Err(error) = opened {
+            assert!(error.to_string().contains("another shard"), "{error}");
+        }
+        let id = first.tcp_connect(NOW, None, to).unwrap();
+        let (chosen, _) = first.tcp(id).addrs().unwrap();
+        assert_eq!(steering.flow_shard(chosen, to), 0);
+    }
+}
