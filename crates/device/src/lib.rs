@@ -50,12 +50,18 @@ pub trait Device: Send {
     /// device reports.
     ///
     /// Returns the number of frames read from the device: 0 if it has none now. The number includes
-    /// dropped frames (malformed, or no memory), so that `batch` may grow by less. A device with a
+    /// dropped frames (malformed, or no memory), so that `batch` may grow by less; it may grow by
+    /// more, by frames that [`has_received`](Self::has_received) reported. A device with a
     /// file ([`fd`](Self::fd)) that returns fewer than `max` must have no more.
     ///
     /// # Errors
     /// An error means that the device is no longer usable.
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize>;
+
+    /// Returns whether [`receive`](Self::receive) has packets although the file is not readable.
+    fn has_received(&self) -> bool {
+        false
+    }
 
     /// Returns the number of packets that were accepted and are not yet completed.
     ///
@@ -85,6 +91,10 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
         (**self).receive(batch, max)
+    }
+
+    fn has_received(&self) -> bool {
+        (**self).has_received()
     }
 
     fn in_flight(&self) -> usize {

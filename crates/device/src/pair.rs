@@ -55,8 +55,10 @@ impl Default for PairConfig {
 
 type Notify = Arc<dyn Fn() + Send + Sync>;
 
-/// One direction of the link.
+/// One direction of the link. It has cache lines of its own: the links of several shards are
+/// allocated one after the other and used by different processors.
 #[derive(Default)]
+#[repr(align(128))]
 struct PairQueue {
     queue: Mutex<VecDeque<Packet>>,
     /// Length of `queue`: a packet is completed when the receiver takes it out.

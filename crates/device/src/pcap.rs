@@ -314,6 +314,10 @@ impl<D: Device> Device for CapturedDevice<D> {
         Ok(got)
     }
 
+    fn has_received(&self) -> bool {
+        self.device.has_received()
+    }
+
     fn in_flight(&self) -> usize {
         self.device.in_flight()
     }

@@ -12,7 +12,9 @@
 mod clock;
 mod outbox;
 mod pump;
+mod steered;
 
 pub use clock::Clock;
 use outbox::Outbox;
 pub use pump::{PollOutcome, Pump, RX_BATCH, TransmitOutcome};
+pub use steered::{Handover, SteeredDevice};

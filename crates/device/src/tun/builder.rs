@@ -96,18 +96,21 @@ impl TunBuilder {
         self.open_first()
     }
 
-    /// Opens `queues` queues (at least one) as one device each, and brings the interface up. The
-    /// kernel distributes flows over them.
+    /// Opens a queue for each pool (at least one) as a device of its own, whose received packets
+    /// are allocated from that pool, and brings the interface up. The kernel distributes flows over
+    /// the queues: it delivers the packets of a flow to the queue on which the flow's other
+    /// direction was sent last.
     ///
     /// # Errors
     /// Returns an [`OpenError`] if the interface cannot be opened, or a setting is refused.
-    pub fn open_queues(mut self, queues: usize) -> Result<Vec<Tun>, OpenError> {
+    pub fn open_queues(mut self, pools: &[Pool]) -> Result<Vec<Tun>, OpenError> {
         self.multi_queue = true;
+        self.pool = pools.first().cloned();
         let mut all = vec![self.open_first()?];
         let name = all[0].name().to_owned();
-        while all.len() < queues {
+        for pool in pools.iter().skip(1) {
             let (file, _) = self.attach(&name, all[0].offload().vnet_hdr)?;
-            let next = all[0].another_queue(file, self.pool_or_default());
+            let next = all[0].another_queue(file, pool.clone());
             all.push(next);
         }
         Ok(all)

@@ -352,7 +352,8 @@ fn queues_share_an_interface() {
     in_own_network(|| {
         let (kernel, ours) = both_families()[0];
         let builder = Tun::tun("fsq").kernel_address(kernel, 24);
-        let mut queues = builder.open_queues(3).unwrap();
+        let pools = [0; 3].map(Pool::new);
+        let mut queues = builder.open_queues(&pools).unwrap();
         assert_eq!(queues.len(), 3);
         let socket = UdpSocket::bind((kernel, 0)).unwrap();
         for port in 1000..1100 {

@@ -1,0 +1,265 @@
+//! The device of a shard: the queue of a device, and the packets that other shards hand over.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use fullsend_device::{Caps, Device};
+use fullsend_offload::{Link, Packet, Slice};
+use fullsend_stack::Steering;
+use parking_lot::Mutex;
+
+#[cfg(test)]
+mod tests;
+
+/// Largest number of packets, and of their bytes, that wait for a shard; others are dropped, as by
+/// a device whose queue is full. The queue of a TUN has as many packets.
+const BACKLOG_PACKETS: usize = 4096;
+const BACKLOG_BYTES: usize = 8 << 20;
+/// A packet that keeps more than this multiple of its length allocated is copied before it waits,
+/// so that the memory of a backlog is at most this multiple of its bytes.
+const MAX_PINNED: usize = 8;
+/// Largest number of shards: the bits of `Handover::woken`.
+const MAX_SHARDS: usize = 64;
+
+/// The packets that other shards have received for one shard. It has cache lines of its own, which
+/// only its shard uses as long as no packet is handed over.
+#[derive(Default)]
+#[repr(align(128))]
+struct Backlog {
+    packets: Mutex<BacklogQueue>,
+    /// Number of packets in the queue.
+    len: AtomicUsize,
+    received: AtomicU64,
+    dropped: AtomicU64,
+}
+
+#[derive(Default)]
+struct BacklogQueue {
+    packets: VecDeque<Packet>,
+    bytes: usize,
+}
+
+impl Backlog {
+    /// Moves `packets` to the queue, and drops those that exceed its limits. Returns whether the
+    /// queue was empty, so that its shard must be woken.
+    fn push(&self, packets: &mut Vec<Packet>) -> bool {
+        packets.iter_mut().for_each(unpin);
+        let mut queue = self.packets.lock();
+        let was_empty = queue.packets.is_empty();
+        let mut dropped = 0;
+        let count = packets.len() as u64;
+        for packet in packets.drain(..) {
+            let bytes = queue.bytes + packet.len();
+            if queue.packets.len() < BACKLOG_PACKETS && bytes <= BACKLOG_BYTES {
+                queue.bytes = bytes;
+                queue.packets.push_back(packet);
+            } else {
+                dropped += 1;
+            }
+        }
+        self.len.store(queue.packets.len(), Ordering::Release);
+        drop(queue);
+        self.received.fetch_add(count - dropped, Ordering::Relaxed);
+        self.dropped.fetch_add(dropped, Ordering::Relaxed);
+        was_empty
+    }
+
+    /// Appends up to `max` packets to `batch`. Returns whether more are left.
+    fn pop(&self, batch: &mut Vec<Packet>, max: usize) -> bool {
+        if self.len.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let mut queue = self.packets.lock();
+        let count = queue.packets.len().min(max);
+        let before = batch.len();
+        batch.extend(queue.packets.drain(..count));
+        queue.bytes -= batch[before..].iter().map(Packet::len).sum::<usize>();
+        self.len.store(queue.packets.len(), Ordering::Release);
+        !queue.packets.is_empty()
+    }
+}
+
+/// Copies the payload of a packet that keeps much more memory allocated than it has bytes: the
+/// frames that one call reads from a device share a block.
+fn unpin(packet: &mut Packet) {
+    if packet.payload.pinned() > MAX_PINNED * packet.payload.len() {
+        let slices = packet.payload.slices().iter();
+        packet.payload = slices.map(|slice| Slice::copied_from(slice)).collect();
+    }
+}
+
+/// The device of one shard: a queue of a device of which each shard has one.
+///
+/// It passes the packets on that belong to its shard ([`Steering`]), and hands those of other
+/// shards over to them. A kernel that steers by flow, such as a TUN's, soon delivers the packets of
+/// a flow to the queue that the flow's own packets left by, so that few are handed over.
+pub struct SteeredDevice<D> {
+    device: D,
+    steering: Steering,
+    index: usize,
+    handover: Handover,
+    /// Scratch buffers for packets of other shards, by shard.
+    staged: Vec<Vec<Packet>>,
+}
+
+/// One shard's access to the backlogs of all shards of its stack.
+#[derive(Clone)]
+pub struct Handover {
+    backlogs: Arc<[Backlog]>,
+    /// The shards to wake, a bit for each.
+    woken: Arc<AtomicU64>,
+}
+
+impl Handover {
+    /// Moves `packets` to the backlog of a shard. Call [`take_woken`](Self::take_woken) afterwards.
+    pub fn push(&self, shard: usize, packets: &mut Vec<Packet>) {
+        if self.backlogs[shard].push(packets) {
+            self.woken.fetch_or(1 << shard, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the indices of the shards to whose backlogs this shard has moved packets, and whose
+    /// drivers must be woken, as [`Device::has_received`] became true for them.
+    #[inline]
+    pub fn take_woken(&self) -> impl Iterator<Item = usize> + use<> {
+        let mut bits = match self.woken.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.woken.swap(0, Ordering::Relaxed),
+        };
+        std::iter::from_fn(move || {
+            let shard = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+            bits &= bits - 1;
+            Some(shard)
+        })
+    }
+
+    /// Returns the number of packets that were handed over between all shards.
+    pub fn received(&self) -> u64 {
+        let received = |backlog: &Backlog| backlog.received.load(Ordering::Relaxed);
+        self.backlogs.iter().map(received).sum()
+    }
+
+    /// Returns the number of packets that were dropped because their shard did not receive them in
+    /// time.
+    pub fn dropped(&self) -> u64 {
+        let dropped = |backlog: &Backlog| backlog.dropped.load(Ordering::Relaxed);
+        self.backlogs.iter().map(dropped).sum()
+    }
+}
+
+impl<D: Device> SteeredDevice<D> {
+    /// Returns the devices of the shards. `queues` has a device for each shard of `steering`, in
+    /// their order.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there are more or fewer devices, more than 64, or one with a link layer:
+    /// address resolution is not shared between shards.
+    pub fn for_shards(steering: Steering, queues: Vec<D>) -> io::Result<Vec<Self>> {
+        let invalid = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        let shards = steering.shards();
+        if queues.len() != shards {
+            let given = queues.len();
+            return invalid(format!(
+                "{shards} shards need {shards} device queues, and there are {given}; pass one for \
+                 each shard"
+            ));
+        }
+        if shards > MAX_SHARDS {
+            return invalid(format!(
+                "{shards} shards are too many; use at most {MAX_SHARDS}"
+            ));
+        }
+        if queues.iter().any(|queue| queue.caps().link != Link::Ip) {
+            return invalid(format!(
+                "{shards} shards need a device of IP packets, such as a TUN; use one shard on \
+                 Ethernet"
+            ));
+        }
+        let backlogs: Arc<[Backlog]> = (0..shards).map(|_| Backlog::default()).collect();
+        let steered = queues.into_iter().enumerate().map(|(index, device)| Self {
+            device,
+            steering,
+            index,
+            handover: Handover {
+                backlogs: backlogs.clone(),
+                woken: Arc::default(),
+            },
+            staged: (0..shards).map(|_| Vec::new()).collect(),
+        });
+        Ok(steered.collect())
+    }
+
+    /// Returns this shard's access to the backlogs. After each [`Device::receive`], without the
+    /// shard's lock, the drivers that [`Handover::take_woken`] names must be woken.
+    pub fn handover(&self) -> Handover {
+        self.handover.clone()
+    }
+
+    /// Hands the packets of `batch` from index `from` on over that belong to other shards.
+    fn hand_over(&mut self, batch: &mut Vec<Packet>, from: usize) {
+        let mut kept = from;
+        for at in from..batch.len() {
+            let shard = self.steering.target(&batch[at]);
+            if shard != self.index {
+                self.staged[shard].push(mem::take(&mut batch[at]));
+                continue;
+            }
+            if kept != at {
+                batch.swap(kept, at);
+            }
+            kept += 1;
+        }
+        if kept == batch.len() {
+            return;
+        }
+        batch.truncate(kept);
+        for (shard, staged) in self.staged.iter_mut().enumerate() {
+            if !staged.is_empty() {
+                self.handover.push(shard, staged);
+            }
+        }
+    }
+}
+
+impl<D: Device> Device for SteeredDevice<D> {
+    fn caps(&self) -> Caps {
+        self.device.caps()
+    }
+
+    fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
+        self.device.transmit(batch)
+    }
+
+    fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
+        // The packets of the backlog are older than those of the queue.
+        let more = self.handover.backlogs[self.index].pop(batch, max);
+        let before = batch.len();
+        let received = self.device.receive(batch, max)?;
+        self.hand_over(batch, before);
+        Ok(if more { received.max(max) } else { received })
+    }
+
+    fn has_received(&self) -> bool {
+        self.handover.backlogs[self.index]
+            .len
+            .load(Ordering::Acquire)
+            > 0
+            || self.device.has_received()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.device.in_flight()
+    }
+
+    fn notify_completion(&mut self) -> bool {
+        self.device.notify_completion()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.device.fd()
+    }
+}
