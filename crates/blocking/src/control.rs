@@ -75,13 +75,21 @@ pub(crate) fn open(config: &Config, shared: &Arc<Shared>) -> io::Result<Option<S
 }
 
 impl Inspect for Shared {
-    fn with_host<R>(&self, call: impl FnOnce(&mut Host, IfaceId, Instant) -> R) -> R {
+    fn with_host<R>(
+        &self,
+        _shard: usize,
+        call: impl FnOnce(&mut Host, IfaceId, Instant) -> R,
+    ) -> R {
         let (mut shard, now) = self.lock();
         let iface = shard.iface();
         call(shard.posix.host_mut(), iface, now)
     }
 
-    fn change<R>(&self, call: impl FnOnce(&mut Host, Instant) -> R) -> Result<R, String> {
+    fn change<R>(
+        &self,
+        _shard: usize,
+        call: impl FnOnce(&mut Host, Instant) -> R,
+    ) -> Result<R, String> {
         let (mut shard, now) = self.lock();
         shard.check_alive().map_err(|error| error.to_string())?;
         let result = call(shard.posix.host_mut(), now);

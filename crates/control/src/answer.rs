@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use fullsend_stack::{Host, TcpId};
+use fullsend_stack::{Host, LinkStats, SockStat, StackError, TcpId};
 use fullsend_wire::Instant;
 use serde::Serialize;
 
@@ -28,7 +28,8 @@ pub fn answer(engine: &impl Inspect, request: &Request) -> Result<Reply, String>
     match request {
         Request::Counters => {
             let gateway = engine.gateway().map(|gateway| gateway.counters());
-            let (mut counters, now) = engine.with_host(|host, _, now| (host.counters(), now));
+            let now = engine.with_host(0, |_, _, now| now);
+            let mut counters = engine.counters();
             counters.extend(gateway.into_iter().flatten());
             ok_reply(Counters {
                 started: engine.started(),
@@ -36,26 +37,36 @@ pub fn answer(engine: &impl Inspect, request: &Request) -> Result<Reply, String>
                 counters: owned_counters(counters),
             })
         }
-        Request::Sockstat => ok_reply(SockStatView::from(
-            engine.with_host(|host, _, _| host.sockstat()),
-        )),
+        Request::Sockstat => {
+            let mut all = SockStat::default();
+            for shard in 0..engine.shards() {
+                all += engine.with_host(shard, |host, _, _| host.sockstat());
+            }
+            ok_reply(SockStatView::from(all))
+        }
         Request::Addresses => {
-            let addresses = engine.with_host(|host, _, _| host.addresses());
+            let addresses = engine.with_host(0, |host, _, _| host.addresses());
             let link = engine.link_name();
             let views = addresses.iter().map(|own| AddressView::new(link, own));
             ok_reply(views.collect::<Vec<_>>())
         }
         Request::Links => {
-            let stats = engine.with_host(|host, iface, _| host.link_stats(iface));
-            ok_reply([LinkView::new(
-                engine.link_name(),
-                &stats.unwrap_or_default(),
-            )])
+            let mut all = LinkStats::default();
+            for shard in 0..engine.shards() {
+                let stats = engine.with_host(shard, |host, iface, _| host.link_stats(iface));
+                all += stats.unwrap_or_default();
+            }
+            ok_reply([LinkView::new(engine.link_name(), &all)])
         }
         Request::Qdisc => {
-            let stats = engine.with_host(|host, iface, _| host.qdisc_stats(iface));
-            let stats = stats.ok_or("the stack has no link")?;
-            ok_reply([QdiscView::new(engine.link_name(), &stats)])
+            // One for each queue, as `tc` lists those of a device with several queues.
+            let stats = |shard| engine.with_host(shard, |host, iface, _| host.qdisc_stats(iface));
+            let all: Option<Vec<_>> = (0..engine.shards()).map(stats).collect();
+            let all = all.ok_or("the stack has no link")?;
+            let views = all
+                .iter()
+                .map(|stats| QdiscView::new(engine.link_name(), stats));
+            ok_reply(views.collect::<Vec<_>>())
         }
         Request::Sysctl { key, value } => sysctl(engine, key.as_deref(), value.as_deref()),
         Request::Set {
@@ -92,21 +103,17 @@ fn sysctl(engine: &impl Inspect, key: Option<&str>, value: Option<&str>) -> Resu
                     .to_owned(),
             );
         }
-        return ok_reply(engine.with_host(|host, _, _| host.sysctl().list().collect::<Vec<_>>()));
+        return ok_reply(engine.sysctls());
     };
     if let Some(value) = value {
-        engine
-            .change(|host, now| host.set_sysctl(now, key, value))?
-            .map_err(|error| error.to_string())?;
+        engine.set_sysctl(key, value)?;
     }
-    let value = engine
-        .with_host(|host, _, _| host.sysctl().get(key))
-        .map_err(|error| error.to_string())?;
-    ok_reply([(key, value)])
+    ok_reply([(key, engine.sysctl(key)?)])
 }
 
 /// Finds the connection that a user names: `sk:1f00001`, `1f00001`, or `LOCAL:PORT-PEER:PORT`.
-fn find_connection(host: &mut Host, flow: &str) -> Result<TcpId, String> {
+/// Returns its shard and its ID there.
+fn find_connection(engine: &impl Inspect, flow: &str) -> Result<(usize, TcpId), String> {
     if let Some((local, peer)) = flow.split_once('-') {
         let addr = |text: &str| {
             text.parse::<SocketAddr>().map_err(|_| {
@@ -116,37 +123,47 @@ fn find_connection(host: &mut Host, flow: &str) -> Result<TcpId, String> {
             })
         };
         let (local, peer) = (addr(local)?, addr(peer)?);
-        return host.tcp_find(local, peer).ok_or_else(|| {
+        let find = |shard| {
+            let id = engine.with_host(shard, |host, _, _| host.tcp_find(local, peer));
+            id.map(|id| (shard, id))
+        };
+        return (0..engine.shards()).find_map(find).ok_or_else(|| {
             format!("there is no connection from {local} to {peer}; `ss` lists the connections")
         });
     }
-    let digits = flow.strip_prefix("sk:").unwrap_or(flow);
-    u64::from_str_radix(digits, 16).map(TcpId).map_err(|_| {
-        format!(
+    let id = flow.strip_prefix("sk:").unwrap_or(flow);
+    // Ids of a stack with several shards begin with the index of the shard.
+    let (shard, digits) = id.split_once('.').unwrap_or(("0", id));
+    let parsed = (shard.parse(), u64::from_str_radix(digits, 16));
+    let (Ok(shard), Ok(id)) = parsed else {
+        return Err(format!(
             "{flow:?} is not the name of a connection; write its id as `ss` shows it (sk:1000000), \
              or LOCAL:PORT-PEER:PORT"
-        )
-    })
+        ));
+    };
+    if shard >= engine.shards() {
+        return Err(not_a_connection(flow));
+    }
+    Ok((shard, TcpId(id)))
+}
+
+fn not_a_connection(flow: &str) -> String {
+    format!("{flow} is not a connection of an application; `ss` lists the connections")
 }
 
 fn set(engine: &impl Inspect, flow: &str, option: &str, value: &str) -> Result<Reply, String> {
     let setting = options::parse(option, value)?;
+    let (shard, id) = find_connection(engine, flow)?;
     let call = |host: &mut Host, now: Instant| {
-        let id = match find_connection(host, flow) {
-            Ok(id) => id,
-            Err(text) => return Err(text),
-        };
         let done = match &setting {
             ConnectionSetting::Option(option) => host.tcp(id).set_option(now, *option),
             ConnectionSetting::Congestion(name) => host.tcp(id).set_congestion(now, name),
         };
         done.map_err(|error| match error {
-            fullsend_stack::StackError::NoSuchSocket => {
-                format!("{flow} is not a connection of an application; `ss` lists the connections")
-            }
+            StackError::NoSuchSocket => not_a_connection(flow),
             error => format!("cannot set {option}={value} on {flow}: {error}"),
         })
     };
-    engine.change(call)??;
+    engine.change(shard, call)??;
     ok_reply(())
 }

@@ -20,7 +20,7 @@ pub struct Listing {
 
 #[derive(Debug)]
 enum Position {
-    Sockets(SocketCursor),
+    Sockets { shard: usize, cursor: SocketCursor },
     Flows(FlowCursor),
     Forwards(u64),
 }
@@ -30,7 +30,10 @@ impl Listing {
     /// reply.
     pub fn of(request: &Request) -> Option<Self> {
         let position = match request {
-            Request::Sockets => Position::Sockets(SocketCursor::default()),
+            Request::Sockets => Position::Sockets {
+                shard: 0,
+                cursor: SocketCursor::default(),
+            },
             Request::GatewayFlows => Position::Flows(FlowCursor::default()),
             Request::GatewayForwards => Position::Forwards(0),
             _ => return None,
@@ -53,13 +56,28 @@ impl Listing {
             gateway.ok_or_else(|| Reply::Error(NO_GATEWAY.to_owned()))
         };
         match position {
-            Position::Sockets(cursor) => {
+            Position::Sockets { shard, cursor } => {
                 let mut sockets = Vec::new();
-                let next = engine.with_host(|host, _, now| {
+                let next = engine.with_host(shard, |host, _, now| {
                     host.sockets(now, cursor, SLOTS_PER_LOCK, &mut sockets)
                 });
-                self.position = next.map(Position::Sockets);
-                items(sockets.into_iter().map(SocketView::from))
+                self.position = match next {
+                    Some(cursor) => Some(Position::Sockets { shard, cursor }),
+                    None if shard + 1 < engine.shards() => Some(Position::Sockets {
+                        shard: shard + 1,
+                        cursor: SocketCursor::default(),
+                    }),
+                    None => None,
+                };
+                let several = engine.shards() > 1;
+                let views = sockets.into_iter().map(|socket| {
+                    let mut view = SocketView::from(socket);
+                    if several && !view.id.is_empty() {
+                        view.id = format!("{shard}.{}", view.id);
+                    }
+                    view
+                });
+                items(views)
             }
             Position::Flows(cursor) => {
                 let mut flows = Vec::new();

@@ -18,11 +18,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 struct Gone;
 
 impl Inspect for Gone {
-    fn with_host<R>(&self, _: impl FnOnce(&mut Host, IfaceId, Instant) -> R) -> R {
+    fn with_host<R>(&self, _: usize, _: impl FnOnce(&mut Host, IfaceId, Instant) -> R) -> R {
         unreachable!("no request reaches a stack that is gone")
     }
 
-    fn change<R>(&self, _: impl FnOnce(&mut Host, Instant) -> R) -> Result<R, String> {
+    fn change<R>(&self, _: usize, _: impl FnOnce(&mut Host, Instant) -> R) -> Result<R, String> {
         unreachable!("no request reaches a stack that is gone")
     }
 

@@ -8,24 +8,43 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fullsend_device::{Device, OffloadSet, Tun, TunBuilder, os_seed, process_memory};
-use fullsend_stack::{Cidr, Host, HostConfig, Mac, NeighbourConfig, NetConfig, ParseCidrError};
+use fullsend_driver::SteeredDevice;
+use fullsend_offload::Pool;
+use fullsend_stack::{
+    Cidr, Host, HostConfig, Mac, NeighbourConfig, NetConfig, ParseCidrError, QdiscConfig, Steering,
+};
 use fullsend_tcp::Sysctl;
 use fullsend_wire::{Nanos, Seed};
+use tokio::runtime::Handle;
 
 use crate::clock::Clock;
 use crate::driver::Driver;
-use crate::engine::{DriverWaker, Engine, EngineHandle};
+use crate::engine::{DriverWaker, Engine, Group, ShardQueue};
 use crate::error::io_error;
 use crate::stack::Stack;
 
 /// Default limit of the free payload memory that a stack keeps for reuse, in bytes.
 const POOL_BYTES: usize = 64 << 20;
 
+/// Returns an error for a number of shards that a stack cannot have.
+pub(crate) fn check_shards(shards: usize) -> io::Result<()> {
+    if (1..=MAX_SHARDS).contains(&shards) {
+        return Ok(());
+    }
+    Err(invalid(&format!(
+        "{shards} is not a number of shards; choose 1 to {MAX_SHARDS}"
+    )))
+}
+
 enum DeviceChoice {
     None,
     Tun(TunBuilder),
-    Device(Box<dyn Device>),
+    /// A device, or one for each shard.
+    Queues(Vec<Box<dyn Device>>),
 }
+
+/// Largest number of shards: more than one for each processor gains nothing.
+const MAX_SHARDS: usize = 64;
 
 /// Builder of a [`Stack`]. Errors in the arguments are returned by [`build`](Self::build).
 ///
@@ -54,6 +73,9 @@ pub struct Builder {
     control: Option<PathBuf>,
     pool_bytes: usize,
     busy_poll: Option<Nanos>,
+    shards: usize,
+    /// The runtime of each shard's driver; empty for the current one.
+    runtimes: Vec<Handle>,
     /// The first error in an argument.
     error: Option<Error>,
 }
@@ -73,6 +95,8 @@ impl Builder {
             control: None,
             pool_bytes: POOL_BYTES,
             busy_poll: None,
+            shards: 1,
+            runtimes: Vec::new(),
             error: None,
         }
     }
@@ -99,8 +123,59 @@ impl Builder {
 
     /// Uses another device, which must have a file descriptor to poll (`Device::fd`).
     #[must_use]
-    pub fn device(mut self, device: Box<dyn Device>) -> Self {
-        self.choice = DeviceChoice::Device(device);
+    pub fn device(self, device: Box<dyn Device>) -> Self {
+        self.device_queues(vec![device])
+    }
+
+    /// Uses another device that has several queues: one for each shard (see
+    /// [`shards`](Self::shards)), in their order. Each must have a file descriptor to poll. The
+    /// packets of a flow may arrive at any queue, but those that arrive at the queue by which the
+    /// flow's own packets leave are the fastest.
+    #[must_use]
+    pub fn device_queues(mut self, queues: Vec<Box<dyn Device>>) -> Self {
+        self.choice = DeviceChoice::Queues(queues);
+        self
+    }
+
+    /// Sets the number of shards, 1 by default: the parts of the stack that run in parallel, each
+    /// with its queue of the device, its driver task and its lock (see [`Stack`]). On tokio's
+    /// multi-thread runtime, one for each worker thread suits many flows; a single flow is not
+    /// faster.
+    ///
+    /// A TUN is then opened with as many queues (`IFF_MULTI_QUEUE`). The kernel does not refuse a
+    /// second program that does the same, and would divide the packets among both. It knows the queue
+    /// of up to 4096 flows; packets of others arrive at any queue, and most of them pass from one
+    /// shard to another. Ethernet devices (TAP) have one shard, as address resolution is not shared. The free payload memory
+    /// ([`pool_bytes`](Self::pool_bytes)) and limits of the whole stack such as `tcp_mem` are
+    /// divided among the shards.
+    ///
+    /// ```no_run
+    /// # #[tokio::main] async fn main() -> std::io::Result<()> {
+    /// let stack = fullsend::Stack::builder()
+    ///     .tun("fs0")
+    ///     .address("10.9.0.2/24")
+    ///     .shards(4)
+    ///     .build()?;
+    /// // Accepts the connections of all shards.
+    /// let listener = fullsend::TcpListener::bind(&stack, "0.0.0.0:80")?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn shards(mut self, count: usize) -> Self {
+        self.shards = count;
+        self.runtimes.clear();
+        self
+    }
+
+    /// Sets the number of shards to that of `runtimes`, and runs the driver of each shard on its
+    /// runtime, e.g. a current-thread runtime for each processor. The I/O and time drivers of all
+    /// must be enabled. The stack stops when any of them ends.
+    ///
+    /// Use [`Stack::shard`] to open and accept the connections of a shard on its runtime.
+    #[must_use]
+    pub fn shards_on(mut self, runtimes: Vec<Handle>) -> Self {
+        self.shards = runtimes.len();
+        self.runtimes = runtimes;
         self
     }
 
@@ -222,7 +297,8 @@ impl Builder {
     }
 
     /// Sets the queueing discipline in front of the device, in the syntax of `tc`: `"fq"`,
-    /// `"tbf rate 100mbit burst 64kb"`, `"pfifo limit 1000"`. The default is `"noqueue"`.
+    /// `"tbf rate 100mbit burst 64kb"`, `"pfifo limit 1000"`. The default is `"noqueue"`. Each
+    /// [shard](Self::shards) has a qdisc of its own, and a token bucket needs a single shard.
     #[must_use]
     pub fn qdisc(mut self, config: &str) -> Self {
         match config.parse() {
@@ -271,20 +347,27 @@ impl Builder {
         self.error.get_or_insert(error);
     }
 
-    /// Opens the device and spawns the stack's driver task on the current tokio runtime, whose I/O
-    /// and time drivers must be enabled.
+    /// Opens the device and spawns the stack's driver task on the current tokio runtime, or those of
+    /// its shards on the runtimes of [`shards_on`](Self::shards_on). The I/O and time drivers of the
+    /// runtime must be enabled.
     ///
     /// # Errors
     /// - `InvalidInput` for an invalid argument; the message names the value and what to write
     ///   instead.
     /// - The error of the operating system if the device or the control socket cannot be opened.
-    /// - `Other` outside of a tokio runtime.
+    /// - `Other` outside of a tokio runtime, unless `shards_on` was called.
     pub fn build(mut self) -> io::Result<Stack> {
         let choice = std::mem::replace(&mut self.choice, DeviceChoice::None);
-        self.start(Clock::new(), Arc::default(), |builder, host| match choice {
-            DeviceChoice::Tun(tun) => builder.open(tun, host),
-            DeviceChoice::Device(device) if device.fd().is_some() => Ok(device),
-            DeviceChoice::Device(_) => Err(invalid(
+        check_shards(self.shards)?;
+        let driver_wakers = (0..self.shards).map(|_| Arc::default()).collect();
+        let steering_seed = self.seed.map_or_else(os_seed, Ok)?;
+        let clock = Clock::new();
+        self.start(clock, driver_wakers, steering_seed, |builder, pools| match choice {
+            DeviceChoice::Tun(tun) => builder.open(tun, pools),
+            DeviceChoice::Queues(queues) if queues.iter().all(|queue| queue.fd().is_some()) => {
+                Ok(queues)
+            }
+            DeviceChoice::Queues(_) => Err(invalid(
                 "the device has no file descriptor to wait on; choose a device whose fd() returns \
                  one, or use Stack::pair()",
             )),
@@ -295,56 +378,125 @@ impl Builder {
         })
     }
 
-    fn open(&self, mut tun: TunBuilder, host: &Host) -> io::Result<Box<dyn Device>> {
-        tun = tun.offload(self.offload).pool(host.pool().clone());
+    fn open(&self, mut tun: TunBuilder, pools: &[Pool]) -> io::Result<Vec<Box<dyn Device>>> {
+        tun = tun.offload(self.offload);
         if let Some(mtu) = self.net.mtu {
             tun = tun.mtu(mtu);
         }
         for cidr in &self.kernel_addresses {
             tun = tun.kernel_address(cidr.addr, cidr.prefix);
         }
-        Ok(Box::new(tun.open()?))
+        if let [pool] = pools {
+            return Ok(vec![Box::new(tun.pool(pool.clone()).open()?)]);
+        }
+        let queues = tun.open_queues(pools)?.into_iter();
+        Ok(queues.map(|queue| Box::new(queue) as _).collect())
     }
 
-    /// Builds the stack over the device that `open` returns, and spawns its driver.
+    /// Builds the stack over the queues that `open` returns, one for each waker, and spawns its
+    /// drivers. `steering_seed` is the secret by which flows are assigned to shards.
     pub(crate) fn start(
         mut self,
         clock: Clock,
-        driver_waker: Arc<DriverWaker>,
-        open: impl FnOnce(&Self, &Host) -> io::Result<Box<dyn Device>>,
+        driver_wakers: Vec<Arc<DriverWaker>>,
+        steering_seed: Seed,
+        open: impl FnOnce(&Self, &[Pool]) -> io::Result<Vec<Box<dyn Device>>>,
     ) -> io::Result<Stack> {
         if let Some(error) = self.error.take() {
             return Err(error);
         }
-        let runtime = tokio::runtime::Handle::try_current().map_err(|_| {
-            Error::other(
-                "there is no tokio runtime here; build the stack inside #[tokio::main] or \
-                 block_on(..)",
-            )
-        })?;
+        let shards = self.shards;
+        if shards > 1 && matches!(self.net.qdisc, QdiscConfig::Tbf(_)) {
+            return Err(invalid(
+                "a token bucket limits the rate of each of the stack's queues; use one shard with \
+                 the qdisc tbf, or set the rate of the sockets with fq",
+            ));
+        }
+        let runtimes = if self.runtimes.is_empty() {
+            let current = Handle::try_current().map_err(|_| {
+                Error::other(
+                    "there is no tokio runtime here; build the stack inside #[tokio::main] or \
+                     block_on(..)",
+                )
+            })?;
+            vec![current; shards]
+        } else {
+            std::mem::take(&mut self.runtimes)
+        };
+        // Control sockets are served on the runtime of the first shard.
+        let _context = runtimes[0].enter();
         let seed = self.seed.map_or_else(os_seed, Ok)?;
-        let mut host = Host::new(HostConfig {
-            seed,
-            sysctl: self.sysctl.clone(),
-            pool_bytes: self.pool_bytes,
-        });
-        let device = open(&self, &host)?;
-        let iface = self
-            .net
-            .set_up(&mut host, clock.now(), device.caps(), seed.0[3])
-            .map_err(io_error)?;
-        let engine = Arc::new(Engine::new(clock, driver_waker, host, iface, device));
+        let steering = Steering::new(steering_seed, shards);
+        let mut hosts: Vec<_> = (0..shards)
+            .map(|index| self.host(seed, steering, index))
+            .collect();
+        let pools: Vec<_> = hosts.iter().map(|host| host.pool().clone()).collect();
+        let queues = open(&self, &pools)?;
+        let mut ifaces = Vec::new();
+        for (host, queue) in hosts.iter_mut().zip(&queues) {
+            let caps = queue.caps();
+            let iface = self.net.set_up(host, clock.now(), caps, seed.0[3]);
+            ifaces.push(iface.map_err(io_error)?);
+        }
+        let queues = steer(steering, queues)?;
+        let handover = queues[0].1.clone();
+        let sysctl = self.sysctl.clone();
+        let group = Arc::new(Group::new(sysctl, driver_wakers.clone(), handover));
+        let engines: Vec<_> = driver_wakers
+            .into_iter()
+            .enumerate()
+            .zip(hosts.into_iter().zip(ifaces))
+            .zip(queues)
+            .map(|(((index, driver_waker), host), queue)| {
+                let place = (group.clone(), index);
+                Arc::new(Engine::new(clock, driver_waker, place, host, queue))
+            })
+            .collect();
+        group.set_engines(&engines);
         #[cfg(feature = "control")]
         {
-            engine.name_link(&self.link_name);
+            group.name_link(&self.link_name);
             if let Some(path) = &self.control {
-                engine.open_control_socket(path)?;
+                group.open_control_socket(path)?;
             }
         }
-        let handle = EngineHandle::new(engine.clone());
-        runtime.spawn(Driver::new(engine, self.busy_poll)?);
-        Ok(Stack::new(handle))
+        let stack = Stack::new(engines);
+        let mut drivers = Vec::new();
+        for (engine, runtime) in stack.engines().iter().zip(&runtimes) {
+            let _context = runtime.enter();
+            drivers.push(Driver::new(engine.clone(), self.busy_poll)?);
+        }
+        for (driver, runtime) in drivers.into_iter().zip(&runtimes) {
+            runtime.spawn(driver);
+        }
+        Ok(stack)
     }
+
+    /// Returns the host of a shard, with its share of the stack's limits. All hosts have the same
+    /// keys, so that a Fast Open cookie of one is valid on each.
+    fn host(&self, seed: Seed, steering: Steering, index: usize) -> Host {
+        let shards = steering.shards();
+        let mut host = Host::new(HostConfig {
+            seed,
+            sysctl: self.sysctl.share(shards as u32),
+            pool_bytes: self.pool_bytes / shards,
+        });
+        host.set_shard(steering, index);
+        host
+    }
+}
+
+/// Returns the device of each shard. A single shard has the queue itself.
+fn steer(steering: Steering, queues: Vec<Box<dyn Device>>) -> io::Result<Vec<ShardQueue>> {
+    if steering.shards() == 1 && queues.len() == 1 {
+        return Ok(queues.into_iter().map(|queue| (queue, None)).collect());
+    }
+    let steered = SteeredDevice::for_shards(steering, queues)?.into_iter();
+    let with_handover = steered.map(|queue| {
+        let handover = queue.handover();
+        (Box::new(queue) as Box<dyn Device>, Some(handover))
+    });
+    Ok(with_handover.collect())
 }
 
 fn invalid(text: &str) -> Error {

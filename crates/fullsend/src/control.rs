@@ -27,7 +27,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Weak;
 
-use fullsend_control::Inspect;
 pub use fullsend_control::{
     AddressView, BoundSocket, CaptureRequest, CaptureSummary, Counters, FlowCountView, FlowCursor,
     FlowDirectionView, FlowReportView, ForwardView, Gateway, GatewayFlowView, GatewayView,
@@ -36,7 +35,7 @@ pub use fullsend_control::{
     SocketView, TimerView, VERSION, default_dir, default_path, running,
 };
 
-use fullsend_stack::{Host, SocketInfo};
+use fullsend_stack::{Host, LinkStats, SocketInfo};
 
 pub(crate) use server::ControlSocket;
 
@@ -50,7 +49,7 @@ impl Stack {
     /// # Errors
     /// If `path` is in use or cannot be created; the message names it and what to do.
     pub fn control_socket(&self, path: impl AsRef<Path>) -> io::Result<()> {
-        self.engine.open_control_socket(path.as_ref())
+        self.engine.group.open_control_socket(path.as_ref())
     }
 
     /// Serves the clients of a control socket that the caller has bound. Must be called within the
@@ -59,30 +58,40 @@ impl Stack {
     /// # Errors
     /// The operating system's.
     pub fn serve_control(&self, socket: BoundSocket) -> io::Result<()> {
-        self.engine.serve_control(socket)
+        self.engine.group.serve_control(socket)
     }
 
     #[doc(hidden)] // for `fullsend-gateway`
     /// Sets the gateway that the control socket's requests about one are passed to. Later calls have
     /// no effect.
     pub fn set_gateway(&self, gateway: Weak<dyn Gateway>) {
-        self.engine.set_gateway(gateway);
+        self.engine.group.set_gateway(gateway);
     }
 
     /// Returns the packets and bytes of the stack's link.
     pub fn link(&self) -> LinkView {
-        let read = |host: &mut Host, iface, _| host.link_stats(iface);
-        let stats = Inspect::with_host(&**self.engine, read);
-        LinkView::new(self.engine.link_name(), &stats.unwrap_or_default())
+        let mut all = LinkStats::default();
+        for engine in self.engines() {
+            let stats = engine.with_host_and_iface(Host::link_stats);
+            all += stats.unwrap_or_default();
+        }
+        LinkView::new(self.engine.group.link_name(), &all)
     }
 
     #[doc(hidden)] // for `fullsend-gateway`
-    /// Returns the connections with these local addresses and peers, read under one lock; `None` for
-    /// those that do not exist.
+    /// Returns the connections with these local addresses and peers, read under one lock of each
+    /// shard; `None` for those that do not exist.
     pub fn connections(&self, addresses: &[(SocketAddr, SocketAddr)]) -> Vec<Option<SocketInfo>> {
-        Inspect::with_host(&**self.engine, |host, _, now| {
-            let find = |&(local, peer): &_| host.tcp_socket(now, local, peer);
-            addresses.iter().map(find).collect()
-        })
+        let mut found = vec![None; addresses.len()];
+        for engine in self.engines() {
+            engine.inspect(|host, now| {
+                for (entry, &(local, peer)) in found.iter_mut().zip(addresses) {
+                    if entry.is_none() {
+                        *entry = host.tcp_socket(now, local, peer);
+                    }
+                }
+            });
+        }
+        found
     }
 }

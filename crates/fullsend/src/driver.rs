@@ -214,6 +214,8 @@ impl Future for Driver {
             return Poll::Ready(());
         }
         match self.process_batches(cx) {
+            // A timer of this poll may have ended the last connection.
+            Ok(false) if self.engine.is_abandoned() => Poll::Ready(()),
             Ok(false) => Poll::Pending,
             Ok(true) => {
                 cx.waker().wake_by_ref();

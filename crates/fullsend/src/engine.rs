@@ -2,6 +2,7 @@
 
 #[cfg(feature = "control")]
 mod device;
+mod group;
 #[cfg(feature = "control")]
 mod inspect;
 #[cfg(test)]
@@ -14,11 +15,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
 use fullsend_device::Device;
-use fullsend_driver::{Pump, TransmitOutcome};
+use fullsend_driver::{Handover, Pump, TransmitOutcome};
 use fullsend_stack::{Host, IfaceId, TcpId, WaitKey, WaitList, WaitOn, Waiter};
 use fullsend_tcp::AppendOutcome;
 use fullsend_wire::Instant;
@@ -26,8 +27,11 @@ use parking_lot::{Mutex, MutexGuard};
 
 #[cfg(feature = "control")]
 use self::device::ShardDevice;
+pub(crate) use self::group::Group;
 #[cfg(feature = "control")]
-use self::inspect::{Captures, ControlState};
+use self::inspect::Captures;
+#[cfg(feature = "control")]
+pub(crate) use self::inspect::Inspector;
 use crate::clock::Clock;
 pub(crate) use crate::driver_waker::DriverWaker;
 
@@ -58,18 +62,23 @@ pub(crate) struct Shard {
     stop_reason: Option<(io::ErrorKind, String)>,
 }
 
+/// The queue of a shard's device, and with several shards the way to the others.
+pub(crate) type ShardQueue = (Box<dyn Device>, Option<Handover>);
+
+/// A shard with its lock. It shares no cache line with another shard's.
+#[repr(align(128))]
 pub(crate) struct Engine {
     /// Read only while `shard` is locked, as time must never run backwards for the host.
     pub(crate) clock: Clock,
     pub(crate) driver_waker: Arc<DriverWaker>,
     shard: Mutex<Shard>,
-    /// The number of handles. When the last one is dropped, the driver ends if no connection is
-    /// left.
-    handles: AtomicUsize,
+    pub(crate) group: Arc<Group>,
+    /// The index of the shard.
+    pub(crate) index: usize,
+    /// The way of received packets to other shards; `None` with one shard.
+    handover: Option<Handover>,
     /// The other end of an in-process link.
     peer: OnceLock<(Arc<DriverWaker>, Weak<Engine>)>,
-    #[cfg(feature = "control")]
-    control: ControlState,
 }
 
 thread_local! {
@@ -82,9 +91,9 @@ impl Engine {
     pub(crate) fn new(
         clock: Clock,
         driver_waker: Arc<DriverWaker>,
-        host: Host,
-        iface: IfaceId,
-        device: Box<dyn Device>,
+        (group, index): (Arc<Group>, usize),
+        (host, iface): (Host, IfaceId),
+        (device, handover): ShardQueue,
     ) -> Self {
         #[cfg(feature = "control")]
         let device = ShardDevice::Plain(device);
@@ -102,10 +111,10 @@ impl Engine {
             clock,
             driver_waker,
             shard: Mutex::new(shard),
-            handles: AtomicUsize::new(0),
+            group,
+            index,
+            handover,
             peer: OnceLock::new(),
-            #[cfg(feature = "control")]
-            control: ControlState::new(),
         }
     }
 
@@ -280,6 +289,7 @@ impl Engine {
             return false;
         };
         self.unlock_and_wake(shard, transmitted.wake, false);
+        self.wake_after_handover();
         true
     }
 
@@ -294,6 +304,7 @@ impl Engine {
         let mut shard = self.shard.lock();
         shard.check_alive()?;
         let Shard { host, pump, .. } = &mut *shard;
+        let receive = receive || pump.device().has_received();
         let pumped = match pump.poll(host, &self.clock, receive) {
             Ok(pumped) => pumped,
             Err(error) => {
@@ -306,12 +317,31 @@ impl Engine {
                 return Err(error);
             }
         };
+        if let Some(handover) = &self.handover
+            && host.has_misdirected()
+        {
+            for (index, packet) in host.take_misdirected() {
+                handover.push(index, &mut vec![packet]);
+            }
+        }
         let notices = host.take_notices(pumped.now);
         let woke = self.unlock_and_wake(shard, false, false);
+        self.wake_after_handover();
         for notice in notices {
             tracing::warn!("{notice}");
         }
         Ok(PollResult { pumped, woke })
+    }
+
+    /// Wakes the drivers of shards to which this one has handed packets over. Called without the
+    /// lock.
+    #[inline]
+    fn wake_after_handover(&self) {
+        if let Some(handover) = &self.handover {
+            for index in handover.take_woken() {
+                self.group.wake_driver(index);
+            }
+        }
     }
 
     /// Records that the driver's timer is about to be set for `at`. Returns false if an earlier
@@ -321,15 +351,16 @@ impl Engine {
         pump.arm(host, at)
     }
 
-    /// Polls until all written data has been acknowledged. A future that was waiting is also
-    /// ready when another `shutdown` found this first and stopped the stack.
+    /// Polls until all written data of this shard has been acknowledged. A future that `has_waited`
+    /// is also ready when another `shutdown` found this first and stopped the stack.
     fn poll_flushed(
         &self,
         cx: &mut Context<'_>,
         entry: &mut WaitListEntry<'_>,
+        has_waited: bool,
     ) -> Poll<io::Result<()>> {
         let shard = self.shard.lock();
-        if !(shard.was_flushed && entry.key.is_set()) {
+        if !(shard.was_flushed && has_waited) {
             shard.check_alive()?;
         }
         if shard.was_flushed || shard.is_flushed() {
@@ -337,11 +368,6 @@ impl Engine {
         }
         entry.register(cx, shard);
         Poll::Pending
-    }
-
-    /// Returns why the stack has stopped, or `None` while it runs.
-    pub(crate) fn close_reason(&self) -> Option<io::Error> {
-        self.shard.lock().check_alive().err()
     }
 
     /// Waits until the stack has stopped, and returns why.
@@ -358,11 +384,31 @@ impl Engine {
         poll_fn(poll).await
     }
 
-    /// Waits until all written data has been acknowledged, then stops the stack.
+    /// Waits until all written data of every shard has been acknowledged, then stops the stack.
     pub(crate) async fn flush_and_stop(&self) -> io::Result<()> {
-        let mut entry = WaitListEntry::new(self, |shard| &mut shard.flush_waiters);
-        poll_fn(|cx| self.poll_flushed(cx, &mut entry)).await?;
-        self.shard.lock().was_flushed = true;
+        let engines = self.group.engines();
+        let entry = |engine| WaitListEntry::new(engine, |shard| &mut shard.flush_waiters);
+        let mut entries: Vec<_> = engines.iter().map(|engine| entry(engine)).collect();
+        let mut has_waited = false;
+        poll_fn(|cx| {
+            let mut flushed = true;
+            for (engine, entry) in engines.iter().zip(&mut entries) {
+                match engine.poll_flushed(cx, entry, has_waited) {
+                    Poll::Ready(result) => result?,
+                    Poll::Pending => flushed = false,
+                }
+                has_waited |= !flushed;
+            }
+            if flushed {
+                Poll::Ready(io::Result::Ok(()))
+            } else {
+                Poll::Pending
+            }
+        })
+        .await?;
+        for engine in &engines {
+            engine.shard.lock().was_flushed = true;
+        }
         self.stop(
             io::ErrorKind::ConnectionAborted,
             "the stack was shut down; build a new one",
@@ -378,20 +424,28 @@ impl Engine {
         drop(waker);
     }
 
-    /// Returns whether no handle is left and every connection has ended.
+    /// Returns whether no handle of the stack is left and every connection has ended.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.handles.load(Ordering::Acquire) == 0
-            && self.with_host(|host| host.tcp_socket_count() == 0)
+        self.group.is_abandoned(self)
     }
 
-    /// Stops the stack: resets its connections and makes every later call fail with `kind` and
-    /// `why`.
+    /// Stops the stack: resets the connections of all its shards and makes every later call fail
+    /// with `kind` and `why`, or with the reason of an earlier stop.
     pub(crate) fn stop(&self, kind: io::ErrorKind, why: &str) {
         #[cfg(feature = "control")]
-        self.control.close_sockets();
+        self.group.control.close_sockets();
+        let reason = self.group.stop_reason(kind, why);
+        // The first shard stops last: tasks that wait for the end of the stack wait there.
+        for engine in self.group.engines().iter().rev() {
+            engine.stop_shard(&reason);
+        }
+    }
+
+    /// Stops this shard, and wakes its driver and all tasks that wait for it.
+    fn stop_shard(&self, reason: &(io::ErrorKind, String)) {
         let (mut shard, now) = self.lock();
         if shard.stop_reason.is_none() {
-            shard.stop_reason = Some((kind, why.to_owned()));
+            shard.stop_reason = Some(reason.clone());
             shard.host.abort_all(now);
             let _ = shard.transmit(now, &self.clock);
         }
@@ -446,12 +500,12 @@ impl Drop for WaitListEntry<'_> {
     }
 }
 
-/// A reference to an engine that keeps its driver running.
+/// A reference to an engine that keeps the drivers of its stack running.
 pub(crate) struct EngineHandle(Arc<Engine>);
 
 impl EngineHandle {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
-        engine.handles.fetch_add(1, Ordering::Relaxed);
+        engine.group.handles.0.fetch_add(1, Ordering::Relaxed);
         Self(engine)
     }
 }
@@ -464,8 +518,8 @@ impl Clone for EngineHandle {
 
 impl Drop for EngineHandle {
     fn drop(&mut self) {
-        if self.0.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.driver_waker.wake();
+        if self.0.group.handles.0.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.group.wake_drivers();
         }
     }
 }

@@ -25,9 +25,9 @@ pub(crate) fn io_error(error: StackError) -> Error {
                 "{addr} is not an address of this stack; add it with Stack::builder().address(..)"
             ),
         ),
-        StackError::TentativeAddress(_) | StackError::DuplicateAddress(_) => {
-            Error::new(ErrorKind::AddrNotAvailable, error.to_string())
-        }
+        StackError::TentativeAddress(_)
+        | StackError::DuplicateAddress(_)
+        | StackError::OtherShard(_) => Error::new(ErrorKind::AddrNotAvailable, error.to_string()),
         StackError::NoRoute(addr) => Error::new(
             ErrorKind::NetworkUnreachable,
             format!("no route to {addr}; add one with Stack::builder().route(..) or .gateway(..)"),

@@ -28,6 +28,7 @@ fn with_stack<F: Future<Output = ()>>(test: impl FnOnce(Stack) -> F + Send + 'st
         runtime.block_on(async {
             let stack = Stack::builder()
                 .tun("fsl0")
+                .shards(common::shards())
                 .address("10.68.0.2/24")
                 .kernel_address("10.68.0.1/24")
                 .build()
@@ -115,7 +116,7 @@ fn axum_returns_when_the_device_is_deleted() {
 
 #[tokio::test(start_paused = true)]
 async fn calls_on_a_stack_that_is_shut_down_report_it() {
-    let (stack, _peer) = Stack::pair(&fullsend::Pair::default()).unwrap();
+    let (stack, _peer) = common::pair();
     let closed = tokio::spawn({
         let stack = stack.clone();
         async move { stack.closed().await }

@@ -31,6 +31,7 @@ fn with_stack(test: fn(Runtime, Stack)) {
                 let _context = runtime.enter();
                 let mut builder = Stack::builder()
                     .tun("fs0")
+                    .shards(common::shards())
                     .offload(offload.parse().unwrap());
                 for i in 0..2 {
                     builder = builder.address(OURS[i]).kernel_address(KERNELS[i]);
@@ -165,6 +166,7 @@ fn refusals_and_resets_both_ways() {
             let _context = runtime.enter();
             Stack::builder()
                 .tun("fs0")
+                .shards(common::shards())
                 .address(OURS[0])
                 .kernel_address(KERNELS[0])
                 .build()
@@ -236,6 +238,7 @@ fn data_sent_before_stack_shutdown_reaches_the_kernel() {
                 let _context = runtime.enter();
                 Stack::builder()
                     .tun("fs0")
+                    .shards(common::shards())
                     .address(OURS[0])
                     .kernel_address(KERNELS[0])
                     .build()

@@ -35,7 +35,7 @@ fn with_stack(test: fn(&Runtime, &Stack)) {
             .build()
             .unwrap();
         let context = runtime.enter();
-        let mut builder = Stack::builder().tun("fs0");
+        let mut builder = Stack::builder().tun("fs0").shards(common::shards());
         for (ours, kernel) in OURS.iter().zip(KERNELS) {
             builder = builder.address(ours).kernel_address(kernel);
         }

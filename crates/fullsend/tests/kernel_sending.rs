@@ -41,7 +41,10 @@ fn over_tun<F: Future<Output = ()>>(
             .build()
             .unwrap();
         runtime.block_on(async {
-            let mut builder = Stack::builder().tun("fs0").sysctl("tcp_min_tso_segs", "3");
+            let mut builder = Stack::builder()
+                .tun("fs0")
+                .shards(common::shards())
+                .sysctl("tcp_min_tso_segs", "3");
             for ([kernel, ours], prefix) in [(V4, 24), (V6, 64)] {
                 builder = builder
                     .address(&format!("{ours}/{prefix}"))
@@ -319,7 +322,8 @@ fn autocorking_can_be_switched_off() {
     for (on, is_used) in [("1", true), ("0", false)] {
         over_tun(
             move |b| {
-                b.sysctl("tcp_autocorking", on)
+                b.shards(1)
+                    .sysctl("tcp_autocorking", on)
                     .qdisc("tbf rate 100mbit burst 64kb")
             },
             move |stack| async move {

@@ -1,8 +1,10 @@
 //! Connections of a stack to itself need no timer: virtual time does not advance while data flows.
 
+mod common;
+
 use std::time::Duration;
 
-use fullsend::{Pair, Stack, TcpListener, TcpStream, UdpSocket};
+use fullsend::{TcpListener, TcpStream, UdpSocket};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
@@ -11,7 +13,7 @@ const ECHOES: usize = 50;
 
 #[tokio::test(start_paused = true)]
 async fn tcp_echoes_over_own_addresses_need_no_timer() {
-    let (stack, _peer) = Stack::pair(&Pair::default()).unwrap();
+    let (stack, _peer) = common::pair();
     for address in ADDRESSES {
         let listener = TcpListener::bind(&stack, format!("{address}:7")).unwrap();
         let begin = Instant::now();
@@ -42,7 +44,7 @@ async fn tcp_echoes_over_own_addresses_need_no_timer() {
 
 #[tokio::test(start_paused = true)]
 async fn udp_echoes_over_own_addresses_need_no_timer() {
-    let (stack, _peer) = Stack::pair(&Pair::default()).unwrap();
+    let (stack, _peer) = common::pair();
     for address in ADDRESSES {
         let server = UdpSocket::bind(&stack, format!("{address}:7")).unwrap();
         let client = UdpSocket::bind(&stack, format!("{address}:0")).unwrap();
@@ -70,7 +72,7 @@ async fn udp_echoes_over_own_addresses_need_no_timer() {
 #[tokio::test(start_paused = true)]
 async fn a_stream_to_itself_waits_for_one_delayed_ack_at_most() {
     const LEN: usize = 32 << 20;
-    let (stack, _peer) = Stack::pair(&Pair::default()).unwrap();
+    let (stack, _peer) = common::pair();
     let listener = TcpListener::bind(&stack, "10.0.0.1:7").unwrap();
     let mut client = TcpStream::connect(&stack, "10.0.0.1:7").await.unwrap();
     let (mut server, _) = listener.accept().await.unwrap();

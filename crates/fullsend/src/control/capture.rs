@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::filter::Filter;
 use super::{CaptureRequest, CaptureSummary};
 use crate::clock::wall_clock_ns;
-use crate::engine::Engine;
+use crate::engine::{Engine, Group};
 
 /// Default and maximum size, in bytes, of the buffer for one client.
 const DEFAULT_BUFFER_BYTES: u64 = 8 << 20;
@@ -95,25 +95,22 @@ impl io::Write for CaptureWriter {
 
 /// A running capture. Dropping it ends it.
 pub(super) struct LiveCapture {
-    engine: Weak<Engine>,
-    /// The engine's number of this capture.
-    number: u64,
+    /// The captured shards, each with its number of this capture.
+    shards: Vec<(Weak<Engine>, u64)>,
     capture: Capture,
     writer: CaptureWriter,
 }
 
 impl Drop for LiveCapture {
     fn drop(&mut self) {
-        if let Some(engine) = self.engine.upgrade() {
-            engine.end_capture(self.number);
-        }
+        self.end();
     }
 }
 
 impl LiveCapture {
     /// Starts a capture. Fails if another one is running or the filter is invalid.
     pub(super) fn start(
-        engine: &Arc<Engine>,
+        group: &Arc<Group>,
         capture_request: &CaptureRequest,
     ) -> Result<Self, String> {
         let filter = capture_request
@@ -140,17 +137,29 @@ impl LiveCapture {
         if let Some(snaplen) = capture_request.snaplen {
             capture = capture.snaplen(snaplen);
         }
-        let capture_interface = |link| capture.add_interface(engine.link_name(), link);
-        let number = engine
-            .begin_capture(capture_interface)
-            .map_err(|error| error.to_string())?
-            .ok_or("another capture of this stack is running; stop it first")?;
-        Ok(Self {
-            engine: Arc::downgrade(engine),
-            number,
+        let mut live = Self {
+            shards: Vec::new(),
             capture,
             writer,
-        })
+        };
+        for engine in group.engines() {
+            let capture = &mut live.capture;
+            let capture_interface = |link| capture.add_interface(group.link_name(), link);
+            let number = engine
+                .begin_capture(capture_interface)
+                .map_err(|error| error.to_string())?
+                .ok_or("another capture of this stack is running; stop it first")?;
+            live.shards.push((Arc::downgrade(&engine), number));
+        }
+        Ok(live)
+    }
+
+    fn end(&mut self) {
+        for (engine, number) in self.shards.drain(..) {
+            if let Some(engine) = engine.upgrade() {
+                engine.end_capture(number);
+            }
+        }
     }
 
     /// Waits for packets and returns those captured since the last call, or `None` after the
@@ -172,9 +181,7 @@ impl LiveCapture {
 
     /// Ends the capture. Returns the remaining data and the summary.
     pub(super) fn finish(&mut self) -> (Vec<u8>, CaptureSummary) {
-        if let Some(engine) = self.engine.upgrade() {
-            engine.end_capture(self.number);
-        }
+        self.end();
         let summary = self.writer.buffer.lock().summary;
         // Writing to memory cannot fail.
         let _ =

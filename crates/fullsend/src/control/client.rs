@@ -11,9 +11,9 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::capture::LiveCapture;
 use super::{CaptureRequest, MAX_LINE, Reply, Request};
-use crate::engine::Engine;
+use crate::engine::{Group, Inspector};
 
-pub(super) async fn serve(stream: UnixStream, engine: Weak<Engine>) {
+pub(super) async fn serve(stream: UnixStream, group: Weak<Group>) {
     let (read, write) = stream.into_split();
     let mut client = Client {
         lines: LineReader {
@@ -21,7 +21,7 @@ pub(super) async fn serve(stream: UnixStream, engine: Weak<Engine>) {
             line: Vec::new(),
         },
         write,
-        engine,
+        group,
     };
     // An error means that the client has disconnected.
     while let Ok(true) = client.serve_request().await {}
@@ -30,7 +30,7 @@ pub(super) async fn serve(stream: UnixStream, engine: Weak<Engine>) {
 struct Client {
     lines: LineReader,
     write: OwnedWriteHalf,
-    engine: Weak<Engine>,
+    group: Weak<Group>,
 }
 
 /// Reader of lines of bounded length.
@@ -91,8 +91,8 @@ impl Client {
                 if let Some(listing) = Listing::of(&request) {
                     self.list(listing).await?;
                 } else {
-                    let reply = self.engine.upgrade().map_or_else(Reply::stopped, |engine| {
-                        answer(&*engine, &request).unwrap_or_else(Reply::Error)
+                    let reply = self.inspector().map_or_else(Reply::stopped, |stack| {
+                        answer(&stack, &request).unwrap_or_else(Reply::Error)
                     });
                     self.send(&reply).await?;
                 }
@@ -100,6 +100,10 @@ impl Client {
             Err(text) => self.send(&Reply::Error(text)).await?,
         }
         Ok(true)
+    }
+
+    fn inspector(&self) -> Option<Inspector> {
+        self.group.upgrade()?.inspector()
     }
 
     async fn send(&mut self, reply: &Reply) -> io::Result<()> {
@@ -110,9 +114,8 @@ impl Client {
         let mut count = 0u64;
         loop {
             let batch = self
-                .engine
-                .upgrade()
-                .map_or_else(|| Err(Reply::stopped()), |engine| listing.next(&*engine));
+                .inspector()
+                .map_or_else(|| Err(Reply::stopped()), |stack| listing.next(&stack));
             match batch {
                 Ok(Some(items)) => {
                     count += items.len() as u64;
@@ -129,11 +132,11 @@ impl Client {
     }
 
     async fn capture(&mut self, capture_request: &CaptureRequest) -> io::Result<()> {
-        let Some(engine) = self.engine.upgrade() else {
+        let Some(group) = self.group.upgrade() else {
             return self.send(&Reply::stopped()).await;
         };
-        let started = LiveCapture::start(&engine, capture_request);
-        drop(engine);
+        let started = LiveCapture::start(&group, capture_request);
+        drop(group);
         let mut capture = match started {
             Ok(capture) => capture,
             Err(text) => return self.send(&Reply::Error(text)).await,

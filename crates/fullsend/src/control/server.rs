@@ -8,7 +8,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::{Reply, client};
-use crate::engine::Engine;
+use crate::engine::Group;
 
 /// An open control socket. Dropping it closes the socket and removes its file.
 pub(crate) struct ControlSocket {
@@ -17,12 +17,12 @@ pub(crate) struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Serves the clients of a control socket for `engine`. Must be called within a tokio runtime.
-    pub(crate) fn serve(engine: &Arc<Engine>, socket: BoundSocket) -> io::Result<Self> {
+    /// Serves the clients of a stack's control socket. Must be called within a tokio runtime.
+    pub(crate) fn serve(group: &Arc<Group>, socket: BoundSocket) -> io::Result<Self> {
         let (listener, socket_file) = socket.into_parts();
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
-        let task = tokio::spawn(accept(listener, Arc::downgrade(engine)));
+        let task = tokio::spawn(accept(listener, Arc::downgrade(group)));
         Ok(Self {
             task,
             _socket_file: socket_file,
@@ -37,13 +37,13 @@ impl Drop for ControlSocket {
     }
 }
 
-async fn accept(listener: UnixListener, engine: Weak<Engine>) {
+async fn accept(listener: UnixListener, group: Weak<Group>) {
     let mut clients = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) if clients.len() < MAX_CLIENTS => {
-                    clients.spawn(client::serve(stream, engine.clone()));
+                    clients.spawn(client::serve(stream, group.clone()));
                 }
                 Ok((stream, _)) => refuse(&stream),
                 // No descriptors are left: one becomes free when a client disconnects.

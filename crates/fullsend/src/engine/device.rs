@@ -65,6 +65,10 @@ impl Device for ShardDevice {
         self.current_mut().receive(batch, max)
     }
 
+    fn has_received(&self) -> bool {
+        self.current().has_received()
+    }
+
     fn in_flight(&self) -> usize {
         self.current().in_flight()
     }

@@ -1,4 +1,4 @@
-//! The control socket's access to an engine.
+//! The control socket's access to a stack.
 
 use std::io;
 use std::path::Path;
@@ -11,13 +11,13 @@ use fullsend_stack::{Host, IfaceId};
 use fullsend_wire::Instant;
 use parking_lot::Mutex;
 
-use super::Engine;
+use super::{Engine, Group};
 use crate::clock::wall_clock_ns;
 use crate::control::ControlSocket;
 
-/// The state of an engine that only control sockets use.
+/// The state of a stack that only control sockets use.
 pub(super) struct ControlState {
-    /// When the engine was created, in ns since the Unix epoch.
+    /// When the stack was created, in ns since the Unix epoch.
     started: u64,
     /// The name of the device in the output of tools.
     link_name: OnceLock<String>,
@@ -50,7 +50,7 @@ pub(super) struct Captures {
     started: u64,
 }
 
-impl Engine {
+impl Group {
     /// Sets the name of the link. Later calls have no effect.
     pub(crate) fn name_link(&self, name: &str) {
         let _ = self.control.link_name.set(name.to_owned());
@@ -75,6 +75,24 @@ impl Engine {
         let socket = ControlSocket::serve(self, socket)?;
         self.control.sockets.lock().push(socket);
         Ok(())
+    }
+
+    /// Returns the view of the stack for one request, or `None` if the stack has ended.
+    pub(crate) fn inspector(self: &Arc<Self>) -> Option<Inspector> {
+        let engines = self.engines();
+        let complete = !engines.is_empty() && engines.len() == self.len();
+        complete.then(|| Inspector {
+            group: self.clone(),
+            engines,
+        })
+    }
+}
+
+impl Engine {
+    /// Calls `call` with the host and the time. It must not send or wake tasks.
+    pub(crate) fn inspect<R>(&self, call: impl FnOnce(&mut Host, Instant) -> R) -> R {
+        let (mut shard, now) = self.lock();
+        call(&mut shard.host, now)
     }
 
     /// Starts a capture of the device's packets. They are written to the interface that
@@ -105,27 +123,59 @@ impl Engine {
     }
 }
 
-impl Inspect for Engine {
-    fn with_host<R>(&self, call: impl FnOnce(&mut Host, IfaceId, Instant) -> R) -> R {
-        let (mut shard, now) = self.lock();
+/// A stack as its control socket sees it.
+pub(crate) struct Inspector {
+    group: Arc<Group>,
+    engines: Vec<Arc<Engine>>,
+}
+
+impl Inspect for Inspector {
+    fn shards(&self) -> usize {
+        self.engines.len()
+    }
+
+    fn with_host<R>(&self, shard: usize, call: impl FnOnce(&mut Host, IfaceId, Instant) -> R) -> R {
+        let (mut shard, now) = self.engines[shard].lock();
         let iface = shard.pump.iface();
         call(&mut shard.host, iface, now)
     }
 
-    fn change<R>(&self, call: impl FnOnce(&mut Host, Instant) -> R) -> Result<R, String> {
-        self.op(|host, now| Ok(call(host, now)))
+    fn change<R>(
+        &self,
+        shard: usize,
+        call: impl FnOnce(&mut Host, Instant) -> R,
+    ) -> Result<R, String> {
+        self.engines[shard]
+            .op(|host, now| Ok(call(host, now)))
             .map_err(|error| error.to_string())
     }
 
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.group.counters(&self.engines)
+    }
+
+    fn sysctls(&self) -> Vec<(&'static str, String)> {
+        self.group.sysctls()
+    }
+
+    fn sysctl(&self, key: &str) -> Result<String, String> {
+        self.group.sysctl(key).map_err(|error| error.to_string())
+    }
+
+    fn set_sysctl(&self, key: &str, value: &str) -> Result<(), String> {
+        let set = self.group.set_sysctl(key, value);
+        set.map_err(|error| error.to_string())
+    }
+
     fn started(&self) -> u64 {
-        self.control.started
+        self.group.control.started
     }
 
     fn link_name(&self) -> &str {
-        Self::link_name(self)
+        self.group.link_name()
     }
 
     fn gateway(&self) -> Option<Arc<dyn Gateway>> {
-        self.control.gateway.get()?.upgrade()
+        self.group.control.gateway.get()?.upgrade()
     }
 }

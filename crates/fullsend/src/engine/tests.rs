@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::os::fd::BorrowedFd;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -259,7 +260,7 @@ async fn keepalive_finds_a_dead_peer() {
 #[tokio::test(start_paused = true)]
 async fn a_dropped_stack_ends_after_its_last_connection() {
     let (a, client, mut server) = connected().await;
-    let engine = std::sync::Arc::downgrade(&a.engine);
+    let engine = Arc::downgrade(&a.engine);
     let mut client = client;
     client.write_all(b"last words").await.unwrap();
     drop((a, client));
@@ -269,4 +270,73 @@ async fn a_dropped_stack_ends_after_its_last_connection() {
     drop(server);
     tokio::time::sleep(Duration::from_mins(5)).await;
     assert!(engine.upgrade().is_none(), "the driver still runs");
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_are_distributed_over_the_shards_in_turn() {
+    let config = Pair {
+        shards: 3,
+        ..Pair::default()
+    };
+    let (a, b) = Stack::pair(&config).unwrap();
+    let listener = TcpListener::bind(&b, "10.0.0.2:9").unwrap();
+    let mut held = Vec::new();
+    for _ in 0..6 {
+        let client = TcpStream::connect(&a, "10.0.0.2:9").await.unwrap();
+        held.push((client, listener.accept().await.unwrap()));
+    }
+    let sockets = |stack: &Stack| -> Vec<usize> {
+        let engines = stack.engines();
+        let count = |host: &fullsend_stack::Host| host.tcp_socket_count();
+        engines
+            .iter()
+            .map(|engine| engine.with_host(count))
+            .collect()
+    };
+    // The ends of a connection are on shards of the same index.
+    assert_eq!((sockets(&a), sockets(&b)), (vec![2; 3], vec![2; 3]));
+    for stack in [&a, &b] {
+        assert_eq!(counter(stack, "SoftnetReceivedRps"), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_host_has_a_share_of_the_limits() {
+    let config = Pair {
+        shards: 3,
+        ..Pair::default()
+    };
+    let (a, _b) = Stack::pair(&config).unwrap();
+    a.set_sysctl("tcp_max_orphans", "100").unwrap();
+    a.set_sysctl("tcp_sack", "0").unwrap();
+    for engine in a.engines() {
+        let sysctl = engine.with_host(|host| host.sysctl().clone());
+        assert_eq!((sysctl.tcp_max_orphans, sysctl.tcp_sack), (34, false));
+    }
+}
+
+/// The drivers of all shards end together: with the last connection of any of them, or with the
+/// first runtime.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_stack_of_several_shards_ends_after_its_last_connection() {
+    let config = Pair {
+        shards: 3,
+        ..Pair::default()
+    };
+    let (a, b) = Stack::pair(&config).unwrap();
+    let listener = TcpListener::bind(&b, "10.0.0.2:9").unwrap();
+    let client = TcpStream::connect(&a.shard(1).unwrap(), "10.0.0.2:9").await;
+    let (mut client, (mut server, _)) = (client.unwrap(), listener.accept().await.unwrap());
+    let engines: Vec<_> = a.engines().iter().map(Arc::downgrade).collect();
+    drop(a);
+    client.write_all(b"last words").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(engines.iter().all(|engine| engine.upgrade().is_some()));
+    drop(client);
+    let mut got = String::new();
+    server.read_to_string(&mut got).await.unwrap();
+    assert_eq!(got, "last words");
+    drop(server);
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert!(engines.iter().all(|engine| engine.upgrade().is_none()));
 }

@@ -3,10 +3,12 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use fullsend_stack::{Host, Incoming, ListenConfig, ListenerId, StackError, WaitKey, WaitOn};
 use fullsend_tcp::SocketOption;
+use smallvec::SmallVec;
 use tokio::task::coop::poll_proceed;
 
 use crate::addr::ToAddr;
@@ -19,46 +21,33 @@ use crate::wait_registration::{WaitRegistration, waiter};
 /// Default backlog: connections waiting to be accepted. Same as tokio's.
 const BACKLOG: usize = 1024;
 
-/// State common to all kinds of listener: a listener of the host, closed on drop.
+/// State common to all kinds of listener: a listener on each shard of the stack (or on one), closed
+/// on drop.
 pub(crate) struct HostListener {
-    pub(crate) engine: EngineHandle,
+    parts: Vec<ShardListener>,
+    /// The part that is polled first for the next connection.
+    next: AtomicUsize,
+}
+
+/// The listener on one shard.
+struct ShardListener {
+    engine: EngineHandle,
     id: ListenerId,
 }
 
-impl HostListener {
-    pub(crate) fn new(stack: &Stack, local: SocketAddr, config: ListenConfig) -> io::Result<Self> {
-        Self::open(stack, |host| host.tcp_listen(local, config))
-    }
-
-    fn open(
-        stack: &Stack,
-        listen: impl FnOnce(&mut Host) -> Result<ListenerId, StackError>,
-    ) -> io::Result<Self> {
-        let id = stack.engine.op(|host, _| listen(host).map_err(io_error))?;
-        Ok(Self {
-            engine: stack.engine.clone(),
-            id,
-        })
-    }
-
-    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+impl ShardListener {
+    fn addr(&self) -> io::Result<SocketAddr> {
         self.engine
             .op(|host, _| host.listener(self.id).addr().map_err(io_error))
     }
 
-    /// Waits for the next connection. Any number of futures may wait at once.
-    pub(crate) async fn next(&self) -> io::Result<Incoming> {
-        let mut wait_registration = WaitRegistration::new(&self.engine, WaitOn::Listener(self.id));
-        poll_fn(|cx| self.poll_next(cx, wait_registration.key())).await
-    }
-
-    pub(crate) fn poll_next(
+    /// Returns the next connection. If there is none, registers the task of `cx`.
+    fn next(
         &self,
-        cx: &mut Context<'_>,
+        cx: &Context<'_>,
         mut key: Option<&mut WaitKey>,
-    ) -> Poll<io::Result<Incoming>> {
-        let coop = ready!(poll_proceed(cx));
-        let next = self.engine.op(|host, _| {
+    ) -> io::Result<Option<Incoming>> {
+        self.engine.op(|host, _| {
             loop {
                 if let Some(next) = host.listener(self.id).accept().map_err(io_error)? {
                     return Ok(Some(next));
@@ -72,24 +61,112 @@ impl HostListener {
                     return Ok(None);
                 }
             }
-        });
-        match next {
-            Ok(None) => Poll::Pending,
-            Ok(Some(next)) => {
-                coop.made_progress();
-                Poll::Ready(Ok(next))
-            }
-            Err(error) => Poll::Ready(Err(error)),
-        }
+        })
     }
 }
 
-impl Drop for HostListener {
+impl Drop for ShardListener {
     fn drop(&mut self) {
         let _ = self.engine.op(|host, now| {
             host.listener(self.id).close(now);
             Ok(())
         });
+    }
+}
+
+/// Times that a listener on port 0 tries another port because one is in use on some shard only.
+const PORT_ATTEMPTS: usize = 16;
+
+impl HostListener {
+    pub(crate) fn new(stack: &Stack, local: SocketAddr, config: ListenConfig) -> io::Result<Self> {
+        Self::open(stack, local, config, Host::tcp_listen)
+    }
+
+    /// Opens a listener with `listen` on each shard that the handle accepts on. The shards divide
+    /// the backlog.
+    fn open(
+        stack: &Stack,
+        local: SocketAddr,
+        config: ListenConfig,
+        listen: fn(&mut Host, SocketAddr, ListenConfig) -> Result<ListenerId, StackError>,
+    ) -> io::Result<Self> {
+        let engines = stack.accepting();
+        let somaxconn = stack.sysctl("somaxconn")?.parse().unwrap_or(usize::MAX);
+        let config = ListenConfig {
+            backlog: config.backlog.min(somaxconn).div_ceil(engines.len()),
+            ..config
+        };
+        let open_all = || -> io::Result<Vec<ShardListener>> {
+            let mut parts: Vec<ShardListener> = Vec::new();
+            for engine in &engines {
+                // The first part chooses the port.
+                let local = parts.first().map_or(Ok(local), ShardListener::addr)?;
+                let id = engine.op(|host, _| listen(host, local, config).map_err(io_error))?;
+                let engine = engine.clone();
+                parts.push(ShardListener { engine, id });
+            }
+            Ok(parts)
+        };
+        let mut parts = open_all();
+        for _ in 1..PORT_ATTEMPTS {
+            match &parts {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && local.port() == 0 => {}
+                _ => break,
+            }
+            parts = open_all();
+        }
+        Ok(Self {
+            parts: parts?,
+            next: AtomicUsize::new(0),
+        })
+    }
+
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.parts[0].addr()
+    }
+
+    /// Calls `call` with the listener of each shard.
+    fn for_each<R>(
+        &self,
+        mut call: impl FnMut(&mut Host, ListenerId) -> Result<R, StackError>,
+    ) -> io::Result<()> {
+        for part in &self.parts {
+            part.engine
+                .op(|host, _| call(host, part.id).map_err(io_error))?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the next connection, and returns it with its shard. Any number of futures may wait
+    /// at once.
+    pub(crate) async fn next(&self) -> io::Result<(EngineHandle, Incoming)> {
+        let mut registrations: SmallVec<[_; 1]> = self
+            .parts
+            .iter()
+            .map(|part| WaitRegistration::new(&part.engine, WaitOn::Listener(part.id)))
+            .collect();
+        poll_fn(|cx| self.poll_next(cx, &mut registrations)).await
+    }
+
+    /// Polls the shards for the next connection, in turn. `registrations` has one for each shard,
+    /// or none for a caller without a future.
+    pub(crate) fn poll_next(
+        &self,
+        cx: &mut Context<'_>,
+        registrations: &mut [WaitRegistration<'_>],
+    ) -> Poll<io::Result<(EngineHandle, Incoming)>> {
+        let coop = ready!(poll_proceed(cx));
+        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        for index in (first..).take(self.parts.len()) {
+            let index = index % self.parts.len();
+            let part = &self.parts[index];
+            let key = registrations.get_mut(index);
+            if let Some(next) = part.next(cx, key.and_then(WaitRegistration::key))? {
+                coop.made_progress();
+                return Poll::Ready(Ok((part.engine.clone(), next)));
+            }
+        }
+        Poll::Pending
     }
 }
 
@@ -144,7 +221,8 @@ impl TcpListener {
     }
 
     /// Listens on `local` with a backlog of `backlog` connections: the most that may wait to be
-    /// accepted, at most the tunable `somaxconn`.
+    /// accepted, at most the tunable `somaxconn`. Shards divide it, so that with several of them the
+    /// backlog should be a multiple of what one needs.
     ///
     /// # Errors
     /// Those of [`bind`](Self::bind).
@@ -170,8 +248,7 @@ impl TcpListener {
             defer_syn_ack: false,
             any_destination: false,
         };
-        let host_listener =
-            HostListener::open(stack, |host| host.tcp_listen_shared(local, config))?;
+        let host_listener = HostListener::open(stack, local, config, Host::tcp_listen_shared)?;
         Ok(Self { host_listener })
     }
 
@@ -182,11 +259,15 @@ impl TcpListener {
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`]).
     pub fn set_option(&self, option: SocketOption) -> io::Result<()> {
-        self.host_listener.engine.op(|host, _| {
-            host.listener(self.host_listener.id)
-                .set_option(option)
-                .map_err(io_error)
-        })
+        let option = match option {
+            // The shards divide the queue, like the backlog.
+            SocketOption::TcpFastopen(len) => {
+                SocketOption::TcpFastopen(len.div_ceil(self.host_listener.parts.len() as u32))
+            }
+            option => option,
+        };
+        self.host_listener
+            .for_each(|host, id| host.listener(id).set_option(option))
     }
 
     /// Sets `TCP_CONGESTION`: the name of the congestion control that the listener's later
@@ -195,11 +276,8 @@ impl TcpListener {
     /// # Errors
     /// `InvalidInput` for a name that is unknown or not in `tcp_allowed_congestion_control`.
     pub fn set_congestion(&self, name: &str) -> io::Result<()> {
-        self.host_listener.engine.op(|host, _| {
-            host.listener(self.host_listener.id)
-                .set_congestion(name)
-                .map_err(io_error)
-        })
+        self.host_listener
+            .for_each(|host, id| host.listener(id).set_congestion(name))
     }
 
     /// Accepts the next connection, and returns it with the peer's address. Several tasks may wait
@@ -208,7 +286,7 @@ impl TcpListener {
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`]).
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        Ok(self.new_stream(self.host_listener.next().await?))
+        Ok(new_stream(self.host_listener.next().await?))
     }
 
     /// Polls for the next connection. Only the task that polled last is woken.
@@ -216,14 +294,8 @@ impl TcpListener {
     /// # Errors
     /// Those of [`accept`](Self::accept).
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
-        let incoming = ready!(self.host_listener.poll_next(cx, None))?;
-        Poll::Ready(Ok(self.new_stream(incoming)))
-    }
-
-    fn new_stream(&self, incoming: Incoming) -> (TcpStream, SocketAddr) {
-        let Incoming { id, local, remote } = incoming;
-        let engine = self.host_listener.engine.clone();
-        (TcpStream::new(engine, id, local, remote), remote)
+        let accepted = ready!(self.host_listener.poll_next(cx, &mut []))?;
+        Poll::Ready(Ok(new_stream(accepted)))
     }
 
     /// Returns the address that the listener is bound to.
@@ -233,6 +305,11 @@ impl TcpListener {
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.host_listener.local_addr()
     }
+}
+
+fn new_stream((engine, incoming): (EngineHandle, Incoming)) -> (TcpStream, SocketAddr) {
+    let Incoming { id, local, remote } = incoming;
+    (TcpStream::new(engine, id, local, remote), remote)
 }
 
 impl std::fmt::Debug for TcpListener {

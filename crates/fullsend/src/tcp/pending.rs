@@ -85,7 +85,7 @@ impl TransparentListener {
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`]).
     pub async fn accept(&self) -> io::Result<PendingConnection> {
-        Ok(self.new_pending(self.host_listener.next().await?))
+        Ok(new_pending(self.host_listener.next().await?))
     }
 
     /// Polls for the next pending connection. Only the task that polled last is woken.
@@ -93,15 +93,15 @@ impl TransparentListener {
     /// # Errors
     /// Those of [`accept`](Self::accept).
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<PendingConnection>> {
-        let incoming = ready!(self.host_listener.poll_next(cx, None))?;
-        Poll::Ready(Ok(self.new_pending(incoming)))
+        let accepted = ready!(self.host_listener.poll_next(cx, &mut []))?;
+        Poll::Ready(Ok(new_pending(accepted)))
     }
+}
 
-    fn new_pending(&self, incoming: Incoming) -> PendingConnection {
-        PendingConnection {
-            engine: Some(self.host_listener.engine.clone()),
-            incoming,
-        }
+fn new_pending((engine, incoming): (EngineHandle, Incoming)) -> PendingConnection {
+    PendingConnection {
+        engine: Some(engine),
+        incoming,
     }
 }
 

@@ -132,20 +132,25 @@ impl TcpStream {
     ) -> io::Result<(Self, usize)> {
         let remote = remote.to_addr()?;
         addr::check_port(remote)?;
-        let (id, addrs, accepted) = stack.engine.op(|host, now| {
-            let id = host
-                .tcp_connect_deferred(now, None, remote)
-                .map_err(io_error)?;
-            let addrs = host.tcp(id).addrs().map_err(io_error)?;
-            let accepted = if host.tcp(id).is_fastopen_ready(now).map_err(io_error)? {
-                host.tcp(id).write(now, data, false).map_err(io_error)?
-            } else {
-                host.tcp(id).send_syn(now).map_err(io_error)?;
-                0
-            };
-            Ok((id, addrs, accepted))
-        })?;
-        let stream = Self::new(stack.engine.clone(), id, addrs.0, addrs.1);
+        let known = stack.fastopen_server(remote.ip());
+        let (engine, (id, addrs, accepted)) =
+            stack.open_connection(None, remote, |host, now| {
+                if let Some(server) = known {
+                    host.add_fastopen_server(remote.ip(), server);
+                }
+                let id = host
+                    .tcp_connect_deferred(now, None, remote)
+                    .map_err(io_error)?;
+                let addrs = host.tcp(id).addrs().map_err(io_error)?;
+                let accepted = if host.tcp(id).is_fastopen_ready(now).map_err(io_error)? {
+                    host.tcp(id).write(now, data, false).map_err(io_error)?
+                } else {
+                    host.tcp(id).send_syn(now).map_err(io_error)?;
+                    0
+                };
+                Ok((id, addrs, accepted))
+            })?;
+        let stream = Self::new(engine, id, addrs.0, addrs.1);
         if accepted == 0 {
             stream.established().await?;
         }
@@ -164,14 +169,14 @@ impl TcpStream {
         remote: SocketAddr,
     ) -> io::Result<Self> {
         addr::check_port(remote)?;
-        let (id, local, remote) = stack.engine.op(|host, now| {
-            let id = host
-                .tcp_connect_from(now, local, remote)
-                .map_err(io_error)?;
-            let (local, remote) = host.tcp(id).addrs().map_err(io_error)?;
-            Ok((id, local, remote))
-        })?;
-        let stream = Self::new(stack.engine.clone(), id, local, remote);
+        let (engine, (id, (local, remote))) =
+            stack.open_connection(Some(local), remote, |host, now| {
+                let id = host
+                    .tcp_connect_from(now, local, remote)
+                    .map_err(io_error)?;
+                Ok((id, host.tcp(id).addrs().map_err(io_error)?))
+            })?;
+        let stream = Self::new(engine, id, local, remote);
         stream.established().await?;
         Ok(stream)
     }
@@ -182,13 +187,13 @@ impl TcpStream {
         remote: SocketAddr,
     ) -> io::Result<Self> {
         addr::check_port(remote)?;
-        let (id, local, remote) = stack.engine.op(|host, now| {
-            let id = host.tcp_connect(now, local, remote).map_err(io_error)?;
-            let (local, remote) = host.tcp(id).addrs().map_err(io_error)?;
-            Ok((id, local, remote))
-        })?;
+        let (engine, (id, (local, remote))) =
+            stack.open_connection(local, remote, |host, now| {
+                let id = host.tcp_connect(now, local, remote).map_err(io_error)?;
+                Ok((id, host.tcp(id).addrs().map_err(io_error)?))
+            })?;
         // From here on, dropping this future closes the connection.
-        let stream = Self::new(stack.engine.clone(), id, local, remote);
+        let stream = Self::new(engine, id, local, remote);
         stream.established().await?;
         Ok(stream)
     }
@@ -215,6 +220,12 @@ impl TcpStream {
     #[allow(clippy::unnecessary_wraps, reason = "the signature is that of tokio")]
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.remote)
+    }
+
+    /// Returns the index of the shard that the connection belongs to, for a program that runs its
+    /// task on the shard's runtime ([`Stack::shard`]); 0 for a stack with one shard.
+    pub fn shard(&self) -> usize {
+        self.engine.index
     }
 
     /// Returns the connection's pending error (`SO_ERROR`) and clears it.

@@ -57,6 +57,16 @@ pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
     thread.join().unwrap();
 }
 
+/// Returns the number of shards of the stacks under test: 4 in `four_shards.rs`, which repeats the
+/// tests of other files.
+pub(crate) fn shards() -> usize {
+    if env!("CARGO_CRATE_NAME") == "four_shards" {
+        4
+    } else {
+        1
+    }
+}
+
 pub(crate) fn pair() -> (Stack, Stack) {
     pair_with(NicMode::Tso, 1500)
 }
@@ -65,6 +75,7 @@ pub(crate) fn pair_with(nic: NicMode, mtu: u32) -> (Stack, Stack) {
     Stack::pair(&Pair {
         nic,
         mtu,
+        shards: shards(),
         seed: Some(7),
         ..Pair::default()
     })
