@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use fullsend_stack::{Cidr, QdiscConfig};
 use fullsend_tcp::congestion::CongestionSet;
 
+use crate::flow::FLOWS_PER_PORT;
 use crate::gateway::GatewayArgs;
 use crate::lab::Lab;
 use crate::script::ScriptArgs;
@@ -221,6 +222,14 @@ pub(crate) struct CommonArgs {
     /// [default: 1, with --kernel 2].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=2))]
     threads: Option<u8>,
+    /// Shards of each stack, each with a thread of its own that runs its flows [default: 1].
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with_all = ["threads", "kernel"],
+        value_parser = clap::value_parser!(u8).range(1..=64)
+    )]
+    shards: Option<u8>,
     #[command(flatten)]
     control: ControlArgs,
     #[command(flatten)]
@@ -275,6 +284,15 @@ pub(crate) struct ServeArgs {
     /// burst 64kb" (also "pfifo limit 1000") [default: noqueue].
     #[arg(long, value_name = "QDISC", requires = "tun")]
     pub(crate) qdisc: Option<QdiscConfig>,
+    /// Shards of the stack, each with a thread of its own that runs its flows.
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "tun",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u8).range(1..=64)
+    )]
+    pub(crate) shards: u8,
     #[command(flatten)]
     pub(crate) control: ControlArgs,
     #[command(flatten)]
@@ -389,6 +407,7 @@ pub(crate) struct TestArgs {
     pub(crate) set: Vec<(String, String)>,
     pub(crate) qdisc: QdiscConfig,
     pub(crate) threads: u8,
+    pub(crate) shards: usize,
     pub(crate) json: bool,
     pub(crate) control: ControlArgs,
 }
@@ -460,6 +479,17 @@ impl CommonArgs {
             (TestSetup::Loopback { .. }, None) => 2,
             (_, None) => 1,
         };
+        if matches!((&setup, self.shards), (TestSetup::Core(_), Some(2..))) {
+            bail!("--api core has one shard; remove --shards, or --api core");
+        }
+        let connects = matches!(setup, TestSetup::Tun { .. } | TestSetup::Kernel { .. });
+        if connects && self.flows > FLOWS_PER_PORT {
+            bail!(
+                "--flows {} is more than one port of a server can have from one address; use at \
+                 most {FLOWS_PER_PORT} with --connect",
+                self.flows
+            );
+        }
         // Sysctls are set first: the handshake depends on the congestion control, and each socket
         // takes it from there.
         let known = self
@@ -478,6 +508,7 @@ impl CommonArgs {
             set: congestion_sysctl.into_iter().chain(self.set).collect(),
             qdisc: self.qdisc.unwrap_or_default(),
             threads,
+            shards: self.shards.unwrap_or(1).into(),
             json: self.json,
             control: self.control,
         })
@@ -578,9 +609,9 @@ pub(crate) fn congestion_error(name: &str) -> String {
 
 fn parse_flows(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(n @ 1..=50_000) => Ok(n),
+        Ok(n @ 1..=1_000_000) => Ok(n),
         _ => Err(format!(
-            "`{text}` is not a number of connections; write 1 to 50000"
+            "`{text}` is not a number of connections; write 1 to 1000000"
         )),
     }
 }
@@ -708,7 +739,7 @@ mod tests {
             ("stream -m 65M", "65M", "64M"),
             ("stream --time never", "never", "seconds"),
             ("stream --time 0", "0", "above 0"),
-            ("stream --flows 0", "0", "1 to 50000"),
+            ("stream --flows 0", "0", "1 to 1000000"),
             ("stream --mtu 100", "100", "1280"),
             ("stream --set tcp_sack", "tcp_sack", "KEY=VALUE"),
             ("stream --connect here --kernel", "here", "10.0.0.2:5211"),

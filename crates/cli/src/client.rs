@@ -10,10 +10,11 @@ use anyhow::{Context, Result, bail};
 use fullsend_tcp::FlowReport;
 use hdrhistogram::Histogram;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use crate::args::{Test, TestArgs, congestion_error};
-use crate::flow::{self, Stopwatch, TransferMode};
+use crate::flow::{self, FLOWS_PER_PORT, Stopwatch, TransferMode};
 use crate::net::{NetStack, Socket};
 use crate::pattern::Pattern;
 use crate::preamble::{Preamble, REQUEST_COUNTERS, REQUEST_SEND_REPORT, Receipt, Role};
@@ -25,18 +26,47 @@ use crate::usage::{self, Counters, Usage};
 /// Time for connections to finish after the test's duration.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Runs the test over `net` against `server`.
+/// A stack or a shard of one, and the runtime on which its flows run.
+pub(crate) type Place<N> = (N, Handle);
+
+/// Runs the test on the current runtime over `net` against `server`.
 pub(crate) async fn run<N: NetStack>(
     net: &N,
     server: SocketAddr,
     args: &TestArgs,
     progress: &TestProgress,
 ) -> Result<TestResult> {
-    let runner = Arc::new(FlowRunner::new(args, progress));
-    let mut control = ControlConnection::open(net, server, runner.preamble.test).await?;
+    let here = [(net.clone(), Handle::current())];
+    run_on(net, &here, &[server], args, progress).await
+}
+
+/// Runs the test against `servers`, the addresses of one server, with its flows on each of `places`
+/// in turn. `net` is the stack that all of them belong to. Each address gets up to
+/// [`FLOWS_PER_PORT`] flows, the last one the rest.
+pub(crate) async fn run_on<N: NetStack>(
+    net: &N,
+    places: &[Place<N>],
+    servers: &[SocketAddr],
+    args: &TestArgs,
+    progress: &TestProgress,
+) -> Result<TestResult> {
+    // One for each place: threads that record latencies in one histogram would wait for each
+    // other's cache lines.
+    let test = RandomState::new().hash_one(()) as u32;
+    let runners = places
+        .iter()
+        .map(|_| Arc::new(FlowRunner::new(args, progress, test)));
+    let runners: Vec<_> = runners.collect();
+    let servers_of_flows =
+        (0..).map(|flow| servers[(flow / FLOWS_PER_PORT).min(servers.len() - 1)]);
+    let flows = || {
+        let places = runners.iter().zip(places).cycle();
+        places.zip(servers_of_flows.clone()).take(args.flows)
+    };
+    let mut control = ControlConnection::open(net, servers[0], test).await?;
     let mut sockets = Vec::with_capacity(args.flows);
-    for _ in 0..args.flows {
-        sockets.push(runner.open(net, server).await?);
+    for ((runner, (place, _)), server) in flows() {
+        sockets.push(runner.open(place, server).await?);
     }
     let before = (net.counters()?, control.counters().await?);
     let usage = Usage::now()?;
@@ -45,9 +75,10 @@ pub(crate) async fn run<N: NetStack>(
     progress.start();
 
     let mut tasks = JoinSet::new();
-    for socket in sockets {
+    for (socket, ((runner, (net, runtime)), server)) in sockets.into_iter().zip(flows()) {
         let (runner, net) = (runner.clone(), net.clone());
-        tasks.spawn(async move { runner.run(socket, (&net, server), deadline).await });
+        let flow = async move { runner.run(socket, (&net, server), deadline).await };
+        tasks.spawn_on(flow, runtime);
     }
     let mut total = FlowResult::default();
     while let Some(done) = join(&mut tasks, deadline).await? {
@@ -69,13 +100,22 @@ pub(crate) async fn run<N: NetStack>(
         seconds,
         bytes: total.bytes,
         transactions: matches!(args.test, Test::Rr { .. } | Test::Crr { .. })
-            .then(|| (total.transactions, runner.histogram())),
+            .then(|| (total.transactions, merged_histogram(&runners))),
         usage,
         client: usage::delta(&before.0, &after.0),
         server: usage::delta(&before.1, &after.1),
         reverse: args.test.is_reverse(),
         flow,
     })
+}
+
+fn merged_histogram(runners: &[Arc<FlowRunner>]) -> Histogram<u64> {
+    let mut all = new_histogram();
+    for runner in runners {
+        // All have the same range.
+        let _ = all.add(runner.histogram());
+    }
+    all
 }
 
 /// Returns the next flow's result; `None` if all have ended.
@@ -166,7 +206,7 @@ struct FlowRunner {
 }
 
 impl FlowRunner {
-    fn new(args: &TestArgs, progress: &TestProgress) -> Self {
+    fn new(args: &TestArgs, progress: &TestProgress, test: u32) -> Self {
         let (role, verify, largest) = match args.test {
             Test::Stream {
                 message,
@@ -205,7 +245,7 @@ impl FlowRunner {
                 verify,
                 nodelay: args.nodelay,
                 congestion: args.congestion.clone(),
-                test: RandomState::new().hash_one(()) as u32,
+                test,
             },
             pattern: Pattern::new(largest),
             latencies: Mutex::new(new_histogram()),

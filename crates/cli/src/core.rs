@@ -13,6 +13,7 @@ use fullsend_tcp::{FlowReport, SocketOption, State, Sysctl, TcpError};
 use fullsend_wire::{Instant, Seed};
 
 use crate::args::{InProcessLink, NicKind, Test, TestArgs, congestion_error};
+use crate::flow::FLOWS_PER_PORT;
 use crate::progress::TestProgress;
 use crate::report::TestResult;
 use crate::send_report::SendReport;
@@ -21,6 +22,7 @@ use crate::usage::{self, Counters, Usage};
 mod rr;
 mod stream;
 
+/// The port of the first listener.
 const PORT: u16 = 5211;
 /// Bytes of free payload memory that each host keeps.
 const POOL_BYTES: usize = 64 << 20;
@@ -47,6 +49,8 @@ pub(crate) struct HostPair {
     to_server: Vec<Packet>,
     to_client: Vec<Packet>,
     tokens: Vec<TxToken>,
+    /// The port of the next listener.
+    next_port: u16,
 }
 
 impl PairHost {
@@ -103,6 +107,7 @@ impl HostPair {
             to_server: Vec::new(),
             to_client: Vec::new(),
             tokens: Vec::new(),
+            next_port: PORT,
         })
     }
 
@@ -162,9 +167,7 @@ impl HostPair {
         }
     }
 
-    /// Opens a listener at the server.
-    pub(crate) fn listen(&mut self) -> Result<ListenerId> {
-        let on = SocketAddr::new(self.server.ip, PORT);
+    fn listen(&mut self, on: SocketAddr) -> Result<ListenerId> {
         let config = ListenConfig {
             backlog: 4096,
             defer_syn_ack: false,
@@ -173,15 +176,28 @@ impl HostPair {
         self.server.host.tcp_listen(on, config).map_err(stack_error)
     }
 
-    /// Opens connections, and returns each with its handle at the client and at the server.
-    pub(crate) fn connect(
+    /// Opens connections to as many ports as they need, and returns each with its handle at the
+    /// client and at the server.
+    pub(crate) fn open(&mut self, flows: usize) -> Result<Vec<(TcpId, TcpId)>> {
+        let mut all = Vec::with_capacity(flows);
+        while all.len() < flows {
+            let to = SocketAddr::new(self.server.ip, self.next_port);
+            self.next_port += 1;
+            let listener = self.listen(to)?;
+            let flows = FLOWS_PER_PORT.min(flows - all.len());
+            all.extend(self.connect((listener, to), flows)?);
+        }
+        Ok(all)
+    }
+
+    /// Opens connections to one listener.
+    fn connect(
         &mut self,
-        listener: ListenerId,
+        (listener, to): (ListenerId, SocketAddr),
         flows: usize,
     ) -> Result<Vec<(TcpId, TcpId)>> {
         /// Concurrent handshakes; fewer than the SYN queue holds.
         const AT_ONCE: usize = 128;
-        let to = SocketAddr::new(self.server.ip, PORT);
         let limit = Clock::now() + FINISH_TIMEOUT;
         let mut clients: Vec<(u16, TcpId)> = Vec::with_capacity(flows);
         let mut servers: Vec<(u16, TcpId)> = Vec::with_capacity(flows);
@@ -305,8 +321,7 @@ pub(crate) fn run(
     progress: &TestProgress,
 ) -> Result<TestResult> {
     let mut pair = HostPair::new(link, &args.set, args.qdisc)?;
-    let listener = pair.listen()?;
-    let flows = pair.connect(listener, args.flows)?;
+    let flows = pair.open(args.flows)?;
     pair.set_options(&flows, args)?;
     let counters = (pair.client.counters(), pair.server.counters());
     let usage = Usage::now()?;

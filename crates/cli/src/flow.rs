@@ -14,6 +14,9 @@ use crate::net::Socket;
 use crate::pattern::Pattern;
 use crate::preamble::Receipt;
 
+/// Most connections to one port of a server: fewer than a client has ephemeral ports.
+pub(crate) const FLOWS_PER_PORT: usize = 25_000;
+
 /// Most bytes of one copying read.
 pub(crate) const READ_MAX: usize = 128 << 10;
 

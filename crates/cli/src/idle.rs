@@ -4,10 +4,12 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result};
+use fullsend::TcpStream;
 use serde::Serialize;
 
 use crate::args::{Api, IdleArgs, InProcessLink};
 use crate::core::HostPair;
+use crate::flow::FLOWS_PER_PORT;
 use crate::net::NetStack;
 use crate::net::embedded::Embedded;
 use fullsend_stack::QdiscConfig;
@@ -62,32 +64,43 @@ fn resident_bytes() -> Result<i64> {
 
 fn core(connections: usize) -> Result<i64> {
     let mut pair = HostPair::new(InProcessLink::DEFAULT, &[], QdiscConfig::default())?;
-    let listener = pair.listen()?;
-    let warm = pair.connect(listener, WARM_UP)?;
+    let warm = pair.open(WARM_UP)?;
     let before = resident_bytes()?;
-    let connections_held = pair.connect(listener, connections)?;
+    let connections_held = pair.open(connections)?;
     let after = resident_bytes()?;
     drop((warm, connections_held, pair));
     Ok(after - before)
 }
 
 async fn tokio(connections: usize) -> Result<i64> {
-    let (client, server) = Embedded::pair(InProcessLink::DEFAULT, (&[], QdiscConfig::NoQueue))?;
+    let (client, server) =
+        Embedded::pair(InProcessLink::DEFAULT, (&[], QdiscConfig::NoQueue), &[])?;
+    let warm = open(&client, &server, WARM_UP).await?;
+    let before = resident_bytes()?;
+    let mut connections_held = Vec::new();
+    for first in (0..connections).step_by(FLOWS_PER_PORT) {
+        let count = FLOWS_PER_PORT.min(connections - first);
+        connections_held.push(open(&client, &server, count).await?);
+    }
+    let after = resident_bytes()?;
+    drop((warm, connections_held));
+    Ok(after - before)
+}
+
+/// Opens connections to a new listener, and returns both ends of each.
+async fn open(
+    client: &Embedded,
+    server: &Embedded,
+    connections: usize,
+) -> Result<Vec<(TcpStream, TcpStream)>> {
     let on = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 2), 0));
     let mut listener = server.listen(on).await?;
     let to = Embedded::local_addr(&listener)?;
-    let mut connections_held = Vec::with_capacity(WARM_UP + connections);
-    let mut before = 0;
-    for n in 0..WARM_UP + connections {
-        if n == WARM_UP {
-            before = resident_bytes()?;
-        }
-        connections_held.push((
-            client.connect(to).await?,
-            Embedded::accept(&mut listener).await?,
-        ));
+    let mut all = Vec::with_capacity(connections);
+    for _ in 0..connections {
+        let connected = client.connect(to).await?;
+        let (accepted, _) = Embedded::accept(&mut listener).await?;
+        all.push((connected, accepted));
     }
-    let after = resident_bytes()?;
-    drop(connections_held);
-    Ok(after - before)
+    Ok(all)
 }

@@ -5,14 +5,18 @@ use std::sync::mpsc;
 
 use anyhow::{Context, Result, anyhow};
 use fullsend_stack::Cidr;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::JoinHandle;
 
 use crate::args::{InProcessLink, NicKind, Perf, ServeArgs, TestArgs, TestSetup};
+use crate::client::Place;
+use crate::flow::FLOWS_PER_PORT;
 use crate::net::NetStack;
 use crate::net::embedded::Embedded;
 use crate::net::kernel::Kernel;
 use crate::progress::{ProgressLine, TestProgress};
 use crate::report::{Report, TestResult};
+use crate::shard_threads::ShardThreads;
 use crate::{client, core, idle, serve};
 
 /// Runs the subcommand.
@@ -56,7 +60,10 @@ fn test(args: &TestArgs) -> Result<()> {
             let outcome = if args.threads == 2 {
                 two_threads(Kernel, on, args, &progress)?
             } else {
-                runtime()?.block_on(one_thread(Kernel, Kernel, on, args, &progress))?
+                runtime()?.block_on(async {
+                    let here = || vec![(Kernel, Handle::current())];
+                    in_process(&Kernel, (here(), here()), on, args, &progress).await
+                })?
             };
             (
                 outcome,
@@ -84,19 +91,30 @@ fn test(args: &TestArgs) -> Result<()> {
             };
             let on = SocketAddr::new(ip, 0);
             let outcome = runtime.block_on(async {
-                let (client, server) = Embedded::pair(link, (&args.set, args.qdisc))?;
+                let threads = ShardThreads::start(args.shards)?;
+                let runtimes = threads.handles();
+                let (client, server) = Embedded::pair(link, (&args.set, args.qdisc), runtimes)?;
                 Embedded::open_control(&args.control, &client, Some(&server))?;
-                one_thread(client, server, on, args, &progress).await
+                let places = (client.places(runtimes), server.places(runtimes));
+                in_process(&client, places, on, args, &progress).await
             })?;
-            (outcome, describe_pair(link, "tokio API"))
+            let shards = describe_shards(args.shards);
+            (outcome, describe_pair(link, "tokio API") + &shards)
         }
         TestSetup::Tun { server, tun } => {
             let outcome = runtime()?.block_on(async {
-                let client = Embedded::tun(tun, (&args.set, args.qdisc), Some(*server))?;
+                let threads = ShardThreads::start(args.shards)?;
+                let (runtimes, settings) = (threads.handles(), (&*args.set, args.qdisc));
+                let client = Embedded::tun(tun, settings, Some(*server), runtimes)?;
                 Embedded::open_control(&args.control, &client, None)?;
-                client::run(&client, *server, args, &progress).await
+                let places = client.places(runtimes);
+                client::run_on(&client, &places, &[*server], args, &progress).await
             })?;
-            (outcome, format!("to {server} over TUN {}", tun.name))
+            let shards = describe_shards(args.shards);
+            (
+                outcome,
+                format!("to {server} over TUN {}{shards}", tun.name),
+            )
         }
     };
     drop(shown);
@@ -119,19 +137,36 @@ fn describe_pair(link: InProcessLink, api: &str) -> String {
     format!("in process, {ip}, nic {nic}, mtu {}{gro}, {api}", link.mtu)
 }
 
-/// Runs client and server as tasks of one thread.
-async fn one_thread<N: NetStack>(
-    client: N,
-    server: N,
+fn describe_shards(shards: usize) -> String {
+    if shards == 1 {
+        String::new()
+    } else {
+        format!(", {shards} shards")
+    }
+}
+
+/// Runs client and server as tasks of the runtimes of their places. `net` is the client's stack.
+async fn in_process<N: NetStack>(
+    net: &N,
+    (clients, servers): (Vec<Place<N>>, Vec<Place<N>>),
     on: SocketAddr,
     args: &TestArgs,
     progress: &TestProgress,
 ) -> Result<TestResult> {
-    let listener = serve::listen(&server, on).await?;
-    let to = N::local_addr(&listener)?;
-    let serving = tokio::spawn(serve::accept_all(server, listener, args.zerocopy()));
-    let outcome = client::run(&client, to, args, progress).await;
-    serving.abort();
+    let (mut addresses, mut serving) = (Vec::new(), Vec::new());
+    for _ in 0..args.flows.div_ceil(FLOWS_PER_PORT) {
+        let mut to = on;
+        for (server, runtime) in &servers {
+            // The first one chooses the port.
+            let listener = serve::listen(server, to).await?;
+            to = N::local_addr(&listener)?;
+            let accept = serve::accept_all(server.clone(), listener, args.zerocopy());
+            serving.push(runtime.spawn(accept));
+        }
+        addresses.push(to);
+    }
+    let outcome = client::run_on(net, &clients, &addresses, args, progress).await;
+    serving.iter().for_each(JoinHandle::abort);
     outcome
 }
 
@@ -171,15 +206,19 @@ fn two_threads<N: NetStack>(
 fn serve(args: &ServeArgs) -> Result<()> {
     let on = args.listen_on();
     if args.kernel {
-        return runtime()?.block_on(serve::run(Kernel, on, "kernel"));
+        return runtime()?
+            .block_on(async { serve::run(vec![(Kernel, Handle::current())], on, "kernel").await });
     }
     let tun = args.tun.clone().validate(args.mtu.unwrap_or(1500))?;
     runtime()?.block_on(async {
-        let stack = Embedded::tun(&tun, (&args.set, args.qdisc.unwrap_or_default()), None)?;
+        let threads = ShardThreads::start(args.shards.into())?;
+        let settings = (&*args.set, args.qdisc.unwrap_or_default());
+        let stack = Embedded::tun(&tun, settings, None, threads.handles())?;
         Embedded::open_control(&args.control, &stack, None)?;
         let addresses: Vec<String> = tun.addresses.iter().map(Cidr::to_string).collect();
         let addresses = addresses.join(", ");
-        let description = format!("fullsend, {addresses} over TUN {}", tun.name);
-        serve::run(stack, on, &description).await
+        let shards = describe_shards(args.shards.into());
+        let description = format!("fullsend, {addresses} over TUN {}{shards}", tun.name);
+        serve::run(stack.places(threads.handles()), on, &description).await
     })
 }

@@ -8,38 +8,54 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
 
+use crate::client::Place;
 use crate::net::NetStack;
 use crate::preamble::Role;
 use crate::send_report::ReportCollector;
 use crate::server::{self, Served};
 
-/// Accepts and serves connections until Ctrl-C or SIGTERM.
-pub(crate) async fn run<N: NetStack>(net: N, on: SocketAddr, description: &str) -> Result<()> {
-    let mut listener = listen(&net, on).await?;
-    outln!(
-        "listening on {} ({description}); press Ctrl-C to stop",
-        N::local_addr(&listener)?
-    );
+/// Accepts and serves connections on each of `places` until Ctrl-C or SIGTERM.
+pub(crate) async fn run<N: NetStack>(
+    places: Vec<Place<N>>,
+    on: SocketAddr,
+    description: &str,
+) -> Result<()> {
     let mut stop = signal(SignalKind::terminate())?;
     let total = Arc::new(Total::default());
     let collector = Arc::new(ReportCollector::default());
     let started = Instant::now();
-    loop {
-        tokio::select! {
-            accepted = N::accept(&mut listener) => match accepted {
-                Ok((socket, peer)) => spawn(&net, socket, peer, (&total, &collector)),
-                Err(error) => pause_after(&error).await,
-            },
-            done = tokio::signal::ctrl_c() => {
-                done?;
-                break;
-            }
-            _ = stop.recv() => break,
-        }
+    let mut accepting = JoinSet::new();
+    let mut local = on;
+    for (net, runtime) in places {
+        let listener = listen(&net, local).await?;
+        // The first one chooses the port.
+        local = N::local_addr(&listener)?;
+        let shown = (total.clone(), collector.clone());
+        accepting.spawn_on(accept_shown(net, listener, shown), &runtime);
+    }
+    outln!("listening on {local} ({description}); press Ctrl-C to stop");
+    tokio::select! {
+        done = tokio::signal::ctrl_c() => done?,
+        _ = stop.recv() => {}
     }
     total.show(started.elapsed());
     Ok(())
+}
+
+/// Serves all connections of a listener, and prints a line for each.
+async fn accept_shown<N: NetStack>(
+    net: N,
+    mut listener: N::Listener,
+    (total, collector): (Arc<Total>, Arc<ReportCollector>),
+) {
+    loop {
+        match N::accept(&mut listener).await {
+            Ok((socket, peer)) => spawn(&net, socket, peer, (&total, &collector)),
+            Err(error) => pause_after(&error).await,
+        }
+    }
 }
 
 /// Listens on an address; the error says what to do.

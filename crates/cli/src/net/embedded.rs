@@ -8,8 +8,11 @@ use bytes::Bytes;
 use fullsend::{NicMode, OffloadSet, Pair, Stack, TcpListener, TcpStream};
 use fullsend_stack::QdiscConfig;
 
+use tokio::runtime::Handle;
+
 use super::{NetStack, Socket};
 use crate::args::{InProcessLink, NicKind, TunConfig};
+use crate::client::Place;
 use crate::flow::READ_MAX;
 use crate::stat::args::ControlArgs;
 use crate::usage::Counters;
@@ -23,10 +26,12 @@ const BACKLOG: usize = 4096;
 pub(crate) struct Embedded(Stack);
 
 impl Embedded {
-    /// Returns two hosts with a link between: 10.0.0.1 and fd00::1, 10.0.0.2 and fd00::2.
+    /// Returns two hosts with a link between: 10.0.0.1 and fd00::1, 10.0.0.2 and fd00::2. Each has
+    /// a shard on each of `runtimes`.
     pub(crate) fn pair(
         link: InProcessLink,
         (set, qdisc): (&[(String, String)], QdiscConfig),
+        runtimes: &[Handle],
     ) -> Result<(Self, Self)> {
         let config = Pair {
             nic: match link.nic {
@@ -37,24 +42,27 @@ impl Embedded {
             gro: link.gro,
             sysctl: set.to_vec(),
             qdisc: qdisc.to_string(),
+            runtimes: runtimes.to_vec(),
             ..Pair::default()
         };
         let (client, server) = Stack::pair(&config)?;
         Ok((Self(client), Self(server)))
     }
 
-    /// Returns a host behind a TUN. The kernel's side gets the address of `peer` if that is on the
-    /// link.
+    /// Returns a host behind a TUN, with a shard on each of `runtimes`. The kernel's side gets the
+    /// address of `peer` if that is on the link.
     pub(crate) fn tun(
         tun: &TunConfig,
         (set, qdisc): (&[(String, String)], QdiscConfig),
         peer: Option<SocketAddr>,
+        runtimes: &[Handle],
     ) -> Result<Self> {
         let mut builder = Stack::builder()
             .tun(&tun.name)
             .mtu(tun.mtu)
             .qdisc(&qdisc.to_string())
-            .busy_poll(tun.busy_poll);
+            .busy_poll(tun.busy_poll)
+            .shards_on(runtimes.to_vec());
         if let Some(gateway) = tun.gateway {
             builder = builder.gateway(gateway);
         }
@@ -83,6 +91,15 @@ impl Embedded {
             .build()
             .with_context(|| format!("cannot start a stack on --tun {}", tun.name))?;
         Ok(Self(stack))
+    }
+
+    /// Returns each shard with its runtime.
+    pub(crate) fn places(&self, runtimes: &[Handle]) -> Vec<Place<Self>> {
+        let shard = |(index, runtime): (usize, &Handle)| {
+            let shard = self.0.shard(index)?;
+            Some((Self(shard), runtime.clone()))
+        };
+        runtimes.iter().enumerate().filter_map(shard).collect()
     }
 
     /// Opens the control sockets that were requested.
