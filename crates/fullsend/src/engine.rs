@@ -288,6 +288,7 @@ impl Engine {
         let Ok(transmitted) = pump.receive_at(host, now, &self.clock) else {
             return false;
         };
+        self.pass_misdirected_on(host);
         self.unlock_and_wake(shard, transmitted.wake, false);
         self.wake_after_handover();
         true
@@ -317,13 +318,7 @@ impl Engine {
                 return Err(error);
             }
         };
-        if let Some(handover) = &self.handover
-            && host.has_misdirected()
-        {
-            for (index, packet) in host.take_misdirected() {
-                handover.push(index, &mut vec![packet]);
-            }
-        }
+        self.pass_misdirected_on(host);
         let notices = host.take_notices(pumped.now);
         let woke = self.unlock_and_wake(shard, false, false);
         self.wake_after_handover();
@@ -331,6 +326,18 @@ impl Engine {
             tracing::warn!("{notice}");
         }
         Ok(PollResult { pumped, woke })
+    }
+
+    /// Passes segments that the host has reassembled to the shards of their flows.
+    #[inline]
+    fn pass_misdirected_on(&self, host: &mut Host) {
+        if let Some(handover) = &self.handover
+            && host.has_misdirected()
+        {
+            for (index, packet) in host.take_misdirected() {
+                handover.push(index, &mut vec![packet]);
+            }
+        }
     }
 
     /// Wakes the drivers of shards to which this one has handed packets over. Called without the
