@@ -8,7 +8,6 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use fullsend_stack::{Cidr, QdiscConfig};
 use fullsend_tcp::congestion::CongestionSet;
 
-use crate::flow::FLOWS_PER_PORT;
 use crate::gateway::GatewayArgs;
 use crate::lab::Lab;
 use crate::script::ScriptArgs;
@@ -464,6 +463,9 @@ impl RrArgs {
     }
 }
 
+/// Most connections to a server at another address: about as many as there are ephemeral ports.
+const FLOWS_TO_SERVER: usize = 28_000;
+
 impl CommonArgs {
     fn into_test_args(self, test: Test) -> Result<TestArgs> {
         let setup = self.setup()?;
@@ -483,10 +485,10 @@ impl CommonArgs {
             bail!("--api core has one shard; remove --shards, or --api core");
         }
         let connects = matches!(setup, TestSetup::Tun { .. } | TestSetup::Kernel { .. });
-        if connects && self.flows > FLOWS_PER_PORT {
+        if connects && self.flows > FLOWS_TO_SERVER {
             bail!(
                 "--flows {} is more than one port of a server can have from one address; use at \
-                 most {FLOWS_PER_PORT} with --connect",
+                 most {FLOWS_TO_SERVER} with --connect",
                 self.flows
             );
         }

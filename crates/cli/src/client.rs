@@ -27,7 +27,7 @@ use crate::usage::{self, Counters, Usage};
 const FINISH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A stack or a shard of one, and the runtime on which its flows run.
-pub(crate) type Place<N> = (N, Handle);
+pub(crate) type ShardRuntime<N> = (N, Handle);
 
 /// Runs the test on the current runtime over `net` against `server`.
 pub(crate) async fn run<N: NetStack>(
@@ -40,33 +40,35 @@ pub(crate) async fn run<N: NetStack>(
     run_on(net, &here, &[server], args, progress).await
 }
 
-/// Runs the test against `servers`, the addresses of one server, with its flows on each of `places`
+/// Runs the test against `servers`, the addresses of one server, with its flows on each of `shard_runtimes`
 /// in turn. `net` is the stack that all of them belong to. Each address gets up to
 /// [`FLOWS_PER_PORT`] flows, the last one the rest.
 pub(crate) async fn run_on<N: NetStack>(
     net: &N,
-    places: &[Place<N>],
+    shard_runtimes: &[ShardRuntime<N>],
     servers: &[SocketAddr],
     args: &TestArgs,
     progress: &TestProgress,
 ) -> Result<TestResult> {
-    // One for each place: threads that record latencies in one histogram would wait for each
+    // One for each shard: threads that record latencies in one histogram would wait for each
     // other's cache lines.
     let test = RandomState::new().hash_one(()) as u32;
-    let runners = places
+    let runners = shard_runtimes
         .iter()
         .map(|_| Arc::new(FlowRunner::new(args, progress, test)));
     let runners: Vec<_> = runners.collect();
     let servers_of_flows =
         (0..).map(|flow| servers[(flow / FLOWS_PER_PORT).min(servers.len() - 1)]);
     let flows = || {
-        let places = runners.iter().zip(places).cycle();
-        places.zip(servers_of_flows.clone()).take(args.flows)
+        let shard_runtimes = runners.iter().zip(shard_runtimes).cycle();
+        shard_runtimes
+            .zip(servers_of_flows.clone())
+            .take(args.flows)
     };
     let mut control = ControlConnection::open(net, servers[0], test).await?;
     let mut sockets = Vec::with_capacity(args.flows);
-    for ((runner, (place, _)), server) in flows() {
-        sockets.push(runner.open(place, server).await?);
+    for ((runner, (net, _)), server) in flows() {
+        sockets.push(runner.open(net, server).await?);
     }
     let before = (net.counters()?, control.counters().await?);
     let usage = Usage::now()?;

@@ -14,8 +14,9 @@ use crate::net::Socket;
 use crate::pattern::Pattern;
 use crate::preamble::Receipt;
 
-/// Most connections to one port of a server: fewer than a client has ephemeral ports.
-pub(crate) const FLOWS_PER_PORT: usize = 25_000;
+/// Most connections to one port of a server: so many fewer than a client has ephemeral ports (28,232)
+/// that its ports suffice on each shard.
+pub(crate) const FLOWS_PER_PORT: usize = 16_000;
 
 /// Most bytes of one copying read.
 pub(crate) const READ_MAX: usize = 128 << 10;

@@ -9,7 +9,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
 
 use crate::args::{InProcessLink, NicKind, Perf, ServeArgs, TestArgs, TestSetup};
-use crate::client::Place;
+use crate::client::ShardRuntime;
 use crate::flow::FLOWS_PER_PORT;
 use crate::net::NetStack;
 use crate::net::embedded::Embedded;
@@ -95,8 +95,11 @@ fn test(args: &TestArgs) -> Result<()> {
                 let runtimes = threads.handles();
                 let (client, server) = Embedded::pair(link, (&args.set, args.qdisc), runtimes)?;
                 Embedded::open_control(&args.control, &client, Some(&server))?;
-                let places = (client.places(runtimes), server.places(runtimes));
-                in_process(&client, places, on, args, &progress).await
+                let shard_runtimes = (
+                    client.shard_runtimes(runtimes),
+                    server.shard_runtimes(runtimes),
+                );
+                in_process(&client, shard_runtimes, on, args, &progress).await
             })?;
             let shards = describe_shards(args.shards);
             (outcome, describe_pair(link, "tokio API") + &shards)
@@ -107,8 +110,8 @@ fn test(args: &TestArgs) -> Result<()> {
                 let (runtimes, settings) = (threads.handles(), (&*args.set, args.qdisc));
                 let client = Embedded::tun(tun, settings, Some(*server), runtimes)?;
                 Embedded::open_control(&args.control, &client, None)?;
-                let places = client.places(runtimes);
-                client::run_on(&client, &places, &[*server], args, &progress).await
+                let shard_runtimes = client.shard_runtimes(runtimes);
+                client::run_on(&client, &shard_runtimes, &[*server], args, &progress).await
             })?;
             let shards = describe_shards(args.shards);
             (
@@ -145,10 +148,10 @@ fn describe_shards(shards: usize) -> String {
     }
 }
 
-/// Runs client and server as tasks of the runtimes of their places. `net` is the client's stack.
+/// Runs client and server as tasks of the runtimes of their shard_runtimes. `net` is the client's stack.
 async fn in_process<N: NetStack>(
     net: &N,
-    (clients, servers): (Vec<Place<N>>, Vec<Place<N>>),
+    (clients, servers): (Vec<ShardRuntime<N>>, Vec<ShardRuntime<N>>),
     on: SocketAddr,
     args: &TestArgs,
     progress: &TestProgress,
@@ -219,6 +222,6 @@ fn serve(args: &ServeArgs) -> Result<()> {
         let addresses = addresses.join(", ");
         let shards = describe_shards(args.shards.into());
         let description = format!("fullsend, {addresses} over TUN {}{shards}", tun.name);
-        serve::run(stack.places(threads.handles()), on, &description).await
+        serve::run(stack.shard_runtimes(threads.handles()), on, &description).await
     })
 }

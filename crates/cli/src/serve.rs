@@ -10,15 +10,15 @@ use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
-use crate::client::Place;
+use crate::client::ShardRuntime;
 use crate::net::NetStack;
 use crate::preamble::Role;
 use crate::send_report::ReportCollector;
 use crate::server::{self, Served};
 
-/// Accepts and serves connections on each of `places` until Ctrl-C or SIGTERM.
+/// Accepts and serves connections on each of `shard_runtimes` until Ctrl-C or SIGTERM.
 pub(crate) async fn run<N: NetStack>(
-    places: Vec<Place<N>>,
+    shard_runtimes: Vec<ShardRuntime<N>>,
     on: SocketAddr,
     description: &str,
 ) -> Result<()> {
@@ -28,7 +28,7 @@ pub(crate) async fn run<N: NetStack>(
     let started = Instant::now();
     let mut accepting = JoinSet::new();
     let mut local = on;
-    for (net, runtime) in places {
+    for (net, runtime) in shard_runtimes {
         let listener = listen(&net, local).await?;
         // The first one chooses the port.
         local = N::local_addr(&listener)?;

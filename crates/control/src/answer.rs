@@ -133,7 +133,15 @@ fn find_connection(engine: &impl Inspect, flow: &str) -> Result<(usize, TcpId), 
     }
     let id = flow.strip_prefix("sk:").unwrap_or(flow);
     // Ids of a stack with several shards begin with the index of the shard.
-    let (shard, digits) = id.split_once('.').unwrap_or(("0", id));
+    let (shard, digits) = match id.split_once('.') {
+        Some(parts) => parts,
+        None if engine.shards() == 1 => ("0", id),
+        None => {
+            return Err(format!(
+                "{flow:?} has no shard; write the id as `ss` shows it, e.g. sk:0.1000000"
+            ));
+        }
+    };
     let parsed = (shard.parse(), u64::from_str_radix(digits, 16));
     let (Ok(shard), Ok(id)) = parsed else {
         return Err(format!(

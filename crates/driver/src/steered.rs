@@ -118,7 +118,7 @@ impl Handover {
     /// Moves `packets` to the backlog of a shard. Call [`take_woken`](Self::take_woken) afterwards.
     pub fn push(&self, shard: usize, packets: &mut Vec<Packet>) {
         if self.backlogs[shard].push(packets) {
-            self.woken.fetch_or(1 << shard, Ordering::Relaxed);
+            self.woken.fetch_or(1 << shard, Ordering::Release);
         }
     }
 
@@ -128,7 +128,7 @@ impl Handover {
     pub fn take_woken(&self) -> impl Iterator<Item = usize> + use<> {
         let mut bits = match self.woken.load(Ordering::Relaxed) {
             0 => 0,
-            _ => self.woken.swap(0, Ordering::Relaxed),
+            _ => self.woken.swap(0, Ordering::Acquire),
         };
         std::iter::from_fn(move || {
             let shard = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
@@ -164,7 +164,7 @@ impl<D: Device> SteeredDevice<D> {
         if queues.len() != shards {
             let given = queues.len();
             return invalid(format!(
-                "{shards} shards need {shards} device queues, and there are {given}; pass one for \
+                "the number of shards is {shards}, that of device queues {given}; pass one queue for \
                  each shard"
             ));
         }
@@ -175,8 +175,8 @@ impl<D: Device> SteeredDevice<D> {
         }
         if queues.iter().any(|queue| queue.caps().link != Link::Ip) {
             return invalid(format!(
-                "{shards} shards need a device of IP packets, such as a TUN; use one shard on \
-                 Ethernet"
+                "the device has Ethernet frames, and {shards} shards need one of IP packets, such as \
+                 a TUN; use one shard on Ethernet"
             ));
         }
         let backlogs: Arc<[Backlog]> = (0..shards).map(|_| Backlog::default()).collect();
@@ -235,7 +235,7 @@ impl<D: Device> Device for SteeredDevice<D> {
     }
 
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
-        // The packets of the backlog are older than those of the queue.
+        // The packets of the backlog are usually older than those of the queue.
         let more = self.handover.backlogs[self.index].pop(batch, max);
         let before = batch.len();
         let received = self.device.receive(batch, max)?;

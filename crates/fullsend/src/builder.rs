@@ -145,9 +145,10 @@ impl Builder {
     /// A TUN is then opened with as many queues (`IFF_MULTI_QUEUE`). The kernel does not refuse a
     /// second program that does the same, and would divide the packets among both. It knows the queue
     /// of up to 4096 flows; packets of others arrive at any queue, and most of them pass from one
-    /// shard to another. Ethernet devices (TAP) have one shard, as address resolution is not shared. The free payload memory
-    /// ([`pool_bytes`](Self::pool_bytes)) and limits of the whole stack such as `tcp_mem` are
-    /// divided among the shards.
+    /// shard to another. Ethernet devices (TAP) have one shard, as address resolution is not shared.
+    ///
+    /// The free payload memory ([`pool_bytes`](Self::pool_bytes)) and limits of the whole stack such
+    /// as `tcp_mem` are divided among the shards.
     ///
     /// ```no_run
     /// # #[tokio::main] async fn main() -> std::io::Result<()> {

@@ -62,7 +62,7 @@ pub(crate) struct Shard {
     stop_reason: Option<(io::ErrorKind, String)>,
 }
 
-/// The queue of a shard's device, and with several shards the way to the others.
+/// The queue of a shard's device, and with several shards the access to their backlogs.
 pub(crate) type ShardQueue = (Box<dyn Device>, Option<Handover>);
 
 /// A shard with its lock. It shares no cache line with another shard's.
@@ -75,7 +75,7 @@ pub(crate) struct Engine {
     pub(crate) group: Arc<Group>,
     /// The index of the shard.
     pub(crate) index: usize,
-    /// The way of received packets to other shards; `None` with one shard.
+    /// The access to the backlogs of the stack's shards; `None` with one shard.
     handover: Option<Handover>,
     /// The other end of an in-process link.
     peer: OnceLock<(Arc<DriverWaker>, Weak<Engine>)>,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::{connected, pair, threads};
 use fullsend::control::{CaptureRequest, MAX_CLIENTS, MAX_LINE, Reply, Request, SocketView};
-use fullsend::{Stack, TcpStream};
+use fullsend::{Pair, Stack, TcpStream};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -431,5 +431,52 @@ fn a_capture_starts_stops_and_counts_packets() {
                 break;
             }
         }
+    });
+}
+
+/// The ids of connections on several shards begin with the shard; counters, tunables and captures
+/// are those of the whole stack.
+#[test]
+fn a_stack_of_several_shards_is_inspected_as_a_whole() {
+    threads(async {
+        let dir = Dir::new("shards");
+        let config = Pair {
+            shards: 3,
+            ..Pair::default()
+        };
+        let (a, b) = Stack::pair(&config).unwrap();
+        a.control_socket(dir.path("a")).unwrap();
+        let mut connections = Vec::new();
+        for _ in 0..6 {
+            connections.push(connected(&a, &b).await);
+        }
+        let mut control = Client::to(&dir.path("a")).await;
+        let sockets = control.sockets().await;
+        assert_eq!(sockets.len(), 6);
+        for (client, _) in &connections {
+            let local = client.local_addr().unwrap().to_string();
+            let socket = sockets.iter().find(|socket| socket.local == local).unwrap();
+            assert!(socket.id.starts_with(&format!("{}.", client.shard())));
+            let set = |flow: &str| Request::Set {
+                flow: flow.to_owned(),
+                option: "TCP_NODELAY".to_owned(),
+                value: "1".to_owned(),
+            };
+            control.ok(set(&format!("sk:{}", socket.id))).await;
+            assert!(client.nodelay().unwrap());
+            let without_shard = socket.id.split_once('.').unwrap().1;
+            let error = control.error(set(without_shard)).await;
+            assert!(error.contains("has no shard"), "{error}");
+            let error = control.error(set(&format!("7.{without_shard}"))).await;
+            assert!(error.contains("not a connection"), "{error}");
+        }
+        let limit = sysctl("tcp_max_orphans", Some("100"));
+        assert_eq!(control.ok(limit).await, json!([["tcp_max_orphans", "100"]]));
+        let sockstat = control.ok(Request::Sockstat).await;
+        assert_eq!(sockstat["inuse"], json!(6));
+        assert_eq!(
+            control.ok(Request::Qdisc).await.as_array().unwrap().len(),
+            3
+        );
     });
 }

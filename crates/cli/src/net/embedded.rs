@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 
 use super::{NetStack, Socket};
 use crate::args::{InProcessLink, NicKind, TunConfig};
-use crate::client::Place;
+use crate::client::ShardRuntime;
 use crate::flow::READ_MAX;
 use crate::stat::args::ControlArgs;
 use crate::usage::Counters;
@@ -94,7 +94,7 @@ impl Embedded {
     }
 
     /// Returns each shard with its runtime.
-    pub(crate) fn places(&self, runtimes: &[Handle]) -> Vec<Place<Self>> {
+    pub(crate) fn shard_runtimes(&self, runtimes: &[Handle]) -> Vec<ShardRuntime<Self>> {
         let shard = |(index, runtime): (usize, &Handle)| {
             let shard = self.0.shard(index)?;
             Some((Self(shard), runtime.clone()))

@@ -157,8 +157,8 @@ fn wrong_queues_are_rejected() {
         (0..count).map(|_| pair(config).0).collect()
     };
     for (count, link, text) in [
-        (1, Link::Ip, "need 2 device queues, and there are 1"),
-        (3, Link::Ip, "need 2 device queues, and there are 3"),
+        (1, Link::Ip, "shards is 2, that of device queues 1"),
+        (3, Link::Ip, "shards is 2, that of device queues 3"),
         (2, Link::Ethernet, "one shard on Ethernet"),
     ] {
         let error = SteeredDevice::for_shards(steering, queues(count, link))

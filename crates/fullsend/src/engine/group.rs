@@ -136,7 +136,7 @@ impl Group {
         let share = changed.share(self.len() as u32);
         let value = share.get(key).map_err(|error| sysctl_error(&error))?;
         for engine in self.engines() {
-            // Wakes tasks, so the lock of the tunables is not held.
+            // Wakes tasks, which may read tunables: their lock is not held.
             engine.op(|host, now| {
                 host.set_sysctl(now, key, &value)
                     .map_err(|error| sysctl_error(&error))

@@ -44,6 +44,8 @@ impl Host {
             }
             None => {
                 if let Some(shard) = self.tcp.other_owner(&key) {
+                    // That shard delivers it.
+                    *self.mib.in_delivers(ip.dst.is_v4()) -= 1;
                     packet.payload = segment.payload;
                     self.tcp.misdirected.push((shard, core::mem::take(packet)));
                     return;
