@@ -40,8 +40,8 @@ pub(crate) async fn run<N: NetStack>(
     run_on(net, &here, &[server], args, progress).await
 }
 
-/// Runs the test against `servers`, the addresses of one server, with its flows on each of `shard_runtimes`
-/// in turn. `net` is the stack that all of them belong to. Each address gets up to
+/// Runs the test against `servers`, the addresses of one server, with its flows on each of
+/// `shard_runtimes` in turn. `net` is the stack that all of them belong to. Each address gets up to
 /// [`FLOWS_PER_PORT`] flows, the last one the rest.
 pub(crate) async fn run_on<N: NetStack>(
     net: &N,
@@ -60,10 +60,8 @@ pub(crate) async fn run_on<N: NetStack>(
     let servers_of_flows =
         (0..).map(|flow| servers[(flow / FLOWS_PER_PORT).min(servers.len() - 1)]);
     let flows = || {
-        let shard_runtimes = runners.iter().zip(shard_runtimes).cycle();
-        shard_runtimes
-            .zip(servers_of_flows.clone())
-            .take(args.flows)
+        let in_turn = runners.iter().zip(shard_runtimes).cycle();
+        in_turn.zip(servers_of_flows.clone()).take(args.flows)
     };
     let mut control = ControlConnection::open(net, servers[0], test).await?;
     let mut sockets = Vec::with_capacity(args.flows);

@@ -17,4 +17,4 @@ mod steered;
 pub use clock::Clock;
 use outbox::Outbox;
 pub use pump::{PollOutcome, Pump, RX_BATCH, TransmitOutcome};
-pub use steered::{Handover, SteeredDevice};
+pub use steered::{Handover, MAX_SHARDS, SteeredDevice};

@@ -22,8 +22,8 @@ const BACKLOG_BYTES: usize = 8 << 20;
 /// A packet that keeps more than this multiple of its length allocated is copied before it waits,
 /// so that the memory of a backlog is at most this multiple of its bytes.
 const MAX_PINNED: usize = 8;
-/// Largest number of shards: the bits of `Handover::woken`.
-const MAX_SHARDS: usize = 64;
+/// Largest number of shards of a stack: the bits of the set of shards that [`Handover`] wakes.
+pub const MAX_SHARDS: usize = 64;
 
 /// The packets that other shards have received for one shard. It has cache lines of its own, which
 /// only its shard uses as long as no packet is handed over.

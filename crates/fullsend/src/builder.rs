@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fullsend_device::{Device, OffloadSet, Tun, TunBuilder, os_seed, process_memory};
-use fullsend_driver::SteeredDevice;
+use fullsend_driver::{MAX_SHARDS, SteeredDevice};
 use fullsend_offload::Pool;
 use fullsend_stack::{
     Cidr, Host, HostConfig, Mac, NeighbourConfig, NetConfig, ParseCidrError, QdiscConfig, Steering,
@@ -42,9 +42,6 @@ enum DeviceChoice {
     /// A device, or one for each shard.
     Queues(Vec<Box<dyn Device>>),
 }
-
-/// Largest number of shards: more than one for each processor gains nothing.
-const MAX_SHARDS: usize = 64;
 
 /// Builder of a [`Stack`]. Errors in the arguments are returned by [`build`](Self::build).
 ///

@@ -14,7 +14,7 @@ use super::inspect::ControlState;
 use super::{DriverWaker, Engine};
 use crate::error::sysctl_error;
 
-/// What the shards of one stack share.
+/// The state that the shards of one stack share.
 pub(crate) struct Group {
     /// The shards; set once all exist.
     engines: OnceLock<Box<[Weak<Engine>]>>,

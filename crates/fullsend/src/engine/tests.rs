@@ -272,13 +272,17 @@ async fn a_dropped_stack_ends_after_its_last_connection() {
     assert!(engine.upgrade().is_none(), "the driver still runs");
 }
 
-#[tokio::test(start_paused = true)]
-async fn connections_are_distributed_over_the_shards_in_turn() {
+fn pair_of_three_shards() -> (Stack, Stack) {
     let config = Pair {
         shards: 3,
         ..Pair::default()
     };
-    let (a, b) = Stack::pair(&config).unwrap();
+    Stack::pair(&config).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_are_distributed_over_the_shards_in_turn() {
+    let (a, b) = pair_of_three_shards();
     let listener = TcpListener::bind(&b, "10.0.0.2:9").unwrap();
     let mut held = Vec::new();
     for _ in 0..6 {
@@ -302,11 +306,7 @@ async fn connections_are_distributed_over_the_shards_in_turn() {
 
 #[tokio::test(start_paused = true)]
 async fn each_host_has_a_share_of_the_limits() {
-    let config = Pair {
-        shards: 3,
-        ..Pair::default()
-    };
-    let (a, _b) = Stack::pair(&config).unwrap();
+    let (a, _b) = pair_of_three_shards();
     a.set_sysctl("tcp_max_orphans", "100").unwrap();
     a.set_sysctl("tcp_sack", "0").unwrap();
     for engine in a.engines() {
@@ -319,11 +319,7 @@ async fn each_host_has_a_share_of_the_limits() {
 /// first runtime.
 #[tokio::test(start_paused = true)]
 async fn a_dropped_stack_of_several_shards_ends_after_its_last_connection() {
-    let config = Pair {
-        shards: 3,
-        ..Pair::default()
-    };
-    let (a, b) = Stack::pair(&config).unwrap();
+    let (a, b) = pair_of_three_shards();
     let listener = TcpListener::bind(&b, "10.0.0.2:9").unwrap();
     let client = TcpStream::connect(&a.shard(1).unwrap(), "10.0.0.2:9").await;
     let (mut client, (mut server, _)) = (client.unwrap(), listener.accept().await.unwrap());
