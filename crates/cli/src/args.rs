@@ -1,5 +1,6 @@
 //! The command line of the program, and its checks.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
@@ -133,21 +134,25 @@ pub(crate) enum PumpMode {
     Full,
 }
 
-/// The TUN device to use, and the addresses of the stack behind it.
+/// The device of the kernel to use, and the addresses of the stack behind it.
 #[derive(Args, Clone, Debug, Default)]
-pub(crate) struct TunArgs {
+pub(crate) struct DeviceArgs {
     /// Put the stack behind the TUN device of this name, which is created if it does not exist
     /// (that needs CAP_NET_ADMIN). The kernel's side gets the address of --connect if that is on
     /// the link, and another one of the network otherwise.
-    #[arg(long, value_name = "NAME", requires = "address")]
+    #[arg(long, value_name = "NAME", requires = "address", group = "device")]
     pub(crate) tun: Option<String>,
-    /// The stack's address behind the TUN, with its prefix length, as in 10.0.0.2/24. May be
+    /// Put the stack on this Ethernet interface of the kernel, e.g. one end of a veth pair, through a
+    /// packet socket (that needs CAP_NET_RAW).
+    #[arg(long, value_name = "INTERFACE", requires = "address", group = "device")]
+    pub(crate) packet: Option<String>,
+    /// The stack's address behind the device, with its prefix length, as in 10.0.0.2/24. May be
     /// repeated.
-    #[arg(long, value_name = "CIDR", requires = "tun")]
+    #[arg(long, value_name = "CIDR", requires = "device")]
     pub(crate) address: Vec<Cidr>,
     /// Gateway for destinations that are not on the link: usually the kernel's side, which
     /// forwards.
-    #[arg(long, value_name = "IP", requires = "tun")]
+    #[arg(long, value_name = "IP", requires = "device")]
     pub(crate) gateway: Option<IpAddr>,
     /// Plain TUN: no virtio_net header, so that each MTU-sized packet is one system call.
     #[arg(long, requires = "tun")]
@@ -162,8 +167,8 @@ pub(crate) struct TunArgs {
         allow_hyphen_values = true
     )]
     pub(crate) offload: Option<String>,
-    /// Poll the TUN for this many microseconds after each packet before sleeping.
-    #[arg(long, value_name = "US", requires = "tun", default_value_t = 0)]
+    /// Poll the device for this many microseconds after each packet before sleeping.
+    #[arg(long, value_name = "US", requires = "device", default_value_t = 0)]
     pub(crate) busy_poll: u32,
 }
 
@@ -191,7 +196,7 @@ pub(crate) struct CommonArgs {
     /// [default: on].
     #[arg(long, value_enum, value_name = "ON|OFF")]
     gro: Option<OnOff>,
-    /// Largest IP packet on the in-process link or the TUN, in bytes [default: 1500].
+    /// Largest IP packet on the in-process link or the device, in bytes [default: 1500].
     #[arg(long, value_name = "BYTES", value_parser = parse_mtu)]
     mtu: Option<u32>,
     /// Set a tunable of the stack under its Linux name, as in --set tcp_sack=0. May be
@@ -212,7 +217,7 @@ pub(crate) struct CommonArgs {
     #[arg(long, value_enum, value_name = "API")]
     api: Option<Api>,
     /// Use the kernel's sockets instead of the stack's.
-    #[arg(long, conflicts_with = "tun")]
+    #[arg(long, conflicts_with = "device")]
     kernel: bool,
     /// Connect to a `perf serve` at this address; the port may be omitted.
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_endpoint)]
@@ -232,7 +237,7 @@ pub(crate) struct CommonArgs {
     #[command(flatten)]
     control: ControlArgs,
     #[command(flatten)]
-    tun: TunArgs,
+    device: DeviceArgs,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -268,20 +273,20 @@ pub(crate) struct RrArgs {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ServeArgs {
     /// Serve with the kernel's sockets.
-    #[arg(long, conflicts_with = "tun")]
+    #[arg(long, conflicts_with = "device")]
     pub(crate) kernel: bool,
     /// Address to listen on, with or without a port [default: any address, port 5211].
     #[arg(long, value_name = "ADDR", value_parser = parse_bind)]
     pub(crate) bind: Option<SocketAddr>,
-    /// Largest IP packet on the TUN, in bytes [default: 1500].
-    #[arg(long, value_name = "BYTES", requires = "tun", value_parser = parse_mtu)]
+    /// Largest IP packet on the device, in bytes [default: 1500].
+    #[arg(long, value_name = "BYTES", requires = "device", value_parser = parse_mtu)]
     pub(crate) mtu: Option<u32>,
     /// Set a tunable of the stack under its Linux name. May be repeated.
-    #[arg(long, value_name = "KEY=VALUE", requires = "tun", value_parser = parse_set)]
+    #[arg(long, value_name = "KEY=VALUE", requires = "device", value_parser = parse_set)]
     pub(crate) set: Vec<(String, String)>,
     /// Queueing discipline of the stack's device, in tc's syntax, as in "fq" or "tbf rate 1gbit
     /// burst 64kb" (also "pfifo limit 1000") [default: noqueue].
-    #[arg(long, value_name = "QDISC", requires = "tun")]
+    #[arg(long, value_name = "QDISC", requires = "device")]
     pub(crate) qdisc: Option<QdiscConfig>,
     /// Shards of the stack, each with a thread of its own that runs its flows.
     #[arg(
@@ -295,7 +300,7 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) control: ControlArgs,
     #[command(flatten)]
-    pub(crate) tun: TunArgs,
+    pub(crate) device: DeviceArgs,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -358,8 +363,11 @@ pub(crate) enum TestSetup {
     Loopback { ipv6: bool },
     /// The kernel as client of a remote server.
     Kernel { server: SocketAddr },
-    /// The Fullsend stack behind a TUN, as client of a remote server.
-    Tun { server: SocketAddr, tun: TunConfig },
+    /// The Fullsend stack behind a device of the kernel, as client of a remote server.
+    Device {
+        server: SocketAddr,
+        device: DeviceConfig,
+    },
 }
 
 /// The link between two hosts in this process.
@@ -382,9 +390,28 @@ impl InProcessLink {
     };
 }
 
-/// The TUN device to open, and the stack behind it.
+/// The kinds of devices of the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum DeviceKind {
+    /// A TUN, made if it does not exist.
+    Tun,
+    /// An Ethernet interface, through a packet socket.
+    Packet,
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tun => "TUN",
+            Self::Packet => "packet socket",
+        })
+    }
+}
+
+/// The device to open, and the stack behind it.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct TunConfig {
+pub(crate) struct DeviceConfig {
+    pub(crate) kind: DeviceKind,
     pub(crate) name: String,
     pub(crate) addresses: Vec<Cidr>,
     pub(crate) gateway: Option<IpAddr>,
@@ -484,7 +511,7 @@ impl CommonArgs {
         if matches!((&setup, self.shards), (TestSetup::Core(_), Some(2..))) {
             bail!("--api core has one shard; remove --shards, or --api core");
         }
-        let connects = matches!(setup, TestSetup::Tun { .. } | TestSetup::Kernel { .. });
+        let connects = matches!(setup, TestSetup::Device { .. } | TestSetup::Kernel { .. });
         if connects && self.flows > FLOWS_TO_SERVER {
             bail!(
                 "--flows {} is more than one port of a server can have from one address; use at \
@@ -543,27 +570,28 @@ impl CommonArgs {
                 None => TestSetup::Loopback { ipv6 },
             });
         }
-        match (&self.tun.tun, self.connect) {
+        match (self.device.option(), self.connect) {
             (Some(_), Some(server)) => {
                 if self.nic.is_some() {
                     bail!(
-                        "--nic applies to the in-process link; with --tun, use --offload or --plain"
+                        "--nic applies to the in-process link; with --tun, use --offload or --plain \
+                         instead"
                     );
                 }
                 if self.gro.is_some() {
-                    bail!("--gro applies to the in-process link; remove it, or --tun");
+                    bail!("--gro applies to the in-process link; remove it, or the device");
                 }
                 if self.api == Some(Api::Core) {
                     bail!(
-                        "--api core drives two hosts in this process; remove --tun and --connect, \
-                         or --api core"
+                        "--api core drives two hosts in this process; remove the device and \
+                         --connect, or --api core"
                     );
                 }
-                let tun = self.tun.clone().validate(link.mtu)?;
-                Ok(TestSetup::Tun { server, tun })
+                let device = self.device.clone().validate(link.mtu)?;
+                Ok(TestSetup::Device { server, device })
             }
-            (Some(name), None) => {
-                bail!("--tun {name} requires a server to connect to; add --connect ADDR:PORT")
+            (Some((option, _, name)), None) => {
+                bail!("{option} {name} requires a server to connect to; add --connect ADDR:PORT")
             }
             (None, Some(server)) => bail!(
                 "--connect {server} requires a stack to connect from; add --kernel, or --tun NAME \
@@ -580,20 +608,30 @@ impl CommonArgs {
     }
 }
 
-impl TunArgs {
-    /// Checks the arguments, and returns the TUN that they name.
-    pub(crate) fn validate(self, mtu: u32) -> Result<TunConfig> {
-        let Some(name) = self.tun else {
+impl DeviceArgs {
+    /// Returns the option that chooses the device, its kind and its name.
+    fn option(&self) -> Option<(&'static str, DeviceKind, &str)> {
+        match (&self.tun, &self.packet) {
+            (Some(name), _) => Some(("--tun", DeviceKind::Tun, name)),
+            (None, Some(name)) => Some(("--packet", DeviceKind::Packet, name)),
+            (None, None) => None,
+        }
+    }
+
+    /// Checks the arguments, and returns the device that they name.
+    pub(crate) fn validate(self, mtu: u32) -> Result<DeviceConfig> {
+        let Some((option, kind, name)) = self.option() else {
             bail!("`perf serve` requires a stack; add --kernel, or --tun NAME --address CIDR");
         };
         if name.is_empty() || name.len() > 15 || name.contains(['/', ' ']) {
             bail!(
-                "--tun `{name}` is not an interface name; write 1 to 15 characters without spaces \
-                 and /, e.g. tun0"
+                "{option} `{name}` is not an interface name; write 1 to 15 characters without \
+                 spaces and /, e.g. tun0"
             );
         }
-        Ok(TunConfig {
-            name,
+        Ok(DeviceConfig {
+            kind,
+            name: name.to_owned(),
             addresses: self.address,
             gateway: self.gateway,
             plain: self.plain,
@@ -728,7 +766,7 @@ mod tests {
         let server = "10.0.0.2:5211".parse().unwrap();
         assert_eq!(client.setup, TestSetup::Kernel { server });
         let tun = parse("rr --tun t0 --address fd00::1/64 --plain --connect [fd00::2]:9").unwrap();
-        assert!(matches!(tun.setup, TestSetup::Tun { .. }));
+        assert!(matches!(tun.setup, TestSetup::Device { .. }));
     }
 
     #[test]

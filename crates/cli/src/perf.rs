@@ -104,11 +104,11 @@ fn test(args: &TestArgs) -> Result<()> {
             let shards = describe_shards(args.shards);
             (outcome, describe_pair(link, "tokio API") + &shards)
         }
-        TestSetup::Tun { server, tun } => {
+        TestSetup::Device { server, device } => {
             let outcome = runtime()?.block_on(async {
                 let threads = ShardThreads::start(args.shards)?;
                 let (runtimes, settings) = (threads.handles(), (&*args.set, args.qdisc));
-                let client = Embedded::tun(tun, settings, Some(*server), runtimes)?;
+                let client = Embedded::behind(device, settings, Some(*server), runtimes)?;
                 Embedded::open_control(&args.control, &client, None)?;
                 let shard_runtimes = client.shard_runtimes(runtimes);
                 client::run_on(&client, &shard_runtimes, &[*server], args, &progress).await
@@ -116,7 +116,7 @@ fn test(args: &TestArgs) -> Result<()> {
             let shards = describe_shards(args.shards);
             (
                 outcome,
-                format!("to {server} over TUN {}{shards}", tun.name),
+                format!("to {server} over {} {}{shards}", device.kind, device.name),
             )
         }
     };
@@ -212,16 +212,19 @@ fn serve(args: &ServeArgs) -> Result<()> {
         return runtime()?
             .block_on(async { serve::run(vec![(Kernel, Handle::current())], on, "kernel").await });
     }
-    let tun = args.tun.clone().validate(args.mtu.unwrap_or(1500))?;
+    let device = args.device.clone().validate(args.mtu.unwrap_or(1500))?;
     runtime()?.block_on(async {
         let threads = ShardThreads::start(args.shards.into())?;
         let settings = (&*args.set, args.qdisc.unwrap_or_default());
-        let stack = Embedded::tun(&tun, settings, None, threads.handles())?;
+        let stack = Embedded::behind(&device, settings, None, threads.handles())?;
         Embedded::open_control(&args.control, &stack, None)?;
-        let addresses: Vec<String> = tun.addresses.iter().map(Cidr::to_string).collect();
+        let addresses: Vec<String> = device.addresses.iter().map(Cidr::to_string).collect();
         let addresses = addresses.join(", ");
         let shards = describe_shards(args.shards.into());
-        let description = format!("fullsend, {addresses} over TUN {}{shards}", tun.name);
+        let description = format!(
+            "fullsend, {addresses} over {} {}{shards}",
+            device.kind, device.name
+        );
         serve::run(stack.shard_runtimes(threads.handles()), on, &description).await
     })
 }

@@ -377,6 +377,16 @@ fn errors_name_the_value_and_a_hint() {
             "tun0",
         ),
         (
+            "perf serve --packet lo --address 10.0.0.1/24",
+            "\"lo\"",
+            "veth",
+        ),
+        (
+            "perf serve --packet ve0 --tun t0 --address 10.0.0.1/24",
+            "--packet",
+            "--tun",
+        ),
+        (
             "perf serve --tun t0 --address 10.0.0.1/24 --offload tso5",
             "tso5",
             "tso4",

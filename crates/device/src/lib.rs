@@ -1,14 +1,16 @@
 //! TUN, TAP and in-process links that carry super-segments.
 //!
-//! [`Tun`] is an interface of the kernel, [`FrameSocket`] a socket to another process, [`pair()`] a
-//! link within the process, and [`CapturedDevice`] a packet capture around any device. A driver passes the packets that a host
-//! sends to [`Device::transmit`], and the packets from [`Device::receive`] to the host.
+//! [`Tun`] is an interface of the kernel whose other end is this process, [`PacketSocket`] an Ethernet
+//! interface that this process shares with the kernel, [`FrameSocket`] a socket to another process,
+//! [`pair()`] a link within the process, and [`CapturedDevice`] a packet capture around any device. A
+//! driver passes the packets that a host sends to [`Device::transmit`], and the packets from [`Device::receive`] to the host.
 #![deny(unsafe_code)]
 
 mod entropy;
 mod frame_socket;
 mod memory;
 mod offload_set;
+mod packet_socket;
 mod pair;
 mod pcap;
 #[allow(unsafe_code, reason = "system calls that std does not wrap")]
@@ -28,6 +30,7 @@ pub use frame_socket::FrameSocket;
 pub use fullsend_offload::Caps;
 pub use memory::process_memory;
 pub use offload_set::{OffloadSet, UnknownOffload};
+pub use packet_socket::PacketSocket;
 pub use pair::{NicMode, PairConfig, PairEnd, pair};
 pub use pcap::{Capture, CaptureInterface, CapturedDevice};
 pub use tun::{OpenError, Tun, TunBuilder, TunStats, default_kernel_address};

@@ -9,6 +9,13 @@ use std::path::Path;
 
 use libc::{c_int, c_uint, c_ulong};
 
+mod packet;
+
+pub(crate) use packet::{
+    bind_packet_socket, ignore_outgoing, is_bound, kernel_version, packet_drops, packet_socket,
+    packet_vnet_hdr, promiscuous, receive_untagged_frames, set_queue_bytes,
+};
+
 /// An interface name in the kernel's form: at most 15 bytes and a NUL.
 #[derive(Clone, Copy)]
 pub(crate) struct IfName([libc::c_char; libc::IFNAMSIZ]);
@@ -207,18 +214,36 @@ impl Iface {
         Ok(unsafe { req.ifr_ifru.ifru_ifindex } as u32)
     }
 
+    /// Returns whether `IFF_UP` is set.
+    pub(crate) fn is_up(&self) -> io::Result<bool> {
+        Ok(self.flags()? & libc::IFF_UP as libc::c_short != 0)
+    }
+
     /// Sets `IFF_UP` unless it is set.
     pub(crate) fn bring_up(&self) -> io::Result<()> {
-        let mut req = self.name.request();
-        self.call(libc::SIOCGIFFLAGS, &mut req)?;
-        // SAFETY: the kernel has just written this member.
-        let flags = unsafe { req.ifr_ifru.ifru_flags };
+        let flags = self.flags()?;
         let up = libc::IFF_UP as libc::c_short;
         if flags & up != 0 {
             return Ok(());
         }
+        let mut req = self.name.request();
         req.ifr_ifru.ifru_flags = flags | up;
         self.call(libc::SIOCSIFFLAGS, &mut req)
+    }
+
+    fn flags(&self) -> io::Result<libc::c_short> {
+        let mut req = self.name.request();
+        self.call(libc::SIOCGIFFLAGS, &mut req)?;
+        // SAFETY: the kernel has just written this member.
+        Ok(unsafe { req.ifr_ifru.ifru_flags })
+    }
+
+    /// Returns whether the interface carries Ethernet frames and has an Ethernet address.
+    pub(crate) fn is_ethernet(&self) -> io::Result<bool> {
+        let mut req = self.name.request();
+        self.call(libc::SIOCGIFHWADDR, &mut req)?;
+        // SAFETY: the kernel has just written this member.
+        Ok(unsafe { req.ifr_ifru.ifru_hwaddr.sa_family } == libc::ARPHRD_ETHER)
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fullsend_device::{Device, OffloadSet, Tun, TunBuilder, os_seed, process_memory};
+use fullsend_device::{Device, OffloadSet, PacketSocket, Tun, TunBuilder, os_seed, process_memory};
 use fullsend_driver::{MAX_SHARDS, SteeredDevice};
 use fullsend_offload::Pool;
 use fullsend_stack::{
@@ -39,6 +39,8 @@ pub(crate) fn check_shards(shards: usize) -> io::Result<()> {
 enum DeviceChoice {
     None,
     Tun(TunBuilder),
+    /// A packet socket on the interface with this name.
+    PacketSocket(String),
     /// A device, or one for each shard.
     Queues(Vec<Box<dyn Device>>),
 }
@@ -101,18 +103,27 @@ impl Builder {
     /// Uses the TUN device `name` (IP packets). Creates it if it does not exist.
     #[must_use]
     pub fn tun(self, name: &str) -> Self {
-        self.named_device(name, Tun::tun(name))
+        self.named_device(name, DeviceChoice::Tun(Tun::tun(name)))
     }
 
     /// Uses the TAP device `name` (Ethernet frames). Creates it if it does not exist.
     #[must_use]
     pub fn tap(self, name: &str) -> Self {
-        self.named_device(name, Tun::tap(name))
+        self.named_device(name, DeviceChoice::Tun(Tun::tap(name)))
+    }
+
+    /// Uses the Ethernet interface `name` of the kernel through a packet socket (`AF_PACKET`), e.g. one
+    /// end of a veth pair, a macvlan or a network card. Requires `CAP_NET_RAW`; the interface must
+    /// exist, and no TUN or TAP driver is needed. See [`PacketSocket`](fullsend_device::PacketSocket)
+    /// for how the stack and the kernel share the interface.
+    #[must_use]
+    pub fn packet_socket(self, name: &str) -> Self {
+        self.named_device(name, DeviceChoice::PacketSocket(name.to_owned()))
     }
 
     #[cfg_attr(not(feature = "control"), allow(unused_variables))]
-    fn named_device(mut self, name: &str, tun: TunBuilder) -> Self {
-        self.choice = DeviceChoice::Tun(tun);
+    fn named_device(mut self, name: &str, choice: DeviceChoice) -> Self {
+        self.choice = choice;
         #[cfg(feature = "control")]
         name.clone_into(&mut self.link_name);
         self
@@ -362,6 +373,7 @@ impl Builder {
         let clock = Clock::new();
         self.start(clock, driver_wakers, steering_seed, |builder, pools| match choice {
             DeviceChoice::Tun(tun) => builder.open(tun, pools),
+            DeviceChoice::PacketSocket(name) => builder.open_packet_socket(&name, pools),
             DeviceChoice::Queues(queues) if queues.iter().all(|queue| queue.fd().is_some()) => {
                 Ok(queues)
             }
@@ -370,8 +382,8 @@ impl Builder {
                  one, or use Stack::pair()",
             )),
             DeviceChoice::None => Err(invalid(
-                "the stack has no device; choose one with .tun(..), .tap(..) or .device(..), or \
-                 use Stack::pair()",
+                "the stack has no device; choose one with .tun(..), .tap(..), .packet_socket(..) or \
+                 .device(..), or use Stack::pair()",
             )),
         })
     }
@@ -389,6 +401,25 @@ impl Builder {
         }
         let queues = tun.open_queues(pools)?.into_iter();
         Ok(queues.map(|queue| Box::new(queue) as _).collect())
+    }
+
+    fn open_packet_socket(&self, name: &str, pools: &[Pool]) -> io::Result<Vec<Box<dyn Device>>> {
+        let [pool] = pools else {
+            return Err(invalid(&format!(
+                "interface \"{name}\" has Ethernet frames, and {} shards need a device of IP packets, \
+                 such as a TUN; use one shard",
+                pools.len()
+            )));
+        };
+        let device = PacketSocket::open_with_pool(name, pool.clone())?;
+        let most = device.caps().mtu;
+        match self.net.mtu {
+            Some(mtu) if mtu > most => Err(invalid(&format!(
+                "the MTU {mtu} exceeds that of interface \"{name}\", {most}; choose at most {most}, \
+                 or change the interface (ip link set {name} mtu {mtu})"
+            ))),
+            _ => Ok(vec![Box::new(device)]),
+        }
     }
 
     /// Builds the stack over the queues that `open` returns, one for each waker, and spawns its

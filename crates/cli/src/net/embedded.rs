@@ -11,7 +11,7 @@ use fullsend_stack::QdiscConfig;
 use tokio::runtime::Handle;
 
 use super::{NetStack, Socket};
-use crate::args::{InProcessLink, NicKind, TunConfig};
+use crate::args::{DeviceConfig, DeviceKind, InProcessLink, NicKind};
 use crate::client::ShardRuntime;
 use crate::flow::READ_MAX;
 use crate::stat::args::ControlArgs;
@@ -49,36 +49,39 @@ impl Embedded {
         Ok((Self(client), Self(server)))
     }
 
-    /// Returns a host behind a TUN, with a shard on each of `runtimes`. The kernel's side gets the
-    /// address of `peer` if that is on the link.
-    pub(crate) fn tun(
-        tun: &TunConfig,
+    /// Returns a host behind a device, with a shard on each of `runtimes`. The kernel's side of a TUN
+    /// gets the address of `peer` if that is on the link.
+    pub(crate) fn behind(
+        device: &DeviceConfig,
         (set, qdisc): (&[(String, String)], QdiscConfig),
         peer: Option<SocketAddr>,
         runtimes: &[Handle],
     ) -> Result<Self> {
         let mut builder = Stack::builder()
-            .tun(&tun.name)
-            .mtu(tun.mtu)
+            .mtu(device.mtu)
             .qdisc(&qdisc.to_string())
-            .busy_poll(tun.busy_poll)
+            .busy_poll(device.busy_poll)
             .shards_on(runtimes.to_vec());
-        if let Some(gateway) = tun.gateway {
+        builder = match device.kind {
+            DeviceKind::Tun => builder.tun(&device.name),
+            DeviceKind::Packet => builder.packet_socket(&device.name),
+        };
+        if let Some(gateway) = device.gateway {
             builder = builder.gateway(gateway);
         }
-        for cidr in &tun.addresses {
+        for cidr in &device.addresses {
             builder = builder.address(&cidr.to_string());
             let there = peer
                 .map(|peer| peer.ip())
                 .filter(|&ip| cidr.contains(ip))
                 .or_else(|| fullsend::default_kernel_address(cidr.addr, cidr.prefix));
-            if let Some(addr) = there {
+            if let Some(addr) = there.filter(|_| device.kind == DeviceKind::Tun) {
                 builder = builder.kernel_address(&format!("{addr}/{}", cidr.prefix));
             }
         }
-        if tun.plain {
+        if device.plain {
             builder = builder.offload(OffloadSet::NONE);
-        } else if let Some(list) = &tun.offload {
+        } else if let Some(list) = &device.offload {
             let set = list
                 .parse()
                 .map_err(|error| anyhow!("cannot use --offload {list}: {error}"))?;
@@ -89,7 +92,7 @@ impl Embedded {
         }
         let stack = builder
             .build()
-            .with_context(|| format!("cannot start a stack on --tun {}", tun.name))?;
+            .with_context(|| format!("cannot start a stack on {} {}", device.kind, device.name))?;
         Ok(Self(stack))
     }
 

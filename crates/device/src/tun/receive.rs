@@ -1,6 +1,5 @@
 //! Receive path: reads into pool memory, and the offload header of each packet.
 
-use std::fs::File;
 use std::io::{self, Read};
 
 use fullsend_offload::{Checksum, GsoKind, Offload, Packet, Pool, Slice, WriteBuf};
@@ -55,7 +54,7 @@ impl FrameReader {
     /// Implements [`Device::receive`](crate::Device::receive).
     pub(crate) fn receive(
         &mut self,
-        file: &File,
+        mut file: impl Read,
         batch: &mut Vec<Packet>,
         max: usize,
         stats: &mut TunStats,
@@ -64,7 +63,7 @@ impl FrameReader {
         loop {
             // Dropped frames count as well: otherwise a flood would hold the caller, which has the
             // stack's lock, for as long as there is no memory.
-            let (frames, more) = self.read_frames(file, max - read, stats)?;
+            let (frames, more) = self.read_frames(&mut file, max - read, stats)?;
             read += frames;
             self.deliver_frames(batch, stats);
             if !more || read >= max {
@@ -77,7 +76,7 @@ impl FrameReader {
     /// Returns the number of frames read, and whether there may be more.
     fn read_frames(
         &mut self,
-        file: &File,
+        file: &mut impl Read,
         max_frames: usize,
         stats: &mut TunStats,
     ) -> io::Result<(usize, bool)> {
@@ -93,7 +92,7 @@ impl FrameReader {
                 return Ok((self.frames.len(), true));
             }
             stats.rx_calls += 1;
-            match (&mut &*file).read(buffer.spare_mut()) {
+            match file.read(buffer.spare_mut()) {
                 // Frames read before it are delivered first; the next read is empty again.
                 Ok(0) if self.empty_is_end && !self.frames.is_empty() => {
                     return Ok((self.frames.len(), false));
@@ -174,11 +173,15 @@ fn deliver(frame: Option<Slice>, vnet_hdr: bool, batch: &mut Vec<Packet>, stats:
 
 /// Reads up to `max_frames` frames and drops them. Returns their number, and whether there may be
 /// more.
-fn discard(file: &File, max_frames: usize, stats: &mut TunStats) -> io::Result<(usize, bool)> {
+fn discard(
+    file: &mut impl Read,
+    max_frames: usize,
+    stats: &mut TunStats,
+) -> io::Result<(usize, bool)> {
     let mut read = 0;
     while read < max_frames {
         stats.rx_calls += 1;
-        match (&mut &*file).read(&mut [0; DISCARD_LEN]) {
+        match file.read(&mut [0; DISCARD_LEN]) {
             Ok(_) => {
                 stats.rx_packets += 1;
                 stats.rx_dropped += 1;

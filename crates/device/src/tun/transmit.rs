@@ -38,21 +38,25 @@ impl LinkLog {
 
     /// Records a refused packet; returns the text to log, if any.
     fn on_error(&mut self, name: &str, error: &io::Error) -> Option<String> {
-        // The TUN driver returns EIO while the interface is down; other errors concern the packet.
-        if error.raw_os_error() != Some(libc::EIO) {
+        // While the interface is down, the TUN driver returns EIO and a packet socket ENETDOWN;
+        // other errors concern the packet.
+        if !matches!(error.raw_os_error(), Some(libc::EIO | libc::ENETDOWN)) {
             return None;
         }
         self.dropped += 1;
-        (self.dropped == 1).then(|| {
-            format!(
-                "interface {name} is down and its packets are dropped; bring it up with `ip link \
-                 set {name} up`"
-            )
-        })
+        (self.dropped == 1).then(|| down_text(name))
     }
 }
 
-fn log(text: Option<String>) {
+/// Returns the text to log about an interface that is down.
+pub(crate) fn down_text(name: &str) -> String {
+    format!(
+        "interface {name} is down and its packets are dropped; bring it up with `ip link set {name} \
+         up`"
+    )
+}
+
+pub(crate) fn log(text: Option<String>) {
     if let Some(text) = text {
         tracing::warn!("{text}");
     }
@@ -105,7 +109,7 @@ impl WriteError {
         match error.raw_os_error() {
             Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Self::QueueFull,
             Some(libc::EINTR) => Self::Interrupted,
-            Some(libc::EBADFD | libc::EBADF | libc::ENODEV) => Self::DeviceGone,
+            Some(libc::EBADFD | libc::EBADF | libc::ENODEV | libc::ENXIO) => Self::DeviceGone,
             _ => Self::BadPacket,
         }
     }
