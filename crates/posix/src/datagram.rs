@@ -75,6 +75,7 @@ impl Datagram {
     pub(crate) fn bind(&mut self, host: &mut Host, local: SocketAddr) -> Result<SocketAddr> {
         let id = host.udp_bind_shared(local, self.sharing())?;
         host.udp(id).set_rcvbuf(self.rcvbuf as usize)?;
+        host.udp(id).set_broadcast(self.common.broadcast)?;
         host.udp(id)
             .keep_errors(self.ancillary_options.is_recverr_enabled())?;
         self.udp = Some(id);
