@@ -36,6 +36,7 @@ mod builder;
 mod clock;
 #[cfg(feature = "control")]
 pub mod control;
+mod dns;
 mod driver;
 mod driver_waker;
 mod engine;
@@ -51,6 +52,7 @@ mod wait_registration;
 
 pub use addr::{Addrs, ToAddr, ToAddrs};
 pub use builder::Builder;
+pub use dns::DnsResolver;
 pub use fullsend_device::{Caps, Device, NicMode, OffloadSet, default_kernel_address};
 pub use fullsend_offload::{Chain, Pool, Slice, WriteBuf};
 pub use fullsend_stack::SockStat;

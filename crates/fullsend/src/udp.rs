@@ -2,6 +2,7 @@
 
 mod any;
 mod batch;
+mod multicast;
 mod options;
 mod ready;
 mod recv;
@@ -250,8 +251,8 @@ impl UdpSocket {
 impl Drop for UdpSocket {
     fn drop(&mut self) {
         // Fails only if the stack has stopped.
-        let _ = self.engine.op(|host, _| {
-            host.udp(self.id).close();
+        let _ = self.engine.op(|host, now| {
+            host.udp(self.id).close(now);
             Ok(())
         });
     }

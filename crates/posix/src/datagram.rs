@@ -8,6 +8,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use fullsend_stack::{Host, UdpId, UdpSharing};
 use fullsend_tcp::{IpSettings, MtuDiscover};
+use fullsend_wire::Instant;
 
 use crate::SockAddr;
 use crate::abi::{
@@ -202,9 +203,9 @@ impl Datagram {
         }
     }
 
-    pub(crate) fn close(&mut self, host: &mut Host) {
+    pub(crate) fn close(&mut self, host: &mut Host, now: Instant) {
         if let Some(id) = self.udp.take() {
-            host.udp(id).close();
+            host.udp(id).close(now);
         }
     }
 

@@ -31,6 +31,11 @@ pub enum StackError {
     OtherShard(SocketAddr),
     /// The socket may not send datagrams to a broadcast address (EACCES).
     BroadcastDisabled(IpAddr),
+    /// The socket or the host has joined too many multicast groups (ENOBUFS).
+    TooManyGroups {
+        /// Maximum number of groups.
+        max: usize,
+    },
     /// The datagram is longer than can be sent (EMSGSIZE).
     MessageTooLong {
         /// Length that was requested, bytes.
@@ -87,6 +92,10 @@ impl fmt::Display for StackError {
             Self::BroadcastDisabled(ip) => write!(
                 f,
                 "{ip} is a broadcast address; enable broadcasts on the socket to send there"
+            ),
+            Self::TooManyGroups { max } => write!(
+                f,
+                "{max} multicast groups are joined already; leave one, or join with another socket"
             ),
             Self::MessageTooLong { len, max } => {
                 write!(

@@ -24,11 +24,14 @@ use crate::{StackError, UdpDatagram, UdpError, UdpId, UdpSharing};
 
 mod errors;
 mod handle;
+mod multicast;
 mod sent;
 #[cfg(test)]
 mod tests;
 
 pub use handle::UdpHandle;
+use multicast::Membership;
+pub use multicast::MulticastSettings;
 use sent::SentFlows;
 
 /// Default limit of the memory that datagrams in one receive queue hold, bytes
@@ -101,6 +104,9 @@ pub(crate) struct Socket {
     /// Whether datagrams that arrived in one packet are queued as one (`UDP_GRO`).
     gro: bool,
     rcvbuf: usize,
+    multicast: MulticastSettings,
+    /// The groups that the socket has joined, at most [`multicast::MAX_MEMBERSHIPS`].
+    memberships: Vec<Membership>,
     /// Fields of the IP headers. `mtu_discover` applies to IPv4 only.
     ip: IpSettings,
     v6_mtu_discover: MtuDiscover,
@@ -108,10 +114,13 @@ pub(crate) struct Socket {
 
 impl Socket {
     /// Returns the fields of the IP headers of datagrams to `to`.
-    pub(crate) const fn ip_settings(&self, to: IpAddr) -> IpSettings {
+    pub(crate) fn ip_settings(&self, to: IpAddr) -> IpSettings {
         let mut settings = self.ip;
         if to.is_ipv6() {
             settings.mtu_discover = self.v6_mtu_discover;
+        }
+        if to.is_multicast() {
+            settings.ttl = Some(self.multicast.ttl(to));
         }
         settings
     }
@@ -347,6 +356,8 @@ impl Udp {
             broadcast: false,
             gro: false,
             rcvbuf: RCVBUF,
+            multicast: MulticastSettings::default(),
+            memberships: Vec::new(),
             ip: IpSettings::default(),
             v6_mtu_discover: MtuDiscover::default(),
         };
@@ -554,13 +565,13 @@ impl Udp {
         }
     }
 
-    /// Closes a socket and wakes the tasks that wait on it.
-    pub(crate) fn close(&mut self, id: UdpId, wakers: &mut Vec<Waker>) {
+    /// Closes a socket and wakes the tasks that wait on it. Returns the groups that it had joined.
+    pub(crate) fn close(&mut self, id: UdpId, wakers: &mut Vec<Waker>) -> Vec<Membership> {
         let Some((index, _)) = self.sockets.by_id(id.0) else {
-            return;
+            return Vec::new();
         };
         let Some(mut socket) = self.sockets.remove(index) else {
-            return;
+            return Vec::new();
         };
         self.bytes -= socket.bytes;
         socket.readers.wake(wakers);
@@ -571,6 +582,7 @@ impl Udp {
                 self.ports.remove(&socket.local.port());
             }
         }
+        socket.memberships
     }
 
     /// Builds a packet with datagrams of `size` bytes of socket `id` for IP to send, the last one

@@ -160,6 +160,10 @@ impl Host {
         } else {
             DestinationClass::Foreign
         };
+        if to.ip().is_multicast() && !self.ip.multicast.is_member(meta.iface, to.ip()) {
+            self.ip.multicast.mib.ignored += 1;
+            return;
+        }
         let ttl_offset = if meta.dst.is_v4() { 8 } else { 7 };
         let ttl = packet
             .network_header()

@@ -50,8 +50,8 @@ use crate::{Host, Interest, StackError, UdpDatagram, UdpError, UdpId, UdpSharing
 /// ```
 #[derive(Debug)]
 pub struct UdpHandle<'a> {
-    host: &'a mut Host,
-    id: UdpId,
+    pub(super) host: &'a mut Host,
+    pub(super) id: UdpId,
 }
 
 impl Host {
@@ -187,6 +187,9 @@ impl UdpHandle<'_> {
         let len = size.min(data.len());
         self.check_len(now, (to, len), settings.mtu_discover)?;
         let packet = self.host.udp.output(self.id, from, to, (data, size))?;
+        if to.ip().is_multicast() && self.loop_back(now, (from, to), settings, &packet) {
+            return Ok(());
+        }
         let addrs = (from.ip().into(), to.ip().into());
         self.host
             .ip_output(now, addrs, (protocol::UDP, settings), packet)
@@ -407,9 +410,13 @@ impl UdpHandle<'_> {
         Ok(())
     }
 
-    /// Closes the socket. Waiting tasks are woken. The ID is no longer valid.
-    pub fn close(self) {
-        self.host.udp.close(self.id, &mut self.host.wakers);
+    /// Closes the socket. Waiting tasks are woken, and multicast groups are left. The ID is no longer
+    /// valid.
+    pub fn close(self, now: Instant) {
+        let memberships = self.host.udp.close(self.id, &mut self.host.wakers);
+        for (iface, group) in memberships {
+            self.host.leave_group(now, iface, group);
+        }
     }
 
     /// Returns an error if a datagram of `len` bytes is too long for IP, or if it is too long for
@@ -444,7 +451,7 @@ impl UdpHandle<'_> {
         Err(StackError::MessageTooLong { len, max })
     }
 
-    fn socket(&mut self) -> Result<&mut Socket, StackError> {
+    pub(super) fn socket(&mut self) -> Result<&mut Socket, StackError> {
         self.host.udp.socket_mut(self.id)
     }
 }
