@@ -152,8 +152,7 @@ fn multicast_crosses_both_ways() {
             }
             run("ip", &args);
         }
-        let index = run("cat", &["/sys/class/net/fst0/ifindex"]);
-        let index: u32 = index.trim().parse().unwrap();
+        let index = nix::net::if_::if_nametoindex("fst0").unwrap();
         for (group, any) in GROUPS.into_iter().zip(["0.0.0.0", "::"]) {
             let kernel = kernel_socket(any, 5000);
             match group.parse().unwrap() {
