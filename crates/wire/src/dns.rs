@@ -431,7 +431,7 @@ mod tests {
 
     #[test]
     fn answers_end_where_the_message_does() {
-        let message = response("a.b", &[(b"\xc0\x0c", kind::A, &[1; 4]); 3]);
+        let message = response("a.b", &[(&b"\xc0\x0c"[..], kind::A, &[1; 4][..]); 3]);
         for len in 0..message.len() {
             if let Ok(response) = Response::new(&message[..len]) {
                 assert!(response.answers().count() < 3);
