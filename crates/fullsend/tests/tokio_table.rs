@@ -125,7 +125,8 @@ fn types_of(line: &str) -> Option<Vec<&'static str>> {
 
 /// Adds the public methods in a source file.
 fn read_methods(path: &Path, methods: &mut Methods) {
-    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    let text =
+        fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut current = Vec::new();
     for line in text.lines() {
         if let Some(types) = types_of(line) {

@@ -48,7 +48,7 @@ impl Default for MulticastSettings {
 
 impl MulticastSettings {
     /// Returns the TTL or hop limit of datagrams to a group.
-    pub(super) const fn ttl(&self, group: IpAddr) -> u8 {
+    pub(super) const fn ttl(self, group: IpAddr) -> u8 {
         if group.is_ipv6() {
             self.hops_v6
         } else {
@@ -56,7 +56,7 @@ impl MulticastSettings {
         }
     }
 
-    const fn loops(&self, group: IpAddr) -> bool {
+    const fn loops(self, group: IpAddr) -> bool {
         if group.is_ipv6() {
             self.loop_v6
         } else {
