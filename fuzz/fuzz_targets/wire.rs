@@ -5,12 +5,15 @@ use std::net::Ipv6Addr;
 
 use fullsend_wire::arp::ArpRepr;
 use fullsend_wire::checksum::{RunningSum, sum};
+use fullsend_wire::dns::{Data, Response};
 use fullsend_wire::ethernet::{EthernetRepr, EthernetView};
 use fullsend_wire::extension::parse_headers;
 use fullsend_wire::icmpv4::Icmpv4Repr;
 use fullsend_wire::icmpv6::Icmpv6Repr;
+use fullsend_wire::igmp::IgmpRepr;
 use fullsend_wire::ipv4::{Ipv4Repr, Ipv4View};
 use fullsend_wire::ipv6::{Ipv6Repr, Ipv6View};
+use fullsend_wire::mld::MldRepr;
 use fullsend_wire::ndp::NdpRepr;
 use fullsend_wire::tcp::TcpRepr;
 use fullsend_wire::udp::UdpRepr;
@@ -21,7 +24,7 @@ fuzz_target!(|data: &[u8]| {
     let Some((&which, data)) = data.split_first() else {
         return;
     };
-    match which % 10 {
+    match which % 12 {
         0 => tcp(data),
         1 => ipv4(data),
         2 => ipv6(data),
@@ -31,9 +34,31 @@ fuzz_target!(|data: &[u8]| {
         6 => arp(data),
         7 => udp(data),
         8 => vnet(data),
+        9 => dns(data),
+        10 => groups(data),
         _ => checksum(data),
     }
 });
+
+fn dns(data: &[u8]) {
+    let Ok(response) = Response::new(data) else {
+        return;
+    };
+    let question = response.question();
+    for answer in response.answers() {
+        let _ = (
+            answer.owner.is_same(question),
+            answer.owner.labels().count(),
+        );
+        if let Data::Alias(alias) = answer.data {
+            let _ = alias.is_same(question);
+        }
+    }
+}
+
+fn groups(data: &[u8]) {
+    let _ = (IgmpRepr::parse(data), MldRepr::parse(data));
+}
 
 fn tcp(data: &[u8]) {
     let Ok((repr, len)) = TcpRepr::parse(data) else {

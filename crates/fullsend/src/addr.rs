@@ -1,9 +1,14 @@
-//! Conversion to socket addresses. Names are not resolved: that would need a resolver on the stack.
+//! Conversion to socket addresses: literal ones to bind to, and literal ones or names to send and
+//! connect to.
 
 use std::io::{self, Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// Conversion to a socket address, for `SocketAddr`, `"10.0.0.2:80"`, `"[fd00::2]:80"` and
+use smallvec::SmallVec;
+
+use crate::engine::Engine;
+
+/// Conversion to one socket address of a stack, for `SocketAddr`, `"10.0.0.2:80"`, `"[fd00::2]:80"` and
 /// `(ip, port)`.
 pub trait ToAddr {
     /// Returns the address.
@@ -37,8 +42,8 @@ impl ToAddr for str {
     fn to_addr(&self) -> io::Result<SocketAddr> {
         self.parse().map_err(|_| {
             let text = format!(
-                "{self:?} is not an IP address with a port (names are not resolved); write e.g. \
-                 10.0.0.2:80 or [fd00::2]:80"
+                "{self:?} is not an IP address with a port (names are not resolved here); write \
+                 e.g. 10.0.0.2:80 or [fd00::2]:80"
             );
             Error::new(ErrorKind::InvalidInput, text)
         })
@@ -54,6 +59,156 @@ impl ToAddr for String {
 impl<T: ToAddr + ?Sized> ToAddr for &T {
     fn to_addr(&self) -> io::Result<SocketAddr> {
         (**self).to_addr()
+    }
+}
+
+/// Socket addresses, or a name that a [`Resolve`](crate::Resolve) turns into them: what
+/// [`ToAddrs`] returns.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Addrs(Target);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Target {
+    Literal(SmallVec<[SocketAddr; 1]>),
+    Name(String, u16),
+}
+
+impl Addrs {
+    /// Returns these addresses, to be tried in order.
+    pub fn literal(addrs: impl IntoIterator<Item = SocketAddr>) -> Self {
+        Self(Target::Literal(addrs.into_iter().collect()))
+    }
+
+    /// Returns the addresses of host `name` with `port`. An IP address is a literal one.
+    pub fn name(name: &str, port: u16) -> Self {
+        match name.parse::<IpAddr>() {
+            Ok(ip) => Self::literal([SocketAddr::new(ip, port)]),
+            Err(_) => Self(Target::Name(name.to_owned(), port)),
+        }
+    }
+
+    /// Returns the addresses to try, in order. A name is resolved by the stack's resolver.
+    pub(crate) async fn resolve(self, engine: &Engine) -> io::Result<SmallVec<[SocketAddr; 1]>> {
+        let (name, port) = match self.0 {
+            Target::Literal(addrs) if addrs.is_empty() => {
+                let text = "there is no address to connect to; pass at least one";
+                return Err(Error::new(ErrorKind::InvalidInput, text));
+            }
+            Target::Literal(addrs) => return Ok(addrs),
+            Target::Name(name, port) => (name, port),
+        };
+        let ips = engine.group.resolve(&name).await?;
+        if ips.is_empty() {
+            let text = format!("{name:?} has no address; check the name");
+            return Err(Error::new(ErrorKind::NotFound, text));
+        }
+        Ok(ips
+            .into_iter()
+            .map(|ip| SocketAddr::new(ip, port))
+            .collect())
+    }
+
+    /// Returns the first address, as [`resolve`](Self::resolve) does.
+    pub(crate) async fn resolve_first(self, engine: &Engine) -> io::Result<SocketAddr> {
+        if let Target::Literal(addrs) = &self.0
+            && let Some(&first) = addrs.first()
+        {
+            return Ok(first);
+        }
+        Ok(self.resolve(engine).await?[0])
+    }
+}
+
+impl From<SocketAddr> for Addrs {
+    fn from(addr: SocketAddr) -> Self {
+        Self::literal([addr])
+    }
+}
+
+/// Conversion to socket addresses to connect or to send to: for everything that has [`ToAddr`], for
+/// `"example.com:80"`, `("example.com", 80)` and `&[SocketAddr]`. The twin of
+/// `tokio::net::ToSocketAddrs`.
+pub trait ToAddrs {
+    /// Returns the addresses, or the name to resolve.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a string that is not a name or an IP address with a port.
+    fn to_addrs(&self) -> io::Result<Addrs>;
+}
+
+macro_rules! to_addrs {
+    ($($ty:ty),*) => {$(
+        impl ToAddrs for $ty {
+            fn to_addrs(&self) -> io::Result<Addrs> {
+                self.to_addr().map(Addrs::from)
+            }
+        }
+    )*};
+}
+
+to_addrs!(
+    SocketAddr,
+    SocketAddrV4,
+    SocketAddrV6,
+    (IpAddr, u16),
+    (Ipv4Addr, u16),
+    (Ipv6Addr, u16),
+    ([u8; 4], u16)
+);
+
+impl ToAddrs for str {
+    fn to_addrs(&self) -> io::Result<Addrs> {
+        if let Ok(addr) = self.parse::<SocketAddr>() {
+            return Ok(addr.into());
+        }
+        let parts = self
+            .rsplit_once(':')
+            .filter(|(name, _)| !name.contains(':'));
+        let named = parts.and_then(|(name, port)| Some((name, port.parse().ok()?)));
+        let Some((name, port)) = named.filter(|(name, _)| !name.is_empty()) else {
+            let text = format!(
+                "{self:?} is not a host with a port; write e.g. example.com:80, 10.0.0.2:80 or \
+                 [fd00::2]:80"
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, text));
+        };
+        Ok(Addrs::name(name, port))
+    }
+}
+
+impl ToAddrs for String {
+    fn to_addrs(&self) -> io::Result<Addrs> {
+        self.as_str().to_addrs()
+    }
+}
+
+impl ToAddrs for (&str, u16) {
+    fn to_addrs(&self) -> io::Result<Addrs> {
+        Ok(Addrs::name(self.0, self.1))
+    }
+}
+
+impl ToAddrs for (String, u16) {
+    fn to_addrs(&self) -> io::Result<Addrs> {
+        Ok(Addrs::name(&self.0, self.1))
+    }
+}
+
+impl ToAddrs for [SocketAddr] {
+    fn to_addrs(&self) -> io::Result<Addrs> {
+        Ok(Addrs::literal(self.iter().copied()))
+    }
+}
+
+impl ToAddrs for Addrs {
+    fn to_addrs(&self) -> io::Result<Addrs> {
+        Ok(self.clone())
+    }
+}
+
+impl<T: ToAddrs + ?Sized> ToAddrs for &T {
+    fn to_addrs(&self) -> io::Result<Addrs> {
+        (**self).to_addrs()
     }
 }
 

@@ -37,10 +37,15 @@ pub(crate) fn io_error(error: StackError) -> Error {
             "every ephemeral port towards that destination is in use; close connections, or use \
              more local addresses",
         ),
+        StackError::BroadcastDisabled(ip) => Error::new(
+            ErrorKind::PermissionDenied,
+            format!("{ip} is a broadcast address; call set_broadcast(true) to send there"),
+        ),
         StackError::MessageTooLong { len, max } => Error::new(
             ErrorKind::InvalidInput,
             format!("a datagram of {len} bytes is too long; send at most {max} bytes"),
         ),
+        StackError::TooManyGroups { .. } => Error::new(ErrorKind::QuotaExceeded, error.to_string()),
         StackError::Config(text) => Error::new(ErrorKind::InvalidInput, text),
         other => Error::other(format!("{other:?}")),
     }
@@ -67,6 +72,15 @@ pub(crate) fn tcp_error(error: TcpError) -> Error {
 /// Returns `WouldBlock`, which the async calls never return.
 pub(crate) fn would_block() -> Error {
     ErrorKind::WouldBlock.into()
+}
+
+/// Returns a value of one octet, as tokio's methods take it, which is at least `least`.
+pub(crate) fn octet(name: &str, value: u32, least: u8) -> Result<u8, Error> {
+    let octet = u8::try_from(value).ok().filter(|value| *value >= least);
+    octet.ok_or_else(|| {
+        let text = format!("{name} {value} is out of range; choose {least} to 255");
+        Error::new(ErrorKind::InvalidInput, text)
+    })
 }
 
 /// Converts a tunable's error to an `io::Error`.

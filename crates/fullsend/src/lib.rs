@@ -36,20 +36,23 @@ mod builder;
 mod clock;
 #[cfg(feature = "control")]
 pub mod control;
+mod dns;
 mod driver;
 mod driver_waker;
 mod engine;
 mod error;
 mod fine_timer;
 mod icmp;
+mod resolve;
 mod stack;
 mod sync;
 mod tcp;
 mod udp;
 mod wait_registration;
 
-pub use addr::ToAddr;
+pub use addr::{Addrs, ToAddr, ToAddrs};
 pub use builder::Builder;
+pub use dns::DnsResolver;
 pub use fullsend_device::{Caps, Device, NicMode, OffloadSet, default_kernel_address};
 pub use fullsend_offload::{Chain, Pool, Slice, WriteBuf};
 pub use fullsend_stack::SockStat;
@@ -63,9 +66,10 @@ pub use fullsend_tcp::{
 };
 pub use fullsend_wire::{Nanos, Seed};
 pub use icmp::IcmpSocket;
+pub use resolve::{Resolve, Resolving, SystemResolver};
 pub use stack::{Pair, Stack};
 pub use tcp::{
     OwnedReadHalf, OwnedWriteHalf, PendingConnection, ReadHalf, ReuniteError, TcpListener,
-    TcpStream, TransparentListener, WriteHalf,
+    TcpSocket, TcpStream, TransparentListener, WriteHalf,
 };
-pub use udp::{Datagram, UdpSocket};
+pub use udp::{Datagram, Transmit, UdpBind, UdpSocket};

@@ -11,10 +11,12 @@ use fullsend_stack::{FastopenServer, Host, OwnAddress, QdiscConfig, QdiscStats, 
 use fullsend_wire::{Instant, Seed};
 use tokio::runtime::Handle;
 
+use crate::addr::ToAddrs;
 use crate::builder::{Builder, check_shards};
 use crate::clock::Clock;
 use crate::engine::{DriverWaker, Engine, EngineHandle};
 use crate::error::{io_error, sysctl_error};
+use crate::resolve::Resolve;
 
 /// A TCP/IP stack in this process. Clones are handles to the same stack.
 ///
@@ -275,6 +277,26 @@ impl Stack {
     /// write instead. The stack's error if it has stopped.
     pub fn set_sysctl(&self, key: &str, value: &str) -> io::Result<()> {
         self.engine.group.set_sysctl(key, value)
+    }
+
+    /// Sets the resolver of names, such as `TcpStream::connect(&stack, "example.com:80")`, of all
+    /// handles to this stack. At first it is the [`SystemResolver`](crate::SystemResolver).
+    pub fn set_resolver(&self, resolver: impl Resolve) {
+        self.engine.group.set_resolver(Arc::new(resolver));
+    }
+
+    /// Returns the addresses of a host, as the stack's resolver finds them: the twin of
+    /// `tokio::net::lookup_host`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a string that is not a host with a port, `NotFound` for a name without an
+    /// address, and those of the resolver.
+    pub async fn lookup_host(
+        &self,
+        host: impl ToAddrs,
+    ) -> io::Result<impl Iterator<Item = SocketAddr>> {
+        let addrs = host.to_addrs()?.resolve(&self.engine).await?;
+        Ok(addrs.into_iter())
     }
 
     /// Returns every tunable: its full Linux name and its value.

@@ -1,29 +1,42 @@
 //! UDP sockets.
 
 mod any;
+mod batch;
+mod multicast;
+mod options;
+mod ready;
+mod recv;
+mod send;
 
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll, ready};
 
-use fullsend_offload::{Chain, Slice};
-use fullsend_stack::{Interest, UdpId, WaitKey, WaitOn};
-use fullsend_tcp::TcpError;
-use parking_lot::Mutex;
-use tokio::io::ReadBuf;
+use fullsend_stack::{Interest, UdpHandle, UdpId, UdpSharing, WaitKey, WaitOn};
+use fullsend_wire::Instant;
 use tokio::task::coop::poll_proceed;
 
-use crate::addr::{self, ToAddr};
+use crate::addr::{self, ToAddr, ToAddrs};
 use crate::engine::EngineHandle;
-use crate::error::{io_error, tcp_error, would_block};
+use crate::error::{io_error, tcp_error};
 use crate::stack::Stack;
 use crate::wait_registration::{WaitRegistration, waiter};
 
-pub use any::Datagram;
+pub use batch::{Datagram, Transmit};
 
 /// A UDP socket, with the methods of `tokio::net::UdpSocket`. Cancel safe: dropping the future of
 /// any of its calls loses no datagram.
+///
+/// # Connected sockets
+/// After [`connect`](Self::connect), the socket receives only what its peer sends to it. If the peer
+/// or a router reports that a datagram was not delivered, the next call returns that error, for
+/// example `ConnectionRefused` if no socket is bound to the peer's port.
+///
+/// # Batches
+/// A stack is fastest if it processes datagrams in *super-segments* of up to 64 KiB.
+/// [`send_segments`](Self::send_segments) and [`send_many`](Self::send_many) send many datagrams in
+/// one call (Linux's `UDP_SEGMENT`), [`recv_many`](Self::recv_many) receives many, without a copy and
+/// together where they arrived so ([`set_gro`](Self::set_gro), Linux's `UDP_GRO`).
 ///
 /// # Example
 /// ```
@@ -44,308 +57,202 @@ pub use any::Datagram;
 pub struct UdpSocket {
     engine: EngineHandle,
     id: UdpId,
-    remote: Mutex<Option<SocketAddr>>,
+}
+
+/// The ways in which a UDP socket shares its address and port with others, for
+/// [`UdpSocket::bind_with`]. Both are off by default.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct UdpBind {
+    /// `SO_REUSEADDR`: other sockets that set it, too, may have the same address. The one bound last
+    /// receives unicast datagrams; all receive multicast and broadcast ones.
+    pub reuse_address: bool,
+    /// `SO_REUSEPORT`: other sockets that set it, too, may have the same address. A hash assigns the
+    /// datagrams of each peer to one of them.
+    pub reuse_port: bool,
+}
+
+impl UdpBind {
+    /// Returns the default: the address is not shared.
+    pub const fn new() -> Self {
+        Self {
+            reuse_address: false,
+            reuse_port: false,
+        }
+    }
+
+    /// Sets [`reuse_address`](Self::reuse_address).
+    #[must_use]
+    pub const fn reuse_address(mut self, on: bool) -> Self {
+        self.reuse_address = on;
+        self
+    }
+
+    /// Sets [`reuse_port`](Self::reuse_port).
+    #[must_use]
+    pub const fn reuse_port(mut self, on: bool) -> Self {
+        self.reuse_port = on;
+        self
+    }
 }
 
 impl UdpSocket {
-    /// Binds a socket to `local`. The unspecified address stands for any of the stack's addresses;
-    /// port 0 chooses a free port.
+    /// Binds a socket to `local`. The unspecified address stands for any of the stack's addresses,
+    /// the one of IPv6 for those of IPv4, too; port 0 chooses a free port.
     ///
     /// # Errors
     /// `AddrInUse`; `AddrNotAvailable` for an address that the stack does not have, or that is
     /// not `Preferred` yet (see [`Stack::addresses`]); `InvalidInput` if `local` is not an
     /// address with a port.
     pub fn bind(stack: &Stack, local: impl ToAddr) -> io::Result<Self> {
+        Self::bind_with(stack, local, UdpBind::default())
+    }
+
+    /// Binds a socket to `local`, which it may share with other sockets.
+    ///
+    /// # Errors
+    /// Those of [`bind`](Self::bind).
+    pub fn bind_with(stack: &Stack, local: impl ToAddr, how: UdpBind) -> io::Result<Self> {
         let local = local.to_addr()?;
+        let sharing = UdpSharing {
+            reuse_addr: how.reuse_address,
+            reuse_port: how.reuse_port,
+        };
         let id = stack
             .engine
-            .op(|host, _| host.udp_bind(local).map_err(io_error))?;
+            .op(|host, _| host.udp_bind_shared(local, sharing).map_err(io_error))?;
         Ok(Self {
             engine: stack.engine.clone(),
             id,
-            remote: Mutex::new(None),
         })
     }
 
-    /// Returns the local address.
+    /// Returns the local address: the bound one, or once the socket is connected the one that it
+    /// sends from.
     ///
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`]).
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.engine
-            .op(|host, _| host.udp(self.id).addr().map_err(io_error))
+        self.op(|udp| udp.addr().map_err(io_error))
     }
 
-    /// Sets the peer: `send` sends to it, and only its datagrams are received. An IPv4-mapped IPv6
-    /// address stands for the IPv4 address.
+    /// Connects the socket to `remote`: `send` sends to it, and only its datagrams are received. The
+    /// addresses of a name are tried in order. An IPv4-mapped IPv6 address stands for the IPv4
+    /// address. Datagrams that were received before stay in the queue.
     ///
     /// # Errors
-    /// `InvalidInput` if `remote` is not an address with a port, or has port 0.
-    pub fn connect(&self, remote: impl ToAddr) -> io::Result<()> {
-        let remote = remote.to_addr()?;
-        addr::check_port(remote)?;
-        // Senders are compared with it, and those of IPv4 have IPv4 addresses.
-        let ip = remote.ip().to_canonical();
-        *self.remote.lock() = Some(SocketAddr::new(ip, remote.port()));
-        Ok(())
+    /// `InvalidInput` if `remote` is not a host with a port, or has port 0; `NetworkUnreachable`
+    /// without a route; `AddrNotAvailable` if the socket is bound to an address of the other family;
+    /// `PermissionDenied` for a broadcast address without [`set_broadcast`](Self::set_broadcast);
+    /// errors of the resolver; the stack's error if it has stopped ([`Stack::closed`]).
+    pub async fn connect(&self, remote: impl ToAddrs) -> io::Result<()> {
+        let addrs = remote.to_addrs()?;
+        let mut result = Ok(());
+        for remote in addrs.resolve(&self.engine).await? {
+            addr::check_port(remote)?;
+            result = self.op(|udp| udp.connect(Some(remote)).map_err(io_error));
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+
+    /// Ends the association that [`connect`](Self::connect) made: the socket receives from all peers
+    /// again.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
+    pub fn disconnect(&self) -> io::Result<()> {
+        self.op(|udp| udp.connect(None).map_err(io_error))
     }
 
     /// Returns the peer that [`connect`](Self::connect) set.
     ///
     /// # Errors
-    /// `NotConnected` if no peer is set.
+    /// `NotConnected` if no peer is set; the stack's error if it has stopped.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        (*self.remote.lock()).ok_or_else(not_connected)
+        self.op(|udp| peer_of(udp))
     }
 
-    // --- sending ---
-
-    /// Sends a datagram to the peer that [`connect`](Self::connect) set, and returns its length in
-    /// bytes.
+    /// Returns the error that ICMP reported about a datagram of the connected socket (`SO_ERROR`)
+    /// and clears it.
     ///
     /// # Errors
-    /// `NotConnected` if no peer is set, and those of [`send_to`](Self::send_to).
-    pub async fn send(&self, data: &[u8]) -> io::Result<usize> {
-        let to = self.peer_addr()?;
-        self.send_slice(data, to, None).await
+    /// The stack's error if it has stopped ([`Stack::closed`]).
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        let error = self.op(|udp| udp.take_error().map_err(io_error))?;
+        Ok(error.map(tcp_error))
     }
 
-    /// Sends a datagram to `to`, and returns its length in bytes. It does not wait: the stack drops
-    /// a datagram that finds no room in a queue, as a network may.
-    ///
-    /// # Errors
-    /// - `InvalidInput` if `to` is not an address with a port, has port 0, or if the datagram is
-    ///   too long.
-    /// - `NetworkUnreachable` without a route to `to`.
-    /// - `AddrNotAvailable` if the socket is bound to an address of the other family.
-    /// - `OutOfMemory` if the datagram cannot be copied.
-    /// - The stack's error if it has stopped ([`Stack::closed`]).
-    pub async fn send_to(&self, data: &[u8], to: impl ToAddr) -> io::Result<usize> {
-        let to = to.to_addr()?;
-        self.send_slice(data, to, None).await
+    /// Runs a call on the host's socket that does not report its pending error.
+    fn op<R>(&self, call: impl FnOnce(&mut UdpHandle<'_>) -> io::Result<R>) -> io::Result<R> {
+        self.engine.op(|host, _| call(&mut host.udp(self.id)))
     }
 
-    /// Sends a datagram to `to` with the source address `from`, which need not be the stack's: a
-    /// gateway answers with the address that a datagram was sent to. Returns its length in bytes.
-    ///
-    /// # Errors
-    /// Those of [`send_to`](Self::send_to); `AddrNotAvailable` also if `from` and `to` differ in
-    /// family.
-    pub async fn send_from(
+    /// Runs a sending call on the host's socket. Returns the pending error instead, if there is one.
+    fn send_op<R>(
         &self,
-        data: &[u8],
-        from: SocketAddr,
-        to: SocketAddr,
-    ) -> io::Result<usize> {
-        self.send_slice(data, to, Some(from)).await
-    }
-
-    /// Sends a datagram to `to` outside of an async context, and returns its length in bytes.
-    ///
-    /// # Errors
-    /// Those of [`send_to`](Self::send_to).
-    pub fn try_send_to(&self, data: &[u8], to: SocketAddr) -> io::Result<usize> {
-        addr::check_port(to)?;
-        self.engine
-            .run(true, |host, now| {
-                let slice = copy_datagram(data)?;
-                host.udp(self.id)
-                    .send_to(now, slice, to, None)
-                    .map_err(io_error)
-            })
-            .map(|()| data.len())
-    }
-
-    async fn send_slice(
-        &self,
-        data: &[u8],
-        to: SocketAddr,
-        from: Option<SocketAddr>,
-    ) -> io::Result<usize> {
-        addr::check_port(to)?;
-        let slice = copy_datagram(data)?;
-        poll_fn(|cx| {
-            let coop = ready!(poll_proceed(cx));
-            let sent = self.engine.run(true, |host, now| {
-                loop {
-                    match host
-                        .udp(self.id)
-                        .send_to(now, slice.clone(), to, from)
-                        .map_err(io_error)
-                    {
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                        sent => return sent.map(|()| true),
-                    }
-                    let ready = host
-                        .udp(self.id)
-                        .poll_ready(Interest::Write, cx.waker())
-                        .map_err(io_error)?;
-                    if !ready {
-                        return Ok(false);
-                    }
-                }
-            })?;
-            if !sent {
-                return Poll::Pending;
-            }
-            coop.made_progress();
-            Poll::Ready(Ok(data.len()))
+        call: impl FnOnce(&mut UdpHandle<'_>, Instant) -> io::Result<R>,
+    ) -> io::Result<R> {
+        self.engine.run(true, |host, now| {
+            let mut udp = host.udp(self.id);
+            check_error(&mut udp)?;
+            call(&mut udp, now)
         })
-        .await
     }
 
-    // --- receiving ---
-
-    /// Receives the next datagram from the peer that [`connect`](Self::connect) set. Returns the
-    /// number of bytes copied into `buf`; the rest of a longer datagram is lost.
-    ///
-    /// # Errors
-    /// `NotConnected` if no peer is set, and those of [`recv_from`](Self::recv_from).
-    pub async fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.peer_addr()?;
-        Ok(self.recv_from(buf).await?.0)
-    }
-
-    /// Receives the next datagram. Returns the number of bytes copied into `buf` and the sender;
-    /// the rest of a longer datagram is lost.
-    ///
-    /// # Errors
-    /// The stack's error if it has stopped ([`Stack::closed`]).
-    pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let (len, from, _) = self.recv_from_to(buf).await?;
-        Ok((len, from))
-    }
-
-    /// Receives the next datagram. Returns the number of bytes copied into `buf`, the sender, and
-    /// the address that it was sent to; the rest of a longer datagram is lost.
-    ///
-    /// # Errors
-    /// The stack's error if it has stopped ([`Stack::closed`]).
-    pub async fn recv_from_to(
+    /// Reads with `read` without waiting; `None` means that there is nothing to read.
+    fn try_read_op<R>(
         &self,
-        buf: &mut [u8],
-    ) -> io::Result<(usize, SocketAddr, SocketAddr)> {
-        let mut wait_registration = self.wait_registration();
-        let (chain, from, to) = poll_fn(|cx| self.poll_next(cx, wait_registration.key())).await?;
-        Ok((chain.copy_to(buf), from, to))
+        read: impl FnOnce(&mut UdpHandle<'_>) -> io::Result<Option<R>>,
+    ) -> io::Result<R> {
+        let next = self.op(|udp| {
+            check_error(udp)?;
+            read(udp)
+        });
+        next?.ok_or_else(crate::error::would_block)
     }
 
-    /// Polls for the next datagram, appends it to `buf`, and returns the sender; the rest of a
-    /// datagram that does not fit is lost. Only the task that polled last is woken.
-    ///
-    /// # Errors
-    /// The stack's error if it has stopped ([`Stack::closed`]).
-    pub fn poll_recv_from(
+    /// Polls `read` until there is something to read, or an error to report.
+    fn poll_read_op<R>(
         &self,
         cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<SocketAddr>> {
-        let (chain, from, _) = ready!(self.poll_next(cx, None))?;
-        for slice in chain.slices() {
-            let n = slice.len().min(buf.remaining());
-            buf.put_slice(&slice[..n]);
-        }
-        Poll::Ready(Ok(from))
-    }
-
-    /// Receives the next datagram without waiting. Returns the number of bytes copied into `buf`
-    /// and the sender; the rest of a longer datagram is lost.
-    ///
-    /// # Errors
-    /// `WouldBlock` if no datagram has arrived, and the stack's error if it has stopped.
-    pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let remote = *self.remote.lock();
-        self.engine.op(|host, _| {
+        mut key: Option<&mut WaitKey>,
+        mut read: impl FnMut(&mut UdpHandle<'_>) -> io::Result<Option<R>>,
+    ) -> Poll<io::Result<R>> {
+        let coop = ready!(poll_proceed(cx));
+        let next = self.op(|udp| {
             loop {
-                let (chain, from, _) = host
-                    .udp(self.id)
-                    .recv()
-                    .map_err(io_error)?
-                    .ok_or_else(would_block)?;
-                if remote.is_none_or(|r| r == from) {
-                    return Ok((chain.copy_to(buf), from));
+                check_error(udp)?;
+                if let Some(next) = read(udp)? {
+                    return Ok(Some(next));
+                }
+                let waiter = waiter(cx, &mut key);
+                if !udp.poll_ready(Interest::Read, waiter).map_err(io_error)? {
+                    return Ok(None);
                 }
             }
-        })
+        });
+        let next = match next {
+            Ok(None) => return Poll::Pending,
+            Ok(Some(next)) => Ok(next),
+            Err(error) => Err(error),
+        };
+        coop.made_progress();
+        Poll::Ready(next)
     }
 
     fn wait_registration(&self) -> WaitRegistration<'_> {
         WaitRegistration::new(&self.engine, WaitOn::Udp(self.id))
     }
-
-    fn poll_next(
-        &self,
-        cx: &mut Context<'_>,
-        mut key: Option<&mut WaitKey>,
-    ) -> Poll<io::Result<(Chain, SocketAddr, SocketAddr)>> {
-        let coop = ready!(poll_proceed(cx));
-        let remote = *self.remote.lock();
-        let next = self.engine.op(|host, _| {
-            loop {
-                match host.udp(self.id).recv().map_err(io_error)? {
-                    Some(next) if remote.is_none_or(|r| r == next.1) => return Ok(Some(next)),
-                    Some(_) => continue,
-                    None => {}
-                }
-                let ready = host
-                    .udp(self.id)
-                    .poll_ready(Interest::Read, waiter(cx, &mut key))
-                    .map_err(io_error)?;
-                if !ready {
-                    return Ok(None);
-                }
-            }
-        })?;
-        let Some(next) = next else {
-            return Poll::Pending;
-        };
-        coop.made_progress();
-        Poll::Ready(Ok(next))
-    }
-
-    // --- readiness ---
-
-    /// Waits until a datagram can be received.
-    ///
-    /// # Errors
-    /// The stack's error if it has stopped ([`Stack::closed`]).
-    pub async fn readable(&self) -> io::Result<()> {
-        let mut wait_registration = self.wait_registration();
-        poll_fn(|cx| self.poll_ready(cx, Interest::Read, wait_registration.key())).await
-    }
-
-    /// Waits until a datagram can be sent. It returns at once, as sending does not wait.
-    ///
-    /// # Errors
-    /// The stack's error if it has stopped ([`Stack::closed`]).
-    pub async fn writable(&self) -> io::Result<()> {
-        poll_fn(|cx| self.poll_ready(cx, Interest::Write, None)).await
-    }
-
-    fn poll_ready(
-        &self,
-        cx: &mut Context<'_>,
-        interest: Interest,
-        mut key: Option<&mut WaitKey>,
-    ) -> Poll<io::Result<()>> {
-        let coop = ready!(poll_proceed(cx));
-        let ready = self.engine.op(|host, _| {
-            host.udp(self.id)
-                .poll_ready(interest, waiter(cx, &mut key))
-                .map_err(io_error)
-        })?;
-        if !ready {
-            return Poll::Pending;
-        }
-        coop.made_progress();
-        Poll::Ready(Ok(()))
-    }
 }
 
 impl Drop for UdpSocket {
     fn drop(&mut self) {
-        let _ = self.engine.op(|host, _| {
-            host.udp(self.id).close();
+        // Fails only if the stack has stopped.
+        let _ = self.engine.op(|host, now| {
+            host.udp(self.id).close(now);
             Ok(())
         });
     }
@@ -355,19 +262,23 @@ impl std::fmt::Debug for UdpSocket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("UdpSocket")
             .field("local", &self.local_addr().ok())
-            .field("remote", &*self.remote.lock())
+            .field("remote", &self.peer_addr().ok())
             .finish_non_exhaustive()
     }
 }
 
-fn not_connected() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::NotConnected,
-        "the socket has no peer; call connect(..) first, or use send_to(..)",
-    )
+/// Returns the pending error of a socket, if it has one.
+fn check_error(udp: &mut UdpHandle<'_>) -> io::Result<()> {
+    let error = udp.take_error().map_err(io_error)?;
+    error.map_or(Ok(()), |error| Err(tcp_error(error)))
 }
 
-/// Copies a datagram into memory that the stack can keep.
-fn copy_datagram(data: &[u8]) -> io::Result<Slice> {
-    Slice::try_copied_from([data]).ok_or_else(|| tcp_error(TcpError::OutOfMemory))
+/// Returns the peer of a connected socket.
+fn peer_of(udp: &UdpHandle<'_>) -> io::Result<SocketAddr> {
+    udp.peer().map_err(io_error)?.ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::NotConnected,
+            "the socket has no peer; call connect(..) first, or use send_to(..)",
+        )
+    })
 }

@@ -51,7 +51,7 @@ fn a_connected_socket_receives_from_its_peer_only() {
             client.send(b"x").await.unwrap_err().kind(),
             ErrorKind::NotConnected
         );
-        client.connect("10.0.0.2:2").unwrap();
+        client.connect("10.0.0.2:2").await.unwrap();
         other_peer
             .send_to(b"strange", "10.0.0.1:1000")
             .await
@@ -66,7 +66,7 @@ fn a_connected_socket_receives_from_its_peer_only() {
             .unwrap();
         server.send_to(b"batch", "10.0.0.1:1000").await.unwrap();
         let mut batch = Vec::new();
-        assert_eq!(client.recv_batch(&mut batch, 8).await.unwrap(), 1);
+        assert_eq!(client.recv_many(&mut batch, 8).await.unwrap(), 1);
         assert_eq!(batch[0].from, server.local_addr().unwrap());
         client.send(b"back").await.unwrap();
         assert_eq!(server.recv_from(&mut buf).await.unwrap().0, 4);
@@ -79,7 +79,7 @@ fn connecting_to_an_ipv4_mapped_address_accepts_the_ipv4_peer() {
         let (a, b) = pair();
         let client = UdpSocket::bind(&a, "[::]:1000").unwrap();
         let server = UdpSocket::bind(&b, "10.0.0.2:2").unwrap();
-        client.connect("[::ffff:10.0.0.2]:2").unwrap();
+        client.connect("[::ffff:10.0.0.2]:2").await.unwrap();
         client.send(b"there").await.unwrap();
         let mut buf = [0; 16];
         let (len, from) = server.recv_from(&mut buf).await.unwrap();

@@ -162,7 +162,7 @@ impl Posix {
                 }
                 stream.close(&mut self.host, now);
             }
-            FileKind::Datagram(datagram) => datagram.close(&mut self.host),
+            FileKind::Datagram(datagram) => datagram.close(&mut self.host, now),
             FileKind::Epoll(_) => {}
             end => self.pipe_closed(end),
         }

@@ -8,6 +8,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use fullsend_stack::{Host, UdpId, UdpSharing};
 use fullsend_tcp::{IpSettings, MtuDiscover};
+use fullsend_wire::Instant;
 
 use crate::SockAddr;
 use crate::abi::{
@@ -75,6 +76,7 @@ impl Datagram {
     pub(crate) fn bind(&mut self, host: &mut Host, local: SocketAddr) -> Result<SocketAddr> {
         let id = host.udp_bind_shared(local, self.sharing())?;
         host.udp(id).set_rcvbuf(self.rcvbuf as usize)?;
+        host.udp(id).set_broadcast(self.common.broadcast)?;
         host.udp(id)
             .keep_errors(self.ancillary_options.is_recverr_enabled())?;
         self.udp = Some(id);
@@ -201,9 +203,9 @@ impl Datagram {
         }
     }
 
-    pub(crate) fn close(&mut self, host: &mut Host) {
+    pub(crate) fn close(&mut self, host: &mut Host, now: Instant) {
         if let Some(id) = self.udp.take() {
-            host.udp(id).close();
+            host.udp(id).close(now);
         }
     }
 

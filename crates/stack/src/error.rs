@@ -29,6 +29,13 @@ pub enum StackError {
     /// The 4-tuple that this local address makes belongs to another shard of the stack
     /// (EADDRNOTAVAIL).
     OtherShard(SocketAddr),
+    /// The socket may not send datagrams to a broadcast address (EACCES).
+    BroadcastDisabled(IpAddr),
+    /// The socket or the host has joined too many multicast groups (ENOBUFS).
+    TooManyGroups {
+        /// Maximum number of groups.
+        max: usize,
+    },
     /// The datagram is longer than can be sent (EMSGSIZE).
     MessageTooLong {
         /// Length that was requested, bytes.
@@ -81,6 +88,14 @@ impl fmt::Display for StackError {
                 f,
                 "connections from {addr} to that destination belong to another shard; connect from \
                  port 0, or through the whole stack"
+            ),
+            Self::BroadcastDisabled(ip) => write!(
+                f,
+                "{ip} is a broadcast address; enable broadcasts on the socket to send there"
+            ),
+            Self::TooManyGroups { max } => write!(
+                f,
+                "{max} multicast groups are joined already; leave one, or join with another socket"
             ),
             Self::MessageTooLong { len, max } => {
                 write!(

@@ -157,6 +157,11 @@ impl Host {
         &self.env.pool
     }
 
+    /// Returns a random number of the host's generator, for the identifiers of protocols above it.
+    pub fn random_u64(&mut self) -> u64 {
+        self.env.rng.next_u64()
+    }
+
     /// Returns the TCP tunables.
     pub fn sysctl(&self) -> &Sysctl {
         &self.env.sysctl

@@ -49,6 +49,6 @@ pub use tcp::{
     FastopenServer, Incoming, Interest, ListenConfig, ListenerHandle, ListenerId, SockStat,
     TcpHandle, TcpId, TcpQueues, TcpRef, UnreachableCode,
 };
-pub use udp::UdpHandle;
+pub use udp::{MulticastSettings, UdpHandle};
 pub use udp_calls::{UdpDatagram, UdpError, UdpId, UdpSharing};
 pub use waiters::{WaitKey, WaitList, Waiter};

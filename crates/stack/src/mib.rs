@@ -199,6 +199,7 @@ impl Host {
             .chain(self.ip.reassembly.v6.iter())
             .chain(self.udp.v4.iter())
             .chain(self.udp.v6.iter())
+            .chain(self.ip.multicast.mib.iter())
             .chain(gro.iter())
             .collect()
     }

@@ -24,11 +24,14 @@ use crate::{StackError, UdpDatagram, UdpError, UdpId, UdpSharing};
 
 mod errors;
 mod handle;
+mod multicast;
 mod sent;
 #[cfg(test)]
 mod tests;
 
 pub use handle::UdpHandle;
+use multicast::Membership;
+pub use multicast::MulticastSettings;
 use sent::SentFlows;
 
 /// Default limit of the memory that datagrams in one receive queue hold, bytes
@@ -87,6 +90,8 @@ pub(crate) struct Socket {
     readers: WaitList,
     /// The connected peer, if any: only its datagrams and errors about it are accepted.
     remote: Option<SocketAddr>,
+    /// The local address of a connected socket, to which alone it receives datagrams.
+    source: Option<IpAddr>,
     /// Whether the socket has sent `remote` a datagram that can be too big for the path.
     sent_long: bool,
     /// The pending error (`SO_ERROR`), from an ICMP message.
@@ -94,7 +99,14 @@ pub(crate) struct Socket {
     /// Errors about datagrams to any peer, if they are kept (`IP_RECVERR`).
     errors: Option<VecDeque<UdpError>>,
     sharing: UdpSharing,
+    /// Whether datagrams to broadcast addresses may be sent (`SO_BROADCAST`).
+    broadcast: bool,
+    /// Whether datagrams that arrived in one packet are queued as one (`UDP_GRO`).
+    gro: bool,
     rcvbuf: usize,
+    multicast: MulticastSettings,
+    /// The groups that the socket has joined, at most [`multicast::MAX_MEMBERSHIPS`].
+    memberships: Vec<Membership>,
     /// Fields of the IP headers. `mtu_discover` applies to IPv4 only.
     ip: IpSettings,
     v6_mtu_discover: MtuDiscover,
@@ -102,12 +114,23 @@ pub(crate) struct Socket {
 
 impl Socket {
     /// Returns the fields of the IP headers of datagrams to `to`.
-    pub(crate) const fn ip_settings(&self, to: IpAddr) -> IpSettings {
+    pub(crate) fn ip_settings(&self, to: IpAddr) -> IpSettings {
         let mut settings = self.ip;
         if to.is_ipv6() {
             settings.mtu_discover = self.v6_mtu_discover;
         }
+        if to.is_multicast() {
+            settings.ttl = Some(self.multicast.ttl(to));
+        }
         settings
+    }
+
+    pub(crate) const fn ip(&self) -> IpSettings {
+        self.ip
+    }
+
+    pub(crate) const fn rcvbuf(&self) -> usize {
+        self.rcvbuf
     }
 
     pub(crate) const fn set_ip(&mut self, settings: IpSettings) {
@@ -120,13 +143,62 @@ impl Socket {
 
     /// Accepts datagrams from `remote` only, or from all peers. As on Linux, queued datagrams and
     /// errors stay.
-    pub(crate) fn connect(&mut self, remote: Option<SocketAddr>) {
-        self.remote = remote;
+    /// `source` is the local address of a connected socket.
+    pub(crate) fn connect(&mut self, peer: Option<(IpAddr, SocketAddr)>) {
+        self.source = peer.map(|(source, _)| source);
+        self.remote = peer.map(|(_, remote)| remote);
         self.sent_long = false;
+    }
+
+    pub(crate) const fn remote(&self) -> Option<SocketAddr> {
+        self.remote
+    }
+
+    /// Returns the local address: the bound one, or that of a connected socket.
+    pub(crate) fn local(&self) -> SocketAddr {
+        let ip = self.source.unwrap_or_else(|| self.local.ip());
+        SocketAddr::new(ip, self.local.port())
+    }
+
+    /// Returns the bound address, whether the socket is connected or not.
+    pub(crate) const fn bound(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Returns whether datagrams to `to` are for this socket, whatever their sender. The caller has
+    /// compared the port.
+    fn has_address(&self, to: IpAddr) -> bool {
+        covers(self.local.ip(), to) && self.source.is_none_or(|source| source == to)
     }
 
     pub(crate) fn peek(&self) -> Option<UdpDatagram> {
         self.queue.front().cloned()
+    }
+
+    pub(crate) const fn may_broadcast(&self) -> bool {
+        self.broadcast
+    }
+
+    pub(crate) const fn set_broadcast(&mut self, on: bool) {
+        self.broadcast = on;
+    }
+
+    pub(crate) const fn set_gro(&mut self, on: bool) {
+        self.gro = on;
+    }
+
+    /// Splits a packet's payload into the datagrams that the socket queues.
+    fn entries(&self, packet: &UdpDatagram) -> impl Iterator<Item = UdpDatagram> {
+        let len = packet.payload.len();
+        let size = if self.gro { len } else { packet.segment_size };
+        (0..len.max(1)).step_by(size.max(1)).map(move |start| {
+            let payload = packet.payload.range(start, size.min(len - start));
+            UdpDatagram {
+                segment_size: packet.segment_size.min(payload.len()),
+                payload,
+                ..*packet
+            }
+        })
     }
 
     pub(crate) fn set_sharing(&mut self, sharing: UdpSharing) {
@@ -256,6 +328,10 @@ impl Udp {
             return Err(StackError::AddressInUse(local));
         }
         let (index, id) = self.insert(local, UdpSharing::default())?;
+        // A gateway relays broadcasts.
+        if let Some(socket) = self.sockets.get_mut(index) {
+            socket.set_broadcast(true);
+        }
         self.any = Some(index);
         Ok(UdpId(id))
     }
@@ -272,11 +348,16 @@ impl Udp {
             bytes: 0,
             readers: WaitList::default(),
             remote: None,
+            source: None,
             sent_long: false,
             error: None,
             errors: None,
             sharing,
+            broadcast: false,
+            gro: false,
             rcvbuf: RCVBUF,
+            multicast: MulticastSettings::default(),
+            memberships: Vec::new(),
             ip: IpSettings::default(),
             v6_mtu_discover: MtuDiscover::default(),
         };
@@ -299,10 +380,9 @@ impl Udp {
             .any(|s| covers(s.local.ip(), local.ip()) || covers(local.ip(), s.local.ip()))
     }
 
-    /// Returns the bound address.
-    pub(crate) fn addr(&self, id: UdpId) -> Result<SocketAddr, StackError> {
-        let socket = self.sockets.peek(id.0).ok_or(StackError::NoSuchSocket)?;
-        Ok(socket.local)
+    /// Returns the socket with this ID, to read it.
+    pub(crate) fn socket(&self, id: UdpId) -> Result<&Socket, StackError> {
+        self.sockets.peek(id.0).ok_or(StackError::NoSuchSocket)
     }
 
     /// Returns the number of slots, used or not.
@@ -316,10 +396,14 @@ impl Udp {
         Some(SocketInfo {
             id: self.sockets.id(slot)?,
             kind: SocketKind::Udp,
-            state: "UNCONN",
+            state: if socket.remote.is_some() {
+                "ESTAB"
+            } else {
+                "UNCONN"
+            },
             owner: SocketOwner::User,
-            local: socket.local,
-            remote: None,
+            local: socket.local(),
+            remote: socket.remote,
             recv_q: socket.bytes as u64,
             send_q: 0,
             timer: None,
@@ -338,7 +422,7 @@ impl Udp {
         let bound = self.ports.get(&to.port()).into_iter().flatten();
         bound
             .filter_map(|&index| Some((self.sockets.get(index)?, index)))
-            .filter(move |(socket, _)| covers(socket.local.ip(), to.ip()))
+            .filter(move |(socket, _)| socket.has_address(to.ip()))
             .filter(move |(socket, _)| socket.remote.is_none_or(|remote| remote == from))
             .map(|(socket, index)| {
                 let own = socket.local.ip();
@@ -367,16 +451,16 @@ impl Udp {
         scores.max().map(|(_, index)| index)
     }
 
-    /// Delivers a datagram to its socket. A multicast or broadcast datagram is delivered to every
-    /// socket that accepts it.
+    /// Delivers the datagrams of a packet to their socket. Multicast and broadcast datagrams are
+    /// delivered to every socket that accepts them.
     pub(crate) fn input(
         &mut self,
-        mut datagram: UdpDatagram,
+        packet: &UdpDatagram,
         class: DestinationClass,
         limits: UdpMemLimits,
         wakers: &mut Vec<Waker>,
     ) -> UdpDelivery {
-        let (from, to) = (datagram.from, datagram.to);
+        let (from, to) = (packet.from, packet.to);
         let indices: SmallVec<[u32; 4]> = match class {
             DestinationClass::Group => self
                 .receivers(from, to)
@@ -388,31 +472,32 @@ impl Udp {
             }
             DestinationClass::Foreign => self.any.into_iter().collect(),
         };
-        let Some((&last, others)) = indices.split_last() else {
+        if indices.is_empty() {
             *self.no_ports(to.is_ipv6()) += 1;
             return UdpDelivery::NoPort;
-        };
-        // A small datagram must not keep a large buffer allocated.
-        let Some(payload) = compact(datagram.payload) else {
-            self.count_no_memory(to.is_ipv6());
-            return UdpDelivery::Done;
-        };
-        datagram.payload = payload;
-        for &index in others {
-            self.enqueue(index, datagram.clone(), limits, wakers);
         }
-        self.enqueue(last, datagram, limits, wakers);
+        for index in indices {
+            let entries = self.sockets.get(index).map(|socket| socket.entries(packet));
+            for entry in entries.into_iter().flatten().collect::<SmallVec<[_; 1]>>() {
+                self.enqueue(index, entry, limits, wakers);
+            }
+        }
         UdpDelivery::Done
     }
 
     fn enqueue(
         &mut self,
         index: u32,
-        datagram: UdpDatagram,
+        mut datagram: UdpDatagram,
         limits: UdpMemLimits,
         wakers: &mut Vec<Waker>,
     ) {
         let v6 = datagram.to.is_ipv6();
+        // A small datagram must not keep a large buffer allocated.
+        let Some(payload) = compact(datagram.payload) else {
+            return self.count_no_memory(v6);
+        };
+        datagram.payload = payload;
         let Some(socket) = self.sockets.get_mut(index) else {
             return;
         };
@@ -428,9 +513,13 @@ impl Udp {
         }
         self.bytes = all;
         socket.bytes += cost;
+        let datagrams = datagram
+            .payload
+            .len()
+            .div_ceil(datagram.segment_size.max(1));
         socket.queue.push_back(datagram);
         socket.readers.wake(wakers);
-        *self.in_datagrams(v6) += 1;
+        *self.in_datagrams(v6) += datagrams.max(1) as u64;
     }
 
     /// Takes the next datagram from the socket's queue.
@@ -451,8 +540,8 @@ impl Udp {
         socket.ok_or(StackError::NoSuchSocket)
     }
 
-    /// Returns whether there is a datagram to receive. If not, `waiter` is woken once when there is
-    /// one.
+    /// Returns whether there is a datagram to receive or an error to report. If not, `waiter` is
+    /// woken once when there is one.
     pub(crate) fn readable(
         &mut self,
         id: UdpId,
@@ -460,7 +549,7 @@ impl Udp {
         replaced_wakers: &mut Vec<Waker>,
     ) -> Result<bool, StackError> {
         let (_, socket) = self.sockets.by_id(id.0).ok_or(StackError::NoSuchSocket)?;
-        if !socket.queue.is_empty() {
+        if !socket.queue.is_empty() || socket.has_error() {
             return Ok(true);
         }
         socket.readers.register(waiter, replaced_wakers);
@@ -476,13 +565,13 @@ impl Udp {
         }
     }
 
-    /// Closes a socket and wakes the tasks that wait on it.
-    pub(crate) fn close(&mut self, id: UdpId, wakers: &mut Vec<Waker>) {
+    /// Closes a socket and wakes the tasks that wait on it. Returns the groups that it had joined.
+    pub(crate) fn close(&mut self, id: UdpId, wakers: &mut Vec<Waker>) -> Vec<Membership> {
         let Some((index, _)) = self.sockets.by_id(id.0) else {
-            return;
+            return Vec::new();
         };
         let Some(mut socket) = self.sockets.remove(index) else {
-            return;
+            return Vec::new();
         };
         self.bytes -= socket.bytes;
         socket.readers.wake(wakers);
@@ -493,6 +582,7 @@ impl Udp {
                 self.ports.remove(&socket.local.port());
             }
         }
+        socket.memberships
     }
 
     /// Builds a packet with datagrams of `size` bytes of socket `id` for IP to send, the last one

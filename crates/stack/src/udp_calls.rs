@@ -12,11 +12,16 @@ use crate::ip::{IpMeta, Problem, canonical};
 use crate::udp::{DestinationClass, UdpDelivery, UdpMemLimits};
 use crate::{Host, IfaceId, StackError};
 
-/// A received datagram.
+/// A received datagram, or several of one flow that arrived in one packet.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct UdpDatagram {
     /// The payload.
     pub payload: Chain,
+    /// Length of each datagram in `payload`, bytes; the last one may be shorter. It is less than the
+    /// payload only where the socket receives datagrams together
+    /// ([`UdpHandle::set_gro`](crate::UdpHandle::set_gro)).
+    pub segment_size: usize,
     /// The sender.
     pub from: SocketAddr,
     /// The destination address and port.
@@ -155,6 +160,10 @@ impl Host {
         } else {
             DestinationClass::Foreign
         };
+        if to.ip().is_multicast() && !self.ip.multicast.is_member(meta.iface, to.ip()) {
+            self.ip.multicast.mib.ignored += 1;
+            return;
+        }
         let ttl_offset = if meta.dst.is_v4() { 8 } else { 7 };
         let ttl = packet
             .network_header()
@@ -163,29 +172,22 @@ impl Host {
             .unwrap_or(0);
         let limits = self.udp_limits();
         let payload = &packet.payload;
-        // GRO and devices that coalesce join datagrams of one size; readers get each of them.
-        let size = match usize::from(packet.offload.gso_size) {
+        // GRO and devices that coalesce join datagrams of one size.
+        let segment_size = match usize::from(packet.offload.gso_size) {
             0 => payload.len(),
             size => size,
         };
-        let mut start = 0;
-        loop {
-            let len = size.min(payload.len() - start);
-            let datagram = UdpDatagram {
-                payload: payload.range(start, len),
-                from,
-                to,
-                tos: meta.tos,
-                ttl,
-                iface: IfaceId(meta.iface),
-            };
-            if self.udp.input(datagram, class, limits, &mut self.wakers) == UdpDelivery::NoPort {
-                return self.send_icmp_error(now, Problem::PortUnreachable, packet);
-            }
-            start += len;
-            if start == payload.len() {
-                return;
-            }
+        let datagram = UdpDatagram {
+            payload: payload.clone(),
+            segment_size,
+            from,
+            to,
+            tos: meta.tos,
+            ttl,
+            iface: IfaceId(meta.iface),
+        };
+        if self.udp.input(&datagram, class, limits, &mut self.wakers) == UdpDelivery::NoPort {
+            self.send_icmp_error(now, Problem::PortUnreachable, packet);
         }
     }
 }

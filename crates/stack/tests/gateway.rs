@@ -79,7 +79,7 @@ fn the_socket_for_any_destination_gets_what_no_other_socket_is_bound_for() {
         let (_, from, _) = net.hosts[0].udp(client).recv().unwrap().expect("answer");
         assert_eq!(from, to);
     }
-    net.hosts[1].udp(any).close();
+    net.hosts[1].udp(any).close(net.now);
     net.hosts[1]
         .udp_bind_any()
         .expect("the place is free again");

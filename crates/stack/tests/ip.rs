@@ -232,7 +232,7 @@ fn udp_errors_name_the_cause() {
         .send_to(now, big, "[fd00::2]:1".parse().unwrap(), None);
     let (len, max) = (65_528, 65_527);
     assert_eq!(error, Err(StackError::MessageTooLong { len, max }));
-    host.udp(id).close();
+    host.udp(id).close(Instant::ZERO);
     assert_eq!(host.udp(id).addr(), Err(StackError::NoSuchSocket));
 }
 

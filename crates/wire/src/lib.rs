@@ -17,14 +17,17 @@
 pub mod arp;
 pub mod checksum;
 mod counters;
+pub mod dns;
 mod ecn;
 mod error;
 pub mod ethernet;
 pub mod extension;
 pub mod icmpv4;
 pub mod icmpv6;
+pub mod igmp;
 pub mod ipv4;
 pub mod ipv6;
+pub mod mld;
 pub mod ndp;
 pub mod numbers;
 mod prefetch;

@@ -1,6 +1,7 @@
 //! The shards of a stack: what they share, and calls on all of them.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -13,6 +14,8 @@ use parking_lot::Mutex;
 use super::inspect::ControlState;
 use super::{DriverWaker, Engine};
 use crate::error::sysctl_error;
+use crate::resolve::{Resolve, SystemResolver};
+use crate::stack::Stack;
 
 /// The state that the shards of one stack share.
 pub(crate) struct Group {
@@ -30,6 +33,8 @@ pub(crate) struct Group {
     sysctl: Mutex<Sysctl>,
     /// The counters of the packets that passed between shards; `None` with one shard.
     handover: Option<Handover>,
+    /// Turns names into addresses.
+    resolver: Mutex<Arc<dyn Resolve>>,
     #[cfg(feature = "control")]
     pub(super) control: ControlState,
 }
@@ -55,6 +60,7 @@ impl Group {
             changing: Mutex::new(()),
             sysctl: Mutex::new(sysctl),
             handover,
+            resolver: Mutex::new(Arc::new(SystemResolver)),
             #[cfg(feature = "control")]
             control: ControlState::new(),
         }
@@ -70,6 +76,25 @@ impl Group {
     pub(crate) fn engines(&self) -> Vec<Arc<Engine>> {
         let engines = self.engines.get().into_iter().flatten();
         engines.filter_map(Weak::upgrade).collect()
+    }
+
+    /// Sets the resolver of names.
+    pub(crate) fn set_resolver(&self, resolver: Arc<dyn Resolve>) {
+        let old = std::mem::replace(&mut *self.resolver.lock(), resolver);
+        // Dropped without the lock, as it is the application's.
+        drop(old);
+    }
+
+    /// Returns the addresses of a host.
+    pub(crate) async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        let engines = self.engines();
+        if engines.is_empty() {
+            return Err(self.close_reason().unwrap_or_else(|| {
+                io::Error::new(io::ErrorKind::ConnectionAborted, "the stack has stopped")
+            }));
+        }
+        let resolver = self.resolver.lock().clone();
+        resolver.resolve(&Stack::new(engines), name).await
     }
 
     /// Returns the number of shards.

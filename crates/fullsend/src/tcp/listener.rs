@@ -3,19 +3,21 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use fullsend_stack::{Host, Incoming, ListenConfig, ListenerId, StackError, WaitKey, WaitOn};
 use fullsend_tcp::SocketOption;
+use fullsend_wire::numbers::DEFAULT_TTL;
 use smallvec::SmallVec;
 use tokio::task::coop::poll_proceed;
 
 use crate::addr::ToAddr;
 use crate::engine::EngineHandle;
-use crate::error::io_error;
+use crate::error::{io_error, octet};
 use crate::stack::Stack;
 use crate::tcp::TcpStream;
+use crate::tcp::socket::{SocketSettings, divided};
 use crate::wait_registration::{WaitRegistration, waiter};
 
 /// Default backlog: connections waiting to be accepted. Same as tokio's.
@@ -79,7 +81,13 @@ const PORT_ATTEMPTS: usize = 16;
 
 impl HostListener {
     pub(crate) fn new(stack: &Stack, local: SocketAddr, config: ListenConfig) -> io::Result<Self> {
-        Self::open(stack, local, config, Host::tcp_listen)
+        Self::open(
+            stack,
+            local,
+            config,
+            Host::tcp_listen,
+            &SocketSettings::default(),
+        )
     }
 
     /// Opens a listener with `listen` on each shard that the handle accepts on. The shards divide
@@ -89,6 +97,7 @@ impl HostListener {
         local: SocketAddr,
         config: ListenConfig,
         listen: fn(&mut Host, SocketAddr, ListenConfig) -> Result<ListenerId, StackError>,
+        settings: &SocketSettings,
     ) -> io::Result<Self> {
         let engines = stack.accepting();
         let somaxconn = stack.sysctl("somaxconn")?.parse().unwrap_or(usize::MAX);
@@ -96,12 +105,20 @@ impl HostListener {
             backlog: config.backlog.min(somaxconn).div_ceil(engines.len()),
             ..config
         };
+        let settings = &settings.divided(engines.len() as u32);
         let open_all = || -> io::Result<Vec<ShardListener>> {
             let mut parts: Vec<ShardListener> = Vec::new();
             for engine in &engines {
                 // The first part chooses the port.
                 let local = parts.first().map_or(Ok(local), ShardListener::addr)?;
-                let id = engine.op(|host, _| listen(host, local, config).map_err(io_error))?;
+                let id = engine.op(|host, now| {
+                    let id = listen(host, local, config).map_err(io_error)?;
+                    let applied = settings.apply_to_listener(host, id);
+                    if applied.is_err() {
+                        host.listener(id).close(now);
+                    }
+                    applied.map(|()| id).map_err(io_error)
+                })?;
                 let engine = engine.clone();
                 parts.push(ShardListener { engine, id });
             }
@@ -204,6 +221,8 @@ impl HostListener {
 /// ```
 pub struct TcpListener {
     host_listener: HostListener,
+    /// `IP_TTL` of its connections.
+    ttl: AtomicU8,
 }
 
 impl TcpListener {
@@ -227,13 +246,33 @@ impl TcpListener {
     /// # Errors
     /// Those of [`bind`](Self::bind).
     pub fn bind_with(stack: &Stack, local: impl ToAddr, backlog: usize) -> io::Result<Self> {
+        let local = local.to_addr()?;
+        Self::listen_with(stack, local, backlog, false, &SocketSettings::default())
+    }
+
+    /// Listens with the options of a [`TcpSocket`](crate::TcpSocket).
+    pub(super) fn listen_with(
+        stack: &Stack,
+        local: SocketAddr,
+        backlog: usize,
+        shared: bool,
+        settings: &SocketSettings,
+    ) -> io::Result<Self> {
         let config = ListenConfig {
             backlog,
             defer_syn_ack: false,
             any_destination: false,
         };
-        let host_listener = HostListener::new(stack, local.to_addr()?, config)?;
-        Ok(Self { host_listener })
+        let listen = if shared {
+            Host::tcp_listen_shared
+        } else {
+            Host::tcp_listen
+        };
+        let host_listener = HostListener::open(stack, local, config, listen, settings)?;
+        Ok(Self {
+            host_listener,
+            ttl: AtomicU8::new(settings.ttl().unwrap_or(DEFAULT_TTL)),
+        })
     }
 
     /// Listens on `local` with `SO_REUSEPORT`: several such listeners may have the same address and
@@ -243,13 +282,7 @@ impl TcpListener {
     /// Those of [`bind`](Self::bind).
     pub fn bind_shared(stack: &Stack, local: impl ToAddr, backlog: usize) -> io::Result<Self> {
         let local = local.to_addr()?;
-        let config = ListenConfig {
-            backlog,
-            defer_syn_ack: false,
-            any_destination: false,
-        };
-        let host_listener = HostListener::open(stack, local, config, Host::tcp_listen_shared)?;
-        Ok(Self { host_listener })
+        Self::listen_with(stack, local, backlog, true, &SocketSettings::default())
     }
 
     /// Sets an option of the listener (`TcpFastopen`, `TcpFastopenKey`, `TcpFastopenNoCookie`,
@@ -259,15 +292,32 @@ impl TcpListener {
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`]).
     pub fn set_option(&self, option: SocketOption) -> io::Result<()> {
-        let option = match option {
-            // The shards divide the queue, like the backlog.
-            SocketOption::TcpFastopen(len) => {
-                SocketOption::TcpFastopen(len.div_ceil(self.host_listener.parts.len() as u32))
-            }
-            option => option,
-        };
+        let option = divided(option, self.host_listener.parts.len() as u32);
         self.host_listener
-            .for_each(|host, id| host.listener(id).set_option(option))
+            .for_each(|host, id| host.listener(id).set_option(option))?;
+        if let SocketOption::IpTtl(ttl) = option {
+            let ttl = ttl.unwrap_or(DEFAULT_TTL);
+            self.ttl.store(ttl, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Returns `IP_TTL`: the TTL or hop limit of the segments of accepted connections.
+    ///
+    /// # Errors
+    /// None: the `Result` is for compatibility with tokio.
+    #[allow(clippy::unnecessary_wraps, reason = "the signature is that of tokio")]
+    pub fn ttl(&self) -> io::Result<u32> {
+        Ok(self.ttl.load(Ordering::Relaxed).into())
+    }
+
+    /// Sets `IP_TTL` (IPv4) or `IPV6_UNICAST_HOPS` of later connections, 1 to 255.
+    ///
+    /// # Errors
+    /// `InvalidInput` for another value; the stack's error if it has stopped
+    /// ([`Stack::closed`]).
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.set_option(SocketOption::IpTtl(Some(octet("TTL", ttl, 1)?)))
     }
 
     /// Sets `TCP_CONGESTION`: the name of the congestion control that the listener's later

@@ -4,8 +4,9 @@ use std::io;
 use std::time::Duration;
 
 use fullsend_tcp::{FlowReport, Linger, SocketOption, SocketOptions, State, TcpInfo};
+use fullsend_wire::numbers::DEFAULT_TTL;
 
-use crate::error::io_error;
+use crate::error::{io_error, octet};
 use crate::tcp::TcpStream;
 
 impl TcpStream {
@@ -127,6 +128,15 @@ impl TcpStream {
         self.set_option(SocketOption::SoLinger(linger))
     }
 
+    /// Sets `SO_LINGER` to zero: dropping the stream resets the connection, and undelivered data is
+    /// lost.
+    ///
+    /// # Errors
+    /// Those of [`set_option`](Self::set_option).
+    pub fn set_zero_linger(&self) -> io::Result<()> {
+        self.set_linger(Some(Duration::ZERO))
+    }
+
     /// Sets `SO_SNDBUF`: the size of the send buffer in bytes, at most `wmem_max`. As on Linux, the
     /// value is doubled for bookkeeping, and autotuning ends.
     ///
@@ -193,8 +203,8 @@ impl TcpStream {
     ///
     /// # Errors
     /// Those of [`set_option`](Self::set_option).
-    pub fn set_ttl(&self, ttl: u8) -> io::Result<()> {
-        self.set_option(SocketOption::IpTtl(Some(ttl)))
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.set_option(SocketOption::IpTtl(Some(octet("TTL", ttl, 1)?)))
     }
 
     /// Sets `TCP_CONGESTION`: the congestion control, by name.
@@ -231,6 +241,31 @@ impl TcpStream {
     /// Those of [`options`](Self::options).
     pub fn nodelay(&self) -> io::Result<bool> {
         self.options().map(|o| o.tcp_nodelay)
+    }
+
+    /// Returns `TCP_QUICKACK`.
+    ///
+    /// # Errors
+    /// Those of [`options`](Self::options).
+    pub fn quickack(&self) -> io::Result<bool> {
+        self.options().map(|o| o.tcp_quickack)
+    }
+
+    /// Returns `IP_TTL` (IPv4) or `IPV6_UNICAST_HOPS`.
+    ///
+    /// # Errors
+    /// Those of [`options`](Self::options).
+    pub fn ttl(&self) -> io::Result<u32> {
+        self.options()
+            .map(|o| o.ip_ttl.unwrap_or(DEFAULT_TTL).into())
+    }
+
+    /// Returns `IP_TOS` (IPv4) or `IPV6_TCLASS`.
+    ///
+    /// # Errors
+    /// Those of [`options`](Self::options).
+    pub fn tos(&self) -> io::Result<u8> {
+        self.options().map(|o| o.ip_tos)
     }
 
     /// Returns `TCP_CORK`.

@@ -88,7 +88,7 @@ impl TcpStream {
         .await
     }
 
-    fn mark_read(&self) {
+    pub(super) fn mark_read(&self) {
         self.flush_now.store(true, Ordering::Relaxed);
     }
 }

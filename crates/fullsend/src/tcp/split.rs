@@ -1,13 +1,15 @@
 //! The halves of a stream, borrowed and owned, with tokio's I/O traits for them and for the stream.
 
 use std::fmt;
-use std::io::{self, IoSlice};
-use std::ops::Deref;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use bytes::{BufMut, Bytes};
+use fullsend_offload::Chain;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 
 use crate::tcp::TcpStream;
 
@@ -41,6 +43,12 @@ impl fmt::Display for ReuniteError {
 }
 
 impl std::error::Error for ReuniteError {}
+
+impl AsRef<Self> for TcpStream {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
 
 impl TcpStream {
     /// Splits the stream into halves that borrow it.
@@ -104,22 +112,191 @@ impl Drop for OwnedWriteHalf {
     }
 }
 
-macro_rules! half {
+/// Methods of a half, each of which calls that of the stream.
+macro_rules! delegate {
     ($half:ty, |$self:ident| $stream:expr) => {
-        impl Deref for $half {
-            type Target = TcpStream;
-            fn deref(&self) -> &TcpStream {
+        impl AsRef<TcpStream> for $half {
+            fn as_ref(&self) -> &TcpStream {
                 let $self = self;
                 $stream
+            }
+        }
+
+        impl $half {
+            fn stream(&self) -> &TcpStream {
+                self.as_ref()
+            }
+
+            /// Returns the local address.
+            ///
+            /// # Errors
+            /// Those of [`TcpStream::local_addr`].
+            pub fn local_addr(&self) -> io::Result<SocketAddr> {
+                self.stream().local_addr()
+            }
+
+            /// Returns the peer's address.
+            ///
+            /// # Errors
+            /// Those of [`TcpStream::peer_addr`].
+            pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+                self.stream().peer_addr()
+            }
+
+            /// Waits until the stream is ready for any of `interest`, and returns for which.
+            ///
+            /// # Errors
+            /// Those of [`TcpStream::ready`].
+            pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+                self.stream().ready(interest).await
             }
         }
     };
 }
 
-half!(ReadHalf<'_>, |half| half.0);
-half!(WriteHalf<'_>, |half| half.0);
-half!(OwnedReadHalf, |half| &half.0);
-half!(OwnedWriteHalf, |half| &half.stream);
+delegate!(ReadHalf<'_>, |half| half.0);
+delegate!(WriteHalf<'_>, |half| half.0);
+delegate!(OwnedReadHalf, |half| &half.0);
+delegate!(OwnedWriteHalf, |half| &half.stream);
+
+macro_rules! read_methods {
+    ($half:ty) => {
+        impl $half {
+            /// Waits for data and copies it into `buf` without removing it from the stream. Returns
+            /// the number of bytes.
+            ///
+            /// # Errors
+            /// Those of [`TcpStream::peek`].
+            pub async fn peek(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+                self.stream().peek(buf).await
+            }
+
+            /// Polls [`peek`](Self::peek). Only the task that polled last is woken.
+            ///
+            /// # Errors
+            /// Those of [`TcpStream::poll_peek`].
+            pub fn poll_peek(
+                &mut self,
+                cx: &mut Context<'_>,
+                buf: &mut ReadBuf<'_>,
+            ) -> Poll<io::Result<usize>> {
+                self.stream().poll_peek(cx, buf)
+            }
+
+            /// Waits until a read would not block.
+            ///
+            /// # Errors
+            /// Those of [`TcpStream::readable`].
+            pub async fn readable(&self) -> io::Result<()> {
+                self.stream().readable().await
+            }
+
+            /// Reads received data into `buf` without waiting. Returns the number of bytes, and 0 at
+            /// the end of the stream.
+            ///
+            /// # Errors
+            /// Those of [`TcpStream::try_read`].
+            pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
+                self.stream().try_read(buf)
+            }
+
+            /// Reads received data into the buffers, in order, without waiting.
+            ///
+            /// # Errors
+            /// Those of [`TcpStream::try_read_vectored`].
+            pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+                self.stream().try_read_vectored(bufs)
+            }
+
+            /// Reads received data without waiting and appends it to `buf`.
+            ///
+            /// # Errors
+            /// Those of [`TcpStream::try_read_buf`].
+            pub fn try_read_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
+                self.stream().try_read_buf(buf)
+            }
+
+            /// Reads without copying. Returns the next contiguous received bytes, at most `max`, or
+            /// `None` at the end of the stream.
+            ///
+            /// # Errors
+            /// Those of [`TcpStream::read_chunk`].
+            pub async fn read_chunk(&self, max: usize) -> io::Result<Option<Bytes>> {
+                self.stream().read_chunk(max).await
+            }
+
+            /// Waits for received data and returns it without copying it, at most `max` bytes.
+            ///
+            /// # Errors
+            /// Those of [`TcpStream::read_chain`].
+            pub async fn read_chain(&self, max: usize) -> io::Result<Chain> {
+                self.stream().read_chain(max).await
+            }
+        }
+    };
+}
+
+read_methods!(ReadHalf<'_>);
+read_methods!(OwnedReadHalf);
+
+macro_rules! write_methods {
+    ($half:ty) => {
+        impl $half {
+            /// Waits until the stream is writable.
+            ///
+            /// # Errors
+            /// Those of [`TcpStream::writable`].
+            pub async fn writable(&self) -> io::Result<()> {
+                self.stream().writable().await
+            }
+
+            /// Writes as much of `data` as the send buffer has room for. Returns the number of
+            /// bytes.
+            ///
+            /// # Errors
+            /// Those of [`TcpStream::try_write`].
+            pub fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+                self.stream().try_write(data)
+            }
+
+            /// Writes as many bytes of `bufs`, in order, as the send buffer has room for. Returns
+            /// their number.
+            ///
+            /// # Errors
+            /// Those of [`TcpStream::try_write_vectored`].
+            pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+                self.stream().try_write_vectored(bufs)
+            }
+
+            /// Writes all of `data` without copying it: the stack holds it until it is acknowledged.
+            ///
+            /// # Errors
+            /// Those of [`TcpStream::write_bytes`].
+            pub async fn write_bytes(&self, data: Bytes) -> io::Result<()> {
+                self.stream().write_bytes(data).await
+            }
+
+            /// Writes as much of `data` as the send buffer has room for, with `MSG_MORE`.
+            ///
+            /// # Errors
+            /// Those of [`TcpStream::write_more`].
+            pub async fn write_more(&self, data: &[u8]) -> io::Result<usize> {
+                self.stream().write_more(data).await
+            }
+
+            /// Waits until all written data (and the FIN, after a shutdown) has been acknowledged.
+            ///
+            /// # Errors
+            /// Those of [`TcpStream::flushed`].
+            pub async fn flushed(&self) -> io::Result<()> {
+                self.stream().flushed().await
+            }
+        }
+    };
+}
+
+write_methods!(WriteHalf<'_>);
+write_methods!(OwnedWriteHalf);
 
 macro_rules! reads {
     ($half:ty) => {
@@ -130,7 +307,7 @@ macro_rules! reads {
                 cx: &mut Context<'_>,
                 buf: &mut ReadBuf<'_>,
             ) -> Poll<io::Result<()>> {
-                self.poll_read_inner(cx, buf)
+                AsRef::<TcpStream>::as_ref(&*self).poll_read_inner(cx, buf)
             }
         }
     };
@@ -149,7 +326,7 @@ macro_rules! writes {
                 cx: &mut Context<'_>,
                 data: &[u8],
             ) -> Poll<io::Result<usize>> {
-                self.poll_write_inner(cx, data)
+                AsRef::<TcpStream>::as_ref(&*self).poll_write_inner(cx, data)
             }
 
             fn poll_write_vectored(
@@ -157,7 +334,7 @@ macro_rules! writes {
                 cx: &mut Context<'_>,
                 bufs: &[IoSlice<'_>],
             ) -> Poll<io::Result<usize>> {
-                self.poll_write_vectored_inner(cx, bufs)
+                AsRef::<TcpStream>::as_ref(&*self).poll_write_vectored_inner(cx, bufs)
             }
 
             fn is_write_vectored(&self) -> bool {
@@ -169,7 +346,7 @@ macro_rules! writes {
             }
 
             fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-                Poll::Ready(self.shutdown_write())
+                Poll::Ready(AsRef::<TcpStream>::as_ref(&*self).shutdown_write())
             }
         }
     };

@@ -14,10 +14,11 @@ use fullsend_wire::Instant;
 use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::task::coop::poll_proceed;
 
-use crate::addr::{self, ToAddr};
+use crate::addr::{self, Addrs, ToAddr, ToAddrs};
 use crate::engine::EngineHandle;
 use crate::error::io_error;
 use crate::stack::Stack;
+use crate::tcp::socket::SocketSettings;
 use crate::tcp::write_quantum::WriteQuantum;
 use crate::wait_registration::{WaitRegistration, waiter};
 
@@ -89,17 +90,37 @@ impl TcpStream {
         }
     }
 
-    /// Connects to `remote` and waits for the end of the handshake.
+    /// Connects to `remote` and waits for the end of the handshake. The addresses of a name are tried
+    /// in order.
     ///
     /// # Errors
     /// - `ConnectionRefused` if the peer answers with a RST, `TimedOut` if it does not answer.
     /// - `NetworkUnreachable` without a route, `HostUnreachable` if neighbor discovery fails or
     ///   a router reports it.
     /// - `AddrNotAvailable` if all ephemeral ports to `remote` are in use.
-    /// - `InvalidInput` if `remote` is not an address with a port, or has port 0.
+    /// - `InvalidInput` if `remote` is not a host with a port, or has port 0.
+    /// - Errors of the resolver of a name.
     /// - The stack's error if it has stopped ([`Stack::closed`]).
-    pub async fn connect(stack: &Stack, remote: impl ToAddr) -> io::Result<Self> {
-        Self::connect_inner(stack, None, remote.to_addr()?).await
+    ///
+    /// With several addresses it returns the error of the last one.
+    pub async fn connect(stack: &Stack, remote: impl ToAddrs) -> io::Result<Self> {
+        Self::connect_any(stack, None, remote.to_addrs()?).await
+    }
+
+    async fn connect_any(
+        stack: &Stack,
+        local: Option<SocketAddr>,
+        remote: Addrs,
+    ) -> io::Result<Self> {
+        let mut addrs = remote.resolve(&stack.engine).await?.into_iter();
+        let last = addrs.next_back();
+        for remote in addrs {
+            if let Ok(stream) = Self::connect_inner(stack, local, remote).await {
+                return Ok(stream);
+            }
+        }
+        let last = last.ok_or(io::ErrorKind::InvalidInput)?;
+        Self::connect_inner(stack, local, last).await
     }
 
     /// Connects to `remote` from `local`. The unspecified address and port 0 leave the choice to
@@ -110,9 +131,9 @@ impl TcpStream {
     pub async fn connect_from(
         stack: &Stack,
         local: impl ToAddr,
-        remote: impl ToAddr,
+        remote: impl ToAddrs,
     ) -> io::Result<Self> {
-        Self::connect_inner(stack, Some(local.to_addr()?), remote.to_addr()?).await
+        Self::connect_any(stack, Some(local.to_addr()?), remote.to_addrs()?).await
     }
 
     /// Connects to `remote` with the first bytes of `data` on the SYN (TCP Fast Open, RFC 7413), if
@@ -127,20 +148,33 @@ impl TcpStream {
     /// Those of [`connect`](Self::connect).
     pub async fn connect_with(
         stack: &Stack,
-        remote: impl ToAddr,
+        remote: impl ToAddrs,
         data: &[u8],
     ) -> io::Result<(Self, usize)> {
-        let remote = remote.to_addr()?;
+        let addrs = remote.to_addrs()?;
+        let remote = addrs.resolve_first(&stack.engine).await?;
+        Self::connect_with_data(stack, None, remote, data, &SocketSettings::default()).await
+    }
+
+    /// Connects with data on the SYN, with the options of a [`TcpSocket`](crate::TcpSocket).
+    pub(super) async fn connect_with_data(
+        stack: &Stack,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        data: &[u8],
+        settings: &SocketSettings,
+    ) -> io::Result<(Self, usize)> {
         addr::check_port(remote)?;
         let known = stack.fastopen_server(remote.ip());
         let (engine, (id, addrs, accepted)) =
-            stack.open_connection(None, remote, |host, now| {
+            stack.open_connection(local, remote, |host, now| {
                 if let Some(server) = known {
                     host.add_fastopen_server(remote.ip(), server);
                 }
                 let id = host
-                    .tcp_connect_deferred(now, None, remote)
+                    .tcp_connect_deferred(now, local, remote)
                     .map_err(io_error)?;
+                settings.apply(host, now, id)?;
                 let addrs = host.tcp(id).addrs().map_err(io_error)?;
                 let accepted = if host.tcp(id).is_fastopen_ready(now).map_err(io_error)? {
                     host.tcp(id).write(now, data, false).map_err(io_error)?
@@ -186,10 +220,21 @@ impl TcpStream {
         local: Option<SocketAddr>,
         remote: SocketAddr,
     ) -> io::Result<Self> {
+        Self::connect_configured(stack, local, remote, &SocketSettings::default()).await
+    }
+
+    /// Connects with the options of a [`TcpSocket`](crate::TcpSocket), which apply from the SYN on.
+    pub(super) async fn connect_configured(
+        stack: &Stack,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        settings: &SocketSettings,
+    ) -> io::Result<Self> {
         addr::check_port(remote)?;
         let (engine, (id, (local, remote))) =
             stack.open_connection(local, remote, |host, now| {
                 let id = host.tcp_connect(now, local, remote).map_err(io_error)?;
+                settings.apply(host, now, id)?;
                 Ok((id, host.tcp(id).addrs().map_err(io_error)?))
             })?;
         // From here on, dropping this future closes the connection.
@@ -271,7 +316,7 @@ impl TcpStream {
 
     /// Polls `step` until it does not return `WouldBlock`. Only the task that polled last is woken.
     #[inline]
-    fn poll_op<R>(
+    pub(super) fn poll_op<R>(
         &self,
         cx: &mut Context<'_>,
         interest: HostInterest,
@@ -610,7 +655,8 @@ impl TcpStream {
         self.wait_for(HostInterest::Write).await
     }
 
-    /// Waits until the stream is ready for any of `interest`, and returns for which.
+    /// Waits until the stream is ready for any of `interest`, and returns for which. A direction that
+    /// has ended is ready, and `READ_CLOSED` or `WRITE_CLOSED` is set.
     ///
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`]).
@@ -631,7 +677,7 @@ impl TcpStream {
             if ready.is_empty() {
                 Poll::Pending
             } else {
-                Poll::Ready(Ok(ready))
+                Poll::Ready(Ok(ready | self.ready_now(interest)?))
             }
         })
         .await

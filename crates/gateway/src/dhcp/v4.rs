@@ -25,7 +25,10 @@ const MAX_MESSAGE: usize = 1500;
 /// # Errors
 /// Those of [`UdpSocket::bind`].
 pub(crate) fn open(stack: &Stack) -> io::Result<UdpSocket> {
-    UdpSocket::bind(stack, (Ipv4Addr::UNSPECIFIED, SERVER_PORT))
+    let socket = UdpSocket::bind(stack, (Ipv4Addr::UNSPECIFIED, SERVER_PORT))?;
+    // Clients without an address receive broadcasts only (RFC 2131 4.1).
+    socket.set_broadcast(true)?;
+    Ok(socket)
 }
 
 /// Serves DHCP until the stack stops.

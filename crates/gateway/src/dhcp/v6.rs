@@ -13,6 +13,8 @@ use crate::message::dhcpv6::{ClientMessage, Settings};
 
 const SERVER_PORT: u16 = 547;
 const LIFETIME_S: u32 = 86_400;
+/// The group of all relay agents and servers (RFC 8415 7.1).
+const ALL_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 /// Longest message that is read.
 const MAX_MESSAGE: usize = 1500;
 
@@ -21,7 +23,9 @@ const MAX_MESSAGE: usize = 1500;
 /// # Errors
 /// Those of [`UdpSocket::bind`].
 pub(crate) fn open(stack: &Stack) -> io::Result<UdpSocket> {
-    UdpSocket::bind(stack, (Ipv6Addr::UNSPECIFIED, SERVER_PORT))
+    let socket = UdpSocket::bind(stack, (Ipv6Addr::UNSPECIFIED, SERVER_PORT))?;
+    socket.join_multicast_v6(&ALL_SERVERS, 0)?;
+    Ok(socket)
 }
 
 /// Serves DHCPv6 until the stack stops.

@@ -47,7 +47,7 @@ pub(crate) async fn receive_outbound(shared: Arc<Shared>) {
     while shared
         .udp
         .socket
-        .recv_batch(&mut batch, MAX_BATCH)
+        .recv_many(&mut batch, MAX_BATCH)
         .await
         .is_ok()
     {
@@ -79,7 +79,9 @@ struct Train {
 
 impl Train {
     fn new(first: Datagram) -> Self {
-        let Datagram { payload, from, to } = first;
+        let Datagram {
+            payload, from, to, ..
+        } = first;
         Self {
             key: FlowKey {
                 guest: from,

@@ -109,7 +109,10 @@ impl Datagram {
         }
         if self.common.set(name, value)?.is_some() {
             return match self.udp {
-                Some(id) => Ok(host.udp(id).set_sharing(self.sharing())?),
+                Some(id) => {
+                    host.udp(id).set_broadcast(self.common.broadcast)?;
+                    Ok(host.udp(id).set_sharing(self.sharing())?)
+                }
                 None => Ok(()),
             };
         }

@@ -9,6 +9,7 @@ use fullsend_tcp::{IcmpError, Sysctl};
 use fullsend_wire::checksum::{RunningSum, Sum, update};
 use fullsend_wire::icmpv4::Icmpv4Repr;
 use fullsend_wire::icmpv6::Icmpv6Repr;
+use fullsend_wire::mld;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::{Instant, Nanos, Rng, SeqNum};
 
@@ -84,6 +85,8 @@ pub(crate) enum IcmpAction {
     Error(TransportError),
     /// A message that Neighbour Discovery is to process; its checksum is correct.
     Ndp(Vec<u8>),
+    /// A message of Multicast Listener Discovery; its checksum is correct.
+    Mld(Vec<u8>),
 }
 
 /// The ICMP state of both families.
@@ -236,6 +239,9 @@ impl Icmp {
             Icmpv6Repr::Ndp(ndp) => {
                 mib.count_ndp_in(&ndp);
                 return Ok(IcmpAction::Ndp(head.to_vec()));
+            }
+            Icmpv6Repr::Other { kind, .. } if mld::is_mld(kind) => {
+                return Ok(IcmpAction::Mld(head.to_vec()));
             }
             Icmpv6Repr::Other { .. } => return Ok(IcmpAction::None),
         };

@@ -44,6 +44,10 @@ impl Host {
             IcmpAction::None => {}
             IcmpAction::Reply(reply) => self.send_datagram(now, reply),
             IcmpAction::Error(error) => self.transport_error(now, error),
+            IcmpAction::Mld(message) => {
+                let hop_limit = packet.network_header().get(7).copied().unwrap_or(0);
+                self.mld_input(now, meta, hop_limit, &message);
+            }
             IcmpAction::Ndp(message) => {
                 let kind = message.first().copied().unwrap_or(0);
                 let hop_limit = packet.network_header().get(7).copied().unwrap_or(0);

@@ -232,6 +232,7 @@ impl Host {
                 }
             }
             (protocol::UDP, _) => self.udp_input(now, meta, packet),
+            (protocol::IGMP, true) => self.igmp_input(now, meta, packet),
             _ => {
                 *self.mib.in_delivers(v4) -= 1;
                 *self.mib.in_unknown_protos(v4) += 1;

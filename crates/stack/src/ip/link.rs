@@ -189,8 +189,9 @@ impl Host {
         }
     }
 
-    /// Runs the timers of neighbours and of reassembly.
+    /// Runs the timers of neighbours, groups and reassembly.
     pub(crate) fn poll_ip(&mut self, now: Instant) {
+        self.poll_multicast(now);
         for iface in 0..self.ifaces.len() {
             let neighbours = self.ifaces[iface].neighbours.as_ref();
             if neighbours
@@ -211,7 +212,8 @@ impl Host {
     }
 
     pub(crate) fn ip_deadline(&self) -> Option<Instant> {
-        let mut first = self.ip.reassembly.deadline();
+        let deadlines = [self.ip.reassembly.deadline(), self.ip.multicast.deadline()];
+        let mut first = deadlines.into_iter().flatten().min();
         for iface in &self.ifaces {
             let neighbours = iface.neighbours.as_ref().and_then(Neighbours::deadline);
             for at in neighbours.into_iter().chain(iface.poll_at()) {

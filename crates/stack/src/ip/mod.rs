@@ -8,6 +8,8 @@ mod icmp_queue;
 mod input;
 mod link;
 mod local_addresses;
+mod membership;
+mod multicast;
 mod neighbour;
 mod output;
 mod path;
@@ -29,6 +31,7 @@ pub use icmp_queue::IcmpMessage;
 pub(crate) use icmp_queue::IcmpQueue;
 pub(crate) use input::IpMeta;
 pub use local_addresses::{AddressState, OwnAddress};
+pub(crate) use multicast::Multicast;
 pub(crate) use neighbour::Neighbours;
 pub(crate) use path::Path;
 use pmtu::LearnedMtus;
@@ -53,6 +56,7 @@ pub(crate) struct Ip {
     pmtu: LearnedMtus,
     pub(crate) icmp: Icmp,
     pub(crate) icmp_queue: IcmpQueue,
+    pub(crate) multicast: Multicast,
     pub(crate) reassembly: Reassembly,
     /// Parses and verifies reassembled packets.
     reassembled_gro: Gro,
@@ -84,6 +88,7 @@ impl Ip {
             pmtu: LearnedMtus::default(),
             icmp: Icmp::new(key),
             icmp_queue: IcmpQueue::default(),
+            multicast: Multicast::default(),
             reassembly: Reassembly::default(),
             reassembled_gro: Gro::new(reassembled),
             version: 0,
@@ -97,6 +102,11 @@ impl Ip {
 }
 
 impl Ip {
+    /// Returns the interface of the route to `to`.
+    pub(crate) fn route_iface(&self, to: IpAddr) -> Option<u16> {
+        self.routes.lookup(to).map(|hop| hop.iface)
+    }
+
     /// Returns whether `src` can be the address of a single host, so that packets from it are
     /// accepted and errors are sent to it (loopback is checked elsewhere). Class E (RFC 1112 4) has
     /// hosts only where a local network or a route other than a default route covers the address.
@@ -166,7 +176,7 @@ impl Host {
         Ok(())
     }
 
-    fn check_iface(&self, iface: IfaceId) -> Result<(), StackError> {
+    pub(crate) fn check_iface(&self, iface: IfaceId) -> Result<(), StackError> {
         if usize::from(iface.0) < self.ifaces.len() {
             return Ok(());
         }

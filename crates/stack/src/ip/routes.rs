@@ -96,12 +96,20 @@ impl Routes {
     }
 
     /// Returns the next hop towards `to`. No route, not even a default route, leads to the
-    /// unspecified address (RFC 1122 3.2.1.3, RFC 4291 2.5.2).
+    /// unspecified address (RFC 1122 3.2.1.3, RFC 4291 2.5.2). A group is reached on the link itself,
+    /// without a route on that of the first network.
     pub(crate) fn lookup(&self, to: IpAddr) -> Option<NextHop> {
         if to.is_unspecified() {
             return None;
         }
-        let route = self.routes.iter().find(|r| r.matches(to))?;
+        let route = self.routes.iter().find(|r| r.matches(to));
+        if to.is_multicast() {
+            let of_family = |r: &&Route| r.to.addr.is_ipv4() == to.is_ipv4();
+            let iface = route.or_else(|| self.routes.iter().find(of_family))?.iface;
+            let neighbour = to;
+            return Some(NextHop { iface, neighbour });
+        }
+        let route = route?;
         Some(NextHop {
             iface: route.iface,
             neighbour: route.gateway.unwrap_or(to),

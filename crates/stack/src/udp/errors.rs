@@ -7,7 +7,7 @@ use core::task::Waker;
 
 use fullsend_tcp::{MtuDiscover, TcpError};
 
-use super::{Socket, Udp, covers};
+use super::{Socket, Udp};
 use crate::demux::FlowKey;
 use crate::{StackError, UdpError, UdpId};
 
@@ -84,7 +84,7 @@ impl Udp {
             let Some(socket) = self.sockets.get_mut(index) else {
                 continue;
             };
-            if covers(socket.local.ip(), local.ip()) && socket.on_icmp(error) {
+            if socket.has_address(local.ip()) && socket.on_icmp(error) {
                 socket.readers.wake(wakers);
             }
         }
@@ -100,7 +100,7 @@ impl Udp {
         let bound = self.ports.get(&local.port()).into_iter().flatten();
         bound
             .filter_map(|&index| self.sockets.get(index))
-            .filter(|socket| covers(socket.local.ip(), local.ip()))
+            .filter(|socket| socket.has_address(local.ip()))
             .any(|socket| socket.remote == Some(to) && socket.sent_long)
     }
 

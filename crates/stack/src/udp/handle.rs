@@ -50,8 +50,8 @@ use crate::{Host, Interest, StackError, UdpDatagram, UdpError, UdpId, UdpSharing
 /// ```
 #[derive(Debug)]
 pub struct UdpHandle<'a> {
-    host: &'a mut Host,
-    id: UdpId,
+    pub(super) host: &'a mut Host,
+    pub(super) id: UdpId,
 }
 
 impl Host {
@@ -69,22 +69,52 @@ impl UdpHandle<'_> {
         self.id
     }
 
-    /// Returns the bound address.
+    /// Returns the local address: the bound one, with the source address of datagrams to the peer
+    /// in place of the unspecified address if the socket is connected.
     ///
     /// # Errors
     /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
     pub fn addr(&self) -> Result<SocketAddr, StackError> {
-        self.host.udp.addr(self.id)
+        Ok(self.host.udp.socket(self.id)?.local())
     }
 
-    /// Accepts datagrams and ICMP errors of `remote` only from now on, or of all peers if `None`. An
-    /// IPv4-mapped IPv6 address stands for the IPv4 address.
+    /// Returns the peer that [`connect`](Self::connect) set.
     ///
     /// # Errors
     /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn peer(&self) -> Result<Option<SocketAddr>, StackError> {
+        Ok(self.host.udp.socket(self.id)?.remote())
+    }
+
+    /// Connects the socket to `remote`: from now on it accepts only the datagrams that `remote`
+    /// sends to the local address of the route to it, and ICMP errors about datagrams to `remote`.
+    /// With `None`, it accepts datagrams of all peers. Datagrams in the queue stay there, as on
+    /// Linux. An IPv4-mapped IPv6 address stands for the IPv4 address.
+    ///
+    /// # Errors
+    /// [`NoRoute`](StackError::NoRoute) if there is no route to `remote` or no source address,
+    /// [`AddressNotAvailable`](StackError::AddressNotAvailable) if the socket is bound to an address
+    /// of the other family, [`BroadcastDisabled`](StackError::BroadcastDisabled) as for
+    /// [`send_to`](Self::send_to), and [`NoSuchSocket`](StackError::NoSuchSocket) if there is no
+    /// such socket.
     pub fn connect(&mut self, remote: Option<SocketAddr>) -> Result<(), StackError> {
+        let bound = self.socket()?.bound();
         let remote = remote.map(canonical);
-        self.socket()?.connect(remote);
+        if let Some(remote) = remote {
+            self.check_broadcast(remote)?;
+        }
+        let peer = match remote {
+            None => None,
+            Some(remote) if bound.ip().is_unspecified() => {
+                if bound.is_ipv4() && remote.is_ipv6() {
+                    return Err(StackError::AddressNotAvailable(bound));
+                }
+                Some((self.host.source_for(remote.ip())?, remote))
+            }
+            Some(remote) if bound.is_ipv4() == remote.is_ipv4() => Some((bound.ip(), remote)),
+            Some(_) => return Err(StackError::AddressNotAvailable(bound)),
+        };
+        self.socket()?.connect(peer);
         Ok(())
     }
 
@@ -97,7 +127,9 @@ impl UdpHandle<'_> {
     /// does not fit the MTU. A socket that keeps errors keeps that one, too.
     /// [`AddressNotAvailable`](StackError::AddressNotAvailable) if source and destination are of
     /// different families, [`NoRoute`](StackError::NoRoute) if there is no route or no source
-    /// address, and [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    /// address, [`BroadcastDisabled`](StackError::BroadcastDisabled) for a broadcast address without
+    /// [`set_broadcast`](Self::set_broadcast), and [`NoSuchSocket`](StackError::NoSuchSocket) if
+    /// there is no such socket.
     pub fn send_to(
         &mut self,
         now: Instant,
@@ -148,24 +180,50 @@ impl UdpHandle<'_> {
         to: SocketAddr,
         source: Option<SocketAddr>,
     ) -> Result<(), StackError> {
-        let local = self.addr()?;
         let to = canonical(to);
-        let from = match source.map(canonical) {
-            Some(source) if source.is_ipv4() == to.is_ipv4() => source,
-            Some(source) => return Err(StackError::AddressNotAvailable(source)),
-            None if !local.ip().is_unspecified() => local,
-            None => SocketAddr::new(self.host.source_for(to.ip())?, local.port()),
-        };
-        if from.is_ipv4() != to.is_ipv4() {
-            return Err(StackError::AddressNotAvailable(from));
-        }
+        let from = self.source_address(to, source)?;
+        self.check_broadcast(to)?;
         let settings = self.socket()?.ip_settings(to.ip());
         let len = size.min(data.len());
         self.check_len(now, (to, len), settings.mtu_discover)?;
         let packet = self.host.udp.output(self.id, from, to, (data, size))?;
+        if to.ip().is_multicast() && self.loop_back(now, (from, to), settings, &packet) {
+            return Ok(());
+        }
         let addrs = (from.ip().into(), to.ip().into());
         self.host
             .ip_output(now, addrs, (protocol::UDP, settings), packet)
+    }
+
+    /// Returns an error for a broadcast address if the socket may not send there.
+    fn check_broadcast(&self, to: SocketAddr) -> Result<(), StackError> {
+        let is_allowed = self.host.udp.socket(self.id)?.may_broadcast();
+        if !is_allowed && self.host.ip.addresses.is_broadcast(to.ip()) {
+            return Err(StackError::BroadcastDisabled(to.ip()));
+        }
+        Ok(())
+    }
+
+    /// Returns the source address of a datagram to `to`; the caller may have chosen `source`.
+    fn source_address(
+        &self,
+        to: SocketAddr,
+        source: Option<SocketAddr>,
+    ) -> Result<SocketAddr, StackError> {
+        let socket = self.host.udp.socket(self.id)?;
+        let (bound, local) = (socket.bound(), socket.local());
+        let from = match source.map(canonical) {
+            Some(source) => source,
+            None if !local.ip().is_unspecified() && local.is_ipv4() == to.is_ipv4() => local,
+            None if bound.ip().is_unspecified() => {
+                SocketAddr::new(self.host.source_for(to.ip())?, local.port())
+            }
+            None => bound,
+        };
+        if from.is_ipv4() != to.is_ipv4() {
+            return Err(StackError::AddressNotAvailable(from));
+        }
+        Ok(from)
     }
 
     /// Takes the next datagram and returns its payload, its sender and its destination address.
@@ -272,6 +330,49 @@ impl UdpHandle<'_> {
         Ok(self.socket()?.has_kept_errors())
     }
 
+    /// Returns the fields of the IP headers that [`set_ip`](Self::set_ip) has set.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn ip(&self) -> Result<IpSettings, StackError> {
+        Ok(self.host.udp.socket(self.id)?.ip())
+    }
+
+    /// Returns the limit of the memory that queued datagrams hold, bytes.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn rcvbuf(&self) -> Result<usize, StackError> {
+        Ok(self.host.udp.socket(self.id)?.rcvbuf())
+    }
+
+    /// Returns whether datagrams to broadcast addresses may be sent.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn may_broadcast(&self) -> Result<bool, StackError> {
+        Ok(self.host.udp.socket(self.id)?.may_broadcast())
+    }
+
+    /// Sets whether datagrams to broadcast addresses may be sent (`SO_BROADCAST`); off at first.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn set_broadcast(&mut self, on: bool) -> Result<(), StackError> {
+        self.socket()?.set_broadcast(on);
+        Ok(())
+    }
+
+    /// Sets whether datagrams of one flow and one size that arrived in one packet are received as
+    /// one [`UdpDatagram`] (`UDP_GRO`); off at first.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
+    pub fn set_gro(&mut self, on: bool) -> Result<(), StackError> {
+        self.socket()?.set_gro(on);
+        Ok(())
+    }
+
     /// Sets how the socket shares its address from now on.
     ///
     /// # Errors
@@ -309,9 +410,13 @@ impl UdpHandle<'_> {
         Ok(())
     }
 
-    /// Closes the socket. Waiting tasks are woken. The ID is no longer valid.
-    pub fn close(self) {
-        self.host.udp.close(self.id, &mut self.host.wakers);
+    /// Closes the socket. Waiting tasks are woken, and multicast groups are left. The ID is no longer
+    /// valid.
+    pub fn close(self, now: Instant) {
+        let memberships = self.host.udp.close(self.id, &mut self.host.wakers);
+        for (iface, group) in memberships {
+            self.host.leave_group(now, iface, group);
+        }
     }
 
     /// Returns an error if a datagram of `len` bytes is too long for IP, or if it is too long for
@@ -346,7 +451,7 @@ impl UdpHandle<'_> {
         Err(StackError::MessageTooLong { len, max })
     }
 
-    fn socket(&mut self) -> Result<&mut Socket, StackError> {
+    pub(super) fn socket(&mut self) -> Result<&mut Socket, StackError> {
         self.host.udp.socket_mut(self.id)
     }
 }

@@ -67,6 +67,7 @@ impl Rig {
     fn input_from(&mut self, from: &str, to: &str, data: &[u8]) -> UdpDelivery {
         let datagram = UdpDatagram {
             payload: Slice::copied_from(data).into(),
+            segment_size: data.len(),
             from: at(from),
             to: at(to),
             tos: 0,
@@ -79,7 +80,7 @@ impl Rig {
             DestinationClass::Local
         };
         self.udp
-            .input(datagram, class, self.limits, &mut self.wakers)
+            .input(&datagram, class, self.limits, &mut self.wakers)
     }
 
     fn received(&mut self, id: UdpId) -> Option<Vec<u8>> {
@@ -212,7 +213,7 @@ fn errors_are_queued_when_enabled_and_reported_once() {
     }
     assert!(!socket.has_error() && socket.take_kept_error().is_none());
     // A connected socket reports only errors about its peer.
-    socket.connect(Some(at("10.0.0.8:1")));
+    socket.connect(Some((at("10.0.0.1:5").ip(), at("10.0.0.8:1"))));
     rig.udp.icmp(
         at("10.0.0.1:5"),
         &error_about("10.0.0.9:2"),
@@ -241,7 +242,10 @@ fn too_big_is_accepted_only_for_sent_datagrams() {
         rig.udp.output(id, local, to, one(data)).unwrap();
     };
     let believed = |rig: &mut Rig| rig.udp.icmp(local, &about, &mut rig.wakers);
-    rig.udp.socket_mut(id).unwrap().connect(Some(peer));
+    rig.udp
+        .socket_mut(id)
+        .unwrap()
+        .connect(Some((local.ip(), peer)));
     assert!(!believed(&mut rig));
     // A datagram to another peer, and one that fits every path.
     send(&mut rig, at("10.0.0.9:1"), 1400);
@@ -262,7 +266,7 @@ fn ephemeral_ports_are_used_until_exhausted() {
     let mut rig = Rig::new();
     for _ in EPHEMERAL {
         let id = rig.bind("0.0.0.0:0");
-        assert!(EPHEMERAL.contains(&rig.udp.addr(id).unwrap().port()));
+        assert!(EPHEMERAL.contains(&rig.udp.socket(id).unwrap().local().port()));
     }
     let more = rig.share("0.0.0.0:0", UdpSharing::default());
     assert_eq!(more, Err(StackError::NoPorts));

@@ -1,0 +1,145 @@
+//! Readiness of UDP sockets.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use fullsend_stack::{Interest as HostInterest, WaitKey};
+use tokio::io::{Interest, Ready};
+use tokio::task::coop::poll_proceed;
+
+use super::UdpSocket;
+use crate::error::{io_error, would_block};
+use crate::wait_registration::waiter;
+
+impl UdpSocket {
+    /// Waits until the socket is ready for any of `interest`, and returns for which. It is always
+    /// ready to send.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
+    pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        if !interest.is_writable() {
+            if interest.is_readable() {
+                self.readable().await?;
+            }
+            return Ok(self.ready_now(interest)?.unwrap_or(Ready::READABLE));
+        }
+        poll_fn(|cx| {
+            let coop = ready!(poll_proceed(cx));
+            coop.made_progress();
+            Poll::Ready(self.ready_now(interest))
+        })
+        .await
+        .map(|ready| ready.unwrap_or(Ready::WRITABLE))
+    }
+
+    /// Returns for which of `interest` the socket is ready now, or `None` for none.
+    fn ready_now(&self, interest: Interest) -> io::Result<Option<Ready>> {
+        let (readable, has_error) = self.op(|udp| {
+            let has_error = udp.has_error().map_err(io_error)?;
+            let readable = has_error || udp.first_len().map_err(io_error)?.is_some();
+            Ok((readable, has_error))
+        })?;
+        let mut ready = Ready::EMPTY;
+        if interest.is_readable() && readable {
+            ready |= Ready::READABLE;
+        }
+        if interest.is_writable() {
+            ready |= Ready::WRITABLE;
+        }
+        if interest.is_error() && has_error {
+            ready |= Ready::ERROR;
+        }
+        Ok((!ready.is_empty()).then_some(ready))
+    }
+
+    /// Waits until a call that receives would not wait: a datagram has arrived, or an error is to be
+    /// reported.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
+    pub async fn readable(&self) -> io::Result<()> {
+        let mut wait_registration = self.wait_registration();
+        poll_fn(|cx| self.poll_readable(cx, wait_registration.key())).await
+    }
+
+    /// Waits until a datagram can be sent. It returns at once, as sending does not wait.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
+    pub async fn writable(&self) -> io::Result<()> {
+        poll_fn(|cx| self.poll_send_ready(cx)).await
+    }
+
+    /// Polls [`readable`](Self::readable). Only the task that polled last is woken.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
+    pub fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_readable(cx, None)
+    }
+
+    /// Polls [`writable`](Self::writable).
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
+    pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let coop = ready!(poll_proceed(cx));
+        coop.made_progress();
+        Poll::Ready(self.op(|_| Ok(())))
+    }
+
+    fn poll_readable(
+        &self,
+        cx: &mut Context<'_>,
+        mut key: Option<&mut WaitKey>,
+    ) -> Poll<io::Result<()>> {
+        let coop = ready!(poll_proceed(cx));
+        let ready = self.op(|udp| {
+            let waiter = waiter(cx, &mut key);
+            udp.poll_ready(HostInterest::Read, waiter).map_err(io_error)
+        })?;
+        if !ready {
+            return Poll::Pending;
+        }
+        coop.made_progress();
+        Poll::Ready(Ok(()))
+    }
+
+    /// Calls `f` if the socket is ready for `interest`, and returns its result. `f` uses the `try_`
+    /// methods of this socket.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the socket is not ready; those of `f`; the stack's error if it has stopped.
+    pub fn try_io<R>(
+        &self,
+        interest: Interest,
+        f: impl FnOnce() -> io::Result<R>,
+    ) -> io::Result<R> {
+        self.ready_now(interest)?.ok_or_else(would_block)?;
+        f()
+    }
+
+    /// Waits until the socket is ready for `interest` and calls `f`, again if it returns
+    /// `WouldBlock`. `f` uses the `try_` methods of this socket.
+    ///
+    /// # Errors
+    /// Those of `f` except for `WouldBlock`; the stack's error if it has stopped.
+    pub async fn async_io<R>(
+        &self,
+        interest: Interest,
+        mut f: impl FnMut() -> io::Result<R>,
+    ) -> io::Result<R> {
+        loop {
+            self.ready(interest).await?;
+            match f() {
+                // Another task has received the datagram, or `f` waits for something else.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    tokio::task::yield_now().await;
+                }
+                done => return done,
+            }
+        }
+    }
+}
