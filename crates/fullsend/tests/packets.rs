@@ -15,7 +15,7 @@ use fullsend::{
     Caps, FdConfig, Link, OffloadSet, PacketPort, PacketReceiver, PacketSender, Slice, Stack,
     TcpListener, TcpStream, UdpSocket, UserDeviceConfig, vnet_header, vnet_packet,
 };
-use futures_util::{SinkExt, StreamExt};
+use futures_util::StreamExt;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -81,10 +81,8 @@ fn streams_and_sinks_carry_packets() {
     threads(async {
         let (a, port_a) = stack_with_port(1, UserDeviceConfig::ip(1420));
         let (b, port_b) = stack_with_port(2, UserDeviceConfig::ip(1420));
-        let (sink_a, stream_a) = port_a.split();
-        let (sink_b, stream_b) = port_b.split();
-        tokio::spawn(stream_a.map(Ok).forward(sink_b));
-        tokio::spawn(stream_b.map(Ok).forward(sink_a));
+        tokio::spawn(port_a.receiver.map(Ok).forward(port_b.sender));
+        tokio::spawn(port_b.receiver.map(Ok).forward(port_a.sender));
         exchange(&a, &b).await;
     });
 }
