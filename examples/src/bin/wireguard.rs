@@ -8,7 +8,6 @@
 //! ```
 
 use std::error::Error;
-use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -90,7 +89,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let secret = StaticSecret::from(key(&options.private_key)?);
     let peer = PublicKey::from(key(&options.peer_key)?);
-    let tunn = Tunn::new(secret, peer, None, Some(25), 0, None)?;
+    let tunn = Tunn::new(secret, peer, None, Some(25), 0, None);
     let udp = UdpSocket::bind(options.bind).await?;
     println!("datagrams at {}", udp.local_addr()?);
 
@@ -228,10 +227,9 @@ impl Tunnel {
     }
 }
 
-/// Sends a datagram. An error is a loss: the packets in it are sent again.
+/// Sends a datagram. A datagram that is not sent is a loss: the packets in it are sent again.
 async fn send(udp: &UdpSocket, datagram: &[u8], to: Option<SocketAddr>) {
-    match to {
-        Some(to) => drop(udp.send_to(datagram, to).await),
-        None => drop(pending::<()>),
+    if let Some(to) = to {
+        let _ = udp.send_to(datagram, to).await;
     }
 }
