@@ -93,9 +93,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Device for AsyncDevice<T> {
                 return non_blocking(io.poll_write_vectored(&mut cx, pieces));
             }
             whole.clear();
-            pieces
-                .iter()
-                .for_each(|piece| whole.extend_from_slice(piece));
+            for piece in pieces {
+                whole.extend_from_slice(piece);
+            }
             non_blocking(io.poll_write(&mut cx, &whole))
         };
         let counters = (&mut self.stats, &mut self.link_log);
@@ -118,7 +118,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Device for AsyncDevice<T> {
     }
 
     fn set_waker(&mut self, waker: &Waker) -> bool {
-        self.waker = waker.clone();
+        self.waker.clone_from(waker);
         true
     }
 

@@ -56,6 +56,9 @@ impl UserDeviceConfig {
     }
 }
 
+/// The closure that takes outgoing packets.
+type OnPacket = Mutex<Box<dyn FnMut(Packet) + Send>>;
+
 /// The two queues between a device and its program.
 struct Shared {
     /// From the stack to the program.
@@ -63,14 +66,11 @@ struct Shared {
     /// From the program to the stack.
     incoming: PacketQueue,
     /// The closure that takes outgoing packets, in place of a [`PacketReceiver`].
-    on_packet: Option<Mutex<Box<dyn FnMut(Packet) + Send>>>,
+    on_packet: Option<OnPacket>,
 }
 
 impl Shared {
-    fn new(
-        config: &UserDeviceConfig,
-        on_packet: Option<Mutex<Box<dyn FnMut(Packet) + Send>>>,
-    ) -> Arc<Self> {
+    fn new(config: &UserDeviceConfig, on_packet: Option<OnPacket>) -> Arc<Self> {
         let queue = || PacketQueue::new(config.queue_packets, config.queue_bytes);
         Arc::new(Self {
             outgoing: queue(),
@@ -90,7 +90,7 @@ impl Shared {
 
     /// Passes the outgoing packets to the closure. One thread does so at a time, which keeps their
     /// order; a call from within the closure leaves them to the outer one.
-    fn deliver(&self, on_packet: &Mutex<Box<dyn FnMut(Packet) + Send>>) {
+    fn deliver(&self, on_packet: &OnPacket) {
         // A packet that was queued after the last `pop`, while the closure was still locked, has been
         // left to this thread.
         while !self.outgoing.is_empty() {

@@ -4,7 +4,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicIsize, Ordering};
@@ -94,7 +94,7 @@ fn uncounted<R>(call: impl FnOnce() -> R) -> R {
 /// first data, so that all other data is out of order.
 async fn carry_in(mut from: PacketReceiver, mut forged: Receiver<Vec<u8>>, mut to: PacketSender) {
     let mut packet = uncounted(|| vec![0; MTU as usize]);
-    let mut lost: HashMap<[u8; 4], u32> = HashMap::new();
+    let mut lost: BTreeMap<[u8; 4], u32> = BTreeMap::new();
     loop {
         let len = tokio::select! {
             len = from.recv(&mut packet) => len.unwrap(),

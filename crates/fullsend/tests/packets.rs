@@ -148,13 +148,20 @@ fn a_closure_may_use_sockets_of_its_stack() {
             lens.lock().push(packet.len() - 28);
             if let Some(socket) = again.get().filter(|_| packet.len() < 33) {
                 let more = vec![0; packet.len() - 27];
-                socket.try_send_to(&more, ([10, 0, 0, 9], 9).into()).unwrap();
+                socket
+                    .try_send_to(&more, ([10, 0, 0, 9], 9).into())
+                    .unwrap();
             }
         });
         let stack = build(builder, 1);
         let bound = UdpSocket::bind(&stack, "10.0.0.1:9").unwrap();
         assert!(socket.set(bound).is_ok());
-        socket.get().unwrap().send_to(b"1", "10.0.0.9:9").await.unwrap();
+        socket
+            .get()
+            .unwrap()
+            .send_to(b"1", "10.0.0.9:9")
+            .await
+            .unwrap();
         assert_eq!(*seen.lock(), [1, 2, 3, 4, 5]);
     });
 }

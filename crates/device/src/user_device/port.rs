@@ -1,7 +1,7 @@
 //! The program's end of a user-driven device.
 
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -113,7 +113,7 @@ impl PacketReceiver {
         if outgoing.is_closed() {
             return outgoing.pop().ok_or_else(stack_has_ended);
         }
-        Err(io::ErrorKind::WouldBlock.into())
+        Err(ErrorKind::WouldBlock.into())
     }
 
     /// Returns the number of packets that were dropped on their way to the program, because they did
@@ -130,7 +130,7 @@ impl PacketReceiver {
                 "a packet of {len} bytes does not fit in a buffer of {room}; pass one of the \
                  device's MTU and link header, or of 64 KiB with offloads"
             );
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+            return Err(io::Error::new(ErrorKind::InvalidInput, text));
         }
         let mut at = 0;
         for slice in packet.slices() {
@@ -169,7 +169,7 @@ impl PacketSender {
     /// `WouldBlock` if the queue is full, and those of [`send`](Self::send).
     pub fn try_send(&mut self, packet: &[u8]) -> io::Result<()> {
         check_len(packet.len())?;
-        let copy = Slice::try_copied_from([packet]).ok_or(io::ErrorKind::OutOfMemory)?;
+        let copy = Slice::try_copied_from([packet]).ok_or(ErrorKind::OutOfMemory)?;
         self.push(Packet::from_frame(copy))
     }
 
@@ -217,12 +217,13 @@ impl PacketSender {
 
     fn push(&self, packet: Packet) -> io::Result<()> {
         let incoming = &self.shared.incoming;
-        incoming.push(packet).map_err(|_| {
-            if incoming.is_closed() {
-                stack_has_ended()
-            } else {
-                io::ErrorKind::WouldBlock.into()
-            }
+        if incoming.push(packet) {
+            return Ok(());
+        }
+        Err(if incoming.is_closed() {
+            stack_has_ended()
+        } else {
+            ErrorKind::WouldBlock.into()
         })
     }
 }
@@ -232,12 +233,12 @@ fn check_len(len: usize) -> io::Result<()> {
         return Ok(());
     }
     let text = format!("a packet of {len} bytes is not possible; send 1 to {PACKET_MAX}");
-    Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+    Err(io::Error::new(ErrorKind::InvalidInput, text))
 }
 
 pub(super) fn stack_has_ended() -> io::Error {
     io::Error::new(
-        io::ErrorKind::BrokenPipe,
+        ErrorKind::BrokenPipe,
         "the stack of this device has ended; build a new one",
     )
 }

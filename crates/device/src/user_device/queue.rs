@@ -145,6 +145,7 @@ impl PacketQueue {
 
     fn unlock(&self, state: MutexGuard<'_, QueueState>) {
         self.len.store(state.packets.len(), Ordering::Release);
+        drop(state);
     }
 
     // --- the device's calls, under the stack's lock: they wake no task ---
@@ -263,12 +264,13 @@ impl PacketQueue {
         Poll::Pending
     }
 
-    /// Appends a packet and wakes the driver. Returns the packet if there is no room.
-    pub(super) fn push(&self, mut packet: Packet) -> Result<(), Packet> {
+    /// Appends a packet and wakes the driver, or drops the packet if there is no room. Returns whether
+    /// it was appended.
+    pub(super) fn push(&self, mut packet: Packet) -> bool {
         unpin(&mut packet);
         let mut state = self.state.lock();
         if state.closed || !state.accepts(cost(&packet)) {
-            return Err(packet);
+            return false;
         }
         let was_empty = state.packets.is_empty();
         state.push(packet);
@@ -277,7 +279,7 @@ impl PacketQueue {
         if let Some(driver) = driver {
             driver.wake();
         }
-        Ok(())
+        true
     }
 
     /// Closes the queue and drops its packets, which nothing can take any more.
