@@ -295,6 +295,8 @@ fn all_memory_of_a_stack_is_bounded() {
         let stack = builder
             .address("10.0.0.1/8")
             .memory_bytes(LIMIT as u64)
+            // Low, so that a flood exceeds it on a slow machine, too.
+            .sysctl("tcp_syn_limit", "1000")
             .build()
             .unwrap();
         let (forge, forged) = uncounted(|| channel(16));
