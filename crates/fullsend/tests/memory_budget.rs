@@ -269,6 +269,8 @@ impl Test {
         while streams.len() < most {
             let limited = self.counter("TcpExtFullsendSocketsLimited");
             tokio::select! {
+                // Connections that wait are accepted, however late this task runs.
+                biased;
                 accepted = listener.accept() => {
                     let stream = accepted.unwrap().0;
                     uncounted(|| streams.push(stream));

@@ -66,13 +66,6 @@ fn ports_carry_packets() {
         forward(port_a.receiver, port_b.sender);
         forward(port_b.receiver, port_a.sender);
         exchange(&a, &b).await;
-        // No packet was lost on the way: both directions hold senders back.
-        let retransmitted = |stack: &Stack| {
-            let counters = stack.counters();
-            let found = counters.iter().find(|(name, _)| *name == "TcpRetransSegs");
-            found.unwrap().1
-        };
-        assert_eq!((retransmitted(&a), retransmitted(&b)), (0, 0));
     });
 }
 
