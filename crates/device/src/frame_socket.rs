@@ -11,7 +11,7 @@ use fullsend_offload::{Link, Packet, Pool};
 use crate::tun::TunStats;
 use crate::tun::receive::FrameReader;
 use crate::tun::transmit::{self, LinkLog};
-use crate::{Caps, Device, sys};
+use crate::{Caps, Device, FrameHeader, sys};
 
 /// Bytes of free memory that the device's pool keeps.
 const POOL_BYTES: usize = 16 << 20;
@@ -45,7 +45,8 @@ impl FrameSocket {
         Ok(Self {
             file: File::from(socket),
             mtu,
-            reader: FrameReader::new(Pool::new(POOL_BYTES), false).ends_with_empty_frame(),
+            reader: FrameReader::new(Pool::new(POOL_BYTES), FrameHeader::None)
+                .ends_with_empty_frame(),
             stats: TunStats::default(),
             link_log: LinkLog::default(),
         })
@@ -67,7 +68,7 @@ impl Device for FrameSocket {
 
     fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
         let counters = (&mut self.stats, &mut self.link_log);
-        transmit::transmit((&self.file, "socket"), false, batch, counters)
+        transmit::transmit((&self.file, "socket"), FrameHeader::None, batch, counters)
     }
 
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
@@ -76,6 +77,10 @@ impl Device for FrameSocket {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.file.as_fd())
+    }
+
+    fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
+        self.reader.limit_memory(pool, max_bytes);
     }
 }
 

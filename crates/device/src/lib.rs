@@ -1,11 +1,18 @@
 //! TUN, TAP and in-process links that carry super-segments.
 //!
-//! [`Tun`] is an interface of the kernel whose other end is this process, [`PacketSocket`] an Ethernet
+//! [`Tun`] is an interface of the kernel or a descriptor from elsewhere, [`PacketSocket`] an Ethernet
 //! interface that this process shares with the kernel, [`FrameSocket`] a socket to another process,
-//! [`pair()`] a link within the process, and [`CapturedDevice`] a packet capture around any device. A
-//! driver passes the packets that a host sends to [`Device::transmit`], and the packets from [`Device::receive`] to the host.
+//! [`pair()`] a link within the process, [`UserDevice`] the program itself, and [`CapturedDevice`] a packet capture around any device. A driver passes the packets that a host
+//! sends to [`Device::transmit`], and the packets from [`Device::receive`] to the host.
+//!
+//! # Features
+//! None is on by default.
+//! - `futures`: [`PacketPort`] and its halves are `Stream` and `Sink` of `Bytes`.
+//! - `tokio`: the device `AsyncDevice` of any `AsyncRead + AsyncWrite` of packets.
 #![deny(unsafe_code)]
 
+#[cfg(feature = "tokio")]
+mod async_device;
 mod entropy;
 mod frame_socket;
 mod memory;
@@ -18,13 +25,18 @@ mod sys;
 #[cfg(test)]
 mod test_packet;
 mod tun;
+mod user_device;
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::task::Waker;
 
-use fullsend_offload::Packet;
+use fullsend_offload::{Packet, Pool};
 
+#[cfg(feature = "tokio")]
+pub use async_device::AsyncDevice;
 pub use entropy::os_seed;
 pub use frame_socket::FrameSocket;
 pub use fullsend_offload::Caps;
@@ -33,7 +45,17 @@ pub use offload_set::{OffloadSet, UnknownOffload};
 pub use packet_socket::PacketSocket;
 pub use pair::{NicMode, PairConfig, PairEnd, pair};
 pub use pcap::{Capture, CaptureInterface, CapturedDevice};
-pub use tun::{OpenError, Tun, TunBuilder, TunStats, default_kernel_address};
+pub use tun::{
+    FdConfig, FrameHeader, OpenError, Tun, TunBuilder, TunStats, default_kernel_address,
+    vnet_header, vnet_packet,
+};
+pub use user_device::{
+    PacketPort, PacketReceiver, PacketSender, UserDevice, UserDeviceConfig, user_device,
+    user_device_with,
+};
+
+/// A function by which a driver lets a device notify its user: see [`Device::take_notifier`].
+pub type Notifier = Arc<dyn Fn() + Send + Sync>;
 
 /// A network device that sends and receives packets in batches, without blocking.
 pub trait Device: Send {
@@ -81,6 +103,30 @@ pub trait Device: Send {
 
     /// Returns the file to poll for readability, if the device has one.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Sets the waker of the driver, which a device without a file wakes: when
+    /// [`receive`](Self::receive) has packets after it had none, when there is room after
+    /// [`transmit`](Self::transmit) left packets over, and for a
+    /// [requested](Self::notify_completion) completion. Returns whether the device does so.
+    ///
+    /// The waker only schedules the driver, so it may be woken within a call of the device.
+    fn set_waker(&mut self, waker: &Waker) -> bool {
+        let _ = waker;
+        false
+    }
+
+    /// Returns the function by which the device notifies its user, if it has one. From then on, the
+    /// device notifies its user only when the driver calls it: after each use of the device, without
+    /// the lock under which it uses the device, as the user may do anything.
+    fn take_notifier(&mut self) -> Option<Notifier> {
+        None
+    }
+
+    /// Allocates received packets from `pool`, and limits the device's own queues and buffers to
+    /// about `max_bytes` of memory. Called once, before the device is used.
+    fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
+        let _ = (pool, max_bytes);
+    }
 }
 
 impl<D: Device + ?Sized> Device for Box<D> {
@@ -110,5 +156,17 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         (**self).fd()
+    }
+
+    fn set_waker(&mut self, waker: &Waker) -> bool {
+        (**self).set_waker(waker)
+    }
+
+    fn take_notifier(&mut self) -> Option<Notifier> {
+        (**self).take_notifier()
+    }
+
+    fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
+        (**self).limit_memory(pool, max_bytes);
     }
 }

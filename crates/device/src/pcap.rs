@@ -6,12 +6,13 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::SystemTime;
 
-use fullsend_offload::{Link, Packet};
+use fullsend_offload::{Link, Packet, Pool};
 use parking_lot::Mutex;
 
-use crate::{Caps, Device};
+use crate::{Caps, Device, Notifier};
 
 #[cfg(test)]
 mod tests;
@@ -328,5 +329,17 @@ impl<D: Device> Device for CapturedDevice<D> {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.device.fd()
+    }
+
+    fn set_waker(&mut self, waker: &Waker) -> bool {
+        self.device.set_waker(waker)
+    }
+
+    fn take_notifier(&mut self) -> Option<Notifier> {
+        self.device.take_notifier()
+    }
+
+    fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
+        self.device.limit_memory(pool, max_bytes);
     }
 }

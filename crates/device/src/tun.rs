@@ -18,6 +18,7 @@
 
 mod builder;
 mod error;
+mod fd;
 mod interface_config;
 mod negotiate;
 pub(crate) mod receive;
@@ -34,11 +35,17 @@ use fullsend_offload::{Link, Packet, Pool};
 
 pub use builder::TunBuilder;
 pub use error::OpenError;
+pub use fd::{FdConfig, FrameHeader};
 pub use interface_config::default_kernel_address;
+pub use receive::vnet_packet;
+pub use transmit::vnet_header;
 
 use crate::{Caps, Device, OffloadSet};
 use receive::FrameReader;
 use transmit::LinkLog;
+
+/// Length of [`FrameHeader::Family`], in bytes.
+const FAMILY_LEN: usize = 4;
 
 /// The counters of a TUN or TAP device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -63,6 +70,7 @@ pub struct Tun {
     name: String,
     caps: Caps,
     offload: OffloadSet,
+    header: FrameHeader,
     warnings: Vec<String>,
     reader: FrameReader,
     stats: TunStats,
@@ -95,13 +103,19 @@ impl Tun {
         pool: Pool,
         warnings: Vec<String>,
     ) -> Self {
+        let header = if offload.vnet_hdr {
+            FrameHeader::Vnet
+        } else {
+            FrameHeader::None
+        };
         Self {
             file,
             name,
             caps,
             offload,
+            header,
             warnings,
-            reader: FrameReader::new(pool, offload.vnet_hdr),
+            reader: FrameReader::new(pool, header),
             stats: TunStats::default(),
             link_log: LinkLog::default(),
         }
@@ -142,7 +156,7 @@ impl Device for Tun {
     fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
         transmit::transmit(
             (&self.file, &self.name),
-            self.offload.vnet_hdr,
+            self.header,
             batch,
             (&mut self.stats, &mut self.link_log),
         )
@@ -154,5 +168,9 @@ impl Device for Tun {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.file.as_fd())
+    }
+
+    fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
+        self.reader.limit_memory(pool, max_bytes);
     }
 }

@@ -6,9 +6,10 @@ use std::mem;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::Waker;
 
-use fullsend_device::{Caps, Device};
-use fullsend_offload::{Link, Packet, Slice};
+use fullsend_device::{Caps, Device, Notifier};
+use fullsend_offload::{Link, Packet, Pool, Slice};
 use fullsend_stack::Steering;
 use parking_lot::Mutex;
 
@@ -37,10 +38,20 @@ struct Backlog {
     dropped: AtomicU64,
 }
 
-#[derive(Default)]
 struct BacklogQueue {
     packets: VecDeque<Packet>,
     bytes: usize,
+    max_bytes: usize,
+}
+
+impl Default for BacklogQueue {
+    fn default() -> Self {
+        Self {
+            packets: VecDeque::new(),
+            bytes: 0,
+            max_bytes: BACKLOG_BYTES,
+        }
+    }
 }
 
 impl Backlog {
@@ -54,7 +65,7 @@ impl Backlog {
         let count = packets.len() as u64;
         for packet in packets.drain(..) {
             let bytes = queue.bytes + packet.len();
-            if queue.packets.len() < BACKLOG_PACKETS && bytes <= BACKLOG_BYTES {
+            if queue.packets.len() < BACKLOG_PACKETS && bytes <= queue.max_bytes {
                 queue.bytes = bytes;
                 queue.packets.push_back(packet);
             } else {
@@ -261,5 +272,19 @@ impl<D: Device> Device for SteeredDevice<D> {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.device.fd()
+    }
+
+    fn set_waker(&mut self, waker: &Waker) -> bool {
+        self.device.set_waker(waker)
+    }
+
+    fn take_notifier(&mut self) -> Option<Notifier> {
+        self.device.take_notifier()
+    }
+
+    fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
+        self.device.limit_memory(pool, max_bytes / 2);
+        let backlog = &self.handover.backlogs[self.index];
+        backlog.packets.lock().max_bytes = (max_bytes / 2 / MAX_PINNED).min(BACKLOG_BYTES);
     }
 }

@@ -2,29 +2,38 @@
 
 use std::io::{self, Error, ErrorKind};
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 #[cfg(feature = "control")]
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
-use fullsend_device::{Device, OffloadSet, PacketSocket, Tun, TunBuilder, os_seed, process_memory};
+use fullsend_device::{
+    AsyncDevice, Device, FdConfig, OffloadSet, PacketPort, PacketSender, PacketSocket, Tun, TunBuilder,
+    UserDeviceConfig, os_seed, process_memory, user_device, user_device_with,
+};
 use fullsend_driver::{MAX_SHARDS, SteeredDevice};
-use fullsend_offload::Pool;
+use fullsend_offload::{Packet, Pool};
 use fullsend_stack::{
     Cidr, Host, HostConfig, Mac, NeighbourConfig, NetConfig, ParseCidrError, QdiscConfig, Steering,
 };
 use fullsend_tcp::Sysctl;
 use fullsend_wire::{Nanos, Seed};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 
 use crate::clock::Clock;
 use crate::driver::Driver;
-use crate::engine::{DriverWaker, Engine, Group, ShardQueue};
+use crate::engine::{DriverWaker, Engine, Group, ShardQueue, device_waker};
 use crate::error::io_error;
 use crate::stack::Stack;
 
 /// Default limit of the free payload memory that a stack keeps for reuse, in bytes.
 const POOL_BYTES: usize = 64 << 20;
+
+/// Least memory of a stack with a limit, in bytes.
+const MIN_MEMORY_BYTES: u64 = 8 << 20;
 
 /// Returns an error for a number of shards that a stack cannot have.
 pub(crate) fn check_shards(shards: usize) -> io::Result<()> {
@@ -71,6 +80,8 @@ pub struct Builder {
     #[cfg(feature = "control")]
     control: Option<PathBuf>,
     pool_bytes: usize,
+    /// The limit of the stack's memory, if one was set.
+    memory_bytes: Option<u64>,
     busy_poll: Option<Nanos>,
     shards: usize,
     /// The runtime of each shard's driver; empty for the current one.
@@ -93,6 +104,7 @@ impl Builder {
             #[cfg(feature = "control")]
             control: None,
             pool_bytes: POOL_BYTES,
+            memory_bytes: None,
             busy_poll: None,
             shards: 1,
             runtimes: Vec::new(),
@@ -129,10 +141,122 @@ impl Builder {
         self
     }
 
-    /// Uses another device, which must have a file descriptor to poll (`Device::fd`).
+    /// Uses another device, which must have a file descriptor to poll (`Device::fd`) or wake the
+    /// stack itself (`Device::set_waker`).
     #[must_use]
     pub fn device(self, device: Box<dyn Device>) -> Self {
         self.device_queues(vec![device])
+    }
+
+    /// Uses a descriptor that another program or system has opened, of which each read returns one
+    /// packet: Android's `VpnService`, a utun, a TAP that another process has passed, with or
+    /// without a `virtio_net_hdr`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
+    /// use std::os::unix::net::UnixDatagram;
+    ///
+    /// use fullsend::{FdConfig, Stack};
+    ///
+    /// let (ours, _theirs) = UnixDatagram::pair()?;
+    /// let stack = Stack::builder()
+    ///     .fd(ours.into(), FdConfig::ip(1500))
+    ///     .address("10.9.0.2/24")
+    ///     .build()?;
+    /// # drop(stack);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn fd(mut self, fd: OwnedFd, config: FdConfig) -> Self {
+        match Tun::from_fd(fd, config) {
+            Ok(device) => self.device(Box::new(device)),
+            Err(error) => {
+                self.record_error(error);
+                self
+            }
+        }
+    }
+
+    /// Uses any `AsyncRead + AsyncWrite` of which each read returns one IP packet and each write
+    /// sends one, such as the asynchronous devices of the crates `tun` and `tun-rs`. `mtu` is the
+    /// size of the largest packet in bytes. An empty read stops the stack.
+    ///
+    /// Both traits are called with the stack's lock held, so they must not use sockets of this
+    /// stack.
+    ///
+    /// ```no_run
+    /// # #[tokio::main] async fn main() -> std::io::Result<()> {
+    /// # fn open_tun() -> std::io::Result<tokio::io::DuplexStream> { todo!() }
+    /// use fullsend::Stack;
+    ///
+    /// let tun = open_tun()?; // e.g. tun::create_as_async(..)
+    /// let stack = Stack::builder().packet_io(tun, 1500).address("10.9.0.2/24").build()?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn packet_io<T>(self, io: T, mtu: u32) -> Self
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        self.device(Box::new(AsyncDevice::new(io, mtu)))
+    }
+
+    /// Uses a device whose packets this program sends and receives itself: returns the port through
+    /// which it does so. The stack holds packets back while the port's queue is full, and stops when
+    /// the port is dropped.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
+    /// use fullsend::{Stack, UdpSocket, UserDeviceConfig};
+    ///
+    /// let (builder, mut port) = Stack::builder().user_device(UserDeviceConfig::ip(1420));
+    /// let stack = builder.address("10.9.0.2/24").build()?;
+    /// let socket = UdpSocket::bind(&stack, "10.9.0.2:0")?;
+    /// socket.send_to(b"query", "10.9.0.1:53").await?;
+    ///
+    /// let mut packet = [0; 1420];
+    /// let len = port.recv(&mut packet).await?;
+    /// assert_eq!(&packet[len - 5..len], b"query");
+    /// // A VPN encrypts it here, and passes what it decrypts to `port.send(..)`.
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn user_device(self, config: UserDeviceConfig) -> (Self, PacketPort) {
+        let (device, port) = user_device(config);
+        (self.device(Box::new(device)), port)
+    }
+
+    /// Uses a device that calls `on_packet` with each packet that the stack sends, and returns the
+    /// sender that passes packets to the stack.
+    ///
+    /// The closure is called on the thread of a socket call or of the driver, without the stack's
+    /// lock. It may use sockets, but must not block. The stack stops when the sender is dropped.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
+    /// use fullsend::{Stack, UdpSocket, UserDeviceConfig};
+    ///
+    /// let (out, mut sent) = tokio::sync::mpsc::channel(64);
+    /// let (builder, mut incoming) =
+    ///     Stack::builder().user_device_with(UserDeviceConfig::ip(1420), move |packet| {
+    ///         let _ = out.try_send(packet.to_bytes());
+    ///     });
+    /// let stack = builder.address("10.9.0.2/24").build()?;
+    /// let socket = UdpSocket::bind(&stack, "10.9.0.2:0")?;
+    /// socket.send_to(b"query", "10.9.0.1:53").await?;
+    /// assert!(sent.recv().await.unwrap().ends_with(b"query"));
+    /// // Counted and dropped by the stack, as it is no packet.
+    /// assert!(incoming.inject(&[0; 20]));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn user_device_with(
+        self,
+        config: UserDeviceConfig,
+        on_packet: impl FnMut(Packet) + Send + 'static,
+    ) -> (Self, PacketSender) {
+        let (device, sender) = user_device_with(config, on_packet);
+        (self.device(Box::new(device)), sender)
     }
 
     /// Uses another device that has several queues: one for each shard (see
@@ -278,9 +402,33 @@ impl Builder {
     ///
     /// Queued data uses up to 3/32 of it. Above that each connection keeps only its minimum of
     /// 4 KiB in each direction (`tcp_rmem[0]`, `tcp_wmem[0]`), in blocks of up to twice that size.
+    ///
+    /// All of the stack's memory is less than `bytes` then: also the number of connections is limited
+    /// (`tcp_max_sockets`, one for 48 KiB), and the device's queues and buffers, datagrams, fragments,
+    /// free payload memory (in place of [`pool_bytes`](Self::pool_bytes)) and tables are.
+    /// `docs/memory.md` lists the shares,
+    /// the counters of what is dropped, and what is not included: sockets that the application
+    /// opens without limit, and packets and `Bytes` that it keeps. At least 8 MiB are needed.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
+    /// use fullsend::{Stack, UserDeviceConfig};
+    ///
+    /// let (builder, _port) = Stack::builder().user_device(UserDeviceConfig::ip(1420));
+    /// let stack = builder.address("10.9.0.2/24").memory_bytes(15 << 20).build()?;
+    /// assert_eq!(stack.sysctl("tcp_max_sockets")?, "320");
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
+        if bytes < MIN_MEMORY_BYTES {
+            self.record_error(invalid(&format!(
+                "{bytes} bytes of memory are not enough for a stack; allow at least \
+                 {MIN_MEMORY_BYTES} (8 MiB)"
+            )));
+        }
         self.sysctl = Sysctl::for_memory(bytes);
+        self.memory_bytes = Some(bytes);
         self
     }
 
@@ -368,22 +516,27 @@ impl Builder {
     pub fn build(mut self) -> io::Result<Stack> {
         let choice = std::mem::replace(&mut self.choice, DeviceChoice::None);
         check_shards(self.shards)?;
-        let driver_wakers = (0..self.shards).map(|_| Arc::default()).collect();
+        let driver_wakers: Vec<Arc<DriverWaker>> =
+            (0..self.shards).map(|_| Arc::default()).collect();
+        let wakers: Vec<_> = driver_wakers.iter().map(device_waker).collect();
         let steering_seed = self.seed.map_or_else(os_seed, Ok)?;
         let clock = Clock::new();
         self.start(clock, driver_wakers, steering_seed, |builder, pools| match choice {
             DeviceChoice::Tun(tun) => builder.open(tun, pools),
             DeviceChoice::PacketSocket(name) => builder.open_packet_socket(&name, pools),
-            DeviceChoice::Queues(queues) if queues.iter().all(|queue| queue.fd().is_some()) => {
-                Ok(queues)
+            DeviceChoice::Queues(mut queues) => {
+                if queues.iter_mut().zip(&wakers).all(|(queue, waker)| can_wait(queue, waker)) {
+                    return Ok(queues);
+                }
+                Err(invalid(
+                    "the device has no file descriptor to wait on and wakes no waker; choose a \
+                     device whose fd() returns a descriptor or whose set_waker() returns true, or \
+                     use Stack::pair()",
+                ))
             }
-            DeviceChoice::Queues(_) => Err(invalid(
-                "the device has no file descriptor to wait on; choose a device whose fd() returns \
-                 one, or use Stack::pair()",
-            )),
             DeviceChoice::None => Err(invalid(
-                "the stack has no device; choose one with .tun(..), .tap(..), .packet_socket(..) or \
-                 .device(..), or use Stack::pair()",
+                "the stack has no device; choose one with .tun(..), .tap(..), .packet_socket(..), \
+                 .user_device(..) or .device(..), or use Stack::pair()",
             )),
         })
     }
@@ -467,7 +620,14 @@ impl Builder {
             let iface = self.net.set_up(host, clock.now(), caps, seed.0[3]);
             ifaces.push(iface.map_err(io_error)?);
         }
-        let queues = steer(steering, queues)?;
+        let mut queues = steer(steering, queues)?;
+        // The device's share of the memory, of which each shard has its part.
+        let device_bytes = self.memory_bytes.map_or(usize::MAX, |bytes| {
+            usize::try_from(bytes / 32 * 3).unwrap_or(usize::MAX)
+        });
+        for ((queue, _), pool) in queues.iter_mut().zip(&pools) {
+            queue.limit_memory(pool, device_bytes / shards);
+        }
         let handover = queues[0].1.clone();
         let sysctl = self.sysctl.clone();
         let group = Arc::new(Group::new(sysctl, driver_wakers.clone(), handover));
@@ -511,8 +671,17 @@ impl Builder {
             pool_bytes: self.pool_bytes / shards,
         });
         host.set_shard(steering, index);
+        if let Some(bytes) = self.memory_bytes {
+            host.limit_memory(bytes / shards as u64);
+        }
         host
     }
+}
+
+/// Returns whether the driver that `waker` wakes can wait for the device.
+fn can_wait(queue: &mut Box<dyn Device>, waker: &Waker) -> bool {
+    let wakes = queue.set_waker(waker);
+    wakes || queue.fd().is_some()
 }
 
 /// Returns the device of each shard. A single shard has the queue itself.

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 
-use fullsend_device::Device;
+use fullsend_device::{Device, Notifier};
 use fullsend_driver::{Handover, Pump, TransmitOutcome};
 use fullsend_stack::{Host, IfaceId, TcpId, WaitKey, WaitList, WaitOn, Waiter};
 use fullsend_tcp::AppendOutcome;
@@ -77,8 +77,28 @@ pub(crate) struct Engine {
     pub(crate) index: usize,
     /// The access to the backlogs of the stack's shards; `None` with one shard.
     handover: Option<Handover>,
+    /// Lets the device notify its user, without the lock.
+    notifier: Option<Notifier>,
     /// The other end of an in-process link.
     peer: OnceLock<(Arc<DriverWaker>, Weak<Engine>)>,
+}
+
+/// The waker that a device without a file wakes.
+struct DeviceWaker(Arc<DriverWaker>);
+
+impl Wake for DeviceWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.wake();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.wake();
+    }
+}
+
+/// Returns a waker of the driver for a device.
+pub(crate) fn device_waker(driver_waker: &Arc<DriverWaker>) -> Waker {
+    Waker::from(Arc::new(DeviceWaker(driver_waker.clone())))
 }
 
 thread_local! {
@@ -93,8 +113,9 @@ impl Engine {
         driver_waker: Arc<DriverWaker>,
         (group, index): (Arc<Group>, usize),
         (host, iface): (Host, IfaceId),
-        (device, handover): ShardQueue,
+        (mut device, handover): ShardQueue,
     ) -> Self {
+        let notifier = device.take_notifier();
         #[cfg(feature = "control")]
         let device = ShardDevice::Plain(device);
         let shard = Shard {
@@ -114,6 +135,7 @@ impl Engine {
             group,
             index,
             handover,
+            notifier,
             peer: OnceLock::new(),
         }
     }
@@ -213,10 +235,24 @@ impl Engine {
         call(&self.shard.lock().host)
     }
 
-    /// Unlocks, then wakes the tasks that became ready under the lock. Returns whether there were
-    /// any.
+    /// Unlocks, then wakes the tasks that became ready under the lock, and the device's user. Returns
+    /// whether there were any tasks.
     #[inline]
     fn unlock_and_wake(
+        &self,
+        shard: MutexGuard<'_, Shard>,
+        wake_driver: bool,
+        flush_now: bool,
+    ) -> bool {
+        let woke = self.unlock_and_wake_tasks(shard, wake_driver, flush_now);
+        if let Some(notify) = &self.notifier {
+            notify();
+        }
+        woke
+    }
+
+    #[inline]
+    fn unlock_and_wake_tasks(
         &self,
         shard: MutexGuard<'_, Shard>,
         wake_driver: bool,

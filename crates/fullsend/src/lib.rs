@@ -23,6 +23,7 @@
 //! # Features
 //! None is on by default.
 //! - `axum`: [`TcpListener`] implements `axum::serve::Listener`.
+//! - `futures`: [`PacketPort`] is a `Stream` and a `Sink` of packets.
 //! - `control`: the control socket, through which `fullsend stat` inspects and configures a running
 //!   stack: the module `control`, `Builder::control_socket` and `Stack::control_socket`. It adds a
 //!   dependency on serde.
@@ -53,8 +54,15 @@ mod wait_registration;
 pub use addr::{Addrs, ToAddr, ToAddrs};
 pub use builder::Builder;
 pub use dns::DnsResolver;
-pub use fullsend_device::{Caps, Device, NicMode, OffloadSet, default_kernel_address};
-pub use fullsend_offload::{Chain, Pool, Slice, WriteBuf};
+pub use fullsend_device::{
+    AsyncDevice, Caps, Device, FdConfig, FrameHeader, NicMode, Notifier, OffloadSet, PacketPort,
+    PacketReceiver, PacketSender, UserDeviceConfig, default_kernel_address, vnet_header,
+    vnet_packet,
+};
+pub use fullsend_offload::{
+    Chain, Checksum, GsoKind, HeaderBuf, Layers, Link, Offload, Packet, Pool, Slice, TxToken,
+    WriteBuf,
+};
 pub use fullsend_stack::SockStat;
 #[cfg(feature = "control")]
 pub use fullsend_stack::SocketInfo;

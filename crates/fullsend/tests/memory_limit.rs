@@ -31,7 +31,7 @@ fn a_process_without_memory_survives_and_keeps_serving() {
     if env::var_os(CHILD).is_some() {
         return in_namespace(run_with_memory_limit);
     }
-    let name = "a_process_without_memory_survives_and_serves_on";
+    let name = "a_process_without_memory_survives_and_keeps_serving";
     let command = format!("ulimit -v {LIMIT_KIB}; exec \"$0\" --exact {name} --nocapture");
     let child = Command::new("sh")
         .args(["-c", &command])

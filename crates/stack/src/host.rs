@@ -111,10 +111,14 @@ pub struct Host {
     pub(crate) batch: Vec<Packet>,
     /// Scratch buffer of `poll`.
     due: Vec<u32>,
+    /// The limit of the host's memory, if there is one.
+    memory_bytes: Option<u64>,
 }
 
 /// Maximum number of packets that one call carries over loopback; the rest waits for the next call.
 const LOOPBACK_BUDGET: usize = 256;
+/// Largest reserve of the pool of a host with a limited memory, in bytes: that of any pool.
+const POOL_RESERVE: usize = 2 << 20;
 
 impl Host {
     /// Creates a host without interfaces.
@@ -149,6 +153,7 @@ impl Host {
             staged: Vec::new(),
             batch: Vec::new(),
             due: Vec::new(),
+            memory_bytes: None,
         }
     }
 
@@ -193,12 +198,34 @@ impl Host {
         self.env.legacy = legacy;
     }
 
+    /// Limits the host's queues and tables that no tunable limits, so that they and the data that
+    /// [`Sysctl::for_memory`] admits take less than `bytes` of memory together, without the queues
+    /// of devices. Call it before interfaces are added.
+    ///
+    /// Shares: fragments, the queue of each interface and the packets that wait for its neighbours
+    /// 1/32 each; dropped SYNs, flows of sent datagrams and path MTUs (two tables) 1/128 each;
+    /// free payload memory 1/16, and the pool's reserve 1/64 or 2 MiB.
+    pub fn limit_memory(&mut self, bytes: u64) {
+        let share = |part: u64| usize::try_from(bytes / part).unwrap_or(usize::MAX);
+        self.memory_bytes = Some(bytes);
+        self.ip.limit_memory(share(32), share(128));
+        self.tcp.limit_memory(share(128));
+        self.udp.limit_memory(share(128));
+        self.loopback.limit_memory(share(32));
+        self.env.pool = Pool::new(share(16));
+        self.env.pool.set_reserve(share(64).min(POOL_RESERVE));
+    }
+
     /// Adds an interface and returns its handle.
     pub fn add_interface(&mut self, config: IfaceConfig) -> IfaceId {
         let id = IfaceId(self.ifaces.len() as u16);
         self.env.caps.push(config.device_caps());
         let SipKey(seed, _) = self.tcp.derive_key(4 + u64::from(id.0));
-        self.ifaces.push(Interface::new(config, seed));
+        let mut interface = Interface::new(config, seed);
+        if let Some(bytes) = self.memory_bytes {
+            interface.limit_memory(usize::try_from(bytes / 32).unwrap_or(usize::MAX));
+        }
+        self.ifaces.push(interface);
         id
     }
 

@@ -13,7 +13,7 @@ use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 use fullsend_wire::{Instant, SeqNum};
 
 use crate::inspect::LinkStats;
-use crate::ip::Neighbours;
+use crate::ip::{Neighbours, compact};
 
 /// The number of an interface on its host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -85,6 +85,14 @@ pub(crate) const LOOPBACK: u16 = u16::MAX;
 /// Maximum number of packets in the interface's queue (Linux's txqueuelen). TCP data is not in it:
 /// it waits in the sockets.
 const MAX_QUEUED: usize = 1000;
+/// Maximum memory of the packets in the interface's queue, in bytes. An empty queue accepts a packet
+/// of any size.
+const MAX_QUEUED_BYTES: usize = 16 << 20;
+
+/// Returns what a packet in the interface's queue is charged, in bytes.
+fn cost(packet: &Packet) -> usize {
+    packet.len() + size_of::<Packet>()
+}
 
 impl IfaceConfig {
     /// Returns a configuration that uses all capabilities of the device, with super-segments in
@@ -181,8 +189,12 @@ pub(crate) struct Interface {
     pub(crate) stats: LinkStats,
     /// The neighbour table; Ethernet only.
     pub(crate) neighbours: Option<Neighbours>,
-    /// Complete packets that wait for `transmit`.
+    /// Complete packets that wait for `transmit`, their memory, and its limit.
     out: VecDeque<Packet>,
+    out_bytes: usize,
+    max_out_bytes: usize,
+    /// Whether packets in `out` are copied if they keep much more memory than their length.
+    compacts_out: bool,
     /// The qdisc. If there is one, it replaces `out` and also carries TCP data.
     pub(crate) qdisc: Option<Qdisc<Packet>>,
     /// When the qdisc will release a packet; zero means now, the far future never.
@@ -208,6 +220,9 @@ impl Interface {
                 Link::Ethernet => Some(Neighbours::new(config.mac, config.neighbours)),
             },
             out: VecDeque::new(),
+            out_bytes: 0,
+            max_out_bytes: MAX_QUEUED_BYTES,
+            compacts_out: false,
             qdisc: Qdisc::new(config.qdisc),
             departure: Instant::FAR_FUTURE,
             ready: VecDeque::new(),
@@ -216,16 +231,41 @@ impl Interface {
         }
     }
 
+    /// Limits the packets that wait for the device, and those that wait for neighbours, to about
+    /// `bytes` of memory each.
+    pub(crate) fn limit_memory(&mut self, bytes: usize) {
+        self.max_out_bytes = bytes.min(MAX_QUEUED_BYTES);
+        self.compacts_out = true;
+        if let Some(neighbours) = &mut self.neighbours {
+            neighbours.limit_memory(bytes);
+        }
+    }
+
     /// Queues a complete packet. Returns the drop to report if the queue does not accept it.
-    pub(crate) fn push(&mut self, now: Instant, packet: Packet) -> Result<(), DroppedPacket> {
+    pub(crate) fn push(&mut self, now: Instant, mut packet: Packet) -> Result<(), DroppedPacket> {
         if let Some(qdisc) = &mut self.qdisc {
+            // Packets of connections are in the memory of these.
+            let charged = packet.tx.socket != 0;
+            if !charged && qdisc.stats().backlog_bytes as usize >= self.max_out_bytes {
+                return Err(DroppedPacket::of(&packet));
+            }
             self.departure = Instant::ZERO;
             let result = qdisc.enqueue(now, packet);
             return result.map_err(|packet| DroppedPacket::of(&packet));
         }
-        if self.out.len() >= MAX_QUEUED {
+        let bytes = self.out_bytes + cost(&packet);
+        let is_full = self.out.len() >= MAX_QUEUED || bytes > self.max_out_bytes;
+        if is_full && !self.out.is_empty() {
             return Err(DroppedPacket::of(&packet));
         }
+        if self.compacts_out {
+            // An echo reply shares the buffer of its request.
+            let Some(payload) = compact(core::mem::take(&mut packet.payload)) else {
+                return Err(DroppedPacket::of(&packet));
+            };
+            packet.payload = payload;
+        }
+        self.out_bytes = bytes;
         self.out.push_back(packet);
         Ok(())
     }
@@ -257,6 +297,7 @@ impl Interface {
     fn drain_queue(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         let count = self.out.len().min(max);
         for packet in self.out.drain(..count) {
+            self.out_bytes -= cost(&packet);
             self.config.push_segmented(packet, out);
         }
         count

@@ -85,6 +85,7 @@ fullsend_wire::counters! {
         syncookies_recv: "TcpExtSyncookiesRecv",
         syncookies_failed: "TcpExtSyncookiesFailed",
         syns_limited: "TcpExtFullsendSynsLimited",
+        sockets_limited: "TcpExtFullsendSocketsLimited",
         out_rsts_limited: "TcpExtFullsendOutRstsLimited",
         embryonic_rsts: "TcpExtEmbryonicRsts",
         ack_skipped_syn_recv: "TcpExtTCPACKSkippedSynRecv",

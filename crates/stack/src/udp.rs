@@ -303,6 +303,11 @@ impl Udp {
         }
     }
 
+    /// Limits the record of sent flows to about `bytes` of memory.
+    pub(crate) fn limit_memory(&mut self, bytes: usize) {
+        self.sent.limit_memory(bytes);
+    }
+
     /// Binds to a local or an unspecified address. For port 0 a port is chosen from `range` (RFC
     /// 6056 3.3.1).
     pub(crate) fn bind(

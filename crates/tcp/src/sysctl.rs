@@ -246,6 +246,9 @@ sysctls! {
     "net.ipv4." udp_rmem_min: u32 = 4096, 0..=0x7fff_ffff;
     /// Most orphaned connections; further ones are reset.
     "net.ipv4." tcp_max_orphans: u32 = 65_536, 0..=0xff_ffff;
+    /// Most connections; further ones are refused, and their SYNs dropped. TIME-WAIT entries and
+    /// half-open connections do not count. 0: no limit (Linux has none).
+    "net.ipv4." tcp_max_sockets: u32 = 0, 0..=0xff_ffff;
     /// Most TIME-WAIT entries; each takes about 150 bytes.
     "net.ipv4." tcp_max_tw_buckets: u32 = 65_536, 0..=0xff_ffff;
     /// Reuse of TIME-WAIT entries with timestamps for new connections of this host, one second
@@ -255,12 +258,16 @@ sysctls! {
 
 /// Bytes of a host's memory per expected connection, from which Linux sizes its tables.
 const BYTES_PER_CONNECTION: u64 = 128 << 10;
+/// Bytes of a limited memory per connection. When all of them hold the minimum of their buffers (16
+/// KiB in blocks) beside their state, they take less than half of the memory.
+const BYTES_PER_SOCKET: u64 = 48 << 10;
 
 impl Sysctl {
     /// Returns the limits of a host with `bytes` of memory, or the defaults if the size is unknown.
     #[must_use]
     pub fn for_memory_or_default(bytes: Option<u64>) -> Self {
         bytes.map_or_else(Self::default, |bytes| Self {
+            tcp_max_sockets: Self::default().tcp_max_sockets,
             // A half-open connection is so small that a burst need not be refused for it.
             tcp_max_syn_backlog: Self::default().tcp_max_syn_backlog,
             ..Self::for_memory(bytes)
@@ -269,7 +276,7 @@ impl Sysctl {
 
     /// Returns the limits of a host with `bytes` of memory in total: queued data takes at most 3/32
     /// of it (`tcp_mem`), and the bounds on orphans and TIME-WAIT entries follow. The shares match
-    /// Linux.
+    /// Linux. The number of connections is limited, too (`tcp_max_sockets`): one for 48 KiB.
     #[must_use]
     pub fn for_memory(bytes: u64) -> Self {
         let connections = (bytes / BYTES_PER_CONNECTION).clamp(64, 512 << 10) as u32;
@@ -285,6 +292,7 @@ impl Sysctl {
             tcp_mem: tcp_mem(bytes / 32 * 3),
             udp_mem: udp_mem(tcp_mem(bytes / 32 * 3)),
             tcp_max_orphans: connections,
+            tcp_max_sockets: (bytes / BYTES_PER_SOCKET).clamp(16, 0xff_ffff) as u32,
             tcp_max_tw_buckets: connections,
             tcp_max_syn_backlog: (connections / 128).max(128),
             tcp_rmem: [rmem_least, rmem, buffer(rmem, rmem_most)],
@@ -303,6 +311,7 @@ impl Sysctl {
         Self {
             tcp_mem: self.tcp_mem.map(share),
             tcp_max_orphans: share(self.tcp_max_orphans),
+            tcp_max_sockets: share(self.tcp_max_sockets),
             tcp_max_tw_buckets: share(self.tcp_max_tw_buckets),
             tcp_max_syn_backlog: share(self.tcp_max_syn_backlog),
             tcp_rst_msgs_per_sec: share(self.tcp_rst_msgs_per_sec),

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use fullsend_offload::{Checksum, GsoKind, Offload, Packet, Pool, Slice, WriteBuf};
 use fullsend_wire::vnet::{VNET_HDR_LEN, VnetGso, VnetHdr};
 
-use super::TunStats;
+use super::{FAMILY_LEN, FrameHeader, TunStats};
 
 /// The longest frame that the kernel can return: a full IPv6 payload, IPv6, Ethernet and VLAN
 /// headers, and the offload header. A shorter read would truncate it silently.
@@ -25,7 +25,9 @@ const DISCARD_LEN: usize = 64;
 /// The receiving half of a queue.
 pub(crate) struct FrameReader {
     pool: Pool,
-    vnet_hdr: bool,
+    header: FrameHeader,
+    /// Most bytes that one poll reads: those of its packets are in memory at the same time.
+    max_bytes: usize,
     /// An empty read is the end of the file.
     empty_is_end: bool,
     /// Empty memory left over from the last poll.
@@ -35,10 +37,11 @@ pub(crate) struct FrameReader {
 }
 
 impl FrameReader {
-    pub(crate) fn new(pool: Pool, vnet_hdr: bool) -> Self {
+    pub(crate) fn new(pool: Pool, header: FrameHeader) -> Self {
         Self {
             pool,
-            vnet_hdr,
+            header,
+            max_bytes: usize::MAX,
             empty_is_end: false,
             buffer: None,
             frames: Vec::new(),
@@ -51,6 +54,14 @@ impl FrameReader {
         self
     }
 
+    /// Implements [`Device::limit_memory`](crate::Device::limit_memory). A poll reads at least one
+    /// buffer.
+    pub(crate) fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
+        self.pool = pool.clone();
+        self.buffer = None;
+        self.max_bytes = max_bytes;
+    }
+
     /// Implements [`Device::receive`](crate::Device::receive).
     pub(crate) fn receive(
         &mut self,
@@ -59,15 +70,32 @@ impl FrameReader {
         max: usize,
         stats: &mut TunStats,
     ) -> io::Result<usize> {
-        let mut read = 0;
+        self.receive_with(|buf| file.read(buf), batch, max, stats)
+    }
+
+    /// Receives as [`Device::receive`](crate::Device::receive) does, from `read`, each call of which
+    /// returns one frame, or `WouldBlock` if there is none.
+    pub(crate) fn receive_with(
+        &mut self,
+        mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
+        batch: &mut Vec<Packet>,
+        max: usize,
+        stats: &mut TunStats,
+    ) -> io::Result<usize> {
+        let (mut frames, mut buffers_bytes) = (0, 0);
         loop {
             // Dropped frames count as well: otherwise a flood would hold the caller, which has the
             // stack's lock, for as long as there is no memory.
-            let (frames, more) = self.read_frames(&mut file, max - read, stats)?;
-            read += frames;
+            let (added, more) = self.read_frames(&mut read, max - frames, stats)?;
+            frames += added;
+            buffers_bytes += READ_BUFFER_LEN;
             self.deliver_frames(batch, stats);
-            if !more || read >= max {
-                return Ok(read);
+            if !more || frames >= max {
+                return Ok(frames);
+            }
+            if buffers_bytes >= self.max_bytes {
+                // The caller polls again, as after a full batch.
+                return Ok(max);
             }
         }
     }
@@ -76,7 +104,7 @@ impl FrameReader {
     /// Returns the number of frames read, and whether there may be more.
     fn read_frames(
         &mut self,
-        file: &mut impl Read,
+        read: &mut impl FnMut(&mut [u8]) -> io::Result<usize>,
         max_frames: usize,
         stats: &mut TunStats,
     ) -> io::Result<(usize, bool)> {
@@ -85,14 +113,14 @@ impl FrameReader {
             self.buffer = buffer.filter(|buffer| buffer.capacity() >= READ_BUFFER_LEN);
         }
         let Some(buffer) = &mut self.buffer else {
-            return discard(file, max_frames, stats);
+            return discard(read, max_frames, stats);
         };
         while self.frames.len() < max_frames {
             if buffer.remaining() < FRAME_MAX {
                 return Ok((self.frames.len(), true));
             }
             stats.rx_calls += 1;
-            match file.read(buffer.spare_mut()) {
+            match read(buffer.spare_mut()) {
                 // Frames read before it are delivered first; the next read is empty again.
                 Ok(0) if self.empty_is_end && !self.frames.is_empty() => {
                     return Ok((self.frames.len(), false));
@@ -140,7 +168,7 @@ impl FrameReader {
         };
         for len in self.frames.drain(..) {
             let frame = filled.split_to(len as usize);
-            deliver(Some(frame), self.vnet_hdr, batch, stats);
+            deliver(Some(frame), self.header, batch, stats);
         }
     }
 
@@ -157,15 +185,20 @@ impl FrameReader {
                 copy.write(frame);
                 copy.freeze()
             });
-            deliver(copy, self.vnet_hdr, batch, stats);
+            deliver(copy, self.header, batch, stats);
         }
     }
 }
 
 /// Appends a frame to the batch, or counts it as dropped.
-fn deliver(frame: Option<Slice>, vnet_hdr: bool, batch: &mut Vec<Packet>, stats: &mut TunStats) {
+fn deliver(
+    frame: Option<Slice>,
+    header: FrameHeader,
+    batch: &mut Vec<Packet>,
+    stats: &mut TunStats,
+) {
     stats.rx_packets += 1;
-    match frame.and_then(|frame| packet(frame, vnet_hdr)) {
+    match frame.and_then(|frame| packet(frame, header)) {
         Some(packet) => batch.push(packet),
         None => stats.rx_dropped += 1,
     }
@@ -174,36 +207,60 @@ fn deliver(frame: Option<Slice>, vnet_hdr: bool, batch: &mut Vec<Packet>, stats:
 /// Reads up to `max_frames` frames and drops them. Returns their number, and whether there may be
 /// more.
 fn discard(
-    file: &mut impl Read,
+    read: &mut impl FnMut(&mut [u8]) -> io::Result<usize>,
     max_frames: usize,
     stats: &mut TunStats,
 ) -> io::Result<(usize, bool)> {
-    let mut read = 0;
-    while read < max_frames {
+    let mut frames = 0;
+    while frames < max_frames {
         stats.rx_calls += 1;
-        match file.read(&mut [0; DISCARD_LEN]) {
+        match read(&mut [0; DISCARD_LEN]) {
             Ok(_) => {
                 stats.rx_packets += 1;
                 stats.rx_dropped += 1;
-                read += 1;
+                frames += 1;
             }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok((read, false)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok((frames, false)),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) if read == 0 => return Err(e),
+            Err(e) if frames == 0 => return Err(e),
             // The next read returns the error again.
-            Err(_) => return Ok((read, false)),
+            Err(_) => return Ok((frames, false)),
         }
     }
-    Ok((read, true))
+    Ok((frames, true))
 }
 
-/// Returns a frame as an unparsed packet; `None` if its offload header is invalid.
-fn packet(mut frame: Slice, vnet_hdr: bool) -> Option<Packet> {
-    let mut offload = Offload::default();
-    if vnet_hdr {
-        offload = read_offload(&VnetHdr::parse(frame.first_chunk()?))?;
-        frame.advance(VNET_HDR_LEN);
+/// Returns a frame as an unparsed packet; `None` if its header is invalid.
+fn packet(mut frame: Slice, header: FrameHeader) -> Option<Packet> {
+    match header {
+        FrameHeader::None => Some(Packet::from_frame(frame)),
+        FrameHeader::Vnet => vnet_packet(frame),
+        FrameHeader::Family => {
+            frame.first_chunk::<FAMILY_LEN>()?;
+            frame.advance(FAMILY_LEN);
+            Some(Packet::from_frame(frame))
+        }
     }
+}
+
+/// Returns the packet of a frame that begins with a `virtio_net_hdr` of 10 bytes: unparsed, with the
+/// offloads of the header. `None` if the header is invalid or names an offload that is not
+/// supported (UFO).
+///
+/// ```
+/// use fullsend_device::{vnet_header, vnet_packet};
+/// use fullsend_offload::{Checksum, Slice};
+///
+/// let mut frame = vec![0; 10];
+/// frame[0] = 2; // VIRTIO_NET_HDR_F_DATA_VALID
+/// frame.extend([0x45; 40]);
+/// let packet = vnet_packet(Slice::copied_from(&frame)).unwrap();
+/// assert_eq!((packet.len(), packet.offload.checksum), (40, Checksum::Valid));
+/// assert_eq!(vnet_header(&packet)[0], 2);
+/// ```
+pub fn vnet_packet(mut frame: Slice) -> Option<Packet> {
+    let offload = read_offload(&VnetHdr::parse(frame.first_chunk()?))?;
+    frame.advance(VNET_HDR_LEN);
     let mut packet = Packet::from_frame(frame);
     packet.offload = offload;
     Some(packet)

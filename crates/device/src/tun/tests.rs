@@ -449,7 +449,7 @@ fn frames_without_memory_are_counted_and_reads_stay_bounded() {
         ours.set_nonblocking(true).unwrap();
         let file = File::from(OwnedFd::from(ours));
         let pool = Pool::new(1 << 20);
-        let mut receiver = FrameReader::new(pool.clone(), false);
+        let mut receiver = FrameReader::new(pool.clone(), super::FrameHeader::None);
         let (mut stats, mut batch) = (TunStats::default(), Vec::new());
         if has_memory {
             kernel.send(&[1; 100]).unwrap();

@@ -11,7 +11,7 @@ use fullsend_wire::tcp::TcpFlags;
 use fullsend_wire::vnet::{VNET_HDR_LEN, VnetGso, VnetHdr};
 use smallvec::SmallVec;
 
-use super::TunStats;
+use super::{FAMILY_LEN, FrameHeader, TunStats};
 
 /// Most pieces of one `writev` (`UIO_MAXIOV`).
 const MAX_PIECES: usize = 1024;
@@ -62,16 +62,28 @@ pub(crate) fn log(text: Option<String>) {
     }
 }
 
-/// Implements [`Device::transmit`](crate::Device::transmit).
+/// Implements [`Device::transmit`](crate::Device::transmit) for a file.
 pub(crate) fn transmit(
     (file, name): (&File, &str),
-    vnet_hdr: bool,
+    header: FrameHeader,
+    batch: &mut VecDeque<Packet>,
+    counters: (&mut TunStats, &mut LinkLog),
+) -> io::Result<()> {
+    let write = |pieces: &[IoSlice<'_>]| (&mut &*file).write_vectored(pieces);
+    transmit_with((write, name), header, batch, counters)
+}
+
+/// Implements [`Device::transmit`](crate::Device::transmit) with `write`, each call of which sends
+/// one frame.
+pub(crate) fn transmit_with(
+    (mut write, name): (impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>, &str),
+    header: FrameHeader,
     batch: &mut VecDeque<Packet>,
     (stats, link): (&mut TunStats, &mut LinkLog),
 ) -> io::Result<()> {
     while let Some(packet) = batch.front() {
         stats.tx_calls += 1;
-        match write(file, vnet_hdr, packet) {
+        match write_frame(&mut write, header, packet) {
             Ok(()) => {
                 stats.tx_packets += 1;
                 log(link.on_sent(name));
@@ -110,27 +122,53 @@ impl WriteError {
             Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Self::QueueFull,
             Some(libc::EINTR) => Self::Interrupted,
             Some(libc::EBADFD | libc::EBADF | libc::ENODEV | libc::ENXIO) => Self::DeviceGone,
+            // Of a device that is not a file.
+            None if error.kind() == io::ErrorKind::WouldBlock => Self::QueueFull,
+            None if error.kind() == io::ErrorKind::Interrupted => Self::Interrupted,
             _ => Self::BadPacket,
         }
     }
 }
 
-fn write(file: &File, vnet_hdr: bool, packet: &Packet) -> io::Result<()> {
-    let header = if vnet_hdr {
-        write_offload(packet).emit()
-    } else {
-        [0; VNET_HDR_LEN]
+fn write_frame(
+    write: &mut impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>,
+    header: FrameHeader,
+    packet: &Packet,
+) -> io::Result<()> {
+    let mut bytes = [0; VNET_HDR_LEN];
+    let len = match header {
+        FrameHeader::None => 0,
+        FrameHeader::Vnet => {
+            bytes = vnet_header(packet);
+            VNET_HDR_LEN
+        }
+        FrameHeader::Family => {
+            let v6 = packet.slices().next().is_some_and(|s| s[0] >> 4 == 6);
+            bytes[..FAMILY_LEN].copy_from_slice(&family(v6).to_be_bytes());
+            FAMILY_LEN
+        }
     };
     let mut pieces = SmallVec::<[IoSlice<'_>; 16]>::new();
-    if vnet_hdr {
-        pieces.push(IoSlice::new(&header));
+    if len > 0 {
+        pieces.push(IoSlice::new(&bytes[..len]));
     }
     pieces.extend(packet.slices().map(IoSlice::new));
     if pieces.len() > MAX_PIECES {
         let whole: Vec<u8> = pieces.iter().flat_map(|p| p.iter().copied()).collect();
-        return (&mut &*file).write(&whole).map(drop);
+        return write(&[IoSlice::new(&whole)]).map(drop);
     }
-    (&mut &*file).write_vectored(&pieces).map(drop)
+    write(&pieces).map(drop)
+}
+
+/// Returns the address family of macOS and iOS (`AF_INET`, `AF_INET6`) before a packet of a utun.
+const fn family(v6: bool) -> u32 {
+    if v6 { 30 } else { 2 }
+}
+
+/// Returns the `virtio_net_hdr` of 10 bytes that describes the offloads of a packet which a stack
+/// sends.
+pub fn vnet_header(packet: &Packet) -> [u8; VNET_HDR_LEN] {
+    write_offload(packet).emit()
 }
 
 fn write_offload(packet: &Packet) -> VnetHdr {

@@ -75,6 +75,12 @@ pub(crate) struct Ip {
 }
 
 impl Ip {
+    /// Limits the fragments, and each table of path MTUs, to about so many bytes of memory.
+    pub(crate) fn limit_memory(&mut self, fragments: usize, path_mtus: usize) {
+        self.reassembly.limit_memory(fragments);
+        self.pmtu.limit_memory(path_mtus);
+    }
+
     pub(crate) fn new(key: SipKey) -> Self {
         let reassembled = GroConfig {
             link: Link::Ip,

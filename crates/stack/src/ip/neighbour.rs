@@ -157,8 +157,10 @@ pub(crate) struct Neighbours {
     config: NeighbourConfig,
     entries: BTreeMap<IpAddr, NeighbourEntry>,
     dad: dad::DadTable,
-    /// Bytes that the packets waiting for all neighbours are charged.
+    /// Bytes that the packets waiting for all neighbours are charged, and their limit.
     pending_bytes: usize,
+    max_pending: usize,
+    max_entries: usize,
     /// No timer fires before this time.
     next: Instant,
 }
@@ -172,8 +174,16 @@ impl Neighbours {
             entries: BTreeMap::new(),
             dad: dad::DadTable::new(),
             pending_bytes: 0,
+            max_pending: MAX_PENDING_TOTAL,
+            max_entries: MAX_ENTRIES,
             next: Instant::FAR_FUTURE,
         }
+    }
+
+    /// Limits the waiting packets to `bytes` of memory, and the number of neighbours in proportion.
+    pub(crate) fn limit_memory(&mut self, bytes: usize) {
+        self.max_pending = bytes.min(MAX_PENDING_TOTAL);
+        self.max_entries = (self.max_pending / (MAX_PENDING_TOTAL / MAX_ENTRIES)).max(EVICT_BATCH);
     }
 
     /// Returns whether IPv6 addresses are used only after duplicate address detection.
@@ -238,7 +248,7 @@ impl Neighbours {
         }
         if let Some(entry) = self.entries.get_mut(&neighbour) {
             let others = self.pending_bytes - entry.pending.bytes;
-            let room = MAX_PENDING_TOTAL.saturating_sub(others);
+            let room = self.max_pending.saturating_sub(others);
             out.discarded += entry.pending.push(packet, room);
             self.pending_bytes = others + entry.pending.bytes;
         }
@@ -478,7 +488,7 @@ impl Neighbours {
 
     /// Makes room for one more entry. Returns `false` if packets wait for every neighbour.
     fn make_room(&mut self) -> bool {
-        if self.entries.len() < MAX_ENTRIES {
+        if self.entries.len() < self.max_entries {
             return true;
         }
         // Removes several entries at once, so that a flood of new neighbours does not scan the

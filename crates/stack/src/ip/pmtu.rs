@@ -13,6 +13,8 @@ const LIFETIME: Nanos = Nanos::from_secs(600);
 /// Maximum number of destinations with a learned MTU; a further one replaces the one that expires
 /// first.
 const MAX_ENTRIES: usize = 4096;
+/// Most memory of an entry, in bytes: twice its size, as the nodes of a tree may be half full.
+const ENTRY_BYTES: usize = 2 * (size_of::<(IpAddr, PmtuEntry)>() + size_of::<(Instant, IpAddr)>());
 /// The smallest path MTU that is accepted over IPv4, whatever the message claims; Linux's
 /// `min_pmtu`.
 const MIN_V4: u32 = 552;
@@ -30,6 +32,12 @@ pub(crate) struct LearnedMtus {
 }
 
 impl LearnedMtus {
+    /// Limits each table to about `bytes` of memory.
+    pub(crate) fn limit_memory(&mut self, bytes: usize) {
+        self.tcp.limit_memory(bytes);
+        self.datagrams.limit_memory(bytes);
+    }
+
     /// Returns the path MTUs for packets of an IP protocol.
     pub(crate) const fn of(&self, protocol: u8) -> &PathMtus {
         match protocol {
@@ -48,8 +56,9 @@ impl LearnedMtus {
 }
 
 /// Path MTUs that are smaller than the interface's, by destination.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct PathMtus {
+    max_entries: usize,
     entries: BTreeMap<IpAddr, PmtuEntry>,
     /// One key for each entry, in the order of expiry.
     order: BTreeSet<(Instant, IpAddr)>,
@@ -61,7 +70,22 @@ struct PmtuEntry {
     expires: Instant,
 }
 
+impl Default for PathMtus {
+    fn default() -> Self {
+        Self {
+            max_entries: MAX_ENTRIES,
+            entries: BTreeMap::new(),
+            order: BTreeSet::new(),
+        }
+    }
+}
+
 impl PathMtus {
+    /// Limits the table to about `bytes` of memory.
+    pub(crate) fn limit_memory(&mut self, bytes: usize) {
+        self.max_entries = (bytes / ENTRY_BYTES).clamp(16, MAX_ENTRIES);
+    }
+
     /// Records that the path to `to` carries packets of at most `mtu` bytes, and returns the MTU to
     /// use from now on. Returns `None` if that is not less than `current`, the MTU in use. The
     /// caller has verified that the message quotes a packet of this host.
@@ -97,7 +121,7 @@ impl PathMtus {
     /// Removes the expired entries, and those that expire first while there are too many.
     fn trim(&mut self, now: Instant) {
         while let Some(&(expires, to)) = self.order.first()
-            && (now >= expires || self.entries.len() > MAX_ENTRIES)
+            && (now >= expires || self.entries.len() > self.max_entries)
         {
             self.order.pop_first();
             self.entries.remove(&to);

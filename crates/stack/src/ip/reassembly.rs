@@ -160,8 +160,10 @@ pub(crate) enum Reassembled {
 }
 
 /// The packets in reassembly, of both families.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Reassembly {
+    max_bytes: usize,
+    max_packets: usize,
     partials: BTreeMap<ReassemblyKey, PartialPacket>,
     /// The packets in order of expiry; includes packets that are finished.
     order: VecDeque<(Instant, ReassemblyKey)>,
@@ -170,7 +172,27 @@ pub(crate) struct Reassembly {
     pub(crate) v6: Reassembly6Mib,
 }
 
+impl Default for Reassembly {
+    fn default() -> Self {
+        Self {
+            max_bytes: MAX_BYTES,
+            max_packets: MAX_PACKETS,
+            partials: BTreeMap::new(),
+            order: VecDeque::new(),
+            bytes: 0,
+            v4: ReassemblyMib::default(),
+            v6: Reassembly6Mib::default(),
+        }
+    }
+}
+
 impl Reassembly {
+    /// Limits the fragments to `bytes` of memory, and the number of packets in proportion.
+    pub(crate) fn limit_memory(&mut self, bytes: usize) {
+        self.max_bytes = bytes.min(MAX_BYTES);
+        self.max_packets = (self.max_bytes / (MAX_BYTES / MAX_PACKETS)).max(1);
+    }
+
     /// Adds a parsed packet whose `layers.fragment` is set.
     pub(crate) fn input(&mut self, now: Instant, packet: Packet) -> Reassembled {
         let v6 = packet.layers.ethertype == ethertype::IPV6;
@@ -246,7 +268,7 @@ impl Reassembly {
 
     fn begin(&mut self, now: Instant, key: ReassemblyKey) {
         self.limit_source(&key);
-        if self.partials.len() >= MAX_PACKETS {
+        if self.partials.len() >= self.max_packets {
             self.abandon_oldest();
         }
         let expires = now + TIMEOUT;
@@ -264,7 +286,7 @@ impl Reassembly {
         self.order.push_back((expires, key));
         // Finished packets leave their entry in `order`; a flood of them must not grow the queue
         // without bound.
-        if self.order.len() > 4 * MAX_PACKETS {
+        if self.order.len() > 4 * self.max_packets {
             let partials = &self.partials;
             self.order
                 .retain(|(at, key)| partials.get(key).is_some_and(|p| p.expires == *at));
@@ -285,7 +307,7 @@ impl Reassembly {
     }
 
     fn trim(&mut self) {
-        while self.bytes > MAX_BYTES {
+        while self.bytes > self.max_bytes {
             if !self.abandon_oldest() {
                 return;
             }

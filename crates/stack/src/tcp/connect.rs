@@ -33,7 +33,8 @@ impl Host {
     /// [`TentativeAddress`](StackError::TentativeAddress) or
     /// [`DuplicateAddress`](StackError::DuplicateAddress) if the host cannot use `local`;
     /// [`NoPorts`](StackError::NoPorts) if no port is free or the socket table is full;
-    /// [`OutOfMemory`](TcpError::OutOfMemory) while the allocator refuses memory.
+    /// [`OutOfMemory`](TcpError::OutOfMemory) while the allocator refuses memory, or with
+    /// `tcp_max_sockets` connections.
     pub fn tcp_connect(
         &mut self,
         now: Instant,
@@ -54,6 +55,10 @@ impl Host {
         // A host without traffic has no deadline at which it would detect that memory is available
         // again.
         self.update_memory_state(now);
+        if self.tcp.is_full(&self.env.sysctl) {
+            self.mib.socket.sockets_limited += 1;
+            return Err(TcpError::OutOfMemory.into());
+        }
         if self.env.mem.is_refused() {
             return Err(TcpError::OutOfMemory.into());
         }

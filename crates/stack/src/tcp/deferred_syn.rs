@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::task::Waker;
 
+use fullsend_tcp::TcpError;
 use fullsend_wire::icmpv4::{Icmpv4Repr, unreachable};
 use fullsend_wire::icmpv6::unreachable as unreachable6;
 use fullsend_wire::icmpv6::{self, Icmpv6Repr};
@@ -241,6 +242,10 @@ impl Host {
         id: TcpId,
     ) -> Result<(), StackError> {
         let index = self.user_deferred_syn(id)?;
+        if self.tcp.is_full(&self.env.sysctl) {
+            self.mib.socket.sockets_limited += 1;
+            return Err(TcpError::OutOfMemory.into());
+        }
         let Some(SocketEntry::DeferredSyn(deferred)) = self.tcp.table.get(index) else {
             return Err(StackError::NoSuchSocket);
         };
@@ -263,6 +268,7 @@ impl Host {
                 deferred.waiters.wake(&mut self.wakers);
             }
             *entry = SocketEntry::Conn(socket);
+            self.tcp.connections += 1;
         }
         self.post_process(now, index);
         Ok(())

@@ -29,21 +29,38 @@ const _: () = assert!(size_of::<Set>() == 2 * WAYS);
 struct Set([u16; WAYS]);
 
 /// The SYNs dropped most recently.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct DroppedSyns {
     /// Empty until the first SYN is dropped.
     sets: Vec<Set>,
+    /// The number of sets once there are any.
+    max_sets: usize,
+}
+
+impl Default for DroppedSyns {
+    fn default() -> Self {
+        Self {
+            sets: Vec::new(),
+            max_sets: SETS,
+        }
+    }
 }
 
 impl DroppedSyns {
+    /// Limits the record to about `bytes` of memory, before the first SYN is dropped.
+    pub(super) fn limit_memory(&mut self, bytes: usize) {
+        self.max_sets = (bytes / size_of::<Set>()).clamp(1, SETS);
+    }
+
     /// Records the dropped SYN of this hash. Returns whether it was recorded before, but not in the
     /// same half second: no client retransmits that early (RFC 6298 2.1), so such a SYN is a
     /// duplicate.
     pub(super) fn record(&mut self, now: Instant, hash: u64) -> bool {
-        if self.sets.is_empty() && self.sets.try_reserve_exact(SETS).is_ok() {
-            self.sets.resize(SETS, Set([0; WAYS]));
+        let max_sets = self.max_sets;
+        if self.sets.is_empty() && self.sets.try_reserve_exact(max_sets).is_ok() {
+            self.sets.resize(max_sets, Set([0; WAYS]));
         }
-        let Some(Set(set)) = self.sets.get_mut(hash as usize % SETS) else {
+        let Some(Set(set)) = self.sets.get_mut(hash as usize % max_sets) else {
             return false;
         };
         let time = (now.as_nanos() / TICK.as_nanos() % PERIOD) as u16;

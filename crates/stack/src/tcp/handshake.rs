@@ -40,12 +40,14 @@ impl Host {
         let syn = segment.repr;
         let sysctl = &self.env.sysctl;
         let (cookies, max_syn_backlog) = (sysctl.tcp_syncookies, sysctl.tcp_max_syn_backlog);
+        let no_socket = self.tcp.is_full(sysctl);
         let Some((index, listener)) = self.tcp.listeners.table.by_id(id.0) else {
             return;
         };
         let mib = &mut self.mib.socket;
         let full = listener.is_syn_queue_full() && !reuse;
-        if self.env.mem.is_refused() {
+        if self.env.mem.is_refused() || no_socket {
+            mib.sockets_limited += u64::from(no_socket);
             mib.listen_drops += 1;
             return;
         }
@@ -241,6 +243,7 @@ impl Host {
         let Some((index, _)) = self.tcp.table.insert(SocketEntry::Conn(socket)) else {
             return true;
         };
+        self.tcp.connections += 1;
         self.tcp.flows.insert(key, FlowOwner::Socket(index));
         // Only now, as the segment may be sent any number of times; the next one finds the
         // connection.
@@ -361,6 +364,7 @@ impl Host {
         self.leave_syn_queue(listener, young);
         if let Some(entry) = self.tcp.table.get_mut(index) {
             *entry = SocketEntry::Conn(socket);
+            self.tcp.connections += 1;
         }
         self.queue_for_accept(now, listener, index, segment);
     }
@@ -405,7 +409,9 @@ impl Host {
     fn accept_queue_has_room(&mut self, listener: u32) -> bool {
         let listener = self.tcp.listeners.table.get(listener);
         let full = listener.is_none_or(Listener::is_accept_queue_full);
-        let drop = full || self.env.mem.is_refused();
+        let no_socket = self.tcp.is_full(&self.env.sysctl);
+        let drop = full || no_socket || self.env.mem.is_refused();
+        self.mib.socket.sockets_limited += u64::from(no_socket);
         self.mib.socket.listen_overflows += u64::from(full);
         self.mib.socket.listen_drops += u64::from(drop);
         !drop

@@ -80,6 +80,8 @@ pub(crate) struct Tcp {
     /// Headers of SYNs that are kept on request of the application, by slot of `table`.
     saved_syns: BTreeMap<u32, Vec<u8>>,
     resets: TokenBucket,
+    /// Number of connections in `table`.
+    connections: usize,
     /// Number of connections that the application has closed and that are not finished.
     orphans: usize,
     /// Scratch buffer for prefetching.
@@ -111,6 +113,7 @@ impl Tcp {
             flow_label_key,
             saved_syns: BTreeMap::new(),
             resets: TokenBucket::default(),
+            connections: 0,
             orphans: 0,
             prefetch_buffers: PrefetchBuffers::default(),
             shard: None,
@@ -123,6 +126,17 @@ impl Tcp {
     /// `u64::MAX` (UDP).
     pub(crate) fn derive_key(&self, label: u64) -> SipKey {
         self.timestamp_key.derive(label)
+    }
+
+    /// Returns whether no further connection may be added (`tcp_max_sockets`).
+    pub(super) fn is_full(&self, sysctl: &Sysctl) -> bool {
+        let most = sysctl.tcp_max_sockets as usize;
+        most != 0 && self.connections >= most
+    }
+
+    /// Limits the tables that no tunable limits to about `bytes` of memory.
+    pub(crate) fn limit_memory(&mut self, bytes: usize) {
+        self.syn_limit.limit_memory(bytes);
     }
 
     /// Returns the owner of the 4-tuple.

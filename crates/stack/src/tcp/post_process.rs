@@ -99,6 +99,7 @@ impl Host {
         let Some(entry) = self.tcp.table.remove(index) else {
             return;
         };
+        self.tcp.connections -= usize::from(matches!(entry, SocketEntry::Conn(_)));
         self.tcp.wheel.disarm(index);
         self.tcp.saved_syns.remove(&index);
         if !matches!(&entry, SocketEntry::Conn(socket) if !socket.reachable) {
@@ -181,6 +182,7 @@ impl Host {
     ) -> Option<u64> {
         let key = socket.key;
         let (index, id) = self.tcp.table.insert(SocketEntry::Conn(socket))?;
+        self.tcp.connections += 1;
         self.tcp.flows.insert(&key, FlowOwner::Socket(index));
         self.post_process(now, index);
         Some(id)

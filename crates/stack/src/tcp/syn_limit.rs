@@ -72,6 +72,11 @@ impl SynLimit {
         }
     }
 
+    /// Limits the record of dropped SYNs to about `bytes` of memory.
+    pub(super) fn limit_memory(&mut self, bytes: usize) {
+        self.dropped.limit_memory(bytes);
+    }
+
     /// Sets `tcp_syn_limit`. No SYN is limited before the first call.
     pub(super) fn set_limit(&mut self, limit: u32) {
         if self.limit != limit {

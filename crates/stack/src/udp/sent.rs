@@ -19,15 +19,33 @@ const REPLACED_SHARE: usize = 32;
 const USED: u64 = 1 << 63;
 
 /// Keyed hashes of flows in an LRU table: each set is ordered, the most recently used flow first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct SentFlows {
     /// Empty until the first flow is recorded; then its length is a power of two.
     sets: Vec<[u64; WAYS]>,
     /// Number of flows replaced since the table was enlarged or enlarging it failed.
     replaced: usize,
+    max_sets: usize,
+}
+
+impl Default for SentFlows {
+    fn default() -> Self {
+        Self {
+            sets: Vec::new(),
+            replaced: 0,
+            max_sets: MAX_SETS,
+        }
+    }
 }
 
 impl SentFlows {
+    /// Limits the table to about `bytes` of memory, and at least its first size. While it grows, the
+    /// smaller table exists, too.
+    pub(super) fn limit_memory(&mut self, bytes: usize) {
+        let sets = bytes * 2 / 3 / size_of::<[u64; WAYS]>();
+        self.max_sets = sets.clamp(FIRST_SETS, MAX_SETS);
+    }
+
     /// Records the keyed hash of a flow. The table grows only when flows are replaced, and only if
     /// memory is available.
     pub(super) fn record(&mut self, flow: u64) {
@@ -67,7 +85,7 @@ impl SentFlows {
             len => len * 2,
         };
         let mut sets = Vec::new();
-        if len > MAX_SETS || sets.try_reserve_exact(len).is_err() {
+        if len > self.max_sets || sets.try_reserve_exact(len).is_err() {
             return;
         }
         sets.resize(len, [0; WAYS]);

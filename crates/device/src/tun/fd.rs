@@ -1,0 +1,139 @@
+//! A descriptor that another program or system has opened.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use fullsend_offload::{Link, Pool};
+
+use super::receive::FrameReader;
+use super::transmit::LinkLog;
+use super::{Tun, TunStats};
+use crate::{Caps, OffloadSet, sys};
+
+/// Bytes of free memory that a device's own pool keeps.
+const POOL_BYTES: usize = 16 << 20;
+
+/// The header before each frame of a descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum FrameHeader {
+    /// None: a frame is an IP packet or an Ethernet frame. A TUN or TAP with `IFF_NO_PI`, Android's
+    /// `VpnService`, a socket that keeps messages apart.
+    #[default]
+    None,
+    /// A `virtio_net_hdr` of 10 bytes: a TUN or TAP with `IFF_NO_PI` and `IFF_VNET_HDR`.
+    Vnet,
+    /// The address family in 4 bytes, most significant first: a utun of macOS and iOS.
+    Family,
+}
+
+/// What a descriptor carries, for [`Tun::from_fd`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FdConfig {
+    link: Link,
+    mtu: u32,
+    header: FrameHeader,
+    offload: OffloadSet,
+}
+
+impl FdConfig {
+    /// Returns the settings of a descriptor of IP packets of at most `mtu` bytes, without a header.
+    pub const fn ip(mtu: u32) -> Self {
+        Self {
+            link: Link::Ip,
+            mtu,
+            header: FrameHeader::None,
+            offload: OffloadSet::NONE,
+        }
+    }
+
+    /// Returns the settings of a descriptor of Ethernet frames, whose IP packets have at most `mtu`
+    /// bytes, without a header.
+    pub const fn ethernet(mtu: u32) -> Self {
+        Self {
+            link: Link::Ethernet,
+            ..Self::ip(mtu)
+        }
+    }
+
+    /// Sets the header before each frame to a `virtio_net_hdr`, by which the other side accepts the
+    /// offloads of `set` from the stack. A TUN or TAP of Linux accepts [`OffloadSet::ALL`] since
+    /// 6.2, and all but `uso` before.
+    ///
+    /// What it sends is what its opener has requested with `TUNSETOFFLOAD`; the stack accepts all of
+    /// these offloads.
+    #[must_use]
+    pub const fn vnet_header(mut self, set: OffloadSet) -> Self {
+        self.header = FrameHeader::Vnet;
+        self.offload = OffloadSet {
+            vnet_hdr: true,
+            ..set
+        }
+        .normalized();
+        self
+    }
+
+    /// Sets the header before each frame to the address family, as on a utun of macOS and iOS.
+    #[must_use]
+    pub const fn family_header(mut self) -> Self {
+        self.header = FrameHeader::Family;
+        self.offload = OffloadSet::NONE;
+        self
+    }
+}
+
+impl Tun {
+    /// Makes a device of a descriptor of which each read returns one frame, and each write sends
+    /// one. No other system call is made on it than making it non-blocking, so that it works where
+    /// the calls of a TUN are not permitted, or it is none: Android's `VpnService`, the utun of
+    /// iOS, a TAP that another process has passed, a `SOCK_SEQPACKET` or `SOCK_DGRAM` socket. An
+    /// empty frame ends the device, as the end of such a socket.
+    ///
+    /// Where the calls of Linux are permitted, [`TunBuilder::adopt`](crate::TunBuilder::adopt)
+    /// negotiates the offloads.
+    ///
+    /// # Errors
+    /// The error of making `fd` non-blocking.
+    ///
+    /// ```
+    /// use std::os::fd::OwnedFd;
+    /// use std::os::unix::net::UnixDatagram;
+    ///
+    /// use fullsend_device::{Device, FdConfig, Tun};
+    ///
+    /// let (ours, theirs) = UnixDatagram::pair()?;
+    /// let mut device = Tun::from_fd(OwnedFd::from(ours), FdConfig::ip(1500))?;
+    /// theirs.send(&[0x45; 20])?;
+    /// let mut received = Vec::new();
+    /// assert_eq!(device.receive(&mut received, 64)?, 1);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn from_fd(fd: OwnedFd, config: FdConfig) -> io::Result<Self> {
+        sys::set_nonblocking(fd.as_fd())?;
+        let FdConfig {
+            link,
+            mtu,
+            header,
+            offload,
+        } = config;
+        let caps = Caps {
+            tso4: offload.tso4,
+            tso6: offload.tso6,
+            uso: offload.uso,
+            tx_checksum: offload.csum,
+            ..Caps::plain(link, mtu)
+        };
+        Ok(Self {
+            file: File::from(fd),
+            name: "descriptor".to_owned(),
+            caps,
+            offload,
+            header,
+            warnings: Vec::new(),
+            reader: FrameReader::new(Pool::new(POOL_BYTES), header).ends_with_empty_frame(),
+            stats: TunStats::default(),
+            link_log: LinkLog::default(),
+        })
+    }
+}
