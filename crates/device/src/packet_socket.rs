@@ -14,7 +14,7 @@ use crate::sys::{self, IfName, Iface};
 use crate::tun::TunStats;
 use crate::tun::receive::FrameReader;
 use crate::tun::transmit::{self, LinkLog};
-use crate::{Caps, Device};
+use crate::{Caps, Device, FrameHeader};
 
 /// Bytes that the kernel queues in each direction: as many super-segments as a TUN's queue is
 /// usually filled with. Its default holds three.
@@ -44,7 +44,7 @@ pub struct PacketSocket {
     socket: File,
     name: String,
     caps: Caps,
-    vnet_hdr: bool,
+    header: FrameHeader,
     reader: FrameReader,
     stats: TunStats,
     link_log: LinkLog,
@@ -92,6 +92,11 @@ impl PacketSocket {
         let vnet_hdr = cfg!(target_endian = "little") && sys::packet_vnet_hdr(fd).is_ok();
         sys::promiscuous(fd, index)?;
         sys::bind_packet_socket(fd, index)?;
+        let header = if vnet_hdr {
+            FrameHeader::Vnet
+        } else {
+            FrameHeader::None
+        };
         let caps = Caps {
             link: Link::Ethernet,
             mtu,
@@ -105,8 +110,8 @@ impl PacketSocket {
             socket: File::from(socket),
             name: name.to_owned(),
             caps,
-            vnet_hdr,
-            reader: FrameReader::new(pool, vnet_hdr),
+            header,
+            reader: FrameReader::new(pool, header),
             stats: TunStats::default(),
             link_log: LinkLog::default(),
         })
@@ -152,7 +157,7 @@ impl Device for PacketSocket {
 
     fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
         let counters = (&mut self.stats, &mut self.link_log);
-        transmit::transmit((&self.socket, &self.name), self.vnet_hdr, batch, counters)
+        transmit::transmit((&self.socket, &self.name), self.header, batch, counters)
     }
 
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
@@ -162,6 +167,10 @@ impl Device for PacketSocket {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.socket.as_fd())
+    }
+
+    fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
+        self.reader.limit_memory(pool, max_bytes);
     }
 }
 

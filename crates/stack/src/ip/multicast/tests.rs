@@ -111,7 +111,9 @@ fn joining_and_leaving_are_reported_twice() {
 fn queries_are_answered_once_within_their_time() {
     for (family, groups) in [(false, [v4(1), v4(2)]), (true, [v6(1), v6(2)])] {
         let mut rig = Rig::new();
-        groups.map(|group| rig.join(group));
+        for group in groups {
+            rig.join(group);
+        }
         rig.run(Nanos::from_secs(2));
         rig.query(3, family, None);
         rig.query(3, family, None);
