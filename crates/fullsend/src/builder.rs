@@ -14,6 +14,7 @@ use fullsend_stack::{
     Cidr, Host, HostConfig, Mac, NeighbourConfig, NetConfig, ParseCidrError, QdiscConfig, Steering,
 };
 use fullsend_tcp::Sysctl;
+use fullsend_tcp::congestion::{CongestionControl, CongestionFactory};
 use fullsend_wire::{Nanos, Seed};
 use tokio::runtime::Handle;
 
@@ -63,6 +64,7 @@ pub struct Builder {
     kernel_addresses: Vec<Cidr>,
     net: NetConfig,
     sysctl: Sysctl,
+    congestion: Option<CongestionFactory>,
     seed: Option<Seed>,
     #[cfg(feature = "control")]
     link_name: String,
@@ -85,6 +87,7 @@ impl Builder {
             kernel_addresses: Vec::new(),
             net: NetConfig::default(),
             sysctl: Sysctl::for_memory_or_default(process_memory()),
+            congestion: None,
             seed: None,
             #[cfg(feature = "control")]
             link_name: "link0".to_owned(),
@@ -249,6 +252,21 @@ impl Builder {
         if let Err(error) = self.sysctl.set(key, value) {
             self.record_error(invalid(&error.to_string()));
         }
+        self
+    }
+
+    /// Sets a congestion control of the program for the stack's connections, in place of
+    /// `tcp_congestion_control`: `create` creates one for each. Listeners and streams may select another
+    /// one.
+    ///
+    /// See [`CongestionControl`] for how to write one, and the example `congestion`.
+    #[must_use]
+    pub fn congestion_with<C, F>(mut self, create: F) -> Self
+    where
+        C: CongestionControl + 'static,
+        F: Fn() -> C + Send + Sync + 'static,
+    {
+        self.congestion = Some(CongestionFactory::new(create));
         self
     }
 
@@ -480,6 +498,7 @@ impl Builder {
             pool_bytes: self.pool_bytes / shards,
         });
         host.set_shard(steering, index);
+        host.set_congestion_with(self.congestion.clone());
         host
     }
 }
