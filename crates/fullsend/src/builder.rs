@@ -10,8 +10,8 @@ use std::task::Waker;
 use std::time::Duration;
 
 use fullsend_device::{
-    AsyncDevice, Device, FdConfig, OffloadSet, PacketPort, PacketSender, PacketSocket, Tun, TunBuilder,
-    UserDeviceConfig, os_seed, process_memory, user_device, user_device_with,
+    AsyncDevice, Device, FdConfig, OffloadSet, PacketPort, PacketSender, PacketSocket, Tun,
+    TunBuilder, UserDeviceConfig, os_seed, process_memory, user_device, user_device_with,
 };
 use fullsend_driver::{MAX_SHARDS, SteeredDevice};
 use fullsend_offload::{Packet, Pool};
@@ -19,6 +19,7 @@ use fullsend_stack::{
     Cidr, Host, HostConfig, Mac, NeighbourConfig, NetConfig, ParseCidrError, QdiscConfig, Steering,
 };
 use fullsend_tcp::Sysctl;
+use fullsend_tcp::congestion::{CongestionControl, CongestionFactory};
 use fullsend_wire::{Nanos, Seed};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
@@ -74,6 +75,7 @@ pub struct Builder {
     kernel_addresses: Vec<Cidr>,
     net: NetConfig,
     sysctl: Sysctl,
+    congestion: Option<CongestionFactory>,
     seed: Option<Seed>,
     #[cfg(feature = "control")]
     link_name: String,
@@ -98,6 +100,7 @@ impl Builder {
             kernel_addresses: Vec::new(),
             net: NetConfig::default(),
             sysctl: Sysctl::for_memory_or_default(process_memory()),
+            congestion: None,
             seed: None,
             #[cfg(feature = "control")]
             link_name: "link0".to_owned(),
@@ -384,6 +387,21 @@ impl Builder {
         if let Err(error) = self.sysctl.set(key, value) {
             self.record_error(invalid(&error.to_string()));
         }
+        self
+    }
+
+    /// Sets a congestion control of the program for the stack's connections, in place of
+    /// `tcp_congestion_control`: `create` creates one for each. Listeners and streams may select another
+    /// one.
+    ///
+    /// See [`CongestionControl`] for how to write one, and the example `congestion`.
+    #[must_use]
+    pub fn congestion_with<C, F>(mut self, create: F) -> Self
+    where
+        C: CongestionControl + 'static,
+        F: Fn() -> C + Send + Sync + 'static,
+    {
+        self.congestion = Some(CongestionFactory::new(create));
         self
     }
 
@@ -674,6 +692,7 @@ impl Builder {
         if let Some(bytes) = self.memory_bytes {
             host.limit_memory(bytes / shards as u64);
         }
+        host.set_congestion_with(self.congestion.clone());
         host
     }
 }

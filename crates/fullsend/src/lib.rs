@@ -35,6 +35,7 @@ mod addr;
 mod axum;
 mod builder;
 mod clock;
+pub mod congestion;
 #[cfg(feature = "control")]
 pub mod control;
 mod dns;

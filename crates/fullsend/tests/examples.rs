@@ -95,6 +95,15 @@ fn successor_server() -> std::net::SocketAddr {
     at
 }
 
+/// How the window follows losses is a test of the crate `sim`, in virtual time.
+#[test]
+fn the_example_of_a_congestion_control_runs() {
+    let mut program = Program::start("congestion", "");
+    program.expect("congestion control: aimd");
+    program.expect("window ");
+    assert!(program.wait().success());
+}
+
 #[test]
 fn the_relay_shuts_down_gracefully_and_survives_device_loss() {
     in_namespace(|| {

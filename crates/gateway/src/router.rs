@@ -13,7 +13,7 @@ use crate::gateway::Shared;
 use crate::message::router_advert::RouterAdvert;
 
 /// Interval between unsolicited advertisements: a third of their lifetime (RFC 4861 6.2.1).
-const INTERVAL: Duration = Duration::from_mins(10);
+const INTERVAL: Duration = Duration::from_secs(10 * 60);
 const LIFETIME_S: u16 = 1800;
 /// Shortest interval between advertisements. A guest that sends many solicitations gets no more.
 const MIN_INTERVAL: Duration = Duration::from_millis(200);

@@ -5,6 +5,7 @@ use core::fmt;
 use core::task::Waker;
 
 use fullsend_offload::{Packet, Pool, TxToken};
+use fullsend_tcp::congestion::CongestionFactory;
 use fullsend_tcp::legacy::Legacy;
 use fullsend_tcp::{Cx, DeviceCaps, HostLimits, Sysctl, SysctlError, TcpMemory, TcpMib};
 use fullsend_wire::{Instant, Rng, Seed};
@@ -190,6 +191,13 @@ impl Host {
             self.clear_fastopen_blackholes();
         }
         Ok(())
+    }
+
+    /// Sets a congestion control that the program brings along for new connections, in place of
+    /// `tcp_congestion_control`; `None` returns to the latter. A listener or connection may select
+    /// another one.
+    pub fn set_congestion_with(&mut self, factory: Option<CongestionFactory>) {
+        self.tcp.set_congestion_factory(factory);
     }
 
     /// Enables superseded rules, to show what replaced them.

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use fullsend_stack::{Host, Incoming, ListenConfig, ListenerId, StackError, WaitKey, WaitOn};
 use fullsend_tcp::SocketOption;
+use fullsend_tcp::congestion::{CongestionControl, CongestionFactory};
 use fullsend_wire::numbers::DEFAULT_TTL;
 use smallvec::SmallVec;
 use tokio::task::coop::poll_proceed;
@@ -328,6 +329,21 @@ impl TcpListener {
     pub fn set_congestion(&self, name: &str) -> io::Result<()> {
         self.host_listener
             .for_each(|host, id| host.listener(id).set_congestion(name))
+    }
+
+    /// Sets a congestion control of the program for the listener's later connections: `create` creates
+    /// one for each.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
+    pub fn set_congestion_with<C, F>(&self, create: F) -> io::Result<()>
+    where
+        C: CongestionControl + 'static,
+        F: Fn() -> C + Send + Sync + 'static,
+    {
+        let factory = CongestionFactory::new(create);
+        self.host_listener
+            .for_each(|host, id| host.listener(id).set_congestion_with(factory.clone()))
     }
 
     /// Accepts the next connection, and returns it with the peer's address. Several tasks may wait

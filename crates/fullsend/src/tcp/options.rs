@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use fullsend_tcp::congestion::CongestionControl;
 use fullsend_tcp::{FlowReport, Linger, SocketOption, SocketOptions, State, TcpInfo};
 use fullsend_wire::numbers::DEFAULT_TTL;
 
@@ -223,6 +224,50 @@ impl TcpStream {
                     );
                     io::Error::new(error.kind(), text)
                 })
+        })
+    }
+
+    /// Sets a congestion control of the program in place of the one that is in use. It begins with its
+    /// own window. Set it before data is sent, or for all connections of a listener
+    /// ([`TcpListener::set_congestion_with`](crate::TcpListener::set_congestion_with)) or of a stack
+    /// ([`Builder::congestion_with`](crate::Builder::congestion_with)), to control a connection from its
+    /// begin.
+    ///
+    /// ```
+    /// # use fullsend::{Pair, Stack, TcpListener, TcpStream};
+    /// # use fullsend::congestion::{Ack, CongestionControl, CongestionEvent, Instant};
+    /// /// Sends as fast as the receiver reads.
+    /// #[derive(Debug)]
+    /// struct Unlimited;
+    ///
+    /// impl CongestionControl for Unlimited {
+    ///     fn name(&self) -> &'static str {
+    ///         "unlimited"
+    ///     }
+    ///     fn window_bytes(&self) -> u64 {
+    ///         u64::MAX
+    ///     }
+    ///     fn on_mss(&mut self, _: u32) {}
+    ///     fn on_ack(&mut self, _: &Ack) {}
+    ///     fn on_congestion(&mut self, _: CongestionEvent, _: Instant) {}
+    /// }
+    ///
+    /// # #[tokio::main] async fn main() -> std::io::Result<()> {
+    /// let (client, server) = Stack::pair(&Pair::default())?;
+    /// let listener = TcpListener::bind(&server, "10.0.0.2:80")?;
+    /// let stream = TcpStream::connect(&client, "10.0.0.2:80").await?;
+    /// stream.set_congestion_with(Unlimited)?;
+    /// assert_eq!(stream.congestion()?, "unlimited");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
+    pub fn set_congestion_with(&self, control: impl CongestionControl + 'static) -> io::Result<()> {
+        self.engine.op(|host, now| {
+            host.tcp(self.id)
+                .set_congestion_with(now, Box::new(control))
+                .map_err(io_error)
         })
     }
 

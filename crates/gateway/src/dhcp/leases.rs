@@ -13,7 +13,7 @@ const MAX_RANGE: u32 = 256;
 /// How long an offer is kept for the client that got it.
 const OFFER_TIME: Duration = Duration::from_secs(30);
 /// How long an address is not given out after a client has found another host with it.
-const DECLINE_TIME: Duration = Duration::from_mins(10);
+const DECLINE_TIME: Duration = Duration::from_secs(10 * 60);
 
 struct Lease {
     /// The client's identifier; empty for an address that another host uses.

@@ -16,7 +16,7 @@ use crate::message::dhcp::{ClientMessage, MessageType, Settings};
 
 const SERVER_PORT: u16 = 67;
 const CLIENT_PORT: u16 = 68;
-const LEASE_TIME: Duration = Duration::from_hours(24);
+const LEASE_TIME: Duration = Duration::from_secs(24 * 3600);
 /// Longest message that is read.
 const MAX_MESSAGE: usize = 1500;
 

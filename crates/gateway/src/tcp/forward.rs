@@ -28,7 +28,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// wait for an answer, but most are gone.
 const CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long it may take to accept a client that has sent data before its FIN.
-const CLOSED_WITH_DATA_TIMEOUT: Duration = Duration::from_mins(1);
+const CLOSED_WITH_DATA_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits for the connection to the other side, but not much longer than the client does.
 async fn until_client_ends<T>(

@@ -19,7 +19,7 @@ use crate::forward::ForwardId;
 /// Idle time of a flow without an answer.
 const UNANSWERED_TIMEOUT: Duration = Duration::from_secs(30);
 /// Idle time of a flow with datagrams in both directions.
-const ANSWERED_TIMEOUT: Duration = Duration::from_mins(3);
+const ANSWERED_TIMEOUT: Duration = Duration::from_secs(3 * 60);
 
 /// The addresses of a flow as the guest sees them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -82,7 +82,7 @@ impl HeldHeaders {
         let (tcp, options) = tcp.split_at(20);
         let mut head = Self::default();
         head.ip[..ip_len].copy_from_slice(ip);
-        if let Some(ip) = ip.as_array::<20>() {
+        if let Ok(ip) = <&[u8; 20]>::try_from(ip) {
             head.ip[SUM..SUM + 2].copy_from_slice(&sum_of_varying(ip).to_ne_bytes());
         }
         head.tcp.copy_from_slice(tcp);
@@ -136,9 +136,9 @@ impl<'a, const IP: usize> TcpHeaders<'a, IP> {
     fn rest_is_equal(&self, rest: &[u8; REST]) -> bool {
         let (received, extensions) = (self.options, self.extensions);
         // The common case: 12 bytes of timestamps.
-        let same_options = match received.as_array::<12>() {
-            Some(received) => rest.first_chunk() == Some(received),
-            None => rest
+        let same_options = match <&[u8; 12]>::try_from(received) {
+            Ok(received) => rest.first_chunk() == Some(received),
+            Err(_) => rest
                 .get(..received.len())
                 .is_some_and(|held| equal_words(received, held)),
         };

@@ -50,7 +50,6 @@ fn fastopen_keys(value: &[u8]) -> Result<FastopenKeys> {
 /// Encodes `union tcp_cc_info`: `struct tcp_bbr_info`, `struct tcp_dctcp_info`, or nothing.
 fn cc_info(info: CcInfo) -> Vec<u8> {
     let words: &[u32] = match info {
-        CcInfo::None => &[],
         CcInfo::Bbr {
             bw,
             min_rtt,
@@ -73,6 +72,7 @@ fn cc_info(info: CcInfo) -> Vec<u8> {
             &[u32::from_ne_bytes(flags), alpha, ab_ecn, ab_tot]
         }
         CcInfo::DctcpFallback => &[0; 4],
+        _ => &[],
     };
     words.iter().flat_map(|n| n.to_ne_bytes()).collect()
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use fullsend_sim::{HostId, LinkId, Netem, NicConfig, NicMode, Sim};
 use fullsend_stack::{Cidr, IfaceId, ListenConfig, ListenerId, TcpId};
-use fullsend_tcp::congestion::CcInfo;
+use fullsend_tcp::congestion::{CcInfo, CongestionControl, CongestionFactory};
 use fullsend_tcp::{SocketOption, TcpInfo};
 use fullsend_wire::{Instant, Nanos, Seed};
 
@@ -126,11 +126,22 @@ impl Testbed {
 
     /// Opens a flow that writes without end.
     pub(crate) fn flow(&mut self, congestion: &str) -> Flow {
+        self.open_flow(Some(congestion))
+    }
+
+    /// Opens a flow that writes without end, with the congestion control of the hosts.
+    pub(crate) fn flow_with_default(&mut self) -> Flow {
+        self.open_flow(None)
+    }
+
+    fn open_flow(&mut self, congestion: Option<&str>) -> Flow {
         let Self { sim, hosts, .. } = self;
         let now = sim.now();
         let host = sim.host(hosts[0]);
         let client = host.tcp_connect(now, None, self.to).unwrap();
-        host.tcp(client).set_congestion(now, congestion).unwrap();
+        if let Some(congestion) = congestion {
+            host.tcp(client).set_congestion(now, congestion).unwrap();
+        }
         let mut server = None;
         sim.run_until(now + secs(60), |sim| {
             let incoming = sim.host(hosts[1]).listener(self.listener).accept().unwrap();
@@ -186,6 +197,48 @@ impl Testbed {
     /// Sets `TCP_CONGESTION` at the receiver during a flow.
     pub(crate) fn set_receiver_congestion(&mut self, flow: &Flow, congestion: &str) {
         self.set_congestion(1, flow.server, congestion);
+    }
+
+    /// Gives the sender of a flow a congestion control of the test.
+    pub(crate) fn set_sender_control(&mut self, flow: &Flow, control: Box<dyn CongestionControl>) {
+        let now = self.sim.now();
+        let host = self.sim.host(self.hosts[0]);
+        host.tcp(flow.client)
+            .set_congestion_with(now, control)
+            .unwrap();
+    }
+
+    /// Gives new connections of the sender (0) or the receiver (1) a congestion control of the test.
+    pub(crate) fn set_host_control<C: CongestionControl + 'static>(
+        &mut self,
+        host: usize,
+        create: impl Fn() -> C + Send + Sync + 'static,
+    ) {
+        let factory = CongestionFactory::new(create);
+        self.sim
+            .host(self.hosts[host])
+            .set_congestion_with(Some(factory));
+    }
+
+    /// Gives new connections of the receiver's listener a congestion control of the test.
+    pub(crate) fn set_listener_control<C: CongestionControl + 'static>(
+        &mut self,
+        create: impl Fn() -> C + Send + Sync + 'static,
+    ) {
+        let factory = CongestionFactory::new(create);
+        self.sim
+            .host(self.hosts[1])
+            .listener(self.listener)
+            .set_congestion_with(factory)
+            .unwrap();
+    }
+
+    /// Returns the names of the congestion controls of sender and receiver.
+    pub(crate) fn congestion_of(&mut self, flow: &Flow) -> [&'static str; 2] {
+        [(0, flow.client), (1, flow.server)].map(|(host, id)| {
+            let host = self.sim.host(self.hosts[host]);
+            host.tcp(id).options().unwrap().tcp_congestion
+        })
     }
 
     fn set_congestion(&mut self, side: usize, id: TcpId, congestion: &str) {

@@ -81,7 +81,8 @@ impl Host {
             mss_of(&path),
             path.network_len(),
         );
-        let socket = Socket::new(conn, key, path, ConnectionOwner::User);
+        let mut socket = Socket::new(conn, key, path, ConnectionOwner::User);
+        self.set_custom_congestion(now, &mut socket);
         self.insert_connection(now, socket)
             .map(TcpId)
             .ok_or(StackError::NoPorts)
@@ -184,6 +185,20 @@ impl Host {
 
     /// Builds the connection that answers a SYN, with `iss` as its initial sequence number.
     pub(super) fn create_child(
+        &mut self,
+        now: Instant,
+        key: &FlowKey,
+        syn: (&TcpRepr, EcnField),
+        iss: SeqNum,
+        owner: ConnectionOwner,
+    ) -> Result<Box<Socket>, StackError> {
+        let mut socket = self.create_child_for_syn_ack(now, key, syn, iss, owner)?;
+        self.set_custom_congestion(now, &mut socket);
+        Ok(socket)
+    }
+
+    /// Builds the connection that answers a SYN, as far as its SYN-ACK depends on it.
+    pub(super) fn create_child_for_syn_ack(
         &mut self,
         now: Instant,
         key: &FlowKey,

@@ -527,7 +527,9 @@ impl Host {
     ) -> Option<SynAck> {
         if self.tcp.listeners.has_inherited_options(listener) {
             let owner = ConnectionOwner::Listener(listener);
-            let mut socket = self.create_child(now, key, syn, iss, owner).ok()?;
+            let mut socket = self
+                .create_child_for_syn_ack(now, key, syn, iss, owner)
+                .ok()?;
             let Socket { conn, path, .. } = &mut *socket;
             return self.poll_syn_ack(now, conn, path, previous);
         }

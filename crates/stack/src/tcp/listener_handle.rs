@@ -3,7 +3,8 @@
 use core::net::SocketAddr;
 use core::task::Waker;
 
-use fullsend_tcp::{SocketOption, TcpError, congestion};
+use fullsend_tcp::congestion::{self, CongestionFactory};
+use fullsend_tcp::{SocketOption, TcpError};
 use fullsend_wire::Instant;
 
 use super::TcpId;
@@ -172,6 +173,15 @@ impl ListenerHandle<'_> {
             .find(|known| *known == name);
         let name = known.filter(|_| allowed).ok_or(TcpError::InvalidValue)?;
         self.listener()?.settings.set_congestion(name);
+        Ok(())
+    }
+
+    /// Sets the congestion control of its later connections to one that the program brings along.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such listener.
+    pub fn set_congestion_with(&mut self, factory: CongestionFactory) -> Result<(), StackError> {
+        self.listener()?.settings.set_congestion_with(factory);
         Ok(())
     }
 

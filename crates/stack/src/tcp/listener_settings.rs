@@ -2,12 +2,13 @@
 
 use alloc::vec::Vec;
 
+use fullsend_tcp::congestion::CongestionFactory;
 use fullsend_tcp::{FastopenKeys, SocketOption, Sysctl, TcpError, defer_accept_timeouts};
 use fullsend_wire::tcp::TcpRepr;
 use fullsend_wire::{EcnField, Instant, Nanos};
 
 use super::listen::Listeners;
-use super::socket::Socket;
+use super::socket::{ConnectionOwner, Socket};
 use crate::Host;
 
 /// The options that the application has set on a listener.
@@ -29,6 +30,9 @@ pub(super) struct ListenerSettings {
     pub(super) syncnt: Option<u8>,
     /// `TCP_CONGESTION` of its connections; `None` means the host's default.
     congestion: Option<&'static str>,
+    /// The congestion control that the program brings along for its connections; `None` means the
+    /// host's, unless `congestion` is set.
+    congestion_factory: Option<CongestionFactory>,
     /// Options that its connections inherit, at most one of each kind.
     inherited: Vec<SocketOption>,
 }
@@ -58,8 +62,15 @@ impl ListenerSettings {
     }
 
     /// Sets the congestion control that connections inherit.
-    pub(super) const fn set_congestion(&mut self, name: &'static str) {
+    pub(super) fn set_congestion(&mut self, name: &'static str) {
         self.congestion = Some(name);
+        self.congestion_factory = None;
+    }
+
+    /// Sets the congestion control that the program brings along for later connections.
+    pub(super) fn set_congestion_with(&mut self, factory: CongestionFactory) {
+        self.congestion = None;
+        self.congestion_factory = Some(factory);
     }
 
     fn has_inherited_options(&self) -> bool {
@@ -72,6 +83,20 @@ impl Listeners {
     pub(super) fn has_inherited_options(&self, listener: u32) -> bool {
         let listener = self.table.get(listener);
         listener.is_some_and(|l| l.settings.has_inherited_options())
+    }
+
+    /// Returns the congestion control that the program brings along for connections of this listener:
+    /// the listener's own, or the one of the `host` if the listener has none.
+    fn congestion_factory<'a>(
+        &'a self,
+        listener: u32,
+        host: Option<&'a CongestionFactory>,
+    ) -> Option<&'a CongestionFactory> {
+        let Some(settings) = self.table.get(listener).map(|l| &l.settings) else {
+            return host;
+        };
+        let host = host.filter(|_| settings.congestion.is_none());
+        settings.congestion_factory.as_ref().or(host)
     }
 
     /// Returns the maximum interval between two SYN-ACKs.
@@ -106,5 +131,21 @@ impl Host {
             let _: Result<(), TcpError> = socket.conn.set_option(&mut cx, *option);
         }
         socket.apply_ip_settings();
+    }
+
+    /// Gives a new connection the congestion control that the program brings along, if there is one.
+    pub(super) fn set_custom_congestion(&mut self, now: Instant, socket: &mut Socket) {
+        let of_host = self.tcp.congestion_factory.as_ref();
+        let factory = match socket.owner {
+            ConnectionOwner::Listener(listener) => {
+                self.tcp.listeners.congestion_factory(listener, of_host)
+            }
+            _ => of_host,
+        };
+        if let Some(factory) = factory {
+            let control = factory.create();
+            let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
+            socket.conn.set_congestion_with(&mut cx, control);
+        }
     }
 }

@@ -32,6 +32,7 @@ use core::net::SocketAddr;
 
 use fullsend_offload::Packet;
 use fullsend_tcp::Sysctl;
+use fullsend_tcp::congestion::CongestionFactory;
 use fullsend_wire::Instant;
 
 pub use deferred_syn::UnreachableCode;
@@ -77,6 +78,8 @@ pub(crate) struct Tcp {
     timestamp_key: SipKey,
     flow_label_key: SipKey,
     fastopen: FastopenState,
+    /// The congestion control that the program brings along for new connections.
+    congestion_factory: Option<CongestionFactory>,
     /// Headers of SYNs that are kept on request of the application, by slot of `table`.
     saved_syns: BTreeMap<u32, Vec<u8>>,
     resets: TokenBucket,
@@ -109,6 +112,7 @@ impl Tcp {
             cookies: SynCookies::new(timestamp_key),
             syn_limit: SynLimit::new(timestamp_key),
             fastopen: FastopenState::new(flow_label_key),
+            congestion_factory: None,
             timestamp_key,
             flow_label_key,
             saved_syns: BTreeMap::new(),
@@ -119,6 +123,11 @@ impl Tcp {
             shard: None,
             misdirected: Vec::new(),
         }
+    }
+
+    /// Sets the congestion control that the program brings along for new connections.
+    pub(crate) fn set_congestion_factory(&mut self, factory: Option<CongestionFactory>) {
+        self.congestion_factory = factory;
     }
 
     /// Derives a key for another part of the host. Labels in use: 1 and 2 (SYN cookies), 3 (IP),

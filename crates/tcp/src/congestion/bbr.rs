@@ -7,7 +7,7 @@
 
 use fullsend_wire::{Instant, Mss, Nanos, Rate, Rng};
 
-use super::{CcInfo, CongestionControl, CongestionEvent, Cwnd, LostSegments, RateSample};
+use super::{Algorithm, CcInfo, CongestionEvent, Cwnd, LostSegments, RateSample};
 
 mod control;
 mod filters;
@@ -114,7 +114,7 @@ impl<'a> Ack<'a> {
 
 /// BBR, version 3: the state of one flow.
 #[derive(Clone, Debug)]
-pub struct Bbr {
+pub(crate) struct Bbr {
     state: State,
     rounds: Rounds,
     max_bw: MaxBw,
@@ -155,7 +155,7 @@ impl Default for Bbr {
 
 impl Bbr {
     /// Creates an instance.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             state: State::Startup,
             rounds: Rounds::new(),
@@ -208,7 +208,7 @@ impl Bbr {
     }
 }
 
-impl CongestionControl for Bbr {
+impl Algorithm for Bbr {
     fn name(&self) -> &'static str {
         "bbr"
     }
@@ -217,7 +217,7 @@ impl CongestionControl for Bbr {
         true
     }
 
-    /// Does nothing: [`on_rate_sample`](CongestionControl::on_rate_sample) grows the window.
+    /// Does nothing: [`on_rate_sample`](Algorithm::on_rate_sample) grows the window.
     fn on_ack(&mut self, _: &mut Cwnd, _: &super::AckSample) {}
 
     fn on_rate_sample(&mut self, window: &mut Cwnd, sample: &RateSample, rng: &mut Rng) {

@@ -2,10 +2,12 @@
 
 use alloc::boxed::Box;
 
-use fullsend_wire::{Instant, Nanos, Rng, SeqNum};
+use fullsend_wire::{Instant, Mss, Nanos, Rng, SeqNum};
+
+use super::adapter::Adapter;
 
 use super::{
-    AckSample, CongestionControl, CongestionEvent, Cubic, Cwnd, CwndUsage, LostSegments,
+    AckSample, Algorithm, CongestionControl, CongestionEvent, Cubic, Cwnd, CwndUsage, LostSegments,
     MarkSample, RateSample, UnknownCongestion, by_name,
 };
 
@@ -15,7 +17,7 @@ use super::{
 pub(crate) struct Congestion {
     window: Cwnd,
     usage: CwndUsage,
-    algorithm: Box<dyn CongestionControl>,
+    algorithm: Box<dyn Algorithm>,
 }
 
 impl Congestion {
@@ -35,9 +37,15 @@ impl Congestion {
         Ok(())
     }
 
+    /// Replaces the algorithm by one of the program, with its window, for segments of `mss`.
+    pub(crate) fn select_custom(&mut self, control: Box<dyn CongestionControl>, mss: Mss) {
+        self.algorithm = Box::new(Adapter::new(control));
+        self.on_mss(mss);
+    }
+
     /// Returns the algorithm, for its constants and the state that it reports.
     #[inline]
-    pub(crate) fn algorithm(&self) -> &dyn CongestionControl {
+    pub(crate) fn algorithm(&self) -> &dyn Algorithm {
         &*self.algorithm
     }
 
@@ -102,6 +110,7 @@ impl Congestion {
     pub(crate) fn reduce(&mut self, event: CongestionEvent, now: Instant) {
         let ssthresh = self.algorithm.ssthresh(&self.window, event, now);
         self.window.reduce(ssthresh);
+        self.algorithm.sync(&mut self.window);
     }
 
     /// Lowers ssthresh for a loss during the reduction that a mark caused.
@@ -114,6 +123,7 @@ impl Congestion {
         let cwnd = self.algorithm.undo(&self.window);
         self.window.undo(cwnd);
         self.algorithm.on_spurious_loss(now);
+        self.algorithm.sync(&mut self.window);
     }
 
     /// Grows the window for newly acknowledged segments.
@@ -137,6 +147,16 @@ impl Congestion {
     /// Records the end of a recovery: all lost segments are delivered.
     pub(crate) fn on_recovered(&mut self) {
         self.algorithm.on_recovered(&mut self.window);
+    }
+
+    /// Sets the window after SYNs were lost, before the first data is sent.
+    pub(crate) fn on_syn_lost(&mut self, now: Instant) {
+        self.algorithm.on_syn_lost(&mut self.window, now);
+    }
+
+    /// Reports the payload size of a full segment to an algorithm that counts in bytes.
+    pub(crate) fn on_mss(&mut self, mss: Mss) {
+        self.algorithm.on_mss(&mut self.window, mss);
     }
 
     /// Passes the marked share of acknowledged data to an algorithm that needs ECN.

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use fullsend_wire::{Instant, Nanos};
 
 use super::hystart::HyStart;
-use super::{AckSample, CongestionControl, CongestionEvent, Cwnd};
+use super::{AckSample, Algorithm, CongestionEvent, Cwnd};
 
 #[cfg(test)]
 mod tests;
@@ -19,7 +19,7 @@ const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
 /// CUBIC (RFC 9438): the window is a cubic function of the time since the last congestion event.
 #[derive(Clone, Debug)]
-pub struct Cubic {
+pub(crate) struct Cubic {
     epoch: Epoch,
     /// `epoch` and `cwnd_prior` before the last reduction, for an undo (RFC 9438 4.9); in a box, as
     /// most connections never lose a packet.
@@ -90,7 +90,7 @@ impl Default for Cubic {
 
 impl Cubic {
     /// Creates an instance.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             epoch: Epoch::NONE,
             prior: None,
@@ -138,7 +138,7 @@ impl Cubic {
     }
 }
 
-impl CongestionControl for Cubic {
+impl Algorithm for Cubic {
     fn name(&self) -> &'static str {
         "cubic"
     }

@@ -3,21 +3,25 @@
 use fullsend_wire::Nanos;
 
 /// The initial window in segments (RFC 6928).
-pub const INITIAL_WINDOW_SEGS: u32 = 10;
+pub(crate) const INITIAL_WINDOW_SEGS: u32 = 10;
 
 /// Congestion window and slow-start threshold, in segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Cwnd {
+#[expect(
+    clippy::struct_field_names,
+    reason = "the names of the RFCs and of Linux"
+)]
+pub(crate) struct Cwnd {
     /// Limit of the segments in flight.
-    pub cwnd: u32,
+    pub(crate) cwnd: u32,
     /// Window at which slow start ends; `u32::MAX` before the first congestion event.
-    pub ssthresh: u32,
+    pub(crate) ssthresh: u32,
     /// Segments acknowledged towards the next increase of `cwnd` (RFC 5681 byte counting).
-    pub cwnd_cnt: u32,
+    pub(crate) cwnd_cnt: u32,
     /// `cwnd` before the last reduction, for an undo.
-    pub prior_cwnd: u32,
+    pub(crate) prior_cwnd: u32,
     /// `ssthresh` before the last reduction, for an undo.
-    pub prior_ssthresh: u32,
+    pub(crate) prior_ssthresh: u32,
 }
 
 impl Default for Cwnd {
@@ -35,13 +39,13 @@ impl Default for Cwnd {
 impl Cwnd {
     /// Returns whether `cwnd` is below `ssthresh` (RFC 5681 3.1).
     #[inline]
-    pub const fn in_slow_start(&self) -> bool {
+    pub(crate) const fn in_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }
 
     /// Grows `cwnd` in slow start by one segment for each acknowledged one, up to `ssthresh`.
     /// Returns the rest of `acked_segs`, which belongs to congestion avoidance.
-    pub fn slow_start(&mut self, acked_segs: u32) -> u32 {
+    pub(crate) fn slow_start(&mut self, acked_segs: u32) -> u32 {
         let grown = self.cwnd.saturating_add(acked_segs).min(self.ssthresh);
         let used = grown.saturating_sub(self.cwnd);
         self.cwnd = self.cwnd.max(grown);
@@ -49,7 +53,7 @@ impl Cwnd {
     }
 
     /// Grows `cwnd` in congestion avoidance by one segment for each `per` acknowledged ones.
-    pub fn additive_increase(&mut self, per: u32, acked_segs: u32) {
+    pub(crate) fn additive_increase(&mut self, per: u32, acked_segs: u32) {
         let per = per.max(1);
         let count = self.cwnd_cnt.saturating_add(acked_segs);
         self.cwnd = self.cwnd.saturating_add(count / per);
@@ -58,15 +62,15 @@ impl Cwnd {
 
     /// Begins a reduction: saves the present values for [`undo`](Self::undo) and sets `ssthresh`.
     /// The caller reduces `cwnd` itself (PRR, or 1 after an RTO).
-    pub fn reduce(&mut self, ssthresh: u32) {
+    pub(crate) fn reduce(&mut self, ssthresh: u32) {
         self.prior_cwnd = self.cwnd;
         self.prior_ssthresh = self.ssthresh;
         self.ssthresh = ssthresh;
         self.cwnd_cnt = 0;
     }
 
-    /// Undoes a reduction and restores `cwnd` (from [`super::CongestionControl::undo`]).
-    pub fn undo(&mut self, cwnd: u32) {
+    /// Undoes a reduction and restores `cwnd` (from [`super::Algorithm::undo`]).
+    pub(crate) fn undo(&mut self, cwnd: u32) {
         self.cwnd = self.cwnd.max(cwnd);
         self.ssthresh = self.ssthresh.max(self.prior_ssthresh);
     }
@@ -74,7 +78,7 @@ impl Cwnd {
     /// Decays the window after an idle time longer than the RTO (RFC 2861, with RFC 6928's floor):
     /// `ssthresh` becomes at least three quarters of `cwnd`, and `cwnd` is halved once for each RTO
     /// that passed, not below the initial window.
-    pub fn restart_after_idle(&mut self, idle: Nanos, rto: Nanos) {
+    pub(crate) fn restart_after_idle(&mut self, idle: Nanos, rto: Nanos) {
         if idle <= rto || rto == Nanos::ZERO {
             return;
         }

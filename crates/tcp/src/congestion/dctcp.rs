@@ -3,7 +3,7 @@
 
 use fullsend_wire::{Instant, SeqNum};
 
-use super::{AckSample, CcInfo, CongestionControl, CongestionEvent, Cwnd, MarkSample, Reno};
+use super::{AckSample, Algorithm, CcInfo, CongestionEvent, Cwnd, MarkSample, Reno};
 
 /// Unit of DCTCP.Alpha, which is a fraction of it.
 const ONE: u32 = 1 << 10;
@@ -14,7 +14,7 @@ const MIN_SSTHRESH: u32 = 2;
 
 /// DCTCP (RFC 8257): Reno, except for the reaction to marks.
 #[derive(Clone, Debug)]
-pub struct Dctcp {
+pub(crate) struct Dctcp {
     reno: Reno,
     /// Average share of marked bytes, in units of [`ONE`]. Begins at its maximum, so that the first
     /// mark halves the window (RFC 8257 3.3).
@@ -36,7 +36,7 @@ impl Default for Dctcp {
 
 impl Dctcp {
     /// Creates an instance.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             reno: Reno::new(),
             alpha: ONE,
@@ -61,7 +61,7 @@ impl Dctcp {
     }
 }
 
-impl CongestionControl for Dctcp {
+impl Algorithm for Dctcp {
     fn name(&self) -> &'static str {
         if self.fallback { "dctcp-reno" } else { "dctcp" }
     }

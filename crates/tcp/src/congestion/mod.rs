@@ -1,16 +1,19 @@
-//! Congestion control: the trait, the algorithms by name, and the window that they control.
+//! Congestion control: the algorithms by name, and the trait of those that a program brings along.
 //!
-//! A connection owns the [`Cwnd`] and decides *when* an event happens (an ACK, a loss, a timeout,
-//! an idle restart); the algorithm decides *by how much* the window changes.
+//! A connection owns the window and decides *when* an event happens (an ACK, a loss, a timeout, an
+//! idle restart); the algorithm decides *by how much* the window changes. The built-in algorithms
+//! count in segments. Those of a program implement [`CongestionControl`], which counts in bytes.
 
 use alloc::boxed::Box;
 use core::fmt;
 
-use fullsend_wire::{Instant, Nanos, Rate, Rng, SeqNum};
+use fullsend_wire::{Instant, Mss, Nanos, Rate, Rng, SeqNum};
 
+mod adapter;
 mod bbr;
 mod control;
 mod cubic;
+mod custom;
 mod cwnd;
 mod dctcp;
 mod hystart;
@@ -19,13 +22,15 @@ mod sample;
 mod usage;
 
 pub use crate::congestion_set::{AVAILABLE, CongestionSet};
-pub use bbr::Bbr;
+pub(crate) use bbr::Bbr;
 pub(crate) use control::Congestion;
-pub use cubic::Cubic;
-pub use cwnd::{Cwnd, INITIAL_WINDOW_SEGS};
-pub use dctcp::Dctcp;
-pub use reno::Reno;
-pub use sample::{CcInfo, FlightSample, LostSegments, MarkSample, RateSample};
+pub(crate) use cubic::Cubic;
+pub use custom::{Ack, CongestionControl, CongestionFactory, Loss};
+pub(crate) use cwnd::{Cwnd, INITIAL_WINDOW_SEGS};
+pub(crate) use dctcp::Dctcp;
+pub(crate) use reno::Reno;
+pub use sample::CcInfo;
+pub(crate) use sample::{FlightSample, LostSegments, MarkSample, RateSample};
 use usage::CwndUsage;
 
 /// Approximate header bytes of a segment, which count in pacing rates.
@@ -33,25 +38,26 @@ pub(crate) const HEADERS_BYTES: u32 = 60;
 
 /// The result of one cumulative or selective ACK, as an algorithm receives it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct AckSample {
+pub(crate) struct AckSample {
     /// When the ACK arrived.
-    pub now: Instant,
+    pub(crate) now: Instant,
     /// When the previous ACK advanced `snd_una`, or, if that was later, when sending began again.
-    pub prior: Instant,
+    pub(crate) prior: Instant,
     /// Segments newly acknowledged by this ACK (each segment of a super-segment counts).
-    pub acked_segs: u32,
+    pub(crate) acked_segs: u32,
     /// RTT sample of this ACK, if it gave an unambiguous one (Karn).
-    pub rtt: Option<Nanos>,
+    pub(crate) rtt: Option<Nanos>,
     /// Smoothed round-trip time; zero before the first sample.
-    pub srtt: Nanos,
+    pub(crate) srtt: Nanos,
     /// First unacknowledged byte after this ACK.
-    pub snd_una: SeqNum,
+    pub(crate) snd_una: SeqNum,
     /// Next byte to be sent; its acknowledgement ends the current round.
-    pub snd_nxt: SeqNum,
+    pub(crate) snd_nxt: SeqNum,
 }
 
 /// The reason for a reduction of the window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum CongestionEvent {
     /// Loss detected by duplicate or selective ACKs; fast recovery begins.
     Loss,
@@ -61,13 +67,14 @@ pub enum CongestionEvent {
     Rto,
 }
 
-/// A congestion control algorithm, which controls a [`Cwnd`].
+/// A congestion control algorithm, which controls a [`Cwnd`]. That of a program is behind an
+/// [`Adapter`](adapter::Adapter).
 ///
 /// Call [`on_ack`](Self::on_ack) only while the window may grow (not during fast recovery or a
 /// window reduction, which proportional rate reduction governs). An algorithm that [owns the
 /// window](Self::owns_cwnd) gets [`on_rate_sample`](Self::on_rate_sample) instead, for every ACK,
 /// after [`on_lost`](Self::on_lost) for each loss that the ACK revealed.
-pub trait CongestionControl: Send + fmt::Debug {
+pub(crate) trait Algorithm: Send + fmt::Debug {
     /// Returns the name for `TCP_CONGESTION`.
     fn name(&self) -> &'static str;
 
@@ -134,6 +141,23 @@ pub trait CongestionControl: Send + fmt::Debug {
         let _ = now;
     }
 
+    /// Sets the window after SYNs were lost, before the first data is sent (RFC 5681 3.1).
+    fn on_syn_lost(&mut self, window: &mut Cwnd, now: Instant) {
+        let _ = now;
+        window.cwnd = 1;
+    }
+
+    /// Adapts to the payload size of a full segment, now or after a change.
+    fn on_mss(&mut self, window: &mut Cwnd, mss: Mss) {
+        let _ = (window, mss);
+    }
+
+    /// Sets the window after [`ssthresh`](Self::ssthresh) or
+    /// [`on_spurious_loss`](Self::on_spurious_loss), if the algorithm keeps one of its own.
+    fn sync(&mut self, window: &mut Cwnd) {
+        let _ = window;
+    }
+
     /// Adapts to a restart of sending with nothing in flight, after the application was the limit.
     fn on_tx_start(&mut self, window: &mut Cwnd, now: Instant) {
         let _ = (window, now);
@@ -182,7 +206,7 @@ pub trait CongestionControl: Send + fmt::Debug {
 /// # Errors
 ///
 /// [`UnknownCongestion`] if there is none of that name; its message lists the available ones.
-pub fn by_name(name: &str) -> Result<Box<dyn CongestionControl>, UnknownCongestion> {
+pub(crate) fn by_name(name: &str) -> Result<Box<dyn Algorithm>, UnknownCongestion> {
     match name {
         "cubic" => Ok(Box::new(Cubic::new())),
         "reno" => Ok(Box::new(Reno::new())),
@@ -194,7 +218,7 @@ pub fn by_name(name: &str) -> Result<Box<dyn CongestionControl>, UnknownCongesti
 
 /// The error for an unknown congestion control name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct UnknownCongestion;
+pub(crate) struct UnknownCongestion;
 
 impl fmt::Display for UnknownCongestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

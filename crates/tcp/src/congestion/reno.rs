@@ -2,20 +2,20 @@
 
 use fullsend_wire::Instant;
 
-use super::{AckSample, CongestionControl, CongestionEvent, Cwnd};
+use super::{AckSample, Algorithm, CongestionEvent, Cwnd};
 
 /// Reno (RFC 5681): slow start, then one segment per round trip; half of the window on loss.
 #[derive(Clone, Debug, Default)]
-pub struct Reno(());
+pub(crate) struct Reno(());
 
 impl Reno {
     /// Creates an instance.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self(())
     }
 }
 
-impl CongestionControl for Reno {
+impl Algorithm for Reno {
     fn name(&self) -> &'static str {
         "reno"
     }

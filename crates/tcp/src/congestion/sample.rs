@@ -7,88 +7,91 @@ use fullsend_wire::{Instant, Mss, Nanos, Rate, SeqNum};
 /// The delivery of one flight, from the transmission of the newest segment that an ACK delivered
 /// (and the ACK before it) to that ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FlightSample {
+pub(crate) struct FlightSample {
     /// Segments delivered before it was sent.
-    pub prior_delivered_segs: u32,
+    pub(crate) prior_delivered_segs: u32,
     /// Segments delivered since.
-    pub delivered_segs: u32,
+    pub(crate) delivered_segs: u32,
     /// Time in which they were delivered; `None` if it cannot be determined reliably.
-    pub interval: Option<Nanos>,
+    pub(crate) interval: Option<Nanos>,
     /// Segments marked lost since it was sent.
-    pub lost_segs: u32,
+    pub(crate) lost_segs: u32,
     /// Segments in flight right after it was sent.
-    pub in_flight_segs: u32,
+    pub(crate) in_flight_segs: u32,
     /// Whether the application, not the path, was the limit.
-    pub app_limited: bool,
+    pub(crate) app_limited: bool,
 }
 
 /// The result of one ACK, for an algorithm that [owns the
-/// window](super::CongestionControl::owns_cwnd).
+/// window](super::Algorithm::owns_cwnd).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RateSample {
+pub(crate) struct RateSample {
     /// When the ACK arrived.
-    pub now: Instant,
+    pub(crate) now: Instant,
     /// Segments delivered over the connection's life; wraps.
-    pub delivered_segs: u32,
+    pub(crate) delivered_segs: u32,
     /// Segments delivered by this ACK.
-    pub newly_delivered_segs: u32,
+    pub(crate) newly_delivered_segs: u32,
     /// Segments in flight after this ACK.
-    pub in_flight_segs: u32,
+    pub(crate) in_flight_segs: u32,
     /// RTT of the newest segment that this ACK delivered, if it is unambiguous and the segment
     /// overtook no other.
-    pub rtt: Option<Nanos>,
+    pub(crate) rtt: Option<Nanos>,
     /// Smoothed round-trip time; zero before the first sample.
-    pub srtt: Nanos,
+    pub(crate) srtt: Nanos,
     /// The flight that the newest segment belonged to; `None` if nothing was delivered.
-    pub flight: Option<FlightSample>,
+    pub(crate) flight: Option<FlightSample>,
     /// Whether the window limited sending.
-    pub cwnd_limited: bool,
+    pub(crate) cwnd_limited: bool,
+    /// Whether the window was used so far that it may grow (RFC 7661).
+    pub(crate) cwnd_used: bool,
     /// Whether fast recovery is in progress.
-    pub in_recovery: bool,
+    pub(crate) in_recovery: bool,
     /// Whether the peer sends SACK, so that more than one loss per round trip is visible.
-    pub sack: bool,
+    pub(crate) sack: bool,
     /// The largest super-segment that may be sent now, in segments.
-    pub send_quantum_segs: u32,
+    pub(crate) send_quantum_segs: u32,
     /// Payload bytes of a full segment.
-    pub mss: Mss,
+    pub(crate) mss: Mss,
 }
 
 /// Segments of one transmission that are marked lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LostSegments {
+pub(crate) struct LostSegments {
     /// Sequence number of the first byte.
-    pub seq: SeqNum,
+    pub(crate) seq: SeqNum,
     /// Sequence number after the last byte.
-    pub end: SeqNum,
+    pub(crate) end: SeqNum,
     /// Number of segments.
-    pub segs: u32,
+    pub(crate) segs: u32,
     /// Segments lost since these were sent, including these.
-    pub lost_segs: u32,
+    pub(crate) lost_segs: u32,
     /// Segments in flight right after these were sent.
-    pub in_flight_segs: u32,
+    pub(crate) in_flight_segs: u32,
     /// Whether they were sent while the application was the limit.
-    pub app_limited: bool,
+    pub(crate) app_limited: bool,
     /// Segments delivered over the connection's life when the loss was detected; wraps.
-    pub delivered_segs: u32,
+    pub(crate) delivered_segs: u32,
     /// Segments delivered over the connection's life when they were sent; wraps.
-    pub prior_delivered_segs: u32,
+    pub(crate) prior_delivered_segs: u32,
 }
 
 /// The marked (CE) share of our data, as one ACK reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MarkSample {
+pub(crate) struct MarkSample {
     /// Bytes that this ACK newly acknowledged, cumulatively or selectively.
-    pub acked_bytes: u32,
+    pub(crate) acked_bytes: u32,
     /// Bytes among these that were marked.
-    pub marked_bytes: u32,
+    pub(crate) marked_bytes: u32,
     /// First unacknowledged byte after this ACK.
-    pub snd_una: SeqNum,
+    pub(crate) snd_una: SeqNum,
     /// Next byte to be sent.
-    pub snd_nxt: SeqNum,
+    pub(crate) snd_nxt: SeqNum,
 }
 
 /// The state of an algorithm, under the names of `ss -i`.
 #[derive(Clone, Copy, PartialEq, Debug)]
+#[non_exhaustive]
 pub enum CcInfo {
     /// No state other than the window.
     None,

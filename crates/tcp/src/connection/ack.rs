@@ -276,6 +276,7 @@ impl Connection {
             rtt,
             srtt: self.rtt.srtt().unwrap_or(Nanos::ZERO),
             cwnd_limited: self.congestion.is_cwnd_limited(),
+            cwnd_used: self.congestion.was_cwnd_used(),
             in_recovery: self.recovery.ca_state() == CaState::Recovery,
             sack: self.negotiated.sack,
             send_quantum_segs,

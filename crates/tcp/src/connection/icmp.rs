@@ -131,6 +131,7 @@ impl Connection {
         let mss = Mss::clamped(bounded.min(0xffff) as u16);
         if self.snd.set_mss(mss) {
             self.recovery.rtx.set_mss(mss);
+            self.congestion.on_mss(mss);
         }
         self.snd.sync_size_goal(&cx.device);
     }

@@ -6,7 +6,7 @@ use fullsend_wire::tcp::TcpRepr;
 use fullsend_wire::{EcnField, Instant, Mss, Nanos, Rate};
 
 use super::{Connection, State};
-use crate::congestion::UnknownCongestion;
+use crate::congestion::{CongestionControl, UnknownCongestion};
 use crate::ecn::Ecn;
 use crate::{Cx, Linger, MtuDiscover, SocketOption, SocketOptions, Sysctl, TcpError};
 
@@ -363,6 +363,14 @@ impl Connection {
         Ok(())
     }
 
+    /// Gives the connection a congestion control of the program, which replaces the one in use and
+    /// begins with its own window.
+    pub fn set_congestion_with(&mut self, cx: &mut Cx<'_>, control: Box<dyn CongestionControl>) {
+        self.congestion.select_custom(control, self.snd.mss());
+        self.init_congestion(cx.now);
+        self.adapt_ecn(cx);
+    }
+
     /// Selects the congestion control of a connection that answers `syn`, before its SYN-ACK is
     /// sent: the congestion control affects the negotiation of ECN. `syn` includes the ECN field of
     /// its IP header.
@@ -383,10 +391,9 @@ impl Connection {
 
     /// Allocates the state that a newly selected congestion control needs.
     pub(crate) fn init_congestion(&mut self, now: Instant) {
-        if self.congestion.algorithm().pacing_rate().is_some() {
-            self.snd.enable_pacing();
-        }
         if self.congestion.algorithm().owns_cwnd() {
+            // Only such an algorithm determines the pacing rate.
+            self.snd.enable_pacing();
             self.recovery.rtx.start_delivery_sampling(now);
         } else {
             self.recovery.rtx.stop_delivery_sampling();

@@ -45,7 +45,7 @@ impl Connection {
             // answer to the peer's retransmitted SYN does not count: one lost SYN-ACK causes that
             // SYN and the timeout at the same time. Nor does a timeout at which a deferred accept
             // sends nothing.
-            self.congestion.set_cwnd(1);
+            self.congestion.on_syn_lost(cx.now);
         }
         // RFC 6298 5.7.
         self.rtt.use_fallback_rto();

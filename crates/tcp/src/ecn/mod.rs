@@ -44,7 +44,7 @@ pub(crate) struct Ecn {
     /// an echo; wraps.
     delivered_ce: u32,
     /// Present if the congestion control [needs
-    /// ECN](crate::congestion::CongestionControl::needs_ecn).
+    /// ECN](crate::congestion::Algorithm::needs_ecn).
     dctcp: Option<Box<DctcpReceiver>>,
 }
 

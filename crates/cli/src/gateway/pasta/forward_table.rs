@@ -190,10 +190,16 @@ impl ForwardTable {
         let waits = |key: &Key| leaving.contains(&(key.0, key.1.port()));
         let (later, now): (Vec<_>, Vec<_>) = target.rules.iter().partition(|(key, _)| waits(key));
         self.bind_all(state, &now, failure, &mut failed).await?;
-        let removed = state.rules.extract_if(.., |key, (_, to)| !stays(key, *to));
-        let removed: Vec<_> = removed.collect();
+        let mut removed = Vec::new();
+        state.rules.retain(|key, (id, to)| {
+            let stays = stays(key, *to);
+            if !stays {
+                removed.push(*id);
+            }
+            stays
+        });
         for removed in removed.chunks(BINDS_AT_ONCE) {
-            for (_, (id, _)) in removed {
+            for id in removed {
                 let _ = self.handle.remove_forward(*id);
             }
             // The runtime closes their sockets.

@@ -1,5 +1,8 @@
 //! Options of a connection.
 
+use alloc::boxed::Box;
+
+use fullsend_tcp::congestion::CongestionControl;
 use fullsend_tcp::{SocketOption, SocketOptions};
 use fullsend_wire::Instant;
 
@@ -36,6 +39,19 @@ impl TcpHandle<'_> {
     /// error if it cannot use that congestion control.
     pub fn set_congestion(&mut self, now: Instant, name: &str) -> Result<(), StackError> {
         Ok(self.with_conn(now, |conn, cx| conn.set_congestion(cx, name))??)
+    }
+
+    /// Sets the congestion control to one that the program brings along. It begins with its own window,
+    /// whatever the connection has learned about the path.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such connection.
+    pub fn set_congestion_with(
+        &mut self,
+        now: Instant,
+        control: Box<dyn CongestionControl>,
+    ) -> Result<(), StackError> {
+        self.with_conn(now, |conn, cx| conn.set_congestion_with(cx, control))
     }
 
     /// Makes data that arrives once both directions are shut down reset the connection, as on Linux

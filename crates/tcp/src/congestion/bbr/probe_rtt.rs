@@ -110,7 +110,7 @@ impl Bbr {
         }
     }
 
-    /// Performs `HandleProbeRTT`. [`is_self_limited`](crate::congestion::CongestionControl::is_self_limited)
+    /// Performs `HandleProbeRTT`. [`is_self_limited`](crate::congestion::Algorithm::is_self_limited)
     /// marks the rate samples of this period as application-limited.
     fn handle_probe_rtt(&mut self, window: &mut Cwnd, ack: &Ack<'_>) {
         let now = ack.sample.now;

@@ -5,9 +5,7 @@ use alloc::collections::VecDeque;
 use fullsend_wire::{Instant, Mss, Nanos, Rng, Seed, SeqNum};
 
 use super::{Bbr, INFINITE, MIN_PIPE_CWND, State};
-use crate::congestion::{
-    CongestionControl, CongestionEvent, Cwnd, FlightSample, LostSegments, RateSample,
-};
+use crate::congestion::{Algorithm, CongestionEvent, Cwnd, FlightSample, LostSegments, RateSample};
 
 mod gains;
 
@@ -30,6 +28,7 @@ pub(super) fn sample(per_second: u32) -> RateSample {
             app_limited: false,
         }),
         cwnd_limited: true,
+        cwnd_used: true,
         in_recovery: false,
         sack: true,
         send_quantum_segs: 2,

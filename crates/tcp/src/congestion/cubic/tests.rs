@@ -2,7 +2,7 @@ use alloc::vec::Vec;
 
 use fullsend_wire::{Instant, Nanos, SeqNum};
 
-use super::super::{AckSample, CongestionControl, CongestionEvent, Cwnd, Reno};
+use super::super::{AckSample, Algorithm, CongestionEvent, Cwnd, Reno};
 use super::{Cubic, cbrt};
 
 /// A flow that always fills its window, with one ACK for each two segments.
@@ -15,7 +15,7 @@ struct Flow<C> {
     rtt: Nanos,
 }
 
-impl<C: CongestionControl> Flow<C> {
+impl<C: Algorithm> Flow<C> {
     fn new(cc: C, cwnd: u32, rtt_ms: u64) -> Self {
         let window = Cwnd {
             cwnd,

@@ -1,7 +1,7 @@
 use fullsend_wire::{Instant, SeqNum};
 
 use super::Dctcp;
-use crate::congestion::{CcInfo, CongestionControl, CongestionEvent, Cwnd, MarkSample};
+use crate::congestion::{Algorithm, CcInfo, CongestionEvent, Cwnd, MarkSample};
 
 /// A sender whose windows have 1,000 bytes each.
 struct MarkedFlow {

@@ -4,7 +4,7 @@
 
 use fullsend_wire::Nanos;
 
-use super::{Bbr, CongestionControl, FlightSample, FlowDriver, RateSample, State, sample};
+use super::{Algorithm, Bbr, FlightSample, FlowDriver, RateSample, State, sample};
 
 /// Segments per second that the path delivers.
 const PATH_BW: f64 = 1000.0;
