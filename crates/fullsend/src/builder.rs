@@ -19,6 +19,7 @@ use tokio::runtime::Handle;
 
 use crate::clock::Clock;
 use crate::driver::Driver;
+use crate::driver_timer::DriverTimer;
 use crate::engine::{DriverWaker, Engine, Group, ShardQueue};
 use crate::error::io_error;
 use crate::stack::Stack;
@@ -70,6 +71,7 @@ pub struct Builder {
     control: Option<PathBuf>,
     pool_bytes: usize,
     busy_poll: Option<Nanos>,
+    timer: Option<Box<dyn DriverTimer>>,
     shards: usize,
     /// The runtime of each shard's driver; empty for the current one.
     runtimes: Vec<Handle>,
@@ -92,6 +94,7 @@ impl Builder {
             control: None,
             pool_bytes: POOL_BYTES,
             busy_poll: None,
+            timer: None,
             shards: 1,
             runtimes: Vec::new(),
             error: None,
@@ -118,7 +121,8 @@ impl Builder {
         self
     }
 
-    /// Uses another device, which must have a file descriptor to poll (`Device::fd`).
+    /// Uses another device, which must have a file descriptor to poll (`Device::fd`), unless
+    /// [`timer`](Self::timer) is set.
     #[must_use]
     pub fn device(self, device: Box<dyn Device>) -> Self {
         self.device_queues(vec![device])
@@ -317,6 +321,18 @@ impl Builder {
         self
     }
 
+    /// Sets the timer of the stack's driver, in place of tokio's with its resolution of 1 ms and the
+    /// kernel's for departure times: a simulation in virtual time is then exact to the nanosecond.
+    /// The stack reads its time from tokio in any case (`tokio::time::Instant`).
+    ///
+    /// The device then needs no file descriptor: the timer wakes the driver also when the device has
+    /// received packets. The stack has one shard.
+    #[must_use]
+    pub fn timer(mut self, timer: Box<dyn DriverTimer>) -> Self {
+        self.timer = Some(timer);
+        self
+    }
+
     /// Opens a Unix socket at `path`, with mode 0600, through which `fullsend stat` inspects the
     /// stack (see [`control`](crate::control)). It is removed when the stack ends. A socket at
     /// `path` on which no process listens is replaced; any other file makes [`build`](Self::build)
@@ -357,17 +373,26 @@ impl Builder {
     pub fn build(mut self) -> io::Result<Stack> {
         let choice = std::mem::replace(&mut self.choice, DeviceChoice::None);
         check_shards(self.shards)?;
+        let has_timer = self.timer.is_some();
+        if has_timer && self.shards > 1 {
+            return Err(invalid(&format!(
+                "a timer wakes the driver of one shard, and the stack has {}; call shards(1)",
+                self.shards
+            )));
+        }
         let driver_wakers = (0..self.shards).map(|_| Arc::default()).collect();
         let steering_seed = self.seed.map_or_else(os_seed, Ok)?;
         let clock = Clock::new();
         self.start(clock, driver_wakers, steering_seed, |builder, pools| match choice {
             DeviceChoice::Tun(tun) => builder.open(tun, pools),
-            DeviceChoice::Queues(queues) if queues.iter().all(|queue| queue.fd().is_some()) => {
+            DeviceChoice::Queues(queues)
+                if has_timer || queues.iter().all(|queue| queue.fd().is_some()) =>
+            {
                 Ok(queues)
             }
             DeviceChoice::Queues(_) => Err(invalid(
                 "the device has no file descriptor to wait on; choose a device whose fd() returns \
-                 one, or use Stack::pair()",
+                 one, set a timer that wakes the driver with Builder::timer(), or use Stack::pair()",
             )),
             DeviceChoice::None => Err(invalid(
                 "the stack has no device; choose one with .tun(..), .tap(..) or .device(..), or \
@@ -462,7 +487,8 @@ impl Builder {
         let mut drivers = Vec::new();
         for (engine, runtime) in stack.engines().iter().zip(&runtimes) {
             let _context = runtime.enter();
-            drivers.push(Driver::new(engine.clone(), self.busy_poll)?);
+            let timer = self.timer.take();
+            drivers.push(Driver::new(engine.clone(), self.busy_poll, timer)?);
         }
         for (driver, runtime) in drivers.into_iter().zip(&runtimes) {
             runtime.spawn(driver);

@@ -37,6 +37,7 @@ mod clock;
 #[cfg(feature = "control")]
 pub mod control;
 mod driver;
+mod driver_timer;
 mod driver_waker;
 mod engine;
 mod error;
@@ -50,6 +51,7 @@ mod wait_registration;
 
 pub use addr::ToAddr;
 pub use builder::Builder;
+pub use driver_timer::DriverTimer;
 pub use fullsend_device::{Caps, Device, NicMode, OffloadSet, default_kernel_address};
 pub use fullsend_offload::{Chain, Pool, Slice, WriteBuf};
 pub use fullsend_stack::SockStat;
