@@ -167,7 +167,10 @@ impl Driver {
             let clock = self.engine.clock;
             let deadline = pumped.deadline.map(|at| clock.runtime_instant(at));
             let due = timer.poll_until(cx, deadline).is_ready();
-            return !due && self.engine.arm(pumped.deadline.unwrap_or(Instant::FAR_FUTURE));
+            return !due
+                && self
+                    .engine
+                    .arm(pumped.deadline.unwrap_or(Instant::FAR_FUTURE));
         }
         let fired = self.timer.as_mut().poll(cx).is_ready();
         let deadline = pumped.deadline.unwrap_or(Instant::FAR_FUTURE);

@@ -79,12 +79,7 @@ impl Pipe {
     }
 
     /// Sends a packet, and passes what the pipe loses to `on_loss`: the packet, or pieces of it.
-    pub fn send_with(
-        &mut self,
-        now: Instant,
-        packet: Packet,
-        mut on_loss: impl FnMut(LostPacket),
-    ) {
+    pub fn send_with(&mut self, now: Instant, packet: Packet, mut on_loss: impl FnMut(LostPacket)) {
         self.stats.sent += 1;
         let reported_mtu = self.direction.reports_mtu();
         self.direction.send(now, packet, &mut self.fates);

@@ -101,13 +101,20 @@ impl Error for RunError {
 
 /// Returns how to repeat the run of a seed.
 pub(crate) fn replay(seed: u64) -> String {
-    format!("FULLSEND_SEEDS={seed}..{} repeats it", seed.saturating_add(1))
+    format!(
+        "FULLSEND_SEEDS={seed}..{} repeats it",
+        seed.saturating_add(1)
+    )
 }
 
 /// Returns the first names of a list as text.
 fn names(all: &[String]) -> String {
     const SHOWN: usize = 5;
-    let shown: Vec<_> = all.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    let shown: Vec<_> = all
+        .iter()
+        .take(SHOWN)
+        .map(|name| format!("`{name}`"))
+        .collect();
     let shown = shown.join(", ");
     match all.len().saturating_sub(SHOWN) {
         0 => shown,

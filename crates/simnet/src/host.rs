@@ -58,7 +58,9 @@ impl Host {
 
 impl fmt::Debug for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Host").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Host")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -138,6 +140,9 @@ impl Hosts {
         let is_pending = |entry: &&HostEntry| {
             entry.software.is_client() && matches!(entry.state, State::New | State::Running(_))
         };
-        self.entries.iter().filter(is_pending).map(|entry| &*entry.name)
+        self.entries
+            .iter()
+            .filter(is_pending)
+            .map(|entry| &*entry.name)
     }
 }

@@ -111,7 +111,8 @@ impl Link {
         let capture = Capture::new(out)?;
         let mut kernel = self.shared.lock();
         let ends = kernel.wires[self.number].ends;
-        let [a, b] = ends.map(|end| capture.add_interface(kernel.topology.name(end), LinkLayer::Ip));
+        let [a, b] =
+            ends.map(|end| capture.add_interface(kernel.topology.name(end), LinkLayer::Ip));
         kernel.wires[self.number].set_captures([a?, b?]);
         Ok(())
     }
@@ -120,7 +121,11 @@ impl Link {
     fn end(&self, host: &str) -> io::Result<usize> {
         let kernel = self.shared.lock();
         let wire = &kernel.wires[self.number];
-        let end = kernel.topology.find(host).ok().and_then(|node| wire.end_at(node));
+        let end = kernel
+            .topology
+            .find(host)
+            .ok()
+            .and_then(|node| wire.end_at(node));
         end.ok_or_else(|| {
             let [a, b] = wire.ends.map(|end| kernel.topology.name(end));
             invalid(format!(

@@ -129,7 +129,8 @@ impl Net {
         let node = self.find_host(host)?;
         let mut hosts = self.inner.hosts.lock();
         let entry = hosts.entry(node);
-        let Some((entry, stack)) = entry.and_then(|e| e.stack.take().map(|stack| (e, stack))) else {
+        let Some((entry, stack)) = entry.and_then(|e| e.stack.take().map(|stack| (e, stack)))
+        else {
             return Err(invalid(format!(
                 "`{host}` cannot crash, as it does not run; start it with run() or restart()"
             )));
@@ -153,7 +154,9 @@ impl Net {
     pub fn restart(&self, host: &str) -> io::Result<()> {
         let node = self.find_host(host)?;
         let mut hosts = self.inner.hosts.lock();
-        let crashed = hosts.entry(node).filter(|e| matches!(e.state, State::Crashed));
+        let crashed = hosts
+            .entry(node)
+            .filter(|e| matches!(e.state, State::Crashed));
         let Some(entry) = crashed else {
             return Err(invalid(format!(
                 "`{host}` cannot restart, as it has not crashed; call crash(\"{host}\") before"

@@ -12,7 +12,7 @@ use crate::kernel::Kernel;
 
 /// Most times that tasks are woken at one instant: two hosts that answer each other over links
 /// without delay and rate would otherwise never let time pass.
-const MAX_ROUNDS_PER_INSTANT: u32 = 1_000_000;
+const MAX_ROUNDS_PER_INSTANT: u32 = 100_000;
 
 /// The resolution of tokio's timers.
 const TICK: Nanos = Nanos::from_millis(1);

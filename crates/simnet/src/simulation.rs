@@ -231,10 +231,7 @@ impl Simulation {
     /// Sets a callback for every packet that enters a link, arrives or is lost, with the name of
     /// the host or switch; [`format_packet`](crate::format_packet) formats it as text. The callback
     /// must not use the network, which is locked.
-    pub fn set_observer(
-        &mut self,
-        observer: impl FnMut(&str, &TraceEvent<'_>) + Send + 'static,
-    ) {
+    pub fn set_observer(&mut self, observer: impl FnMut(&str, &TraceEvent<'_>) + Send + 'static) {
         self.net.inner().shared.lock().observer = Some(Box::new(observer));
     }
 
@@ -320,7 +317,10 @@ fn build_runtime(seed: u64, shared: Arc<OnceLock<Arc<Shared>>>) -> Runtime {
 }
 
 /// Seeds the random choices of tokio (`select!`), where it allows that.
-#[allow(unexpected_cfgs, reason = "set by programs that use tokio's unstable features")]
+#[allow(
+    unexpected_cfgs,
+    reason = "set by programs that use tokio's unstable features"
+)]
 fn set_rng_seed(builder: &mut runtime::Builder, seed: u64) {
     #[cfg(tokio_unstable)]
     builder.rng_seed(runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
@@ -394,7 +394,10 @@ impl Drop for Simulation {
         if std::thread::panicking() {
             let at = self.net.elapsed();
             let replay = replay(self.seed);
-            eprintln!("the simulation with seed {} ended at {at:?}; {replay}", self.seed);
+            eprintln!(
+                "the simulation with seed {} ended at {at:?}; {replay}",
+                self.seed
+            );
         }
         let inner = self.net.inner();
         inner.shared.close();

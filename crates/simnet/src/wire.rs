@@ -51,12 +51,7 @@ impl Direction {
     }
 
     /// Sends a packet, and passes what the link loses to `on_loss`.
-    pub(crate) fn send(
-        &mut self,
-        now: Instant,
-        packet: Packet,
-        on_loss: impl FnMut(LostPacket),
-    ) {
+    pub(crate) fn send(&mut self, now: Instant, packet: Packet, on_loss: impl FnMut(LostPacket)) {
         self.pipe.send_with(now, packet, on_loss);
     }
 

@@ -66,7 +66,8 @@ fn packets_arrive_at_their_nanosecond_between_timers_at_their_millisecond() {
     })
     .unwrap();
     // 31 bytes of IP packet at 1 Mbit/s take 248 us; 33 take 264 us.
-    sim.connect("client", "server", "delay 1000001ns rate 1mbit").unwrap();
+    sim.connect("client", "server", "delay 1000001ns rate 1mbit")
+        .unwrap();
     sim.run().unwrap();
     assert_eq!(
         log.take(),
@@ -142,13 +143,17 @@ fn run_for_is_exact_and_can_be_continued() {
 #[test]
 fn a_run_ends_at_its_time_limit() {
     let mut sim = Simulation::new(77);
-    sim.client("patient", async |_| std::future::pending().await).unwrap();
+    sim.client("patient", async |_| std::future::pending().await)
+        .unwrap();
     sim.client("quick", async |_| Ok(())).unwrap();
     sim.set_time_limit(Duration::from_secs(86_400));
     let error = sim.run().unwrap_err();
     assert_eq!(error.at(), Duration::from_secs(86_400));
     let text = error.to_string();
-    assert!(text.contains("`patient` had not ended after 86400s"), "{text}");
+    assert!(
+        text.contains("`patient` had not ended after 86400s"),
+        "{text}"
+    );
     assert!(text.contains("FULLSEND_SEEDS=77..78"), "{text}");
     assert!(!text.contains("quick"), "{text}");
 }
