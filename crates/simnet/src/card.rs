@@ -21,7 +21,7 @@ const MTU: u32 = 1500;
 /// The network card of a host, from its start to its crash.
 ///
 /// It sends packets of at most the MTU, so that links lose packets and not super-segments, with
-/// checksums that the receiver verifies.
+/// checksums that the receiver verifies. It has no queue: what it has accepted is on the link.
 #[derive(Clone)]
 pub(crate) struct Card {
     shared: Arc<Shared>,

@@ -85,7 +85,7 @@ impl Simulation {
     /// Returns a simulation without hosts at time zero. All randomness derives from `seed`.
     ///
     /// # Panics
-    /// If the process cannot create a tokio runtime, or within one.
+    /// If the process cannot create a tokio runtime.
     pub fn new(seed: u64) -> Self {
         // The runtime's callback is set before its clock exists.
         let shared = Arc::new(OnceLock::<Arc<Shared>>::new());
@@ -264,7 +264,8 @@ impl Simulation {
     /// [time limit](Self::set_time_limit). The simulation can be run further.
     ///
     /// # Panics
-    /// With the panic of a host's software. (Tokio catches those of tasks that it spawned.)
+    /// With the panic of a host's software (tokio catches those of tasks that it spawned), and
+    /// within a tokio runtime: call it from a plain `#[test]`.
     pub fn run(&mut self) -> Result<(), RunError> {
         self.run_until(Until::ClientsEnded, self.time_limit)
     }
@@ -276,7 +277,8 @@ impl Simulation {
     /// The first error of a host's software.
     ///
     /// # Panics
-    /// With the panic of a host's software. (Tokio catches those of tasks that it spawned.)
+    /// With the panic of a host's software (tokio catches those of tasks that it spawned), and
+    /// within a tokio runtime: call it from a plain `#[test]`.
     pub fn run_for(&mut self, span: Duration) -> Result<(), RunError> {
         self.run_until(Until::Time, span)
     }

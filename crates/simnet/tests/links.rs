@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use common::{count_datagrams, discard_server, upload};
 use fullsend::{TcpStream, UdpSocket};
-use fullsend_simnet::Simulation;
-use tokio::io::AsyncReadExt;
+use fullsend_simnet::{Simulation, TracePoint};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::sleep;
 
 /// Returns the rate of an upload of `len` bytes, in Mbit/s.
@@ -122,4 +122,53 @@ fn idle_connections_are_kept_alive_for_a_day() {
     let probes = stats.stats_from("client0").unwrap().sent;
     // Each 75 s and 0.1 s later than the ACK of the one before.
     assert!((1140..1160).contains(&probes), "{probes}");
+}
+
+#[test]
+fn packets_to_unknown_addresses_are_counted() {
+    let mut sim = Simulation::new(6);
+    sim.client("client", async |host| {
+        let socket = UdpSocket::bind(host.stack(), "0.0.0.0:0")?;
+        for to in ["10.1.0.77:9", "192.0.2.1:9"] {
+            socket.send_to(b"x", to).await?;
+        }
+        Ok(())
+    })
+    .unwrap();
+    sim.run().unwrap();
+    assert_eq!(sim.unroutable_packets(), 2);
+}
+
+#[test]
+fn fq_departures_are_exact() {
+    let mut sim = Simulation::new(7);
+    sim.host("server", discard_server).unwrap();
+    sim.client("client", async |host| {
+        let mut stream = TcpStream::connect(host.stack(), host.resolve("server:9")?).await?;
+        stream.set_max_pacing_rate(1500 * 5000)?;
+        stream.write_all(&vec![0; 1_000_000]).await?;
+        stream.flushed().await?;
+        Ok(())
+    })
+    .unwrap();
+    sim.configure("client", |builder| builder.qdisc("fq"))
+        .unwrap();
+    sim.connect("client", "server", "delay 1ms").unwrap();
+    let times = Arc::new(Mutex::new(Vec::new()));
+    let seen = times.clone();
+    sim.set_observer(move |host, event| {
+        if host == "client" && event.point == TracePoint::Sent && event.packet.len() == 1500 {
+            seen.lock().unwrap().push(event.at.as_nanos());
+        }
+    });
+    sim.run().unwrap();
+    let times = times.lock().unwrap();
+    let gaps = times.windows(2).map(|pair| pair[1] - pair[0]);
+    // Bursts of ten packets, each of which leaves at its nanosecond: without rounding, the pauses
+    // are all the same. The first ones are those of slow start.
+    let pauses: Vec<_> = gaps.filter(|gap| *gap > 0).skip(3).collect();
+    assert!(pauses.len() > 50, "{pauses:?}");
+    assert!(pauses.iter().all(|pause| *pause == pauses[0]), "{pauses:?}");
+    let rate = 10.0 * 1500.0 * 1e9 / pauses[0] as f64;
+    assert!((7_400_000.0..7_500_000.0).contains(&rate), "{rate}");
 }
