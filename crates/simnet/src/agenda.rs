@@ -62,24 +62,23 @@ impl Agenda {
 mod tests {
     use super::*;
 
-    fn at(ns: u64) -> Option<Instant> {
-        Some(Instant::from_nanos(ns))
+    fn at(ns: u64) -> Instant {
+        Instant::from_nanos(ns)
     }
 
     #[test]
     fn events_come_by_time_and_then_by_source() {
         let mut agenda = Agenda::default();
         let link = Source::Link { link: 3, from: 0 };
-        agenda.set(Source::Stack(NodeId(1)), at(5));
-        agenda.set(link, at(5));
-        agenda.set(Source::Stack(NodeId(0)), at(9));
-        agenda.set(Source::Stack(NodeId(0)), at(4));
-        agenda.set(Source::End, at(1));
+        agenda.set(Source::Stack(NodeId(1)), Some(at(5)));
+        agenda.set(link, Some(at(5)));
+        agenda.set(Source::Stack(NodeId(0)), Some(at(9)));
+        agenda.set(Source::Stack(NodeId(0)), Some(at(4)));
+        agenda.set(Source::End, Some(at(1)));
         agenda.set(Source::End, None);
-        assert_eq!(agenda.next_at(), at(4));
-        assert_eq!(agenda.pop_due(Instant::from_nanos(3)), None);
-        let now = Instant::from_nanos(5);
-        let due: Vec<_> = std::iter::from_fn(|| agenda.pop_due(now)).collect();
+        assert_eq!(agenda.next_at(), Some(at(4)));
+        assert_eq!(agenda.pop_due(at(3)), None);
+        let due: Vec<_> = std::iter::from_fn(|| agenda.pop_due(at(5))).collect();
         let want = [Source::Stack(NodeId(0)), link, Source::Stack(NodeId(1))];
         assert_eq!(due, want);
         assert_eq!(agenda.next_at(), None);

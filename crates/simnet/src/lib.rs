@@ -49,6 +49,7 @@
 mod agenda;
 mod card;
 mod error;
+mod format;
 mod host;
 mod kernel;
 mod link;
@@ -60,10 +61,17 @@ mod topology;
 mod wire;
 
 pub use error::{Failure, RunError, SoftwareError, SoftwareResult};
-pub use fullsend_sim::{Loss, Netem, TraceEvent, TracePoint, format_packet};
+pub use format::format_packet;
+pub use fullsend_offload::Packet;
+pub use fullsend_sim::{HostId, Loss, Netem, RandomLoss, TraceEvent, TracePoint};
 pub use host::Host;
 pub use link::Link;
 pub use net::Net;
 pub use seeds::seeds;
 pub use simulation::Simulation;
 pub use wire::LinkStats;
+
+/// The blocks of the tutorial compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/simulation.md")]
+struct Tutorial;

@@ -7,7 +7,7 @@ use fullsend::UdpSocket;
 use fullsend_simnet::Simulation;
 use tokio::time::{Instant, sleep};
 
-/// Records times as microseconds since the start, with what happened.
+/// Records times as nanoseconds since the start, with what happened.
 #[derive(Clone)]
 struct Log(Arc<Mutex<Vec<(u64, &'static str)>>>);
 
@@ -146,9 +146,9 @@ fn a_run_ends_at_its_time_limit() {
     sim.client("patient", async |_| std::future::pending().await)
         .unwrap();
     sim.client("quick", async |_| Ok(())).unwrap();
-    sim.set_time_limit(Duration::from_secs(86_400));
+    sim.set_time_limit(Duration::from_hours(24));
     let error = sim.run().unwrap_err();
-    assert_eq!(error.at(), Duration::from_secs(86_400));
+    assert_eq!(error.at(), Duration::from_hours(24));
     let text = error.to_string();
     assert!(
         text.contains("`patient` had not ended after 86400s"),
@@ -176,4 +176,34 @@ fn hosts_that_answer_each_other_without_delay_are_stopped() {
     sim.connect("a", "b", "").unwrap();
     let text = sim.run().unwrap_err().to_string();
     assert!(text.contains("give the links a delay or a rate"), "{text}");
+}
+
+#[test]
+fn time_stands_still_while_another_thread_works() {
+    let mut sim = Simulation::new(1);
+    sim.client("client", async |host| {
+        let sum = tokio::task::spawn_blocking(|| (0..1_000_000u64).sum::<u64>()).await?;
+        assert_eq!(sum, 499_999_500_000);
+        assert_eq!(host.net().elapsed(), Duration::ZERO);
+        Ok(())
+    })
+    .unwrap();
+    sim.run().unwrap();
+}
+
+#[test]
+fn sockets_of_the_operating_system_are_not_available() {
+    let mut sim = Simulation::new(1);
+    sim.client("client", async |_| {
+        let _ = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        Ok(())
+    })
+    .unwrap();
+    let run = std::panic::AssertUnwindSafe(|| sim.run());
+    let panic = std::panic::catch_unwind(run).unwrap_err();
+    let text = panic.downcast_ref::<String>().map_or("", String::as_str);
+    assert!(
+        text.contains("IO is disabled") || text.contains("I/O is disabled"),
+        "{text}"
+    );
 }

@@ -103,6 +103,15 @@ fn a_crash_is_silent_and_the_restarted_host_resets() {
     assert_eq!(starts.load(Ordering::Relaxed), 2);
 }
 
+/// Logs that it is dropped.
+struct OnDrop(Arc<Mutex<Vec<String>>>);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        self.0.lock().unwrap().push("dropped".to_owned());
+    }
+}
+
 #[test]
 fn a_crash_ends_the_software_and_its_sockets() {
     let mut sim = Simulation::new(4);
@@ -121,12 +130,6 @@ fn a_crash_ends_the_software_and_its_sockets() {
                     .unwrap()
                     .push(format!("task: {:?}: {error}", error.kind()));
             });
-            struct OnDrop(Arc<Mutex<Vec<String>>>);
-            impl Drop for OnDrop {
-                fn drop(&mut self) {
-                    self.0.lock().unwrap().push("dropped".to_owned());
-                }
-            }
             let _guard = OnDrop(log);
             std::future::pending().await
         }
@@ -276,17 +279,16 @@ fn packets_have_the_names_of_their_hosts() {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let seen = lines.clone();
     sim.set_observer(move |host, event| {
-        let text = format_packet(event, fullsend_offload::Link::Ip);
-        seen.lock().unwrap().push(format!("{host}: {text}"));
+        seen.lock().unwrap().push(format_packet(host, event));
     });
     sim.run().unwrap();
     let lines = lines.lock().unwrap();
     assert!(
-        lines[0].starts_with("client: 0.000000000 h1 sent    IP6 fd01::2."),
+        lines[0].starts_with("0.000000000 client sent    IP6 fd01::2."),
         "{lines:?}"
     );
     assert!(
-        lines[1].starts_with("server: 0.010000000 h0 arrived IP6"),
+        lines[1].starts_with("0.010000000 server arrived IP6"),
         "{lines:?}"
     );
     assert!(lines[2].contains("Flags [R.]"), "{lines:?}");
