@@ -118,7 +118,8 @@ impl Net {
 
     /// Crashes a host as if its power had failed: its software ends at its next `await`, every call
     /// on its sockets fails, and its peers receive nothing more. After a [`restart`](Self::restart)
-    /// the host answers the segments of connections from before the crash with a reset.
+    /// the host answers the segments of connections from before the crash with a reset. A run does
+    /// not wait for a client that has crashed.
     ///
     /// Tasks that the software had spawned continue until they fail at a socket. Only those in a
     /// `JoinSet`, and other futures that the software owns, end with it.

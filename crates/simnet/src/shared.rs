@@ -73,11 +73,18 @@ impl Shared {
         self.ticker.lock().stalled
     }
 
-    /// Releases the timer, which keeps the runtime alive.
+    /// Ignores what the stacks still send, and releases what refers to the runtime, which refers to
+    /// this network in turn.
     pub(crate) fn close(&self) {
         let sleep = self.ticker.lock().sleep.take();
-        drop(sleep);
-        self.lock().closed = true;
+        let mut kernel = self.lock();
+        kernel.closed = true;
+        let drivers = kernel.cards.iter_mut().map(|card| card.driver.take());
+        let drivers: Vec<_> = drivers.collect();
+        let released = (sleep, drivers, kernel.runner.take(), kernel.observer.take());
+        // Destructors may use the network.
+        drop(kernel);
+        drop(released);
     }
 
     /// Runs the network when no task can run: wakes the tasks of events that are due, or advances

@@ -405,8 +405,7 @@ impl Drop for Simulation {
         inner.shared.close();
         // Dropped without the lock: destructors of user code may use the network.
         let hosts = std::mem::take(&mut *inner.hosts.lock());
-        let observer = inner.shared.lock().observer.take();
-        drop((hosts, observer));
+        drop(hosts);
         drop(self.runtime.take());
     }
 }

@@ -293,3 +293,48 @@ fn packets_have_the_names_of_their_hosts() {
     );
     assert!(lines[2].contains("Flags [R.]"), "{lines:?}");
 }
+
+#[test]
+fn nothing_outlives_the_simulation() {
+    struct Writer(#[expect(dead_code, reason = "only its end matters")] Arc<()>);
+    impl std::io::Write for Writer {
+        fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
+            Ok(data.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let alive = Arc::new(());
+    let mut sim = Simulation::new(12);
+    let kept = alive.clone();
+    sim.host("server", move |host| {
+        let kept = kept.clone();
+        async move {
+            tokio::spawn(async move {
+                let _kept = kept;
+                sleep(secs(1_000_000)).await;
+            });
+            echo_server(host).await
+        }
+    })
+    .unwrap();
+    sim.client("client", async |host| {
+        let stream = TcpStream::connect(host.stack(), host.resolve("server:7")?).await?;
+        tokio::spawn(async move {
+            sleep(secs(1_000_000)).await;
+            drop(stream);
+        });
+        Ok(())
+    })
+    .unwrap();
+    let link = sim.connect("client", "server", "delay 10ms").unwrap();
+    link.capture(Writer(alive.clone())).unwrap();
+    let kept = alive.clone();
+    sim.set_observer(move |_, _| {
+        let _ = &kept;
+    });
+    sim.run().unwrap();
+    drop((sim, link));
+    assert_eq!(Arc::strong_count(&alive), 1);
+}

@@ -153,7 +153,10 @@ async fn a_timer_of_the_caller_gets_the_deadlines() {
     }
     // The SYN is sent again after a second. The timer wheel may request an earlier step on the way.
     let until_retry = timer.0.lock().unwrap() - start;
-    assert!((500..=1001).contains(&until_retry.as_millis()), "{until_retry:?}");
+    assert!(
+        (500..=1001).contains(&until_retry.as_millis()),
+        "{until_retry:?}"
+    );
     connecting.abort();
 }
 
