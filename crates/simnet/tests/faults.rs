@@ -312,8 +312,8 @@ fn nothing_outlives_the_simulation() {
         let kept = kept.clone();
         async move {
             tokio::spawn(async move {
-                let _kept = kept;
                 sleep(secs(1_000_000)).await;
+                drop(kept);
             });
             echo_server(host).await
         }
