@@ -26,6 +26,7 @@ use tokio::runtime::Handle;
 
 use crate::clock::Clock;
 use crate::driver::Driver;
+use crate::driver_timer::DriverTimer;
 use crate::engine::{DriverWaker, Engine, Group, ShardQueue, device_waker};
 use crate::error::io_error;
 use crate::stack::Stack;
@@ -85,6 +86,7 @@ pub struct Builder {
     /// The limit of the stack's memory, if one was set.
     memory_bytes: Option<u64>,
     busy_poll: Option<Nanos>,
+    timer: Option<Box<dyn DriverTimer>>,
     shards: usize,
     /// The runtime of each shard's driver; empty for the current one.
     runtimes: Vec<Handle>,
@@ -109,6 +111,7 @@ impl Builder {
             pool_bytes: POOL_BYTES,
             memory_bytes: None,
             busy_poll: None,
+            timer: None,
             shards: 1,
             runtimes: Vec::new(),
             error: None,
@@ -145,7 +148,7 @@ impl Builder {
     }
 
     /// Uses another device, which must have a file descriptor to poll (`Device::fd`) or wake the
-    /// stack itself (`Device::set_waker`).
+    /// stack itself (`Device::set_waker`), unless [`timer`](Self::timer) is set.
     #[must_use]
     pub fn device(self, device: Box<dyn Device>) -> Self {
         self.device_queues(vec![device])
@@ -494,6 +497,18 @@ impl Builder {
         self
     }
 
+    /// Sets the timer of the stack's driver, in place of tokio's with its resolution of 1 ms and the
+    /// kernel's for departure times: a simulation in virtual time is then exact to the nanosecond.
+    /// The stack reads its time from tokio in any case (`tokio::time::Instant`).
+    ///
+    /// The device then needs no file descriptor: the timer wakes the driver also when the device has
+    /// received packets. The stack has one shard.
+    #[must_use]
+    pub fn timer(mut self, timer: Box<dyn DriverTimer>) -> Self {
+        self.timer = Some(timer);
+        self
+    }
+
     /// Opens a Unix socket at `path`, with mode 0600, through which `fullsend stat` inspects the
     /// stack (see [`control`](crate::control)). It is removed when the stack ends. A socket at
     /// `path` on which no process listens is replaced; any other file makes [`build`](Self::build)
@@ -537,19 +552,27 @@ impl Builder {
         let driver_wakers: Vec<Arc<DriverWaker>> =
             (0..self.shards).map(|_| Arc::default()).collect();
         let wakers: Vec<_> = driver_wakers.iter().map(device_waker).collect();
+        let has_timer = self.timer.is_some();
+        if has_timer && self.shards > 1 {
+            return Err(invalid(&format!(
+                "a timer wakes the driver of one shard, and the stack has {}; call shards(1)",
+                self.shards
+            )));
+        }
         let steering_seed = self.seed.map_or_else(os_seed, Ok)?;
         let clock = Clock::new();
         self.start(clock, driver_wakers, steering_seed, |builder, pools| match choice {
             DeviceChoice::Tun(tun) => builder.open(tun, pools),
             DeviceChoice::PacketSocket(name) => builder.open_packet_socket(&name, pools),
             DeviceChoice::Queues(mut queues) => {
-                if queues.iter_mut().zip(&wakers).all(|(queue, waker)| can_wait(queue, waker)) {
+                let mut pairs = queues.iter_mut().zip(&wakers);
+                if pairs.all(|(queue, waker)| can_wait(queue, waker)) || has_timer {
                     return Ok(queues);
                 }
                 Err(invalid(
                     "the device has no file descriptor to wait on and wakes no waker; choose a \
-                     device whose fd() returns a descriptor or whose set_waker() returns true, or \
-                     use Stack::pair()",
+                     device whose fd() returns a descriptor or whose set_waker() returns true, set a \
+                     timer that wakes the driver with Builder::timer(), or use Stack::pair()",
                 ))
             }
             DeviceChoice::None => Err(invalid(
@@ -671,7 +694,8 @@ impl Builder {
         let mut drivers = Vec::new();
         for (engine, runtime) in stack.engines().iter().zip(&runtimes) {
             let _context = runtime.enter();
-            drivers.push(Driver::new(engine.clone(), self.busy_poll)?);
+            let timer = self.timer.take();
+            drivers.push(Driver::new(engine.clone(), self.busy_poll, timer)?);
         }
         for (driver, runtime) in drivers.into_iter().zip(&runtimes) {
             runtime.spawn(driver);

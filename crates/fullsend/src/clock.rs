@@ -3,7 +3,7 @@
 #[cfg(feature = "control")]
 use std::time::SystemTime;
 
-use fullsend_wire::{Instant, Nanos};
+use fullsend_wire::Instant;
 use tokio::time;
 
 /// Time since the stack's start. It uses tokio's clock, so that pausing the runtime's time pauses
@@ -30,8 +30,13 @@ impl Clock {
     /// Returns the time at which the runtime's timer should fire for `at`.
     pub(crate) fn timer(self, at: Instant) -> time::Instant {
         // Tokio's timer wheel ends at about two years.
-        let span = at.as_nanos().min(u64::from(u32::MAX) * 10_000_000);
-        self.start + Nanos::from_nanos(span).into()
+        let last = u64::from(u32::MAX) * 10_000_000;
+        self.runtime_instant(at.min(Instant::from_nanos(last)))
+    }
+
+    /// Returns the runtime's instant of `at`.
+    pub(crate) fn runtime_instant(self, at: Instant) -> time::Instant {
+        self.start + at.since(Instant::ZERO).into()
     }
 }
 

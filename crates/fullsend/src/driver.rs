@@ -13,6 +13,7 @@ use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::time::Sleep;
 
+use crate::driver_timer::DriverTimer;
 use crate::engine::Engine;
 use crate::fine_timer::FineTimer;
 
@@ -33,6 +34,8 @@ pub(crate) struct Driver {
     timer_at: Instant,
     /// Created for the first packet with a departure time.
     fine_timer: Option<FineTimer>,
+    /// The timer to use instead of both.
+    custom_timer: Option<Box<dyn DriverTimer>>,
     /// For how long the device is polled after it received something.
     busy_poll: Option<Nanos>,
     /// When busy polling ends.
@@ -41,8 +44,13 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// Returns the driver of `engine`. Must be called within a tokio runtime whose I/O and time
-    /// drivers are enabled. For `busy_poll` see [`Builder::busy_poll`](crate::Builder::busy_poll).
-    pub(crate) fn new(engine: Arc<Engine>, busy_poll: Option<Nanos>) -> io::Result<Self> {
+    /// drivers are enabled. For `busy_poll` and `custom_timer` see
+    /// [`Builder`](crate::Builder::busy_poll).
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        busy_poll: Option<Nanos>,
+        custom_timer: Option<Box<dyn DriverTimer>>,
+    ) -> io::Result<Self> {
         let fd = engine.device_fd()?.map(register).transpose()?.map(Arc::new);
         let device_lost = fd.as_ref().map(|fd| Box::pin(device_lost(fd.clone())) as _);
         let timer_at = Instant::FAR_FUTURE;
@@ -55,6 +63,7 @@ impl Driver {
             timer,
             timer_at,
             fine_timer: None,
+            custom_timer,
             busy_poll,
             poll_until: None,
         })
@@ -154,6 +163,15 @@ impl Driver {
     /// The timer is moved only when the deadline becomes earlier: a timer that fires too early
     /// costs one poll, and setting it for each packet would cost more.
     fn set_timer(&mut self, cx: &mut Context<'_>, pumped: &PollOutcome) -> bool {
+        if let Some(timer) = &mut self.custom_timer {
+            let clock = self.engine.clock;
+            let deadline = pumped.deadline.map(|at| clock.runtime_instant(at));
+            let due = timer.poll_until(cx, deadline).is_ready();
+            return !due
+                && self
+                    .engine
+                    .arm(pumped.deadline.unwrap_or(Instant::FAR_FUTURE));
+        }
         let fired = self.timer.as_mut().poll(cx).is_ready();
         let deadline = pumped.deadline.unwrap_or(Instant::FAR_FUTURE);
         if fired || deadline < self.timer_at {

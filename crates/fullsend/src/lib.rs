@@ -40,6 +40,7 @@ pub mod congestion;
 pub mod control;
 mod dns;
 mod driver;
+mod driver_timer;
 mod driver_waker;
 mod engine;
 mod error;
@@ -55,6 +56,7 @@ mod wait_registration;
 pub use addr::{Addrs, ToAddr, ToAddrs};
 pub use builder::Builder;
 pub use dns::DnsResolver;
+pub use driver_timer::DriverTimer;
 pub use fullsend_device::{
     AsyncDevice, Caps, Device, FdConfig, FrameHeader, NicMode, Notifier, OffloadSet, PacketPort,
     PacketReceiver, PacketSender, UserDeviceConfig, default_kernel_address, vnet_header,

@@ -20,6 +20,8 @@ pub enum Loss {
     QueueFull,
     /// The packet was larger than the link's MTU.
     TooBig,
+    /// The link was down.
+    LinkDown,
 }
 
 /// The fate of a packet, of a duplicate, or of a piece of it.

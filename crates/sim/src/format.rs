@@ -24,6 +24,7 @@ pub fn format_packet(event: &TraceEvent<'_>, link: Link) -> String {
         TracePoint::Lost(Loss::Random) => "lost   ",
         TracePoint::Lost(Loss::QueueFull) => "dropped",
         TracePoint::Lost(Loss::TooBig) => "too big",
+        TracePoint::Lost(Loss::LinkDown) => "cut off",
     };
     let ns = event.at.as_nanos();
     let (secs, rest) = (ns / 1_000_000_000, ns % 1_000_000_000);

@@ -45,6 +45,6 @@ pub use direction::Loss;
 pub use format::format_packet;
 pub use netem::{Netem, NetemError, RandomLoss};
 pub use nic::{NicConfig, NicMode};
-pub use pipe::{Pipe, PipeStats};
+pub use pipe::{LostPacket, Pipe, PipeStats};
 pub use sim::{HostId, LinkId, Sim};
-pub use trace::{TraceEvent, TracePoint};
+pub use trace::{TraceEvent, TraceHash, TracePoint};

@@ -7,7 +7,7 @@ use fullsend_offload::Packet;
 use fullsend_wire::{Instant, Seed};
 
 use crate::direction::{Fate, LinkDirection};
-use crate::{Loss, Netem};
+use crate::{Loss, Netem, router};
 
 /// The counters of a [`Pipe`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -16,8 +16,19 @@ pub struct PipeStats {
     pub sent: u64,
     /// Packets lost at random.
     pub lost: u64,
-    /// Packets dropped because the bottleneck's queue was full.
+    /// Packets dropped because the bottleneck's queue was full, or larger than the link's MTU.
     pub dropped: u64,
+}
+
+/// A packet that a [`Pipe`] lost.
+#[derive(Debug)]
+pub struct LostPacket {
+    /// The packet.
+    pub packet: Packet,
+    /// The reason.
+    pub why: Loss,
+    /// The ICMP message to its sender, if the link reports its MTU and the packet was larger.
+    pub report: Option<Packet>,
 }
 
 /// One direction of a link: packets enter when they are sent, and leave when they arrive.
@@ -57,9 +68,20 @@ impl Pipe {
         }
     }
 
+    /// Changes the properties of the link for packets that are sent from now on.
+    pub fn set_netem(&mut self, netem: Netem) {
+        self.direction.set_netem(netem);
+    }
+
     /// Sends a packet.
     pub fn send(&mut self, now: Instant, packet: Packet) {
+        self.send_with(now, packet, drop);
+    }
+
+    /// Sends a packet, and passes what the pipe loses to `on_loss`: the packet, or pieces of it.
+    pub fn send_with(&mut self, now: Instant, packet: Packet, mut on_loss: impl FnMut(LostPacket)) {
         self.stats.sent += 1;
+        let reported_mtu = self.direction.reports_mtu();
         self.direction.send(now, packet, &mut self.fates);
         for fate in self.fates.drain(..) {
             match fate {
@@ -68,8 +90,19 @@ impl Pipe {
                     number: self.stats.sent,
                     packet,
                 }),
-                Fate::Lost(Loss::Random, _) => self.stats.lost += 1,
-                Fate::Lost(_, _) => self.stats.dropped += 1,
+                Fate::Lost(why, packet) => {
+                    match why {
+                        Loss::Random => self.stats.lost += 1,
+                        _ => self.stats.dropped += 1,
+                    }
+                    let mtu = reported_mtu.filter(|_| why == Loss::TooBig);
+                    let report = mtu.and_then(|mtu| router::too_big(&packet, mtu));
+                    on_loss(LostPacket {
+                        packet,
+                        why,
+                        report,
+                    });
+                }
             }
         }
     }

@@ -31,26 +31,37 @@ pub struct TraceEvent<'a> {
     pub packet: &'a Packet,
 }
 
-/// A running hash: the same bytes at the same times give the same value.
+/// A running hash over packets: the same bytes at the same times give the same value.
+///
+/// Packets at [`TracePoint::Queued`] are not part of it: they are sent later, and hashed then.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TraceHash {
+pub struct TraceHash {
     value: u64,
     payload: bool,
 }
 
+impl Default for TraceHash {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl TraceHash {
-    pub(crate) const fn new() -> Self {
+    /// Returns the hash of no packets.
+    pub const fn new() -> Self {
         Self {
             value: 0x2545_f491_4f6c_dd1d,
             payload: true,
         }
     }
 
-    pub(crate) const fn value(self) -> u64 {
+    /// Returns the hash over the packets so far.
+    pub const fn value(self) -> u64 {
         self.value
     }
 
-    pub(crate) const fn headers_only(&mut self) {
+    /// Excludes payload from the hash from now on, to save time in long runs.
+    pub const fn headers_only(&mut self) {
         self.payload = false;
     }
 
@@ -70,15 +81,16 @@ impl TraceHash {
         self.word(bytes.len() as u64);
     }
 
-    pub(crate) fn update(&mut self, event: &TraceEvent<'_>) {
+    /// Adds a packet to the hash.
+    pub fn update(&mut self, event: &TraceEvent<'_>) {
         let point = match event.point {
-            // The packet will be sent, and is hashed then.
             TracePoint::Queued => return,
             TracePoint::Sent => 0,
             TracePoint::Arrived => 1,
             TracePoint::Lost(Loss::Random) => 2,
             TracePoint::Lost(Loss::QueueFull) => 3,
             TracePoint::Lost(Loss::TooBig) => 5,
+            TracePoint::Lost(Loss::LinkDown) => 6,
         };
         self.word(event.at.as_nanos());
         self.word((event.host.0 as u64) << 8 | point);

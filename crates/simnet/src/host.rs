@@ -1,0 +1,148 @@
+//! The hosts of a network with their software.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use fullsend::{Builder, Stack};
+use fullsend_wire::Rng;
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::error::SoftwareResult;
+use crate::net::Net;
+use crate::topology::NodeId;
+
+/// The host on which a software runs. It is passed to the software; clones refer to the same host.
+#[derive(Clone)]
+pub struct Host {
+    pub(crate) net: Net,
+    pub(crate) name: Arc<str>,
+    pub(crate) stack: Stack,
+    pub(crate) seed: u64,
+}
+
+impl Host {
+    /// Returns the name of the host.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the host's stack, on which sockets are opened.
+    pub fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
+    /// Returns the network, through which a software may change links and crash hosts.
+    pub fn net(&self) -> &Net {
+        &self.net
+    }
+
+    /// Returns the IPv4 socket address of a host and port, e.g. `"server:80"`: see
+    /// [`Net::resolve`].
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown name, and `InvalidInput` without a port.
+    pub fn resolve(&self, host_and_port: &str) -> io::Result<SocketAddr> {
+        self.net.resolve(host_and_port)
+    }
+
+    /// Returns a number from which the software may seed its own random number generators. It
+    /// derives from the simulation's seed, and differs after each start of the host.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+pub(crate) type SoftwareFuture = Pin<Box<dyn Future<Output = SoftwareResult> + Send>>;
+
+/// Changes the settings of a host's stack.
+pub(crate) type Configure = Arc<dyn Fn(Builder) -> Builder + Send + Sync>;
+
+/// The software of a host, ready to start.
+pub(crate) type Start = Box<dyn FnOnce(Host) -> SoftwareFuture + Send>;
+
+/// The software of a host.
+pub(crate) enum Software {
+    /// Runs until the end of the simulation, and can be started again.
+    Server(Arc<dyn Fn(Host) -> SoftwareFuture + Send + Sync>),
+    /// Runs once to its end, for which the simulation waits. `None` after its start.
+    Client(Option<Start>),
+}
+
+impl Software {
+    /// Returns the software to start, unless it is a client that has started before.
+    pub(crate) fn start(&mut self) -> Option<Start> {
+        match self {
+            Self::Server(software) => {
+                let software = software.clone();
+                Some(Box::new(move |host| software(host)))
+            }
+            Self::Client(software) => software.take(),
+        }
+    }
+
+    fn is_client(&self) -> bool {
+        matches!(self, Self::Client(_))
+    }
+}
+
+/// The state of a host.
+pub(crate) enum State {
+    /// It starts with the next run.
+    New,
+    Running(AbortHandle),
+    /// The software has ended; the stack still runs.
+    Ended,
+    Crashed,
+}
+
+/// A host of the network.
+pub(crate) struct HostEntry {
+    pub(crate) node: NodeId,
+    pub(crate) name: Arc<str>,
+    pub(crate) software: Software,
+    pub(crate) configure: Option<Configure>,
+    pub(crate) rng: Rng,
+    pub(crate) state: State,
+    pub(crate) stack: Option<Stack>,
+}
+
+/// The hosts of a network in the order of definition, and the tasks of their software.
+#[derive(Default)]
+pub(crate) struct Hosts {
+    pub(crate) entries: Vec<HostEntry>,
+    pub(crate) tasks: JoinSet<(NodeId, SoftwareResult)>,
+    /// Settings of every stack.
+    pub(crate) configure_all: Option<Configure>,
+}
+
+impl Hosts {
+    /// Returns a host by its node.
+    pub(crate) fn entry(&mut self, node: NodeId) -> Option<&mut HostEntry> {
+        // Nodes are added in ascending order.
+        let index = self.entries.binary_search_by_key(&node, |entry| entry.node);
+        index.ok().map(|index| &mut self.entries[index])
+    }
+
+    /// Returns the names of the clients whose software runs or will.
+    pub(crate) fn pending_clients(&self) -> impl Iterator<Item = &str> {
+        let is_pending = |entry: &&HostEntry| {
+            entry.software.is_client() && matches!(entry.state, State::New | State::Running(_))
+        };
+        self.entries
+            .iter()
+            .filter(is_pending)
+            .map(|entry| &*entry.name)
+    }
+}

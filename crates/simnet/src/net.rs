@@ -1,0 +1,260 @@
+//! The handle of a network, for tests and for the software of its hosts.
+
+use std::fmt;
+use std::io::{self, Error, ErrorKind};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fullsend::{Seed, Stack};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+
+use crate::card::Card;
+use crate::error::Failure;
+use crate::host::{Host, Hosts, Start, State};
+use crate::link::Link;
+use crate::shared::Shared;
+use crate::topology::{NodeId, addresses, invalid};
+
+/// The memory of each host, in bytes, from which its limits derive. It is fixed, as the memory of
+/// the machine would make its results differ from those of others.
+const HOST_MEMORY_BYTES: u64 = 1 << 30;
+
+/// Bytes of free payload memory that a host keeps for reuse.
+const POOL_BYTES: usize = 4 << 20;
+
+/// The network of a simulation. Clones are handles to the same network.
+///
+/// It is available to the test ([`Simulation::net`](crate::Simulation::net)) and to the software of
+/// the hosts ([`Host::net`]). What it changes takes effect at the current virtual time.
+#[derive(Clone)]
+pub struct Net {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) runtime: Handle,
+    /// Not locked while user code runs.
+    pub(crate) hosts: Mutex<Hosts>,
+}
+
+impl Net {
+    pub(crate) fn new(shared: Arc<Shared>, runtime: Handle) -> Self {
+        let inner = Inner {
+            shared,
+            runtime,
+            hosts: Mutex::default(),
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.inner
+    }
+
+    /// Returns the IPv4 address of a host.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown name, and `InvalidInput` for a switch.
+    pub fn address(&self, host: &str) -> io::Result<IpAddr> {
+        Ok(addresses(self.find_host(host)?).0.into())
+    }
+
+    /// Returns the IPv6 address of a host.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown name, and `InvalidInput` for a switch.
+    pub fn address_v6(&self, host: &str) -> io::Result<IpAddr> {
+        Ok(addresses(self.find_host(host)?).1.into())
+    }
+
+    /// Returns the IPv4 socket address of a host and port, e.g. `"server:80"`.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown name, and `InvalidInput` for a switch or without a port.
+    pub fn resolve(&self, host_and_port: &str) -> io::Result<SocketAddr> {
+        let parts = host_and_port.rsplit_once(':');
+        let parts = parts.and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        let (host, port) = parts.ok_or_else(|| {
+            invalid(format!(
+                "{host_and_port:?} is not the name of a host with a port; write e.g. \"server:80\""
+            ))
+        })?;
+        Ok(SocketAddr::new(self.address(host)?, port))
+    }
+
+    /// Returns the link between two hosts or switches.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown name, or if they have no link.
+    pub fn link(&self, a: &str, b: &str) -> io::Result<Link> {
+        let link = self.inner.shared.lock().topology.find_link(a, b)?;
+        Ok(Link::new(self.inner.shared.clone(), link))
+    }
+
+    /// Returns the stack of a host, e.g. for its counters.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown name, and `NotConnected` if the host has crashed or not started.
+    pub fn stack(&self, host: &str) -> io::Result<Stack> {
+        let node = self.find_host(host)?;
+        let mut hosts = self.inner.hosts.lock();
+        let stack = hosts.entry(node).and_then(|entry| entry.stack.clone());
+        stack.ok_or_else(|| {
+            let text = format!("`{host}` does not run; start it with run() or restart()");
+            Error::new(ErrorKind::NotConnected, text)
+        })
+    }
+
+    /// Returns the virtual time since the start of the simulation.
+    pub fn elapsed(&self) -> Duration {
+        let _context = self.inner.runtime.enter();
+        Duration::from_nanos(self.inner.shared.now().as_nanos())
+    }
+
+    /// Crashes a host as if its power had failed: its software ends at its next `await`, every call
+    /// on its sockets fails, and its peers receive nothing more. After a [`restart`](Self::restart)
+    /// the host answers the segments of connections from before the crash with a reset. A run does
+    /// not wait for a client that has crashed.
+    ///
+    /// Tasks that the software had spawned continue until they fail at a socket. Only those in a
+    /// `JoinSet`, and other futures that the software owns, end with it.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown name, and `InvalidInput` if the host does not run.
+    pub fn crash(&self, host: &str) -> io::Result<()> {
+        let node = self.find_host(host)?;
+        let mut hosts = self.inner.hosts.lock();
+        let entry = hosts.entry(node);
+        let Some((entry, stack)) = entry.and_then(|e| e.stack.take().map(|stack| (e, stack)))
+        else {
+            return Err(invalid(format!(
+                "`{host}` cannot crash, as it does not run; start it with run() or restart()"
+            )));
+        };
+        let state = std::mem::replace(&mut entry.state, State::Crashed);
+        drop(hosts);
+        let _context = self.inner.runtime.enter();
+        if let State::Running(task) = state {
+            task.abort();
+        }
+        Card::disconnect(&self.inner.shared, node);
+        drop(stack);
+        Ok(())
+    }
+
+    /// Starts the software of a host that has crashed, with a new stack of the same addresses.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown name, `InvalidInput` if the host has not crashed or is a client,
+    /// whose software runs once, and those of [`Builder::build`](fullsend::Builder::build).
+    pub fn restart(&self, host: &str) -> io::Result<()> {
+        let node = self.find_host(host)?;
+        let mut hosts = self.inner.hosts.lock();
+        let crashed = hosts
+            .entry(node)
+            .filter(|e| matches!(e.state, State::Crashed));
+        let Some(entry) = crashed else {
+            return Err(invalid(format!(
+                "`{host}` cannot restart, as it has not crashed; call crash(\"{host}\") before"
+            )));
+        };
+        let Some(software) = entry.software.start() else {
+            return Err(invalid(format!(
+                "`{host}` cannot restart, as a client runs once; define it with Simulation::host"
+            )));
+        };
+        drop(hosts);
+        self.start(node, software)
+    }
+
+    /// Starts the hosts that have not started yet.
+    pub(crate) fn start_new(&self) -> Result<(), Failure> {
+        let is_new = |state: &State| matches!(state, State::New);
+        let mut new = Vec::new();
+        for entry in &mut self.inner.hosts.lock().entries {
+            if is_new(&entry.state)
+                && let Some(software) = entry.software.start()
+            {
+                new.push((entry.node, entry.name.to_string(), software));
+            }
+        }
+        for (node, host, software) in new {
+            self.start(node, software)
+                .map_err(|error| Failure::Start { host, error })?;
+        }
+        Ok(())
+    }
+
+    /// Builds the stack of a host, and spawns its software.
+    fn start(&self, node: NodeId, software: Start) -> io::Result<()> {
+        let inner = &self.inner;
+        let mut hosts = inner.hosts.lock();
+        let all = hosts.configure_all.clone();
+        let Some(entry) = hosts.entry(node) else {
+            return Ok(());
+        };
+        let (name, own) = (entry.name.clone(), entry.configure.clone());
+        let (stack_seed, seed) = (entry.rng.fork(), entry.rng.next_u64());
+        drop(hosts);
+        let stack = self.build_stack(node, stack_seed, all.iter().chain(&own))?;
+        let host = Host {
+            net: self.clone(),
+            name,
+            stack: stack.clone(),
+            seed,
+        };
+        let _context = inner.runtime.enter();
+        let future = software(host);
+        let mut hosts = inner.hosts.lock();
+        let task = async move { (node, future.await) };
+        let task = hosts.tasks.spawn_on(task, &inner.runtime);
+        if let Some(entry) = hosts.entry(node) {
+            entry.state = State::Running(task);
+            entry.stack = Some(stack);
+        }
+        Ok(())
+    }
+
+    fn build_stack<'a>(
+        &self,
+        node: NodeId,
+        seed: Seed,
+        settings: impl Iterator<Item = &'a crate::host::Configure>,
+    ) -> io::Result<Stack> {
+        let _context = self.inner.runtime.enter();
+        let (v4, v6) = addresses(node);
+        let mut builder = Stack::builder()
+            .memory_bytes(HOST_MEMORY_BYTES)
+            .pool_bytes(POOL_BYTES)
+            .seed(seed)
+            .address(&format!("{v4}/16"))
+            .address(&format!("{v6}/64"))
+            .route("0.0.0.0/0", None)
+            .route("::/0", None);
+        for configure in settings {
+            builder = configure(builder);
+        }
+        let card = Card::connect(&self.inner.shared, node);
+        builder
+            .device(Box::new(card.clone()))
+            .timer(Box::new(card))
+            .build()
+    }
+
+    pub(crate) fn find_host(&self, name: &str) -> io::Result<NodeId> {
+        self.inner.shared.lock().topology.find_host(name)
+    }
+}
+
+impl fmt::Debug for Net {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Net")
+            .field("elapsed", &self.elapsed())
+            .finish_non_exhaustive()
+    }
+}
