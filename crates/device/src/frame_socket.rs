@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -52,6 +52,12 @@ impl FrameSocket {
     }
 }
 
+impl AsFd for FrameSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
 impl Device for FrameSocket {
     fn caps(&self) -> Caps {
         Caps {
@@ -67,11 +73,13 @@ impl Device for FrameSocket {
 
     fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
         let counters = (&mut self.stats, &mut self.link_log);
-        transmit::transmit((&self.file, "socket"), false, batch, counters)
+        let mut write = |pieces: &[IoSlice<'_>]| (&self.file).write_vectored(pieces);
+        transmit::transmit((&mut write, "socket"), false, batch, counters)
     }
 
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
-        self.reader.receive(&self.file, batch, max, &mut self.stats)
+        let read = |buf: &mut [u8]| (&self.file).read(buf);
+        self.reader.receive(read, batch, max, &mut self.stats)
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -1,12 +1,14 @@
 //! TUN, TAP and in-process links that carry super-segments.
 //!
-//! [`Tun`] is an interface of the kernel, [`FrameSocket`] a socket to another process, [`pair()`] a
-//! link within the process, and [`CapturedDevice`] a packet capture around any device. A driver passes the packets that a host
+//! [`Tun`] is an interface of the kernel, [`FrameLink`] and [`FrameDatagrams`] are links to a virtual
+//! machine, [`FrameSocket`] is a socket to another process, [`pair()`] a link within the process, and
+//! [`CapturedDevice`] a packet capture around any device. A driver passes the packets that a host
 //! sends to [`Device::transmit`], and the packets from [`Device::receive`] to the host.
 #![deny(unsafe_code)]
 
 mod entropy;
 mod frame_socket;
+mod frames;
 mod memory;
 mod offload_set;
 mod pair;
@@ -25,6 +27,7 @@ use fullsend_offload::Packet;
 
 pub use entropy::os_seed;
 pub use frame_socket::FrameSocket;
+pub use frames::{FrameAttachment, FrameDatagrams, FrameLink, FrameStats, Framing, PeerEvent};
 pub use fullsend_offload::Caps;
 pub use memory::process_memory;
 pub use offload_set::{OffloadSet, UnknownOffload};

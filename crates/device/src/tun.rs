@@ -27,7 +27,7 @@ pub(crate) mod transmit;
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use fullsend_offload::{Link, Packet, Pool};
@@ -141,7 +141,10 @@ impl Device for Tun {
 
     fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
         transmit::transmit(
-            (&self.file, &self.name),
+            (
+                &mut |pieces: &[IoSlice<'_>]| (&self.file).write_vectored(pieces),
+                &self.name,
+            ),
             self.offload.vnet_hdr,
             batch,
             (&mut self.stats, &mut self.link_log),
@@ -149,7 +152,8 @@ impl Device for Tun {
     }
 
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
-        self.reader.receive(&self.file, batch, max, &mut self.stats)
+        let read = |buf: &mut [u8]| (&self.file).read(buf);
+        self.reader.receive(read, batch, max, &mut self.stats)
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -1,7 +1,6 @@
 //! Receive path: reads into pool memory, and the offload header of each packet.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 
 use fullsend_offload::{Checksum, GsoKind, Offload, Packet, Pool, Slice, WriteBuf};
 use fullsend_wire::vnet::{VNET_HDR_LEN, VnetGso, VnetHdr};
@@ -52,23 +51,23 @@ impl FrameReader {
         self
     }
 
-    /// Implements [`Device::receive`](crate::Device::receive).
+    /// Implements [`Device::receive`](crate::Device::receive). `read` reads one frame.
     pub(crate) fn receive(
         &mut self,
-        file: &File,
+        mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
         batch: &mut Vec<Packet>,
         max: usize,
         stats: &mut TunStats,
     ) -> io::Result<usize> {
-        let mut read = 0;
+        let mut count = 0;
         loop {
             // Dropped frames count as well: otherwise a flood would hold the caller, which has the
             // stack's lock, for as long as there is no memory.
-            let (frames, more) = self.read_frames(file, max - read, stats)?;
-            read += frames;
+            let (frames, more) = self.read_frames(&mut read, max - count, stats)?;
+            count += frames;
             self.deliver_frames(batch, stats);
-            if !more || read >= max {
-                return Ok(read);
+            if !more || count >= max {
+                return Ok(count);
             }
         }
     }
@@ -77,7 +76,7 @@ impl FrameReader {
     /// Returns the number of frames read, and whether there may be more.
     fn read_frames(
         &mut self,
-        file: &File,
+        read: &mut impl FnMut(&mut [u8]) -> io::Result<usize>,
         max_frames: usize,
         stats: &mut TunStats,
     ) -> io::Result<(usize, bool)> {
@@ -86,14 +85,14 @@ impl FrameReader {
             self.buffer = buffer.filter(|buffer| buffer.capacity() >= READ_BUFFER_LEN);
         }
         let Some(buffer) = &mut self.buffer else {
-            return discard(file, max_frames, stats);
+            return discard(read, max_frames, stats);
         };
         while self.frames.len() < max_frames {
             if buffer.remaining() < FRAME_MAX {
                 return Ok((self.frames.len(), true));
             }
             stats.rx_calls += 1;
-            match (&mut &*file).read(buffer.spare_mut()) {
+            match read(buffer.spare_mut()) {
                 // Frames read before it are delivered first; the next read is empty again.
                 Ok(0) if self.empty_is_end && !self.frames.is_empty() => {
                     return Ok((self.frames.len(), false));
@@ -174,24 +173,28 @@ fn deliver(frame: Option<Slice>, vnet_hdr: bool, batch: &mut Vec<Packet>, stats:
 
 /// Reads up to `max_frames` frames and drops them. Returns their number, and whether there may be
 /// more.
-fn discard(file: &File, max_frames: usize, stats: &mut TunStats) -> io::Result<(usize, bool)> {
-    let mut read = 0;
-    while read < max_frames {
+fn discard(
+    read: &mut impl FnMut(&mut [u8]) -> io::Result<usize>,
+    max_frames: usize,
+    stats: &mut TunStats,
+) -> io::Result<(usize, bool)> {
+    let mut count = 0;
+    while count < max_frames {
         stats.rx_calls += 1;
-        match (&mut &*file).read(&mut [0; DISCARD_LEN]) {
+        match read(&mut [0; DISCARD_LEN]) {
             Ok(_) => {
                 stats.rx_packets += 1;
                 stats.rx_dropped += 1;
-                read += 1;
+                count += 1;
             }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok((read, false)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok((count, false)),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) if read == 0 => return Err(e),
+            Err(e) if count == 0 => return Err(e),
             // The next read returns the error again.
-            Err(_) => return Ok((read, false)),
+            Err(_) => return Ok((count, false)),
         }
     }
-    Ok((read, true))
+    Ok((count, true))
 }
 
 /// Returns a frame as an unparsed packet; `None` if its offload header is invalid.

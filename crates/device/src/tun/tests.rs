@@ -454,7 +454,14 @@ fn frames_without_memory_are_counted_and_reads_stay_bounded() {
         if has_memory {
             kernel.send(&[1; 100]).unwrap();
             assert_eq!(
-                receiver.receive(&file, &mut batch, 3, &mut stats).unwrap(),
+                receiver
+                    .receive(
+                        |buf: &mut [u8]| (&file).read(buf),
+                        &mut batch,
+                        3,
+                        &mut stats
+                    )
+                    .unwrap(),
                 1
             );
             assert_eq!(batch.drain(..).len(), 1);
@@ -465,7 +472,16 @@ fn frames_without_memory_are_counted_and_reads_stay_bounded() {
         for _ in 0..8 {
             kernel.send(&[2; 100]).unwrap();
         }
-        let mut receive = || receiver.receive(&file, &mut batch, 3, &mut stats).unwrap();
+        let mut receive = || {
+            receiver
+                .receive(
+                    |buf: &mut [u8]| (&file).read(buf),
+                    &mut batch,
+                    3,
+                    &mut stats,
+                )
+                .unwrap()
+        };
         assert_eq!([(); 4].map(|()| receive()), [3, 3, 2, 0]);
         assert!(batch.is_empty());
         assert_eq!(stats.rx_dropped, 8);

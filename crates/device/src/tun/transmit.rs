@@ -1,8 +1,7 @@
 //! Transmit path: one `writev` per packet or super-segment.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{self, IoSlice, Write};
+use std::io::{self, IoSlice};
 use std::mem;
 
 use fullsend_offload::{Checksum, GsoKind, Offload, Packet};
@@ -58,16 +57,17 @@ fn log(text: Option<String>) {
     }
 }
 
-/// Implements [`Device::transmit`](crate::Device::transmit).
+/// Implements [`Device::transmit`](crate::Device::transmit). `write` writes one frame; `name` is that
+/// of the device in the log.
 pub(crate) fn transmit(
-    (file, name): (&File, &str),
+    (write_frame, name): (&mut impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>, &str),
     vnet_hdr: bool,
     batch: &mut VecDeque<Packet>,
     (stats, link): (&mut TunStats, &mut LinkLog),
 ) -> io::Result<()> {
     while let Some(packet) = batch.front() {
         stats.tx_calls += 1;
-        match write(file, vnet_hdr, packet) {
+        match write(write_frame, vnet_hdr, packet) {
             Ok(()) => {
                 stats.tx_packets += 1;
                 log(link.on_sent(name));
@@ -111,7 +111,11 @@ impl WriteError {
     }
 }
 
-fn write(file: &File, vnet_hdr: bool, packet: &Packet) -> io::Result<()> {
+fn write(
+    write_frame: &mut impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>,
+    vnet_hdr: bool,
+    packet: &Packet,
+) -> io::Result<()> {
     let header = if vnet_hdr {
         write_offload(packet).emit()
     } else {
@@ -124,9 +128,9 @@ fn write(file: &File, vnet_hdr: bool, packet: &Packet) -> io::Result<()> {
     pieces.extend(packet.slices().map(IoSlice::new));
     if pieces.len() > MAX_PIECES {
         let whole: Vec<u8> = pieces.iter().flat_map(|p| p.iter().copied()).collect();
-        return (&mut &*file).write(&whole).map(drop);
+        return write_frame(&[IoSlice::new(&whole)]).map(drop);
     }
-    (&mut &*file).write_vectored(&pieces).map(drop)
+    write_frame(&pieces).map(drop)
 }
 
 fn write_offload(packet: &Packet) -> VnetHdr {
