@@ -14,6 +14,9 @@ use super::writer::StreamWriter;
 use super::{FrameStats, Framing, POOL_BYTES};
 use crate::{Device, FrameSocket, sys};
 
+/// Bytes that a stream may hold for a virtual machine that does not read: a few super-segments.
+const SEND_BUFFER: usize = 1 << 20;
+
 /// A connection, and what was received of it.
 pub(super) struct Connection {
     state: State,
@@ -48,6 +51,8 @@ impl Connection {
             return Ok(Self { state, mtu, pool });
         }
         sys::set_nonblocking(socket.as_fd())?;
+        // The kernel limits the size; the default is enough to work.
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER);
         let file = File::from(socket);
         let state = match framing {
             Framing::Hyperkit { guest_mac } => {

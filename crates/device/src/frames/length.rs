@@ -73,9 +73,8 @@ pub(super) fn whole_frames(field: LengthField, bytes: &[u8]) -> io::Result<usize
             Ok(Some(length)) if end + field.size() + length <= bytes.len() => {
                 end += field.size() + length;
             }
-            Ok(_) => return Ok(end),
             Err(error) if end == 0 => return Err(error),
-            Err(_) => return Ok(end),
+            Ok(_) | Err(_) => return Ok(end),
         }
     }
 }
