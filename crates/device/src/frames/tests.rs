@@ -310,7 +310,7 @@ fn room_in_a_full_socket_is_an_event_of_a_listening_link() {
             break;
         }
         while !wait_readable(link.fd().unwrap(), 0) {
-            assert!(peer.read(&mut [0; 60_000]).unwrap() > 0);
+            assert!(peer.read(&mut [0; 10_000]).unwrap() > 0);
         }
     }
 }
