@@ -65,6 +65,12 @@ pub(crate) enum Command {
     /// Stand in for pasta, with its options (pasta --help lists them).
     #[command(name = "pasta", disable_help_flag = true)]
     Pasta(PersonalityArgs),
+    /// Stand in for passt, with its options (passt --help lists them).
+    #[command(name = "passt", disable_help_flag = true)]
+    Passt(PersonalityArgs),
+    /// Stand in for gvproxy, with its options (gvproxy -help lists them).
+    #[command(name = "gvproxy", disable_help_flag = true)]
+    Gvproxy(PersonalityArgs),
     /// Show and change the port forwards of a running pasta (pesto --help lists the options).
     #[command(name = "pesto", disable_help_flag = true)]
     Pesto(PersonalityArgs),

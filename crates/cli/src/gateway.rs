@@ -4,6 +4,7 @@
 //! and so is `fullsend slirp4netns`.
 
 mod getopt;
+mod gvproxy;
 mod install;
 mod json_socket;
 mod pasta;

@@ -61,7 +61,11 @@ fn main() -> ExitCode {
         Command::Script(args) => script::run_scripts(&args),
         Command::Gateway(args) => return exit_code(gateway::run(args)),
         // Selected above, before clap sees their options.
-        Command::Slirp4netns(_) | Command::Pasta(_) | Command::Pesto(_) => Ok(()),
+        Command::Slirp4netns(_)
+        | Command::Pasta(_)
+        | Command::Passt(_)
+        | Command::Gvproxy(_)
+        | Command::Pesto(_) => Ok(()),
     };
     exit_code(done.map(|()| ExitCode::SUCCESS))
 }

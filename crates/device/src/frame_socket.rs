@@ -53,6 +53,12 @@ impl FrameSocket {
     }
 }
 
+impl AsFd for FrameSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
 impl Device for FrameSocket {
     fn caps(&self) -> Caps {
         Caps {

@@ -1,9 +1,11 @@
 //! TUN, TAP and in-process links that carry super-segments.
 //!
 //! [`Tun`] is an interface of the kernel or a descriptor from elsewhere, [`PacketSocket`] an Ethernet
-//! interface that this process shares with the kernel, [`FrameSocket`] a socket to another process,
-//! [`pair()`] a link within the process, [`UserDevice`] the program itself, and [`CapturedDevice`] a packet capture around any device. A driver passes the packets that a host
-//! sends to [`Device::transmit`], and the packets from [`Device::receive`] to the host.
+//! interface that this process shares with the kernel, [`FrameLink`] and [`FrameDatagrams`] are links
+//! to a virtual machine, [`FrameSocket`] is a socket to another process, [`pair()`] a link within the
+//! process, [`UserDevice`] the program itself, and [`CapturedDevice`] a packet capture around any
+//! device. A driver passes the packets that a host sends to [`Device::transmit`], and the packets from
+//! [`Device::receive`] to the host.
 //!
 //! # Features
 //! None is on by default.
@@ -15,6 +17,7 @@
 mod async_device;
 mod entropy;
 mod frame_socket;
+mod frames;
 mod memory;
 mod offload_set;
 mod packet_socket;
@@ -39,6 +42,7 @@ use fullsend_offload::{Packet, Pool};
 pub use async_device::AsyncDevice;
 pub use entropy::os_seed;
 pub use frame_socket::FrameSocket;
+pub use frames::{FrameAttachment, FrameDatagrams, FrameLink, FrameStats, Framing, PeerEvent};
 pub use fullsend_offload::Caps;
 pub use memory::process_memory;
 pub use offload_set::{OffloadSet, UnknownOffload};

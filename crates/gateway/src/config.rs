@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::dns::Zone;
 use crate::forward::Forward;
 use crate::policy::{AllowAll, Policy};
 use crate::resolvers::RESOLV_CONF;
@@ -24,6 +25,10 @@ pub struct Config {
     pub mtu: u32,
     /// The gateway's Ethernet address.
     pub mac: [u8; 6],
+    /// The gateway's link-local IPv6 address, which is the guest's default route. `None` derives it
+    /// from [`mac`](Self::mac), as the guest derives its own: it must be given if both have the same
+    /// Ethernet address.
+    pub link_local: Option<Ipv6Addr>,
     /// Whether the gateway answers ARP requests and neighbor solicitations for every address except
     /// the guest's own, and not only for its own addresses. A guest whose network is a copy of the
     /// host's needs this to reach its neighbors.
@@ -85,7 +90,8 @@ pub struct DhcpRange {
 pub struct Ipv6Config {
     /// The guest's address, which DHCPv6 offers. `None` leaves the choice to the guest (SLAAC).
     pub guest: Option<Ipv6Addr>,
-    /// Length of the network prefix, bits. Router advertisements have the prefix of `gateway`.
+    /// Length of the network prefix, bits. Router advertisements have the prefix of `guest`, or else
+    /// that of `gateway`.
     pub prefix: u8,
     /// The gateway's address, which answers pings. The guest's default route is the gateway's
     /// link-local address.
@@ -153,6 +159,11 @@ pub struct DnsConfig {
     pub host_name: Option<String>,
     /// The guest's domain, which DHCP announces.
     pub domain: Option<String>,
+    /// Domains whose names the relay knows itself, if the policy allows them. [`Handle::add_zone`]
+    /// adds others.
+    ///
+    /// [`Handle::add_zone`]: crate::Handle::add_zone
+    pub zones: Vec<Zone>,
 }
 
 impl Default for DnsConfig {
@@ -164,6 +175,7 @@ impl Default for DnsConfig {
             announce: Vec::new(),
             host_name: None,
             domain: None,
+            zones: Vec::new(),
         }
     }
 }
@@ -269,6 +281,7 @@ impl Default for Config {
             ipv6: Some(ipv6),
             mtu: 65_520,
             mac: [0x52, 0x55, 10, 0, 2, 2],
+            link_local: None,
             proxy_neighbors: false,
             mappings: mappings.into(),
             outbound: Outbound::default(),

@@ -3,6 +3,9 @@
 mod relay;
 mod stream;
 mod upstream;
+mod zones;
 
 pub(crate) use relay::relay_query;
 pub(crate) use stream::relay_stream;
+pub use zones::Zone;
+pub(crate) use zones::Zones;

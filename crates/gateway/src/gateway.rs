@@ -15,11 +15,13 @@ use fullsend_device::Device;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
 
 use crate::config::{Config, Ipv4Config, Ipv6Config};
 use crate::counters::{AtomicCounters, Counters};
 use crate::descriptors::{SPLICED_DESCRIPTORS, SocketLimits};
-use crate::dhcp::{Leases, open_v4, open_v6, serve_v4, serve_v6};
+use crate::dhcp::{Lease, Leases, open_v4, open_v6, serve_v4, serve_v6};
+use crate::dns::{Zone, Zones};
 use crate::drain::drain;
 use crate::forward::{Forward, ForwardId};
 use crate::forwards::Forwards;
@@ -41,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) pool: Pool,
     pub(crate) counters: AtomicCounters,
     pub(crate) resolvers: Resolvers,
+    /// The domains whose names the DNS relay knows itself.
+    pub(crate) zones: Zones,
     pub(crate) forwards: Forwards,
     pub(crate) udp: Udp,
     pub(crate) pings: Pings,
@@ -104,7 +108,7 @@ impl Shared {
 
     /// Returns the gateway's link-local address.
     pub(crate) fn link_local(&self) -> Ipv6Addr {
-        link_local(self.config.mac)
+        link_local(&self.config)
     }
 
     /// Removes the tasks that end, until it is dropped. A panic of a task is passed on.
@@ -125,8 +129,13 @@ impl Shared {
     }
 }
 
-/// Returns the link-local address that belongs to an Ethernet address (RFC 4291, appendix A).
-fn link_local(mac: [u8; 6]) -> Ipv6Addr {
+/// Returns the gateway's link-local address: without another, the one that belongs to its Ethernet
+/// address (RFC 4291, appendix A).
+fn link_local(config: &Config) -> Ipv6Addr {
+    if let Some(address) = config.link_local {
+        return address;
+    }
+    let mac = config.mac;
     let mut octets = [0; 16];
     octets[..2].copy_from_slice(&[0xfe, 0x80]);
     octets[8..11].copy_from_slice(&mac[..3]);
@@ -153,7 +162,7 @@ fn build_stack(config: &Config, device: Box<dyn Device>, backlog: usize) -> io::
             .route("0.0.0.0/0", None);
     }
     if let Some(v6) = &config.ipv6 {
-        let link_local = link_local(config.mac);
+        let link_local = link_local(config);
         builder = builder
             .address(&format!("{}/{}", v6.gateway, v6.prefix))
             .route("::/0", None);
@@ -174,7 +183,7 @@ fn further_addresses(config: &Config) -> BTreeSet<IpAddr> {
     let gateways = [
         config.ipv4.as_ref().map(|v4| v4.gateway.into()),
         config.ipv6.as_ref().map(|v6| v6.gateway.into()),
-        config.ipv6.as_ref().map(|_| link_local(config.mac).into()),
+        config.ipv6.as_ref().map(|_| link_local(config).into()),
     ];
     let dns = [
         config.ipv4.as_ref().and_then(|v4| v4.dns).map(IpAddr::V4),
@@ -333,6 +342,7 @@ impl Gateway {
             stack,
             counters: AtomicCounters::default(),
             resolvers: Resolvers::new(&config.dns),
+            zones: Zones::new(&config.dns.zones)?,
             forwards: Forwards::default(),
             tcp_permits: Arc::new(Semaphore::new(limits.tcp)),
             forward_permits: Arc::new(Semaphore::new(limits.tcp_of_forwards())),
@@ -446,6 +456,27 @@ impl Handle {
     /// bound to.
     pub fn list_forwards(&self) -> Vec<(ForwardId, Forward)> {
         self.shared.forwards.list()
+    }
+
+    /// Adds a domain whose names the DNS relay knows itself. If it has the name of an earlier one, its
+    /// records precede those of that one, and its default address replaces it.
+    ///
+    /// # Errors
+    /// - `InvalidInput` for a name that is none.
+    /// - `QuotaExceeded` beyond 1024 domains, or 4096 records.
+    pub fn add_zone(&self, zone: Zone) -> io::Result<()> {
+        self.shared.zones.add(zone)
+    }
+
+    /// Returns the domains whose names the DNS relay knows itself; the ones that were added last come
+    /// first.
+    pub fn zones(&self) -> Vec<Zone> {
+        self.shared.zones.list()
+    }
+
+    /// Returns the addresses that DHCP has given to clients and that have not expired.
+    pub fn leases(&self) -> Vec<Lease> {
+        self.shared.leases.lock().current(Instant::now())
     }
 
     /// Returns the gateway's counters.

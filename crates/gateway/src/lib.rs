@@ -58,6 +58,8 @@ pub use config::{
     Mapping, Outbound, Target,
 };
 pub use counters::Counters;
+pub use dhcp::Lease;
+pub use dns::Zone;
 pub use forward::{Forward, ForwardId, Protocol, Side};
 pub use gateway::{Builder, Gateway, Handle};
 pub use policy::{AllowAll, DnsVerdict, Flow, FlowProtocol, Policy, Verdict};

@@ -47,7 +47,7 @@ fn advert(shared: &Shared, config: &Ipv6Config) -> RouterAdvert {
     let dns = &shared.config.dns;
     RouterAdvert {
         mac: shared.config.mac,
-        prefix: (config.gateway, config.prefix),
+        prefix: (config.guest.unwrap_or(config.gateway), config.prefix),
         mtu: shared.config.mtu,
         managed: config.dhcp && config.guest.is_some(),
         other: config.dhcp,

@@ -16,7 +16,7 @@ pub(crate) enum Takes {
 }
 
 /// An option of a program.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Opt<K> {
     pub(crate) key: K,
     /// The letter, or `'\0'`.

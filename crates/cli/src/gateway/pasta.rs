@@ -1,11 +1,12 @@
 //! `pasta`: a network for an existing network namespace, or for a command in a new one, with the
-//! host's addresses, as Podman and RootlessKit call it.
+//! host's addresses, as Podman and RootlessKit call it. `passt`: the same for a virtual machine.
 
 mod auto;
 mod control;
 mod forward_table;
 mod network;
 mod options;
+pub(in crate::gateway) mod passt;
 #[cfg(test)]
 mod tests;
 
@@ -28,7 +29,7 @@ use auto::AutoForwards;
 use control::ControlSocket;
 use forward_table::ForwardTable;
 use network::Plan;
-use options::{Command, Destination, Options};
+use options::{Command, Destination, Options, Program};
 
 pub(in crate::gateway) use control::INTERFACES;
 pub(in crate::gateway) use options::{parse_guest_ports, refuse_ports};
@@ -41,9 +42,11 @@ const VERSION: &str = "2026_07_16";
 pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
     let options = match options::parse(arguments) {
         Ok(Command::Help) => {
-            outln!("{USAGE}\n{}", options::help());
+            outln!("{USAGE}\n{}", options::help(Program::Pasta));
             return ExitCode::SUCCESS;
         }
+        // An option of passt.
+        Ok(Command::PrintCapabilities) => return ExitCode::FAILURE,
         Ok(Command::Version) => {
             outln!("pasta {VERSION} (fullsend {})", env!("CARGO_PKG_VERSION"));
             return ExitCode::SUCCESS;

@@ -4,14 +4,16 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::{pasta, pesto, slirp4netns};
+use super::{gvproxy, pasta, pesto, slirp4netns};
 
 /// A program that others call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Personality {
     Slirp4netns,
     Pasta,
+    Passt,
     Pesto,
+    Gvproxy,
 }
 
 impl Personality {
@@ -19,7 +21,9 @@ impl Personality {
     pub(crate) const ALL: &[(Self, &str)] = &[
         (Self::Slirp4netns, "slirp4netns"),
         (Self::Pasta, "pasta"),
+        (Self::Passt, "passt"),
         (Self::Pesto, "pesto"),
+        (Self::Gvproxy, "gvproxy"),
     ];
 
     fn of_name(name: &OsStr) -> Option<Self> {
@@ -45,7 +49,9 @@ impl Personality {
         match self {
             Self::Slirp4netns => slirp4netns::main(arguments),
             Self::Pasta => pasta::main(arguments),
+            Self::Passt => pasta::passt::main(arguments),
             Self::Pesto => pesto::main(arguments),
+            Self::Gvproxy => gvproxy::main(arguments),
         }
     }
 }

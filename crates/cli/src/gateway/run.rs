@@ -36,7 +36,8 @@ pub(crate) enum GatewayCommand {
     /// command is root in its namespaces. Its address is 10.0.2.100, the host's loopback is
     /// 10.0.2.2, and DNS is at 10.0.2.3. Exits with the command's status.
     Run(RunArgs),
-    /// Make links named slirp4netns, pasta and pesto to this program, for programs that call these.
+    /// Make links named slirp4netns, pasta, passt, pesto and gvproxy to this program, for programs that
+    /// call these.
     InstallLinks(InstallArgs),
 }
 

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use fullsend_device::{Capture, CapturedDevice, Device, Tun};
+use fullsend_device::{Capture, CapturedDevice, Device};
 use fullsend_gateway::Gateway;
 use fullsend_gateway::namespace::{Spawned, is_signal_ignored};
 use fullsend_offload::Link;
@@ -29,7 +29,11 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
 }
 
 /// Returns the guest's device, whose packets are written to the file `pcap` if it is given.
-pub(crate) fn captured(device: Tun, name: &str, pcap: Option<&Path>) -> Result<Box<dyn Device>> {
+pub(crate) fn captured(
+    device: impl Device + 'static,
+    name: &str,
+    pcap: Option<&Path>,
+) -> Result<Box<dyn Device>> {
     let Some(path) = pcap else {
         return Ok(Box::new(device));
     };

@@ -9,7 +9,7 @@
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -192,17 +192,21 @@ impl Net {
     /// Runs pasta as [`Self::pasta`] does, and returns the process that continues. Its output must be
     /// empty.
     pub(crate) fn start_pasta(&self, arguments: &str) -> Pasta {
+        self.start("pasta", arguments)
+    }
+
+    /// Does the same as [`Self::start_pasta`] with another program.
+    pub(crate) fn start(&self, program: &str, arguments: &str) -> Pasta {
         let file = self.path("pid");
-        let output = self.pasta(&format!("--pid {} {arguments}", file.display()));
+        let output = self.program(program, &format!("--pid {} {arguments}", file.display()));
         let texts = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
         let empty = String::new();
         assert_eq!(
             (output.status.code(), &*texts[0], &*texts[1]),
             (Some(0), &*empty, &*empty),
-            "pasta {arguments}"
+            "{program} {arguments}"
         );
-        let pid = fs::read_to_string(&file).expect("a PID file");
-        Pasta(pid.trim().parse().expect("a process ID"))
+        Pasta::of_file(&file)
     }
 }
 
@@ -210,6 +214,12 @@ impl Net {
 pub(crate) struct Pasta(pub(crate) i32);
 
 impl Pasta {
+    /// Returns the process of a PID file.
+    pub(crate) fn of_file(file: &Path) -> Self {
+        let pid = fs::read_to_string(file).expect("a PID file");
+        Self(pid.trim().parse().expect("a process ID"))
+    }
+
     pub(crate) fn is_running(&self) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.0)).unwrap_or_default();
         !status.is_empty() && !status.contains("State:\tZ")

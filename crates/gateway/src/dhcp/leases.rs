@@ -15,18 +15,29 @@ const OFFER_TIME: Duration = Duration::from_secs(30);
 /// How long an address is not given out after a client has found another host with it.
 const DECLINE_TIME: Duration = Duration::from_secs(10 * 60);
 
-struct Lease {
+struct Entry {
     /// The client's identifier; empty for an address that another host uses.
     client: Vec<u8>,
+    /// The client's Ethernet address, once it has the address.
+    mac: Option<[u8; 6]>,
     address: Ipv4Addr,
     expires: Instant,
+}
+
+/// An address that DHCP has given to a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lease {
+    /// The address.
+    pub address: Ipv4Addr,
+    /// The client's Ethernet address.
+    pub mac: [u8; 6],
 }
 
 /// The leases of a network. Their number is bounded by that of the addresses.
 pub(crate) struct Leases {
     /// All addresses, in the order in which they are given out.
     addresses: Vec<Ipv4Addr>,
-    leases: Vec<Lease>,
+    leases: Vec<Entry>,
 }
 
 impl Leases {
@@ -61,8 +72,9 @@ impl Leases {
         let address = requested
             .filter(is_free)
             .or_else(|| self.addresses.iter().copied().find(is_free))?;
-        self.leases.push(Lease {
+        self.leases.push(Entry {
             client: client.to_vec(),
+            mac: None,
             address,
             expires: now + OFFER_TIME,
         });
@@ -80,17 +92,37 @@ impl Leases {
         if self.offer(now, client, Some(address)) != Some(address) {
             return false;
         }
-        let own = |lease: &&mut Lease| lease.client == client;
+        let own = |lease: &&mut Entry| lease.client == client;
         if let Some(lease) = self.leases.iter_mut().find(own) {
             lease.expires = now + time;
         }
         true
     }
 
+    /// Records the Ethernet address of a client that has a lease.
+    pub(super) fn set_mac(&mut self, client: &[u8], mac: [u8; 6]) {
+        if let Some(lease) = self.leases.iter_mut().find(|lease| lease.client == client) {
+            lease.mac = Some(mac);
+        }
+    }
+
+    /// Returns the leases that clients have confirmed and that have not expired.
+    pub(crate) fn current(&self, now: Instant) -> Vec<Lease> {
+        let current = self.leases.iter().filter(|lease| lease.expires > now);
+        let of_clients = current.filter(|lease| !lease.client.is_empty());
+        let lease = |entry: &Entry| {
+            Some(Lease {
+                address: entry.address,
+                mac: entry.mac?,
+            })
+        };
+        of_clients.filter_map(lease).collect()
+    }
+
     /// Returns the leases and offers that have not expired.
     pub(crate) fn views(&self, now: Instant) -> Vec<LeaseView> {
         let current = self.leases.iter().filter(|lease| lease.expires > now);
-        let view = |lease: &Lease| LeaseView {
+        let view = |lease: &Entry| LeaseView {
             address: lease.address.to_string(),
             client: hex(&lease.client),
             expires_s: (lease.expires - now).as_secs(),
@@ -175,6 +207,21 @@ mod tests {
         };
         assert_eq!(leases.views(now), [lease]);
         assert_eq!(leases.views(now + LEASE), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn current_leases_have_the_clients_ethernet_address() {
+        let (mut leases, now) = (leases(), Instant::now());
+        assert_eq!(leases.offer(now, b"offered", None), Some(ip(100)));
+        assert!(leases.confirm(now, b"a", ip(15), LEASE));
+        let mac = [2, 0, 0, 0, 0, 9];
+        leases.set_mac(b"a", mac);
+        let lease = Lease {
+            address: ip(15),
+            mac,
+        };
+        assert_eq!(leases.current(now), [lease]);
+        assert_eq!(leases.current(now + LEASE), []);
     }
 
     #[tokio::test(start_paused = true)]

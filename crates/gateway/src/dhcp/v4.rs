@@ -89,6 +89,7 @@ fn decide(
         MessageType::Request if for_us => {
             let requested = message.requested.or(message.client_address)?;
             if leases.confirm(now, client, requested, LEASE_TIME) {
+                leases.set_mac(client, message.mac);
                 Some((MessageType::Ack, Some(requested)))
             } else {
                 Some((MessageType::Nak, None))

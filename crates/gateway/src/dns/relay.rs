@@ -9,6 +9,7 @@ use fullsend::{Chain, Slice};
 use tokio::time::timeout;
 
 use super::upstream::{UpstreamQuery, connect_udp};
+use super::zones::Found;
 use crate::counters::add;
 use crate::gateway::Shared;
 use crate::message::dns::{Query, ResponseCode};
@@ -59,7 +60,11 @@ pub(super) fn answer_locally(shared: &Shared, query: &Query<'_>) -> Option<Vec<u
         return Some(query.respond(ResponseCode::NotImplemented));
     }
     match shared.config.policy.dns(&query.name, query.query_type) {
-        DnsVerdict::Allow => None,
+        DnsVerdict::Allow => match shared.zones.find(&query.name) {
+            Found::InNoZone => None,
+            Found::NoSuchName => Some(query.respond(ResponseCode::NameError)),
+            Found::Address(address) => Some(query.respond_with(ResponseCode::NoError, &[address])),
+        },
         DnsVerdict::Deny => {
             add(&shared.counters.policy_denied, 1);
             Some(query.respond(ResponseCode::NameError))

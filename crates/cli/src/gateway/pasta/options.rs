@@ -1,4 +1,4 @@
-//! The command line of pasta.
+//! The command lines of pasta and passt.
 
 mod value;
 
@@ -15,19 +15,28 @@ use crate::gateway::getopt::{self, Opt, Order, Takes, option};
 use crate::gateway::values::parse_number;
 pub(super) use value::Mapped;
 use value::{
-    check_combination, parse_address, parse_host_ip, parse_ip, parse_mac, parse_mapped, parse_mtu,
-    parse_netmask, set_list,
+    check_combination, parse_address, parse_fd, parse_host_ip, parse_ip, parse_mac, parse_mapped,
+    parse_mtu, parse_netmask, set_list,
 };
 pub(in crate::gateway) use value::{parse_guest_ports, refuse_ports};
 
 /// Where `ip netns` keeps the names of network namespaces.
 const NETNS_FOLDER: &str = "/run/netns";
 
+/// A program whose command line is parsed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Program {
+    Pasta,
+    Passt,
+}
+
 /// What the command line requests.
 #[derive(Debug)]
 pub(super) enum Command {
     Help,
     Version,
+    /// Those of a vhost-user backend, in JSON.
+    PrintCapabilities,
     Serve(Box<Options>),
 }
 
@@ -97,6 +106,16 @@ pub(super) struct Options {
     /// The domain of the guest's name.
     pub(super) domain: Option<String>,
     pub(super) destination: Option<Destination>,
+    /// Whether the guest gets no resolver.
+    pub(super) no_dns: bool,
+    /// passt: the socket on which it listens.
+    pub(super) socket: Option<PathBuf>,
+    /// passt: the number of a connected socket's descriptor.
+    pub(super) fd: Option<i32>,
+    /// passt: whether it ends with its first connection.
+    pub(super) one_off: bool,
+    /// passt: whether the socket is that of a vhost-user frontend.
+    pub(super) vhost_user: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,6 +123,11 @@ enum Key {
     Address,
     ConfPath,
     ConfigNet,
+    Fd,
+    OneOff,
+    PrintCapabilities,
+    Socket,
+    VhostUser,
     Dns,
     DnsForward,
     DnsHost,
@@ -156,27 +180,19 @@ enum Key {
     Version,
 }
 
+/// The options of both programs.
 const TABLE: &[Opt<Key>] = &[
     option(Key::Address, 'a', &["address"], Takes::Value),
     option(Key::ConfPath, 'c', &["conf-path"], Takes::Value),
-    option(Key::ConfigNet, '\0', &["config-net"], Takes::Nothing),
     option(Key::Dns, 'D', &["dns"], Takes::Value),
     option(Key::DnsForward, '\0', &["dns-forward"], Takes::Value),
     option(Key::DnsHost, '\0', &["dns-host"], Takes::Value),
     option(Key::Foreground, 'f', &["foreground"], Takes::Nothing),
     option(Key::Fqdn, '\0', &["fqdn"], Takes::Value),
     option(Key::Gateway, 'g', &["gateway"], Takes::Value),
-    option(Key::GuestMac, '\0', &["ns-mac-addr"], Takes::Value),
     option(Key::Help, 'h', &["help"], Takes::Nothing),
     option(Key::HostName, '\0', &["hostname"], Takes::Value),
-    option(
-        Key::HostLoToNsLo,
-        '\0',
-        &["host-lo-to-ns-lo"],
-        Takes::Nothing,
-    ),
     option(Key::Interface, 'i', &["interface"], Takes::Value),
-    option(Key::InterfaceName, 'I', &["ns-ifname"], Takes::Value),
     option(Key::Ipv4Only, '4', &["ipv4-only"], Takes::Nothing),
     option(Key::Ipv6Only, '6', &["ipv6-only"], Takes::Nothing),
     option(Key::LogFile, 'l', &["log-file"], Takes::Value),
@@ -190,18 +206,12 @@ const TABLE: &[Opt<Key>] = &[
     ),
     option(Key::Mtu, 'm', &["mtu"], Takes::Value),
     option(Key::Netmask, 'n', &["netmask"], Takes::Value),
-    option(Key::Netns, '\0', &["netns"], Takes::Value),
-    option(Key::NetnsOnly, '\0', &["netns-only"], Takes::Nothing),
-    option(Key::NoCopyAddrs, '\0', &["no-copy-addrs"], Takes::Nothing),
-    option(Key::NoCopyRoutes, '\0', &["no-copy-routes"], Takes::Nothing),
     option(Key::NoDhcp, '\0', &["no-dhcp"], Takes::Nothing),
     option(Key::NoDhcpv6, '\0', &["no-dhcpv6"], Takes::Nothing),
     option(Key::NoIcmp, '\0', &["no-icmp"], Takes::Nothing),
     option(Key::NoMapGateway, '\0', &["no-map-gw"], Takes::Nothing),
     option(Key::NoNdp, '\0', &["no-ndp"], Takes::Nothing),
-    option(Key::NoNetnsQuit, '\0', &["no-netns-quit"], Takes::Nothing),
     option(Key::NoRa, '\0', &["no-ra"], Takes::Nothing),
-    option(Key::NoSplice, '\0', &["no-splice"], Takes::Nothing),
     option(Key::NoTcp, '\0', &["no-tcp"], Takes::Nothing),
     option(Key::NoUdp, '\0', &["no-udp"], Takes::Nothing),
     option(Key::Nothing, '\0', &["debug", "trace"], Takes::Nothing),
@@ -220,21 +230,75 @@ const TABLE: &[Opt<Key>] = &[
     option(Key::Pid, 'P', &["pid"], Takes::Value),
     option(Key::Quiet, 'q', &["quiet"], Takes::Nothing),
     option(Key::Search, 'S', &["search"], Takes::Value),
-    option(Key::TcpNs, 'T', &["tcp-ns"], Takes::Value),
     option(Key::TcpPorts, 't', &["tcp-ports"], Takes::Value),
-    option(Key::UdpNs, 'U', &["udp-ns"], Takes::Value),
     option(Key::UdpPorts, 'u', &["udp-ports"], Takes::Value),
-    option(Key::Userns, '\0', &["userns"], Takes::Value),
     option(Key::Version, '\0', &["version"], Takes::Nothing),
 ];
 
-/// Parses the arguments after the program's name.
+/// The options of pasta alone.
+const PASTA_TABLE: &[Opt<Key>] = &[
+    option(Key::ConfigNet, '\0', &["config-net"], Takes::Nothing),
+    option(Key::GuestMac, '\0', &["ns-mac-addr"], Takes::Value),
+    option(
+        Key::HostLoToNsLo,
+        '\0',
+        &["host-lo-to-ns-lo"],
+        Takes::Nothing,
+    ),
+    option(Key::InterfaceName, 'I', &["ns-ifname"], Takes::Value),
+    option(Key::Netns, '\0', &["netns"], Takes::Value),
+    option(Key::NetnsOnly, '\0', &["netns-only"], Takes::Nothing),
+    option(Key::NoCopyAddrs, '\0', &["no-copy-addrs"], Takes::Nothing),
+    option(Key::NoCopyRoutes, '\0', &["no-copy-routes"], Takes::Nothing),
+    option(Key::NoNetnsQuit, '\0', &["no-netns-quit"], Takes::Nothing),
+    option(Key::NoSplice, '\0', &["no-splice"], Takes::Nothing),
+    option(Key::TcpNs, 'T', &["tcp-ns"], Takes::Value),
+    option(Key::UdpNs, 'U', &["udp-ns"], Takes::Value),
+    option(Key::Userns, '\0', &["userns"], Takes::Value),
+];
+
+/// The options of passt alone.
+const PASST_TABLE: &[Opt<Key>] = &[
+    option(Key::Fd, 'F', &["fd"], Takes::Value),
+    option(Key::NothingValue, '\0', &["repair-path"], Takes::Value),
+    option(Key::OneOff, '1', &["one-off"], Takes::Nothing),
+    option(
+        Key::PrintCapabilities,
+        '\0',
+        &["print-capabilities"],
+        Takes::Nothing,
+    ),
+    option(Key::Socket, 's', &["socket", "socket-path"], Takes::Value),
+    option(Key::VhostUser, '\0', &["vhost-user"], Takes::Nothing),
+];
+
+impl Program {
+    /// Returns the options.
+    fn table(self) -> Vec<Opt<Key>> {
+        let own = match self {
+            Self::Pasta => PASTA_TABLE,
+            Self::Passt => PASST_TABLE,
+        };
+        TABLE.iter().chain(own).copied().collect()
+    }
+}
+
+/// Parses the arguments after pasta's name.
 pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command> {
-    let parsed = getopt::parse(TABLE, Order::OptionsFirst, arguments)?;
+    parse_for(Program::Pasta, arguments)
+}
+
+/// Parses the arguments after the program's name.
+pub(super) fn parse_for(
+    program: Program,
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Result<Command> {
+    let parsed = getopt::parse(&program.table(), Order::OptionsFirst, arguments)?;
     for (key, _) in &parsed.options {
         match key {
             Key::Help => return Ok(Command::Help),
             Key::Version => return Ok(Command::Version),
+            Key::PrintCapabilities => return Ok(Command::PrintCapabilities),
             _ => {}
         }
     }
@@ -256,6 +320,10 @@ pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
         check_combination(option, specs)?;
     }
     options.set_names()?;
+    if program == Program::Passt {
+        options.check_of_passt(&parsed.positionals)?;
+        return Ok(Command::Serve(Box::new(options)));
+    }
     options.destination = Some(match &options.netns {
         Some(path) if parsed.positionals.is_empty() => Destination::Path(path.clone()),
         Some(path) => bail!(
@@ -281,9 +349,13 @@ impl Options {
             Key::Address => self.addresses.push(parse_address(word()?)?),
             Key::ConfPath => self.conf_path = Some(value.into()),
             Key::ConfigNet => self.config_net = true,
-            Key::Dns => set_list(&mut self.dns, word()?)?,
+            Key::Dns => {
+                set_list(&mut self.dns, word()?)?;
+                self.no_dns = self.dns.is_empty();
+            }
             Key::DnsForward => self.dns_forward.push(parse_host_ip(word()?)?),
             Key::DnsHost => self.dns_host.push(parse_ip(word()?)?),
+            Key::Fd => self.fd = Some(parse_fd(word()?)?),
             Key::Foreground => self.foreground = true,
             Key::Fqdn => self.fqdn = Some(name()?),
             Key::Gateway => self.gateways.push(parse_host_ip(word()?)?),
@@ -315,6 +387,7 @@ impl Options {
             Key::NoSplice => self.no_splice = true,
             Key::NoTcp => self.no_tcp = true,
             Key::NoUdp => self.no_udp = true,
+            Key::OneOff => self.one_off = true,
             Key::Outbound => self.outbound.push(parse_ip(word()?)?),
             Key::OutboundIf4 => self.outbound_if4 = Some(name()?),
             Key::OutboundIf6 => self.outbound_if6 = Some(name()?),
@@ -325,19 +398,53 @@ impl Options {
                 "none" => self.search.clear(),
                 name => self.search.push(name.to_owned()),
             },
+            Key::Socket => self.socket = Some(value.into()),
+            Key::VhostUser => self.vhost_user = true,
             Key::TcpPorts => self.tcp.push(word()?.parse()?),
             Key::UdpPorts => self.udp.push(word()?.parse()?),
             Key::TcpNs => self.tcp_ns.push(parse_guest_ports(word()?)?),
             Key::UdpNs => refuse_ports("--udp-ns", word()?)?,
             Key::Userns => self.userns = Some(value.into()),
             Key::HostLoToNsLo => self.host_loopback_to_guest_loopback = true,
-            Key::Nothing | Key::NothingValue | Key::Help | Key::Version => {}
+            Key::Nothing
+            | Key::NothingValue
+            | Key::Help
+            | Key::PrintCapabilities
+            | Key::Version => {}
         }
         Ok(())
     }
 }
 
 impl Options {
+    /// Checks the options of passt, and sets its defaults.
+    fn check_of_passt(&mut self, positionals: &[OsString]) -> Result<()> {
+        if let Some(word) = positionals.first() {
+            bail!(
+                "{} is not an option; passt has no other arguments",
+                word.display()
+            );
+        }
+        if self.fd.is_some() && self.socket.is_some() {
+            bail!("--fd and --socket exclude each other; give at most one");
+        }
+        for (option, specs) in [
+            ("--tcp-ports", &mut self.tcp),
+            ("--udp-ports", &mut self.udp),
+        ] {
+            if specs.contains(&PortSpec::Auto) {
+                bail!("{option} auto is for pasta; write the ports of the virtual machine");
+            }
+            if specs.is_empty() {
+                specs.push(PortSpec::None);
+            }
+        }
+        self.tcp_ns = vec![PortSpec::None];
+        self.no_splice = true;
+        self.one_off |= self.fd.is_some();
+        Ok(())
+    }
+
     /// Sets the host name and the domain from the fully qualified name.
     fn set_names(&mut self) -> Result<()> {
         let Some(fqdn) = &self.fqdn else {
@@ -387,10 +494,11 @@ fn is_namespace(path: &Path) -> bool {
     magic.is_ok_and(|stat| stat.filesystem_type() == nix::sys::statfs::NSFS_MAGIC)
 }
 
-/// Returns the list of options.
-pub(super) fn help() -> String {
+/// Returns the list of the program's options.
+pub(super) fn help(program: Program) -> String {
     let mut text = String::new();
-    for opt in TABLE.iter().filter(|opt| opt.key != Key::Nothing) {
+    let table = program.table();
+    for opt in table.iter().filter(|opt| opt.key != Key::Nothing) {
         let value = if opt.takes == Takes::Value {
             " VALUE"
         } else {

@@ -103,6 +103,12 @@ pub(super) fn parse_mtu(text: &str) -> Result<u32> {
     mtu.with_context(|| format!("MTU `{text}` is not between 68 and {MTU_MAX}"))
 }
 
+/// Parses the number of a descriptor other than standard input, output and error.
+pub(super) fn parse_fd(text: &str) -> Result<i32> {
+    let fd = parse_number(text).filter(|fd| *fd > 2);
+    fd.with_context(|| format!("`{text}` is not the number of an open socket; write 3 or more"))
+}
+
 /// Parses a prefix length or a mask, as in 24 or 255.255.255.0.
 pub(super) fn parse_netmask(text: &str) -> Result<u8> {
     let from_mask = || {

@@ -1,0 +1,134 @@
+//! Measures TCP between a QEMU guest and the host's loopback through passt programs, in turns: the speed
+//! in both directions, and the processor time of the program.
+//!
+//! ```text
+//! cargo run --release -p fullsend-cli --example vm_speed -- 1500 4 /usr/bin/passt target/release/passt
+//! ```
+//!
+//! The arguments are the MTU, the number of rounds and the programs. Needs iperf3 on the host.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "a measurement in real time, for a terminal"
+)]
+
+use std::error::Error;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use fullsend_testvm::{GuestImage, VmBuilder};
+
+const SECONDS: u32 = 4;
+
+/// A process that ends with the value.
+struct Process(Child);
+
+impl Process {
+    fn start(program: &str, arguments: &[&str]) -> Result<Self, Box<dyn Error>> {
+        let mut command = Command::new(program);
+        let command = command
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        Ok(Self(command.spawn()?))
+    }
+
+    /// Returns the processor time of the process and its threads, in seconds.
+    fn seconds(&self) -> Result<f64, Box<dyn Error>> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
+        let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+        let ticks = fields.skip(11).take(2).map(str::parse::<f64>);
+        Ok(ticks.sum::<Result<f64, _>>()? / 100.0)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Returns the speed in Gbit/s and the program's processor time for each Gbit, from the guest to the
+/// host and back.
+fn run(program: &str, mtu: &str, folder: &Path) -> Result<[(f64, f64); 2], Box<dyn Error>> {
+    let socket = folder.join("socket");
+    let _ = fs::remove_file(&socket);
+    let path = socket.display().to_string();
+    let network = [
+        "-a",
+        "10.0.2.15",
+        "-n",
+        "255.255.255.0",
+        "-g",
+        "10.0.2.2",
+        "-4",
+        "-m",
+        mtu,
+    ];
+    let passt = Process::start(
+        program,
+        &[&["-f", "-q", "-s", &path], &network[..]].concat(),
+    )?;
+    while !socket.exists() {
+        sleep(Duration::from_millis(50));
+    }
+    let image = GuestImage::find()?;
+    let netdev = format!("stream,id=net0,server=off,addr.type=unix,addr.path={path}");
+    let script = format!(
+        "ip link set eth0 mtu {mtu} up; ip addr add 10.0.2.15/24 dev eth0
+         ip route add default via 10.0.2.2
+         for way in '' -R; do
+             echo @@ ready
+             read -r line
+             echo \"@@ bytes $(iperf3 -J -t {SECONDS} -O 1 $way -c 10.0.2.2 | grep -A6 sum_received |
+                 sed -n 's/.*bits_per_second\":[^0-9]*\\([0-9.e+]*\\).*/\\1/p')\"
+         done
+         read -r line"
+    );
+    let mut vm = VmBuilder::new(&image)
+        .qemu_args(["-netdev", &netdev, "-device", "virtio-net-pci,netdev=net0"])
+        .program("/usr/bin/iperf3")?
+        .script(&script)
+        .boot()?;
+    let mut results = [(0.0, 0.0); 2];
+    for result in &mut results {
+        vm.wait_for("@@ ready")?;
+        let before = passt.seconds()?;
+        vm.send_line("go")?;
+        let line = vm.wait_for("@@ bytes")?;
+        let gbit = line.trim_start_matches("@@ bytes ").trim().parse::<f64>()? / 1e9;
+        // The first second is not part of the speed.
+        let transferred = gbit * f64::from(SECONDS + 1);
+        *result = (gbit, (passt.seconds()? - before) / transferred);
+    }
+    Ok(results)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let [mtu, rounds, programs @ ..] = &arguments[..] else {
+        return Err("usage: vm_speed MTU ROUNDS PROGRAM...".into());
+    };
+    let folder = std::env::temp_dir().join(format!("vm-speed-{}", std::process::id()));
+    fs::create_dir(&folder)?;
+    // Debian's passt becomes another user.
+    fs::set_permissions(&folder, Permissions::from_mode(0o777))?;
+    let _server = Process::start("iperf3", &["-s"])?;
+    println!("Gbit/s, and seconds of processor time of the program for each Gbit, at MTU {mtu}");
+    for _ in 0..rounds.parse()? {
+        for program in programs {
+            let [to_host, to_guest] = run(program, mtu, &folder)?;
+            println!(
+                "{program}: guest to host {:.2} ({:.3}), host to guest {:.2} ({:.3})",
+                to_host.0, to_host.1, to_guest.0, to_guest.1
+            );
+        }
+    }
+    fs::remove_dir_all(&folder)?;
+    Ok(())
+}

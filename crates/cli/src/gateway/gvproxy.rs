@@ -1,0 +1,144 @@
+//! `gvproxy`: the network of a virtual machine that is configured over HTTP, as Podman's machines,
+//! CRC and Lima call it.
+
+mod api;
+mod exposures;
+mod flags;
+mod http;
+mod listen;
+mod notifications;
+mod options;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use fullsend::TcpListener;
+use fullsend_gateway::Gateway;
+use fullsend_gateway::namespace::Sandbox;
+use tokio::sync::Notify;
+
+use super::service::{captured, relay, runtime};
+use super::tool_sockets::ToolSockets;
+use api::Api;
+use listen::Guest;
+use notifications::{Notification, Notifications};
+use options::{Command, Options};
+
+/// The port of the gateway's address at which the guest reaches the API.
+const API_PORT: u16 = 80;
+/// The status with which Go's programs end after a wrong command line.
+const USAGE_ERROR: u8 = 2;
+
+/// Runs the program with the arguments after its name.
+pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
+    let options = match options::parse(arguments) {
+        Ok(Command::Help) => {
+            outln!("{}", options::usage());
+            return ExitCode::SUCCESS;
+        }
+        Ok(Command::Version) => {
+            let version = env!("CARGO_PKG_VERSION");
+            outln!("gvproxy version v0.8 (fullsend {version})");
+            return ExitCode::SUCCESS;
+        }
+        Ok(Command::Serve(options)) => options,
+        Err(error) => {
+            errln!("{error:#}");
+            return ExitCode::from(USAGE_ERROR);
+        }
+    };
+    match serve(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            errln!("gvproxy: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(options: &Options) -> Result<()> {
+    if let Some(path) = &options.log_file {
+        redirect_log(path)?;
+    }
+    let (notifications, sender) = Notifications::new(options.notification.clone());
+    let ended = Arc::new(Notify::new());
+    let guest = Guest::open(options, sender.clone(), &ended)?;
+    let _pid_file = options
+        .pid_file
+        .as_deref()
+        .map(PidFile::write)
+        .transpose()?;
+    let tools = ToolSockets::from_environment();
+    // Requests make Unix sockets, and notifications connect to one, wherever the caller wants.
+    let sandbox = Sandbox {
+        own_root: false,
+        seccomp: false,
+        ..Sandbox::default()
+    };
+    for refused in sandbox.apply_where_possible() {
+        tracing::warn!("{refused}; the gateway runs without this restriction");
+    }
+    runtime()?.block_on(async {
+        let device = captured(guest.device, "guest", options.pcap.as_deref())?;
+        let gateway = Gateway::new(options.config.clone(), device)?;
+        let api = Api::new(gateway.handle());
+        for entry in options.forwards() {
+            let local = entry.local.clone();
+            let exposed = api.exposures().expose(&entry).await;
+            exposed.with_context(|| format!("cannot forward {local}; change -ssh-port"))?;
+        }
+        let at_gateway = (options.network.gateway, API_PORT);
+        let listener = TcpListener::bind(gateway.handle().stack(), at_gateway)?;
+        tokio::spawn(http::serve_guest(api.clone(), listener));
+        for listener in guest.api {
+            tokio::spawn(http::serve(
+                api.clone(),
+                listener.started()?,
+                guest.attachment.clone(),
+            ));
+        }
+        for listener in guest.services {
+            tokio::spawn(http::serve(api.clone(), listener.started()?, None));
+        }
+        let _files = tools.serve(&gateway)?;
+        tokio::spawn(notifications.send());
+        sender.send(Notification::Ready);
+        relay(gateway, async {
+            ended.notified().await;
+            Ok(())
+        })
+        .await
+    })
+}
+
+/// Appends everything that is written to standard error to a file.
+fn redirect_log(path: &Path) -> Result<()> {
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    let file = file.with_context(|| format!("cannot open the log file {}", path.display()))?;
+    rustix::stdio::dup2_stderr(&file).context("cannot write the log to a file")
+}
+
+/// A file with the number of this process, which is removed when this is dropped.
+struct PidFile<'a>(&'a Path);
+
+impl<'a> PidFile<'a> {
+    fn write(path: &'a Path) -> Result<Self> {
+        fs::write(path, std::process::id().to_string())
+            .with_context(|| format!("cannot write the PID file {}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for PidFile<'_> {
+    fn drop(&mut self) {
+        // Another program may have removed it.
+        let _: io::Result<()> = fs::remove_file(self.0);
+    }
+}

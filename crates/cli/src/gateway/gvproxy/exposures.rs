@@ -1,0 +1,266 @@
+//! The ports and sockets of the host that lead to the virtual machine.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use fullsend::TcpStream;
+use fullsend_gateway::{Forward, ForwardId, Handle, Protocol, Side};
+use serde::{Deserialize, Serialize};
+use tokio::io::copy_bidirectional;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Mutex, Semaphore};
+use tokio::task::AbortHandle;
+
+use super::listen::SocketPath;
+use crate::gateway::json_socket;
+
+/// Most entries, each of which may have two forwards.
+const ENTRIES_MAX: usize = 16_384;
+/// Most connections of all Unix sockets together; further ones wait.
+const UNIX_CONNECTIONS_MAX: usize = 1024;
+
+/// The protocol of an entry's clients.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Transport {
+    #[default]
+    Tcp,
+    Udp,
+    /// `local` is the path of a Unix socket, and `remote` a TCP port of the guest.
+    Unix,
+}
+
+/// An entry, as requests and answers have it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Entry {
+    pub(super) local: String,
+    #[serde(default)]
+    pub(super) remote: String,
+    #[serde(default)]
+    pub(super) protocol: Transport,
+}
+
+/// What makes an entry work.
+enum Server {
+    Forwards(Vec<ForwardId>),
+    Unix {
+        task: AbortHandle,
+        _file: SocketPath,
+    },
+}
+
+/// For each protocol and `local`, what it leads to.
+type Table = BTreeMap<(Transport, String), (String, Server)>;
+
+/// The table of a gateway. Clones refer to the same one.
+#[derive(Clone)]
+pub(super) struct Exposures {
+    handle: Handle,
+    table: Arc<Mutex<Table>>,
+    unix_connections: Arc<Semaphore>,
+}
+
+impl Exposures {
+    pub(super) fn new(handle: Handle) -> Self {
+        Self {
+            handle,
+            table: Arc::default(),
+            unix_connections: Arc::new(Semaphore::new(UNIX_CONNECTIONS_MAX)),
+        }
+    }
+
+    /// Adds an entry.
+    pub(super) async fn expose(&self, entry: &Entry) -> Result<()> {
+        let mut table = self.table.lock().await;
+        let key = (entry.protocol, entry.local.clone());
+        if table.contains_key(&key) {
+            // The words of gvproxy, which callers search for.
+            bail!("proxy already running");
+        }
+        if table.len() >= ENTRIES_MAX {
+            bail!("there are {ENTRIES_MAX} entries already; remove some");
+        }
+        let server = match entry.protocol {
+            Transport::Tcp => self.forward(Protocol::Tcp, entry)?,
+            Transport::Udp => self.forward(Protocol::Udp, entry)?,
+            Transport::Unix => self.serve_unix(entry)?,
+        };
+        table.insert(key, (entry.remote.clone(), server));
+        Ok(())
+    }
+
+    /// Removes an entry. Its connections go on.
+    pub(super) async fn unexpose(&self, entry: &Entry) -> Result<()> {
+        let key = (entry.protocol, entry.local.clone());
+        match self.table.lock().await.remove(&key) {
+            Some((_, Server::Forwards(ids))) => {
+                for id in ids {
+                    self.handle.remove_forward(id)?;
+                }
+                Ok(())
+            }
+            Some((_, Server::Unix { task, .. })) => {
+                task.abort();
+                Ok(())
+            }
+            None => bail!("proxy not found"),
+        }
+    }
+
+    pub(super) async fn list(&self) -> Vec<Entry> {
+        let table = self.table.lock().await;
+        let entry =
+            |((protocol, local), (remote, _)): (&(Transport, String), &(String, Server))| Entry {
+                local: local.clone(),
+                remote: remote.clone(),
+                protocol: *protocol,
+            };
+        table.iter().map(entry).collect()
+    }
+
+    /// Binds the forwards of an entry: two where it names no address.
+    fn forward(&self, protocol: Protocol, entry: &Entry) -> Result<Server> {
+        let remote = parse_remote(&entry.remote)?;
+        let (required, optional) = parse_local(&entry.local)?;
+        let add = |local| {
+            let forward = Forward::new(Side::Host, protocol, local, remote);
+            self.handle.add_forward(forward)
+        };
+        let mut ids = vec![add(required)?];
+        // The host may have no IPv6, or one socket of another program for both.
+        ids.extend(optional.and_then(|local| add(local).ok()));
+        Ok(Server::Forwards(ids))
+    }
+
+    /// Listens on a Unix socket of the host.
+    fn serve_unix(&self, entry: &Entry) -> Result<Server> {
+        let remote = parse_remote(&entry.remote)?;
+        let path = PathBuf::from(&entry.local);
+        if !path.is_absolute() {
+            bail!("{} is not the absolute path of a socket", entry.local);
+        }
+        let listener = json_socket::bind(&path, "exposed")?;
+        let file = SocketPath::of(&path);
+        listener.set_nonblocking(true)?;
+        let listener = UnixListener::from_std(listener)?;
+        let task = tokio::spawn(accept_unix(self.clone(), listener, remote));
+        Ok(Server::Unix {
+            task: task.abort_handle(),
+            _file: file,
+        })
+    }
+
+    /// Connects a client to a TCP port of the guest.
+    pub(super) async fn connect(&self, remote: SocketAddr) -> Result<TcpStream> {
+        let stream = TcpStream::connect(self.handle.stack(), remote).await;
+        stream.with_context(|| format!("cannot connect to {remote}"))
+    }
+}
+
+async fn accept_unix(exposures: Exposures, listener: UnixListener, remote: SocketAddr) {
+    loop {
+        let Ok(permit) = exposures.unix_connections.clone().acquire_owned().await else {
+            return;
+        };
+        match listener.accept().await {
+            Ok((client, _)) => {
+                let exposures = exposures.clone();
+                tokio::spawn(async move {
+                    if let Err(error) = relay_unix(&exposures, client, remote).await {
+                        tracing::debug!("a connection of an exposed socket failed: {error:#}");
+                    }
+                    drop(permit);
+                });
+            }
+            // No descriptors or no memory: later there may be.
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+async fn relay_unix(exposures: &Exposures, mut client: UnixStream, to: SocketAddr) -> Result<()> {
+    let mut guest = exposures.connect(to).await?;
+    copy_bidirectional(&mut client, &mut guest).await?;
+    Ok(())
+}
+
+/// Parses `192.168.127.2:80` or `tcp://192.168.127.2:80`.
+fn parse_remote(text: &str) -> Result<SocketAddr> {
+    if text.starts_with("ssh-tunnel://") {
+        bail!("{text} is not supported: it needs SSH; expose a port of the virtual machine");
+    }
+    let address = text.strip_prefix("tcp://").unwrap_or(text);
+    let address = address.strip_suffix('/').unwrap_or(address);
+    let parsed = address.parse();
+    parsed.with_context(|| {
+        format!("remote {text} is not an address with a port; write e.g. 192.168.127.2:80")
+    })
+}
+
+/// Parses `:80` and `127.0.0.1:80`. Returns the address to bind, and a second one that need not be
+/// possible.
+fn parse_local(text: &str) -> Result<(SocketAddr, Option<SocketAddr>)> {
+    let wrong = || format!("local {text} is not an address with a port; write e.g. :8080");
+    let Some(port) = text.strip_prefix(':') else {
+        return Ok((text.parse().with_context(wrong)?, None));
+    };
+    let port: u16 = port.parse().with_context(wrong)?;
+    let of = |ip: IpAddr| SocketAddr::new(ip, port);
+    let (v4, v6) = (Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into());
+    Ok((of(v4), Some(of(v6))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locals_without_an_address_are_of_both_families() {
+        let (first, second) = parse_local(":80").unwrap();
+        assert_eq!(first, "0.0.0.0:80".parse().unwrap());
+        assert_eq!(second, Some("[::]:80".parse().unwrap()));
+        assert_eq!(
+            parse_local("[::1]:80").unwrap(),
+            ("[::1]:80".parse().unwrap(), None)
+        );
+        for text in ["", ":", ":x", "80", "localhost:80", ":70000"] {
+            assert!(parse_local(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn remotes_are_addresses_or_urls_of_tcp() {
+        let expected = "192.168.127.2:80".parse().unwrap();
+        for text in [
+            "192.168.127.2:80",
+            "tcp://192.168.127.2:80",
+            "tcp://192.168.127.2:80/",
+        ] {
+            assert_eq!(parse_remote(text).unwrap(), expected);
+        }
+        for text in [
+            "",
+            "guest:80",
+            "ssh-tunnel://user@192.168.127.2:22/x",
+            "192.168.127.2",
+        ] {
+            assert!(parse_remote(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn entries_have_the_names_of_gvproxy() {
+        let text = r#"{"local":":6443","remote":"192.168.127.2:6443"}"#;
+        let entry: Entry = serde_json::from_str(text).unwrap();
+        assert_eq!(entry.protocol, Transport::Tcp);
+        let text = r#"{"local":"/s","remote":"192.168.127.2:80","protocol":"unix"}"#;
+        let entry: Entry = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&entry).unwrap(), text);
+        let wrong = r#"{"local":"/s","protocol":"npipe"}"#;
+        assert!(serde_json::from_str::<Entry>(wrong).is_err());
+    }
+}

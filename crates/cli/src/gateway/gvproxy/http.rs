@@ -1,0 +1,254 @@
+//! Serving the API over HTTP, on sockets of the host and on the stack behind the guest's device.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use fullsend::TcpListener;
+use fullsend_device::{FrameAttachment, Framing};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::CONTENT_TYPE;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::net::RecvFlags;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, copy_bidirectional};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use super::api::{Answer, Api, Client, tunnel_destination};
+use super::listen::ApiListener;
+
+/// Most bytes of a request's body.
+const BODY_MAX: usize = 64 << 10;
+/// Most bytes of the head of a request that is not answered over HTTP.
+const HEAD_MAX: usize = 8 << 10;
+/// Bytes of a request that are inspected for its path.
+const LINE_MAX: usize = 256;
+/// Clients of a listener that are served at once; further ones wait.
+const CLIENTS_MAX: usize = 256;
+/// How long a request may take to arrive.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval at which the beginning of a request is inspected again.
+const STEP: Duration = Duration::from_millis(10);
+
+/// A connection of the host.
+trait HostStream: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static {
+    /// Copies received bytes, which stay in the socket.
+    async fn peek(&self, buf: &mut [u8]) -> io::Result<usize>;
+    fn into_fd(self) -> io::Result<OwnedFd>;
+}
+
+macro_rules! host_stream {
+    ($stream:ty) => {
+        impl HostStream for $stream {
+            async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+                loop {
+                    self.readable().await?;
+                    let peeked = self.try_io(Interest::READABLE, || {
+                        let (_, len) = rustix::net::recv(self, &mut *buf, RecvFlags::PEEK)?;
+                        Ok(len)
+                    });
+                    match peeked {
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                        other => return other,
+                    }
+                }
+            }
+
+            fn into_fd(self) -> io::Result<OwnedFd> {
+                Ok(self.into_std()?.into())
+            }
+        }
+    };
+}
+
+host_stream!(UnixStream);
+host_stream!(TcpStream);
+
+/// Serves a socket of the host. With an attachment, virtual machines may connect with `/connect`.
+pub(super) async fn serve(api: Api, listener: ApiListener, attachment: Option<FrameAttachment>) {
+    let permits = Arc::new(Semaphore::new(CLIENTS_MAX));
+    loop {
+        let Ok(permit) = permits.clone().acquire_owned().await else {
+            return;
+        };
+        let (api, attachment) = (api.clone(), attachment.clone());
+        let accepted = match &listener {
+            ApiListener::Unix { listener, .. } => {
+                let accepted = listener.accept().await;
+                accepted.map(|(stream, _)| {
+                    tokio::spawn(async move {
+                        serve_host(api, stream, attachment).await;
+                        drop(permit);
+                    })
+                })
+            }
+            ApiListener::Tcp(listener) => {
+                let accepted = listener.accept().await;
+                accepted.map(|(stream, _)| {
+                    tokio::spawn(async move {
+                        serve_host(api, stream, attachment).await;
+                        drop(permit);
+                    })
+                })
+            }
+        };
+        if accepted.is_err() {
+            // No descriptors or no memory: later there may be.
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+/// Serves the guest at the gateway's address.
+pub(super) async fn serve_guest(api: Api, listener: TcpListener) {
+    let permits = Arc::new(Semaphore::new(CLIENTS_MAX));
+    loop {
+        let Ok(permit) = permits.clone().acquire_owned().await else {
+            return;
+        };
+        // Fails only if the stack has stopped.
+        let Ok((stream, _)) = listener.accept().await else {
+            return;
+        };
+        let api = api.clone();
+        tokio::spawn(async move {
+            serve_http(api, Client::Guest, stream).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn serve_host(api: Api, stream: impl HostStream, attachment: Option<FrameAttachment>) {
+    let Ok(Ok(target)) = timeout(TIMEOUT, target_of(&stream)).await else {
+        return;
+    };
+    let done = match (&*target.0, attachment) {
+        ("/connect", Some(attachment)) => attach(stream, &attachment).await,
+        ("/tunnel", _) => tunnel(&api, stream, &target.1).await,
+        _ => {
+            serve_http(api, Client::Host, stream).await;
+            Ok(())
+        }
+    };
+    if let Err(error) = done {
+        tracing::warn!("{} failed: {error:#}", target.0);
+    }
+}
+
+/// Returns path and query of a connection's first request, which is not read. They are empty if the
+/// request is not POST.
+async fn target_of(stream: &impl HostStream) -> io::Result<(String, String)> {
+    let mut line = [0; LINE_MAX];
+    loop {
+        let len = stream.peek(&mut line).await?;
+        let is_whole = line[..len].contains(&b'\n') || len == LINE_MAX;
+        if len == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if is_whole {
+            let text = String::from_utf8_lossy(&line[..len]);
+            let mut words = text.split_ascii_whitespace();
+            let target = match words.next() {
+                Some("POST") => words.next().unwrap_or_default(),
+                _ => "",
+            };
+            let (path, query) = target.split_once('?').unwrap_or((target, ""));
+            return Ok((path.to_owned(), query.to_owned()));
+        }
+        // The readiness says only that there are the same bytes.
+        sleep(STEP).await;
+    }
+}
+
+/// Reads the head of a request and nothing behind it.
+async fn skip_head(stream: &mut impl HostStream) -> Result<()> {
+    let mut head = Vec::new();
+    let read = async {
+        while !head.ends_with(b"\r\n\r\n") {
+            if head.len() >= HEAD_MAX {
+                bail!("the request has more than {HEAD_MAX} bytes");
+            }
+            head.push(stream.read_u8().await?);
+        }
+        Ok(())
+    };
+    timeout(TIMEOUT, read)
+        .await
+        .context("the request is not whole")?
+}
+
+/// Passes the connection on to the device: frames follow the request, without an answer.
+async fn attach(mut stream: impl HostStream, attachment: &FrameAttachment) -> Result<()> {
+    skip_head(&mut stream).await?;
+    attachment.attach(stream.into_fd()?, Framing::Plain)?;
+    Ok(())
+}
+
+/// Connects the client to a port of the guest: `OK` and then the guest's data follow the request.
+async fn tunnel(api: &Api, mut stream: impl HostStream, query: &str) -> Result<()> {
+    skip_head(&mut stream).await?;
+    let to = tunnel_destination(query)?;
+    let mut guest = api.exposures().connect(to).await?;
+    stream.write_all(b"OK").await?;
+    // An error is the end of one side.
+    let _ = copy_bidirectional(&mut stream, &mut guest).await;
+    Ok(())
+}
+
+/// Answers the requests of a connection.
+async fn serve_http(
+    api: Api,
+    client: Client,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) {
+    let service = service_fn(|request| answer(&api, client, request));
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = served.await {
+        tracing::debug!(%error, "a connection of the API failed");
+    }
+}
+
+async fn answer(
+    api: &Api,
+    client: Client,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let (parts, body) = request.into_parts();
+    let body = timeout(TIMEOUT, Limited::new(body, BODY_MAX).collect()).await;
+    let answer = match body {
+        Ok(Ok(body)) => {
+            let target = (&parts.method, parts.uri.path());
+            api.answer(client, target, &body.to_bytes()).await
+        }
+        Ok(Err(error)) => Answer::Error(StatusCode::BAD_REQUEST, error.to_string()),
+        Err(_) => Answer::Error(
+            StatusCode::REQUEST_TIMEOUT,
+            "the body is not whole".to_owned(),
+        ),
+    };
+    Ok(response(answer))
+}
+
+fn response(answer: Answer) -> Response<Full<Bytes>> {
+    let (status, content_type, body) = match answer {
+        Answer::Json(value) => (StatusCode::OK, "application/json", format!("{value}\n")),
+        Answer::Done => (StatusCode::OK, "text/plain; charset=utf-8", String::new()),
+        Answer::Error(status, text) => (status, "text/plain; charset=utf-8", format!("{text}\n")),
+    };
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = status;
+    let value = hyper::header::HeaderValue::from_static(content_type);
+    response.headers_mut().insert(CONTENT_TYPE, value);
+    response
+}

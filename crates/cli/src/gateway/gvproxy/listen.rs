@@ -1,0 +1,272 @@
+//! The sockets on which gvproxy listens, from their URLs.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use fullsend_device::{Device, FrameAttachment, FrameDatagrams, FrameLink, Framing, PeerEvent};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, setsockopt, socket, sockopt,
+};
+use tokio::sync::Notify;
+
+use super::notifications::{Notification, Sender};
+use super::options::{GUEST_MAC, Options};
+use crate::gateway::json_socket;
+
+/// A URL of a socket.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Endpoint {
+    /// `unix:///PATH`
+    Unix(PathBuf),
+    /// `unixpacket:///PATH`
+    UnixPacket(PathBuf),
+    /// `unixgram:///PATH`
+    UnixGram(PathBuf),
+    /// `tcp://ADDRESS:PORT`
+    Tcp(SocketAddr),
+}
+
+impl Endpoint {
+    pub(super) fn parse(url: &str) -> Result<Self> {
+        let Some((scheme, rest)) = url.split_once("://") else {
+            bail!("it is not a URL; write e.g. unix:///tmp/network.sock");
+        };
+        let path = || {
+            if rest.is_empty() {
+                bail!("it has no path; write e.g. {scheme}:///tmp/network.sock");
+            }
+            Ok(PathBuf::from(rest))
+        };
+        Ok(match scheme {
+            "unix" => Self::Unix(path()?),
+            "unixpacket" => Self::UnixPacket(path()?),
+            "unixgram" => Self::UnixGram(path()?),
+            "tcp" => {
+                let address = rest.strip_suffix('/').unwrap_or(rest).parse();
+                Self::Tcp(address.context("its address is not one; write tcp://127.0.0.1:PORT")?)
+            }
+            "vsock" => bail!(
+                "sockets of the scheme vsock are not supported; connect the virtual machine with \
+                 -listen-qemu, -listen-vfkit or another option"
+            ),
+            _ => bail!("the scheme {scheme} is not supported; write unix or tcp"),
+        })
+    }
+
+    /// Returns the endpoint if it is a stream.
+    pub(super) fn of_stream(self, flag: &str) -> Result<Self> {
+        match self {
+            Self::Unix(_) | Self::Tcp(_) => Ok(self),
+            _ => bail!("-{flag} needs a stream; write unix:///PATH or tcp://ADDRESS:PORT"),
+        }
+    }
+
+    /// Returns the endpoint if it has messages.
+    pub(super) fn of_messages(self) -> Result<Self> {
+        match self {
+            Self::UnixPacket(_) => Ok(self),
+            _ => bail!("-listen-bess needs a socket of messages; write unixpacket:///PATH"),
+        }
+    }
+
+    /// Returns the endpoint if it has datagrams.
+    pub(super) fn of_datagrams(self) -> Result<Self> {
+        match self {
+            Self::UnixGram(_) => Ok(self),
+            _ => bail!("-listen-vfkit needs a socket of datagrams; write unixgram:///PATH"),
+        }
+    }
+}
+
+/// A socket that is bound.
+struct Bound {
+    socket: OwnedFd,
+    /// Removes its file when it is dropped.
+    file: Option<SocketPath>,
+}
+
+/// The path of a socket, which is removed when this is dropped.
+pub(super) struct SocketPath(PathBuf);
+
+impl SocketPath {
+    pub(super) fn of(path: &Path) -> Self {
+        Self(path.to_owned())
+    }
+}
+
+impl Drop for SocketPath {
+    fn drop(&mut self) {
+        // Another program may have removed it.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Removes a socket that no process has: gvproxy's callers start it again under the same path.
+fn remove_old(path: &Path) -> Result<()> {
+    // It fails if a process listens.
+    drop(json_socket::bind(path, "gvproxy's")?);
+    std::fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))
+}
+
+impl Bound {
+    fn new(endpoint: &Endpoint) -> Result<Self> {
+        let cannot = || format!("cannot listen on {endpoint:?}");
+        let (socket, path): (OwnedFd, _) = match endpoint {
+            Endpoint::Unix(path) => (json_socket::bind(path, "gvproxy's")?.into(), Some(path)),
+            Endpoint::UnixPacket(path) => {
+                remove_old(path)?;
+                (seqpacket(path).with_context(cannot)?, Some(path))
+            }
+            Endpoint::UnixGram(path) => {
+                remove_old(path)?;
+                (
+                    UnixDatagram::bind(path).with_context(cannot)?.into(),
+                    Some(path),
+                )
+            }
+            Endpoint::Tcp(address) => {
+                let listener = TcpListener::bind(address).with_context(cannot)?;
+                // Accepted sockets inherit it. Frames do not wait for the acknowledgement of others.
+                setsockopt(&listener, sockopt::TcpNoDelay, &true)?;
+                (listener.into(), None)
+            }
+        };
+        Ok(Self {
+            socket,
+            file: path.map(|path| SocketPath::of(path)),
+        })
+    }
+}
+
+fn seqpacket(path: &Path) -> io::Result<OwnedFd> {
+    let kind = SockType::SeqPacket;
+    let socket = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None)?;
+    bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    listen(&socket, Backlog::new(16)?)?;
+    Ok(socket)
+}
+
+/// A socket of the API that is bound and not served yet.
+pub(super) struct ApiSocket {
+    endpoint: Endpoint,
+    bound: Bound,
+}
+
+/// A socket of the API in a runtime.
+pub(super) enum ApiListener {
+    Unix {
+        listener: tokio::net::UnixListener,
+        _file: SocketPath,
+    },
+    Tcp(tokio::net::TcpListener),
+}
+
+impl ApiSocket {
+    fn new(endpoint: &Endpoint) -> Result<Self> {
+        Ok(Self {
+            endpoint: endpoint.clone(),
+            bound: Bound::new(endpoint)?,
+        })
+    }
+
+    /// Registers the socket with the calling runtime.
+    pub(super) fn started(self) -> Result<ApiListener> {
+        let Bound { socket, file } = self.bound;
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok(match (self.endpoint, file) {
+            (Endpoint::Tcp(_), _) => {
+                let listener = tokio::net::TcpListener::from_std(socket.into())?;
+                ApiListener::Tcp(listener)
+            }
+            (_, Some(file)) => {
+                let listener = tokio::net::UnixListener::from_std(socket.into())?;
+                ApiListener::Unix {
+                    listener,
+                    _file: file,
+                }
+            }
+            (endpoint, None) => bail!("{endpoint:?} has no file"),
+        })
+    }
+}
+
+/// The virtual machine's side, and the sockets of the API.
+pub(super) struct Guest {
+    pub(super) device: Box<dyn Device>,
+    /// Passes connections of the API on to the device.
+    pub(super) attachment: Option<FrameAttachment>,
+    pub(super) api: Vec<ApiSocket>,
+    pub(super) services: Vec<ApiSocket>,
+    /// The files of the device's sockets.
+    _files: Vec<SocketPath>,
+}
+
+impl Guest {
+    /// Opens the device and binds all sockets. `ended` is notified when the only virtual machine that
+    /// can be served has ended.
+    pub(super) fn open(options: &Options, sender: Sender, ended: &Arc<Notify>) -> Result<Self> {
+        let mtu = options.config.mtu;
+        let api = options.listen.iter().map(ApiSocket::new);
+        let services = options.services.iter().map(ApiSocket::new);
+        let (api, services) = (
+            api.collect::<Result<_>>()?,
+            services.collect::<Result<_>>()?,
+        );
+        if let Some(endpoint) = &options.vfkit {
+            let Bound { socket, file } = Bound::new(endpoint)?;
+            return Ok(Self {
+                device: Box::new(FrameDatagrams::new(socket, mtu)?),
+                attachment: None,
+                api,
+                services,
+                _files: file.into_iter().collect(),
+            });
+        }
+        let stdio = options.stdio;
+        let link = if stdio {
+            let (input, output) = (io::stdin(), io::stdout());
+            let input = input.as_fd().try_clone_to_owned()?;
+            let output = output.as_fd().try_clone_to_owned()?;
+            FrameLink::pipes(input, output, Framing::Plain, mtu)?
+        } else {
+            FrameLink::new(mtu)?
+        };
+        let ended = ended.clone();
+        let mut link = link.on_peer(move |event| match event {
+            PeerEvent::Connected { mac } => sender.send(Notification::Connected(mac)),
+            PeerEvent::Disconnected { mac } => {
+                if let Some(mac) = mac {
+                    sender.send(Notification::Disconnected(mac));
+                }
+                if stdio {
+                    ended.notify_one();
+                }
+            }
+        });
+        let guest_mac = GUEST_MAC;
+        let mut files = Vec::new();
+        for (endpoint, framing) in [
+            (&options.qemu, Framing::Qemu),
+            (&options.bess, Framing::Messages),
+            (&options.vpnkit, Framing::Hyperkit { guest_mac }),
+        ] {
+            if let Some(endpoint) = endpoint {
+                let Bound { socket, file } = Bound::new(endpoint)?;
+                link.listen(socket, framing)?;
+                files.extend(file);
+            }
+        }
+        Ok(Self {
+            attachment: Some(link.attachment()?),
+            device: Box::new(link),
+            api,
+            services,
+            _files: files,
+        })
+    }
+}

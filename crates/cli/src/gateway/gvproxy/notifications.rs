@@ -1,0 +1,90 @@
+//! Notifications about the virtual machine, for the program that started gvproxy.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+/// Notifications that wait for their receiver; further ones are dropped.
+const WAITING_MAX: usize = 64;
+/// How long the receiver may take.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An event that the caller is notified of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Notification {
+    /// The gateway serves.
+    Ready,
+    /// The virtual machine with this Ethernet address has connected.
+    Connected([u8; 6]),
+    /// Its connection has ended.
+    Disconnected([u8; 6]),
+}
+
+impl Notification {
+    /// Returns the line that is sent.
+    pub(super) fn to_line(self) -> String {
+        let with_mac = |kind: &str, mac: [u8; 6]| json!({"notification_type": kind, "mac_address": format_mac(mac)});
+        let value = match self {
+            Self::Ready => json!({"notification_type": "ready"}),
+            Self::Connected(mac) => with_mac("connection_established", mac),
+            Self::Disconnected(mac) => with_mac("connection_closed", mac),
+        };
+        format!("{value}\n")
+    }
+}
+
+/// Returns an Ethernet address in the form `5a:94:ef:e4:0c:ee`.
+pub(super) fn format_mac(mac: [u8; 6]) -> String {
+    let bytes: Vec<_> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
+    bytes.join(":")
+}
+
+/// Passes notifications on. It may be used while the stack is locked.
+#[derive(Clone)]
+pub(super) struct Sender(mpsc::Sender<Notification>);
+
+impl Sender {
+    pub(super) fn send(&self, notification: Notification) {
+        // A receiver that is slow gets fewer.
+        let _ = self.0.try_send(notification);
+    }
+}
+
+/// The notifications that are to be sent.
+pub(super) struct Notifications {
+    socket: Option<PathBuf>,
+    receiver: mpsc::Receiver<Notification>,
+}
+
+impl Notifications {
+    /// Returns the notifications, which are sent to a Unix socket if there is one.
+    pub(super) fn new(socket: Option<PathBuf>) -> (Self, Sender) {
+        let (sender, receiver) = mpsc::channel(WAITING_MAX);
+        (Self { socket, receiver }, Sender(sender))
+    }
+
+    /// Sends them, each over a connection of its own.
+    pub(super) async fn send(mut self) {
+        while let Some(notification) = self.receiver.recv().await {
+            let Some(path) = &self.socket else {
+                continue;
+            };
+            let sent = timeout(TIMEOUT, async {
+                let mut stream = UnixStream::connect(path).await?;
+                stream.write_all(notification.to_line().as_bytes()).await
+            });
+            match sent.await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    tracing::warn!("cannot send a notification to {}: {error}", path.display());
+                }
+                Err(_) => tracing::warn!("{} reads no notification", path.display()),
+            }
+        }
+    }
+}

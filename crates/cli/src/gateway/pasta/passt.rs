@@ -1,0 +1,219 @@
+//! `passt`: a network for a virtual machine whose monitor connects to a socket, with the host's
+//! addresses, as QEMU, libvirt and libkrun call it.
+
+use std::ffi::OsString;
+use std::net::Ipv6Addr;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use fullsend::control::SocketFile;
+use fullsend_device::{Device, FrameLink, Framing, PeerEvent};
+use fullsend_gateway::Gateway;
+use fullsend_gateway::namespace::{
+    Background, SocketRemover, SocketTables, inherited_fd, open_null,
+};
+use tokio::sync::Notify;
+
+use super::auto::AutoForwards;
+use super::control::ControlSocket;
+use super::forward_table::ForwardTable;
+use super::network::Plan;
+use super::options::{self, Command, Options, Program};
+use super::{VERSION, restrict, write_pid};
+use crate::gateway::json_socket;
+use crate::gateway::service::{captured, relay, runtime};
+use crate::gateway::tool_sockets::ToolSockets;
+
+const USAGE: &str = "usage: passt [OPTION]...";
+/// What passt prints of its vhost-user backend.
+const CAPABILITIES: &str = "{\n  \"type\": \"net\"\n}";
+/// The gateway's link-local address where the caller chooses its Ethernet address.
+const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0x9855, 0x9aff, 0xfe55, 0x9a55);
+/// Numbers of the sockets that are tried without `--socket`.
+const DEFAULT_SOCKETS: std::ops::Range<u32> = 1..100;
+
+/// Runs the program with the arguments after its name.
+pub(in crate::gateway) fn main(arguments: Vec<OsString>) -> ExitCode {
+    let options = match options::parse_for(Program::Passt, arguments) {
+        Ok(Command::Help) => {
+            outln!("{USAGE}\n{}", options::help(Program::Passt));
+            return ExitCode::SUCCESS;
+        }
+        Ok(Command::Version) => {
+            outln!("passt {VERSION} (fullsend {})", env!("CARGO_PKG_VERSION"));
+            return ExitCode::SUCCESS;
+        }
+        Ok(Command::PrintCapabilities) => {
+            outln!("{CAPABILITIES}");
+            return ExitCode::SUCCESS;
+        }
+        Ok(Command::Serve(options)) => options,
+        Err(error) => {
+            errln!("passt: {error:#}");
+            errln!("{USAGE}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match serve(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            errln!("passt: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Serves virtual machines, in the background unless the caller wants to wait.
+fn serve(options: &Options) -> Result<()> {
+    let plan = Plan::of_virtual_machine(options)?;
+    let peer_ended = Arc::new(Notify::new());
+    let guest = Guest::new(options, &plan, &peer_ended)?;
+    let null = open_null()?;
+    let background = if options.foreground {
+        None
+    } else {
+        Some(Background::start()?)
+    };
+    if let Some(path) = &options.pid_file {
+        write_pid(path)?;
+    }
+    let remover = guest
+        .file
+        .as_ref()
+        .map(|file| SocketRemover::start(&[file]));
+    let _remover = remover
+        .transpose()
+        .context("cannot start the process that removes the socket")?;
+    let control = options.conf_path.as_deref();
+    let control = control.map(ControlSocket::bind).transpose()?;
+    let tools = ToolSockets::from_environment();
+    let tables = [
+        SocketTables::of_this_thread()?,
+        SocketTables::of_this_thread()?,
+    ];
+    restrict(options);
+    runtime()?.block_on(async {
+        let gateway = Gateway::new(plan.config.clone(), guest.device)?;
+        // None of the ports is followed.
+        let [of_guest, of_host] = tables;
+        let auto = [
+            AutoForwards::of_guest(of_guest, plan.guest),
+            AutoForwards::of_host(of_host, plan.guest),
+        ];
+        let table = ForwardTable::new(&plan, gateway.handle(), auto);
+        if let Some(socket) = control {
+            tokio::spawn(socket.serve(table)?);
+        }
+        let _files = tools.serve(&gateway)?;
+        if let Some(background) = background {
+            background.release(&null)?;
+        }
+        let one_off = options.one_off;
+        relay(gateway, async {
+            if !one_off {
+                std::future::pending::<()>().await;
+            }
+            peer_ended.notified().await;
+            Ok(())
+        })
+        .await
+    })
+}
+
+/// The virtual machine's side.
+struct Guest {
+    device: Box<dyn Device>,
+    /// The socket on which passt listens.
+    file: Option<SocketFile>,
+}
+
+impl Guest {
+    /// Opens the device. `ended` is notified when a virtual machine's connection ends.
+    fn new(options: &Options, plan: &Plan, ended: &Arc<Notify>) -> Result<Self> {
+        if options.vhost_user {
+            return vhost_user(options, plan);
+        }
+        let ended = ended.clone();
+        let link = FrameLink::new(plan.config.mtu).context("cannot make the device")?;
+        let mut link = link.on_peer(move |event| {
+            if matches!(event, PeerEvent::Disconnected { .. }) {
+                ended.notify_one();
+            }
+        });
+        let mut file = None;
+        if let Some(fd) = options.fd {
+            let socket = inherited_fd(fd).with_context(|| format!("cannot use --fd {fd}"))?;
+            link.attachment()?.attach(socket, Framing::Qemu)?;
+        } else {
+            let (listener, path) = bind(options)?;
+            file = Some(SocketFile::of(&path).context("cannot use the socket")?);
+            link.listen(listener.into(), Framing::Qemu)?;
+        }
+        Ok(Self {
+            device: captured(link, &plan.interface_name, options.pcap.as_deref())?,
+            file,
+        })
+    }
+}
+
+/// Opens the device of `--vhost-user`.
+fn vhost_user(_options: &Options, _plan: &Plan) -> Result<Guest> {
+    bail!(
+        "--vhost-user is not supported by this build; leave it out and connect QEMU with -netdev \
+         stream,..."
+    )
+}
+
+/// Binds the socket of `--socket`, or the first free one of passt's default names.
+fn bind(options: &Options) -> Result<(UnixListener, PathBuf)> {
+    let bind = |path: &Path| json_socket::bind(path, "virtual machine's");
+    let (listener, path) = if let Some(path) = &options.socket {
+        (bind(path)?, path.clone())
+    } else {
+        let paths = DEFAULT_SOCKETS.map(|n| PathBuf::from(format!("/tmp/passt_{n}.socket")));
+        let mut bound = paths.map(|path| (bind(&path), path));
+        let found = bound.find_map(|(listener, path)| Some((listener.ok()?, path)));
+        found.context("cannot create a socket in /tmp; choose its path with --socket")?
+    };
+    if !options.quiet {
+        let path = path.display();
+        errln!("UNIX domain socket bound at {path}");
+        errln!(
+            "start QEMU with: -device virtio-net-pci,netdev=s -netdev \
+             stream,id=s,server=off,addr.type=unix,addr.path={path}"
+        );
+    }
+    Ok((listener, path))
+}
+
+impl Plan {
+    /// Returns the plan for a virtual machine, which gets its addresses by DHCP, DHCPv6 and router
+    /// advertisements.
+    fn of_virtual_machine(options: &Options) -> Result<Self> {
+        let mut plan = Self::new(options)?;
+        let relays = options.dns_forward.is_empty() && options.dns.is_empty() && !options.no_dns;
+        let config = &mut plan.config;
+        if options.mac.is_some() {
+            // libvirt passes the guest's own Ethernet address, from which the guest derives its
+            // link-local address.
+            config.link_local = Some(LINK_LOCAL);
+        }
+        if relays {
+            // At the gateway's address the host's resolvers are reached wherever they are.
+            let is_local = |address: &Ipv6Addr| address.is_unicast_link_local();
+            let has_v4 = config.ipv4.is_some();
+            if let Some(v4) = &mut config.ipv4 {
+                v4.dns = Some(v4.gateway);
+            }
+            if let Some(v6) = &mut config.ipv6
+                && (!has_v4 || !is_local(&v6.gateway))
+            {
+                v6.dns = Some(v6.gateway);
+            }
+        }
+        Ok(plan)
+    }
+}

@@ -1,0 +1,396 @@
+//! gvproxy: its API on Unix sockets and through the guest's network, forwards, names, notifications.
+//! The guest is a stack of this process behind gvproxy's socket.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use fullsend::{Stack, UdpSocket};
+use fullsend_device::{FrameLink, Framing};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_fullsend");
+const LIMIT: Duration = Duration::from_secs(30);
+const GUEST_MAC: [u8; 6] = [0x5a, 0x94, 0xef, 0xe4, 0x0c, 0xee];
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 127, 1);
+const GUEST: Ipv4Addr = Ipv4Addr::new(192, 168, 127, 2);
+const HOST: Ipv4Addr = Ipv4Addr::new(192, 168, 127, 254);
+
+/// A running gvproxy with its sockets.
+struct Gvproxy {
+    process: Child,
+    folder: tempfile::TempDir,
+    notifications: mpsc::Receiver<Value>,
+}
+
+impl Gvproxy {
+    /// Starts the program; `DIR` in the arguments is its folder.
+    fn start(arguments: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(folder.path().join("notes")).unwrap();
+        let (sender, notifications) = mpsc::channel();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut line = String::new();
+                BufReader::new(stream.unwrap())
+                    .read_line(&mut line)
+                    .unwrap();
+                let _ = sender.send(serde_json::from_str(&line).unwrap());
+            }
+        });
+        let arguments = format!("-notification unix://DIR/notes -pid-file DIR/pid {arguments}");
+        let arguments = arguments.replace("DIR", &folder.path().display().to_string());
+        let process = Command::new(PROGRAM)
+            .arg("gvproxy")
+            .args(arguments.split_whitespace())
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let gvproxy = Self {
+            process,
+            folder,
+            notifications,
+        };
+        let ready = gvproxy.notification();
+        assert_eq!(ready, json!({"notification_type": "ready"}));
+        gvproxy
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn notification(&self) -> Value {
+        self.notifications
+            .recv_timeout(LIMIT)
+            .expect("a notification")
+    }
+
+    /// Sends a request with curl over a Unix socket. Returns the status and the body.
+    fn curl(&self, socket: &str, path: &str, body: Option<&Value>) -> (String, String) {
+        let mut command = Command::new("curl");
+        command
+            .args([
+                "-sS",
+                "-w",
+                "\n%{http_code}",
+                "--max-time",
+                "30",
+                "--unix-socket",
+            ])
+            .arg(self.path(socket))
+            .arg(format!("http://gvproxy{path}"));
+        if let Some(body) = body {
+            command.args(["-d", &body.to_string()]);
+        }
+        let output = command.output().expect("curl starts");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{output:?}");
+        let (body, status) = text.rsplit_once('\n').unwrap();
+        (status.to_owned(), body.trim_end().to_owned())
+    }
+
+    fn get(&self, path: &str) -> Value {
+        let (status, body) = self.curl("services", path, None);
+        assert_eq!(status, "200", "{path}: {body}");
+        serde_json::from_str(&body).unwrap_or_else(|e| panic!("{path}: {e}: {body}"))
+    }
+
+    fn post(&self, path: &str, body: &Value) -> (String, String) {
+        self.curl("services", path, Some(body))
+    }
+
+    /// Connects a guest with QEMU's framing.
+    fn guest(&self) -> Stack {
+        let socket = UnixStream::connect(self.path("qemu")).unwrap();
+        guest(FrameLink::connected(socket.into(), Framing::Qemu, 1500).unwrap())
+    }
+}
+
+impl Drop for Gvproxy {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Returns the guest's stack.
+fn guest(link: FrameLink) -> Stack {
+    Stack::builder()
+        .device(Box::new(link))
+        .mac(GUEST_MAC)
+        .address(&format!("{GUEST}/24"))
+        .route("0.0.0.0/0", Some(GATEWAY.into()))
+        .build()
+        .unwrap()
+}
+
+fn has_curl() -> bool {
+    let found = Command::new("curl").arg("--version").output().is_ok();
+    if !found {
+        println!("skipped: curl is not installed");
+    }
+    found
+}
+
+/// Returns a port of the host that was free a moment ago.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// Serves one connection of a port of the guest after another, with what they send.
+fn serve_echo(stack: &Stack, port: u16) {
+    let listener = fullsend::TcpListener::bind(stack, (GUEST, port)).unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut data = Vec::new();
+            stream.read_to_end(&mut data).await.unwrap();
+            stream.write_all(&data).await.unwrap();
+            stream.shutdown().await.unwrap();
+        }
+    });
+}
+
+/// Sends `text` and returns the answer, in a thread of its own.
+async fn exchange(mut stream: impl Read + Write + Shutdown + Send + 'static, text: &str) -> String {
+    let text = text.to_owned();
+    let exchanged = tokio::task::spawn_blocking(move || {
+        stream.write_all(text.as_bytes()).unwrap();
+        stream.shut_down();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    });
+    exchanged.await.unwrap()
+}
+
+trait Shutdown {
+    fn shut_down(&self);
+}
+
+impl Shutdown for TcpStream {
+    fn shut_down(&self) {
+        self.shutdown(std::net::Shutdown::Write).unwrap();
+    }
+}
+
+impl Shutdown for UnixStream {
+    fn shut_down(&self) {
+        self.shutdown(std::net::Shutdown::Write).unwrap();
+    }
+}
+
+/// Sends a request to the gateway's API through the guest's network, and returns the whole answer.
+async fn request(stack: &Stack, method: &str, path: &str, body: &str) -> String {
+    let mut stream = fullsend::TcpStream::connect(stack, (GATEWAY, 80))
+        .await
+        .unwrap();
+    let text = format!(
+        "{method} {path} HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+/// Resolves a name at the gateway. Returns the response code and the first IPv4 address.
+async fn resolve(stack: &Stack, name: &str) -> (u8, Option<Ipv4Addr>) {
+    let socket = UdpSocket::bind(stack, (GUEST, 0)).unwrap();
+    let mut query = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in name.split('.') {
+        query.push(label.len() as u8);
+        query.extend(label.as_bytes());
+    }
+    query.extend([0, 0, 1, 0, 1]);
+    socket.send_to(&query, (GATEWAY, 53)).await.unwrap();
+    let mut answer = [0; 512];
+    let (len, _) = socket.recv_from(&mut answer).await.unwrap();
+    let data = &answer[query.len()..len];
+    let address = data.last_chunk::<4>().map(|octets| Ipv4Addr::from(*octets));
+    (answer[3] & 15, address)
+}
+
+const ALL: &str =
+    "-listen unix://DIR/api -services unix://DIR/services -listen-qemu unix://DIR/qemu";
+
+#[tokio::test]
+async fn the_api_forwards_ports_and_sockets_to_the_guest() {
+    if !has_curl() {
+        return;
+    }
+    let gvproxy = Gvproxy::start(&format!("{ALL} -ssh-port -1"));
+    let stack = gvproxy.guest();
+    serve_echo(&stack, 6443);
+    let port = free_port();
+    let entry = json!({"local": format!("127.0.0.1:{port}"), "remote": "192.168.127.2:6443",
+        "protocol": "tcp"});
+    assert_eq!(gvproxy.get("/services/forwarder/all"), json!([]));
+    assert_eq!(
+        gvproxy.post("/services/forwarder/expose", &entry),
+        ("200".into(), String::new())
+    );
+    let again = gvproxy.post("/services/forwarder/expose", &entry);
+    assert_eq!(again, ("500".into(), "proxy already running".into()));
+    assert_eq!(gvproxy.get("/services/forwarder/all"), json!([entry]));
+    let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    assert_eq!(exchange(client, "over TCP").await, "over TCP");
+
+    let path = gvproxy.path("exposed");
+    let unix = json!({"local": path, "remote": "tcp://192.168.127.2:6443", "protocol": "unix"});
+    assert_eq!(gvproxy.post("/services/forwarder/expose", &unix).0, "200");
+    let client = UnixStream::connect(&path).unwrap();
+    assert_eq!(exchange(client, "over a socket").await, "over a socket");
+    for entry in [&unix, &entry] {
+        assert_eq!(gvproxy.post("/services/forwarder/unexpose", entry).0, "200");
+    }
+    let gone = gvproxy.post("/services/forwarder/unexpose", &entry);
+    assert_eq!(gone, ("500".into(), "proxy not found".into()));
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+    assert!(!path.exists());
+
+    // The words that precede the data of a tunnel are not HTTP.
+    let mut tunnel = UnixStream::connect(gvproxy.path("api")).unwrap();
+    let head = "POST /tunnel?ip=192.168.127.2&port=6443 HTTP/1.1\r\nHost: x\r\n\r\n";
+    tunnel.write_all(head.as_bytes()).unwrap();
+    assert_eq!(
+        exchange(tunnel, "through a tunnel").await,
+        "OKthrough a tunnel"
+    );
+
+    for (path, status) in [
+        ("/services/x", "404"),
+        ("/services/forwarder/expose", "405"),
+    ] {
+        assert_eq!(gvproxy.curl("services", path, None).0, status, "{path}");
+    }
+    let (status, text) = gvproxy.post("/services/forwarder/expose", &json!({"local": 1}));
+    assert!(status == "400" && text.contains("invalid type"), "{text}");
+    let stats = gvproxy.get("/stats");
+    assert!(stats["BytesReceived"].as_u64() > Some(20), "{stats}");
+}
+
+#[tokio::test]
+async fn the_guest_uses_the_api_names_and_the_hosts_loopback() {
+    if !has_curl() {
+        return;
+    }
+    let gvproxy = Gvproxy::start(&format!("{ALL} -ssh-port -1"));
+    let stack = gvproxy.guest();
+    serve_echo(&stack, 80);
+    let port = free_port();
+    let entry = format!(r#"{{"local":"127.0.0.1:{port}","remote":"192.168.127.2:80"}}"#);
+    let answer = request(&stack, "POST", "/services/forwarder/expose", &entry).await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    assert_eq!(
+        exchange(client, "exposed by the guest").await,
+        "exposed by the guest"
+    );
+    let unix = r#"{"local":"/tmp/x","remote":"192.168.127.2:80","protocol":"unix"}"#;
+    let answer = request(&stack, "POST", "/services/forwarder/expose", unix).await;
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+
+    assert_eq!(
+        resolve(&stack, "host.containers.internal").await,
+        (0, Some(HOST))
+    );
+    assert_eq!(
+        resolve(&stack, "gateway.docker.internal").await,
+        (0, Some(GATEWAY))
+    );
+    assert_eq!(resolve(&stack, "x.docker.internal").await.0, 3);
+    let zone = json!({"Name": "apps.test.", "Records": [{"Name": "a", "IP": "192.168.127.9"}],
+        "DefaultIP": "192.168.127.2"});
+    assert_eq!(gvproxy.post("/services/dns/add", &zone).0, "200");
+    assert_eq!(
+        resolve(&stack, "a.apps.test").await.1,
+        Some([192, 168, 127, 9].into())
+    );
+    assert_eq!(resolve(&stack, "b.apps.test").await.1, Some(GUEST));
+    let zones = gvproxy.get("/services/dns/all");
+    assert_eq!(
+        (&zones[0]["Name"], &zones[1]["Name"]),
+        (&json!("apps.test."), &json!("containers.internal."))
+    );
+
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = SocketAddr::from((HOST, server.local_addr().unwrap().port()));
+    thread::spawn(move || server.accept().unwrap().0.write_all(b"the host").unwrap());
+    let mut stream = fullsend::TcpStream::connect(&stack, to).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert_eq!(answer, "the host");
+}
+
+#[test]
+fn the_caller_is_notified_and_the_next_guest_takes_over() {
+    let ssh = free_port();
+    let gvproxy = Gvproxy::start(&format!("{ALL} -ssh-port {ssh}"));
+    let pid = fs::read_to_string(gvproxy.path("pid")).unwrap();
+    assert_eq!(pid, gvproxy.process.id().to_string());
+    for _ in 0..2 {
+        // The guest ends with its runtime.
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let stack = gvproxy.guest();
+            serve_echo(&stack, 22);
+            let client = TcpStream::connect(("127.0.0.1", ssh)).unwrap();
+            assert_eq!(exchange(client, "SSH").await, "SSH");
+        });
+        let mac = "5a:94:ef:e4:0c:ee";
+        let connected = json!({"notification_type": "connection_established", "mac_address": mac});
+        assert_eq!(gvproxy.notification(), connected);
+        drop(runtime);
+        let closed = json!({"notification_type": "connection_closed", "mac_address": mac});
+        assert_eq!(gvproxy.notification(), closed);
+    }
+}
+
+#[tokio::test]
+async fn a_guest_connects_over_the_api() {
+    if !has_curl() {
+        return;
+    }
+    let gvproxy = Gvproxy::start("-listen unix://DIR/api -ssh-port -1 -subnet 192.168.127.0/24");
+    let mut socket = UnixStream::connect(gvproxy.path("api")).unwrap();
+    socket
+        .write_all(b"POST /connect HTTP/1.1\r\nHost: x\r\n\r\n")
+        .unwrap();
+    let stack = guest(FrameLink::connected(socket.into(), Framing::Plain, 1500).unwrap());
+    let leases = request(&stack, "GET", "/services/dhcp/leases", "").await;
+    assert!(leases.ends_with("{}\n"), "{leases}");
+    let (status, body) = gvproxy.curl("api", "/services/dhcp/leases", None);
+    assert_eq!((&*status, &*body), ("200", "{}"));
+}
+
+#[test]
+fn wrong_command_lines_end_with_2() {
+    for (line, text) in [
+        ("-listen vsock://:1024", "vsock are not supported"),
+        ("-listen unix:///x -forward-sock /y", "they need SSH"),
+        ("-nonsense", "flag provided but not defined: -nonsense"),
+    ] {
+        let mut command = Command::new(PROGRAM);
+        let output = command
+            .arg("gvproxy")
+            .args(line.split(' '))
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(errors.contains(text), "{line}: {errors}");
+        assert_eq!(output.status.code(), Some(2));
+    }
+}

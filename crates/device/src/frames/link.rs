@@ -1,0 +1,352 @@
+//! A device whose peer is the monitor of a virtual machine.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use fullsend_offload::{Link, Packet};
+use parking_lot::Mutex;
+use rustix::net::{SocketFlags, accept_with};
+
+use super::connection::Connection;
+use super::events::{Events, wake, wake_file};
+use super::{FrameStats, Framing};
+use crate::{Caps, Device};
+
+/// Most connections that wait in a [`FrameAttachment`].
+const WAITING_MAX: usize = 16;
+
+/// A virtual machine that begins or ends to use a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PeerEvent {
+    /// It has sent its first frame.
+    Connected {
+        /// The Ethernet address from which the frame came.
+        mac: [u8; 6],
+    },
+    /// Its connection has ended.
+    Disconnected {
+        /// The Ethernet address of its first frame, if it sent any.
+        mac: Option<[u8; 6]>,
+    },
+}
+
+/// A link to one virtual machine at a time.
+///
+/// While no virtual machine is connected, packets to it are dropped, as on a link without a carrier.
+/// The next connection takes over where the last one ended: TCP connections of the stack go on
+/// with the virtual machine that has their address. A frame of impossible length ends its connection.
+///
+/// ```no_run
+/// use std::os::unix::net::UnixListener;
+/// use fullsend_device::{FrameLink, Framing};
+///
+/// // qemu-system-x86_64 -netdev stream,id=n0,server=off,addr.type=unix,addr.path=/tmp/vm.socket
+/// let mut link = FrameLink::new(1500)?;
+/// link.listen(UnixListener::bind("/tmp/vm.socket")?.into(), Framing::Qemu)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct FrameLink {
+    mtu: u32,
+    /// `None` with one connection, whose socket is polled itself.
+    events: Option<Events>,
+    listeners: Vec<(OwnedFd, Framing)>,
+    attachments: Option<Arc<Attachments>>,
+    connection: Option<Connection>,
+    /// The Ethernet address of the connection's first frame.
+    peer_mac: Option<[u8; 6]>,
+    ends_with_peer: bool,
+    /// Why the device has ended.
+    ended: Option<io::Error>,
+    stats: FrameStats,
+    on_peer: Option<Box<dyn FnMut(PeerEvent) + Send>>,
+}
+
+/// Connections that were made elsewhere and wait for their turn.
+struct Attachments {
+    waiting: Mutex<VecDeque<(OwnedFd, Framing)>>,
+    wake: OwnedFd,
+}
+
+/// Hands connections that were accepted elsewhere over to a [`FrameLink`]. Clones refer to the same
+/// link.
+#[derive(Clone)]
+pub struct FrameAttachment(Arc<Attachments>);
+
+impl FrameAttachment {
+    /// Hands a connected socket over. It becomes the link's connection when those before it have
+    /// ended.
+    ///
+    /// # Errors
+    /// `QuotaExceeded` if 16 connections wait already.
+    pub fn attach(&self, socket: OwnedFd, framing: Framing) -> io::Result<()> {
+        let mut waiting = self.0.waiting.lock();
+        if waiting.len() >= WAITING_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::QuotaExceeded,
+                format!("{WAITING_MAX} virtual machines wait already; stop one first"),
+            ));
+        }
+        waiting.push_back((socket, framing));
+        drop(waiting);
+        wake(self.0.wake.as_fd());
+        Ok(())
+    }
+}
+
+impl FrameLink {
+    /// Returns a link without a connection. `mtu` is the size of the largest IP packet in bytes.
+    ///
+    /// # Errors
+    /// The error of the operating system, e.g. too many open files.
+    pub fn new(mtu: u32) -> io::Result<Self> {
+        Ok(Self::with(mtu, Some(Events::new()?), None))
+    }
+
+    /// Returns a link over one connected socket; it ends with the connection.
+    ///
+    /// # Errors
+    /// The error of making the socket non-blocking.
+    pub fn connected(socket: OwnedFd, framing: Framing, mtu: u32) -> io::Result<Self> {
+        let mut link = Self::with(mtu, None, Some(Connection::new(socket, framing, mtu)?));
+        link.ends_with_peer = true;
+        Ok(link)
+    }
+
+    /// Returns a link over two pipes, e.g. standard input and output; it ends with `input`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a framing that is not [`Framing::Plain`] or [`Framing::Qemu`], or the error
+    /// of the operating system.
+    pub fn pipes(input: OwnedFd, output: OwnedFd, framing: Framing, mtu: u32) -> io::Result<Self> {
+        let connection = Connection::of_pipes((input, output), framing, mtu)?;
+        let events = Events::new()?;
+        add_connection(&events, &connection)?;
+        let mut link = Self::with(mtu, Some(events), Some(connection));
+        link.ends_with_peer = true;
+        Ok(link)
+    }
+
+    fn with(mtu: u32, events: Option<Events>, connection: Option<Connection>) -> Self {
+        Self {
+            mtu,
+            events,
+            listeners: Vec::new(),
+            attachments: None,
+            stats: FrameStats {
+                connections: connection.is_some().into(),
+                ..FrameStats::default()
+            },
+            connection,
+            peer_mac: None,
+            ends_with_peer: false,
+            ended: None,
+            on_peer: None,
+        }
+    }
+
+    /// Accepts the connections of a listening socket, one after another: the next one waits until the
+    /// last one has ended.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a link over one connection, or the error of the operating system.
+    pub fn listen(&mut self, listener: OwnedFd, framing: Framing) -> io::Result<()> {
+        crate::sys::set_nonblocking(listener.as_fd())?;
+        self.events()?.add(listener.as_fd())?;
+        self.listeners.push((listener, framing));
+        Ok(())
+    }
+
+    /// Returns a handle that hands connections over to this link.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a link over one connection, or the error of the operating system.
+    pub fn attachment(&mut self) -> io::Result<FrameAttachment> {
+        if let Some(attachments) = &self.attachments {
+            return Ok(FrameAttachment(attachments.clone()));
+        }
+        let attachments = Arc::new(Attachments {
+            waiting: Mutex::default(),
+            wake: wake_file()?,
+        });
+        self.events()?.add(attachments.wake.as_fd())?;
+        self.attachments = Some(attachments.clone());
+        Ok(FrameAttachment(attachments))
+    }
+
+    fn events(&self) -> io::Result<&Events> {
+        self.events.as_ref().ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the link ends with its only connection; make it with FrameLink::new",
+            )
+        })
+    }
+
+    /// Lets the device end with its first connection.
+    #[must_use]
+    pub fn end_with_peer(mut self) -> Self {
+        self.ends_with_peer = true;
+        self
+    }
+
+    /// Calls `callback` at each [`PeerEvent`]. It is called while the stack is locked, and must not
+    /// use the stack or block.
+    #[must_use]
+    pub fn on_peer(mut self, callback: impl FnMut(PeerEvent) + Send + 'static) -> Self {
+        self.on_peer = Some(Box::new(callback));
+        self
+    }
+
+    /// Returns the counters.
+    pub fn stats(&self) -> FrameStats {
+        self.stats
+    }
+
+    fn report(&mut self, event: PeerEvent) {
+        if let Some(callback) = &mut self.on_peer {
+            callback(event);
+        }
+    }
+
+    /// Makes the next connection the current one. Returns whether there is one.
+    fn accept(&mut self) -> bool {
+        while let Some((socket, framing)) = self.next_socket() {
+            let made = Connection::new(socket, framing, self.mtu).and_then(|connection| {
+                if let Some(events) = &self.events {
+                    add_connection(events, &connection)?;
+                }
+                Ok(connection)
+            });
+            match made {
+                Ok(connection) => {
+                    self.stats.connections += 1;
+                    self.connection = Some(connection);
+                    self.peer_mac = None;
+                    return true;
+                }
+                Err(error) => tracing::warn!("cannot use the connection of a guest: {error}"),
+            }
+        }
+        false
+    }
+
+    fn next_socket(&mut self) -> Option<(OwnedFd, Framing)> {
+        if let Some(attachments) = &self.attachments
+            && let Some(next) = attachments.waiting.lock().pop_front()
+        {
+            return Some(next);
+        }
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        self.listeners.iter().find_map(|(listener, framing)| {
+            loop {
+                match accept_with(listener, flags) {
+                    Ok(socket) => return Some((socket, *framing)),
+                    // The client has closed its connection already.
+                    Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
+                    Err(rustix::io::Errno::AGAIN) => return None,
+                    Err(error) => {
+                        tracing::warn!("cannot accept the connection of a guest: {error}");
+                        return None;
+                    }
+                }
+            }
+        })
+    }
+
+    /// Closes the connection, which has ended for `reason`.
+    fn close(&mut self, reason: io::Error) {
+        self.connection = None;
+        if reason.kind() == io::ErrorKind::InvalidData {
+            self.stats.malformed += 1;
+            tracing::warn!("the connection of a guest is closed: {reason}");
+        }
+        let mac = self.peer_mac.take();
+        self.report(PeerEvent::Disconnected { mac });
+        if self.ends_with_peer {
+            self.ended = Some(reason);
+        }
+    }
+}
+
+fn add_connection(events: &Events, connection: &Connection) -> io::Result<()> {
+    events.add(connection.input())?;
+    if let Some(output) = connection.output() {
+        events.add(output)?;
+    }
+    // It is writable, and what it has received is read next.
+    events.clear();
+    Ok(())
+}
+
+/// Returns the source address of an unparsed frame.
+fn source(packet: &Packet) -> Option<[u8; 6]> {
+    let frame = packet.payload.slices().first()?;
+    frame.as_slice().get(6..12)?.try_into().ok()
+}
+
+impl Device for FrameLink {
+    fn caps(&self) -> Caps {
+        Caps {
+            // The writer segments for peers that do not receive super-segments.
+            uso: false,
+            ..Caps::offloading(Link::Ethernet, self.mtu)
+        }
+    }
+
+    fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
+        if let Some(connection) = &mut self.connection {
+            connection.transmit(batch, &mut self.stats);
+        } else {
+            self.stats.tx_dropped += batch.len() as u64;
+            batch.clear();
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
+        if let Some(events) = &self.events {
+            events.clear();
+        }
+        let mut count = 0;
+        loop {
+            if let Some(reason) = &self.ended {
+                if count == 0 {
+                    return Err(io::Error::new(reason.kind(), reason.to_string()));
+                }
+                // Requests another call, which returns the error.
+                return Ok(max);
+            }
+            if self.connection.is_none() && !self.accept() {
+                return Ok(count);
+            }
+            let Some(connection) = &mut self.connection else {
+                return Ok(count);
+            };
+            let before = batch.len();
+            let (received, end) = connection.receive(batch, max - count, &mut self.stats);
+            count += received;
+            if self.peer_mac.is_none()
+                && let Some(mac) = batch.get(before).and_then(source)
+            {
+                self.peer_mac = Some(mac);
+                self.report(PeerEvent::Connected { mac });
+            }
+            match end {
+                Some(reason) => self.close(reason),
+                None => return Ok(count),
+            }
+            if count >= max {
+                return Ok(count);
+            }
+        }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.events {
+            Some(events) => Some(events.as_fd()),
+            None => self.connection.as_ref().map(Connection::input),
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Receive path of a stream: reads into pool memory, and splits it into frames.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::mem;
+
+use fullsend_offload::{Checksum, GsoKind, Offload, Packet, Pool, Slice, WriteBuf};
+use fullsend_wire::numbers::ethertype;
+
+use super::length::{LengthField, whole_frames};
+use super::{FRAME_MAX, FrameStats, LINK_HEADER_MAX};
+
+/// Bytes that one call reads at most: four super-segments.
+const READ_LEN: usize = 256 << 10;
+/// Most bytes that are copied to memory of their size, so that a few small packets that a slow reader
+/// keeps do not pin a whole [`READ_LEN`].
+const COPY_BREAK: usize = 16 << 10;
+/// The shortest IP and TCP headers of a super-segment with timestamps, IPv4 and IPv6.
+const HEADERS: [u32; 2] = [52, 72];
+
+/// The receiving half of a stream.
+pub(super) struct StreamReader {
+    field: LengthField,
+    mtu: u32,
+    pool: Pool,
+    /// What was read and is not a whole frame yet; never full.
+    buffer: WriteBuf,
+    /// Whole frames that were read and not delivered yet.
+    frames: Option<Slice>,
+    has_super_segments: bool,
+}
+
+impl StreamReader {
+    pub(super) fn new(field: LengthField, mtu: u32, pool: Pool) -> Self {
+        Self {
+            field,
+            mtu,
+            buffer: pool.alloc(READ_LEN),
+            pool,
+            frames: None,
+            has_super_segments: false,
+        }
+    }
+
+    /// Returns whether the peer has sent a super-segment.
+    pub(super) const fn has_super_segments(&self) -> bool {
+        self.has_super_segments
+    }
+
+    /// Appends at most `max` frames to `batch`. Returns their number, those dropped included, and why
+    /// the connection has ended if it has.
+    pub(super) fn receive(
+        &mut self,
+        file: &File,
+        batch: &mut Vec<Packet>,
+        max: usize,
+        stats: &mut FrameStats,
+    ) -> (usize, Option<io::Error>) {
+        let mut count = 0;
+        loop {
+            count += self.deliver(batch, max - count, stats);
+            if count >= max {
+                return (count, None);
+            }
+            match self.read(file, stats) {
+                Ok(true) => {}
+                Ok(false) => return (count, None),
+                Err(error) => return (count, Some(error)),
+            }
+            match whole_frames(self.field, self.buffer.filled()) {
+                Ok(0) => {}
+                Ok(whole) => count += self.take_frames(whole, batch, stats),
+                Err(error) => return (count, Some(error)),
+            }
+        }
+    }
+
+    /// Reads once. Returns whether there was anything to read.
+    fn read(&mut self, file: &File, stats: &mut FrameStats) -> io::Result<bool> {
+        loop {
+            stats.rx_calls += 1;
+            match (&mut &*file).read(self.buffer.spare_mut()) {
+                Ok(0) if self.buffer.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(0) => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        "the stream ended within a frame",
+                    ));
+                }
+                Ok(len) => {
+                    self.buffer.advance(len);
+                    return Ok(true);
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Takes `whole` bytes of whole frames from the buffer. Returns the number of frames that were
+    /// delivered at once, because there was no memory to keep them.
+    fn take_frames(
+        &mut self,
+        whole: usize,
+        batch: &mut Vec<Packet>,
+        stats: &mut FrameStats,
+    ) -> usize {
+        if whole <= COPY_BREAK
+            && let Some(mut copy) = self.allocate(whole)
+        {
+            copy.write(&self.buffer.filled()[..whole]);
+            self.frames = Some(copy.freeze());
+            self.discard(whole);
+            return 0;
+        }
+        if let Some(mut next) = self.allocate(READ_LEN) {
+            next.write(&self.buffer.filled()[whole..]);
+            let mut filled = mem::replace(&mut self.buffer, next).freeze();
+            filled.truncate(whole);
+            self.frames = Some(filled);
+            return 0;
+        }
+        let count = self.copy_frames(whole, batch, stats);
+        self.discard(whole);
+        count
+    }
+
+    /// Returns an empty buffer for `len` bytes, unless the memory of the pool is short.
+    fn allocate(&self, len: usize) -> Option<WriteBuf> {
+        let buffer = self.pool.try_alloc(len)?;
+        (buffer.capacity() >= len && !self.pool.is_under_pressure()).then_some(buffer)
+    }
+
+    /// Removes the first `len` bytes of the buffer. What remains is less than a frame.
+    fn discard(&mut self, len: usize) {
+        let rest = self.buffer.filled()[len..].to_vec();
+        self.buffer.clear();
+        self.buffer.write(&rest);
+    }
+
+    /// Copies each frame into memory of its own: the buffer must stay here, since no other can be
+    /// allocated. A frame for which the pool's reserve has no block is dropped.
+    fn copy_frames(
+        &mut self,
+        whole: usize,
+        batch: &mut Vec<Packet>,
+        stats: &mut FrameStats,
+    ) -> usize {
+        let mut count = 0;
+        let mut rest = &self.buffer.filled()[..whole];
+        while let Ok(Some(len)) = self.field.parse(rest) {
+            let (frame, behind) = rest[self.field.size()..].split_at(len);
+            rest = behind;
+            count += 1;
+            stats.rx_frames += 1;
+            self.has_super_segments |= is_super_segment(frame, self.mtu);
+            let copy = self.pool.try_alloc_from_reserve(len);
+            match copy.filter(|copy| copy.capacity() >= len) {
+                Some(mut copy) => {
+                    copy.write(frame);
+                    batch.push(packet(copy.freeze(), self.mtu));
+                }
+                None => stats.rx_dropped += 1,
+            }
+        }
+        count
+    }
+
+    /// Appends at most `max` of the frames that were read. Returns their number.
+    fn deliver(&mut self, batch: &mut Vec<Packet>, max: usize, stats: &mut FrameStats) -> usize {
+        let Some(frames) = &mut self.frames else {
+            return 0;
+        };
+        let mut count = 0;
+        while count < max {
+            let Ok(Some(len)) = self.field.parse(frames.as_slice()) else {
+                self.frames = None;
+                break;
+            };
+            frames.advance(self.field.size());
+            let frame = frames.split_to(len);
+            self.has_super_segments |= is_super_segment(frame.as_slice(), self.mtu);
+            batch.push(packet(frame, self.mtu));
+            count += 1;
+        }
+        stats.rx_frames += count as u64;
+        count
+    }
+}
+
+/// Returns whether a frame is longer than the link's MTU allows.
+fn is_super_segment(frame: &[u8], mtu: u32) -> bool {
+    frame.len() > mtu as usize + LINK_HEADER_MAX
+}
+
+/// Returns a frame as an unparsed packet. Nothing says where the segments of a super-segment began;
+/// they are assumed to have filled the MTU, so that it is acknowledged as that many.
+fn packet(frame: Slice, mtu: u32) -> Packet {
+    let kind = match frame.get(12..14) {
+        _ if !is_super_segment(&frame, mtu) => GsoKind::None,
+        Some(&[a, b]) if u16::from_be_bytes([a, b]) == ethertype::IPV4 => GsoKind::TcpV4,
+        Some(&[a, b]) if u16::from_be_bytes([a, b]) == ethertype::IPV6 => GsoKind::TcpV6,
+        _ => GsoKind::None,
+    };
+    let gso_size = match kind {
+        GsoKind::TcpV4 => mtu.saturating_sub(HEADERS[0]),
+        GsoKind::TcpV6 => mtu.saturating_sub(HEADERS[1]),
+        GsoKind::None | GsoKind::Udp => 0,
+    };
+    let kind = if gso_size == 0 { GsoKind::None } else { kind };
+    let mut packet = Packet::from_frame(frame);
+    packet.offload = Offload {
+        gso_size: gso_size as u16,
+        kind,
+        checksum: Checksum::Valid,
+        ..Offload::default()
+    };
+    packet
+}
+
+// A read finds room behind a part of a frame.
+const _: () = assert!(READ_LEN > FRAME_MAX + 4);
