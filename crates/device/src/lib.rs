@@ -16,6 +16,7 @@ mod sys;
 #[cfg(test)]
 mod test_packet;
 mod tun;
+pub mod vnet;
 
 use std::collections::VecDeque;
 use std::io;

@@ -14,6 +14,8 @@ use fullsend_stack::{
     Cidr, Host, HostConfig, Mac, NeighbourConfig, NetConfig, ParseCidrError, QdiscConfig, Steering,
 };
 use fullsend_tcp::Sysctl;
+#[cfg(feature = "vhost-user")]
+use fullsend_vhost::{VhostUser, VhostUserBuilder};
 use fullsend_wire::{Nanos, Seed};
 use tokio::runtime::Handle;
 
@@ -39,6 +41,8 @@ pub(crate) fn check_shards(shards: usize) -> io::Result<()> {
 enum DeviceChoice {
     None,
     Tun(TunBuilder),
+    #[cfg(feature = "vhost-user")]
+    VhostUser(VhostUserBuilder),
     /// A device, or one for each shard.
     Queues(Vec<Box<dyn Device>>),
 }
@@ -115,6 +119,34 @@ impl Builder {
         self.choice = DeviceChoice::Tun(tun);
         #[cfg(feature = "control")]
         name.clone_into(&mut self.link_name);
+        self
+    }
+
+    /// Serves the virtio-net card of a virtual machine (Ethernet frames) over vhost-user: listens for its
+    /// monitor, e.g. QEMU, on a Unix socket at `path`. The connections of the stack continue when the
+    /// monitor or the guest restarts.
+    ///
+    /// The stack is the only other host on the link: the guest uses its address as the gateway, or
+    /// connects to it. For other kinds of sockets, and for counters, pass a
+    /// [`VhostUser`] to [`device`](Self::device).
+    ///
+    /// ```no_run
+    /// # #[tokio::main] async fn main() -> std::io::Result<()> {
+    /// let stack = fullsend::Stack::builder()
+    ///     .vhost_user("/tmp/vm0.sock")
+    ///     .address("10.9.0.2/24")
+    ///     .address("fd09::2/64")
+    ///     .build()?;
+    /// // qemu-system-x86_64 -m 512M -object memory-backend-memfd,id=mem,size=512M,share=on
+    /// //   -machine memory-backend=mem -chardev socket,id=vm0,path=/tmp/vm0.sock
+    /// //   -netdev vhost-user,id=net0,chardev=vm0 -device virtio-net-pci,netdev=net0 ...
+    /// let listener = fullsend::TcpListener::bind(&stack, "10.9.0.2:80")?;
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "vhost-user")]
+    #[must_use]
+    pub fn vhost_user(mut self, path: impl AsRef<std::path::Path>) -> Self {
+        self.choice = DeviceChoice::VhostUser(VhostUser::listen(path));
         self
     }
 
@@ -362,6 +394,14 @@ impl Builder {
         let clock = Clock::new();
         self.start(clock, driver_wakers, steering_seed, |builder, pools| match choice {
             DeviceChoice::Tun(tun) => builder.open(tun, pools),
+            #[cfg(feature = "vhost-user")]
+            DeviceChoice::VhostUser(mut vhost_user) => {
+                if let Some(mtu) = builder.net.mtu {
+                    vhost_user = vhost_user.mtu(mtu);
+                }
+                let device = vhost_user.pool(pools[0].clone()).open()?;
+                Ok(vec![Box::new(device)])
+            }
             DeviceChoice::Queues(queues) if queues.iter().all(|queue| queue.fd().is_some()) => {
                 Ok(queues)
             }
