@@ -19,15 +19,9 @@ use crate::features::Features;
 use crate::memory::Memory;
 use crate::ring::{Direction, Ring};
 
-/// Length of `virtio_net_config` up to the MTU, in bytes.
-const CONFIG_LEN: usize = 12;
-const CONFIG_PAIRS: usize = 8;
-const CONFIG_MTU: usize = 10;
-
 /// The device as the connected monitor has set it up.
 pub(crate) struct Backend {
     epoll: Arc<OwnedFd>,
-    mtu: u16,
     features: Features,
     memory: Option<Memory>,
     /// The guest's receive queue and its transmit queue, in virtio's order.
@@ -45,10 +39,9 @@ pub(crate) struct Queues<'a> {
 impl Backend {
     /// Returns a device that no monitor has set up. Notifications of ring `i` arrive at `epoll` with the
     /// token `i`.
-    pub(crate) fn new(epoll: Arc<OwnedFd>, mtu: u16) -> Self {
+    pub(crate) fn new(epoll: Arc<OwnedFd>) -> Self {
         Self {
             epoll,
-            mtu,
             features: Features::default(),
             memory: None,
             rings: [
@@ -60,7 +53,7 @@ impl Backend {
 
     /// Discards everything that the monitor has set, at the end of its connection.
     pub(crate) fn reset(&mut self) {
-        *self = Self::new(self.epoll.clone(), self.mtu);
+        *self = Self::new(self.epoll.clone());
     }
 
     /// Returns the queues, if there is memory.
@@ -91,13 +84,6 @@ impl Backend {
         for ring in &mut self.rings {
             ring.update(memory);
         }
-    }
-
-    fn config(&self) -> [u8; CONFIG_LEN] {
-        let mut config = [0; CONFIG_LEN];
-        config[CONFIG_PAIRS..CONFIG_PAIRS + 2].copy_from_slice(&1u16.to_le_bytes());
-        config[CONFIG_MTU..CONFIG_MTU + 2].copy_from_slice(&self.mtu.to_le_bytes());
-        config
     }
 }
 
@@ -205,7 +191,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
         // The library adds REPLY_ACK.
-        Ok(VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::CONFIG)
+        Ok(VhostUserProtocolFeatures::MQ)
     }
 
     fn set_protocol_features(&mut self, _features: u64) -> Result<()> {
@@ -224,16 +210,8 @@ impl VhostUserBackendReqHandlerMut for Backend {
         Ok(())
     }
 
-    fn get_config(
-        &mut self,
-        offset: u32,
-        size: u32,
-        _flags: VhostUserConfigFlags,
-    ) -> Result<Vec<u8>> {
-        // Monitors read the whole structure of their version; what this one lacks is zero.
-        let config = self.config();
-        let bytes = config.iter().copied().chain(std::iter::repeat(0));
-        Ok(bytes.skip(offset as usize).take(size as usize).collect())
+    fn get_config(&mut self, _: u32, _: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        unsupported()
     }
 
     fn set_config(&mut self, _: u32, _: &[u8], _: VhostUserConfigFlags) -> Result<()> {

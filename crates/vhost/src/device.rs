@@ -29,7 +29,7 @@ const TOKENS: usize = 5;
 /// Bytes of free memory that the device's own pool keeps.
 const POOL_BYTES: usize = 16 << 20;
 
-/// The smallest MTU of IPv4 (RFC 791), and the largest that virtio's configuration expresses.
+/// The smallest MTU of IPv4 (RFC 791), and the largest IP packet.
 const MTU_RANGE: std::ops::RangeInclusive<u32> = 68..=65_535;
 
 /// The place of the monitor's socket.
@@ -90,7 +90,7 @@ impl VhostUserBuilder {
         // Registering it again makes the device readable.
         let retry = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &retry, epoll::EventData::new_u64(RETRY), edge())?;
-        let backend = Backend::new(epoll.clone(), self.mtu as u16);
+        let backend = Backend::new(epoll.clone());
         let pool = self.pool.unwrap_or_else(|| Pool::new(POOL_BYTES));
         let mut device = VhostUser {
             epoll,
