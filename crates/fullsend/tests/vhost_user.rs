@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use fullsend::{Stack, StatsHandle, TcpListener, VhostUser};
-use fullsend_testvm::{GuestImage, Vm, VmBuilder};
+use fullsend_testvm::{GuestImage, VmBuilder};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Bytes of each transfer.
@@ -124,16 +124,6 @@ async fn with_vm<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) ->
     tokio::task::spawn_blocking(run).await.expect("no panic")
 }
 
-fn word(vm: &mut Vm, marker: &str) -> String {
-    let line = vm
-        .wait_for(marker)
-        .unwrap_or_else(|error| panic!("{error}"));
-    line.split_whitespace()
-        .last()
-        .unwrap_or_default()
-        .to_owned()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guest_transfers_data_both_ways() {
     let image = match GuestImage::find() {
@@ -160,21 +150,46 @@ async fn a_guest_transfers_data_both_ways() {
                 LEN / 65536
             );
         }
-        script += "ethtool -k eth0 2>/dev/null; cat /sys/bus/virtio/devices/*/features | sed 's/^/@@ features /'";
         let mut vm = VmBuilder::new(&image)
             .qemu_args(qemu_args(&path))
             .script(&script)
             .boot()
             .expect("QEMU starts");
         let expected = sha256(&data());
+        let mut next = |marker: &str| {
+            let line = vm.wait_for(marker);
+            line.unwrap_or_else(|error| panic!("{error}\n{:?}", counters.get()))
+        };
         for round in 0..2 {
-            println!("{}", vm.wait_for("@@ ping").unwrap_or_else(|e| panic!("{e}")));
-            println!("{}", vm.wait_for("@@ down").unwrap_or_else(|e| panic!("{e} {:?}", counters.get())));
-            println!("{}", vm.wait_for("@@ up").unwrap_or_else(|e| panic!("{e} {:?}", counters.get())));
-            println!("{expected} {:?} {round}", received.lock().unwrap());
-            println!("{:?}", counters.get());
+            assert_eq!(next("@@ ping"), "@@ ping 3");
+            assert_eq!(next("@@ down"), format!("@@ down {expected} -"));
+            let sent = next("@@ up");
+            let received = received.lock().expect("no panic");
+            assert_eq!(sent, format!("@@ up {} -", received[round]));
         }
-        println!("{}", vm.wait_for("@@ features").unwrap());
+        drop(vm);
+        // The next guest is served by the same device and the same listeners.
+        let script = format!(
+            "{CONFIGURE} nc 10.9.0.2 {DOWNLOAD} < /dev/console > /tmp/got
+            echo @@ down $(sha256sum < /tmp/got)"
+        );
+        let mut vm = VmBuilder::new(&image)
+            .qemu_args(qemu_args(&path))
+            .script(&script)
+            .boot()
+            .expect("QEMU starts");
+        let down = vm.wait_for("@@ down");
+        let down = down.unwrap_or_else(|error| panic!("{error}\n{:?}", counters.get()));
+        assert_eq!(down, format!("@@ down {expected} -"));
+        let counters = counters.get();
+        assert_eq!(counters.connections, 2);
+        let faults = counters.rx_malformed + counters.ring_errors + counters.protocol_errors;
+        assert_eq!(faults, 0, "{counters:?}");
+        // Super-segments: fewer packets than MTUs.
+        assert!(
+            counters.tx_packets < 3 * (LEN / 1500) as u64,
+            "{counters:?}"
+        );
     })
     .await;
 }
