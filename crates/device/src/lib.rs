@@ -29,6 +29,7 @@ mod sys;
 mod test_packet;
 mod tun;
 mod user_device;
+pub mod vnet;
 
 use std::collections::VecDeque;
 use std::io;

@@ -20,6 +20,8 @@ use fullsend_stack::{
 };
 use fullsend_tcp::Sysctl;
 use fullsend_tcp::congestion::{CongestionControl, CongestionFactory};
+#[cfg(feature = "vhost-user")]
+use fullsend_vhost::{VhostUser, VhostUserBuilder};
 use fullsend_wire::{Nanos, Seed};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
@@ -52,6 +54,8 @@ enum DeviceChoice {
     Tun(TunBuilder),
     /// A packet socket on the interface with this name.
     PacketSocket(String),
+    #[cfg(feature = "vhost-user")]
+    VhostUser(VhostUserBuilder),
     /// A device, or one for each shard.
     Queues(Vec<Box<dyn Device>>),
 }
@@ -144,6 +148,34 @@ impl Builder {
         self.choice = choice;
         #[cfg(feature = "control")]
         name.clone_into(&mut self.link_name);
+        self
+    }
+
+    /// Serves the virtio-net card of a virtual machine (Ethernet frames) over vhost-user: listens for its
+    /// monitor, e.g. QEMU, on a Unix socket at `path`. The connections of the stack continue when the
+    /// monitor or the guest restarts.
+    ///
+    /// The stack is the only other host on the link: the guest uses its address as the gateway, or
+    /// connects to it. For other kinds of sockets, and for counters, pass a
+    /// [`VhostUser`] to [`device`](Self::device).
+    ///
+    /// ```no_run
+    /// # #[tokio::main] async fn main() -> std::io::Result<()> {
+    /// let stack = fullsend::Stack::builder()
+    ///     .vhost_user("/tmp/vm0.sock")
+    ///     .address("10.9.0.2/24")
+    ///     .address("fd09::2/64")
+    ///     .build()?;
+    /// // qemu-system-x86_64 -m 512M -object memory-backend-memfd,id=mem,size=512M,share=on
+    /// //   -machine memory-backend=mem -chardev socket,id=vm0,path=/tmp/vm0.sock
+    /// //   -netdev vhost-user,id=net0,chardev=vm0 -device virtio-net-pci,netdev=net0 ...
+    /// let listener = fullsend::TcpListener::bind(&stack, "10.9.0.2:80")?;
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "vhost-user")]
+    #[must_use]
+    pub fn vhost_user(mut self, path: impl AsRef<std::path::Path>) -> Self {
+        self.choice = DeviceChoice::VhostUser(VhostUser::listen(path));
         self
     }
 
@@ -564,6 +596,14 @@ impl Builder {
         self.start(clock, driver_wakers, steering_seed, |builder, pools| match choice {
             DeviceChoice::Tun(tun) => builder.open(tun, pools),
             DeviceChoice::PacketSocket(name) => builder.open_packet_socket(&name, pools),
+            #[cfg(feature = "vhost-user")]
+            DeviceChoice::VhostUser(mut vhost_user) => {
+                if let Some(mtu) = builder.net.mtu {
+                    vhost_user = vhost_user.mtu(mtu);
+                }
+                let device = vhost_user.pool(pools[0].clone()).open()?;
+                Ok(vec![Box::new(device)])
+            }
             DeviceChoice::Queues(mut queues) => {
                 let mut pairs = queues.iter_mut().zip(&wakers);
                 if pairs.all(|(queue, waker)| can_wait(queue, waker)) || has_timer {

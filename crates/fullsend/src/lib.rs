@@ -27,6 +27,7 @@
 //! - `control`: the control socket, through which `fullsend stat` inspects and configures a running
 //!   stack: the module `control`, `Builder::control_socket` and `Stack::control_socket`. It adds a
 //!   dependency on serde.
+//! - `vhost-user`: the link to a virtual machine's virtio-net card, `Builder::vhost_user`.
 
 #![deny(unsafe_code)]
 
@@ -75,6 +76,8 @@ pub use fullsend_stack::{IcmpMessage, UnreachableCode};
 pub use fullsend_tcp::{
     FlowReport, Histogram, Linger, SendLimit, SocketOption, SocketOptions, State, TcpInfo,
 };
+#[cfg(feature = "vhost-user")]
+pub use fullsend_vhost::{StatsHandle, VhostUser, VhostUserBuilder, VhostUserStats};
 pub use fullsend_wire::{Nanos, Seed};
 pub use icmp::IcmpSocket;
 pub use resolve::{Resolve, Resolving, SystemResolver};

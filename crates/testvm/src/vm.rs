@@ -15,6 +15,11 @@ use crate::{GuestImage, accelerator};
 /// machine needs minutes to boot.
 const TIMEOUT: Duration = Duration::from_mins(5);
 
+/// A kernel that panics ends QEMU. The rest is for emulation on a busy machine, whose timers are late: the
+/// kernel would take this for a fault of the hardware.
+const KERNEL_OPTIONS: &str = "console=ttyS0 quiet panic=-1 net.ifnames=0 no_timer_check \
+                              clocksource=tsc tsc=reliable rcupdate.rcu_cpu_stall_suppress=1";
+
 /// A guest before its start.
 pub struct VmBuilder<'a> {
     image: &'a GuestImage,
@@ -138,8 +143,7 @@ impl<'a> VmBuilder<'a> {
             .arg(self.image.kernel())
             .arg("-initrd")
             .arg(initramfs)
-            // A kernel that panics ends QEMU.
-            .args(["-append", "console=ttyS0 quiet panic=-1 net.ifnames=0"])
+            .args(["-append", KERNEL_OPTIONS])
             .args(&self.args);
         command
     }
@@ -163,7 +167,11 @@ impl Vm {
     /// # Errors
     /// If the guest ends, or does not write such a line within five minutes; with the whole console.
     pub fn wait_for(&mut self, marker: &str) -> Result<String, String> {
-        let (line, at) = self.console.wait_for(marker, self.read, self.timeout)?;
+        let found = self.console.wait_for(marker, self.read, self.timeout);
+        let (line, at) = found.map_err(|error| match self.process.try_wait() {
+            Ok(Some(status)) => format!("{error}\nQEMU: {status}"),
+            _ => error,
+        })?;
         self.read = at;
         Ok(line)
     }

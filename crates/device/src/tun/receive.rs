@@ -2,10 +2,11 @@
 
 use std::io::{self, Read};
 
-use fullsend_offload::{Checksum, GsoKind, Offload, Packet, Pool, Slice, WriteBuf};
-use fullsend_wire::vnet::{VNET_HDR_LEN, VnetGso, VnetHdr};
+use fullsend_offload::{Packet, Pool, Slice, WriteBuf};
+use fullsend_wire::vnet::{VNET_HDR_LEN, VnetHdr};
 
 use super::{FAMILY_LEN, FrameHeader, TunStats};
+use crate::vnet;
 
 /// The longest frame that the kernel can return: a full IPv6 payload, IPv6, Ethernet and VLAN
 /// headers, and the offload header. A shorter read would truncate it silently.
@@ -259,39 +260,9 @@ fn packet(mut frame: Slice, header: FrameHeader) -> Option<Packet> {
 /// assert_eq!(vnet_header(&packet)[0], 2);
 /// ```
 pub fn vnet_packet(mut frame: Slice) -> Option<Packet> {
-    let offload = read_offload(&VnetHdr::parse(frame.first_chunk()?))?;
+    let offload = vnet::offload_of(&VnetHdr::parse(frame.first_chunk()?))?;
     frame.advance(VNET_HDR_LEN);
     let mut packet = Packet::from_frame(frame);
     packet.offload = offload;
     Some(packet)
-}
-
-fn read_offload(hdr: &VnetHdr) -> Option<Offload> {
-    let kind = match hdr.gso {
-        VnetGso::None => GsoKind::None,
-        VnetGso::TcpV4 => GsoKind::TcpV4,
-        VnetGso::TcpV6 => GsoKind::TcpV6,
-        VnetGso::UdpL4 => GsoKind::Udp,
-        // The kernel was not offered these.
-        VnetGso::UdpFragments | VnetGso::Unknown(_) => return None,
-    };
-    let gso_size = match kind {
-        GsoKind::None => 0,
-        _ if hdr.gso_size == 0 => return None,
-        _ => hdr.gso_size,
-    };
-    let checksum = if hdr.needs_csum {
-        Checksum::Partial
-    } else if hdr.data_valid {
-        Checksum::Valid
-    } else {
-        Checksum::Unverified
-    };
-    Some(Offload {
-        gso_size,
-        kind,
-        checksum,
-        // The parser, which finds the start of the payload, counts the segments.
-        ..Offload::default()
-    })
 }

@@ -5,13 +5,12 @@ use std::fs::File;
 use std::io::{self, IoSlice, Write};
 use std::mem;
 
-use fullsend_offload::{Checksum, GsoKind, Offload, Packet};
-use fullsend_wire::numbers::protocol;
-use fullsend_wire::tcp::TcpFlags;
-use fullsend_wire::vnet::{VNET_HDR_LEN, VnetGso, VnetHdr};
+use fullsend_offload::Packet;
+use fullsend_wire::vnet::VNET_HDR_LEN;
 use smallvec::SmallVec;
 
 use super::{FAMILY_LEN, FrameHeader, TunStats};
+use crate::vnet;
 
 /// Most pieces of one `writev` (`UIO_MAXIOV`).
 const MAX_PIECES: usize = 1024;
@@ -168,58 +167,7 @@ const fn family(v6: bool) -> u32 {
 /// Returns the `virtio_net_hdr` of 10 bytes that describes the offloads of a packet which a stack
 /// sends.
 pub fn vnet_header(packet: &Packet) -> [u8; VNET_HDR_LEN] {
-    write_offload(packet).emit()
-}
-
-fn write_offload(packet: &Packet) -> VnetHdr {
-    let Offload {
-        gso_size,
-        kind,
-        checksum,
-        ..
-    } = packet.offload;
-    let layers = &packet.layers;
-    let gso = match kind {
-        _ if packet.payload.len() <= usize::from(gso_size) => VnetGso::None,
-        GsoKind::None => VnetGso::None,
-        GsoKind::TcpV4 => VnetGso::TcpV4,
-        GsoKind::TcpV6 => VnetGso::TcpV6,
-        GsoKind::Udp => VnetGso::UdpL4,
-    };
-    let mut hdr = VnetHdr {
-        gso,
-        hdr_len: packet.header.len() as u16,
-        ..VnetHdr::default()
-    };
-    if gso != VnetGso::None {
-        hdr.gso_size = gso_size;
-        hdr.ecn = kind != GsoKind::Udp && has_cwr(packet.transport_header());
-    }
-    match checksum {
-        Checksum::Partial => {
-            hdr.needs_csum = true;
-            hdr.csum_start = layers.transport;
-            hdr.csum_offset = checksum_offset(layers.protocol);
-        }
-        Checksum::Valid => hdr.data_valid = true,
-        Checksum::Unverified => {}
-    }
-    hdr
-}
-
-/// Returns the offset of the checksum in the protocol's header, in bytes.
-fn checksum_offset(protocol_number: u8) -> u16 {
-    match protocol_number {
-        protocol::TCP => 16,
-        protocol::UDP => 6,
-        _ => 2,
-    }
-}
-
-fn has_cwr(tcp_header: &[u8]) -> bool {
-    tcp_header
-        .get(13)
-        .is_some_and(|&flags| TcpFlags(u16::from(flags)).contains(TcpFlags::CWR))
+    vnet::header_of(packet).emit()
 }
 
 #[cfg(test)]

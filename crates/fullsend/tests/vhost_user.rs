@@ -1,0 +1,195 @@
+//! A Linux guest in QEMU exchanges data with a stack over vhost-user.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use fullsend::{Stack, StatsHandle, TcpListener, VhostUser};
+use fullsend_testvm::{GuestImage, VmBuilder};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// Bytes of each transfer.
+const LEN: usize = 4 << 20;
+
+/// Sends `LEN` bytes to each connection.
+const DOWNLOAD: u16 = 7000;
+/// Receives `LEN` bytes from each connection.
+const UPLOAD: u16 = 7001;
+
+/// The card and its addresses. Busybox has no option for an address without duplicate address detection.
+const CONFIGURE: &str = "\
+echo 0 > /proc/sys/net/ipv6/conf/eth0/accept_dad
+ip link set eth0 up
+ip addr add 10.9.0.1/24 dev eth0
+ip addr add fd09::1/64 dev eth0
+";
+
+/// Bytes that do not repeat within a super-segment.
+fn data() -> Vec<u8> {
+    let words = (0..LEN as u32 / 4).map(|i| i.wrapping_mul(2_654_435_761).rotate_left(7));
+    words.flat_map(u32::to_le_bytes).collect()
+}
+
+fn sha256(data: &[u8]) -> String {
+    let mut process = Command::new("sha256sum")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("sha256sum runs");
+    let mut input = process.stdin.take().expect("a pipe");
+    input.write_all(data).expect("sha256sum reads");
+    drop(input);
+    let output = process.wait_with_output().expect("sha256sum ends").stdout;
+    let text = String::from_utf8(output).expect("text");
+    text.split_whitespace().next().expect("a sum").to_owned()
+}
+
+fn socket_path(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("fullsend-{name}-{}.sock", std::process::id()))
+}
+
+fn qemu_args(path: &Path) -> [String; 6] {
+    let path = path.display();
+    [
+        "-chardev".to_owned(),
+        format!("socket,id=vm0,path={path},reconnect=1"),
+        "-netdev".to_owned(),
+        "vhost-user,id=net0,chardev=vm0".to_owned(),
+        "-device".to_owned(),
+        // QEMU 7.2 crashes with MSI-X if it emulates the processor.
+        "virtio-net-pci,netdev=net0,vectors=0".to_owned(),
+    ]
+}
+
+/// A stack that serves a guest, and the sums of what it received.
+struct Server {
+    stack: Stack,
+    counters: StatsHandle,
+    path: PathBuf,
+    received: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    async fn start(name: &str) -> Self {
+        let path = socket_path(name);
+        let device = VhostUser::listen(&path).open().expect("a device");
+        let counters = device.stats_handle();
+        let stack = Stack::builder()
+            .device(Box::new(device))
+            .router(false)
+            .address("10.9.0.2/24")
+            .address("fd09::2/64")
+            .build()
+            .expect("a stack");
+        let server = Self {
+            stack,
+            counters,
+            path,
+            received: Arc::default(),
+        };
+        for address in ["10.9.0.2", "[fd09::2]"] {
+            server.serve(address);
+        }
+        server
+    }
+
+    fn serve(&self, address: &str) {
+        let bind = |port| TcpListener::bind(&self.stack, format!("{address}:{port}"));
+        let (download, upload) = (bind(DOWNLOAD), bind(UPLOAD));
+        let (download, upload) = (download.expect("a listener"), upload.expect("a listener"));
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = download.accept().await {
+                tokio::spawn(async move {
+                    stream.write_all(&data()).await?;
+                    stream.shutdown().await?;
+                    stream.read_to_end(&mut Vec::new()).await
+                });
+            }
+        });
+        let received = self.received.clone();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = upload.accept().await {
+                let mut data = vec![0; LEN];
+                if stream.read_exact(&mut data).await.is_ok() {
+                    received.lock().expect("no panic").push(sha256(&data));
+                }
+            }
+        });
+    }
+}
+
+/// Boots a guest, waits for its lines and ends it; all of them block.
+async fn with_vm<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(run).await.expect("no panic")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guest_transfers_data_both_ways() {
+    let image = match GuestImage::find() {
+        Ok(image) => Arc::new(image),
+        Err(missing) => return println!("skipped: {missing}"),
+    };
+    let server = Server::start("vhost").await;
+    let (path, received, counters) = (
+        server.path.clone(),
+        server.received.clone(),
+        server.counters.clone(),
+    );
+    with_vm(move || {
+        let mut script = CONFIGURE.to_owned();
+        for address in ["10.9.0.2", "fd09::2"] {
+            script += &format!(
+                "ping -c 3 {address} > /tmp/ping; echo @@ ping $(grep -c ttl= /tmp/ping)
+                nc {address} {DOWNLOAD} < /dev/console > /tmp/got
+                echo @@ down $(sha256sum < /tmp/got)
+                dd if=/dev/urandom of=/tmp/sent bs=65536 count={} 2> /dev/null
+                nc {address} {UPLOAD} < /tmp/sent
+                echo @@ up $(sha256sum < /tmp/sent)
+                ",
+                LEN / 65536
+            );
+        }
+        let mut vm = VmBuilder::new(&image)
+            .qemu_args(qemu_args(&path))
+            .script(&script)
+            .boot()
+            .expect("QEMU starts");
+        let expected = sha256(&data());
+        let mut next = |marker: &str| {
+            let line = vm.wait_for(marker);
+            line.unwrap_or_else(|error| panic!("{error}\n{:?}", counters.get()))
+        };
+        for round in 0..2 {
+            assert_eq!(next("@@ ping"), "@@ ping 3");
+            assert_eq!(next("@@ down"), format!("@@ down {expected} -"));
+            let sent = next("@@ up");
+            let received = received.lock().expect("no panic");
+            assert_eq!(sent, format!("@@ up {} -", received[round]));
+        }
+        drop(vm);
+        // The next guest is served by the same device and the same listeners.
+        let script = format!(
+            "{CONFIGURE} nc 10.9.0.2 {DOWNLOAD} < /dev/console > /tmp/got
+            echo @@ down $(sha256sum < /tmp/got)"
+        );
+        let mut vm = VmBuilder::new(&image)
+            .qemu_args(qemu_args(&path))
+            .script(&script)
+            .boot()
+            .expect("QEMU starts");
+        let down = vm.wait_for("@@ down");
+        let down = down.unwrap_or_else(|error| panic!("{error}\n{:?}", counters.get()));
+        assert_eq!(down, format!("@@ down {expected} -"));
+        let counters = counters.get();
+        assert_eq!(counters.connections, 2);
+        let faults = counters.rx_malformed + counters.ring_errors + counters.protocol_errors;
+        assert_eq!(faults, 0, "{counters:?}");
+        // Super-segments: fewer packets than MTUs.
+        assert!(
+            counters.tx_packets < 3 * (LEN / 1500) as u64,
+            "{counters:?}"
+        );
+    })
+    .await;
+}

@@ -1,0 +1,185 @@
+//! A monitor's connection: its messages are handled only when they have arrived whole, so that no call
+//! waits for the peer.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::{Errno, ioctl_fionread};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use vhost::vhost_user::{BackendReqHandler, Error, VhostUserBackendReqHandlerMut};
+
+use crate::backend::Backend;
+
+/// Length of a message's header: request, flags, and the length of the rest.
+const HEADER_LEN: usize = 12;
+
+/// Most bytes after the header, as in `vhost`.
+const BODY_MAX: usize = 4096;
+
+const SET_VRING_ENABLE: u32 = 18;
+/// Bits of the header's flags.
+const FLAG_VERSION: u32 = 1;
+const FLAG_REPLY: u32 = 1 << 2;
+const FLAG_NEED_REPLY: u32 = 1 << 3;
+
+/// Most messages handled in one call.
+const BUDGET: usize = 64;
+
+/// The reason why a connection ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// The peer has closed it.
+    Closed,
+    /// The peer has violated the protocol, or requested something that is not offered.
+    Violation(String),
+}
+
+impl From<Errno> for End {
+    fn from(error: Errno) -> Self {
+        match error {
+            Errno::CONNRESET | Errno::PIPE => Self::Closed,
+            error => Self::Violation(error.to_string()),
+        }
+    }
+}
+
+impl From<Error> for End {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Disconnected | Error::SocketBroken(_) => Self::Closed,
+            error => Self::Violation(error.to_string()),
+        }
+    }
+}
+
+pub(crate) struct Connection {
+    /// The same socket as that of `handler`.
+    socket: UnixStream,
+    handler: BackendReqHandler<Mutex<Backend>>,
+    backend: Arc<Mutex<Backend>>,
+    epoll: Arc<OwnedFd>,
+    token: u64,
+}
+
+impl Connection {
+    /// Handles the messages of `socket`, which becomes readable at `epoll` with `token`.
+    pub(crate) fn new(
+        socket: UnixStream,
+        backend: Arc<Mutex<Backend>>,
+        epoll: Arc<OwnedFd>,
+        token: u64,
+    ) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        let handler = BackendReqHandler::from_stream(socket.try_clone()?, backend.clone());
+        let data = epoll::EventData::new_u64(token);
+        epoll::add(&epoll, &socket, data, Self::events())?;
+        Ok(Self {
+            socket,
+            handler,
+            backend,
+            epoll,
+            token,
+        })
+    }
+
+    /// Edge-triggered: a message whose end is missing must not keep the device readable.
+    fn events() -> epoll::EventFlags {
+        epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET
+    }
+
+    /// Handles the messages that have arrived.
+    pub(crate) fn process(&mut self) -> Result<(), End> {
+        for _ in 0..BUDGET {
+            let Some(request) = self.next_request()? else {
+                return Ok(());
+            };
+            if request == SET_VRING_ENABLE {
+                self.enable_ring()?;
+            } else {
+                self.handler.handle_request()?;
+            }
+        }
+        // Makes the device readable again, for the rest.
+        let data = epoll::EventData::new_u64(self.token);
+        epoll::modify(&self.epoll, &self.socket, data, Self::events())?;
+        Ok(())
+    }
+
+    /// Returns the request of the next message if it can be read whole, and its reply be written, without
+    /// waiting.
+    fn next_request(&self) -> Result<Option<u32>, End> {
+        let mut header = [0; HEADER_LEN];
+        let len = match recv(&self.socket, &mut header, RecvFlags::PEEK) {
+            Ok((0, _)) => return Err(End::Closed),
+            Ok((len, _)) => len,
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        if len < HEADER_LEN {
+            return self.wait_for_rest();
+        }
+        let body = word(&header, 2) as usize;
+        if body > BODY_MAX {
+            let text = format!("a message of {body} bytes; at most {BODY_MAX} are possible");
+            return Err(End::Violation(text));
+        }
+        if ioctl_fionread(&self.socket)? < (HEADER_LEN + body) as u64 {
+            return self.wait_for_rest();
+        }
+        // A socket is writable while at least three quarters of its buffer are free, so a reply fits.
+        if !self.is(PollFlags::OUT)? {
+            let text = "the peer sends requests and does not read the replies";
+            return Err(End::Violation(text.to_owned()));
+        }
+        Ok(Some(word(&header, 0)))
+    }
+
+    /// Returns `None`, or that the connection has ended in the middle of a message.
+    fn wait_for_rest(&self) -> Result<Option<u32>, End> {
+        if self.is(PollFlags::RDHUP)? {
+            return Err(End::Closed);
+        }
+        Ok(None)
+    }
+
+    /// Handles `SET_VRING_ENABLE`: QEMU sends it before it has set the features, for which
+    /// `BackendReqHandler` would end the connection.
+    fn enable_ring(&mut self) -> Result<(), End> {
+        let mut message = [0; HEADER_LEN + 8];
+        let read = recv(&self.socket, &mut message, RecvFlags::empty())?.0;
+        if read < message.len() || word(&message, 2) != 8 {
+            return Err(Error::InvalidMessage.into());
+        }
+        let (index, enable) = (word(&message, 3), word(&message, 4));
+        let mut backend = self.backend.lock().unwrap_or_else(PoisonError::into_inner);
+        backend.set_vring_enable(index, enable != 0)?;
+        if word(&message, 1) & FLAG_NEED_REPLY != 0 {
+            let reply = [SET_VRING_ENABLE, FLAG_VERSION | FLAG_REPLY, 8, 0, 0];
+            let bytes: Vec<u8> = reply.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            send(&self.socket, &bytes, SendFlags::NOSIGNAL)?;
+        }
+        Ok(())
+    }
+
+    fn is(&self, state: PollFlags) -> Result<bool, End> {
+        let mut file = [PollFd::new(&self.socket, state)];
+        poll(&mut file, Some(&Timespec::default()))?;
+        Ok(file[0].revents().contains(state))
+    }
+}
+
+/// Returns a 32-bit field of a message, in the byte order of the machine.
+fn word(message: &[u8], index: usize) -> u32 {
+    let bytes = message.get(4 * index..).and_then(<[u8]>::first_chunk);
+    bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // Another process may have the same open socket, so closing ours may leave it registered.
+        let _ = epoll::delete(&self.epoll, &self.socket);
+    }
+}

@@ -1,0 +1,51 @@
+//! A virtio-net device for a virtual machine, over vhost-user.
+//!
+//! A [`VhostUser`] is a [`Device`] whose peer is the driver in a guest. A virtual machine monitor (QEMU,
+//! cloud-hypervisor, libkrun) connects to its Unix socket and passes the guest's memory and the files of
+//! its rings. From then on packets move between the stack and the rings without the monitor and, while
+//! both sides are busy, without a system call: a super-segment of up to 64 KiB is one descriptor chain,
+//! copied once.
+//!
+//! ```no_run
+//! use fullsend_vhost::VhostUser;
+//!
+//! let device = VhostUser::listen("/run/vm0.sock").open()?;
+//! let counters = device.stats_handle();
+//! // Then pass the device to a stack: `Stack::builder().device(Box::new(device))`.
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! When the monitor or the guest restarts, the device stays: packets for the guest are dropped and
+//! counted until the next driver runs, and the stack's connections continue.
+//!
+//! # Trust
+//! The guest is not trusted: indices, descriptors, addresses and headers that it may not write cause a
+//! counter, a dropped packet or a stopped ring, and never an access outside of its memory. The monitor
+//! is trusted in one respect: shrinking the file of the memory ends the process that accesses it, unless
+//! the file can be sealed, which the device does (memfd).
+//!
+//! # Why not `vhost-user-backend`
+//! It runs threads with event loops of their own. A [`Device`] is called by the driver of its stack and
+//! has one file to wait for, so this crate uses the message layer of `vhost`
+//! (`BackendReqHandler`), `virtio-queue` and `vm-memory`. That layer reads from the socket in a loop; it
+//! is called only when a whole message has arrived.
+#![forbid(unsafe_code)]
+
+mod backend;
+mod connection;
+mod cursor;
+mod device;
+mod features;
+mod memory;
+mod receive;
+mod ring;
+mod source;
+mod stats;
+#[cfg(test)]
+mod tests;
+mod transmit;
+
+pub use device::{VhostUser, VhostUserBuilder};
+#[doc(no_inline)]
+pub use fullsend_device::Device;
+pub use stats::{StatsHandle, VhostUserStats};

@@ -1,0 +1,74 @@
+//! The memory of a guest, mapped from the files that the virtual machine monitor passes.
+
+use std::fs::File;
+use std::io;
+
+use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals};
+use vhost::vhost_user::message::VhostUserMemoryRegion;
+use vhost::vhost_user::{Error, Result};
+use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap};
+
+/// The mapped memory, and where the monitor has mapped it in its own address space.
+pub(crate) struct Memory {
+    guest: GuestMemoryMmap<()>,
+    monitor_ranges: Vec<MonitorRange>,
+}
+
+/// A region in the address space of the monitor, in which it gives the addresses of rings.
+struct MonitorRange {
+    start: u64,
+    len: u64,
+    guest_start: u64,
+}
+
+impl Memory {
+    /// Maps the regions. Fails if they overlap, or are not entirely within their files.
+    pub(crate) fn map(regions: &[VhostUserMemoryRegion], files: Vec<File>) -> Result<Self> {
+        let mut mapped = Vec::new();
+        let mut monitor_ranges = Vec::new();
+        for (region, file) in regions.iter().zip(files) {
+            prevent_shrinking(&file);
+            let start = GuestAddress(region.guest_phys_addr);
+            let mapping = region.mmap_region(file)?;
+            mapped.push(GuestRegionMmap::new(mapping, start).ok_or(Error::InvalidParam)?);
+            monitor_ranges.push(MonitorRange {
+                start: region.user_addr,
+                len: region.memory_size,
+                guest_start: region.guest_phys_addr,
+            });
+        }
+        let guest = GuestMemoryMmap::from_regions(mapped)
+            .map_err(|e| Error::ReqHandlerError(io::Error::other(e)))?;
+        Ok(Self {
+            guest,
+            monitor_ranges,
+        })
+    }
+
+    pub(crate) fn guest(&self) -> &GuestMemoryMmap<()> {
+        &self.guest
+    }
+
+    /// Translates an address of the monitor.
+    pub(crate) fn guest_address(&self, monitor_address: u64) -> Result<GuestAddress> {
+        self.monitor_ranges
+            .iter()
+            .find_map(|range| {
+                let offset = monitor_address.checked_sub(range.start)?;
+                (offset < range.len).then(|| range.guest_start.checked_add(offset))?
+            })
+            .map(GuestAddress)
+            .ok_or(Error::InvalidParam)
+    }
+}
+
+/// Makes the file keep its size, where the file system can: accessing a page that is no longer within
+/// the file ends the process with SIGBUS. Guests cannot cause this, only their monitor.
+fn prevent_shrinking(file: &File) {
+    let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
+    if !sealed && fcntl_add_seals(file, SealFlags::SHRINK).is_err() {
+        tracing::debug!(
+            "the guest's memory is in a file that can shrink; use memory-backend-memfd"
+        );
+    }
+}

@@ -1,0 +1,214 @@
+//! Packets from the guest: from its descriptor chains into pool memory.
+
+use std::ops::Range;
+
+use fullsend_device::vnet;
+use fullsend_offload::{Offload, Packet, Pool, Slice, WriteBuf};
+use fullsend_wire::vnet::{VNET_HDR_LEN, VnetHdr};
+use vm_memory::GuestMemoryMmap;
+
+use crate::backend::Queues;
+use crate::cursor::Cursor;
+use crate::features::HEADER_MAX;
+use crate::ring::{BrokenRing, Buffer, Chain};
+use crate::stats::VhostUserStats;
+
+/// The longest frame: a full IPv6 payload, IPv6, Ethernet and VLAN headers.
+const FRAME_MAX: usize = 65_535 + 40 + 18;
+
+/// The shortest frame: an Ethernet header.
+const FRAME_MIN: usize = 14;
+
+/// Bytes of memory that consecutive frames share. The largest block of a pool.
+const GROUP_LEN: usize = 256 << 10;
+
+/// Most segments of a super-segment: 64 KiB at the smallest MSS that Linux sends are 1366.
+const MAX_SEGMENTS: usize = 2048;
+
+/// A chain that was taken from the ring.
+struct Frame {
+    head: u16,
+    /// Its buffers in [`Receiver::buffers`].
+    buffers: Range<usize>,
+    /// Its length without the header; 0 if it is malformed.
+    len: usize,
+}
+
+impl Frame {
+    fn new(chain: Chain, buffers: Range<usize>, header_len: usize) -> Self {
+        let len = (chain.len as usize).saturating_sub(header_len);
+        let valid = !chain.malformed && (FRAME_MIN..=FRAME_MAX).contains(&len);
+        Self {
+            head: chain.head,
+            buffers,
+            len: if valid { len } else { 0 },
+        }
+    }
+}
+
+/// The receiving half of a device.
+pub(crate) struct Receiver {
+    pool: Pool,
+    buffers: Vec<Buffer>,
+    frames: Vec<Frame>,
+    /// The offloads and lengths of the frames that were copied.
+    copied: Vec<(Offload, usize)>,
+}
+
+impl Receiver {
+    pub(crate) fn new(pool: Pool) -> Self {
+        Self {
+            pool,
+            buffers: Vec::new(),
+            frames: Vec::new(),
+            copied: Vec::new(),
+        }
+    }
+
+    /// Appends up to `max` packets to `batch`. Returns the number of chains taken; if there are fewer
+    /// than `max`, the driver notifies the device of the next one.
+    pub(crate) fn receive(
+        &mut self,
+        queues: &mut Queues<'_>,
+        batch: &mut Vec<Packet>,
+        max: usize,
+        stats: &mut VhostUserStats,
+    ) -> Result<usize, BrokenRing> {
+        let mut received = 0;
+        let mut announced = false;
+        while received < max {
+            let frames = self.receive_group(queues, batch, max - received, stats)?;
+            received += frames;
+            if frames > 0 {
+                announced = false;
+            } else if announced {
+                // The driver has withdrawn a chain.
+                return Err(BrokenRing);
+            } else if queues.from_guest.request_kick(queues.memory)? {
+                announced = true;
+            } else {
+                break;
+            }
+        }
+        Ok(received)
+    }
+
+    /// Receives frames that share a block of memory. Returns the number of chains taken.
+    fn receive_group(
+        &mut self,
+        queues: &mut Queues<'_>,
+        batch: &mut Vec<Packet>,
+        max: usize,
+        stats: &mut VhostUserStats,
+    ) -> Result<usize, BrokenRing> {
+        let Queues {
+            memory, features, ..
+        } = *queues;
+        let ring = &mut *queues.from_guest;
+        let header_len = features.header_len();
+        self.frames.clear();
+        self.buffers.clear();
+        let mut total = 0;
+        while self.frames.len() < max {
+            let (position, start) = (ring.position(), self.buffers.len());
+            let Some(chain) = ring.pop(memory, &mut self.buffers)? else {
+                break;
+            };
+            let frame = Frame::new(chain, start..self.buffers.len(), header_len);
+            if total + frame.len > GROUP_LEN {
+                ring.rewind(position);
+                break;
+            }
+            total += frame.len;
+            self.frames.push(frame);
+        }
+        self.copy_frames(memory, header_len, total, batch, stats);
+        for frame in &self.frames {
+            ring.push_used(memory, frame.head, 0)?;
+        }
+        ring.publish(memory)?;
+        stats.notifications += u64::from(ring.notify(memory)?);
+        Ok(self.frames.len())
+    }
+
+    /// Copies the frames to one block of `total` bytes, or each to one of its own if there is none.
+    fn copy_frames(
+        &mut self,
+        memory: &GuestMemoryMmap<()>,
+        header_len: usize,
+        total: usize,
+        batch: &mut Vec<Packet>,
+        stats: &mut VhostUserStats,
+    ) {
+        let mut block = alloc(&self.pool, total);
+        self.copied.clear();
+        for frame in &self.frames {
+            let mut own = None;
+            let target = match &mut block {
+                Some(block) => block,
+                None => match alloc(&self.pool, frame.len) {
+                    Some(memory) => own.insert(memory),
+                    None => {
+                        stats.rx_no_memory += 1;
+                        continue;
+                    }
+                },
+            };
+            let buffers = &self.buffers[frame.buffers.clone()];
+            let Some(offload) = copy(memory, buffers, header_len, frame.len, target) else {
+                stats.rx_malformed += 1;
+                continue;
+            };
+            stats.rx_packets += 1;
+            match own {
+                Some(own) => batch.push(packet(own.freeze(), offload)),
+                None => self.copied.push((offload, frame.len)),
+            }
+        }
+        let Some(block) = block.filter(|block| !block.is_empty()) else {
+            return;
+        };
+        let mut filled = block.freeze();
+        for (offload, len) in self.copied.drain(..) {
+            batch.push(packet(filled.split_to(len), offload));
+        }
+    }
+}
+
+/// Returns memory for `len` bytes, also under memory pressure if the reserve has some.
+fn alloc(pool: &Pool, len: usize) -> Option<WriteBuf> {
+    let block = pool.try_alloc_from_reserve(len);
+    block.filter(|block| block.capacity() >= len)
+}
+
+/// Appends a frame to `target` and returns its offloads. Returns `None`, and appends nothing, if the
+/// frame is malformed.
+fn copy(
+    memory: &GuestMemoryMmap<()>,
+    buffers: &[Buffer],
+    header_len: usize,
+    len: usize,
+    target: &mut WriteBuf,
+) -> Option<Offload> {
+    if len == 0 {
+        return None;
+    }
+    let mut cursor = Cursor::new(memory, buffers);
+    let mut header = [0; HEADER_MAX];
+    cursor.read(&mut header[..header_len]).ok()?;
+    let header = header.first_chunk::<VNET_HDR_LEN>()?;
+    let offload = vnet::offload_of(&VnetHdr::parse(header))?;
+    let size = usize::from(offload.gso_size);
+    if size != 0 && len.div_ceil(size) > MAX_SEGMENTS {
+        return None;
+    }
+    cursor.read(&mut target.spare_mut()[..len]).ok()?;
+    target.advance(len);
+    Some(offload)
+}
+
+fn packet(frame: Slice, offload: Offload) -> Packet {
+    let mut packet = Packet::from_frame(frame);
+    packet.offload = offload;
+    packet
+}

@@ -1,0 +1,401 @@
+//! A split virtqueue: the chains that the driver makes available, and those that the device has used.
+//!
+//! `virtio-queue` reads the available ring and walks descriptor tables. The used ring is written here,
+//! because the buffers that one packet was merged into must become visible at once.
+
+use std::fs::File;
+use std::num::Wrapping;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use rustix::event::epoll;
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
+use vhost::vhost_user::{Error, Result};
+use virtio_bindings::bindings::virtio_ring::VRING_AVAIL_F_NO_INTERRUPT;
+use virtio_queue::{Queue, QueueOwnedT, QueueT};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+
+/// Most entries of a ring (virtio 1.2, 2.7).
+const MAX_SIZE: u16 = 32_768;
+
+/// Most descriptors of a chain. Drivers use up to 19 (Linux) or 256 (a ring without indirect tables).
+const MAX_CHAIN: usize = 256;
+
+/// Offsets in the available and used rings, in bytes.
+const INDEX: u64 = 2;
+const ENTRIES: u64 = 4;
+const USED_ENTRY_LEN: u64 = 8;
+
+/// A part of a chain in the guest's memory, not verified.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffer {
+    pub(crate) address: GuestAddress,
+    pub(crate) len: u32,
+}
+
+/// A chain of descriptors that the driver has made available.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chain {
+    /// The index by which it is returned to the driver.
+    pub(crate) head: u16,
+    /// Bytes in its buffers, up to 4 GiB.
+    pub(crate) len: u32,
+    /// Whether the chain loops, is too long, or has a buffer of the other direction.
+    pub(crate) malformed: bool,
+}
+
+/// The direction of a ring's buffers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direction {
+    /// The guest receives: the device writes.
+    ToGuest,
+    /// The guest sends: the device reads.
+    FromGuest,
+}
+
+/// An error after which a ring cannot be used until the driver sets it up again.
+#[derive(Debug)]
+pub(crate) struct BrokenRing;
+
+impl From<virtio_queue::Error> for BrokenRing {
+    fn from(_: virtio_queue::Error) -> Self {
+        Self
+    }
+}
+
+impl From<vm_memory::GuestMemoryError> for BrokenRing {
+    fn from(_: vm_memory::GuestMemoryError) -> Self {
+        Self
+    }
+}
+
+pub(crate) struct Ring {
+    direction: Direction,
+    queue: Queue,
+    enabled: bool,
+    broken: bool,
+    /// Set while everything that the ring needs is set and valid.
+    active: bool,
+    /// Used entries that are written but not published.
+    staged: u16,
+    /// The published index at the last decision about a notification.
+    notified: Wrapping<u16>,
+    kick: Option<Kick>,
+    call: Option<File>,
+    error: Option<File>,
+}
+
+impl Ring {
+    pub(crate) fn new(direction: Direction) -> Self {
+        Self {
+            direction,
+            queue: Queue::new(MAX_SIZE).expect("a power of two"),
+            enabled: false,
+            broken: false,
+            active: false,
+            staged: 0,
+            notified: Wrapping(0),
+            kick: None,
+            call: None,
+            error: None,
+        }
+    }
+
+    pub(crate) fn is_active(&self) -> bool {
+        self.active
+    }
+
+    // What the control messages set. `update` follows each.
+
+    pub(crate) fn set_size(&mut self, size: u32) -> Result<()> {
+        let size = u16::try_from(size).map_err(|_| Error::InvalidParam)?;
+        let set = self.queue.try_set_size(size);
+        set.map_err(|_| Error::InvalidParam)
+    }
+
+    pub(crate) fn set_addresses(
+        &mut self,
+        descriptors: GuestAddress,
+        available: GuestAddress,
+        used: GuestAddress,
+    ) -> Result<()> {
+        let queue = &mut self.queue;
+        let set = queue
+            .try_set_desc_table_address(descriptors)
+            .and_then(|()| queue.try_set_avail_ring_address(available))
+            .and_then(|()| queue.try_set_used_ring_address(used));
+        set.map_err(|_| Error::InvalidParam)
+    }
+
+    pub(crate) fn set_base(&mut self, base: u32) -> Result<()> {
+        let base = u16::try_from(base).map_err(|_| Error::InvalidParam)?;
+        self.queue.set_next_avail(base);
+        Ok(())
+    }
+
+    pub(crate) fn set_event_idx(&mut self, on: bool) {
+        self.queue.set_event_idx(on);
+    }
+
+    pub(crate) fn set_enabled(&mut self, enabled: bool) {
+        self.enabled = enabled;
+    }
+
+    /// Starts the ring; its notifications become readable at `epoll` with `token`.
+    pub(crate) fn start(&mut self, kick: File, epoll: &Arc<OwnedFd>, token: u64) -> Result<()> {
+        self.kick = None;
+        self.kick = Some(Kick::register(kick, epoll.clone(), token)?);
+        self.queue.set_ready(true);
+        self.broken = false;
+        self.active = false;
+        Ok(())
+    }
+
+    /// Stops the ring and returns the index from which it continues.
+    pub(crate) fn stop(&mut self) -> u16 {
+        self.queue.set_ready(false);
+        self.kick = None;
+        self.active = false;
+        self.queue.next_avail()
+    }
+
+    pub(crate) fn set_call(&mut self, file: Option<File>) -> Result<()> {
+        self.call = file.map(event_file).transpose()?;
+        // The driver may wait for a notification that the last file did not carry.
+        if self.active {
+            self.write_call();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn set_error(&mut self, file: Option<File>) -> Result<()> {
+        self.error = file.map(event_file).transpose()?;
+        Ok(())
+    }
+
+    /// Decides whether the ring can be used, after a message has changed it or the memory.
+    pub(crate) fn update(&mut self, memory: Option<&GuestMemoryMmap<()>>) {
+        let was_active = self.active;
+        self.active = self.enabled
+            && !self.broken
+            && self.queue.ready()
+            && memory.is_some_and(|memory| self.queue.is_valid(memory));
+        let Some(memory) = memory.filter(|_| self.active && !was_active) else {
+            return;
+        };
+        match self.queue.used_idx(memory, Ordering::Acquire) {
+            Ok(index) => {
+                self.queue.set_next_used(index.0);
+                self.notified = index;
+                self.staged = 0;
+                // Whatever was used before was perhaps not notified (a restart of this process).
+                self.write_call();
+            }
+            Err(_) => self.active = false,
+        }
+    }
+
+    /// Stops the ring after an error of its driver.
+    pub(crate) fn break_down(&mut self) {
+        self.broken = true;
+        self.active = false;
+        if let Some(error) = &self.error {
+            // Full or closed: the monitor knows already, or does not want to.
+            let _ = rustix::io::write(error, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Takes the next available chain and appends its buffers to `buffers`; none of a malformed chain.
+    pub(crate) fn pop(
+        &mut self,
+        memory: &GuestMemoryMmap<()>,
+        buffers: &mut Vec<Buffer>,
+    ) -> std::result::Result<Option<Chain>, BrokenRing> {
+        let size = self.queue.size();
+        let Some(chain) = self.queue.iter(memory)?.next() else {
+            return Ok(None);
+        };
+        let head = chain.head_index();
+        if head >= size {
+            return Err(BrokenRing);
+        }
+        let first = buffers.len();
+        let (mut len, mut ends) = (0u32, false);
+        for descriptor in chain {
+            // The walk ends silently at an index outside of the table, and after as many descriptors
+            // as the table has: then the last one still has a next.
+            ends = !descriptor.has_next();
+            let writable = descriptor.is_write_only();
+            if writable != (self.direction == Direction::ToGuest)
+                || buffers.len() - first == MAX_CHAIN
+            {
+                ends = false;
+                break;
+            }
+            len = len.saturating_add(descriptor.len());
+            buffers.push(Buffer {
+                address: descriptor.addr(),
+                len: descriptor.len(),
+            });
+        }
+        if !ends {
+            buffers.truncate(first);
+            len = 0;
+        }
+        Ok(Some(Chain {
+            head,
+            len,
+            malformed: !ends,
+        }))
+    }
+
+    /// Returns the position of the next chain, for [`rewind`](Self::rewind).
+    pub(crate) fn position(&self) -> u16 {
+        self.queue.next_avail()
+    }
+
+    /// Makes the chains available again that were taken since `position`.
+    pub(crate) fn rewind(&mut self, position: u16) {
+        self.queue.set_next_avail(position);
+    }
+
+    /// Returns the number of entries.
+    pub(crate) fn size(&self) -> u16 {
+        self.queue.size()
+    }
+
+    /// Returns a chain to the driver, with the number of bytes written to it. It becomes visible with
+    /// [`publish`](Self::publish).
+    pub(crate) fn push_used(
+        &mut self,
+        memory: &GuestMemoryMmap<()>,
+        head: u16,
+        written: u32,
+    ) -> std::result::Result<(), BrokenRing> {
+        let index = self.queue.next_used().wrapping_add(self.staged) % self.queue.size();
+        let offset = ENTRIES + USED_ENTRY_LEN * u64::from(index);
+        let address = ring_address(self.queue.used_ring(), offset)?;
+        // `id` and `len`, 32 bits each, little endian.
+        let entry = u64::from(head) | u64::from(written) << 32;
+        memory.write_obj(entry.to_le(), address)?;
+        self.staged += 1;
+        Ok(())
+    }
+
+    /// Makes the returned chains visible to the driver.
+    pub(crate) fn publish(
+        &mut self,
+        memory: &GuestMemoryMmap<()>,
+    ) -> std::result::Result<(), BrokenRing> {
+        if self.staged == 0 {
+            return Ok(());
+        }
+        let index = self.queue.next_used().wrapping_add(self.staged);
+        self.staged = 0;
+        self.queue.set_next_used(index);
+        let address = ring_address(self.queue.used_ring(), INDEX)?;
+        memory.store(index.to_le(), address, Ordering::Release)?;
+        Ok(())
+    }
+
+    /// Notifies the driver of the published chains if it waits for them. Returns whether it did.
+    pub(crate) fn notify(
+        &mut self,
+        memory: &GuestMemoryMmap<()>,
+    ) -> std::result::Result<bool, BrokenRing> {
+        let new = Wrapping(self.queue.next_used());
+        if new == self.notified {
+            return Ok(false);
+        }
+        // The index must be visible before the driver's wish is read (virtio 1.2, 2.7.7.2).
+        fence(Ordering::SeqCst);
+        let available = self.queue.avail_ring();
+        let wanted = if self.queue.event_idx_enabled() {
+            let offset = ENTRIES + 2 * u64::from(self.queue.size());
+            let event: u16 = memory.load(ring_address(available, offset)?, Ordering::Relaxed)?;
+            let event = Wrapping(u16::from_le(event));
+            new - event - Wrapping(1) < new - self.notified
+        } else {
+            let flags: u16 = memory.load(ring_address(available, 0)?, Ordering::Relaxed)?;
+            u32::from(u16::from_le(flags)) & VRING_AVAIL_F_NO_INTERRUPT == 0
+        };
+        self.notified = new;
+        Ok(wanted && self.write_call())
+    }
+
+    fn write_call(&self) -> bool {
+        // `EAGAIN` means that the counter is at its maximum: the driver is being notified.
+        let written = self
+            .call
+            .as_ref()
+            .map(|call| rustix::io::write(call, &1u64.to_ne_bytes()));
+        written.is_some()
+    }
+
+    /// Requests a notification of the next chain. Returns whether there is one already.
+    pub(crate) fn request_kick(
+        &mut self,
+        memory: &GuestMemoryMmap<()>,
+    ) -> std::result::Result<bool, BrokenRing> {
+        Ok(self.queue.enable_notification(memory)?)
+    }
+
+    /// Requests a notification when chains are added after those that are available now. Returns
+    /// whether this has already happened.
+    pub(crate) fn request_kick_for_more(
+        &mut self,
+        memory: &GuestMemoryMmap<()>,
+    ) -> std::result::Result<bool, BrokenRing> {
+        let position = self.queue.next_avail();
+        let available = self.queue.avail_idx(memory, Ordering::Acquire)?;
+        self.queue.set_next_avail(available.0);
+        let more = self.queue.enable_notification(memory);
+        self.queue.set_next_avail(position);
+        Ok(more?)
+    }
+}
+
+fn ring_address(ring: u64, offset: u64) -> std::result::Result<GuestAddress, BrokenRing> {
+    ring.checked_add(offset).map(GuestAddress).ok_or(BrokenRing)
+}
+
+/// The file by which the driver notifies the device.
+///
+/// It is registered edge-triggered, so that it need not be read.
+struct Kick {
+    file: File,
+    epoll: Arc<OwnedFd>,
+}
+
+impl Kick {
+    fn register(file: File, epoll: Arc<OwnedFd>, token: u64) -> Result<Self> {
+        let events = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, &file, epoll::EventData::new_u64(token), events)
+            .map_err(|e| Error::ReqHandlerError(e.into()))?;
+        Ok(Self { file, epoll })
+    }
+}
+
+impl Drop for Kick {
+    fn drop(&mut self) {
+        // The monitor has the same open file, so closing ours would leave it registered.
+        let _ = epoll::delete(&self.epoll, &self.file);
+    }
+}
+
+/// Returns the file if writing to it cannot block: an eventfd, not a pipe or a file of a network or
+/// FUSE file system.
+fn event_file(file: File) -> Result<File> {
+    let anonymous = fstat(&file).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    if anonymous.map_err(io_error)? != FileType::Unknown {
+        return Err(Error::InvalidParam);
+    }
+    let flags = fcntl_getfl(&file).map_err(io_error)?;
+    fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(io_error)?;
+    Ok(file)
+}
+
+fn io_error(error: rustix::io::Errno) -> Error {
+    Error::ReqHandlerError(error.into())
+}

@@ -1,0 +1,162 @@
+//! Where the connections of a device come from.
+
+use std::fs;
+use std::io::{self, Error, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf, absolute};
+use std::sync::Arc;
+
+use rustix::event::epoll;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+
+/// Time between attempts to connect.
+const RETRY: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 200_000_000,
+};
+
+/// The source of connections: each begins after the one before it has ended.
+pub(crate) enum Source {
+    /// A socket to which monitors connect.
+    Listener {
+        listener: UnixListener,
+        _file: SocketFile,
+    },
+    /// A socket on which a monitor listens.
+    Peer { path: PathBuf, timer: OwnedFd },
+    /// One connection, after which there is none.
+    Connected(Option<UnixStream>),
+}
+
+impl Source {
+    /// Listens at `path`. Replaces the socket of a process that has ended, but no other file.
+    pub(crate) fn listen(path: &Path, epoll: &Arc<OwnedFd>, token: u64) -> io::Result<Self> {
+        remove_stale(path)?;
+        let listener = UnixListener::bind(path).map_err(|error| {
+            let text = format!("cannot listen at {}: {error}", path.display());
+            Error::new(error.kind(), text)
+        })?;
+        let file = SocketFile::of(path)?;
+        listener.set_nonblocking(true)?;
+        // Edge-triggered: connections may wait in the backlog until the current one ends.
+        register(epoll, &listener, token)?;
+        Ok(Self::Listener {
+            listener,
+            _file: file,
+        })
+    }
+
+    /// Connects to `path`, also later and again.
+    pub(crate) fn connect(path: &Path, epoll: &Arc<OwnedFd>, token: u64) -> io::Result<Self> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        register(epoll, &timer, token)?;
+        // Verifies that the path is short enough for an address.
+        SocketAddrUnix::new(path)?;
+        Ok(Self::Peer {
+            path: path.to_owned(),
+            timer,
+        })
+    }
+
+    /// Returns the next connection if there is one now; otherwise the device becomes readable when there
+    /// may be one.
+    ///
+    /// # Errors
+    /// If there will never be one.
+    pub(crate) fn next(&mut self) -> io::Result<Option<UnixStream>> {
+        match self {
+            Self::Listener { listener, .. } => match listener.accept() {
+                Ok((socket, _)) => Ok(Some(socket)),
+                Err(error) => {
+                    if error.kind() != ErrorKind::WouldBlock {
+                        tracing::warn!(%error, "cannot accept a vhost-user connection");
+                    }
+                    Ok(None)
+                }
+            },
+            Self::Peer { path, timer } => {
+                if let Ok(socket) = connect_without_waiting(path) {
+                    return Ok(Some(socket));
+                }
+                let once = Itimerspec {
+                    it_interval: Timespec::default(),
+                    it_value: RETRY,
+                };
+                timerfd_settime(timer, TimerfdTimerFlags::empty(), &once)?;
+                Ok(None)
+            }
+            Self::Connected(socket) => {
+                let ended = || {
+                    Error::new(
+                        ErrorKind::UnexpectedEof,
+                        "the monitor has closed the only connection",
+                    )
+                };
+                socket.take().map(Some).ok_or_else(ended)
+            }
+        }
+    }
+}
+
+fn register(epoll: &Arc<OwnedFd>, file: impl AsFd, token: u64) -> io::Result<()> {
+    let events = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    Ok(epoll::add(
+        epoll,
+        file,
+        epoll::EventData::new_u64(token),
+        events,
+    )?)
+}
+
+/// Connects to a Unix socket; a full backlog is an error.
+fn connect_without_waiting(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
+}
+
+/// Removes a socket on which no process listens.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
+    if !is_socket {
+        return Ok(());
+    }
+    match connect_without_waiting(path) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path),
+        _ => Ok(()),
+    }
+}
+
+/// The file of a listening socket. Dropping it removes the file, unless another one has replaced it.
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Device and inode.
+    id: (u64, u64),
+}
+
+impl SocketFile {
+    fn of(path: &Path) -> io::Result<Self> {
+        let meta = fs::symlink_metadata(path)?;
+        Ok(Self {
+            path: absolute(path)?,
+            id: (meta.dev(), meta.ino()),
+        })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let meta = fs::symlink_metadata(&self.path);
+        if meta.is_ok_and(|meta| (meta.dev(), meta.ino()) == self.id) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Counters of a device.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// The counters of a vhost-user device. `rx` is from the guest, `tx` to the guest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct VhostUserStats {
+    /// Packets and super-segments received from the guest, without those dropped.
+    pub rx_packets: u64,
+    /// Dropped: a descriptor chain that loops, is too long or points outside of the guest's memory, or a
+    /// frame or header that no driver may send.
+    pub rx_malformed: u64,
+    /// Dropped: there was no memory for them.
+    pub rx_no_memory: u64,
+    /// Packets and super-segments written to the guest's buffers.
+    pub tx_packets: u64,
+    /// Super-segments that were segmented, and packets whose checksum was completed, because the guest
+    /// does not accept them.
+    pub tx_software: u64,
+    /// Dropped: no guest was connected, or its driver was not running.
+    pub tx_no_guest: u64,
+    /// Dropped: longer than all of the guest's receive buffers.
+    pub tx_too_long: u64,
+    /// Times that packets had to wait for receive buffers of the guest.
+    pub tx_full: u64,
+    /// Notifications written to the guest: a system call each.
+    pub notifications: u64,
+    /// Rings that were stopped because of an invalid index or receive buffer. They work again after the
+    /// driver has been restarted.
+    pub ring_errors: u64,
+    /// Connections of a virtual machine monitor.
+    pub connections: u64,
+    /// Connections that were closed because of an invalid or unsupported message.
+    pub protocol_errors: u64,
+}
+
+/// Access to the counters of a device that a stack owns.
+#[derive(Clone, Debug, Default)]
+pub struct StatsHandle(Arc<Mutex<VhostUserStats>>);
+
+impl StatsHandle {
+    /// Returns the counters as of the device's last call.
+    pub fn get(&self) -> VhostUserStats {
+        *self.0.lock()
+    }
+
+    pub(crate) fn publish(&self, stats: &VhostUserStats) {
+        *self.0.lock() = *stats;
+    }
+}

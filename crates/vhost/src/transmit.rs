@@ -1,0 +1,193 @@
+//! Packets to the guest: from shared payload into its receive buffers.
+
+use std::collections::VecDeque;
+
+use fullsend_device::vnet;
+use fullsend_offload::{Packet, segment};
+use fullsend_wire::vnet::VNET_HDR_LEN;
+
+use crate::backend::Queues;
+use crate::cursor::Cursor;
+use crate::features::HEADER_MAX;
+use crate::ring::{BrokenRing, Buffer};
+use crate::stats::VhostUserStats;
+
+/// Attempts to send a packet while the driver adds buffers.
+const ATTEMPTS: usize = 8;
+
+/// Where a packet has gone.
+enum Sent {
+    /// Into the guest's buffers.
+    Written,
+    /// Nowhere: there are too few buffers now.
+    Full,
+    /// Nowhere: no number of buffers suffices.
+    TooLong,
+}
+
+/// The result of sending a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Progress {
+    /// Everything is sent.
+    Done,
+    /// Packets wait until the driver notifies the device of more buffers.
+    Waiting,
+    /// Packets wait, and the device must try again without a notification.
+    Retry,
+}
+
+/// The sending half of a device.
+#[derive(Default)]
+pub(crate) struct Transmitter {
+    /// Packets made of a super-segment that the guest does not accept: at most those of one.
+    pending: VecDeque<Packet>,
+    segments: Vec<Packet>,
+    buffers: Vec<Buffer>,
+    /// The head and the length of each chain.
+    chains: Vec<(u16, u32)>,
+}
+
+impl Transmitter {
+    /// Discards the packets that wait. Returns their number.
+    pub(crate) fn clear(&mut self) -> usize {
+        let dropped = self.pending.len();
+        self.pending.clear();
+        dropped
+    }
+
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Sends packets from the front of `batch` and removes them.
+    pub(crate) fn transmit(
+        &mut self,
+        queues: &mut Queues<'_>,
+        batch: &mut VecDeque<Packet>,
+        stats: &mut VhostUserStats,
+    ) -> Result<Progress, BrokenRing> {
+        loop {
+            let progress = self.send_pending(queues, stats)?;
+            if progress != Progress::Done {
+                return Ok(progress);
+            }
+            let Some(packet) = batch.front() else {
+                return Ok(Progress::Done);
+            };
+            if !queues.features.accepts(packet) {
+                self.segment_front(batch, stats);
+                continue;
+            }
+            match self.send_or_wait(queues, packet, stats)? {
+                (Sent::Written, _) => drop(batch.pop_front()),
+                (Sent::Full, progress) => return Ok(progress),
+                (Sent::TooLong, _) if packet.segments() > 1 => self.segment_front(batch, stats),
+                (Sent::TooLong, _) => {
+                    stats.tx_too_long += 1;
+                    batch.pop_front();
+                }
+            }
+        }
+    }
+
+    /// Does in software what the guest does not accept.
+    fn segment_front(&mut self, batch: &mut VecDeque<Packet>, stats: &mut VhostUserStats) {
+        if let Some(packet) = batch.pop_front() {
+            stats.tx_software += 1;
+            segment(packet, &mut self.segments);
+            self.pending.extend(self.segments.drain(..));
+        }
+    }
+
+    fn send_pending(
+        &mut self,
+        queues: &mut Queues<'_>,
+        stats: &mut VhostUserStats,
+    ) -> Result<Progress, BrokenRing> {
+        while let Some(packet) = self.pending.pop_front() {
+            match self.send_or_wait(queues, &packet, stats)? {
+                (Sent::Written, _) => {}
+                (Sent::TooLong, _) => stats.tx_too_long += 1,
+                (Sent::Full, progress) => {
+                    self.pending.push_front(packet);
+                    return Ok(progress);
+                }
+            }
+        }
+        Ok(Progress::Done)
+    }
+
+    /// Sends a packet, or requests a notification of more buffers.
+    fn send_or_wait(
+        &mut self,
+        queues: &mut Queues<'_>,
+        packet: &Packet,
+        stats: &mut VhostUserStats,
+    ) -> Result<(Sent, Progress), BrokenRing> {
+        for _ in 0..ATTEMPTS {
+            let sent = self.send(queues, packet)?;
+            match sent {
+                Sent::Written => {
+                    stats.tx_packets += 1;
+                    let notified = queues.to_guest.notify(queues.memory)?;
+                    stats.notifications += u64::from(notified);
+                    return Ok((sent, Progress::Done));
+                }
+                Sent::TooLong => return Ok((sent, Progress::Done)),
+                Sent::Full if !queues.to_guest.request_kick_for_more(queues.memory)? => {
+                    stats.tx_full += 1;
+                    return Ok((sent, Progress::Waiting));
+                }
+                Sent::Full => {}
+            }
+        }
+        Ok((Sent::Full, Progress::Retry))
+    }
+
+    /// Writes a packet to as many buffers as it needs, and makes all of them visible at once.
+    fn send(&mut self, queues: &mut Queues<'_>, packet: &Packet) -> Result<Sent, BrokenRing> {
+        let Queues {
+            memory, features, ..
+        } = *queues;
+        let ring = &mut *queues.to_guest;
+        let header_len = features.header_len();
+        let len = header_len + packet.len();
+        let start = ring.position();
+        self.buffers.clear();
+        self.chains.clear();
+        let mut room = 0;
+        while room < len {
+            let limit = if features.mergeable() { ring.size() } else { 1 };
+            if self.chains.len() == usize::from(limit) {
+                ring.rewind(start);
+                return Ok(Sent::TooLong);
+            }
+            let Some(chain) = ring.pop(memory, &mut self.buffers)? else {
+                ring.rewind(start);
+                return Ok(Sent::Full);
+            };
+            if chain.malformed || chain.len == 0 {
+                return Err(BrokenRing);
+            }
+            room += chain.len as usize;
+            self.chains.push((chain.head, chain.len));
+        }
+        let mut header = [0; HEADER_MAX];
+        header[..VNET_HDR_LEN].copy_from_slice(&vnet::header_of(packet).emit());
+        let count = self.chains.len() as u16;
+        header[VNET_HDR_LEN..].copy_from_slice(&count.to_le_bytes());
+        let mut cursor = Cursor::new(memory, &self.buffers);
+        cursor.write(&header[..header_len])?;
+        for slice in packet.slices() {
+            cursor.write(slice)?;
+        }
+        let mut left = len as u32;
+        for &(head, len) in &self.chains {
+            let written = left.min(len);
+            left -= written;
+            ring.push_used(memory, head, written)?;
+        }
+        ring.publish(memory)?;
+        Ok(Sent::Written)
+    }
+}
