@@ -33,7 +33,7 @@ fn with_stack<F: Future<Output = ()>>(test: impl FnOnce(Stack) -> F + Send + 'st
                 .kernel_address("10.68.0.1/24")
                 .build()
                 .unwrap();
-            let limit = Duration::from_mins(1);
+            let limit = Duration::from_secs(60);
             let done = tokio::time::timeout(limit, test(stack)).await;
             done.expect("a call that waited was not ended");
         });

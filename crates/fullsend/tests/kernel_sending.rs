@@ -51,7 +51,7 @@ fn over_tun<F: Future<Output = ()>>(
                     .kernel_address(&format!("{kernel}/{prefix}"));
             }
             let stack = set_up(builder).build().unwrap();
-            tokio::time::timeout(Duration::from_mins(1), test(stack))
+            tokio::time::timeout(Duration::from_secs(60), test(stack))
                 .await
                 .expect("the test hangs");
         });

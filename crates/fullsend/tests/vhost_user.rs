@@ -1,5 +1,6 @@
 //! A Linux guest in QEMU exchanges data with a stack over vhost-user.
 
+use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -71,7 +72,8 @@ struct Server {
 }
 
 impl Server {
-    async fn start(name: &str) -> Self {
+    /// Must be called within a runtime.
+    fn start(name: &str) -> Self {
         let path = socket_path(name);
         let device = VhostUser::listen(&path).open().expect("a device");
         let counters = device.stats_handle();
@@ -130,7 +132,7 @@ async fn a_guest_transfers_data_both_ways() {
         Ok(image) => Arc::new(image),
         Err(missing) => return println!("skipped: {missing}"),
     };
-    let server = Server::start("vhost").await;
+    let server = Server::start("vhost");
     let (path, received, counters) = (
         server.path.clone(),
         server.received.clone(),
@@ -139,7 +141,8 @@ async fn a_guest_transfers_data_both_ways() {
     with_vm(move || {
         let mut script = CONFIGURE.to_owned();
         for address in ["10.9.0.2", "fd09::2"] {
-            script += &format!(
+            let _ = write!(
+                script,
                 "ping -c 3 {address} > /tmp/ping; echo @@ ping $(grep -c ttl= /tmp/ping)
                 nc {address} {DOWNLOAD} < /dev/console > /tmp/got
                 echo @@ down $(sha256sum < /tmp/got)

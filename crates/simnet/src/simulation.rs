@@ -24,7 +24,7 @@ use crate::topology::NodeId;
 use crate::wire::Wire;
 
 /// The virtual time after which a run fails, by default.
-const TIME_LIMIT: Duration = Duration::from_hours(1);
+const TIME_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Hosts with their software, joined by links, in virtual time.
 ///

@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn lines_are_found_in_order() {
         let console = Console::read(&b"boot\r\n@@ one 1\r\n@@ two\r\n@@ one 2\r\nlast"[..]);
-        let long = Duration::from_mins(1);
+        let long = Duration::from_secs(60);
         let (line, at) = console.wait_for("@@ one", 0, long).unwrap();
         assert_eq!(line, "@@ one 1");
         let (line, at) = console.wait_for("@@ one", at, long).unwrap();

@@ -13,7 +13,7 @@ use crate::{GuestImage, accelerator};
 
 /// After this long without an expected line a test fails instead of hanging. Emulation on a busy
 /// machine needs minutes to boot.
-const TIMEOUT: Duration = Duration::from_mins(5);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A kernel that panics ends QEMU. The rest is for emulation on a busy machine, whose timers are late: the
 /// kernel would take this for a fault of the hardware.

@@ -144,15 +144,14 @@ impl Receiver {
         self.copied.clear();
         for frame in &self.frames {
             let mut own = None;
-            let target = match &mut block {
-                Some(block) => block,
-                None => match alloc(&self.pool, frame.len) {
-                    Some(memory) => own.insert(memory),
-                    None => {
-                        stats.rx_no_memory += 1;
-                        continue;
-                    }
-                },
+            let target = if let Some(block) = &mut block {
+                block
+            } else {
+                let Some(memory) = alloc(&self.pool, frame.len) else {
+                    stats.rx_no_memory += 1;
+                    continue;
+                };
+                own.insert(memory)
             };
             let buffers = &self.buffers[frame.buffers.clone()];
             let Some(offload) = copy(memory, buffers, header_len, frame.len, target) else {

@@ -21,7 +21,7 @@ pub(crate) fn paused<F: Future>(test: F) -> F::Output {
         .start_paused(true)
         .build()
         .unwrap()
-        .block_on(limited(Duration::from_hours(1), test))
+        .block_on(limited(Duration::from_secs(3600), test))
 }
 
 /// Runs `test` on four threads in real time.
@@ -31,7 +31,7 @@ pub(crate) fn threads<F: Future>(test: F) -> F::Output {
         .enable_all()
         .build()
         .unwrap()
-        .block_on(limited(Duration::from_mins(2), test))
+        .block_on(limited(Duration::from_secs(120), test))
 }
 
 async fn limited<F: Future>(limit: Duration, test: F) -> F::Output {

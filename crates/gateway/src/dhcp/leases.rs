@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use crate::config::{Config, DhcpRange};
 
-    const LEASE: Duration = Duration::from_hours(1);
+    const LEASE: Duration = Duration::from_secs(3600);
 
     fn leases() -> Leases {
         let mut config = Config::default().ipv4.unwrap();

@@ -439,7 +439,7 @@ fn a_command_may_handle_sigterm_until_it_is_killed() {
     let output = std::env::temp_dir().join(format!("fullsend-sigterm-{}", std::process::id()));
     let handled = "trap 'echo done; exit' TERM; echo ready; while :; do sleep 0.1; done";
     let ignored = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
-    let hour = Duration::from_hours(1);
+    let hour = Duration::from_secs(3600);
     for isolate in [false, true] {
         for (script, grace, expected) in [
             (handled, hour, "ready\ndone\n"),
