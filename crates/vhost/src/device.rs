@@ -194,6 +194,10 @@ impl VhostUser {
         }
         self.connection = None;
         self.backend().reset();
+        // A monitor that ends each connection at once must not keep this process busy.
+        if self.source.connects() && self.source.retry_later()? {
+            return Ok(());
+        }
         self.connect()
     }
 
@@ -203,8 +207,17 @@ impl VhostUser {
             return Ok(());
         };
         let (backend, epoll) = (self.backend.clone(), self.epoll.clone());
-        self.connection = Some(Connection::new(socket, backend, epoll, CONTROL)?);
-        self.stats.connections += 1;
+        match Connection::new(socket, backend, epoll, CONTROL) {
+            Ok(connection) => {
+                self.connection = Some(connection);
+                self.stats.connections += 1;
+            }
+            // E.g. no descriptor is left now.
+            Err(error) if self.source.retry_later()? => {
+                tracing::warn!(%error, "cannot use a vhost-user connection");
+            }
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 

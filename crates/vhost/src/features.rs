@@ -90,6 +90,11 @@ impl Features {
         }
     }
 
+    /// Returns whether the guest accepts packets without a complete checksum.
+    pub(crate) fn guest_csum(self) -> bool {
+        self.has(GUEST_CSUM)
+    }
+
     /// Returns whether the guest accepts the packet as it is. Otherwise it must be segmented, or its
     /// checksum completed, before.
     pub(crate) fn accepts(self, packet: &Packet) -> bool {

@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::io;
 
-use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals};
+use rustix::fs::{FileType, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vhost::vhost_user::{Error, Result};
-use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap};
+use vm_memory::{GuestAddress, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap};
 
 /// The mapped memory, and where the monitor has mapped it in its own address space.
 pub(crate) struct Memory {
@@ -28,6 +28,7 @@ impl Memory {
         let mut monitor_ranges = Vec::new();
         for (region, file) in regions.iter().zip(files) {
             prevent_shrinking(&file);
+            check_size(region, &file)?;
             let start = GuestAddress(region.guest_phys_addr);
             let mapping = region.mmap_region(file)?;
             mapped.push(GuestRegionMmap::new(mapping, start).ok_or(Error::InvalidParam)?);
@@ -37,6 +38,8 @@ impl Memory {
                 guest_start: region.guest_phys_addr,
             });
         }
+        // The monitor may list them in any order.
+        mapped.sort_by_key(GuestMemoryRegion::start_addr);
         let guest = GuestMemoryMmap::from_regions(mapped)
             .map_err(|e| Error::ReqHandlerError(io::Error::other(e)))?;
         Ok(Self {
@@ -60,6 +63,18 @@ impl Memory {
             .map(GuestAddress)
             .ok_or(Error::InvalidParam)
     }
+}
+
+/// Fails if a region is not entirely within a regular file: an access behind its end would be a
+/// `SIGBUS`.
+fn check_size(region: &VhostUserMemoryRegion, file: &File) -> Result<()> {
+    let stat = fstat(file).map_err(|error| Error::ReqHandlerError(error.into()))?;
+    let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let end = region.mmap_offset.checked_add(region.memory_size);
+    if is_regular && end.is_some_and(|end| end <= stat.st_size as u64) {
+        return Ok(());
+    }
+    Err(Error::InvalidParam)
 }
 
 /// Makes the file keep its size, where the file system can: accessing a page that is no longer within

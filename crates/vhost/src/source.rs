@@ -26,6 +26,8 @@ pub(crate) enum Source {
     /// A socket to which monitors connect.
     Listener {
         listener: UnixListener,
+        /// Set after a failed attempt to accept a connection, which may wait in the backlog.
+        timer: OwnedFd,
         _file: SocketFile,
     },
     /// A socket on which a monitor listens.
@@ -48,15 +50,14 @@ impl Source {
         register(epoll, &listener, token)?;
         Ok(Self::Listener {
             listener,
+            timer: new_timer(epoll, token)?,
             _file: file,
         })
     }
 
     /// Connects to `path`, also later and again.
     pub(crate) fn connect(path: &Path, epoll: &Arc<OwnedFd>, token: u64) -> io::Result<Self> {
-        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        register(epoll, &timer, token)?;
+        let timer = new_timer(epoll, token)?;
         // Verifies that the path is short enough for an address.
         SocketAddrUnix::new(path)?;
         Ok(Self::Peer {
@@ -74,22 +75,18 @@ impl Source {
         match self {
             Self::Listener { listener, .. } => match listener.accept() {
                 Ok((socket, _)) => Ok(Some(socket)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
                 Err(error) => {
-                    if error.kind() != ErrorKind::WouldBlock {
-                        tracing::warn!(%error, "cannot accept a vhost-user connection");
-                    }
+                    tracing::warn!(%error, "cannot accept a vhost-user connection");
+                    self.retry_later()?;
                     Ok(None)
                 }
             },
-            Self::Peer { path, timer } => {
+            Self::Peer { path, .. } => {
                 if let Ok(socket) = connect_without_waiting(path) {
                     return Ok(Some(socket));
                 }
-                let once = Itimerspec {
-                    it_interval: Timespec::default(),
-                    it_value: RETRY,
-                };
-                timerfd_settime(timer, TimerfdTimerFlags::empty(), &once)?;
+                self.retry_later()?;
                 Ok(None)
             }
             Self::Connected(socket) => {
@@ -103,6 +100,33 @@ impl Source {
             }
         }
     }
+
+    /// Returns whether this side connects, and the monitor listens.
+    pub(crate) fn connects(&self) -> bool {
+        matches!(self, Self::Peer { .. })
+    }
+
+    /// Makes the device readable after [`RETRY`], for another attempt. Returns `false` if there is no
+    /// further connection to wait for.
+    pub(crate) fn retry_later(&mut self) -> io::Result<bool> {
+        let (Self::Listener { timer, .. } | Self::Peer { timer, .. }) = self else {
+            return Ok(false);
+        };
+        let once = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value: RETRY,
+        };
+        timerfd_settime(timer, TimerfdTimerFlags::empty(), &once)?;
+        Ok(true)
+    }
+}
+
+/// Returns a timer that makes the device readable.
+fn new_timer(epoll: &Arc<OwnedFd>, token: u64) -> io::Result<OwnedFd> {
+    let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+    let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+    register(epoll, &timer, token)?;
+    Ok(timer)
 }
 
 fn register(epoll: &Arc<OwnedFd>, file: impl AsFd, token: u64) -> io::Result<()> {

@@ -12,6 +12,10 @@ use crate::features::HEADER_MAX;
 use crate::ring::{BrokenRing, Buffer};
 use crate::stats::VhostUserStats;
 
+/// Most buffers of one packet. Linux posts pages, of which a super-segment of 64 KiB needs 45. A guest
+/// that divides its memory into smaller ones gets single packets, or none.
+const MAX_BUFFERS: usize = 1024;
+
 /// Attempts to send a packet while the driver adds buffers.
 const ATTEMPTS: usize = 8;
 
@@ -170,10 +174,17 @@ impl Transmitter {
                 return Err(BrokenRing);
             }
             room += chain.len as usize;
+            if self.buffers.len() > MAX_BUFFERS {
+                ring.rewind(start);
+                return Ok(Sent::TooLong);
+            }
             self.chains.push((chain.head, chain.len));
         }
         let mut header = [0; HEADER_MAX];
-        header[..VNET_HDR_LEN].copy_from_slice(&vnet::header_of(packet).emit());
+        let mut offloads = vnet::header_of(packet);
+        // Virtio 1.2, 5.1.6.4.1: without GUEST_CSUM no flag may be set.
+        offloads.data_valid &= features.guest_csum();
+        header[..VNET_HDR_LEN].copy_from_slice(&offloads.emit());
         let count = self.chains.len() as u16;
         header[VNET_HDR_LEN..].copy_from_slice(&count.to_le_bytes());
         let mut cursor = Cursor::new(memory, &self.buffers);

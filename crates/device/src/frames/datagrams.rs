@@ -21,8 +21,9 @@ const SOCKET_BUFFER: usize = 4 << 20;
 /// A bound `SOCK_DGRAM` Unix socket on which each datagram is an Ethernet frame.
 ///
 /// The first sender is the peer; a first datagram `VFKT` is not a frame. A peer that has closed its
-/// socket is noticed when the next packet is sent to it; the next sender then takes over. While
-/// there is no peer, packets are dropped.
+/// socket is noticed only when the next packet is sent to it; until then the kernel refuses datagrams
+/// of other senders, and after it the next sender takes over. While there is no peer, packets are
+/// dropped.
 ///
 /// ```no_run
 /// use std::os::unix::net::UnixDatagram;
@@ -81,8 +82,11 @@ impl FrameDatagrams {
     /// Waits for the first datagram of a peer, and connects the socket to its sender: the kernel then
     /// reports when the peer has room. Returns whether there is a peer.
     fn find_peer(&mut self, batch: &mut Vec<Packet>) -> io::Result<bool> {
+        if self.has_peer {
+            return Ok(true);
+        }
+        let mut frame = vec![0; FRAME_MAX];
         while !self.has_peer {
-            let mut frame = vec![0; FRAME_MAX];
             self.stats.rx_calls += 1;
             let (len, sender) = match self.socket.recv_from(&mut frame) {
                 Ok(received) => received,
@@ -163,8 +167,8 @@ impl Device for FrameDatagrams {
         let read = |buf: &mut [u8]| {
             loop {
                 match self.socket.recv(buf) {
-                    // A peer that has begun anew under the same address.
-                    Ok(len) if &buf[..len] == GREETING => {}
+                    // The greeting of a peer that has begun anew is a frame that the parser drops, so that
+                    // it counts.
                     Err(e) if is_transient(&e) => {}
                     other => return other,
                 }

@@ -58,7 +58,8 @@ impl StreamReader {
     ) -> (usize, Option<io::Error>) {
         let mut count = 0;
         loop {
-            count += self.deliver(batch, max - count, stats);
+            // Without memory, a read may have delivered more than `max`.
+            count += self.deliver(batch, max.saturating_sub(count), stats);
             if count >= max {
                 return (count, None);
             }

@@ -18,6 +18,9 @@ use tokio::task::AbortHandle;
 use super::listen::SocketPath;
 use crate::gateway::json_socket;
 
+/// Most bytes of the texts of an entry.
+const TEXT_MAX: usize = 256;
+
 /// Most entries, each of which may have two forwards.
 const ENTRIES_MAX: usize = 16_384;
 /// Most connections of all Unix sockets together; further ones wait.
@@ -75,6 +78,10 @@ impl Exposures {
 
     /// Adds an entry.
     pub(super) async fn expose(&self, entry: &Entry) -> Result<()> {
+        // A port may have any number of leading zeros.
+        if entry.local.len() > TEXT_MAX || entry.remote.len() > TEXT_MAX {
+            bail!("local and remote have at most {TEXT_MAX} bytes; shorten them");
+        }
         let mut table = self.table.lock().await;
         let key = (entry.protocol, entry.local.clone());
         if table.contains_key(&key) {
@@ -98,10 +105,11 @@ impl Exposures {
         let key = (entry.protocol, entry.local.clone());
         match self.table.lock().await.remove(&key) {
             Some((_, Server::Forwards(ids))) => {
+                let mut result = Ok(());
                 for id in ids {
-                    self.handle.remove_forward(id)?;
+                    result = result.and(self.handle.remove_forward(id));
                 }
-                Ok(())
+                Ok(result?)
             }
             Some((_, Server::Unix { task, .. })) => {
                 task.abort();

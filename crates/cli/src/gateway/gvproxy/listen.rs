@@ -4,6 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -90,19 +91,34 @@ struct Bound {
     file: Option<SocketPath>,
 }
 
-/// The path of a socket, which is removed when this is dropped.
-pub(super) struct SocketPath(PathBuf);
+/// The path of a socket, which is removed when this is dropped, unless another socket has replaced it:
+/// a gvproxy that its caller has started again.
+pub(super) struct SocketPath {
+    path: PathBuf,
+    /// Device and inode; `None` if the file had been removed already.
+    id: Option<(u64, u64)>,
+}
 
 impl SocketPath {
     pub(super) fn of(path: &Path) -> Self {
-        Self(path.to_owned())
+        Self {
+            path: path.to_owned(),
+            id: Self::id(path),
+        }
+    }
+
+    fn id(path: &Path) -> Option<(u64, u64)> {
+        let meta = std::fs::symlink_metadata(path).ok()?;
+        Some((meta.dev(), meta.ino()))
     }
 }
 
 impl Drop for SocketPath {
     fn drop(&mut self) {
-        // Another program may have removed it.
-        let _ = std::fs::remove_file(&self.0);
+        if self.id.is_some() && Self::id(&self.path) == self.id {
+            // Another program may have removed it.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
