@@ -146,13 +146,13 @@ impl Receiver {
             let mut own = None;
             let target = match &mut block {
                 Some(block) => block,
-                None => match alloc(&self.pool, frame.len) {
-                    Some(memory) => own.insert(memory),
-                    None => {
+                None => {
+                    let Some(block) = alloc(&self.pool, frame.len) else {
                         stats.rx_no_memory += 1;
                         continue;
-                    }
-                },
+                    };
+                    own.insert(block)
+                }
             };
             let buffers = &self.buffers[frame.buffers.clone()];
             let Some(offload) = copy(memory, buffers, header_len, frame.len, target) else {
