@@ -1,1 +1,347 @@
-//! Tests.
+//! A monitor and a driver that the tests play: messages on a socket, and rings in a memfd.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{IoSlice, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+
+use fullsend_device::Device;
+use fullsend_offload::{Packet, Slice};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use crate::{VhostUser, VhostUserStats};
+
+const GUEST: u64 = 0x4000_0000;
+const MONITOR: u64 = 0x7f12_0000_0000;
+const MEMORY: u64 = 1 << 20;
+const SIZE: u16 = 16;
+/// Offsets of each ring's parts, and of the data.
+const RING: u64 = 0x4000;
+const AVAILABLE: u64 = 0x1000;
+const USED: u64 = 0x2000;
+const DATA: u64 = 0x1_0000;
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+
+/// All features but indirect descriptors, which the tests do not use.
+const FEATURES: u64 = 1 << 32 | 1 << 29 | 1 << 15 | 1 << 30 | 0x3983 | 7 << 54;
+
+struct Guest {
+    device: VhostUser,
+    socket: UnixStream,
+    memory: File,
+    call: OwnedFd,
+    posted: [u16; 2],
+}
+
+fn words(values: &[u64]) -> Vec<u8> {
+    values
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect()
+}
+
+fn pair(a: u32, b: u32) -> u64 {
+    u64::from(a) | u64::from(b) << 32
+}
+
+impl Guest {
+    fn new() -> Self {
+        let (socket, other) = UnixStream::pair().unwrap();
+        let memory = File::from(memfd_create("guest", MemfdFlags::ALLOW_SEALING).unwrap());
+        memory.set_len(MEMORY).unwrap();
+        Self {
+            device: VhostUser::from_socket(other.into()).open().unwrap(),
+            socket,
+            memory,
+            call: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
+            posted: [0; 2],
+        }
+    }
+
+    /// Returns a guest whose driver runs.
+    fn running(features: u64) -> Self {
+        let mut guest = Self::new();
+        guest.send(2, &words(&[features]), &[]);
+        guest.set_memory(GUEST, MONITOR);
+        for ring in 0..2 {
+            guest.start(ring);
+        }
+        guest.receive();
+        assert_eq!(guest.stats().protocol_errors, 0);
+        guest
+    }
+
+    fn set_memory(&self, guest: u64, monitor: u64) {
+        let table = words(&[1, guest, MEMORY, monitor, 0]);
+        self.send(5, &table, &[self.memory.as_fd()]);
+    }
+
+    fn start(&self, ring: u32) {
+        let at = MONITOR + RING * u64::from(ring);
+        self.send(8, &words(&[pair(ring, u32::from(SIZE))]), &[]);
+        self.send(10, &words(&[pair(ring, 0)]), &[]);
+        let addresses = [pair(ring, 0), at, at + USED, at + AVAILABLE, 0];
+        self.send(9, &words(&addresses), &[]);
+        self.send(13, &words(&[u64::from(ring)]), &[self.call.as_fd()]);
+        let kick = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        self.send(12, &words(&[u64::from(ring)]), &[kick.as_fd()]);
+        self.send(18, &words(&[pair(ring, 1)]), &[]);
+    }
+
+    fn send(&self, request: u32, body: &[u8], files: &[BorrowedFd<'_>]) {
+        let mut message = Vec::new();
+        for word in [request, 1, body.len() as u32] {
+            message.extend(word.to_ne_bytes());
+        }
+        message.extend(body);
+        let mut space = [std::mem::MaybeUninit::uninit(); 128];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !files.is_empty() {
+            assert!(control.push(SendAncillaryMessage::ScmRights(files)));
+        }
+        let parts = [IoSlice::new(&message)];
+        // The device may have closed the connection.
+        let _ = sendmsg(&self.socket, &parts, &mut control, SendFlags::NOSIGNAL);
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        self.memory.write_all_at(bytes, at).unwrap();
+    }
+
+    fn word(&self, at: u64) -> u16 {
+        let mut bytes = [0; 2];
+        self.memory.read_exact_at(&mut bytes, at).unwrap();
+        u16::from_le_bytes(bytes)
+    }
+
+    fn descriptor(&self, ring: u64, index: u16, fields: (u64, u32, u16, u16)) {
+        let (address, len, flags, next) = fields;
+        let rest = u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48;
+        let at = RING * ring + 16 * u64::from(index);
+        self.write(at, &words(&[address, rest]));
+    }
+
+    /// Makes the chain that begins at `head` available.
+    fn post(&mut self, ring: u64, head: u16) {
+        let posted = &mut self.posted[ring as usize];
+        let entry = RING * ring + AVAILABLE + 4 + 2 * u64::from(*posted % SIZE);
+        *posted += 1;
+        let index = *posted;
+        self.write(entry, &head.to_le_bytes());
+        self.write(RING * ring + AVAILABLE + 2, &index.to_le_bytes());
+    }
+
+    fn used(&self, ring: u64) -> u16 {
+        self.word(RING * ring + USED + 2)
+    }
+
+    fn receive(&mut self) -> Vec<Packet> {
+        let mut batch = Vec::new();
+        self.device.receive(&mut batch, 64).unwrap();
+        batch
+    }
+
+    fn stats(&self) -> VhostUserStats {
+        self.device.stats()
+    }
+
+    fn alive(&mut self) -> bool {
+        self.device.receive(&mut Vec::new(), 64).is_ok()
+    }
+}
+
+#[test]
+fn a_chain_becomes_a_frame() {
+    let mut guest = Guest::running(FEATURES);
+    let frame: Vec<u8> = (0..100).collect();
+    guest.write(DATA, &[0; 12]);
+    guest.write(DATA + 12, &frame[..30]);
+    guest.write(DATA + 0x1000, &frame[30..]);
+    guest.descriptor(1, 3, (GUEST + DATA, 42, NEXT, 7));
+    guest.descriptor(1, 7, (GUEST + DATA + 0x1000, 70, 0, 0));
+    guest.post(1, 3);
+    let received = guest.receive();
+    assert_eq!(received.len(), 1);
+    assert_eq!(received[0].to_bytes(), frame);
+    assert_eq!((guest.used(1), guest.stats().rx_packets), (1, 1));
+}
+
+#[test]
+fn a_packet_is_merged_into_several_buffers() {
+    let mut guest = Guest::running(FEATURES);
+    let frame: Vec<u8> = (0..=255).cycle().take(1000).collect();
+    let packet = Packet::from_frame(Slice::copied_from(&frame));
+    let mut batch = VecDeque::from([packet]);
+    guest.device.transmit(&mut batch).unwrap();
+    assert_eq!(
+        (batch.len(), guest.stats().tx_full),
+        (1, 1),
+        "no buffers yet"
+    );
+    for index in 0..3 {
+        let at = GUEST + DATA + 0x1000 * u64::from(index);
+        guest.descriptor(0, index, (at, 400, WRITE, 0));
+        guest.post(0, index);
+    }
+    guest.device.transmit(&mut batch).unwrap();
+    assert!(batch.is_empty());
+    assert_eq!(guest.used(0), 3);
+    assert_eq!(guest.word(DATA + 10), 3, "num_buffers");
+    let mut copy = vec![0; 1012];
+    for (index, part) in copy.chunks_mut(400).enumerate() {
+        let at = DATA + 0x1000 * index as u64;
+        guest.memory.read_exact_at(part, at).unwrap();
+    }
+    assert_eq!(copy[12..], frame);
+}
+
+#[test]
+fn malformed_chains_are_dropped_and_returned() {
+    let mut guest = Guest::running(FEATURES);
+    let chains = [
+        // A loop, an index outside of the table, an address outside of the memory, an address that
+        // overflows, a buffer to write to, and too few and too many bytes.
+        (GUEST + DATA, 50, NEXT, 0),
+        (GUEST + DATA, 50, NEXT, SIZE),
+        (GUEST + MEMORY - 10, 50, 0, 0),
+        (u64::MAX - 10, 50, 0, 0),
+        (GUEST + DATA, 50, WRITE, 0),
+        (GUEST + DATA, 13, 0, 0),
+        (GUEST, 200_000, 0, 0),
+    ];
+    for (count, fields) in (1..).zip(chains) {
+        guest.descriptor(1, 0, fields);
+        guest.post(1, 0);
+        assert!(guest.receive().is_empty(), "{fields:x?}");
+        assert_eq!(
+            (guest.stats().rx_malformed, guest.used(1)),
+            (count, count as u16)
+        );
+    }
+    assert_eq!(guest.stats().ring_errors, 0);
+}
+
+#[test]
+fn an_invalid_ring_is_stopped_until_it_is_set_up_again() {
+    let mut guest = Guest::running(FEATURES);
+    guest.write(RING + AVAILABLE + 2, &1000u16.to_le_bytes());
+    assert!(guest.receive().is_empty());
+    assert_eq!(guest.stats().ring_errors, 1);
+    assert!(guest.receive().is_empty());
+    assert_eq!(guest.stats().ring_errors, 1, "it is not read any more");
+    guest.descriptor(0, 0, (GUEST + MEMORY, 400, WRITE, 0));
+    guest.post(0, 0);
+    let packet = Packet::from_frame(Slice::copied_from(&[0; 60]));
+    guest
+        .device
+        .transmit(&mut VecDeque::from([packet]))
+        .unwrap();
+    assert_eq!(
+        (guest.stats().ring_errors, guest.stats().tx_no_guest),
+        (2, 1)
+    );
+}
+
+#[test]
+fn half_a_message_blocks_nothing_and_bad_ones_end_the_connection() {
+    let mut guest = Guest::new();
+    guest.socket.write_all(&[1, 0, 0, 0, 1, 0]).unwrap();
+    assert!(guest.alive());
+    guest.socket.write_all(&[0, 0, 0, 0, 0, 0]).unwrap();
+    assert!(guest.alive());
+    let mut reply = [0; 20];
+    guest.socket.read_exact(&mut reply).unwrap();
+    assert_ne!(reply[12..], [0; 8], "features");
+    guest
+        .socket
+        .write_all(&[1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 9])
+        .unwrap();
+    assert!(!guest.alive());
+    assert_eq!(guest.stats().protocol_errors, 1);
+
+    // The end within a message.
+    let mut guest = Guest::new();
+    guest.socket.write_all(&[1, 0, 0]).unwrap();
+    guest.socket.shutdown(std::net::Shutdown::Both).unwrap();
+    assert!(!guest.alive());
+
+    // Rings outside of the memory, and a table whose end overflows.
+    for (start, monitor) in [(GUEST, 0), (u64::MAX - 100, MONITOR)] {
+        let mut guest = Guest::new();
+        guest.send(2, &words(&[FEATURES]), &[]);
+        guest.set_memory(start, monitor);
+        guest.start(0);
+        assert!(!guest.alive());
+    }
+}
+
+#[test]
+fn a_guest_without_a_connection_loses_packets() {
+    let mut guest = Guest::new();
+    let packet = Packet::from_frame(Slice::copied_from(&[0; 60]));
+    let mut batch = VecDeque::from([packet]);
+    guest.device.transmit(&mut batch).unwrap();
+    assert!(batch.is_empty());
+    assert_eq!(guest.stats().tx_no_guest, 1);
+}
+
+/// Arbitrary bytes in the rings, between calls of the device: no panic and no endless call.
+#[test]
+fn random_rings() {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let rounds = std::env::var("FULLSEND_ROUNDS").ok();
+    let rounds = rounds.and_then(|n| n.parse().ok()).unwrap_or(200);
+    for _ in 0..rounds {
+        let mut guest = Guest::running(FEATURES | (random() & 1) << 28);
+        for _ in 0..50 {
+            for _ in 0..random() % 8 {
+                let ring = RING * (random() % 2);
+                let part = [0, AVAILABLE, USED][(random() % 3) as usize];
+                let address = match random() % 4 {
+                    0 => random(),
+                    1 => GUEST + MEMORY - random() % 64,
+                    _ => GUEST + DATA + random() % 0x8000,
+                };
+                let rest = random() & 0x000f_0007_0001_ffff;
+                let at = ring + part + random() % 16 * 16;
+                guest.write(at, &words(&[address, rest]));
+            }
+            for ring in 0..2 {
+                let flags = if ring == 0 { WRITE } else { 0 };
+                let head = (random() % 16) as u16;
+                let len = (random() % 3000) as u32;
+                guest.descriptor(
+                    ring,
+                    head,
+                    (GUEST + DATA, len, flags | random() as u16 & 1, 5),
+                );
+                guest.post(ring, head);
+            }
+            for packet in guest.receive() {
+                let mut packet = packet;
+                if packet.parse(fullsend_offload::Link::Ethernet).is_ok() {
+                    fullsend_offload::segment(packet, &mut Vec::new());
+                }
+            }
+            let packet = Packet::from_frame(Slice::copied_from(&[1; 1000]));
+            guest
+                .device
+                .transmit(&mut VecDeque::from([packet]))
+                .unwrap();
+            if guest.stats().ring_errors > 1 {
+                break;
+            }
+        }
+    }
+}
