@@ -144,15 +144,12 @@ impl Receiver {
         self.copied.clear();
         for frame in &self.frames {
             let mut own = None;
-            let target = match &mut block {
-                Some(block) => block,
-                None => {
-                    let Some(block) = alloc(&self.pool, frame.len) else {
-                        stats.rx_no_memory += 1;
-                        continue;
-                    };
-                    own.insert(block)
-                }
+            if block.is_none() {
+                own = alloc(&self.pool, frame.len);
+            }
+            let Some(target) = block.as_mut().or(own.as_mut()) else {
+                stats.rx_no_memory += 1;
+                continue;
             };
             let buffers = &self.buffers[frame.buffers.clone()];
             let Some(offload) = copy(memory, buffers, header_len, frame.len, target) else {
