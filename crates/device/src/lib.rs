@@ -132,6 +132,9 @@ pub trait Device: Send {
     fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
         let _ = (pool, max_bytes);
     }
+
+    /// Ends the device: the stack has stopped and uses the device no more.
+    fn close(&mut self) {}
 }
 
 impl<D: Device + ?Sized> Device for Box<D> {
@@ -173,5 +176,9 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
         (**self).limit_memory(pool, max_bytes);
+    }
+
+    fn close(&mut self) {
+        (**self).close();
     }
 }

@@ -342,4 +342,8 @@ impl<D: Device> Device for CapturedDevice<D> {
     fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
         self.device.limit_memory(pool, max_bytes);
     }
+
+    fn close(&mut self) {
+        self.device.close();
+    }
 }

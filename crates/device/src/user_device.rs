@@ -16,13 +16,14 @@ use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use std::task::Waker;
 
 use fullsend_offload::{Link, Packet, Pool};
 use parking_lot::Mutex;
 
 pub use port::{PacketPort, PacketReceiver, PacketSender};
-use queue::PacketQueue;
+use queue::{MAX_PINNED, PacketQueue};
 
 use crate::{Caps, Device, Notifier};
 
@@ -91,15 +92,21 @@ impl Shared {
     /// Passes the outgoing packets to the closure. One thread does so at a time, which keeps their
     /// order; a call from within the closure leaves them to the outer one.
     fn deliver(&self, on_packet: &OnPacket) {
-        // A packet that was queued after the last `pop`, while the closure was still locked, has been
-        // left to this thread.
-        while !self.outgoing.is_empty() {
+        loop {
+            // A packet that was queued after the last `pop`, while the closure was still locked, has
+            // been left to this thread. The fences order the queue's length and the lock: either the
+            // other thread locks the closure, or this one finds the packet.
+            fence(Ordering::SeqCst);
+            if self.outgoing.is_empty() {
+                return;
+            }
             let Some(mut on_packet) = on_packet.try_lock() else {
                 return;
             };
             while let Some(packet) = self.outgoing.pop() {
                 on_packet(packet);
             }
+            drop(on_packet);
         }
     }
 }
@@ -246,8 +253,16 @@ impl Device for UserDevice {
     }
 
     fn limit_memory(&mut self, _: &Pool, max_bytes: usize) {
-        self.shared.outgoing.limit_bytes(max_bytes / 2);
-        self.shared.incoming.limit_bytes(max_bytes / 2);
+        // A queued packet keeps up to `MAX_PINNED` times its length allocated.
+        let each = max_bytes / 2 / MAX_PINNED;
+        self.shared.outgoing.limit_bytes(each);
+        self.shared.incoming.limit_bytes(each);
+    }
+
+    fn close(&mut self) {
+        self.shared.outgoing.close();
+        self.shared.incoming.close();
+        self.notify_user();
     }
 }
 

@@ -287,4 +287,8 @@ impl<D: Device> Device for SteeredDevice<D> {
         let backlog = &self.handover.backlogs[self.index];
         backlog.packets.lock().max_bytes = (max_bytes / 2 / MAX_PINNED).min(BACKLOG_BYTES);
     }
+
+    fn close(&mut self) {
+        self.device.close();
+    }
 }

@@ -461,7 +461,8 @@ impl Builder {
     /// free payload memory (in place of [`pool_bytes`](Self::pool_bytes)) and tables are.
     /// `docs/memory.md` lists the shares,
     /// the counters of what is dropped, and what is not included: sockets that the application
-    /// opens without limit, and packets and `Bytes` that it keeps. At least 8 MiB are needed.
+    /// opens without limit, and packets and `Bytes` that it keeps. At least 8 MiB are needed for each
+    /// shard.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
@@ -534,7 +535,7 @@ impl Builder {
     /// The stack reads its time from tokio in any case (`tokio::time::Instant`).
     ///
     /// The device then needs no file descriptor: the timer wakes the driver also when the device has
-    /// received packets. The stack has one shard.
+    /// received packets. The stack has one shard and no [busy polling](Self::busy_poll).
     #[must_use]
     pub fn timer(mut self, timer: Box<dyn DriverTimer>) -> Self {
         self.timer = Some(timer);
@@ -580,6 +581,9 @@ impl Builder {
     /// - `Other` outside of a tokio runtime, unless `shards_on` was called.
     pub fn build(mut self) -> io::Result<Stack> {
         let choice = std::mem::replace(&mut self.choice, DeviceChoice::None);
+        if let Some(error) = self.error.take() {
+            return Err(error);
+        }
         check_shards(self.shards)?;
         let driver_wakers: Vec<Arc<DriverWaker>> =
             (0..self.shards).map(|_| Arc::default()).collect();
@@ -589,6 +593,21 @@ impl Builder {
             return Err(invalid(&format!(
                 "a timer wakes the driver of one shard, and the stack has {}; call shards(1)",
                 self.shards
+            )));
+        }
+        if has_timer && self.busy_poll.is_some() {
+            return Err(invalid(
+                "a timer and busy polling exclude each other: time may not pass while the driver \
+                 polls; remove busy_poll()",
+            ));
+        }
+        let least = MIN_MEMORY_BYTES * self.shards as u64;
+        if let Some(bytes) = self.memory_bytes.filter(|bytes| *bytes < least) {
+            return Err(invalid(&format!(
+                "{bytes} bytes of memory are not enough for {} shards; allow at least {least} ({} MiB \
+                 for each) or use fewer shards",
+                self.shards,
+                MIN_MEMORY_BYTES >> 20
             )));
         }
         let steering_seed = self.seed.map_or_else(os_seed, Ok)?;

@@ -195,7 +195,12 @@ impl<'a> Query<'a> {
         socket.send(&self.message[..self.len]).await?;
         let mut buf = vec![0; MAX_DATAGRAM];
         for _ in 0..MAX_DATAGRAMS {
-            let len = socket.recv(&mut buf).await?;
+            let (len, from) = socket.recv_from(&mut buf).await?;
+            // A datagram of another host can have arrived before the socket was connected.
+            let is_server = from.ip().to_canonical() == server.ip().to_canonical();
+            if !is_server || from.port() != server.port() {
+                continue;
+            }
             if let Some(response) = self.parse(&buf[..len]) {
                 if response.is_truncated() {
                     return self.exchange_over_tcp(stack, server).await;

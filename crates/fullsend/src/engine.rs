@@ -491,6 +491,7 @@ impl Engine {
             shard.stop_reason = Some(reason.clone());
             shard.host.abort_all(now);
             let _ = shard.transmit(now, &self.clock);
+            shard.pump.device_mut().close();
         }
         self.unlock_and_wake(shard, true, false);
     }

@@ -47,6 +47,20 @@ fn stack_with_port(n: u8, config: UserDeviceConfig) -> (Stack, PacketPort) {
 }
 
 #[test]
+fn a_port_learns_of_the_end_of_its_stack() {
+    threads(async {
+        let (stack, mut port) = stack_with_port(1, UserDeviceConfig::ip(1420));
+        let waits = tokio::spawn(async move {
+            assert!(port.receiver.recv_packet().await.is_none());
+            port.send(&[0x45; 40]).await.unwrap_err().kind()
+        });
+        tokio::task::yield_now().await;
+        stack.shutdown().await.unwrap();
+        assert_eq!(waits.await.unwrap(), ErrorKind::BrokenPipe);
+    });
+}
+
+#[test]
 fn ports_carry_packets() {
     threads(async {
         let config = UserDeviceConfig {

@@ -91,6 +91,8 @@ fn io_closures_run_when_the_stream_is_ready() {
         assert!(ready.is_readable() && ready.is_read_closed() && !ready.is_writable());
         let end = server.try_io(Interest::READABLE, || server.try_read(&mut [0; 1]));
         assert_eq!(end.unwrap(), 0);
+        let error = server.ready(Interest::ERROR).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
     });
 }
 

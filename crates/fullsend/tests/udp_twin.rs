@@ -227,6 +227,8 @@ fn readiness_and_the_calls_that_depend_on_it() {
         assert!(ready.is_readable() && ready.is_writable());
         let len = server.try_io(Interest::READABLE, || server.try_recv(&mut [0; 9]));
         assert_eq!(len.unwrap(), 4);
+        let error = server.ready(Interest::ERROR).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
     });
 }
 
@@ -327,6 +329,16 @@ fn groups_are_received_while_a_socket_has_joined_them() {
             tokio::task::yield_now().await;
             assert!(member.try_recv(&mut buf).is_err() && sender.try_recv(&mut buf).is_err());
         }
+        // A group of the interface-local scope is received, but only within the stack.
+        let group: Ipv6Addr = "ff01::77".parse().unwrap();
+        for socket in [&member, &sender] {
+            change(socket, group.into(), true).unwrap();
+        }
+        sender.send_to(b"local", (group, 9)).await.unwrap();
+        assert_eq!(sender.recv(&mut [0; 8]).await.unwrap(), 5);
+        tokio::task::yield_now().await;
+        assert!(member.try_recv(&mut [0; 8]).is_err());
+        change(&member, group.into(), false).unwrap();
         let error = member
             .join_multicast_v4(Ipv4Addr::new(10, 0, 0, 9), Ipv4Addr::UNSPECIFIED)
             .unwrap_err();

@@ -17,9 +17,16 @@ use crate::link::Link;
 use crate::shared::Shared;
 use crate::topology::{NodeId, addresses, invalid};
 
-/// The memory of each host, in bytes, from which its limits derive. It is fixed, as the memory of
-/// the machine would make its results differ from those of others.
-const HOST_MEMORY_BYTES: u64 = 1 << 30;
+/// The limits of each host, which otherwise derive from the memory of the machine: results would
+/// differ between machines. They are those of a host with 1 GiB.
+const HOST_LIMITS: [(&str, &str); 6] = [
+    ("tcp_mem", "12288 16384 24576"),
+    ("udp_mem", "24576 32768 49152"),
+    ("tcp_rmem", "4096 131072 6291456"),
+    ("tcp_wmem", "4096 16384 4194304"),
+    ("tcp_max_orphans", "8192"),
+    ("tcp_max_tw_buckets", "8192"),
+];
 
 /// Bytes of free payload memory that a host keeps for reuse.
 const POOL_BYTES: usize = 4 << 20;
@@ -174,20 +181,29 @@ impl Net {
 
     /// Starts the hosts that have not started yet.
     pub(crate) fn start_new(&self) -> Result<(), Failure> {
-        let is_new = |state: &State| matches!(state, State::New);
-        let mut new = Vec::new();
-        for entry in &mut self.inner.hosts.lock().entries {
-            if is_new(&entry.state)
-                && let Some(software) = entry.software.start()
-            {
-                new.push((entry.node, entry.name.to_string(), software));
+        while let Some((node, host, software)) = self.take_new() {
+            if let Err(error) = self.start(node, software) {
+                if let Some(entry) = self.inner.hosts.lock().entry(node) {
+                    // No run waits for it, and none starts it again.
+                    entry.state = State::Ended;
+                }
+                return Err(Failure::Start { host, error });
             }
         }
-        for (node, host, software) in new {
-            self.start(node, software)
-                .map_err(|error| Failure::Start { host, error })?;
-        }
         Ok(())
+    }
+
+    /// Returns the next host that has not started, with its software. That of a client is taken.
+    fn take_new(&self) -> Option<(NodeId, String, Start)> {
+        let mut hosts = self.inner.hosts.lock();
+        let mut new = hosts
+            .entries
+            .iter_mut()
+            .filter(|entry| matches!(entry.state, State::New));
+        new.find_map(|entry| {
+            let software = entry.software.start()?;
+            Some((entry.node, entry.name.to_string(), software))
+        })
     }
 
     /// Builds the stack of a host, and spawns its software.
@@ -229,21 +245,27 @@ impl Net {
         let _context = self.inner.runtime.enter();
         let (v4, v6) = addresses(node);
         let mut builder = Stack::builder()
-            .memory_bytes(HOST_MEMORY_BYTES)
             .pool_bytes(POOL_BYTES)
             .seed(seed)
             .address(&format!("{v4}/16"))
             .address(&format!("{v6}/64"))
             .route("0.0.0.0/0", None)
             .route("::/0", None);
+        for (key, value) in HOST_LIMITS {
+            builder = builder.sysctl(key, value);
+        }
         for configure in settings {
             builder = configure(builder);
         }
         let card = Card::connect(&self.inner.shared, node);
-        builder
+        let built = builder
             .device(Box::new(card.clone()))
             .timer(Box::new(card))
-            .build()
+            .build();
+        if built.is_err() {
+            Card::disconnect(&self.inner.shared, node);
+        }
+        built
     }
 
     pub(crate) fn find_host(&self, name: &str) -> io::Result<NodeId> {

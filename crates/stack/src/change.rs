@@ -77,6 +77,7 @@ impl Host {
             // Without a qdisc before, queued packets stay in the interface's queue.
             return;
         };
+        interface.uncharged_bytes = 0;
         while let Some(packet) = old.dequeue(Instant::FAR_FUTURE) {
             let is_v4 = packet.layers.ethertype == ethertype::IPV4;
             self.queue_packet(now, iface, is_v4, packet);

@@ -8,7 +8,7 @@ use fullsend_qdisc::QdiscStats;
 use fullsend_wire::Instant;
 use fullsend_wire::numbers::ethertype;
 
-use crate::interface::Interface;
+use crate::interface::{Interface, cost};
 use crate::{Host, IfaceId};
 
 /// Maximum number of super-segments pulled from sockets at a time, before they are queued.
@@ -24,7 +24,7 @@ impl Interface {
     }
 
     /// Moves the packets that may leave now to `out`, `max` super-segments at most.
-    fn drain_qdisc(&mut self, now: Instant, out: &mut Vec<Packet>, max: usize) {
+    pub(crate) fn drain_qdisc(&mut self, now: Instant, out: &mut Vec<Packet>, max: usize) {
         let Some(qdisc) = &mut self.qdisc else {
             return;
         };
@@ -33,6 +33,9 @@ impl Interface {
                 self.departure = qdisc.next_departure().unwrap_or(Instant::FAR_FUTURE);
                 return;
             };
+            if packet.tx.socket == 0 {
+                self.uncharged_bytes -= cost(&packet);
+            }
             self.config.push_segmented(packet, out);
         }
         self.departure = if qdisc.is_empty() {

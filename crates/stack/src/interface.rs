@@ -90,8 +90,17 @@ const MAX_QUEUED: usize = 1000;
 const MAX_QUEUED_BYTES: usize = 16 << 20;
 
 /// Returns what a packet in the interface's queue is charged, in bytes.
-fn cost(packet: &Packet) -> usize {
+pub(crate) fn cost(packet: &Packet) -> usize {
     packet.len() + size_of::<Packet>()
+}
+
+/// Copies the payload if it keeps much more memory allocated than its length: an echo reply shares
+/// the buffer of its request. Returns whether there was memory for the copy.
+fn compact_payload(packet: &mut Packet) -> bool {
+    let payload = compact(core::mem::take(&mut packet.payload));
+    let has_memory = payload.is_some();
+    packet.payload = payload.unwrap_or_default();
+    has_memory
 }
 
 impl IfaceConfig {
@@ -197,6 +206,8 @@ pub(crate) struct Interface {
     compacts_out: bool,
     /// The qdisc. If there is one, it replaces `out` and also carries TCP data.
     pub(crate) qdisc: Option<Qdisc<Packet>>,
+    /// Memory of the packets in the qdisc that no connection is charged for.
+    pub(crate) uncharged_bytes: usize,
     /// When the qdisc will release a packet; zero means now, the far future never.
     pub(crate) departure: Instant,
     /// The ready queue: sockets that have something to send, in order, each once.
@@ -224,6 +235,7 @@ impl Interface {
             max_out_bytes: MAX_QUEUED_BYTES,
             compacts_out: false,
             qdisc: Qdisc::new(config.qdisc),
+            uncharged_bytes: 0,
             departure: Instant::FAR_FUTURE,
             ready: VecDeque::new(),
             device: config.caps,
@@ -244,13 +256,20 @@ impl Interface {
     /// Queues a complete packet. Returns the drop to report if the queue does not accept it.
     pub(crate) fn push(&mut self, now: Instant, mut packet: Packet) -> Result<(), DroppedPacket> {
         if let Some(qdisc) = &mut self.qdisc {
-            // Packets of connections are in the memory of these.
+            // The memory of connections includes their packets.
             let charged = packet.tx.socket != 0;
-            if !charged && qdisc.stats().backlog_bytes as usize >= self.max_out_bytes {
-                return Err(DroppedPacket::of(&packet));
+            let bytes = cost(&packet);
+            if !charged && self.compacts_out {
+                let is_full = self.uncharged_bytes + bytes > self.max_out_bytes;
+                if is_full && self.uncharged_bytes != 0 || !compact_payload(&mut packet) {
+                    return Err(DroppedPacket::of(&packet));
+                }
             }
             self.departure = Instant::ZERO;
             let result = qdisc.enqueue(now, packet);
+            if result.is_ok() && !charged {
+                self.uncharged_bytes += bytes;
+            }
             return result.map_err(|packet| DroppedPacket::of(&packet));
         }
         let bytes = self.out_bytes + cost(&packet);
@@ -258,12 +277,8 @@ impl Interface {
         if is_full && !self.out.is_empty() {
             return Err(DroppedPacket::of(&packet));
         }
-        if self.compacts_out {
-            // An echo reply shares the buffer of its request.
-            let Some(payload) = compact(core::mem::take(&mut packet.payload)) else {
-                return Err(DroppedPacket::of(&packet));
-            };
-            packet.payload = payload;
+        if self.compacts_out && !compact_payload(&mut packet) {
+            return Err(DroppedPacket::of(&packet));
         }
         self.out_bytes = bytes;
         self.out.push_back(packet);
@@ -301,5 +316,47 @@ impl Interface {
             self.config.push_segmented(packet, out);
         }
         count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    #[test]
+    fn a_qdisc_limits_the_memory_of_packets_that_no_connection_is_charged_for() {
+        let config = IfaceConfig {
+            qdisc: "pfifo limit 1000".parse().unwrap(),
+            ..IfaceConfig::loopback()
+        };
+        let mut interface = Interface::new(config, 0);
+        interface.limit_memory(4096);
+        let now = Instant::from_nanos(1);
+        let packet = |socket, len| {
+            let mut packet = Packet {
+                payload: fullsend_offload::Slice::copied_from(&vec![0; len]).into(),
+                ..Packet::default()
+            };
+            packet.tx.socket = socket;
+            packet
+        };
+        for _ in 0..10 {
+            assert!(interface.push(now, packet(1, 1000)).is_ok());
+        }
+        // The data of connections leaves room for other packets.
+        let max = (4096 / cost(&packet(0, 100))) as u64;
+        for _ in 0..max {
+            assert!(interface.push(now, packet(0, 100)).is_ok());
+        }
+        assert!(interface.push(now, packet(0, 100)).is_err());
+        assert!(interface.push(now, packet(1, 1000)).is_ok());
+        interface.drain_qdisc(now, &mut Vec::new(), 100);
+        assert!(interface.qdisc.as_ref().unwrap().is_empty() && interface.uncharged_bytes == 0);
+        assert!(
+            interface.push(now, packet(0, 10_000)).is_ok(),
+            "the first may be larger"
+        );
     }
 }

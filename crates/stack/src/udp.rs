@@ -187,20 +187,6 @@ impl Socket {
         self.gro = on;
     }
 
-    /// Splits a packet's payload into the datagrams that the socket queues.
-    fn entries(&self, packet: &UdpDatagram) -> impl Iterator<Item = UdpDatagram> {
-        let len = packet.payload.len();
-        let size = if self.gro { len } else { packet.segment_size };
-        (0..len.max(1)).step_by(size.max(1)).map(move |start| {
-            let payload = packet.payload.range(start, size.min(len - start));
-            UdpDatagram {
-                segment_size: packet.segment_size.min(payload.len()),
-                payload,
-                ..*packet
-            }
-        })
-    }
-
     pub(crate) fn set_sharing(&mut self, sharing: UdpSharing) {
         self.sharing = sharing;
     }
@@ -256,6 +242,20 @@ pub(crate) enum UdpDelivery {
     Done,
     /// No socket is bound to the destination.
     NoPort,
+}
+
+/// Splits a packet's payload into the entries of a queue, which have `size` bytes except for the last
+/// one.
+fn entries(packet: &UdpDatagram, size: usize) -> impl Iterator<Item = UdpDatagram> {
+    let len = packet.payload.len();
+    (0..len.max(1)).step_by(size.max(1)).map(move |start| {
+        let payload = packet.payload.range(start, size.min(len - start));
+        UdpDatagram {
+            segment_size: packet.segment_size.min(payload.len()),
+            payload,
+            ..*packet
+        }
+    })
 }
 
 /// Returns the memory that a datagram is charged, bytes.
@@ -482,8 +482,13 @@ impl Udp {
             return UdpDelivery::NoPort;
         }
         for index in indices {
-            let entries = self.sockets.get(index).map(|socket| socket.entries(packet));
-            for entry in entries.into_iter().flatten().collect::<SmallVec<[_; 1]>>() {
+            let gro = self.sockets.get(index).is_some_and(|socket| socket.gro);
+            let size = if gro {
+                packet.payload.len()
+            } else {
+                packet.segment_size
+            };
+            for entry in entries(packet, size) {
                 self.enqueue(index, entry, limits, wakers);
             }
         }

@@ -130,6 +130,29 @@ fn the_only_address_of_a_host_is_abandoned_when_another_host_has_it() {
     }
 }
 
+/// RFC 3590 4, RFC 3810 5.2.13: routers ignore reports from the unspecified address.
+#[test]
+fn groups_are_reported_again_once_the_link_local_address_is_valid() {
+    let mut net = Segment::new(1);
+    net.add(0, "fe80::7/64");
+    let host = &mut net.hosts[0];
+    let socket = host.udp_bind("[::]:9".parse().unwrap()).unwrap();
+    let group = "ff05::7".parse().unwrap();
+    host.udp(socket).join_group(net.now, group, None).unwrap();
+    net.run_for(Nanos::from_secs(9));
+    let mut sources = Vec::new();
+    for frame in &net.frames {
+        // Only reports have a hop-by-hop header.
+        let ip = Ipv6View::new(&frame[14..]).unwrap();
+        if frame[14 + 6] == 0 {
+            sources.push(ip.src());
+        }
+    }
+    assert_eq!(sources[0], Ipv6Addr::UNSPECIFIED);
+    let own: Ipv6Addr = SHARED.parse().unwrap();
+    assert_eq!(sources.iter().filter(|ip| **ip == own).count(), 2);
+}
+
 /// RFC 4862 5.4.3: if two hosts try to configure an address at once, neither gets it.
 #[test]
 fn two_hosts_probing_one_address_at_once_both_abandon_it() {

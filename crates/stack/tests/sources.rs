@@ -288,6 +288,56 @@ fn an_unspecified_source_is_accepted_only_for_broadcast_and_multicast() {
     assert_eq!(rig.frame(group, &[], &echo("fd00::2", "ff02::1")), 1);
 }
 
+/// A query that a router has forwarded, or one that is too long, is not answered.
+#[test]
+fn igmp_is_accepted_only_if_it_was_sent_to_a_group() {
+    for (dst, len, accepted) in [
+        ("224.0.0.1", 8, 1),
+        ("10.0.0.1", 8, 0),
+        ("10.0.0.255", 8, 0),
+        ("224.0.0.1", 1504, 0),
+    ] {
+        let mut rig = Rig::new(Link::Ip);
+        rig.join("239.1.2.3");
+        let mut query = vec![0; len];
+        query[..2].copy_from_slice(&[0x11, 10]);
+        let checksum = sum(&query).checksum();
+        query[2..4].copy_from_slice(&checksum.to_be_bytes());
+        let (src, dst) = (ip("10.0.0.2"), ip(dst));
+        rig.packet(&forge::ip_bytes(src, dst, protocol::IGMP, &query));
+        let queries = rig.counter("FullsendMcastQueriesReceived");
+        assert_eq!(queries, accepted, "{dst} {len}");
+    }
+}
+
+/// RFC 2236 3: a report suppresses the answer to a query if it was sent to its group.
+#[test]
+fn reports_suppress_an_answer_only_if_they_were_sent_to_their_group() {
+    for (dst, answers) in [("239.1.2.3", 0), ("224.0.0.1", 1)] {
+        let mut rig = Rig::new(Link::Ip);
+        rig.join("239.1.2.3");
+        let mut message = |kind: u8, group: [u8; 4], dst: &str| {
+            let mut message = [kind, 10, 0, 0, group[0], group[1], group[2], group[3]];
+            let checksum = sum(&message).checksum();
+            message[2..4].copy_from_slice(&checksum.to_be_bytes());
+            rig.packet(&forge::ip_bytes(
+                ip("10.0.0.2"),
+                ip(dst),
+                protocol::IGMP,
+                &message,
+            ));
+        };
+        message(0x11, [0; 4], "224.0.0.1");
+        message(0x16, [239, 1, 2, 3], dst);
+        // The report of joining is repeated.
+        let sent = |rig: &Rig| rig.counter("FullsendMcastReportsSent");
+        let before = sent(&rig);
+        rig.now += Nanos::from_secs(11);
+        rig.host.poll(rig.now);
+        assert_eq!(sent(&rig) - before, 1 + answers, "{dst}");
+    }
+}
+
 #[test]
 fn nothing_is_sent_to_an_invalid_destination() {
     let mut rig = Rig::new(Link::Ip);

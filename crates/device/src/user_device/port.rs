@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use fullsend_offload::{Packet, Slice};
 
 use super::Shared;
+use super::queue::unpin;
 
 /// Longest packet that a device accepts, in bytes: a full IPv6 payload, and its headers down to
 /// Ethernet with a VLAN tag.
@@ -158,7 +159,8 @@ impl PacketSender {
     }
 
     /// Polls for room for a packet of `len` bytes: when it is ready, the next packet of at most that
-    /// length is accepted, or fails because the stack has ended.
+    /// length is accepted, or fails because the stack has ended. It is ready for a longer packet than
+    /// [`send`](Self::send) accepts, which then fails.
     pub fn poll_ready(&mut self, cx: &mut Context<'_>, len: usize) -> Poll<()> {
         self.shared.incoming.poll_room(cx, len)
     }
@@ -215,8 +217,11 @@ impl PacketSender {
         self.shared.incoming.is_closed()
     }
 
-    fn push(&self, packet: Packet) -> io::Result<()> {
+    fn push(&self, mut packet: Packet) -> io::Result<()> {
         let incoming = &self.shared.incoming;
+        if !unpin(&mut packet) {
+            return Err(ErrorKind::OutOfMemory.into());
+        }
         if incoming.push(packet) {
             return Ok(());
         }

@@ -8,8 +8,11 @@ use std::task::{Context, Poll, Waker};
 use fullsend_offload::{Packet, Slice};
 use parking_lot::{Mutex, MutexGuard};
 
-/// A packet that keeps more than this multiple of its length allocated is copied before it waits.
-const MAX_PINNED: usize = 4;
+use super::port::PACKET_MAX;
+
+/// A packet that keeps more than this multiple of its length allocated is copied before it waits: an
+/// incoming one, and in a queue with a memory limit also an outgoing one.
+pub(super) const MAX_PINNED: usize = 4;
 
 /// Packets in order, from one end to the other.
 pub(super) struct PacketQueue {
@@ -28,6 +31,8 @@ struct QueueState {
     bytes: usize,
     max_packets: usize,
     max_bytes: usize,
+    /// Whether the memory is limited, so that packets of the stack are copied as well.
+    is_limited: bool,
     /// One end was dropped.
     closed: bool,
     /// The stack's driver.
@@ -90,6 +95,7 @@ impl PacketQueue {
                 bytes: 0,
                 max_packets: max_packets.max(1),
                 max_bytes,
+                is_limited: false,
                 closed: false,
                 driver: None,
                 driver_wants_room: false,
@@ -127,6 +133,7 @@ impl PacketQueue {
     pub(super) fn limit_bytes(&self, max_bytes: usize) {
         let mut state = self.state.lock();
         state.max_bytes = state.max_bytes.min(max_bytes);
+        state.is_limited = true;
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -161,11 +168,15 @@ impl PacketQueue {
             self.count_dropped(batch.len() as u64);
             return batch.clear();
         }
-        while let Some(packet) = batch.pop_front() {
+        while let Some(mut packet) = batch.pop_front() {
             if !state.accepts(cost(&packet)) {
                 batch.push_front(packet);
                 state.driver_wants_room = true;
                 break;
+            }
+            if state.is_limited && !unpin(&mut packet) {
+                self.count_dropped(1);
+                continue;
             }
             state.push(packet);
             state.user_is_ready = true;
@@ -254,10 +265,11 @@ impl PacketQueue {
         Poll::Ready(self.pop())
     }
 
-    /// Polls for room for a packet of `bytes`, or for the end of the queue.
+    /// Polls for room for a packet of `bytes`, or for the end of the queue. A packet that is too long
+    /// does not wait, as it fails.
     pub(super) fn poll_room(&self, cx: &Context<'_>, bytes: usize) -> Poll<()> {
         let state = self.state.lock();
-        if state.closed || state.accepts(bytes + size_of::<Packet>()) {
+        if state.closed || bytes > PACKET_MAX || state.accepts(bytes + size_of::<Packet>()) {
             return Poll::Ready(());
         }
         self.register(cx, state);
@@ -266,8 +278,7 @@ impl PacketQueue {
 
     /// Appends a packet and wakes the driver, or drops the packet if there is no room. Returns whether
     /// it was appended.
-    pub(super) fn push(&self, mut packet: Packet) -> bool {
-        unpin(&mut packet);
+    pub(super) fn push(&self, packet: Packet) -> bool {
         let mut state = self.state.lock();
         if state.closed || !state.accepts(cost(&packet)) {
             return false;
@@ -308,10 +319,15 @@ impl PacketQueue {
     }
 }
 
-/// Copies the payload of a packet that keeps much more memory allocated than it has bytes.
-fn unpin(packet: &mut Packet) {
+/// Copies the payload of a packet that keeps much more memory allocated than it has bytes. Returns
+/// `false` if the allocator refused memory for the copy.
+pub(super) fn unpin(packet: &mut Packet) -> bool {
     if packet.payload.pinned() > MAX_PINNED * packet.payload.len() {
-        let slices = packet.payload.slices().iter();
-        packet.payload = slices.map(|slice| Slice::copied_from(slice)).collect();
+        let parts = packet.payload.slices().iter().map(Slice::as_slice);
+        let Some(copy) = Slice::try_copied_from(parts) else {
+            return false;
+        };
+        packet.payload = copy.into();
     }
+    true
 }

@@ -118,12 +118,32 @@ fn incoming_packets_wake_the_driver_and_are_limited_in_number_and_bytes() {
 #[test]
 fn a_memory_limit_bounds_both_queues() {
     let (mut device, mut port) = user_device(UserDeviceConfig::ip(1500));
-    device.limit_memory(&Pool::new(0), 8000);
+    device.limit_memory(&Pool::new(0), 32_000);
     let accepted = (0..100).take_while(|_| port.sender.inject(&[0; 1000]));
     assert_eq!(accepted.count(), 3);
     let mut batch: VecDeque<_> = (0..100).map(packet).collect();
     device.transmit(&mut batch).unwrap();
     assert!(device.in_flight() <= 4000 / 100, "{}", device.in_flight());
+    // Packets that wait for the program keep little more memory than their length.
+    while port.receiver.try_recv_packet().is_ok() {}
+    let mut small = packet(1);
+    small.payload = Slice::copied_from(&[1; 4000]).slice(0..10).into();
+    device.transmit(&mut [small].into()).unwrap();
+    let small = port.receiver.try_recv_packet().unwrap();
+    assert!(small.payload.len() == 10 && small.payload.pinned() <= 40);
+}
+
+#[test]
+fn readiness_is_reported_for_packets_that_fail() {
+    let (mut device, mut port) = user_device(small(1));
+    let (_, user_waker) = waker();
+    let mut cx = Context::from_waker(&user_waker);
+    port.sender.try_send(&[1; 100]).unwrap();
+    assert!(port.sender.poll_ready(&mut cx, 1500).is_pending());
+    assert!(port.sender.poll_ready(&mut cx, usize::MAX).is_ready());
+    device.close();
+    assert!(port.sender.poll_ready(&mut cx, 1500).is_ready());
+    assert!(port.sender.is_closed());
 }
 
 #[test]

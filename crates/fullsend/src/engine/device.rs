@@ -80,6 +80,10 @@ impl Device for ShardDevice {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.current().fd()
     }
+
+    fn close(&mut self) {
+        self.current_mut().close();
+    }
 }
 
 /// The placeholder of a device that is being wrapped or unwrapped.

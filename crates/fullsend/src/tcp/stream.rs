@@ -20,6 +20,7 @@ use crate::error::io_error;
 use crate::stack::Stack;
 use crate::tcp::socket::SocketSettings;
 use crate::tcp::write_quantum::WriteQuantum;
+use crate::udp::check_interest;
 use crate::wait_registration::{WaitRegistration, waiter};
 
 /// Most bytes of caller-owned memory queued at once; more waits for room in the send buffer.
@@ -659,8 +660,10 @@ impl TcpStream {
     /// has ended is ready, and `READ_CLOSED` or `WRITE_CLOSED` is set.
     ///
     /// # Errors
-    /// The stack's error if it has stopped ([`Stack::closed`]).
+    /// `InvalidInput` if `interest` is neither readable nor writable; the stack's error if it has
+    /// stopped ([`Stack::closed`]).
     pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        check_interest(interest)?;
         let [mut reading, mut writing] = [HostInterest::Read, HostInterest::Write]
             .map(|direction| self.wait_registration(direction));
         poll_fn(|cx| {

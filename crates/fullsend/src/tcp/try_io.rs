@@ -78,8 +78,7 @@ impl TcpStream {
     /// `WouldBlock`. `f` uses the `try_` methods of this stream.
     ///
     /// # Errors
-    /// Those of `f` except for `WouldBlock`; the stack's error if it has stopped
-    /// ([`Stack::closed`](crate::Stack::closed)).
+    /// Those of `f` except for `WouldBlock`, and those of [`ready`](Self::ready).
     pub async fn async_io<R>(
         &self,
         interest: Interest,

@@ -16,8 +16,8 @@ impl UdpSocket {
     /// The stack reports the membership with IGMPv3, or the version of an older querier, so that
     /// routers and switches forward the group. A socket has at most 20 groups, a stack 256. They are
     /// left when the socket is dropped. As on Linux, the datagrams of a group that any socket of the
-    /// stack has joined are received by all sockets that are bound to their port and to the group or
-    /// the unspecified address.
+    /// stack has joined are received by all sockets that are bound to their port and to the unspecified
+    /// address.
     ///
     /// # Errors
     /// `InvalidInput` if `multiaddr` is not a multicast address; `AddrNotAvailable` if `interface` is
@@ -181,7 +181,8 @@ impl UdpSocket {
     }
 }
 
-/// Returns the interface with an address, or `None` for the unspecified address.
+/// Returns the interface with an address, or `None` for the unspecified address. The loopback
+/// interface has no groups. Datagrams to a group leave on the interface of the route to it.
 fn iface_v4(host: &Host, interface: Ipv4Addr) -> io::Result<Option<IfaceId>> {
     if interface.is_unspecified() {
         return Ok(None);

@@ -12,17 +12,26 @@ use super::UdpSocket;
 use crate::error::{io_error, would_block};
 use crate::wait_registration::waiter;
 
+/// Rejects an interest in errors alone: the host wakes waiters only for reading and writing.
+pub(crate) fn check_interest(interest: Interest) -> io::Result<()> {
+    if interest.is_readable() || interest.is_writable() {
+        return Ok(());
+    }
+    let text = "waiting for errors alone is not supported; add Interest::READABLE";
+    Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+}
+
 impl UdpSocket {
     /// Waits until the socket is ready for any of `interest`, and returns for which. It is always
     /// ready to send.
     ///
     /// # Errors
-    /// The stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
+    /// `InvalidInput` if `interest` is neither readable nor writable; the stack's error if it has
+    /// stopped ([`Stack::closed`](crate::Stack::closed)).
     pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        check_interest(interest)?;
         if !interest.is_writable() {
-            if interest.is_readable() {
-                self.readable().await?;
-            }
+            self.readable().await?;
             return Ok(self.ready_now(interest)?.unwrap_or(Ready::READABLE));
         }
         poll_fn(|cx| {
@@ -125,7 +134,7 @@ impl UdpSocket {
     /// `WouldBlock`. `f` uses the `try_` methods of this socket.
     ///
     /// # Errors
-    /// Those of `f` except for `WouldBlock`; the stack's error if it has stopped.
+    /// Those of `f` except for `WouldBlock`, and those of [`ready`](Self::ready).
     pub async fn async_io<R>(
         &self,
         interest: Interest,

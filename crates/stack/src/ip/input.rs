@@ -202,7 +202,8 @@ impl Host {
     fn non_tcp_input(&mut self, now: Instant, meta: &IpMeta, packet: &mut Packet) {
         let dst = meta.dst.to_ip();
         let ours = self.ip.addresses.is_local(meta.dst);
-        let group = is_group(dst) || self.ip.addresses.is_broadcast(dst);
+        let is_looped = meta.iface == LOOPBACK && dst.is_multicast();
+        let group = is_looped || is_group(dst) || self.ip.addresses.is_broadcast(dst);
         let v4 = meta.dst.is_v4();
         let foreign = !ours && !group;
         // RFC 1122 3.2.1.3, RFC 4291 2.5.2: the unspecified address is never a destination, not

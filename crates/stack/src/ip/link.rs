@@ -112,7 +112,7 @@ impl Host {
             self.queue_packet(now, iface, v4, frame);
         }
         for (addr, result) in actions.dad {
-            self.on_dad_result(iface, addr, result);
+            self.on_dad_result(now, iface, addr, result);
         }
         self.mib.ip6.dad_loopbacks += actions.looped_back;
         self.mib.neigh.unresolved_discards += actions.discarded;
@@ -122,7 +122,7 @@ impl Host {
         }
     }
 
-    fn on_dad_result(&mut self, iface: u16, addr: Ipv6Addr, result: DadResult) {
+    fn on_dad_result(&mut self, now: Instant, iface: u16, addr: Ipv6Addr, result: DadResult) {
         let same = |(on, cidr): &(u16, super::Cidr)| *on == iface && cidr.addr == addr;
         let Some(at) = self.ip.tentative.iter().position(same) else {
             return;
@@ -136,6 +136,9 @@ impl Host {
         }
         self.ip.addresses.add(iface, cidr);
         self.ip.version += 1;
+        if addr.is_unicast_link_local() {
+            self.ip.multicast.on_link_local(now, iface);
+        }
     }
 
     pub(super) fn start_dad(&mut self, now: Instant, iface: u16, addr: Ipv6Addr) {

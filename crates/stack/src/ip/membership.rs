@@ -30,6 +30,8 @@ const ROUTER_ALERT_V4: [u8; 4] = [0x94, 4, 0, 0];
 const ROUTER_ALERT_V6: [u8; 7] = [0, 5, 2, 0, 0, 1, 0];
 /// Internetwork control, the type of service of these messages (RFC 3376 4).
 const TOS: u8 = 0xc0;
+/// Longest IGMP message that is read, bytes. Queriers split longer source lists (RFC 3376 4.1.8).
+const MAX_IGMP_LEN: usize = 1500;
 
 impl Host {
     /// Returns the interface on which a group is joined: `iface`, or that of the route to the group.
@@ -96,6 +98,11 @@ impl Host {
 
     /// Processes an IGMP message.
     pub(super) fn igmp_input(&mut self, now: Instant, meta: &IpMeta, packet: &Packet) {
+        // A router forwards unicast packets, so only a neighbour can have sent one to a group.
+        let dst = meta.dst.to_ip();
+        if !dst.is_multicast() || packet.payload.len() > MAX_IGMP_LEN {
+            return;
+        }
         // Only the fields before the sources are read, but the checksum covers all.
         let mut message = vec![0; packet.payload.len()];
         packet.payload.copy_to(&mut message);
@@ -114,10 +121,11 @@ impl Host {
                     max_response,
                 },
             ),
-            Ok(IgmpRepr::Report { group }) => {
+            // RFC 2236 3: a report is sent to the group that it is about.
+            Ok(IgmpRepr::Report { group }) if dst == group => {
                 self.ip.multicast.on_report(now, meta.iface, group.into());
             }
-            Ok(IgmpRepr::Other) | Err(_) => {}
+            Ok(IgmpRepr::Report { .. } | IgmpRepr::Other) | Err(_) => {}
         }
     }
 
@@ -143,10 +151,11 @@ impl Host {
                     max_response,
                 },
             ),
-            Ok(MldRepr::Report { group }) => {
+            // RFC 2710 4: a report is sent to the group that it is about.
+            Ok(MldRepr::Report { group }) if meta.dst.to_ip() == group => {
                 self.ip.multicast.on_report(now, meta.iface, group.into());
             }
-            Err(_) => {}
+            Ok(MldRepr::Report { .. }) | Err(_) => {}
         }
     }
 

@@ -159,6 +159,9 @@ impl Host {
                 self.start_dad(now, iface.0, addr);
             }
             _ if !self.ip.addresses.add(iface.0, cidr) => return Err(in_use),
+            (IpAddr::V6(addr), _) if addr.is_unicast_link_local() => {
+                self.ip.multicast.on_link_local(now, iface.0);
+            }
             _ => {}
         }
         self.add_route(cidr, None, iface)

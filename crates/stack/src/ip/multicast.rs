@@ -296,6 +296,18 @@ impl Multicast {
         }
     }
 
+    /// Reports the joined IPv6 groups of an interface again, as routers ignore reports that were sent
+    /// before the interface had a valid link-local address (RFC 3590 4, RFC 3810 5.2.13).
+    pub(super) fn on_link_local(&mut self, now: Instant, iface: u16) {
+        for group in &mut self.groups {
+            let is_ours = group.iface == iface && group.address.is_ipv6();
+            if is_ours && group.members > 0 && group.is_reported() {
+                group.repeats = REPEATS + 1;
+                group.change_at = Some(now);
+            }
+        }
+    }
+
     /// Appends the reports that are due.
     pub(super) fn poll(&mut self, now: Instant, rng: &mut Rng, out: &mut Vec<Report>) {
         if self.deadline().is_none_or(|at| at > now) {

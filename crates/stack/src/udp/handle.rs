@@ -111,7 +111,11 @@ impl UdpHandle<'_> {
                 }
                 Some((self.host.source_for(remote.ip())?, remote))
             }
-            Some(remote) if bound.is_ipv4() == remote.is_ipv4() => Some((bound.ip(), remote)),
+            Some(remote) if bound.is_ipv4() == remote.is_ipv4() => {
+                // Fails without a route.
+                self.host.source_for(remote.ip())?;
+                Some((bound.ip(), remote))
+            }
             Some(_) => return Err(StackError::AddressNotAvailable(bound)),
         };
         self.socket()?.connect(peer);

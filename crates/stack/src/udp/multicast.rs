@@ -170,6 +170,8 @@ impl UdpHandle<'_> {
             copy.layers = path.layers(protocol::UDP);
             host.queue_packet(now, LOOPBACK, group.is_ipv4(), copy);
         }
-        multicast.ttl(group) == 0
+        // RFC 4291 2.7: groups of the reserved and the interface-local scope stay on the host.
+        let stays = matches!(group, IpAddr::V6(ip) if ip.octets()[1] & 0xf <= 1);
+        stays || multicast.ttl(group) == 0
     }
 }

@@ -290,6 +290,31 @@ fn the_queue_is_bounded_in_bytes() {
 }
 
 #[test]
+fn the_datagrams_of_one_packet_are_limited_one_by_one() {
+    for (gro, queued, dropped) in [(false, 2, 3), (true, 0, 1)] {
+        let mut rig = Rig::new();
+        let id = rig.bind("0.0.0.0:1");
+        let socket = rig.udp.socket_mut(id).unwrap();
+        socket.set_gro(gro);
+        socket.set_rcvbuf(3000);
+        let packet = UdpDatagram {
+            payload: Slice::copied_from(&[1; 4500]).into(),
+            segment_size: 1000,
+            from: at("10.0.0.9:9"),
+            to: at("10.0.0.1:1"),
+            tos: 0,
+            ttl: 64,
+            iface: IfaceId(0),
+        };
+        let class = DestinationClass::Local;
+        let done = rig.udp.input(&packet, class, rig.limits, &mut rig.wakers);
+        assert_eq!(done, UdpDelivery::Done);
+        let queue = &rig.udp.sockets.peek(id.0).unwrap().queue;
+        assert_eq!((queue.len(), rig.udp.v4.rcvbuf_errors), (queued, dropped));
+    }
+}
+
+#[test]
 fn all_queues_together_are_bounded_in_bytes() {
     let mut rig = Rig::new();
     let ids: Vec<_> = (1..=20)

@@ -116,6 +116,7 @@ impl Congestion {
     /// Lowers ssthresh for a loss during the reduction that a mark caused.
     pub(crate) fn reduce_for_loss_after_mark(&mut self) {
         self.window.ssthresh = self.algorithm.ssthresh_of_loss_after_mark(&self.window);
+        self.algorithm.sync(&mut self.window);
     }
 
     /// Undoes the last reduction, which proved unnecessary.
@@ -141,6 +142,9 @@ impl Congestion {
     pub(crate) fn on_lost(&mut self, lost: &[LostSegments], now: Instant) {
         for segments in lost {
             self.algorithm.on_lost(&self.window, segments, now);
+        }
+        if !lost.is_empty() {
+            self.algorithm.sync(&mut self.window);
         }
     }
 

@@ -93,7 +93,8 @@ pub trait CongestionControl: Send + fmt::Debug {
     /// Processes congestion, at most once for each window of data.
     fn on_congestion(&mut self, event: CongestionEvent, now: Instant);
 
-    /// Processes the loss of data, before [`on_ack`](Self::on_ack) for the ACK that revealed it.
+    /// Processes the loss of data: before [`on_ack`](Self::on_ack) if an ACK revealed it, but a timer
+    /// or a full queue of the host may reveal it as well. The window is read again afterwards.
     /// Most controls reduce the window in [`on_congestion`](Self::on_congestion) instead.
     fn on_lost(&mut self, loss: &Loss) {
         let _ = loss;

@@ -152,8 +152,9 @@ pub(crate) trait Algorithm: Send + fmt::Debug {
         let _ = (window, mss);
     }
 
-    /// Sets the window after [`ssthresh`](Self::ssthresh) or
-    /// [`on_spurious_loss`](Self::on_spurious_loss), if the algorithm keeps one of its own.
+    /// Sets the window after [`ssthresh`](Self::ssthresh),
+    /// [`ssthresh_of_loss_after_mark`](Self::ssthresh_of_loss_after_mark),
+    /// [`on_lost`](Self::on_lost) or [`on_spurious_loss`](Self::on_spurious_loss), if the algorithm keeps one of its own.
     fn sync(&mut self, window: &mut Cwnd) {
         let _ = window;
     }

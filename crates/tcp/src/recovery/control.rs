@@ -457,6 +457,8 @@ impl Recovery {
         } else if before == CaState::Cwr {
             cx.congestion.reduce_for_loss_after_mark();
         }
+        // Before cwnd is set: the report may change it.
+        self.report_lost(cx);
         cx.congestion.set_cwnd(self.rtx.in_flight() + 1);
         // The timeout shows loss after many SACKs, so the reordering degree was overestimated.
         if before <= CaState::Disorder && sacked_before >= cx.sysctl.tcp_reordering {
@@ -468,7 +470,6 @@ impl Recovery {
         let cold = self.cold_or_default();
         cold.probe = None;
         cold.frto = Frto::begin(cx.sysctl.tcp_frto > 0 && recurring);
-        self.report_lost(cx);
     }
 
     /// Begins the Loss phase without a reduction of cwnd, for data that was too large for the path.

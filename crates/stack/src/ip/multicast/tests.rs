@@ -155,6 +155,23 @@ fn older_queriers_receive_their_version_for_a_while() {
     }
 }
 
+/// RFC 3590 4, RFC 3810 5.2.13.
+#[test]
+fn groups_are_reported_again_from_a_link_local_address() {
+    let mut rig = Rig::new();
+    for group in [v4(1), v6(1), v6(2), "ff02::1".parse().unwrap()] {
+        rig.join(group);
+    }
+    rig.leave(v6(2));
+    rig.run(Nanos::from_secs(20));
+    rig.multicast.on_link_local(rig.now, 1);
+    assert_eq!(rig.run(Nanos::from_secs(20)), [], "another interface");
+    rig.multicast.on_link_local(rig.now, 0);
+    for span in [Nanos::ZERO, Nanos::from_secs(20)] {
+        assert_eq!(rig.run(span), [records(RecordKind::Joined, &[v6(1)])]);
+    }
+}
+
 #[test]
 fn groups_of_all_nodes_and_of_the_host_are_not_reported() {
     let mut rig = Rig::new();
