@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// The names accepted by [`congestion::by_name`](crate::congestion::by_name).
+/// The names of the built-in congestion controls.
 pub const AVAILABLE: [&str; 4] = ["cubic", "reno", "bbr", "dctcp"];
 
 /// A set of the available algorithms.
