@@ -176,7 +176,7 @@ async fn relay_datagrams(socket: Arc<UdpSocket>, proxy: SocketAddr) -> io::Resul
     let mut clients: HashMap<SocketAddr, Sender<(SocketAddr, Vec<u8>)>> = HashMap::new();
     let mut batch = Vec::new();
     loop {
-        socket.recv_batch(&mut batch, 64).await?;
+        socket.recv_many(&mut batch, 64).await?;
         for datagram in batch.drain(..) {
             let mut data = vec![0; datagram.payload.len()];
             datagram.payload.copy_to(&mut data);
