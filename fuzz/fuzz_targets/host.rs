@@ -272,7 +272,7 @@ fuzz_target!(|ops: Vec<Op>| {
                 let data = Slice::copied_from(&vec![1; usize::from(len)]);
                 // The only error is that the datagram is too long, which is rejected.
                 let _ = bench.host.udp(id).send_to(bench.now, data, to, None);
-                bench.host.udp(id).close();
+                bench.host.udp(id).close(bench.now);
                 bench.transmit();
             }
         }
