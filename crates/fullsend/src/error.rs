@@ -1,9 +1,10 @@
 //! Conversion of the stack's errors to `std::io::Error`.
 
-use std::io::{Error, ErrorKind};
+use std::io::{self, Error, ErrorKind};
 
 use fullsend_stack::StackError;
 use fullsend_tcp::{SysctlError, TcpError};
+use tokio::io::Interest;
 
 /// Converts to the `io::Error` that a tokio user expects, with a message that says what to do.
 pub(crate) fn io_error(error: StackError) -> Error {
@@ -86,4 +87,13 @@ pub(crate) fn octet(name: &str, value: u32, least: u8) -> Result<u8, Error> {
 /// Converts a tunable's error to an `io::Error`.
 pub(crate) fn sysctl_error(error: &SysctlError) -> Error {
     Error::new(ErrorKind::InvalidInput, error.to_string())
+}
+
+/// Rejects an interest in errors alone: the host wakes waiters only for reading and writing.
+pub(crate) fn check_interest(interest: Interest) -> io::Result<()> {
+    if interest.is_readable() || interest.is_writable() {
+        return Ok(());
+    }
+    let text = "waiting for errors alone is not supported; add Interest::READABLE";
+    Err(Error::new(ErrorKind::InvalidInput, text))
 }

@@ -23,7 +23,6 @@ use crate::stack::Stack;
 use crate::wait_registration::{WaitRegistration, waiter};
 
 pub use batch::{Datagram, Transmit};
-pub(crate) use ready::check_interest;
 
 /// A UDP socket, with the methods of `tokio::net::UdpSocket`. Cancel safe: dropping the future of
 /// any of its calls loses no datagram.

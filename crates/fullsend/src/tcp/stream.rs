@@ -16,11 +16,10 @@ use tokio::task::coop::poll_proceed;
 
 use crate::addr::{self, Addrs, ToAddr, ToAddrs};
 use crate::engine::EngineHandle;
-use crate::error::io_error;
+use crate::error::{check_interest, io_error};
 use crate::stack::Stack;
 use crate::tcp::socket::SocketSettings;
 use crate::tcp::write_quantum::WriteQuantum;
-use crate::udp::check_interest;
 use crate::wait_registration::{WaitRegistration, waiter};
 
 /// Most bytes of caller-owned memory queued at once; more waits for room in the send buffer.

@@ -9,17 +9,8 @@ use tokio::io::{Interest, Ready};
 use tokio::task::coop::poll_proceed;
 
 use super::UdpSocket;
-use crate::error::{io_error, would_block};
+use crate::error::{check_interest, io_error, would_block};
 use crate::wait_registration::waiter;
-
-/// Rejects an interest in errors alone: the host wakes waiters only for reading and writing.
-pub(crate) fn check_interest(interest: Interest) -> io::Result<()> {
-    if interest.is_readable() || interest.is_writable() {
-        return Ok(());
-    }
-    let text = "waiting for errors alone is not supported; add Interest::READABLE";
-    Err(io::Error::new(io::ErrorKind::InvalidInput, text))
-}
 
 impl UdpSocket {
     /// Waits until the socket is ready for any of `interest`, and returns for which. It is always
