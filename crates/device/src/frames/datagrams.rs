@@ -13,7 +13,7 @@ use crate::tun::receive::FrameReader;
 use crate::tun::transmit::{self, LinkLog};
 use crate::{Caps, Device, FrameHeader};
 
-/// What vfkit sends first, to make its address known.
+/// The first datagram of vfkit, which makes its address known.
 const GREETING: &[u8] = b"VFKT";
 /// Socket buffers, in bytes: the default holds few frames.
 const SOCKET_BUFFER: usize = 4 << 20;

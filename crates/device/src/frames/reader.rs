@@ -23,7 +23,7 @@ pub(super) struct StreamReader {
     field: LengthField,
     mtu: u32,
     pool: Pool,
-    /// What was read and is not a whole frame yet; never full.
+    /// The bytes read of a frame that is not whole yet; never full.
     buffer: WriteBuf,
     /// Whole frames that were read and not delivered yet.
     frames: Option<Slice>,

@@ -28,7 +28,7 @@ pub enum FrameHeader {
     Family,
 }
 
-/// What a descriptor carries, for [`Tun::from_fd`].
+/// The frames of a descriptor, for [`Tun::from_fd`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FdConfig {
     link: Link,

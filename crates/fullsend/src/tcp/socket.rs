@@ -107,7 +107,7 @@ enum Family {
     V6,
 }
 
-/// What has been set on a socket so far.
+/// The settings of a socket so far.
 #[derive(Debug, Default)]
 struct Draft {
     local: Option<SocketAddr>,

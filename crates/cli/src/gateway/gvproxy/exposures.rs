@@ -47,7 +47,7 @@ pub(super) struct Entry {
     pub(super) protocol: Transport,
 }
 
-/// What makes an entry work.
+/// The servers of an entry.
 enum Server {
     Forwards(Vec<ForwardId>),
     Unix {

@@ -23,7 +23,7 @@ const MTU: u32 = 1500;
 const SSH_PORT: i64 = 2222;
 const GUEST_SSH_PORT: u16 = 22;
 
-/// What the command line requests.
+/// The settings of the command line.
 #[derive(Debug)]
 pub(super) enum Command {
     Help,

@@ -28,7 +28,7 @@ use crate::gateway::service::{captured, relay, runtime};
 use crate::gateway::tool_sockets::ToolSockets;
 
 const USAGE: &str = "usage: passt [OPTION]...";
-/// What passt prints of its vhost-user backend.
+/// The capabilities that passt prints of its vhost-user backend.
 const CAPABILITIES: &str = "{\n  \"type\": \"net\"\n}";
 /// The gateway's link-local address where the caller chooses its Ethernet address.
 const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0x9855, 0x9aff, 0xfe55, 0x9a55);
