@@ -179,7 +179,9 @@ fn multicast_crosses_both_ways() {
     });
 }
 
-/// Enslaves the TAP to a bridge that listens to IGMP and MLD, of these versions, and queries.
+/// Enslaves the TAP to a bridge that listens to IGMP and MLD, of these versions, and queries every
+/// second. By default it would repeat a query after 31 s, and its first MLD query is lost while its
+/// own address is tentative.
 fn add_bridge(igmp: &str, mld: &str) {
     run(
         "ip",
@@ -199,8 +201,17 @@ fn add_bridge(igmp: &str, mld: &str) {
     run("ip", &["link", "set", "fst0", "master", "br0"]);
     run("ip", &["address", "add", "10.7.0.1/24", "dev", "br0"]);
     run("ip", &["link", "set", "br0", "up"]);
-    let querier = ["mcast_querier", "1", "mcast_query_response_interval", "20"];
-    run("ip", &[&set[..], &querier].concat());
+    // In units of 10 ms.
+    let intervals = [
+        "mcast_query_interval",
+        "100",
+        "mcast_startup_query_interval",
+        "100",
+        "mcast_query_response_interval",
+        "20",
+    ];
+    run("ip", &[&set[..], &intervals].concat());
+    run("ip", &[&set[..], &["mcast_querier", "1"]].concat());
 }
 
 fn shows_membership(group: &str) -> bool {
