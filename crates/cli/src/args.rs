@@ -114,8 +114,20 @@ pub(crate) enum Perf {
 pub(crate) enum Api {
     /// The tokio sockets.
     Tokio,
+    /// One task at each end that serves all connections with a `TcpSet`.
+    Set,
     /// The sans-IO hosts, driven in a tight loop.
     Core,
+}
+
+impl fmt::Display for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tokio => "tokio",
+            Self::Set => "set",
+            Self::Core => "core",
+        })
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -363,6 +375,8 @@ impl Test {
 pub(crate) enum TestSetup {
     /// Two Fullsend hosts in this process, through the tokio API.
     Pair(InProcessLink),
+    /// Two Fullsend hosts in this process, with a `TcpSet` at each.
+    Set(InProcessLink),
     /// Two Fullsend hosts in this process, driven directly.
     Core(InProcessLink),
     /// The kernel on both sides, over its loopback.
@@ -461,6 +475,9 @@ impl TryFrom<StreamArgs> for TestArgs {
         if args.pump.is_some() && args.common.api != Some(Api::Core) {
             bail!("--pump applies to --api core; add --api core, or remove --pump");
         }
+        if args.common.api == Some(Api::Set) {
+            bail!("--api set measures `perf rr`; remove it, or use `perf rr`");
+        }
         if args.reverse && args.common.api == Some(Api::Core) {
             bail!("--reverse has no effect with --api core; remove it");
         }
@@ -487,8 +504,8 @@ impl TryFrom<RrArgs> for TestArgs {
 impl RrArgs {
     /// Returns the arguments of a test with a connection for each transaction.
     pub(crate) fn into_crr(self) -> Result<TestArgs> {
-        if self.common.api == Some(Api::Core) {
-            bail!("--api core measures connections that exist; remove it, or use `perf rr`");
+        if let Some(api @ (Api::Core | Api::Set)) = self.common.api {
+            bail!("--api {api} measures connections that exist; remove it, or use `perf rr`");
         }
         let (request, response) = self.rr;
         let test = Test::Crr { request, response };
@@ -503,9 +520,9 @@ impl CommonArgs {
     fn into_test_args(self, test: Test) -> Result<TestArgs> {
         let setup = self.setup()?;
         let threads = match (&setup, self.threads) {
-            (TestSetup::Core(_), Some(2)) => bail!(
-                "--threads 2 is not possible with --api core, which drives both hosts from one \
-                 thread; remove --threads"
+            (TestSetup::Core(_) | TestSetup::Set(_), Some(2)) => bail!(
+                "--threads 2 is not possible with --api core and --api set, which drive both hosts \
+                 from one thread; remove --threads"
             ),
             (TestSetup::Loopback { .. } | TestSetup::Pair(_), Some(n)) => n,
             (_, Some(_)) => bail!(
@@ -514,8 +531,10 @@ impl CommonArgs {
             (TestSetup::Loopback { .. }, None) => 2,
             (_, None) => 1,
         };
-        if matches!((&setup, self.shards), (TestSetup::Core(_), Some(2..))) {
-            bail!("--api core has one shard; remove --shards, or --api core");
+        if let (TestSetup::Core(_) | TestSetup::Set(_), Some(2..), Some(api)) =
+            (&setup, self.shards, self.api)
+        {
+            bail!("--api {api} has one shard; remove --shards, or --api {api}");
         }
         let connects = matches!(setup, TestSetup::Device { .. } | TestSetup::Kernel { .. });
         if connects && self.flows > FLOWS_TO_SERVER {
@@ -587,10 +606,10 @@ impl CommonArgs {
                 if self.gro.is_some() {
                     bail!("--gro applies to the in-process link; remove it, or the device");
                 }
-                if self.api == Some(Api::Core) {
+                if let Some(api @ (Api::Core | Api::Set)) = self.api {
                     bail!(
-                        "--api core drives two hosts in this process; remove the device and \
-                         --connect, or --api core"
+                        "--api {api} drives two hosts in this process; remove the device and \
+                         --connect, or --api {api}"
                     );
                 }
                 let device = self.device.clone().validate(link.mtu)?;
@@ -609,6 +628,7 @@ impl CommonArgs {
                 }
                 Ok(TestSetup::Core(link))
             }
+            (None, None) if self.api == Some(Api::Set) => Ok(TestSetup::Set(link)),
             (None, None) => Ok(TestSetup::Pair(link)),
         }
     }

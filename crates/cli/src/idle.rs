@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use fullsend::TcpStream;
 use serde::Serialize;
 
@@ -29,6 +29,7 @@ struct IdleReport {
 pub(crate) fn run(args: &IdleArgs) -> Result<()> {
     let rss_bytes = match args.api {
         Api::Core => core(args.connections)?,
+        Api::Set => bail!("--api set measures `perf rr`; use --api tokio or --api core"),
         Api::Tokio => crate::perf::runtime()?.block_on(tokio(args.connections))?,
     };
     let report = IdleReport {

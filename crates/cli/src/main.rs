@@ -30,6 +30,7 @@ mod script;
 mod send_report;
 mod serve;
 mod server;
+mod set;
 mod shard_threads;
 mod size;
 mod stat;

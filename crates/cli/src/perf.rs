@@ -17,7 +17,7 @@ use crate::net::kernel::Kernel;
 use crate::progress::{ProgressLine, TestProgress};
 use crate::report::{Report, TestResult};
 use crate::shard_threads::ShardThreads;
-use crate::{client, core, idle, serve};
+use crate::{client, core, idle, serve, set};
 
 /// Runs the subcommand.
 pub(crate) fn run(perf: Perf) -> Result<()> {
@@ -77,6 +77,10 @@ fn test(args: &TestArgs) -> Result<()> {
         &TestSetup::Core(link) => {
             let outcome = core::run(link, args, &progress)?;
             (outcome, describe_pair(link, "core API"))
+        }
+        &TestSetup::Set(link) => {
+            let outcome = runtime()?.block_on(set::run(link, args, &progress))?;
+            (outcome, describe_pair(link, "TcpSet"))
         }
         &TestSetup::Pair(link) => {
             let runtime = if args.threads == 2 {

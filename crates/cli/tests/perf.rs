@@ -193,7 +193,7 @@ fn the_sender_reports_its_send_limits() {
 
 #[test]
 fn a_transaction_is_two_packets_a_side() {
-    for api in ["tokio", "core"] {
+    for api in ["tokio", "set", "core"] {
         let report = report(&format!("perf rr -r 4K,4K --flows 200 --api {api}"));
         let size = report["bytes_per_packet"].as_f64().unwrap();
         assert!(size >= 2090.0, "{api}: {report}");
@@ -209,6 +209,8 @@ fn transactions_of_all_sizes() {
         "-r 4K,4K --nic mtu -6",
         "-r 4K,4K --api core",
         "-r 4K,4K --nic mtu --api core --flows 7",
+        "-r 1,300K --nic mtu --api set -6 -K reno",
+        "-r 300K,1 --api set --flows 7 -N",
         "-r 200,70000 -N --threads 2 --flows 3",
     ] {
         let report = report(&format!("perf rr {options}"));

@@ -105,6 +105,25 @@ thread_local! {
     /// Spare vector for the wakers that are called after unlocking, to avoid an allocation per
     /// call.
     static WAKERS: Cell<Vec<Waker>> = const { Cell::new(Vec::new()) };
+
+    /// The shard that is locked while this thread runs the application's callbacks.
+    static CALLBACKS_OF: Cell<Option<*const Engine>> = const { Cell::new(None) };
+}
+
+/// Marks that this thread runs the application's callbacks, until it is dropped.
+struct CallbackGuard;
+
+impl CallbackGuard {
+    fn new(engine: &Engine) -> Self {
+        CALLBACKS_OF.set(Some(engine));
+        Self
+    }
+}
+
+impl Drop for CallbackGuard {
+    fn drop(&mut self) {
+        CALLBACKS_OF.set(None);
+    }
 }
 
 impl Engine {
@@ -146,13 +165,35 @@ impl Engine {
         let _ = b.peer.set((a.driver_waker.clone(), Arc::downgrade(a)));
     }
 
+    #[inline]
+    fn lock_shard(&self) -> MutexGuard<'_, Shard> {
+        match self.shard.try_lock() {
+            Some(shard) => shard,
+            None => self.lock_contended_shard(),
+        }
+    }
+
+    /// Waits for the lock, unless this thread has it: that would wait forever.
+    #[cold]
+    fn lock_contended_shard(&self) -> MutexGuard<'_, Shard> {
+        let runs_callbacks = CALLBACKS_OF
+            .get()
+            .is_some_and(|engine| std::ptr::eq(engine, self));
+        assert!(
+            !runs_callbacks,
+            "a socket was used in a callback of TcpSet::serve, which has locked its stack; use the \
+             SetStream there, and other sockets after `serve` has returned"
+        );
+        self.shard.lock()
+    }
+
     /// Locks the shard and returns it with the time read under the lock. A time read before the
     /// lock is acquired may be earlier than that of a packet sent in between: timestamps would then
     /// run backwards along the sequence space, and the peer's PAWS (RFC 7323 5) would drop the
     /// later packet.
     #[inline]
     fn lock(&self) -> (MutexGuard<'_, Shard>, Instant) {
-        let shard = self.shard.lock();
+        let shard = self.lock_shard();
         let now = self.clock.now();
         (shard, now)
     }
@@ -193,7 +234,7 @@ impl Engine {
         flush_now: bool,
         call: impl FnOnce(&mut Host, Instant) -> io::Result<R>,
     ) -> io::Result<R> {
-        let mut shard = self.shard.lock();
+        let mut shard = self.lock_shard();
         shard.check_alive()?;
         let last_time = shard.pump.now();
         let result = call(&mut shard.host, last_time);
@@ -201,12 +242,25 @@ impl Engine {
         result
     }
 
+    /// Runs the application's callbacks on the host as
+    /// [`run_with_lazy_clock`](Self::run_with_lazy_clock) does, and flushes what they have written.
+    #[inline]
+    pub(crate) fn run_callbacks<R>(
+        &self,
+        call: impl FnOnce(&mut Host, Instant) -> io::Result<R>,
+    ) -> io::Result<R> {
+        self.run_with_lazy_clock(true, |host, now| {
+            let _guard = CallbackGuard::new(self);
+            call(host, now)
+        })
+    }
+
     /// Appends `data` to a segment of a connection that waits already. Returns false, with nothing
     /// written, if there is none or the write needs more than that: then use
     /// [`run_with_lazy_clock`](Self::run_with_lazy_clock).
     #[inline]
     pub(crate) fn try_append(&self, id: TcpId, data: &[u8]) -> bool {
-        let mut shard = self.shard.lock();
+        let mut shard = self.lock_shard();
         if shard.stop_reason.is_some() {
             return false;
         }
@@ -232,7 +286,7 @@ impl Engine {
 
     /// Calls `call` with the host, which it cannot change.
     pub(crate) fn with_host<R>(&self, call: impl FnOnce(&Host) -> R) -> R {
-        call(&self.shard.lock().host)
+        call(&self.lock_shard().host)
     }
 
     /// Unlocks, then wakes the tasks that became ready under the lock, and the device's user. Returns
@@ -332,13 +386,13 @@ impl Engine {
 
     /// Calls `call` with the host, which it cannot change, and the number of its interface.
     pub(crate) fn with_host_and_iface<R>(&self, call: impl FnOnce(&Host, IfaceId) -> R) -> R {
-        let shard = self.shard.lock();
+        let shard = self.lock_shard();
         call(&shard.host, shard.pump.iface())
     }
 
     /// Polls the device and the timers once: see [`Pump::poll`].
     pub(crate) fn poll(&self, receive: bool) -> io::Result<PollResult> {
-        let mut shard = self.shard.lock();
+        let mut shard = self.lock_shard();
         shard.check_alive()?;
         let Shard { host, pump, .. } = &mut *shard;
         let receive = receive || pump.device().has_received();
@@ -390,7 +444,7 @@ impl Engine {
     /// Records that the driver's timer is about to be set for `at`. Returns false if an earlier
     /// deadline has been set since the driver's last poll.
     pub(crate) fn arm(&self, at: Instant) -> bool {
-        let Shard { host, pump, .. } = &mut *self.shard.lock();
+        let Shard { host, pump, .. } = &mut *self.lock_shard();
         pump.arm(host, at)
     }
 
@@ -402,7 +456,7 @@ impl Engine {
         entry: &mut WaitListEntry<'_>,
         has_waited: bool,
     ) -> Poll<io::Result<()>> {
-        let shard = self.shard.lock();
+        let shard = self.lock_shard();
         if !(shard.was_flushed && has_waited) {
             shard.check_alive()?;
         }
@@ -417,7 +471,7 @@ impl Engine {
     pub(crate) async fn closed(&self) -> io::Error {
         let mut entry = WaitListEntry::new(self, |shard| &mut shard.close_waiters);
         let poll = |cx: &mut Context<'_>| {
-            let shard = self.shard.lock();
+            let shard = self.lock_shard();
             if let Err(why) = shard.check_alive() {
                 return Poll::Ready(why);
             }
@@ -450,7 +504,7 @@ impl Engine {
         })
         .await?;
         for engine in &engines {
-            engine.shard.lock().was_flushed = true;
+            engine.lock_shard().was_flushed = true;
         }
         self.stop(
             io::ErrorKind::ConnectionAborted,
@@ -461,9 +515,15 @@ impl Engine {
 
     /// Removes the waker of a future that no longer waits.
     pub(crate) fn stop_waiting(&self, on: WaitOn, key: &mut WaitKey) {
-        let waker = self.shard.lock().host.stop_waiting(on, Some(key));
+        let waker = self.lock_shard().host.stop_waiting(on, Some(key));
         // Dropped without the lock: it may be the last reference to a task, whose sockets lock it
         // when they are dropped.
+        drop(waker);
+    }
+
+    /// Removes the waker of a caller that polled and no longer waits.
+    pub(crate) fn stop_polling(&self, on: WaitOn) {
+        let waker = self.lock_shard().host.stop_waiting(on, None);
         drop(waker);
     }
 
@@ -498,7 +558,7 @@ impl Engine {
 
     /// Returns a duplicate of the device's file descriptor, to wait on, or `None` if it has none.
     pub(crate) fn device_fd(&self) -> io::Result<Option<std::os::fd::OwnedFd>> {
-        let shard = self.shard.lock();
+        let shard = self.lock_shard();
         shard
             .pump
             .device()
@@ -538,7 +598,7 @@ impl<'a> WaitListEntry<'a> {
 impl Drop for WaitListEntry<'_> {
     fn drop(&mut self) {
         if self.key.is_set() {
-            let waker = (self.list)(&mut self.engine.shard.lock()).remove(Some(&mut self.key));
+            let waker = (self.list)(&mut self.engine.lock_shard()).remove(Some(&mut self.key));
             drop(waker);
         }
     }

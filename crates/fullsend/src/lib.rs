@@ -83,7 +83,7 @@ pub use icmp::IcmpSocket;
 pub use resolve::{Resolve, Resolving, SystemResolver};
 pub use stack::{Pair, Stack};
 pub use tcp::{
-    OwnedReadHalf, OwnedWriteHalf, PendingConnection, ReadHalf, ReuniteError, TcpListener,
-    TcpSocket, TcpStream, TransparentListener, WriteHalf,
+    OwnedReadHalf, OwnedWriteHalf, PendingConnection, ReadHalf, ReuniteError, SetStream,
+    TcpListener, TcpSet, TcpSocket, TcpStream, TransparentListener, WriteHalf,
 };
 pub use udp::{Datagram, Transmit, UdpBind, UdpSocket};

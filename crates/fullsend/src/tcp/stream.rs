@@ -267,6 +267,11 @@ impl TcpStream {
         Ok(self.remote)
     }
 
+    /// Returns the local address and that of the peer.
+    pub(super) const fn addrs(&self) -> (SocketAddr, SocketAddr) {
+        (self.local, self.remote)
+    }
+
     /// Returns the index of the shard that the connection belongs to, for a program that runs its
     /// task on the shard's runtime ([`Stack::shard`]); 0 for a stack with one shard.
     pub fn shard(&self) -> usize {

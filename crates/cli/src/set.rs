@@ -1,0 +1,264 @@
+//! `--api set`: requests and responses between two stacks in this process, each with one task that
+//! serves all connections with a `TcpSet`.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use fullsend::{SetStream, TcpListener, TcpSet, TcpStream};
+use fullsend_tcp::FlowReport;
+use hdrhistogram::Histogram;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::args::{InProcessLink, Test, TestArgs, congestion_error};
+use crate::flow::{FLOWS_PER_PORT, READ_MAX};
+use crate::net::NetStack;
+use crate::net::embedded::Embedded;
+use crate::pattern::Pattern;
+use crate::progress::TestProgress;
+use crate::report::{TestResult, new_histogram};
+use crate::send_report::SendReport;
+use crate::usage::{self, Usage};
+
+/// Time for connections to finish after the test's duration.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// One end of a connection, which writes a message and reads a message alternately.
+struct RrEnd {
+    to_write: usize,
+    to_read: usize,
+    /// When the current transaction has begun, at the client.
+    started: Instant,
+}
+
+/// The buffers of every step.
+struct Buffers {
+    pattern: Pattern,
+    scratch: Vec<u8>,
+}
+
+impl Buffers {
+    fn new(message: usize) -> Self {
+        Self {
+            pattern: Pattern::new(message),
+            scratch: vec![0; READ_MAX],
+        }
+    }
+}
+
+/// Converts the result of a call that may block: `None` if it would.
+fn would_block_to_none<R>(result: io::Result<R>) -> io::Result<Option<R>> {
+    match result {
+        Ok(done) => Ok(Some(done)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl RrEnd {
+    /// Writes and reads the rest of the current messages; returns whether both are complete.
+    fn step(&mut self, stream: &mut SetStream<'_>, buffers: &mut Buffers) -> io::Result<bool> {
+        while self.to_write > 0 {
+            let data = buffers.pattern.at(0, self.to_write);
+            match would_block_to_none(stream.try_write(data))? {
+                Some(n) => self.to_write -= n,
+                None => return Ok(false),
+            }
+        }
+        while self.to_read > 0 {
+            let len = self.to_read.min(READ_MAX);
+            match would_block_to_none(stream.try_read(&mut buffers.scratch[..len]))? {
+                Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Some(n) => self.to_read -= n,
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Answers the requests of accepted connections until they end.
+async fn serve(
+    mut accepted: mpsc::Receiver<TcpStream>,
+    (request, response): (usize, usize),
+) -> Result<()> {
+    let mut set = TcpSet::new();
+    let mut buffers = Buffers::new(response);
+    loop {
+        tokio::select! {
+            biased;
+            served = set.serve(|stream, end: &mut RrEnd| loop {
+                match end.step(stream, &mut buffers) {
+                    Ok(true) => (end.to_write, end.to_read) = (response, request),
+                    Ok(false) => return,
+                    // The client has ended the connection.
+                    Err(_) => return stream.remove(),
+                }
+            }) => {
+                served?;
+            }
+            Some(stream) = accepted.recv() => {
+                let end = RrEnd { to_write: 0, to_read: request, started: Instant::now() };
+                set.insert(stream, end)?;
+            }
+        }
+    }
+}
+
+/// Passes the connections of a listener to the task that serves them.
+async fn accept(listener: TcpListener, accepted: mpsc::Sender<TcpStream>) -> Result<()> {
+    loop {
+        accepted.send(listener.accept().await?.0).await?;
+    }
+}
+
+/// The client's connections.
+struct Client<'a> {
+    set: TcpSet<RrEnd>,
+    buffers: Buffers,
+    /// Bytes of a request and of a response.
+    sizes: (usize, usize),
+    progress: &'a TestProgress,
+    transactions: u64,
+    histogram: Histogram<u64>,
+    flow: FlowReport,
+}
+
+impl Client<'_> {
+    /// Runs transactions until `deadline`, and ends each connection after its last one.
+    async fn run(&mut self, deadline: Instant) -> Result<()> {
+        let (request, response) = self.sizes;
+        while !self.set.is_empty() {
+            let (buffers, histogram) = (&mut self.buffers, &mut self.histogram);
+            let (mut ended, mut failure, mut finished) = (Vec::new(), None, 0);
+            self.set
+                .serve(|stream, end| {
+                    match end.step(stream, buffers) {
+                        Ok(true) => {}
+                        Ok(false) => return,
+                        Err(error) => return failure = Some(error),
+                    }
+                    let now = Instant::now();
+                    let elapsed = now.duration_since(end.started);
+                    histogram.saturating_record(elapsed.as_nanos() as u64);
+                    finished += 1;
+                    if now >= deadline {
+                        return ended.push(stream.key());
+                    }
+                    (end.to_write, end.to_read, end.started) = (request, response, now);
+                    // Begins the next transaction, whose response cannot be there.
+                    failure = end.step(stream, buffers).err();
+                })
+                .await?;
+            if let Some(error) = failure {
+                return Err(error).context("a connection failed during the test");
+            }
+            self.transactions += finished;
+            self.progress
+                .add(finished * (request + response) as u64, finished);
+            for key in ended {
+                if let Some((stream, _)) = self.set.remove(key)
+                    && let Ok(report) = stream.flow_report()
+                {
+                    self.flow.merge(&report);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Opens the connections, each of which then has its first request to send.
+async fn connect(
+    net: &Embedded,
+    servers: &[SocketAddr],
+    args: &TestArgs,
+) -> Result<Vec<TcpStream>> {
+    let mut streams = Vec::with_capacity(args.flows);
+    for flow in 0..args.flows {
+        let stream = net.connect(servers[flow / FLOWS_PER_PORT]).await?;
+        if args.nodelay {
+            stream.set_nodelay(true)?;
+        }
+        if let Some(name) = &args.congestion {
+            stream
+                .set_congestion(name)
+                .with_context(|| congestion_error(name))?;
+        }
+        streams.push(stream);
+    }
+    Ok(streams)
+}
+
+/// Runs the test.
+pub(crate) async fn run(
+    link: InProcessLink,
+    args: &TestArgs,
+    progress: &TestProgress,
+) -> Result<TestResult> {
+    let Test::Rr { request, response } = args.test else {
+        bail!("--api set measures `perf rr`; use another API, or `perf rr`");
+    };
+    let runtime = tokio::runtime::Handle::current();
+    let (client, server) = Embedded::pair(link, (&args.set, args.qdisc), &[runtime])?;
+    Embedded::open_control(&args.control, &client, Some(&server))?;
+    let ip: IpAddr = if link.ipv6 {
+        Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2).into()
+    } else {
+        Ipv4Addr::new(10, 0, 0, 2).into()
+    };
+    let (accepted, to_serve) = mpsc::channel(64);
+    let mut tasks: JoinSet<Result<()>> = JoinSet::new();
+    tasks.spawn(serve(to_serve, (request, response)));
+    let mut servers = Vec::new();
+    for _ in 0..args.flows.div_ceil(FLOWS_PER_PORT) {
+        let listener = server.listen(SocketAddr::new(ip, 0)).await?;
+        servers.push(listener.local_addr()?);
+        tasks.spawn(accept(listener, accepted.clone()));
+    }
+    let streams = connect(&client, &servers, args).await?;
+    let before = (client.counters()?, server.counters()?);
+    let usage = Usage::now()?;
+    let started = Instant::now();
+    progress.start();
+    let mut test = Client {
+        set: TcpSet::new(),
+        buffers: Buffers::new(request),
+        sizes: (request, response),
+        progress,
+        transactions: 0,
+        histogram: new_histogram(),
+        flow: FlowReport::default(),
+    };
+    for stream in streams {
+        let end = RrEnd {
+            to_write: request,
+            to_read: response,
+            started,
+        };
+        test.set.insert(stream, end)?;
+    }
+    let limit = started + args.time + FINISH_TIMEOUT;
+    tokio::time::timeout_at(limit.into(), test.run(started + args.time))
+        .await
+        .with_context(|| {
+            format!(
+                "some transactions did not finish within {} s after the test's time",
+                FINISH_TIMEOUT.as_secs()
+            )
+        })??;
+    let seconds = started.elapsed().as_secs_f64();
+    drop(tasks);
+    Ok(TestResult {
+        seconds,
+        bytes: test.transactions * (request + response) as u64,
+        transactions: Some((test.transactions, test.histogram)),
+        usage: Usage::now()?.since(&usage),
+        client: usage::delta(&before.0, &client.counters()?),
+        server: usage::delta(&before.1, &server.counters()?),
+        reverse: false,
+        flow: Some(SendReport::from(&test.flow)),
+    })
+}
