@@ -58,14 +58,33 @@ fn would_block_to_none<R>(result: io::Result<R>) -> io::Result<Option<R>> {
 }
 
 impl RrEnd {
-    /// Writes and reads the rest of the current messages; returns whether both are complete.
-    fn step(&mut self, stream: &mut SetStream<'_>, buffers: &mut Buffers) -> io::Result<bool> {
+    /// Begins to write a message of `write` bytes, after which one of `read` bytes is read.
+    fn begin(
+        &mut self,
+        stream: &mut SetStream<'_>,
+        buffers: &Buffers,
+        (write, read): (usize, usize),
+    ) -> io::Result<()> {
+        (self.to_write, self.to_read) = (write, read);
+        self.write(stream, buffers)
+    }
+
+    fn write(&mut self, stream: &mut SetStream<'_>, buffers: &Buffers) -> io::Result<()> {
         while self.to_write > 0 {
             let data = buffers.pattern.at(0, self.to_write);
             match would_block_to_none(stream.try_write(data))? {
                 Some(n) => self.to_write -= n,
-                None => return Ok(false),
+                None => break,
             }
+        }
+        Ok(())
+    }
+
+    /// Writes and reads the rest of the current messages; returns whether both are complete.
+    fn step(&mut self, stream: &mut SetStream<'_>, buffers: &mut Buffers) -> io::Result<bool> {
+        self.write(stream, buffers)?;
+        if self.to_write > 0 {
+            return Ok(false);
         }
         while self.to_read > 0 {
             let len = self.to_read.min(READ_MAX);
@@ -77,30 +96,38 @@ impl RrEnd {
         }
         Ok(true)
     }
+
+    /// Receives a request and answers it.
+    fn answer(
+        &mut self,
+        stream: &mut SetStream<'_>,
+        buffers: &mut Buffers,
+        (request, response): (usize, usize),
+    ) -> io::Result<()> {
+        if self.step(stream, buffers)? {
+            self.begin(stream, buffers, (response, request))?;
+        }
+        Ok(())
+    }
 }
 
 /// Answers the requests of accepted connections until they end.
-async fn serve(
-    mut accepted: mpsc::Receiver<TcpStream>,
-    (request, response): (usize, usize),
-) -> Result<()> {
+async fn serve(mut accepted: mpsc::Receiver<TcpStream>, sizes: (usize, usize)) -> Result<()> {
     let mut set = TcpSet::new();
-    let mut buffers = Buffers::new(response);
+    let mut buffers = Buffers::new(sizes.1);
     loop {
         tokio::select! {
             biased;
-            served = set.serve(|stream, end: &mut RrEnd| loop {
-                match end.step(stream, &mut buffers) {
-                    Ok(true) => (end.to_write, end.to_read) = (response, request),
-                    Ok(false) => return,
-                    // The client has ended the connection.
-                    Err(_) => return stream.remove(),
+            served = set.serve(|stream, end: &mut RrEnd| {
+                // An error is the end of the connection, as the client has closed it.
+                if end.answer(stream, &mut buffers, sizes).is_err() {
+                    stream.remove();
                 }
             }) => {
                 served?;
             }
             Some(stream) = accepted.recv() => {
-                let end = RrEnd { to_write: 0, to_read: request, started: Instant::now() };
+                let end = RrEnd { to_write: 0, to_read: sizes.0, started: Instant::now() };
                 set.insert(stream, end)?;
             }
         }
@@ -115,18 +142,18 @@ async fn accept(listener: TcpListener, accepted: mpsc::Sender<TcpStream>) -> Res
 }
 
 /// The client's connections.
-struct Client<'a> {
+struct Client {
     set: TcpSet<RrEnd>,
     buffers: Buffers,
     /// Bytes of a request and of a response.
     sizes: (usize, usize),
-    progress: &'a TestProgress,
+    progress: TestProgress,
     transactions: u64,
     histogram: Histogram<u64>,
     flow: FlowReport,
 }
 
-impl Client<'_> {
+impl Client {
     /// Runs transactions until `deadline`, and ends each connection after its last one.
     async fn run(&mut self, deadline: Instant) -> Result<()> {
         let (request, response) = self.sizes;
@@ -227,7 +254,7 @@ pub(crate) async fn run(
         set: TcpSet::new(),
         buffers: Buffers::new(request),
         sizes: (request, response),
-        progress,
+        progress: progress.clone(),
         transactions: 0,
         histogram: new_histogram(),
         flow: FlowReport::default(),
@@ -240,15 +267,17 @@ pub(crate) async fn run(
         };
         test.set.insert(stream, end)?;
     }
-    let limit = started + args.time + FINISH_TIMEOUT;
-    tokio::time::timeout_at(limit.into(), test.run(started + args.time))
+    let deadline = started + args.time;
+    // A task: tokio polls the future of `block_on` only together with its timers and files.
+    let running = tokio::spawn(async move { test.run(deadline).await.map(|()| test) });
+    let test = tokio::time::timeout_at((deadline + FINISH_TIMEOUT).into(), running)
         .await
         .with_context(|| {
             format!(
                 "some transactions did not finish within {} s after the test's time",
                 FINISH_TIMEOUT.as_secs()
             )
-        })??;
+        })???;
     let seconds = started.elapsed().as_secs_f64();
     drop(tasks);
     Ok(TestResult {

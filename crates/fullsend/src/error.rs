@@ -55,7 +55,8 @@ pub(crate) fn io_error(error: StackError) -> Error {
 /// Converts a connection's error to an `io::Error`.
 pub(crate) fn tcp_error(error: TcpError) -> Error {
     let kind = match error {
-        TcpError::WouldBlock => ErrorKind::WouldBlock,
+        // Frequent, and this allocates nothing.
+        TcpError::WouldBlock => return would_block(),
         TcpError::ConnectionRefused => ErrorKind::ConnectionRefused,
         TcpError::ConnectionReset => ErrorKind::ConnectionReset,
         TcpError::ConnectionAborted => ErrorKind::ConnectionAborted,

@@ -10,7 +10,7 @@ use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::{CHECKSUM_OFFSET, TcpRepr};
 
 /// Returns a TCP segment from one address to another as a frame. Sets the ports of `repr`.
-pub fn tcp(from: SocketAddr, to: SocketAddr, mut repr: TcpRepr, payload: &[u8]) -> Packet {
+pub(crate) fn tcp(from: SocketAddr, to: SocketAddr, mut repr: TcpRepr, payload: &[u8]) -> Packet {
     (repr.src_port, repr.dst_port) = (from.port(), to.port());
     let mut segment = vec![0; repr.header_len()];
     repr.emit(&mut segment);
@@ -32,12 +32,12 @@ pub fn tcp(from: SocketAddr, to: SocketAddr, mut repr: TcpRepr, payload: &[u8]) 
 }
 
 /// Returns an IP packet as a frame.
-pub fn ip(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> Packet {
+pub(crate) fn ip(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> Packet {
     Packet::from_frame(Slice::copied_from(&ip_bytes(from, to, protocol, payload)))
 }
 
 /// Returns an IP packet as bytes.
-pub fn ip_bytes(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn ip_bytes(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let payload_len = payload.len() as u16;
     let mut bytes = match (from, to) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
