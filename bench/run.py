@@ -28,10 +28,14 @@ TUN_ADDRESS = "10.88.2.2"
 PEER_TUN, PEER_KERNEL, PEER_ADDRESS = "fsb1", "10.88.3.1", "10.88.3.2"
 # Socket buffers of a peer behind a TUN, for streams and for requests and responses.
 STREAM_BUFFER, RR_BUFFER = 1 << 20, 64 << 10
-COLUMNS = ("kernel", "smoltcp", "gvisor", "tokio", "core")
-OURS = ("tokio", "core")
-TITLES = ("kernel", "smoltcp", "gVisor", "ours, tokio", "ours, core")
+# The packet socket's address, on the second end of the veth.
+PACKET_ADDRESS = "10.88.1.3"
+COLUMNS = ("kernel", "smoltcp", "gvisor", "tokio", "set", "core")
+OURS = ("tokio", "set", "core")
+TITLES = ("kernel", "smoltcp", "gVisor", "ours, tokio", "ours, set", "ours, core")
 GBIT, KILO, MEGA, BYTES = "Gbit/s", "k/s", "M/s", "bytes"
+# For a second of CPU time of the server's process.
+GBIT_CPU, KILO_CPU = "Gbit/CPU s", "k/CPU s"
 
 
 class Offloads(enum.Enum):
@@ -105,10 +109,14 @@ class Bench:
         try:
             if "listening" not in server.stdout.readline():
                 raise RuntimeError(f"`{' '.join(serve)}` did not start")
-            return self.perf(client, enter(client_ns))
+            report = self.perf(client, enter(client_ns))
         finally:
             server.send_signal(signal.SIGINT)
-            server.communicate(timeout=30)
+            server.stdout.read()
+            _, _, used = os.wait4(server.pid, 0)
+            server.returncode = 0
+        report["server_cpu_s"] = used.ru_utime + used.ru_stime
+        return report
 
     def veth(self, line, offloads=Offloads.DEVICE):
         self.ns.offloads(offloads)
@@ -119,6 +127,12 @@ class Bench:
         serve = f"perf serve --tun fsb0 --address {TUN_ADDRESS}/24 {options}"
         to = f"{line} --kernel --connect {TUN_ADDRESS}"
         return self.served(NS[0], [self.ours, *serve.split()], NS[0], to)
+
+    def packet(self, line):
+        serve = f"perf serve --packet veth0 --address {PACKET_ADDRESS}/24"
+        self.ns.offloads(Offloads.DEVICE)
+        to = f"{line} --kernel --connect {PACKET_ADDRESS}"
+        return self.served(NS[1], [self.ours, *serve.split()], NS[0], to)
 
     def peer_tun(self, program, line, buffer=STREAM_BUFFER, flows=1):
         """A peer's server behind a plain TUN, and the kernel as its client."""
@@ -136,6 +150,10 @@ def value(report, unit, message=128):
         return report["throughput_bps"] / 1e9
     if unit == KILO:
         return report["transactions_per_s"] / 1e3
+    if unit == GBIT_CPU:
+        return report["throughput_bps"] * report["seconds"] / 1e9 / report["server_cpu_s"]
+    if unit == KILO_CPU:
+        return report["transactions_per_s"] * report["seconds"] / 1e3 / report["server_cpu_s"]
     if unit == MEGA:
         return report["throughput_bps"] / 8 / message / 1e6
     return report["bytes_per_end"]
@@ -145,7 +163,8 @@ def rows(b):
     """Name, unit, target, whether it needs root, and how each column is measured."""
     rr1, rr200 = "rr -r 4K,4K", "rr -r 4K,4K --flows 200"
     mtu = "--nic mtu"
-    core = "--api core"
+    core, of_set = "--api core", "--api set"
+    rr10000 = "rr -r 4K,4K --flows 10000"
     back = "stream --reverse"
     return [
         ("stream, super-segments", GBIT, 150, False, {
@@ -172,13 +191,25 @@ def rows(b):
             "smoltcp": lambda: b.peer(b.smoltcp, "rr-1 rr-1-tso"),
             "gvisor": lambda: b.peer(b.gvisor, "rr-1 rr-1-gso"),
             "tokio": lambda: b.perf(rr1),
+            "set": lambda: b.perf(f"{rr1} {of_set}"),
             "core": lambda: b.perf(f"{rr1} {core}")}),
         ("rr 4K/4K, 200 flows", KILO, 1000, False, {
             "kernel": lambda: b.perf(f"{rr200} --kernel"),
             "smoltcp": lambda: b.peer(b.smoltcp, "rr-200 rr-200-tso"),
             "gvisor": lambda: b.peer(b.gvisor, "rr-200 rr-200-gso"),
             "tokio": lambda: b.perf(rr200),
+            "set": lambda: b.perf(f"{rr200} {of_set}"),
             "core": lambda: b.perf(f"{rr200} {core}")}),
+        ("rr 4K/4K, 10,000 flows", KILO, None, False, {
+            "kernel": lambda: b.perf(f"{rr10000} --kernel"),
+            "tokio": lambda: b.perf(rr10000),
+            "set": lambda: b.perf(f"{rr10000} {of_set}"),
+            "core": lambda: b.perf(f"{rr10000} {core}")}),
+        ("rr 4K/4K, 200 flows, 2 shards on 2 cores", KILO, None, False, {
+            "tokio": lambda: b.perf(f"{rr200} --shards 2")}),
+        ("connections with a byte each way (crr), 50 flows", KILO, None, False, {
+            "kernel": lambda: b.perf("crr --flows 50 --kernel"),
+            "tokio": lambda: b.perf("crr --flows 50")}),
         ("128-byte writes, receiver polled every 256 (ours, kernel: autocorking)", MEGA, 20, False, {
             "kernel": lambda: b.perf("stream -m 128 --kernel"),
             "smoltcp": lambda: b.peer(b.smoltcp, "write-128-moderated write-128-moderated-tso"),
@@ -200,6 +231,16 @@ def rows(b):
         ("TUN, us to kernel (kernel: veth)", GBIT, 45, True, {
             "kernel": lambda: b.veth(back),
             "tokio": lambda: b.tun(back)}),
+        ("TUN, kernel to us, 4 flows, 1 shard", GBIT, None, True, {
+            "tokio": lambda: b.tun("stream --flows 4")}),
+        ("TUN, kernel to us, 4 flows, 2 shards", GBIT, None, True, {
+            "tokio": lambda: b.tun("stream --flows 4", "--shards 2")}),
+        ("packet socket, kernel to us (kernel: veth)", GBIT, None, True, {
+            "kernel": lambda: b.veth("stream"),
+            "tokio": lambda: b.packet("stream")}),
+        ("packet socket, us to kernel (kernel: veth)", GBIT, None, True, {
+            "kernel": lambda: b.veth(back),
+            "tokio": lambda: b.packet(back)}),
         ("plain TUN, kernel to us", GBIT, 9, True, {
             "smoltcp": lambda: b.peer_tun(b.smoltcp, "stream"),
             "gvisor": lambda: b.peer_tun(b.gvisor, "stream"),
@@ -222,6 +263,14 @@ def rows(b):
         ("rr 4K/4K over TUN, 200 flows (kernel: veth)", KILO, 130, True, {
             "kernel": lambda: b.veth(rr200),
             "tokio": lambda: b.tun(rr200)}),
+        *((f"{title}, for a second of CPU", unit, None, True, {
+            "smoltcp": lambda l=line, f=flows, s=buffer: b.peer_tun(b.smoltcp, l, s, f),
+            "gvisor": lambda l=line, f=flows, s=buffer: b.peer_tun(b.gvisor, l, s, f),
+            "tokio": lambda l=line: b.tun(l, "--plain")})
+          for title, unit, line, buffer, flows in (
+              ("plain TUN, kernel to us", GBIT_CPU, "stream", STREAM_BUFFER, 1),
+              ("plain TUN, us to kernel", GBIT_CPU, back, STREAM_BUFFER, 1),
+              ("rr 4K/4K over plain TUN, 200 flows", KILO_CPU, rr200, RR_BUFFER, 200))),
         ("idle connection, one end (less is better)", BYTES, 1024, False, {
             "tokio": lambda: b.idle("tokio"),
             "core": lambda: b.idle("core")}),

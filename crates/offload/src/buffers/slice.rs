@@ -352,6 +352,17 @@ impl Slice {
         Ok(())
     }
 
+    /// Returns whether both slices keep the same memory allocated, so that the second one pins no
+    /// more.
+    #[inline]
+    #[must_use]
+    pub fn shares_block_with(&self, other: &Self) -> bool {
+        match (&self.block, &other.block) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
     /// Returns whether `next` follows this slice directly in the same block.
     #[inline]
     pub(crate) fn is_contiguous_with(&self, next: &Self) -> bool {
