@@ -4,6 +4,7 @@ mod common;
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, SocketAddrV6, UdpSocket};
+use std::process::Command;
 
 use common::{
     DNS, GATEWAY, GUEST, Guest, HOST, LIMIT, LOOPBACK, Rig, ip, pattern, wait_until, with_gateway,
@@ -226,6 +227,13 @@ fn a_forward_answers_from_the_address_that_was_asked() {
     with_gateway(Config::default(), |rig| {
         ip("addr add 192.0.2.5/24 dev up0");
         ip("addr add 2001:db8::5/64 dev up0 nodad");
+        // The kernel adds the local route of an IPv6 address later. A socket connected before that
+        // keeps the route of the prefix, and sends to the wire.
+        wait_until("the address has its route", || {
+            let args = ["-6", "route", "show", "table", "local"];
+            let routes = Command::new("ip").args(args).output().unwrap();
+            String::from_utf8_lossy(&routes.stdout).contains("local 2001:db8::5 ")
+        });
         for (family, any, asked) in [(0, "0.0.0.0", "192.0.2.5"), (1, "::", "2001:db8::5")] {
             let server = rig.guest.run(move || bind(GUEST[family]));
             let forward = Forward {
