@@ -5,13 +5,14 @@ use core::net::IpAddr;
 use fullsend_offload::Packet;
 use fullsend_tcp::{IcmpError, IpSettings, TcpError};
 use fullsend_wire::Instant;
-use fullsend_wire::numbers::{ethertype, protocol};
+use fullsend_wire::numbers::{DEFAULT_TTL, ethertype, protocol};
 use fullsend_wire::tcp::TcpRepr;
 
-use super::icmp::{IcmpAction, IcmpAddrs, IcmpPacket, TransportError};
+use super::icmp::{IcmpAction, IcmpAddrs, IcmpPacket, TransportError, host_unreachable};
 use super::pmtu::clamp_path_mtu;
 use super::{IpMeta, Problem};
 use crate::demux::{Addr, FlowKey};
+use crate::interface::LOOPBACK;
 use crate::{Host, UdpError};
 
 /// Returns the source and the destination of a parsed IP packet.
@@ -26,6 +27,12 @@ fn packet_addrs(packet: &Packet) -> Option<(Addr, Addr)> {
         Addr::v6(src.try_into().ok()?),
         Addr::v6(dst.try_into().ok()?),
     ))
+}
+
+/// Returns the TTL or hop limit of a packet.
+fn ttl_of(meta: &IpMeta, packet: &Packet) -> u8 {
+    let offset = if meta.dst.is_v4() { 8 } else { 7 };
+    packet.network_header().get(offset).copied().unwrap_or(0)
 }
 
 impl Host {
@@ -43,7 +50,15 @@ impl Host {
         match self.ip.icmp.input(&addrs, &packet.payload) {
             IcmpAction::None => {}
             IcmpAction::Reply(reply) => self.send_datagram(now, reply),
+            IcmpAction::Error(report)
+                if matches!(report.protocol, protocol::ICMP | protocol::ICMPV6) =>
+            {
+                self.ping_error((meta.iface, ttl_of(meta, packet)), &report);
+            }
             IcmpAction::Error(error) => self.transport_error(now, error),
+            IcmpAction::EchoReply(ident, seq) => {
+                self.ping_reply(meta, (ident, seq), ttl_of(meta, packet), &packet.payload);
+            }
             IcmpAction::Mld(message) => {
                 let hop_limit = packet.network_header().get(7).copied().unwrap_or(0);
                 self.mld_input(now, meta, hop_limit, &message);
@@ -111,7 +126,7 @@ impl Host {
         hop.map_or(0, |hop| self.ifaces[usize::from(hop.iface)].config.caps.mtu)
     }
 
-    /// Reports "host unreachable" to the connection of a packet whose next hop did not answer.
+    /// Reports "host unreachable" to the socket of a packet whose next hop did not answer.
     pub(super) fn report_host_unreachable(&mut self, now: Instant, packet: &Packet) {
         let Some((src, dst)) = packet_addrs(packet) else {
             return;
@@ -127,6 +142,12 @@ impl Host {
                 remote_port: repr.dst_port,
             };
             self.tcp_error(now, &key, repr.seq, error);
+        } else if let Some(report) = host_unreachable(packet) {
+            if report.protocol == protocol::UDP {
+                self.transport_error(now, report);
+            } else {
+                self.ping_error((LOOPBACK, DEFAULT_TTL), &report);
+            }
         }
     }
 
