@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use fullsend_offload::Packet;
+use fullsend_offload::{Chain, Packet, Slice};
 use fullsend_tcp::{IcmpError, IpSettings, TcpError};
 use fullsend_wire::Instant;
 use fullsend_wire::numbers::{DEFAULT_TTL, ethertype, protocol};
@@ -29,6 +29,18 @@ fn packet_addrs(packet: &Packet) -> Option<(Addr, Addr)> {
     ))
 }
 
+/// Returns the ICMP message of a packet. One that comes from this host has not been parsed: its header
+/// may be apart from its data.
+fn message_of(meta: &IpMeta, packet: &Packet) -> Chain {
+    let header = packet.transport_header();
+    if meta.iface != LOOPBACK || header.is_empty() {
+        return packet.payload.clone();
+    }
+    let mut message = Chain::from(Slice::copied_from(header));
+    message.append(packet.payload.clone());
+    message
+}
+
 /// Returns the TTL or hop limit of a packet.
 fn ttl_of(meta: &IpMeta, packet: &Packet) -> u8 {
     let offset = if meta.dst.is_v4() { 8 } else { 7 };
@@ -47,7 +59,8 @@ impl Host {
             self.ip.addresses.source_for(src, meta.iface)
         };
         let addrs = IcmpAddrs { src, dst, own };
-        match self.ip.icmp.input(&addrs, &packet.payload) {
+        let message = message_of(meta, packet);
+        match self.ip.icmp.input(&addrs, &message) {
             IcmpAction::None => {}
             IcmpAction::Reply(reply) => self.send_datagram(now, reply),
             IcmpAction::Error(report)
@@ -57,7 +70,7 @@ impl Host {
             }
             IcmpAction::Error(error) => self.transport_error(now, error),
             IcmpAction::EchoReply(ident, seq) => {
-                self.ping_reply(meta, (ident, seq), ttl_of(meta, packet), &packet.payload);
+                self.ping_reply(meta, (ident, seq), ttl_of(meta, packet), &message);
             }
             IcmpAction::Mld(message) => {
                 let hop_limit = packet.network_header().get(7).copied().unwrap_or(0);
