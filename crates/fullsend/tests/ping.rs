@@ -156,9 +156,8 @@ fn the_kernel_replies_and_its_errors_are_reported() {
                 // The kernel makes an IPv6 address local some time after it was added.
                 let reply = loop {
                     socket.send_to(kernel, 1, &[7; 20_000]).await.unwrap();
-                    let reply =
-                        tokio::time::timeout(std::time::Duration::from_millis(200), socket.recv());
-                    if let Ok(reply) = reply.await {
+                    let reply = timeout(Duration::from_millis(200), socket.recv()).await;
+                    if let Ok(reply) = reply {
                         break reply.unwrap();
                     }
                 };
