@@ -5,7 +5,7 @@
 
 use arbitrary::Arbitrary;
 use fullsend_offload::{Caps, Checksum, GsoKind, Link, Packet, Slice, segment};
-use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, Mac};
+use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, Mac, PingId};
 use fullsend_tcp::Sysctl;
 use fullsend_wire::checksum::sum;
 use fullsend_wire::numbers::{ethertype, protocol};
@@ -55,6 +55,7 @@ struct Bench {
     host: Host,
     now: Instant,
     ifaces: [IfaceId; 2],
+    ping: PingId,
     out: Vec<Packet>,
 }
 
@@ -81,6 +82,7 @@ impl Bench {
         };
         host.tcp_listen("[::]:80".parse().unwrap(), config).unwrap();
         host.udp_bind("[::]:53".parse().unwrap()).unwrap();
+        let ping = host.ping_open().unwrap();
         for net in 0..2 {
             let remote = (addr(net, 2, false), 256).into();
             host.tcp_connect(now, None, remote).unwrap();
@@ -89,6 +91,7 @@ impl Bench {
             host,
             now,
             ifaces,
+            ping,
             out: Vec::new(),
         };
         bench.wait(Nanos::from_secs(2));
@@ -268,11 +271,20 @@ fuzz_target!(|ops: Vec<Op>| {
             }
             Op::Send { v6, tap, len } => {
                 let id = bench.host.udp_bind("[::]:0".parse().unwrap()).unwrap();
-                let to = (addr(u8::from(tap), 3, v6), 9).into();
+                let ip = addr(u8::from(tap), 3, v6);
+                let to = (ip, 9).into();
                 let data = Slice::copied_from(&vec![1; usize::from(len)]);
                 // The only error is that the datagram is too long, which is rejected.
                 let _ = bench.host.udp(id).send_to(bench.now, data, to, None);
                 bench.host.udp(id).close(bench.now);
+                // Replies and errors about it may follow.
+                let ping = bench.ping;
+                bench
+                    .host
+                    .ping(ping)
+                    .send_to(bench.now, ip, 1, &[1])
+                    .unwrap();
+                while bench.host.ping(ping).recv().unwrap().is_some() {}
                 bench.transmit();
             }
         }

@@ -47,6 +47,7 @@ mod engine;
 mod error;
 mod fine_timer;
 mod icmp;
+mod ping;
 mod resolve;
 mod stack;
 mod sync;
@@ -80,6 +81,7 @@ pub use fullsend_tcp::{
 pub use fullsend_vhost::{StatsHandle, VhostUser, VhostUserBuilder, VhostUserStats};
 pub use fullsend_wire::{Nanos, Seed};
 pub use icmp::IcmpSocket;
+pub use ping::{PingError, PingReply, PingSocket};
 pub use resolve::{Resolve, Resolving, SystemResolver};
 pub use stack::{Pair, Stack};
 pub use tcp::{

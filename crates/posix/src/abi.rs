@@ -128,8 +128,20 @@ pub const IP_RECVTOS: i32 = 13;
 pub const IP_MTU: i32 = 14;
 pub const IP_FREEBIND: i32 = 15;
 pub const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
+pub const IP_MULTICAST_IF: i32 = 32;
+pub const IP_MULTICAST_TTL: i32 = 33;
+pub const IP_MULTICAST_LOOP: i32 = 34;
+pub const IP_ADD_MEMBERSHIP: i32 = 35;
+pub const IP_DROP_MEMBERSHIP: i32 = 36;
 
 pub const IPV6_UNICAST_HOPS: i32 = 16;
+pub const IPV6_MULTICAST_IF: i32 = 17;
+pub const IPV6_MULTICAST_HOPS: i32 = 18;
+pub const IPV6_MULTICAST_LOOP: i32 = 19;
+/// Also `IPV6_ADD_MEMBERSHIP`.
+pub const IPV6_JOIN_GROUP: i32 = 20;
+/// Also `IPV6_DROP_MEMBERSHIP`.
+pub const IPV6_LEAVE_GROUP: i32 = 21;
 pub const IPV6_MTU_DISCOVER: i32 = 23;
 pub const IPV6_MTU: i32 = 24;
 pub const IPV6_RECVERR: i32 = 25;

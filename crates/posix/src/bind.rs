@@ -18,7 +18,7 @@ impl Posix {
     /// EADDRINUSE if another socket has the address, EADDRNOTAVAIL if the host does not have it,
     /// EINVAL if the socket is bound already, EAFNOSUPPORT for an address of another family, EBADF
     /// for a handle that is not open, ENOTSOCK for one that is not a socket.
-    pub fn bind(&mut self, _now: Instant, handle: Handle, addr: SockAddr) -> Result<()> {
+    pub fn bind(&mut self, now: Instant, handle: Handle, addr: SockAddr) -> Result<()> {
         match &mut self.files.get_mut(handle)?.kind {
             FileKind::Stream(stream) => {
                 let (domain, v6only) = (stream.domain, stream.common.ip.v6only);
@@ -37,15 +37,15 @@ impl Posix {
                 if bound {
                     return Err(Errno::EINVAL);
                 }
-                self.bind_datagram(handle, addr)
+                self.bind_datagram(handle, now, addr)
             }
             _ => Err(Errno::ENOTSOCK),
         }
     }
 
-    fn bind_datagram(&mut self, handle: Handle, addr: SocketAddr) -> Result<()> {
+    fn bind_datagram(&mut self, handle: Handle, now: Instant, addr: SocketAddr) -> Result<()> {
         let result = match &mut self.files.get_mut(handle)?.kind {
-            FileKind::Datagram(datagram) => datagram.bind(&mut self.host, addr).map(|_| ()),
+            FileKind::Datagram(datagram) => datagram.bind(&mut self.host, now, addr).map(|_| ()),
             _ => Err(Errno::ENOTSOCK),
         };
         self.arm_if_watched(handle);

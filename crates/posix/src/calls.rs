@@ -90,7 +90,7 @@ impl Posix {
         self.process_wakes();
         let result = match &mut self.files.get_mut(handle)?.kind {
             FileKind::Stream(stream) => stream.connect(&mut self.host, now, addr),
-            FileKind::Datagram(datagram) => datagram.connect(&mut self.host, addr),
+            FileKind::Datagram(datagram) => datagram.connect(&mut self.host, now, addr),
             _ => Err(Errno::ENOTSOCK),
         };
         self.release_port(handle);

@@ -2,6 +2,7 @@
 
 mod ancillary;
 mod io;
+mod multicast;
 mod options;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,6 +20,7 @@ use crate::errno::{Errno, Result};
 use crate::sockopt::CommonOptions;
 use crate::wake::Wakers;
 use ancillary::AncillaryOptions;
+use multicast::MulticastOptions;
 
 /// Default of `net.core.rmem_default` and `wmem_default`, in bytes.
 const DEFAULT_BUFFER_BYTES: u32 = 212_992;
@@ -45,10 +47,11 @@ pub(crate) struct Datagram {
     v6_mtu_discover: MtuDiscover,
     /// The ancillary data to return.
     ancillary_options: AncillaryOptions,
+    multicast: MulticastOptions,
 }
 
 impl Datagram {
-    pub(crate) const fn new(domain: i32) -> Self {
+    pub(crate) fn new(domain: i32) -> Self {
         Self {
             domain,
             udp: None,
@@ -69,16 +72,26 @@ impl Datagram {
             },
             v6_mtu_discover: MtuDiscover::Want,
             ancillary_options: AncillaryOptions::new(),
+            multicast: MulticastOptions::default(),
         }
     }
 
     /// Binds the host's socket. Port 0 chooses a free port.
-    pub(crate) fn bind(&mut self, host: &mut Host, local: SocketAddr) -> Result<SocketAddr> {
+    pub(crate) fn bind(
+        &mut self,
+        host: &mut Host,
+        now: Instant,
+        local: SocketAddr,
+    ) -> Result<SocketAddr> {
         let id = host.udp_bind_shared(local, self.sharing())?;
         host.udp(id).set_rcvbuf(self.rcvbuf as usize)?;
         host.udp(id).set_broadcast(self.common.broadcast)?;
         host.udp(id)
             .keep_errors(self.ancillary_options.is_recverr_enabled())?;
+        if let Err(errno) = self.bind_multicast(host, now, id) {
+            host.udp(id).close(now);
+            return Err(errno);
+        }
         self.udp = Some(id);
         self.apply(host)?;
         let local = host.udp(id).addr()?;
@@ -94,15 +107,15 @@ impl Datagram {
     }
 
     /// Returns the host's socket. An unbound one is bound to a free port.
-    fn socket(&mut self, host: &mut Host) -> Result<UdpId> {
+    fn socket(&mut self, host: &mut Host, now: Instant) -> Result<UdpId> {
         if self.udp.is_none() {
             let any = SockAddr::any(self.domain).canonical();
-            self.bind(host, any.ok_or(Errno::EINVAL)?)?;
+            self.bind(host, now, any.ok_or(Errno::EINVAL)?)?;
         }
         self.udp.ok_or(Errno::EINVAL)
     }
 
-    pub(crate) fn connect(&mut self, host: &mut Host, addr: SockAddr) -> Result<()> {
+    pub(crate) fn connect(&mut self, host: &mut Host, now: Instant, addr: SockAddr) -> Result<()> {
         if addr == SockAddr::Unspec {
             if let Some(id) = self.udp {
                 host.udp(id).connect(None)?;
@@ -113,7 +126,7 @@ impl Datagram {
         }
         let peer = self.destination(addr)?;
         let source = host.source_address(peer.ip())?;
-        let id = self.socket(host)?;
+        let id = self.socket(host, now)?;
         host.udp(id).connect(Some(peer))?;
         let port = host.udp(id).addr()?.port();
         self.source = Some(SocketAddr::new(source, port));

@@ -124,7 +124,7 @@ impl Posix {
                 IPPROTO_IPV6 => stream.set_ipv6(&mut self.host, now, name, value),
                 _ => Err(Errno::ENOPROTOOPT),
             },
-            FileKind::Datagram(datagram) => datagram.set(&mut self.host, level, name, value),
+            FileKind::Datagram(datagram) => datagram.set(&mut self.host, now, (level, name), value),
             _ => Err(Errno::ENOTSOCK),
         }
     }

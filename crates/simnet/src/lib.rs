@@ -53,6 +53,7 @@ mod format;
 mod host;
 mod kernel;
 mod link;
+mod names;
 mod net;
 mod seeds;
 mod shared;

@@ -14,6 +14,7 @@ use crate::card::Card;
 use crate::error::Failure;
 use crate::host::{Host, Hosts, Start, State};
 use crate::link::Link;
+use crate::names::Names;
 use crate::shared::Shared;
 use crate::topology::{NodeId, addresses, invalid};
 
@@ -262,8 +263,9 @@ impl Net {
             .device(Box::new(card.clone()))
             .timer(Box::new(card))
             .build();
-        if built.is_err() {
-            Card::disconnect(&self.inner.shared, node);
+        match &built {
+            Ok(stack) => stack.set_resolver(Names(self.inner.shared.clone())),
+            Err(_) => Card::disconnect(&self.inner.shared, node),
         }
         built
     }

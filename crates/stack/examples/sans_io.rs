@@ -133,20 +133,26 @@ fn serve(mut end: Endpoint) -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut ended = false;
     while !ended || !echoed.is_empty() {
         let now = end.now();
+        let mut progress = false;
         if !ended
             && echoed.is_empty()
             && let Some(len) = ready(end.host.tcp(id).read(now, &mut buf))?
         {
+            progress = true;
             ended = len == 0;
             echoed.extend_from_slice(&buf[..len]);
         }
         if !echoed.is_empty()
             && let Some(len) = ready(end.host.tcp(id).write(now, &echoed, false))?
         {
+            progress = true;
             echoed.drain(..len);
         }
         end.transmit();
-        end.wait()?;
+        // There may be more to read, and then perhaps no more packets.
+        if !progress {
+            end.wait()?;
+        }
     }
     let now = end.now();
     end.host.tcp(id).close(now);
@@ -178,11 +184,15 @@ fn exchange(mut end: Endpoint) -> Result<(), Box<dyn Error>> {
         }
         match ready(tcp.read(now, &mut buf))? {
             Some(0) => break,
-            Some(len) => received.extend_from_slice(&buf[..len]),
-            None => {}
+            Some(len) => {
+                received.extend_from_slice(&buf[..len]);
+                end.transmit();
+            }
+            None => {
+                end.transmit();
+                end.wait()?;
+            }
         }
-        end.transmit();
-        end.wait()?;
     }
     end.transmit();
     println!("client: {} bytes came back", received.len());

@@ -14,6 +14,7 @@ use crate::interface::{Interface, LOOPBACK};
 use crate::ip::{Ip, Path};
 use crate::mib::HostMib;
 use crate::notices::Notices;
+use crate::ping::Pings;
 use crate::siphash::SipKey;
 use crate::tcp::Tcp;
 use crate::udp::Udp;
@@ -99,6 +100,7 @@ pub struct Host {
     pub(crate) ip: Ip,
     pub(crate) tcp: Tcp,
     pub(crate) udp: Udp,
+    pub(crate) pings: Pings,
     pub(crate) mib: HostMib,
     pub(crate) notices: Notices,
     pub(crate) wakers: Vec<Waker>,
@@ -146,6 +148,7 @@ impl Host {
             ip,
             tcp,
             udp,
+            pings: Pings::new(),
             mib: HostMib::default(),
             notices: Notices::default(),
             wakers: Vec::new(),

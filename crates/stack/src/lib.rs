@@ -23,6 +23,7 @@ mod ip;
 mod mib;
 mod net_config;
 mod notices;
+mod ping;
 mod rate;
 mod siphash;
 mod slab;
@@ -43,6 +44,7 @@ pub use interface::{IfaceConfig, IfaceId, Mac, NeighbourConfig};
 pub use ip::{AddressState, Cidr, IcmpMessage, OwnAddress, ParseCidrError};
 pub use net_config::NetConfig;
 pub use notices::Notice;
+pub use ping::{PingError, PingHandle, PingId, PingReply};
 pub use steering::Steering;
 pub use stop_waiting::WaitOn;
 pub use tcp::{

@@ -2,10 +2,10 @@
 
 use core::task::Waker;
 
-use crate::Host;
 use crate::tcp::{Interest, ListenerId, TcpId};
 use crate::udp_calls::UdpId;
 use crate::waiters::{WaitEvent, WaitKey};
+use crate::{Host, PingId};
 
 /// The event that a task waits for, and its socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +21,8 @@ pub enum WaitOn {
     Listener(ListenerId),
     /// A datagram ([`UdpHandle::poll_ready`](crate::UdpHandle::poll_ready)).
     Udp(UdpId),
+    /// An answer to an echo request ([`PingHandle::poll_ready`](crate::PingHandle::poll_ready)).
+    Ping(PingId),
     /// A message ([`Host::icmp_poll_ready`]).
     Icmp,
 }
@@ -45,6 +47,7 @@ impl Host {
             }
             WaitOn::DeferredSyn(id) => self.stop_waiting_for_deferred_syn(id, key),
             WaitOn::Listener(id) => self.accept_waiters(id)?.remove(key),
+            WaitOn::Ping(id) => self.pings.readers(id)?.remove(key),
             WaitOn::Icmp => self.ip.icmp_queue.readers().remove(key),
             WaitOn::Udp(id) => self.udp.socket_mut(id).ok()?.readers().remove(key),
         }

@@ -341,6 +341,11 @@ impl Udp {
         Ok(UdpId(id))
     }
 
+    /// Returns the memory that the datagrams at all sockets hold, bytes.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Returns whether a socket receives datagrams to any destination.
     pub(crate) const fn has_any(&self) -> bool {
         self.any.is_some()

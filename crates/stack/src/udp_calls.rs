@@ -128,14 +128,15 @@ impl Host {
         self.datagram_mtu(now, to, MtuDiscover::Want)
     }
 
-    /// Returns the limits of queued memory. While the allocator refuses memory, each socket gets
+    /// Returns the limits of queued memory, which the queues of ping sockets share. While the allocator refuses memory, each socket gets
     /// its minimum only.
-    fn udp_limits(&self) -> UdpMemLimits {
+    pub(crate) fn udp_limits(&self) -> UdpMemLimits {
         let sysctl = &self.env.sysctl;
         let all_bytes = if self.env.mem.is_refused() {
             0
         } else {
-            (sysctl.udp_mem[2] as usize).saturating_mul(PAGE_BYTES)
+            let all = (sysctl.udp_mem[2] as usize).saturating_mul(PAGE_BYTES);
+            all.saturating_sub(self.pings.bytes())
         };
         UdpMemLimits {
             all_bytes,

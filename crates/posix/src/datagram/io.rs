@@ -40,11 +40,13 @@ impl Datagram {
             return Err(Errno::EACCES);
         }
         let settings = self.parse_control(control)?;
-        let id = self.socket(host)?;
+        let id = self.socket(host, now)?;
         let source = match settings.source {
             Some(ip) if !host.is_own_address(ip) => return Err(Errno::EINVAL),
             Some(ip) => Some(SocketAddr::new(ip, host.udp(id).addr()?.port())),
-            None => self.source_for(to.is_ipv4()),
+            None => self
+                .source_for(to.is_ipv4())
+                .or_else(|| self.multicast_source(to)),
         };
         if let Some(error) = self.take_error(host) {
             return Err(error);

@@ -24,8 +24,8 @@ impl Datagram {
     pub(crate) fn set(
         &mut self,
         host: &mut Host,
-        level: i32,
-        name: i32,
+        now: Instant,
+        (level, name): (i32, i32),
         value: &[u8],
     ) -> Result<()> {
         let in_family = level != IPPROTO_IPV6 || self.domain == AF_INET6;
@@ -36,6 +36,14 @@ impl Datagram {
                     .keep_errors(self.ancillary_options.is_recverr_enabled())?),
                 None => Ok(()),
             };
+        }
+        let multicast = match level {
+            IPPROTO_IP => self.set_multicast_ip(host, now, (name, value))?,
+            IPPROTO_IPV6 if in_family => self.set_multicast_ipv6(host, now, (name, value))?,
+            _ => None,
+        };
+        if multicast.is_some() {
+            return Ok(());
         }
         let known = match level {
             SOL_SOCKET => return self.set_socket(host, name, value),
@@ -162,12 +170,14 @@ impl Datagram {
             IPPROTO_IP => {
                 let is_shared = matches!(name, IP_TOS | IP_TTL | IP_MTU_DISCOVER);
                 let shared = is_shared.then(|| self.get_shared(name)).flatten();
-                self.common.ip.get_ip(name).or(shared)
+                let own = self.common.ip.get_ip(name).or(shared);
+                own.or_else(|| self.get_multicast_ip(name))
             }
             IPPROTO_IPV6 if self.domain == AF_INET6 => {
                 let is_shared = matches!(name, IPV6_TCLASS | IPV6_UNICAST_HOPS | IPV6_MTU_DISCOVER);
                 let shared = is_shared.then(|| self.get_shared(name)).flatten();
-                self.common.ip.get_ipv6(name).or(shared)
+                let own = self.common.ip.get_ipv6(name).or(shared);
+                own.or_else(|| self.get_multicast_ipv6(name))
             }
             _ => return Err(unknown_level(self.domain)),
         };

@@ -24,6 +24,7 @@ mod tests;
 
 pub(crate) use error::Problem;
 pub(crate) use mib::{Icmp6Mib, IcmpMib};
+pub(crate) use quote::host_unreachable;
 
 /// Maximum number of bytes of a message that are inspected: errors quote at most 1280. Echo replies
 /// return all data.
@@ -42,11 +43,11 @@ pub(crate) struct IcmpPacket {
 /// An error that a router or the destination reports about a packet of this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TransportError {
-    /// The protocol of the quoted packet: TCP or UDP.
+    /// The protocol of the quoted packet: TCP, UDP, or ICMP of the family for an echo request.
     pub(crate) protocol: u8,
-    /// Source of the quoted packet.
+    /// Source of the quoted packet. The port of an echo request is its identifier.
     pub(crate) local: (IpAddr, u16),
-    /// Destination of the quoted packet.
+    /// Destination of the quoted packet. The port of an echo request is its sequence number.
     pub(crate) remote: (IpAddr, u16),
     /// The sequence number of a quoted TCP segment, to be checked against the data in flight (RFC
     /// 5927 4.1).
@@ -56,7 +57,7 @@ pub(crate) struct TransportError {
     /// Type and code of the message.
     pub(crate) kind: (u8, u8),
     pub(crate) offender: IpAddr,
-    /// The part of a UDP datagram's payload that is quoted.
+    /// The part of the payload that is quoted of a UDP datagram or an echo request.
     pub(crate) payload: Vec<u8>,
 }
 
@@ -81,8 +82,10 @@ pub(crate) enum IcmpAction {
     None,
     /// A reply is to be sent.
     Reply(IcmpPacket),
-    /// An error that TCP or UDP is to process.
+    /// An error that TCP, UDP or a ping socket is to process.
     Error(TransportError),
+    /// An echo reply with this identifier and sequence number.
+    EchoReply(u16, u16),
     /// A message that Neighbour Discovery is to process; its checksum is correct.
     Ndp(Vec<u8>),
     /// A message of Multicast Listener Discovery; its checksum is correct.
@@ -158,6 +161,16 @@ impl Icmp {
         *self.out_msgs(v6) += 1;
     }
 
+    /// Counts an echo request that a ping socket sends.
+    pub(crate) fn count_echo_out(&mut self, v6: bool) {
+        *self.out_echos(v6) += 1;
+    }
+
+    /// Counts a reply that a ping socket has no room for.
+    pub(crate) fn count_ping_dropped(&mut self, v6: bool) {
+        *self.ping_dropped(v6) += 1;
+    }
+
     fn input_v4(
         &mut self,
         addrs: &IcmpAddrs,
@@ -176,9 +189,9 @@ impl Icmp {
                 mib.out_msgs += 1;
                 return Ok(IcmpAction::Reply(echo_reply(addrs, addrs.dst, message)));
             }
-            Icmpv4Repr::EchoReply { .. } => {
+            Icmpv4Repr::EchoReply { ident, seq, .. } => {
                 mib.in_echo_reps += 1;
-                return Ok(IcmpAction::None);
+                return Ok(IcmpAction::EchoReply(ident, seq));
             }
             Icmpv4Repr::Unreachable { code, mtu, quote } => {
                 mib.in_dest_unreachs += 1;
@@ -216,9 +229,9 @@ impl Icmp {
                 mib.out_msgs += 1;
                 return Ok(IcmpAction::Reply(echo_reply(addrs, own, message)));
             }
-            Icmpv6Repr::EchoReply { .. } => {
+            Icmpv6Repr::EchoReply { ident, seq, .. } => {
                 mib.in_echo_replies += 1;
-                return Ok(IcmpAction::None);
+                return Ok(IcmpAction::EchoReply(ident, seq));
             }
             Icmpv6Repr::Unreachable { code, quote } => {
                 mib.in_dest_unreachs += 1;

@@ -2,16 +2,17 @@
 
 use core::net::IpAddr;
 
-use fullsend_offload::Packet;
+use fullsend_offload::{Chain, Packet, Slice};
 use fullsend_tcp::{IcmpError, IpSettings, TcpError};
 use fullsend_wire::Instant;
-use fullsend_wire::numbers::{ethertype, protocol};
+use fullsend_wire::numbers::{DEFAULT_TTL, ethertype, protocol};
 use fullsend_wire::tcp::TcpRepr;
 
-use super::icmp::{IcmpAction, IcmpAddrs, IcmpPacket, TransportError};
+use super::icmp::{IcmpAction, IcmpAddrs, IcmpPacket, TransportError, host_unreachable};
 use super::pmtu::clamp_path_mtu;
 use super::{IpMeta, Problem};
 use crate::demux::{Addr, FlowKey};
+use crate::interface::LOOPBACK;
 use crate::{Host, UdpError};
 
 /// Returns the source and the destination of a parsed IP packet.
@@ -28,6 +29,24 @@ fn packet_addrs(packet: &Packet) -> Option<(Addr, Addr)> {
     ))
 }
 
+/// Returns the ICMP message of a packet. One that comes from this host has not been parsed: its header
+/// may be apart from its data.
+fn message_of(meta: &IpMeta, packet: &Packet) -> Chain {
+    let header = packet.transport_header();
+    if meta.iface != LOOPBACK || header.is_empty() {
+        return packet.payload.clone();
+    }
+    let mut message = Chain::from(Slice::copied_from(header));
+    message.append(packet.payload.clone());
+    message
+}
+
+/// Returns the TTL or hop limit of a packet.
+fn ttl_of(meta: &IpMeta, packet: &Packet) -> u8 {
+    let offset = if meta.dst.is_v4() { 8 } else { 7 };
+    packet.network_header().get(offset).copied().unwrap_or(0)
+}
+
 impl Host {
     /// Processes an ICMP message to a local address or to a group.
     pub(super) fn icmp_input(&mut self, now: Instant, meta: &IpMeta, packet: &Packet) {
@@ -40,10 +59,19 @@ impl Host {
             self.ip.addresses.source_for(src, meta.iface)
         };
         let addrs = IcmpAddrs { src, dst, own };
-        match self.ip.icmp.input(&addrs, &packet.payload) {
+        let message = message_of(meta, packet);
+        match self.ip.icmp.input(&addrs, &message) {
             IcmpAction::None => {}
             IcmpAction::Reply(reply) => self.send_datagram(now, reply),
+            IcmpAction::Error(report)
+                if matches!(report.protocol, protocol::ICMP | protocol::ICMPV6) =>
+            {
+                self.ping_error((meta.iface, ttl_of(meta, packet)), &report);
+            }
             IcmpAction::Error(error) => self.transport_error(now, error),
+            IcmpAction::EchoReply(ident, seq) => {
+                self.ping_reply(meta, (ident, seq), ttl_of(meta, packet), &message);
+            }
             IcmpAction::Mld(message) => {
                 let hop_limit = packet.network_header().get(7).copied().unwrap_or(0);
                 self.mld_input(now, meta, hop_limit, &message);
@@ -111,7 +139,7 @@ impl Host {
         hop.map_or(0, |hop| self.ifaces[usize::from(hop.iface)].config.caps.mtu)
     }
 
-    /// Reports "host unreachable" to the connection of a packet whose next hop did not answer.
+    /// Reports "host unreachable" to the socket of a packet whose next hop did not answer.
     pub(super) fn report_host_unreachable(&mut self, now: Instant, packet: &Packet) {
         let Some((src, dst)) = packet_addrs(packet) else {
             return;
@@ -127,6 +155,12 @@ impl Host {
                 remote_port: repr.dst_port,
             };
             self.tcp_error(now, &key, repr.seq, error);
+        } else if let Some(report) = host_unreachable(packet) {
+            if report.protocol == protocol::UDP {
+                self.transport_error(now, report);
+            } else {
+                self.ping_error((LOOPBACK, DEFAULT_TTL), &report);
+            }
         }
     }
 

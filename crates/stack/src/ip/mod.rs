@@ -26,7 +26,7 @@ use fullsend_wire::Instant;
 
 pub(crate) use addresses::Addresses;
 pub use addresses::{Cidr, ParseCidrError};
-pub(crate) use icmp::{Icmp, Problem};
+pub(crate) use icmp::{Icmp, Problem, TransportError};
 pub use icmp_queue::IcmpMessage;
 pub(crate) use icmp_queue::IcmpQueue;
 pub(crate) use input::IpMeta;

@@ -61,7 +61,13 @@ fn datagram_ip(b: &mut dyn Backend, log: &mut Log) {
     try_int(b, log, fd, IPPROTO_IP, libc::IP_TOS, &[0x10, 0xff, 0x100]);
     try_int(b, log, fd, IPPROTO_IP, libc::IP_TTL, &[1, 0, 255, 256, -1]);
     try_int(b, log, fd, IPPROTO_IP, libc::IP_MTU_DISCOVER, &[0, 2, 3, 6]);
+    for name in [libc::IP_MULTICAST_TTL, libc::IP_MULTICAST_LOOP] {
+        try_int(b, log, fd, IPPROTO_IP, name, &[1, 0, 255, 256, -1, -2]);
+    }
     let fd = b.socket(AF_INET6, libc::SOCK_DGRAM, 0);
+    for name in [libc::IPV6_MULTICAST_HOPS, libc::IPV6_MULTICAST_LOOP] {
+        try_int(b, log, fd, IPPROTO_IPV6, name, &[1, 0, 255, 256, -1, -2]);
+    }
     try_int(
         b,
         log,

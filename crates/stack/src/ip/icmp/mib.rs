@@ -21,7 +21,9 @@ fullsend_wire::counters! {
         out_dest_unreachs: "IcmpOutDestUnreachs",
         out_time_excds: "IcmpOutTimeExcds",
         out_parm_probs: "IcmpOutParmProbs",
+        out_echos: "IcmpOutEchos",
         out_echo_reps: "IcmpOutEchoReps",
+        ping_dropped: "IcmpFullsendPingDropped",
     }
 }
 
@@ -47,7 +49,9 @@ fullsend_wire::counters! {
         out_dest_unreachs: "Icmp6OutDestUnreachs",
         out_time_excds: "Icmp6OutTimeExcds",
         out_parm_problems: "Icmp6OutParmProblems",
+        out_echos: "Icmp6OutEchos",
         out_echo_replies: "Icmp6OutEchoReplies",
+        ping_dropped: "Icmp6FullsendPingDropped",
         out_neighbor_solicits: "Icmp6OutNeighborSolicits",
         out_neighbor_advertisements: "Icmp6OutNeighborAdvertisements",
     }
@@ -73,6 +77,8 @@ counter_of_family! {
     out_dest_unreachs: out_dest_unreachs, out_dest_unreachs;
     out_time_excds: out_time_excds, out_time_excds;
     out_parm_problems: out_parm_probs, out_parm_problems;
+    out_echos: out_echos, out_echos;
+    ping_dropped: ping_dropped, ping_dropped;
 }
 
 impl Icmp {
