@@ -169,7 +169,7 @@ mod tests {
     }
 
     /// A query for `name`, in the case of letters that it has.
-    fn query(name: &str) -> Vec<u8> {
+    fn query_for(name: &str) -> Vec<u8> {
         let header = [0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0].to_vec();
         [header, wire(name), vec![0, 1, 0, 1]].concat()
     }
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn addresses_of_the_queried_name_have_a_ttl() {
-        let query = query("wWw.Example.org");
+        let query = query_for("wWw.Example.org");
         let v6 = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
         let message = answer(
             &query,
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn aliases_are_followed_with_their_shortest_ttl() {
-        let query = query("www.example.org");
+        let query = query_for("www.example.org");
         let message = answer(
             &query,
             &[
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn chains_of_aliases_are_limited() {
-        let query = query("n0.test");
+        let query = query_for("n0.test");
         let chain = |len: usize| {
             let alias = |n: usize| {
                 let target = wire(&format!("n{}.test", n + 1));
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn malformed_records_are_rejected() {
-        let query = query("example.org");
+        let query = query_for("example.org");
         let at = query.len() as u8;
         for (owner, kind, data) in [
             // Addresses of wrong lengths.
@@ -287,8 +287,8 @@ mod tests {
             assert_eq!(parse(&query, &message), None, "{owner:?} {kind}");
         }
         // A name of more than 255 bytes, by a pointer to 200 bytes of labels.
-        let long = vec!["x".repeat(49); 4].join(".");
-        let query = super::tests::query(&long);
+        let long = ["x"; 4].map(|x| x.repeat(49)).join(".");
+        let query = query_for(&long);
         let owner = [wire(&long)[..200].to_vec(), POINTER.to_vec()].concat();
         let message = answer(&query, &[(owner, 1, 60, vec![192, 0, 2, 1])]);
         assert_eq!(parse(&query, &message), None);
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn truncated_answers_have_no_addresses() {
-        let query = query("example.org");
+        let query = query_for("example.org");
         let mut message = answer(&query, &[(POINTER.into(), 1, 60, vec![192, 0, 2, 1])]);
         message[2] |= 2;
         let parsed = Answer::parse(&Query::parse(&query).unwrap(), &message).unwrap();
