@@ -434,6 +434,7 @@ impl Drop for Gateway {
         let tasks = self.shared.tasks.lock().take();
         drop(tasks);
         self.shared.forwards.close();
+        self.shared.refusals.write_suppressed(Instant::now(), true);
     }
 }
 

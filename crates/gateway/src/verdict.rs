@@ -1,6 +1,7 @@
 //! The policy's decisions, with a counter and a line in the log for each refusal.
 
 use std::fmt::Write;
+use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 
 use tokio::time::Instant;
@@ -50,7 +51,7 @@ impl Shared {
             FlowProtocol::Ping => &self.counters.policy_denied_ping,
         };
         add(counter, 1);
-        self.log_refusal(|| {
+        self.log_refusal((flow.protocol, flow.destination), || {
             let Flow {
                 guest, destination, ..
             } = flow;
@@ -78,7 +79,7 @@ impl Shared {
     pub(crate) fn deny_name(&self, query: &Query<'_>) {
         add(&self.counters.policy_denied, 1);
         add(&self.counters.policy_denied_names, 1);
-        self.log_refusal(|| {
+        self.log_refusal((&query.name, query.query_type), || {
             let (name, query_type) = (&query.name, query.query_type);
             let line = match query_type {
                 1 => format!("refused the name {name} (A)"),
@@ -93,7 +94,7 @@ impl Shared {
     pub(crate) fn deny_answer(&self, name: &str, address: IpAddr) {
         add(&self.counters.policy_denied, 1);
         add(&self.counters.policy_denied_answers, 1);
-        self.log_refusal(|| {
+        self.log_refusal((name, address), || {
             format!(
                 "refused the answer for {name} with the local address {address}: no rule with a network \
                  allows it"
@@ -103,18 +104,21 @@ impl Shared {
 
     /// Logs that the guest may not open more of `what`, of which it has `max`.
     pub(crate) fn log_full(&self, what: &str, max: usize) {
-        self.log_refusal(|| format!("the guest may not open more {what}: it has {max}"));
+        self.log_refusal(what, || {
+            format!("the guest may not open more {what}: it has {max}")
+        });
     }
 
     /// Removes the names of addresses whose time is over, and logs how many refusals had no line.
     pub(crate) fn expire_names(&self, now: Instant) {
         self.address_names.lock().expire(now);
-        self.refusals.write_suppressed(now);
+        self.refusals.write_suppressed(now, false);
     }
 
-    fn log_refusal(&self, line: impl FnOnce() -> String) {
+    fn log_refusal(&self, subject: impl Hash, line: impl FnOnce() -> String) {
         let suppressed = &self.counters.policy_log_suppressed;
-        self.refusals.write(Instant::now(), suppressed, line);
+        self.refusals
+            .write(Instant::now(), suppressed, subject, line);
     }
 }
 

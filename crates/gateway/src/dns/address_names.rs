@@ -28,7 +28,8 @@ impl AddressNames {
     pub(crate) fn new(max: usize, grace: Duration) -> Self {
         Self {
             max: max.max(1),
-            grace,
+            // An expiry must be a valid time.
+            grace: grace.min(Duration::from_secs(u32::MAX.into())),
             expiries: BTreeMap::new(),
             order: BTreeSet::new(),
         }

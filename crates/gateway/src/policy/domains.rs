@@ -24,7 +24,10 @@ impl Domains {
 
     /// Adds a name, or for `*.NAME` all names below it, or for `*` all names.
     pub(super) fn add(&mut self, pattern: &str) -> Result<(), PolicyError> {
-        let error = |fix: &str| PolicyError::new(format!("`{pattern}` is not a domain; {fix}"));
+        let error = |fix: &str| {
+            let shown = pattern.escape_debug();
+            PolicyError::new(format!("`{shown}` is not a domain; {fix}"))
+        };
         if pattern == "*" {
             self.all = true;
             return Ok(());
@@ -97,11 +100,12 @@ mod tests {
     #[test]
     fn other_texts_are_rejected_with_the_fix() {
         for pattern in [
-            "", ".", "*.", "a..b", "*.*.x", "a*.x", "a b", "http://x", "x:80", "a\\046b",
+            "", ".", "*.", "a..b", "*.*.x", "a*.x", "a b", "http://x", "x:80", "a\nb", "a\\046b",
         ] {
             let error = Domains::default().add(pattern).unwrap_err().to_string();
             assert!(
-                error.contains(&format!("`{pattern}`")) && error.contains("*.example.org"),
+                error.contains(&format!("`{}`", pattern.escape_debug()))
+                    && error.contains("*.example.org"),
                 "{error}"
             );
         }

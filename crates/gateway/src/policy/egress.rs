@@ -96,7 +96,8 @@ impl EgressPolicy {
         addresses: impl IntoIterator<Item = IpAddr>,
     ) -> Result<Self, PolicyError> {
         let normal = normalize(name).ok_or_else(|| {
-            PolicyError::new(format!("`{name}` is not a name; write e.g. db.internal"))
+            let shown = name.escape_debug();
+            PolicyError::new(format!("`{shown}` is not a name; write e.g. db.internal"))
         })?;
         self.names.entry(normal).or_default().extend(addresses);
         Ok(self)

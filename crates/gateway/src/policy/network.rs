@@ -31,7 +31,8 @@ impl Network {
         }
         let error = || {
             PolicyError::new(format!(
-                "`{text}` is not a network; write e.g. 10.0.0.0/8, 2001:db8::/32, 192.0.2.7 or local"
+                "`{}` is not a network; write e.g. 10.0.0.0/8, 2001:db8::/32, 192.0.2.7 or local",
+                text.escape_debug()
             ))
         };
         let (address, prefix) = match text.split_once('/') {

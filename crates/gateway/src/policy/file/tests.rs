@@ -188,7 +188,7 @@ fn errors_name_the_file_the_line_the_value_and_the_fix() {
         ),
         (
             "[names]\n\"a b\" = \"192.0.2.1\"",
-            "p.toml:2: a b: `a b` is not a name; write e.g. db.internal",
+            "p.toml:2: \"a b\": `a b` is not a name; write e.g. db.internal",
         ),
         (
             "[names]\n\"a.test\" = \"b.test\"",

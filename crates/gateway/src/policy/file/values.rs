@@ -38,7 +38,8 @@ impl<'a> Source<'a> {
     fn shown(self, span: Range<usize>) -> String {
         let text = self.text.get(span).unwrap_or_default();
         let line = text.lines().next().unwrap_or_default();
-        let mut shown: String = line.chars().take(SHOWN_MAX).collect();
+        let line = line.chars().filter(|c| !c.is_control());
+        let mut shown: String = line.take(SHOWN_MAX).collect();
         if shown.len() < text.len() {
             shown.push_str("...");
         }
@@ -47,7 +48,7 @@ impl<'a> Source<'a> {
 
     pub(super) fn syntax_error(self, error: &Error) -> PolicyError {
         let at = error.span().map_or(0, |span| span.start);
-        let message = error.message().replace('\n', ", ");
+        let message = error.message().replace(char::is_control, " ");
         PolicyError::new(format!(
             "{}: {message}: this is not TOML; correct the line",
             self.position(at)
@@ -121,7 +122,7 @@ impl<'a> Value<'a> {
     /// Adds where the value is written to an error that names it.
     pub(super) fn fault(&self, error: &PolicyError) -> PolicyError {
         let position = self.source.position(self.value.span().start);
-        PolicyError::new(format!("{position}: {}: {error}", self.key))
+        PolicyError::new(format!("{position}: {}: {error}", self.shown_key()))
     }
 
     /// Returns an error about the key; `known` lists the keys of its table.
@@ -212,7 +213,7 @@ impl<'a> Value<'a> {
             DeValue::Table(values) => Ok(Table { source, at, values }),
             _ => Err(self.error(format_args!(
                 "is not a table; write [{}], and its values in lines of their own",
-                self.key
+                self.shown_key()
             ))),
         }
     }
@@ -222,7 +223,7 @@ impl<'a> Value<'a> {
         let error = || {
             self.error(format_args!(
                 "is not a list of tables; write [[{}]] before each",
-                self.key
+                self.shown_key()
             ))
         };
         let values = self.value.get_ref().as_array().ok_or_else(error)?;
