@@ -85,7 +85,7 @@ fn answer(query: &[u8]) -> Vec<u8> {
         match address {
             IpAddr::V4(v4) if is_v4 => records.push((owner.clone(), TYPE_A, v4.octets().into())),
             IpAddr::V6(v6) if !is_v4 => {
-                records.push((owner.clone(), TYPE_AAAA, v6.octets().into()))
+                records.push((owner.clone(), TYPE_AAAA, v6.octets().into()));
             }
             _ => {}
         }

@@ -108,18 +108,17 @@ fn try_relay(shared: &Arc<Shared>, request: &IcmpMessage) -> io::Result<()> {
         remote: request.to,
         ident,
     };
-    let socket = match shared.pings.find(&key) {
-        Some(socket) => socket,
-        None => {
-            let (guest, remote) = key.addresses();
-            match shared.route(FlowProtocol::Ping, guest, remote) {
-                Route::Connect(to) => open(shared, key, SocketAddr::new(to.ip(), 0))?,
-                Route::Prohibited => {
-                    report_prohibited_echo(shared, key.guest, key.remote, &message);
-                    return Err(io::ErrorKind::PermissionDenied.into());
-                }
-                _ => return Err(io::ErrorKind::HostUnreachable.into()),
+    let socket = if let Some(socket) = shared.pings.find(&key) {
+        socket
+    } else {
+        let (guest, remote) = key.addresses();
+        match shared.route(FlowProtocol::Ping, guest, remote) {
+            Route::Connect(to) => open(shared, key, SocketAddr::new(to.ip(), 0))?,
+            Route::Prohibited => {
+                report_prohibited_echo(shared, key.guest, key.remote, &message);
+                return Err(io::ErrorKind::PermissionDenied.into());
             }
+            _ => return Err(io::ErrorKind::HostUnreachable.into()),
         }
     };
     if !shared.tx_rate.try_take(message.len()) {

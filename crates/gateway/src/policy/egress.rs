@@ -116,7 +116,7 @@ impl EgressPolicy {
     }
 
     /// Returns the rule that decides, with its number from 1.
-    fn decisive<'a>(&'a self, is_decisive: impl Fn(&Rule) -> bool) -> Option<(usize, &'a Rule)> {
+    fn decisive(&self, is_decisive: impl Fn(&Rule) -> bool) -> Option<(usize, &Rule)> {
         let mut numbered = self.rules.iter().enumerate();
         let (n, rule) = numbered.find(|(_, rule)| is_decisive(rule))?;
         Some((n + 1, rule))

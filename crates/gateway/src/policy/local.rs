@@ -14,12 +14,15 @@ pub(crate) fn is_special(address: IpAddr) -> bool {
 
 fn is_special_v4(address: Ipv4Addr) -> bool {
     match address.octets() {
-        // This network, private networks, the loopback.
-        [0 | 10 | 127, ..] | [192, 168, ..] | [172, 16..=31, ..] => true,
-        // Link-local addresses, among which clouds have their metadata, and carriers' networks.
-        [169, 254, ..] | [100, 64..=127, ..] => true,
-        // Protocol assignments and benchmarks.
-        [192, 0, 0, _] | [198, 18 | 19, ..] => true,
+        // This network, private networks and the loopback; link-local addresses, among which clouds have
+        // their metadata; carriers' networks, protocol assignments and benchmarks.
+        [0 | 10 | 127, ..]
+        | [192, 168, ..]
+        | [172, 16..=31, ..]
+        | [169, 254, ..]
+        | [100, 64..=127, ..]
+        | [192, 0, 0, _]
+        | [198, 18 | 19, ..] => true,
         // Groups, reserved addresses and the broadcast address.
         [first, ..] => first >= 224,
     }

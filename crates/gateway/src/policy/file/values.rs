@@ -26,7 +26,7 @@ pub(super) struct Source<'a> {
     pub(super) text: &'a str,
 }
 
-impl<'a> Source<'a> {
+impl Source<'_> {
     /// Returns the file's name and the line of an offset.
     fn position(self, at: usize) -> String {
         let before = self.text.as_bytes().iter().take(at);
@@ -76,7 +76,7 @@ impl<'a> Table<'a> {
             source,
             key: key.get_ref(),
             key_at: key.span().start,
-            value,
+            parsed: value,
         })
     }
 
@@ -100,28 +100,31 @@ pub(super) struct Value<'a> {
     source: Source<'a>,
     pub(super) key: &'a str,
     key_at: usize,
-    value: &'a Spanned<DeValue<'a>>,
+    parsed: &'a Spanned<DeValue<'a>>,
 }
 
 impl<'a> Value<'a> {
     /// Returns an error about the value; `message` continues a sentence that begins with it.
     pub(super) fn error(&self, message: impl Display) -> PolicyError {
-        let span = self.value.span();
-        let mut key = self.key.to_owned();
-        if !self
-            .key
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b == b'_')
-        {
-            key = format!("{:?}", self.key);
-        }
+        let span = self.parsed.span();
         let (position, shown) = (self.source.position(span.start), self.source.shown(span));
+        let key = self.shown_key();
         PolicyError::new(format!("{position}: {key} = {shown} {message}"))
+    }
+
+    /// Returns the key as a file has it.
+    fn shown_key(&self) -> String {
+        let is_bare = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        if self.key.bytes().all(is_bare) {
+            self.key.to_owned()
+        } else {
+            format!("{:?}", self.key)
+        }
     }
 
     /// Adds where the value is written to an error that names it.
     pub(super) fn fault(&self, error: &PolicyError) -> PolicyError {
-        let position = self.source.position(self.value.span().start);
+        let position = self.source.position(self.parsed.span().start);
         PolicyError::new(format!("{position}: {}: {error}", self.shown_key()))
     }
 
@@ -135,7 +138,7 @@ impl<'a> Value<'a> {
     }
 
     pub(super) fn text(&self) -> Result<&'a str, PolicyError> {
-        match self.value.get_ref() {
+        match self.parsed.get_ref() {
             DeValue::String(text) => Ok(text),
             _ => Err(self.error("is not a text; write it in quotation marks")),
         }
@@ -143,7 +146,7 @@ impl<'a> Value<'a> {
 
     /// Returns the value of one of these names.
     pub(super) fn one_of<T: Copy>(&self, names: &[(&str, T)]) -> Result<T, PolicyError> {
-        let text = self.value.get_ref().as_str();
+        let text = self.parsed.get_ref().as_str();
         let found = names.iter().find(|(name, _)| Some(*name) == text);
         found.map(|(_, value)| *value).ok_or_else(|| {
             let mut list = String::new();
@@ -161,7 +164,7 @@ impl<'a> Value<'a> {
     }
 
     pub(super) fn number(&self, range: RangeInclusive<u64>) -> Result<u64, PolicyError> {
-        let number = self.value.get_ref().as_integer();
+        let number = self.parsed.get_ref().as_integer();
         let number = number.and_then(|n| u64::from_str_radix(n.as_str(), n.radix()).ok());
         number.filter(|n| range.contains(n)).ok_or_else(|| {
             let (first, last) = range.into_inner();
@@ -191,7 +194,7 @@ impl<'a> Value<'a> {
             let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
             text.parse::<u16>().ok().filter(|_| is_number)
         };
-        let ports = match self.value.get_ref() {
+        let ports = match self.parsed.get_ref() {
             DeValue::Integer(_) => self.number(0..=65_535).ok().map(|n| (n as u16, n as u16)),
             DeValue::String(text) => {
                 let (first, last) = text.split_once('-').unwrap_or((text, text));
@@ -207,9 +210,9 @@ impl<'a> Value<'a> {
     }
 
     pub(super) fn table(&self) -> Result<Table<'a>, PolicyError> {
-        let at = self.value.span().start;
+        let at = self.parsed.span().start;
         let source = self.source;
-        match self.value.get_ref() {
+        match self.parsed.get_ref() {
             DeValue::Table(values) => Ok(Table { source, at, values }),
             _ => Err(self.error(format_args!(
                 "is not a table; write [{}], and its values in lines of their own",
@@ -226,7 +229,7 @@ impl<'a> Value<'a> {
                 self.shown_key()
             ))
         };
-        let values = self.value.get_ref().as_array().ok_or_else(error)?;
+        let values = self.parsed.get_ref().as_array().ok_or_else(error)?;
         let tables = values.iter().map(|value| match value.get_ref() {
             DeValue::Table(values) => Ok(Table {
                 source: self.source,
@@ -240,14 +243,14 @@ impl<'a> Value<'a> {
 
     /// Returns the values of an array, or the one value that is no array.
     pub(super) fn items(&self) -> Result<Vec<Self>, PolicyError> {
-        let DeValue::Array(values) = self.value.get_ref() else {
+        let DeValue::Array(values) = self.parsed.get_ref() else {
             return Ok(vec![self.clone()]);
         };
         if values.is_empty() {
             return Err(self.error("is empty; remove the key, or add a value"));
         }
-        let item = |value| Self {
-            value,
+        let item = |parsed| Self {
+            parsed,
             ..self.clone()
         };
         Ok(values.iter().map(item).collect())
