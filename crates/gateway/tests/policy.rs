@@ -12,7 +12,10 @@ use common::{
     DNS, GATEWAY, GUEST, LIMIT, LOOPBACK, Rig, TwoRigs, ip, wait_until, with_gateway, with_port,
     with_two_guests,
 };
-use fullsend_gateway::{Config, DnsConfig, EgressPolicy, FlowProtocol, Limits, PolicyError, Rule};
+use fullsend_gateway::{
+    Action, Config, DnsConfig, EgressPolicy, FlowProtocol, Forward, Limits, PolicyError, Protocol,
+    Rule, Side,
+};
 
 /// Further addresses of the host, by their last number.
 const HOSTS: [u8; 3] = [11, 12, 13];
@@ -334,7 +337,7 @@ fn a_name_may_be_denied_where_others_are_allowed() {
                 .unwrap()
                 .ports(PORT..=PORT),
         )
-        .otherwise(fullsend_gateway::Action::Allow);
+        .otherwise(Action::Allow);
     with_gateway(config(policy), |rig| {
         start_servers();
         assert_eq!(resolve(rig, "a.allowed.test", TYPE_A), (NO_ERROR, 1));
@@ -403,5 +406,48 @@ fn guests_with_one_policy_do_not_share_what_they_have_resolved() {
         wait_until("the connection is gone", || {
             first.gateway.counters().tcp_open == 0
         });
+    });
+}
+
+#[test]
+fn a_redirection_to_a_forward_joins_two_guests() {
+    let join = with_port(LOOPBACK[0], 8090);
+    let rule = Rule::new(Action::Redirect(join))
+        .domain("second.internal")
+        .unwrap();
+    let policy = EgressPolicy::new().rule(rule.ports(80..=80));
+    let policy = policy
+        .name("second.internal", [[10, 9, 9, 2].into()])
+        .unwrap();
+    with_two_guests(config(policy), move |rigs: &TwoRigs| {
+        let [first, second] = &rigs.0;
+        let forward = Forward {
+            from: Side::Host,
+            protocol: Protocol::Tcp,
+            host: join,
+            guest: with_port(GUEST[0], 80),
+            interface: None,
+        };
+        second.gateway.add_forward(forward).unwrap();
+        let listener = second
+            .guest
+            .run(|| TcpListener::bind("0.0.0.0:80").unwrap());
+        assert_eq!(resolve(first, "second.internal", TYPE_A), (NO_ERROR, 1));
+        let connect = |port| {
+            first
+                .guest
+                .run(move || TcpStream::connect(with_port("10.9.9.2", port)))
+        };
+        let mut stream = connect(80).unwrap();
+        listener.accept().unwrap().0.write_all(b"second").unwrap();
+        let mut received = String::new();
+        stream.read_to_string(&mut received).unwrap();
+        assert_eq!(received, "second");
+        // Nothing else of it, and nothing in the other direction.
+        assert_eq!(
+            connect(81).unwrap_err().kind(),
+            ErrorKind::ConnectionRefused
+        );
+        assert_eq!(second.gateway.counters().tcp_established, 0);
     });
 }
