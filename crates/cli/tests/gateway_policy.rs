@@ -49,10 +49,9 @@ fn serve_names() {
             answer[6..12].fill(0);
             if buf[end - 4..end - 2] == [0, 1] {
                 answer[7] = 1;
-                let address: Ipv4Addr = match buf[12..].starts_with(b"\x06rebind") {
-                    true => Ipv4Addr::LOCALHOST,
-                    false => MACHINE[0].parse().unwrap(),
-                };
+                let is_rebind = buf[12..].starts_with(b"\x06rebind");
+                let address = if is_rebind { LOOPBACK[0] } else { MACHINE[0] };
+                let address: Ipv4Addr = address.parse().unwrap();
                 answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
                 answer.extend(address.octets());
             }
