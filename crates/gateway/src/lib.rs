@@ -21,6 +21,9 @@
 //! gateway.run().await
 //! # }
 //! ```
+//!
+//! [`EgressPolicy`] restricts what the guest may reach, by domain, network, port and protocol. Several
+//! guests have a gateway each, which one runtime can run.
 
 #![deny(unsafe_code)]
 
