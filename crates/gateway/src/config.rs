@@ -394,3 +394,38 @@ impl fmt::Debug for Config {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_stands_for_the_loopback_is_local() {
+        let router: IpAddr = [198, 51, 100, 1].into();
+        let mut config = Config::default();
+        assert!(!config.is_local(router));
+        config.mappings.push(Mapping {
+            guest: router,
+            target: Target::Loopback,
+        });
+        let mut public = config.ipv4.clone().unwrap();
+        public.gateway = [198, 51, 100, 2].into();
+        public.dns = Some([198, 51, 100, 3].into());
+        config.ipv4 = Some(public);
+        for (address, expected) in [
+            ("198.51.100.1", true),
+            ("::ffff:198.51.100.1", true),
+            ("198.51.100.2", true),
+            ("198.51.100.3", true),
+            ("198.51.100.4", false),
+            ("fd00::2", true),
+            ("192.168.1.1", true),
+        ] {
+            assert_eq!(
+                config.is_local(address.parse().unwrap()),
+                expected,
+                "{address}"
+            );
+        }
+    }
+}
