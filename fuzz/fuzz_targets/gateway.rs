@@ -1,25 +1,28 @@
-//! The messages of the guest that the gateway parses: DNS, DHCP and DHCPv6; the port specifications
-//! of its command line; the file of the host's resolvers; and requests for its metrics. No input may
-//! cause a panic, an answer must be parsed again where the parser accepts answers, and answers are
-//! bounded.
+//! The messages of the guest that the gateway parses: DNS, DHCP and DHCPv6; answers of resolvers; the port
+//! specifications of its command line; the files of the host's resolvers and of policies; and requests
+//! for its metrics. No input may cause a panic, an answer must be parsed again where the parser accepts
+//! answers, and answers are bounded.
 #![no_main]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use fullsend_gateway::PortSpec;
 use fullsend_gateway::message::dns::{Query, ResponseCode};
+use fullsend_gateway::message::dns_answer::Answer;
 use fullsend_gateway::message::{dhcp, dhcpv6, resolv_conf};
 use fullsend_gateway::metrics::{MAX_REQUEST, Parsed, parse};
+use fullsend_gateway::{Config, PolicyFile, PortSpec};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u8, &[u8])| {
     let (kind, message) = input;
-    match kind % 6 {
+    match kind % 8 {
         0 => dns(message),
         1 => dhcp(message),
         2 => dhcpv6(message),
         3 => ports(message),
         4 => resolvers(message),
+        5 => answer(message),
+        6 => policy(message),
         _ => metrics(message),
     }
 });
@@ -45,6 +48,58 @@ fn dns(message: &[u8]) {
         assert!(answer.len() <= message.len() + 28);
     }
     let _ = query.is_answered_by(query.id, message);
+}
+
+/// Parses a message as the answer to a query whose question it has.
+fn answer(message: &[u8]) {
+    let question_len = |bytes: &[u8]| {
+        let end = bytes.iter().position(|byte| *byte == 0)? + 5;
+        bytes.get(..end).map(<[u8]>::len)
+    };
+    let Some(len) = message.get(12..).and_then(question_len) else {
+        return;
+    };
+    let mut question = message[..12 + len].to_vec();
+    question[2] &= 0x7f;
+    question[4..12].copy_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0]);
+    let Some(query) = Query::parse(&question) else {
+        return;
+    };
+    let Some(answer) = Answer::parse(&query, message) else {
+        return;
+    };
+    // A record has a name of one byte, ten bytes before its data, and an address of four.
+    assert!(15 * answer.addresses.len() <= message.len());
+    for address in &answer.addresses {
+        assert!(address.ttl.is_none_or(|ttl| ttl <= i32::MAX as u32));
+    }
+    let exists = message[3] & 0xf == 0;
+    assert!(exists || answer.addresses.iter().all(|a| a.ttl.is_none()));
+    assert!(!answer.is_truncated || answer.addresses.is_empty());
+}
+
+/// Parses a policy: its errors have one line.
+fn policy(text: &[u8]) {
+    let Ok(text) = std::str::from_utf8(text) else {
+        return;
+    };
+    match PolicyFile::parse(text, "fuzz.toml") {
+        Ok(file) => {
+            let mut config = Config::default();
+            file.apply(&mut config);
+            let _ = config.policy.dns("www.example.org", 1);
+            let _ = config
+                .policy
+                .allows_address("www.example.org", [127, 0, 0, 1].into(), true);
+        }
+        Err(error) => {
+            let error = error.to_string();
+            assert!(
+                error.starts_with("fuzz.toml:") && !error.contains('\n'),
+                "{error}"
+            );
+        }
+    }
 }
 
 fn dhcp(message: &[u8]) {

@@ -10,6 +10,7 @@ mod json_socket;
 mod pasta;
 mod personality;
 mod pesto;
+mod policy;
 mod run;
 mod service;
 mod slirp4netns;

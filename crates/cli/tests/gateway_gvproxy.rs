@@ -394,3 +394,28 @@ fn wrong_command_lines_end_with_2() {
         assert_eq!(output.status.code(), Some(2));
     }
 }
+
+#[tokio::test]
+async fn with_a_policy_the_guest_has_neither_the_api_nor_the_host() {
+    let policy = tempfile::tempdir().unwrap();
+    let file = policy.path().join("policy.toml");
+    let names = "[names]\n\"db.internal\" = \"192.0.2.7\"\n";
+    fs::write(&file, names).unwrap();
+    let gvproxy = Gvproxy::start(&format!("{ALL} -policy {}", file.display()));
+    let stack = gvproxy.guest();
+    let on_loopback = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = on_loopback.local_addr().unwrap().port();
+    for to in [(HOST, port), (GATEWAY, 80)] {
+        let error = fullsend::TcpStream::connect(&stack, to).await.unwrap_err();
+        assert_eq!(
+            error.kind(),
+            std::io::ErrorKind::ConnectionRefused,
+            "{to:?}"
+        );
+    }
+    let address = Some(Ipv4Addr::new(192, 0, 2, 7));
+    assert_eq!(resolve(&stack, "db.internal").await, (0, address));
+    let refused = 5;
+    let (code, _) = resolve(&stack, "host.containers.internal").await;
+    assert_eq!(code, refused);
+}

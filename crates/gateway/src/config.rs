@@ -4,10 +4,11 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::dns::Zone;
 use crate::forward::Forward;
-use crate::policy::{AllowAll, Policy};
+use crate::policy::{AllowAll, Policy, is_special};
 use crate::resolvers::RESOLV_CONF;
 
 /// The settings of a [`Gateway`](crate::Gateway).
@@ -164,6 +165,10 @@ pub struct DnsConfig {
     ///
     /// [`Handle::add_zone`]: crate::Handle::add_zone
     pub zones: Vec<Zone>,
+    /// For how long after the TTL of an answer its addresses still have their names in
+    /// [`Flow::names`](crate::Flow::names): programs connect to an address some time after they have
+    /// resolved it.
+    pub address_grace: Duration,
 }
 
 impl Default for DnsConfig {
@@ -176,6 +181,7 @@ impl Default for DnsConfig {
             host_name: None,
             domain: None,
             zones: Vec::new(),
+            address_grace: Duration::from_secs(60),
         }
     }
 }
@@ -231,6 +237,9 @@ pub struct Limits {
     pub ping_flows: usize,
     /// DNS queries that have no answer yet. Further ones are dropped.
     pub dns_queries: usize,
+    /// Pairs of an address and one of its names that are kept for [`Flow::names`](crate::Flow::names).
+    /// A new one replaces the one that expires first.
+    pub dns_addresses: usize,
     /// Forwards.
     pub forwards: usize,
     /// Bytes per second that the guest may send, and that it may receive, of TCP and UDP payload and
@@ -246,6 +255,7 @@ impl Default for Limits {
             forwarded_udp_flows: 8192,
             ping_flows: 256,
             dns_queries: 1024,
+            dns_addresses: 4096,
             forwards: 65_536,
             rate: None,
         }
@@ -338,6 +348,14 @@ impl Config {
         }
     }
 
+    /// Returns whether `address` is one of the host itself or of a private network, as the guest sees
+    /// it; see [`Flow::is_local`](crate::Flow::is_local).
+    pub(crate) fn is_local(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        let is_mapped = self.mappings.iter().any(|mapping| mapping.guest == address);
+        is_mapped || self.is_own(address) || is_special(address)
+    }
+
     /// Returns whether `address` is in the guest's own network.
     pub(crate) fn is_on_link(&self, address: IpAddr) -> bool {
         let same = |a: u128, b: u128, bits: u32| a.checked_shr(bits).is_none_or(|a| a == b >> bits);
@@ -374,5 +392,40 @@ impl fmt::Debug for Config {
             .field("forwards", &self.forwards)
             .field("limits", &self.limits)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_stands_for_the_loopback_is_local() {
+        let router: IpAddr = [198, 51, 100, 1].into();
+        let mut config = Config::default();
+        assert!(!config.is_local(router));
+        config.mappings.push(Mapping {
+            guest: router,
+            target: Target::Loopback,
+        });
+        let mut public = config.ipv4.clone().unwrap();
+        public.gateway = [198, 51, 100, 2].into();
+        public.dns = Some([198, 51, 100, 3].into());
+        config.ipv4 = Some(public);
+        for (address, expected) in [
+            ("198.51.100.1", true),
+            ("::ffff:198.51.100.1", true),
+            ("198.51.100.2", true),
+            ("198.51.100.3", true),
+            ("198.51.100.4", false),
+            ("fd00::2", true),
+            ("192.168.1.1", true),
+        ] {
+            assert_eq!(
+                config.is_local(address.parse().unwrap()),
+                expected,
+                "{address}"
+            );
+        }
     }
 }

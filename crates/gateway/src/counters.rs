@@ -88,8 +88,25 @@ counters! {
     dhcp_answers: "GatewayDhcpAnswers",
     /// Router advertisements that were sent.
     router_advertisements: "GatewayRouterAdvertisements",
-    /// Flows and DNS names that the policy rejected or dropped.
+    /// Flows, DNS names and answers that the policy rejected or dropped: the sum of the next five.
     policy_denied: "GatewayPolicyDenied",
+    /// TCP connections that the policy rejected or dropped: each SYN that is sent again counts.
+    policy_denied_tcp: "GatewayPolicyDeniedTcp",
+    /// Datagrams, or trains of them, of UDP flows that the policy rejected or dropped.
+    policy_denied_udp: "GatewayPolicyDeniedUdp",
+    /// Echo requests that the policy rejected or dropped.
+    policy_denied_ping: "GatewayPolicyDeniedPing",
+    /// DNS queries for names that the policy denied.
+    policy_denied_names: "GatewayPolicyDeniedNames",
+    /// DNS answers that the policy denied because of an address.
+    policy_denied_answers: "GatewayPolicyDeniedAnswers",
+    /// Refusals that are not in the log, as it had many lines already.
+    policy_log_suppressed: "GatewayPolicyLogSuppressed",
+    /// Pairs of an address and one of its names that are known now.
+    dns_addresses: "GatewayDnsAddresses",
+    /// Pairs of an address and a name that were replaced because of
+    /// [`Limits::dns_addresses`](crate::Limits), or of the names that the address has already.
+    dns_addresses_replaced: "GatewayDnsAddressesReplaced",
     /// Flows that clients opened through forwards.
     forwarded: "GatewayForwarded",
     /// TCP connections between two sockets of the kernel, which `splice` relayed.

@@ -71,6 +71,7 @@ mod tests {
         udp_flows: usize::MAX,
         forwarded_udp_flows: usize::MAX,
         ping_flows: usize::MAX,
+        dns_addresses: 0,
         dns_queries: usize::MAX,
         forwards: usize::MAX,
         rate: None,

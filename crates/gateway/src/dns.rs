@@ -1,10 +1,13 @@
 //! The DNS relay: queries of the guest to the host's resolvers.
 
+mod address_names;
 mod relay;
+mod screen;
 mod stream;
 mod upstream;
 mod zones;
 
+pub(crate) use address_names::AddressNames;
 pub(crate) use relay::relay_query;
 pub(crate) use stream::relay_stream;
 pub use zones::Zone;

@@ -21,13 +21,14 @@ use crate::config::{Config, Ipv4Config, Ipv6Config};
 use crate::counters::{AtomicCounters, Counters};
 use crate::descriptors::{SPLICED_DESCRIPTORS, SocketLimits};
 use crate::dhcp::{Lease, Leases, open_v4, open_v6, serve_v4, serve_v6};
-use crate::dns::{Zone, Zones};
+use crate::dns::{AddressNames, Zone, Zones};
 use crate::drain::drain;
 use crate::forward::{Forward, ForwardId};
 use crate::forwards::Forwards;
 use crate::free_memory::release_free_memory;
 use crate::icmp::{Pings, receive_icmp};
 use crate::namespace::GuestSockets;
+use crate::policy::RefusalLog;
 use crate::rate::RateLimit;
 use crate::resolvers::Resolvers;
 use crate::router::advertise;
@@ -45,6 +46,9 @@ pub(crate) struct Shared {
     pub(crate) resolvers: Resolvers,
     /// The domains whose names the DNS relay knows itself.
     pub(crate) zones: Zones,
+    /// The names of the addresses that the guest has resolved, for the policy.
+    pub(crate) address_names: Mutex<AddressNames>,
+    pub(crate) refusals: RefusalLog,
     pub(crate) forwards: Forwards,
     pub(crate) udp: Udp,
     pub(crate) pings: Pings,
@@ -101,6 +105,7 @@ impl Shared {
         let tcp_open = permits.saturating_sub(spliced * (SPLICED_DESCRIPTORS as usize - 1));
         Counters {
             udp_open: self.udp.flow_count() as u64,
+            dns_addresses: self.address_names.lock().len() as u64,
             tcp_open: tcp_open as u64,
             ..self.counters.read()
         }
@@ -343,6 +348,11 @@ impl Gateway {
             counters: AtomicCounters::default(),
             resolvers: Resolvers::new(&config.dns),
             zones: Zones::new(&config.dns.zones)?,
+            address_names: Mutex::new(AddressNames::new(
+                config.limits.dns_addresses,
+                config.dns.address_grace,
+            )),
+            refusals: RefusalLog::default(),
             forwards: Forwards::default(),
             tcp_permits: Arc::new(Semaphore::new(limits.tcp)),
             forward_permits: Arc::new(Semaphore::new(limits.tcp_of_forwards())),
@@ -424,6 +434,7 @@ impl Drop for Gateway {
         let tasks = self.shared.tasks.lock().take();
         drop(tasks);
         self.shared.forwards.close();
+        self.shared.refusals.write_suppressed(Instant::now(), true);
     }
 }
 

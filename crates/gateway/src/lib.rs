@@ -21,6 +21,9 @@
 //! gateway.run().await
 //! # }
 //! ```
+//!
+//! [`EgressPolicy`] restricts what the guest may reach, by domain, network, port and protocol. Several
+//! guests have a gateway each, which one runtime can run.
 
 #![deny(unsafe_code)]
 
@@ -52,6 +55,7 @@ mod router;
 mod tcp;
 mod udp;
 mod validate;
+mod verdict;
 
 pub use config::{
     Config, DhcpRange, DnsConfig, ForwardSource, Ipv4Config, Ipv6Config, Limits, LoopbackClients,
@@ -62,5 +66,10 @@ pub use dhcp::Lease;
 pub use dns::Zone;
 pub use forward::{Forward, ForwardId, Protocol, Side};
 pub use gateway::{Builder, Gateway, Handle};
-pub use policy::{AllowAll, DnsVerdict, Flow, FlowProtocol, Policy, Verdict};
+#[cfg(feature = "policy-file")]
+pub use policy::PolicyFile;
+pub use policy::{
+    Action, AllowAll, DeniedNames, DnsVerdict, EgressPolicy, Flow, FlowProtocol, Policy,
+    PolicyError, Rule, Verdict,
+};
 pub use ports::{PortForward, PortList, PortRange, PortSpec, PortSpecError};

@@ -4,6 +4,7 @@
 pub mod dhcp;
 pub mod dhcpv6;
 pub mod dns;
+pub mod dns_answer;
 pub mod resolv_conf;
 pub mod router_advert;
 

@@ -1,6 +1,23 @@
 //! Decisions of the embedding program about flows and DNS names.
 
+mod domains;
+mod egress;
+#[cfg(feature = "policy-file")]
+mod file;
+mod local;
+mod network;
+mod refusals;
+mod rule;
+
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+pub use egress::{DeniedNames, EgressPolicy};
+#[cfg(feature = "policy-file")]
+pub use file::PolicyFile;
+pub(crate) use local::is_special;
+pub(crate) use refusals::RefusalLog;
+pub use rule::{Action, PolicyError, Rule};
 
 /// The protocol of a flow that the guest opens.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -15,13 +32,24 @@ pub enum FlowProtocol {
 
 /// A flow that the guest opens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Flow {
+pub struct Flow<'a> {
     /// The protocol.
     pub protocol: FlowProtocol,
     /// The guest's address. The port of a [`FlowProtocol::Ping`] is its identifier.
     pub guest: SocketAddr,
     /// The destination as the guest sees it. The port of a [`FlowProtocol::Ping`] is 0.
     pub destination: SocketAddr,
+    /// The names for which the DNS relay has recently given the guest the address of the destination:
+    /// those in answers of the host's resolvers, and those that the policy has
+    /// [redirected](DnsVerdict::Redirect). They are in lower case, without the final dot. Empty if the
+    /// policy does not [filter names](Policy::filters_names).
+    pub names: &'a [Arc<str>],
+    /// Whether the destination is the DNS relay, whose queries [`Policy::dns`] decides about.
+    pub is_dns_relay: bool,
+    /// Whether the destination is an address of the host itself or of a private network: a loopback,
+    /// link-local, private or multicast address, one of the gateway's, or one that
+    /// [`Config::mappings`](crate::Config::mappings) has.
+    pub is_local: bool,
 }
 
 /// The decision about a [`Flow`].
@@ -29,7 +57,8 @@ pub struct Flow {
 pub enum Verdict {
     /// The flow goes to its destination.
     Allow,
-    /// The flow is refused: TCP with a RST, UDP with "port unreachable". Echo requests are dropped.
+    /// The flow is refused: TCP with a RST, UDP and echo requests with the ICMP error
+    /// "administratively prohibited".
     Reject,
     /// The flow gets no answer.
     Drop,
@@ -46,6 +75,8 @@ pub enum DnsVerdict {
     Allow,
     /// The name does not exist (`NXDOMAIN`).
     Deny,
+    /// The query is refused (`REFUSED`): the guest's resolver tries its other servers.
+    Refuse,
     /// The name has these addresses: queries for A and AAAA get those of their family, other
     /// queries an empty answer.
     Redirect(Vec<IpAddr>),
@@ -70,8 +101,32 @@ pub trait Policy: Send + Sync {
         DnsVerdict::Allow
     }
 
-    /// Returns whether [`dns`](Self::dns) may deny or redirect a name. Port 853 of the DNS relay is
-    /// then closed, as the names of encrypted queries cannot be read. `true` by default.
+    /// Returns whether the guest may get the answer of a resolver in which `name` has this address.
+    /// Otherwise its query is refused, and the address does not get the name in [`Flow::names`].
+    /// `is_local` is that of [`Flow::is_local`]: such addresses of a name that others control lead to
+    /// servers that the guest should perhaps not reach. `true` by default.
+    fn allows_address(&self, name: &str, address: IpAddr, is_local: bool) -> bool {
+        let _ = (name, address, is_local);
+        true
+    }
+
+    /// Returns the reason why [`flow`](Self::flow) refuses a flow, for the log. Called for refused
+    /// flows whose line is logged.
+    fn explain_flow(&self, flow: &Flow) -> Option<String> {
+        let _ = flow;
+        None
+    }
+
+    /// Returns the reason why [`dns`](Self::dns) denies a name, for the log. Called for denied names
+    /// whose line is logged.
+    fn explain_dns(&self, name: &str, query_type: u16) -> Option<String> {
+        let _ = (name, query_type);
+        None
+    }
+
+    /// Returns whether the policy depends on names: [`dns`](Self::dns) may deny or redirect one, or
+    /// [`flow`](Self::flow) uses [`Flow::names`]. Port 853 of the DNS relay is then closed, as the
+    /// names of encrypted queries cannot be read. `true` by default.
     fn filters_names(&self) -> bool {
         true
     }

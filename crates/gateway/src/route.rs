@@ -4,11 +4,10 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::config::{Config, ForwardSource, Target};
-use crate::counters::add;
 use crate::gateway::Shared;
-use crate::policy::{Flow, FlowProtocol, Verdict};
+use crate::policy::{FlowProtocol, Verdict};
 
-const DNS_PORT: u16 = 53;
+pub(crate) const DNS_PORT: u16 = 53;
 const DNS_OVER_TLS_PORT: u16 = 853;
 
 /// Where a flow goes.
@@ -22,6 +21,8 @@ pub(crate) enum Route {
     DnsOverTls,
     /// Nowhere: it is refused as by a host without a socket for it.
     Reject,
+    /// Nowhere: the policy forbids it.
+    Prohibited,
     /// Nowhere, and it gets no answer.
     Drop,
     /// Nowhere: there is no route.
@@ -36,22 +37,11 @@ impl Shared {
         guest: SocketAddr,
         destination: SocketAddr,
     ) -> Route {
-        let flow = Flow {
-            protocol,
-            guest,
-            destination,
-        };
-        match self.config.policy.flow(&flow) {
-            Verdict::Allow => route(&self.config, &flow),
+        match self.verdict(protocol, guest, destination) {
+            Verdict::Allow => route(&self.config, protocol, destination),
             Verdict::Redirect(to) => connect_to(to, true),
-            Verdict::Reject => {
-                add(&self.counters.policy_denied, 1);
-                Route::Reject
-            }
-            Verdict::Drop => {
-                add(&self.counters.policy_denied, 1);
-                Route::Drop
-            }
+            Verdict::Reject => Route::Prohibited,
+            Verdict::Drop => Route::Drop,
         }
     }
 
@@ -80,12 +70,7 @@ impl Shared {
 }
 
 /// Returns where a flow goes that the policy allows.
-fn route(config: &Config, flow: &Flow) -> Route {
-    let Flow {
-        protocol,
-        destination,
-        ..
-    } = *flow;
+fn route(config: &Config, protocol: FlowProtocol, destination: SocketAddr) -> Route {
     if config.is_dns(destination.ip()) {
         match destination.port() {
             DNS_PORT => return Route::Dns,
@@ -167,12 +152,8 @@ mod tests {
     use super::*;
     use crate::config::Mapping;
 
-    fn tcp_to(destination: &str) -> Flow {
-        Flow {
-            protocol: FlowProtocol::Tcp,
-            guest: "10.0.2.100:4000".parse().unwrap(),
-            destination: destination.parse().unwrap(),
-        }
+    fn route_tcp(config: &Config, destination: &str) -> Route {
+        route(config, FlowProtocol::Tcp, destination.parse().unwrap())
     }
 
     #[test]
@@ -195,11 +176,7 @@ mod tests {
             ("[::]:80", Route::Drop),
             ("[::ffff:0.0.0.0]:80", Route::Drop),
         ] {
-            assert_eq!(
-                route(&config, &tcp_to(destination)),
-                expected,
-                "{destination}"
-            );
+            assert_eq!(route_tcp(&config, destination), expected, "{destination}");
         }
     }
 
@@ -219,8 +196,8 @@ mod tests {
             ("10.0.2.8", Route::Drop),
             ("127.0.0.1", Route::Drop),
         ] {
-            let flow = tcp_to(&format!("{destination}:80"));
-            assert_eq!(route(&config, &flow), expected, "{destination}");
+            let destination = format!("{destination}:80");
+            assert_eq!(route_tcp(&config, &destination), expected, "{destination}");
         }
         for (to, expected) in [
             ("127.0.0.1:80", Some("127.0.0.1:80")),
@@ -245,8 +222,8 @@ mod tests {
             policy: std::sync::Arc::new(Filter),
             ..Config::default()
         };
-        assert_eq!(route(&config, &tcp_to("10.0.2.3:853")), Route::Reject);
-        assert_eq!(route(&config, &tcp_to("10.0.2.3:53")), Route::Dns);
+        assert_eq!(route_tcp(&config, "10.0.2.3:853"), Route::Reject);
+        assert_eq!(route_tcp(&config, "10.0.2.3:53"), Route::Dns);
     }
 
     #[test]
@@ -256,9 +233,9 @@ mod tests {
         for target in [Target::Unreachable, Target::Drop] {
             config.mappings.insert(0, Mapping { guest, target });
         }
-        assert_eq!(route(&config, &tcp_to("10.0.2.2:80")), Route::Drop);
+        assert_eq!(route_tcp(&config, "10.0.2.2:80"), Route::Drop);
         config.mappings.remove(0);
-        assert_eq!(route(&config, &tcp_to("10.0.2.2:80")), Route::Unreachable);
+        assert_eq!(route_tcp(&config, "10.0.2.2:80"), Route::Unreachable);
     }
 
     #[test]
@@ -267,8 +244,8 @@ mod tests {
             tcp: false,
             ..Config::default()
         };
-        assert_eq!(route(&config, &tcp_to("192.0.2.1:80")), Route::Reject);
-        assert_eq!(route(&config, &tcp_to("10.0.2.3:53")), Route::Dns);
+        assert_eq!(route_tcp(&config, "192.0.2.1:80"), Route::Reject);
+        assert_eq!(route_tcp(&config, "10.0.2.3:53"), Route::Dns);
     }
 
     #[test]

@@ -24,6 +24,7 @@ use fullsend_gateway::Gateway;
 use fullsend_gateway::namespace::Sandbox;
 use tokio::sync::Notify;
 
+use super::policy;
 use super::service::{captured, relay, runtime};
 use super::tool_sockets::ToolSockets;
 use api::Api;
@@ -75,6 +76,8 @@ fn serve(options: &Options) -> Result<()> {
         .as_deref()
         .map(PidFile::write)
         .transpose()?;
+    let mut config = options.config.clone();
+    let is_restricted = policy::apply(options.policy.as_deref(), &mut config)?;
     let tools = ToolSockets::from_environment();
     // Requests make Unix sockets, and notifications connect to one, wherever the caller wants.
     let sandbox = Sandbox {
@@ -87,16 +90,19 @@ fn serve(options: &Options) -> Result<()> {
     }
     runtime()?.block_on(async {
         let device = captured(guest.device, "guest", options.pcap.as_deref())?;
-        let gateway = Gateway::new(options.config.clone(), device)?;
+        let gateway = Gateway::new(config, device)?;
         let api = Api::new(gateway.handle());
         for entry in options.forwards() {
             let local = entry.local.clone();
             let exposed = api.exposures().expose(&entry).await;
             exposed.with_context(|| format!("cannot forward {local}; change -ssh-port"))?;
         }
-        let at_gateway = (options.network.gateway, API_PORT);
-        let listener = TcpListener::bind(gateway.handle().stack(), at_gateway)?;
-        tokio::spawn(http::serve_guest(api.clone(), listener));
+        // The API forwards the host's ports to the guest.
+        if !is_restricted {
+            let at_gateway = (options.network.gateway, API_PORT);
+            let listener = TcpListener::bind(gateway.handle().stack(), at_gateway)?;
+            tokio::spawn(http::serve_guest(api.clone(), listener));
+        }
         for listener in guest.api {
             tokio::spawn(http::serve(
                 api.clone(),

@@ -23,6 +23,7 @@ use fullsend_gateway::namespace::{
     SocketTables, Spawned, Tap, can_make_namespaces, open_null, open_tap,
 };
 
+use super::policy;
 use super::service::{captured, relay, relay_command, runtime};
 use super::tool_sockets::ToolSockets;
 use auto::AutoForwards;
@@ -102,7 +103,8 @@ impl Guest {
 }
 
 fn serve(options: &Options) -> Result<ExitCode> {
-    let plan = Plan::new(options)?;
+    let mut plan = Plan::new(options)?;
+    policy::apply(options.policy.as_deref(), &mut plan.config)?;
     let Some(destination) = &options.destination else {
         return Ok(ExitCode::FAILURE);
     };

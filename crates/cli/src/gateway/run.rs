@@ -13,6 +13,7 @@ use fullsend_gateway::namespace::{InterfaceSetup, NewNamespaces, Sandbox, can_ma
 use fullsend_gateway::{Config, Forward, Gateway, Protocol, Side};
 
 use super::install::InstallArgs;
+use super::policy;
 use super::service::{captured, relay_command, runtime};
 use super::tool_sockets::ToolSockets;
 use super::values::parse_number;
@@ -57,6 +58,10 @@ pub(crate) struct RunArgs {
     /// Do not let the command reach servers on the host's loopback.
     #[arg(long)]
     no_host_loopback: bool,
+    /// Restrict what the command may reach to what this file allows, by domain, network, port and
+    /// protocol.
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
     /// Write the command's packets to this file in pcapng format.
     #[arg(short = 'p', long, value_name = "FILE")]
     pcap: Option<PathBuf>,
@@ -184,6 +189,7 @@ fn config(args: &RunArgs) -> Result<Config> {
     if args.no_host_loopback {
         config.mappings.clear();
     }
+    policy::apply(args.policy.as_deref(), &mut config)?;
     for (protocol, forwards) in [(Protocol::Tcp, &args.tcp), (Protocol::Udp, &args.udp)] {
         for forward in forwards {
             config

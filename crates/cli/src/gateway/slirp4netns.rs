@@ -26,6 +26,7 @@ use fullsend_gateway::{
 };
 
 use super::json_socket;
+use super::policy;
 use super::service::{relay, runtime};
 use super::tool_sockets::ToolSockets;
 use api::{Api, Defaults};
@@ -68,7 +69,8 @@ fn serve(options: &Options) -> Result<()> {
     let inherited = |fd: Option<i32>| fd.map(inherited_fd).transpose();
     let exit_fd = inherited(options.exit_fd).context("cannot use --exit-fd")?;
     let ready_fd = inherited(options.ready_fd).context("cannot use --ready-fd")?;
-    let config = config(options)?;
+    let mut config = config(options)?;
+    policy::apply_from_environment(&mut config)?;
     let (device, end) = open_device(options)?;
     let api_socket = options.api_socket.as_deref();
     let api = api_socket

@@ -8,6 +8,7 @@ use std::time::Duration;
 use fullsend::{Chain, Slice};
 use tokio::time::timeout;
 
+use super::screen::{learn_redirected, screen_answer};
 use super::upstream::{UpstreamQuery, connect_udp};
 use super::zones::Found;
 use crate::counters::add;
@@ -66,10 +67,15 @@ pub(super) fn answer_locally(shared: &Shared, query: &Query<'_>) -> Option<Vec<u
             Found::Address(address) => Some(query.respond_with(ResponseCode::NoError, &[address])),
         },
         DnsVerdict::Deny => {
-            add(&shared.counters.policy_denied, 1);
+            shared.deny_name(query);
             Some(query.respond(ResponseCode::NameError))
         }
+        DnsVerdict::Refuse => {
+            shared.deny_name(query);
+            Some(query.respond(ResponseCode::Refused))
+        }
         DnsVerdict::Redirect(addresses) => {
+            learn_redirected(shared, query, &addresses);
             Some(query.respond_with(ResponseCode::NoError, &addresses))
         }
     }
@@ -95,7 +101,7 @@ async fn resolve(shared: &Shared, message: &[u8]) -> Option<Vec<u8>> {
     for resolver in shared.resolvers.list() {
         let attempt = ask(shared, resolver, &upstream);
         match timeout(RESOLVER_TIMEOUT, attempt).await {
-            Ok(Ok(answer)) => return Some(answer),
+            Ok(Ok(answer)) => return Some(screen_answer(shared, &query, answer)),
             Ok(Err(error)) => tracing::debug!(%error, %resolver, "a resolver failed"),
             Err(_) => tracing::debug!(%resolver, "a resolver did not answer"),
         }

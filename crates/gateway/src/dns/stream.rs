@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::relay::{answer_locally, count_query};
+use super::screen::screen_answer;
 use super::upstream::{UpstreamQuery, connect_tcp};
 use crate::counters::add;
 use crate::gateway::Shared;
@@ -66,7 +67,7 @@ async fn answer(
         && let Ok(Ok(answer)) = timeout(RESOLVER_TIMEOUT, ask(&mut stream, &to_resolver)).await
     {
         *upstream = Some(stream);
-        return Some(answer);
+        return Some(screen_answer(shared, &query, answer));
     }
     for resolver in shared.resolvers.list() {
         let attempt = async {
@@ -77,7 +78,7 @@ async fn answer(
         match timeout(RESOLVER_TIMEOUT, attempt).await {
             Ok(Ok((stream, answer))) => {
                 *upstream = Some(stream);
-                return Some(answer);
+                return Some(screen_answer(shared, &query, answer));
             }
             Ok(Err(error)) => tracing::debug!(%error, %resolver, "a resolver failed"),
             Err(_) => tracing::debug!(%resolver, "a resolver did not answer"),

@@ -26,6 +26,8 @@ const FRAGMENTATION_NEEDED: u8 = 4;
 const UNREACHABLE_V6: u8 = 1;
 const TOO_BIG_V6: u8 = 2;
 const TIME_EXCEEDED_V6: u8 = 3;
+/// The protocols of echo requests over IPv4 and IPv6.
+const ECHO: [u8; 2] = [protocol::ICMP, protocol::ICMPV6];
 
 /// Sends the guest a "destination unreachable" about a datagram from `guest` to `remote`.
 pub(crate) fn report_unreachable(
@@ -79,12 +81,45 @@ pub(crate) fn report_error(
     }
 }
 
+/// Sends the guest an "administratively prohibited" about its echo request from `guest` to `remote`.
+pub(super) fn report_prohibited_echo(
+    shared: &Shared,
+    guest: IpAddr,
+    remote: IpAddr,
+    request: &[u8],
+) {
+    let error = ReportedError {
+        kind: if guest.is_ipv6() {
+            UNREACHABLE_V6
+        } else {
+            UNREACHABLE
+        },
+        code: UnreachableCode::Prohibited.code(guest.is_ipv6()),
+        mtu: 0,
+        offender: None,
+        payload: Vec::new(),
+    };
+    let request = &request[..request.len().min(QUOTED_PAYLOAD)];
+    let quote = quote_ip(guest, remote, ECHO, request);
+    let message = quote.and_then(|quote| with_quote(guest.is_ipv4(), &quote, &error));
+    let offender = shared.own_address(guest).unwrap_or(remote);
+    if let Some(message) = message
+        && shared.icmp.send(offender, guest, message, None).is_ok()
+    {
+        add(&shared.counters.icmp_errors, 1);
+    }
+}
+
 /// Builds the message without its checksum. `None` for a type that is not an error about a
 /// destination.
 fn build_message(guest: SocketAddr, remote: SocketAddr, error: &ReportedError) -> Option<Vec<u8>> {
     let quote = quote(guest, remote, &error.payload)?;
-    let quote = quote.as_slice();
-    if guest.is_ipv4() {
+    with_quote(guest.is_ipv4(), &quote, error)
+}
+
+/// Builds the message with the beginning of the guest's packet.
+fn with_quote(is_ipv4: bool, quote: &[u8], error: &ReportedError) -> Option<Vec<u8>> {
+    if is_ipv4 {
         let repr = match error.kind {
             UNREACHABLE => Icmpv4Repr::Unreachable {
                 code: error.code,
@@ -128,28 +163,38 @@ fn build_message(guest: SocketAddr, remote: SocketAddr, error: &ReportedError) -
 /// Builds the beginning of the guest's packet again. `None` if the addresses are of different
 /// families.
 fn quote(guest: SocketAddr, remote: SocketAddr, payload: &[u8]) -> Option<Vec<u8>> {
-    let udp_len = udp::HEADER_LEN + payload.len();
-    let ip_len = match guest {
-        SocketAddr::V4(_) => ipv4::HEADER_LEN,
-        SocketAddr::V6(_) => ipv6::HEADER_LEN,
-    };
-    let mut quote = vec![0; ip_len + udp_len];
-    match (guest.ip(), remote.ip()) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            Ipv4Repr::new(src, dst, protocol::UDP, udp_len as u16).emit(&mut quote);
-        }
-        (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            Ipv6Repr::new(src, dst, protocol::UDP, udp_len as u16).emit(&mut quote);
-        }
-        _ => return None,
-    }
     let header = UdpRepr {
         src_port: guest.port(),
         dst_port: remote.port(),
         payload_len: payload.len() as u16,
     };
-    header.emit(&mut quote[ip_len..ip_len + udp::HEADER_LEN]);
-    quote[ip_len + udp::HEADER_LEN..].copy_from_slice(payload);
+    let mut udp = vec![0; udp::HEADER_LEN + payload.len()];
+    header.emit(&mut udp[..udp::HEADER_LEN]);
+    udp[udp::HEADER_LEN..].copy_from_slice(payload);
+    quote_ip(guest.ip(), remote.ip(), [protocol::UDP; 2], &udp)
+}
+
+/// Builds the guest's packet with this payload. `protocols` are its protocol over IPv4 and over IPv6.
+fn quote_ip(guest: IpAddr, remote: IpAddr, protocols: [u8; 2], payload: &[u8]) -> Option<Vec<u8>> {
+    let len = payload.len() as u16;
+    let mut quote = vec![
+        0;
+        if guest.is_ipv4() {
+            ipv4::HEADER_LEN
+        } else {
+            ipv6::HEADER_LEN
+        }
+    ];
+    match (guest, remote) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            Ipv4Repr::new(src, dst, protocols[0], len).emit(&mut quote);
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            Ipv6Repr::new(src, dst, protocols[1], len).emit(&mut quote);
+        }
+        _ => return None,
+    }
+    quote.extend(payload);
     Some(quote)
 }
 

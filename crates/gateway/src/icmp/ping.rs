@@ -17,6 +17,7 @@ use tokio::task::AbortHandle;
 use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, timeout};
 
+use super::error::report_prohibited_echo;
 use crate::counters::add;
 use crate::gateway::Shared;
 use crate::outbound_socket::bind_outbound;
@@ -107,9 +108,18 @@ fn try_relay(shared: &Arc<Shared>, request: &IcmpMessage) -> io::Result<()> {
         remote: request.to,
         ident,
     };
-    let socket = match shared.pings.find(&key) {
-        Some(socket) => socket,
-        None => open(shared, key)?,
+    let socket = if let Some(socket) = shared.pings.find(&key) {
+        socket
+    } else {
+        let (guest, remote) = key.addresses();
+        match shared.route(FlowProtocol::Ping, guest, remote) {
+            Route::Connect(to) => open(shared, key, SocketAddr::new(to.ip(), 0))?,
+            Route::Prohibited => {
+                report_prohibited_echo(shared, key.guest, key.remote, &message);
+                return Err(io::ErrorKind::PermissionDenied.into());
+            }
+            _ => return Err(io::ErrorKind::HostUnreachable.into()),
+        }
     };
     if !shared.tx_rate.try_take(message.len()) {
         return Err(io::ErrorKind::QuotaExceeded.into());
@@ -203,20 +213,8 @@ impl PingFlow {
     }
 }
 
-/// Returns the address that the echo requests of a sequence go to, if any.
-fn destination(shared: &Shared, key: &PingKey) -> Option<SocketAddr> {
-    let (guest, remote) = key.addresses();
-    match shared.route(FlowProtocol::Ping, guest, remote) {
-        Route::Connect(mut to) => {
-            to.set_port(0);
-            Some(to)
-        }
-        _ => None,
-    }
-}
-
-fn open(shared: &Arc<Shared>, key: PingKey) -> io::Result<Arc<AsyncFd<Socket>>> {
-    let to = destination(shared, &key).ok_or(io::ErrorKind::HostUnreachable)?;
+/// Opens the socket of a sequence, whose echo requests go to `to`.
+fn open(shared: &Arc<Shared>, key: PingKey, to: SocketAddr) -> io::Result<Arc<AsyncFd<Socket>>> {
     let protocol = match to {
         SocketAddr::V4(_) => Protocol::ICMPV4,
         SocketAddr::V6(_) => Protocol::ICMPV6,

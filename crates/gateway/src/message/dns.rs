@@ -4,21 +4,23 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 /// Length of the header.
-const HEADER_LEN: usize = 12;
+pub(super) const HEADER_LEN: usize = 12;
 /// Longest name in its wire format, bytes.
 const MAX_NAME: usize = 255;
-const CLASS_IN: u16 = 1;
-const TYPE_A: u16 = 1;
-const TYPE_AAAA: u16 = 28;
+pub(super) const CLASS_IN: u16 = 1;
+pub(super) const TYPE_A: u16 = 1;
+pub(super) const TYPE_AAAA: u16 = 28;
 /// Seconds for which an answer of the relay itself may be cached.
-const TTL: u32 = 60;
+pub(crate) const TTL: u32 = 60;
 
 /// Flags in the second word of the header.
-mod flag {
-    pub(super) const RESPONSE: u16 = 0x8000;
-    pub(super) const OPCODE: u16 = 0x7800;
-    pub(super) const RECURSION_DESIRED: u16 = 0x0100;
-    pub(super) const RECURSION_AVAILABLE: u16 = 0x0080;
+pub(super) mod flag {
+    pub(crate) const RESPONSE: u16 = 0x8000;
+    pub(crate) const OPCODE: u16 = 0x7800;
+    pub(crate) const TRUNCATED: u16 = 0x0200;
+    pub(crate) const RECURSION_DESIRED: u16 = 0x0100;
+    pub(crate) const RECURSION_AVAILABLE: u16 = 0x0080;
+    pub(crate) const RESPONSE_CODE: u16 = 0x000f;
 }
 
 /// Response codes.
@@ -32,6 +34,8 @@ pub enum ResponseCode {
     NameError = 3,
     /// The relay does not pass on messages of this kind.
     NotImplemented = 4,
+    /// The policy forbids the answer.
+    Refused = 5,
 }
 
 /// A query: its header and its only question.
@@ -50,7 +54,7 @@ pub struct Query<'a> {
     question: &'a [u8],
 }
 
-fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+pub(super) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     let word = bytes.get(at..at + 2)?;
     Some(u16::from_be_bytes([word[0], word[1]]))
 }
@@ -102,6 +106,18 @@ impl<'a> Query<'a> {
     /// Builds a response without records.
     pub fn respond(&self, code: ResponseCode) -> Vec<u8> {
         self.respond_with(code, &[])
+    }
+
+    /// Returns the length of the question in its wire format.
+    pub(super) const fn question_len(&self) -> usize {
+        self.question.len()
+    }
+
+    /// Builds a response without records that requests the same query over TCP.
+    pub fn respond_truncated(&self) -> Vec<u8> {
+        let mut message = self.respond(ResponseCode::NoError);
+        message[2] |= (flag::TRUNCATED >> 8) as u8;
+        message
     }
 
     /// Builds a response with those of `addresses` that the query asks for.
@@ -173,17 +189,22 @@ fn parse_name(message: &[u8], at: usize) -> Option<(String, usize)> {
         if len > 63 || next + len - at > MAX_NAME - 1 {
             return None;
         }
-        if !name.is_empty() {
-            name.push('.');
-        }
-        for &byte in message.get(next..next + len)? {
-            match byte {
-                b'.' | b'\\' => escape(&mut name, byte),
-                b'!'..=b'~' => name.push(byte.to_ascii_lowercase().into()),
-                _ => escape(&mut name, byte),
-            }
-        }
+        push_text(&mut name, message.get(next..next + len)?);
         next += len;
+    }
+}
+
+/// Appends a label to the text of a name.
+pub(super) fn push_text(name: &mut String, label: &[u8]) {
+    if !name.is_empty() {
+        name.push('.');
+    }
+    for &byte in label {
+        match byte {
+            b'.' | b'\\' => escape(name, byte),
+            b'!'..=b'~' => name.push(byte.to_ascii_lowercase().into()),
+            _ => escape(name, byte),
+        }
     }
 }
 
@@ -280,6 +301,9 @@ mod tests {
         let other = query(b"example.net", 1);
         let other = Query::parse(&other).unwrap().respond(ResponseCode::NoError);
         assert!(!parsed.is_answered_by(parsed.id, &other));
+        let truncated = parsed.respond_truncated();
+        assert!(parsed.is_answered_by(parsed.id, &truncated));
+        assert_eq!(truncated[2] & 2, 2);
         let mut no_question = response.clone();
         no_question[5] = 0;
         assert!(!parsed.is_answered_by(parsed.id, &no_question));

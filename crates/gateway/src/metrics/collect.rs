@@ -114,6 +114,7 @@ impl Collector for GatewayCollector {
         self.encode_datagrams(&mut encoder)?;
         self.encode_services(&mut encoder)?;
         self.encode_drops(&mut encoder)?;
+        self.encode_policy(&mut encoder)?;
         self.encode_stack(&mut encoder)
     }
 }
@@ -227,8 +228,29 @@ impl GatewayCollector {
             ("ping_flow_replaced", own.ping_replaced),
             ("dns_dropped", own.dns_dropped),
             ("policy_denied", own.policy_denied),
+            ("dns_address_replaced", own.dns_addresses_replaced),
         ];
         counters(encoder, &metric, "cause", &causes)
+    }
+
+    fn encode_policy(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let own = &self.counters;
+        let help = "Flows, DNS names and DNS answers that the policy denied";
+        let metric = Metric::new("fullsend_gateway_policy_denials", help);
+        let kinds = [
+            ("tcp", own.policy_denied_tcp),
+            ("udp", own.policy_denied_udp),
+            ("ping", own.policy_denied_ping),
+            ("name", own.policy_denied_names),
+            ("answer", own.policy_denied_answers),
+        ];
+        counters(encoder, &metric, "kind", &kinds)?;
+        let help = "Refusals that are not in the log, as it had many lines already";
+        let metric = Metric::new("fullsend_gateway_policy_log_suppressed", help);
+        counter(encoder, &metric, own.policy_log_suppressed)?;
+        let help = "Pairs of an address and one of its names, known from DNS answers";
+        let metric = Metric::new("fullsend_gateway_dns_addresses", help);
+        gauge(encoder, &metric, own.dns_addresses)
     }
 
     fn encode_stack(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

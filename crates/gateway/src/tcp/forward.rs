@@ -19,7 +19,7 @@ use crate::config::LoopbackClients;
 use crate::counters::{Counted, add};
 use crate::descriptors::SPLICED_DESCRIPTORS;
 use crate::gateway::Shared;
-use crate::policy::{Flow, FlowProtocol, Verdict};
+use crate::policy::{FlowProtocol, Verdict};
 
 /// Pause after a failed `accept`, e.g. for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -131,17 +131,8 @@ pub(crate) async fn accept_in_guest(
 /// Returns whether the policy lets a client at `from` in the guest connect to the forward at `guest`.
 /// The forward itself is the redirection, so that no other one applies.
 fn is_allowed(shared: &Shared, from: SocketAddr, guest: SocketAddr) -> bool {
-    let flow = Flow {
-        protocol: FlowProtocol::Tcp,
-        guest: from,
-        destination: guest,
-    };
-    let denied = matches!(
-        shared.config.policy.flow(&flow),
-        Verdict::Reject | Verdict::Drop
-    );
-    add(&shared.counters.policy_denied, u64::from(denied));
-    !denied
+    let verdict = shared.verdict(FlowProtocol::Tcp, from, guest);
+    !matches!(verdict, Verdict::Reject | Verdict::Drop)
 }
 
 /// Waits for a client that can be accepted, and takes `permits` for it.

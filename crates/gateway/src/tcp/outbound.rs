@@ -22,6 +22,7 @@ pub(crate) async fn accept_outbound(shared: Arc<Shared>, listener: TransparentLi
     while let Ok(pending) = listener.accept().await {
         let Ok(permit) = shared.tcp_permits.clone().try_acquire_owned() else {
             add(&shared.counters.tcp_dropped, 1);
+            shared.log_full("TCP connections", shared.limits.tcp);
             pending.ignore();
             continue;
         };
@@ -35,7 +36,7 @@ async fn connect(shared: Arc<Shared>, pending: PendingConnection, permit: OwnedS
     let route = shared.route(FlowProtocol::Tcp, pending.peer_addr(), pending.local_addr());
     let to = match route {
         Route::Connect(to) => to,
-        Route::Reject => return pending.reject(),
+        Route::Reject | Route::Prohibited => return pending.reject(),
         Route::Drop => return pending.ignore(),
         Route::Unreachable => {
             return reject_unreachable(&shared, pending, UnreachableCode::Network);

@@ -30,13 +30,15 @@ const OPEN_BUDGET: usize = 16;
 /// How often idle flows are looked for.
 const EXPIRE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Ends idle flows, forever.
+/// Ends idle flows and removes old names of addresses, forever.
 pub(crate) async fn expire_flows(shared: Arc<Shared>) {
     let mut ticks = interval(EXPIRE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        shared.udp.table.lock().expire(Instant::now());
+        let now = Instant::now();
+        shared.udp.table.lock().expire(now);
+        shared.expire_names(now);
     }
 }
 
@@ -166,6 +168,10 @@ fn open_flow(shared: &Arc<Shared>, train: &Train) -> Option<Arc<UdpFlow>> {
         }
         Route::Reject => {
             unreachable(UnreachableCode::Port);
+            return None;
+        }
+        Route::Prohibited => {
+            unreachable(UnreachableCode::Prohibited);
             return None;
         }
         Route::Unreachable => {

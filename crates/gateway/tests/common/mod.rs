@@ -112,11 +112,54 @@ pub(crate) fn with_waiting_gateway(
     with_parts(config, true, test);
 }
 
-fn with_parts(
-    config: Config,
-    configured: bool,
-    test: impl FnOnce(&Rig, &dyn Fn()) + Send + 'static,
-) {
+/// Two guests, each with a gateway of its own, on one thread.
+pub(crate) struct TwoRigs(pub(crate) [Rig; 2]);
+
+/// Runs `test` in a host namespace with two guests whose gateways have the same settings. Needs root.
+pub(crate) fn with_two_guests(config: Config, test: impl FnOnce(&TwoRigs) + Send + 'static) {
+    in_host(move || {
+        let guests = [(); 2].map(|()| start_guest(config.mtu, true));
+        let (handles, started) = mpsc::channel();
+        let [first, second] = guests.map(|(guest, device, sockets)| (guest, (device, sockets)));
+        let parts = [first.1, second.1];
+        let running = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let gateways = parts.map(|(device, sockets)| {
+                    let builder = Gateway::builder().config(config.clone());
+                    let builder = builder.device(Box::new(device)).guest_sockets(sockets);
+                    builder.build().unwrap()
+                });
+                handles
+                    .send(gateways.each_ref().map(Gateway::handle))
+                    .unwrap();
+                let [first, second] = gateways;
+                let (first, second) = tokio::join!(first.run(), second.run());
+                first.and(second).unwrap();
+            });
+        });
+        let [a, b] = started.recv().expect("the gateways start");
+        let rigs = TwoRigs([
+            Rig {
+                guest: first.0,
+                gateway: a,
+            },
+            Rig {
+                guest: second.0,
+                gateway: b,
+            },
+        ]);
+        test(&rigs);
+        rigs.0.iter().for_each(|rig| rig.gateway.stop());
+        running.join().expect("the gateways end");
+    });
+}
+
+/// Runs `test` in a thread in the host's namespace.
+fn in_host(test: impl FnOnce() + Send + 'static) {
     if !geteuid().is_root() {
         println!("skipped: needs root, for network namespaces and a TAP device");
         return;
@@ -128,6 +171,19 @@ fn with_parts(
         let _uplink = Tun::tun("up0").open().unwrap();
         ip(&format!("addr add {}/24 dev up0", HOST[0]));
         ip(&format!("addr add {}/64 dev up0 nodad", HOST[1]));
+        test();
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn with_parts(
+    config: Config,
+    configured: bool,
+    test: impl FnOnce(&Rig, &dyn Fn()) + Send + 'static,
+) {
+    in_host(move || {
         let (guest, device, sockets) = start_guest(config.mtu, configured);
         let (handle, started) = mpsc::channel();
         let (ended, end) = mpsc::channel();
@@ -143,9 +199,6 @@ fn with_parts(
         drop(rig);
         end.recv_timeout(LIMIT).expect("the gateway ends");
     });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
 }
 
 fn run_gateway(

@@ -58,6 +58,8 @@ pub(super) struct Options {
     pub(super) log_file: Option<PathBuf>,
     pub(super) notification: Option<PathBuf>,
     pub(super) pcap: Option<PathBuf>,
+    /// What the guest may reach.
+    pub(super) policy: Option<PathBuf>,
     pub(super) network: Network,
     pub(super) config: Config,
 }
@@ -81,6 +83,7 @@ enum Key {
     Notification,
     Pcap,
     PidFile,
+    Policy,
     Services,
     SshPort,
     Subnet,
@@ -119,6 +122,7 @@ const TABLE: &[Flag<Key>] = &[
     value(Key::Notification, "notification"),
     value(Key::Pcap, "pcap"),
     value(Key::PidFile, "pid-file"),
+    value(Key::Policy, "policy"),
     value(Key::Services, "services"),
     value(Key::SshPort, "ssh-port"),
     value(Key::Subnet, "subnet"),
@@ -140,6 +144,7 @@ struct Given {
     log_file: Option<PathBuf>,
     notification: Option<PathBuf>,
     pcap: Option<PathBuf>,
+    policy: Option<PathBuf>,
     mtu: Option<u32>,
     subnet: Option<(Ipv4Addr, u8)>,
     gateway: Option<Ipv4Addr>,
@@ -223,6 +228,7 @@ impl Given {
             }
             Key::Pcap => self.pcap = Some(value.into()),
             Key::PidFile => self.pid_file = Some(value.into()),
+            Key::Policy => self.policy = Some(value.into()),
             Key::Services => {
                 self.services = Some(endpoint("services")?.of_stream("services")?);
             }
@@ -272,6 +278,7 @@ impl Given {
             log_file: self.log_file,
             notification: self.notification,
             pcap: self.pcap,
+            policy: self.policy,
         })
     }
 

@@ -58,6 +58,8 @@ pub(super) struct Options {
     pub(super) pid_file: Option<PathBuf>,
     pub(super) conf_path: Option<PathBuf>,
     pub(super) pcap: Option<PathBuf>,
+    /// What the guest may reach.
+    pub(super) policy: Option<PathBuf>,
     pub(super) netns: Option<PathBuf>,
     pub(super) userns: Option<PathBuf>,
     /// Whether the caller's user namespace is used for the guest's network.
@@ -170,6 +172,7 @@ enum Key {
     OutboundIf6,
     Pcap,
     Pid,
+    Policy,
     Quiet,
     Search,
     TcpNs,
@@ -228,6 +231,7 @@ const TABLE: &[Opt<Key>] = &[
     option(Key::OutboundIf6, '\0', &["outbound-if6"], Takes::Value),
     option(Key::Pcap, 'p', &["pcap"], Takes::Value),
     option(Key::Pid, 'P', &["pid"], Takes::Value),
+    option(Key::Policy, '\0', &["policy"], Takes::Value),
     option(Key::Quiet, 'q', &["quiet"], Takes::Nothing),
     option(Key::Search, 'S', &["search"], Takes::Value),
     option(Key::TcpPorts, 't', &["tcp-ports"], Takes::Value),
@@ -393,6 +397,7 @@ impl Options {
             Key::OutboundIf6 => self.outbound_if6 = Some(name()?),
             Key::Pcap => self.pcap = Some(value.into()),
             Key::Pid => self.pid_file = Some(value.into()),
+            Key::Policy => self.policy = Some(value.into()),
             Key::Quiet => self.quiet = true,
             Key::Search => match word()? {
                 "none" => self.search.clear(),

@@ -24,6 +24,7 @@ use super::network::Plan;
 use super::options::{self, Command, Options, Program};
 use super::{VERSION, restrict, write_pid};
 use crate::gateway::json_socket;
+use crate::gateway::policy;
 use crate::gateway::service::{captured, relay, runtime};
 use crate::gateway::tool_sockets::ToolSockets;
 
@@ -68,7 +69,8 @@ pub(in crate::gateway) fn main(arguments: Vec<OsString>) -> ExitCode {
 
 /// Serves virtual machines, in the background unless the caller wants to wait.
 fn serve(options: &Options) -> Result<()> {
-    let plan = Plan::of_virtual_machine(options)?;
+    let mut plan = Plan::of_virtual_machine(options)?;
+    policy::apply(options.policy.as_deref(), &mut plan.config)?;
     let peer_ended = Arc::new(Notify::new());
     let guest = Guest::new(options, &plan, &peer_ended)?;
     let null = open_null()?;

@@ -1,0 +1,66 @@
+//! The policy's view of answers: which addresses have which names, and which answers the guest may
+//! have.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::counters::add;
+use crate::gateway::Shared;
+use crate::message::dns::{Query, ResponseCode, TTL};
+use crate::message::dns_answer::Answer;
+
+/// Returns the answer for the guest, given that of a resolver: the policy may refuse it. Records the
+/// addresses of the name.
+pub(super) fn screen_answer(shared: &Shared, query: &Query<'_>, answer: Vec<u8>) -> Vec<u8> {
+    let policy = &shared.config.policy;
+    if !policy.filters_names() {
+        return answer;
+    }
+    let Some(parsed) = Answer::parse(query, &answer) else {
+        tracing::debug!(name = query.name, "the answer of a resolver is malformed");
+        return query.respond(ResponseCode::ServerFailure);
+    };
+    if parsed.is_truncated {
+        // Without its records, as some of them may be missing.
+        return query.respond_truncated();
+    }
+    let is_denied = |address: &IpAddr| {
+        let is_local = shared.config.is_local(*address);
+        !policy.allows_address(&query.name, *address, is_local)
+    };
+    let mut addresses = parsed.addresses.iter().map(|answered| answered.address);
+    if let Some(address) = addresses.find(is_denied) {
+        shared.deny_answer(&query.name, address);
+        return query.respond(ResponseCode::Refused);
+    }
+    let of_name = |(address, ttl): (IpAddr, Option<u32>)| Some((address, ttl?));
+    let all = parsed.addresses.iter().map(|a| (a.address, a.ttl));
+    learn(shared, query, all.filter_map(of_name));
+    answer
+}
+
+/// Records the addresses that the policy itself gives a name.
+pub(super) fn learn_redirected(shared: &Shared, query: &Query<'_>, addresses: &[IpAddr]) {
+    if shared.config.policy.filters_names() {
+        learn(
+            shared,
+            query,
+            addresses.iter().map(|address| (*address, TTL)),
+        );
+    }
+}
+
+/// Records addresses of the name of a query, with their TTLs in seconds.
+fn learn(shared: &Shared, query: &Query<'_>, addresses: impl IntoIterator<Item = (IpAddr, u32)>) {
+    let now = Instant::now();
+    let name: Arc<str> = query.name.as_str().into();
+    let mut names = shared.address_names.lock();
+    for (address, ttl) in addresses {
+        let ttl = Duration::from_secs(ttl.into());
+        let replaced = names.learn(&name, address, ttl, now);
+        add(&shared.counters.dns_addresses_replaced, replaced.into());
+    }
+}

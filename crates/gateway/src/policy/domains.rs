@@ -1,0 +1,117 @@
+//! Sets of domain names.
+
+use std::collections::BTreeSet;
+
+use super::rule::PolicyError;
+
+/// Longest name in its text form, bytes.
+const NAME_MAX: usize = 253;
+
+/// A set of names, and of all names below a domain.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Domains {
+    /// Whether each name is in the set.
+    all: bool,
+    names: BTreeSet<String>,
+    /// Domains whose subdomains are in the set.
+    parents: BTreeSet<String>,
+}
+
+impl Domains {
+    pub(super) fn is_empty(&self) -> bool {
+        !self.all && self.names.is_empty() && self.parents.is_empty()
+    }
+
+    /// Adds a name, or for `*.NAME` all names below it, or for `*` all names.
+    pub(super) fn add(&mut self, pattern: &str) -> Result<(), PolicyError> {
+        let error = |fix: &str| {
+            let shown = pattern.escape_debug();
+            PolicyError::new(format!("`{shown}` is not a domain; {fix}"))
+        };
+        if pattern == "*" {
+            self.all = true;
+            return Ok(());
+        }
+        let (name, set) = match pattern.strip_prefix("*.") {
+            Some(parent) => (parent, &mut self.parents),
+            None => (pattern, &mut self.names),
+        };
+        if !name.is_ascii() {
+            return Err(error("write it in ASCII, as in xn--bcher-kva.example"));
+        }
+        let normal = normalize(name);
+        set.insert(normal.ok_or_else(|| error("write e.g. example.org, *.example.org or *"))?);
+        Ok(())
+    }
+
+    /// Returns whether a name in lower case without the final dot is in the set.
+    pub(super) fn contains(&self, name: &str) -> bool {
+        let mut parents = name.match_indices('.').map(|(dot, _)| &name[dot + 1..]);
+        self.all
+            || self.names.contains(name)
+            || !self.parents.is_empty() && parents.any(|parent| self.parents.contains(parent))
+    }
+}
+
+/// Returns a name in lower case without the final dot. `None` if it is not the name of a host or
+/// domain.
+pub(super) fn normalize(name: &str) -> Option<String> {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let is_label = |label: &str| (1..=63).contains(&label.len());
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let is_name = name.bytes().all(is_plain) && name.split('.').all(is_label);
+    (is_name && name.len() <= NAME_MAX).then(|| name.to_ascii_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(patterns: &[&str]) -> Domains {
+        let mut domains = Domains::default();
+        for pattern in patterns {
+            domains.add(pattern).unwrap();
+        }
+        domains
+    }
+
+    #[test]
+    fn a_name_is_itself_and_a_wildcard_the_names_below_it() {
+        let domains = set(&["Example.ORG.", "*.Example.net."]);
+        for (name, expected) in [
+            ("example.org", true),
+            ("www.example.org", false),
+            ("example.net", false),
+            ("a.example.net", true),
+            ("a.b.example.net", true),
+            ("xexample.net", false),
+            ("example.net.evil.test", false),
+            // A label that contains a dot.
+            ("x\\046example.net", false),
+            ("net", false),
+            ("", false),
+        ] {
+            assert_eq!(domains.contains(name), expected, "{name}");
+        }
+        assert!(set(&["*"]).contains("anything.test") && set(&["*"]).contains(""));
+        assert!(Domains::default().is_empty() && !Domains::default().contains("x"));
+    }
+
+    #[test]
+    fn other_texts_are_rejected_with_the_fix() {
+        for pattern in [
+            "", ".", "*.", "a..b", "*.*.x", "a*.x", "a b", "http://x", "x:80", "a\nb", "a\\046b",
+        ] {
+            let error = Domains::default().add(pattern).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("`{}`", pattern.escape_debug()))
+                    && error.contains("*.example.org"),
+                "{error}"
+            );
+        }
+        let error = Domains::default().add("bücher.example").unwrap_err();
+        assert!(error.to_string().contains("xn--"), "{error}");
+        assert!(Domains::default().add(&"x".repeat(64)).is_err());
+        assert!(Domains::default().add(&"x.".repeat(128)).is_err());
+    }
+}

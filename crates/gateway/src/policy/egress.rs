@@ -1,0 +1,391 @@
+//! The policy of a sandbox: a list of rules.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::domains::normalize;
+use super::rule::{Action, PolicyError, Rule};
+use super::{DnsVerdict, Flow, Policy, Verdict};
+
+/// The answer to queries for names that an [`EgressPolicy`] denies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum DeniedNames {
+    /// `REFUSED`: the guest's resolver tries its other servers, and then reports a temporary failure.
+    #[default]
+    Refused,
+    /// `NXDOMAIN`: the name does not exist.
+    NameError,
+}
+
+/// A policy that restricts where the guest's flows go, by domain, network, port and protocol.
+///
+/// The first [`Rule`] that matches a flow decides about it; if none does, the default, which is to deny.
+/// Queries to the DNS relay are allowed for names that the guest may reach: those of the rules with
+/// domains, and all names if a rule without domains and networks, or the default, allows flows.
+///
+/// A rule with domains matches addresses that the relay has given to the guest in the answer of a
+/// resolver to a query for such a name, or for an alias of it within the same answer, until the answer's
+/// TTL and [`DnsConfig::address_grace`](crate::DnsConfig::address_grace) have passed. Flows that exist then
+/// go on. Answers with [local](Flow::is_local) addresses are refused unless the guest may reach them by a
+/// rule with a network, or by the default: the owner of a name could otherwise open the host's own
+/// services to the guest.
+///
+/// The policy has no state, so several gateways can share one.
+///
+/// ```
+/// use std::sync::Arc;
+/// use fullsend_gateway::{Config, EgressPolicy, FlowProtocol, Rule};
+///
+/// let policy = EgressPolicy::new()
+///     .rule(Rule::deny().network("local")?)
+///     .rule(Rule::allow().domain("*.debian.org")?.protocol(FlowProtocol::Tcp).ports(80..=80))
+///     .rule(Rule::allow().network("192.0.2.0/24")?)
+///     .name("db.internal", [[192, 0, 2, 7].into()])?;
+/// let config = Config { policy: Arc::new(policy), ..Config::default() };
+/// # Ok::<(), fullsend_gateway::PolicyError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EgressPolicy {
+    rules: Vec<Rule>,
+    default: Action,
+    /// Names that the policy itself resolves, in lower case.
+    names: BTreeMap<String, Vec<IpAddr>>,
+    denied_names: DeniedNames,
+}
+
+impl Default for EgressPolicy {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl EgressPolicy {
+    /// Returns a policy that denies each flow and name.
+    pub const fn new() -> Self {
+        Self {
+            rules: Vec::new(),
+            default: Action::Deny,
+            names: BTreeMap::new(),
+            denied_names: DeniedNames::Refused,
+        }
+    }
+
+    /// Appends a rule.
+    #[must_use]
+    pub fn rule(mut self, rule: Rule) -> Self {
+        self.rules.push(rule);
+        self
+    }
+
+    /// Sets what happens to flows that no rule matches. Denied by default.
+    #[must_use]
+    pub fn otherwise(mut self, action: Action) -> Self {
+        self.default = action;
+        self
+    }
+
+    /// Adds addresses of a name, which the DNS relay then answers itself. Whether the guest may reach
+    /// them is up to the rules: those with the name as their domain match these addresses, also local
+    /// ones.
+    ///
+    /// # Errors
+    /// A name that is none.
+    pub fn name(
+        mut self,
+        name: &str,
+        addresses: impl IntoIterator<Item = IpAddr>,
+    ) -> Result<Self, PolicyError> {
+        let normal = normalize(name).ok_or_else(|| {
+            let shown = name.escape_debug();
+            PolicyError::new(format!("`{shown}` is not a name; write e.g. db.internal"))
+        })?;
+        self.names.entry(normal).or_default().extend(addresses);
+        Ok(self)
+    }
+
+    /// Sets the answer to queries for denied names.
+    #[must_use]
+    pub const fn denied_names(mut self, answer: DeniedNames) -> Self {
+        self.denied_names = answer;
+        self
+    }
+
+    /// Returns whether a rule has a domain. The guest then needs the DNS relay.
+    pub fn has_domains(&self) -> bool {
+        self.rules.iter().any(Rule::has_domains)
+    }
+
+    /// Returns the rule that decides, with its number from 1.
+    fn decisive(&self, is_decisive: impl Fn(&Rule) -> bool) -> Option<(usize, &Rule)> {
+        let mut numbered = self.rules.iter().enumerate();
+        let (n, rule) = numbered.find(|(_, rule)| is_decisive(rule))?;
+        Some((n + 1, rule))
+    }
+
+    /// Returns the reason of a refusal.
+    fn explain(rule: Option<(usize, &Rule)>) -> String {
+        match rule {
+            Some((n, rule)) => match rule.origin() {
+                Some(origin) => format!("the rule at {origin} denies it"),
+                None => format!("rule {n} denies it"),
+            },
+            None => "no rule allows it".to_owned(),
+        }
+    }
+}
+
+impl Policy for EgressPolicy {
+    fn flow(&self, flow: &Flow) -> Verdict {
+        if flow.is_dns_relay {
+            return Verdict::Allow;
+        }
+        let rule = self.decisive(|rule| rule.matches(flow));
+        rule.map_or(self.default, |(_, rule)| rule.action())
+            .verdict()
+    }
+
+    fn dns(&self, name: &str, _: u16) -> DnsVerdict {
+        if let Some(addresses) = self.names.get(name) {
+            return DnsVerdict::Redirect(addresses.clone());
+        }
+        let mut decisions = self.rules.iter().filter_map(|rule| rule.permits_name(name));
+        if decisions.next().unwrap_or(self.default != Action::Deny) {
+            return DnsVerdict::Allow;
+        }
+        match self.denied_names {
+            DeniedNames::Refused => DnsVerdict::Refuse,
+            DeniedNames::NameError => DnsVerdict::Deny,
+        }
+    }
+
+    fn allows_address(&self, name: &str, address: IpAddr, is_local: bool) -> bool {
+        let decide = |rule: &Rule| rule.permits_address(name, address, is_local);
+        let mut decisions = self.rules.iter().filter_map(decide);
+        !is_local || decisions.next().unwrap_or(self.default != Action::Deny)
+    }
+
+    fn explain_flow(&self, flow: &Flow) -> Option<String> {
+        Some(Self::explain(self.decisive(|rule| rule.matches(flow))))
+    }
+
+    fn explain_dns(&self, name: &str, _: u16) -> Option<String> {
+        let rule = self.decisive(|rule| rule.permits_name(name).is_some());
+        Some(Self::explain(rule))
+    }
+
+    fn filters_names(&self) -> bool {
+        self.default == Action::Deny || self.has_domains() || !self.names.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::{FlowProtocol, is_special};
+    use super::*;
+
+    /// Returns the verdict about a flow to a destination that the guest knows by these names.
+    fn verdict(policy: &EgressPolicy, protocol: FlowProtocol, to: &str, names: &[&str]) -> Verdict {
+        let names: Vec<Arc<str>> = names.iter().map(|name| (*name).into()).collect();
+        let destination: std::net::SocketAddr = to.parse().unwrap();
+        policy.flow(&Flow {
+            protocol,
+            guest: "10.0.2.100:4000".parse().unwrap(),
+            destination,
+            names: &names,
+            is_dns_relay: false,
+            is_local: is_special(destination.ip()),
+        })
+    }
+
+    fn allows_tcp(policy: &EgressPolicy, to: &str, names: &[&str]) -> bool {
+        verdict(policy, FlowProtocol::Tcp, to, names) == Verdict::Allow
+    }
+
+    fn allows_name(policy: &EgressPolicy, name: &str) -> bool {
+        policy.dns(name, 1) == DnsVerdict::Allow
+    }
+
+    fn allows_address(policy: &EgressPolicy, name: &str, address: &str) -> bool {
+        let address = address.parse().unwrap();
+        policy.allows_address(name, address, is_special(address))
+    }
+
+    #[test]
+    fn without_rules_each_flow_and_name_is_denied() {
+        let policy = EgressPolicy::new();
+        assert!(policy.filters_names());
+        assert!(!allows_tcp(&policy, "192.0.2.1:80", &["example.org"]));
+        assert_eq!(policy.dns("example.org", 1), DnsVerdict::Refuse);
+        let policy = policy.denied_names(DeniedNames::NameError);
+        assert_eq!(policy.dns("example.org", 1), DnsVerdict::Deny);
+        let relay = Flow {
+            protocol: FlowProtocol::Udp,
+            guest: "10.0.2.100:4000".parse().unwrap(),
+            destination: "10.0.2.3:53".parse().unwrap(),
+            names: &[],
+            is_dns_relay: true,
+            is_local: true,
+        };
+        assert_eq!(policy.flow(&relay), Verdict::Allow);
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_decides() {
+        let rules = |rules: [Rule; 2]| {
+            let policy = EgressPolicy::new();
+            rules.into_iter().fold(policy, EgressPolicy::rule)
+        };
+        let deny = || Rule::deny().network("192.0.2.0/28").unwrap();
+        let allow = || Rule::allow().network("192.0.2.0/24").unwrap();
+        let policy = rules([deny(), allow()]);
+        assert!(!allows_tcp(&policy, "192.0.2.1:80", &[]));
+        assert!(allows_tcp(&policy, "192.0.2.16:80", &[]));
+        assert!(!allows_tcp(&policy, "192.0.3.16:80", &[]));
+        assert!(allows_tcp(&rules([allow(), deny()]), "192.0.2.1:80", &[]));
+        // An IPv4 address in IPv6's form does not evade a rule.
+        assert!(!allows_tcp(&policy, "[::ffff:192.0.2.1]:80", &[]));
+    }
+
+    #[test]
+    fn all_kinds_of_conditions_must_be_met() {
+        let rule = Rule::allow().domain("*.example.org").unwrap();
+        let rule = rule.network("192.0.2.0/24").unwrap();
+        let rule = rule.ports(80..=81).ports(443..=443);
+        let rule = rule.protocol(FlowProtocol::Tcp);
+        let policy = EgressPolicy::new().rule(rule);
+        let name: &[&str] = &["other.test", "a.example.org"];
+        for to in ["192.0.2.9:80", "192.0.2.9:81", "192.0.2.9:443"] {
+            assert!(allows_tcp(&policy, to, name), "{to}");
+        }
+        for (to, name) in [
+            ("192.0.2.9:82", name),
+            ("192.0.3.9:80", name),
+            ("192.0.2.9:80", &["example.org"]),
+            ("192.0.2.9:80", &[]),
+        ] {
+            assert!(!allows_tcp(&policy, to, name), "{to}");
+        }
+        let udp = verdict(&policy, FlowProtocol::Udp, "192.0.2.9:80", name);
+        assert_eq!(udp, Verdict::Reject);
+    }
+
+    #[test]
+    fn pings_have_no_ports() {
+        let ping = |policy: &EgressPolicy| verdict(policy, FlowProtocol::Ping, "192.0.2.1:0", &[]);
+        let ports = EgressPolicy::new().rule(Rule::allow().ports(0..=65_535));
+        assert_eq!(ping(&ports), Verdict::Reject);
+        assert!(allows_tcp(&ports, "192.0.2.1:9", &[]));
+        let pings = EgressPolicy::new().rule(Rule::allow().protocol(FlowProtocol::Ping));
+        assert_eq!(ping(&pings), Verdict::Allow);
+        assert!(!allows_tcp(&pings, "192.0.2.1:9", &[]));
+    }
+
+    #[test]
+    fn flows_can_be_redirected() {
+        let to = "127.0.0.1:3128".parse().unwrap();
+        let rule = Rule::new(Action::Redirect(to))
+            .domain("example.org")
+            .unwrap();
+        let policy = EgressPolicy::new().rule(rule);
+        let to_name = verdict(&policy, FlowProtocol::Tcp, "192.0.2.1:80", &["example.org"]);
+        assert_eq!(to_name, Verdict::Redirect(to));
+        assert!(allows_name(&policy, "example.org"));
+    }
+
+    #[test]
+    fn names_are_allowed_that_the_guest_may_reach() {
+        let domain = |rule: Rule| rule.domain("*.example.org").unwrap();
+        let networks = Rule::allow().network("0.0.0.0/0").unwrap();
+        let policy = EgressPolicy::new()
+            .rule(
+                domain(Rule::deny())
+                    .domain("ads.example.net")
+                    .unwrap()
+                    .ports(80..=80),
+            )
+            .rule(Rule::deny().domain("secret.example.org").unwrap())
+            .rule(networks.clone())
+            .rule(domain(Rule::allow()).ports(443..=443));
+        assert!(allows_name(&policy, "www.example.org"));
+        assert!(!allows_name(&policy, "secret.example.org"));
+        assert!(!allows_name(&policy, "example.org"));
+        assert!(!allows_name(&policy, "ads.example.net"));
+        // A rule about each destination is one about each name.
+        let any = EgressPolicy::new()
+            .rule(Rule::deny().network("local").unwrap())
+            .rule(Rule::allow().ports(443..=443));
+        assert!(allows_name(&any, "example.org"));
+        assert!(!allows_name(
+            &EgressPolicy::new().rule(networks),
+            "example.org"
+        ));
+        let none = EgressPolicy::new()
+            .otherwise(Action::Allow)
+            .rule(Rule::deny());
+        assert!(!allows_name(&none, "example.org"));
+    }
+
+    #[test]
+    fn what_is_not_denied_may_be_allowed() {
+        let policy = EgressPolicy::new().otherwise(Action::Allow);
+        assert!(!policy.filters_names());
+        let policy = policy.rule(Rule::deny().domain("ads.example").unwrap());
+        assert!(policy.filters_names());
+        assert!(allows_name(&policy, "example.org") && !allows_name(&policy, "ads.example"));
+        assert!(allows_tcp(&policy, "10.0.0.1:80", &[]));
+        assert!(!allows_tcp(&policy, "10.0.0.1:80", &["ads.example"]));
+        assert!(allows_address(&policy, "example.org", "10.0.0.1"));
+    }
+
+    #[test]
+    fn local_addresses_of_a_name_need_a_rule_about_their_network() {
+        let domain = || Rule::allow().domain("*.example.org").unwrap();
+        let policy = EgressPolicy::new().rule(domain());
+        let name = "a.example.org";
+        assert!(allows_address(&policy, name, "192.0.2.1"));
+        for address in [
+            "127.0.0.1",
+            "10.0.2.2",
+            "169.254.169.254",
+            "::1",
+            "fd00::2",
+            "::ffff:10.0.0.1",
+        ] {
+            assert!(!allows_address(&policy, name, address), "{address}");
+        }
+        let network = |rule: Rule| rule.network("10.0.0.0/8").unwrap();
+        for rule in [network(domain()), network(Rule::allow()), Rule::allow()] {
+            let policy = EgressPolicy::new().rule(domain()).rule(rule);
+            assert!(allows_address(&policy, name, "10.0.0.1"));
+        }
+        let other = network(Rule::allow().domain("other.test").unwrap());
+        let denied = EgressPolicy::new().rule(Rule::deny().network("local").unwrap());
+        for policy in [policy.rule(other), denied.rule(network(Rule::allow()))] {
+            assert!(!allows_address(&policy, name, "10.0.0.1"));
+        }
+    }
+
+    #[test]
+    fn own_names_have_the_addresses_of_the_policy() {
+        let addresses: [IpAddr; 2] = [[10, 0, 2, 2].into(), [192, 0, 2, 1].into()];
+        let policy = EgressPolicy::new()
+            .name("Host.Internal.", addresses)
+            .unwrap();
+        let redirect = DnsVerdict::Redirect(addresses.into());
+        assert_eq!(policy.dns("host.internal", 1), redirect);
+        assert_eq!(policy.dns("x.host.internal", 1), DnsVerdict::Refuse);
+        assert!(EgressPolicy::new().name("a b", addresses).is_err());
+    }
+
+    #[test]
+    fn refusals_name_the_rule() {
+        let policy = EgressPolicy::new()
+            .rule(Rule::allow().domain("example.org").unwrap())
+            .rule(Rule::deny().domain("ads.example").unwrap());
+        let explain = |name| policy.explain_dns(name, 1).unwrap();
+        assert_eq!(explain("ads.example"), "rule 2 denies it");
+        assert_eq!(explain("other.example"), "no rule allows it");
+    }
+}

@@ -1,0 +1,106 @@
+//! Addresses that are not those of one host of the Internet.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Returns whether an address belongs to this host, to a link, to a private network or to a group
+/// (RFC 6890), also where an IPv6 address contains it: mapped (RFC 4291 2.5.5.2), for translation
+/// (RFC 6052 2.1) and 6to4 (RFC 3056 2).
+pub(crate) fn is_special(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => is_special_v4(address),
+        IpAddr::V6(address) => is_special_v6(address),
+    }
+}
+
+fn is_special_v4(address: Ipv4Addr) -> bool {
+    match address.octets() {
+        // This network, private networks and the loopback; link-local addresses, among which clouds have
+        // their metadata; carriers' networks, protocol assignments and benchmarks.
+        [0 | 10 | 127, ..]
+        | [192, 168, ..]
+        | [172, 16..=31, ..]
+        | [169, 254, ..]
+        | [100, 64..=127, ..]
+        | [192, 0, 0, _]
+        | [198, 18 | 19, ..] => true,
+        // Groups, reserved addresses and the broadcast address.
+        [first, ..] => first >= 224,
+    }
+}
+
+fn is_special_v6(address: Ipv6Addr) -> bool {
+    let embedded = |high: u16, low: u16| {
+        is_special_v4(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
+    };
+    match address.segments() {
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => embedded(high, low),
+        // Global unicast addresses are in 2000::/3.
+        [first, ..] => first & 0xe000 != 0x2000,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_the_internet_are_not_special() {
+        for address in [
+            "1.1.1.1",
+            "9.255.255.255",
+            "11.0.0.0",
+            "100.63.0.1",
+            "100.128.0.1",
+            "126.0.0.1",
+            "169.253.0.1",
+            "172.15.0.1",
+            "172.32.0.1",
+            "192.0.2.1",
+            "192.167.0.1",
+            "198.51.100.1",
+            "223.255.255.255",
+            "2001:db8::1",
+            "2606:4700::1111",
+            "64:ff9b::1.1.1.1",
+            "2002:101:101::1",
+            "::ffff:1.1.1.1",
+        ] {
+            assert!(!is_special(address.parse().unwrap()), "{address}");
+        }
+    }
+
+    #[test]
+    fn those_of_the_host_of_links_and_of_private_networks_are() {
+        for address in [
+            "0.0.0.0",
+            "10.0.2.2",
+            "100.100.100.200",
+            "127.0.0.1",
+            "127.255.255.255",
+            "169.254.169.254",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.0.0.1",
+            "192.168.0.1",
+            "198.18.0.1",
+            "224.0.0.251",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::127.0.0.1",
+            "fc00::1",
+            "fd00::2",
+            "fe80::1",
+            "fec0::1",
+            "ff02::fb",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "64:ff9b::127.0.0.1",
+            "64:ff9b:1::1",
+            "2002:a00:1::1",
+        ] {
+            assert!(is_special(address.parse().unwrap()), "{address}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Networks in rules.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::rule::PolicyError;
+
+/// The word for the addresses of [`Flow::is_local`](super::Flow::is_local).
+const LOCAL: &str = "local";
+
+/// A set of addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Network {
+    /// The addresses of the host itself and of private networks.
+    Local,
+    V4 {
+        base: u32,
+        prefix: u8,
+    },
+    V6 {
+        base: u128,
+        prefix: u8,
+    },
+}
+
+impl Network {
+    /// Parses `local`, an address, or a network such as 10.0.0.0/8.
+    pub(super) fn parse(text: &str) -> Result<Self, PolicyError> {
+        if text == LOCAL {
+            return Ok(Self::Local);
+        }
+        let error = || {
+            PolicyError::new(format!(
+                "`{}` is not a network; write e.g. 10.0.0.0/8, 2001:db8::/32, 192.0.2.7 or local",
+                text.escape_debug()
+            ))
+        };
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| error())?;
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        let is_number = |text: &&str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let prefix = match prefix {
+            None => bits,
+            Some(text) => {
+                let number = Some(text)
+                    .filter(is_number)
+                    .and_then(|text| text.parse().ok());
+                number.filter(|prefix| *prefix <= bits).ok_or_else(error)?
+            }
+        };
+        Self::new(address, prefix).map_err(|fix| {
+            PolicyError::new(format!("`{text}` has bits after its prefix; write {fix}"))
+        })
+    }
+
+    /// Returns the network, or the one without the bits of `address` that are not of the prefix.
+    fn new(address: IpAddr, prefix: u8) -> Result<Self, Self> {
+        let (network, is_exact) = match address {
+            IpAddr::V4(address) => {
+                let base = address.to_bits() & mask4(prefix);
+                (Self::V4 { base, prefix }, base == address.to_bits())
+            }
+            IpAddr::V6(address) => {
+                let base = address.to_bits() & mask6(prefix);
+                (Self::V6 { base, prefix }, base == address.to_bits())
+            }
+        };
+        if let Self::V6 { base, prefix } = network
+            && prefix >= 96
+            && let Some(v4) = Ipv6Addr::from_bits(base).to_ipv4_mapped()
+        {
+            // Such addresses are those of IPv4.
+            let prefix = prefix - 96;
+            let base = v4.to_bits();
+            return Ok(Self::V4 { base, prefix });
+        }
+        if is_exact { Ok(network) } else { Err(network) }
+    }
+
+    /// Returns whether an address is in the network. `is_local` is that of the address.
+    pub(super) fn contains(self, address: IpAddr, is_local: bool) -> bool {
+        match (self, address.to_canonical()) {
+            (Self::Local, _) => is_local,
+            (Self::V4 { base, prefix }, IpAddr::V4(address)) => {
+                address.to_bits() & mask4(prefix) == base
+            }
+            (Self::V6 { base, prefix }, IpAddr::V6(address)) => {
+                address.to_bits() & mask6(prefix) == base
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Local => f.write_str(LOCAL),
+            Self::V4 { base, prefix } => write!(f, "{}/{prefix}", Ipv4Addr::from_bits(base)),
+            Self::V6 { base, prefix } => write!(f, "{}/{prefix}", Ipv6Addr::from_bits(base)),
+        }
+    }
+}
+
+fn mask4(prefix: u8) -> u32 {
+    !u32::MAX.checked_shr(prefix.into()).unwrap_or(0)
+}
+
+fn mask6(prefix: u8) -> u128 {
+    !u128::MAX.checked_shr(prefix.into()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_contain_the_addresses_of_their_prefix() {
+        for (network, inside, outside) in [
+            ("10.0.0.0/8", "10.255.1.2", "11.0.0.0"),
+            ("10.0.0.0/8", "::ffff:10.1.2.3", "::10.1.2.3"),
+            ("192.0.2.7", "192.0.2.7", "192.0.2.6"),
+            ("0.0.0.0/0", "255.255.255.255", "::"),
+            ("::/0", "2001:db8::1", "192.0.2.1"),
+            ("2001:db8::/32", "2001:db8:ffff::", "2001:db9::"),
+            ("2001:db8::1/128", "2001:db8::1", "2001:db8::2"),
+            ("::ffff:192.0.2.0/120", "192.0.2.9", "192.0.3.9"),
+        ] {
+            let network = Network::parse(network).unwrap();
+            assert!(
+                network.contains(inside.parse().unwrap(), false),
+                "{network}"
+            );
+            assert!(
+                !network.contains(outside.parse().unwrap(), true),
+                "{network}"
+            );
+        }
+        let local = Network::parse("local").unwrap();
+        assert!(local.contains("10.0.2.2".parse().unwrap(), true));
+        assert!(!local.contains("10.0.2.2".parse().unwrap(), false));
+    }
+
+    #[test]
+    fn other_texts_are_rejected_with_the_fix() {
+        for text in [
+            "",
+            "/",
+            "10.0.0.0/",
+            "10.0.0.0/33",
+            "10.0.0.0/+8",
+            "10.0/8",
+            "::/129",
+            "fe80::1%1",
+            "x",
+            "Local",
+            "10.0.0.0/8/8",
+        ] {
+            let error = Network::parse(text).unwrap_err().to_string();
+            assert!(error.contains(&format!("`{text}`")), "{error}");
+        }
+        let error = Network::parse("10.0.2.100/24").unwrap_err().to_string();
+        assert!(error.ends_with("write 10.0.2.0/24"), "{error}");
+    }
+}

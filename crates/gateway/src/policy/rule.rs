@@ -1,0 +1,223 @@
+//! The rules of a policy.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+
+use super::domains::Domains;
+use super::network::Network;
+use super::{Flow, FlowProtocol, Verdict};
+
+/// A setting of a policy that cannot be used. The message names the value and what to write instead.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PolicyError(String);
+
+impl PolicyError {
+    pub(super) fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
+    }
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for PolicyError {}
+
+/// What a rule does with the flows that match it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// They go to their destinations.
+    Allow,
+    /// They are refused.
+    Deny,
+    /// They go to this address of the host's network. It is not the unspecified one, and its port is
+    /// not 0.
+    Redirect(SocketAddr),
+}
+
+impl Action {
+    pub(super) const fn verdict(self) -> Verdict {
+        match self {
+            Self::Allow => Verdict::Allow,
+            Self::Deny => Verdict::Reject,
+            Self::Redirect(to) => Verdict::Redirect(to),
+        }
+    }
+}
+
+/// A rule of an [`EgressPolicy`](super::EgressPolicy): conditions, and what happens to flows that meet
+/// all of them.
+///
+/// Of one kind of condition, one value must match; a rule without that kind matches each value. A rule
+/// without conditions matches each flow.
+///
+/// ```
+/// use fullsend_gateway::{FlowProtocol, Rule};
+///
+/// // HTTPS to the hosts of these domains.
+/// let rule = Rule::allow()
+///     .domain("example.org")?
+///     .domain("*.example.org")?
+///     .protocol(FlowProtocol::Tcp)
+///     .ports(443..=443);
+/// # Ok::<(), fullsend_gateway::PolicyError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rule {
+    action: Action,
+    domains: Domains,
+    networks: Vec<Network>,
+    /// First and last ports.
+    ports: Vec<(u16, u16)>,
+    protocols: Vec<FlowProtocol>,
+    /// Where the rule is written, for the log.
+    origin: Option<String>,
+}
+
+impl Rule {
+    /// Returns a rule that allows flows.
+    pub fn allow() -> Self {
+        Self::new(Action::Allow)
+    }
+
+    /// Returns a rule that refuses flows.
+    pub fn deny() -> Self {
+        Self::new(Action::Deny)
+    }
+
+    /// Returns a rule with this action, without conditions.
+    pub fn new(action: Action) -> Self {
+        Self {
+            action,
+            domains: Domains::default(),
+            networks: Vec::new(),
+            ports: Vec::new(),
+            protocols: Vec::new(),
+            origin: None,
+        }
+    }
+
+    /// Adds a name, or with `*.` before it all names below it, or `*` for all names.
+    ///
+    /// A flow matches if the DNS relay has given its destination to the guest as the address of such a
+    /// name ([`Flow::names`]).
+    ///
+    /// # Errors
+    /// A name that is none.
+    pub fn domain(mut self, domain: &str) -> Result<Self, PolicyError> {
+        self.domains.add(domain)?;
+        Ok(self)
+    }
+
+    /// Adds a network such as `10.0.0.0/8`, an address, or `local` for all addresses that are
+    /// [local](Flow::is_local). The destination as the guest sees it is compared.
+    ///
+    /// # Errors
+    /// A text that is neither.
+    pub fn network(mut self, network: &str) -> Result<Self, PolicyError> {
+        self.networks.push(Network::parse(network)?);
+        Ok(self)
+    }
+
+    /// Adds ports of the destination. Echo requests have none, and do not match.
+    #[must_use]
+    pub fn ports(mut self, ports: RangeInclusive<u16>) -> Self {
+        self.ports.push((*ports.start(), *ports.end()));
+        self
+    }
+
+    /// Adds a protocol.
+    #[must_use]
+    pub fn protocol(mut self, protocol: FlowProtocol) -> Self {
+        self.protocols.push(protocol);
+        self
+    }
+
+    /// Sets where the rule is written.
+    #[cfg(feature = "policy-file")]
+    pub(super) fn written_at(mut self, origin: String) -> Self {
+        self.origin = Some(origin);
+        self
+    }
+
+    /// Returns whether the rule has ports, and only protocols without ports.
+    #[cfg(feature = "policy-file")]
+    pub(super) fn has_useless_ports(&self) -> bool {
+        !self.ports.is_empty() && self.protocols == [FlowProtocol::Ping]
+    }
+
+    pub(super) fn origin(&self) -> Option<&str> {
+        self.origin.as_deref()
+    }
+
+    pub(super) const fn action(&self) -> Action {
+        self.action
+    }
+
+    pub(super) fn has_domains(&self) -> bool {
+        !self.domains.is_empty()
+    }
+
+    /// Returns whether the rule matches each flow to the destinations that it matches.
+    fn is_about_all_flows(&self) -> bool {
+        self.ports.is_empty() && self.protocols.is_empty()
+    }
+
+    /// Returns whether a flow meets all conditions.
+    pub(super) fn matches(&self, flow: &Flow) -> bool {
+        let port = flow.destination.port();
+        let is_port = |&(first, last): &(u16, u16)| (first..=last).contains(&port);
+        let has_port = flow.protocol != FlowProtocol::Ping && self.ports.iter().any(is_port);
+        (self.protocols.is_empty() || self.protocols.contains(&flow.protocol))
+            && (self.ports.is_empty() || has_port)
+            && self.matches_address(flow.destination.ip(), flow.is_local)
+            && (!self.has_domains() || flow.names.iter().any(|name| self.domains.contains(name)))
+    }
+
+    fn matches_address(&self, address: IpAddr, is_local: bool) -> bool {
+        let mut networks = self.networks.iter();
+        self.networks.is_empty() || networks.any(|network| network.contains(address, is_local))
+    }
+
+    /// Returns whether queries for a name may be relayed, as far as this rule decides about it.
+    ///
+    /// A rule that lets the guest reach a name permits it, and a rule that forbids each flow to it
+    /// forbids it. Rules with networks but without domains decide about no names.
+    pub(super) fn permits_name(&self, name: &str) -> Option<bool> {
+        let is_about_name = if self.has_domains() {
+            self.domains.contains(name)
+        } else {
+            self.networks.is_empty()
+        };
+        match self.action {
+            _ if !is_about_name => None,
+            Action::Allow | Action::Redirect(_) => Some(true),
+            Action::Deny => {
+                (self.is_about_all_flows() && self.networks.is_empty()).then_some(false)
+            }
+        }
+    }
+
+    /// Returns whether the guest may reach an address that `name` has, as far as this rule decides about
+    /// it without trusting the name alone: it lets the guest reach the address by a condition on
+    /// networks or on none, or it forbids each flow to it.
+    pub(super) fn permits_address(
+        &self,
+        name: &str,
+        address: IpAddr,
+        is_local: bool,
+    ) -> Option<bool> {
+        let by_name = self.has_domains();
+        let trusts_name = by_name && self.networks.is_empty();
+        let is_about_it =
+            (!by_name || self.domains.contains(name)) && self.matches_address(address, is_local);
+        match self.action {
+            _ if !is_about_it => None,
+            Action::Allow | Action::Redirect(_) => (!trusts_name).then_some(true),
+            Action::Deny => self.is_about_all_flows().then_some(false),
+        }
+    }
+}
