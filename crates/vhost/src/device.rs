@@ -236,6 +236,7 @@ impl VhostUser {
         }
         self.connection = None;
         self.backend().reset();
+        self.stats.tx_no_guest += self.transmitter.clear() as u64;
         if let Some(callback) = &mut self.on_disconnect {
             callback();
         }

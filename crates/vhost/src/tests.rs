@@ -273,6 +273,12 @@ fn half_a_message_blocks_nothing_and_bad_ones_end_the_connection() {
     guest.socket.shutdown(std::net::Shutdown::Both).unwrap();
     assert!(!guest.alive());
 
+    // A socket as the file of a notification.
+    let mut guest = Guest::new();
+    guest.send(12, &words(&[0]), &[guest.socket.as_fd()]);
+    assert!(!guest.alive());
+    assert_eq!(guest.stats().protocol_errors, 1);
+
     // Rings outside of the memory, and a table whose end overflows.
     for (start, monitor) in [(GUEST, 0), (u64::MAX - 100, MONITOR)] {
         let mut guest = Guest::new();
