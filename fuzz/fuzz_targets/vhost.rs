@@ -369,6 +369,12 @@ fn frame(len: usize, v6: bool) -> Vec<u8> {
         frame.extend(length.to_be_bytes());
         frame.extend([0, 0, 0, 0, 64, 6, 0, 0]);
         frame.extend([10; 8]);
+        let words = frame[14..]
+            .chunks(2)
+            .map(|b| u32::from(u16::from_be_bytes([b[0], b[1]])));
+        let sum: u32 = words.sum();
+        let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        frame[24..26].copy_from_slice(&checksum.to_be_bytes());
     }
     frame.extend([
         0, 80, 0, 81, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x18, 1, 0, 0, 0, 0, 0,
