@@ -222,7 +222,7 @@ fn qemu_arguments(options: &Options, path: Display<'_>) -> String {
     if options.vhost_user {
         return format!(
             "-object memory-backend-memfd,id=mem,size=SIZE,share=on -machine memory-backend=mem \
-             -device virtio-net-pci,netdev=s -chardev socket,id=c,path={path},reconnect=1 \
+             -device virtio-net-pci,netdev=s -chardev socket,id=c,path={path} \
              -netdev vhost-user,id=s,chardev=c"
         );
     }
