@@ -1,5 +1,6 @@
 //! Measures TCP between a QEMU guest and the host's loopback through passt programs, in turns: the speed
-//! in both directions, and the processor time of the program.
+//! in both directions, and the processor time of the program and of QEMU, which depends less on what else
+//! the machine does.
 //!
 //! ```text
 //! cargo run --release -p fullsend-cli --example vm_speed -- 1500 4 /usr/bin/passt target/release/passt \
@@ -15,6 +16,7 @@
 )]
 
 use std::error::Error;
+use std::fmt;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -39,13 +41,17 @@ impl Process {
         Ok(Self(command.spawn()?))
     }
 
-    /// Returns the processor time of the process and its threads, in seconds.
     fn seconds(&self) -> Result<f64, Box<dyn Error>> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
-        let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
-        let ticks = fields.skip(11).take(2).map(str::parse::<f64>);
-        Ok(ticks.sum::<Result<f64, _>>()? / 100.0)
+        processor_time(self.0.id())
     }
+}
+
+/// Returns the processor time of a process and its threads, in seconds.
+fn processor_time(process: u32) -> Result<f64, Box<dyn Error>> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+    let ticks = fields.skip(11).take(2).map(str::parse::<f64>);
+    Ok(ticks.sum::<Result<f64, _>>()? / 100.0)
 }
 
 impl Drop for Process {
@@ -122,13 +128,29 @@ impl<'a> Network<'a> {
     }
 }
 
-/// Returns the speed in Gbit/s and the program's processor time for each Gbit, from the guest to the
-/// host and back.
-fn run(
-    network: &Network<'_>,
-    mtu: &str,
-    folder: &Path,
-) -> Result<[(f64, Option<f64>); 2], Box<dyn Error>> {
+/// The result of one direction.
+#[derive(Clone, Copy, Default)]
+struct Speed {
+    gbit_per_second: f64,
+    /// Processor time of QEMU for each Gbit.
+    vm_seconds_per_gbit: f64,
+    /// Processor time of the program for each Gbit; `None` without a program.
+    seconds_per_gbit: Option<f64>,
+}
+
+impl fmt::Display for Speed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of_program = self.seconds_per_gbit.unwrap_or_default();
+        write!(
+            f,
+            "{:.2} ({of_program:.3} + {:.3})",
+            self.gbit_per_second, self.vm_seconds_per_gbit
+        )
+    }
+}
+
+/// Measures from the guest to the host, and back.
+fn run(network: &Network<'_>, mtu: &str, folder: &Path) -> Result<[Speed; 2], Box<dyn Error>> {
     let socket = folder.join("socket");
     let passt = network.start(mtu, &socket)?;
     let image = GuestImage::find()?;
@@ -151,17 +173,21 @@ fn run(
         .script(&script)
         .boot()?;
     let seconds = || passt.as_ref().map(Process::seconds).transpose();
-    let mut results = [(0.0, None); 2];
+    let mut results = [Speed::default(); 2];
     for result in &mut results {
         vm.wait_for("@@ ready")?;
-        let before = seconds()?;
+        let (before, vm_before) = (seconds()?, processor_time(vm.process_id())?);
         vm.send_line("go")?;
         let line = vm.wait_for("@@ bytes")?;
         let gbit = line.trim_start_matches("@@ bytes ").trim().parse::<f64>()? / 1e9;
         // The first second is not part of the speed.
         let transferred = gbit * f64::from(SECONDS + 1);
         let used = seconds()?.zip(before).map(|(after, before)| after - before);
-        *result = (gbit, used.map(|used| used / transferred));
+        *result = Speed {
+            gbit_per_second: gbit,
+            vm_seconds_per_gbit: (processor_time(vm.process_id())? - vm_before) / transferred,
+            seconds_per_gbit: used.map(|used| used / transferred),
+        };
     }
     Ok(results)
 }
@@ -176,14 +202,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Debian's passt becomes another user.
     fs::set_permissions(&folder, Permissions::from_mode(0o777))?;
     let _server = Process::start("iperf3", &["-s"])?;
-    println!("Gbit/s, and seconds of processor time of the program for each Gbit, at MTU {mtu}");
+    println!(
+        "Gbit/s, and seconds of processor time of the program and of QEMU for each Gbit, at MTU {mtu}"
+    );
     for _ in 0..rounds.parse()? {
         for program in programs {
-            let results = run(&Network::parse(program), mtu, &folder)?;
-            let [to_host, to_guest] = results.map(|(gbit, seconds)| match seconds {
-                Some(seconds) => format!("{gbit:.2} ({seconds:.3})"),
-                None => format!("{gbit:.2}"),
-            });
+            let [to_host, to_guest] = run(&Network::parse(program), mtu, &folder)?;
             println!("{program}: guest to host {to_host}, host to guest {to_guest}");
         }
     }

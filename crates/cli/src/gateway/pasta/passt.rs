@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
-use std::path::{Display, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -210,15 +210,15 @@ fn bind(options: &Options) -> Result<(UnixListener, PathBuf)> {
         found.context("cannot create a socket in /tmp; choose its path with --socket")?
     };
     if !options.quiet {
-        let path = path.display();
-        errln!("UNIX domain socket bound at {path}");
-        errln!("start QEMU with: {}", qemu_arguments(options, path));
+        errln!("UNIX domain socket bound at {}", path.display());
+        errln!("start QEMU with: {}", qemu_arguments(options, &path));
     }
     Ok((listener, path))
 }
 
 /// Returns the arguments with which QEMU uses the socket.
-fn qemu_arguments(options: &Options, path: Display<'_>) -> String {
+fn qemu_arguments(options: &Options, path: &Path) -> String {
+    let path = path.display();
     if options.vhost_user {
         return format!(
             "-object memory-backend-memfd,id=mem,size=SIZE,share=on -machine memory-backend=mem \
