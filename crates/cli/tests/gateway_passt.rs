@@ -41,6 +41,19 @@ fn arp(stream: &mut UnixStream, address: &str) -> io::Result<[u8; 6]> {
     }
 }
 
+/// Requests the features of a vhost-user device, and returns whether it offers virtio 1.
+fn is_vhost_user(stream: &mut UnixStream) -> bool {
+    const GET_FEATURES: u32 = 1;
+    const VERSION: u32 = 1;
+    let request = [GET_FEATURES, VERSION, 0].map(u32::to_ne_bytes);
+    stream.write_all(request.as_flattened()).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut reply = [0; 20];
+    stream.read_exact(&mut reply).unwrap();
+    let features = u64::from_ne_bytes(reply[12..].try_into().unwrap());
+    features >> 32 & 1 == 1
+}
+
 /// Runs a command line of passt to the end of its parent with `socket` as descriptor 3. Returns the
 /// process that continues.
 fn start_with_socket(net: &Net, socket: UnixStream, arguments: &str) -> Pasta {
@@ -122,6 +135,39 @@ fn muvms_command_line_stays_in_the_foreground_until_its_socket_is_closed() {
             .read_to_string(&mut errors)
             .unwrap();
         assert_eq!((status.code(), &*errors), (Some(0), ""));
+    });
+}
+
+#[test]
+fn vhost_user_is_served_on_the_same_sockets() {
+    with_net(|net| {
+        // As QEMU's `-netdev passt,vhost-user=on` does.
+        let (theirs, mut ours) = UnixStream::pair().unwrap();
+        let arguments = "--quiet --vhost-user --pid pid --fd 3";
+        let passt = start_with_socket(net, theirs, arguments);
+        assert!(is_vhost_user(&mut ours));
+        drop(ours);
+        passt.wait_for_end();
+
+        // As libvirt does for interfaces of the type `vhostuser`.
+        let path = net.path("socket");
+        let arguments = format!("--one-off --socket {} --vhost-user -q", path.display());
+        let passt = net.start("passt", &arguments);
+        let mut monitor = connect(&path);
+        assert!(is_vhost_user(&mut monitor));
+        drop(monitor);
+        passt.wait_for_end();
+        wait_until("the end of the socket's file", || !path.exists());
+
+        // The next monitor is served after one that violates the protocol.
+        let passt = net.start("passt", &format!("-q --vhost-user -s {}", path.display()));
+        for _ in 0..2 {
+            let mut monitor = connect(&path);
+            assert!(is_vhost_user(&mut monitor));
+            monitor.write_all(&[0xff; 12]).unwrap();
+            assert_eq!(monitor.read(&mut [0]).unwrap_or(0), 0);
+        }
+        assert!(passt.is_running());
     });
 }
 

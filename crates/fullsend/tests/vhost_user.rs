@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use fullsend::{Stack, StatsHandle, TcpListener, VhostUser};
+use fullsend::{Stack, StatsHandle, TcpListener, VhostUser, VhostUserBuilder};
 use fullsend_testvm::{GuestImage, VmBuilder};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::runtime::Runtime;
 
 /// Bytes of each transfer.
 const LEN: usize = 4 << 20;
@@ -17,6 +18,10 @@ const LEN: usize = 4 << 20;
 const DOWNLOAD: u16 = 7000;
 /// Receives `LEN` bytes from each connection.
 const UPLOAD: u16 = 7001;
+
+/// Options of a socket: QEMU connects, and again after an end; or it listens.
+const RECONNECTS: &str = "reconnect=1";
+const LISTENS: &str = "server=on,wait=off";
 
 /// The card and its addresses. Busybox has no option for an address without duplicate address detection.
 const CONFIGURE: &str = "\
@@ -50,11 +55,12 @@ fn socket_path(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("fullsend-{name}-{}.sock", std::process::id()))
 }
 
-fn qemu_args(path: &Path) -> [String; 6] {
+/// Returns QEMU's arguments for a card whose socket has these options.
+fn qemu_args(path: &Path, options: &str) -> [String; 6] {
     let path = path.display();
     [
         "-chardev".to_owned(),
-        format!("socket,id=vm0,path={path},reconnect=1"),
+        format!("socket,id=vm0,path={path},{options}"),
         "-netdev".to_owned(),
         "vhost-user,id=net0,chardev=vm0".to_owned(),
         "-device".to_owned(),
@@ -67,15 +73,13 @@ fn qemu_args(path: &Path) -> [String; 6] {
 struct Server {
     stack: Stack,
     counters: StatsHandle,
-    path: PathBuf,
     received: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
     /// Must be called within a runtime.
-    fn start(name: &str) -> Self {
-        let path = socket_path(name);
-        let device = VhostUser::listen(&path).open().expect("a device");
+    fn start(device: VhostUserBuilder) -> Self {
+        let device = device.open().expect("a device");
         let counters = device.stats_handle();
         let stack = Stack::builder()
             .device(Box::new(device))
@@ -87,7 +91,6 @@ impl Server {
         let server = Self {
             stack,
             counters,
-            path,
             received: Arc::default(),
         };
         for address in ["10.9.0.2", "[fd09::2]"] {
@@ -132,12 +135,9 @@ async fn a_guest_transfers_data_both_ways() {
         Ok(image) => Arc::new(image),
         Err(missing) => return println!("skipped: {missing}"),
     };
-    let server = Server::start("vhost");
-    let (path, received, counters) = (
-        server.path.clone(),
-        server.received.clone(),
-        server.counters.clone(),
-    );
+    let path = socket_path("vhost");
+    let server = Server::start(VhostUser::listen(&path));
+    let (received, counters) = (server.received.clone(), server.counters.clone());
     with_vm(move || {
         let mut script = CONFIGURE.to_owned();
         for address in ["10.9.0.2", "fd09::2"] {
@@ -154,7 +154,7 @@ async fn a_guest_transfers_data_both_ways() {
             );
         }
         let mut vm = VmBuilder::new(&image)
-            .qemu_args(qemu_args(&path))
+            .qemu_args(qemu_args(&path, RECONNECTS))
             .script(&script)
             .boot()
             .expect("QEMU starts");
@@ -177,7 +177,7 @@ async fn a_guest_transfers_data_both_ways() {
             echo @@ down $(sha256sum < /tmp/got)"
         );
         let mut vm = VmBuilder::new(&image)
-            .qemu_args(qemu_args(&path))
+            .qemu_args(qemu_args(&path, RECONNECTS))
             .script(&script)
             .boot()
             .expect("QEMU starts");
@@ -195,4 +195,45 @@ async fn a_guest_transfers_data_both_ways() {
         );
     })
     .await;
+}
+
+/// The device connects to QEMU, and the device of the next stack connects to the same QEMU.
+#[test]
+fn a_guest_whose_monitor_listens_is_served_by_one_stack_after_another() {
+    let image = match GuestImage::find() {
+        Ok(image) => image,
+        Err(missing) => return println!("skipped: {missing}"),
+    };
+    let path = socket_path("vhost-client");
+    let script = format!(
+        "{CONFIGURE} for address in 10.9.0.2 fd09::2; do
+            until ping -c 1 $address > /tmp/ping; do true; done
+            nc $address {DOWNLOAD} < /dev/null > /tmp/got
+            echo @@ down $(sha256sum < /tmp/got)
+            read -r line
+        done"
+    );
+    let mut vm = VmBuilder::new(&image)
+        .qemu_args(qemu_args(&path, LISTENS))
+        .script(&script)
+        .boot()
+        .expect("QEMU starts");
+    let expected = format!("@@ down {} -", sha256(&data()));
+    for _ in 0..2 {
+        let runtime = Runtime::new().expect("a runtime");
+        let context = runtime.enter();
+        let server = Server::start(VhostUser::connect_to(&path));
+        let down = vm.wait_for("@@ down");
+        let counters = server.counters.get();
+        assert_eq!(
+            down.unwrap_or_else(|error| panic!("{error}\n{counters:?}")),
+            expected
+        );
+        assert_eq!((counters.connections, counters.protocol_errors), (1, 0));
+        drop(context);
+        // Ends the device.
+        drop(runtime);
+        vm.send_line("next").expect("QEMU runs");
+    }
+    let _ = std::fs::remove_file(path);
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,15 +35,20 @@ const MTU_RANGE: std::ops::RangeInclusive<u32> = 68..=65_535;
 /// The place of the monitor's socket.
 enum Endpoint {
     Listen(PathBuf),
+    Listener(UnixListener),
     Connect(PathBuf),
-    Connected(OwnedFd),
+    Connected { socket: OwnedFd, is_outlived: bool },
 }
+
+/// What [`VhostUserBuilder::on_disconnect`] sets.
+type Callback = Box<dyn FnMut() + Send>;
 
 /// Builder of a [`VhostUser`] device.
 pub struct VhostUserBuilder {
     endpoint: Endpoint,
     mtu: u32,
     pool: Option<Pool>,
+    on_disconnect: Option<Callback>,
 }
 
 impl VhostUserBuilder {
@@ -52,6 +57,7 @@ impl VhostUserBuilder {
             endpoint,
             mtu: 1500,
             pool: None,
+            on_disconnect: None,
         }
     }
 
@@ -70,6 +76,24 @@ impl VhostUserBuilder {
         self
     }
 
+    /// Calls `callback` when the connection of a monitor has ended. It is called while the stack is locked,
+    /// and must not use the stack or block.
+    #[must_use]
+    pub fn on_disconnect(mut self, callback: impl FnMut() + Send + 'static) -> Self {
+        self.on_disconnect = Some(Box::new(callback));
+        self
+    }
+
+    /// Lets a device that was made with [`VhostUser::from_socket`] continue after the end of its
+    /// connection, without a guest, so that its stack can finish what it does.
+    #[must_use]
+    pub fn outlive_connection(mut self) -> Self {
+        if let Endpoint::Connected { is_outlived, .. } = &mut self.endpoint {
+            *is_outlived = true;
+        }
+        self
+    }
+
     /// Opens the socket. Does not wait for a monitor.
     ///
     /// # Errors
@@ -85,7 +109,14 @@ impl VhostUserBuilder {
         let source = match self.endpoint {
             Endpoint::Listen(path) => Source::listen(&path, &epoll, SOURCE)?,
             Endpoint::Connect(path) => Source::connect(&path, &epoll, SOURCE)?,
-            Endpoint::Connected(socket) => Source::Connected(Some(UnixStream::from(socket))),
+            Endpoint::Listener(listener) => Source::accept_from(listener, None, &epoll, SOURCE)?,
+            Endpoint::Connected {
+                socket,
+                is_outlived,
+            } => Source::Connected {
+                socket: Some(UnixStream::from(socket)),
+                is_outlived,
+            },
         };
         // Registering it again makes the device readable.
         let retry = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -97,6 +128,7 @@ impl VhostUserBuilder {
             retry,
             mtu: self.mtu,
             source,
+            on_disconnect: self.on_disconnect,
             connection: None,
             backend: Arc::new(Mutex::new(backend)),
             receiver: Receiver::new(pool),
@@ -119,6 +151,7 @@ pub struct VhostUser {
     retry: OwnedFd,
     mtu: u32,
     source: Source,
+    on_disconnect: Option<Callback>,
     connection: Option<Connection>,
     /// Also used by the connection's handler of messages.
     backend: Arc<Mutex<Backend>>,
@@ -136,6 +169,12 @@ impl VhostUser {
         VhostUserBuilder::new(Endpoint::Listen(path.as_ref().to_owned()))
     }
 
+    /// Returns a builder for a device that serves the connections of a socket that listens, one at a time.
+    /// If the socket has a file, the caller removes it.
+    pub fn from_listener(listener: UnixListener) -> VhostUserBuilder {
+        VhostUserBuilder::new(Endpoint::Listener(listener))
+    }
+
     /// Returns a builder for a device that connects to the socket on which a monitor listens, and
     /// connects again, five times a second, while there is no connection.
     pub fn connect_to(path: impl AsRef<Path>) -> VhostUserBuilder {
@@ -143,9 +182,12 @@ impl VhostUser {
     }
 
     /// Returns a builder for a device that uses a connected Unix stream socket. The device fails when
-    /// this connection ends.
+    /// this connection ends, unless it [outlives](VhostUserBuilder::outlive_connection) it.
     pub fn from_socket(socket: OwnedFd) -> VhostUserBuilder {
-        VhostUserBuilder::new(Endpoint::Connected(socket))
+        VhostUserBuilder::new(Endpoint::Connected {
+            socket,
+            is_outlived: false,
+        })
     }
 
     /// Returns the counters.
@@ -194,6 +236,10 @@ impl VhostUser {
         }
         self.connection = None;
         self.backend().reset();
+        self.stats.tx_no_guest += self.transmitter.clear() as u64;
+        if let Some(callback) = &mut self.on_disconnect {
+            callback();
+        }
         // A monitor that ends each connection at once must not keep this process busy.
         if self.source.connects() && self.source.retry_later()? {
             return Ok(());

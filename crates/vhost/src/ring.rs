@@ -145,7 +145,7 @@ impl Ring {
     /// Starts the ring; its notifications become readable at `epoll` with `token`.
     pub(crate) fn start(&mut self, kick: File, epoll: &Arc<OwnedFd>, token: u64) -> Result<()> {
         self.kick = None;
-        self.kick = Some(Kick::register(kick, epoll.clone(), token)?);
+        self.kick = Some(Kick::register(event_file(kick)?, epoll.clone(), token)?);
         self.queue.set_ready(true);
         self.broken = false;
         self.active = false;
@@ -385,7 +385,7 @@ impl Drop for Kick {
 }
 
 /// Returns the file if writing to it cannot block: an eventfd, not a pipe or a file of a network or
-/// FUSE file system.
+/// FUSE file system. Nor can it be the monitor's own socket, which would then outlive the monitor.
 fn event_file(file: File) -> Result<File> {
     let anonymous = fstat(&file).map(|stat| FileType::from_raw_mode(stat.st_mode));
     if anonymous.map_err(io_error)? != FileType::Unknown {

@@ -28,12 +28,17 @@ pub(crate) enum Source {
         listener: UnixListener,
         /// Set after a failed attempt to accept a connection, which may wait in the backlog.
         timer: OwnedFd,
-        _file: SocketFile,
+        /// `None` if the socket was bound by the caller.
+        _file: Option<SocketFile>,
     },
     /// A socket on which a monitor listens.
     Peer { path: PathBuf, timer: OwnedFd },
     /// One connection, after which there is none.
-    Connected(Option<UnixStream>),
+    Connected {
+        socket: Option<UnixStream>,
+        /// Whether its end is no error of the device.
+        is_outlived: bool,
+    },
 }
 
 impl Source {
@@ -45,6 +50,16 @@ impl Source {
             Error::new(error.kind(), text)
         })?;
         let file = SocketFile::of(path)?;
+        Self::accept_from(listener, Some(file), epoll, token)
+    }
+
+    /// Accepts connections of a socket that listens; `file` is its file if it is to be removed.
+    pub(crate) fn accept_from(
+        listener: UnixListener,
+        file: Option<SocketFile>,
+        epoll: &Arc<OwnedFd>,
+        token: u64,
+    ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         // Edge-triggered: connections may wait in the backlog until the current one ends.
         register(epoll, &listener, token)?;
@@ -89,14 +104,18 @@ impl Source {
                 self.retry_later()?;
                 Ok(None)
             }
-            Self::Connected(socket) => {
-                let ended = || {
-                    Error::new(
+            Self::Connected {
+                socket,
+                is_outlived,
+            } => {
+                let next = socket.take();
+                if next.is_none() && !*is_outlived {
+                    return Err(Error::new(
                         ErrorKind::UnexpectedEof,
                         "the monitor has closed the only connection",
-                    )
-                };
-                socket.take().map(Some).ok_or_else(ended)
+                    ));
+                }
+                Ok(next)
             }
         }
     }

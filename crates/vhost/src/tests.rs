@@ -5,11 +5,14 @@ use std::fs::File;
 use std::io::{IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 
 use fullsend_device::Device;
 use fullsend_offload::{Packet, Slice};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
@@ -270,6 +273,12 @@ fn half_a_message_blocks_nothing_and_bad_ones_end_the_connection() {
     guest.socket.shutdown(std::net::Shutdown::Both).unwrap();
     assert!(!guest.alive());
 
+    // A socket as the file of a notification.
+    let mut guest = Guest::new();
+    guest.send(12, &words(&[0]), &[guest.socket.as_fd()]);
+    assert!(!guest.alive());
+    assert_eq!(guest.stats().protocol_errors, 1);
+
     // Rings outside of the memory, and a table whose end overflows.
     for (start, monitor) in [(GUEST, 0), (u64::MAX - 100, MONITOR)] {
         let mut guest = Guest::new();
@@ -278,6 +287,80 @@ fn half_a_message_blocks_nothing_and_bad_ones_end_the_connection() {
         guest.start(0);
         assert!(!guest.alive());
     }
+}
+
+/// Calls the device when it is readable, until `is_true`.
+fn drive(device: &mut VhostUser, mut is_true: impl FnMut(&VhostUser) -> bool) {
+    while !is_true(device) {
+        let file = device.fd().unwrap();
+        poll(&mut [PollFd::new(&file, PollFlags::IN)], None).unwrap();
+        device.receive(&mut Vec::new(), 64).unwrap();
+    }
+}
+
+#[test]
+fn a_device_connects_to_a_monitor_that_listens_also_again() {
+    let path = std::env::temp_dir().join(format!("fullsend-vhost-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let ends = Arc::new(AtomicU32::new(0));
+    let counted = ends.clone();
+    let mut device = VhostUser::connect_to(&path)
+        .on_disconnect(move || {
+            counted.fetch_add(1, Relaxed);
+        })
+        .open()
+        .unwrap();
+    assert_eq!(
+        device.stats().connections,
+        0,
+        "the monitor does not listen yet"
+    );
+    let listener = UnixListener::bind(&path).unwrap();
+    for count in 1..=3 {
+        drive(&mut device, |device| device.stats().connections == count);
+        let (mut monitor, _) = listener.accept().unwrap();
+        monitor
+            .write_all(&[1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0])
+            .unwrap();
+        drive(&mut device, |_| {
+            rustix::io::ioctl_fionread(&monitor).unwrap() == 20
+        });
+        assert_eq!(u64::from(ends.load(Relaxed)), count - 1);
+        drop(monitor);
+        drive(&mut device, |_| u64::from(ends.load(Relaxed)) == count);
+    }
+    assert_eq!(device.stats().protocol_errors, 0);
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_device_fails_with_its_only_connection_unless_it_outlives_it() {
+    for outlives in [false, true] {
+        let (monitor, other) = UnixStream::pair().unwrap();
+        let mut builder = VhostUser::from_socket(other.into());
+        if outlives {
+            builder = builder.outlive_connection();
+        }
+        let mut device = builder.open().unwrap();
+        drop(monitor);
+        let received = device.receive(&mut Vec::new(), 64);
+        assert_eq!(received.is_ok(), outlives);
+        let packet = Packet::from_frame(Slice::copied_from(&[0; 60]));
+        device.transmit(&mut VecDeque::from([packet])).unwrap();
+        assert_eq!(device.stats().tx_no_guest, 1);
+    }
+}
+
+#[test]
+fn a_bound_socket_is_served_and_its_file_stays() {
+    let path = std::env::temp_dir().join(format!("fullsend-vhost-own-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path).unwrap();
+    let mut device = VhostUser::from_listener(listener).open().unwrap();
+    let _monitor = UnixStream::connect(&path).unwrap();
+    drive(&mut device, |device| device.stats().connections == 1);
+    drop(device);
+    std::fs::remove_file(path).unwrap();
 }
 
 #[test]

@@ -3,12 +3,14 @@
 
 use std::ffi::OsString;
 use std::net::Ipv6Addr;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use fullsend::VhostUser;
 use fullsend::control::SocketFile;
 use fullsend_device::{Device, FrameLink, Framing, PeerEvent};
 use fullsend_gateway::Gateway;
@@ -135,10 +137,10 @@ struct Guest {
 impl Guest {
     /// Opens the device. `ended` is notified when a virtual machine's connection ends.
     fn new(options: &Options, plan: &Plan, ended: &Arc<Notify>) -> Result<Self> {
-        if options.vhost_user {
-            return vhost_user(options, plan);
-        }
         let ended = ended.clone();
+        if options.vhost_user {
+            return Self::vhost_user(options, plan, move || ended.notify_one());
+        }
         let link = FrameLink::new(plan.config.mtu).context("cannot make the device")?;
         let mut link = link.on_peer(move |event| {
             if matches!(event, PeerEvent::Disconnected { .. }) {
@@ -146,27 +148,56 @@ impl Guest {
             }
         });
         let mut file = None;
-        if let Some(fd) = options.fd {
-            let socket = inherited_fd(fd).with_context(|| format!("cannot use --fd {fd}"))?;
-            link.attachment()?.attach(socket, Framing::Qemu)?;
-        } else {
-            let (listener, path) = bind(options)?;
-            file = Some(SocketFile::of(&path).context("cannot use the socket")?);
-            link.listen(listener.into(), Framing::Qemu)?;
+        match socket(options)? {
+            Socket::Connected(socket) => link.attachment()?.attach(socket, Framing::Qemu)?,
+            Socket::Listening(listener, listening_file) => {
+                file = Some(listening_file);
+                link.listen(listener.into(), Framing::Qemu)?;
+            }
         }
         Ok(Self {
             device: captured(link, &plan.interface_name, options.pcap.as_deref())?,
             file,
         })
     }
+
+    /// Opens the device of `--vhost-user`. `ended` is called when a monitor's connection ends.
+    fn vhost_user(
+        options: &Options,
+        plan: &Plan,
+        ended: impl FnMut() + Send + 'static,
+    ) -> Result<Self> {
+        let (device, file) = match socket(options)? {
+            Socket::Connected(socket) => {
+                let device = VhostUser::from_socket(socket);
+                (device.outlive_connection(), None)
+            }
+            Socket::Listening(listener, file) => (VhostUser::from_listener(listener), Some(file)),
+        };
+        let device = device.mtu(plan.config.mtu).on_disconnect(ended).open();
+        let device = device.context("cannot make the vhost-user device")?;
+        Ok(Self {
+            device: captured(device, &plan.interface_name, options.pcap.as_deref())?,
+            file,
+        })
+    }
 }
 
-/// Opens the device of `--vhost-user`.
-fn vhost_user(_options: &Options, _plan: &Plan) -> Result<Guest> {
-    bail!(
-        "--vhost-user is not supported by this build; leave it out and connect QEMU with -netdev \
-         stream,..."
-    )
+/// The socket of the virtual machine's monitor.
+enum Socket {
+    Connected(OwnedFd),
+    Listening(UnixListener, SocketFile),
+}
+
+/// Returns the socket of `--fd`, or one that is bound.
+fn socket(options: &Options) -> Result<Socket> {
+    if let Some(fd) = options.fd {
+        let socket = inherited_fd(fd).with_context(|| format!("cannot use --fd {fd}"))?;
+        return Ok(Socket::Connected(socket));
+    }
+    let (listener, path) = bind(options)?;
+    let file = SocketFile::of(&path).context("cannot use the socket")?;
+    Ok(Socket::Listening(listener, file))
 }
 
 /// Binds the socket of `--socket`, or the first free one of passt's default names.
@@ -181,14 +212,26 @@ fn bind(options: &Options) -> Result<(UnixListener, PathBuf)> {
         found.context("cannot create a socket in /tmp; choose its path with --socket")?
     };
     if !options.quiet {
-        let path = path.display();
-        errln!("UNIX domain socket bound at {path}");
-        errln!(
-            "start QEMU with: -device virtio-net-pci,netdev=s -netdev \
-             stream,id=s,server=off,addr.type=unix,addr.path={path}"
-        );
+        errln!("UNIX domain socket bound at {}", path.display());
+        errln!("start QEMU with: {}", qemu_arguments(options, &path));
     }
     Ok((listener, path))
+}
+
+/// Returns the arguments with which QEMU uses the socket.
+fn qemu_arguments(options: &Options, path: &Path) -> String {
+    let path = path.display();
+    if options.vhost_user {
+        return format!(
+            "-object memory-backend-memfd,id=mem,size=SIZE,share=on -machine memory-backend=mem \
+             -device virtio-net-pci,netdev=s -chardev socket,id=c,path={path} \
+             -netdev vhost-user,id=s,chardev=c"
+        );
+    }
+    format!(
+        "-device virtio-net-pci,netdev=s -netdev \
+         stream,id=s,server=off,addr.type=unix,addr.path={path}"
+    )
 }
 
 impl Plan {
