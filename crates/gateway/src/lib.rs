@@ -24,6 +24,9 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("fullsend-gateway needs Linux: it uses system calls that other systems do not have");
+
 mod config;
 mod counters;
 mod descriptors;
