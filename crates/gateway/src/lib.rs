@@ -67,3 +67,7 @@ pub use forward::{Forward, ForwardId, Protocol, Side};
 pub use gateway::{Builder, Gateway, Handle};
 pub use policy::{AllowAll, DnsVerdict, Flow, FlowProtocol, Policy, Verdict};
 pub use ports::{PortForward, PortList, PortRange, PortSpec, PortSpecError};
+
+// Their types are in public signatures.
+pub use fullsend::{self, control::SocketFile};
+pub use fullsend_device;
