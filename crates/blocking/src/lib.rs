@@ -30,6 +30,11 @@
 //! ```
 #![deny(unsafe_code)]
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "fullsend-blocking needs Linux: it uses system calls that other systems do not have"
+);
+
 pub mod c;
 mod calls;
 mod clock;
@@ -53,3 +58,9 @@ pub use config::{Config, ConfigError};
 pub use fullsend_posix::{EpollEvent, Errno, Handle, Received, SockAddr, abi};
 pub use stack::{Stack, UserDrivenOptions};
 pub use user_driven::Outbox;
+
+// Their types are in public signatures.
+pub use fullsend_offload;
+pub use fullsend_posix;
+pub use fullsend_stack;
+pub use fullsend_wire;

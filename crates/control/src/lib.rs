@@ -2,6 +2,9 @@
 //! protocol, the answers, the path of the socket, and a server on threads. `fullsend::control`
 //! describes the protocol; the crate `fullsend` serves it on tokio.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("fullsend-control needs Linux: it uses system calls that other systems do not have");
+
 mod answer;
 mod gateway;
 mod inspect;
@@ -26,3 +29,8 @@ pub use view::{
     AddressView, CaptureSummary, Counters, FlowReportView, LinkView, QdiscView, SendLimitView,
     SkMemView, SockStatView, SocketView, TimerView,
 };
+
+// Their types are in public signatures.
+pub use fullsend_stack;
+pub use fullsend_tcp;
+pub use fullsend_wire;

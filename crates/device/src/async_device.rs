@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, IoSlice};
+#[cfg(unix)]
 use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -113,6 +114,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Device for AsyncDevice<T> {
         self.reader.receive_with(read, batch, max, &mut self.stats)
     }
 
+    #[cfg(unix)]
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -26,6 +26,7 @@ const POOL_BYTES: usize = 16 << 20;
 
 /// How frames are kept apart on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Framing {
     /// A stream in which four bytes, the frame's length in network byte order, precede each frame:
     /// QEMU's `-netdev stream`, libkrun, passt.
@@ -50,6 +51,7 @@ pub enum Framing {
 
 /// The counters of a link to a virtual machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct FrameStats {
     /// Frames received.
     pub rx_frames: u64,

@@ -11,28 +11,48 @@
 //! None is on by default.
 //! - `futures`: [`PacketPort`] and its halves are `Stream` and `Sink` of `Bytes`.
 //! - `tokio`: the device `AsyncDevice` of any `AsyncRead + AsyncWrite` of packets.
+//!
+//! # Operating systems
+//! Everything exists on Linux. On other Unix systems there are [`Tun::from_fd`], [`UserDevice`],
+//! [`pair()`], captures and `AsyncDevice`; macOS also has `Tun::utun`. On Windows there are the same
+//! without descriptors; `AsyncDevice` takes the device of the crate `tun`, which is wintun. Other
+//! systems than Linux are type-checked and not tested.
 #![deny(unsafe_code)]
+
+#[cfg(not(any(unix, windows)))]
+compile_error!(
+    "fullsend-device needs a Unix system or Windows; on other targets move the packets yourself, \
+     with the crates fullsend-stack and fullsend-tcp, which do no I/O"
+);
 
 #[cfg(feature = "tokio")]
 mod async_device;
 mod entropy;
+#[cfg(target_os = "linux")]
 mod frame_socket;
+#[cfg(target_os = "linux")]
 mod frames;
 mod memory;
 mod offload_set;
+#[cfg(target_os = "linux")]
 mod packet_socket;
 mod pair;
 mod pcap;
+#[cfg(target_os = "linux")]
 #[allow(unsafe_code, reason = "system calls that std does not wrap")]
 mod sys;
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod test_packet;
 mod tun;
 mod user_device;
+#[cfg(target_os = "macos")]
+#[allow(unsafe_code, reason = "system calls that std does not wrap")]
+mod utun;
 pub mod vnet;
 
 use std::collections::VecDeque;
 use std::io;
+#[cfg(unix)]
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Waker;
@@ -42,22 +62,30 @@ use fullsend_offload::{Packet, Pool};
 #[cfg(feature = "tokio")]
 pub use async_device::AsyncDevice;
 pub use entropy::os_seed;
+#[cfg(target_os = "linux")]
 pub use frame_socket::FrameSocket;
+#[cfg(target_os = "linux")]
 pub use frames::{FrameAttachment, FrameDatagrams, FrameLink, FrameStats, Framing, PeerEvent};
 pub use fullsend_offload::Caps;
 pub use memory::process_memory;
 pub use offload_set::{OffloadSet, UnknownOffload};
+#[cfg(target_os = "linux")]
 pub use packet_socket::PacketSocket;
 pub use pair::{NicMode, PairConfig, PairEnd, pair};
 pub use pcap::{Capture, CaptureInterface, CapturedDevice};
-pub use tun::{
-    FdConfig, FrameHeader, OpenError, Tun, TunBuilder, TunStats, default_kernel_address,
-    vnet_header, vnet_packet,
-};
+#[cfg(unix)]
+pub use tun::{FdConfig, Tun};
+pub use tun::{FrameHeader, TunStats, vnet_header, vnet_packet};
+#[cfg(target_os = "linux")]
+pub use tun::{OpenError, TunBuilder, default_kernel_address};
 pub use user_device::{
     PacketPort, PacketReceiver, PacketSender, UserDevice, UserDeviceConfig, user_device,
     user_device_with,
 };
+
+// Their types are in public signatures.
+pub use fullsend_offload;
+pub use fullsend_wire;
 
 /// A function by which a driver lets a device notify its user: see [`Device::take_notifier`].
 pub type Notifier = Arc<dyn Fn() + Send + Sync>;
@@ -107,6 +135,7 @@ pub trait Device: Send {
     }
 
     /// Returns the file to poll for readability, if the device has one.
+    #[cfg(unix)]
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// Sets the waker of the driver, which a device without a file wakes: when
@@ -162,6 +191,7 @@ impl<D: Device + ?Sized> Device for Box<D> {
         (**self).notify_completion()
     }
 
+    #[cfg(unix)]
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         (**self).fd()
     }

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
+#[cfg(unix)]
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -217,6 +218,7 @@ impl Device for PairEnd {
         true
     }
 
+    #[cfg(unix)]
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }

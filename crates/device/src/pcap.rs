@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
+#[cfg(unix)]
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Waker;
@@ -327,6 +328,7 @@ impl<D: Device> Device for CapturedDevice<D> {
         self.device.notify_completion()
     }
 
+    #[cfg(unix)]
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.device.fd()
     }

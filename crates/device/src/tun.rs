@@ -16,39 +16,73 @@
 //! - `IFF_NAPI` changed nothing for super-segments; at MTU size it gave 2.7 instead of 3.2, and 1.5
 //!   with a `gro_flush_timeout`. It is off by default.
 
+#[cfg(target_os = "linux")]
 mod builder;
+#[cfg(target_os = "linux")]
 mod error;
+#[cfg(unix)]
 mod fd;
+#[cfg(target_os = "linux")]
 mod interface_config;
+#[cfg(target_os = "linux")]
 mod negotiate;
 pub(crate) mod receive;
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests;
 pub(crate) mod transmit;
 
+#[cfg(unix)]
 use std::collections::VecDeque;
+#[cfg(unix)]
 use std::fs::File;
+#[cfg(unix)]
 use std::io;
+#[cfg(unix)]
 use std::os::fd::{AsFd, BorrowedFd};
 
-use fullsend_offload::{Link, Packet, Pool};
+#[cfg(target_os = "linux")]
+use fullsend_offload::Link;
+#[cfg(unix)]
+use fullsend_offload::{Packet, Pool};
 
+#[cfg(target_os = "linux")]
 pub use builder::TunBuilder;
+#[cfg(target_os = "linux")]
 pub use error::OpenError;
-pub use fd::{FdConfig, FrameHeader};
+#[cfg(unix)]
+pub use fd::FdConfig;
+#[cfg(target_os = "linux")]
 pub use interface_config::default_kernel_address;
 pub use receive::vnet_packet;
 pub use transmit::vnet_header;
 
+#[cfg(unix)]
 use crate::{Caps, Device, OffloadSet};
+#[cfg(unix)]
 use receive::FrameReader;
+#[cfg(unix)]
 use transmit::LinkLog;
 
 /// Length of [`FrameHeader::Family`], in bytes.
 const FAMILY_LEN: usize = 4;
 
+/// The header before each frame of a descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum FrameHeader {
+    /// None: a frame is an IP packet or an Ethernet frame. A TUN or TAP with `IFF_NO_PI`, Android's
+    /// `VpnService`, a socket that keeps messages apart.
+    #[default]
+    None,
+    /// A `virtio_net_hdr` of 10 bytes: a TUN or TAP with `IFF_NO_PI` and `IFF_VNET_HDR`.
+    Vnet,
+    /// The address family in 4 bytes, most significant first: a utun of macOS and iOS.
+    Family,
+}
+
 /// The counters of a TUN or TAP device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct TunStats {
     /// Packets and super-segments received from the kernel.
     pub rx_packets: u64,
@@ -65,6 +99,7 @@ pub struct TunStats {
 }
 
 /// A queue of a TUN (IP packets) or TAP (Ethernet frames) device.
+#[cfg(unix)]
 pub struct Tun {
     file: File,
     name: String,
@@ -77,7 +112,9 @@ pub struct Tun {
     link_log: LinkLog,
 }
 
+#[cfg(unix)]
 impl Tun {
+    #[cfg(target_os = "linux")]
     /// Returns a builder for a TUN device. `%d` in the name becomes the first free number.
     ///
     /// ```no_run
@@ -90,11 +127,13 @@ impl Tun {
         TunBuilder::new(name, Link::Ip)
     }
 
+    #[cfg(target_os = "linux")]
     /// Returns a builder for a TAP device. `%d` in the name becomes the first free number.
     pub fn tap(name: &str) -> TunBuilder {
         TunBuilder::new(name, Link::Ethernet)
     }
 
+    #[cfg(target_os = "linux")]
     fn new(
         file: File,
         name: String,
@@ -121,10 +160,16 @@ impl Tun {
         }
     }
 
+    #[cfg(target_os = "linux")]
     /// Returns a device for another queue of the interface.
     fn another_queue(&self, file: File, pool: Pool) -> Self {
         let (name, warnings) = (self.name.clone(), Vec::new());
         Self::new(file, name, self.caps, self.offload, pool, warnings)
+    }
+
+    #[cfg(target_os = "macos")]
+    pub(crate) fn set_name(&mut self, name: String) {
+        self.name = name;
     }
 
     /// Returns the interface's name.
@@ -148,6 +193,7 @@ impl Tun {
     }
 }
 
+#[cfg(unix)]
 impl Device for Tun {
     fn caps(&self) -> Caps {
         self.caps

@@ -14,6 +14,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+#[cfg(unix)]
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -236,6 +237,7 @@ impl Device for UserDevice {
         self.shared.outgoing.notify_when_empty()
     }
 
+    #[cfg(unix)]
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -18,3 +18,9 @@ pub use clock::Clock;
 use outbox::Outbox;
 pub use pump::{PollOutcome, Pump, RX_BATCH, TransmitOutcome};
 pub use steered::{Handover, MAX_SHARDS, SteeredDevice};
+
+// Their types are in public signatures.
+pub use fullsend_device;
+pub use fullsend_offload;
+pub use fullsend_stack;
+pub use fullsend_wire;

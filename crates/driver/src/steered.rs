@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
+#[cfg(unix)]
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -270,6 +271,7 @@ impl<D: Device> Device for SteeredDevice<D> {
         self.device.notify_completion()
     }
 
+    #[cfg(unix)]
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.device.fd()
     }

@@ -2,6 +2,7 @@
 
 use std::io::{self, Error, ErrorKind};
 use std::net::IpAddr;
+#[cfg(unix)]
 use std::os::fd::OwnedFd;
 #[cfg(feature = "control")]
 use std::path::PathBuf;
@@ -10,9 +11,13 @@ use std::task::Waker;
 use std::time::Duration;
 
 use fullsend_device::{
-    AsyncDevice, Device, FdConfig, OffloadSet, PacketPort, PacketSender, PacketSocket, Tun,
-    TunBuilder, UserDeviceConfig, os_seed, process_memory, user_device, user_device_with,
+    AsyncDevice, Device, PacketPort, PacketSender, UserDeviceConfig, os_seed, process_memory,
+    user_device, user_device_with,
 };
+#[cfg(unix)]
+use fullsend_device::{FdConfig, Tun};
+#[cfg(target_os = "linux")]
+use fullsend_device::{OffloadSet, PacketSocket, TunBuilder};
 use fullsend_driver::{MAX_SHARDS, SteeredDevice};
 use fullsend_offload::{Packet, Pool};
 use fullsend_stack::{
@@ -51,7 +56,9 @@ pub(crate) fn check_shards(shards: usize) -> io::Result<()> {
 
 enum DeviceChoice {
     None,
+    #[cfg(target_os = "linux")]
     Tun(TunBuilder),
+    #[cfg(target_os = "linux")]
     /// A packet socket on the interface with this name.
     PacketSocket(String),
     #[cfg(feature = "vhost-user")]
@@ -76,7 +83,9 @@ enum DeviceChoice {
 /// ```
 pub struct Builder {
     choice: DeviceChoice,
+    #[cfg(target_os = "linux")]
     offload: OffloadSet,
+    #[cfg(target_os = "linux")]
     kernel_addresses: Vec<Cidr>,
     net: NetConfig,
     sysctl: Sysctl,
@@ -102,7 +111,9 @@ impl Builder {
     pub(crate) fn new() -> Self {
         Self {
             choice: DeviceChoice::None,
+            #[cfg(target_os = "linux")]
             offload: OffloadSet::ALL,
+            #[cfg(target_os = "linux")]
             kernel_addresses: Vec::new(),
             net: NetConfig::default(),
             sysctl: Sysctl::for_memory_or_default(process_memory()),
@@ -122,18 +133,21 @@ impl Builder {
         }
     }
 
+    #[cfg(target_os = "linux")]
     /// Uses the TUN device `name` (IP packets). Creates it if it does not exist.
     #[must_use]
     pub fn tun(self, name: &str) -> Self {
         self.named_device(name, DeviceChoice::Tun(Tun::tun(name)))
     }
 
+    #[cfg(target_os = "linux")]
     /// Uses the TAP device `name` (Ethernet frames). Creates it if it does not exist.
     #[must_use]
     pub fn tap(self, name: &str) -> Self {
         self.named_device(name, DeviceChoice::Tun(Tun::tap(name)))
     }
 
+    #[cfg(target_os = "linux")]
     /// Uses the Ethernet interface `name` of the kernel through a packet socket (`AF_PACKET`), e.g. one
     /// end of a veth pair, a macvlan or a network card. Requires `CAP_NET_RAW`; the interface must
     /// exist, and no TUN or TAP driver is needed. See [`PacketSocket`](fullsend_device::PacketSocket)
@@ -144,6 +158,7 @@ impl Builder {
     }
 
     #[cfg_attr(not(feature = "control"), allow(unused_variables))]
+    #[cfg(target_os = "linux")]
     fn named_device(mut self, name: &str, choice: DeviceChoice) -> Self {
         self.choice = choice;
         #[cfg(feature = "control")]
@@ -186,6 +201,7 @@ impl Builder {
         self.device_queues(vec![device])
     }
 
+    #[cfg(unix)]
     /// Uses a descriptor that another program or system has opened, of which each read returns one
     /// packet: Android's `VpnService`, a utun, a TAP that another process has passed, with or
     /// without a `virtio_net_hdr`.
@@ -207,6 +223,21 @@ impl Builder {
     #[must_use]
     pub fn fd(mut self, fd: OwnedFd, config: FdConfig) -> Self {
         match Tun::from_fd(fd, config) {
+            Ok(device) => self.device(Box::new(device)),
+            Err(error) => {
+                self.record_error(error);
+                self
+            }
+        }
+    }
+
+    /// Creates the interface `utunN` of macOS with the number `unit`, or with the first free number for
+    /// `None`. `mtu` is the size of the largest IP packet in bytes. Requires root; a program such as
+    /// `ifconfig` sets the addresses of the interface. Type-checked, and not tested.
+    #[cfg(target_os = "macos")]
+    #[must_use]
+    pub fn utun(mut self, unit: Option<u32>, mtu: u32) -> Self {
+        match Tun::utun(unit, mtu) {
             Ok(device) => self.device(Box::new(device)),
             Err(error) => {
                 self.record_error(error);
@@ -350,6 +381,7 @@ impl Builder {
         self
     }
 
+    #[cfg(target_os = "linux")]
     /// Sets the offloads to request from a TUN or TAP; by default all. An offload that the kernel
     /// refuses is done in software and logged once.
     #[must_use]
@@ -369,6 +401,7 @@ impl Builder {
         self
     }
 
+    #[cfg(target_os = "linux")]
     /// Assigns an address with its on-link route to the kernel's side of a TUN or TAP. Call it once
     /// for each address; [`default_kernel_address`](crate::default_kernel_address) suggests one.
     /// Without a call, configure the kernel's side with `ip`.
@@ -579,6 +612,10 @@ impl Builder {
     ///   instead.
     /// - The error of the operating system if the device or the control socket cannot be opened.
     /// - `Other` outside of a tokio runtime, unless `shards_on` was called.
+    #[cfg_attr(
+        not(target_os = "linux"),
+        allow(unused_variables, reason = "the devices of Linux need them")
+    )]
     pub fn build(mut self) -> io::Result<Stack> {
         let choice = std::mem::replace(&mut self.choice, DeviceChoice::None);
         if let Some(error) = self.error.take() {
@@ -613,7 +650,9 @@ impl Builder {
         let steering_seed = self.seed.map_or_else(os_seed, Ok)?;
         let clock = Clock::new();
         self.start(clock, driver_wakers, steering_seed, |builder, pools| match choice {
+            #[cfg(target_os = "linux")]
             DeviceChoice::Tun(tun) => builder.open(tun, pools),
+            #[cfg(target_os = "linux")]
             DeviceChoice::PacketSocket(name) => builder.open_packet_socket(&name, pools),
             #[cfg(feature = "vhost-user")]
             DeviceChoice::VhostUser(mut vhost_user) => {
@@ -641,6 +680,7 @@ impl Builder {
         })
     }
 
+    #[cfg(target_os = "linux")]
     fn open(&self, mut tun: TunBuilder, pools: &[Pool]) -> io::Result<Vec<Box<dyn Device>>> {
         tun = tun.offload(self.offload);
         if let Some(mtu) = self.net.mtu {
@@ -656,6 +696,7 @@ impl Builder {
         Ok(queues.map(|queue| Box::new(queue) as _).collect())
     }
 
+    #[cfg(target_os = "linux")]
     fn open_packet_socket(&self, name: &str, pools: &[Pool]) -> io::Result<Vec<Box<dyn Device>>> {
         let [pool] = pools else {
             return Err(invalid(&format!(
@@ -783,7 +824,9 @@ impl Builder {
 /// Returns whether the driver that `waker` wakes can wait for the device.
 fn can_wait(queue: &mut Box<dyn Device>, waker: &Waker) -> bool {
     let wakes = queue.set_waker(waker);
-    wakes || queue.fd().is_some()
+    #[cfg(unix)]
+    let wakes = wakes || queue.fd().is_some();
+    wakes
 }
 
 /// Returns the device of each shard. A single shard has the queue itself.

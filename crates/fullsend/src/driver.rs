@@ -2,19 +2,18 @@
 
 use std::future::Future;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use fullsend_driver::{PollOutcome, RX_BATCH};
 use fullsend_wire::{Instant, Nanos};
-use tokio::io::Interest;
-use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::time::Sleep;
 
+use crate::device_file::{DeviceFile, Readable};
 use crate::driver_timer::DriverTimer;
 use crate::engine::Engine;
+#[cfg(target_os = "linux")]
 use crate::fine_timer::FineTimer;
 
 #[cfg(test)]
@@ -25,14 +24,14 @@ const BATCH_BUDGET: usize = 16;
 
 pub(crate) struct Driver {
     engine: Arc<Engine>,
-    fd: Option<Arc<AsyncFd<OwnedFd>>>,
-    /// Future that completes when the device is lost.
-    device_lost: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    file: Option<DeviceFile>,
+    /// Whether the device is lost, e.g. deleted.
     lost: bool,
     timer: Pin<Box<Sleep>>,
     /// The time that `timer` is set to.
     timer_at: Instant,
     /// Created for the first packet with a departure time.
+    #[cfg(target_os = "linux")]
     fine_timer: Option<FineTimer>,
     /// The timer to use instead of both.
     custom_timer: Option<Box<dyn DriverTimer>>,
@@ -51,17 +50,16 @@ impl Driver {
         busy_poll: Option<Nanos>,
         custom_timer: Option<Box<dyn DriverTimer>>,
     ) -> io::Result<Self> {
-        let fd = engine.device_fd()?.map(register).transpose()?.map(Arc::new);
-        let device_lost = fd.as_ref().map(|fd| Box::pin(device_lost(fd.clone())) as _);
+        let file = engine.device_file()?;
         let timer_at = Instant::FAR_FUTURE;
         let timer = Box::pin(tokio::time::sleep_until(engine.clock.timer(timer_at)));
         Ok(Self {
             engine,
-            fd,
-            device_lost,
+            file,
             lost: false,
             timer,
             timer_at,
+            #[cfg(target_os = "linux")]
             fine_timer: None,
             custom_timer,
             busy_poll,
@@ -80,7 +78,7 @@ impl Driver {
             // Obtained before the device is read, so that frames which arrive after the read set
             // the readiness again.
             let ready = self.poll_readable(cx)?;
-            let has_no_readiness = self.fd.is_none() || self.lost;
+            let has_no_readiness = self.file.is_none() || self.lost;
             let receive = has_no_readiness || ready.is_some() || self.is_busy_polling();
             let polled = self.engine.poll(receive)?;
             let pumped = polled.pumped;
@@ -119,23 +117,17 @@ impl Driver {
 
     /// Returns whether the device is lost. If not, the task is woken when it is.
     fn poll_lost(&mut self, cx: &mut Context<'_>) -> bool {
-        let Some(device_lost) = &mut self.device_lost else {
-            return false;
-        };
-        self.lost = device_lost.as_mut().poll(cx).is_ready();
         if self.lost {
-            self.device_lost = None;
+            return false;
         }
+        self.lost = self.file.as_mut().is_some_and(|file| file.poll_lost(cx));
         self.lost
     }
 
     /// Returns the guard of a readable device. If the device is not readable, the task is woken
     /// when it is.
-    fn poll_readable(
-        &self,
-        cx: &mut Context<'_>,
-    ) -> io::Result<Option<AsyncFdReadyGuard<'_, OwnedFd>>> {
-        match self.fd.as_ref().map(|fd| fd.poll_read_ready(cx)) {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> io::Result<Option<Readable<'_>>> {
+        match self.file.as_ref().map(|file| file.poll_readable(cx)) {
             Some(Poll::Ready(guard)) => guard.map(Some),
             Some(Poll::Pending) | None => Ok(None),
         }
@@ -144,17 +136,10 @@ impl Driver {
     /// Returns whether a blocked device may have become writable. If not, the task is woken when it
     /// has.
     fn poll_writable(&self, cx: &mut Context<'_>) -> io::Result<bool> {
-        let Some(fd) = &self.fd else {
-            // An in-process link wakes the driver when it has room.
-            return Ok(false);
-        };
-        match fd.poll_write_ready(cx) {
-            Poll::Ready(guard) => {
-                guard?.clear_ready();
-                Ok(true)
-            }
-            Poll::Pending => Ok(false),
-        }
+        // An in-process link wakes the driver when it has room.
+        self.file
+            .as_ref()
+            .map_or(Ok(false), |file| file.poll_writable(cx))
     }
 
     /// Sets the timer. Returns whether it will wake the task in time, or false if it is already
@@ -190,6 +175,7 @@ impl Driver {
         self.engine.arm(armed)
     }
 
+    #[cfg(target_os = "linux")]
     /// Sets the fine timer to `at`, as tokio's timer rounds up to milliseconds. Returns whether it
     /// is set.
     fn set_fine_timer(&mut self, cx: &mut Context<'_>, at: Instant) -> bool {
@@ -204,23 +190,13 @@ impl Driver {
         }
         set.unwrap_or(false)
     }
-}
 
-/// Completes when the device is lost, e.g. when `ip link delete` removes a TUN: its file then
-/// reports an error, but neither readability nor writability.
-async fn device_lost(fd: Arc<AsyncFd<OwnedFd>>) {
-    // The next receive returns the error itself.
-    let _ = fd.ready(Interest::ERROR).await;
-}
-
-#[allow(
-    unsafe_code,
-    reason = "tokio has no safe way to register a file with its reactor"
-)]
-pub(crate) fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: the `AsyncFd` owns the descriptor, so no other code can close it, and `OwnedFd`
-    // always returns the same one.
-    unsafe { AsyncFd::register(fd) }.map_err(io::Error::from)
+    /// Returns false: this system has no timer finer than tokio's.
+    #[cfg(not(target_os = "linux"))]
+    #[allow(clippy::unused_self, reason = "Linux's signature")]
+    fn set_fine_timer(&mut self, _: &mut Context<'_>, _: Instant) -> bool {
+        false
+    }
 }
 
 impl Future for Driver {

@@ -33,6 +33,7 @@ use self::inspect::Captures;
 #[cfg(feature = "control")]
 pub(crate) use self::inspect::Inspector;
 use crate::clock::Clock;
+use crate::device_file::DeviceFile;
 pub(crate) use crate::driver_waker::DriverWaker;
 
 /// The device of a shard: without a control socket, no capture wraps it.
@@ -556,15 +557,25 @@ impl Engine {
         self.unlock_and_wake(shard, true, false);
     }
 
-    /// Returns a duplicate of the device's file descriptor, to wait on, or `None` if it has none.
-    pub(crate) fn device_fd(&self) -> io::Result<Option<std::os::fd::OwnedFd>> {
+    /// Returns the device's file, to wait on, or `None` if it has none. Must be called within a
+    /// tokio runtime.
+    #[cfg(unix)]
+    pub(crate) fn device_file(&self) -> io::Result<Option<DeviceFile>> {
         let shard = self.lock_shard();
-        shard
-            .pump
-            .device()
-            .fd()
-            .map(|fd| fd.try_clone_to_owned())
-            .transpose()
+        let fd = shard.pump.device().fd().map(|fd| fd.try_clone_to_owned());
+        drop(shard);
+        fd.transpose()?.map(DeviceFile::new).transpose()
+    }
+
+    /// Returns no file: devices of this system wake the driver.
+    #[cfg(not(unix))]
+    #[allow(
+        clippy::unused_self,
+        clippy::unnecessary_wraps,
+        reason = "other systems' signature"
+    )]
+    pub(crate) fn device_file(&self) -> io::Result<Option<DeviceFile>> {
+        Ok(None)
     }
 }
 

@@ -67,6 +67,7 @@ pub(crate) fn tcp_error(error: TcpError) -> Error {
         TcpError::NetworkUnreachable => ErrorKind::NetworkUnreachable,
         TcpError::OutOfMemory => ErrorKind::OutOfMemory,
         TcpError::InvalidValue | TcpError::MessageTooLong => ErrorKind::InvalidInput,
+        _ => ErrorKind::Other,
     };
     Error::new(kind, error)
 }

@@ -12,7 +12,7 @@ use rustix::time::{
 };
 use tokio::io::unix::AsyncFd;
 
-use crate::driver::register;
+use crate::device_file::register;
 
 /// A kernel timer (timerfd), precise to some microseconds.
 pub(crate) struct FineTimer {

@@ -29,7 +29,22 @@
 //!   dependency on serde.
 //! - `vhost-user`: the link to a virtual machine's virtio-net card, `Builder::vhost_user`.
 
+//!
+//! # Operating systems
+//! Linux has everything. Other Unix systems lack `Builder::tun`, `tap`, `packet_socket` and the
+//! features `control` and `vhost-user`; macOS has `Builder::utun`. On Windows there is also no
+//! `Builder::fd`; [`Builder::packet_io`] takes the device of the crate `tun`. Paced packets leave
+//! with a precision of 1 ms. Other systems than Linux are type-checked and not tested.
+
 #![deny(unsafe_code)]
+
+#[cfg(all(
+    any(feature = "control", feature = "vhost-user"),
+    not(target_os = "linux")
+))]
+compile_error!(
+    "the features `control` and `vhost-user` of fullsend need Linux; disable them for this target"
+);
 
 mod addr;
 #[cfg(feature = "axum")]
@@ -39,12 +54,14 @@ mod clock;
 pub mod congestion;
 #[cfg(feature = "control")]
 pub mod control;
+mod device_file;
 mod dns;
 mod driver;
 mod driver_timer;
 mod driver_waker;
 mod engine;
 mod error;
+#[cfg(target_os = "linux")]
 mod fine_timer;
 mod icmp;
 mod ping;
@@ -59,10 +76,13 @@ pub use addr::{Addrs, ToAddr, ToAddrs};
 pub use builder::Builder;
 pub use dns::DnsResolver;
 pub use driver_timer::DriverTimer;
+#[cfg(unix)]
+pub use fullsend_device::FdConfig;
+#[cfg(target_os = "linux")]
+pub use fullsend_device::default_kernel_address;
 pub use fullsend_device::{
-    AsyncDevice, Caps, Device, FdConfig, FrameHeader, NicMode, Notifier, OffloadSet, PacketPort,
-    PacketReceiver, PacketSender, UserDeviceConfig, default_kernel_address, vnet_header,
-    vnet_packet,
+    AsyncDevice, Caps, Device, FrameHeader, NicMode, Notifier, OffloadSet, PacketPort,
+    PacketReceiver, PacketSender, UserDeviceConfig, vnet_header, vnet_packet,
 };
 pub use fullsend_offload::{
     Chain, Checksum, GsoKind, HeaderBuf, Layers, Link, Offload, Packet, Pool, Slice, TxToken,

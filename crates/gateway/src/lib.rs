@@ -27,6 +27,9 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("fullsend-gateway needs Linux: it uses system calls that other systems do not have");
+
 mod config;
 mod counters;
 mod descriptors;
@@ -73,3 +76,7 @@ pub use policy::{
     PolicyError, Rule, Verdict,
 };
 pub use ports::{PortForward, PortList, PortRange, PortSpec, PortSpecError};
+
+// Their types are in public signatures.
+pub use fullsend::{self, control::SocketFile};
+pub use fullsend_device;

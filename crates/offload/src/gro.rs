@@ -68,6 +68,7 @@ impl GroConfig {
 
 /// Packet counters of a [`Gro`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct GroStats {
     /// Packets received.
     pub received: u64,

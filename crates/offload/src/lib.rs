@@ -71,3 +71,6 @@ pub use gso::segment;
 pub use header::HeaderBuf;
 pub use packet::{Checksum, GsoKind, Layers, Link, Offload, Packet, ParseError, TxToken};
 pub use tunnel::{Encap, Tunnels};
+
+// Their types are in public signatures.
+pub use fullsend_wire;

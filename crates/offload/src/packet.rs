@@ -248,6 +248,7 @@ pub enum Link {
 
 /// The error of a frame that could not be parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum ParseError {
     /// The frame is shorter than its headers, or than one of their length fields requires.
     Truncated,

@@ -91,7 +91,8 @@ impl From<TcpError> for Errno {
             TcpError::NetworkUnreachable => Self::ENETUNREACH,
             TcpError::OutOfMemory => Self::ENOBUFS,
             TcpError::MessageTooLong => Self::EMSGSIZE,
-            TcpError::InvalidValue => Self::EINVAL,
+            // An error without a number of its own.
+            _ => Self::EINVAL,
         }
     }
 }

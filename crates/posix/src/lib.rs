@@ -76,6 +76,12 @@ pub use files::Handle;
 pub use posix::Posix;
 pub use stream::CopiedCall;
 
+// Their types are in public signatures.
+pub use fullsend_offload;
+pub use fullsend_stack;
+pub use fullsend_tcp;
+pub use fullsend_wire;
+
 /// The result of [`Posix::recvmsg`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Received {

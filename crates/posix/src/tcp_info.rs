@@ -125,21 +125,19 @@ const fn ne_bytes(value: u64, n: usize) -> [u8; 8] {
 
 /// Returns the values of a socket in TCP_CLOSE.
 pub(crate) fn closed() -> TcpInfo {
-    TcpInfo {
-        tcpi_state: 7,
-        ..TcpInfo::default()
-    }
+    let mut info = TcpInfo::default();
+    info.tcpi_state = 7;
+    info
 }
 
 /// Returns the values of a listener: the number of connections waiting to be accepted, and its
 /// backlog.
 pub(crate) fn listening(waiting: u32, backlog: u32) -> TcpInfo {
-    TcpInfo {
-        tcpi_state: 10,
-        tcpi_unacked: waiting,
-        tcpi_sacked: backlog,
-        ..TcpInfo::default()
-    }
+    let mut info = TcpInfo::default();
+    info.tcpi_state = 10;
+    info.tcpi_unacked = waiting;
+    info.tcpi_sacked = backlog;
+    info
 }
 
 #[cfg(test)]
@@ -178,16 +176,14 @@ mod tests {
 
     #[test]
     fn values_are_encoded_at_their_offsets() {
-        let info = TcpInfo {
-            tcpi_state: 1,
-            tcpi_snd_wscale: 7,
-            tcpi_rcv_wscale: 9,
-            tcpi_delivery_rate_app_limited: true,
-            tcpi_rto: 204_000,
-            tcpi_pacing_rate: 1 << 40,
-            tcpi_rcv_wnd: 65_483,
-            ..TcpInfo::default()
-        };
+        let mut info = TcpInfo::default();
+        info.tcpi_state = 1;
+        info.tcpi_snd_wscale = 7;
+        info.tcpi_rcv_wscale = 9;
+        info.tcpi_delivery_rate_app_limited = true;
+        info.tcpi_rto = 204_000;
+        info.tcpi_pacing_rate = 1 << 40;
+        info.tcpi_rcv_wnd = 65_483;
         let bytes = encode(&info);
         assert_eq!((bytes[0], bytes[6], bytes[7]), (1, 0x97, 1));
         assert_eq!(bytes[8..12], 204_000_u32.to_ne_bytes());

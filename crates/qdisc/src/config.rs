@@ -30,6 +30,7 @@ use syntax::{Tokens, parse_count, parse_long_size, parse_rate, parse_size, parse
 /// assert!("fq maxrate fast".parse::<QdiscConfig>().is_err());
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum QdiscConfig {
     /// No queue: the device pulls from the sockets.
     #[default]

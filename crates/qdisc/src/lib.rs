@@ -52,6 +52,10 @@ pub use fq::Fq;
 pub use stats::{FqStats, QdiscStats};
 pub use tbf::Tbf;
 
+// Their types are in public signatures.
+pub use fullsend_offload;
+pub use fullsend_wire;
+
 /// The properties of a packet that queueing disciplines use.
 pub trait QueuedPacket {
     /// Returns the bytes that the packet takes on the wire, after segmentation.

@@ -7,6 +7,7 @@ use crate::QdiscConfig;
 
 /// The counters and the backlog of a queueing discipline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct QdiscStats {
     /// The queueing discipline and its parameters.
     pub config: QdiscConfig,
@@ -28,6 +29,7 @@ pub struct QdiscStats {
 
 /// The additional counters of `fq`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct FqStats {
     /// Flows in the table.
     pub flows: u32,

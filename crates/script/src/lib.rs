@@ -6,6 +6,9 @@
 //! that of packetdrill, so that the same scripts run there; `docs/scripts.md` describes it.
 #![deny(unsafe_code)]
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("fullsend-script needs Linux: it uses system calls that other systems do not have");
+
 mod code;
 mod constants;
 mod error;

@@ -48,3 +48,8 @@ pub use nic::{NicConfig, NicMode};
 pub use pipe::{LostPacket, Pipe, PipeStats};
 pub use sim::{HostId, LinkId, Sim};
 pub use trace::{TraceEvent, TraceHash, TracePoint};
+
+// Their types are in public signatures.
+pub use fullsend_offload;
+pub use fullsend_stack::{self, QdiscConfig};
+pub use fullsend_wire;

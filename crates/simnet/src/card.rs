@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Error, ErrorKind};
+#[cfg(unix)]
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -91,6 +92,7 @@ impl Device for Card {
         Ok(taken)
     }
 
+    #[cfg(unix)]
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -72,6 +72,9 @@ pub use seeds::seeds;
 pub use simulation::Simulation;
 pub use wire::LinkStats;
 
+// Their types are in public signatures.
+pub use fullsend;
+
 /// The blocks of the tutorial compile and run.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/simulation.md")]

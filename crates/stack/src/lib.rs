@@ -54,3 +54,8 @@ pub use tcp::{
 pub use udp::{MulticastSettings, UdpHandle};
 pub use udp_calls::{UdpDatagram, UdpError, UdpId, UdpSharing};
 pub use waiters::{WaitKey, WaitList, Waiter};
+
+// Their types are in public signatures.
+pub use fullsend_offload;
+pub use fullsend_tcp;
+pub use fullsend_wire;

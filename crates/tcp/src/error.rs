@@ -4,6 +4,7 @@ use core::fmt;
 
 /// An error of a TCP socket, one variant for each errno of Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum TcpError {
     /// There is nothing to read, or no room to write, at the moment (EAGAIN).
     WouldBlock,

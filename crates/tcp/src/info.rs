@@ -19,6 +19,7 @@ tcp_info! {
     /// The fields of `tcp_info()`. Times are in microseconds (`tcpi_last_*`: milliseconds), rates
     /// in bytes per second, as on Linux.
     #[derive(Clone, PartialEq, Eq, Debug, Default)]
+    #[non_exhaustive]
     #[allow(missing_docs, reason = "each is Linux's field of that name")]
     pub struct TcpInfo {
         pub tcpi_state: u8,

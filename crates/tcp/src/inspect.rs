@@ -24,6 +24,7 @@ pub struct SkMem {
 
 /// The purpose of a connection's next timer, under the names of `ss -o`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum TimerKind {
     /// Retransmission.
     On,

@@ -47,3 +47,7 @@ pub use segment::{Cx, DeviceCaps, IcmpError, SegmentIn, SegmentOut, Wakes};
 pub use send::{AppendOutcome, FlowReport, Histogram, SendLimit};
 pub use sysctl::{PAGE_BYTES, Sysctl, SysctlError, tcp_mem};
 pub use time_wait::{TimeWait, TimeWaitAction};
+
+// Their types are in public signatures.
+pub use fullsend_offload;
+pub use fullsend_wire;

@@ -42,6 +42,7 @@ pub struct FastopenKeys {
 /// the last two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "each is the Linux option of that name")]
+#[non_exhaustive]
 pub enum SocketOption {
     TcpNodelay(bool),
     TcpCork(bool),

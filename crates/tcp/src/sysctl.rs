@@ -549,6 +549,7 @@ impl Tunable for [u32; 3] {
 
 /// The error of reading or setting a tunable.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum SysctlError {
     /// There is no tunable of that name.
     Unknown {

@@ -31,6 +31,9 @@
 //! is called only when a whole message has arrived.
 #![forbid(unsafe_code)]
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("fullsend-vhost needs Linux: it uses system calls that other systems do not have");
+
 mod backend;
 mod connection;
 mod cursor;
@@ -49,3 +52,6 @@ pub use device::{VhostUser, VhostUserBuilder};
 #[doc(no_inline)]
 pub use fullsend_device::Device;
 pub use stats::{StatsHandle, VhostUserStats};
+
+// Their types are in public signatures.
+pub use fullsend_offload;

@@ -2,31 +2,17 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use fullsend_offload::{Link, Pool};
 
 use super::receive::FrameReader;
 use super::transmit::LinkLog;
-use super::{Tun, TunStats};
-use crate::{Caps, OffloadSet, sys};
+use super::{FrameHeader, Tun, TunStats};
+use crate::{Caps, OffloadSet};
 
 /// Bytes of free memory that a device's own pool keeps.
 const POOL_BYTES: usize = 16 << 20;
-
-/// The header before each frame of a descriptor.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub enum FrameHeader {
-    /// None: a frame is an IP packet or an Ethernet frame. A TUN or TAP with `IFF_NO_PI`, Android's
-    /// `VpnService`, a socket that keeps messages apart.
-    #[default]
-    None,
-    /// A `virtio_net_hdr` of 10 bytes: a TUN or TAP with `IFF_NO_PI` and `IFF_VNET_HDR`.
-    Vnet,
-    /// The address family in 4 bytes, most significant first: a utun of macOS and iOS.
-    Family,
-}
 
 /// The frames of a descriptor, for [`Tun::from_fd`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,7 +96,7 @@ impl Tun {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn from_fd(fd: OwnedFd, config: FdConfig) -> io::Result<Self> {
-        sys::set_nonblocking(fd.as_fd())?;
+        set_nonblocking(&fd)?;
         let FdConfig {
             link,
             mtu,
@@ -135,5 +121,26 @@ impl Tun {
             stats: TunStats::default(),
             link_log: LinkLog::default(),
         })
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
+    crate::sys::set_nonblocking(std::os::fd::AsFd::as_fd(fd))
+}
+
+#[cfg(not(target_os = "linux"))]
+#[allow(unsafe_code, reason = "system calls that std does not wrap")]
+fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: plain values, and a descriptor that is open.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    if flags < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) } {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }

@@ -1,6 +1,8 @@
 //! Receive path: reads into pool memory, and the offload header of each packet.
 
-use std::io::{self, Read};
+use std::io;
+#[cfg(unix)]
+use std::io::Read;
 
 use fullsend_offload::{Packet, Pool, Slice, WriteBuf};
 use fullsend_wire::vnet::{VNET_HDR_LEN, VnetHdr};
@@ -64,6 +66,7 @@ impl FrameReader {
     }
 
     /// Implements [`Device::receive`](crate::Device::receive).
+    #[cfg(unix)]
     pub(crate) fn receive(
         &mut self,
         mut file: impl Read,

@@ -1,8 +1,11 @@
 //! Transmit path: one `writev` per packet or super-segment.
 
 use std::collections::VecDeque;
+#[cfg(unix)]
 use std::fs::File;
-use std::io::{self, IoSlice, Write};
+#[cfg(unix)]
+use std::io::Write;
+use std::io::{self, IoSlice};
 use std::mem;
 
 use fullsend_offload::Packet;
@@ -39,12 +42,22 @@ impl LinkLog {
     fn on_error(&mut self, name: &str, error: &io::Error) -> Option<String> {
         // While the interface is down, the TUN driver returns EIO and a packet socket ENETDOWN;
         // other errors concern the packet.
-        if !matches!(error.raw_os_error(), Some(libc::EIO | libc::ENETDOWN)) {
+        if !is_down(error) {
             return None;
         }
         self.dropped += 1;
         (self.dropped == 1).then(|| down_text(name))
     }
+}
+
+#[cfg(unix)]
+fn is_down(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::ENETDOWN))
+}
+
+#[cfg(not(unix))]
+fn is_down(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NetworkDown
 }
 
 /// Returns the text to log about an interface that is down.
@@ -62,6 +75,7 @@ pub(crate) fn log(text: Option<String>) {
 }
 
 /// Implements [`Device::transmit`](crate::Device::transmit) for a file.
+#[cfg(unix)]
 pub(crate) fn transmit(
     (file, name): (&File, &str),
     header: FrameHeader,
@@ -94,6 +108,7 @@ pub(crate) fn transmit_with(
                     stats.tx_dropped += 1;
                     log(link.on_error(name, &e));
                 }
+                #[cfg(unix)]
                 WriteError::DeviceGone => return Err(e),
             },
         }
@@ -112,18 +127,28 @@ enum WriteError {
     /// cable.
     BadPacket,
     /// The interface is gone.
+    #[cfg(unix)]
     DeviceGone,
 }
 
 impl WriteError {
     fn of(error: &io::Error) -> Self {
+        #[cfg(target_os = "linux")]
+        if error.raw_os_error() == Some(libc::EBADFD) {
+            return Self::DeviceGone;
+        }
+        #[cfg(unix)]
         match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Self::QueueFull,
-            Some(libc::EINTR) => Self::Interrupted,
-            Some(libc::EBADFD | libc::EBADF | libc::ENODEV | libc::ENXIO) => Self::DeviceGone,
-            // Of a device that is not a file.
-            None if error.kind() == io::ErrorKind::WouldBlock => Self::QueueFull,
-            None if error.kind() == io::ErrorKind::Interrupted => Self::Interrupted,
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => return Self::QueueFull,
+            Some(libc::EINTR) => return Self::Interrupted,
+            Some(libc::EBADF | libc::ENODEV | libc::ENXIO) => return Self::DeviceGone,
+            Some(_) => return Self::BadPacket,
+            None => {}
+        }
+        // Of a device that is not a file, or of another system.
+        match error.kind() {
+            io::ErrorKind::WouldBlock => Self::QueueFull,
+            io::ErrorKind::Interrupted => Self::Interrupted,
             _ => Self::BadPacket,
         }
     }
@@ -170,7 +195,7 @@ pub fn vnet_header(packet: &Packet) -> [u8; VNET_HDR_LEN] {
     vnet::header_of(packet).emit()
 }
 
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod tests {
     use std::io;
 

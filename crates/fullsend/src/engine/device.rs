@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
+#[cfg(unix)]
 use std::os::fd::BorrowedFd;
 
 use fullsend_device::{Caps, CaptureInterface, CapturedDevice, Device};
@@ -77,6 +78,7 @@ impl Device for ShardDevice {
         self.current_mut().notify_completion()
     }
 
+    #[cfg(unix)]
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.current().fd()
     }
@@ -102,6 +104,7 @@ impl Device for NoDevice {
         Err(io::ErrorKind::NotConnected.into())
     }
 
+    #[cfg(unix)]
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }

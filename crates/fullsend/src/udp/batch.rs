@@ -41,8 +41,8 @@ impl Datagram {
     }
 }
 
-impl From<UdpDatagram> for Datagram {
-    fn from(datagram: UdpDatagram) -> Self {
+impl Datagram {
+    pub(super) fn of(datagram: UdpDatagram) -> Self {
         Self {
             payload: datagram.payload,
             segment_size: datagram.segment_size,
@@ -295,7 +295,7 @@ fn take_many(
     while batch.len() - before < max
         && let Some(datagram) = udp.recv_datagram().map_err(io_error)?
     {
-        batch.push(datagram.into());
+        batch.push(Datagram::of(datagram));
     }
     let count = batch.len() - before;
     Ok((count > 0).then_some(count))

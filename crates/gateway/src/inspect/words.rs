@@ -23,7 +23,7 @@ impl GuestLimit {
             Some(SendLimit::Cwnd) => "cwnd",
             Some(SendLimit::Pacing) => "pacing",
             Some(SendLimit::Tsq | SendLimit::Size | SendLimit::Autocork) => "device",
-            Some(SendLimit::Application | SendLimit::Nagle | SendLimit::Cork) | None => "sndbuf",
+            Some(_) | None => "sndbuf",
         }
     }
 }

@@ -10,6 +10,7 @@ const UNIX: &str = "unix:";
 
 /// The address at which metrics are served: `127.0.0.1:9100`, `[::1]:9100` or `unix:/run/metrics`.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum MetricsAddress {
     /// A TCP port. Any program that can reach it can read the metrics.
     Tcp(SocketAddr),

@@ -158,6 +158,7 @@ pub struct Pool {
 
 /// The memory that a pool keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct PoolStats {
     /// Bytes in free blocks.
     pub kept_bytes: usize,

@@ -5,6 +5,7 @@ use fullsend_wire::Nanos;
 
 /// A rule that bounds a send, or holds it back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum SendLimit {
     /// The application wrote no more data.
     Application,
@@ -105,6 +106,7 @@ impl Histogram {
 /// The sends of one flow, and the limits that held it back. Each super-segment of new data counts
 /// once; retransmissions do not count. The report of a flow that never sent data is empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct FlowReport {
     /// Payload bytes of each super-segment.
     pub send_size: Histogram,
