@@ -67,9 +67,9 @@ fn a_simulation_whose_hosts_used_names_ends() {
         let server = server.clone();
         async move {
             let _listener = TcpListener::bind(host.stack(), "0.0.0.0:80")?;
-            let ended: std::io::Result<()> = std::future::pending().await;
+            std::future::pending::<()>().await;
             drop(server);
-            ended
+            Ok(())
         }
     })
     .unwrap();
