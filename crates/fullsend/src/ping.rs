@@ -100,8 +100,9 @@ impl fmt::Display for PingError {
 
 impl std::error::Error for PingError {}
 
-impl From<fullsend_stack::PingReply> for PingReply {
-    fn from(reply: fullsend_stack::PingReply) -> Self {
+impl PingReply {
+    /// Converts a reply of the host.
+    fn of_host(reply: fullsend_stack::PingReply) -> Self {
         Self {
             peer: reply.peer,
             seq: reply.seq,
@@ -203,7 +204,7 @@ impl PingSocket {
     /// `WouldBlock` if there is none, and those of [`recv`](Self::recv).
     pub fn try_recv(&self) -> io::Result<PingReply> {
         let next = self.op(|ping| ping.recv().map_err(io_error))?;
-        next.map(PingReply::from).ok_or_else(would_block)
+        next.map(PingReply::of_host).ok_or_else(would_block)
     }
 
     /// Waits until there is a reply or an error to receive.
@@ -271,7 +272,7 @@ impl PingSocket {
             return Poll::Pending;
         };
         coop.made_progress();
-        Poll::Ready(next.map(PingReply::from))
+        Poll::Ready(next.map(PingReply::of_host))
     }
 
     fn poll_readable(

@@ -153,9 +153,10 @@ fn the_kernel_replies_and_its_errors_are_reported() {
             let no_route = [ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable];
             for (ips, no_route) in [v4, v6].into_iter().zip(no_route) {
                 let [kernel, nowhere, beyond] = ips.map(ip);
+                let long = vec![7; 20_000];
                 // The kernel makes an IPv6 address local some time after it was added.
                 let reply = loop {
-                    socket.send_to(kernel, 1, &[7; 20_000]).await.unwrap();
+                    socket.send_to(kernel, 1, &long).await.unwrap();
                     let reply = timeout(Duration::from_millis(200), socket.recv()).await;
                     if let Ok(reply) = reply {
                         break reply.unwrap();
