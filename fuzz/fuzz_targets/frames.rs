@@ -54,7 +54,8 @@ fn stream(framing: Framing, input: &Input) {
     }
     let frame = Packet::from_frame(Slice::copied_from(&[7; 60]));
     let mut batch = VecDeque::from([frame]);
-    link.transmit(&mut batch).expect("a link that has not ended");
+    link.transmit(&mut batch)
+        .expect("a link that has not ended");
     assert!(batch.is_empty());
     let _ = peer.read(&mut [0; 1 << 10]);
 }
@@ -79,7 +80,10 @@ fn datagrams(input: &Input) {
     let bind = |name: &str| {
         let name = format!("fullsend-fuzz-{}-{name}", std::process::id());
         let address = SocketAddr::from_abstract_name(name).expect("a short name");
-        (UnixDatagram::bind_addr(&address).expect("the name is free"), address)
+        (
+            UnixDatagram::bind_addr(&address).expect("the name is free"),
+            address,
+        )
     };
     let ((here, at), (peer, _)) = (bind("gateway"), bind("guest"));
     peer.set_nonblocking(true).expect("the socket is open");
