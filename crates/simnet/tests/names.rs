@@ -66,9 +66,10 @@ fn a_simulation_whose_hosts_used_names_ends() {
     sim.host("server", move |host| {
         let server = server.clone();
         async move {
-            let _owned = server;
             let _listener = TcpListener::bind(host.stack(), "0.0.0.0:80")?;
-            std::future::pending().await
+            std::future::pending::<()>().await;
+            drop(server);
+            Ok(())
         }
     })
     .unwrap();
