@@ -155,7 +155,7 @@ fn the_kernel_replies_and_its_errors_are_reported() {
                 let [kernel, nowhere, beyond] = ips.map(ip);
                 // The kernel makes an IPv6 address local some time after it was added.
                 let reply = loop {
-                    socket.send_to(kernel, 1, &[7; 20_000]).await.unwrap();
+                    socket.send_to(kernel, 1, &vec![7; 20_000]).await.unwrap();
                     let reply = timeout(Duration::from_millis(200), socket.recv()).await;
                     if let Ok(reply) = reply {
                         break reply.unwrap();
