@@ -1,5 +1,4 @@
 //! A guest that uses everything that passt gives it, and the servers that it uses.
-#![allow(dead_code, reason = "each test file uses some of it")]
 
 mod dhcpv6;
 mod frame_relay;
