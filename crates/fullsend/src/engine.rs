@@ -32,6 +32,7 @@ pub(crate) use self::group::Group;
 use self::inspect::Captures;
 #[cfg(feature = "control")]
 pub(crate) use self::inspect::Inspector;
+use crate::callbacks;
 use crate::clock::Clock;
 use crate::device_file::DeviceFile;
 pub(crate) use crate::driver_waker::DriverWaker;
@@ -106,25 +107,6 @@ thread_local! {
     /// Spare vector for the wakers that are called after unlocking, to avoid an allocation per
     /// call.
     static WAKERS: Cell<Vec<Waker>> = const { Cell::new(Vec::new()) };
-
-    /// The shard that is locked while this thread runs the application's callbacks.
-    static CALLBACKS_OF: Cell<Option<*const Engine>> = const { Cell::new(None) };
-}
-
-/// Marks that this thread runs the application's callbacks, until it is dropped.
-struct CallbackGuard;
-
-impl CallbackGuard {
-    fn new(engine: &Engine) -> Self {
-        CALLBACKS_OF.set(Some(engine));
-        Self
-    }
-}
-
-impl Drop for CallbackGuard {
-    fn drop(&mut self) {
-        CALLBACKS_OF.set(None);
-    }
 }
 
 impl Engine {
@@ -168,23 +150,7 @@ impl Engine {
 
     #[inline]
     fn lock_shard(&self) -> MutexGuard<'_, Shard> {
-        match self.shard.try_lock() {
-            Some(shard) => shard,
-            None => self.lock_contended_shard(),
-        }
-    }
-
-    /// Waits for the lock, unless this thread has it: that would wait forever.
-    #[cold]
-    fn lock_contended_shard(&self) -> MutexGuard<'_, Shard> {
-        let runs_callbacks = CALLBACKS_OF
-            .get()
-            .is_some_and(|engine| std::ptr::eq(engine, self));
-        assert!(
-            !runs_callbacks,
-            "a socket was used in a callback of TcpSet::serve, which has locked its stack; use the \
-             SetStream there, and other sockets after `serve` has returned"
-        );
+        callbacks::assert_none();
         self.shard.lock()
     }
 
@@ -245,15 +211,17 @@ impl Engine {
 
     /// Runs the application's callbacks on the host as
     /// [`run_with_lazy_clock`](Self::run_with_lazy_clock) does, and flushes what they have written.
+    /// Returns the panic of a callback for the caller to resume.
     #[inline]
-    pub(crate) fn run_callbacks<R>(
+    pub(crate) fn run_callbacks(
         &self,
-        call: impl FnOnce(&mut Host, Instant) -> io::Result<R>,
-    ) -> io::Result<R> {
-        self.run_with_lazy_clock(true, |host, now| {
-            let _guard = CallbackGuard::new(self);
-            call(host, now)
-        })
+        callbacks: impl FnOnce(&mut Host, Instant),
+    ) -> io::Result<Result<(), callbacks::Panic>> {
+        let ran = self.run_with_lazy_clock(true, |host, now| {
+            Ok(callbacks::run(|| callbacks(host, now)))
+        });
+        callbacks::run_deferred();
+        ran
     }
 
     /// Appends `data` to a segment of a connection that waits already. Returns false, with nothing
@@ -622,6 +590,20 @@ impl EngineHandle {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
         engine.group.handles.0.fetch_add(1, Ordering::Relaxed);
         Self(engine)
+    }
+}
+
+impl EngineHandle {
+    /// Closes a socket that is dropped: now, or after the callback that this thread runs. Has no
+    /// effect if the stack has stopped.
+    pub(crate) fn close<Id: 'static>(&self, id: Id, close: fn(Id, &mut Host, Instant)) {
+        let engine = self.clone();
+        callbacks::call_after(move || {
+            let _ = engine.op(|host, now| {
+                close(id, host, now);
+                Ok(())
+            });
+        });
     }
 }
 

@@ -50,6 +50,7 @@ mod addr;
 #[cfg(feature = "axum")]
 mod axum;
 mod builder;
+mod callbacks;
 mod clock;
 pub mod congestion;
 #[cfg(feature = "control")]

@@ -295,11 +295,8 @@ impl PingSocket {
 
 impl Drop for PingSocket {
     fn drop(&mut self) {
-        // Fails only if the stack has stopped.
-        let _ = self.engine.op(|host, _| {
-            host.ping(self.id).close();
-            Ok(())
-        });
+        self.engine
+            .close(self.id, |id, host, _| host.ping(id).close());
     }
 }
 

@@ -250,11 +250,8 @@ impl UdpSocket {
 
 impl Drop for UdpSocket {
     fn drop(&mut self) {
-        // Fails only if the stack has stopped.
-        let _ = self.engine.op(|host, now| {
-            host.udp(self.id).close(now);
-            Ok(())
-        });
+        self.engine
+            .close(self.id, |id, host, now| host.udp(id).close(now));
     }
 }
 

@@ -20,6 +20,8 @@ use fullsend::{
     UserDeviceConfig,
 };
 use fullsend_device::user_device;
+use fullsend_wire::icmpv4::Icmpv4Repr;
+use fullsend_wire::icmpv6::Icmpv6Repr;
 use fullsend_wire::ipv4::Ipv4Repr;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
@@ -32,6 +34,8 @@ const PACKETS: usize = 20_000;
 const SPAN_MS: usize = 1000;
 /// Bytes that each connection carries in each direction.
 const BYTES: usize = 400_000;
+/// The limit of RSTs of a stack, of all its shards together.
+const RSTS_PER_SECOND: u64 = 1000;
 /// The listener's backlog.
 const BACKLOG: usize = 64;
 
@@ -194,26 +198,31 @@ fn datagrams_to_closed_ports(attacker: &mut Attacker) -> Option<Packet> {
     Some(forge::ip(from, VICTIM[0], protocol::UDP, &datagram))
 }
 
-/// ICMP "port unreachable" of a router about a segment of the victim that it has never sent.
+/// ICMP "port unreachable" of a router about a segment that the victim has never sent.
 fn unreachables(attacker: &mut Attacker) -> Option<Packet> {
     let (from, to, _) = attacker.flow_to_victim()?;
-    if from.is_ipv6() {
-        return segments_of_no_connection(attacker);
-    }
-    let mut tcp = [0; 8];
+    let mut tcp = [0; 20];
     tcp[..2].copy_from_slice(&to.port().to_be_bytes());
     tcp[2..4].copy_from_slice(&from.port().to_be_bytes());
-    tcp[4..].copy_from_slice(&attacker.rng.next_u32().to_be_bytes());
-    let quote = forge::ip_bytes(to.ip(), from.ip(), protocol::TCP, &tcp);
-    let repr = fullsend_wire::icmpv4::Icmpv4Repr::Unreachable {
-        code: 3,
-        mtu: 0,
-        quote: &quote,
-    };
-    let mut bytes = vec![0; repr.len()];
-    repr.emit(&mut bytes);
-    let router = attacker.source(0).ip();
-    Some(forge::ip(router, VICTIM[0], protocol::ICMP, &bytes))
+    tcp[4..8].copy_from_slice(&attacker.rng.next_u32().to_be_bytes());
+    tcp[12] = 0x50;
+    let quote = &forge::ip_bytes(to.ip(), from.ip(), protocol::TCP, &tcp);
+    let router = attacker.source(usize::from(from.is_ipv6())).ip();
+    Some(match (router, to.ip()) {
+        (IpAddr::V6(router), IpAddr::V6(victim)) => {
+            let repr = Icmpv6Repr::Unreachable { code: 4, quote };
+            let mut bytes = vec![0; repr.len()];
+            repr.emit(router, victim, &mut bytes);
+            forge::ip(router.into(), victim.into(), protocol::ICMPV6, &bytes)
+        }
+        (router, victim) => {
+            let (code, mtu) = (3, 0);
+            let repr = Icmpv4Repr::Unreachable { code, mtu, quote };
+            let mut bytes = vec![0; repr.len()];
+            repr.emit(&mut bytes);
+            forge::ip(router, victim, protocol::ICMP, &bytes)
+        }
+    })
 }
 
 fn random_bytes(attacker: &mut Attacker) -> Option<Packet> {
@@ -312,6 +321,7 @@ impl Network {
             });
             // Answers to the attacker leave through the link.
             let builder = builder.gateway(Ipv4Addr::new(10, 0, 0, 254));
+            let builder = builder.sysctl("tcp_rst_msgs_per_sec", &RSTS_PER_SECOND.to_string());
             let stack = builder.seed(Seed::from_u64(7)).build().unwrap();
             (stack, receivers, senders)
         };
@@ -374,8 +384,8 @@ async fn flow((client, server): (TcpStream, TcpStream), n: usize) {
     assert!(got_there == there && got_back == back, "flow {n}");
 }
 
-/// Runs an attack, which must increase the counter `effect` of the victim.
-async fn run(shards: usize, (name, attack, effect): (&str, Attack, &str)) {
+/// Runs an attack, which must increase the counter `effect` of the victim by at least `least`.
+async fn run(shards: usize, (name, attack, effect, least): (&str, Attack, &str, u64)) {
     let network = Network::new(shards);
     let mut flows = tokio::task::JoinSet::new();
     for n in 0..8 {
@@ -385,11 +395,13 @@ async fn run(shards: usize, (name, attack, effect): (&str, Attack, &str)) {
         rng: Rng::new(Seed::from_u64(11)),
         directions: network.directions.clone(),
     };
+    // Some attacks need flows to have been observed.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let before = counter(&network.victim, effect);
     for _ in 0..SPAN_MS {
         for _ in 0..PACKETS / SPAN_MS {
-            if let Some(packet) = attack(&mut attacker) {
-                network.to_victim.send(packet).await.unwrap();
-            }
+            let packet = attack(&mut attacker).unwrap();
+            network.to_victim.send(packet).await.unwrap();
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -407,48 +419,63 @@ async fn run(shards: usize, (name, attack, effect): (&str, Attack, &str)) {
         assert_eq!(counter(stack, "TcpEstabResets"), 0, "{name}");
     }
     // About two seconds, and the bursts: the limits are those of one stack.
-    for (counter_name, most) in [("TcpOutRsts", 45_000), ("IcmpOutDestUnreachs", 4500)] {
+    let limits = [
+        ("TcpOutRsts", 4 * RSTS_PER_SECOND),
+        ("IcmpOutDestUnreachs", 4500),
+    ];
+    for (counter_name, most) in limits {
         let sent = counter(&network.victim, counter_name);
         assert!(sent <= most, "{name}: {counter_name} {sent}");
     }
-    assert!(counter(&network.victim, effect) > 0, "{name}: no {effect}");
+    let increase = counter(&network.victim, effect) - before;
+    assert!(increase >= least, "{name}: {effect} {increase}");
     let answers = counter(&network.victim, "TcpExtTCPChallengeACK");
     // One for each flow in half a second (`tcp_invalid_ratelimit`).
     assert!(answers <= 9 * 2 * 3, "{name}: {answers} challenge ACKs");
 }
 
 fn run_all(shards: usize) {
-    let attacks: [(&str, Attack, &str); 10] = [
+    let attacks: [(&str, Attack, &str, u64); 10] = [
         (
             "SYNs to a listener",
             syns_to_a_listener,
             "TcpExtSyncookiesSent",
+            5000,
         ),
-        ("SYNs to a closed port", syns_to_a_closed_port, "TcpOutRsts"),
-        ("guessed RSTs", guessed_resets, "TcpInSegs"),
+        (
+            "SYNs to a closed port",
+            syns_to_a_closed_port,
+            "TcpExtFullsendOutRstsLimited",
+            5000,
+        ),
+        ("guessed RSTs", guessed_resets, "TcpInSegs", PACKETS as u64),
         (
             "SYNs in connections",
             syns_in_connections,
             "TcpExtTCPChallengeACK",
+            8,
         ),
         (
             "ACKs of unsent data",
             acks_of_unsent_data,
             "TcpExtTCPChallengeACK",
+            8,
         ),
         (
             "segments of no connection",
             segments_of_no_connection,
-            "TcpOutRsts",
+            "TcpExtFullsendOutRstsLimited",
+            5000,
         ),
-        ("fragments", fragments, "IpReasmFails"),
+        ("fragments", fragments, "IpReasmFails", 5000),
         (
             "datagrams to closed ports",
             datagrams_to_closed_ports,
             "IcmpOutDestUnreachs",
+            500,
         ),
-        ("unreachables", unreachables, "TcpExtOutOfWindowIcmps"),
-        ("random bytes", random_bytes, "GroMalformed"),
+        ("unreachables", unreachables, "TcpExtOutOfWindowIcmps", 5000),
+        ("random bytes", random_bytes, "GroMalformed", 5000),
     ];
     for attack in attacks {
         paused(run(shards, attack));

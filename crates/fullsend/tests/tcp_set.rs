@@ -2,7 +2,11 @@
 
 mod common;
 
+use std::future::{Future, poll_fn};
 use std::io::{self, ErrorKind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
 
 use common::{connected, pair, pair_with, pattern, paused, threads};
 use fullsend::{NicMode, SetStream, SocketOption, Stack, TcpListener, TcpSet, TcpStream};
@@ -272,7 +276,96 @@ fn a_set_serves_connections_of_one_stack_until_it_stops() {
 }
 
 #[test]
-#[should_panic = "a socket was used in a callback of TcpSet::serve"]
+fn a_connection_is_called_once_when_it_ends_after_the_end_of_its_stream() {
+    paused(async {
+        let (a, b) = pair();
+        let (mut client, server) = connected(&a, &b).await;
+        let mut set = TcpSet::new();
+        set.insert(server, Vec::new()).unwrap();
+        client.shutdown().await.unwrap();
+        let mut serve = async || {
+            let serve = set.serve(|stream, seen: &mut Vec<_>| {
+                let read = stream.try_read(&mut [0; 9]);
+                seen.push((read.map_err(|error| error.kind()), stream.has_ended()));
+            });
+            tokio::time::timeout(std::time::Duration::from_secs(5), serve).await
+        };
+        while serve().await.is_ok() {}
+        client.abort();
+        while serve().await.is_ok() {}
+        let seen = set.get(0).unwrap();
+        let (last, before) = seen.split_last().unwrap();
+        assert_eq!(*last, (Ok(0), true), "{seen:?}");
+        assert!(before.contains(&(Ok(0), false)), "{seen:?}");
+        assert!(before.iter().all(|&(_, has_ended)| !has_ended), "{seen:?}");
+
+        // The stack stops while all connections wait for nothing but their end.
+        let (mut client, server) = connected(&a, &b).await;
+        client.shutdown().await.unwrap();
+        let mut set = TcpSet::new();
+        set.insert(server, ()).unwrap();
+        let waiting = tokio::spawn(async move {
+            loop {
+                let served = set.serve(|stream, ()| drop(stream.try_read(&mut [0; 9])));
+                if let Err(error) = served.await {
+                    return error;
+                }
+            }
+        });
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        b.shutdown().await.unwrap();
+        assert_eq!(waiting.await.unwrap().kind(), ErrorKind::ConnectionAborted);
+    });
+}
+
+#[test]
+fn after_a_panic_no_connection_is_lost() {
+    paused(async {
+        let (a, b) = pair();
+        let mut set = TcpSet::new();
+        let mut clients = Vec::new();
+        for n in 0..4 {
+            let (mut client, server) = connected(&a, &b).await;
+            client.write_all(b"x").await.unwrap();
+            clients.push(client);
+            set.insert(server, n).unwrap();
+        }
+        let (_client, other) = connected(&a, &b).await;
+        let mut other = Some(other);
+        let panicked = poll_fn(|cx| {
+            let served = pin!(set.serve(|stream, n| match n {
+                0 => assert_eq!(stream.try_write(b"written").unwrap(), 7),
+                1 => stream.remove(),
+                _ => {
+                    // A stream that is dropped here is closed after the calls.
+                    let _dropped = other.take();
+                    panic!("{n}");
+                }
+            }));
+            let poll = AssertUnwindSafe(|| drop(served.poll(cx)));
+            Poll::Ready(catch_unwind(poll).is_err())
+        });
+        assert!(panicked.await);
+        let mut got = [0; 7];
+        clients[0].read_exact(&mut got).await.unwrap();
+        assert_eq!(&got, b"written");
+        assert_eq!((set.len(), set.get(1)), (3, None));
+        let mut called = Vec::new();
+        while called.len() < 3 {
+            let served = set.serve(|stream, n| {
+                if ready(stream.try_read(&mut [0; 9])).is_some() {
+                    called.push(*n);
+                }
+            });
+            served.await.unwrap();
+        }
+        called.sort_unstable();
+        assert_eq!(called, [0, 2, 3]);
+    });
+}
+
+#[test]
+#[should_panic = "a socket or stack was used in a callback of TcpSet::serve"]
 fn another_socket_of_the_stack_in_a_callback_panics() {
     paused(async {
         let (a, b) = pair();

@@ -70,10 +70,8 @@ impl ShardListener {
 
 impl Drop for ShardListener {
     fn drop(&mut self) {
-        let _ = self.engine.op(|host, now| {
-            host.listener(self.id).close(now);
-            Ok(())
-        });
+        self.engine
+            .close(self.id, |id, host, now| host.listener(id).close(now));
     }
 }
 

@@ -204,8 +204,10 @@ impl PendingConnection {
 impl Drop for PendingConnection {
     fn drop(&mut self) {
         if let Some(engine) = self.engine.take() {
-            let id = self.incoming.id;
-            let _ = engine.op(|host, now| host.tcp(id).reject_deferred(now).map_err(io_error));
+            engine.close(self.incoming.id, |id, host, now| {
+                // Fails if the client has given up.
+                let _ = host.tcp(id).reject_deferred(now);
+            });
         }
     }
 }

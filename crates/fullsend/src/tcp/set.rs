@@ -6,12 +6,13 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use fullsend_stack::{Host, Interest, StackError, TcpId, WaitOn};
-use fullsend_tcp::TcpError;
+use fullsend_tcp::{State, TcpError};
 use fullsend_wire::Instant;
 use slab::Slab;
 
@@ -35,14 +36,16 @@ const BATCH: usize = 32;
 /// # Readiness
 /// The closure is called for a connection
 /// - that has data to read, the end of the stream or an error, again and again until a read has
-///   returned `WouldBlock`, the end of the stream or an error;
+///   returned `WouldBlock` or the end of the stream;
 /// - that has space in its send buffer again after a write was incomplete or returned
 ///   `WouldBlock`; until then it is not called for data, so a peer that does not read its
 ///   responses cannot make the application store more of them;
+/// - once more when the connection ends after the end of the stream, for example by a RST
+///   ([`SetStream::has_ended`]);
 /// - after [`schedule`](Self::schedule).
 ///
-/// It may also be called without a reason. A connection whose stream or connection has ended stays in
-/// the set until the application removes it.
+/// It may also be called without a reason. A connection that has ended stays in the set until the
+/// application removes it.
 ///
 /// # Example
 /// ```
@@ -110,22 +113,33 @@ struct Member<T> {
     state: T,
     /// Adds the connection to the queue.
     waker: Waker,
-    /// The stream or the connection has ended, so that there is no more to read.
-    has_ended: bool,
+    flags: MemberState,
+}
+
+/// What the last calls on a connection have shown.
+#[derive(Default)]
+struct MemberState {
+    /// A write was incomplete, or would have blocked, in the call that runs.
+    is_write_blocked: bool,
+    /// A read has returned the end of the stream.
+    has_read_all: bool,
+    /// The closure was called after the end of the connection.
+    was_called_after_end: bool,
+    /// The application removes the connection.
+    is_removed: bool,
 }
 
 /// A connection of a [`TcpSet`] while it is served.
 ///
-/// The stack is locked meanwhile: only these methods may be used, not those of other sockets.
+/// The stack is locked meanwhile: only these methods may be used, not those of other sockets and
+/// stacks. Sockets that are dropped meanwhile are closed afterwards.
 pub struct SetStream<'a> {
     host: &'a mut Host,
     now: Instant,
     id: TcpId,
     key: usize,
     addrs: (SocketAddr, SocketAddr),
-    is_write_blocked: bool,
-    has_ended: &'a mut bool,
-    is_removed: bool,
+    member: &'a mut MemberState,
 }
 
 impl SetStream<'_> {
@@ -157,7 +171,9 @@ impl SetStream<'_> {
             return Ok(0);
         }
         let read = self.host.tcp(self.id).read(self.now, buf);
-        self.note_read(read, |&n| n == 0)
+        let n = read.map_err(io_error)?;
+        self.member.has_read_all |= n == 0;
+        Ok(n)
     }
 
     /// Reads the next contiguous received bytes, at most `max`, without copying. Returns `None` at
@@ -170,26 +186,9 @@ impl SetStream<'_> {
     /// `WouldBlock` if no data has been received, or the connection's error.
     pub fn try_read_chunk(&mut self, max: usize) -> io::Result<Option<Bytes>> {
         let read = self.host.tcp(self.id).read_slice(self.now, max);
-        let slice = self.note_read(read, |slice| slice.is_empty() && max > 0)?;
+        let slice = read.map_err(io_error)?;
+        self.member.has_read_all |= slice.is_empty() && max > 0;
         Ok((!slice.is_empty()).then(|| slice.into_bytes()))
-    }
-
-    /// Records whether a read has returned the end of the stream or an error.
-    fn note_read<R>(
-        &mut self,
-        read: Result<R, StackError>,
-        is_end: impl FnOnce(&R) -> bool,
-    ) -> io::Result<R> {
-        match read {
-            Ok(done) => {
-                *self.has_ended |= is_end(&done);
-                Ok(done)
-            }
-            Err(error) => {
-                *self.has_ended |= !is_would_block(&error);
-                Err(io_error(error))
-            }
-        }
     }
 
     /// Writes as much of `data` as the send buffer has room for. Returns the number of bytes. It is
@@ -201,14 +200,22 @@ impl SetStream<'_> {
     pub fn try_write(&mut self, data: &[u8]) -> io::Result<usize> {
         match self.host.tcp(self.id).write(self.now, data, false) {
             Ok(n) => {
-                self.is_write_blocked = n < data.len();
+                self.member.is_write_blocked |= n < data.len();
                 Ok(n)
             }
             Err(error) => {
-                self.is_write_blocked = is_would_block(&error);
+                self.member.is_write_blocked |= is_would_block(&error);
                 Err(io_error(error))
             }
         }
+    }
+
+    /// Returns whether the connection has ended: by a RST, a timeout, or the FINs of both sides. Its
+    /// error is that of the next write.
+    #[must_use]
+    pub fn has_ended(&mut self) -> bool {
+        let state = self.host.tcp(self.id).state();
+        state.map_or(true, |state| state == State::Closed)
     }
 
     /// Shuts the write direction down (`SHUT_WR`): a FIN is sent after the written data.
@@ -225,7 +232,7 @@ impl SetStream<'_> {
     /// Removes the connection from the set and closes it, after the closure has returned. Written
     /// data is still delivered, as when a [`TcpStream`] is dropped.
     pub const fn remove(&mut self) {
-        self.is_removed = true;
+        self.member.is_removed = true;
     }
 }
 
@@ -284,7 +291,7 @@ impl<T> TcpSet<T> {
             stream,
             state,
             waker: self.queue.waker(key),
-            has_ended: false,
+            flags: MemberState::default(),
         });
         // It may have data to read already. Its first call finds out, and registers the waker.
         self.queue.push(key);
@@ -325,8 +332,8 @@ impl<T> TcpSet<T> {
     /// Waits until connections are ready, and calls `on_ready` for up to 32 of them, in the order in
     /// which they became ready. Returns their number.
     ///
-    /// The stack is locked during the calls: they should not take long. Waits forever if the set is
-    /// empty.
+    /// The stack is locked during the calls: they should not take long. Waits forever if the set has
+    /// no connection, or only such that have ended and were called after that.
     ///
     /// # Cancel safety
     /// Cancel safe: dropping the future loses no event.
@@ -335,7 +342,8 @@ impl<T> TcpSet<T> {
     /// The stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
     ///
     /// # Panics
-    /// If `on_ready` uses a socket of the same stack other than by the [`SetStream`] that it gets.
+    /// If `on_ready` panics; the connections stay in the set. It panics if it uses another socket than
+    /// the [`SetStream`] that it gets, or a stack.
     pub async fn serve(
         &mut self,
         mut on_ready: impl FnMut(&mut SetStream<'_>, &mut T),
@@ -386,44 +394,53 @@ impl<T> TcpSet<T> {
             return Ok(());
         };
         let served = engine.run_callbacks(|host, now| {
-            while let Some(key) = batch.pop_front() {
+            // A connection whose call panics stays in the batch.
+            while let Some(&key) = batch.front() {
                 let member = &mut members[key];
-                let id = member.stream.id;
+                member.flags.is_write_blocked = false;
                 let mut stream = SetStream {
                     host,
                     now,
-                    id,
+                    id: member.stream.id,
                     key,
                     addrs: member.stream.addrs(),
-                    is_write_blocked: false,
-                    has_ended: &mut member.has_ended,
-                    is_removed: false,
+                    member: &mut member.flags,
                 };
-                on_ready(&mut stream, &mut member.state);
-                if stream.is_removed {
-                    removed.push(key);
-                    continue;
+                if stream.member.has_read_all {
+                    stream.member.was_called_after_end = stream.has_ended();
                 }
-                let interest = match stream.is_write_blocked {
-                    true => Interest::Write,
-                    false if member.has_ended => continue,
-                    false => Interest::Read,
-                };
-                // A connection that no longer exists reports its error when it is used.
-                if !matches!(
-                    host.tcp(id).poll_ready(now, interest, &member.waker),
-                    Ok(false)
-                ) {
+                on_ready(&mut stream, &mut member.state);
+                if member.flags.is_removed {
+                    removed.push(key);
+                } else if member.is_ready_again(host, now) {
                     again.push(key);
                 }
+                batch.pop_front();
             }
-            Ok(())
         });
         self.queue.requeue(&mut self.again);
         for key in std::mem::take(&mut self.removed) {
             drop(self.remove(key));
         }
-        served
+        served?.or_else(|panic| resume_unwind(panic))
+    }
+}
+
+impl<T> Member<T> {
+    /// Returns whether the connection is to be called again; if not, the waker is registered for the
+    /// event that it waits for.
+    fn is_ready_again(&mut self, host: &mut Host, now: Instant) -> bool {
+        let mut connection = host.tcp(self.stream.id);
+        let ready = if self.flags.is_write_blocked {
+            connection.poll_ready(now, Interest::Write, &self.waker)
+        } else if !self.flags.has_read_all {
+            connection.poll_ready(now, Interest::Read, &self.waker)
+        } else {
+            let ended = connection.poll_closed(&self.waker).unwrap_or(true);
+            return ended && !self.flags.was_called_after_end;
+        };
+        // A connection that no longer exists reports its error when it is used.
+        ready.unwrap_or(true)
     }
 }
 

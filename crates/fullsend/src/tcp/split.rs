@@ -106,8 +106,10 @@ impl OwnedWriteHalf {
 impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {
         if self.shutdown_on_drop {
-            // Fails only if the connection has ended.
-            let _ = self.stream.shutdown_write();
+            self.stream.engine.close(self.stream.id, |id, host, now| {
+                // Fails if the connection has ended.
+                let _ = host.tcp(id).shutdown_write(now);
+            });
         }
     }
 }

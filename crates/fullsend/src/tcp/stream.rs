@@ -735,11 +735,8 @@ fn write_vectored(
 
 impl Drop for TcpStream {
     fn drop(&mut self) {
-        // Fails only if the stack has stopped.
-        let _ = self.engine.op(|host, now| {
-            host.tcp(self.id).close(now);
-            Ok(())
-        });
+        self.engine
+            .close(self.id, |id, host, now| host.tcp(id).close(now));
     }
 }
 

@@ -237,15 +237,16 @@ impl Connection {
         Ok(chain)
     }
 
-    /// Returns the first piece of received memory without copying it, at most `max` bytes; empty
-    /// means the end of the stream.
+    /// Returns the first piece of received memory, at most `max` bytes; empty means the end of the
+    /// stream. Copies it only if it would pin much more memory than it has bytes.
     ///
     /// # Errors
     ///
     /// Those of [`read`](Self::read).
     pub fn read_slice(&mut self, cx: &mut Cx<'_>, max: usize) -> Result<Slice, TcpError> {
         self.check_readable()?;
-        let slice = self.rcv.read_slice(self.max_readable(max));
+        let most = self.max_readable(max);
+        let slice = self.rcv.read_slice(cx.pool, most);
         self.after_read(cx, slice.len());
         Ok(slice)
     }

@@ -58,7 +58,7 @@ impl DataRun {
         self.pinned as usize
     }
 
-    /// Appends data. `frugal`: the ratio applies from the first byte on.
+    /// Appends data. `frugal`: the ratio applies from the first byte on, and to each slice alone.
     #[inline]
     pub(super) fn push(&mut self, pool: &Pool, mut data: Chain, frugal: bool) {
         if let Some(only) = data.take_single() {
@@ -80,11 +80,8 @@ impl DataRun {
                 });
             }
             group_left -= 1;
-            let group_len = if slice.len() < MIN_GROUP_SLICE {
-                0
-            } else {
-                group_len
-            };
+            let is_alone = frugal || slice.len() < MIN_GROUP_SLICE;
+            let group_len = if is_alone { 0 } else { group_len };
             self.push_slice(pool, slice, group_len, frugal);
         }
     }
@@ -268,14 +265,25 @@ impl DataRun {
         out
     }
 
-    /// Removes the first slice, or its first `max` bytes, without copying.
-    pub(super) fn read_slice(&mut self, max: usize) -> Slice {
+    /// Removes the first slice, or its first `max` bytes. Copies it only if it was kept because of
+    /// others in its block: the caller may keep it longer than those.
+    pub(super) fn read_slice(&mut self, pool: &Pool, max: usize) -> Slice {
         if self.pieces.is_empty() {
             self.freeze_copy_buf();
         }
         let first = self.pieces.front().map_or(0, Slice::len);
         let mut chain = self.read_chain(first.min(max));
-        chain.pop_front().unwrap_or_default()
+        let slice = chain.pop_front().unwrap_or_default();
+        if slice.pinned() <= PIN_ALLOWANCE || !is_wasteful(&slice, 0) {
+            return slice;
+        }
+        match pool.try_alloc(slice.len()) {
+            Some(mut copy) if copy.capacity() >= slice.len() => {
+                copy.write(&slice);
+                copy.freeze()
+            }
+            _ => slice,
+        }
     }
 
     /// Copies bytes to `out` without removing them. Returns how many.
@@ -386,10 +394,16 @@ mod tests {
         for (count, len, copied) in [(44, 1448, false), (10, 1448, true), (44, 100, true)] {
             let super_segment = packets(&pool, count, len);
             let first = super_segment.slices()[0].as_ptr();
-            run.push(&pool, super_segment, true);
+            run.push(&pool, super_segment, false);
             assert_eq!(run.pinned >= 256 << 10, !copied, "{count} of {len}");
-            let data = run.read_slice(len);
-            assert_eq!(data.as_ptr() != first, copied, "{count} of {len}");
+            let data = run.read_chain(len);
+            assert_eq!(
+                data.slices()[0].as_ptr() != first,
+                copied,
+                "{count} of {len}"
+            );
+            // A slice that the application may keep does not pin the block.
+            assert!(run.read_slice(&pool, len).pinned() <= PIN_ALLOWANCE);
             run.advance(count * len);
             assert_eq!((run.truesize(), run.len()), (0, 0));
         }
@@ -397,11 +411,15 @@ mod tests {
         let mut super_segment = packets(&pool, 64, 1400);
         let rest = super_segment.split_to(32 * 1400);
         for part in [rest, super_segment, packets(&pool, 40, 1400)] {
-            run.push(&pool, part, true);
+            run.push(&pool, part, false);
         }
         assert_eq!(run.truesize(), 2 * (256 << 10));
         run.advance(64 * 1400);
         assert_eq!(run.truesize(), 256 << 10);
+        // Data out of order, and under memory pressure, is copied.
+        let mut frugal = DataRun::default();
+        frugal.push(&pool, packets(&pool, 44, 1448), true);
+        assert!(frugal.truesize() < 2 * frugal.len());
     }
 
     #[test]
@@ -459,12 +477,12 @@ mod tests {
         let mut run = pieces(&pool, 2);
         run.push(&pool, piece(&pool, 65_536, b"tail").into(), true);
         assert!(run.copy_buf.is_some());
-        assert_eq!(run.read_slice(1000).as_slice(), [7; 256]);
+        assert_eq!(run.read_slice(&pool, 1000).as_slice(), [7; 256]);
         assert_eq!(run.read_chain(256).len(), 256);
         assert!(run.copy_buf.is_some());
-        assert_eq!(run.read_slice(3).as_slice(), b"tai");
-        assert_eq!(run.read_slice(3).as_slice(), b"l");
-        assert!(run.read_slice(3).is_empty());
+        assert_eq!(run.read_slice(&pool, 3).as_slice(), b"tai");
+        assert_eq!(run.read_slice(&pool, 3).as_slice(), b"l");
+        assert!(run.read_slice(&pool, 3).is_empty());
     }
 
     /// Returns `truesize` as its definition says.

@@ -301,9 +301,9 @@ impl RecvQueue {
         self.data.read_chain(max)
     }
 
-    /// Removes the first slice, or its first `max` bytes, without copying.
-    pub(crate) fn read_slice(&mut self, max: usize) -> Slice {
-        self.data.read_slice(max)
+    /// Removes the first slice, or its first `max` bytes.
+    pub(crate) fn read_slice(&mut self, pool: &Pool, max: usize) -> Slice {
+        self.data.read_slice(pool, max)
     }
 
     /// Copies readable bytes to `out` without removing them.

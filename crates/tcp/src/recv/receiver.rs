@@ -236,9 +236,9 @@ impl Receiver {
         self.queue.read_chain(max)
     }
 
-    /// Removes the first slice, or its first `max` bytes, without copying.
-    pub(crate) fn read_slice(&mut self, max: usize) -> Slice {
-        self.queue.read_slice(max)
+    /// Removes the first slice, or its first `max` bytes.
+    pub(crate) fn read_slice(&mut self, pool: &Pool, max: usize) -> Slice {
+        self.queue.read_slice(pool, max)
     }
 
     /// Copies readable bytes to `out` without removing them.

@@ -336,7 +336,7 @@ fn out_of_order_data_is_kept_and_charged() {
     peer.sends(200, 250);
     assert_eq!((peer.queue.buffered(), peer.queue.ofo_bytes()), (150, 50));
     assert!(peer.queue.truesize() >= 150);
-    assert_eq!(peer.queue.read_slice(60).len(), 60);
+    assert_eq!(peer.queue.read_slice(&peer.pool, 60).len(), 60);
     assert_eq!((peer.queue.readable(), peer.queue.buffered()), (40, 90));
 }
 

@@ -1,0 +1,55 @@
+//! The application's callbacks that run while a shard is locked.
+//!
+//! A callback that waited for the lock of its own shard would wait forever, and two threads whose
+//! callbacks use each other's shards might. So no shard is locked in a callback: calls of sockets
+//! panic, and sockets that are dropped are closed after it.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+thread_local! {
+    /// Whether this thread runs callbacks.
+    static RUNNING: Cell<bool> = const { Cell::new(false) };
+    /// What this thread does after the callbacks that run.
+    static DEFERRED: RefCell<Vec<Box<dyn FnOnce()>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The value of a panic.
+pub(crate) type Panic = Box<dyn Any + Send>;
+
+/// Panics if this thread runs a callback.
+#[inline]
+pub(crate) fn assert_none() {
+    assert!(
+        !RUNNING.get(),
+        "a socket or stack was used in a callback of TcpSet::serve, which has locked a stack; use \
+         the SetStream there, and other sockets after `serve` has returned"
+    );
+}
+
+/// Runs callbacks, and returns the value of a panic of one of them.
+pub(crate) fn run(callbacks: impl FnOnce()) -> Result<(), Panic> {
+    RUNNING.set(true);
+    let outcome = catch_unwind(AssertUnwindSafe(callbacks));
+    RUNNING.set(false);
+    outcome
+}
+
+/// Does what callbacks have deferred. Called without the lock of any shard.
+pub(crate) fn run_deferred() {
+    // An entry may drop further sockets.
+    for deferred in DEFERRED.take() {
+        deferred();
+    }
+}
+
+/// Calls `call`: after the callback that this thread runs, if it runs one, and otherwise now.
+#[inline]
+pub(crate) fn call_after(call: impl FnOnce() + 'static) {
+    if RUNNING.get() {
+        DEFERRED.with_borrow_mut(|deferred| deferred.push(Box::new(call)));
+    } else {
+        call();
+    }
+}
