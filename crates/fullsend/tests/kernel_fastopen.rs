@@ -41,6 +41,8 @@ fn with_stack(test: fn(&Runtime, &Stack)) {
         }
         let stack = builder.build().unwrap();
         drop(context);
+        // A SYN that is sent again has no data.
+        common::wait_for_local_route("fd09::1");
         stack.set_sysctl("tcp_fastopen", "0x3").unwrap();
         test(&runtime, &stack);
     });

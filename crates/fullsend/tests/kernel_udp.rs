@@ -69,6 +69,7 @@ fn with_stack(kernel: bool, test: fn(&Runtime, &Stack)) {
                 let shown = run("ip", &["address", "show", "dev", "fst0", "tentative"]);
                 (!shown.contains("fd07::1")).then_some(())
             });
+            common::wait_for_local_route("fd07::1");
         }
         drop(context);
         test(&runtime, &stack);

@@ -57,6 +57,20 @@ pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
     thread.join().unwrap();
 }
 
+/// Waits until the kernel has the local route of an IPv6 address, which it adds some time after the
+/// address. Until then it drops packets to the address.
+pub(crate) fn wait_for_local_route(address: &str) {
+    for _ in 0..2000 {
+        let args = ["-6", "route", "show", "table", "local"];
+        let routes = Command::new("ip").args(args).output().unwrap();
+        if String::from_utf8_lossy(&routes.stdout).contains(&format!("local {address} ")) {
+            return;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{address} has no local route");
+}
+
 /// Returns the number of shards of the stacks under test: 4 in `four_shards.rs`, which repeats the
 /// tests of other files.
 pub(crate) fn shards() -> usize {
