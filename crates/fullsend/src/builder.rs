@@ -231,13 +231,14 @@ impl Builder {
         }
     }
 
-    /// Creates the interface `utunN` of macOS with the number `unit`, or with the first free number for
-    /// `None`. `mtu` is the size of the largest IP packet in bytes. Requires root; a program such as
-    /// `ifconfig` sets the addresses of the interface. Type-checked, and not tested.
+    /// Creates the interface `utunN` of macOS with the number `unit`. `mtu` is the size of the largest
+    /// IP packet in bytes. Requires root; a program such as `ifconfig` sets the addresses of the
+    /// interface. For the first free number pass `Tun::utun(None, mtu)` of `fullsend-device`, whose
+    /// `name` returns the number, to [`device`](Self::device). Type-checked, and not tested.
     #[cfg(target_os = "macos")]
     #[must_use]
-    pub fn utun(mut self, unit: Option<u32>, mtu: u32) -> Self {
-        match Tun::utun(unit, mtu) {
+    pub fn utun(mut self, unit: u32, mtu: u32) -> Self {
+        match Tun::utun(Some(unit), mtu) {
             Ok(device) => self.device(Box::new(device)),
             Err(error) => {
                 self.record_error(error);

@@ -91,7 +91,7 @@ impl From<TcpError> for Errno {
             TcpError::NetworkUnreachable => Self::ENETUNREACH,
             TcpError::OutOfMemory => Self::ENOBUFS,
             TcpError::MessageTooLong => Self::EMSGSIZE,
-            // An error without a number of its own.
+            // `InvalidValue`, and errors of later versions.
             _ => Self::EINVAL,
         }
     }

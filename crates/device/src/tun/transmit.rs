@@ -133,7 +133,7 @@ enum WriteError {
 
 impl WriteError {
     fn of(error: &io::Error) -> Self {
-        #[cfg(target_os = "linux")]
+        #[cfg(any(target_os = "linux", target_os = "android"))]
         if error.raw_os_error() == Some(libc::EBADFD) {
             return Self::DeviceGone;
         }

@@ -23,6 +23,7 @@ impl GuestLimit {
             Some(SendLimit::Cwnd) => "cwnd",
             Some(SendLimit::Pacing) => "pacing",
             Some(SendLimit::Tsq | SendLimit::Size | SendLimit::Autocork) => "device",
+            // The application, Nagle's algorithm, a cork, and reasons of later versions.
             Some(_) | None => "sndbuf",
         }
     }
