@@ -12,6 +12,7 @@ import contextlib
 import enum
 import json
 import os
+import resource
 import signal
 import statistics
 import subprocess
@@ -334,6 +335,9 @@ def main():
     root = os.geteuid() == 0
     if root:
         need("ip", "ethtool")
+    # 10,000 connections of the kernel need a descriptor for each end.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     ours, smoltcp = build(), build("bench-smoltcp", "bench-smoltcp", ROOT / "bench" / "smoltcp")
     gvisor = build_go(ROOT / "bench" / "gvisor", "bench-gvisor")
     if not root:

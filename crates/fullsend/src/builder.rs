@@ -442,7 +442,8 @@ impl Builder {
         self
     }
 
-    /// Sets the stack's Ethernet address on a TAP. By default it is derived from the seed.
+    /// Sets the stack's Ethernet address. By default it is derived from the seed, with
+    /// [`packet_socket`](Self::packet_socket) and no seed from the interface's name and the addresses.
     #[must_use]
     pub fn mac(mut self, mac: [u8; 6]) -> Self {
         self.net.mac = Some(Mac(mac));
@@ -618,6 +619,12 @@ impl Builder {
         allow(unused_variables, reason = "the devices of Linux need them")
     )]
     pub fn build(mut self) -> io::Result<Stack> {
+        #[cfg(target_os = "linux")]
+        if let (DeviceChoice::PacketSocket(name), None, None) =
+            (&self.choice, self.net.mac, self.seed)
+        {
+            self.net.mac = Some(stable_mac(name, &self.net.addresses));
+        }
         let choice = std::mem::replace(&mut self.choice, DeviceChoice::None);
         if let Some(error) = self.error.take() {
             return Err(error);
@@ -849,4 +856,18 @@ fn invalid(text: &str) -> Error {
 
 fn invalid_cidr(error: &ParseCidrError) -> Error {
     invalid(&error.to_string())
+}
+
+/// Returns an Ethernet address that is the same whenever a program starts: other hosts on the link of
+/// an interface keep it in their neighbour tables.
+#[cfg(target_os = "linux")]
+fn stable_mac(interface: &str, addresses: &[Cidr]) -> Mac {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+
+    let mut hasher = DefaultHasher::new();
+    interface.hash(&mut hasher);
+    for address in addresses {
+        address.to_string().hash(&mut hasher);
+    }
+    Mac::local(hasher.finish())
 }
