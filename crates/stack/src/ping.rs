@@ -177,6 +177,15 @@ impl Pings {
         Ok(reply)
     }
 
+    /// Wakes every task that waits for a reply.
+    pub(crate) fn wake_all(&mut self, wakers: &mut Vec<Waker>) {
+        for index in self.idents.values() {
+            if let Some(socket) = self.sockets.get_mut(*index) {
+                socket.readers.wake(wakers);
+            }
+        }
+    }
+
     fn close(&mut self, id: PingId, wakers: &mut Vec<Waker>) {
         let Some((index, _)) = self.sockets.by_id(id.0) else {
             return;
