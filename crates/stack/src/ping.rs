@@ -70,7 +70,7 @@ struct Socket {
     /// Memory that `queue` holds, bytes.
     bytes: usize,
     readers: WaitList,
-    /// TTL or hop limit of requests; `None` for the default.
+    /// TTL or hop limit of requests; `None` for the defaults.
     ttl: Option<u8>,
     dropped: u64,
 }
@@ -135,6 +135,11 @@ impl Pings {
     /// Returns the memory that the queues of all sockets hold, bytes.
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Returns whether a socket has this identifier.
+    fn has_ident(&self, ident: u16) -> bool {
+        self.idents.contains_key(&ident)
     }
 
     /// Queues a reply at the socket with this identifier, if there is one. Returns whether it was

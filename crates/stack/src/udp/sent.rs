@@ -1,4 +1,4 @@
-//! The flows of the datagrams sent most recently. The quotes in "too big" messages are checked
+//! The flows of the datagrams and echo requests sent most recently. The quotes in "too big" messages are checked
 //! against them (RFC 5927 4, applied to UDP).
 
 use alloc::vec::Vec;
