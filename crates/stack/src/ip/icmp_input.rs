@@ -89,7 +89,7 @@ impl Host {
         let addrs = (datagram.src.into(), datagram.dst.into());
         let upper = (datagram.protocol, IpSettings::default());
         // Without a route the answer is dropped and counted.
-        let _ = self.ip_output(now, addrs, upper, datagram.packet);
+        let _ = self.ip_output(now, addrs, None, upper, datagram.packet);
     }
 
     /// Processes an ICMP error about a packet of this host, if the quoted packet is really one.
