@@ -44,13 +44,12 @@ impl Host {
         group: IpAddr,
         iface: Option<IfaceId>,
     ) -> Result<IfaceId, StackError> {
-        match iface {
-            Some(iface) => self.check_iface(iface).map(|()| iface),
-            None => {
-                let iface = self.ip.route_iface(group).map(IfaceId);
-                iface.ok_or(StackError::NoRoute(group))
-            }
+        if let Some(iface) = iface {
+            self.check_iface(iface)?;
+            return Ok(iface);
         }
+        let iface = self.ip.route_iface(group).map(IfaceId);
+        iface.ok_or(StackError::NoRoute(group))
     }
 
     /// Returns the interface that has an address.

@@ -106,8 +106,8 @@ impl Udp {
     }
 
     /// Records an echo request with `len` bytes of data that a ping socket has sent, if it can be too
-    /// big for a path. Requests share the record of sent flows with datagrams: the identifier is the
-    /// local port, and the remote port is 0, which no datagram is sent to.
+    /// big for a path. Requests share the record of sent flows with datagrams: the identifier stands
+    /// for the local port, and 0 for the remote port.
     pub(crate) fn record_ping(&mut self, (local, ident): (IpAddr, u16), to: IpAddr, len: usize) {
         if headers_len(to) + len > min_path_mtu(to) as usize {
             let flow = FlowKey::new((local, ident).into(), (to, 0).into());
