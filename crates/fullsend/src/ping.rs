@@ -232,7 +232,8 @@ impl PingSocket {
         self.op(|ping| ping.dropped().map_err(io_error))
     }
 
-    /// Returns the TTL or hop limit of requests.
+    /// Returns the TTL or hop limit of requests. Unless [`set_ttl`](Self::set_ttl) has set it, it is 64,
+    /// but requests to multicast groups have 1.
     ///
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`]).
@@ -241,8 +242,8 @@ impl PingSocket {
         Ok(ttl.unwrap_or(DEFAULT_TTL).into())
     }
 
-    /// Sets the TTL or hop limit of requests, 1 to 255. It is 64 at first. A router at which it expires
-    /// reports an error.
+    /// Sets the TTL or hop limit of all requests, 1 to 255. At first it is 64, and 1 for requests to
+    /// multicast groups. A router at which it expires reports an error.
     ///
     /// # Errors
     /// `InvalidInput` for another value; the stack's error if it has stopped.

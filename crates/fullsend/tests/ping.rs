@@ -3,14 +3,17 @@
 mod common;
 
 use std::future::poll_fn;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::process::Command;
-use std::task::Poll;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use common::{in_namespace, pair, paused, threads};
-use fullsend::{Pair, PingSocket, Stack};
+use fullsend::{IcmpSocket, Pair, PingSocket, Stack};
 use tokio::time::timeout;
 
 const PEERS: [&str; 2] = ["10.0.0.2", "fd00::2"];
@@ -114,9 +117,43 @@ fn invalid_requests_and_a_stopped_stack_are_reported() {
         assert!(error.to_string().contains("256"), "{error}");
         socket.set_ttl(9).unwrap();
         assert_eq!(socket.ttl().unwrap(), 9);
-        let (stopped, error) = tokio::join!(a.shutdown(), socket.recv());
-        stopped.unwrap();
-        assert_eq!(error.unwrap_err().kind(), ErrorKind::ConnectionAborted);
+    });
+}
+
+/// Whether a task was woken.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn waiting_calls_are_woken_when_the_stack_stops() {
+    paused(async {
+        let (a, _b) = pair();
+        let socket = PingSocket::open(&a).unwrap();
+        let messages = IcmpSocket::open(&a).unwrap();
+        let mut waiting: [Pin<Box<dyn Future<Output = io::Result<()>>>>; 3] = [
+            Box::pin(async { socket.recv().await.map(|_| ()) }),
+            Box::pin(socket.readable()),
+            Box::pin(async { messages.recv().await.map(|_| ()) }),
+        ];
+        // Each call waits before the stack stops, and is polled again only after it was woken.
+        let tasks = [(); 3].map(|()| Arc::new(Woken::default()));
+        for (call, woken) in waiting.iter_mut().zip(&tasks) {
+            let waker = Waker::from(woken.clone());
+            let first = call.as_mut().poll(&mut Context::from_waker(&waker));
+            assert!(first.is_pending());
+        }
+        a.shutdown().await.unwrap();
+        assert_eq!(tasks.map(|woken| woken.0.load(Ordering::SeqCst)), [true; 3]);
+        for call in waiting {
+            let error = call.await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
+        }
     });
 }
 

@@ -125,11 +125,9 @@ impl Datagram {
             return Ok(());
         }
         let peer = self.destination(addr)?;
-        let source = host.source_address(peer.ip())?;
         let id = self.socket(host, now)?;
         host.udp(id).connect(Some(peer))?;
-        let port = host.udp(id).addr()?.port();
-        self.source = Some(SocketAddr::new(source, port));
+        self.source = Some(host.udp(id).addr()?);
         self.peer = Some(peer);
         Ok(())
     }

@@ -16,6 +16,11 @@ const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff15, 0, 0, 0, 0, 0, 0, 7);
 /// The index of the interface, after the loopback interface.
 const INDEX: i32 = 2;
 
+/// The index of a second interface, and its addresses.
+const SECOND: i32 = 3;
+const SECOND_OWN: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
+const SECOND_OWN_V6: Ipv6Addr = Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 1);
+
 struct Net {
     posix: Posix,
     now: Instant,
@@ -42,6 +47,54 @@ impl Net {
             posix: Posix::new(host),
             now,
         }
+    }
+
+    /// Adds the interface with index [`SECOND`], which no route to a group uses.
+    fn with_second() -> Self {
+        let mut net = Self::new();
+        let host = net.posix.host_mut();
+        let config = IfaceConfig::new(Caps::plain(Link::Ip, 1500), Mac([2, 0, 0, 0, 0, 2]));
+        let iface = host.add_interface(config);
+        for (addr, prefix) in [(IpAddr::from(SECOND_OWN), 24), (SECOND_OWN_V6.into(), 64)] {
+            let cidr = Cidr { addr, prefix };
+            host.add_address(net.now, iface, cidr).unwrap();
+        }
+        net
+    }
+
+    /// Sends a datagram to a group, or to the peer. Returns the interface on which it left and its
+    /// source address.
+    fn sent_on(&mut self, handle: Handle, to: Option<IpAddr>) -> (i32, IpAddr) {
+        let to = to.map(|to| SockAddr::from(std::net::SocketAddr::new(to, 5000)));
+        let sent = self.posix.sendmsg(self.now, handle, &[b"data"], 0, to, &[]);
+        assert_eq!(sent, Ok(4));
+        let host = self.posix.host_mut();
+        let mut datagrams = Vec::new();
+        for index in [INDEX, SECOND] {
+            let iface = host.iface_with_index(index as u32).unwrap();
+            let mut packets = Vec::new();
+            host.transmit(self.now, iface, &mut packets, 64);
+            for packet in packets {
+                let header = packet.network_header();
+                let source: IpAddr = if header[0] >> 4 == 4 {
+                    <[u8; 4]>::try_from(&header[12..16]).unwrap().into()
+                } else {
+                    <[u8; 16]>::try_from(&header[8..24]).unwrap().into()
+                };
+                datagrams.push((index, source));
+            }
+        }
+        assert_eq!(datagrams.len(), 1, "{datagrams:?}");
+        datagrams[0]
+    }
+
+    fn get(&mut self, handle: Handle, level: i32, name: i32) -> [u8; 4] {
+        let mut value = [0; 4];
+        let len = self
+            .posix
+            .getsockopt(self.now, handle, level, name, &mut value);
+        assert_eq!(len, Ok(4));
+        value
     }
 
     fn socket(&mut self, domain: i32) -> Handle {
@@ -242,4 +295,166 @@ fn the_ttl_the_loop_and_the_source_apply_to_datagrams_to_groups() {
         panic!()
     };
     assert_eq!(*from.ip(), default);
+}
+
+/// The memberships are those of the interface that is found when they are made, whether the socket is
+/// bound or not.
+#[test]
+fn a_membership_has_one_interface_before_and_after_the_bind() {
+    for bound in [false, true] {
+        let mut net = Net::new();
+        let socket = net.socket(AF_INET);
+        if bound {
+            net.bind(socket, "0.0.0.0:0");
+        }
+        net.set(socket, IP_ADD_MEMBERSHIP, &mreq(GROUP, ANY))
+            .unwrap();
+        for again in [mreq(GROUP, OWN), mreqn(GROUP, INDEX)] {
+            let again = net.set(socket, IP_ADD_MEMBERSHIP, &again);
+            assert_eq!(again, Err(Errno::EADDRINUSE), "bound: {bound}");
+        }
+        net.set(socket, IP_DROP_MEMBERSHIP, &mreq(GROUP, OWN))
+            .unwrap();
+        net.set(socket, IP_ADD_MEMBERSHIP, &mreq(GROUP, OWN))
+            .unwrap();
+        net.set(socket, IP_DROP_MEMBERSHIP, &mreq(GROUP, ANY))
+            .unwrap();
+        // A host without interfaces has no groups.
+        let host = Host::new(HostConfig {
+            seed: Seed([3; 4]),
+            sysctl: Sysctl::default(),
+            pool_bytes: 1 << 20,
+        });
+        net.posix = Posix::new(host);
+        let socket = net.socket(AF_INET6);
+        if bound {
+            net.bind(socket, "[::]:0");
+        }
+        let joined = net.set_v6(socket, IPV6_JOIN_GROUP, &mreq_v6(GROUP_V6, 0));
+        assert_eq!(joined, Err(Errno::ENODEV), "bound: {bound}");
+    }
+}
+
+#[test]
+fn a_socket_keeps_its_memberships_when_it_cannot_be_bound() {
+    let mut net = Net::new();
+    // The groups of a host are limited to 256.
+    let mut full = Vec::new();
+    for a in 0..13 {
+        let socket = net.socket(AF_INET);
+        net.bind(socket, "0.0.0.0:0");
+        for b in 0..if a < 12 { 20 } else { 16 } {
+            let group = Ipv4Addr::new(239, 0, a, b);
+            net.set(socket, IP_ADD_MEMBERSHIP, &mreq(group, ANY))
+                .unwrap();
+        }
+        full.push(socket);
+    }
+    let member = net.socket(AF_INET);
+    net.set(member, IP_ADD_MEMBERSHIP, &mreq(GROUP, ANY))
+        .unwrap();
+    let at: std::net::SocketAddr = "0.0.0.0:5000".parse().unwrap();
+    let bound = net.posix.bind(net.now, member, at.into());
+    assert_eq!(bound.unwrap_err(), Errno::ENOBUFS);
+    net.posix.close(net.now, full[0]).unwrap();
+    net.bind(member, "0.0.0.0:5000");
+    let sender = net.socket(AF_INET);
+    net.send(sender, b"data", GROUP.into());
+    assert_eq!(net.recv(member).unwrap().0, b"data");
+}
+
+#[test]
+fn datagrams_to_groups_leave_on_the_chosen_interface() {
+    let v4 = |address: Ipv4Addr, index: i32| {
+        let mut bytes = mreq(ANY, address);
+        bytes.extend(index.to_ne_bytes());
+        bytes
+    };
+    let on_first = |source: Ipv4Addr| (INDEX, IpAddr::from(source));
+    let on_second = (SECOND, IpAddr::from(SECOND_OWN));
+    for (value, sent, reported) in [
+        (SECOND_OWN.octets().to_vec(), on_second, SECOND_OWN),
+        (mreq(ANY, SECOND_OWN), on_second, SECOND_OWN),
+        (v4(ANY, SECOND), on_second, ANY),
+        (v4(SECOND_OWN, SECOND), on_second, SECOND_OWN),
+        (v4(OTHER_OWN, SECOND), (SECOND, OTHER_OWN.into()), OTHER_OWN),
+        (v4(OTHER_OWN, 0), on_first(OTHER_OWN), OTHER_OWN),
+        (v4(OWN, INDEX), on_first(OWN), OWN),
+    ] {
+        // Set before the socket is bound or after, and on a socket that is connected to the group.
+        for (bind, connect) in [(false, false), (true, false), (false, true)] {
+            let mut net = Net::with_second();
+            let sender = net.socket(AF_INET);
+            if bind {
+                net.bind(sender, "0.0.0.0:0");
+            }
+            net.set(sender, IP_MULTICAST_IF, &value).unwrap();
+            let get = net.get(sender, IPPROTO_IP, IP_MULTICAST_IF);
+            assert_eq!(get, reported.octets());
+            let to = std::net::SocketAddr::from((GROUP, 5000));
+            if connect {
+                net.posix.connect(net.now, sender, to.into()).unwrap();
+                let SockAddr::V4(own) = net.posix.getsockname(sender).unwrap() else {
+                    panic!()
+                };
+                assert_eq!(IpAddr::from(*own.ip()), sent.1);
+            }
+            let to = (!connect).then_some(GROUP.into());
+            assert_eq!(net.sent_on(sender, to), sent, "{value:?}");
+            // Datagrams to a host are sent as before.
+            let host = Ipv4Addr::new(10, 0, 0, 9).into();
+            if !connect {
+                assert_eq!(net.sent_on(sender, Some(host)).0, INDEX);
+            }
+        }
+    }
+    let mut net = Net::with_second();
+    let sender = net.socket(AF_INET6);
+    let sent = net.sent_on(sender, Some(GROUP_V6.into()));
+    assert_eq!(sent, (INDEX, "fd00::1".parse().unwrap()));
+    let second = SECOND.to_ne_bytes();
+    net.set_v6(sender, IPV6_MULTICAST_IF, &second).unwrap();
+    let get = net.get(sender, IPPROTO_IPV6, IPV6_MULTICAST_IF);
+    assert_eq!(get, second);
+    let sent = net.sent_on(sender, Some(GROUP_V6.into()));
+    assert_eq!(sent, (SECOND, SECOND_OWN_V6.into()));
+    net.set_v6(sender, IPV6_MULTICAST_IF, &[0; 4]).unwrap();
+    assert_eq!(net.sent_on(sender, Some(GROUP_V6.into())).0, INDEX);
+}
+
+#[test]
+fn an_interface_or_a_source_that_the_host_lacks_is_refused() {
+    let mut net = Net::with_second();
+    let sender = net.socket(AF_INET);
+    net.set(sender, IP_MULTICAST_IF, &SECOND_OWN.octets())
+        .unwrap();
+    let foreign = Ipv4Addr::new(192, 0, 2, 1);
+    let mut with_index = mreq(ANY, foreign);
+    with_index.extend(INDEX.to_ne_bytes());
+    for (value, errno) in [
+        (foreign.octets().to_vec(), Errno::EADDRNOTAVAIL),
+        (with_index, Errno::EADDRNOTAVAIL),
+        (mreqn(ANY, 9), Errno::EADDRNOTAVAIL),
+        (mreqn(ANY, -1), Errno::EADDRNOTAVAIL),
+        (vec![0; 3], Errno::EINVAL),
+    ] {
+        let refused = net.set(sender, IP_MULTICAST_IF, &value);
+        assert_eq!(refused, Err(errno), "{value:?}");
+    }
+    // What was set before still applies.
+    let sent = net.sent_on(sender, Some(GROUP.into()));
+    assert_eq!(sent, (SECOND, SECOND_OWN.into()));
+}
+
+/// A socket that is bound to an address sends from it to a connected peer, too.
+#[test]
+fn a_connected_socket_sends_from_the_address_it_is_bound_to() {
+    for own in [OWN, OTHER_OWN] {
+        let mut net = Net::with_second();
+        let sender = net.socket(AF_INET);
+        net.bind(sender, &format!("{own}:0"));
+        let to = std::net::SocketAddr::from(([10, 0, 0, 9], 5000));
+        net.posix.connect(net.now, sender, to.into()).unwrap();
+        assert_eq!(net.sent_on(sender, None), (INDEX, own.into()));
+    }
 }

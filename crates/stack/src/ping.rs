@@ -70,7 +70,7 @@ struct Socket {
     /// Memory that `queue` holds, bytes.
     bytes: usize,
     readers: WaitList,
-    /// TTL or hop limit of requests; `None` for the default.
+    /// TTL or hop limit of requests; `None` for the defaults.
     ttl: Option<u8>,
     dropped: u64,
 }
@@ -137,6 +137,11 @@ impl Pings {
         self.bytes
     }
 
+    /// Returns whether a socket has this identifier.
+    fn has_ident(&self, ident: u16) -> bool {
+        self.idents.contains_key(&ident)
+    }
+
     /// Queues a reply at the socket with this identifier, if there is one. Returns whether it was
     /// dropped because the queue is full, or because it needs more than `free_bytes` of memory.
     fn enqueue(
@@ -175,6 +180,15 @@ impl Pings {
         socket.bytes -= cost;
         self.bytes -= cost;
         Ok(reply)
+    }
+
+    /// Wakes every task that waits for a reply.
+    pub(crate) fn wake_all(&mut self, wakers: &mut Vec<Waker>) {
+        for index in self.idents.values() {
+            if let Some(socket) = self.sockets.get_mut(*index) {
+                socket.readers.wake(wakers);
+            }
+        }
     }
 
     fn close(&mut self, id: PingId, wakers: &mut Vec<Waker>) {

@@ -125,7 +125,7 @@ impl Host {
     /// # Errors
     /// [`NoRoute`](StackError::NoRoute) if there is no route.
     pub fn udp_path_mtu(&self, now: Instant, to: IpAddr) -> Result<u32, StackError> {
-        self.datagram_mtu(now, to, MtuDiscover::Want)
+        self.datagram_mtu(now, (to, None), MtuDiscover::Want)
     }
 
     /// Returns the limits of queued memory, which the queues of ping sockets share. While the allocator refuses memory, each socket gets

@@ -1,13 +1,16 @@
 //! Path MTU discovery of datagrams (`IP_MTU_DISCOVER`), and which "too big" messages they accept.
-//! The lengths and errors are those of Linux 6.18.
+//! The lengths and errors are those of Linux 6.18. Datagrams to groups, on the interface that the socket
+//! has chosen.
 
 mod common;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use common::{IFACE, Nic, config, forge, host};
-use fullsend_offload::{Link, Packet, Slice};
-use fullsend_stack::{Cidr, Host, StackError, UdpError, UdpId};
+use fullsend_offload::{Caps, Link, Packet, Slice};
+use fullsend_stack::{
+    Cidr, Host, IfaceConfig, IfaceId, Mac, MulticastSettings, StackError, UdpError, UdpId,
+};
 use fullsend_tcp::{IpSettings, MtuDiscover, TcpError};
 use fullsend_wire::Instant;
 use fullsend_wire::icmpv4::Icmpv4Repr;
@@ -267,4 +270,46 @@ fn a_busy_server_accepts_too_big_of_each_of_its_peers() {
     }
     let learnt = (0..COUNT).filter(|&n| rig.mtu(peer(n)) == 1400).count();
     assert!(learnt > 3900, "{learnt}");
+}
+
+#[test]
+fn datagrams_to_groups_leave_on_the_interface_that_the_socket_chose() {
+    for (to, own) in [
+        ("239.1.2.3:9", "172.16.0.1/8"),
+        ("[ff15::7]:9", "fd02::1/48"),
+    ] {
+        let mut rig = Rig::new(MtuDiscover::Do);
+        let config = IfaceConfig::new(Caps::plain(Link::Ip, 1400), Mac([2, 0, 0, 0, 0, 2]));
+        let second = rig.host.add_interface(config);
+        let own: Cidr = own.parse().unwrap();
+        rig.host.add_address(rig.now, second, own).unwrap();
+        let to: SocketAddr = to.parse().unwrap();
+        assert_eq!(rig.send(to, 1500).unwrap().len(), 1);
+        let mut settings = MulticastSettings {
+            iface_v4: Some(second),
+            iface_v6: Some(second),
+            ..MulticastSettings::default()
+        };
+        rig.host.udp(rig.id).set_multicast(settings).unwrap();
+        // The MTU is that of the chosen interface.
+        let max = 1400 - headers(to);
+        let refused = rig.send(to, 1401).unwrap_err();
+        assert_eq!(refused, StackError::MessageTooLong { len: max + 1, max });
+        assert_eq!(rig.send(to, 1400).unwrap().len(), 0);
+        let mut sent = Vec::new();
+        rig.host.transmit(rig.now, second, &mut sent, 64);
+        assert_eq!(sent.len(), 1);
+        rig.host.udp(rig.id).connect(Some(to)).unwrap();
+        assert_eq!(rig.host.udp(rig.id).addr().unwrap().ip(), own.addr);
+        rig.host.udp(rig.id).connect(None).unwrap();
+        // A source that is not the host's is refused, and so is an unknown interface.
+        let foreign = Ipv4Addr::new(192, 0, 2, 1);
+        settings.source_v4 = Some(foreign);
+        rig.host.udp(rig.id).set_multicast(settings).unwrap();
+        let expected = StackError::AddressNotAvailable((foreign, 0).into());
+        assert_eq!(rig.send(to, 100).err(), to.is_ipv4().then_some(expected));
+        settings.iface_v4 = Some(IfaceId(7));
+        let unknown = rig.host.udp(rig.id).set_multicast(settings).unwrap_err();
+        assert!(unknown.to_string().contains("no interface 7"), "{unknown}");
+    }
 }

@@ -4,8 +4,8 @@ mod common;
 
 use std::net::IpAddr;
 
-use common::{Count, Net, Nic, V4, V6, wake_all};
-use fullsend_offload::Link;
+use common::{Count, IFACE, Net, Nic, V4, V6, wake_all};
+use fullsend_offload::{Link, Packet};
 use fullsend_stack::{PingId, PingReply, StackError, WaitOn};
 use fullsend_tcp::TcpError;
 use fullsend_wire::Nanos;
@@ -251,4 +251,84 @@ fn the_hop_limit_of_requests_is_an_option() {
     }));
     ping(&mut net, id, ip(V4[1]), 1, b"");
     assert!(recv(&mut net, id).is_some());
+}
+
+/// As on Linux, requests to groups stay in the local network unless the application has set a TTL.
+#[test]
+fn requests_to_groups_have_a_ttl_of_their_own() {
+    let mut net = net();
+    let id = open(&mut net);
+    for (ttl, expected) in [(None, 1), (Some(7), 7)] {
+        net.hosts[0].ping(id).set_ttl(ttl).unwrap();
+        for (group, offset) in [("239.1.2.3", 8), ("ff15::7", 7)] {
+            let now = net.now;
+            net.hosts[0]
+                .ping(id)
+                .send_to(now, ip(group), 1, b"")
+                .unwrap();
+            let mut sent = Vec::new();
+            net.hosts[0].transmit(now, IFACE, &mut sent, 64);
+            let ttls: Vec<u8> = sent.iter().map(|p| p.network_header()[offset]).collect();
+            assert_eq!(ttls, [expected], "{group}");
+        }
+    }
+}
+
+/// Sends a request with 1400 bytes of data and returns the lengths of the packets.
+fn send_long(net: &mut Net, id: PingId, to: IpAddr, seq: u16) -> Vec<usize> {
+    let now = net.now;
+    let mut ping = net.hosts[0].ping(id);
+    ping.send_to(now, to, seq, &[0; 1400]).unwrap();
+    let mut sent = Vec::new();
+    net.hosts[0].transmit(now, IFACE, &mut sent, 64);
+    sent.iter().map(Packet::len).collect()
+}
+
+/// Delivers the report of a router that the last request to `to` exceeds `mtu`.
+fn report_too_big(net: &mut Net, ident: u16, v6: bool, mtu: u16) {
+    let [here, router] = if v6 { V6 } else { V4 };
+    let [m0, m1] = mtu.to_be_bytes();
+    let (kind, code, request) = if v6 { (2, 0, 128) } else { (3, 4, 8) };
+    let message = error_message(kind, code, [0, 0, m0, m1], (request, ident, 7), v6);
+    let addrs = (ip(router), ip(here));
+    net.hosts[1]
+        .icmp_send(net.now, addrs, message, None)
+        .unwrap();
+    net.run_for(Nanos::from_millis(10));
+}
+
+#[test]
+fn a_too_big_reduces_the_path_mtu_of_a_sent_request_only() {
+    for (v6, to, headers) in [(false, "10.1.0.9", 28), (true, "fd01::9", 48)] {
+        let mut net = net();
+        let any = if v6 { "::/0" } else { "0.0.0.0/0" };
+        let any = any.parse().unwrap();
+        net.hosts[0].add_route(any, None, IFACE).unwrap();
+        let [id, other] = [open(&mut net), open(&mut net)];
+        let [ident, other_ident] = [id, other].map(|id| net.hosts[0].ping(id).ident().unwrap());
+        let (to, whole) = (ip(to), vec![1400 + headers]);
+        // The first request is sent by another socket, so that the error quotes none of this one's.
+        assert_eq!(send_long(&mut net, other, to, 7), whole);
+        ping(&mut net, id, to, 7, &[0; 500]);
+        report_too_big(&mut net, ident, v6, 1300);
+        let reported = recv(&mut net, id).unwrap().error.unwrap();
+        assert_eq!(
+            (reported.error, reported.mtu),
+            (TcpError::MessageTooLong, 1300)
+        );
+        assert_eq!(send_long(&mut net, id, to, 7), whole);
+        // No socket has this identifier any longer.
+        net.hosts[0].ping(other).close();
+        report_too_big(&mut net, other_ident, v6, 1300);
+        assert_eq!(send_long(&mut net, id, to, 7), whole);
+        // Now the request was sent. A smaller MTU than every path has is not accepted.
+        for (mtu, longest) in [(1300, 1300), (100, if v6 { 1280 } else { 552 })] {
+            report_too_big(&mut net, ident, v6, mtu);
+            assert!(recv(&mut net, id).unwrap().error.is_some());
+            let lens = send_long(&mut net, id, to, 7);
+            assert!(lens.len() > 1, "{lens:?}");
+            assert!(lens.iter().all(|&len| len <= longest), "{lens:?}");
+            assert!(lens[0] > longest - 8, "{lens:?}");
+        }
+    }
 }

@@ -44,9 +44,7 @@ impl Datagram {
         let source = match settings.source {
             Some(ip) if !host.is_own_address(ip) => return Err(Errno::EINVAL),
             Some(ip) => Some(SocketAddr::new(ip, host.udp(id).addr()?.port())),
-            None => self
-                .source_for(to.is_ipv4())
-                .or_else(|| self.multicast_source(to)),
+            None => self.source_for(to.is_ipv4()),
         };
         if let Some(error) = self.take_error(host) {
             return Err(error);

@@ -1,7 +1,7 @@
 //! Multicast options of UDP sockets.
 
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fullsend_stack::{Host, IfaceId, MulticastSettings, StackError, UdpId};
 use fullsend_wire::Instant;
@@ -22,11 +22,7 @@ const MAX_MEMBERSHIPS: usize = 20;
 pub(super) struct MulticastOptions {
     settings: MulticastSettings,
     /// The groups joined before the socket was bound, with their interfaces.
-    pending: Vec<(IpAddr, Option<IfaceId>)>,
-    /// `IP_MULTICAST_IF`: the source address of datagrams to IPv4 groups.
-    source: Option<Ipv4Addr>,
-    /// `IPV6_MULTICAST_IF`: the index of the interface, or 0.
-    index: i32,
+    pending: Vec<(IpAddr, IfaceId)>,
 }
 
 /// Returns the bytes of a structure from `at` on.
@@ -65,6 +61,21 @@ fn membership_v6(host: &Host, value: &[u8]) -> Result<(IpAddr, Option<IfaceId>)>
     Ok((group.into(), iface_with_index(host, index)?))
 }
 
+/// Parses the value of `IP_MULTICAST_IF`, a `struct in_addr`, `ip_mreq` or `ip_mreqn`: the interface of
+/// datagrams to groups, by its index or an address, and their source address. The address must be the
+/// host's: Linux accepts any with an index, and fails when a datagram is sent.
+fn multicast_if_v4(host: &Host, value: &[u8]) -> Result<(Option<IfaceId>, Option<Ipv4Addr>)> {
+    let at = if value.len() < 8 { 0 } else { 4 };
+    let address = Ipv4Addr::from(bytes_at::<4>(value, at)?);
+    let index = bytes_at(value, 8).map_or(0, i32::from_ne_bytes);
+    let iface = iface_with_index(host, index).map_err(|_| Errno::EADDRNOTAVAIL)?;
+    if address.is_unspecified() {
+        return Ok((iface, None));
+    }
+    let own = host.iface_of(address.into()).ok_or(Errno::EADDRNOTAVAIL)?;
+    Ok((iface.or(Some(own)), Some(address)))
+}
+
 /// Returns the error of a membership call: without an interface for the group, it is ENODEV.
 fn membership_error(error: StackError) -> Errno {
     match error {
@@ -88,7 +99,9 @@ impl Datagram {
                 settings.ttl_v4 = byte_or_default(int_or_byte(value)?, 0)?.unwrap_or(1);
             }
             IP_MULTICAST_LOOP => settings.loop_v4 = int_or_byte(value)? != 0,
-            IP_MULTICAST_IF => return self.set_multicast_source(host, value).map(Some),
+            IP_MULTICAST_IF => {
+                (settings.iface_v4, settings.source_v4) = multicast_if_v4(host, value)?;
+            }
             IP_ADD_MEMBERSHIP => {
                 let membership = membership_v4(host, value)?;
                 return self.join(host, now, membership).map(Some);
@@ -121,11 +134,7 @@ impl Datagram {
                     _ => return Err(Errno::EINVAL),
                 };
             }
-            IPV6_MULTICAST_IF => {
-                let index = int(value)?;
-                iface_with_index(host, index)?;
-                self.multicast.index = index;
-            }
+            IPV6_MULTICAST_IF => settings.iface_v6 = iface_with_index(host, int(value)?)?,
             IPV6_JOIN_GROUP => {
                 let membership = membership_v6(host, value)?;
                 return self.join(host, now, membership).map(Some);
@@ -146,7 +155,7 @@ impl Datagram {
             IP_MULTICAST_TTL => OptionValue::Small(settings.ttl_v4.into()),
             IP_MULTICAST_LOOP => OptionValue::Small(settings.loop_v4.into()),
             IP_MULTICAST_IF => {
-                let source = self.multicast.source.unwrap_or(Ipv4Addr::UNSPECIFIED);
+                let source = settings.source_v4.unwrap_or(Ipv4Addr::UNSPECIFIED);
                 OptionValue::Bytes(source.octets().to_vec())
             }
             _ => return None,
@@ -159,23 +168,12 @@ impl Datagram {
         Some(match name {
             IPV6_MULTICAST_HOPS => OptionValue::Int(settings.hops_v6.into()),
             IPV6_MULTICAST_LOOP => settings.loop_v6.into(),
-            IPV6_MULTICAST_IF => OptionValue::Int(self.multicast.index),
+            IPV6_MULTICAST_IF => {
+                let index = settings.iface_v6.map_or(0, IfaceId::index);
+                OptionValue::Int(index as i32)
+            }
             _ => return None,
         })
-    }
-
-    /// Sets `IP_MULTICAST_IF` from a `struct in_addr`, `ip_mreq` or `ip_mreqn`: datagrams to groups are
-    /// sent from this address. The interface is that of the route to the group.
-    fn set_multicast_source(&mut self, host: &Host, value: &[u8]) -> Result<()> {
-        let at = if value.len() < 8 { 0 } else { 4 };
-        let address = Ipv4Addr::from(bytes_at::<4>(value, at)?);
-        let index = bytes_at(value, 8).map_or(0, i32::from_ne_bytes);
-        let iface = iface_with_index(host, index)?;
-        if !address.is_unspecified() && iface.is_none() && host.iface_of(address.into()).is_none() {
-            return Err(Errno::EADDRNOTAVAIL);
-        }
-        self.multicast.source = Some(address).filter(|address| !address.is_unspecified());
-        Ok(())
     }
 
     fn join(
@@ -191,6 +189,7 @@ impl Datagram {
             let joined = host.udp(id).join_group(now, group, iface);
             return joined.map_err(membership_error);
         }
+        let iface = host.group_iface(group, iface).map_err(membership_error)?;
         let pending = &mut self.multicast.pending;
         if pending.contains(&(group, iface)) {
             return Err(Errno::EADDRINUSE);
@@ -213,8 +212,8 @@ impl Datagram {
             return left.map_err(membership_error);
         }
         let pending = &mut self.multicast.pending;
-        let same = |&(joined, on): &(IpAddr, Option<IfaceId>)| {
-            joined == group && (iface.is_none() || on == iface)
+        let same = |&(joined, on): &(IpAddr, IfaceId)| {
+            joined == group && iface.is_none_or(|iface| iface == on)
         };
         let index = pending.iter().position(same).ok_or(Errno::EADDRNOTAVAIL)?;
         pending.swap_remove(index);
@@ -237,19 +236,12 @@ impl Datagram {
         id: UdpId,
     ) -> Result<()> {
         host.udp(id).set_multicast(self.multicast.settings)?;
-        for (group, iface) in core::mem::take(&mut self.multicast.pending) {
-            let joined = host.udp(id).join_group(now, group, iface);
+        for &(group, iface) in &self.multicast.pending {
+            let joined = host.udp(id).join_group(now, group, Some(iface));
             joined.map_err(membership_error)?;
         }
+        // After an error the socket is not bound, and keeps its memberships for the next call.
+        self.multicast.pending.clear();
         Ok(())
-    }
-
-    /// Returns the source address of a datagram to a group, if `IP_MULTICAST_IF` has set one and the
-    /// socket is bound to no address.
-    pub(super) fn multicast_source(&self, to: SocketAddr) -> Option<SocketAddr> {
-        let source = self.multicast.source?;
-        let bound = self.bound?;
-        let applies = to.is_ipv4() && to.ip().is_multicast() && bound.ip().is_unspecified();
-        applies.then(|| SocketAddr::new(source.into(), bound.port()))
     }
 }

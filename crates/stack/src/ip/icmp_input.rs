@@ -66,7 +66,7 @@ impl Host {
             IcmpAction::Error(report)
                 if matches!(report.protocol, protocol::ICMP | protocol::ICMPV6) =>
             {
-                self.ping_error((meta.iface, ttl_of(meta, packet)), &report);
+                self.ping_error(now, (meta.iface, ttl_of(meta, packet)), &report);
             }
             IcmpAction::Error(error) => self.transport_error(now, error),
             IcmpAction::EchoReply(ident, seq) => {
@@ -89,7 +89,7 @@ impl Host {
         let addrs = (datagram.src.into(), datagram.dst.into());
         let upper = (datagram.protocol, IpSettings::default());
         // Without a route the answer is dropped and counted.
-        let _ = self.ip_output(now, addrs, upper, datagram.packet);
+        let _ = self.ip_output(now, addrs, None, upper, datagram.packet);
     }
 
     /// Processes an ICMP error about a packet of this host, if the quoted packet is really one.
@@ -125,11 +125,17 @@ impl Host {
         if let IcmpError::TooBig { mtu } = error
             && is_in_flight
         {
-            let current = self.interface_mtu(remote.0);
-            let learned = self.ip.pmtu.of_mut(report.protocol);
-            let reduced = learned.reduce(now, remote.0, (current, mtu));
-            self.ip.version += u32::from(reduced.is_some());
+            self.reduce_path_mtu(now, report.protocol, (remote.0, mtu));
         }
+    }
+
+    /// Records that the path to `to` carries packets of at most `mtu` bytes, for packets of
+    /// `protocol`. The caller has verified that the message quotes a packet of this host.
+    pub(crate) fn reduce_path_mtu(&mut self, now: Instant, protocol: u8, (to, mtu): (IpAddr, u32)) {
+        let current = self.interface_mtu(to);
+        let learned = self.ip.pmtu.of_mut(protocol);
+        let reduced = learned.reduce(now, to, (current, mtu));
+        self.ip.version += u32::from(reduced.is_some());
     }
 
     /// Returns the MTU of the interface that packets to `to` are sent on, or 0 if there is no
@@ -159,7 +165,7 @@ impl Host {
             if report.protocol == protocol::UDP {
                 self.transport_error(now, report);
             } else {
-                self.ping_error((LOOPBACK, DEFAULT_TTL), &report);
+                self.ping_error(now, (LOOPBACK, DEFAULT_TTL), &report);
             }
         }
     }

@@ -174,7 +174,8 @@ impl Host {
             ..IpSettings::default()
         };
         let packet = Packet::from_frame(Slice::copied_from(&message));
-        self.ip_output(now, (from.into(), to.into()), (protocol, settings), packet)
+        let addrs = (from.into(), to.into());
+        self.ip_output(now, addrs, None, (protocol, settings), packet)
     }
 
     /// Processes an ICMP message to another host: queues it if it is an echo request with a correct

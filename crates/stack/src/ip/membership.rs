@@ -35,15 +35,21 @@ const MAX_IGMP_LEN: usize = 1500;
 
 impl Host {
     /// Returns the interface on which a group is joined: `iface`, or that of the route to the group.
-    pub(crate) fn group_iface(
+    ///
+    /// # Errors
+    /// [`Config`](StackError::Config) if there is no such interface, and
+    /// [`NoRoute`](StackError::NoRoute) without an interface for the group's family.
+    pub fn group_iface(
         &self,
         group: IpAddr,
         iface: Option<IfaceId>,
-    ) -> Result<u16, StackError> {
-        match iface {
-            Some(iface) => self.check_iface(iface).map(|()| iface.0),
-            None => self.ip.route_iface(group).ok_or(StackError::NoRoute(group)),
+    ) -> Result<IfaceId, StackError> {
+        if let Some(iface) = iface {
+            self.check_iface(iface)?;
+            return Ok(iface);
         }
+        let iface = self.ip.route_iface(group).map(IfaceId);
+        iface.ok_or(StackError::NoRoute(group))
     }
 
     /// Returns the interface that has an address.

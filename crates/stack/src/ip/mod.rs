@@ -38,7 +38,7 @@ use pmtu::LearnedMtus;
 pub(crate) use pmtu::min_path_mtu;
 use reassembly::Reassembly;
 pub(crate) use reassembly::compact;
-use routes::Routes;
+use routes::{NextHop, Routes};
 
 use crate::siphash::SipKey;
 use crate::{Host, IfaceId, StackError};
@@ -111,6 +111,18 @@ impl Ip {
     /// Returns the interface of the route to `to`.
     pub(crate) fn route_iface(&self, to: IpAddr) -> Option<u16> {
         self.routes.lookup(to).map(|hop| hop.iface)
+    }
+
+    /// Returns the next hop to `to`: `via`, the interface that a socket has chosen for a group, or that
+    /// of the route.
+    pub(crate) fn next_hop(&self, to: IpAddr, via: Option<u16>) -> Option<NextHop> {
+        match via {
+            Some(iface) => Some(NextHop {
+                iface,
+                neighbour: to,
+            }),
+            None => self.routes.lookup(to),
+        }
     }
 
     /// Returns whether `src` can be the address of a single host, so that packets from it are

@@ -16,12 +16,13 @@ use crate::interface::LOOPBACK;
 use crate::{Host, StackError};
 
 impl Host {
-    /// Returns the path from `local` to `remote`. `upper` is the transport protocol and the flow
-    /// label.
+    /// Returns the path from `local` to `remote`. `via` is the interface that a socket has chosen for a
+    /// group, `upper` the transport protocol and the flow label.
     pub(crate) fn path(
         &mut self,
         now: Instant,
         (local, remote): (Addr, Addr),
+        via: Option<u16>,
         upper: (u8, u32),
     ) -> Result<Path, StackError> {
         let version = self.ip.version;
@@ -30,7 +31,7 @@ impl Host {
             return Ok(Path::new(loopback, Some(&[]), (local, remote), upper));
         }
         let to = remote.to_ip();
-        let Some(hop) = self.ip.routes.lookup(to) else {
+        let Some(hop) = self.ip.next_hop(to, via) else {
             *self.mib.out_no_routes(remote.is_v4()) += 1;
             return Err(StackError::NoRoute(to));
         };
@@ -61,11 +62,12 @@ impl Host {
     }
 
     /// Returns the MTU for datagrams to `to`, bytes: the path's as far as it is known, or the
-    /// interface's if the application probes the path itself.
+    /// interface's if the application probes the path itself. `via` is the interface that a socket has
+    /// chosen for a group.
     pub(crate) fn datagram_mtu(
         &self,
         now: Instant,
-        to: IpAddr,
+        (to, via): (IpAddr, Option<u16>),
         mtu_discover: MtuDiscover,
     ) -> Result<u32, StackError> {
         // IPv4's length field bounds a packet, whatever the interface.
@@ -73,7 +75,7 @@ impl Host {
         if self.ip.addresses.is_local(to.into()) {
             return Ok(self.loopback.config.caps.mtu.min(most));
         }
-        let hop = self.ip.routes.lookup(to).ok_or(StackError::NoRoute(to))?;
+        let hop = self.ip.next_hop(to, via).ok_or(StackError::NoRoute(to))?;
         let mtu = self.ifaces[usize::from(hop.iface)]
             .config
             .caps
@@ -86,11 +88,17 @@ impl Host {
 
     /// Returns the local address to use towards `to`.
     pub(crate) fn source_for(&self, to: IpAddr) -> Result<IpAddr, StackError> {
+        self.source_via(to, None)
+    }
+
+    /// Returns the local address to use towards `to`. `via` is the interface that a socket has chosen
+    /// for a group.
+    pub(crate) fn source_via(&self, to: IpAddr, via: Option<u16>) -> Result<IpAddr, StackError> {
         let to_us = self.ip.addresses.is_local(to.into());
         if to_us {
             return Ok(to);
         }
-        let hop = self.ip.routes.lookup(to).ok_or(StackError::NoRoute(to))?;
+        let hop = self.ip.next_hop(to, via).ok_or(StackError::NoRoute(to))?;
         self.ip
             .addresses
             .source_for(to, hop.iface)
@@ -110,19 +118,22 @@ impl Host {
         self.source_for(to)
     }
 
-    /// Sends a packet outside connections. `packet` holds the transport header and the payload.
+    /// Sends a packet outside connections. `via` is the interface that a socket has chosen for a group.
+    /// `packet` holds the transport header and the payload.
     pub(crate) fn ip_output(
         &mut self,
         now: Instant,
         (local, remote): (Addr, Addr),
+        via: Option<u16>,
         (protocol, settings): (u8, IpSettings),
         mut packet: Packet,
     ) -> Result<(), StackError> {
-        let mut path = self.path(now, (local, remote), (protocol, 0))?;
+        let mut path = self.path(now, (local, remote), via, (protocol, 0))?;
         if settings != IpSettings::default() {
             path.apply(settings);
             if settings.mtu_discover == MtuDiscover::Probe {
-                path.mtu = self.datagram_mtu(now, remote.to_ip(), settings.mtu_discover)?;
+                let to = (remote.to_ip(), via);
+                path.mtu = self.datagram_mtu(now, to, settings.mtu_discover)?;
             }
         }
         let len = packet.len();

@@ -16,6 +16,8 @@ use crate::{Host, StackError};
 /// The types of echo requests over IPv4 and IPv6.
 const ECHO_REQUEST: u8 = 8;
 const ECHO_REQUEST_V6: u8 = 128;
+/// Default TTL or hop limit of requests to groups, as on Linux: they stay in the local network.
+const GROUP_TTL: u8 = 1;
 
 /// One ping socket of a [`Host`], for the calls of its application.
 ///
@@ -111,7 +113,9 @@ impl PingHandle<'_> {
         let mut message = Vec::with_capacity(HEADER_LEN + len);
         message.extend([kind, 0, 0, 0, i0, i1, s0, s1]);
         message.extend(data);
+        let ttl = ttl.or(to.is_multicast().then_some(GROUP_TTL));
         self.host.icmp_send(now, (from, to), message, ttl)?;
+        self.host.udp.record_ping((from, ident), to, len);
         self.host.ip.icmp.count_echo_out(to.is_ipv6());
         Ok(())
     }
@@ -156,7 +160,8 @@ impl PingHandle<'_> {
         Ok(self.host.pings.socket(self.id)?.dropped)
     }
 
-    /// Returns the TTL or hop limit of requests, or `None` for the default.
+    /// Returns the TTL or hop limit of requests, or `None` for the defaults: 64, and 1 for requests to
+    /// multicast groups.
     ///
     /// # Errors
     /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
@@ -164,7 +169,8 @@ impl PingHandle<'_> {
         Ok(self.host.pings.socket(self.id)?.ttl)
     }
 
-    /// Sets the TTL or hop limit of requests; `None` is the default.
+    /// Sets the TTL or hop limit of requests, also of those to multicast groups; `None` stands for the
+    /// defaults.
     ///
     /// # Errors
     /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.

@@ -2,6 +2,7 @@
 
 use fullsend_offload::{Chain, Slice};
 use fullsend_tcp::{IcmpError, TcpError};
+use fullsend_wire::Instant;
 use fullsend_wire::icmpv4::HEADER_LEN;
 
 use super::{PingError, PingReply};
@@ -35,20 +36,32 @@ impl Host {
     }
 
     /// Delivers an error about an echo request, if it quotes one of this host. Its `local` and `remote`
-    /// ports are the identifier and the sequence number.
-    pub(crate) fn ping_error(&mut self, (iface, ttl): (u16, u8), report: &TransportError) {
-        let Some(data) = Slice::try_copied_from([report.payload.as_slice()]) else {
-            return self.ip.icmp.count_ping_dropped(report.remote.0.is_ipv6());
-        };
-        if !self.is_own_address(report.local.0) {
+    /// ports are the identifier and the sequence number. A "too big" about a request that can have been
+    /// too long reduces the path MTU.
+    pub(crate) fn ping_error(
+        &mut self,
+        now: Instant,
+        (iface, ttl): (u16, u8),
+        report: &TransportError,
+    ) {
+        let (own, ident) = report.local;
+        if !self.is_own_address(own) || !self.pings.has_ident(ident) {
             return;
         }
         let (error, mtu) = match report.error {
             IcmpError::Unreachable(error) => (error, 0),
             IcmpError::TooBig { mtu } => (TcpError::MessageTooLong, mtu),
         };
+        let to = report.remote.0;
+        // As for datagrams (RFC 5927 4): an error that quotes no sent request must not reduce the MTU.
+        if error == TcpError::MessageTooLong && self.udp.has_sent_long_ping((own, ident), to) {
+            self.reduce_path_mtu(now, report.protocol, (to, mtu));
+        }
+        let Some(data) = Slice::try_copied_from([report.payload.as_slice()]) else {
+            return self.ip.icmp.count_ping_dropped(to.is_ipv6());
+        };
         let reply = PingReply {
-            peer: report.remote.0,
+            peer: to,
             seq: report.remote.1,
             data: data.into(),
             ttl,
@@ -60,7 +73,7 @@ impl Host {
                 offender: report.offender,
             }),
         };
-        self.queue_ping_reply(report.local.1, reply);
+        self.queue_ping_reply(ident, reply);
     }
 
     fn queue_ping_reply(&mut self, ident: u16, reply: PingReply) {

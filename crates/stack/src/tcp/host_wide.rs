@@ -32,10 +32,12 @@ impl Host {
         self.tcp.table.iter().filter(|(_, e)| unflushed(e)).count()
     }
 
-    /// Resets every connection and closes every listener, for the end of the process. Waiting tasks
-    /// are woken.
+    /// Resets every connection and closes every listener, for the end of the process. All tasks that
+    /// wait for sockets are woken.
     pub fn abort_all(&mut self, now: Instant) {
         self.udp.wake_all(&mut self.wakers);
+        self.pings.wake_all(&mut self.wakers);
+        self.ip.icmp_queue.readers().wake(&mut self.wakers);
         for id in self.tcp.listeners.ids() {
             self.listener(id).close(now);
         }

@@ -221,7 +221,12 @@ impl Host {
     /// Returns the path of a connection.
     pub(super) fn tcp_path(&mut self, now: Instant, key: &FlowKey) -> Result<Path, StackError> {
         let flow_label = self.tcp.flow_label(key);
-        self.path(now, (key.local, key.remote), (protocol::TCP, flow_label))
+        self.path(
+            now,
+            (key.local, key.remote),
+            None,
+            (protocol::TCP, flow_label),
+        )
     }
 
     /// Sends a segment that belongs to no connection.

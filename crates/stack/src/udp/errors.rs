@@ -2,13 +2,14 @@
 //! host.
 
 use alloc::vec::Vec;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::task::Waker;
 
 use fullsend_tcp::{MtuDiscover, TcpError};
 
-use super::{Socket, Udp};
+use super::{Socket, Udp, headers_len};
 use crate::demux::FlowKey;
+use crate::ip::min_path_mtu;
 use crate::{StackError, UdpError, UdpId};
 
 /// Maximum number of errors kept for one socket; further errors are discarded.
@@ -102,6 +103,22 @@ impl Udp {
             .filter_map(|&index| self.sockets.get(index))
             .filter(|socket| socket.has_address(local.ip()))
             .any(|socket| socket.remote == Some(to) && socket.sent_long)
+    }
+
+    /// Records an echo request with `len` bytes of data that a ping socket has sent, if it can be too
+    /// big for a path. Requests share the record of sent flows with datagrams: the identifier stands
+    /// for the local port, and 0 for the remote port.
+    pub(crate) fn record_ping(&mut self, (local, ident): (IpAddr, u16), to: IpAddr, len: usize) {
+        if headers_len(to) + len > min_path_mtu(to) as usize {
+            let flow = FlowKey::new((local, ident).into(), (to, 0).into());
+            self.sent.record(flow.hash(self.key));
+        }
+    }
+
+    /// Returns whether an echo request that can be too big for a path was sent recently.
+    pub(crate) fn has_sent_long_ping(&self, (local, ident): (IpAddr, u16), to: IpAddr) -> bool {
+        let flow = FlowKey::new((local, ident).into(), (to, 0).into());
+        self.sent.contains(flow.hash(self.key))
     }
 
     /// Keeps the error that a datagram to `to` does not fit an MTU, if the socket keeps errors.

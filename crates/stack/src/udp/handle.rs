@@ -109,11 +109,11 @@ impl UdpHandle<'_> {
                 if bound.is_ipv4() && remote.is_ipv6() {
                     return Err(StackError::AddressNotAvailable(bound));
                 }
-                Some((self.host.source_for(remote.ip())?, remote))
+                Some((self.source_to(remote.ip())?, remote))
             }
             Some(remote) if bound.is_ipv4() == remote.is_ipv4() => {
                 // Fails without a route.
-                self.host.source_for(remote.ip())?;
+                self.source_to(remote.ip())?;
                 Some((bound.ip(), remote))
             }
             Some(_) => return Err(StackError::AddressNotAvailable(bound)),
@@ -162,7 +162,8 @@ impl UdpHandle<'_> {
     ) -> Result<(), StackError> {
         let (to, size) = (canonical(to), size.max(1));
         let settings = self.socket()?.ip_settings(to.ip());
-        let mtu = self.host.datagram_mtu(now, to.ip(), settings.mtu_discover);
+        let hop = (to.ip(), self.via(to.ip())?);
+        let mtu = self.host.datagram_mtu(now, hop, settings.mtu_discover);
         // Without a route, IP reports and counts that.
         let fits = mtu.is_ok_and(|mtu| headers_len(to.ip()) + size <= mtu as usize);
         if fits || data.len() <= size {
@@ -195,8 +196,9 @@ impl UdpHandle<'_> {
             return Ok(());
         }
         let addrs = (from.ip().into(), to.ip().into());
+        let via = self.via(to.ip())?;
         self.host
-            .ip_output(now, addrs, (protocol::UDP, settings), packet)
+            .ip_output(now, addrs, via, (protocol::UDP, settings), packet)
     }
 
     /// Returns an error for a broadcast address if the socket may not send there.
@@ -220,7 +222,7 @@ impl UdpHandle<'_> {
             Some(source) => source,
             None if !local.ip().is_unspecified() && local.is_ipv4() == to.is_ipv4() => local,
             None if bound.ip().is_unspecified() => {
-                SocketAddr::new(self.host.source_for(to.ip())?, local.port())
+                SocketAddr::new(self.source_to(to.ip())?, local.port())
             }
             None => bound,
         };
@@ -436,7 +438,8 @@ impl UdpHandle<'_> {
         if !unfragmented && len <= max {
             return Ok(());
         }
-        let Ok(mtu) = self.host.datagram_mtu(now, to.ip(), mtu_discover) else {
+        let hop = (to.ip(), self.via(to.ip())?);
+        let Ok(mtu) = self.host.datagram_mtu(now, hop, mtu_discover) else {
             // IP reports and counts that there is no route.
             return Ok(());
         };

@@ -1,7 +1,7 @@
 //! Multicast on a UDP socket: the groups that it has joined, and how it sends to groups.
 
 use alloc::format;
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use fullsend_offload::Packet;
 use fullsend_tcp::IpSettings;
@@ -33,6 +33,16 @@ pub struct MulticastSettings {
     /// Whether datagrams to IPv6 groups are delivered to the host's own sockets, too
     /// (`IPV6_MULTICAST_LOOP`).
     pub loop_v6: bool,
+    /// The interface on which datagrams to IPv4 groups leave (`IP_MULTICAST_IF`); `None` is that of
+    /// the route to the group.
+    pub iface_v4: Option<IfaceId>,
+    /// The interface on which datagrams to IPv6 groups leave (`IPV6_MULTICAST_IF`); `None` is that of
+    /// the route to the group.
+    pub iface_v6: Option<IfaceId>,
+    /// The source address of datagrams to IPv4 groups, if the socket is not bound to an address
+    /// (`IP_MULTICAST_IF`); `None` leaves the choice to the host. Sending fails with
+    /// [`AddressNotAvailable`](StackError::AddressNotAvailable) unless an interface has the address.
+    pub source_v4: Option<Ipv4Addr>,
 }
 
 impl Default for MulticastSettings {
@@ -42,6 +52,9 @@ impl Default for MulticastSettings {
             hops_v6: 1,
             loop_v4: true,
             loop_v6: true,
+            iface_v4: None,
+            iface_v6: None,
+            source_v4: None,
         }
     }
 }
@@ -54,6 +67,16 @@ impl MulticastSettings {
         } else {
             self.ttl_v4
         }
+    }
+
+    /// Returns the interface that is chosen for datagrams to `to`, if that is a group.
+    fn via(self, to: IpAddr) -> Option<u16> {
+        let iface = if to.is_ipv6() {
+            self.iface_v6
+        } else {
+            self.iface_v4
+        };
+        iface.filter(|_| to.is_multicast()).map(|iface| iface.0)
     }
 
     const fn loops(self, group: IpAddr) -> bool {
@@ -77,10 +100,37 @@ impl UdpHandle<'_> {
     /// Sets how the socket sends to multicast groups.
     ///
     /// # Errors
+    /// [`Config`](StackError::Config) if there is no such interface, and
     /// [`NoSuchSocket`](StackError::NoSuchSocket) if there is no such socket.
     pub fn set_multicast(&mut self, settings: MulticastSettings) -> Result<(), StackError> {
+        for iface in [settings.iface_v4, settings.iface_v6].into_iter().flatten() {
+            self.host.check_iface(iface)?;
+        }
         self.socket()?.multicast = settings;
         Ok(())
+    }
+
+    /// Returns the interface that the socket has chosen for datagrams to `to`, if that is a group.
+    pub(super) fn via(&self, to: IpAddr) -> Result<Option<u16>, StackError> {
+        if !to.is_multicast() {
+            return Ok(None);
+        }
+        Ok(self.multicast()?.via(to))
+    }
+
+    /// Returns the source address of datagrams to `to` if the socket is bound to no address.
+    pub(super) fn source_to(&self, to: IpAddr) -> Result<IpAddr, StackError> {
+        let source = self.host.source_via(to, self.via(to)?)?;
+        if !to.is_multicast() || to.is_ipv6() {
+            return Ok(source);
+        }
+        let Some(chosen) = self.multicast()?.source_v4 else {
+            return Ok(source);
+        };
+        if self.host.iface_of(chosen.into()).is_none() {
+            return Err(StackError::AddressNotAvailable((chosen, 0).into()));
+        }
+        Ok(chosen.into())
     }
 
     /// Joins a multicast group on `iface`, or with `None` on the interface of the route to the group.
@@ -105,7 +155,7 @@ impl UdpHandle<'_> {
                 format!("{group} is not a multicast address; pass one of 224.0.0.0/4 or ff00::/8");
             return Err(StackError::Config(text));
         }
-        let membership = (self.host.group_iface(group, iface)?, group);
+        let membership = (self.host.group_iface(group, iface)?.0, group);
         let socket = self.socket()?;
         if socket.memberships.contains(&membership) {
             return Err(StackError::AddressInUse(SocketAddr::new(group, 0)));
@@ -157,7 +207,7 @@ impl UdpHandle<'_> {
             return false;
         };
         let host = &mut *self.host;
-        let iface = host.ip.route_iface(group);
+        let iface = multicast.via(group).or_else(|| host.ip.route_iface(group));
         let is_member = iface.is_some_and(|iface| host.ip.multicast.is_member(iface, group));
         if multicast.loops(group) && is_member {
             let mut copy = packet.clone();

@@ -1,5 +1,5 @@
-//! The flows of the datagrams sent most recently. The quotes in "too big" messages are checked
-//! against them (RFC 5927 4, applied to UDP).
+//! The flows of the datagrams and echo requests sent most recently. The quotes in "too big" messages
+//! are checked against them (RFC 5927 4, applied to UDP and ICMP).
 
 use alloc::vec::Vec;
 
