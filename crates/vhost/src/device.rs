@@ -133,6 +133,7 @@ impl VhostUserBuilder {
             backend: Arc::new(Mutex::new(backend)),
             receiver: Receiver::new(pool),
             transmitter: Transmitter::default(),
+            has_more: false,
             stats: VhostUserStats::default(),
             stats_handle: StatsHandle::default(),
         };
@@ -157,6 +158,8 @@ pub struct VhostUser {
     backend: Arc<Mutex<Backend>>,
     receiver: Receiver,
     transmitter: Transmitter,
+    /// Whether the guest's transmit ring may have more chains, of which no notification was requested.
+    has_more: bool,
     stats: VhostUserStats,
     stats_handle: StatsHandle,
 }
@@ -302,8 +305,10 @@ impl VhostUser {
         batch.clear();
     }
 
-    /// Receives up to `max` packets.
+    /// Receives up to `max` packets. The ring's last notification has been consumed, so whether there is
+    /// more is stored.
     fn read(&mut self, batch: &mut Vec<Packet>, max: usize) -> usize {
+        self.has_more = false;
         let mut backend = self.backend.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(mut queues) = backend.queues().filter(|q| q.from_guest.is_active()) else {
             return 0;
@@ -311,12 +316,14 @@ impl VhostUser {
         let received = self
             .receiver
             .receive(&mut queues, batch, max, &mut self.stats);
-        received.unwrap_or_else(|_| {
+        let Ok(received) = received else {
             queues.from_guest.break_down();
             self.stats.ring_errors += 1;
             tracing::warn!("the guest's transmit ring is invalid; restart its driver");
-            0
-        })
+            return 0;
+        };
+        self.has_more = received >= max;
+        received
     }
 }
 
@@ -340,6 +347,10 @@ impl Device for VhostUser {
         }
         self.stats_handle.publish(&self.stats);
         handled.map(|()| received)
+    }
+
+    fn has_received(&self) -> bool {
+        self.has_more
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

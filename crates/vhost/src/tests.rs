@@ -174,6 +174,35 @@ fn a_chain_becomes_a_frame() {
     assert_eq!((guest.used(1), guest.stats().rx_packets), (1, 1));
 }
 
+/// Makes `count` frames of `len` bytes available, the first from entry 0 of the table.
+fn post_frames(guest: &mut Guest, count: u16, len: u32) {
+    guest.write(DATA, &[0; 12]);
+    for index in 0..count {
+        guest.descriptor(1, index, (GUEST + DATA, 12 + len, 0, 0));
+        guest.post(1, index);
+    }
+}
+
+#[test]
+fn a_full_read_reports_that_there_may_be_more() {
+    let mut guest = Guest::running(FEATURES);
+    assert!(!guest.device.has_received());
+    post_frames(&mut guest, 10, 60);
+    let mut batch = Vec::new();
+    for (max, received, more) in [(0, 0, true), (4, 4, true), (6, 6, true), (6, 0, false)] {
+        assert_eq!(guest.device.receive(&mut batch, max).unwrap(), received);
+        assert_eq!(guest.device.has_received(), more);
+    }
+    assert_eq!(batch.len(), 10);
+    // A ring that is stopped has no more.
+    post_frames(&mut guest, 2, 60);
+    guest.device.receive(&mut batch, 1).unwrap();
+    assert!(guest.device.has_received());
+    guest.send(11, &words(&[pair(1, 0)]), &[]);
+    guest.device.receive(&mut batch, 1).unwrap();
+    assert!(!guest.device.has_received());
+}
+
 #[test]
 fn a_packet_is_merged_into_several_buffers() {
     let mut guest = Guest::running(FEATURES);
