@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 
 use rustix::fs::{FileType, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vhost::vhost_user::{Error, Result};
 use vm_memory::{GuestAddress, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap};
@@ -24,6 +25,7 @@ struct MonitorRange {
 impl Memory {
     /// Maps the regions. Fails if they overlap, or are not entirely within their files.
     pub(crate) fn map(regions: &[VhostUserMemoryRegion], files: Vec<File>) -> Result<Self> {
+        files.iter().try_for_each(close_on_exec)?;
         let mut mapped = Vec::new();
         let mut monitor_ranges = Vec::new();
         for (region, file) in regions.iter().zip(files) {
@@ -63,6 +65,14 @@ impl Memory {
             .map(GuestAddress)
             .ok_or(Error::InvalidParam)
     }
+}
+
+/// Keeps a received descriptor from programs that this process executes. `vhost` receives them without
+/// `MSG_CMSG_CLOEXEC`, so a program that another thread executes before this call inherits it.
+pub(crate) fn close_on_exec(file: &File) -> Result<()> {
+    fcntl_getfd(file)
+        .and_then(|flags| fcntl_setfd(file, flags | FdFlags::CLOEXEC))
+        .map_err(|error| Error::ReqHandlerError(error.into()))
 }
 
 /// Fails if a region is not entirely within a regular file: an access behind its end would be a

@@ -16,6 +16,8 @@ use virtio_bindings::bindings::virtio_ring::VRING_AVAIL_F_NO_INTERRUPT;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
+use crate::memory::close_on_exec;
+
 /// Most entries of a ring (virtio 1.2, 2.7).
 const MAX_SIZE: u16 = 32_768;
 
@@ -386,7 +388,8 @@ impl Drop for Kick {
 
 /// Returns the file if writing to it cannot block: an eventfd, not a pipe or a file of a network or
 /// FUSE file system. Nor can it be the monitor's own socket, which would then outlive the monitor.
-fn event_file(file: File) -> Result<File> {
+pub(crate) fn event_file(file: File) -> Result<File> {
+    close_on_exec(&file)?;
     let anonymous = fstat(&file).map(|stat| FileType::from_raw_mode(stat.st_mode));
     if anonymous.map_err(io_error)? != FileType::Unknown {
         return Err(Error::InvalidParam);

@@ -14,8 +14,13 @@ use fullsend_device::Device;
 use fullsend_offload::{Packet, Slice};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::{FdFlags, fcntl_getfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use vhost::vhost_user::message::VhostUserMemoryRegion;
+use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 
+use crate::memory::Memory;
+use crate::ring::event_file;
 use crate::{VhostUser, VhostUserStats};
 
 const GUEST: u64 = 0x4000_0000;
@@ -316,6 +321,22 @@ fn half_a_message_blocks_nothing_and_bad_ones_end_the_connection() {
         guest.start(0);
         assert!(!guest.alive());
     }
+}
+
+#[test]
+fn received_descriptors_are_closed_on_exec() {
+    let is_closed = |file: &File| fcntl_getfd(file).unwrap().contains(FdFlags::CLOEXEC);
+    let file = File::from(memfd_create("guest", MemfdFlags::ALLOW_SEALING).unwrap());
+    file.set_len(MEMORY).unwrap();
+    assert!(!is_closed(&file));
+    let region = VhostUserMemoryRegion::new(GUEST, MEMORY, MONITOR, 0);
+    let memory = Memory::map(&[region], vec![file]).unwrap();
+    let region = memory.guest().iter().next().unwrap();
+    assert!(is_closed(region.file_offset().unwrap().file()));
+
+    let event = File::from(eventfd(0, EventfdFlags::empty()).unwrap());
+    assert!(!is_closed(&event));
+    assert!(is_closed(&event_file(event).unwrap()));
 }
 
 /// Calls the device when it is readable, until `is_true`.
