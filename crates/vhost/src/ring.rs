@@ -9,8 +9,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
+use rustix::io::{retry_on_intr, write};
 use vhost::vhost_user::{Error, Result};
 use virtio_bindings::bindings::virtio_ring::VRING_AVAIL_F_NO_INTERRUPT;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
@@ -203,8 +204,7 @@ impl Ring {
         self.broken = true;
         self.active = false;
         if let Some(error) = &self.error {
-            // Full or closed: the monitor knows already, or does not want to.
-            let _ = rustix::io::write(error, &1u64.to_ne_bytes());
+            signal(error);
         }
     }
 
@@ -327,12 +327,7 @@ impl Ring {
     }
 
     fn write_call(&self) -> bool {
-        // `EAGAIN` means that the counter is at its maximum: the driver is being notified.
-        let written = self
-            .call
-            .as_ref()
-            .map(|call| rustix::io::write(call, &1u64.to_ne_bytes()));
-        written.is_some()
+        self.call.as_ref().is_some_and(signal)
     }
 
     /// Requests a notification of the next chain. Returns whether there is one already.
@@ -386,8 +381,11 @@ impl Drop for Kick {
     }
 }
 
-/// Returns the file if writing to it cannot block: an eventfd, not a pipe or a file of a network or
-/// FUSE file system. Nor can it be the monitor's own socket, which would then outlive the monitor.
+/// Returns the file if it is an anonymous one like an eventfd, not a pipe or a file of a network or FUSE file
+/// system, to which a write may block. Nor can it be the monitor's own socket, which would then outlive
+/// the monitor.
+///
+/// The file becomes non-blocking, but the monitor has the same open file and can change that again.
 pub(crate) fn event_file(file: File) -> Result<File> {
     close_on_exec(&file)?;
     let anonymous = fstat(&file).map(|stat| FileType::from_raw_mode(stat.st_mode));
@@ -397,6 +395,18 @@ pub(crate) fn event_file(file: File) -> Result<File> {
     let flags = fcntl_getfl(&file).map_err(io_error)?;
     fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(io_error)?;
     Ok(file)
+}
+
+/// Increments the counter of an eventfd, unless it is at its maximum: then the other side has been
+/// notified. Returns whether it did.
+///
+/// A monitor that makes the file blocking, and fills its counter between the two system calls, blocks this
+/// thread.
+fn signal(file: &File) -> bool {
+    let mut poll_file = [PollFd::new(file, PollFlags::OUT)];
+    retry_on_intr(|| poll(&mut poll_file, Some(&Timespec::default()))).is_ok()
+        && poll_file[0].revents().contains(PollFlags::OUT)
+        && write(file, &1u64.to_ne_bytes()).is_ok()
 }
 
 fn io_error(error: rustix::io::Errno) -> Error {

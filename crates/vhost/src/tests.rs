@@ -13,13 +13,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use fullsend_device::Device;
 use fullsend_offload::{Packet, Slice};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
 use rustix::io::{FdFlags, fcntl_getfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 
-use crate::memory::Memory;
+use crate::memory::{Memory, check_file_system, has_remote_pages};
 use crate::ring::event_file;
 use crate::{VhostUser, VhostUserStats};
 
@@ -320,6 +320,40 @@ fn half_a_message_blocks_nothing_and_bad_ones_end_the_connection() {
         guest.set_memory(start, monitor);
         guest.start(0);
         assert!(!guest.alive());
+    }
+}
+
+#[test]
+fn a_full_counter_that_the_monitor_made_blocking_blocks_nothing() {
+    let mut guest = Guest::running(FEATURES);
+    let full = (u64::MAX - 1).to_ne_bytes();
+    let mut counter = [0; 8];
+    rustix::io::read(&guest.call, &mut counter).unwrap();
+    rustix::io::write(&guest.call, &full).unwrap();
+    fcntl_setfl(&guest.call, OFlags::RDWR).unwrap();
+    let before = guest.stats().notifications;
+    post_frames(&mut guest, 1, 60);
+    assert_eq!(guest.receive().len(), 1);
+    assert_eq!(guest.stats().notifications, before);
+    rustix::io::read(&guest.call, &mut counter).unwrap();
+    assert_eq!(counter, full);
+}
+
+#[test]
+fn memory_may_be_in_files_of_local_file_systems() {
+    let path = std::env::temp_dir().join(format!("fullsend-vhost-memory-{}", std::process::id()));
+    let file = File::create(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    assert!(check_file_system(&file).is_ok());
+    let memfd = File::from(memfd_create("guest", MemfdFlags::empty()).unwrap());
+    assert!(check_file_system(&memfd).is_ok());
+    for (file_system, is_remote) in [
+        (0x6573_5546, true),  // FUSE
+        (0x6969, true),       // NFS
+        (0x0102_1994, false), // tmpfs
+        (0xef53, false),      // ext4
+    ] {
+        assert_eq!(has_remote_pages(file_system), is_remote);
     }
 }
 
