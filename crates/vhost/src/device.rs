@@ -69,7 +69,8 @@ impl VhostUserBuilder {
         self
     }
 
-    /// Sets the pool from which memory for received packets is allocated; by default one of its own.
+    /// Sets the pool from which memory for received packets is allocated; by default one of its own. A
+    /// stack uses its own pool in place of it.
     #[must_use]
     pub fn pool(mut self, pool: Pool) -> Self {
         self.pool = Some(pool);
@@ -351,6 +352,11 @@ impl Device for VhostUser {
 
     fn has_received(&self) -> bool {
         self.has_more
+    }
+
+    fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
+        // Packets to the guest that wait are those of one super-segment.
+        self.receiver.limit_memory(pool, max_bytes);
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

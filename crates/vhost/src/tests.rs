@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 use fullsend_device::Device;
-use fullsend_offload::{Packet, Slice};
+use fullsend_offload::{Packet, Pool, Slice};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
 use rustix::io::{FdFlags, fcntl_getfd};
@@ -206,6 +206,25 @@ fn a_full_read_reports_that_there_may_be_more() {
     guest.send(11, &words(&[pair(1, 0)]), &[]);
     guest.device.receive(&mut batch, 1).unwrap();
     assert!(!guest.device.has_received());
+}
+
+#[test]
+fn limited_memory_ends_a_call_after_its_bytes() {
+    let mut guest = Guest::running(FEATURES);
+    let pool = Pool::new(1 << 20);
+    guest.device.limit_memory(&pool, 250);
+    post_frames(&mut guest, 10, 100);
+    for (count, more) in [(3, true), (3, true), (3, true), (1, false)] {
+        let mut batch = Vec::new();
+        let received = guest.device.receive(&mut batch, 64).unwrap();
+        assert_eq!((batch.len(), guest.device.has_received()), (count, more));
+        assert_eq!(received, if more { 64 } else { count });
+    }
+    assert_ne!(pool.stats().kept_bytes, 0);
+    // At least one frame.
+    guest.device.limit_memory(&pool, 0);
+    post_frames(&mut guest, 2, 100);
+    assert_eq!(guest.receive().len(), 1);
 }
 
 #[test]
