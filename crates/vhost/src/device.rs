@@ -24,7 +24,9 @@ use crate::transmit::{Progress, Transmitter};
 const CONTROL: u64 = 2;
 const SOURCE: u64 = 3;
 const RETRY: u64 = 4;
-const TOKENS: usize = 5;
+/// Files that can be registered at the same time: the listener and its timer have one token, and there are
+/// two rings, a connection and `retry`.
+const REGISTRATIONS: usize = 6;
 
 /// Bytes of free memory that the device's own pool keeps.
 const POOL_BYTES: usize = 16 << 20;
@@ -210,7 +212,7 @@ impl VhostUser {
 
     /// Handles what has happened at the sockets.
     fn handle_events(&mut self) -> io::Result<()> {
-        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; TOKENS];
+        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; REGISTRATIONS];
         let (events, _) = epoll::wait(&self.epoll, &mut events, Some(&Timespec::default()))?;
         let has = |token| events.iter().any(|event| event.data.u64() == token);
         // Notifications of the rings need no action: both are processed in any case.
