@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use rustix::io::{Errno, ioctl_fionread};
+use rustix::io::{Errno, ioctl_fionread, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use vhost::vhost_user::{BackendReqHandler, Error, VhostUserBackendReqHandlerMut};
 
@@ -166,7 +166,7 @@ impl Connection {
 
     fn is(&self, state: PollFlags) -> Result<bool, End> {
         let mut file = [PollFd::new(&self.socket, state)];
-        poll(&mut file, Some(&Timespec::default()))?;
+        retry_on_intr(|| poll(&mut file, Some(&Timespec::default())))?;
         Ok(file[0].revents().contains(state))
     }
 }
