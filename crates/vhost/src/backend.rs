@@ -98,7 +98,11 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn reset_owner(&mut self) -> Result<()> {
-        self.reset();
+        // Deprecated, because some devices discarded everything: disables the rings and keeps the rest.
+        for ring in &mut self.rings {
+            ring.set_enabled(false);
+        }
+        self.update();
         Ok(())
     }
 

@@ -392,6 +392,25 @@ fn received_descriptors_are_closed_on_exec() {
     assert!(is_closed(&event_file(event).unwrap()));
 }
 
+#[test]
+fn the_reset_of_the_owner_only_disables_the_rings() {
+    let mut guest = Guest::running(FEATURES);
+    guest.send(4, &[], &[]);
+    guest.receive();
+    let packet = Packet::from_frame(Slice::copied_from(&[0; 60]));
+    guest
+        .device
+        .transmit(&mut VecDeque::from([packet]))
+        .unwrap();
+    assert_eq!(guest.stats().tx_no_guest, 1);
+    for ring in 0..2 {
+        guest.send(18, &words(&[pair(ring, 1)]), &[]);
+    }
+    guest.receive();
+    post_frames(&mut guest, 1, 60);
+    assert_eq!(guest.receive().len(), 1, "memory and rings are there");
+}
+
 /// Calls the device when it is readable, until `is_true`.
 fn drive(device: &mut VhostUser, mut is_true: impl FnMut(&VhostUser) -> bool) {
     while !is_true(device) {
