@@ -313,7 +313,7 @@ impl VhostUser {
     fn read(&mut self, batch: &mut Vec<Packet>, max: usize) -> usize {
         self.has_more = false;
         let mut backend = self.backend.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(mut queues) = backend.queues().filter(|q| q.from_guest.is_active()) else {
+        let Some(mut queues) = backend.queues().filter(|q| q.from_guest.is_started()) else {
             return 0;
         };
         let received = self

@@ -140,7 +140,11 @@ impl Receiver {
             total += frame.len;
             self.frames.push(frame);
         }
-        self.copy_frames(memory, header_len, total, batch, stats);
+        if ring.is_active() {
+            self.copy_frames(memory, header_len, total, batch, stats);
+        } else {
+            stats.rx_disabled += self.frames.len() as u64;
+        }
         for frame in &self.frames {
             ring.push_used(memory, frame.head, 0)?;
         }

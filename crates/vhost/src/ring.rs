@@ -78,8 +78,11 @@ pub(crate) struct Ring {
     queue: Queue,
     enabled: bool,
     broken: bool,
-    /// Set while everything that the ring needs is set and valid.
-    active: bool,
+    /// Set while everything that the ring needs is set and valid. A started ring that is not enabled is
+    /// processed without effects.
+    started: bool,
+    /// Whether the monitor has set the addresses; the initial ones of `queue` could be valid.
+    has_addresses: bool,
     /// Used entries that are written but not published.
     staged: u16,
     /// The published index at the last decision about a notification.
@@ -96,7 +99,8 @@ impl Ring {
             queue: Queue::new(MAX_SIZE).expect("a power of two"),
             enabled: false,
             broken: false,
-            active: false,
+            started: false,
+            has_addresses: false,
             staged: 0,
             notified: Wrapping(0),
             kick: None,
@@ -105,8 +109,14 @@ impl Ring {
         }
     }
 
+    /// Returns whether the ring is started, so that its chains must be returned.
+    pub(crate) fn is_started(&self) -> bool {
+        self.started
+    }
+
+    /// Returns whether the ring is started and enabled, so that it carries packets.
     pub(crate) fn is_active(&self) -> bool {
-        self.active
+        self.started && self.enabled
     }
 
     // What the control messages set. `update` follows each.
@@ -128,7 +138,11 @@ impl Ring {
             .try_set_desc_table_address(descriptors)
             .and_then(|()| queue.try_set_avail_ring_address(available))
             .and_then(|()| queue.try_set_used_ring_address(used));
-        set.map_err(|_| Error::InvalidParam)
+        set.map_err(|_| Error::InvalidParam)?;
+        self.has_addresses = true;
+        // `update` reads the index of the new used ring.
+        self.started = false;
+        Ok(())
     }
 
     pub(crate) fn set_base(&mut self, base: u32) -> Result<()> {
@@ -151,7 +165,7 @@ impl Ring {
         self.kick = Some(Kick::register(event_file(kick)?, epoll.clone(), token)?);
         self.queue.set_ready(true);
         self.broken = false;
-        self.active = false;
+        self.started = false;
         Ok(())
     }
 
@@ -159,14 +173,14 @@ impl Ring {
     pub(crate) fn stop(&mut self) -> u16 {
         self.queue.set_ready(false);
         self.kick = None;
-        self.active = false;
+        self.started = false;
         self.queue.next_avail()
     }
 
     pub(crate) fn set_call(&mut self, file: Option<File>) -> Result<()> {
         self.call = file.map(event_file).transpose()?;
         // The driver may wait for a notification that the last file did not carry.
-        if self.active {
+        if self.started {
             self.write_call();
         }
         Ok(())
@@ -179,12 +193,12 @@ impl Ring {
 
     /// Decides whether the ring can be used, after a message has changed it or the memory.
     pub(crate) fn update(&mut self, memory: Option<&GuestMemoryMmap<()>>) {
-        let was_active = self.active;
-        self.active = self.enabled
-            && !self.broken
+        let was_started = self.started;
+        self.started = !self.broken
+            && self.has_addresses
             && self.queue.ready()
             && memory.is_some_and(|memory| self.queue.is_valid(memory));
-        let Some(memory) = memory.filter(|_| self.active && !was_active) else {
+        let Some(memory) = memory.filter(|_| self.started && !was_started) else {
             return;
         };
         match self.queue.used_idx(memory, Ordering::Acquire) {
@@ -195,14 +209,14 @@ impl Ring {
                 // Whatever was used before was perhaps not notified (a restart of this process).
                 self.write_call();
             }
-            Err(_) => self.active = false,
+            Err(_) => self.started = false,
         }
     }
 
     /// Stops the ring after an error of its driver.
     pub(crate) fn break_down(&mut self) {
         self.broken = true;
-        self.active = false;
+        self.started = false;
         if let Some(error) = &self.error {
             signal(error);
         }

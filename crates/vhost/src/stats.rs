@@ -14,6 +14,8 @@ pub struct VhostUserStats {
     pub rx_malformed: u64,
     /// Dropped: there was no memory for them.
     pub rx_no_memory: u64,
+    /// Dropped: the monitor has disabled the guest's transmit ring.
+    pub rx_disabled: u64,
     /// Packets and super-segments written to the guest's buffers.
     pub tx_packets: u64,
     /// Super-segments that were segmented, and packets whose checksum was completed, because the guest

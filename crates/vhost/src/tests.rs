@@ -393,6 +393,25 @@ fn received_descriptors_are_closed_on_exec() {
 }
 
 #[test]
+fn a_disabled_transmit_ring_is_drained() {
+    let mut guest = Guest::running(FEATURES);
+    guest.send(18, &words(&[pair(1, 0)]), &[]);
+    post_frames(&mut guest, 3, 60);
+    assert!(guest.receive().is_empty());
+    assert_eq!((guest.used(1), guest.stats().rx_disabled), (3, 3));
+    guest.send(18, &words(&[pair(1, 1)]), &[]);
+    post_frames(&mut guest, 1, 60);
+    assert_eq!(guest.receive().len(), 1);
+    assert_eq!((guest.used(1), guest.stats().rx_disabled), (4, 3));
+    // A ring that is stopped is not.
+    guest.send(18, &words(&[pair(1, 0)]), &[]);
+    guest.send(11, &words(&[pair(1, 0)]), &[]);
+    post_frames(&mut guest, 1, 60);
+    guest.receive();
+    assert_eq!(guest.used(1), 4);
+}
+
+#[test]
 fn the_reset_of_the_owner_only_disables_the_rings() {
     let mut guest = Guest::running(FEATURES);
     guest.send(4, &[], &[]);
