@@ -102,8 +102,12 @@ impl Guest {
     }
 
     fn send(&self, request: u32, body: &[u8], files: &[BorrowedFd<'_>]) {
+        self.send_with(request, 1, body, files);
+    }
+
+    fn send_with(&self, request: u32, flags: u32, body: &[u8], files: &[BorrowedFd<'_>]) {
         let mut message = Vec::new();
-        for word in [request, 1, body.len() as u32] {
+        for word in [request, flags, body.len() as u32] {
             message.extend(word.to_ne_bytes());
         }
         message.extend(body);
@@ -390,6 +394,35 @@ fn received_descriptors_are_closed_on_exec() {
     let event = File::from(eventfd(0, EventfdFlags::empty()).unwrap());
     assert!(!is_closed(&event));
     assert!(is_closed(&event_file(event).unwrap()));
+}
+
+#[test]
+fn enabling_a_ring_is_acknowledged_if_that_was_negotiated() {
+    const NEED_REPLY: u32 = 1 << 3 | 1;
+    // The index and state, and the result: the content of a reply or none, and whether it succeeded.
+    for (index, enable, negotiated, reply, ok) in [
+        (0, 1, false, None, true),
+        (0, 1, true, Some(0), true),
+        (1, 0, true, Some(0), true),
+        (1, 2, true, Some(1), false),
+        (2, 1, true, Some(1), false),
+        (2, 1, false, None, false),
+    ] {
+        let mut guest = Guest::running(FEATURES);
+        if negotiated {
+            guest.send(16, &words(&[1 << 3]), &[]);
+        }
+        guest.send_with(18, NEED_REPLY, &words(&[pair(index, enable)]), &[]);
+        assert_eq!(guest.alive(), ok);
+        let mut bytes = [0; 20];
+        guest.socket.set_nonblocking(true).unwrap();
+        let read = guest.socket.read(&mut bytes).unwrap_or(0);
+        let content = (read == 20).then(|| u64::from_ne_bytes(*bytes.last_chunk().unwrap()));
+        assert_eq!(content, reply);
+    }
+    let mut guest = Guest::running(FEATURES);
+    guest.send_with(18, 2, &words(&[pair(0, 1)]), &[]);
+    assert!(!guest.alive(), "another version of the protocol");
 }
 
 #[test]
