@@ -23,13 +23,13 @@ pub struct VhostUserStats {
     pub tx_software: u64,
     /// Dropped: no guest was connected, or its driver was not running.
     pub tx_no_guest: u64,
-    /// Dropped: longer than all of the guest's receive buffers.
+    /// Dropped: longer than all of the guest's receive buffers, or than 1024 of them.
     pub tx_too_long: u64,
     /// Times that packets had to wait for receive buffers of the guest.
     pub tx_full: u64,
     /// Notifications written to the guest: a system call each.
     pub notifications: u64,
-    /// Rings that were stopped because of an invalid index or receive buffer. They work again after the
+    /// Rings that were stopped because of an invalid index, or an invalid chain of receive buffers. They work again after the
     /// driver has been restarted.
     pub ring_errors: u64,
     /// Connections of a virtual machine monitor.
