@@ -29,8 +29,8 @@ pub struct VhostUserStats {
     pub tx_full: u64,
     /// Notifications written to the guest: a system call each.
     pub notifications: u64,
-    /// Rings that were stopped because of an invalid index, or an invalid chain of receive buffers. They work again after the
-    /// driver has been restarted.
+    /// Rings that were stopped because of an invalid index, or an invalid chain of receive buffers. They
+    /// work again after the driver has been restarted.
     pub ring_errors: u64,
     /// Connections of a virtual machine monitor.
     pub connections: u64,
