@@ -23,6 +23,8 @@ use crate::ring::{Direction, Ring};
 pub(crate) struct Backend {
     epoll: Arc<OwnedFd>,
     features: Features,
+    /// Whether the monitor has accepted `REPLY_ACK`.
+    replies: bool,
     memory: Option<Memory>,
     /// The guest's receive queue and its transmit queue, in virtio's order.
     rings: [Ring; 2],
@@ -43,6 +45,7 @@ impl Backend {
         Self {
             epoll,
             features: Features::default(),
+            replies: false,
             memory: None,
             rings: [
                 Ring::new(Direction::ToGuest),
@@ -65,6 +68,11 @@ impl Backend {
             to_guest,
             from_guest,
         })
+    }
+
+    /// Returns whether the monitor can request replies to all messages.
+    pub(crate) fn replies(&self) -> bool {
+        self.replies
     }
 
     /// Returns whether packets reach the guest.
@@ -98,12 +106,19 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn reset_owner(&mut self) -> Result<()> {
-        self.reset();
+        // Deprecated, because some devices discarded everything: disables the rings and keeps the rest.
+        for ring in &mut self.rings {
+            ring.set_enabled(false);
+        }
+        self.update();
         Ok(())
     }
 
     fn reset_device(&mut self) -> Result<()> {
+        // What was negotiated about the messages stays valid, as in the library.
+        let replies = self.replies;
         self.reset();
+        self.replies = replies;
         Ok(())
     }
 
@@ -194,8 +209,9 @@ impl VhostUserBackendReqHandlerMut for Backend {
         Ok(VhostUserProtocolFeatures::MQ)
     }
 
-    fn set_protocol_features(&mut self, _features: u64) -> Result<()> {
+    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
         // The library rejects messages whose feature is not set.
+        self.replies = features & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0;
         Ok(())
     }
 

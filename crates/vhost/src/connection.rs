@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use rustix::io::{Errno, ioctl_fionread};
+use rustix::io::{Errno, ioctl_fionread, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use vhost::vhost_user::{BackendReqHandler, Error, VhostUserBackendReqHandlerMut};
 
@@ -150,23 +150,28 @@ impl Connection {
     fn enable_ring(&mut self) -> Result<(), End> {
         let mut message = [0; HEADER_LEN + 8];
         let read = recv(&self.socket, &mut message, RecvFlags::empty())?.0;
-        if read < message.len() || word(&message, 2) != 8 {
+        let flags = word(&message, 1);
+        let is_valid = flags & !FLAG_NEED_REPLY == FLAG_VERSION && word(&message, 2) == 8;
+        if read < message.len() || !is_valid {
             return Err(Error::InvalidMessage.into());
         }
-        let (index, enable) = (word(&message, 3), word(&message, 4));
         let mut backend = self.backend.lock().unwrap_or_else(PoisonError::into_inner);
-        backend.set_vring_enable(index, enable != 0)?;
-        if word(&message, 1) & FLAG_NEED_REPLY != 0 {
-            let reply = [SET_VRING_ENABLE, FLAG_VERSION | FLAG_REPLY, 8, 0, 0];
+        let result = match word(&message, 4) {
+            enable @ 0..=1 => backend.set_vring_enable(word(&message, 3), enable != 0),
+            _ => Err(Error::InvalidParam),
+        };
+        if flags & FLAG_NEED_REPLY != 0 && backend.replies() {
+            let failed = u32::from(result.is_err());
+            let reply = [SET_VRING_ENABLE, FLAG_VERSION | FLAG_REPLY, 8, failed, 0];
             let bytes: Vec<u8> = reply.iter().flat_map(|word| word.to_ne_bytes()).collect();
             send(&self.socket, &bytes, SendFlags::NOSIGNAL)?;
         }
-        Ok(())
+        Ok(result?)
     }
 
     fn is(&self, state: PollFlags) -> Result<bool, End> {
         let mut file = [PollFd::new(&self.socket, state)];
-        poll(&mut file, Some(&Timespec::default()))?;
+        retry_on_intr(|| poll(&mut file, Some(&Timespec::default())))?;
         Ok(file[0].revents().contains(state))
     }
 }

@@ -24,7 +24,9 @@ use crate::transmit::{Progress, Transmitter};
 const CONTROL: u64 = 2;
 const SOURCE: u64 = 3;
 const RETRY: u64 = 4;
-const TOKENS: usize = 5;
+/// Files that can be registered at the same time: the listener and its timer have one token, and there are
+/// two rings, a connection and `retry`.
+const REGISTRATIONS: usize = 6;
 
 /// Bytes of free memory that the device's own pool keeps.
 const POOL_BYTES: usize = 16 << 20;
@@ -69,7 +71,8 @@ impl VhostUserBuilder {
         self
     }
 
-    /// Sets the pool from which memory for received packets is allocated; by default one of its own.
+    /// Sets the pool from which memory for received packets is allocated; by default one of its own. A
+    /// stack uses its own pool in place of it.
     #[must_use]
     pub fn pool(mut self, pool: Pool) -> Self {
         self.pool = Some(pool);
@@ -133,6 +136,7 @@ impl VhostUserBuilder {
             backend: Arc::new(Mutex::new(backend)),
             receiver: Receiver::new(pool),
             transmitter: Transmitter::default(),
+            has_more: false,
             stats: VhostUserStats::default(),
             stats_handle: StatsHandle::default(),
         };
@@ -157,6 +161,8 @@ pub struct VhostUser {
     backend: Arc<Mutex<Backend>>,
     receiver: Receiver,
     transmitter: Transmitter,
+    /// Whether the guest's transmit ring may have more chains, of which no notification was requested.
+    has_more: bool,
     stats: VhostUserStats,
     stats_handle: StatsHandle,
 }
@@ -206,7 +212,7 @@ impl VhostUser {
 
     /// Handles what has happened at the sockets.
     fn handle_events(&mut self) -> io::Result<()> {
-        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; TOKENS];
+        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; REGISTRATIONS];
         let (events, _) = epoll::wait(&self.epoll, &mut events, Some(&Timespec::default()))?;
         let has = |token| events.iter().any(|event| event.data.u64() == token);
         // Notifications of the rings need no action: both are processed in any case.
@@ -302,21 +308,25 @@ impl VhostUser {
         batch.clear();
     }
 
-    /// Receives up to `max` packets.
+    /// Receives up to `max` packets. The ring's last notification has been consumed, so whether there is
+    /// more is stored.
     fn read(&mut self, batch: &mut Vec<Packet>, max: usize) -> usize {
+        self.has_more = false;
         let mut backend = self.backend.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(mut queues) = backend.queues().filter(|q| q.from_guest.is_active()) else {
+        let Some(mut queues) = backend.queues().filter(|q| q.from_guest.is_started()) else {
             return 0;
         };
         let received = self
             .receiver
             .receive(&mut queues, batch, max, &mut self.stats);
-        received.unwrap_or_else(|_| {
+        let Ok(received) = received else {
             queues.from_guest.break_down();
             self.stats.ring_errors += 1;
             tracing::warn!("the guest's transmit ring is invalid; restart its driver");
-            0
-        })
+            return 0;
+        };
+        self.has_more = received >= max;
+        received
     }
 }
 
@@ -340,6 +350,15 @@ impl Device for VhostUser {
         }
         self.stats_handle.publish(&self.stats);
         handled.map(|()| received)
+    }
+
+    fn has_received(&self) -> bool {
+        self.has_more
+    }
+
+    fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
+        // Packets to the guest that wait are those of one super-segment.
+        self.receiver.limit_memory(pool, max_bytes);
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -20,9 +20,15 @@
 //!
 //! # Trust
 //! The guest is not trusted: indices, descriptors, addresses and headers that it may not write cause a
-//! counter, a dropped packet or a stopped ring, and never an access outside of its memory. The monitor
-//! is trusted in one respect: shrinking the file of the memory ends the process that accesses it, unless
-//! the file can be sealed, which the device does (memfd).
+//! counter, a dropped packet or a stopped ring, and never an access outside of its memory.
+//!
+//! The monitor is trusted in two respects. It can end this process: an access to a page that the file of
+//! the memory does not have is a `SIGBUS`. This is excluded only if the file is sealed against shrinking,
+//! which the device does if it can (a memfd with `MFD_ALLOW_SEALING`), and its pages can be allocated (a
+//! sparse file can be larger than the free space of its file system). And it can block the thread that
+//! drives the device: memory in files of FUSE or of a network is refused, and eventfds are written only
+//! while they have room, but the monitor can change both after the check. A program that another thread
+//! executes at the moment when a message arrives can inherit the descriptors of that message.
 //!
 //! # Why not `vhost-user-backend`
 //! It runs threads with event loops of their own. A [`Device`] is called by the driver of its stack and

@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io;
 
-use rustix::fs::{FileType, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
+use rustix::fs::{FileType, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs};
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vhost::vhost_user::{Error, Result};
 use vm_memory::{GuestAddress, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap};
@@ -24,9 +25,11 @@ struct MonitorRange {
 impl Memory {
     /// Maps the regions. Fails if they overlap, or are not entirely within their files.
     pub(crate) fn map(regions: &[VhostUserMemoryRegion], files: Vec<File>) -> Result<Self> {
+        files.iter().try_for_each(close_on_exec)?;
         let mut mapped = Vec::new();
         let mut monitor_ranges = Vec::new();
         for (region, file) in regions.iter().zip(files) {
+            check_file_system(&file)?;
             prevent_shrinking(&file);
             check_size(region, &file)?;
             let start = GuestAddress(region.guest_phys_addr);
@@ -65,6 +68,14 @@ impl Memory {
     }
 }
 
+/// Keeps a received descriptor from programs that this process executes. `vhost` receives them without
+/// `MSG_CMSG_CLOEXEC`, so a program that another thread executes before this call inherits it.
+pub(crate) fn close_on_exec(file: &File) -> Result<()> {
+    fcntl_getfd(file)
+        .and_then(|flags| fcntl_setfd(file, flags | FdFlags::CLOEXEC))
+        .map_err(|error| Error::ReqHandlerError(error.into()))
+}
+
 /// Fails if a region is not entirely within a regular file: an access behind its end would be a
 /// `SIGBUS`.
 fn check_size(region: &VhostUserMemoryRegion, file: &File) -> Result<()> {
@@ -77,13 +88,51 @@ fn check_size(region: &VhostUserMemoryRegion, file: &File) -> Result<()> {
     Err(Error::InvalidParam)
 }
 
-/// Makes the file keep its size, where the file system can: accessing a page that is no longer within
-/// the file ends the process with SIGBUS. Guests cannot cause this, only their monitor.
+/// Makes the file keep its size, where possible: accessing a page that is no longer within the file ends the
+/// process with SIGBUS. Guests cannot cause this, only their monitor. A memfd can be sealed only if it was
+/// created with `MFD_ALLOW_SEALING`, another file never.
 fn prevent_shrinking(file: &File) {
     let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
-    if !sealed && fcntl_add_seals(file, SealFlags::SHRINK).is_err() {
-        tracing::debug!(
-            "the guest's memory is in a file that can shrink; use memory-backend-memfd"
+    if sealed {
+        return;
+    }
+    if let Err(error) = fcntl_add_seals(file, SealFlags::SHRINK) {
+        tracing::warn!(
+            %error,
+            "cannot seal the file of the guest's memory: this process ends if the monitor shrinks it; use \
+             memory-backend-memfd"
         );
     }
+}
+
+/// Fails if the pages of a file come from another process or host, which may not answer: each access to
+/// them would then block the stack.
+///
+/// This finds a mistake of the monitor, not an attack: the system call may block as well, and an overlay
+/// hides the file system below it. Files in tmpfs, e.g. a memfd, are recognized without it.
+pub(crate) fn check_file_system(file: &File) -> Result<()> {
+    if fcntl_get_seals(file).is_ok() {
+        return Ok(());
+    }
+    let stat = fstatfs(file).map_err(|error| Error::ReqHandlerError(error.into()))?;
+    // The type has 32 bits, in a field of other sizes and signs.
+    if !has_remote_pages(stat.f_type as u32) {
+        return Ok(());
+    }
+    let text = "the guest's memory is in a file of FUSE or of a network; use memory-backend-memfd";
+    Err(Error::ReqHandlerError(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        text,
+    )))
+}
+
+/// Returns whether the type of a file system, as in `linux/magic.h`, is one of FUSE or a network.
+pub(crate) fn has_remote_pages(file_system: u32) -> bool {
+    const FUSE: u32 = 0x6573_5546;
+    const NFS: u32 = 0x6969;
+    const CIFS: u32 = 0xff53_4d42;
+    const SMB2: u32 = 0xfe53_4d42;
+    const V9FS: u32 = 0x0102_1997;
+    const CEPH: u32 = 0x00c3_6400;
+    matches!(file_system, FUSE | NFS | CIFS | SMB2 | V9FS | CEPH)
 }

@@ -49,6 +49,8 @@ impl Frame {
 /// The receiving half of a device.
 pub(crate) struct Receiver {
     pool: Pool,
+    /// Most bytes of frames that one call receives: those of its packets are in memory at the same time.
+    max_bytes: usize,
     buffers: Vec<Buffer>,
     frames: Vec<Frame>,
     /// The offloads and lengths of the frames that were copied.
@@ -59,14 +61,21 @@ impl Receiver {
     pub(crate) fn new(pool: Pool) -> Self {
         Self {
             pool,
+            max_bytes: usize::MAX,
             buffers: Vec::new(),
             frames: Vec::new(),
             copied: Vec::new(),
         }
     }
 
-    /// Appends up to `max` packets to `batch`. Returns the number of chains taken; if there are fewer
-    /// than `max`, the driver notifies the device of the next one.
+    /// Sets the pool, and the number of bytes after which a call ends. It receives at least one frame.
+    pub(crate) fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
+        self.pool = pool.clone();
+        self.max_bytes = max_bytes.max(1);
+    }
+
+    /// Appends up to `max` packets to `batch`. Returns the number of chains taken, or `max` after the most
+    /// bytes of a call; if it is less than `max`, the driver notifies the device of the next one.
     pub(crate) fn receive(
         &mut self,
         queues: &mut Queues<'_>,
@@ -74,11 +83,18 @@ impl Receiver {
         max: usize,
         stats: &mut VhostUserStats,
     ) -> Result<usize, BrokenRing> {
-        let mut received = 0;
+        let (mut received, mut bytes) = (0, 0);
         let mut announced = false;
         while received < max {
-            let frames = self.receive_group(queues, batch, max - received, stats)?;
+            let max_bytes = self.max_bytes - bytes;
+            let (frames, len) =
+                self.receive_group(queues, batch, max - received, max_bytes, stats)?;
             received += frames;
+            bytes += len;
+            if bytes >= self.max_bytes {
+                // The caller polls again, as after a full batch.
+                return Ok(max);
+            }
             if frames > 0 {
                 announced = false;
             } else if announced {
@@ -93,14 +109,16 @@ impl Receiver {
         Ok(received)
     }
 
-    /// Receives frames that share a block of memory. Returns the number of chains taken.
+    /// Receives frames that share a block of memory, until they have `max_bytes`. Returns the number of
+    /// chains taken, and the bytes of their frames.
     fn receive_group(
         &mut self,
         queues: &mut Queues<'_>,
         batch: &mut Vec<Packet>,
         max: usize,
+        max_bytes: usize,
         stats: &mut VhostUserStats,
-    ) -> Result<usize, BrokenRing> {
+    ) -> Result<(usize, usize), BrokenRing> {
         let Queues {
             memory, features, ..
         } = *queues;
@@ -109,7 +127,7 @@ impl Receiver {
         self.frames.clear();
         self.buffers.clear();
         let mut total = 0;
-        while self.frames.len() < max {
+        while self.frames.len() < max && total < max_bytes {
             let (position, start) = (ring.position(), self.buffers.len());
             let Some(chain) = ring.pop(memory, &mut self.buffers)? else {
                 break;
@@ -122,13 +140,17 @@ impl Receiver {
             total += frame.len;
             self.frames.push(frame);
         }
-        self.copy_frames(memory, header_len, total, batch, stats);
+        if ring.is_active() {
+            self.copy_frames(memory, header_len, total, batch, stats);
+        } else {
+            stats.rx_disabled += self.frames.len() as u64;
+        }
         for frame in &self.frames {
             ring.push_used(memory, frame.head, 0)?;
         }
         ring.publish(memory)?;
         stats.notifications += u64::from(ring.notify(memory)?);
-        Ok(self.frames.len())
+        Ok((self.frames.len(), total))
     }
 
     /// Copies the frames to one block of `total` bytes, or each to one of its own if there is none.

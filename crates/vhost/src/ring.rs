@@ -9,12 +9,15 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
+use rustix::io::{retry_on_intr, write};
 use vhost::vhost_user::{Error, Result};
 use virtio_bindings::bindings::virtio_ring::VRING_AVAIL_F_NO_INTERRUPT;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+
+use crate::memory::close_on_exec;
 
 /// Most entries of a ring (virtio 1.2, 2.7).
 const MAX_SIZE: u16 = 32_768;
@@ -75,8 +78,11 @@ pub(crate) struct Ring {
     queue: Queue,
     enabled: bool,
     broken: bool,
-    /// Set while everything that the ring needs is set and valid.
-    active: bool,
+    /// Set while everything that the ring needs is set and valid. A started ring that is not enabled is
+    /// processed without effects.
+    started: bool,
+    /// Whether the monitor has set the addresses; the initial ones of `queue` could be valid.
+    has_addresses: bool,
     /// Used entries that are written but not published.
     staged: u16,
     /// The published index at the last decision about a notification.
@@ -93,7 +99,8 @@ impl Ring {
             queue: Queue::new(MAX_SIZE).expect("a power of two"),
             enabled: false,
             broken: false,
-            active: false,
+            started: false,
+            has_addresses: false,
             staged: 0,
             notified: Wrapping(0),
             kick: None,
@@ -102,8 +109,14 @@ impl Ring {
         }
     }
 
+    /// Returns whether the ring is started, so that its chains must be returned.
+    pub(crate) fn is_started(&self) -> bool {
+        self.started
+    }
+
+    /// Returns whether the ring is started and enabled, so that it carries packets.
     pub(crate) fn is_active(&self) -> bool {
-        self.active
+        self.started && self.enabled
     }
 
     // What the control messages set. `update` follows each.
@@ -125,7 +138,11 @@ impl Ring {
             .try_set_desc_table_address(descriptors)
             .and_then(|()| queue.try_set_avail_ring_address(available))
             .and_then(|()| queue.try_set_used_ring_address(used));
-        set.map_err(|_| Error::InvalidParam)
+        set.map_err(|_| Error::InvalidParam)?;
+        self.has_addresses = true;
+        // `update` reads the index of the new used ring.
+        self.started = false;
+        Ok(())
     }
 
     pub(crate) fn set_base(&mut self, base: u32) -> Result<()> {
@@ -148,7 +165,7 @@ impl Ring {
         self.kick = Some(Kick::register(event_file(kick)?, epoll.clone(), token)?);
         self.queue.set_ready(true);
         self.broken = false;
-        self.active = false;
+        self.started = false;
         Ok(())
     }
 
@@ -156,14 +173,14 @@ impl Ring {
     pub(crate) fn stop(&mut self) -> u16 {
         self.queue.set_ready(false);
         self.kick = None;
-        self.active = false;
+        self.started = false;
         self.queue.next_avail()
     }
 
     pub(crate) fn set_call(&mut self, file: Option<File>) -> Result<()> {
         self.call = file.map(event_file).transpose()?;
         // The driver may wait for a notification that the last file did not carry.
-        if self.active {
+        if self.started {
             self.write_call();
         }
         Ok(())
@@ -176,12 +193,12 @@ impl Ring {
 
     /// Decides whether the ring can be used, after a message has changed it or the memory.
     pub(crate) fn update(&mut self, memory: Option<&GuestMemoryMmap<()>>) {
-        let was_active = self.active;
-        self.active = self.enabled
-            && !self.broken
+        let was_started = self.started;
+        self.started = !self.broken
+            && self.has_addresses
             && self.queue.ready()
             && memory.is_some_and(|memory| self.queue.is_valid(memory));
-        let Some(memory) = memory.filter(|_| self.active && !was_active) else {
+        let Some(memory) = memory.filter(|_| self.started && !was_started) else {
             return;
         };
         match self.queue.used_idx(memory, Ordering::Acquire) {
@@ -192,17 +209,16 @@ impl Ring {
                 // Whatever was used before was perhaps not notified (a restart of this process).
                 self.write_call();
             }
-            Err(_) => self.active = false,
+            Err(_) => self.started = false,
         }
     }
 
     /// Stops the ring after an error of its driver.
     pub(crate) fn break_down(&mut self) {
         self.broken = true;
-        self.active = false;
+        self.started = false;
         if let Some(error) = &self.error {
-            // Full or closed: the monitor knows already, or does not want to.
-            let _ = rustix::io::write(error, &1u64.to_ne_bytes());
+            signal(error);
         }
     }
 
@@ -325,12 +341,7 @@ impl Ring {
     }
 
     fn write_call(&self) -> bool {
-        // `EAGAIN` means that the counter is at its maximum: the driver is being notified.
-        let written = self
-            .call
-            .as_ref()
-            .map(|call| rustix::io::write(call, &1u64.to_ne_bytes()));
-        written.is_some()
+        self.call.as_ref().is_some_and(signal)
     }
 
     /// Requests a notification of the next chain. Returns whether there is one already.
@@ -384,9 +395,13 @@ impl Drop for Kick {
     }
 }
 
-/// Returns the file if writing to it cannot block: an eventfd, not a pipe or a file of a network or
-/// FUSE file system. Nor can it be the monitor's own socket, which would then outlive the monitor.
-fn event_file(file: File) -> Result<File> {
+/// Returns the file if it is an anonymous one like an eventfd, not a pipe or a file of a network or FUSE file
+/// system, to which a write may block. Nor can it be the monitor's own socket, which would then outlive
+/// the monitor.
+///
+/// The file becomes non-blocking, but the monitor has the same open file and can change that again.
+pub(crate) fn event_file(file: File) -> Result<File> {
+    close_on_exec(&file)?;
     let anonymous = fstat(&file).map(|stat| FileType::from_raw_mode(stat.st_mode));
     if anonymous.map_err(io_error)? != FileType::Unknown {
         return Err(Error::InvalidParam);
@@ -394,6 +409,18 @@ fn event_file(file: File) -> Result<File> {
     let flags = fcntl_getfl(&file).map_err(io_error)?;
     fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(io_error)?;
     Ok(file)
+}
+
+/// Increments the counter of an eventfd, unless it is at its maximum: then the other side has been
+/// notified. Returns whether it did.
+///
+/// A monitor that makes the file blocking, and fills its counter between the two system calls, blocks this
+/// thread.
+fn signal(file: &File) -> bool {
+    let mut poll_file = [PollFd::new(file, PollFlags::OUT)];
+    retry_on_intr(|| poll(&mut poll_file, Some(&Timespec::default()))).is_ok()
+        && poll_file[0].revents().contains(PollFlags::OUT)
+        && write(file, &1u64.to_ne_bytes()).is_ok()
 }
 
 fn io_error(error: rustix::io::Errno) -> Error {

@@ -14,6 +14,8 @@ pub struct VhostUserStats {
     pub rx_malformed: u64,
     /// Dropped: there was no memory for them.
     pub rx_no_memory: u64,
+    /// Dropped: the monitor has disabled the guest's transmit ring.
+    pub rx_disabled: u64,
     /// Packets and super-segments written to the guest's buffers.
     pub tx_packets: u64,
     /// Super-segments that were segmented, and packets whose checksum was completed, because the guest
@@ -21,14 +23,14 @@ pub struct VhostUserStats {
     pub tx_software: u64,
     /// Dropped: no guest was connected, or its driver was not running.
     pub tx_no_guest: u64,
-    /// Dropped: longer than all of the guest's receive buffers.
+    /// Dropped: longer than all of the guest's receive buffers, or than 1024 of them.
     pub tx_too_long: u64,
     /// Times that packets had to wait for receive buffers of the guest.
     pub tx_full: u64,
     /// Notifications written to the guest: a system call each.
     pub notifications: u64,
-    /// Rings that were stopped because of an invalid index or receive buffer. They work again after the
-    /// driver has been restarted.
+    /// Rings that were stopped because of an invalid index, or an invalid chain of receive buffers. They
+    /// work again after the driver has been restarted.
     pub ring_errors: u64,
     /// Connections of a virtual machine monitor.
     pub connections: u64,

@@ -11,11 +11,16 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 use fullsend_device::Device;
-use fullsend_offload::{Packet, Slice};
+use fullsend_offload::{Packet, Pool, Slice};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
+use rustix::io::{FdFlags, fcntl_getfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use vhost::vhost_user::message::VhostUserMemoryRegion;
+use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 
+use crate::memory::{Memory, check_file_system, has_remote_pages};
+use crate::ring::event_file;
 use crate::{VhostUser, VhostUserStats};
 
 const GUEST: u64 = 0x4000_0000;
@@ -97,8 +102,12 @@ impl Guest {
     }
 
     fn send(&self, request: u32, body: &[u8], files: &[BorrowedFd<'_>]) {
+        self.send_with(request, 1, body, files);
+    }
+
+    fn send_with(&self, request: u32, flags: u32, body: &[u8], files: &[BorrowedFd<'_>]) {
         let mut message = Vec::new();
-        for word in [request, 1, body.len() as u32] {
+        for word in [request, flags, body.len() as u32] {
             message.extend(word.to_ne_bytes());
         }
         message.extend(body);
@@ -172,6 +181,54 @@ fn a_chain_becomes_a_frame() {
     assert_eq!(received.len(), 1);
     assert_eq!(received[0].to_bytes(), frame);
     assert_eq!((guest.used(1), guest.stats().rx_packets), (1, 1));
+}
+
+/// Makes `count` frames of `len` bytes available, the first from entry 0 of the table.
+fn post_frames(guest: &mut Guest, count: u16, len: u32) {
+    guest.write(DATA, &[0; 12]);
+    for index in 0..count {
+        guest.descriptor(1, index, (GUEST + DATA, 12 + len, 0, 0));
+        guest.post(1, index);
+    }
+}
+
+#[test]
+fn a_full_read_reports_that_there_may_be_more() {
+    let mut guest = Guest::running(FEATURES);
+    assert!(!guest.device.has_received());
+    post_frames(&mut guest, 10, 60);
+    let mut batch = Vec::new();
+    for (max, received, more) in [(0, 0, true), (4, 4, true), (6, 6, true), (6, 0, false)] {
+        assert_eq!(guest.device.receive(&mut batch, max).unwrap(), received);
+        assert_eq!(guest.device.has_received(), more);
+    }
+    assert_eq!(batch.len(), 10);
+    // A ring that is stopped has no more.
+    post_frames(&mut guest, 2, 60);
+    guest.device.receive(&mut batch, 1).unwrap();
+    assert!(guest.device.has_received());
+    guest.send(11, &words(&[pair(1, 0)]), &[]);
+    guest.device.receive(&mut batch, 1).unwrap();
+    assert!(!guest.device.has_received());
+}
+
+#[test]
+fn limited_memory_ends_a_call_after_its_bytes() {
+    let mut guest = Guest::running(FEATURES);
+    let pool = Pool::new(1 << 20);
+    guest.device.limit_memory(&pool, 250);
+    post_frames(&mut guest, 10, 100);
+    for (count, more) in [(3, true), (3, true), (3, true), (1, false)] {
+        let mut batch = Vec::new();
+        let received = guest.device.receive(&mut batch, 64).unwrap();
+        assert_eq!((batch.len(), guest.device.has_received()), (count, more));
+        assert_eq!(received, if more { 64 } else { count });
+    }
+    assert_ne!(pool.stats().kept_bytes, 0);
+    // At least one frame.
+    guest.device.limit_memory(&pool, 0);
+    post_frames(&mut guest, 2, 100);
+    assert_eq!(guest.receive().len(), 1);
 }
 
 #[test]
@@ -287,6 +344,123 @@ fn half_a_message_blocks_nothing_and_bad_ones_end_the_connection() {
         guest.start(0);
         assert!(!guest.alive());
     }
+}
+
+#[test]
+fn a_full_counter_that_the_monitor_made_blocking_blocks_nothing() {
+    let mut guest = Guest::running(FEATURES);
+    let full = (u64::MAX - 1).to_ne_bytes();
+    let mut counter = [0; 8];
+    rustix::io::read(&guest.call, &mut counter).unwrap();
+    rustix::io::write(&guest.call, &full).unwrap();
+    fcntl_setfl(&guest.call, OFlags::RDWR).unwrap();
+    let before = guest.stats().notifications;
+    post_frames(&mut guest, 1, 60);
+    assert_eq!(guest.receive().len(), 1);
+    assert_eq!(guest.stats().notifications, before);
+    rustix::io::read(&guest.call, &mut counter).unwrap();
+    assert_eq!(counter, full);
+}
+
+#[test]
+fn memory_may_be_in_files_of_local_file_systems() {
+    let path = std::env::temp_dir().join(format!("fullsend-vhost-memory-{}", std::process::id()));
+    let file = File::create(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    assert!(check_file_system(&file).is_ok());
+    let memfd = File::from(memfd_create("guest", MemfdFlags::empty()).unwrap());
+    assert!(check_file_system(&memfd).is_ok());
+    for (file_system, is_remote) in [
+        (0x6573_5546, true),  // FUSE
+        (0x6969, true),       // NFS
+        (0x0102_1994, false), // tmpfs
+        (0xef53, false),      // ext4
+    ] {
+        assert_eq!(has_remote_pages(file_system), is_remote);
+    }
+}
+
+#[test]
+fn received_descriptors_are_closed_on_exec() {
+    let is_closed = |file: &File| fcntl_getfd(file).unwrap().contains(FdFlags::CLOEXEC);
+    let file = File::from(memfd_create("guest", MemfdFlags::ALLOW_SEALING).unwrap());
+    file.set_len(MEMORY).unwrap();
+    assert!(!is_closed(&file));
+    let region = VhostUserMemoryRegion::new(GUEST, MEMORY, MONITOR, 0);
+    let memory = Memory::map(&[region], vec![file]).unwrap();
+    let region = memory.guest().iter().next().unwrap();
+    assert!(is_closed(region.file_offset().unwrap().file()));
+
+    let event = File::from(eventfd(0, EventfdFlags::empty()).unwrap());
+    assert!(!is_closed(&event));
+    assert!(is_closed(&event_file(event).unwrap()));
+}
+
+#[test]
+fn enabling_a_ring_is_acknowledged_if_that_was_negotiated() {
+    const NEED_REPLY: u32 = 1 << 3 | 1;
+    // The index and state, and the result: the content of a reply or none, and whether it succeeded.
+    for (index, enable, negotiated, reply, ok) in [
+        (0, 1, false, None, true),
+        (0, 1, true, Some(0), true),
+        (1, 0, true, Some(0), true),
+        (1, 2, true, Some(1), false),
+        (2, 1, true, Some(1), false),
+        (2, 1, false, None, false),
+    ] {
+        let mut guest = Guest::running(FEATURES);
+        if negotiated {
+            guest.send(16, &words(&[1 << 3]), &[]);
+        }
+        guest.send_with(18, NEED_REPLY, &words(&[pair(index, enable)]), &[]);
+        assert_eq!(guest.alive(), ok);
+        let mut bytes = [0; 20];
+        guest.socket.set_nonblocking(true).unwrap();
+        let read = guest.socket.read(&mut bytes).unwrap_or(0);
+        let content = (read == 20).then(|| u64::from_ne_bytes(*bytes.last_chunk().unwrap()));
+        assert_eq!(content, reply);
+    }
+    let mut guest = Guest::running(FEATURES);
+    guest.send_with(18, 2, &words(&[pair(0, 1)]), &[]);
+    assert!(!guest.alive(), "another version of the protocol");
+}
+
+#[test]
+fn a_disabled_transmit_ring_is_drained() {
+    let mut guest = Guest::running(FEATURES);
+    guest.send(18, &words(&[pair(1, 0)]), &[]);
+    post_frames(&mut guest, 3, 60);
+    assert!(guest.receive().is_empty());
+    assert_eq!((guest.used(1), guest.stats().rx_disabled), (3, 3));
+    guest.send(18, &words(&[pair(1, 1)]), &[]);
+    post_frames(&mut guest, 1, 60);
+    assert_eq!(guest.receive().len(), 1);
+    assert_eq!((guest.used(1), guest.stats().rx_disabled), (4, 3));
+    // A ring that is stopped is not.
+    guest.send(18, &words(&[pair(1, 0)]), &[]);
+    guest.send(11, &words(&[pair(1, 0)]), &[]);
+    post_frames(&mut guest, 1, 60);
+    guest.receive();
+    assert_eq!(guest.used(1), 4);
+}
+
+#[test]
+fn the_reset_of_the_owner_only_disables_the_rings() {
+    let mut guest = Guest::running(FEATURES);
+    guest.send(4, &[], &[]);
+    guest.receive();
+    let packet = Packet::from_frame(Slice::copied_from(&[0; 60]));
+    guest
+        .device
+        .transmit(&mut VecDeque::from([packet]))
+        .unwrap();
+    assert_eq!(guest.stats().tx_no_guest, 1);
+    for ring in 0..2 {
+        guest.send(18, &words(&[pair(ring, 1)]), &[]);
+    }
+    guest.receive();
+    post_frames(&mut guest, 1, 60);
+    assert_eq!(guest.receive().len(), 1, "memory and rings are there");
 }
 
 /// Calls the device when it is readable, until `is_true`.
