@@ -26,9 +26,12 @@ pub enum DeniedNames {
 /// A rule with domains matches addresses that the relay has given to the guest in the answer of a
 /// resolver to a query for such a name, or for an alias of it within the same answer, until the answer's
 /// TTL and [`DnsConfig::address_grace`](crate::DnsConfig::address_grace) have passed. Flows that exist then
-/// go on. Answers with [local](Flow::is_local) addresses are refused unless the guest may reach them by a
-/// rule with a network, or by the default: the owner of a name could otherwise open the host's own
-/// services to the guest.
+/// go on.
+///
+/// The owner of a name chooses its addresses, and could open the host's own services to the guest. A rule
+/// that allows domains and has no networks therefore matches a [local](Flow::is_local) address only if
+/// the policy itself gives it [the name](Self::name). Answers with local addresses are refused, unless the
+/// guest may reach some port of them by a rule with a network or without domains, or by the default.
 ///
 /// The policy has no state, so several gateways can share one.
 ///
@@ -85,8 +88,8 @@ impl EgressPolicy {
     }
 
     /// Adds addresses of a name, which the DNS relay then answers itself. Whether the guest may reach
-    /// them is up to the rules: those with the name as their domain match these addresses, also local
-    /// ones.
+    /// them is up to the rules: those that allow the name as their domain match these addresses, also
+    /// local ones.
     ///
     /// # Errors
     /// A name that is none.
@@ -122,6 +125,16 @@ impl EgressPolicy {
         Some((n + 1, rule))
     }
 
+    /// Returns the rule that decides about a flow.
+    fn of_flow(&self, flow: &Flow) -> Option<(usize, &Rule)> {
+        let ip = flow.destination.ip().to_canonical();
+        let is_own = |name: &str| {
+            let mut addresses = self.names.get(name).into_iter().flatten();
+            addresses.any(|address| address.to_canonical() == ip)
+        };
+        self.decisive(|rule| rule.matches(flow, is_own))
+    }
+
     /// Returns the reason of a refusal.
     fn explain(rule: Option<(usize, &Rule)>) -> String {
         match rule {
@@ -139,7 +152,7 @@ impl Policy for EgressPolicy {
         if flow.is_dns_relay {
             return Verdict::Allow;
         }
-        let rule = self.decisive(|rule| rule.matches(flow));
+        let rule = self.of_flow(flow);
         rule.map_or(self.default, |(_, rule)| rule.action())
             .verdict()
     }
@@ -165,7 +178,7 @@ impl Policy for EgressPolicy {
     }
 
     fn explain_flow(&self, flow: &Flow) -> Option<String> {
-        Some(Self::explain(self.decisive(|rule| rule.matches(flow))))
+        Some(Self::explain(self.of_flow(flow)))
     }
 
     fn explain_dns(&self, name: &str, _: u16) -> Option<String> {
@@ -365,6 +378,47 @@ mod tests {
         for policy in [policy.rule(other), denied.rule(network(Rule::allow()))] {
             assert!(!allows_address(&policy, name, "10.0.0.1"));
         }
+    }
+
+    #[test]
+    fn an_answer_does_not_open_a_local_address_beyond_the_rule_that_lets_it_pass() {
+        let pings = Rule::allow().network("10.0.0.0/8").unwrap();
+        let by_name = |ports| {
+            let rule = Rule::allow().domain("*.example.org").unwrap();
+            EgressPolicy::new().rule(rule.ports(ports))
+        };
+        let policy = by_name(0..=65_535).rule(pings.protocol(FlowProtocol::Ping));
+        let name = "evil.example.org";
+        assert!(allows_address(&policy, name, "10.0.0.5"));
+        assert!(!allows_tcp(&policy, "10.0.0.5:22", &[name]));
+        assert!(!allows_tcp(&policy, "[::ffff:10.0.0.5]:22", &[name]));
+        assert!(allows_tcp(&policy, "192.0.2.1:22", &[name]));
+        let ping = verdict(&policy, FlowProtocol::Ping, "10.0.0.5:0", &[name]);
+        assert_eq!(ping, Verdict::Allow);
+
+        let policy = by_name(80..=80).rule(Rule::allow().ports(443..=443));
+        assert!(allows_address(&policy, name, "169.254.169.254"));
+        assert!(!allows_tcp(&policy, "169.254.169.254:80", &[name]));
+        assert!(allows_tcp(&policy, "169.254.169.254:443", &[name]));
+
+        // The policy's own name opens its own addresses only; a network and a name open both.
+        let own = by_name(80..=80).name("db.example.org", [[10, 0, 0, 5].into()]);
+        let own = own.unwrap();
+        assert!(allows_tcp(&own, "10.0.0.5:80", &["db.example.org"]));
+        assert!(allows_tcp(
+            &own,
+            "[::ffff:10.0.0.5]:80",
+            &["db.example.org"]
+        ));
+        assert!(!allows_tcp(&own, "10.0.0.5:80", &[name]));
+        assert!(!allows_tcp(&own, "10.0.0.6:80", &["db.example.org"]));
+        let rule = Rule::allow().domain("*.example.org").unwrap();
+        let both = EgressPolicy::new().rule(rule.network("10.0.0.0/8").unwrap());
+        assert!(allows_tcp(&both, "10.0.0.5:80", &[name]));
+        // A rule that denies by name does so for local addresses, too.
+        let denies = EgressPolicy::new().otherwise(Action::Allow);
+        let denies = denies.rule(Rule::deny().domain("*.example.org").unwrap());
+        assert!(!allows_tcp(&denies, "10.0.0.5:80", &[name]));
     }
 
     #[test]

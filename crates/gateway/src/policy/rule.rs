@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use super::domains::Domains;
 use super::network::Network;
@@ -166,15 +167,23 @@ impl Rule {
         self.ports.is_empty() && self.protocols.is_empty()
     }
 
-    /// Returns whether a flow meets all conditions.
-    pub(super) fn matches(&self, flow: &Flow) -> bool {
+    /// Returns whether a flow meets all conditions. `is_own` returns whether the policy itself gives the
+    /// destination a name.
+    ///
+    /// A name alone opens a [local](Flow::is_local) destination only if the policy gives it the name, and
+    /// not if an answer does: another rule may have let the answer pass for other ports.
+    pub(super) fn matches(&self, flow: &Flow, is_own: impl Fn(&str) -> bool) -> bool {
+        let trusts_name =
+            !flow.is_local || !self.networks.is_empty() || self.action != Action::Allow;
+        let is_named =
+            |name: &Arc<str>| self.domains.contains(name) && (trusts_name || is_own(name));
         let port = flow.destination.port();
         let is_port = |&(first, last): &(u16, u16)| (first..=last).contains(&port);
         let has_port = flow.protocol != FlowProtocol::Ping && self.ports.iter().any(is_port);
         (self.protocols.is_empty() || self.protocols.contains(&flow.protocol))
             && (self.ports.is_empty() || has_port)
             && self.matches_address(flow.destination.ip(), flow.is_local)
-            && (!self.has_domains() || flow.names.iter().any(|name| self.domains.contains(name)))
+            && (!self.has_domains() || flow.names.iter().any(is_named))
     }
 
     fn matches_address(&self, address: IpAddr, is_local: bool) -> bool {
