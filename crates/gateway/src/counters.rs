@@ -105,7 +105,8 @@ counters! {
     /// Pairs of an address and one of its names that are known now.
     dns_addresses: "GatewayDnsAddresses",
     /// Pairs of an address and a name that were replaced because of
-    /// [`Limits::dns_addresses`](crate::Limits), or of the names that the address has already.
+    /// [`Limits::dns_addresses`](crate::Limits), or of the names that the address has already, or of
+    /// the addresses that the name has already; and those of an answer beyond the last.
     dns_addresses_replaced: "GatewayDnsAddressesReplaced",
     /// Flows that clients opened through forwards.
     forwarded: "GatewayForwarded",
