@@ -39,6 +39,7 @@ impl Shared {
     ) -> Route {
         match self.verdict(protocol, guest, destination) {
             Verdict::Allow => route(&self.config, protocol, destination),
+            Verdict::Redirect(_) if !is_enabled(&self.config, protocol) => Route::Reject,
             Verdict::Redirect(to) => connect_to(to, true),
             Verdict::Reject => Route::Prohibited,
             Verdict::Drop => Route::Drop,
@@ -80,12 +81,7 @@ fn route(config: &Config, protocol: FlowProtocol, destination: SocketAddr) -> Ro
             _ => {}
         }
     }
-    let enabled = match protocol {
-        FlowProtocol::Tcp => config.tcp,
-        FlowProtocol::Udp => config.udp,
-        FlowProtocol::Ping => config.icmp,
-    };
-    if !enabled {
+    if !is_enabled(config, protocol) {
         return Route::Reject;
     }
     let ip = destination.ip().to_canonical();
@@ -97,6 +93,14 @@ fn route(config: &Config, protocol: FlowProtocol, destination: SocketAddr) -> Ro
         Target::Drop => return Route::Drop,
     };
     connect_to(SocketAddr::new(to, destination.port()), mapped)
+}
+
+fn is_enabled(config: &Config, protocol: FlowProtocol) -> bool {
+    match protocol {
+        FlowProtocol::Tcp => config.tcp,
+        FlowProtocol::Udp => config.udp,
+        FlowProtocol::Ping => config.icmp,
+    }
 }
 
 /// Returns the route to an address of the host's network, after the last check of it. Only a mapping

@@ -92,7 +92,7 @@ impl EgressPolicy {
     /// local ones.
     ///
     /// # Errors
-    /// A name that is none.
+    /// Returns an error if `name` is not the name of a host.
     pub fn name(
         mut self,
         name: &str,
@@ -154,7 +154,7 @@ impl Policy for EgressPolicy {
         }
         let rule = self.of_flow(flow);
         rule.map_or(self.default, |(_, rule)| rule.action())
-            .verdict()
+            .verdict(flow.protocol)
     }
 
     fn dns(&self, name: &str, _: u16) -> DnsVerdict {
@@ -187,7 +187,7 @@ impl Policy for EgressPolicy {
     }
 
     fn filters_names(&self) -> bool {
-        self.default == Action::Deny || self.has_domains() || !self.names.is_empty()
+        self.default != Action::Allow || !self.rules.is_empty() || !self.names.is_empty()
     }
 }
 
@@ -259,6 +259,13 @@ mod tests {
         assert!(allows_tcp(&rules([allow(), deny()]), "192.0.2.1:80", &[]));
         // An IPv4 address in IPv6's form does not evade a rule.
         assert!(!allows_tcp(&policy, "[::ffff:192.0.2.1]:80", &[]));
+        // Nor one that a translator or a tunnel leads to; and no rule opens these forms.
+        let policy = rules([deny(), Rule::allow().network("::/0").unwrap()]);
+        for to in ["[64:ff9b::192.0.2.1]:80", "[2002:c000:201::7]:80"] {
+            assert!(!allows_tcp(&policy, to, &[]), "{to}");
+            assert!(!allows_tcp(&EgressPolicy::new().rule(allow()), to, &[]));
+        }
+        assert!(allows_tcp(&policy, "[64:ff9b::192.0.2.16]:80", &[]));
     }
 
     #[test]
@@ -304,6 +311,15 @@ mod tests {
         let policy = EgressPolicy::new().rule(rule);
         let to_name = verdict(&policy, FlowProtocol::Tcp, "192.0.2.1:80", &["example.org"]);
         assert_eq!(to_name, Verdict::Redirect(to));
+        // Pings have no port: a later rule, or the default, decides about them.
+        let ping = |policy: &EgressPolicy| {
+            verdict(policy, FlowProtocol::Ping, "192.0.2.1:0", &["example.org"])
+        };
+        assert_eq!(ping(&policy), Verdict::Reject);
+        let pings = Rule::allow().protocol(FlowProtocol::Ping);
+        assert_eq!(ping(&policy.clone().rule(pings)), Verdict::Allow);
+        let default = EgressPolicy::new().otherwise(Action::Redirect(to));
+        assert_eq!(ping(&default), Verdict::Reject);
         assert!(allows_name(&policy, "example.org"));
     }
 
@@ -344,6 +360,11 @@ mod tests {
     fn what_is_not_denied_may_be_allowed() {
         let policy = EgressPolicy::new().otherwise(Action::Allow);
         assert!(!policy.filters_names());
+        // An address that a rule denies makes an answer wrong, and a redirection may have a port.
+        let local = Rule::deny().network("local").unwrap();
+        let denied = policy.clone().rule(local);
+        assert!(denied.filters_names());
+        assert!(!allows_address(&denied, "example.org", "10.0.0.1"));
         let policy = policy.rule(Rule::deny().domain("ads.example").unwrap());
         assert!(policy.filters_names());
         assert!(allows_name(&policy, "example.org") && !allows_name(&policy, "ads.example"));
