@@ -100,8 +100,9 @@ counters! {
     policy_denied_names: "GatewayPolicyDeniedNames",
     /// DNS answers that the policy denied because of an address.
     policy_denied_answers: "GatewayPolicyDeniedAnswers",
-    /// Refusals that are not in the log, as it had many lines already.
-    policy_log_suppressed: "GatewayPolicyLogSuppressed",
+    /// Refusals, and connections beyond [`Limits::tcp_connections`](crate::Limits), that are not in the
+    /// log, as it had many lines already.
+    log_suppressed: "GatewayLogSuppressed",
     /// Pairs of an address and one of its names that are known now.
     dns_addresses: "GatewayDnsAddresses",
     /// Pairs of an address and a name that were replaced because of

@@ -388,7 +388,7 @@ fn a_flood_of_refusals_is_counted_one_by_one_and_logged_in_part() {
         });
         let counters = rig.gateway.counters();
         assert_eq!(counters.policy_denied_names, 200);
-        let logged = counters.policy_denied_names - counters.policy_log_suppressed;
+        let logged = counters.policy_denied_names - counters.log_suppressed;
         assert!((20..100).contains(&logged), "{logged}");
     });
 }

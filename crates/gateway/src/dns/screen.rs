@@ -28,13 +28,13 @@ pub(super) fn screen_answer(shared: &Shared, query: &Query<'_>, answer: Vec<u8>)
         // Without its records, as some of them may be missing.
         return query.respond_truncated();
     }
-    let is_denied = |address: &IpAddr| {
-        let is_local = shared.config.is_local(*address);
-        !policy.allows_address(&query.name, *address, is_local)
+    let with_place = |address: IpAddr| (address, shared.config.is_local(address));
+    let is_denied = |&(address, is_local): &(IpAddr, bool)| {
+        !policy.allows_address(&query.name, address, is_local)
     };
-    let mut addresses = parsed.addresses.iter().map(|answered| answered.address);
-    if let Some(address) = addresses.find(is_denied) {
-        shared.deny_answer(&query.name, address);
+    let mut addresses = parsed.addresses.iter().map(|a| with_place(a.address));
+    if let Some((address, is_local)) = addresses.find(is_denied) {
+        shared.deny_answer(&query.name, address, is_local);
         return query.respond(ResponseCode::Refused);
     }
     let of_name = |(address, ttl): (IpAddr, Option<u32>)| Some((address, ttl?));

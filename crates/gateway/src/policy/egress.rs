@@ -113,9 +113,10 @@ impl EgressPolicy {
         self
     }
 
-    /// Returns whether a rule has a domain. The guest then needs the DNS relay.
-    pub fn has_domains(&self) -> bool {
-        self.rules.iter().any(Rule::has_domains)
+    /// Returns whether a rule has a domain, or the policy a [name](Self::name). Without the DNS relay,
+    /// these have no effect.
+    pub fn needs_dns_relay(&self) -> bool {
+        !self.names.is_empty() || self.rules.iter().any(Rule::has_domains)
     }
 
     /// Returns the rule that decides, with its number from 1.
@@ -175,6 +176,14 @@ impl Policy for EgressPolicy {
         let decide = |rule: &Rule| rule.permits_address(name, address, is_local);
         let mut decisions = self.rules.iter().filter_map(decide);
         !is_local || decisions.next().unwrap_or(self.default != Action::Deny)
+    }
+
+    fn explain_address(&self, name: &str, address: IpAddr, is_local: bool) -> Option<String> {
+        let decides = |rule: &Rule| rule.permits_address(name, address, is_local).is_some();
+        Some(match self.decisive(decides) {
+            None => "no rule with its network allows it".to_owned(),
+            rule => Self::explain(rule),
+        })
     }
 
     fn explain_flow(&self, flow: &Flow) -> Option<String> {
@@ -451,6 +460,7 @@ mod tests {
         let redirect = DnsVerdict::Redirect(addresses.into());
         assert_eq!(policy.dns("host.internal", 1), redirect);
         assert_eq!(policy.dns("x.host.internal", 1), DnsVerdict::Refuse);
+        assert!(policy.needs_dns_relay() && !EgressPolicy::new().needs_dns_relay());
         assert!(EgressPolicy::new().name("a b", addresses).is_err());
     }
 
@@ -462,5 +472,11 @@ mod tests {
         let explain = |name| policy.explain_dns(name, 1).unwrap();
         assert_eq!(explain("ads.example"), "rule 2 denies it");
         assert_eq!(explain("other.example"), "no rule allows it");
+        let address = [10, 0, 0, 1].into();
+        let explain = |policy: &EgressPolicy| policy.explain_address("example.org", address, true);
+        let reason = explain(&policy).unwrap();
+        assert_eq!(reason, "no rule with its network allows it");
+        let denied = policy.rule(Rule::deny().network("local").unwrap());
+        assert_eq!(explain(&denied).unwrap(), "rule 3 denies it");
     }
 }
