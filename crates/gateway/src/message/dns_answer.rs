@@ -76,16 +76,16 @@ impl Answer {
 fn parse_records(message: &[u8], at: usize) -> Option<Vec<Record<'_>>> {
     let mut records = Vec::new();
     let mut next = at;
-    // The target of the last owner's pointer, and that owner: most records have the same.
+    // The last owner that was a pointer alone, and its name: most records have the same.
     let mut last: Option<(u16, Arc<str>)> = None;
     for _ in 0..be16(message, 6)? {
         let pointer = be16(message, next).filter(|word| *word >= 0xc000);
-        let (owner, fixed) = match last.take().filter(|(known, _)| pointer == Some(*known)) {
-            Some((_, owner)) => (owner, next + 2),
-            None => {
-                let (owner, fixed) = read_name(message, next)?;
-                (Arc::from(owner), fixed)
-            }
+        let known = last.take().filter(|(known, _)| pointer == Some(*known));
+        let (owner, fixed) = if let Some((_, owner)) = known {
+            (owner, next + 2)
+        } else {
+            let (owner, fixed) = read_name(message, next)?;
+            (Arc::from(owner), fixed)
         };
         last = pointer.map(|pointer| (pointer, owner.clone()));
         let data_at = fixed + FIXED_LEN;
@@ -218,6 +218,9 @@ mod tests {
             &query,
             &[
                 (POINTER.into(), 1, 60, vec![192, 0, 2, 1]),
+                (POINTER.into(), 1, 50, vec![192, 0, 2, 3]),
+                // A pointer to the parent.
+                (vec![0xc0, 16], 1, 60, vec![192, 0, 2, 4]),
                 (wire("www.eXample.ORG"), 28, 1 << 31, v6.into()),
                 (wire("other.example"), 1, 60, vec![192, 0, 2, 2]),
                 (POINTER.into(), 16, 60, b"\x04text".to_vec()),
@@ -225,6 +228,8 @@ mod tests {
         );
         let expected = [
             ("192.0.2.1".to_owned(), Some(60)),
+            ("192.0.2.3".to_owned(), Some(50)),
+            ("192.0.2.4".to_owned(), None),
             ("2001:db8::1".to_owned(), Some(0)),
             ("192.0.2.2".to_owned(), None),
         ];
