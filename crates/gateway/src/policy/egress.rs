@@ -369,7 +369,7 @@ mod tests {
     fn what_is_not_denied_may_be_allowed() {
         let policy = EgressPolicy::new().otherwise(Action::Allow);
         assert!(!policy.filters_names());
-        // An address that a rule denies makes an answer wrong, and a redirection may have a port.
+        // Answers may have an address that a rule denies.
         let local = Rule::deny().network("local").unwrap();
         let denied = policy.clone().rule(local);
         assert!(denied.filters_names());
