@@ -193,7 +193,8 @@ fn connections_beyond_the_cap_wait_and_are_logged() {
         );
         let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
         assert_eq!(stdout, "HTTP/1.0 200 OK\n".repeat(2), "{stderr}");
-        let line = "the guest may not open more TCP connections: it has 1";
+        let line = "a TCP connection of the guest waits: all 1 of this gateway, those of forwards \
+                    included, are in use; raise the limit tcp_connections, or close some";
         assert!(stderr.contains(line), "{stderr}");
     });
 }
@@ -225,12 +226,31 @@ fn programs_that_callers_start_have_their_policy_from_the_environment() {
         fs::write(net.path("domains.toml"), POLICY).unwrap();
         let error = text(&pasta("", "domains.toml").stderr);
         assert!(error.contains("add --dns-forward ADDRESS"), "{error}");
+        fs::write(
+            net.path("names.toml"),
+            "[names]\n\"db.internal\" = \"10.0.2.2\"\n",
+        )
+        .unwrap();
+        let error = text(&pasta("", "names.toml").stderr);
+        assert!(error.contains("has domains or names, and"), "{error}");
         fs::write(net.path("wrong.toml"), "default = 1").unwrap();
         let error = text(&pasta("", "wrong.toml").stderr);
         assert!(
             error.contains("wrong.toml:1: default = 1 is none of"),
             "{error}"
         );
+        let empty = Command::new(net.path("pasta"))
+            .args(["--config-net", "--pid"])
+            .arg(net.path("pid"))
+            .arg(guest.pid().to_string())
+            .env("FULLSEND_POLICY", "")
+            .stdin(Stdio::null())
+            .output()
+            .expect("the program starts");
+        assert_eq!(empty.status.code(), Some(1));
+        let error = text(&empty.stderr);
+        let expected = "FULLSEND_POLICY is empty; set it to a file, or unset it";
+        assert!(error.contains(expected), "{error}");
         // The option takes precedence.
         let option = format!("--policy {}", net.path("policy.toml").display());
         let output = pasta(&option, "wrong.toml");

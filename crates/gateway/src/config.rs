@@ -238,7 +238,8 @@ pub struct Limits {
     /// DNS queries that have no answer yet. Further ones are dropped.
     pub dns_queries: usize,
     /// Pairs of an address and one of its names that are kept for [`Flow::names`](crate::Flow::names).
-    /// A new one replaces the one that expires first.
+    /// A new one replaces the one that was learned the least recently; also of the 16 names that an
+    /// address may have, and of the 64 addresses of a name.
     pub dns_addresses: usize,
     /// Forwards.
     pub forwards: usize,

@@ -100,12 +100,14 @@ counters! {
     policy_denied_names: "GatewayPolicyDeniedNames",
     /// DNS answers that the policy denied because of an address.
     policy_denied_answers: "GatewayPolicyDeniedAnswers",
-    /// Refusals that are not in the log, as it had many lines already.
-    policy_log_suppressed: "GatewayPolicyLogSuppressed",
+    /// Refusals, and connections beyond [`Limits::tcp_connections`](crate::Limits), that are not in the
+    /// log, as it had many lines already.
+    log_suppressed: "GatewayLogSuppressed",
     /// Pairs of an address and one of its names that are known now.
     dns_addresses: "GatewayDnsAddresses",
     /// Pairs of an address and a name that were replaced because of
-    /// [`Limits::dns_addresses`](crate::Limits), or of the names that the address has already.
+    /// [`Limits::dns_addresses`](crate::Limits), or of the names that the address has already, or of
+    /// the addresses that the name has already; and those of an answer beyond the last.
     dns_addresses_replaced: "GatewayDnsAddressesReplaced",
     /// Flows that clients opened through forwards.
     forwarded: "GatewayForwarded",

@@ -124,9 +124,17 @@ pub trait Policy: Send + Sync {
         None
     }
 
-    /// Returns whether the policy depends on names: [`dns`](Self::dns) may deny or redirect one, or
-    /// [`flow`](Self::flow) uses [`Flow::names`]. Port 853 of the DNS relay is then closed, as the
-    /// names of encrypted queries cannot be read. `true` by default.
+    /// Returns the reason why [`allows_address`](Self::allows_address) refuses an answer, for the log.
+    /// Called for refused answers whose line is logged.
+    fn explain_address(&self, name: &str, address: IpAddr, is_local: bool) -> Option<String> {
+        let _ = (name, address, is_local);
+        None
+    }
+
+    /// Returns whether the policy depends on names: [`dns`](Self::dns) may deny or redirect one,
+    /// [`allows_address`](Self::allows_address) may refuse an answer, or [`flow`](Self::flow) uses
+    /// [`Flow::names`]. Port 853 of the DNS relay is then closed, as encrypted queries cannot be read; a
+    /// flow to it counts as refused. `true` by default.
     fn filters_names(&self) -> bool {
         true
     }

@@ -8,7 +8,7 @@ use crate::gateway::Shared;
 use crate::policy::{FlowProtocol, Verdict};
 
 pub(crate) const DNS_PORT: u16 = 53;
-const DNS_OVER_TLS_PORT: u16 = 853;
+pub(crate) const DNS_OVER_TLS_PORT: u16 = 853;
 
 /// Where a flow goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,12 +37,8 @@ impl Shared {
         guest: SocketAddr,
         destination: SocketAddr,
     ) -> Route {
-        match self.verdict(protocol, guest, destination) {
-            Verdict::Allow => route(&self.config, protocol, destination),
-            Verdict::Redirect(to) => connect_to(to, true),
-            Verdict::Reject => Route::Prohibited,
-            Verdict::Drop => Route::Drop,
-        }
+        let verdict = self.verdict(protocol, guest, destination);
+        route_by(&self.config, verdict, protocol, destination)
     }
 
     /// Returns the gateway's address of the family of `guest`.
@@ -69,23 +65,32 @@ impl Shared {
     }
 }
 
+/// Returns where a flow goes about which the policy has this verdict.
+fn route_by(
+    config: &Config,
+    verdict: Verdict,
+    protocol: FlowProtocol,
+    destination: SocketAddr,
+) -> Route {
+    match verdict {
+        Verdict::Allow => route(config, protocol, destination),
+        Verdict::Redirect(_) if !is_enabled(config, protocol) => Route::Reject,
+        Verdict::Redirect(to) => connect_to(to, true),
+        Verdict::Reject => Route::Prohibited,
+        Verdict::Drop => Route::Drop,
+    }
+}
+
 /// Returns where a flow goes that the policy allows.
 fn route(config: &Config, protocol: FlowProtocol, destination: SocketAddr) -> Route {
     if config.is_dns(destination.ip()) {
         match destination.port() {
             DNS_PORT => return Route::Dns,
-            // The policy cannot read the names of encrypted queries.
-            DNS_OVER_TLS_PORT if config.policy.filters_names() => return Route::Reject,
             DNS_OVER_TLS_PORT => return Route::DnsOverTls,
             _ => {}
         }
     }
-    let enabled = match protocol {
-        FlowProtocol::Tcp => config.tcp,
-        FlowProtocol::Udp => config.udp,
-        FlowProtocol::Ping => config.icmp,
-    };
-    if !enabled {
+    if !is_enabled(config, protocol) {
         return Route::Reject;
     }
     let ip = destination.ip().to_canonical();
@@ -97,6 +102,14 @@ fn route(config: &Config, protocol: FlowProtocol, destination: SocketAddr) -> Ro
         Target::Drop => return Route::Drop,
     };
     connect_to(SocketAddr::new(to, destination.port()), mapped)
+}
+
+fn is_enabled(config: &Config, protocol: FlowProtocol) -> bool {
+    match protocol {
+        FlowProtocol::Tcp => config.tcp,
+        FlowProtocol::Udp => config.udp,
+        FlowProtocol::Ping => config.icmp,
+    }
 }
 
 /// Returns the route to an address of the host's network, after the last check of it. Only a mapping
@@ -211,21 +224,6 @@ mod tests {
         }
     }
 
-    /// A policy that filters names: the methods' defaults.
-    struct Filter;
-
-    impl crate::Policy for Filter {}
-
-    #[test]
-    fn dns_over_tls_is_closed_when_a_policy_filters_names() {
-        let config = Config {
-            policy: std::sync::Arc::new(Filter),
-            ..Config::default()
-        };
-        assert_eq!(route_tcp(&config, "10.0.2.3:853"), Route::Reject);
-        assert_eq!(route_tcp(&config, "10.0.2.3:53"), Route::Dns);
-    }
-
     #[test]
     fn the_first_mapping_of_an_address_applies() {
         let mut config = Config::default();
@@ -246,6 +244,14 @@ mod tests {
         };
         assert_eq!(route_tcp(&config, "192.0.2.1:80"), Route::Reject);
         assert_eq!(route_tcp(&config, "10.0.2.3:53"), Route::Dns);
+        // A policy does not turn it on.
+        let to = "127.0.0.1:3128".parse().unwrap();
+        let redirect = |protocol| {
+            let destination = "192.0.2.1:80".parse().unwrap();
+            route_by(&config, Verdict::Redirect(to), protocol, destination)
+        };
+        assert_eq!(redirect(FlowProtocol::Tcp), Route::Reject);
+        assert_eq!(redirect(FlowProtocol::Udp), Route::Connect(to));
     }
 
     #[test]

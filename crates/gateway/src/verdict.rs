@@ -10,7 +10,7 @@ use crate::counters::add;
 use crate::gateway::Shared;
 use crate::message::dns::Query;
 use crate::policy::{Flow, FlowProtocol, Verdict};
-use crate::route::DNS_PORT;
+use crate::route::{DNS_OVER_TLS_PORT, DNS_PORT};
 
 impl Shared {
     /// Returns the policy's verdict about the flow from `guest` to `destination`.
@@ -27,23 +27,33 @@ impl Shared {
         } else {
             Vec::new()
         };
-        let is_query = protocol != FlowProtocol::Ping && destination.port() == DNS_PORT;
+        let is_relay = protocol != FlowProtocol::Ping && self.config.is_dns(ip);
         let flow = Flow {
             protocol,
             guest,
             destination,
             names: &names,
-            is_dns_relay: is_query && self.config.is_dns(ip),
+            is_dns_relay: is_relay && destination.port() == DNS_PORT,
             is_local: self.config.is_local(ip),
         };
         let verdict = policy.flow(&flow);
-        if matches!(verdict, Verdict::Reject | Verdict::Drop) {
-            self.deny_flow(&flow);
+        let is_encrypted = is_relay && destination.port() == DNS_OVER_TLS_PORT;
+        match verdict {
+            Verdict::Reject | Verdict::Drop => {
+                self.deny_flow(&flow, || policy.explain_flow(&flow));
+                verdict
+            }
+            // The policy could not read the names of the queries.
+            Verdict::Allow if is_encrypted && policy.filters_names() => {
+                let reason = "the policy cannot read encrypted queries; use port 53";
+                self.deny_flow(&flow, || Some(reason.to_owned()));
+                Verdict::Reject
+            }
+            Verdict::Allow | Verdict::Redirect(_) => verdict,
         }
-        verdict
     }
 
-    fn deny_flow(&self, flow: &Flow) {
+    fn deny_flow(&self, flow: &Flow, reason: impl FnOnce() -> Option<String>) {
         add(&self.counters.policy_denied, 1);
         let counter = match flow.protocol {
             FlowProtocol::Tcp => &self.counters.policy_denied_tcp,
@@ -71,7 +81,7 @@ impl Shared {
                     _ => write!(line, " and {more} more names)"),
                 };
             }
-            with_reason(line, self.config.policy.explain_flow(flow))
+            with_reason(line, reason())
         });
     }
 
@@ -91,21 +101,30 @@ impl Shared {
     }
 
     /// Counts and logs an answer that has an address that the policy denies.
-    pub(crate) fn deny_answer(&self, name: &str, address: IpAddr) {
+    pub(crate) fn deny_answer(&self, name: &str, address: IpAddr, is_local: bool) {
         add(&self.counters.policy_denied, 1);
         add(&self.counters.policy_denied_answers, 1);
         self.log_refusal((name, address), || {
-            format!(
-                "refused the answer for {name} with the local address {address}: no rule with a network \
-                 allows it"
-            )
+            let local = if is_local { "local " } else { "" };
+            let line = format!("refused the answer for {name} with the {local}address {address}");
+            let policy = &self.config.policy;
+            with_reason(line, policy.explain_address(name, address, is_local))
         });
     }
 
-    /// Logs that the guest may not open more of `what`, of which it has `max`.
-    pub(crate) fn log_full(&self, what: &str, max: usize) {
-        self.log_refusal(what, || {
-            format!("the guest may not open more {what}: it has {max}")
+    /// Logs that a connection of the guest waits, as there are too many.
+    pub(crate) fn log_tcp_full(&self) {
+        let max = self.limits.tcp;
+        self.log_refusal("TCP connections", || {
+            let raise = if max < self.config.limits.tcp_connections {
+                "the limit of open files (RLIMIT_NOFILE)"
+            } else {
+                "the limit tcp_connections"
+            };
+            format!(
+                "a TCP connection of the guest waits: all {max} of this gateway, those of forwards included, \
+                 are in use; raise {raise}, or close some"
+            )
         });
     }
 
@@ -116,7 +135,7 @@ impl Shared {
     }
 
     fn log_refusal(&self, subject: impl Hash, line: impl FnOnce() -> String) {
-        let suppressed = &self.counters.policy_log_suppressed;
+        let suppressed = &self.counters.log_suppressed;
         self.refusals
             .write(Instant::now(), suppressed, subject, line);
     }

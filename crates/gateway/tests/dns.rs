@@ -249,6 +249,8 @@ fn dns_over_tls_is_relayed_unless_a_policy_filters_names() {
                 let connected = rig.guest.run(|| TcpStream::connect(with_port(relay, 853)));
                 assert_eq!(connected.is_ok(), open, "{connected:?}");
             }
+            let refused = if open { 0 } else { DNS.len() as u64 };
+            assert_eq!(rig.gateway.counters().policy_denied_tcp, refused);
         });
     }
 }

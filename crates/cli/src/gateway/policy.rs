@@ -13,20 +13,23 @@ const POLICY: &str = "FULLSEND_POLICY";
 /// there is one. Must be called before the sandbox hides the file.
 ///
 /// # Errors
-/// A file that cannot be used: unlike other settings of the environment, this one is never left out.
+/// Returns an error if the file cannot be used, or the environment has the setting without a file: unlike
+/// other settings of the environment, this one is never left out.
 pub(super) fn apply(option: Option<&Path>, config: &mut Config) -> Result<bool> {
-    let from_environment = || {
-        let path = env::var_os(POLICY).filter(|path| !path.is_empty());
-        path.map(PathBuf::from)
-    };
+    let from_environment = || env::var_os(POLICY).map(PathBuf::from);
     let Some(path) = option.map(Path::to_owned).or_else(from_environment) else {
         return Ok(false);
     };
+    if path.as_os_str().is_empty() {
+        match option {
+            Some(_) => bail!("the policy has no file name; write one"),
+            None => bail!("{POLICY} is empty; set it to a file, or unset it"),
+        }
+    }
     let file = PolicyFile::read(&path)?;
-    if file.policy().has_domains() && !has_relay(config) {
+    if file.policy().needs_dns_relay() && !has_relay(config) {
         bail!(
-            "the policy {} has domains, and the guest has no DNS relay from whose answers their addresses \
-             are known; add --dns-forward ADDRESS (pasta, passt), or remove --disable-dns (slirp4netns)",
+            "the policy {} has domains or names, and the guest has no DNS relay that resolves them; add --dns-forward ADDRESS (pasta, passt), or remove --disable-dns (slirp4netns)",
             path.display()
         );
     }

@@ -9,18 +9,36 @@ use tokio::time::Instant;
 
 /// Longest time for which an answer gives an address its name, apart from the grace time.
 const TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// Most names of one address, so that a flow has few to compare.
-const NAMES_MAX: usize = 64;
+/// Shortest time for which an address has its name, with the grace time: a guest opens its connection
+/// after it has received the answer.
+const LIFETIME_MIN: Duration = Duration::from_secs(5);
+/// Most names of one address. The policy compares them for each new or refused flow.
+const NAMES_MAX: usize = 16;
+/// Most addresses of one name, so that the owner of a name cannot displace the others.
+pub(super) const ADDRESSES_MAX: usize = 64;
 
-/// Pairs of an address and one of its names, at most a fixed number.
+/// Pairs of an address and one of its names, at most a fixed number. A new one replaces the one that has
+/// been learned the least recently, however long its TTL is.
 ///
 /// The guest cannot add any without an answer: the relay records those that it passes on.
 pub(crate) struct AddressNames {
     max: usize,
     grace: Duration,
-    expiries: BTreeMap<(IpAddr, Arc<str>), Instant>,
-    /// The pairs in the order in which they expire.
-    order: BTreeSet<(Instant, IpAddr, Arc<str>)>,
+    pairs: BTreeMap<(IpAddr, Arc<str>), Learned>,
+    /// The pairs by when they were learned.
+    order: BTreeMap<u64, (IpAddr, Arc<str>)>,
+    /// The addresses of each name by when they were learned.
+    by_name: BTreeSet<(Arc<str>, u64)>,
+    /// The next value of [`Learned::at`].
+    next: u64,
+}
+
+/// When a pair was learned last, and when it ends.
+#[derive(Clone, Copy)]
+struct Learned {
+    /// A number that grows with each pair that is learned.
+    at: u64,
+    expiry: Instant,
 }
 
 impl AddressNames {
@@ -30,17 +48,19 @@ impl AddressNames {
             max: max.max(1),
             // An expiry must be a valid time.
             grace: grace.min(Duration::from_secs(u32::MAX.into())),
-            expiries: BTreeMap::new(),
-            order: BTreeSet::new(),
+            pairs: BTreeMap::new(),
+            order: BTreeMap::new(),
+            by_name: BTreeSet::new(),
+            next: 0,
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.expiries.len()
+        self.pairs.len()
     }
 
     /// Gives an address a name, or prolongs the time for which it has it. Returns whether another pair
-    /// was removed for it.
+    /// was removed for it before its time was over.
     pub(crate) fn learn(
         &mut self,
         name: &Arc<str>,
@@ -48,62 +68,72 @@ impl AddressNames {
         ttl: Duration,
         now: Instant,
     ) -> bool {
-        let address = address.to_canonical();
-        let expiry = now + ttl.min(TTL_MAX) + self.grace;
-        if let Some(known) = self.expiries.get_mut(&(address, name.clone())) {
-            if *known < expiry {
-                self.order.remove(&(*known, address, name.clone()));
-                self.order.insert((expiry, address, name.clone()));
-                *known = expiry;
-            }
-            return false;
+        let pair = (address.to_canonical(), name.clone());
+        let lifetime = ttl.min(TTL_MAX) + self.grace;
+        let mut expiry = now + lifetime.max(LIFETIME_MIN);
+        let mut replaced = None;
+        if let Some(known) = self.remove(&pair) {
+            expiry = expiry.max(known.expiry);
+        } else if let Some(full) = self.first_of_full(&pair) {
+            replaced = self.remove(&full);
         }
-        self.expire(now);
-        let replaced = self.oldest_of_full(address);
-        if let Some(replaced) = &replaced {
-            self.remove(replaced);
-        }
-        self.order.insert((expiry, address, name.clone()));
-        self.expiries.insert((address, name.clone()), expiry);
-        replaced.is_some()
+        let at = self.next;
+        self.next += 1;
+        self.order.insert(at, pair.clone());
+        self.by_name.insert((pair.1.clone(), at));
+        self.pairs.insert(pair, Learned { at, expiry });
+        replaced.is_some_and(|replaced| replaced.expiry > now)
     }
 
     /// Returns the names that an address has now.
     pub(crate) fn of(&self, address: IpAddr, now: Instant) -> Vec<Arc<str>> {
         let pairs = self.of_address(address.to_canonical());
-        let current = pairs.filter(|(_, expiry)| **expiry > now);
+        let current = pairs.filter(|(_, learned)| learned.expiry > now);
         current.map(|((_, name), _)| name.clone()).collect()
     }
 
     /// Removes the pairs whose time is over.
     pub(crate) fn expire(&mut self, now: Instant) {
-        while let Some(first) = self.order.first().filter(|first| first.0 <= now).cloned() {
-            self.remove(&first);
+        let is_over = |learned: &Learned| learned.expiry <= now;
+        for ((_, name), learned) in self.pairs.iter().filter(|(_, learned)| is_over(learned)) {
+            self.order.remove(&learned.at);
+            self.by_name.remove(&(name.clone(), learned.at));
         }
+        self.pairs.retain(|_, learned| !is_over(learned));
     }
 
-    fn of_address(&self, address: IpAddr) -> impl Iterator<Item = (&(IpAddr, Arc<str>), &Instant)> {
+    fn of_address(&self, address: IpAddr) -> impl Iterator<Item = (&(IpAddr, Arc<str>), &Learned)> {
         let first = (address, Arc::from(""));
-        let rest = self.expiries.range(first..);
+        let rest = self.pairs.range(first..);
         rest.take_while(move |((other, _), _)| *other == address)
     }
 
-    /// Returns the pair to remove before `address` gets one more name, if the table is full or the
-    /// address has many names: the one that expires first.
-    fn oldest_of_full(&self, address: IpAddr) -> Option<(Instant, IpAddr, Arc<str>)> {
-        if self.of_address(address).count() >= NAMES_MAX {
-            let oldest = self.of_address(address).min_by_key(|(_, expiry)| **expiry);
-            return oldest.map(|((_, name), expiry)| (*expiry, address, name.clone()));
-        }
-        self.order
-            .first()
-            .filter(|_| self.len() >= self.max)
-            .cloned()
+    /// Returns the pair to remove before a new one is added: the one that was learned first, of those
+    /// with its address or its name if there are many of them, or of all if the table is full.
+    fn first_of_full(&self, (address, name): &(IpAddr, Arc<str>)) -> Option<(IpAddr, Arc<str>)> {
+        let names = self.of_address(*address);
+        let of_name = self
+            .by_name
+            .range((name.clone(), 0)..=(name.clone(), u64::MAX));
+        let first = if names.count() >= NAMES_MAX {
+            self.of_address(*address)
+                .map(|(_, learned)| learned.at)
+                .min()
+        } else if of_name.clone().count() >= ADDRESSES_MAX {
+            of_name.map(|(_, at)| *at).next()
+        } else if self.len() >= self.max {
+            self.order.keys().next().copied()
+        } else {
+            None
+        };
+        self.order.get(&first?).cloned()
     }
 
-    fn remove(&mut self, pair: &(Instant, IpAddr, Arc<str>)) {
-        self.order.remove(pair);
-        self.expiries.remove(&(pair.1, pair.2.clone()));
+    fn remove(&mut self, pair: &(IpAddr, Arc<str>)) -> Option<Learned> {
+        let learned = self.pairs.remove(pair)?;
+        self.order.remove(&learned.at);
+        self.by_name.remove(&(pair.1.clone(), learned.at));
+        Some(learned)
     }
 }
 
@@ -149,7 +179,10 @@ mod tests {
         table.expire(start + s(89));
         assert_eq!(table.len(), 2);
         table.expire(start + TTL_MAX + GRACE);
-        assert_eq!((table.len(), table.order.len()), (0, 0));
+        assert_eq!(
+            (table.len(), table.order.len(), table.by_name.len()),
+            (0, 0, 0)
+        );
     }
 
     #[test]
@@ -170,22 +203,59 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_replaces_the_pair_that_expires_first() {
+    fn a_pair_exists_for_a_few_seconds_at_least() {
+        let mut table = AddressNames::new(10, Duration::ZERO);
+        let (now, name) = (Instant::now(), Arc::from("a.test"));
+        table.learn(&name, ip(1), s(0), now);
+        assert_eq!(names(&table, ip(1), now + s(4)), ["a.test"]);
+        assert_eq!(names(&table, ip(1), now + s(5)), [""; 0]);
+    }
+
+    #[test]
+    fn a_full_table_replaces_the_pair_that_was_learned_the_least_recently() {
         let mut table = AddressNames::new(3, GRACE);
         let (now, name) = (Instant::now(), Arc::from("a.test"));
-        for (n, ttl) in [(1, 30), (2, 10), (3, 20)] {
+        for (n, ttl) in [(1, 10), (2, 30), (3, 20)] {
             assert!(!table.learn(&name, ip(n), s(ttl), now));
         }
-        assert!(!table.learn(&name, ip(2), s(40), now));
+        // Known already, and so the latest.
+        assert!(!table.learn(&name, ip(1), s(5), now));
         assert!(table.learn(&name, ip(4), s(5), now));
         let known = |table: &AddressNames, n| !table.of(ip(n), now).is_empty();
         assert_eq!(
             [1, 2, 3, 4].map(|n| known(&table, n)),
-            [true, true, false, true]
+            [true, false, true, true]
         );
-        // Those that have expired make room.
-        assert!(!table.learn(&name, ip(5), s(5), now + s(65)));
-        assert_eq!((table.len(), table.order.len()), (3, 3));
+        // One that has expired is not missed.
+        assert!(!table.learn(&name, ip(5), s(5), now + s(80)));
+        assert_eq!(
+            (table.len(), table.order.len(), table.by_name.len()),
+            (3, 3, 3)
+        );
+    }
+
+    #[test]
+    fn one_name_with_many_addresses_does_not_displace_others() {
+        let mut table = AddressNames::new(100, GRACE);
+        let (now, many, other) = (
+            Instant::now(),
+            Arc::from("many.test"),
+            Arc::from("other.test"),
+        );
+        table.learn(&other, ip(0), s(1), now);
+        let replaced = (1..=500).filter(|n| table.learn(&many, ip(*n), TTL_MAX, now));
+        assert_eq!(replaced.count(), 500 - ADDRESSES_MAX);
+        assert_eq!(names(&table, ip(0), now), ["other.test"]);
+        assert_eq!(names(&table, ip(500), now), ["many.test"]);
+        assert_eq!(table.len(), 1 + ADDRESSES_MAX);
+        // Nor do many such names: each new pair remains.
+        for n in 1..=500 {
+            table.learn(&Arc::from(format!("n{n}.test")), ip(n), TTL_MAX, now);
+        }
+        for n in 501..=510 {
+            table.learn(&other, ip(n), s(1), now);
+        }
+        assert!((501..=510).all(|n| names(&table, ip(n), now) == ["other.test"]));
     }
 
     #[test]

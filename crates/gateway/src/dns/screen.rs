@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::address_names::ADDRESSES_MAX;
 use crate::counters::add;
 use crate::gateway::Shared;
 use crate::message::dns::{Query, ResponseCode, TTL};
@@ -27,13 +28,13 @@ pub(super) fn screen_answer(shared: &Shared, query: &Query<'_>, answer: Vec<u8>)
         // Without its records, as some of them may be missing.
         return query.respond_truncated();
     }
-    let is_denied = |address: &IpAddr| {
-        let is_local = shared.config.is_local(*address);
-        !policy.allows_address(&query.name, *address, is_local)
+    let with_place = |address: IpAddr| (address, shared.config.is_local(address));
+    let is_denied = |&(address, is_local): &(IpAddr, bool)| {
+        !policy.allows_address(&query.name, address, is_local)
     };
-    let mut addresses = parsed.addresses.iter().map(|answered| answered.address);
-    if let Some(address) = addresses.find(is_denied) {
-        shared.deny_answer(&query.name, address);
+    let mut addresses = parsed.addresses.iter().map(|a| with_place(a.address));
+    if let Some((address, is_local)) = addresses.find(is_denied) {
+        shared.deny_answer(&query.name, address, is_local);
         return query.respond(ResponseCode::Refused);
     }
     let of_name = |(address, ttl): (IpAddr, Option<u32>)| Some((address, ttl?));
@@ -53,14 +54,17 @@ pub(super) fn learn_redirected(shared: &Shared, query: &Query<'_>, addresses: &[
     }
 }
 
-/// Records addresses of the name of a query, with their TTLs in seconds.
+/// Records addresses of the name of a query, with their TTLs in seconds, as far as a name may have them.
 fn learn(shared: &Shared, query: &Query<'_>, addresses: impl IntoIterator<Item = (IpAddr, u32)>) {
     let now = Instant::now();
     let name: Arc<str> = query.name.as_str().into();
     let mut names = shared.address_names.lock();
-    for (address, ttl) in addresses {
+    let mut addresses = addresses.into_iter();
+    let mut replaced = 0;
+    for (address, ttl) in addresses.by_ref().take(ADDRESSES_MAX) {
         let ttl = Duration::from_secs(ttl.into());
-        let replaced = names.learn(&name, address, ttl, now);
-        add(&shared.counters.dns_addresses_replaced, replaced.into());
+        replaced += u64::from(names.learn(&name, address, ttl, now));
     }
+    replaced += addresses.count() as u64;
+    add(&shared.counters.dns_addresses_replaced, replaced);
 }

@@ -1,6 +1,5 @@
 //! DNS messages, as far as the relay reads and writes them (RFC 1035 4).
 
-use std::fmt::Write;
 use std::net::IpAddr;
 
 /// Length of the header.
@@ -210,8 +209,8 @@ pub(super) fn push_text(name: &mut String, label: &[u8]) {
 
 /// Appends a byte as `\ddd`.
 fn escape(name: &mut String, byte: u8) {
-    // Writing to a string does not fail.
-    let _ = write!(name, "\\{byte:03}");
+    name.push('\\');
+    name.extend([byte / 100, byte / 10 % 10, byte % 10].map(|digit| char::from(b'0' + digit)));
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The addresses in the answers of resolvers (RFC 1035 4, 3.2.1).
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::dns::{CLASS_IN, HEADER_LEN, Query, TYPE_A, TYPE_AAAA, be16, flag, push_text};
 
@@ -33,7 +34,7 @@ pub struct Answer {
 
 /// A record of the answer section.
 struct Record<'a> {
-    owner: String,
+    owner: Arc<str>,
     kind: u16,
     class: u16,
     ttl: u32,
@@ -63,7 +64,7 @@ impl Answer {
                 (CLASS_IN, TYPE_AAAA) => IpAddr::from(<[u8; 16]>::try_from(record.data).ok()?),
                 _ => continue,
             };
-            let ttl = names.iter().find(|(name, _)| *name == record.owner);
+            let ttl = names.iter().find(|(name, _)| **name == *record.owner);
             let ttl = ttl.filter(|_| exists).map(|(_, ttl)| record.ttl.min(*ttl));
             answer.addresses.push(AnsweredAddress { address, ttl });
         }
@@ -75,8 +76,18 @@ impl Answer {
 fn parse_records(message: &[u8], at: usize) -> Option<Vec<Record<'_>>> {
     let mut records = Vec::new();
     let mut next = at;
+    // The last owner that was a pointer alone, and its name: most records have the same.
+    let mut last: Option<(u16, Arc<str>)> = None;
     for _ in 0..be16(message, 6)? {
-        let (owner, fixed) = read_name(message, next)?;
+        let pointer = be16(message, next).filter(|word| *word >= 0xc000);
+        let known = last.take().filter(|(known, _)| pointer == Some(*known));
+        let (owner, fixed) = if let Some((_, owner)) = known {
+            (owner, next + 2)
+        } else {
+            let (owner, fixed) = read_name(message, next)?;
+            (Arc::from(owner), fixed)
+        };
+        last = pointer.map(|pointer| (pointer, owner.clone()));
         let data_at = fixed + FIXED_LEN;
         let data_len = usize::from(be16(message, data_at - 2)?);
         next = data_at + data_len;
@@ -104,12 +115,12 @@ fn aliases(name: &str, records: &[Record<'_>], message: &[u8]) -> Option<Vec<(St
         if end != record.data_at + record.data.len() {
             return None;
         }
-        targets.push((&record.owner, target, record.ttl));
+        targets.push((&*record.owner, target, record.ttl));
     }
     let mut names = vec![(name.to_owned(), u32::MAX)];
     let mut next = 0;
     while let Some((name, ttl)) = names.get(next).cloned() {
-        for (_, target, alias_ttl) in targets.iter().filter(|(owner, ..)| **owner == name) {
+        for (_, target, alias_ttl) in targets.iter().filter(|(owner, ..)| *owner == name) {
             // Each name once, so that a loop ends.
             let is_new = names.iter().all(|(known, _)| known != target);
             if is_new && names.len() <= MAX_ALIASES {
@@ -207,6 +218,9 @@ mod tests {
             &query,
             &[
                 (POINTER.into(), 1, 60, vec![192, 0, 2, 1]),
+                (POINTER.into(), 1, 50, vec![192, 0, 2, 3]),
+                // A pointer to the parent.
+                (vec![0xc0, 16], 1, 60, vec![192, 0, 2, 4]),
                 (wire("www.eXample.ORG"), 28, 1 << 31, v6.into()),
                 (wire("other.example"), 1, 60, vec![192, 0, 2, 2]),
                 (POINTER.into(), 16, 60, b"\x04text".to_vec()),
@@ -214,6 +228,8 @@ mod tests {
         );
         let expected = [
             ("192.0.2.1".to_owned(), Some(60)),
+            ("192.0.2.3".to_owned(), Some(50)),
+            ("192.0.2.4".to_owned(), None),
             ("2001:db8::1".to_owned(), Some(0)),
             ("192.0.2.2".to_owned(), None),
         ];

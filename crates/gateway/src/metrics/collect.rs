@@ -246,8 +246,8 @@ impl GatewayCollector {
         ];
         counters(encoder, &metric, "kind", &kinds)?;
         let help = "Refusals that are not in the log, as it had many lines already";
-        let metric = Metric::new("fullsend_gateway_policy_log_suppressed", help);
-        counter(encoder, &metric, own.policy_log_suppressed)?;
+        let metric = Metric::new("fullsend_gateway_log_suppressed", help);
+        counter(encoder, &metric, own.log_suppressed)?;
         let help = "Pairs of an address and one of its names, known from DNS answers";
         let metric = Metric::new("fullsend_gateway_dns_addresses", help);
         gauge(encoder, &metric, own.dns_addresses)

@@ -15,6 +15,8 @@ pub(super) struct Domains {
     names: BTreeSet<String>,
     /// Domains whose subdomains are in the set.
     parents: BTreeSet<String>,
+    /// Most labels of one of them.
+    parent_labels: usize,
 }
 
 impl Domains {
@@ -32,24 +34,30 @@ impl Domains {
             self.all = true;
             return Ok(());
         }
-        let (name, set) = match pattern.strip_prefix("*.") {
-            Some(parent) => (parent, &mut self.parents),
-            None => (pattern, &mut self.names),
+        let (name, is_parent) = match pattern.strip_prefix("*.") {
+            Some(parent) => (parent, true),
+            None => (pattern, false),
         };
         if !name.is_ascii() {
             return Err(error("write it in ASCII, as in xn--bcher-kva.example"));
         }
         let normal = normalize(name);
-        set.insert(normal.ok_or_else(|| error("write e.g. example.org, *.example.org or *"))?);
+        let normal = normal.ok_or_else(|| error("write e.g. example.org, *.example.org or *"))?;
+        if is_parent {
+            self.parent_labels = self.parent_labels.max(normal.split('.').count());
+            self.parents.insert(normal);
+        } else {
+            self.names.insert(normal);
+        }
         Ok(())
     }
 
     /// Returns whether a name in lower case without the final dot is in the set.
     pub(super) fn contains(&self, name: &str) -> bool {
-        let mut parents = name.match_indices('.').map(|(dot, _)| &name[dot + 1..]);
-        self.all
-            || self.names.contains(name)
-            || !self.parents.is_empty() && parents.any(|parent| self.parents.contains(parent))
+        // From the shortest, and none that is longer than each of the set: a name may have 126 of them.
+        let parents = name.rmatch_indices('.').map(|(dot, _)| &name[dot + 1..]);
+        let mut parents = parents.take(self.parent_labels);
+        self.all || self.names.contains(name) || parents.any(|parent| self.parents.contains(parent))
     }
 }
 
@@ -77,7 +85,12 @@ mod tests {
 
     #[test]
     fn a_name_is_itself_and_a_wildcard_the_names_below_it() {
-        let domains = set(&["Example.ORG.", "*.Example.net."]);
+        let domains = set(&[
+            "Example.ORG.",
+            "*.Example.net.",
+            "*.test",
+            "*.a.b.c.d.example",
+        ]);
         for (name, expected) in [
             ("example.org", true),
             ("www.example.org", false),
@@ -85,7 +98,13 @@ mod tests {
             ("a.example.net", true),
             ("a.b.example.net", true),
             ("xexample.net", false),
-            ("example.net.evil.test", false),
+            ("example.net.evil.example", false),
+            ("x.test", true),
+            ("x.y.test", true),
+            ("a.b.c.d.example", false),
+            ("x.a.b.c.d.example", true),
+            ("y.x.a.b.c.d.example", true),
+            ("x.b.c.d.example", false),
             // A label that contains a dot.
             ("x\\046example.net", false),
             ("net", false),

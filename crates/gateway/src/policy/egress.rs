@@ -26,9 +26,12 @@ pub enum DeniedNames {
 /// A rule with domains matches addresses that the relay has given to the guest in the answer of a
 /// resolver to a query for such a name, or for an alias of it within the same answer, until the answer's
 /// TTL and [`DnsConfig::address_grace`](crate::DnsConfig::address_grace) have passed. Flows that exist then
-/// go on. Answers with [local](Flow::is_local) addresses are refused unless the guest may reach them by a
-/// rule with a network, or by the default: the owner of a name could otherwise open the host's own
-/// services to the guest.
+/// go on.
+///
+/// The owner of a name chooses its addresses, and could open the host's own services to the guest. A rule
+/// that allows domains and has no networks therefore matches a [local](Flow::is_local) address only if
+/// the policy itself gives it [the name](Self::name). Answers with local addresses are refused, unless the
+/// guest may reach some port of them by a rule with a network or without domains, or by the default.
 ///
 /// The policy has no state, so several gateways can share one.
 ///
@@ -85,11 +88,11 @@ impl EgressPolicy {
     }
 
     /// Adds addresses of a name, which the DNS relay then answers itself. Whether the guest may reach
-    /// them is up to the rules: those with the name as their domain match these addresses, also local
-    /// ones.
+    /// them is up to the rules: those that allow the name as their domain match these addresses, also
+    /// local ones.
     ///
     /// # Errors
-    /// A name that is none.
+    /// Returns an error if `name` is not the name of a host.
     pub fn name(
         mut self,
         name: &str,
@@ -110,9 +113,10 @@ impl EgressPolicy {
         self
     }
 
-    /// Returns whether a rule has a domain. The guest then needs the DNS relay.
-    pub fn has_domains(&self) -> bool {
-        self.rules.iter().any(Rule::has_domains)
+    /// Returns whether a rule has a domain, or the policy a [name](Self::name). Without the DNS relay,
+    /// these have no effect.
+    pub fn needs_dns_relay(&self) -> bool {
+        !self.names.is_empty() || self.rules.iter().any(Rule::has_domains)
     }
 
     /// Returns the rule that decides, with its number from 1.
@@ -120,6 +124,16 @@ impl EgressPolicy {
         let mut numbered = self.rules.iter().enumerate();
         let (n, rule) = numbered.find(|(_, rule)| is_decisive(rule))?;
         Some((n + 1, rule))
+    }
+
+    /// Returns the rule that decides about a flow.
+    fn of_flow(&self, flow: &Flow) -> Option<(usize, &Rule)> {
+        let ip = flow.destination.ip().to_canonical();
+        let is_own = |name: &str| {
+            let mut addresses = self.names.get(name).into_iter().flatten();
+            addresses.any(|address| address.to_canonical() == ip)
+        };
+        self.decisive(|rule| rule.matches(flow, is_own))
     }
 
     /// Returns the reason of a refusal.
@@ -139,9 +153,9 @@ impl Policy for EgressPolicy {
         if flow.is_dns_relay {
             return Verdict::Allow;
         }
-        let rule = self.decisive(|rule| rule.matches(flow));
+        let rule = self.of_flow(flow);
         rule.map_or(self.default, |(_, rule)| rule.action())
-            .verdict()
+            .verdict(flow.protocol)
     }
 
     fn dns(&self, name: &str, _: u16) -> DnsVerdict {
@@ -164,8 +178,16 @@ impl Policy for EgressPolicy {
         !is_local || decisions.next().unwrap_or(self.default != Action::Deny)
     }
 
+    fn explain_address(&self, name: &str, address: IpAddr, is_local: bool) -> Option<String> {
+        let decides = |rule: &Rule| rule.permits_address(name, address, is_local).is_some();
+        Some(match self.decisive(decides) {
+            None => "no rule with its network allows it".to_owned(),
+            rule => Self::explain(rule),
+        })
+    }
+
     fn explain_flow(&self, flow: &Flow) -> Option<String> {
-        Some(Self::explain(self.decisive(|rule| rule.matches(flow))))
+        Some(Self::explain(self.of_flow(flow)))
     }
 
     fn explain_dns(&self, name: &str, _: u16) -> Option<String> {
@@ -174,7 +196,7 @@ impl Policy for EgressPolicy {
     }
 
     fn filters_names(&self) -> bool {
-        self.default == Action::Deny || self.has_domains() || !self.names.is_empty()
+        self.default != Action::Allow || !self.rules.is_empty() || !self.names.is_empty()
     }
 }
 
@@ -246,6 +268,13 @@ mod tests {
         assert!(allows_tcp(&rules([allow(), deny()]), "192.0.2.1:80", &[]));
         // An IPv4 address in IPv6's form does not evade a rule.
         assert!(!allows_tcp(&policy, "[::ffff:192.0.2.1]:80", &[]));
+        // Nor one that a translator or a tunnel leads to; and no rule opens these forms.
+        let policy = rules([deny(), Rule::allow().network("::/0").unwrap()]);
+        for to in ["[64:ff9b::192.0.2.1]:80", "[2002:c000:201::7]:80"] {
+            assert!(!allows_tcp(&policy, to, &[]), "{to}");
+            assert!(!allows_tcp(&EgressPolicy::new().rule(allow()), to, &[]));
+        }
+        assert!(allows_tcp(&policy, "[64:ff9b::192.0.2.16]:80", &[]));
     }
 
     #[test]
@@ -291,6 +320,15 @@ mod tests {
         let policy = EgressPolicy::new().rule(rule);
         let to_name = verdict(&policy, FlowProtocol::Tcp, "192.0.2.1:80", &["example.org"]);
         assert_eq!(to_name, Verdict::Redirect(to));
+        // Pings have no port: a later rule, or the default, decides about them.
+        let ping = |policy: &EgressPolicy| {
+            verdict(policy, FlowProtocol::Ping, "192.0.2.1:0", &["example.org"])
+        };
+        assert_eq!(ping(&policy), Verdict::Reject);
+        let pings = Rule::allow().protocol(FlowProtocol::Ping);
+        assert_eq!(ping(&policy.clone().rule(pings)), Verdict::Allow);
+        let default = EgressPolicy::new().otherwise(Action::Redirect(to));
+        assert_eq!(ping(&default), Verdict::Reject);
         assert!(allows_name(&policy, "example.org"));
     }
 
@@ -331,6 +369,11 @@ mod tests {
     fn what_is_not_denied_may_be_allowed() {
         let policy = EgressPolicy::new().otherwise(Action::Allow);
         assert!(!policy.filters_names());
+        // Answers may have an address that a rule denies.
+        let local = Rule::deny().network("local").unwrap();
+        let denied = policy.clone().rule(local);
+        assert!(denied.filters_names());
+        assert!(!allows_address(&denied, "example.org", "10.0.0.1"));
         let policy = policy.rule(Rule::deny().domain("ads.example").unwrap());
         assert!(policy.filters_names());
         assert!(allows_name(&policy, "example.org") && !allows_name(&policy, "ads.example"));
@@ -368,6 +411,47 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_does_not_open_a_local_address_beyond_the_rule_that_lets_it_pass() {
+        let pings = Rule::allow().network("10.0.0.0/8").unwrap();
+        let by_name = |ports| {
+            let rule = Rule::allow().domain("*.example.org").unwrap();
+            EgressPolicy::new().rule(rule.ports(ports))
+        };
+        let policy = by_name(0..=65_535).rule(pings.protocol(FlowProtocol::Ping));
+        let name = "evil.example.org";
+        assert!(allows_address(&policy, name, "10.0.0.5"));
+        assert!(!allows_tcp(&policy, "10.0.0.5:22", &[name]));
+        assert!(!allows_tcp(&policy, "[::ffff:10.0.0.5]:22", &[name]));
+        assert!(allows_tcp(&policy, "192.0.2.1:22", &[name]));
+        let ping = verdict(&policy, FlowProtocol::Ping, "10.0.0.5:0", &[name]);
+        assert_eq!(ping, Verdict::Allow);
+
+        let policy = by_name(80..=80).rule(Rule::allow().ports(443..=443));
+        assert!(allows_address(&policy, name, "169.254.169.254"));
+        assert!(!allows_tcp(&policy, "169.254.169.254:80", &[name]));
+        assert!(allows_tcp(&policy, "169.254.169.254:443", &[name]));
+
+        // The policy's own name opens its own addresses only; a network and a name open both.
+        let own = by_name(80..=80).name("db.example.org", [[10, 0, 0, 5].into()]);
+        let own = own.unwrap();
+        assert!(allows_tcp(&own, "10.0.0.5:80", &["db.example.org"]));
+        assert!(allows_tcp(
+            &own,
+            "[::ffff:10.0.0.5]:80",
+            &["db.example.org"]
+        ));
+        assert!(!allows_tcp(&own, "10.0.0.5:80", &[name]));
+        assert!(!allows_tcp(&own, "10.0.0.6:80", &["db.example.org"]));
+        let rule = Rule::allow().domain("*.example.org").unwrap();
+        let both = EgressPolicy::new().rule(rule.network("10.0.0.0/8").unwrap());
+        assert!(allows_tcp(&both, "10.0.0.5:80", &[name]));
+        // A rule that denies by name does so for local addresses, too.
+        let denies = EgressPolicy::new().otherwise(Action::Allow);
+        let denies = denies.rule(Rule::deny().domain("*.example.org").unwrap());
+        assert!(!allows_tcp(&denies, "10.0.0.5:80", &[name]));
+    }
+
+    #[test]
     fn own_names_have_the_addresses_of_the_policy() {
         let addresses: [IpAddr; 2] = [[10, 0, 2, 2].into(), [192, 0, 2, 1].into()];
         let policy = EgressPolicy::new()
@@ -376,6 +460,7 @@ mod tests {
         let redirect = DnsVerdict::Redirect(addresses.into());
         assert_eq!(policy.dns("host.internal", 1), redirect);
         assert_eq!(policy.dns("x.host.internal", 1), DnsVerdict::Refuse);
+        assert!(policy.needs_dns_relay() && !EgressPolicy::new().needs_dns_relay());
         assert!(EgressPolicy::new().name("a b", addresses).is_err());
     }
 
@@ -387,5 +472,11 @@ mod tests {
         let explain = |name| policy.explain_dns(name, 1).unwrap();
         assert_eq!(explain("ads.example"), "rule 2 denies it");
         assert_eq!(explain("other.example"), "no rule allows it");
+        let address = [10, 0, 0, 1].into();
+        let explain = |policy: &EgressPolicy| policy.explain_address("example.org", address, true);
+        let reason = explain(&policy).unwrap();
+        assert_eq!(reason, "no rule with its network allows it");
+        let denied = policy.rule(Rule::deny().network("local").unwrap());
+        assert_eq!(explain(&denied).unwrap(), "rule 3 denies it");
     }
 }

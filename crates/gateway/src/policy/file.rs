@@ -75,7 +75,11 @@ impl PolicyFile {
         let name = path.display();
         let text = fs::metadata(path).and_then(|metadata| {
             if metadata.len() > MAX_LEN {
-                return Err(std::io::Error::other("it has more than 4 MiB"));
+                return Err(std::io::Error::other(format!(
+                    "it has {} bytes, and a policy at most {MAX_LEN}; name networks in place of many \
+                     addresses",
+                    metadata.len()
+                )));
             }
             fs::read_to_string(path)
         });
@@ -243,8 +247,8 @@ fn parse_rule(table: &Table<'_>) -> Result<Rule, PolicyError> {
     }
     if rule.has_useless_ports() {
         return Err(table.error(
-            "a rule has ports, and its only protocol has none; remove ports or add e.g. protocols = \
-             \"tcp\"",
+            "a rule has ports or redirects to one, and its only protocol has none; remove ports or write \
+             e.g. protocols = \"tcp\"",
         ));
     }
     Ok(rule)

@@ -3,8 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Returns whether an address belongs to this host, to a link, to a private network or to a group
-/// (RFC 6890), also where an IPv6 address contains it: mapped (RFC 4291 2.5.5.2), for translation
-/// (RFC 6052 2.1) and 6to4 (RFC 3056 2).
+/// (RFC 6890), also where an IPv6 address [contains it](embedded_v4).
 pub(crate) fn is_special(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => is_special_v4(address),
@@ -29,13 +28,23 @@ fn is_special_v4(address: Ipv4Addr) -> bool {
 }
 
 fn is_special_v6(address: Ipv6Addr) -> bool {
-    let embedded = |high: u16, low: u16| {
-        is_special_v4(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
-    };
-    match address.segments() {
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => embedded(high, low),
+    match embedded_v4(address) {
+        Some(address) => is_special_v4(address),
         // Global unicast addresses are in 2000::/3.
-        [first, ..] => first & 0xe000 != 0x2000,
+        None => address.segments()[0] & 0xe000 != 0x2000,
+    }
+}
+
+/// Returns the IPv4 address that packets to an IPv6 address may reach: one that is mapped (RFC 4291
+/// 2.5.5.2), for translation with the well-known prefix (RFC 6052 2.1), or of 6to4 (RFC 3056 2).
+pub(super) fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    match address.segments() {
+        [0, 0, 0, 0, 0, 0xffff, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+        | [0x2002, high, low, ..] => {
+            Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
+        }
+        _ => None,
     }
 }
 

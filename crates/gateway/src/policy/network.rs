@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::local::embedded_v4;
 use super::rule::PolicyError;
 
 /// The word for the addresses of [`Flow::is_local`](super::Flow::is_local).
@@ -68,15 +69,17 @@ impl Network {
                 (Self::V6 { base, prefix }, base == address.to_bits())
             }
         };
-        if let Self::V6 { base, prefix } = network
+        let network = if let Self::V6 { base, prefix } = network
             && prefix >= 96
             && let Some(v4) = Ipv6Addr::from_bits(base).to_ipv4_mapped()
         {
             // Such addresses are those of IPv4.
             let prefix = prefix - 96;
             let base = v4.to_bits();
-            return Ok(Self::V4 { base, prefix });
-        }
+            Self::V4 { base, prefix }
+        } else {
+            network
+        };
         if is_exact { Ok(network) } else { Err(network) }
     }
 
@@ -92,6 +95,17 @@ impl Network {
             }
             _ => false,
         }
+    }
+
+    /// Returns whether an address is in the network, or leads to an IPv4 address that is, by a
+    /// translator (NAT64) or a tunnel (6to4).
+    pub(super) fn covers(self, address: IpAddr, is_local: bool) -> bool {
+        let embedded = match address {
+            IpAddr::V6(address) => embedded_v4(address),
+            IpAddr::V4(_) => None,
+        };
+        self.contains(address, is_local)
+            || embedded.is_some_and(|address| self.contains(address.into(), is_local))
     }
 }
 
@@ -145,6 +159,26 @@ mod tests {
     }
 
     #[test]
+    fn networks_cover_the_addresses_that_lead_to_theirs() {
+        let network = Network::parse("192.0.2.0/24").unwrap();
+        for (address, expected) in [
+            ("192.0.2.7", true),
+            ("::ffff:192.0.2.7", true),
+            ("64:ff9b::192.0.2.7", true),
+            ("2002:c000:207::1", true),
+            ("64:ff9b::192.0.3.7", false),
+            ("2002:c000:307::1", false),
+            ("2001:db8::192.0.2.7", false),
+        ] {
+            let address = address.parse().unwrap();
+            assert_eq!(network.covers(address, false), expected, "{address}");
+        }
+        let v6 = Network::parse("64:ff9b::/96").unwrap();
+        assert!(v6.covers("64:ff9b::192.0.2.7".parse().unwrap(), false));
+        assert!(!v6.covers("192.0.2.7".parse().unwrap(), false));
+    }
+
+    #[test]
     fn other_texts_are_rejected_with_the_fix() {
         for text in [
             "",
@@ -162,7 +196,14 @@ mod tests {
             let error = Network::parse(text).unwrap_err().to_string();
             assert!(error.contains(&format!("`{text}`")), "{error}");
         }
-        let error = Network::parse("10.0.2.100/24").unwrap_err().to_string();
-        assert!(error.ends_with("write 10.0.2.0/24"), "{error}");
+        for (text, fix) in [
+            ("10.0.2.100/24", "10.0.2.0/24"),
+            ("2001:db8::1/64", "2001:db8::/64"),
+            ("::ffff:10.0.2.100/120", "10.0.2.0/24"),
+        ] {
+            let error = Network::parse(text).unwrap_err().to_string();
+            let expected = format!("`{text}` has bits after its prefix; write {fix}");
+            assert_eq!(error, expected);
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use super::domains::Domains;
 use super::network::Network;
@@ -34,16 +35,17 @@ pub enum Action {
     /// They are refused.
     Deny,
     /// They go to this address of the host's network. It is not the unspecified one, and its port is
-    /// not 0.
+    /// not 0. Echo requests do not match such a rule, as they have no port, and are refused if this is the
+    /// default.
     Redirect(SocketAddr),
 }
 
 impl Action {
-    pub(super) const fn verdict(self) -> Verdict {
+    pub(super) fn verdict(self, protocol: FlowProtocol) -> Verdict {
         match self {
             Self::Allow => Verdict::Allow,
-            Self::Deny => Verdict::Reject,
-            Self::Redirect(to) => Verdict::Redirect(to),
+            Self::Redirect(to) if protocol != FlowProtocol::Ping => Verdict::Redirect(to),
+            Self::Deny | Self::Redirect(_) => Verdict::Reject,
         }
     }
 }
@@ -106,17 +108,19 @@ impl Rule {
     /// name ([`Flow::names`]).
     ///
     /// # Errors
-    /// A name that is none.
+    /// Returns an error if `domain` is not a domain name.
     pub fn domain(mut self, domain: &str) -> Result<Self, PolicyError> {
         self.domains.add(domain)?;
         Ok(self)
     }
 
     /// Adds a network such as `10.0.0.0/8`, an address, or `local` for all addresses that are
-    /// [local](Flow::is_local). The destination as the guest sees it is compared.
+    /// [local](Flow::is_local). The destination as the guest sees it is compared. In a rule that denies,
+    /// an IPv4 network also has the IPv6 addresses that lead to its addresses: those of NAT64
+    /// (`64:ff9b::/96`) and 6to4 (`2002::/16`).
     ///
     /// # Errors
-    /// A text that is neither.
+    /// Returns an error if `network` is none of these.
     pub fn network(mut self, network: &str) -> Result<Self, PolicyError> {
         self.networks.push(Network::parse(network)?);
         Ok(self)
@@ -143,10 +147,16 @@ impl Rule {
         self
     }
 
-    /// Returns whether the rule has ports, and only protocols without ports.
+    /// Returns whether the rule has ports or redirects to one, and has only protocols without ports.
     #[cfg(feature = "policy-file")]
     pub(super) fn has_useless_ports(&self) -> bool {
-        !self.ports.is_empty() && self.protocols == [FlowProtocol::Ping]
+        let has_ports = !self.ports.is_empty() || matches!(self.action, Action::Redirect(_));
+        has_ports
+            && !self.protocols.is_empty()
+            && self
+                .protocols
+                .iter()
+                .all(|protocol| *protocol == FlowProtocol::Ping)
     }
 
     pub(super) fn origin(&self) -> Option<&str> {
@@ -166,20 +176,35 @@ impl Rule {
         self.ports.is_empty() && self.protocols.is_empty()
     }
 
-    /// Returns whether a flow meets all conditions.
-    pub(super) fn matches(&self, flow: &Flow) -> bool {
+    /// Returns whether a flow meets all conditions. `is_own` returns whether the policy itself gives the
+    /// destination a name.
+    ///
+    /// A name alone opens a [local](Flow::is_local) destination only if the policy gives it the name, and
+    /// not if an answer does: another rule may have let the answer pass for other ports.
+    pub(super) fn matches(&self, flow: &Flow, is_own: impl Fn(&str) -> bool) -> bool {
+        let trusts_name =
+            !flow.is_local || !self.networks.is_empty() || self.action != Action::Allow;
+        let is_named =
+            |name: &Arc<str>| self.domains.contains(name) && (trusts_name || is_own(name));
         let port = flow.destination.port();
         let is_port = |&(first, last): &(u16, u16)| (first..=last).contains(&port);
-        let has_port = flow.protocol != FlowProtocol::Ping && self.ports.iter().any(is_port);
-        (self.protocols.is_empty() || self.protocols.contains(&flow.protocol))
+        let is_ping = flow.protocol == FlowProtocol::Ping;
+        let has_port = !is_ping && self.ports.iter().any(is_port);
+        !(is_ping && matches!(self.action, Action::Redirect(_)))
+            && (self.protocols.is_empty() || self.protocols.contains(&flow.protocol))
             && (self.ports.is_empty() || has_port)
             && self.matches_address(flow.destination.ip(), flow.is_local)
-            && (!self.has_domains() || flow.names.iter().any(|name| self.domains.contains(name)))
+            && (!self.has_domains() || flow.names.iter().any(is_named))
     }
 
+    /// Returns whether the rule's networks have an address. A rule that denies must also match the forms
+    /// of IPv6 that lead to an IPv4 address; one that allows must not open them all.
     fn matches_address(&self, address: IpAddr, is_local: bool) -> bool {
-        let mut networks = self.networks.iter();
-        self.networks.is_empty() || networks.any(|network| network.contains(address, is_local))
+        let matches = |network: &Network| match self.action {
+            Action::Deny => network.covers(address, is_local),
+            Action::Allow | Action::Redirect(_) => network.contains(address, is_local),
+        };
+        self.networks.is_empty() || self.networks.iter().any(matches)
     }
 
     /// Returns whether queries for a name may be relayed, as far as this rule decides about it.

@@ -22,7 +22,7 @@ pub(crate) async fn accept_outbound(shared: Arc<Shared>, listener: TransparentLi
     while let Ok(pending) = listener.accept().await {
         let Ok(permit) = shared.tcp_permits.clone().try_acquire_owned() else {
             add(&shared.counters.tcp_dropped, 1);
-            shared.log_full("TCP connections", shared.limits.tcp);
+            shared.log_tcp_full();
             pending.ignore();
             continue;
         };

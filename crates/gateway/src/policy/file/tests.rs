@@ -184,7 +184,11 @@ fn errors_name_the_file_the_line_the_value_and_the_fix() {
         ),
         (
             &rule("protocols = \"icmp\"\nports = 1"),
-            "p.toml:1: a rule has ports, and its only protocol has none;",
+            "p.toml:1: a rule has ports or redirects to one, and its only protocol has none;",
+        ),
+        (
+            "[[rules]]\naction = \"redirect\"\nto = \"127.0.0.1:1\"\nprotocols = [\"icmp\"]",
+            "p.toml:1: a rule has ports or redirects to one, and its only protocol has none;",
         ),
         (
             "[names]\n\"a b\" = \"192.0.2.1\"",
@@ -229,4 +233,11 @@ fn a_file_that_cannot_be_read_is_named() {
         text.starts_with("cannot read the policy /nonexistent/p.toml: "),
         "{text}"
     );
+    let large = std::env::temp_dir().join(format!("fullsend-policy-{}.toml", std::process::id()));
+    let file = fs::File::create(&large).unwrap();
+    file.set_len(MAX_LEN + 1).unwrap();
+    let text = PolicyFile::read(&large).unwrap_err().to_string();
+    fs::remove_file(&large).unwrap();
+    let expected = "it has 4194305 bytes, and a policy at most 4194304; ";
+    assert!(text.contains(expected), "{text}");
 }
