@@ -1,4 +1,4 @@
-//! Measures TCP between a QEMU guest and the host's loopback through passt programs, in turns: the speed
+//! Measures TCP between a QEMU guest and the host's loopback through passt and gvproxy programs, in turns: the speed
 //! in both directions, and the processor time of the program and of QEMU, which depends less on what else
 //! the machine does.
 //!
@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The arguments are the MTU, the number of rounds and the programs: `vhost:` selects vhost-user instead
-//! of a stream of frames, and `loopback` is the guest's own loopback. Needs iperf3 on the host.
+//! of a stream of frames, `gvproxy:` a program with gvproxy's command line, and `loopback` is the guest's
+//! own loopback. Needs iperf3 on the host.
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stdout,
@@ -67,31 +68,39 @@ enum Network<'a> {
     Stream(&'a str),
     /// A passt with vhost-user.
     VhostUser(&'a str),
+    /// A gvproxy with QEMU's frames on a stream.
+    Gvproxy(&'a str),
     /// The guest's loopback.
     Loopback,
 }
 
 impl<'a> Network<'a> {
     fn parse(argument: &'a str) -> Self {
-        match argument.strip_prefix("vhost:") {
-            Some(program) => Self::VhostUser(program),
-            None if argument == "loopback" => Self::Loopback,
-            None => Self::Stream(argument),
+        match argument.split_once(':') {
+            Some(("vhost", program)) => Self::VhostUser(program),
+            Some(("gvproxy", program)) => Self::Gvproxy(program),
+            _ if argument == "loopback" => Self::Loopback,
+            _ => Self::Stream(argument),
         }
     }
 
-    /// Starts the passt that listens at `socket`.
+    /// Starts the program that listens at `socket`.
     fn start(&self, mtu: &str, socket: &Path) -> Result<Option<Process>, Box<dyn Error>> {
         let _ = fs::remove_file(socket);
         let path = socket.display().to_string();
         let common =
             format!("-f -q -s {path} -a 10.0.2.15 -n 255.255.255.0 -g 10.0.2.2 -4 -m {mtu}");
+        let of_gvproxy = format!("-listen-qemu unix://{path} -mtu {mtu} -ssh-port 2299");
         let mut arguments: Vec<_> = common.split(' ').collect();
         let program = match self {
             Self::Loopback => return Ok(None),
             Self::Stream(program) => program,
             Self::VhostUser(program) => {
                 arguments.push("--vhost-user");
+                program
+            }
+            Self::Gvproxy(program) => {
+                arguments = of_gvproxy.split(' ').collect();
                 program
             }
         };
@@ -106,7 +115,7 @@ impl<'a> Network<'a> {
     fn card(&self, socket: &Path) -> String {
         let path = socket.display();
         match self {
-            Self::Stream(_) => format!(
+            Self::Stream(_) | Self::Gvproxy(_) => format!(
                 "-netdev stream,id=net0,server=off,addr.type=unix,addr.path={path} \
                  -device virtio-net-pci,netdev=net0"
             ),
@@ -119,11 +128,12 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// Returns the address of the server in the guest's network.
-    fn server(&self) -> &'static str {
+    /// Returns the addresses of the guest, its router, and the host's loopback.
+    fn addresses(&self) -> [&'static str; 3] {
         match self {
-            Self::Loopback => "127.0.0.1",
-            Self::Stream(_) | Self::VhostUser(_) => "10.0.2.2",
+            Self::Loopback => ["10.0.2.15", "10.0.2.2", "127.0.0.1"],
+            Self::Stream(_) | Self::VhostUser(_) => ["10.0.2.15", "10.0.2.2", "10.0.2.2"],
+            Self::Gvproxy(_) => ["192.168.127.2", "192.168.127.1", "192.168.127.254"],
         }
     }
 }
@@ -154,10 +164,10 @@ fn run(network: &Network<'_>, mtu: &str, folder: &Path) -> Result<[Speed; 2], Bo
     let socket = folder.join("socket");
     let passt = network.start(mtu, &socket)?;
     let image = GuestImage::find()?;
-    let server = network.server();
+    let [guest, router, server] = network.addresses();
     let script = format!(
-        "ip link set eth0 mtu {mtu} up; ip addr add 10.0.2.15/24 dev eth0
-         ip route add default via 10.0.2.2
+        "ip link set eth0 mtu {mtu} up; ip addr add {guest}/24 dev eth0
+         ip route add default via {router}
          iperf3 -s -D
          for way in '' -R; do
              echo @@ ready
