@@ -7,11 +7,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use rustix::io::{Errno, ioctl_fionread, retry_on_intr};
+use rustix::io::{Errno, ioctl_fionread, read, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::time::{Itimerspec, TimerfdTimerFlags, timerfd_settime};
 use vhost::vhost_user::{BackendReqHandler, Error, VhostUserBackendReqHandlerMut};
 
 use crate::backend::Backend;
+use crate::source::new_timer;
 
 /// Length of a message's header: request, flags, and the length of the rest.
 const HEADER_LEN: usize = 12;
@@ -24,6 +26,13 @@ const SET_VRING_ENABLE: u32 = 18;
 const FLAG_VERSION: u32 = 1;
 const FLAG_REPLY: u32 = 1 << 2;
 const FLAG_NEED_REPLY: u32 = 1 << 3;
+
+/// Most time for the rest of a message. The peer may have ended although the connection is open: a socket
+/// that it has sent over itself keeps it open until the message is read.
+const REST_TIMEOUT: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
 
 /// Most messages handled in one call.
 const BUDGET: usize = 64;
@@ -62,6 +71,10 @@ pub(crate) struct Connection {
     backend: Arc<Mutex<Backend>>,
     epoll: Arc<OwnedFd>,
     token: u64,
+    /// Makes the device readable after [`REST_TIMEOUT`].
+    timer: OwnedFd,
+    /// Whether the rest of a message is missing, and the timer is set.
+    waits_for_rest: bool,
 }
 
 impl Connection {
@@ -76,12 +89,15 @@ impl Connection {
         let handler = BackendReqHandler::from_stream(socket.try_clone()?, backend.clone());
         let data = epoll::EventData::new_u64(token);
         epoll::add(&epoll, &socket, data, Self::events())?;
+        let timer = new_timer(&epoll, token)?;
         Ok(Self {
             socket,
             handler,
             backend,
             epoll,
             token,
+            timer,
+            waits_for_rest: false,
         })
     }
 
@@ -110,7 +126,7 @@ impl Connection {
 
     /// Returns the request of the next message if it can be read whole, and its reply be written, without
     /// waiting.
-    fn next_request(&self) -> Result<Option<u32>, End> {
+    fn next_request(&mut self) -> Result<Option<u32>, End> {
         let mut header = [0; HEADER_LEN];
         let len = match recv(&self.socket, &mut header, RecvFlags::PEEK) {
             Ok((0, _)) => return Err(End::Closed),
@@ -129,6 +145,10 @@ impl Connection {
         if ioctl_fionread(&self.socket)? < (HEADER_LEN + body) as u64 {
             return self.wait_for_rest();
         }
+        if self.waits_for_rest {
+            self.waits_for_rest = false;
+            self.set_timer(Timespec::default())?;
+        }
         // A socket is writable while at least three quarters of its buffer are free, so a reply fits.
         if !self.is(PollFlags::OUT)? {
             let text = "the peer sends requests and does not read the replies";
@@ -137,22 +157,39 @@ impl Connection {
         Ok(Some(word(&header, 0)))
     }
 
-    /// Returns `None`, or that the connection has ended in the middle of a message.
-    fn wait_for_rest(&self) -> Result<Option<u32>, End> {
+    /// Returns `None`, or that the connection has ended in the middle of a message or waits for too long.
+    fn wait_for_rest(&mut self) -> Result<Option<u32>, End> {
         if self.is(PollFlags::RDHUP)? {
             return Err(End::Closed);
         }
+        if !self.waits_for_rest {
+            self.waits_for_rest = true;
+            self.set_timer(REST_TIMEOUT)?;
+        } else if read(&self.timer, &mut [0; 8]).is_ok() {
+            let text = "a message stopped in the middle for a second";
+            return Err(End::Violation(text.to_owned()));
+        }
         Ok(None)
+    }
+
+    /// Sets the timer, or stops it if `time` is 0.
+    fn set_timer(&self, time: Timespec) -> Result<(), Errno> {
+        let once = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value: time,
+        };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once)?;
+        Ok(())
     }
 
     /// Handles `SET_VRING_ENABLE`: QEMU sends it before it has set the features, for which
     /// `BackendReqHandler` would end the connection.
     fn enable_ring(&mut self) -> Result<(), End> {
         let mut message = [0; HEADER_LEN + 8];
-        let read = recv(&self.socket, &mut message, RecvFlags::empty())?.0;
+        let len = recv(&self.socket, &mut message, RecvFlags::empty())?.0;
         let flags = word(&message, 1);
         let is_valid = flags & !FLAG_NEED_REPLY == FLAG_VERSION && word(&message, 2) == 8;
-        if read < message.len() || !is_valid {
+        if len < message.len() || !is_valid {
             return Err(Error::InvalidMessage.into());
         }
         let mut backend = self.backend.lock().unwrap_or_else(PoisonError::into_inner);

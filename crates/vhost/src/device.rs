@@ -24,9 +24,9 @@ use crate::transmit::{Progress, Transmitter};
 const CONTROL: u64 = 2;
 const SOURCE: u64 = 3;
 const RETRY: u64 = 4;
-/// Files that can be registered at the same time: the listener and its timer have one token, and there are
-/// two rings, a connection and `retry`.
-const REGISTRATIONS: usize = 6;
+/// Files that can be registered at the same time: the listener and its timer, the connection and its timer,
+/// two rings, and `retry`.
+const REGISTRATIONS: usize = 7;
 
 /// Bytes of free memory that the device's own pool keeps.
 const POOL_BYTES: usize = 16 << 20;

@@ -141,7 +141,7 @@ impl Source {
 }
 
 /// Returns a timer that makes the device readable.
-fn new_timer(epoll: &Arc<OwnedFd>, token: u64) -> io::Result<OwnedFd> {
+pub(crate) fn new_timer(epoll: &Arc<OwnedFd>, token: u64) -> io::Result<OwnedFd> {
     let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
     let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
     register(epoll, &timer, token)?;

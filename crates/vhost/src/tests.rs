@@ -111,12 +111,16 @@ impl Guest {
             message.extend(word.to_ne_bytes());
         }
         message.extend(body);
+        self.send_bytes(&message, files);
+    }
+
+    fn send_bytes(&self, message: &[u8], files: &[BorrowedFd<'_>]) {
         let mut space = [std::mem::MaybeUninit::uninit(); 128];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !files.is_empty() {
             assert!(control.push(SendAncillaryMessage::ScmRights(files)));
         }
-        let parts = [IoSlice::new(&message)];
+        let parts = [IoSlice::new(message)];
         // The device may have closed the connection.
         let _ = sendmsg(&self.socket, &parts, &mut control, SendFlags::NOSIGNAL);
     }
@@ -461,6 +465,24 @@ fn the_reset_of_the_owner_only_disables_the_rings() {
     guest.receive();
     post_frames(&mut guest, 1, 60);
     assert_eq!(guest.receive().len(), 1, "memory and rings are there");
+}
+
+#[test]
+fn half_a_message_with_the_monitors_own_socket_ends_the_connection_later() {
+    let guest = Guest::new();
+    guest.send_bytes(&[1, 0, 0], &[guest.socket.as_fd()]);
+    let Guest {
+        mut device, socket, ..
+    } = guest;
+    drop(socket);
+    loop {
+        let file = device.fd().unwrap();
+        poll(&mut [PollFd::new(&file, PollFlags::IN)], None).unwrap();
+        if device.receive(&mut Vec::new(), 64).is_err() {
+            break;
+        }
+    }
+    assert_eq!(device.stats().protocol_errors, 1);
 }
 
 /// Calls the device when it is readable, until `is_true`.
