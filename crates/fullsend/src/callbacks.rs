@@ -28,6 +28,12 @@ pub(crate) fn assert_none() {
     );
 }
 
+/// Returns whether this thread runs a callback.
+#[inline]
+pub(crate) fn are_running() -> bool {
+    RUNNING.get()
+}
+
 /// Runs callbacks, and returns the value of a panic of one of them.
 pub(crate) fn run(callbacks: impl FnOnce()) -> Result<(), Panic> {
     RUNNING.set(true);

@@ -576,7 +576,8 @@ impl<'a> WaitListEntry<'a> {
 
 impl Drop for WaitListEntry<'_> {
     fn drop(&mut self) {
-        if self.key.is_set() {
+        // As in `WaitRegistration`.
+        if self.key.is_set() && !callbacks::are_running() {
             let waker = (self.list)(&mut self.engine.lock_shard()).remove(Some(&mut self.key));
             drop(waker);
         }

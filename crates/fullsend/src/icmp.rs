@@ -95,11 +95,7 @@ impl IcmpSocket {
 
 impl Drop for IcmpSocket {
     fn drop(&mut self) {
-        // Fails only if the stack has stopped.
-        let _ = self.engine.op(|host, _| {
-            host.icmp_close();
-            Ok(())
-        });
+        self.engine.close((), |(), host, _| host.icmp_close());
     }
 }
 

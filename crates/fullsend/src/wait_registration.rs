@@ -4,6 +4,7 @@ use std::task::Context;
 
 use fullsend_stack::{WaitKey, WaitOn, Waiter};
 
+use crate::callbacks;
 use crate::engine::Engine;
 
 /// A future's registration for one event. Dropping it, with the future, removes the waker.
@@ -34,7 +35,8 @@ impl<'a> WaitRegistration<'a> {
 
 impl Drop for WaitRegistration<'_> {
     fn drop(&mut self) {
-        if self.key.is_set() {
+        // A future that is dropped in a callback leaves its waker, which is woken once.
+        if self.key.is_set() && !callbacks::are_running() {
             self.engine.stop_waiting(self.on, &mut self.key);
         }
     }

@@ -419,7 +419,8 @@ impl<T> TcpSet<T> {
             }
         });
         self.queue.requeue(&mut self.again);
-        for key in std::mem::take(&mut self.removed) {
+        // If the application's state panics when it is dropped, the others are removed next time.
+        while let Some(key) = self.removed.pop() {
             drop(self.remove(key));
         }
         served?.or_else(|panic| resume_unwind(panic))

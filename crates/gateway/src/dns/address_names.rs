@@ -15,7 +15,7 @@ const LIFETIME_MIN: Duration = Duration::from_secs(5);
 /// Most names of one address. The policy compares them for each new or refused flow.
 const NAMES_MAX: usize = 16;
 /// Most addresses of one name, so that the owner of a name cannot displace the others.
-pub(super) const ADDRESSES_MAX: usize = 64;
+pub(crate) const ADDRESSES_MAX: usize = 64;
 
 /// Pairs of an address and one of its names, at most a fixed number. A new one replaces the one that has
 /// been learned the least recently, however long its TTL is.

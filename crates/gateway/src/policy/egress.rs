@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use super::domains::normalize;
 use super::rule::{Action, PolicyError, Rule};
 use super::{DnsVerdict, Flow, Policy, Verdict};
+use crate::dns::ADDRESSES_MAX;
 
 /// The answer to queries for names that an [`EgressPolicy`] denies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -92,7 +93,7 @@ impl EgressPolicy {
     /// local ones.
     ///
     /// # Errors
-    /// Returns an error if `name` is not the name of a host.
+    /// Returns an error if `name` is not the name of a host, or has more than 64 addresses.
     pub fn name(
         mut self,
         name: &str,
@@ -102,7 +103,14 @@ impl EgressPolicy {
             let shown = name.escape_debug();
             PolicyError::new(format!("`{shown}` is not a name; write e.g. db.internal"))
         })?;
-        self.names.entry(normal).or_default().extend(addresses);
+        let all = self.names.entry(normal).or_default();
+        all.extend(addresses);
+        if all.len() > ADDRESSES_MAX {
+            let (shown, count) = (name.escape_debug(), all.len());
+            return Err(PolicyError::new(format!(
+                "`{shown}` has {count} addresses; give a name at most {ADDRESSES_MAX}"
+            )));
+        }
         Ok(self)
     }
 
@@ -275,6 +283,11 @@ mod tests {
             assert!(!allows_tcp(&EgressPolicy::new().rule(allow()), to, &[]));
         }
         assert!(allows_tcp(&policy, "[64:ff9b::192.0.2.16]:80", &[]));
+        let proxy = "192.0.2.99:3128".parse().unwrap();
+        let redirect = Rule::redirect(proxy).network("192.0.2.0/28").unwrap();
+        let policy = rules([redirect, Rule::allow().network("::/0").unwrap()]);
+        let redirected = verdict(&policy, FlowProtocol::Tcp, "[64:ff9b::192.0.2.1]:80", &[]);
+        assert_eq!(redirected, Verdict::Redirect(proxy));
     }
 
     #[test]

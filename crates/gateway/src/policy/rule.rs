@@ -197,12 +197,12 @@ impl Rule {
             && (!self.has_domains() || flow.names.iter().any(is_named))
     }
 
-    /// Returns whether the rule's networks have an address. A rule that denies must also match the forms
-    /// of IPv6 that lead to an IPv4 address; one that allows must not open them all.
+    /// Returns whether the rule's networks have an address. A rule that denies or redirects must also
+    /// match the forms of IPv6 that lead to an IPv4 address; one that allows must not open them all.
     fn matches_address(&self, address: IpAddr, is_local: bool) -> bool {
         let matches = |network: &Network| match self.action {
-            Action::Deny => network.covers(address, is_local),
-            Action::Allow | Action::Redirect(_) => network.contains(address, is_local),
+            Action::Deny | Action::Redirect(_) => network.covers(address, is_local),
+            Action::Allow => network.contains(address, is_local),
         };
         self.networks.is_empty() || self.networks.iter().any(matches)
     }

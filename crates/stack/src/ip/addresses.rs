@@ -173,14 +173,22 @@ impl Addresses {
     }
 
     /// Returns the source address towards `to` on `iface`: preferably of the same scope, then of
-    /// that interface, then with the longest common prefix (RFC 6724 5 rules 2, 5 and 8).
+    /// that interface, then with the longest common prefix (RFC 6724 5 rules 2, 5 and 8). For a group,
+    /// preferably of that interface: its members answer on that link.
     pub(crate) fn source_for(&self, to: IpAddr, iface: u16) -> Option<IpAddr> {
         if to.is_loopback() {
             return Some(to);
         }
+        let to_link = is_link_local(to) || is_link_local_group(to);
         let rank = |e: &&AddressEntry| {
-            let same_scope = is_link_local(e.cidr.addr) == is_link_local(to);
-            (same_scope, e.iface == iface, common_prefix(e.cidr.addr, to))
+            let same_scope = is_link_local(e.cidr.addr) == to_link;
+            let same_iface = e.iface == iface;
+            let (first, second) = if to.is_multicast() {
+                (same_iface, same_scope)
+            } else {
+                (same_scope, same_iface)
+            };
+            (first, second, common_prefix(e.cidr.addr, to))
         };
         self.entries
             .iter()
@@ -188,6 +196,11 @@ impl Addresses {
             .max_by_key(rank)
             .map(|e| e.cidr.addr)
     }
+}
+
+/// Returns whether `to` is an IPv6 group of the link-local scope (RFC 4291 2.7).
+fn is_link_local_group(to: IpAddr) -> bool {
+    matches!(to, IpAddr::V6(to) if to.segments()[0] & 0xff0f == 0xff02)
 }
 
 #[cfg(test)]
@@ -199,6 +212,33 @@ mod tests {
 
     fn cidr(text: &str) -> Cidr {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_source_for_a_group_is_of_its_interface() {
+        let mut addresses = Addresses::default();
+        for (iface, text) in [
+            (0, "10.0.0.2/24"),
+            (0, "2001:db8::2/64"),
+            (0, "fe80::1/64"),
+            (1, "169.254.1.2/16"),
+            (1, "fe80::2/64"),
+            (2, "2001:db8:2::2/64"),
+            (2, "fe80::3/64"),
+        ] {
+            assert!(addresses.add(iface, cidr(text)));
+        }
+        for (to, iface, source) in [
+            ("224.0.0.251", 0, "10.0.0.2"),
+            ("224.0.0.251", 1, "169.254.1.2"),
+            ("ff02::fb", 0, "fe80::1"),
+            ("ff02::fb", 1, "fe80::2"),
+            ("ff05::1", 1, "fe80::2"),
+            ("ff05::1", 2, "2001:db8:2::2"),
+        ] {
+            let found = addresses.source_for(to.parse().unwrap(), iface);
+            assert_eq!(found, Some(source.parse().unwrap()), "{to} on {iface}");
+        }
     }
 
     #[test]
