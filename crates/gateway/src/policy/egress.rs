@@ -284,7 +284,9 @@ mod tests {
         }
         assert!(allows_tcp(&policy, "[64:ff9b::192.0.2.16]:80", &[]));
         let proxy = "192.0.2.99:3128".parse().unwrap();
-        let redirect = Rule::redirect(proxy).network("192.0.2.0/28").unwrap();
+        let redirect = Rule::new(Action::Redirect(proxy))
+            .network("192.0.2.0/28")
+            .unwrap();
         let policy = rules([redirect, Rule::allow().network("::/0").unwrap()]);
         let redirected = verdict(&policy, FlowProtocol::Tcp, "[64:ff9b::192.0.2.1]:80", &[]);
         assert_eq!(redirected, Verdict::Redirect(proxy));
