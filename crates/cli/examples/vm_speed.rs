@@ -62,7 +62,7 @@ impl Drop for Process {
     }
 }
 
-/// What carries the guest's packets.
+/// The network that carries the guest's packets.
 enum Network<'a> {
     /// A passt with QEMU's frames on a stream.
     Stream(&'a str),

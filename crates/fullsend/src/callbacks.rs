@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 thread_local! {
     /// Whether this thread runs callbacks.
     static RUNNING: Cell<bool> = const { Cell::new(false) };
-    /// What this thread does after the callbacks that run.
+    /// Calls that this thread makes after the callbacks that run.
     static DEFERRED: RefCell<Vec<Box<dyn FnOnce()>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -50,12 +50,7 @@ pub(crate) fn run_deferred() {
     }
 }
 
-/// Calls `call`: after the callback that this thread runs, if it runs one, and otherwise now.
-#[inline]
-pub(crate) fn call_after(call: impl FnOnce() + 'static) {
-    if RUNNING.get() {
-        DEFERRED.with_borrow_mut(|deferred| deferred.push(Box::new(call)));
-    } else {
-        call();
-    }
+/// Calls `call` after the callbacks that this thread runs.
+pub(crate) fn defer(call: impl FnOnce() + 'static) {
+    DEFERRED.with_borrow_mut(|deferred| deferred.push(Box::new(call)));
 }

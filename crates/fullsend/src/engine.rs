@@ -598,12 +598,13 @@ impl EngineHandle {
     /// Closes a socket that is dropped: now, or after the callback that this thread runs. Has no
     /// effect if the stack has stopped.
     pub(crate) fn close<Id: 'static>(&self, id: Id, close: fn(Id, &mut Host, Instant)) {
-        let engine = self.clone();
-        callbacks::call_after(move || {
-            let _ = engine.op(|host, now| {
-                close(id, host, now);
-                Ok(())
-            });
+        if callbacks::are_running() {
+            let engine = self.clone();
+            return callbacks::defer(move || engine.close(id, close));
+        }
+        let _ = self.op(|host, now| {
+            close(id, host, now);
+            Ok(())
         });
     }
 }

@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{carry, pattern, paused};
+use common::{carry, counter, pattern, paused};
 use fullsend::{
     Device, Packet, PacketReceiver, PacketSender, Slice, Stack, TcpListener, TcpStream,
     UserDeviceConfig,
@@ -24,8 +24,8 @@ use fullsend_wire::icmpv4::Icmpv4Repr;
 use fullsend_wire::icmpv6::Icmpv6Repr;
 use fullsend_wire::ipv4::Ipv4Repr;
 use fullsend_wire::numbers::protocol;
-use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
-use fullsend_wire::{Rng, Seed, SeqNum, WireWindow};
+use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+use fullsend_wire::{Rng, Seed, SeqNum};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
@@ -90,30 +90,10 @@ impl Attacker {
 /// Returns a packet of an attack; `None` if it needs a flow and has observed none yet.
 type Attack = fn(&mut Attacker) -> Option<Packet>;
 
-fn syn(rng: &mut Rng) -> TcpRepr {
-    let timestamps = Timestamps {
-        val: rng.next_u32(),
-        ecr: 0,
-    };
-    TcpRepr {
-        flags: TcpFlags::SYN,
-        seq: SeqNum::new(rng.next_u32()),
-        window: WireWindow(65_535),
-        options: TcpOptions {
-            mss: Some(1460),
-            window_scale: Some(7),
-            sack_permitted: true,
-            timestamps: Some(timestamps),
-            ..TcpOptions::default()
-        },
-        ..TcpRepr::default()
-    }
-}
-
 fn syn_to(attacker: &mut Attacker, port: u16) -> Packet {
     let is_v6 = attacker.is_v6();
     let from = attacker.source(is_v6);
-    let repr = syn(&mut attacker.rng);
+    let repr = forge::syn(&mut attacker.rng);
     forge::tcp(from, SocketAddr::new(VICTIM[is_v6], port), repr, b"")
 }
 
@@ -287,11 +267,6 @@ async fn inject(mut from: mpsc::Receiver<Packet>, mut queues: Vec<PacketSender>)
             return;
         }
     }
-}
-
-fn counter(stack: &Stack, name: &str) -> u64 {
-    let counters = stack.counters();
-    counters.iter().find(|(n, _)| *n == name).unwrap().1
 }
 
 /// The two stacks, whose link the attacker shares.

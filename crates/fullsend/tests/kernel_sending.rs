@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::capture::{Capture, CapturedPacket, drop_retransmissions};
-use common::{in_namespace, pattern};
+use common::{counter, in_namespace, pattern};
 use fullsend::{Builder, Stack, TcpListener, TcpStream};
 use fullsend_wire::SeqNum;
 use fullsend_wire::tcp::TcpFlags;
@@ -81,11 +81,6 @@ async fn connected(stack: &Stack, kernel: &str) -> (TcpStream, Kernel) {
 /// Writes all of `data` at once.
 fn write(stream: &TcpStream, data: &[u8]) {
     assert_eq!(stream.try_write(data).unwrap(), data.len());
-}
-
-fn counter(stack: &Stack, name: &str) -> u64 {
-    let all = stack.counters();
-    all.iter().find(|(n, _)| *n == name).unwrap().1
 }
 
 /// Returns all data that the kernel's end receives up to the end of the stream, read in `step`s.

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as Kernel};
 use std::process::Command;
 use std::time::Duration;
 
-use common::in_namespace;
+use common::{counter, in_namespace};
 use fullsend::{AddressState, Stack, UdpSocket};
 use tokio::runtime::{Builder, Runtime};
 
@@ -33,11 +33,6 @@ fn wait_for<R>(what: &str, mut check: impl FnMut() -> Option<R>) -> R {
         std::thread::sleep(Duration::from_millis(10));
     }
     panic!("{what}");
-}
-
-fn counter(stack: &Stack, name: &str) -> u64 {
-    let counters = stack.counters();
-    counters.iter().find(|(n, _)| *n == name).unwrap().1
 }
 
 /// Runs `test` with a stack on a TAP; with `kernel`, the kernel's side has addresses, too.

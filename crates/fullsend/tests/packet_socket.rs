@@ -9,7 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use common::{in_namespace, pattern};
+use common::{counter, in_namespace, pattern};
 use fullsend::{AddressState, Stack, TcpListener};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -42,11 +42,6 @@ fn build() -> std::io::Result<Stack> {
 fn run(test: impl Future<Output = ()>) {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build().unwrap().block_on(test);
-}
-
-fn counter(stack: &Stack, name: &str) -> u64 {
-    let counters = stack.counters();
-    counters.iter().find(|(n, _)| *n == name).unwrap().1
 }
 
 /// Sends `data` and a FIN on a kernel socket, and returns all that it receives.

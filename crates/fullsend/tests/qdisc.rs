@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener as KernelListener};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use common::in_namespace;
+use common::{counter, in_namespace};
 use fullsend::{SocketOption, Stack, TcpStream};
 use tokio::io::AsyncWriteExt;
 use tokio::runtime::Builder;
@@ -66,11 +66,6 @@ async fn send(stack: &Stack, (size, total): (usize, usize), option: Option<Socke
     stream.shutdown().await.unwrap();
     stream.flushed().await.unwrap();
     kernel.join().unwrap()
-}
-
-fn counter(stack: &Stack, name: &str) -> u64 {
-    let all = stack.counters();
-    all.iter().find(|(n, _)| *n == name).unwrap().1
 }
 
 // The rates themselves are tested in virtual time, in `sim/tests/qdisc.rs`.

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener as KernelListener, TcpStream as Kernel};
 use std::thread;
 use std::time::Duration;
 
-use common::{in_namespace, pattern, paused};
+use common::{counter, in_namespace, pattern, paused};
 use fullsend::{Pair, Stack, TcpListener, TcpStream, UdpSocket};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -43,11 +43,6 @@ async fn exchange(stream: &mut TcpStream, seed: u64) {
     wrote.unwrap();
     read.unwrap();
     assert!(got == data, "wrong data");
-}
-
-fn counter(stack: &Stack, name: &str) -> u64 {
-    let counters = stack.counters();
-    counters.iter().find(|(n, _)| *n == name).unwrap().1
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::net::UdpSocket as Kernel;
 use std::process::Command;
 use std::time::Duration;
 
-use common::in_namespace;
+use common::{counter, in_namespace};
 use fullsend::{AddressState, Stack, UdpSocket};
 use fullsend_device::Tun;
 use tokio::runtime::Builder;
@@ -41,11 +41,6 @@ fn with_stack(test: fn(&Stack)) {
         let stack = builder.build().unwrap();
         test(&stack);
     });
-}
-
-fn counter(stack: &Stack, name: &str) -> u64 {
-    let counters = stack.counters();
-    counters.iter().find(|(n, _)| *n == name).unwrap().1
 }
 
 #[test]

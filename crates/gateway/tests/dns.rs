@@ -2,12 +2,13 @@
 
 mod common;
 
-use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::mpsc;
 use std::thread;
 
-use common::{DNS, HOST, LIMIT, Rig, ip, wait_until, with_gateway, with_port};
+use common::{
+    DNS, HOST, LIMIT, Rig, ip, read_framed, wait_until, with_gateway, with_port, write_framed,
+};
 use fullsend_gateway::{AllowAll, Config, DnsConfig, DnsVerdict, Limits, Outbound, Policy};
 
 /// A query for the A record of x.
@@ -20,21 +21,6 @@ fn answer(query: &[u8]) -> Vec<u8> {
     let mut message = query.to_vec();
     message[2] |= 0x80;
     message
-}
-
-fn read_framed(stream: &mut TcpStream) -> Option<Vec<u8>> {
-    let mut len = [0; 2];
-    stream.read_exact(&mut len).ok()?;
-    let mut message = vec![0; u16::from_be_bytes(len).into()];
-    stream.read_exact(&mut message).ok()?;
-    Some(message)
-}
-
-fn write_framed(stream: &mut TcpStream, message: &[u8]) {
-    let mut framed = (message.len() as u16).to_be_bytes().to_vec();
-    framed.extend(message);
-    // The other side may have closed the connection.
-    let _ = stream.write_all(&framed);
 }
 
 /// Sends a query over UDP and one over TCP, and returns the answers.
@@ -54,7 +40,7 @@ fn ask_both(rig: &Rig, relay: &'static str, query: &'static [u8]) -> [Vec<u8>; 2
         buf.truncate(len);
         let mut stream = TcpStream::connect(to).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
-        write_framed(&mut stream, query);
+        let _ = write_framed(&mut stream, query);
         [buf, read_framed(&mut stream).unwrap()]
     })
 }
@@ -95,7 +81,7 @@ fn queries_come_from_the_configured_address_with_other_identifiers() {
             let (mut stream, from) = tcp.accept().unwrap();
             let query = read_framed(&mut stream).unwrap();
             seen.send((from.ip(), query.clone())).unwrap();
-            write_framed(&mut stream, &answer(&query));
+            let _ = write_framed(&mut stream, &answer(&query));
         });
         let answers = ask_both(rig, DNS[0], QUERY);
         assert_eq!(answers, [answer(QUERY), answer(QUERY)]);
@@ -120,18 +106,18 @@ fn an_answer_over_tcp_to_another_query_ends_the_upstream_connection() {
             let (mut stream, _) = wrong.accept().unwrap();
             let mut query = read_framed(&mut stream).unwrap();
             query[0] ^= 1;
-            write_framed(&mut stream, &answer(&query));
+            let _ = write_framed(&mut stream, &answer(&query));
             read_framed(&mut stream)
         });
         thread::spawn(move || {
             let (mut stream, _) = right.accept().unwrap();
             let query = read_framed(&mut stream).unwrap();
-            write_framed(&mut stream, &answer(&query));
+            let _ = write_framed(&mut stream, &answer(&query));
         });
         let received = rig.guest.run(|| {
             let mut stream = TcpStream::connect(with_port(DNS[0], 53)).unwrap();
             stream.set_read_timeout(Some(LIMIT)).unwrap();
-            write_framed(&mut stream, QUERY);
+            let _ = write_framed(&mut stream, QUERY);
             read_framed(&mut stream)
         });
         assert_eq!(received, Some(answer(QUERY)));
@@ -158,7 +144,7 @@ fn a_resolver_that_does_not_answer_is_given_up_for_the_next_one() {
         thread::spawn(move || {
             let (mut stream, _) = tcp.accept().unwrap();
             let query = read_framed(&mut stream).unwrap();
-            write_framed(&mut stream, &answer(&query));
+            let _ = write_framed(&mut stream, &answer(&query));
         });
         assert_eq!(ask_both(rig, DNS[0], QUERY), [answer(QUERY), answer(QUERY)]);
     });
@@ -202,7 +188,7 @@ fn queries_beyond_the_rate_of_a_guest_are_dropped() {
             rig.gateway.counters().dns_dropped >= 40
         });
         // Those of a stream wait.
-        write_framed(&mut stream, UPDATE);
+        let _ = write_framed(&mut stream, UPDATE);
         assert!(read_framed(&mut stream).is_some());
     });
 }

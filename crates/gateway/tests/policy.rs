@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::thread;
 
 use common::{
-    DNS, GATEWAY, GUEST, LIMIT, LOOPBACK, Rig, TwoRigs, ip, wait_until, with_gateway, with_port,
-    with_two_guests,
+    DNS, GATEWAY, GUEST, LIMIT, LOOPBACK, Rig, TwoRigs, ip, read_framed, wait_until, with_gateway,
+    with_port, with_two_guests, write_framed,
 };
 use fullsend_gateway::{
     Action, Config, DnsConfig, EgressPolicy, FlowProtocol, Forward, Limits, PolicyError, Protocol,
@@ -123,7 +123,7 @@ fn start_servers() {
     thread::spawn(move || {
         while let Ok((mut stream, _)) = tcp.accept() {
             while let Some(query) = read_framed(&mut stream) {
-                write_framed(&mut stream, &answer(&query));
+                let _ = write_framed(&mut stream, &answer(&query));
             }
         }
     });
@@ -131,21 +131,6 @@ fn start_servers() {
         let listener = TcpListener::bind(with_port(any, PORT + u16::from(any == "::"))).unwrap();
         thread::spawn(move || listener.incoming().flatten().for_each(drop));
     }
-}
-
-fn read_framed(stream: &mut TcpStream) -> Option<Vec<u8>> {
-    let mut len = [0; 2];
-    stream.read_exact(&mut len).ok()?;
-    let mut message = vec![0; u16::from_be_bytes(len).into()];
-    stream.read_exact(&mut message).ok()?;
-    Some(message)
-}
-
-fn write_framed(stream: &mut TcpStream, message: &[u8]) {
-    let mut framed = (message.len() as u16).to_be_bytes().to_vec();
-    framed.extend(message);
-    // The other side may have closed the connection.
-    let _ = stream.write_all(&framed);
 }
 
 /// Resolves a name in the guest over UDP. Returns the response code and the number of answers.
@@ -167,7 +152,7 @@ fn resolve_over_tcp(rig: &Rig, name: &str) -> (u8, u8) {
     rig.guest.run(move || {
         let mut stream = TcpStream::connect(with_port(DNS[1], 53)).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
-        write_framed(&mut stream, &query);
+        let _ = write_framed(&mut stream, &query);
         let answer = read_framed(&mut stream).unwrap();
         (answer[3] & 0xf, answer[7])
     })
@@ -360,7 +345,7 @@ fn a_name_may_be_denied_where_others_are_allowed() {
         start_servers();
         assert_eq!(resolve(rig, "a.allowed.test", TYPE_A), (NO_ERROR, 1));
         assert!(connect(rig, &host(11)).is_some());
-        // The same address, by the name that is denied.
+        // The address of an allowed name, requested by the name that is denied.
         assert_eq!(resolve(rig, "shared.other.test", TYPE_A), (NO_ERROR, 1));
         assert!(connect(rig, &host(11)).is_none());
     });

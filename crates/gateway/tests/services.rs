@@ -4,14 +4,14 @@
 mod common;
 
 use std::fs;
-use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
 use common::{
-    DNS, GATEWAY, GUEST, HOST, LIMIT, Rig, ip, wait_until, with_gateway, with_guest, with_port,
+    DNS, GATEWAY, GUEST, HOST, LIMIT, Rig, ip, read_framed, wait_until, with_gateway, with_guest,
+    with_port, write_framed,
 };
 use fullsend_gateway::{Config, DnsConfig, DnsVerdict, Ipv6Config, Limits, Policy};
 use nix::sys::socket::{setsockopt, sockopt};
@@ -49,24 +49,10 @@ fn start_resolver(address: &str, mark: u8) {
     thread::spawn(move || {
         while let Ok((mut stream, _)) = tcp.accept() {
             while let Some(query) = read_framed(&mut stream) {
-                write_framed(&mut stream, &answer(&query, mark));
+                write_framed(&mut stream, &answer(&query, mark)).unwrap();
             }
         }
     });
-}
-
-fn read_framed(stream: &mut TcpStream) -> Option<Vec<u8>> {
-    let mut len = [0; 2];
-    stream.read_exact(&mut len).ok()?;
-    let mut message = vec![0; u16::from_be_bytes(len).into()];
-    stream.read_exact(&mut message).ok()?;
-    Some(message)
-}
-
-fn write_framed(stream: &mut TcpStream, message: &[u8]) {
-    let mut framed = (message.len() as u16).to_be_bytes().to_vec();
-    framed.extend(message);
-    stream.write_all(&framed).unwrap();
 }
 
 /// Asks the relay over UDP from the guest.
@@ -106,7 +92,7 @@ fn queries_go_to_the_hosts_resolver_over_udp_and_tcp() {
                 rig.guest.run(move || {
                     let mut stream = TcpStream::connect(with_port(relay, 53)).unwrap();
                     for sent in [first, second] {
-                        write_framed(&mut stream, &sent);
+                        write_framed(&mut stream, &sent).unwrap();
                         let received = read_framed(&mut stream).unwrap();
                         assert_eq!(received, answer(&sent, 7), "{relay}");
                     }

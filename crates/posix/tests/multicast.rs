@@ -441,7 +441,7 @@ fn an_interface_or_a_source_that_the_host_lacks_is_refused() {
         let refused = net.set(sender, IP_MULTICAST_IF, &value);
         assert_eq!(refused, Err(errno), "{value:?}");
     }
-    // What was set before still applies.
+    // The options that were set before still apply.
     let sent = net.sent_on(sender, Some(GROUP.into()));
     assert_eq!(sent, (SECOND, SECOND_OWN.into()));
 }

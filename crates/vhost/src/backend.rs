@@ -115,7 +115,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn reset_device(&mut self) -> Result<()> {
-        // What was negotiated about the messages stays valid, as in the library.
+        // The negotiated features of the protocol stay valid, as in the library.
         let replies = self.replies;
         self.reset();
         self.replies = replies;

@@ -42,7 +42,7 @@ enum Endpoint {
     Connected { socket: OwnedFd, is_outlived: bool },
 }
 
-/// What [`VhostUserBuilder::on_disconnect`] sets.
+/// The callback that [`VhostUserBuilder::on_disconnect`] sets.
 type Callback = Box<dyn FnMut() + Send>;
 
 /// Builder of a [`VhostUser`] device.

@@ -116,7 +116,7 @@ struct Member<T> {
     flags: MemberState,
 }
 
-/// What the last calls on a connection have shown.
+/// The results of the last calls on a connection.
 #[derive(Default)]
 struct MemberState {
     /// A write was incomplete, or would have blocked, in the call that runs.
@@ -191,8 +191,8 @@ impl SetStream<'_> {
         Ok((!slice.is_empty()).then(|| slice.into_bytes()))
     }
 
-    /// Writes as much of `data` as the send buffer has room for. Returns the number of bytes. It is
-    /// transmitted after the last connection of the batch was served.
+    /// Writes as much of `data` as the send buffer has room for. Returns the number of bytes. They
+    /// are transmitted after the last connection of the batch was served.
     ///
     /// # Errors
     /// `WouldBlock` if the send buffer is full; `BrokenPipe` after a shutdown or the end of the

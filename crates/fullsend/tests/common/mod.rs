@@ -81,6 +81,12 @@ pub(crate) fn shards() -> usize {
     }
 }
 
+/// Returns a counter of a stack.
+pub(crate) fn counter(stack: &Stack, name: &str) -> u64 {
+    let counters = stack.counters();
+    counters.iter().find(|(n, _)| *n == name).unwrap().1
+}
+
 pub(crate) fn pair() -> (Stack, Stack) {
     pair_with(NicMode::Tso, 1500)
 }

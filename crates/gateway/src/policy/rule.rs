@@ -27,7 +27,7 @@ impl fmt::Display for PolicyError {
 
 impl std::error::Error for PolicyError {}
 
-/// What a rule does with the flows that match it.
+/// The effect of a rule on the flows that match it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// They go to their destinations.

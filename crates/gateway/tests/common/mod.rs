@@ -272,6 +272,22 @@ pub(crate) fn exchange(stream: &TcpStream, data: Vec<u8>) -> Vec<u8> {
     received
 }
 
+/// Reads a DNS message from a TCP connection; `None` at its end.
+pub(crate) fn read_framed(stream: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut len = [0; 2];
+    stream.read_exact(&mut len).ok()?;
+    let mut message = vec![0; u16::from_be_bytes(len).into()];
+    stream.read_exact(&mut message).ok()?;
+    Some(message)
+}
+
+/// Writes a DNS message to a TCP connection.
+pub(crate) fn write_framed(stream: &mut TcpStream, message: &[u8]) -> std::io::Result<()> {
+    let mut framed = (message.len() as u16).to_be_bytes().to_vec();
+    framed.extend(message);
+    stream.write_all(&framed)
+}
+
 /// Polls `condition` until it is true.
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     for _ in 0..2000 {

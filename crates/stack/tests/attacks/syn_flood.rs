@@ -1,34 +1,16 @@
 //! SYNs from spoofed addresses (RFC 4987).
 
-use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
-use fullsend_wire::{Nanos, Rng, SeqNum, WireWindow};
+use fullsend_wire::Nanos;
+use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr};
 
 use crate::attack_bench::{AttackBench, Attacker, ROGUE, packets};
+use crate::common::forge::syn;
 use crate::common::{IFACE, V4, V6, bytes, forge};
 use crate::heap;
 
 /// The listener's backlog is 64: 65 half-open connections of 112 bytes and their slots, and the
 /// SYN-ACKs that wait for one poll of the device.
 const BOUND: isize = 2 << 20;
-
-fn syn(rng: &mut Rng) -> TcpRepr {
-    TcpRepr {
-        flags: TcpFlags::SYN,
-        seq: SeqNum::new(rng.next_u32()),
-        window: WireWindow(65_535),
-        options: TcpOptions {
-            mss: Some(1460),
-            window_scale: Some(7),
-            sack_permitted: true,
-            timestamps: Some(Timestamps {
-                val: rng.next_u32(),
-                ecr: 0,
-            }),
-            ..TcpOptions::default()
-        },
-        ..TcpRepr::default()
-    }
-}
 
 fn flood(attack_bench: &mut AttackBench, port: u16) {
     attack_bench.run_attack(BOUND + MEMORY, |attacker| {

@@ -7,7 +7,8 @@ use fullsend_wire::checksum::{RunningSum, Sum};
 use fullsend_wire::ipv4::Ipv4Repr;
 use fullsend_wire::ipv6::Ipv6Repr;
 use fullsend_wire::numbers::protocol;
-use fullsend_wire::tcp::{CHECKSUM_OFFSET, TcpRepr};
+use fullsend_wire::tcp::{CHECKSUM_OFFSET, TcpFlags, TcpOptions, TcpRepr, Timestamps};
+use fullsend_wire::{Rng, SeqNum, WireWindow};
 
 /// Returns a TCP segment from one address to another as a frame. Sets the ports of `repr`.
 pub(crate) fn tcp(from: SocketAddr, to: SocketAddr, mut repr: TcpRepr, payload: &[u8]) -> Packet {
@@ -54,4 +55,25 @@ pub(crate) fn ip_bytes(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -
     };
     bytes.extend_from_slice(payload);
     bytes
+}
+
+/// Returns the header of a SYN with the usual options.
+#[allow(dead_code, reason = "only attacks use it")]
+pub(crate) fn syn(rng: &mut Rng) -> TcpRepr {
+    TcpRepr {
+        flags: TcpFlags::SYN,
+        seq: SeqNum::new(rng.next_u32()),
+        window: WireWindow(65_535),
+        options: TcpOptions {
+            mss: Some(1460),
+            window_scale: Some(7),
+            sack_permitted: true,
+            timestamps: Some(Timestamps {
+                val: rng.next_u32(),
+                ecr: 0,
+            }),
+            ..TcpOptions::default()
+        },
+        ..TcpRepr::default()
+    }
 }

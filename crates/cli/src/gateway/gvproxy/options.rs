@@ -58,7 +58,7 @@ pub(super) struct Options {
     pub(super) log_file: Option<PathBuf>,
     pub(super) notification: Option<PathBuf>,
     pub(super) pcap: Option<PathBuf>,
-    /// What the guest may reach.
+    /// The policy for the guest's flows and queries.
     pub(super) policy: Option<PathBuf>,
     pub(super) network: Network,
     pub(super) config: Config,

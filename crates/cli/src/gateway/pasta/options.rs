@@ -58,7 +58,7 @@ pub(super) struct Options {
     pub(super) pid_file: Option<PathBuf>,
     pub(super) conf_path: Option<PathBuf>,
     pub(super) pcap: Option<PathBuf>,
-    /// What the guest may reach.
+    /// The policy for the guest's flows and queries.
     pub(super) policy: Option<PathBuf>,
     pub(super) netns: Option<PathBuf>,
     pub(super) userns: Option<PathBuf>,
