@@ -18,6 +18,7 @@ use tokio::task::coop::poll_proceed;
 
 use crate::engine::EngineHandle;
 use crate::error::io_error;
+use crate::readiness::poll_ready;
 use crate::tcp::write_quantum::WriteQuantum;
 use crate::wait_registration::{WaitRegistration, waiter};
 
@@ -143,17 +144,13 @@ impl TcpStream {
         interest: HostInterest,
         mut key: Option<&mut WaitKey>,
     ) -> Poll<io::Result<()>> {
-        let coop = ready!(poll_proceed(cx));
-        let ready = self.engine.op(|host, now| {
-            host.tcp(self.id)
-                .poll_ready(now, interest, waiter(cx, &mut key))
-                .map_err(io_error)
-        })?;
-        if ready {
-            coop.made_progress();
-            return Poll::Ready(Ok(()));
-        }
-        Poll::Pending
+        poll_ready(cx, |cx| {
+            self.engine.op(|host, now| {
+                host.tcp(self.id)
+                    .poll_ready(now, interest, waiter(cx, &mut key))
+                    .map_err(io_error)
+            })
+        })
     }
 
     /// Polls `step` until it does not return `WouldBlock`. Only the task that polled last is woken.
