@@ -3,24 +3,20 @@
 #[cfg(feature = "control")]
 mod device;
 mod group;
+mod handle;
 #[cfg(feature = "control")]
 mod inspect;
+mod stop;
 #[cfg(test)]
 mod tests;
+mod wake;
 
-use std::cell::Cell;
-use std::future::poll_fn;
 use std::io;
-use std::ops::Deref;
-use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::Weak;
-use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Wake, Waker};
+use std::sync::{Arc, OnceLock, Weak};
 
 use fullsend_device::{Device, Notifier};
 use fullsend_driver::{Handover, Pump, TransmitOutcome};
-use fullsend_stack::{Host, IfaceId, TcpId, WaitKey, WaitList, WaitOn, Waiter};
+use fullsend_stack::{Host, IfaceId, TcpId, WaitKey, WaitList, WaitOn};
 use fullsend_tcp::AppendOutcome;
 use fullsend_wire::Instant;
 use parking_lot::{Mutex, MutexGuard};
@@ -28,10 +24,12 @@ use parking_lot::{Mutex, MutexGuard};
 #[cfg(feature = "control")]
 use self::device::ShardDevice;
 pub(crate) use self::group::Group;
+pub(crate) use self::handle::EngineHandle;
 #[cfg(feature = "control")]
 use self::inspect::Captures;
 #[cfg(feature = "control")]
 pub(crate) use self::inspect::Inspector;
+pub(crate) use self::wake::device_waker;
 use crate::callbacks;
 use crate::clock::Clock;
 use crate::device_file::DeviceFile;
@@ -83,30 +81,6 @@ pub(crate) struct Engine {
     notifier: Option<Notifier>,
     /// The other end of an in-process link.
     peer: OnceLock<(Arc<DriverWaker>, Weak<Engine>)>,
-}
-
-/// The waker that a device without a file wakes.
-struct DeviceWaker(Arc<DriverWaker>);
-
-impl Wake for DeviceWaker {
-    fn wake(self: Arc<Self>) {
-        self.0.wake();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.wake();
-    }
-}
-
-/// Returns a waker of the driver for a device.
-pub(crate) fn device_waker(driver_waker: &Arc<DriverWaker>) -> Waker {
-    Waker::from(Arc::new(DeviceWaker(driver_waker.clone())))
-}
-
-thread_local! {
-    /// Spare vector for the wakers that are called after unlocking, to avoid an allocation per
-    /// call.
-    static WAKERS: Cell<Vec<Waker>> = const { Cell::new(Vec::new()) };
 }
 
 impl Engine {
@@ -258,83 +232,6 @@ impl Engine {
         call(&self.lock_shard().host)
     }
 
-    /// Unlocks, then wakes the tasks that became ready under the lock, and the device's user. Returns
-    /// whether there were any tasks.
-    #[inline]
-    fn unlock_and_wake(
-        &self,
-        shard: MutexGuard<'_, Shard>,
-        wake_driver: bool,
-        flush_now: bool,
-    ) -> bool {
-        let woke = self.unlock_and_wake_tasks(shard, wake_driver, flush_now);
-        if let Some(notify) = &self.notifier {
-            notify();
-        }
-        woke
-    }
-
-    #[inline]
-    fn unlock_and_wake_tasks(
-        &self,
-        shard: MutexGuard<'_, Shard>,
-        wake_driver: bool,
-        flush_now: bool,
-    ) -> bool {
-        let nothing_to_wake =
-            !shard.host.has_wakers() && shard.flush_waiters.is_empty() && !wake_driver;
-        if !nothing_to_wake
-            || self
-                .peer
-                .get()
-                .is_some_and(|(driver_waker, _)| driver_waker.has_deferred_wake())
-        {
-            return self.wake_after_unlock(shard, wake_driver, flush_now);
-        }
-        false
-    }
-
-    fn wake_after_unlock(
-        &self,
-        mut shard: MutexGuard<'_, Shard>,
-        wake_driver: bool,
-        flush_now: bool,
-    ) -> bool {
-        let (mut wakers, mut spent) = (Vec::new(), Vec::new());
-        if shard.host.has_wakers() {
-            // Taken only when needed: the peer's engine, which may run below, uses it too.
-            wakers = WAKERS.take();
-            shard.host.take_replaced_wakers(&mut spent);
-            shard.host.take_wakers(&mut wakers);
-        }
-        if !shard.flush_waiters.is_empty() && (shard.is_flushed() || shard.stop_reason.is_some()) {
-            shard.flush_waiters.wake(&mut wakers);
-        }
-        if shard.stop_reason.is_some() {
-            shard.close_waiters.wake(&mut wakers);
-        }
-        let now = shard.pump.now();
-        drop(shard);
-        drop(spent);
-        if wake_driver {
-            self.driver_waker.wake();
-        }
-        if let Some((driver_waker, peer)) = self.peer.get()
-            && driver_waker.take_deferred_wake()
-        {
-            let delivered = flush_now && peer.upgrade().is_some_and(|peer| peer.try_deliver(now));
-            if !delivered {
-                driver_waker.wake();
-            }
-        }
-        let woke = !wakers.is_empty();
-        if woke {
-            wakers.drain(..).for_each(Waker::wake);
-            WAKERS.set(wakers);
-        }
-        woke
-    }
-
     /// Receives one batch and transmits the answers in place of the driver, if the shard is not
     /// locked. Returns whether it did. `now` is the time at which the peer sent; both engines have
     /// one clock.
@@ -417,71 +314,6 @@ impl Engine {
         pump.arm(host, at)
     }
 
-    /// Polls until all written data of this shard has been acknowledged. A future that `has_waited`
-    /// is also ready when another `shutdown` found this first and stopped the stack.
-    fn poll_flushed(
-        &self,
-        cx: &mut Context<'_>,
-        entry: &mut WaitListEntry<'_>,
-        has_waited: bool,
-    ) -> Poll<io::Result<()>> {
-        let shard = self.lock_shard();
-        if !(shard.was_flushed && has_waited) {
-            shard.check_alive()?;
-        }
-        if shard.was_flushed || shard.is_flushed() {
-            return Poll::Ready(Ok(()));
-        }
-        entry.register(cx, shard);
-        Poll::Pending
-    }
-
-    /// Waits until the stack has stopped, and returns why.
-    pub(crate) async fn closed(&self) -> io::Error {
-        let mut entry = WaitListEntry::new(self, |shard| &mut shard.close_waiters);
-        let poll = |cx: &mut Context<'_>| {
-            let shard = self.lock_shard();
-            if let Err(why) = shard.check_alive() {
-                return Poll::Ready(why);
-            }
-            entry.register(cx, shard);
-            Poll::Pending
-        };
-        poll_fn(poll).await
-    }
-
-    /// Waits until all written data of every shard has been acknowledged, then stops the stack.
-    pub(crate) async fn flush_and_stop(&self) -> io::Result<()> {
-        let engines = self.group.engines();
-        let entry = |engine| WaitListEntry::new(engine, |shard| &mut shard.flush_waiters);
-        let mut entries: Vec<_> = engines.iter().map(|engine| entry(engine)).collect();
-        let mut has_waited = false;
-        poll_fn(|cx| {
-            let mut flushed = true;
-            for (engine, entry) in engines.iter().zip(&mut entries) {
-                match engine.poll_flushed(cx, entry, has_waited) {
-                    Poll::Ready(result) => result?,
-                    Poll::Pending => flushed = false,
-                }
-                has_waited |= !flushed;
-            }
-            if flushed {
-                Poll::Ready(io::Result::Ok(()))
-            } else {
-                Poll::Pending
-            }
-        })
-        .await?;
-        for engine in &engines {
-            engine.lock_shard().was_flushed = true;
-        }
-        self.stop(
-            io::ErrorKind::ConnectionAborted,
-            "the stack was shut down; build a new one",
-        );
-        Ok(())
-    }
-
     /// Removes the waker of a future that no longer waits.
     pub(crate) fn stop_waiting(&self, on: WaitOn, key: &mut WaitKey) {
         let waker = self.lock_shard().host.stop_waiting(on, Some(key));
@@ -494,35 +326,6 @@ impl Engine {
     pub(crate) fn stop_polling(&self, on: WaitOn) {
         let waker = self.lock_shard().host.stop_waiting(on, None);
         drop(waker);
-    }
-
-    /// Returns whether no handle of the stack is left and every connection has ended.
-    pub(crate) fn is_abandoned(&self) -> bool {
-        self.group.is_abandoned(self)
-    }
-
-    /// Stops the stack: resets the connections of all its shards and makes every later call fail
-    /// with `kind` and `why`, or with the reason of an earlier stop.
-    pub(crate) fn stop(&self, kind: io::ErrorKind, why: &str) {
-        #[cfg(feature = "control")]
-        self.group.control.close_sockets();
-        let reason = self.group.stop_reason(kind, why);
-        // The first shard stops last: tasks that wait for the end of the stack wait there.
-        for engine in self.group.engines().iter().rev() {
-            engine.stop_shard(&reason);
-        }
-    }
-
-    /// Stops this shard, and wakes its driver and all tasks that wait for it.
-    fn stop_shard(&self, reason: &(io::ErrorKind, String)) {
-        let (mut shard, now) = self.lock();
-        if shard.stop_reason.is_none() {
-            shard.stop_reason = Some(reason.clone());
-            shard.host.abort_all(now);
-            let _ = shard.transmit(now, &self.clock);
-            shard.pump.device_mut().close();
-        }
-        self.unlock_and_wake(shard, true, false);
     }
 
     /// Returns the device's file, to wait on, or `None` if it has none. Must be called within a
@@ -544,90 +347,6 @@ impl Engine {
     )]
     pub(crate) fn device_file(&self) -> io::Result<Option<DeviceFile>> {
         Ok(None)
-    }
-}
-
-/// A future's entry in one of the shard's own lists of waiting tasks. Dropping it removes the
-/// entry.
-struct WaitListEntry<'a> {
-    engine: &'a Engine,
-    list: fn(&mut Shard) -> &mut WaitList,
-    key: WaitKey,
-}
-
-impl<'a> WaitListEntry<'a> {
-    fn new(engine: &'a Engine, list: fn(&mut Shard) -> &mut WaitList) -> Self {
-        Self {
-            engine,
-            list,
-            key: WaitKey::default(),
-        }
-    }
-
-    /// Adds the task of `cx` to the list, then unlocks.
-    fn register(&mut self, cx: &Context<'_>, mut shard: MutexGuard<'_, Shard>) {
-        // Declared first, so that it is dropped without the lock.
-        let mut spent = Vec::new();
-        let waiter = Waiter::future(cx.waker(), &mut self.key);
-        (self.list)(&mut shard).register(waiter, &mut spent);
-        drop(shard);
-    }
-}
-
-impl Drop for WaitListEntry<'_> {
-    fn drop(&mut self) {
-        // As in `WaitRegistration`.
-        if self.key.is_set() && !callbacks::are_running() {
-            let waker = (self.list)(&mut self.engine.lock_shard()).remove(Some(&mut self.key));
-            drop(waker);
-        }
-    }
-}
-
-/// A reference to an engine that keeps the drivers of its stack running.
-pub(crate) struct EngineHandle(Arc<Engine>);
-
-impl EngineHandle {
-    pub(crate) fn new(engine: Arc<Engine>) -> Self {
-        engine.group.handles.0.fetch_add(1, Ordering::Relaxed);
-        Self(engine)
-    }
-}
-
-impl EngineHandle {
-    /// Closes a socket that is dropped: now, or after the callback that this thread runs. Has no
-    /// effect if the stack has stopped.
-    pub(crate) fn close<Id: 'static>(&self, id: Id, close: fn(Id, &mut Host, Instant)) {
-        if callbacks::are_running() {
-            let engine = self.clone();
-            return callbacks::defer(move || engine.close(id, close));
-        }
-        let _ = self.op(|host, now| {
-            close(id, host, now);
-            Ok(())
-        });
-    }
-}
-
-impl Clone for EngineHandle {
-    fn clone(&self) -> Self {
-        Self::new(self.0.clone())
-    }
-}
-
-impl Drop for EngineHandle {
-    fn drop(&mut self) {
-        if self.0.group.handles.0.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.group.wake_drivers();
-        }
-    }
-}
-
-impl Deref for EngineHandle {
-    type Target = Arc<Engine>;
-    #[inline]
-    fn deref(&self) -> &Arc<Engine> {
-        &self.0
     }
 }
 

@@ -67,6 +67,7 @@ mod error;
 mod fine_timer;
 mod icmp;
 mod ping;
+mod readiness;
 mod resolve;
 mod stack;
 mod sync;

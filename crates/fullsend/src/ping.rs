@@ -13,6 +13,7 @@ use tokio::task::coop::poll_proceed;
 
 use crate::engine::EngineHandle;
 use crate::error::{io_error, octet, tcp_error, would_block};
+use crate::readiness::poll_ready;
 use crate::stack::Stack;
 use crate::wait_registration::{WaitRegistration, waiter};
 
@@ -281,12 +282,9 @@ impl PingSocket {
         cx: &mut Context<'_>,
         mut key: Option<&mut WaitKey>,
     ) -> Poll<io::Result<()>> {
-        let coop = ready!(poll_proceed(cx));
-        if !self.op(|ping| ping.poll_ready(waiter(cx, &mut key)).map_err(io_error))? {
-            return Poll::Pending;
-        }
-        coop.made_progress();
-        Poll::Ready(Ok(()))
+        poll_ready(cx, |cx| {
+            self.op(|ping| ping.poll_ready(waiter(cx, &mut key)).map_err(io_error))
+        })
     }
 
     fn wait_registration(&self) -> WaitRegistration<'_> {

@@ -319,7 +319,8 @@ fn autocorking_can_be_switched_off() {
             move |b| {
                 b.shards(1)
                     .sysctl("tcp_autocorking", on)
-                    .qdisc("tbf rate 100mbit burst 64kb")
+                    // Slower than a busy machine writes, so that packets wait in the qdisc.
+                    .qdisc("tbf rate 10mbit burst 64kb")
             },
             move |stack| async move {
                 let (mut stream, peer) = connected(&stack, V4[0]).await;

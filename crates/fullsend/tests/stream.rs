@@ -5,12 +5,13 @@ mod common;
 use std::future::poll_fn;
 use std::io::{ErrorKind, IoSlice};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::{carry, connected, pair, pair_with, pattern, paused};
-use fullsend::{Nanos, NicMode, SocketOption, Stack, State, TcpListener, TcpStream};
+use common::{carry, connected, counter, pair, pair_with, pattern, paused};
+use fullsend::{Nanos, NicMode, SocketOption, State, TcpListener, TcpStream, UdpSocket};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 
 #[test]
@@ -544,15 +545,6 @@ fn a_dropped_read_loses_no_data() {
     });
 }
 
-fn counter(stack: &Stack, name: &str) -> u64 {
-    let counters = stack.counters();
-    counters
-        .iter()
-        .find(|c| c.0 == name)
-        .unwrap_or_else(|| panic!("no counter {name}"))
-        .1
-}
-
 #[test]
 fn notsent_lowat_bounds_what_a_slow_reader_leaves_unsent() {
     const LOWAT: u32 = 128 << 10;
@@ -615,5 +607,20 @@ fn a_writer_of_small_messages_yields_seldom_but_regularly() {
         let mut got = vec![0; data.len()];
         server.read_exact(&mut got).await.unwrap();
         assert!(got == data);
+    });
+}
+
+/// Compiles only if the futures of sockets that tasks share are `Send`.
+#[allow(dead_code, reason = "compiling it is the test")]
+fn futures_can_be_spawned(tcp: Arc<TcpStream>, udp: Arc<UdpSocket>) {
+    let shared = tcp.clone();
+    tokio::spawn(async move {
+        let read = || shared.try_read(&mut [0; 4]);
+        shared.async_io(Interest::READABLE, read).await
+    });
+    tokio::spawn(async move { tcp.ready(Interest::READABLE | Interest::WRITABLE).await });
+    tokio::spawn(async move {
+        let receive = || udp.try_recv(&mut [0; 4]);
+        udp.async_io(Interest::READABLE, receive).await
     });
 }

@@ -1,13 +1,12 @@
-//! UDP sockets: the ports they are bound to, and their receive queues.
+//! The UDP sockets of a host: which one receives a datagram, and the limits of their memory.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::ops::RangeInclusive;
 use core::task::Waker;
 
 use fullsend_offload::{Chain, Checksum, GsoKind, HeaderBuf, Offload, Packet};
-use fullsend_tcp::{IpSettings, MtuDiscover, TcpError};
 use fullsend_wire::Rng;
 use fullsend_wire::checksum::Sum;
 use fullsend_wire::numbers::protocol;
@@ -19,13 +18,14 @@ use crate::inspect::{SocketInfo, SocketKind, SocketOwner};
 use crate::ip::{compact, min_path_mtu};
 use crate::siphash::SipKey;
 use crate::slab::Slab;
-use crate::waiters::{WaitList, Waiter};
-use crate::{StackError, UdpDatagram, UdpError, UdpId, UdpSharing};
+use crate::waiters::Waiter;
+use crate::{StackError, UdpDatagram, UdpId, UdpSharing};
 
 mod errors;
 mod handle;
 mod multicast;
 mod sent;
+mod socket;
 #[cfg(test)]
 mod tests;
 
@@ -33,10 +33,9 @@ pub use handle::UdpHandle;
 use multicast::Membership;
 pub use multicast::MulticastSettings;
 use sent::SentFlows;
+pub(crate) use socket::Socket;
+use socket::covers;
 
-/// Default limit of the memory that datagrams in one receive queue hold, bytes
-/// (`net.core.rmem_default`).
-const RCVBUF: usize = 212_992;
 /// Bytes that a datagram is charged besides its payload.
 const OVERHEAD: usize = 256;
 /// Bytes of the IPv4 header and of the IPv6 header.
@@ -79,140 +78,6 @@ pub(crate) const fn headers_len(to: IpAddr) -> usize {
 /// Returns the length of the longest payload to `to`, bytes, whatever the MTU.
 pub(crate) const fn max_payload(to: IpAddr) -> usize {
     if to.is_ipv4() { MAX_V4 } else { MAX_V6 }
-}
-
-#[derive(Debug)]
-pub(crate) struct Socket {
-    local: SocketAddr,
-    queue: VecDeque<UdpDatagram>,
-    /// Memory that `queue` holds, bytes.
-    bytes: usize,
-    readers: WaitList,
-    /// The connected peer, if any: only its datagrams and errors about it are accepted.
-    remote: Option<SocketAddr>,
-    /// The local address of a connected socket, to which alone it receives datagrams.
-    source: Option<IpAddr>,
-    /// Whether the socket has sent `remote` a datagram that can be too big for the path.
-    sent_long: bool,
-    /// The pending error (`SO_ERROR`), from an ICMP message.
-    error: Option<TcpError>,
-    /// Errors about datagrams to any peer, if they are kept (`IP_RECVERR`).
-    errors: Option<VecDeque<UdpError>>,
-    sharing: UdpSharing,
-    /// Whether datagrams to broadcast addresses may be sent (`SO_BROADCAST`).
-    broadcast: bool,
-    /// Whether datagrams that arrived in one packet are queued as one (`UDP_GRO`).
-    gro: bool,
-    rcvbuf: usize,
-    multicast: MulticastSettings,
-    /// The groups that the socket has joined, at most [`multicast::MAX_MEMBERSHIPS`].
-    memberships: Vec<Membership>,
-    /// Fields of the IP headers. `mtu_discover` applies to IPv4 only.
-    ip: IpSettings,
-    v6_mtu_discover: MtuDiscover,
-}
-
-impl Socket {
-    /// Returns the fields of the IP headers of datagrams to `to`.
-    pub(crate) fn ip_settings(&self, to: IpAddr) -> IpSettings {
-        let mut settings = self.ip;
-        if to.is_ipv6() {
-            settings.mtu_discover = self.v6_mtu_discover;
-        }
-        if to.is_multicast() {
-            settings.ttl = Some(self.multicast.ttl(to));
-        }
-        settings
-    }
-
-    pub(crate) const fn ip(&self) -> IpSettings {
-        self.ip
-    }
-
-    pub(crate) const fn rcvbuf(&self) -> usize {
-        self.rcvbuf
-    }
-
-    pub(crate) const fn set_ip(&mut self, settings: IpSettings) {
-        self.ip = settings;
-    }
-
-    pub(crate) const fn set_v6_mtu_discover(&mut self, mtu_discover: MtuDiscover) {
-        self.v6_mtu_discover = mtu_discover;
-    }
-
-    /// Accepts datagrams from `remote` only, or from all peers. As on Linux, queued datagrams and
-    /// errors stay.
-    /// `source` is the local address of a connected socket.
-    pub(crate) fn connect(&mut self, peer: Option<(IpAddr, SocketAddr)>) {
-        self.source = peer.map(|(source, _)| source);
-        self.remote = peer.map(|(_, remote)| remote);
-        self.sent_long = false;
-    }
-
-    pub(crate) const fn remote(&self) -> Option<SocketAddr> {
-        self.remote
-    }
-
-    /// Returns the local address: the bound one, or that of a connected socket.
-    pub(crate) fn local(&self) -> SocketAddr {
-        let ip = self.source.unwrap_or_else(|| self.local.ip());
-        SocketAddr::new(ip, self.local.port())
-    }
-
-    /// Returns the bound address, whether the socket is connected or not.
-    pub(crate) const fn bound(&self) -> SocketAddr {
-        self.local
-    }
-
-    /// Returns whether datagrams to `to` are for this socket, whatever their sender. The caller has
-    /// compared the port.
-    fn has_address(&self, to: IpAddr) -> bool {
-        covers(self.local.ip(), to) && self.source.is_none_or(|source| source == to)
-    }
-
-    pub(crate) fn peek(&self) -> Option<UdpDatagram> {
-        self.queue.front().cloned()
-    }
-
-    pub(crate) const fn may_broadcast(&self) -> bool {
-        self.broadcast
-    }
-
-    pub(crate) const fn set_broadcast(&mut self, on: bool) {
-        self.broadcast = on;
-    }
-
-    pub(crate) const fn set_gro(&mut self, on: bool) {
-        self.gro = on;
-    }
-
-    pub(crate) fn set_sharing(&mut self, sharing: UdpSharing) {
-        self.sharing = sharing;
-    }
-
-    pub(crate) fn take_error(&mut self) -> Option<TcpError> {
-        self.error.take()
-    }
-
-    pub(crate) fn has_error(&self) -> bool {
-        self.error.is_some()
-    }
-
-    /// Sets the limit of the memory that queued datagrams hold, bytes.
-    pub(crate) fn set_rcvbuf(&mut self, bytes: usize) {
-        self.rcvbuf = bytes;
-    }
-
-    /// Returns the payload length of the first queued datagram, bytes.
-    pub(crate) fn first_len(&self) -> Option<usize> {
-        self.queue.front().map(|datagram| datagram.payload.len())
-    }
-
-    /// Returns the tasks that wait for a datagram or an error.
-    pub(crate) const fn readers(&mut self) -> &mut WaitList {
-        &mut self.readers
-    }
 }
 
 /// Limits of the memory that queued datagrams hold (`udp_mem`, `udp_rmem_min`).
@@ -281,14 +146,6 @@ pub(crate) struct Udp {
     pub(crate) v6: Udp6Mib,
 }
 
-/// Returns whether a socket bound to `own` covers `ip`. An unspecified IPv6 address covers both
-/// families.
-fn covers(own: IpAddr, ip: IpAddr) -> bool {
-    own == ip
-        || own == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
-        || own.is_unspecified() && own.is_ipv4() == ip.is_ipv4()
-}
-
 impl Udp {
     pub(crate) fn new(key: SipKey) -> Self {
         Self {
@@ -352,25 +209,7 @@ impl Udp {
     }
 
     fn insert(&mut self, local: SocketAddr, sharing: UdpSharing) -> Result<(u32, u64), StackError> {
-        let socket = Socket {
-            local,
-            queue: VecDeque::new(),
-            bytes: 0,
-            readers: WaitList::default(),
-            remote: None,
-            source: None,
-            sent_long: false,
-            error: None,
-            errors: None,
-            sharing,
-            broadcast: false,
-            gro: false,
-            rcvbuf: RCVBUF,
-            multicast: MulticastSettings::default(),
-            memberships: Vec::new(),
-            ip: IpSettings::default(),
-            v6_mtu_discover: MtuDiscover::default(),
-        };
+        let socket = Socket::new(local, sharing);
         self.sockets.insert(socket).ok_or(StackError::NoPorts)
     }
 

@@ -84,8 +84,7 @@ impl Segment {
     }
 
     fn counter(&self, who: usize, name: &str) -> u64 {
-        let counters = self.hosts[who].counters();
-        counters.into_iter().find(|(n, _)| *n == name).unwrap().1
+        common::counter(&self.hosts[who], name)
     }
 }
 

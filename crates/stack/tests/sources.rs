@@ -72,8 +72,7 @@ impl Rig {
     }
 
     fn counter(&self, name: &str) -> u64 {
-        let counters = self.host.counters();
-        counters.into_iter().find(|(n, _)| *n == name).unwrap().1
+        common::counter(&self.host, name)
     }
 
     /// Delivers an IP packet in a frame to `dst` with `tags`. Returns the number of frames that the

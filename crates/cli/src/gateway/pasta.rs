@@ -12,6 +12,7 @@ mod tests;
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -41,26 +42,42 @@ const VERSION: &str = "2026_07_16";
 
 /// Runs the program with the arguments after its name.
 pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
-    let options = match options::parse(arguments) {
+    run(Program::Pasta, USAGE, arguments, serve)
+}
+
+/// Answers what the arguments of pasta or passt request, or serves with `serve`.
+fn run(
+    program: Program,
+    usage: &str,
+    arguments: Vec<OsString>,
+    serve: impl FnOnce(&Options) -> Result<ExitCode>,
+) -> ExitCode {
+    let name = program.name();
+    let options = match options::parse(program, arguments) {
         Ok(Command::Help) => {
-            outln!("{USAGE}\n{}", options::help(Program::Pasta));
+            outln!("{usage}\n{}", options::help(program));
             return ExitCode::SUCCESS;
         }
-        // An option of passt.
-        Ok(Command::PrintCapabilities) => return ExitCode::FAILURE,
         Ok(Command::Version) => {
-            outln!("pasta {VERSION} (fullsend {})", env!("CARGO_PKG_VERSION"));
+            outln!("{name} {VERSION} (fullsend {})", env!("CARGO_PKG_VERSION"));
             return ExitCode::SUCCESS;
         }
+        Ok(Command::PrintCapabilities) => match program {
+            Program::Passt => {
+                outln!("{}", passt::CAPABILITIES);
+                return ExitCode::SUCCESS;
+            }
+            Program::Pasta => return ExitCode::FAILURE,
+        },
         Ok(Command::Serve(options)) => options,
         Err(error) => {
-            errln!("pasta: {error:#}");
-            errln!("{USAGE}");
+            errln!("{name}: {error:#}");
+            errln!("{usage}");
             return ExitCode::FAILURE;
         }
     };
     serve(&options).unwrap_or_else(|error| {
-        errln!("pasta: {error:#}");
+        errln!("{name}: {error:#}");
         ExitCode::FAILURE
     })
 }
@@ -159,27 +176,12 @@ fn serve_namespace(
     } else {
         end
     };
-    let null = open_null()?;
-    let background = if options.foreground {
-        None
-    } else {
-        Some(Background::start()?)
-    };
-    if let Some(path) = &options.pid_file {
-        write_pid(path)?;
-    }
-    let control = options.conf_path.as_deref();
-    let control = control.map(ControlSocket::bind).transpose()?;
-    let tools = ToolSockets::from_environment();
-    restrict(options);
-    let ready = || match background {
-        Some(background) => background.release(&null),
-        None => Ok(()),
-    };
+    let caller = Caller::start(options)?;
+    let (control, tools) = prepare(options)?;
     runtime()?.block_on(async {
         let gateway = start(plan, guest, control)?;
         let _files = tools.serve(&gateway)?;
-        ready()?;
+        caller.release()?;
         relay(gateway, end.wait()).await
     })?;
     Ok(ExitCode::SUCCESS)
@@ -215,13 +217,7 @@ fn serve_command(options: &Options, plan: &Plan, command: &[OsString]) -> Result
         device,
         &Namespaces::of_process(spawned.pid())?,
     )?;
-    if let Some(path) = &options.pid_file {
-        write_pid(path)?;
-    }
-    let control = options.conf_path.as_deref();
-    let control = control.map(ControlSocket::bind).transpose()?;
-    let tools = ToolSockets::from_environment();
-    restrict(options);
+    let (control, tools) = prepare(options)?;
     runtime()?.block_on(async {
         let gateway = start(plan, guest, control)?;
         let _files = tools.serve(&gateway)?;
@@ -246,6 +242,47 @@ fn start(plan: &Plan, guest: Guest, control: Option<ControlSocket>) -> Result<Ga
         tokio::spawn(socket.serve(table)?);
     }
     Ok(gateway)
+}
+
+/// The process that started this one, and waits until the gateway serves unless it wants to wait for
+/// the gateway's end.
+struct Caller {
+    background: Option<Background>,
+    null: OwnedFd,
+}
+
+impl Caller {
+    /// Continues in the background if the options request it.
+    fn start(options: &Options) -> Result<Self> {
+        let null = open_null()?;
+        let background = if options.foreground {
+            None
+        } else {
+            Some(Background::start()?)
+        };
+        Ok(Self { background, null })
+    }
+
+    /// Ends the caller's wait.
+    fn release(self) -> Result<()> {
+        if let Some(background) = self.background {
+            background.release(&self.null)?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes the PID file, binds the sockets of pesto and of our own tools, and gives up what a running
+/// gateway does not need.
+fn prepare(options: &Options) -> Result<(Option<ControlSocket>, ToolSockets)> {
+    if let Some(path) = &options.pid_file {
+        write_pid(path)?;
+    }
+    let control = options.conf_path.as_deref();
+    let control = control.map(ControlSocket::bind).transpose()?;
+    let tools = ToolSockets::from_environment();
+    restrict(options);
+    Ok((control, tools))
 }
 
 /// Gives up what a running gateway does not need.

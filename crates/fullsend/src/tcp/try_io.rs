@@ -10,6 +10,7 @@ use fullsend_wire::Instant;
 use tokio::io::{Interest, ReadBuf, Ready};
 
 use crate::error::{io_error, would_block};
+use crate::readiness::call_when_ready;
 use crate::tcp::TcpStream;
 
 impl TcpStream {
@@ -82,18 +83,9 @@ impl TcpStream {
     pub async fn async_io<R>(
         &self,
         interest: Interest,
-        mut f: impl FnMut() -> io::Result<R>,
+        f: impl FnMut() -> io::Result<R>,
     ) -> io::Result<R> {
-        loop {
-            self.ready(interest).await?;
-            match f() {
-                // Another task has read the data, or `f` waits for something else.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    tokio::task::yield_now().await;
-                }
-                done => return done,
-            }
-        }
+        call_when_ready(|| self.ready(interest), f).await
     }
 
     /// Returns for which of `interest` the stream is ready now, and which directions have ended.

@@ -10,6 +10,7 @@ use tokio::task::coop::poll_proceed;
 
 use super::UdpSocket;
 use crate::error::{check_interest, io_error, would_block};
+use crate::readiness::{call_when_ready, poll_ready};
 use crate::wait_registration::waiter;
 
 impl UdpSocket {
@@ -95,16 +96,12 @@ impl UdpSocket {
         cx: &mut Context<'_>,
         mut key: Option<&mut WaitKey>,
     ) -> Poll<io::Result<()>> {
-        let coop = ready!(poll_proceed(cx));
-        let ready = self.op(|udp| {
-            let waiter = waiter(cx, &mut key);
-            udp.poll_ready(HostInterest::Read, waiter).map_err(io_error)
-        })?;
-        if !ready {
-            return Poll::Pending;
-        }
-        coop.made_progress();
-        Poll::Ready(Ok(()))
+        poll_ready(cx, |cx| {
+            self.op(|udp| {
+                let waiter = waiter(cx, &mut key);
+                udp.poll_ready(HostInterest::Read, waiter).map_err(io_error)
+            })
+        })
     }
 
     /// Calls `f` if the socket is ready for `interest`, and returns its result. `f` uses the `try_`
@@ -129,17 +126,8 @@ impl UdpSocket {
     pub async fn async_io<R>(
         &self,
         interest: Interest,
-        mut f: impl FnMut() -> io::Result<R>,
+        f: impl FnMut() -> io::Result<R>,
     ) -> io::Result<R> {
-        loop {
-            self.ready(interest).await?;
-            match f() {
-                // Another task has received the datagram, or `f` waits for something else.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    tokio::task::yield_now().await;
-                }
-                done => return done,
-            }
-        }
+        call_when_ready(|| self.ready(interest), f).await
     }
 }

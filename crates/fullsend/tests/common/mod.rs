@@ -84,7 +84,8 @@ pub(crate) fn shards() -> usize {
 /// Returns a counter of a stack.
 pub(crate) fn counter(stack: &Stack, name: &str) -> u64 {
     let counters = stack.counters();
-    counters.iter().find(|(n, _)| *n == name).unwrap().1
+    let found = counters.iter().find(|(n, _)| *n == name);
+    found.unwrap_or_else(|| panic!("no counter {name}")).1
 }
 
 pub(crate) fn pair() -> (Stack, Stack) {

@@ -10,7 +10,8 @@ use fullsend_offload::{Chain, Slice};
 use fullsend_tcp::TcpError;
 use fullsend_wire::{Rng, Seed};
 
-use super::{DestinationClass, RCVBUF, SentFlows, Udp, UdpDelivery, UdpMemLimits};
+use super::socket::RCVBUF;
+use super::{DestinationClass, SentFlows, Udp, UdpDelivery, UdpMemLimits};
 use crate::siphash::SipKey;
 use crate::{IfaceId, StackError, UdpDatagram, UdpError, UdpId, UdpSharing, Waiter};
 

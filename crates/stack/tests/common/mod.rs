@@ -266,10 +266,15 @@ impl Net {
     }
 
     pub fn counter(&self, who: usize, name: &str) -> u64 {
-        let all = self.hosts[who].counters();
-        let found = all.iter().find(|(n, _)| *n == name);
-        found.unwrap_or_else(|| panic!("no counter {name}")).1
+        counter(&self.hosts[who], name)
     }
+}
+
+/// Returns a counter of a host.
+pub fn counter(host: &Host, name: &str) -> u64 {
+    let all = host.counters();
+    let found = all.iter().find(|(n, _)| *n == name);
+    found.unwrap_or_else(|| panic!("no counter {name}")).1
 }
 
 pub fn bytes(n: usize) -> Vec<u8> {

@@ -13,6 +13,7 @@ mod input;
 mod inspect;
 mod memory;
 mod mtu_probing;
+mod payload;
 mod prefetch;
 mod readiness;
 mod recovery;

@@ -30,6 +30,16 @@ pub(super) enum Program {
     Passt,
 }
 
+impl Program {
+    /// Returns the name under which the program is called.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Pasta => "pasta",
+            Self::Passt => "passt",
+        }
+    }
+}
+
 /// What the command line requests.
 #[derive(Debug)]
 pub(super) enum Command {
@@ -287,13 +297,8 @@ impl Program {
     }
 }
 
-/// Parses the arguments after pasta's name.
-pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command> {
-    parse_for(Program::Pasta, arguments)
-}
-
 /// Parses the arguments after the program's name.
-pub(super) fn parse_for(
+pub(super) fn parse(
     program: Program,
     arguments: impl IntoIterator<Item = OsString>,
 ) -> Result<Command> {

@@ -14,25 +14,21 @@ use fullsend::VhostUser;
 use fullsend::control::SocketFile;
 use fullsend_device::{Device, FrameLink, Framing, PeerEvent};
 use fullsend_gateway::Gateway;
-use fullsend_gateway::namespace::{
-    Background, SocketRemover, SocketTables, inherited_fd, open_null,
-};
+use fullsend_gateway::namespace::{SocketRemover, SocketTables, inherited_fd};
 use tokio::sync::Notify;
 
 use super::auto::AutoForwards;
-use super::control::ControlSocket;
 use super::forward_table::ForwardTable;
 use super::network::Plan;
-use super::options::{self, Command, Options, Program};
-use super::{VERSION, restrict, write_pid};
+use super::options::{Options, Program};
+use super::{Caller, prepare, run};
 use crate::gateway::json_socket;
 use crate::gateway::policy;
 use crate::gateway::service::{captured, relay, runtime};
-use crate::gateway::tool_sockets::ToolSockets;
 
 const USAGE: &str = "usage: passt [OPTION]...";
 /// The capabilities that passt prints of its vhost-user backend.
-const CAPABILITIES: &str = "{\n  \"type\": \"net\"\n}";
+pub(super) const CAPABILITIES: &str = "{\n  \"type\": \"net\"\n}";
 /// The gateway's link-local address where the caller chooses its Ethernet address.
 const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0x9855, 0x9aff, 0xfe55, 0x9a55);
 /// Numbers of the sockets that are tried without `--socket`.
@@ -40,33 +36,10 @@ const DEFAULT_SOCKETS: std::ops::Range<u32> = 1..100;
 
 /// Runs the program with the arguments after its name.
 pub(in crate::gateway) fn main(arguments: Vec<OsString>) -> ExitCode {
-    let options = match options::parse_for(Program::Passt, arguments) {
-        Ok(Command::Help) => {
-            outln!("{USAGE}\n{}", options::help(Program::Passt));
-            return ExitCode::SUCCESS;
-        }
-        Ok(Command::Version) => {
-            outln!("passt {VERSION} (fullsend {})", env!("CARGO_PKG_VERSION"));
-            return ExitCode::SUCCESS;
-        }
-        Ok(Command::PrintCapabilities) => {
-            outln!("{CAPABILITIES}");
-            return ExitCode::SUCCESS;
-        }
-        Ok(Command::Serve(options)) => options,
-        Err(error) => {
-            errln!("passt: {error:#}");
-            errln!("{USAGE}");
-            return ExitCode::FAILURE;
-        }
-    };
-    match serve(&options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            errln!("passt: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    run(Program::Passt, USAGE, arguments, |options| {
+        serve(options)?;
+        Ok(ExitCode::SUCCESS)
+    })
 }
 
 /// Serves virtual machines, in the background unless the caller wants to wait.
@@ -75,15 +48,7 @@ fn serve(options: &Options) -> Result<()> {
     policy::apply(options.policy.as_deref(), &mut plan.config)?;
     let peer_ended = Arc::new(Notify::new());
     let guest = Guest::new(options, &plan, &peer_ended)?;
-    let null = open_null()?;
-    let background = if options.foreground {
-        None
-    } else {
-        Some(Background::start()?)
-    };
-    if let Some(path) = &options.pid_file {
-        write_pid(path)?;
-    }
+    let caller = Caller::start(options)?;
     let remover = guest
         .file
         .as_ref()
@@ -91,14 +56,11 @@ fn serve(options: &Options) -> Result<()> {
     let _remover = remover
         .transpose()
         .context("cannot start the process that removes the socket")?;
-    let control = options.conf_path.as_deref();
-    let control = control.map(ControlSocket::bind).transpose()?;
-    let tools = ToolSockets::from_environment();
     let tables = [
         SocketTables::of_this_thread()?,
         SocketTables::of_this_thread()?,
     ];
-    restrict(options);
+    let (control, tools) = prepare(options)?;
     runtime()?.block_on(async {
         let gateway = Gateway::new(plan.config.clone(), guest.device)?;
         // None of the ports is followed.
@@ -112,9 +74,7 @@ fn serve(options: &Options) -> Result<()> {
             tokio::spawn(socket.serve(table)?);
         }
         let _files = tools.serve(&gateway)?;
-        if let Some(background) = background {
-            background.release(&null)?;
-        }
+        caller.release()?;
         let one_off = options.one_off;
         relay(gateway, async {
             if !one_off {

@@ -6,14 +6,14 @@ use fullsend_gateway::namespace::{HostNetwork, HostRoute};
 use fullsend_gateway::{LoopbackClients, Protocol, Side, Target};
 
 use super::network::Plan;
-use super::options::{Command, Destination, Options, parse};
+use super::options::{Command, Destination, Options, Program, parse};
 
 fn words(line: &str) -> Vec<OsString> {
     line.split_whitespace().map(OsString::from).collect()
 }
 
 fn options(line: &str) -> Options {
-    match parse(words(line)) {
+    match parse(Program::Pasta, words(line)) {
         Ok(Command::Serve(options)) => *options,
         other => panic!("{line}: {other:?}"),
     }
@@ -155,7 +155,10 @@ fn a_full_name_is_a_host_name_and_a_domain() {
 fn the_last_value_wins_and_versions_end_the_parsing() {
     assert_eq!(options("-m 1500 --mtu 9000 x y").mtu, Some(9000));
     for line in ["--version", "--host-lo-to-ns-lo --version"] {
-        assert!(matches!(parse(words(line)), Ok(Command::Version)), "{line}");
+        assert!(
+            matches!(parse(Program::Pasta, words(line)), Ok(Command::Version)),
+            "{line}"
+        );
     }
 }
 
@@ -237,7 +240,7 @@ fn errors_name_the_option_and_the_value() {
         ("-l /tmp/log sh", "--log-file /tmp/log is not supported"),
     ];
     for (line, text) in rows {
-        let error = format!("{:#}", parse(words(line)).unwrap_err());
+        let error = format!("{:#}", parse(Program::Pasta, words(line)).unwrap_err());
         assert!(error.contains(text), "{line}: {error}");
     }
 }
