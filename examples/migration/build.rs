@@ -9,7 +9,7 @@ use std::{env, fs};
 /// The module in `tests/programs/main.rs` that contains the library.
 const MODULE: &str = "redis_on_stack";
 
-/// What is replaced, with what, and how often.
+/// The replacements: the old text, the new text, and the number of places.
 const REPLACED: [(&str, &str, usize); 2] = [
     ("tokio::net::", "crate::redis_net::", 4),
     (

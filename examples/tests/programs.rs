@@ -1,4 +1,4 @@
-//! Runs each program as docs/examples.md says, against the kernel in a network namespace. Needs
+//! Runs each program as docs/examples.md describes, against the kernel in a network namespace. Needs
 //! root.
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -44,7 +44,7 @@ impl ControlPath {
     }
 }
 
-/// What the control socket reports of a stack beside its host.
+/// The properties of a stack, beside its host, that the control socket reports.
 pub(crate) struct StackIdentity {
     link_name: String,
     /// The start of the stack, in ns since the Unix epoch.

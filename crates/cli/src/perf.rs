@@ -1,6 +1,6 @@
 //! `fullsend perf`: sets up the stacks of a test, and prints its results.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::mpsc;
 
 use anyhow::{Context, Result, anyhow};
@@ -51,24 +51,8 @@ fn test(args: &TestArgs) -> Result<()> {
     let shown = ProgressLine::new(&progress);
     let (outcome, description) = match &args.setup {
         TestSetup::Loopback { ipv6 } => {
-            let ip = if *ipv6 {
-                Ipv6Addr::LOCALHOST.into()
-            } else {
-                Ipv4Addr::LOCALHOST.into()
-            };
-            let on = SocketAddr::new(ip, 0);
-            let outcome = if args.threads == 2 {
-                two_threads(Kernel, on, args, &progress)?
-            } else {
-                runtime()?.block_on(async {
-                    let here = || vec![(Kernel, Handle::current())];
-                    in_process(&Kernel, (here(), here()), on, args, &progress).await
-                })?
-            };
-            (
-                outcome,
-                format!("kernel, loopback, {} threads", args.threads),
-            )
+            let description = format!("kernel, loopback, {} threads", args.threads);
+            (over_loopback(*ipv6, args, &progress)?, description)
         }
         TestSetup::Kernel { server } => {
             let outcome = runtime()?.block_on(client::run(&Kernel, *server, args, &progress))?;
@@ -83,30 +67,9 @@ fn test(args: &TestArgs) -> Result<()> {
             (outcome, describe_pair(link, "TcpSet"))
         }
         &TestSetup::Pair(link) => {
-            let runtime = if args.threads == 2 {
-                two_thread_runtime()?
-            } else {
-                runtime()?
-            };
-            let ip: IpAddr = if link.ipv6 {
-                Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2).into()
-            } else {
-                Ipv4Addr::new(10, 0, 0, 2).into()
-            };
-            let on = SocketAddr::new(ip, 0);
-            let outcome = runtime.block_on(async {
-                let threads = ShardThreads::start(args.shards)?;
-                let runtimes = threads.handles();
-                let (client, server) = Embedded::pair(link, (&args.set, args.qdisc), runtimes)?;
-                Embedded::open_control(&args.control, &client, Some(&server))?;
-                let shard_runtimes = (
-                    client.shard_runtimes(runtimes),
-                    server.shard_runtimes(runtimes),
-                );
-                in_process(&client, shard_runtimes, on, args, &progress).await
-            })?;
             let shards = describe_shards(args.shards);
-            (outcome, describe_pair(link, "tokio API") + &shards)
+            let description = describe_pair(link, "tokio API") + &shards;
+            (over_pair(link, args, &progress)?, description)
         }
         TestSetup::Device { server, device } => {
             let outcome = runtime()?.block_on(async {
@@ -132,6 +95,44 @@ fn test(args: &TestArgs) -> Result<()> {
         out!("{}", report.text(args, &description));
     }
     Ok(())
+}
+
+/// Runs a test of the kernel's sockets, with both ends in this process.
+fn over_loopback(ipv6: bool, args: &TestArgs, progress: &TestProgress) -> Result<TestResult> {
+    let ip = if ipv6 {
+        Ipv6Addr::LOCALHOST.into()
+    } else {
+        Ipv4Addr::LOCALHOST.into()
+    };
+    let on = SocketAddr::new(ip, 0);
+    if args.threads == 2 {
+        return two_threads(Kernel, on, args, progress);
+    }
+    runtime()?.block_on(async {
+        let here = || vec![(Kernel, Handle::current())];
+        in_process(&Kernel, (here(), here()), on, args, progress).await
+    })
+}
+
+/// Runs a test between two stacks in this process.
+fn over_pair(link: InProcessLink, args: &TestArgs, progress: &TestProgress) -> Result<TestResult> {
+    let runtime = if args.threads == 2 {
+        two_thread_runtime()?
+    } else {
+        runtime()?
+    };
+    let on = SocketAddr::new(link.server_ip(), 0);
+    runtime.block_on(async {
+        let threads = ShardThreads::start(args.shards)?;
+        let runtimes = threads.handles();
+        let (client, server) = Embedded::pair(link, (&args.set, args.qdisc), runtimes)?;
+        Embedded::open_control(&args.control, &client, Some(&server))?;
+        let shard_runtimes = (
+            client.shard_runtimes(runtimes),
+            server.shard_runtimes(runtimes),
+        );
+        in_process(&client, shard_runtimes, on, args, progress).await
+    })
 }
 
 fn describe_pair(link: InProcessLink, api: &str) -> String {

@@ -58,7 +58,7 @@ async fn accept_shown<N: NetStack>(
     }
 }
 
-/// Listens on an address; the error says what to do.
+/// Listens on an address; the error names the remedy.
 pub(crate) async fn listen<N: NetStack>(net: &N, on: SocketAddr) -> Result<N::Listener> {
     net.listen(on).await.with_context(|| {
         format!("cannot listen on {on}; choose another address or port with --bind")

@@ -2,7 +2,7 @@
 //! serves all connections with a `TcpSet`.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -231,17 +231,12 @@ pub(crate) async fn run(
     let runtime = tokio::runtime::Handle::current();
     let (client, server) = Embedded::pair(link, (&args.set, args.qdisc), &[runtime])?;
     Embedded::open_control(&args.control, &client, Some(&server))?;
-    let ip: IpAddr = if link.ipv6 {
-        Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2).into()
-    } else {
-        Ipv4Addr::new(10, 0, 0, 2).into()
-    };
     let (accepted, to_serve) = mpsc::channel(64);
     let mut tasks: JoinSet<Result<()>> = JoinSet::new();
     tasks.spawn(serve(to_serve, (request, response)));
     let mut servers = Vec::new();
     for _ in 0..args.flows.div_ceil(FLOWS_PER_PORT) {
-        let listener = server.listen(SocketAddr::new(ip, 0)).await?;
+        let listener = server.listen(SocketAddr::new(link.server_ip(), 0)).await?;
         servers.push(listener.local_addr()?);
         tasks.spawn(accept(listener, accepted.clone()));
     }

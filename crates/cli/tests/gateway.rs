@@ -313,7 +313,7 @@ const COMMANDS: [&str; 2] = [
 /// Starts a program with a script that prints a line when it is ready. `None`, with the reason, if
 /// namespaces cannot be made here.
 ///
-/// `hangup` says whether SIGHUP is ignored, which a process inherits.
+/// `hangup` is whether SIGHUP is ignored, which a process inherits.
 fn start_script(hangup: Hangup, arguments: &str, script: &str) -> Option<Script> {
     if !nix::unistd::geteuid().is_root() {
         println!("skipped: needs root for a network namespace");

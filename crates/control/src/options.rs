@@ -98,7 +98,7 @@ fn parse_seconds(value: &str) -> Option<Nanos> {
     Some(Nanos::from_secs(seconds.into()))
 }
 
-/// Parses a setting. The error says which names or values are valid.
+/// Parses a setting. The error lists the valid names or values.
 pub(crate) fn parse(name: &str, value: &str) -> Result<ConnectionSetting, String> {
     if name.eq_ignore_ascii_case("TCP_CONGESTION") {
         return Ok(ConnectionSetting::Congestion(value.to_owned()));

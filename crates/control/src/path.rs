@@ -25,7 +25,7 @@ pub fn default_dir() -> PathBuf {
 /// Returns the path of this process's socket in [`default_dir`]. Creates the directory if needed.
 ///
 /// # Errors
-/// The operating system's error, with a message that says what to do.
+/// The operating system's error, with a message that names the remedy.
 pub fn default_path() -> io::Result<PathBuf> {
     let dir = default_dir();
     fs::DirBuilder::new()
@@ -127,7 +127,7 @@ impl BoundSocket {
     /// other file.
     ///
     /// # Errors
-    /// The operating system's error for the socket or its file, with a message that says what to do.
+    /// The operating system's error for the socket or its file, with a message that names the remedy.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let with_path = |error: Error, advice: &str| {
             let text = format!(

@@ -95,7 +95,7 @@ impl Request {
     /// Parses a line.
     ///
     /// # Errors
-    /// A message that says what is wrong with the request.
+    /// A message that describes the error in the request.
     pub fn parse(line: &[u8]) -> Result<Self, String> {
         let Versioned { v } = serde_json::from_slice(line).map_err(|error| {
             format!(
@@ -125,7 +125,7 @@ impl Request {
 pub enum Reply {
     /// Success, with the requested value.
     Ok(Value),
-    /// Failure, with a message that says why and what to do.
+    /// Failure, with a message that names the reason and the remedy.
     Error(String),
     /// One of several items.
     Item(Value),
@@ -157,7 +157,7 @@ impl Reply {
     /// Parses a line.
     ///
     /// # Errors
-    /// A message that says what is wrong with the reply.
+    /// A message that describes the error in the reply.
     pub fn parse(line: &[u8]) -> Result<Self, String> {
         let mut value: Value = serde_json::from_slice(line).map_err(|e| e.to_string())?;
         let version = value.as_object_mut().and_then(|object| object.remove("v"));

@@ -204,7 +204,7 @@ impl From<SkMem> for SkMemView {
     }
 }
 
-/// What a flow has sent, and which limits held it back.
+/// The data that a flow has sent, and the limits that held it back.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FlowReportView {
     /// Distribution of the bytes of each transmission: lower bounds of power-of-two buckets, and

@@ -73,7 +73,7 @@ impl Difference {
 /// The state of the comparison of a sequence, up to the current event.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Comparison {
-    /// What the events so far show.
+    /// The findings from the events so far.
     history: History,
     beyond_fin: bool,
     conflicting_fins: bool,

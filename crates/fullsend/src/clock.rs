@@ -51,7 +51,7 @@ impl fullsend_driver::Clock for Clock {
 #[cfg(feature = "control")]
 #[allow(
     clippy::disallowed_methods,
-    reason = "tools and recordings tell real times"
+    reason = "tools and recordings show real times"
 )]
 pub(crate) fn wall_clock_ns() -> u64 {
     SystemTime::now()

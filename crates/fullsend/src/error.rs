@@ -6,7 +6,7 @@ use fullsend_stack::StackError;
 use fullsend_tcp::{SysctlError, TcpError};
 use tokio::io::Interest;
 
-/// Converts to the `io::Error` that a tokio user expects, with a message that says what to do.
+/// Converts to the `io::Error` that a tokio user expects, with a message that names the remedy.
 pub(crate) fn io_error(error: StackError) -> Error {
     match error {
         StackError::Tcp(error) => tcp_error(error),

@@ -21,9 +21,9 @@ use crate::wait_registration::{WaitRegistration, waiter};
 /// sockets. Cancel safe: dropping the future of any of its calls loses no reply.
 ///
 /// The stack chooses the identifier of the requests, the caller their sequence numbers. The round-trip
-/// time is left to the caller, who can also send a timestamp as data. Replies and errors wait in a queue
+/// time is left to the caller, which can also send a timestamp as data. Replies and errors wait in a queue
 /// of at most 208 KiB; further ones are dropped and counted ([`dropped`](Self::dropped)). As on Linux, a
-/// reply is accepted from any host that knows the identifier.
+/// reply is accepted from any host, if it has the identifier.
 ///
 /// # Example
 /// ```

@@ -10,7 +10,7 @@ use crate::stack::Stack;
 /// The future of [`Resolve::resolve`].
 pub type Resolving<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
 
-/// A resolver of names, which [`Stack::set_resolver`] sets for a stack. [`SystemResolver`] asks the
+/// A resolver of names, which [`Stack::set_resolver`] sets for a stack. [`SystemResolver`] queries the
 /// operating system, [`DnsResolver`](crate::DnsResolver) DNS servers over the stack.
 ///
 /// # Example

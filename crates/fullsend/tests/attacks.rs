@@ -258,7 +258,7 @@ async fn observe(
     }
 }
 
-/// Passes packets to the queues of a device in turn, as a device does that knows no flows.
+/// Passes packets to the queues of a device in turn, as a device does that does not classify flows.
 async fn inject(mut from: mpsc::Receiver<Packet>, mut queues: Vec<PacketSender>) {
     let mut next = 0;
     while let Some(packet) = from.recv().await {

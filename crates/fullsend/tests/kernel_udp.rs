@@ -233,7 +233,7 @@ fn bridge_sees_groups(runtime: &Runtime, stack: &Stack, versions: [&str; 2]) {
         wait_for(group, || shows_membership(group).then_some(()));
     }
     assert!(counter(stack, "FullsendMcastQueriesReceived") > 0);
-    // The bridge asks whether other hosts have the group, and then removes it.
+    // The bridge queries whether other hosts have the group, and then removes it.
     let set = ["link", "set", "br0", "type", "bridge"];
     let fast = [
         "mcast_last_member_interval",

@@ -142,7 +142,7 @@ fn the_kernel_reaches_a_stack_that_was_started_again() {
                 let listener = TcpListener::bind(&stack, "10.9.0.2:80").unwrap();
                 let client = thread::spawn(|| {
                     let to = "10.9.0.2:80".parse().unwrap();
-                    // The kernel asks anew for an address in its neighbour table after 15 to 45 s.
+                    // The kernel requests an address in its neighbour table anew after 15 to 45 s.
                     Kernel::connect_timeout(&to, Duration::from_secs(10)).map(drop)
                 });
                 tokio::time::timeout(Duration::from_secs(30), listener.accept())

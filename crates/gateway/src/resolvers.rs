@@ -62,7 +62,7 @@ impl Resolvers {
         }
     }
 
-    /// Returns the resolvers in the order in which they are asked. Reads the file again if it has
+    /// Returns the resolvers in the order in which they are queried. Reads the file again if it has
     /// changed.
     pub(crate) fn list(&self) -> Vec<SocketAddr> {
         let mut state = self.state.lock();
@@ -77,7 +77,7 @@ impl Resolvers {
         state.list.clone()
     }
 
-    /// Returns the resolver that is asked first.
+    /// Returns the resolver that is queried first.
     pub(crate) fn first(&self) -> Option<SocketAddr> {
         self.list().first().copied()
     }

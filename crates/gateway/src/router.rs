@@ -1,4 +1,4 @@
-//! Router advertisements: at the start, from time to time, and when the guest asks for them.
+//! Router advertisements: at the start, from time to time, and when the guest requests them.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;

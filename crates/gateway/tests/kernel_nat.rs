@@ -314,7 +314,7 @@ const SCENARIOS: &[Scenario] = &[
     ),
 ];
 
-/// The same with the roles of the guest and the server exchanged: what the server sees.
+/// Compares the server's view through the gateway with that through the kernel's NAT.
 const OF_THE_SERVER: &[Scenario] = &[
     ("the guest closes", |server, guest| {
         drop(guest);

@@ -132,7 +132,7 @@ fn a_changed_resolv_conf_applies_to_later_queries() {
         let sent = query(1, "example.com");
         assert_eq!(ask(rig, DNS[0], sent.clone()), Some(answer(&sent, 1)));
         fs::write(&path, "# other\nnameserver 127.0.0.12\n").unwrap();
-        wait_until("the other resolver is asked", || {
+        wait_until("the other resolver is queried", || {
             ask(rig, DNS[0], sent.clone()) == Some(answer(&sent, 2))
         });
         fs::remove_file(&path).unwrap();

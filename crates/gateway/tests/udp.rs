@@ -145,7 +145,7 @@ fn the_guest_sees_the_errors_of_the_hosts_socket() {
         ] {
             let to: SocketAddr = to.parse().unwrap();
             let socket = guest_socket(rig, to);
-            // Only sockets that ask for all errors see those that are not hard.
+            // Only sockets that request all errors receive those that are not hard.
             if to.is_ipv4() {
                 setsockopt(&socket, sockopt::Ipv4RecvErr, &true).unwrap();
             } else {

@@ -80,7 +80,7 @@ impl Progress {
 pub struct Experiment {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it shows, in one line.
+    /// The result that it shows, in one line.
     pub purpose: &'static str,
     /// The public reference of its figures.
     pub source: &'static str,

@@ -32,7 +32,7 @@ pub(crate) enum Check {
 /// One row of the table.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Figure {
-    /// What is measured.
+    /// The measured quantity.
     pub what: String,
     /// The unit.
     pub unit: &'static str,

@@ -45,7 +45,7 @@ impl Measurements {
 /// A curve over time.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Series {
-    /// What the curve shows.
+    /// The quantity that the curve shows.
     pub name: &'static str,
     /// Times in seconds and values, in order of time.
     pub points: Vec<(f64, f64)>,
@@ -75,7 +75,7 @@ impl Series {
 /// Counts of values between one power of two and the next, like DTrace's `quantize`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct NamedHistogram {
-    /// What the histogram counts.
+    /// The quantity that the histogram counts.
     pub name: &'static str,
     /// Counts by `floor(log2(value))`; the first counts 0 and 1.
     pub counts: Vec<u64>,

@@ -93,7 +93,7 @@ pub(crate) unsafe extern "C" fn gettimeofday(
     })
 }
 
-/// Returns whether an offset is given. packetdrill passes pointers to zero where the script says
+/// Returns whether an offset is given. packetdrill passes pointers to zero where the script has
 /// NULL.
 ///
 /// # Safety

@@ -138,9 +138,9 @@ pub const IPV6_UNICAST_HOPS: i32 = 16;
 pub const IPV6_MULTICAST_IF: i32 = 17;
 pub const IPV6_MULTICAST_HOPS: i32 = 18;
 pub const IPV6_MULTICAST_LOOP: i32 = 19;
-/// Also `IPV6_ADD_MEMBERSHIP`.
+/// `IPV6_JOIN_GROUP` and `IPV6_ADD_MEMBERSHIP`, which share a value.
 pub const IPV6_JOIN_GROUP: i32 = 20;
-/// Also `IPV6_DROP_MEMBERSHIP`.
+/// `IPV6_LEAVE_GROUP` and `IPV6_DROP_MEMBERSHIP`, which share a value.
 pub const IPV6_LEAVE_GROUP: i32 = 21;
 pub const IPV6_MTU_DISCOVER: i32 = 23;
 pub const IPV6_MTU: i32 = 24;
@@ -154,7 +154,7 @@ pub const IPV6_RECVTCLASS: i32 = 66;
 pub const IPV6_TCLASS: i32 = 67;
 pub const IPV6_FREEBIND: i32 = 78;
 
-/// Also the value of `FIONREAD`.
+/// `SIOCINQ` and `FIONREAD`, which share a value.
 pub const SIOCINQ: u32 = 0x541b;
 pub const SIOCOUTQ: u32 = 0x5411;
 pub const SIOCOUTQNSD: u32 = 0x894b;

@@ -123,7 +123,7 @@ const DEFAULT_LATENCY: Nanos = Nanos::from_millis(50);
 /// Default of `pfifo`'s `limit`: Linux's txqueuelen.
 const DEFAULT_LIMIT: u32 = 1000;
 
-/// The error of an invalid configuration; its text says what to write instead.
+/// The error of an invalid configuration; its text names the value to write instead.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QdiscError(String);
 

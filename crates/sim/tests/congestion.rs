@@ -16,7 +16,7 @@ const LOSSY: Path<'static> = Path {
     reverse: "delay 10ms",
 };
 
-/// What a control did, for the test.
+/// The actions of a control, for the test.
 #[derive(Debug, Default)]
 struct Record {
     window: AtomicU64,

@@ -79,7 +79,7 @@ impl Kernel {
 
     /// Passes a packet on from a node, by one link or several.
     fn forward(&mut self, now: Instant, node: NodeId, mut packet: Packet) {
-        // What only the sender's host knows is not on the wire.
+        // Fields that only the sender's host uses are not on the wire.
         packet.tx = TxToken::default();
         packet.offload.checksum = Checksum::Unverified;
         let mut links = std::mem::take(&mut self.links);

@@ -35,7 +35,7 @@ const POOL_BYTES: usize = 4 << 20;
 /// The network of a simulation. Clones are handles to the same network.
 ///
 /// It is available to the test ([`Simulation::net`](crate::Simulation::net)) and to the software of
-/// the hosts ([`Host::net`]). What it changes takes effect at the current virtual time.
+/// the hosts ([`Host::net`]). Its changes take effect at the current virtual time.
 #[derive(Clone)]
 pub struct Net {
     inner: Arc<Inner>,

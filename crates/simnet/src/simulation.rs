@@ -72,7 +72,7 @@ pub struct Simulation {
     runtime: Option<Runtime>,
 }
 
-/// What a run waits for.
+/// The event that a run waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Until {
     /// The end of the clients' software.

@@ -29,7 +29,7 @@ impl Host {
     /// Changes an interface. Does nothing if there is no such interface.
     ///
     /// # Errors
-    /// [`Config`](StackError::Config) for an MTU or a qdisc that cannot work; the message says how
+    /// [`Config`](StackError::Config) for an MTU or a qdisc that cannot work; the message explains how
     /// to fix it.
     pub fn change_interface(
         &mut self,

@@ -68,7 +68,7 @@ impl Host {
         queued.into_iter().chain(paced).min()
     }
 
-    /// Fills the qdisc of an interface from the sockets and dequeues what may leave.
+    /// Fills the qdisc of an interface from the sockets and dequeues the packets that may leave.
     #[inline(never)]
     pub(crate) fn qdisc_transmit(
         &mut self,

@@ -67,7 +67,7 @@ impl NetConfig {
     /// capabilities `caps`. If `mac` is `None`, the hardware address is derived from `mac_seed`.
     ///
     /// # Errors
-    /// [`Config`](StackError::Config) for an invalid setting; the message says how to fix it.
+    /// [`Config`](StackError::Config) for an invalid setting; the message names the fix.
     /// [`AddressInUse`](StackError::AddressInUse) for an address that the host already has.
     pub fn set_up(
         &self,

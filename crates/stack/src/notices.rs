@@ -18,7 +18,7 @@ const MIN_NOTICE_INTERVAL: Nanos = Nanos::from_secs(60);
 /// Maximum number of duplicate addresses waiting to be reported.
 const MAX_ADDRESSES: usize = 16;
 
-/// An event for the log. Its `Display` text says what happened and what to do.
+/// An event for the log. Its `Display` text names the event and the remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Notice {

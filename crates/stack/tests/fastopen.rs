@@ -63,7 +63,7 @@ fn tcp(packet: &Packet) -> TcpRepr {
     TcpRepr::parse(packet.transport_header()).unwrap().0
 }
 
-/// RFC 7413 3: the server's application has the request before the client knows of the handshake,
+/// RFC 7413 3: the server's application has the request before the client has completed the handshake,
 /// and the answer follows the SYN-ACK immediately.
 #[test]
 fn a_request_is_sent_in_the_syn() {

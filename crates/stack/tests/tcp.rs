@@ -367,7 +367,7 @@ fn a_connect_reuses_a_time_wait_entry_after_a_second() {
         let again =
             net.hosts[0].tcp_connect(net.now, Some(from.parse().unwrap()), to.parse().unwrap());
         let taken = StackError::AddressInUse(from.parse().unwrap());
-        assert_eq!(again, Err(taken), "too early to tell the two apart");
+        assert_eq!(again, Err(taken), "too early to distinguish the two");
         net.run_for(Nanos::from_millis(1100));
     }
 }

@@ -84,9 +84,9 @@ pub enum SocketOption {
     TcpLinger2(Option<Nanos>),
     /// Bytes; 0: none.
     TcpWindowClamp(u32),
-    /// Also the traffic class of IPv6. The two ECN bits belong to the stack.
+    /// The type of service, and the traffic class of IPv6. The two ECN bits belong to the stack.
     IpTos(u8),
-    /// Also the hop limit of IPv6; `None`: the default.
+    /// The TTL, and the hop limit of IPv6; `None`: the default.
     IpTtl(Option<u8>),
     IpMtuDiscover(MtuDiscover),
     /// Report an ICMP error of an established connection from the next call, rather than only once

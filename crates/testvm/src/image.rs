@@ -47,7 +47,8 @@ impl GuestImage {
     /// Finds the newest cloud kernel below `/boot` with its modules, and a static busybox.
     ///
     /// # Errors
-    /// What is missing, and the package of Debian that has it: the reason for which a test is skipped.
+    /// The missing file or program, and the package of Debian that has it: the reason for which a test is
+    /// skipped.
     pub fn find() -> Result<Self, Missing> {
         let installed = Command::new("qemu-system-x86_64").arg("--version").output();
         if installed.is_err() {

@@ -1,7 +1,7 @@
 //! The arguments of a test, checked: what it measures, and over which path.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -85,6 +85,15 @@ impl InProcessLink {
         ipv6: false,
         gro: true,
     };
+
+    /// Returns the server's address.
+    pub(crate) const fn server_ip(self) -> IpAddr {
+        if self.ipv6 {
+            IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2))
+        } else {
+            IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2))
+        }
+    }
 }
 
 /// The kinds of devices of the kernel.

@@ -66,7 +66,7 @@ const TABLE: &[Opt<Key>] = &[
     option(Key::Version, '\0', &["version"], Takes::Nothing),
 ];
 
-/// What the command line requests.
+/// The request of a command line.
 #[derive(Debug)]
 enum Command {
     Help,

@@ -17,7 +17,7 @@ const HEADER_LINES: u16 = 3;
 const KEYS: &str = "q quit  p pause  sort: r rate  u tx  d rx  b bytes  t retrans  s queue  \
                     arrows scroll";
 
-/// What the flows are sorted by, the largest first.
+/// The column by which the flows are sorted, the largest first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sort {
     Rate,
@@ -52,7 +52,7 @@ impl Sort {
     }
 }
 
-/// What the screen shows, and how.
+/// The content of the screen, and its layout.
 pub(super) struct View {
     name: String,
     interval: Duration,

@@ -28,7 +28,7 @@ const NAMED: [u8; 4] = [198, 51, 100, 77];
 /// The name of the test that is the guest's DHCPv6 client; busybox of Debian has none.
 const DHCPV6_CLIENT: &str = "the_dhcpv6_client_of_a_guest";
 
-/// Configures the interface as the DHCP server says.
+/// Configures the interface from the answer of the DHCP server.
 const UDHCPC: &str = r#"#!/bin/sh
 [ "$1" = bound ] || exit 0
 ip link set eth0 mtu "${mtu:-1500}"

@@ -13,7 +13,7 @@ const REPLY_LEN: usize = 258;
 const REPLY_INTERFACE: u8 = 1;
 const ETHERNET_HEADER_LEN: u16 = 14;
 
-/// A handshake in progress. It asks for exactly the bytes that belong to it, so that none of the
+/// A handshake in progress. It reads exactly the bytes that belong to it, so that none of the
 /// frames behind it is read.
 #[derive(Debug)]
 pub(super) struct Handshake {

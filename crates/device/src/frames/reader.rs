@@ -195,7 +195,7 @@ fn is_super_segment(frame: &[u8], mtu: u32) -> bool {
     frame.len() > mtu as usize + LINK_HEADER_MAX
 }
 
-/// Returns a frame as an unparsed packet. Nothing says where the segments of a super-segment began;
+/// Returns a frame as an unparsed packet. Nothing marks where the segments of a super-segment began;
 /// they are assumed to have filled the MTU, so that it is acknowledged as that many.
 fn packet(frame: Slice, mtu: u32) -> Packet {
     let kind = match frame.get(12..14) {

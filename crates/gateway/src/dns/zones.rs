@@ -1,4 +1,4 @@
-//! Domains whose names the relay knows itself.
+//! Domains whose names the relay resolves itself.
 
 use std::io;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ const RECORDS_MAX: usize = 4096;
 /// Longest name, in bytes.
 const NAME_MAX: usize = 253;
 
-/// A domain whose names the DNS relay knows itself: other names in it do not exist.
+/// A domain whose names the DNS relay resolves itself: other names in it do not exist.
 ///
 /// ```
 /// use fullsend_gateway::Zone;
@@ -66,10 +66,10 @@ fn normalize(name: &mut String) -> io::Result<()> {
     ))
 }
 
-/// What the zones know of a name.
+/// The result of looking a name up in the zones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Found {
-    /// The resolvers may know it.
+    /// No zone has the name: the resolvers may.
     InNoZone,
     /// It does not exist in its zone.
     NoSuchName,

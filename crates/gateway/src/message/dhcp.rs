@@ -50,7 +50,7 @@ pub enum MessageType {
     Nak = 6,
     /// A client gives its address back.
     Release = 7,
-    /// A client with an address asks for the other settings.
+    /// A client with an address requests the other settings.
     Inform = 8,
 }
 
@@ -73,7 +73,7 @@ impl MessageType {
 /// A client's message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClientMessage {
-    /// What the client asks for.
+    /// The type of the client's message.
     pub message_type: MessageType,
     /// The transaction's identifier.
     pub xid: u32,

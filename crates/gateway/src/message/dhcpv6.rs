@@ -28,7 +28,7 @@ pub enum MessageType {
     Solicit = 1,
     /// A client requests addresses.
     Request = 3,
-    /// A client asks whether its addresses fit the link.
+    /// A client checks whether its addresses fit the link.
     Confirm = 4,
     /// A client extends the lifetime of its addresses.
     Renew = 5,
@@ -38,7 +38,7 @@ pub enum MessageType {
     Release = 8,
     /// A client has found that an address is in use.
     Decline = 9,
-    /// A client asks for the other settings.
+    /// A client requests the other settings.
     InformationRequest = 11,
 }
 
@@ -72,14 +72,14 @@ impl MessageType {
 /// A client's message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClientMessage<'a> {
-    /// What the client asks for.
+    /// The type of the client's message.
     pub message_type: MessageType,
     transaction: [u8; 3],
     client_id: Option<&'a [u8]>,
     server_id: Option<&'a [u8]>,
     /// The identifiers of its associations.
     associations: Vec<[u8; 4]>,
-    /// The addresses that it has or asks for.
+    /// The addresses that it has or requests.
     addresses: Vec<Ipv6Addr>,
     rapid_commit: bool,
     has_fqdn: bool,

@@ -86,7 +86,7 @@ impl<'a> Query<'a> {
         })
     }
 
-    /// Returns whether the message asks for records. Others are e.g. updates of a zone (RFC 2136).
+    /// Returns whether the message requests records. Others are e.g. updates of a zone (RFC 2136).
     pub const fn is_standard(&self) -> bool {
         self.flags & flag::OPCODE == 0
     }
@@ -119,7 +119,7 @@ impl<'a> Query<'a> {
         message
     }
 
-    /// Builds a response with those of `addresses` that the query asks for.
+    /// Builds a response with those of `addresses` that the query requests.
     pub fn respond_with(&self, code: ResponseCode, addresses: &[IpAddr]) -> Vec<u8> {
         let asked = |address: &&IpAddr| {
             let record_type = if address.is_ipv4() { TYPE_A } else { TYPE_AAAA };

@@ -9,7 +9,7 @@ const MAX_FIELDS: usize = 64;
 /// The path of the metrics.
 const PATH: &str = "/metrics";
 
-/// What the bytes received so far are.
+/// The classification of the bytes received so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parsed {
     /// The beginning of a request.

@@ -62,7 +62,7 @@ impl MetricsSocket {
     /// Listens at an address.
     ///
     /// # Errors
-    /// The operating system's, with a message that names the address and says what to do.
+    /// The operating system's, with a message that names the address and the remedy.
     pub fn bind(address: &MetricsAddress) -> io::Result<Self> {
         match address {
             MetricsAddress::Tcp(to) => {

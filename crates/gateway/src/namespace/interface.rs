@@ -47,7 +47,7 @@ pub struct InterfaceSetup {
     pub leave_down: bool,
 }
 
-/// What the kernel reports of an interface.
+/// The properties of an interface that the kernel reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Interface {
     pub(super) index: u32,

@@ -148,7 +148,7 @@ fn errors_of_a_peer(b: &mut dyn Backend, log: &mut Log) {
     b.connect(fd, "127.0.0.1", port);
     b.send(fd, b"lost", 0);
     b.wait_until_idle();
-    log.note("told at once", b.send(fd, b"more", 0));
+    log.note("reported at once", b.send(fd, b"more", 0));
     log.note("once", b.get_int(fd, SOL_SOCKET, SO_ERROR));
     queue(b, log, fd);
     log.note("no more", b.recv_control(fd, 9, 128, MSG_ERRQUEUE));

@@ -217,7 +217,7 @@ fn epoll(b: &mut dyn Backend, log: &mut Log) {
         b.send_to(other, b"x", 0, "127.0.0.1", port);
         b.wait_until_idle();
         log.note("edge", b.epoll_wait(set, 4));
-        log.note("told", b.epoll_wait(set, 4));
+        log.note("reported", b.epoll_wait(set, 4));
     }
     b.epoll_ctl(set, libc::EPOLL_CTL_MOD, one, libc::EPOLLIN as u32, 2);
     log.note("level", b.epoll_wait(set, 4));

@@ -66,7 +66,7 @@ fn control(b: &mut dyn Backend, log: &mut Log) {
     log.note("no room", b.epoll_wait(set, 0));
     log.note("wait on a socket", b.epoll_wait(client, 4).0);
     log.note(
-        "nothing asked",
+        "nothing requested",
         b.epoll_ctl(set, EPOLL_CTL_MOD, client, 0, 2),
     );
     log.note("ready", b.epoll_wait(set, 4));
@@ -104,20 +104,20 @@ fn edge(b: &mut dyn Backend, log: &mut Log) {
     b.send(client, b"ab", 0);
     b.wait_until_idle();
     log.note("data", b.epoll_wait(set, 4));
-    log.note("told", b.epoll_wait(set, 4));
+    log.note("reported", b.epoll_wait(set, 4));
     b.recv(server, 1, 0);
     log.note("half read", b.epoll_wait(set, 4));
     b.send(client, b"cd", 0);
     b.wait_until_idle();
     log.note("more data", b.epoll_wait(set, 4));
-    log.note("told", b.epoll_wait(set, 4));
+    log.note("reported", b.epoll_wait(set, 4));
     b.send(client, b"ef", 0);
     b.wait_until_idle();
     log.note("more, nothing read", b.epoll_wait(set, 4));
     b.send(client, b"gh", 0);
     b.wait_until_idle();
     b.recv(server, 100, 0);
-    log.note("read before asked", b.epoll_wait(set, 4));
+    log.note("read before requested", b.epoll_wait(set, 4));
     b.send(client, b"ij", 0);
     b.wait_until_idle();
     log.note("and again", b.epoll_wait(set, 4));
@@ -125,7 +125,7 @@ fn edge(b: &mut dyn Backend, log: &mut Log) {
         "mod tells again",
         b.epoll_ctl(set, EPOLL_CTL_MOD, server, IN | ET, 6),
     );
-    log.note("told", b.epoll_wait(set, 4));
+    log.note("reported", b.epoll_wait(set, 4));
     log.note("once", b.epoll_wait(set, 4));
 }
 
@@ -134,7 +134,7 @@ fn edge_both_ways(b: &mut dyn Backend, log: &mut Log) {
     let set = b.epoll_create();
     b.epoll_ctl(set, EPOLL_CTL_ADD, server, IN | OUT | ET, 5);
     log.note("writable", b.epoll_wait(set, 4));
-    log.note("told", b.epoll_wait(set, 4));
+    log.note("reported", b.epoll_wait(set, 4));
     b.send(client, b"ab", 0);
     b.wait_until_idle();
     log.note("data", b.epoll_wait(set, 4));
@@ -171,7 +171,7 @@ fn edge_out(b: &mut dyn Backend, log: &mut Log) {
     }
     b.wait_until_idle();
     log.note("room", b.epoll_wait(set, 4));
-    log.note("told", b.epoll_wait(set, 4));
+    log.note("reported", b.epoll_wait(set, 4));
 }
 
 fn edge_of_fin_and_reset(b: &mut dyn Backend, log: &mut Log) {
@@ -182,7 +182,7 @@ fn edge_of_fin_and_reset(b: &mut dyn Backend, log: &mut Log) {
     b.shutdown(client, SHUT_WR);
     b.wait_until_idle();
     log.note("fin", b.epoll_wait(set, 4));
-    log.note("told", b.epoll_wait(set, 4));
+    log.note("reported", b.epoll_wait(set, 4));
     let linger = [1_i32.to_ne_bytes(), 0_i32.to_ne_bytes()].concat();
     b.set(client, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
     b.close(client);
@@ -190,12 +190,12 @@ fn edge_of_fin_and_reset(b: &mut dyn Backend, log: &mut Log) {
     log.note("after close", b.epoll_wait(set, 4));
     let (client, server) = b.pair();
     b.epoll_ctl(set, EPOLL_CTL_ADD, server, ET, 6);
-    log.note("nothing asked", b.epoll_wait(set, 4));
+    log.note("nothing requested", b.epoll_wait(set, 4));
     b.set(client, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
     b.close(client);
     b.wait_until_idle();
     log.note("reset", b.epoll_wait(set, 4));
-    log.note("told", b.epoll_wait(set, 4));
+    log.note("reported", b.epoll_wait(set, 4));
     let (client, server) = b.pair();
     b.epoll_ctl(set, EPOLL_CTL_ADD, server, OUT | ET, 7);
     log.note("writable", b.epoll_wait(set, 4));
@@ -213,9 +213,9 @@ fn edge_of_connect(b: &mut dyn Backend, log: &mut Log) {
     let _ = b.connect(client, "127.0.0.1", port);
     b.wait_until_idle();
     log.note("established", b.epoll_wait(set, 4));
-    log.note("told", b.epoll_wait(set, 4));
+    log.note("reported", b.epoll_wait(set, 4));
     log.note("connect", b.connect(client, "127.0.0.1", port));
-    log.note("told", b.epoll_wait(set, 4));
+    log.note("reported", b.epoll_wait(set, 4));
 }
 
 fn edge_of_errors(b: &mut dyn Backend, log: &mut Log) {
@@ -230,10 +230,10 @@ fn edge_of_errors(b: &mut dyn Backend, log: &mut Log) {
     b.send(client, b"x", 0);
     b.wait_for_delayed_acks();
     log.note("two", b.epoll_wait(set, 4));
-    log.note("told", b.epoll_wait(set, 4));
+    log.note("reported", b.epoll_wait(set, 4));
     log.note("take", b.recv(client, 0, libc::MSG_ERRQUEUE).0);
     log.note("one is left", b.epoll_wait(set, 4));
-    log.note("told", b.epoll_wait(set, 4));
+    log.note("reported", b.epoll_wait(set, 4));
     b.set_int(client, libc::SOL_SOCKET, name, 0);
     b.send(client, b"x", 0);
     b.wait_for_delayed_acks();
@@ -276,7 +276,7 @@ fn edge_listener(b: &mut dyn Backend, log: &mut Log) {
         let _ = b.connect(client, "127.0.0.1", port);
         b.wait_until_idle();
         log.note("one", b.epoll_wait(set, 4));
-        log.note("told", b.epoll_wait(set, 4));
+        log.note("reported", b.epoll_wait(set, 4));
     }
     b.accept(listener);
     log.note("one is left", b.epoll_wait(set, 4));
@@ -289,7 +289,7 @@ fn oneshot(b: &mut dyn Backend, log: &mut Log) {
     b.send(client, b"a", 0);
     b.wait_until_idle();
     log.note("data", b.epoll_wait(set, 4));
-    log.note("told", b.epoll_wait(set, 4));
+    log.note("reported", b.epoll_wait(set, 4));
     b.send(client, b"b", 0);
     b.shutdown(client, SHUT_WR);
     b.wait_until_idle();
@@ -299,7 +299,7 @@ fn oneshot(b: &mut dyn Backend, log: &mut Log) {
         b.epoll_ctl(set, EPOLL_CTL_MOD, server, IN | ONESHOT, 6),
     );
     log.note("data", b.epoll_wait(set, 4));
-    log.note("told", b.epoll_wait(set, 4));
+    log.note("reported", b.epoll_wait(set, 4));
     log.note("known", b.epoll_ctl(set, EPOLL_CTL_ADD, server, IN, 6));
 }
 

@@ -166,7 +166,7 @@ fn refused(b: &mut dyn Backend, log: &mut Log) {
         _ => b.connect(fd, "127.0.0.1", port),
     };
     log.note("connect", error);
-    all(b, log, "told", fd);
+    all(b, log, "reported", fd);
     log.note("recv", b.recv(fd, 1, 0));
     log.note("send", b.send(fd, b"x", 0));
     let (listener, port) = b.listener(AF_INET, "127.0.0.1");

@@ -32,7 +32,7 @@ fn drain(config: TbfConfig, sizes: &[u32], span: Nanos) -> (u64, u64) {
         all += at_once;
         most = most.max(at_once);
         let next = tbf.next_departure().unwrap();
-        assert!(next > now, "asked again at once, but nothing may leave");
+        assert!(next > now, "polled again at once, but nothing may leave");
         now = next;
     }
     (all, most)

@@ -123,7 +123,7 @@ impl Connection {
     }
 
     /// Returns whether everything in a segment was received before, but some of it was not
-    /// acknowledged yet when the peer sent it, as far as the peer can know.
+    /// acknowledged yet when the peer sent it, by the ACKs that the peer can have received.
     fn is_retransmission(&self, segment: &SegmentIn) -> bool {
         let end = segment.repr.seq + segment_len(segment);
         end.after_eq(self.rcv.last_acked())

@@ -1,4 +1,4 @@
-//! What the sender reads of the other parts.
+//! The context of the sender: the values that it reads of the other parts.
 
 use super::{Connection, State};
 use crate::send::{Path, SendCx, Sender};

@@ -18,7 +18,7 @@ const CYCLE: u32 = 8;
 
 /// Faults of the path, as bits of `tcpi_accecn_fail_mode`.
 pub(super) mod fail {
-    /// The peer may not know that our flags are a counter.
+    /// The peer may not interpret our flags as a counter.
     pub(in crate::ecn) const ACE_SEND: u8 = 1;
     /// The path modifies the flags or the IP field of received segments.
     pub(in crate::ecn) const ACE_RECV: u8 = 2;

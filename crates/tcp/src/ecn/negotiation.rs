@@ -116,7 +116,7 @@ impl Ecn {
             return flags.contains(TcpFlags::ECE) && !flags.contains(TcpFlags::CWR);
         }
         match ace(flags) {
-            // The peer does not support ECN, or reflects flags that it does not know.
+            // The peer does not support ECN, or reflects flags that it does not support.
             0 | 0b111 => return false,
             // RFC 9768 3.1.2: the peer supports RFC 3168 only.
             0b001 => self.mode = Mode::Classic,
@@ -308,7 +308,7 @@ mod tests {
             |flags| Ecn::default().on_syn_answer(&sysctl, &segment(flags), EcnField::NotEct);
         assert!(accepted(ack.union(TcpFlags::ECE)));
         assert!(!accepted(ack));
-        // A host that reflects flags that it does not know.
+        // A host that reflects flags that it does not support.
         assert!(!accepted(ack.union(SETUP)));
         assert!(accepted(TcpFlags::SYN.union(SETUP)));
         assert!(!accepted(TcpFlags::SYN.union(TcpFlags::ECE)));

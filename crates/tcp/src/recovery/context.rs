@@ -39,12 +39,12 @@ pub(crate) struct SendVars {
     pub(crate) mtu_probe: Option<SeqNum>,
 }
 
-/// What recovery requires of other parts.
+/// The actions that recovery requires of other parts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RecoveryActions {
     /// The timer to set, which the retransmission timer must not replace.
     pub(crate) timer: Option<RecoveryTimer>,
-    /// What the peer is to learn about a reduction by CWR (RFC 3168 6.1.2).
+    /// The report of a reduction to the peer by CWR (RFC 3168 6.1.2).
     pub(crate) cwr: Option<CwrAction>,
     /// The timeouts were spurious and do not count.
     pub(crate) forget_timeouts: bool,

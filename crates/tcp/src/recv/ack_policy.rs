@@ -32,15 +32,15 @@ pub(crate) struct AckPolicy {
     pattern: TrafficPattern,
 }
 
-/// What the peer is assumed to wait for after its last segment.
+/// The pattern of the peer's traffic, from which it follows what the peer waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TrafficPattern {
-    /// For nothing: it sends in bulk.
+    /// The peer sends in bulk and waits for nothing.
     Bulk,
-    /// For the acknowledgement, perhaps: its last segment was full and had PSH, so it was the end of a
-    /// write, or all that the window allows.
+    /// The peer may wait for the acknowledgement: its last segment was full and had PSH, so it was the
+    /// end of a write, or all that the window allows.
     Pushed,
-    /// For an answer: data of ours usually follows received data.
+    /// The peer waits for an answer: data of ours usually follows received data.
     Interactive,
 }
 

@@ -485,7 +485,7 @@ mod tests {
         assert!(run.read_slice(&pool, 3).is_empty());
     }
 
-    /// Returns `truesize` as its definition says.
+    /// Returns `truesize` by its definition.
     fn truesize_of_pieces(run: &DataRun) -> usize {
         let mut pieces: Vec<&Slice> = run.pieces.iter().collect();
         pieces.dedup_by(|next, last| next.shares_block_with(last));

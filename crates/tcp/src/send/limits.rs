@@ -51,7 +51,7 @@ pub(crate) struct SendDecision {
     pub(crate) is_mtu_probe: bool,
 }
 
-/// What the limits on new data read of the connection's other parts.
+/// The values of the connection's other parts on which the limits of new data depend.
 #[derive(Clone, Copy)]
 pub(crate) struct SendCx<'a> {
     pub(crate) path: Path<'a>,

@@ -96,7 +96,7 @@ pub(crate) struct Path<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// Returns what `congestion`, `rtt` and `recovery` know of the path.
+    /// Returns the estimates of the path by `congestion`, `rtt` and `recovery`.
     #[inline]
     pub(crate) fn new(
         congestion: &'a Congestion,

@@ -46,20 +46,20 @@ fn accepted() -> Bench {
 fn the_handshake_reports_the_ecn_field_of_each_segment() {
     connected();
     accepted();
-    for (field, told) in [
+    for (field, reported) in [
         (EcnField::NotEct, "W."),
         (EcnField::Ect1, "EW."),
         (EcnField::Ect0, "A."),
         (EcnField::Ce, "WA."),
     ] {
         let mut bench = Bench::accepting_syn(&setup(3), ACCECN_SYN, field);
-        bench.play(&format!("> S{told} 0:0(0) ack 1"));
+        bench.play(&format!("> S{reported} 0:0(0) ack 1"));
     }
-    for (field, told) in [("ect1", "EW."), ("ect0", "A."), ("ce", "WA.")] {
+    for (field, reported) in [("ect1", "EW."), ("ect0", "A."), ("ce", "WA.")] {
         Bench::connecting(&setup(3)).play(&format!(
             "> SEWA 0:0(0)
              < SW. 0:0(0) ack 1 {field}
-             > {told} 1:1(0) ack 1 ect0"
+             > {reported} 1:1(0) ack 1 ect0"
         ));
     }
 }

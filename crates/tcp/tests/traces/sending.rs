@@ -248,7 +248,7 @@ fn a_window_probe_does_not_end_the_flush_of_corked_data() {
     );
 }
 
-/// What is appended to the last segment before it leaves goes with it; the cork holds later data.
+/// Data appended to the last segment before it leaves is sent with it; the cork holds later data.
 #[test]
 fn nodelay_flushes_what_the_last_segment_holds() {
     let setup = Setup {

@@ -172,7 +172,8 @@ impl ForwardTable {
         check_loops(&forwards, self.clients).map_err(|error| error.to_string())
     }
 
-    /// Changes the forwards to those of `target`. What is new is bound before anything is removed.
+    /// Changes the forwards to those of `target`. New forwards are bound before
+    /// any is removed.
     async fn set(&self, state: &mut State, target: &Target, failure: Failure) -> io::Result<()> {
         for auto in &mut state.auto {
             auto.set_kinds(&target.auto, &self.handle);

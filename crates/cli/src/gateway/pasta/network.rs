@@ -28,7 +28,7 @@ pub(super) const LOOPBACKS: [IpAddr; 2] = [
 ];
 /// The gateway's Ethernet address.
 const MAC: [u8; 6] = [0x9a, 0x55, 0x9a, 0x55, 0x9a, 0x55];
-/// The ports that the kernel gives to connections, where it does not say.
+/// The ephemeral ports of a kernel that does not report its range.
 const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 
 /// Everything that follows from the command line and the host's network.
@@ -250,52 +250,10 @@ fn setup(options: &Options, v4: Option<&Family>, v6: Option<&Family>, mtu: u32) 
 
 /// Returns the gateway's settings.
 fn config(options: &Options, v4: Option<&Family>, v6: Option<&Family>) -> Result<Config> {
-    let dns_forward = |ipv6: bool| {
-        let mut all = options.dns_forward.iter();
-        all.rfind(|address| address.is_ipv6() == ipv6).copied()
-    };
-    let ipv4 = v4.map(|family| {
-        let (IpAddr::V4(guest), IpAddr::V4(gateway)) = (family.addresses[0].0, family.gateway)
-        else {
-            bail!("the gateway {} is not an IPv4 address", family.gateway);
-        };
-        let dns = dns_forward(false).and_then(|address| match address {
-            IpAddr::V4(v4) => Some(v4),
-            IpAddr::V6(_) => None,
-        });
-        Ok(Ipv4Config {
-            guest,
-            prefix: family.addresses[0].1,
-            gateway,
-            dns,
-            dhcp: (!options.no_dhcp).then_some(fullsend_gateway::DhcpRange {
-                first: guest,
-                last: guest,
-            }),
-        })
-    });
-    let ipv6 = v6.map(|family| {
-        let (IpAddr::V6(guest), IpAddr::V6(gateway)) = (family.addresses[0].0, family.gateway)
-        else {
-            bail!("the gateway {} is not an IPv6 address", family.gateway);
-        };
-        let dns = dns_forward(true).and_then(|address| match address {
-            IpAddr::V6(v6) => Some(v6),
-            IpAddr::V4(_) => None,
-        });
-        Ok(Ipv6Config {
-            guest: Some(guest),
-            prefix: family.addresses[0].1,
-            gateway,
-            dns,
-            ra: !options.no_ra && !options.no_ndp,
-            dhcp: !options.no_dhcpv6,
-        })
-    });
     let upstream = options.dns_host.iter().map(|address| (*address, 53).into());
     Ok(Config {
-        ipv4: ipv4.transpose()?,
-        ipv6: ipv6.transpose()?,
+        ipv4: v4.map(|family| ipv4_config(options, family)).transpose()?,
+        ipv6: v6.map(|family| ipv6_config(options, family)).transpose()?,
         mtu: options.mtu.unwrap_or(MTU),
         mac: options.mac.unwrap_or(MAC),
         proxy_neighbors: true,
@@ -319,6 +277,52 @@ fn config(options: &Options, v4: Option<&Family>, v6: Option<&Family>) -> Result
             (false, false) => LoopbackClients::GuestAddress,
         },
         ..Config::default()
+    })
+}
+
+fn ipv4_config(options: &Options, family: &Family) -> Result<Ipv4Config> {
+    let (IpAddr::V4(guest), IpAddr::V4(gateway)) = (family.addresses[0].0, family.gateway) else {
+        bail!("the gateway {} is not an IPv4 address", family.gateway);
+    };
+    let dns = options
+        .dns_forward
+        .iter()
+        .rev()
+        .find_map(|address| match address {
+            IpAddr::V4(v4) => Some(*v4),
+            IpAddr::V6(_) => None,
+        });
+    Ok(Ipv4Config {
+        guest,
+        prefix: family.addresses[0].1,
+        gateway,
+        dns,
+        dhcp: (!options.no_dhcp).then_some(fullsend_gateway::DhcpRange {
+            first: guest,
+            last: guest,
+        }),
+    })
+}
+
+fn ipv6_config(options: &Options, family: &Family) -> Result<Ipv6Config> {
+    let (IpAddr::V6(guest), IpAddr::V6(gateway)) = (family.addresses[0].0, family.gateway) else {
+        bail!("the gateway {} is not an IPv6 address", family.gateway);
+    };
+    let dns = options
+        .dns_forward
+        .iter()
+        .rev()
+        .find_map(|address| match address {
+            IpAddr::V6(v6) => Some(*v6),
+            IpAddr::V4(_) => None,
+        });
+    Ok(Ipv6Config {
+        guest: Some(guest),
+        prefix: family.addresses[0].1,
+        gateway,
+        dns,
+        ra: !options.no_ra && !options.no_ndp,
+        dhcp: !options.no_dhcpv6,
     })
 }
 

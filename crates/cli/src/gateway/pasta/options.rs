@@ -40,7 +40,7 @@ impl Program {
     }
 }
 
-/// What the command line requests.
+/// The request of a command line.
 #[derive(Debug)]
 pub(super) enum Command {
     Help,

@@ -17,7 +17,7 @@ pub(super) struct Defaults {
     pub(super) guest: Ipv4Addr,
 }
 
-/// What the API changes.
+/// A change that the API requests.
 pub(super) trait Forwards {
     fn add(&self, forward: Forward) -> io::Result<u64>;
     fn list(&self) -> Vec<(u64, Forward)>;

@@ -17,7 +17,7 @@ const MTU_MAX: u32 = 65_521;
 const MTU_MIN: u32 = 68;
 const TAP_NAME: &str = "tap0";
 
-/// What the command line requests.
+/// The request of a command line.
 #[derive(Debug)]
 pub(super) enum Command {
     Help,

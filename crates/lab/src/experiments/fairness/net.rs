@@ -72,7 +72,7 @@ impl Bottleneck {
             let added = host.add_address(Instant::ZERO, IfaceId(0), cidr);
             added.expect("a first address is free");
             let result = host.sysctl_mut().set("tcp_ecn", "1");
-            result.expect("1 asks for ECN");
+            result.expect("1 requests ECN");
         }
         let [first, second, receiver] = hosts;
         let to = SocketAddr::new([10, 0, 0, 3].into(), 5001);
