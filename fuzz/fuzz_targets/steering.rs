@@ -66,12 +66,12 @@ fn segment_ends(bytes: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
 fuzz_target!(|input: Input| {
     let steering = Steering::new(Seed::from_u64(1), SHARDS);
     let bytes = plausible(&input);
-    let target = steering.target(&Packet::from_frame(Slice::copied_from(&bytes)));
+    let target = steering.target(Link::Ip, &Packet::from_frame(Slice::copied_from(&bytes)));
     assert!(target < SHARDS);
     let split = usize::from(input.split) % (bytes.len() + 1);
     let mut chain = Chain::from(Slice::copied_from(&bytes[..split]));
     chain.push(Slice::copied_from(&bytes[split..]));
-    assert_eq!(steering.target(&Packet::from_frame(chain)), target);
+    assert_eq!(steering.target(Link::Ip, &Packet::from_frame(chain)), target);
     if let Some((src, dst)) = segment_ends(&bytes) {
         assert_eq!(target, steering.flow_shard(src, dst));
     }

@@ -347,7 +347,7 @@ impl Engine {
         let Ok(transmitted) = pump.receive_at(host, now, &self.clock) else {
             return false;
         };
-        self.pass_misdirected_on(host);
+        self.pass_on(host);
         self.unlock_and_wake(shard, transmitted.wake, false);
         self.wake_after_handover();
         true
@@ -364,6 +364,7 @@ impl Engine {
         let mut shard = self.lock_shard();
         shard.check_alive()?;
         let Shard { host, pump, .. } = &mut *shard;
+        self.receive_messages(host);
         let receive = receive || pump.device().has_received();
         let pumped = match pump.poll(host, &self.clock, receive) {
             Ok(pumped) => pumped,
@@ -377,7 +378,7 @@ impl Engine {
                 return Err(error);
             }
         };
-        self.pass_misdirected_on(host);
+        self.pass_on(host);
         let notices = host.take_notices(pumped.now);
         let woke = self.unlock_and_wake(shard, false, false);
         self.wake_after_handover();
@@ -387,14 +388,31 @@ impl Engine {
         Ok(PollResult { pumped, woke })
     }
 
-    /// Passes segments that the host has reassembled to the shards of their flows.
+    /// Passes the messages of other shards to the host.
     #[inline]
-    fn pass_misdirected_on(&self, host: &mut Host) {
-        if let Some(handover) = &self.handover
-            && host.has_misdirected()
-        {
+    fn receive_messages(&self, host: &mut Host) {
+        if let Some(handover) = &self.handover {
+            for message in handover.take_messages(self.index) {
+                host.on_neighbour_message(self.clock.now(), message);
+            }
+        }
+    }
+
+    /// Passes segments that the host has reassembled to the shards of their flows, and the messages of
+    /// its neighbour tables to those of other shards.
+    #[inline]
+    fn pass_on(&self, host: &mut Host) {
+        let Some(handover) = &self.handover else {
+            return;
+        };
+        if host.has_misdirected() {
             for (index, packet) in host.take_misdirected() {
                 handover.push(index, &mut vec![packet]);
+            }
+        }
+        if host.has_neighbour_messages() {
+            for (index, message) in host.take_neighbour_messages() {
+                handover.push_message(index, message);
             }
         }
     }

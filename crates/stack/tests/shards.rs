@@ -11,6 +11,10 @@ use fullsend_wire::{Instant, Seed};
 const NOW: Instant = Instant::ZERO;
 
 fn host(address: &str, shard: Option<(Steering, usize)>) -> (Host, IfaceId) {
+    host_on(Link::Ip, address, shard)
+}
+
+fn host_on(link: Link, address: &str, shard: Option<(Steering, usize)>) -> (Host, IfaceId) {
     let mut host = Host::new(HostConfig {
         seed: Seed::from_u64(1),
         sysctl: Sysctl::default(),
@@ -23,7 +27,7 @@ fn host(address: &str, shard: Option<(Steering, usize)>) -> (Host, IfaceId) {
         addresses: vec![address.parse().unwrap()],
         ..NetConfig::default()
     };
-    let caps = Caps::plain(Link::Ip, 1500);
+    let caps = Caps::plain(link, 1500);
     let iface = net.set_up(&mut host, NOW, caps, 1).unwrap();
     (host, iface)
 }
@@ -81,14 +85,14 @@ fn a_reassembled_segment_is_answered_by_the_shard_of_its_flow() {
         let before = read(&shards);
         let (first, iface) = &mut shards[0];
         for fragment in fragments(&syn.to_bytes()) {
-            assert_eq!(steering.target(&fragment), 0);
+            assert_eq!(steering.target(Link::Ip, &fragment), 0);
             first.receive(NOW, *iface, &mut vec![fragment]);
         }
         assert_eq!(first.has_misdirected(), owner == 1);
         let misdirected = first.take_misdirected();
         assert_eq!(misdirected.len(), owner);
         for (shard, packet) in misdirected {
-            assert_eq!((shard, steering.target(&packet)), (1, 1));
+            assert_eq!((shard, steering.target(Link::Ip, &packet)), (1, 1));
             let (host, iface) = &mut shards[shard];
             host.receive(NOW, *iface, &mut vec![packet]);
             assert!(!host.has_misdirected());

@@ -41,7 +41,7 @@ fn port(packet: &Packet) -> u16 {
 
 /// Returns `count` ports whose flows belong to `shard`.
 fn ports_of(steering: Steering, shard: usize, count: usize) -> Vec<u16> {
-    let belongs = |port: &u16| steering.target(&packet(*port)) == shard;
+    let belongs = |port: &u16| steering.target(Link::Ip, &packet(*port)) == shard;
     (1..).filter(belongs).take(count).collect()
 }
 
