@@ -7,7 +7,9 @@ use std::sync::Arc;
 use fullsend_device::{Device, NicMode, PairConfig, PairEnd, os_seed, pair};
 use fullsend_offload::Link;
 use fullsend_offload::Pool;
-use fullsend_stack::{AddressState, FastopenServer, Host, OwnAddress, QdiscConfig, QdiscStats, SockStat};
+use fullsend_stack::{
+    AddressState, FastopenServer, Host, OwnAddress, QdiscConfig, QdiscStats, SockStat,
+};
 use fullsend_wire::{Instant, Seed};
 use tokio::runtime::Handle;
 
