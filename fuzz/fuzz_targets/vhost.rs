@@ -266,7 +266,7 @@ impl Peers {
     fn set_up(&mut self, features: u64) {
         const OFFERED: u64 = 1 << 32 | 3 << 28 | 1 << 22 | 1 << 15 | 1 << 30 | 0x3b8b | 7 << 54;
         self.posted = [0; RINGS as usize];
-        self.write(0, &[0; RINGS as usize * RING as usize]);
+        self.write(0, &vec![0; RINGS as usize * RING as usize]);
         let features = (features | 1 << 30) & OFFERED;
         self.send(2, &[features], &[]);
         self.send(5, &[1, GUEST, MEMORY, MONITOR, 0], &[Descriptor::Memory]);

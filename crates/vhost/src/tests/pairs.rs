@@ -185,7 +185,7 @@ fn the_end_of_the_connection_ends_all_pairs() {
     guest.receive();
     for connections in 1..=2 {
         guest.posted = [0; 4];
-        guest.write(0, &[0; 4 * RING as usize]);
+        guest.write(0, &vec![0; 4 * RING as usize]);
         guest.send(2, &words(&[FEATURES | MQ]), &[]);
         guest.set_memory(GUEST, MONITOR);
         (0..4).for_each(|ring| guest.start(ring));
