@@ -3,6 +3,7 @@
 #[cfg(feature = "control")]
 mod device;
 mod group;
+mod handover;
 #[cfg(feature = "control")]
 mod inspect;
 #[cfg(test)]
@@ -386,46 +387,6 @@ impl Engine {
             tracing::warn!("{notice}");
         }
         Ok(PollResult { pumped, woke })
-    }
-
-    /// Passes the messages of other shards to the host.
-    #[inline]
-    fn receive_messages(&self, host: &mut Host) {
-        if let Some(handover) = &self.handover {
-            for message in handover.take_messages(self.index) {
-                host.on_neighbour_message(self.clock.now(), message);
-            }
-        }
-    }
-
-    /// Passes segments that the host has reassembled to the shards of their flows, and the messages of
-    /// its neighbour tables to those of other shards.
-    #[inline]
-    fn pass_on(&self, host: &mut Host) {
-        let Some(handover) = &self.handover else {
-            return;
-        };
-        if host.has_misdirected() {
-            for (index, packet) in host.take_misdirected() {
-                handover.push(index, &mut vec![packet]);
-            }
-        }
-        if host.has_neighbour_messages() {
-            for (index, message) in host.take_neighbour_messages() {
-                handover.push_message(index, message);
-            }
-        }
-    }
-
-    /// Wakes the drivers of shards to which this one has handed packets over. Called without the
-    /// lock.
-    #[inline]
-    fn wake_after_handover(&self) {
-        if let Some(handover) = &self.handover {
-            for index in handover.take_woken() {
-                self.group.wake_driver(index);
-            }
-        }
     }
 
     /// Records that the driver's timer is about to be set for `at`. Returns false if an earlier

@@ -42,6 +42,7 @@ const EVICT_BATCH: usize = 64;
 /// Maximum number of bytes of memory that packets waiting on one interface hold; beyond it a
 /// further packet is dropped.
 const MAX_PENDING_TOTAL: usize = 4 << 20;
+
 /// The state of a neighbour (RFC 4861 7.3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -384,7 +385,7 @@ impl Neighbours {
         let was_reachable = matches!(entry.state, State::Reachable { .. });
         if moved && !update.may_replace {
             // RFC 4861 7.2.5 I: the entry becomes stale but keeps its address.
-            if matches!(entry.state, State::Reachable { .. }) {
+            if was_reachable {
                 entry.state = State::Stale;
             }
             return;
