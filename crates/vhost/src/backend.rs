@@ -41,7 +41,7 @@ impl Backend {
     pub(crate) fn reset(&mut self) {
         self.replies = false;
         self.memory = None;
-        self.change_pairs(PairState::reset);
+        self.pairs.reset();
     }
 
     /// Returns whether the monitor can request replies to all messages.

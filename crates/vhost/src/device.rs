@@ -34,6 +34,8 @@ pub struct VhostUser {
     mtu: u32,
     receiver: Receiver,
     transmitter: Transmitter,
+    /// Number of resets of the card when the packets that wait were queued.
+    resets: u64,
     /// Whether the guest's transmit ring may have more chains, of which no notification was requested.
     has_more: bool,
     stats: VhostUserStats,
@@ -96,6 +98,7 @@ impl VhostUser {
             mtu,
             receiver: Receiver::new(pool),
             transmitter: Transmitter::default(),
+            resets: 0,
             has_more: false,
             stats,
             stats_handle: StatsHandle::default(),
@@ -125,6 +128,11 @@ impl VhostUser {
     fn send(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
         let index = self.pairs.transmit_index(self.index);
         let mut pair = self.pairs.at(index).lock();
+        let resets = self.pairs.resets();
+        if resets != self.resets {
+            self.resets = resets;
+            self.stats.tx_no_guest += self.transmitter.clear() as u64;
+        }
         let active = pair.has_guest();
         let Some(mut queues) = pair.queues().filter(|_| active) else {
             drop(pair);

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -22,6 +22,8 @@ pub(crate) struct Pairs {
     pairs: Box<[Pair]>,
     /// Number of pairs, from the first on, whose receive ring carries packets.
     active: AtomicUsize,
+    /// Number of times that everything was discarded, as at the end of a connection.
+    resets: AtomicU64,
 }
 
 impl Pairs {
@@ -30,6 +32,7 @@ impl Pairs {
         Ok(Self {
             pairs: pairs?.into(),
             active: AtomicUsize::new(0),
+            resets: AtomicU64::new(0),
         })
     }
 
@@ -60,6 +63,19 @@ impl Pairs {
         let pairs = self.iter().enumerate();
         let mut woken = pairs.filter(|(index, _)| devices & 1 << index != 0);
         woken.try_for_each(|(_, pair)| pair.wake())
+    }
+
+    /// Discards everything that the monitor has set.
+    pub(crate) fn reset(&self) {
+        // Before the locks: a device that finds a pair anew has the new count.
+        self.resets.fetch_add(1, Ordering::Relaxed);
+        self.iter().for_each(|pair| pair.lock().reset());
+        self.count_active();
+    }
+
+    /// Returns the number of resets. Packets from before the last one are not for the current guest.
+    pub(crate) fn resets(&self) -> u64 {
+        self.resets.load(Ordering::Relaxed)
     }
 
     /// Counts the pairs that carry packets, after a message has changed them.
@@ -146,8 +162,7 @@ impl PairState {
         }
     }
 
-    /// Discards everything that the monitor has set.
-    pub(crate) fn reset(&mut self) {
+    fn reset(&mut self) {
         let waiting = self.waiting;
         *self = Self::new();
         self.waiting = waiting;
