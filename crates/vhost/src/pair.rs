@@ -19,7 +19,7 @@ pub(crate) const WAKE: u64 = 4;
 
 /// The pairs of queues of one network card.
 pub(crate) struct Pairs {
-    pairs: Box<[Pair]>,
+    all: Box<[Pair]>,
     /// Number of pairs, from the first on, whose receive ring carries packets.
     active: AtomicUsize,
     /// Number of times that everything was discarded, as at the end of a connection.
@@ -30,14 +30,14 @@ impl Pairs {
     pub(crate) fn new(count: usize) -> io::Result<Self> {
         let pairs: io::Result<Vec<_>> = (0..count).map(|_| Pair::new()).collect();
         Ok(Self {
-            pairs: pairs?.into(),
+            all: pairs?.into(),
             active: AtomicUsize::new(0),
             resets: AtomicU64::new(0),
         })
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.pairs.len()
+        self.all.len()
     }
 
     /// Returns the first pair. There is at least one.
@@ -47,15 +47,15 @@ impl Pairs {
 
     /// Returns a pair that exists.
     pub(crate) fn at(&self, index: usize) -> &Pair {
-        &self.pairs[index]
+        &self.all[index]
     }
 
     pub(crate) fn get(&self, index: usize) -> Option<&Pair> {
-        self.pairs.get(index)
+        self.all.get(index)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Pair> {
-        self.pairs.iter()
+        self.all.iter()
     }
 
     /// Makes the devices of a set readable, which has a bit for each.
