@@ -1,4 +1,4 @@
-//! Steers arbitrary IP packets to the shards of a stack: no panic, an existing shard, the same one
+//! Steers arbitrary IP packets, also in Ethernet frames with tags, to the shards of a stack: no panic, an existing shard, the same one
 //! however the packet is divided into slices, and that of its flow if the packet parser finds a
 //! TCP segment.
 #![no_main]
@@ -63,15 +63,42 @@ fn segment_ends(bytes: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     ))
 }
 
+/// Steers the packet in an Ethernet frame, and any bytes as one.
+fn check_frame(steering: &Steering, input: &Input, packet: &[u8], target: usize) {
+    let of = |bytes: &[u8]| {
+        let frame = Packet::from_frame(Slice::copied_from(bytes));
+        steering.target(Link::Ethernet, &frame)
+    };
+    assert!(of(&input.bytes) < SHARDS);
+    let ethertype: &[u8] = match packet.first() {
+        Some(first) if first >> 4 == 6 => &[0x86, 0xdd],
+        _ => &[8, 0],
+    };
+    let tag: &[u8] = if input.split & 1 != 0 {
+        &[0x81, 0, 0xe0, 0]
+    } else {
+        &[]
+    };
+    let frame = [&[2; 12], tag, ethertype, packet].concat();
+    // Both inspect the same number of bytes, here of a frame.
+    if packet.len() < 490 {
+        assert_eq!(of(&frame), target);
+    }
+}
+
 fuzz_target!(|input: Input| {
     let steering = Steering::new(Seed::from_u64(1), SHARDS);
     let bytes = plausible(&input);
-    let target = steering.target(&Packet::from_frame(Slice::copied_from(&bytes)));
+    let target = steering.target(Link::Ip, &Packet::from_frame(Slice::copied_from(&bytes)));
     assert!(target < SHARDS);
+    check_frame(&steering, &input, &bytes, target);
     let split = usize::from(input.split) % (bytes.len() + 1);
     let mut chain = Chain::from(Slice::copied_from(&bytes[..split]));
     chain.push(Slice::copied_from(&bytes[split..]));
-    assert_eq!(steering.target(&Packet::from_frame(chain)), target);
+    assert_eq!(
+        steering.target(Link::Ip, &Packet::from_frame(chain)),
+        target
+    );
     if let Some((src, dst)) = segment_ends(&bytes) {
         assert_eq!(target, steering.flow_shard(src, dst));
     }

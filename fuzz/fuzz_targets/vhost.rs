@@ -1,6 +1,7 @@
 //! Serves a vhost-user device to an arbitrary monitor and guest: messages of any content, in pieces and
-//! with descriptors, rings and descriptors of any content, and ends in the middle. No panic, no endless
-//! call, no fault of memory, each frame has a possible length, and the next monitor is served.
+//! with descriptors, rings and descriptors of any content, and ends in the middle. The card has two pairs of
+//! queues, of which the monitor starts and enables any. No panic, no endless call, no fault of memory, each
+//! frame has a possible length, and the next monitor is served.
 #![no_main]
 
 use std::collections::VecDeque;
@@ -24,12 +25,15 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 const GUEST: u64 = 0x4000_0000;
 const MONITOR: u64 = 0x7f12_0000_0000;
 const MEMORY: u64 = 1 << 18;
+/// Pairs of queues of the card, and their rings.
+const PAIRS: usize = 2;
+const RINGS: u8 = 2 * PAIRS as u8;
 /// The rings of a regular driver: entries, and offsets in the memory.
 const ENTRIES: u16 = 16;
 const RING: u64 = 0x4000;
 const AVAILABLE: u64 = 0x1000;
 const USED: u64 = 0x2000;
-const DATA: u64 = 0x8000;
+const DATA: u64 = 0x1_0000;
 
 /// Flags of descriptors.
 const NEXT: u16 = 1;
@@ -55,7 +59,7 @@ enum Step {
     Resize(u32),
     /// The driver writes a descriptor.
     Describe {
-        ring: bool,
+        ring: u8,
         index: u8,
         address: Word,
         len: u32,
@@ -64,19 +68,26 @@ enum Step {
     },
     /// It makes a regular chain available.
     Chain {
-        ring: bool,
+        ring: u8,
         parts: u8,
         len: u16,
         header: [u8; 12],
     },
     /// It makes a chain available.
-    Post { ring: bool, head: u16 },
+    Post { ring: u8, head: u16 },
     /// It writes anywhere.
     Write { at: u16, bytes: [u8; 8] },
+    /// It uses another number of pairs, or half of one.
+    Enable { ring: u8, enable: bool },
     /// The stack receives.
-    Receive(u8),
+    Receive { device: bool, max: u8 },
     /// The stack sends.
-    Transmit { len: u16, gso_size: u16, kind: u8 },
+    Transmit {
+        device: bool,
+        len: u16,
+        gso_size: u16,
+        kind: u8,
+    },
 }
 
 /// A number in a message or descriptor.
@@ -111,21 +122,25 @@ fuzz_target!(|steps: Vec<Step>| {
     let mut peers = Peers::new();
     for step in steps.iter().take(64) {
         peers.take(step);
-        let stats = peers.device.stats();
-        assert_eq!(stats.rx_packets, peers.received);
+        let received = peers.devices.iter().map(|device| device.stats().rx_packets);
+        assert_eq!(received.sum::<u64>(), peers.received);
     }
     // Whatever has happened, the next monitor and guest are served.
     peers.memory = memory();
     peers.end();
     peers.set_up(u64::MAX);
-    peers.receive(64);
-    peers.chain(true, 2, 100, &[0; 12]);
-    let before = peers.received;
-    peers.receive(64);
-    assert_eq!(peers.received, before + 1, "{:?}", peers.device.stats());
-    peers.chain(false, 1, 2000, &[0; 12]);
-    peers.transmit(60, 0, 0);
-    assert_eq!(peers.word(USED + 2), 1, "{:?}", peers.device.stats());
+    for (device, rings) in [(0, [0, 1]), (1, [2, 3])] {
+        peers.receive(device, 64);
+        peers.chain(rings[1], 2, 100, &[0; 12]);
+        let before = peers.received;
+        peers.receive(device, 64);
+        let stats = peers.devices[device].stats();
+        assert_eq!(peers.received, before + 1, "{stats:?}");
+        peers.chain(rings[0], 1, 2000, &[0; 12]);
+        peers.transmit(device, (60, 0, 0));
+        let used = peers.word(RING * u64::from(rings[0]) + USED + 2);
+        assert_eq!(used, 1, "{stats:?}");
+    }
 });
 
 fn memory() -> File {
@@ -134,14 +149,14 @@ fn memory() -> File {
     memory
 }
 
-/// The device, and its peers.
+/// The devices of the pairs, and their peers.
 struct Peers {
-    device: VhostUser,
+    devices: Vec<VhostUser>,
     address: SocketAddr,
     monitor: UnixStream,
     memory: File,
     /// Chains that the driver has made available.
-    posted: [u16; 2],
+    posted: [u16; RINGS as usize],
     /// Frames received.
     received: u64,
 }
@@ -153,11 +168,13 @@ impl Peers {
         let listener = UnixListener::bind_addr(&address).expect("the name is free");
         let monitor = connect(&address);
         Self {
-            device: VhostUser::from_listener(listener).open().expect("a device"),
+            devices: VhostUser::from_listener(listener)
+                .open_queues(PAIRS)
+                .expect("two devices"),
             address,
             monitor,
             memory: memory(),
-            posted: [0; 2],
+            posted: [0; RINGS as usize],
             received: 0,
         }
     }
@@ -198,12 +215,19 @@ impl Peers {
             } => self.chain(*ring, *parts, *len, header),
             Step::Post { ring, head } => self.post(*ring, *head),
             Step::Write { at, bytes } => self.write(u64::from(*at), bytes),
-            Step::Receive(max) => self.receive(usize::from(*max)),
+            Step::Enable { ring, enable } => {
+                let body = u64::from(*ring % (RINGS + 2)) | u64::from(*enable) << 32;
+                self.send(18, &[body], &[]);
+            }
+            Step::Receive { device, max } => {
+                self.receive(usize::from(*device), usize::from(*max));
+            }
             Step::Transmit {
+                device,
                 len,
                 gso_size,
                 kind,
-            } => self.transmit(*len, *gso_size, *kind),
+            } => self.transmit(usize::from(*device), (*len, *gso_size, *kind)),
         }
         // Replies, so that the device can send more.
         let _ = self.monitor.read(&mut [0; 4096]);
@@ -211,42 +235,42 @@ impl Peers {
 
     /// Replaces the monitor.
     fn end(&mut self) {
-        let before = self.device.stats().connections;
+        let before = self.devices[0].stats().connections;
         self.monitor = connect(&self.address);
         // Each call handles a bounded number of the last monitor's messages.
         for _ in 0..1 << 12 {
-            if self.device.stats().connections > before {
+            if self.devices[0].stats().connections > before {
                 return;
             }
-            self.receive(0);
+            self.receive(0, 0);
         }
         // Half a message with the monitor's own socket keeps the connection open for a second.
         let time = Timespec {
             tv_sec: 10,
             tv_nsec: 0,
         };
-        while self.device.stats().connections == before {
-            let file = self.device.fd().expect("a file");
+        while self.devices[0].stats().connections == before {
+            let file = self.devices[0].fd().expect("a file");
             let ready = poll(&mut [PollFd::new(&file, PollFlags::IN)], Some(&time));
             if ready.expect("a count") == 0 {
                 break;
             }
-            self.receive(0);
+            self.receive(0, 0);
         }
-        if self.device.stats().connections > before {
+        if self.devices[0].stats().connections > before {
             return;
         }
         panic!("the next monitor is not served");
     }
 
     fn set_up(&mut self, features: u64) {
-        const OFFERED: u64 = 1 << 32 | 3 << 28 | 1 << 15 | 1 << 30 | 0x3b8b | 7 << 54;
-        self.posted = [0; 2];
-        self.write(0, &[0; 2 * RING as usize]);
+        const OFFERED: u64 = 1 << 32 | 3 << 28 | 1 << 22 | 1 << 15 | 1 << 30 | 0x3b8b | 7 << 54;
+        self.posted = [0; RINGS as usize];
+        self.write(0, &vec![0; RINGS as usize * RING as usize]);
         let features = (features | 1 << 30) & OFFERED;
         self.send(2, &[features], &[]);
         self.send(5, &[1, GUEST, MEMORY, MONITOR, 0], &[Descriptor::Memory]);
-        for ring in 0..2 {
+        for ring in 0..u64::from(RINGS) {
             let at = MONITOR + RING * ring;
             let with = |value: u64| ring | value << 32;
             self.send(8, &[with(ENTRIES.into())], &[]);
@@ -256,7 +280,7 @@ impl Peers {
             self.send(12, &[ring], &[Descriptor::Event]);
             self.send(18, &[with(1)], &[]);
         }
-        let _ = self.device.receive(&mut Vec::new(), 0);
+        let _ = self.devices[0].receive(&mut Vec::new(), 0);
     }
 
     fn send(&mut self, request: u32, body: &[u64], files: &[Descriptor]) {
@@ -303,13 +327,14 @@ impl Peers {
         u16::from_le_bytes(bytes)
     }
 
-    fn describe(&self, ring: bool, index: u16, (address, len, flags, next): (u64, u32, u16, u16)) {
+    fn describe(&self, ring: u8, index: u16, (address, len, flags, next): (u64, u32, u16, u16)) {
         let rest = u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48;
-        let at = RING * u64::from(ring) + 16 * u64::from(index);
+        let at = RING * u64::from(ring % RINGS) + 16 * u64::from(index);
         self.write(at, &[address, rest].map(u64::to_le_bytes).concat());
     }
 
-    fn post(&mut self, ring: bool, head: u16) {
+    fn post(&mut self, ring: u8, head: u16) {
+        let ring = ring % RINGS;
         let posted = &mut self.posted[usize::from(ring)];
         let at = RING * u64::from(ring) + AVAILABLE;
         let entry = at + 4 + 2 * u64::from(*posted % ENTRIES);
@@ -320,8 +345,9 @@ impl Peers {
     }
 
     /// Makes a chain of one to four parts available, with a header at its beginning.
-    fn chain(&mut self, ring: bool, parts: u8, len: u16, header: &[u8; 12]) {
-        let direction = if ring { 0 } else { WRITE };
+    fn chain(&mut self, ring: u8, parts: u8, len: u16, header: &[u8; 12]) {
+        let is_transmit = ring % 2 == 1;
+        let direction = if is_transmit { 0 } else { WRITE };
         let parts = u16::from(parts) % 4 + 1;
         for part in 0..parts {
             let next = if part + 1 < parts { NEXT } else { 0 };
@@ -329,16 +355,15 @@ impl Peers {
             let len = u32::from(len) % 0x4000;
             self.describe(ring, part, (at, len, direction | next, part + 1));
         }
-        if ring {
+        if is_transmit {
             self.write(DATA, header);
         }
         self.post(ring, 0);
     }
 
-    fn receive(&mut self, max: usize) {
+    fn receive(&mut self, device: usize, max: usize) {
         let mut frames = Vec::new();
-        let received = self
-            .device
+        let received = self.devices[device]
             .receive(&mut frames, max)
             .expect("it does not end");
         assert!(received <= max && frames.len() <= received);
@@ -351,7 +376,7 @@ impl Peers {
         }
     }
 
-    fn transmit(&mut self, len: u16, gso_size: u16, kind: u8) {
+    fn transmit(&mut self, device: usize, (len, gso_size, kind): (u16, u16, u8)) {
         let frame = frame(usize::from(len), kind & 1 != 0);
         let mut packet = Packet::from_frame(Slice::copied_from(&frame));
         packet.parse(Link::Ethernet).expect("a whole header");
@@ -366,7 +391,9 @@ impl Peers {
         }
         // Packets may wait for receive buffers.
         let mut batch = VecDeque::from([packet]);
-        self.device.transmit(&mut batch).expect("it does not end");
+        self.devices[device]
+            .transmit(&mut batch)
+            .expect("it does not end");
     }
 }
 

@@ -6,12 +6,12 @@ use std::mem;
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 
 use fullsend_device::{Caps, Device, Notifier};
 use fullsend_offload::{Link, Packet, Pool, Slice};
-use fullsend_stack::Steering;
+use fullsend_stack::{NeighbourMessage, Steering};
 use parking_lot::Mutex;
 
 #[cfg(test)]
@@ -21,6 +21,8 @@ mod tests;
 /// a device whose queue is full. The queue of a TUN has as many packets.
 const BACKLOG_PACKETS: usize = 4096;
 const BACKLOG_BYTES: usize = 8 << 20;
+/// Largest number of messages between neighbour tables that wait for a shard; others are dropped.
+const BACKLOG_MESSAGES: usize = 1024;
 /// A packet that keeps more than this multiple of its length allocated is copied before it waits,
 /// so that the memory of a backlog is at most this multiple of its bytes.
 const MAX_PINNED: usize = 8;
@@ -35,6 +37,8 @@ struct Backlog {
     packets: Mutex<BacklogQueue>,
     /// Number of packets in the queue.
     len: AtomicUsize,
+    messages: Mutex<VecDeque<NeighbourMessage>>,
+    has_messages: AtomicBool,
     received: AtomicU64,
     dropped: AtomicU64,
 }
@@ -80,6 +84,24 @@ impl Backlog {
         was_empty
     }
 
+    /// Moves a message to the queue, or drops it if there are too many and it may be lost.
+    fn push_message(&self, message: NeighbourMessage) {
+        let mut messages = self.messages.lock();
+        if messages.len() < BACKLOG_MESSAGES || !message.may_be_lost() {
+            messages.push_back(message);
+            self.has_messages.store(true, Ordering::Release);
+        }
+    }
+
+    fn take_messages(&self) -> VecDeque<NeighbourMessage> {
+        if !self.has_messages.load(Ordering::Acquire) {
+            return VecDeque::new();
+        }
+        let mut messages = self.messages.lock();
+        self.has_messages.store(false, Ordering::Release);
+        mem::take(&mut messages)
+    }
+
     /// Appends up to `max` packets to `batch`. Returns whether more are left.
     fn pop(&self, batch: &mut Vec<Packet>, max: usize) -> bool {
         if self.len.load(Ordering::Acquire) == 0 {
@@ -112,6 +134,7 @@ fn unpin(packet: &mut Packet) {
 pub struct SteeredDevice<D> {
     device: D,
     steering: Steering,
+    link: Link,
     index: usize,
     handover: Handover,
     /// Scratch buffers for packets of other shards, by shard.
@@ -134,8 +157,20 @@ impl Handover {
         }
     }
 
-    /// Takes the indices of the shards to whose backlogs this shard has moved packets, and whose
-    /// drivers must be woken, as [`Device::has_received`] became true for them.
+    /// Moves a message to the backlog of a shard. Call [`take_woken`](Self::take_woken) afterwards.
+    pub fn push_message(&self, shard: usize, message: NeighbourMessage) {
+        self.backlogs[shard].push_message(message);
+        self.woken.fetch_or(1 << shard, Ordering::Release);
+    }
+
+    /// Takes the messages of other shards to the host of shard `index`, the caller's.
+    #[inline]
+    pub fn take_messages(&self, index: usize) -> VecDeque<NeighbourMessage> {
+        self.backlogs[index].take_messages()
+    }
+
+    /// Takes the indices of the shards to whose backlogs this shard has moved packets or messages, and
+    /// whose drivers must be woken.
     #[inline]
     pub fn take_woken(&self) -> impl Iterator<Item = usize> + use<> {
         let mut bits = match self.woken.load(Ordering::Relaxed) {
@@ -168,8 +203,8 @@ impl<D: Device> SteeredDevice<D> {
     /// their order.
     ///
     /// # Errors
-    /// `InvalidInput` if there are more or fewer devices, more than 64, or one with a link layer:
-    /// address resolution is not shared between shards.
+    /// `InvalidInput` if there are more or fewer devices, more than 64, or devices with different link
+    /// layers.
     pub fn for_shards(steering: Steering, queues: Vec<D>) -> io::Result<Vec<Self>> {
         let invalid = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         let shards = steering.shards();
@@ -185,16 +220,19 @@ impl<D: Device> SteeredDevice<D> {
                 "{shards} shards are too many; use at most {MAX_SHARDS}"
             ));
         }
-        if queues.iter().any(|queue| queue.caps().link != Link::Ip) {
-            return invalid(format!(
-                "the device has Ethernet frames, and {shards} shards need one of IP packets, such as \
-                 a TUN; use one shard on Ethernet"
-            ));
+        let link = queues.first().map_or(Link::Ip, |queue| queue.caps().link);
+        if queues.iter().any(|queue| queue.caps().link != link) {
+            return invalid(
+                "some of the device queues have Ethernet frames and others IP packets; pass queues of \
+                 one device"
+                    .to_owned(),
+            );
         }
         let backlogs: Arc<[Backlog]> = (0..shards).map(|_| Backlog::default()).collect();
         let steered = queues.into_iter().enumerate().map(|(index, device)| Self {
             device,
             steering,
+            link,
             index,
             handover: Handover {
                 backlogs: backlogs.clone(),
@@ -215,7 +253,7 @@ impl<D: Device> SteeredDevice<D> {
     fn hand_over(&mut self, batch: &mut Vec<Packet>, from: usize) {
         let mut kept = from;
         for at in from..batch.len() {
-            let shard = self.steering.target(&batch[at]);
+            let shard = self.steering.target(self.link, &batch[at]);
             if shard != self.index {
                 self.staged[shard].push(mem::take(&mut batch[at]));
                 continue;

@@ -4,6 +4,7 @@
 mod device;
 mod group;
 mod handle;
+mod handover;
 #[cfg(feature = "control")]
 mod inspect;
 mod stop;
@@ -244,7 +245,7 @@ impl Engine {
         let Ok(transmitted) = pump.receive_at(host, now, &self.clock) else {
             return false;
         };
-        self.pass_misdirected_on(host);
+        self.pass_on(host);
         self.unlock_and_wake(shard, transmitted.wake, false);
         self.wake_after_handover();
         true
@@ -261,6 +262,7 @@ impl Engine {
         let mut shard = self.lock_shard();
         shard.check_alive()?;
         let Shard { host, pump, .. } = &mut *shard;
+        self.receive_messages(host);
         let receive = receive || pump.device().has_received();
         let pumped = match pump.poll(host, &self.clock, receive) {
             Ok(pumped) => pumped,
@@ -274,7 +276,7 @@ impl Engine {
                 return Err(error);
             }
         };
-        self.pass_misdirected_on(host);
+        self.pass_on(host);
         let notices = host.take_notices(pumped.now);
         let woke = self.unlock_and_wake(shard, false, false);
         self.wake_after_handover();
@@ -282,29 +284,6 @@ impl Engine {
             tracing::warn!("{notice}");
         }
         Ok(PollResult { pumped, woke })
-    }
-
-    /// Passes segments that the host has reassembled to the shards of their flows.
-    #[inline]
-    fn pass_misdirected_on(&self, host: &mut Host) {
-        if let Some(handover) = &self.handover
-            && host.has_misdirected()
-        {
-            for (index, packet) in host.take_misdirected() {
-                handover.push(index, &mut vec![packet]);
-            }
-        }
-    }
-
-    /// Wakes the drivers of shards to which this one has handed packets over. Called without the
-    /// lock.
-    #[inline]
-    fn wake_after_handover(&self) {
-        if let Some(handover) = &self.handover {
-            for index in handover.take_woken() {
-                self.group.wake_driver(index);
-            }
-        }
     }
 
     /// Records that the driver's timer is about to be set for `at`. Returns false if an earlier

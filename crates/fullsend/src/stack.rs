@@ -7,7 +7,9 @@ use std::sync::Arc;
 use fullsend_device::{Device, NicMode, PairConfig, PairEnd, os_seed, pair};
 use fullsend_offload::Link;
 use fullsend_offload::Pool;
-use fullsend_stack::{FastopenServer, Host, OwnAddress, QdiscConfig, QdiscStats, SockStat};
+use fullsend_stack::{
+    AddressState, FastopenServer, Host, OwnAddress, QdiscConfig, QdiscStats, SockStat,
+};
 use fullsend_wire::{Instant, Seed};
 use tokio::runtime::Handle;
 
@@ -308,7 +310,14 @@ impl Stack {
     /// for a second (RFC 4862 5.4), and `Duplicate` if another host on the link has it; sockets can
     /// be bound to it while it is `Preferred`.
     pub fn addresses(&self) -> Vec<OwnAddress> {
-        self.engine.with_host(Host::addresses)
+        // The first shard detects duplicates, and the others use an address a little later.
+        let tentative = |list: &Vec<OwnAddress>| {
+            let is_tentative = |own: &&OwnAddress| own.state == AddressState::Tentative;
+            list.iter().filter(is_tentative).count()
+        };
+        let engines = self.engines.iter().rev();
+        let lists = engines.map(|engine| engine.with_host(Host::addresses));
+        lists.max_by_key(tentative).unwrap_or_default()
     }
 
     /// Returns every counter since the start of the stack, by its `nstat` name.

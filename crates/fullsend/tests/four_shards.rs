@@ -18,6 +18,8 @@ mod listener;
 mod own_address;
 #[path = "stream.rs"]
 mod stream;
+#[path = "tap.rs"]
+mod tap;
 #[path = "udp.rs"]
 mod udp;
 #[path = "waiters.rs"]

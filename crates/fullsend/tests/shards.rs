@@ -285,20 +285,6 @@ fn wrong_numbers_of_shards_and_queues_are_rejected() {
             );
         }
     });
-    in_namespace(|| {
-        let runtime = runtime(1);
-        let _context = runtime.enter();
-        let error = Stack::builder()
-            .tap("fst0")
-            .shards(2)
-            .build()
-            .err()
-            .unwrap();
-        assert!(
-            error.to_string().contains("one shard on Ethernet"),
-            "{error}"
-        );
-    });
 }
 
 fn runtime(threads: usize) -> Runtime {

@@ -8,9 +8,10 @@ use std::net::UdpSocket as Kernel;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{counter, in_namespace};
+use common::{counter, in_namespace, shards};
 use fullsend::{AddressState, Stack, UdpSocket};
-use fullsend_device::Tun;
+use fullsend_device::{Device, Tun};
+use fullsend_offload::Pool;
 use tokio::runtime::Builder;
 
 const OURS: [&str; 2] = ["10.8.0.2", "fd08::2"];
@@ -31,7 +32,7 @@ fn with_stack(test: fn(&Stack)) {
             .build()
             .unwrap();
         let _context = runtime.enter();
-        let mut builder = Stack::builder().tap("fst0");
+        let mut builder = Stack::builder().tap("fst0").shards(shards());
         for (ours, kernels) in OURS.into_iter().zip(KERNELS) {
             let bits = if ours.contains(':') { 64 } else { 24 };
             builder = builder
@@ -176,7 +177,9 @@ fn duplicates_are_detected_by_the_stack_and_by_the_kernel() {
             ("fd08::1/64", AddressState::Duplicate),
             ("fd08::2/64", AddressState::Preferred),
         ] {
-            let tap = Tun::tap("fst0").open().unwrap();
+            let pools: Vec<_> = (0..shards()).map(|_| Pool::new(1 << 20)).collect();
+            let taps = Tun::tap("fst0").open_queues(&pools).unwrap();
+            let taps = taps.into_iter().map(|tap| Box::new(tap) as Box<dyn Device>);
             let set_up: [&[&str]; 2] = [
                 &["link", "set", "fst0", "up"],
                 &["address", "add", "fd08::1/64", "dev", "fst0", "nodad"],
@@ -186,8 +189,8 @@ fn duplicates_are_detected_by_the_stack_and_by_the_kernel() {
             }
             // The kernel answers once it has a link-local address: the link is ready then.
             kernel_addresses_with("fe80");
-            let stack = Stack::builder().device(Box::new(tap)).address(ours);
-            let stack = stack.build().unwrap();
+            let stack = Stack::builder().device_queues(taps.collect()).address(ours);
+            let stack = stack.shards(shards()).build().unwrap();
             assert_eq!(detected(&stack), state, "{ours}");
             let addr = ours.replace("/64", "");
             let bound = UdpSocket::bind(&stack, &*format!("[{addr}]:9"));

@@ -1,12 +1,15 @@
 //! A Linux guest in QEMU exchanges data with a stack over vhost-user.
 
+mod common;
+
 use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use fullsend::{Stack, StatsHandle, TcpListener, VhostUser, VhostUserBuilder};
+use fullsend::{Stack, StatsHandle, TcpListener, VhostUser, VhostUserBuilder, VhostUserStats};
 use fullsend_testvm::{GuestImage, VmBuilder};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
@@ -57,32 +60,40 @@ fn socket_path(name: &str) -> PathBuf {
 
 /// Returns QEMU's arguments for a card whose socket has these options.
 fn qemu_args(path: &Path, options: &str) -> [String; 6] {
+    // QEMU 7.2 crashes with MSI-X if it emulates the processor.
+    qemu_args_with(path, options, ("", "vectors=0"))
+}
+
+/// Returns QEMU's arguments for a card whose socket, network back end and card have these options.
+fn qemu_args_with(path: &Path, options: &str, (netdev, card): (&str, &str)) -> [String; 6] {
     let path = path.display();
     [
         "-chardev".to_owned(),
         format!("socket,id=vm0,path={path},{options}"),
         "-netdev".to_owned(),
-        "vhost-user,id=net0,chardev=vm0".to_owned(),
+        format!("vhost-user,id=net0,chardev=vm0{netdev}"),
         "-device".to_owned(),
-        // QEMU 7.2 crashes with MSI-X if it emulates the processor.
-        "virtio-net-pci,netdev=net0,vectors=0".to_owned(),
+        format!("virtio-net-pci,netdev=net0,{card}"),
     ]
 }
 
 /// A stack that serves a guest, and the sums of what it received.
 struct Server {
     stack: Stack,
-    counters: StatsHandle,
+    /// Those of the device of each shard.
+    counters: Vec<StatsHandle>,
     received: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
     /// Must be called within a runtime.
-    fn start(device: VhostUserBuilder) -> Self {
-        let device = device.open().expect("a device");
-        let counters = device.stats_handle();
+    fn start(device: VhostUserBuilder, shards: usize) -> Self {
+        let devices = device.open_queues(shards).expect("a device");
+        let counters = devices.iter().map(VhostUser::stats_handle).collect();
+        let queues = devices.into_iter().map(|device| Box::new(device) as _);
         let stack = Stack::builder()
-            .device(Box::new(device))
+            .device_queues(queues.collect())
+            .shards(shards)
             .router(false)
             .address("10.9.0.2/24")
             .address("fd09::2/64")
@@ -136,8 +147,8 @@ async fn a_guest_transfers_data_both_ways() {
         Err(missing) => return println!("skipped: {missing}"),
     };
     let path = socket_path("vhost");
-    let server = Server::start(VhostUser::listen(&path));
-    let (received, counters) = (server.received.clone(), server.counters.clone());
+    let server = Server::start(VhostUser::listen(&path), 1);
+    let (received, counters) = (server.received.clone(), server.counters[0].clone());
     with_vm(move || {
         let mut script = CONFIGURE.to_owned();
         for address in ["10.9.0.2", "fd09::2"] {
@@ -222,9 +233,9 @@ fn a_guest_whose_monitor_listens_is_served_by_one_stack_after_another() {
     for _ in 0..2 {
         let runtime = Runtime::new().expect("a runtime");
         let context = runtime.enter();
-        let server = Server::start(VhostUser::connect_to(&path));
+        let server = Server::start(VhostUser::connect_to(&path), 1);
         let down = vm.wait_for("@@ down");
-        let counters = server.counters.get();
+        let counters = server.counters[0].get();
         assert_eq!(
             down.unwrap_or_else(|error| panic!("{error}\n{counters:?}")),
             expected
@@ -236,4 +247,84 @@ fn a_guest_whose_monitor_listens_is_served_by_one_stack_after_another() {
         vm.send_line("next").expect("QEMU runs");
     }
     let _ = std::fs::remove_file(path);
+}
+
+/// A guest with two processors uses both pairs of queues, and one whose card has a single pair reaches both
+/// shards through it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guest_uses_a_pair_of_queues_for_each_shard() {
+    let image = match GuestImage::find() {
+        Ok(image) => Arc::new(image),
+        Err(missing) => return println!("skipped: {missing}"),
+    };
+    let path = socket_path("vhost-pairs");
+    let server = Server::start(VhostUser::listen(&path), 2);
+    let (received, counters) = (server.received.clone(), server.counters.clone());
+    let stack = server.stack.clone();
+    with_vm(move || {
+        // Four connections in each direction from each processor, which has a transmit queue of its own.
+        let script = format!(
+            "{CONFIGURE}
+            echo @@ queues $(ls /sys/class/net/eth0/queues | wc -l)
+            dd if=/dev/urandom of=/tmp/sent bs=65536 count={} 2> /dev/null
+            for address in 10.9.0.2 fd09::2; do
+                for mask in 1 2 1 2; do
+                    (taskset $mask nc $address {DOWNLOAD} < /dev/console | sha256sum >> /tmp/sums) &
+                    taskset $mask nc $address {UPLOAD} < /tmp/sent &
+                done
+                wait
+            done
+            echo @@ down $(sort /tmp/sums | uniq -c)
+            echo @@ up $(sha256sum < /tmp/sent)",
+            LEN / 65536
+        );
+        let all = |get: fn(&VhostUserStats) -> u64| -> Vec<u64> {
+            counters
+                .iter()
+                .map(|counters| get(&counters.get()))
+                .collect()
+        };
+        for (netdev, card, queues) in [
+            (",queues=2", "mq=on,vectors=0", "@@ queues 4"),
+            ("", "vectors=0", "@@ queues 2"),
+        ] {
+            received.lock().expect("no panic").clear();
+            let before = [all(|stats| stats.rx_packets), all(|stats| stats.tx_packets)];
+            let mut vm = VmBuilder::new(&image)
+                .cpus(2)
+                .qemu_args(qemu_args_with(&path, RECONNECTS, (netdev, card)))
+                .script(&script)
+                .boot()
+                .expect("QEMU starts");
+            let mut next = |marker: &str| {
+                let line = vm.wait_for(marker);
+                line.unwrap_or_else(|error| panic!("{error}\n{counters:?}"))
+            };
+            assert_eq!(next("@@ queues"), queues);
+            let expected = format!("@@ down 8 {} -", sha256(&data()));
+            assert_eq!(next("@@ down"), expected);
+            let sum = next("@@ up").replace("@@ up ", "").replace(" -", "");
+            // The server may still compute the sum of the last one.
+            for _ in 0..6000 {
+                if received.lock().expect("no panic").len() == 8 {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            assert_eq!(*received.lock().expect("no panic"), vec![sum; 8]);
+            drop(vm);
+            let after = [all(|stats| stats.rx_packets), all(|stats| stats.tx_packets)];
+            let counts = [0, 1].map(|n| [0, 1].map(|shard| after[n][shard] - before[n][shard]));
+            let [[_, rx], tx] = counts;
+            // The second device receives from a queue of its own only.
+            assert_eq!(rx > 100, !netdev.is_empty(), "{counts:?}");
+            assert!(tx.iter().all(|&tx| tx > 100), "{counts:?}");
+        }
+        let faults = |stats: &VhostUserStats| {
+            stats.rx_malformed + stats.rx_disabled + stats.ring_errors + stats.protocol_errors
+        };
+        assert_eq!(all(faults), [0, 0], "{counters:?}");
+        assert!(common::counter(&stack, "SoftnetReceivedRps") > 0);
+    })
+    .await;
 }

@@ -236,6 +236,9 @@ impl Host {
         if let Some(bytes) = self.memory_bytes {
             interface.limit_memory(usize::try_from(bytes / 32).unwrap_or(usize::MAX));
         }
+        if let (Some(index), Some(neighbours)) = (self.later_shard(), &mut interface.neighbours) {
+            neighbours.set_shard(index);
+        }
         self.ifaces.push(interface);
         id
     }

@@ -41,7 +41,7 @@ pub use fullsend_qdisc::{FqConfig, FqStats, QdiscConfig, QdiscStats, TbfConfig};
 pub use host::{Host, HostConfig};
 pub use inspect::{LinkStats, SocketCursor, SocketInfo, SocketKind, SocketOwner};
 pub use interface::{IfaceConfig, IfaceId, Mac, NeighbourConfig};
-pub use ip::{AddressState, Cidr, IcmpMessage, OwnAddress, ParseCidrError};
+pub use ip::{AddressState, Cidr, IcmpMessage, NeighbourMessage, OwnAddress, ParseCidrError};
 pub use net_config::NetConfig;
 pub use notices::Notice;
 pub use ping::{PingError, PingHandle, PingId, PingReply};

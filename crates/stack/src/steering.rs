@@ -2,16 +2,18 @@
 //!
 //! A stack with several shards has a host for each queue of its device. Each TCP flow belongs to
 //! one shard for its whole life, by a keyed hash of its 4-tuple that is the same in both directions.
-//! Everything else (UDP, ICMP requests, unknown protocols) belongs to shard 0.
+//! Everything else (UDP, ICMP requests, ARP, unknown protocols) belongs to shard 0.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use fullsend_offload::Packet;
-use fullsend_wire::numbers::protocol;
+use fullsend_offload::{Link, Packet};
+use fullsend_wire::ethernet::{self, EthernetView};
+use fullsend_wire::numbers::{ethertype, protocol};
 use fullsend_wire::{Rng, Seed, extension, ipv4, ipv6};
 
 use crate::demux::{Addr, FlowKey};
+use crate::ip::LinkHeader;
 use crate::siphash::SipKey;
 use crate::{Host, StackError};
 
@@ -105,16 +107,31 @@ impl Steering {
         ((hash * u64::from(self.shards)) >> 32) as usize
     }
 
-    /// Returns the index of the shard that receives a frame of a device without a link layer, parsed
-    /// or not. Fragments are for the first shard, whose host passes a reassembled segment of another
-    /// shard's flow on ([`Host::take_misdirected`]).
+    /// Returns the index of the shard that receives a frame of a device with the link layer `link`,
+    /// parsed or not. Fragments are for the first shard, whose host passes a reassembled segment of
+    /// another shard's flow on ([`Host::take_misdirected`]).
     #[inline]
-    pub fn target(&self, frame: &Packet) -> usize {
+    pub fn target(&self, link: Link, frame: &Packet) -> usize {
         let first = frame.slices().next().unwrap_or(&[]);
-        match self.plain_segment(first) {
-            Some(shard) => shard,
-            None => self.other_target(frame, first),
-        }
+        let plain = match link {
+            Link::Ip => self.plain_segment(first),
+            Link::Ethernet => first
+                .split_first_chunk()
+                .and_then(|(header, packet)| self.plain_segment_of_frame(header, packet)),
+        };
+        plain.unwrap_or_else(|| self.other_target(link, frame, first))
+    }
+
+    /// Returns the shard of a TCP segment over IPv4 without options, in an Ethernet frame without
+    /// tags.
+    #[inline]
+    fn plain_segment_of_frame(
+        &self,
+        header: &[u8; ethernet::HEADER_LEN],
+        packet: &[u8],
+    ) -> Option<usize> {
+        let is_v4 = header[12..] == ethertype::IPV4.to_be_bytes();
+        is_v4.then(|| self.plain_segment(packet)).flatten()
     }
 
     /// Returns the shard of a TCP segment over IPv4 without options.
@@ -135,20 +152,29 @@ impl Steering {
     }
 
     #[inline(never)]
-    fn other_target(&self, frame: &Packet, first: &[u8]) -> usize {
+    fn other_target(&self, link: Link, frame: &Packet, first: &[u8]) -> usize {
         // The headers of almost every frame are in its first slice.
         if first.len() >= INSPECTED || first.len() == frame.len() {
-            return self.target_of_bytes(&first[..first.len().min(INSPECTED)]);
+            return self.target_of_bytes(link, &first[..first.len().min(INSPECTED)]);
         }
         let mut bytes = Vec::new();
         for slice in frame.slices() {
             let rest = INSPECTED.saturating_sub(bytes.len());
             bytes.extend_from_slice(&slice[..slice.len().min(rest)]);
         }
-        self.target_of_bytes(&bytes)
+        self.target_of_bytes(link, &bytes)
     }
 
-    fn target_of_bytes(&self, packet: &[u8]) -> usize {
+    fn target_of_bytes(&self, link: Link, frame: &[u8]) -> usize {
+        let packet = match link {
+            Link::Ip => frame,
+            Link::Ethernet => match EthernetView::new(frame) {
+                Ok(view) if matches!(view.ethertype(), ethertype::IPV4 | ethertype::IPV6) => {
+                    view.payload()
+                }
+                _ => return 0,
+            },
+        };
         let shard = IpHeader::parse(packet).and_then(|ip| match ip.protocol {
             _ if ip.fragment => None,
             protocol::TCP => self.ports_shard(&ip),
@@ -253,9 +279,46 @@ impl ShardIndex {
 
 impl Host {
     /// Makes the host shard `index` of a stack: it sets segments of other shards' flows aside, and
-    /// chooses ephemeral ports so that the flow is its own. Call it before the host has sockets.
+    /// chooses ephemeral ports so that the flow is its own. On Ethernet the first shard resolves the
+    /// neighbours of all, and detects duplicate addresses
+    /// ([`take_neighbour_messages`](Self::take_neighbour_messages)); the number of shards is then at
+    /// most 64. Call it before the host has interfaces and sockets.
     pub fn set_shard(&mut self, steering: Steering, index: usize) {
         self.tcp.shard = (steering.shards > 1).then_some(ShardIndex { steering, index });
+    }
+
+    /// Returns whether the host is the first or only shard of its stack.
+    pub(crate) const fn is_first_shard(&self) -> bool {
+        self.later_shard().is_none()
+    }
+
+    /// Returns the index of the host's shard, or `None` if it is the first or only one.
+    pub(crate) const fn later_shard(&self) -> Option<usize> {
+        match self.tcp.shard {
+            Some(ShardIndex { index, .. }) if index != 0 => Some(index),
+            _ => None,
+        }
+    }
+
+    /// Returns the number of shards of the host's stack.
+    pub(crate) const fn shard_count(&self) -> usize {
+        match &self.tcp.shard {
+            Some(ShardIndex { steering, .. }) => steering.shards(),
+            None => 1,
+        }
+    }
+
+    /// Sets a segment of another shard's flow aside. It gets the link header that the interfaces of
+    /// its stack expect, if it has been reassembled and has none.
+    #[cold]
+    pub(crate) fn set_aside(&mut self, shard: usize, iface: u16, mut packet: Packet) {
+        if let Some(interface) = self.ifaces.get(usize::from(iface))
+            && interface.neighbours.is_some()
+            && packet.layers.network[0] == 0
+        {
+            LinkHeader::to(interface.config.mac, packet.layers.ethertype).prepend_to(&mut packet);
+        }
+        self.tcp.misdirected.push((shard, packet));
     }
 
     /// Returns whether [`take_misdirected`](Self::take_misdirected) has packets to return.

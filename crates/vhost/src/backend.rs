@@ -13,61 +13,35 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{
     Error, GpuBackend, Result, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures,
 };
-use vm_memory::GuestMemoryMmap;
 
 use crate::features::Features;
 use crate::memory::Memory;
-use crate::ring::{Direction, Ring};
+use crate::pair::{PairState, Pairs};
+use crate::ring::Ring;
 
-/// The device as the connected monitor has set it up.
+/// The card as the connected monitor has set it up.
 pub(crate) struct Backend {
-    epoll: Arc<OwnedFd>,
-    features: Features,
+    pairs: Arc<Pairs>,
     /// Whether the monitor has accepted `REPLY_ACK`.
     replies: bool,
-    memory: Option<Memory>,
-    /// The guest's receive queue and its transmit queue, in virtio's order.
-    rings: [Ring; 2],
-}
-
-/// The parts of a [`Backend`] that move packets.
-pub(crate) struct Queues<'a> {
-    pub(crate) memory: &'a GuestMemoryMmap<()>,
-    pub(crate) features: Features,
-    pub(crate) to_guest: &'a mut Ring,
-    pub(crate) from_guest: &'a mut Ring,
+    memory: Option<Arc<Memory>>,
 }
 
 impl Backend {
-    /// Returns a device that no monitor has set up. Notifications of ring `i` arrive at `epoll` with the
-    /// token `i`.
-    pub(crate) fn new(epoll: Arc<OwnedFd>) -> Self {
+    /// Returns a card that no monitor has set up.
+    pub(crate) fn new(pairs: Arc<Pairs>) -> Self {
         Self {
-            epoll,
-            features: Features::default(),
+            pairs,
             replies: false,
             memory: None,
-            rings: [
-                Ring::new(Direction::ToGuest),
-                Ring::new(Direction::FromGuest),
-            ],
         }
     }
 
     /// Discards everything that the monitor has set, at the end of its connection.
     pub(crate) fn reset(&mut self) {
-        *self = Self::new(self.epoll.clone());
-    }
-
-    /// Returns the queues, if there is memory.
-    pub(crate) fn queues(&mut self) -> Option<Queues<'_>> {
-        let [to_guest, from_guest] = &mut self.rings;
-        Some(Queues {
-            memory: self.memory.as_ref()?.guest(),
-            features: self.features,
-            to_guest,
-            from_guest,
-        })
+        self.replies = false;
+        self.memory = None;
+        self.pairs.reset();
     }
 
     /// Returns whether the monitor can request replies to all messages.
@@ -75,23 +49,30 @@ impl Backend {
         self.replies
     }
 
-    /// Returns whether packets reach the guest.
-    pub(crate) fn has_guest(&self) -> bool {
-        let [to_guest, _] = &self.rings;
-        to_guest.is_active()
+    fn offered(&self) -> Features {
+        Features::offered(self.pairs.len())
     }
 
-    fn ring(&mut self, index: u32) -> Result<&mut Ring> {
-        self.rings
-            .get_mut(index as usize)
-            .ok_or(Error::InvalidParam)
-    }
-
-    fn update(&mut self) {
-        let memory = self.memory.as_ref().map(Memory::guest);
-        for ring in &mut self.rings {
-            ring.update(memory);
+    fn change_pairs(&self, change: impl Fn(&mut PairState)) {
+        for pair in self.pairs.iter() {
+            change(&mut pair.lock());
         }
+        self.pairs.count_active();
+    }
+
+    /// Changes the ring with this number: pair `n` has `2 * n` and `2 * n + 1`.
+    fn change_ring<T>(
+        &self,
+        number: u32,
+        change: impl FnOnce(&mut Ring, &Arc<OwnedFd>) -> Result<T>,
+    ) -> Result<T> {
+        let (pair, ring) = (number as usize / 2, number as usize % 2);
+        let pair = self.pairs.get(pair).ok_or(Error::InvalidParam)?;
+        let changed = pair
+            .lock()
+            .change_ring(ring, |ring| change(ring, pair.epoll()));
+        self.pairs.count_active();
+        changed
     }
 }
 
@@ -107,10 +88,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
 
     fn reset_owner(&mut self) -> Result<()> {
         // Deprecated, because some devices discarded everything: disables the rings and keeps the rest.
-        for ring in &mut self.rings {
-            ring.set_enabled(false);
-        }
-        self.update();
+        self.change_pairs(PairState::disable);
         Ok(())
     }
 
@@ -123,18 +101,13 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn get_features(&mut self) -> Result<u64> {
-        Ok(Features::OFFERED.bits())
+        Ok(self.offered().bits())
     }
 
     fn set_features(&mut self, features: u64) -> Result<()> {
-        self.features = Features::accepted(features).ok_or(Error::InvalidParam)?;
-        for ring in &mut self.rings {
-            ring.set_event_idx(self.features.event_idx());
-            if !self.features.rings_begin_disabled() {
-                ring.set_enabled(true);
-            }
-        }
-        self.update();
+        let accepted = self.offered().accepted(features);
+        let features = accepted.ok_or(Error::InvalidParam)?;
+        self.change_pairs(|pair| pair.set_features(features));
         Ok(())
     }
 
@@ -146,16 +119,15 @@ impl VhostUserBackendReqHandlerMut for Backend {
     ) -> Result<Option<Vec<u64>>> {
         // If this fails, the rings must not go on with addresses of the old memory.
         self.memory = None;
-        self.update();
-        self.memory = Some(Memory::map(regions, files)?);
-        self.update();
+        self.change_pairs(|pair| pair.set_memory(None));
+        let memory = Arc::new(Memory::map(regions, files)?);
+        self.change_pairs(|pair| pair.set_memory(Some(memory.clone())));
+        self.memory = Some(memory);
         Ok(None)
     }
 
     fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
-        self.ring(index)?.set_size(num)?;
-        self.update();
-        Ok(())
+        self.change_ring(index, |ring, _| ring.set_size(num))
     }
 
     fn set_vring_addr(
@@ -171,37 +143,33 @@ impl VhostUserBackendReqHandlerMut for Backend {
         let descriptor = memory.guest_address(descriptor)?;
         let available = memory.guest_address(available)?;
         let used = memory.guest_address(used)?;
-        self.ring(index)?
-            .set_addresses(descriptor, available, used)?;
-        self.update();
-        Ok(())
+        self.change_ring(index, |ring, _| {
+            ring.set_addresses(descriptor, available, used)
+        })
     }
 
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
-        self.ring(index)?.set_base(base)
+        self.change_ring(index, |ring, _| ring.set_base(base))
     }
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
-        let base = self.ring(index)?.stop();
+        let base = self.change_ring(index, |ring, _| Ok(ring.stop()))?;
         Ok(VhostUserVringState::new(index, u32::from(base)))
     }
 
     fn set_vring_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
         // Without a file the device would have to poll the ring.
         let file = file.ok_or(Error::InvalidParam)?;
-        let epoll = self.epoll.clone();
-        let ring = self.ring(u32::from(index))?;
-        ring.start(file, &epoll, u64::from(index))?;
-        self.update();
-        Ok(())
+        let token = u64::from(index % 2);
+        self.change_ring(index.into(), |ring, epoll| ring.start(file, epoll, token))
     }
 
     fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        self.ring(u32::from(index))?.set_call(file)
+        self.change_ring(index.into(), |ring, _| ring.set_call(file))
     }
 
     fn set_vring_err(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        self.ring(u32::from(index))?.set_error(file)
+        self.change_ring(index.into(), |ring, _| ring.set_error(file))
     }
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
@@ -216,14 +184,15 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn get_queue_num(&mut self) -> Result<u64> {
-        // Pairs of queues: Ethernet interfaces of a stack have one shard, which uses one pair.
-        Ok(1)
+        // For network cards the number is that of pairs.
+        Ok(self.pairs.len() as u64)
     }
 
     fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
-        self.ring(index)?.set_enabled(enable);
-        self.update();
-        Ok(())
+        self.change_ring(index, |ring, _| {
+            ring.set_enabled(enable);
+            Ok(())
+        })
     }
 
     fn get_config(&mut self, _: u32, _: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {

@@ -17,6 +17,7 @@ const HOST_TSO4: u64 = 1 << 11;
 const HOST_TSO6: u64 = 1 << 12;
 const HOST_ECN: u64 = 1 << 13;
 const MRG_RXBUF: u64 = 1 << 15;
+const MQ: u64 = 1 << 22;
 const INDIRECT_DESC: u64 = 1 << 28;
 const EVENT_IDX: u64 = 1 << 29;
 /// `VHOST_USER_F_PROTOCOL_FEATURES`: rings begin disabled.
@@ -34,8 +35,8 @@ pub(crate) const HEADER_MAX: usize = VNET_HDR_LEN + 2;
 pub(crate) struct Features(u64);
 
 impl Features {
-    /// All that the device offers.
-    pub(crate) const OFFERED: Self = Self(
+    /// All that a card with one pair of queues offers.
+    const OFFERED: Self = Self(
         CSUM | GUEST_CSUM
             | MTU
             | GUEST_TSO4
@@ -54,9 +55,16 @@ impl Features {
             | HOST_USO,
     );
 
-    /// Returns the features of `bits`, or `None` if one of them was not offered.
-    pub(crate) fn accepted(bits: u64) -> Option<Self> {
-        (bits & !Self::OFFERED.0 == 0).then_some(Self(bits))
+    /// Returns what a card with this many pairs of queues offers. The control queue, by which the driver
+    /// chooses how many of them it uses, is the monitor's.
+    pub(crate) fn offered(pairs: usize) -> Self {
+        let mq = if pairs > 1 { MQ } else { 0 };
+        Self(Self::OFFERED.0 | mq)
+    }
+
+    /// Returns the features of `bits`, or `None` if one of them is not among these.
+    pub(crate) fn accepted(self, bits: u64) -> Option<Self> {
+        (bits & !self.0 == 0).then_some(Self(bits))
     }
 
     pub(crate) fn bits(self) -> u64 {

@@ -41,11 +41,14 @@
 compile_error!("fullsend-vhost needs Linux: it uses system calls that other systems do not have");
 
 mod backend;
+mod builder;
 mod connection;
+mod control;
 mod cursor;
 mod device;
 mod features;
 mod memory;
+mod pair;
 mod receive;
 mod ring;
 mod source;
@@ -54,7 +57,8 @@ mod stats;
 mod tests;
 mod transmit;
 
-pub use device::{VhostUser, VhostUserBuilder};
+pub use builder::VhostUserBuilder;
+pub use device::VhostUser;
 #[doc(no_inline)]
 pub use fullsend_device::Device;
 pub use stats::{StatsHandle, VhostUserStats};

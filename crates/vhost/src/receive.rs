@@ -7,9 +7,9 @@ use fullsend_offload::{Offload, Packet, Pool, Slice, WriteBuf};
 use fullsend_wire::vnet::{VNET_HDR_LEN, VnetHdr};
 use vm_memory::GuestMemoryMmap;
 
-use crate::backend::Queues;
 use crate::cursor::Cursor;
 use crate::features::HEADER_MAX;
+use crate::pair::Queues;
 use crate::ring::{BrokenRing, Buffer, Chain};
 use crate::stats::VhostUserStats;
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// The counters of a vhost-user device. `rx` is from the guest, `tx` to the guest.
+/// The counters of a vhost-user device, which serves one pair of queues. `rx` is from the guest, `tx` to the
+/// guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct VhostUserStats {
     /// Packets and super-segments received from the guest, without those dropped.
@@ -32,9 +33,10 @@ pub struct VhostUserStats {
     /// Rings that were stopped because of an invalid index, or an invalid chain of receive buffers. They
     /// work again after the driver has been restarted.
     pub ring_errors: u64,
-    /// Connections of a virtual machine monitor.
+    /// Connections of a virtual machine monitor; counted by the device of the first pair.
     pub connections: u64,
-    /// Connections that were closed because of an invalid or unsupported message.
+    /// Connections that were closed because of an invalid or unsupported message; counted by the device of
+    /// the first pair.
     pub protocol_errors: u64,
 }
 

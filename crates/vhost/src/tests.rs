@@ -23,6 +23,8 @@ use crate::memory::{Memory, check_file_system, has_remote_pages};
 use crate::ring::event_file;
 use crate::{VhostUser, VhostUserStats};
 
+mod pairs;
+
 const GUEST: u64 = 0x4000_0000;
 const MONITOR: u64 = 0x7f12_0000_0000;
 const MEMORY: u64 = 1 << 20;
@@ -39,11 +41,14 @@ const WRITE: u16 = 2;
 const FEATURES: u64 = 1 << 32 | 1 << 29 | 1 << 15 | 1 << 30 | 0x3983 | 7 << 54;
 
 struct Guest {
+    /// The device of the first pair.
     device: VhostUser,
+    /// Those of the other pairs.
+    others: Vec<VhostUser>,
     socket: UnixStream,
     memory: File,
     call: OwnedFd,
-    posted: [u16; 2],
+    posted: [u16; 4],
 }
 
 fn words(values: &[u64]) -> Vec<u8> {
@@ -59,15 +64,22 @@ fn pair(a: u32, b: u32) -> u64 {
 
 impl Guest {
     fn new() -> Self {
+        Self::with_pairs(1)
+    }
+
+    fn with_pairs(pairs: usize) -> Self {
         let (socket, other) = UnixStream::pair().unwrap();
         let memory = File::from(memfd_create("guest", MemfdFlags::ALLOW_SEALING).unwrap());
         memory.set_len(MEMORY).unwrap();
+        let builder = VhostUser::from_socket(other.into());
+        let mut devices = builder.open_queues(pairs).unwrap();
         Self {
-            device: VhostUser::from_socket(other.into()).open().unwrap(),
+            device: devices.remove(0),
+            others: devices,
             socket,
             memory,
             call: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
-            posted: [0; 2],
+            posted: [0; 4],
         }
     }
 

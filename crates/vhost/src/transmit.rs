@@ -6,9 +6,9 @@ use fullsend_device::vnet;
 use fullsend_offload::{Packet, segment};
 use fullsend_wire::vnet::VNET_HDR_LEN;
 
-use crate::backend::Queues;
 use crate::cursor::Cursor;
 use crate::features::HEADER_MAX;
+use crate::pair::Queues;
 use crate::ring::{BrokenRing, Buffer};
 use crate::stats::VhostUserStats;
 

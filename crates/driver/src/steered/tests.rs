@@ -41,7 +41,7 @@ fn port(packet: &Packet) -> u16 {
 
 /// Returns `count` ports whose flows belong to `shard`.
 fn ports_of(steering: Steering, shard: usize, count: usize) -> Vec<u16> {
-    let belongs = |port: &u16| steering.target(&packet(*port)) == shard;
+    let belongs = |port: &u16| steering.target(Link::Ip, &packet(*port)) == shard;
     (1..).filter(belongs).take(count).collect()
 }
 
@@ -156,15 +156,44 @@ fn wrong_queues_are_rejected() {
         };
         (0..count).map(|_| pair(config).0).collect()
     };
-    for (count, link, text) in [
-        (1, Link::Ip, "shards is 2, that of device queues 1"),
-        (3, Link::Ip, "shards is 2, that of device queues 3"),
-        (2, Link::Ethernet, "one shard on Ethernet"),
+    let mut mixed = queues(1, Link::Ip);
+    mixed.extend(queues(1, Link::Ethernet));
+    for (queues, text) in [
+        (queues(1, Link::Ip), "shards is 2, that of device queues 1"),
+        (queues(3, Link::Ip), "shards is 2, that of device queues 3"),
+        (mixed, "some of the device queues have Ethernet frames"),
     ] {
-        let error = SteeredDevice::for_shards(steering, queues(count, link))
-            .err()
-            .unwrap();
+        let error = SteeredDevice::for_shards(steering, queues).err().unwrap();
         assert!(error.to_string().contains(text), "{error}");
     }
-    assert!(SteeredDevice::for_shards(steering, queues(2, Link::Ip)).is_ok());
+    for link in [Link::Ip, Link::Ethernet] {
+        assert!(SteeredDevice::for_shards(steering, queues(2, link)).is_ok());
+    }
+}
+
+#[test]
+fn ethernet_frames_reach_the_shard_of_their_packet() {
+    let (steering, _, _) = devices();
+    let config = PairConfig {
+        link: Link::Ethernet,
+        ..PairConfig::default()
+    };
+    let (ends, mut others): (Vec<_>, Vec<_>) = (0..SHARDS).map(|_| pair(config)).unzip();
+    let mut devices = SteeredDevice::for_shards(steering, ends).unwrap();
+    for shard in 0..SHARDS {
+        let bytes = packet(ports_of(steering, shard, 1)[0]).to_bytes();
+        let frame = [&[2; 12], &[8, 0][..], &bytes].concat();
+        send(
+            &mut others[1],
+            [Packet::from_frame(Slice::copied_from(&frame))],
+        );
+        devices[1].receive(&mut Vec::new(), 0).unwrap();
+        let mut batch = Vec::new();
+        devices[1].receive(&mut batch, 64).unwrap();
+        if shard != 1 {
+            assert!(batch.is_empty());
+            devices[shard].receive(&mut batch, 64).unwrap();
+        }
+        assert_eq!(batch[0].to_bytes(), frame);
+    }
 }

@@ -72,7 +72,7 @@ impl Builder {
 
     /// Serves the virtio-net card of a virtual machine (Ethernet frames) over vhost-user: listens for its
     /// monitor, e.g. QEMU, on a Unix socket at `path`. The connections of the stack continue when the
-    /// monitor or the guest restarts.
+    /// monitor or the guest restarts. The card has a pair of queues for each [shard](Self::shards).
     ///
     /// The stack is the only other host on the link: the guest uses its address as the gateway, or
     /// connects to it. For other kinds of sockets, and for counters, pass a
@@ -275,8 +275,8 @@ impl Builder {
                 if let Some(mtu) = self.net.mtu {
                     vhost_user = vhost_user.mtu(mtu);
                 }
-                let device = vhost_user.pool(pools[0].clone()).open()?;
-                Ok(vec![Box::new(device)])
+                let queues = vhost_user.open_queues(pools.len())?.into_iter();
+                Ok(queues.map(|queue| Box::new(queue) as _).collect())
             }
             DeviceChoice::Queues(mut queues) => {
                 let mut pairs = queues.iter_mut().zip(wakers);
@@ -316,8 +316,8 @@ impl Builder {
     fn open_packet_socket(&self, name: &str, pools: &[Pool]) -> io::Result<Vec<Box<dyn Device>>> {
         let [pool] = pools else {
             return Err(invalid(&format!(
-                "interface \"{name}\" has Ethernet frames, and {} shards need a device of IP packets, \
-                 such as a TUN; use one shard",
+                "the packet socket on interface \"{name}\" has one queue, and {} shards need one each; \
+                 use one shard, or a TUN or TAP",
                 pools.len()
             )));
         };

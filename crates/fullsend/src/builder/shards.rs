@@ -23,10 +23,11 @@ impl Builder {
     /// multi-thread runtime, one for each worker thread suits many flows; a single flow is not
     /// faster.
     ///
-    /// A TUN is then opened with as many queues (`IFF_MULTI_QUEUE`). The kernel does not refuse a
+    /// A TUN or TAP is then opened with as many queues (`IFF_MULTI_QUEUE`). The kernel does not refuse a
     /// second program that does the same, and would divide the packets among both. It knows the queue
     /// of up to 4096 flows; packets of others arrive at any queue, and most of them pass from one
-    /// shard to another. Ethernet devices (TAP) have one shard, as address resolution is not shared.
+    /// shard to another. A virtual machine's card is offered as many pairs of queues
+    /// (`vhost_user`); [`packet_socket`](Self::packet_socket) has one shard.
     ///
     /// The free payload memory ([`pool_bytes`](Self::pool_bytes)) and limits of the whole stack such
     /// as `tcp_mem` are divided among the shards.

@@ -27,8 +27,16 @@ impl LinkHeader {
         was_sent_to_link_group(packet).then_some(Self(header))
     }
 
+    /// Returns the header of a frame to `dst` from no station.
+    pub(crate) fn to(dst: Mac, ethertype: u16) -> Self {
+        let mut header = [0; ethernet::HEADER_LEN];
+        header[..6].copy_from_slice(&dst.0);
+        header[12..].copy_from_slice(&ethertype.to_be_bytes());
+        Self(header)
+    }
+
     /// Puts the header in front of a parsed packet that has none.
-    pub(super) fn prepend_to(self, packet: &mut Packet) {
+    pub(crate) fn prepend_to(self, packet: &mut Packet) {
         let Self(header) = self;
         packet.header.prepend(header.len()).copy_from_slice(&header);
         let layers = &mut packet.layers;
@@ -78,7 +86,7 @@ impl Host {
     }
 
     /// Runs `call` on an interface's neighbours, if it has any, and applies the outcome.
-    fn with_neighbours(
+    pub(super) fn with_neighbours(
         &mut self,
         now: Instant,
         iface: u16,
@@ -111,27 +119,43 @@ impl Host {
             }
             self.queue_packet(now, iface, v4, frame);
         }
-        for (addr, result) in actions.dad {
-            self.on_dad_result(now, iface, addr, result);
+        for (address, result) in actions.dad {
+            self.on_dad_result(now, iface, address, result);
+            self.report_detection(iface, address, result);
         }
         self.mib.ip6.dad_loopbacks += actions.looped_back;
         self.mib.neigh.unresolved_discards += actions.discarded;
         self.mib.neigh.table_fulls += actions.table_fulls;
+        self.queue_neighbour_messages(iface, actions.messages);
         for packet in actions.unreachable {
             self.report_host_unreachable(now, &packet);
         }
+        // The driver passes messages on when it polls.
+        if self.has_neighbour_messages()
+            && let Some(neighbours) = &mut self.ifaces[usize::from(iface)].neighbours
+        {
+            neighbours.poll_soon(now);
+        }
     }
 
-    fn on_dad_result(&mut self, now: Instant, iface: u16, addr: Ipv6Addr, result: DadResult) {
+    pub(super) fn on_dad_result(
+        &mut self,
+        now: Instant,
+        iface: u16,
+        addr: Ipv6Addr,
+        result: DadResult,
+    ) {
         let same = |(on, cidr): &(u16, super::Cidr)| *on == iface && cidr.addr == addr;
         let Some(at) = self.ip.tentative.iter().position(same) else {
             return;
         };
         let (_, cidr) = self.ip.tentative.swap_remove(at);
         if result == DadResult::Duplicate {
-            self.mib.ip6.dad_duplicates += 1;
             self.ip.duplicates.push((iface, cidr));
-            self.notices.on_duplicate_address(addr);
+            if self.is_first_shard() {
+                self.mib.ip6.dad_duplicates += 1;
+                self.notices.on_duplicate_address(addr);
+            }
             return;
         }
         self.ip.addresses.add(iface, cidr);
@@ -141,7 +165,11 @@ impl Host {
         }
     }
 
+    /// Begins duplicate address detection. The first shard does it for all, and reports the result.
     pub(super) fn start_dad(&mut self, now: Instant, iface: u16, addr: Ipv6Addr) {
+        if !self.is_first_shard() {
+            return;
+        }
         // RFC 7527 4.1: the nonce is random.
         let [_, _, nonce @ ..] = self.env.rng.next_u64().to_be_bytes();
         self.with_neighbours(now, iface, |neighbours, _, out| {

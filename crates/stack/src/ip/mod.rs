@@ -16,6 +16,7 @@ mod path;
 mod pmtu;
 mod reassembly;
 mod routes;
+mod shard_messages;
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -30,8 +31,10 @@ pub(crate) use icmp::{Icmp, Problem, TransportError};
 pub use icmp_queue::IcmpMessage;
 pub(crate) use icmp_queue::IcmpQueue;
 pub(crate) use input::IpMeta;
+pub(crate) use link::LinkHeader;
 pub use local_addresses::{AddressState, OwnAddress};
 pub(crate) use multicast::Multicast;
+pub use neighbour::NeighbourMessage;
 pub(crate) use neighbour::Neighbours;
 pub(crate) use path::Path;
 use pmtu::LearnedMtus;
@@ -68,6 +71,8 @@ pub(crate) struct Ip {
     tentative: Vec<(u16, Cidr)>,
     /// Addresses that another host on the link has, with their interfaces.
     duplicates: Vec<(u16, Cidr)>,
+    /// Messages to the neighbour tables of other shards, each with the index of the shard.
+    neighbour_messages: Vec<(usize, NeighbourMessage)>,
     /// Scratch buffer of `poll`.
     expired: Vec<Packet>,
     /// Scratch buffer of fragmentation.
@@ -101,6 +106,7 @@ impl Ip {
             ident: 0,
             tentative: Vec::new(),
             duplicates: Vec::new(),
+            neighbour_messages: Vec::new(),
             expired: Vec::new(),
             fragments: Vec::new(),
         }

@@ -1,7 +1,7 @@
 //! The neighbour table of one Ethernet interface: resolution of hardware addresses (ARP for IPv4,
 //! Neighbour Discovery for IPv6) and neighbour unreachability detection (RFC 4861 7.3, for both).
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,15 +12,20 @@ use fullsend_wire::ndp::{NdpRepr, Nonce};
 use fullsend_wire::{Instant, Nanos};
 
 use self::frames::FrameBuilder;
-use super::compact;
+use self::pending::PendingPackets;
+use self::shards::{Resolution, Solicitor, report};
 use crate::NeighbourConfig;
 
 mod dad;
 mod frames;
+mod pending;
+mod shards;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use dad::DadResult;
+pub use shards::NeighbourMessage;
+pub(crate) use shards::{MessageContent, ShardSet};
 
 /// Interval between two solicitations (RFC 4861 10, RETRANS_TIMER).
 const RETRANS: Nanos = Nanos::from_secs(1);
@@ -34,15 +39,9 @@ const DELAY: Nanos = Nanos::from_secs(5);
 const MAX_ENTRIES: usize = 1024;
 /// Number of neighbours removed at once when the table is full.
 const EVICT_BATCH: usize = 64;
-/// Maximum number of bytes of memory that packets waiting for one neighbour hold; beyond it the
-/// oldest are dropped. The default of Linux's `unres_qlen_bytes`. A single packet that exceeds it
-/// is kept alone.
-const MAX_PENDING_BYTES: usize = 212_992;
 /// Maximum number of bytes of memory that packets waiting on one interface hold; beyond it a
 /// further packet is dropped.
 const MAX_PENDING_TOTAL: usize = 4 << 20;
-/// Bytes that a waiting packet is charged besides its header and the memory of its payload.
-const OVERHEAD: usize = size_of::<Packet>();
 
 /// The state of a neighbour (RFC 4861 7.3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,52 +78,8 @@ struct NeighbourEntry {
     source: IpAddr,
     used: Instant,
     pending: PendingPackets,
-}
-
-/// Packets that wait for a neighbour's hardware address.
-#[derive(Debug, Default)]
-struct PendingPackets {
-    packets: VecDeque<Packet>,
-    /// Bytes that the packets are charged.
-    bytes: usize,
-}
-
-impl PendingPackets {
-    /// Queues `packet`, or a copy if it keeps much more memory allocated than its length. Drops the
-    /// oldest packets while more than [`MAX_PENDING_BYTES`] would wait. Drops the new packet if
-    /// then more than `room` bytes would wait, or if there is no memory for the copy. Returns the
-    /// number of dropped packets.
-    fn push(&mut self, mut packet: Packet, room: usize) -> u64 {
-        // An echo reply shares the buffer of its request.
-        let Some(payload) = compact(core::mem::take(&mut packet.payload)) else {
-            return 1;
-        };
-        packet.payload = payload;
-        let cost = cost(&packet);
-        let mut dropped = 0;
-        while self.bytes + cost > MAX_PENDING_BYTES
-            && let Some(oldest) = self.packets.pop_front()
-        {
-            self.bytes -= self::cost(&oldest);
-            dropped += 1;
-        }
-        if self.bytes + cost > room {
-            return dropped + 1;
-        }
-        self.bytes += cost;
-        self.packets.push_back(packet);
-        dropped
-    }
-
-    fn drain(&mut self) -> impl Iterator<Item = Packet> {
-        self.bytes = 0;
-        self.packets.drain(..)
-    }
-}
-
-/// Returns the bytes that a waiting packet is charged.
-fn cost(packet: &Packet) -> usize {
-    packet.header.len() + packet.payload.pinned() + OVERHEAD
+    /// The other shards that have requested the neighbour.
+    shards: ShardSet,
 }
 
 /// The effects of a call, for the caller to apply.
@@ -144,6 +99,8 @@ pub(crate) struct NeighbourActions {
     pub(crate) looped_back: u64,
     /// Whether cached link headers must be resolved again.
     pub(crate) changed: bool,
+    /// Messages to other shards.
+    pub(crate) messages: Vec<(ShardSet, MessageContent)>,
 }
 
 /// The neighbour table of one Ethernet interface.
@@ -153,7 +110,7 @@ pub(crate) struct NeighbourActions {
 /// [`poll`](Self::poll) runs the timers at [`deadline`](Self::deadline).
 #[derive(Debug)]
 pub(crate) struct Neighbours {
-    frames: FrameBuilder,
+    solicitor: Solicitor,
     config: NeighbourConfig,
     entries: BTreeMap<IpAddr, NeighbourEntry>,
     dad: dad::DadTable,
@@ -169,7 +126,10 @@ impl Neighbours {
     pub(crate) const fn new(mac: Mac, config: NeighbourConfig) -> Self {
         let router = config.router;
         Self {
-            frames: FrameBuilder { mac, router },
+            solicitor: Solicitor {
+                frames: FrameBuilder { mac, router },
+                requester: None,
+            },
             config,
             entries: BTreeMap::new(),
             dad: dad::DadTable::new(),
@@ -232,26 +192,39 @@ impl Neighbours {
         out: &mut NeighbourActions,
     ) {
         if let Some(mac) = self.resolve(now, neighbour) {
-            out.frames.push(self.frames.with_link(packet, mac));
+            out.frames
+                .push(self.solicitor.frames.with_link(packet, mac));
             return;
         }
-        if !self.entries.contains_key(&neighbour) {
-            if !self.make_room() {
-                out.table_fulls += 1;
-                return;
-            }
-            let due = now + RETRANS;
-            let state = State::Incomplete { tries: 1, due };
-            self.insert(now, neighbour, state, Mac::ZERO, source);
-            out.frames
-                .push(self.frames.solicit(source, neighbour, None));
+        if !self.entries.contains_key(&neighbour)
+            && !self.begin_resolution(now, (source, neighbour), out)
+        {
+            return;
         }
         if let Some(entry) = self.entries.get_mut(&neighbour) {
-            let others = self.pending_bytes - entry.pending.bytes;
+            let others = self.pending_bytes - entry.pending.bytes();
             let room = self.max_pending.saturating_sub(others);
             out.discarded += entry.pending.push(packet, room);
-            self.pending_bytes = others + entry.pending.bytes;
+            self.pending_bytes = others + entry.pending.bytes();
         }
+    }
+
+    /// Adds an entry for `neighbour` and solicits it. Returns `false` if there is no room.
+    fn begin_resolution(
+        &mut self,
+        now: Instant,
+        (source, neighbour): (IpAddr, IpAddr),
+        out: &mut NeighbourActions,
+    ) -> bool {
+        if !self.make_room(out) {
+            out.table_fulls += 1;
+            return false;
+        }
+        let due = now + RETRANS;
+        let state = State::Incomplete { tries: 1, due };
+        self.insert(now, neighbour, state, Mac::ZERO, source);
+        self.solicitor.solicit(source, neighbour, None, out);
+        true
     }
 
     /// Processes an ARP message. `is_ours` returns whether an address is a local one.
@@ -283,7 +256,7 @@ impl Neighbours {
             self.update_entry(now, sender, arp.target.into(), &update, out);
         }
         if to_us && arp.operation == ArpOperation::Request && !arp.sender_mac.is_multicast() {
-            out.frames.push(self.frames.arp_reply(arp));
+            out.frames.push(self.solicitor.frames.arp_reply(arp));
         }
     }
 
@@ -359,9 +332,12 @@ impl Neighbours {
         if src.is_unspecified() {
             if source_mac.is_none() && dst == solicited_node(target) {
                 let all = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-                let answer = self.frames.advertise(target, all, false);
-                out.frames
-                    .push(self.frames.with_link(answer, Mac::of_v6_group(all)));
+                let answer = self.solicitor.frames.advertise(target, all, false);
+                out.frames.push(
+                    self.solicitor
+                        .frames
+                        .with_link(answer, Mac::of_v6_group(all)),
+                );
             }
             return;
         }
@@ -374,7 +350,7 @@ impl Neighbours {
             };
             self.update_entry(now, src.into(), target.into(), &update, out);
         }
-        let answer = self.frames.advertise(target, src, true);
+        let answer = self.solicitor.frames.advertise(target, src, true);
         self.send(now, (target.into(), src.into()), answer, out);
     }
 
@@ -389,7 +365,7 @@ impl Neighbours {
     ) {
         if !self.entries.contains_key(&neighbour) {
             if let Some(mac) = update.mac.filter(|_| update.create)
-                && self.make_room()
+                && self.make_room(out)
             {
                 self.insert(now, neighbour, State::Stale, mac, source);
             }
@@ -406,9 +382,10 @@ impl Neighbours {
             _ => entry.mac,
         };
         let moved = mac != entry.mac && !incomplete;
+        let was_reachable = matches!(entry.state, State::Reachable { .. });
         if moved && !update.may_replace {
             // RFC 4861 7.2.5 I: the entry becomes stale but keeps its address.
-            if matches!(entry.state, State::Reachable { .. }) {
+            if was_reachable {
                 entry.state = State::Stale;
             }
             return;
@@ -428,8 +405,17 @@ impl Neighbours {
             self.next = self.next.min(due);
         }
         out.changed |= moved || incomplete;
-        let frames = self.frames;
-        self.pending_bytes -= entry.pending.bytes;
+        if moved || incomplete || update.solicited && !was_reachable {
+            let confirmed = update.solicited;
+            report(
+                entry.shards,
+                neighbour,
+                Resolution::Resolved { mac, confirmed },
+                out,
+            );
+        }
+        let frames = self.solicitor.frames;
+        self.pending_bytes -= entry.pending.bytes();
         let pending = entry.pending.drain();
         out.frames
             .extend(pending.map(|packet| frames.with_link(packet, mac)));
@@ -445,7 +431,8 @@ impl Neighbours {
     ) {
         let due = self.dad.start(now, address, nonce);
         self.next = self.next.min(due);
-        out.frames.push(self.frames.dad_solicit(address, nonce));
+        out.frames
+            .push(self.solicitor.frames.dad_solicit(address, nonce));
     }
 
     /// Returns when [`poll`](Self::poll) must be called at the latest.
@@ -459,12 +446,12 @@ impl Neighbours {
             return;
         }
         self.next = self.dad.poll(now, out).unwrap_or(Instant::FAR_FUTURE);
-        let (frames, next) = (self.frames, &mut self.next);
+        let (solicitor, next) = (self.solicitor, &mut self.next);
         let pending_bytes = &mut self.pending_bytes;
         self.entries.retain(|&neighbour, entry| {
-            let before = entry.pending.bytes;
-            let keep = entry.on_timer(now, neighbour, frames, out);
-            *pending_bytes -= before - entry.pending.bytes;
+            let before = entry.pending.bytes();
+            let keep = entry.on_timer(now, neighbour, solicitor, out);
+            *pending_bytes -= before - entry.pending.bytes();
             if let Some(due) = entry.state.due().filter(|_| keep) {
                 *next = (*next).min(due);
             }
@@ -482,22 +469,24 @@ impl Neighbours {
             source,
             used: now,
             pending: PendingPackets::default(),
+            shards: ShardSet::default(),
         };
         self.entries.insert(ip, entry);
     }
 
     /// Makes room for one more entry. Returns `false` if packets wait for every neighbour.
-    fn make_room(&mut self) -> bool {
+    fn make_room(&mut self, out: &mut NeighbourActions) -> bool {
         if self.entries.len() < self.max_entries {
             return true;
         }
         // Removes several entries at once, so that a flood of new neighbours does not scan the
-        // table for each of them. Unconfirmed entries are removed first.
-        let priority = |entry: &NeighbourEntry| (entry.is_confirmed(), entry.used);
-        let idle = self
-            .entries
-            .values()
-            .filter(|e| e.pending.packets.is_empty());
+        // table for each of them. Entries that are neither confirmed nor in use by other shards are
+        // removed first.
+        let priority = |entry: &NeighbourEntry| {
+            let is_kept = entry.is_confirmed() || !entry.shards.is_empty();
+            (is_kept, entry.used)
+        };
+        let idle = self.entries.values().filter(|e| e.pending.is_empty());
         let mut priorities: Vec<_> = idle.map(priority).collect();
         if priorities.is_empty() {
             return false;
@@ -505,10 +494,12 @@ impl Neighbours {
         let nth = priorities.len().min(EVICT_BATCH) - 1;
         let (_, &mut least, _) = priorities.select_nth_unstable(nth);
         let mut remaining = EVICT_BATCH;
-        self.entries.retain(|_, entry| {
-            let evict =
-                remaining > 0 && entry.pending.packets.is_empty() && priority(entry) <= least;
+        self.entries.retain(|&neighbour, entry| {
+            let evict = remaining > 0 && entry.pending.is_empty() && priority(entry) <= least;
             remaining -= usize::from(evict);
+            if evict {
+                report(entry.shards, neighbour, Resolution::Forgotten, out);
+            }
             !evict
         });
         true
@@ -540,7 +531,7 @@ impl NeighbourEntry {
         &mut self,
         now: Instant,
         neighbour: IpAddr,
-        frames: FrameBuilder,
+        solicitor: Solicitor,
         out: &mut NeighbourActions,
     ) -> bool {
         if self.state.due().is_none_or(|due| now < due) {
@@ -551,11 +542,11 @@ impl NeighbourEntry {
             State::Incomplete { tries, .. } if tries < MAX_TRIES => {
                 let tries = tries + 1;
                 self.state = State::Incomplete { tries, due };
-                out.frames
-                    .push(frames.solicit(self.source, neighbour, None));
+                solicitor.solicit(self.source, neighbour, None, out);
             }
             State::Incomplete { .. } => {
                 out.unreachable.extend(self.pending.drain());
+                report(self.shards, neighbour, Resolution::Unreachable, out);
                 return false;
             }
             State::Reachable { .. } => {
@@ -566,17 +557,16 @@ impl NeighbourEntry {
             }
             State::Delay { .. } => {
                 self.state = State::Probe { tries: 1, due };
-                out.frames
-                    .push(frames.solicit(self.source, neighbour, Some(self.mac)));
+                solicitor.solicit(self.source, neighbour, Some(self.mac), out);
             }
             State::Probe { tries, .. } if tries < MAX_TRIES => {
                 let tries = tries + 1;
                 self.state = State::Probe { tries, due };
-                out.frames
-                    .push(frames.solicit(self.source, neighbour, Some(self.mac)));
+                solicitor.solicit(self.source, neighbour, Some(self.mac), out);
             }
             State::Probe { .. } => {
                 out.changed = true;
+                report(self.shards, neighbour, Resolution::Unreachable, out);
                 return false;
             }
             State::Stale => {}

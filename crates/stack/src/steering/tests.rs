@@ -2,7 +2,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use fullsend_offload::{Chain, Packet, Slice};
+use fullsend_offload::{Chain, Link, Packet, Slice};
 use fullsend_wire::Seed;
 use fullsend_wire::numbers::protocol;
 use proptest::prelude::*;
@@ -61,8 +61,24 @@ fn icmp(kind: u8, from: IpAddr, to: IpAddr, quoted: &[u8]) -> Vec<u8> {
     ip(from, to, number, None, &message)
 }
 
+/// Returns the target of an IP packet, which is that of Ethernet frames with the packet, too.
 fn target(bytes: &[u8]) -> usize {
-    steering().target(&Packet::from_frame(Slice::copied_from(bytes)))
+    let of = |link, bytes: &[u8]| {
+        let frame = Packet::from_frame(Slice::copied_from(bytes));
+        steering().target(link, &frame)
+    };
+    let target = of(Link::Ip, bytes);
+    let is_v6 = bytes.first().is_some_and(|first| first >> 4 == 6);
+    let ethertype = if is_v6 { [0x86, 0xdd] } else { [8, 0] };
+    for tags in [
+        &[][..],
+        &[0x81, 0, 0xe0, 0],
+        &[0x88, 0xa8, 0, 5, 0x81, 0, 0, 6],
+    ] {
+        let frame = [&[2; 12], tags, &ethertype, bytes].concat();
+        assert_eq!(of(Link::Ethernet, &frame), target, "{tags:x?}");
+    }
+    target
 }
 
 fn addresses() -> [(SocketAddr, SocketAddr); 2] {
@@ -151,8 +167,22 @@ fn headers_in_several_slices_are_found() {
         for split in 1..bytes.len() {
             let mut frame = Chain::from(Slice::copied_from(&bytes[..split]));
             frame.push(Slice::copied_from(&bytes[split..]));
-            let target = steering().target(&Packet::from_frame(frame));
+            let target = steering().target(Link::Ip, &Packet::from_frame(frame));
             assert_eq!(target, shard, "split at {split}");
+        }
+    }
+}
+
+#[test]
+fn frames_of_other_protocols_belong_to_the_first_shard() {
+    for (ours, peer) in addresses() {
+        let (peer, _) = elsewhere(ours, peer);
+        let packet = segment(peer, ours, None);
+        // ARP, LLC, and the EtherType of a third tag.
+        for ethertype in [[8, 6], [0, 100], [0x81, 0]] {
+            let frame = [&[2; 12], &ethertype[..], &packet].concat();
+            let frame = Packet::from_frame(Slice::copied_from(&frame));
+            assert_eq!(steering().target(Link::Ethernet, &frame), 0);
         }
     }
 }

@@ -47,7 +47,7 @@ impl Host {
                     // That shard delivers it.
                     *self.mib.in_delivers(ip.dst.is_v4()) -= 1;
                     packet.payload = segment.payload;
-                    self.tcp.misdirected.push((shard, core::mem::take(packet)));
+                    self.set_aside(shard, ip.iface, core::mem::take(packet));
                     return;
                 }
                 self.env.mib.in_segs += u64::from(segment.gso_segs);

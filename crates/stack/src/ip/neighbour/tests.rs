@@ -13,9 +13,9 @@ use fullsend_wire::ndp::NdpRepr;
 use fullsend_wire::numbers::ethertype;
 use fullsend_wire::{Instant, Nanos};
 
+use super::pending::{MAX_PENDING_BYTES, OVERHEAD};
 use super::{
-    MAX_ENTRIES, MAX_PENDING_BYTES, MAX_PENDING_TOTAL, NeighbourActions, NeighbourConfig,
-    Neighbours, OVERHEAD, solicited_node,
+    MAX_ENTRIES, MAX_PENDING_TOTAL, NeighbourActions, NeighbourConfig, Neighbours, solicited_node,
 };
 
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -416,7 +416,7 @@ fn queued_packets_are_bounded_in_bytes() {
     assert_eq!(send(7, 1), (1, 0));
     let out = rig.on_arp(Reply, ("10.0.0.2", THEIRS), "10.0.0.1");
     assert_eq!(out.frames.len(), 1);
-    assert_eq!(rig.neighbours.entries[&ip("10.0.0.2")].pending.bytes, 0);
+    assert_eq!(rig.neighbours.entries[&ip("10.0.0.2")].pending.bytes(), 0);
 }
 
 fn of_payload(payload: Slice) -> Packet {
@@ -442,11 +442,10 @@ fn a_queued_packet_does_not_pin_a_large_chunk() {
     }
     assert_eq!(out.discarded, 0);
     let pending = &rig.neighbours.entries[&flow.1].pending;
-    let pinned = pending.packets.iter().map(|p| p.payload.pinned());
-    let pinned: usize = pinned.sum();
-    assert_eq!(pending.bytes, pinned + 100 * (OVERHEAD + 1));
-    assert!(pending.bytes < MAX_PENDING_BYTES, "{}", pending.bytes);
-    assert_eq!(rig.neighbours.pending_bytes, pending.bytes);
+    let pinned = pending.pinned();
+    assert_eq!(pending.bytes(), pinned + 100 * (OVERHEAD + 1));
+    assert!(pending.bytes() < MAX_PENDING_BYTES, "{}", pending.bytes());
+    assert_eq!(rig.neighbours.pending_bytes, pending.bytes());
 }
 
 /// The packets of all neighbours together are bounded, too. Their sum is reduced when they are
@@ -465,7 +464,7 @@ fn queued_packets_of_an_interface_are_bounded_in_total() {
     }
     let sum = |rig: &Rig| -> usize {
         let entries = rig.neighbours.entries.values();
-        entries.map(|entry| entry.pending.bytes).sum()
+        entries.map(|entry| entry.pending.bytes()).sum()
     };
     let held = rig.neighbours.pending_bytes;
     assert!(out.discarded > 300, "{}", out.discarded);

@@ -1,0 +1,107 @@
+//! The connection of a monitor, and those after it.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::backend::Backend;
+use crate::connection::{Connection, End};
+use crate::pair::{Pair, Pairs};
+use crate::source::Source;
+use crate::stats::VhostUserStats;
+
+/// Tokens of events at the first pair's epoll.
+pub(crate) const CONTROL: u64 = 2;
+pub(crate) const SOURCE: u64 = 3;
+
+/// The callback that [`VhostUserBuilder::on_disconnect`](crate::VhostUserBuilder::on_disconnect) sets.
+pub(crate) type Callback = Box<dyn FnMut() + Send>;
+
+/// The part of the first device that serves the monitor.
+pub(crate) struct Control {
+    pairs: Arc<Pairs>,
+    source: Source,
+    on_disconnect: Option<Callback>,
+    connection: Option<Connection>,
+    /// Also used by the connection's handler of messages.
+    backend: Arc<Mutex<Backend>>,
+    connections: u64,
+    protocol_errors: u64,
+}
+
+impl Control {
+    pub(crate) fn new(pairs: Arc<Pairs>, source: Source, on_disconnect: Option<Callback>) -> Self {
+        Self {
+            backend: Arc::new(Mutex::new(Backend::new(pairs.clone()))),
+            pairs,
+            source,
+            on_disconnect,
+            connection: None,
+            connections: 0,
+            protocol_errors: 0,
+        }
+    }
+
+    pub(crate) fn count(&self, stats: &mut VhostUserStats) {
+        stats.connections = self.connections;
+        stats.protocol_errors = self.protocol_errors;
+    }
+
+    /// Handles the messages that have arrived, and begins the next connection if there may be one.
+    pub(crate) fn handle(&mut self, has_messages: bool, has_source: bool) -> io::Result<()> {
+        if has_messages && let Some(connection) = &mut self.connection {
+            let processed = connection.process();
+            if let Err(end) = processed {
+                self.end_connection(&end)?;
+            }
+            // Rings that a message has started may have chains, and packets may wait for a guest that
+            // is no longer there.
+            self.pairs.iter().skip(1).try_for_each(Pair::wake)?;
+        }
+        if has_source && self.connection.is_none() {
+            self.connect()?;
+        }
+        Ok(())
+    }
+
+    fn end_connection(&mut self, end: &End) -> io::Result<()> {
+        match end {
+            End::Closed => tracing::info!("the virtual machine monitor has closed its connection"),
+            End::Violation(error) => {
+                self.protocol_errors += 1;
+                tracing::warn!(%error, "closed the connection of a virtual machine monitor");
+            }
+        }
+        self.connection = None;
+        let mut backend = self.backend.lock().unwrap_or_else(PoisonError::into_inner);
+        backend.reset();
+        drop(backend);
+        if let Some(callback) = &mut self.on_disconnect {
+            callback();
+        }
+        // A monitor that ends each connection at once must not keep this process busy.
+        if self.source.connects() && self.source.retry_later()? {
+            return Ok(());
+        }
+        self.connect()
+    }
+
+    /// Begins the next connection, if there is one.
+    pub(crate) fn connect(&mut self) -> io::Result<()> {
+        let Some(socket) = self.source.next()? else {
+            return Ok(());
+        };
+        let epoll = self.pairs.first().epoll().clone();
+        match Connection::new(socket, self.backend.clone(), epoll, CONTROL) {
+            Ok(connection) => {
+                self.connection = Some(connection);
+                self.connections += 1;
+            }
+            // E.g. no descriptor is left now.
+            Err(error) if self.source.retry_later()? => {
+                tracing::warn!(%error, "cannot use a vhost-user connection");
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}

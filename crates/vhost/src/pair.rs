@@ -1,0 +1,238 @@
+//! A pair of queues: the guest's receive ring and its transmit ring, which one device serves.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use vhost::vhost_user::Result;
+use vm_memory::GuestMemoryMmap;
+
+use crate::features::Features;
+use crate::memory::Memory;
+use crate::ring::{Direction, Ring};
+
+/// Token of the event that [`Pair::wake`] causes; those of the rings are 0 and 1.
+pub(crate) const WAKE: u64 = 4;
+
+/// The pairs of queues of one network card.
+pub(crate) struct Pairs {
+    all: Box<[Pair]>,
+    /// Number of pairs, from the first on, whose receive ring carries packets.
+    active: AtomicUsize,
+    /// Number of times that everything was discarded, as at the end of a connection.
+    resets: AtomicU64,
+}
+
+impl Pairs {
+    pub(crate) fn new(count: usize) -> io::Result<Self> {
+        let pairs: io::Result<Vec<_>> = (0..count).map(|_| Pair::new()).collect();
+        Ok(Self {
+            all: pairs?.into(),
+            active: AtomicUsize::new(0),
+            resets: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Returns the first pair. There is at least one.
+    pub(crate) fn first(&self) -> &Pair {
+        self.at(0)
+    }
+
+    /// Returns a pair that exists.
+    pub(crate) fn at(&self, index: usize) -> &Pair {
+        &self.all[index]
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<&Pair> {
+        self.all.get(index)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Pair> {
+        self.all.iter()
+    }
+
+    /// Makes the devices of a set readable, which has a bit for each.
+    pub(crate) fn wake_all(&self, devices: u64) -> io::Result<()> {
+        let pairs = self.iter().enumerate();
+        let mut woken = pairs.filter(|(index, _)| devices & 1 << index != 0);
+        woken.try_for_each(|(_, pair)| pair.wake())
+    }
+
+    /// Discards everything that the monitor has set.
+    pub(crate) fn reset(&self) {
+        // Before the locks: a device that finds a pair anew has the new count.
+        self.resets.fetch_add(1, Ordering::Relaxed);
+        self.iter().for_each(|pair| pair.lock().reset());
+        self.count_active();
+    }
+
+    /// Returns the number of resets. Packets from before the last one are not for the current guest.
+    pub(crate) fn resets(&self) -> u64 {
+        self.resets.load(Ordering::Relaxed)
+    }
+
+    /// Counts the pairs that carry packets, after a message has changed them.
+    pub(crate) fn count_active(&self) {
+        let is_active = |pair: &&Pair| pair.lock().has_guest();
+        let active = self.iter().take_while(is_active).count();
+        self.active.store(active, Ordering::Relaxed);
+    }
+
+    /// Returns the index of the pair by which device `index` sends: its own, or while the guest does not
+    /// use that one, one of those that it uses.
+    pub(crate) fn transmit_index(&self, index: usize) -> usize {
+        index % self.active.load(Ordering::Relaxed).clamp(1, self.len())
+    }
+}
+
+pub(crate) struct Pair {
+    /// Becomes readable when the pair's device has something to do.
+    epoll: Arc<OwnedFd>,
+    /// Registering it again makes `epoll` readable.
+    event: OwnedFd,
+    state: Mutex<PairState>,
+}
+
+impl Pair {
+    fn new() -> io::Result<Self> {
+        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let event = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &event, epoll::EventData::new_u64(WAKE), edge())?;
+        Ok(Self {
+            epoll,
+            event,
+            state: Mutex::new(PairState::new()),
+        })
+    }
+
+    pub(crate) fn epoll(&self) -> &Arc<OwnedFd> {
+        &self.epoll
+    }
+
+    /// Makes the pair's device readable.
+    pub(crate) fn wake(&self) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(WAKE);
+        Ok(epoll::modify(&self.epoll, &self.event, data, edge())?)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, PairState> {
+        self.state.lock()
+    }
+}
+
+fn edge() -> epoll::EventFlags {
+    epoll::EventFlags::IN | epoll::EventFlags::ET
+}
+
+/// A pair as the connected monitor has set it up.
+pub(crate) struct PairState {
+    memory: Option<Arc<Memory>>,
+    features: Features,
+    /// The receive ring and the transmit ring, in virtio's order.
+    rings: [Ring; 2],
+    /// The devices of other pairs that wait for receive buffers of this one, a bit for each.
+    waiting: u64,
+}
+
+/// The parts of a pair that move packets.
+pub(crate) struct Queues<'a> {
+    pub(crate) memory: &'a GuestMemoryMmap<()>,
+    pub(crate) features: Features,
+    pub(crate) to_guest: &'a mut Ring,
+    pub(crate) from_guest: &'a mut Ring,
+}
+
+impl PairState {
+    fn new() -> Self {
+        Self {
+            memory: None,
+            features: Features::default(),
+            rings: [
+                Ring::new(Direction::ToGuest),
+                Ring::new(Direction::FromGuest),
+            ],
+            waiting: 0,
+        }
+    }
+
+    fn reset(&mut self) {
+        let waiting = self.waiting;
+        *self = Self::new();
+        self.waiting = waiting;
+    }
+
+    /// Returns the queues, if there is memory.
+    pub(crate) fn queues(&mut self) -> Option<Queues<'_>> {
+        let [to_guest, from_guest] = &mut self.rings;
+        Some(Queues {
+            memory: self.memory.as_ref()?.guest(),
+            features: self.features,
+            to_guest,
+            from_guest,
+        })
+    }
+
+    /// Returns whether packets reach the guest.
+    pub(crate) fn has_guest(&self) -> bool {
+        let [to_guest, _] = &self.rings;
+        to_guest.is_active()
+    }
+
+    pub(crate) fn set_features(&mut self, features: Features) {
+        self.features = features;
+        for ring in &mut self.rings {
+            ring.set_event_idx(features.event_idx());
+            if !features.rings_begin_disabled() {
+                ring.set_enabled(true);
+            }
+        }
+        self.update();
+    }
+
+    pub(crate) fn set_memory(&mut self, memory: Option<Arc<Memory>>) {
+        self.memory = memory;
+        self.update();
+    }
+
+    pub(crate) fn disable(&mut self) {
+        for ring in &mut self.rings {
+            ring.set_enabled(false);
+        }
+        self.update();
+    }
+
+    /// Changes one of the rings.
+    pub(crate) fn change_ring<T>(
+        &mut self,
+        index: usize,
+        change: impl FnOnce(&mut Ring) -> Result<T>,
+    ) -> Result<T> {
+        let changed = change(&mut self.rings[index])?;
+        self.update();
+        Ok(changed)
+    }
+
+    /// Records that the device of another pair waits for receive buffers of this one.
+    pub(crate) fn add_waiting(&mut self, device: usize) {
+        self.waiting |= 1 << device;
+    }
+
+    /// Takes the set of devices that wait, a bit for each.
+    pub(crate) fn take_waiting(&mut self) -> u64 {
+        std::mem::take(&mut self.waiting)
+    }
+
+    fn update(&mut self) {
+        let memory = self.memory.as_deref().map(Memory::guest);
+        for ring in &mut self.rings {
+            ring.update(memory);
+        }
+    }
+}
