@@ -23,7 +23,7 @@ use fullsend_gateway::namespace::{
     SocketTables, Spawned, Tap, can_make_namespaces, open_null, open_tap,
 };
 
-use super::policy;
+use super::policy::{self, PolicySource};
 use super::service::{captured, relay, relay_command, runtime};
 use super::tool_sockets::ToolSockets;
 use auto::AutoForwards;
@@ -104,12 +104,12 @@ impl Guest {
 
 fn serve(options: &Options) -> Result<ExitCode> {
     let mut plan = Plan::new(options)?;
-    policy::apply(options.policy.as_deref(), &mut plan.config)?;
+    let policy = policy::apply(options.policy.as_deref(), &mut plan.config)?;
     let Some(destination) = &options.destination else {
         return Ok(ExitCode::FAILURE);
     };
     match destination {
-        Destination::Command(command) => serve_command(options, &plan, command),
+        Destination::Command(command) => serve_command(options, (&plan, policy), command),
         Destination::Process(pid) => {
             let namespaces = match &options.userns {
                 Some(user) => {
@@ -120,13 +120,13 @@ fn serve(options: &Options) -> Result<ExitCode> {
             };
             let namespaces = entered(options, namespaces);
             let end = NamespaceEnd::of_process(*pid)?;
-            serve_namespace(options, &plan, namespaces, end)
+            serve_namespace(options, (&plan, policy), namespaces, end)
         }
         Destination::Path(path) => {
             let namespaces = Namespaces::at_path(path, options.userns.as_deref())?;
             let namespaces = entered(options, namespaces);
             let end = NamespaceEnd::of_path(path)?;
-            serve_namespace(options, &plan, namespaces, end)
+            serve_namespace(options, (&plan, policy), namespaces, end)
         }
     }
 }
@@ -143,7 +143,7 @@ fn entered(options: &Options, namespaces: Namespaces) -> Namespaces {
 /// Serves an existing namespace, in the background unless the caller wants to wait.
 fn serve_namespace(
     options: &Options,
-    plan: &Plan,
+    (plan, policy): (&Plan, Option<PolicySource>),
     namespaces: Namespaces,
     end: NamespaceEnd,
 ) -> Result<ExitCode> {
@@ -170,7 +170,7 @@ fn serve_namespace(
     }
     let control = options.conf_path.as_deref();
     let control = control.map(ControlSocket::bind).transpose()?;
-    let tools = ToolSockets::from_environment();
+    let tools = ToolSockets::from_environment().with_policy(policy)?;
     restrict(options);
     let ready = || match background {
         Some(background) => background.release(&null),
@@ -186,7 +186,11 @@ fn serve_namespace(
 }
 
 /// Serves a command in new namespaces, and returns its exit status.
-fn serve_command(options: &Options, plan: &Plan, command: &[OsString]) -> Result<ExitCode> {
+fn serve_command(
+    options: &Options,
+    (plan, policy): (&Plan, Option<PolicySource>),
+    command: &[OsString],
+) -> Result<ExitCode> {
     let command = match command {
         [] => vec![std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())],
         command => command.to_vec(),
@@ -220,12 +224,13 @@ fn serve_command(options: &Options, plan: &Plan, command: &[OsString]) -> Result
     }
     let control = options.conf_path.as_deref();
     let control = control.map(ControlSocket::bind).transpose()?;
-    let tools = ToolSockets::from_environment();
+    let tools = ToolSockets::from_environment().with_policy(policy)?;
     restrict(options);
     runtime()?.block_on(async {
         let gateway = start(plan, guest, control)?;
+        let reloads = tools.has_policy();
         let _files = tools.serve(&gateway)?;
-        relay_command(gateway, &spawned).await
+        relay_command(gateway, &spawned, reloads).await
     })
 }
 

@@ -219,8 +219,8 @@ mod tests {
     }
 
     const fn mac(n: u32) -> [u8; 6] {
-        let [a, b, c, d] = n.to_be_bytes();
-        [2, 1, a, b, c, d]
+        let bytes = n.to_be_bytes();
+        [2, 1, bytes[0], bytes[1], bytes[2], bytes[3]]
     }
 
     #[test]

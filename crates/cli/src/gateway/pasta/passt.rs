@@ -72,7 +72,7 @@ pub(in crate::gateway) fn main(arguments: Vec<OsString>) -> ExitCode {
 /// Serves virtual machines, in the background unless the caller wants to wait.
 fn serve(options: &Options) -> Result<()> {
     let mut plan = Plan::of_virtual_machine(options)?;
-    policy::apply(options.policy.as_deref(), &mut plan.config)?;
+    let policy = policy::apply(options.policy.as_deref(), &mut plan.config)?;
     let peer_ended = Arc::new(Notify::new());
     let guest = Guest::new(options, &plan, &peer_ended)?;
     let null = open_null()?;
@@ -93,7 +93,7 @@ fn serve(options: &Options) -> Result<()> {
         .context("cannot start the process that removes the socket")?;
     let control = options.conf_path.as_deref();
     let control = control.map(ControlSocket::bind).transpose()?;
-    let tools = ToolSockets::from_environment();
+    let tools = ToolSockets::from_environment().with_policy(policy)?;
     let tables = [
         SocketTables::of_this_thread()?,
         SocketTables::of_this_thread()?,
