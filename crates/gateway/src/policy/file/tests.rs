@@ -1,3 +1,4 @@
+use std::fs;
 use std::net::SocketAddr;
 
 use super::super::{DnsVerdict, Flow, FlowProtocol, Policy, Verdict};
