@@ -7,7 +7,8 @@ use std::net::IpAddr;
 
 use arbitrary::Arbitrary;
 use fullsend_device::{
-    Device, PacketPort, Switch, SwitchConfig, UserDevice, UserDeviceConfig, fuzz_claims, user_device,
+    Device, PacketPort, Switch, SwitchConfig, UserDevice, UserDeviceConfig, fuzz_claims,
+    user_device,
 };
 use fullsend_offload::{Caps, Link};
 use libfuzzer_sys::fuzz_target;
@@ -46,7 +47,13 @@ fuzz_target!(|frames: Vec<Frame>| {
     let (guest_device, mut guest) = link();
     let victim_port = handle.attach(Box::new(victim_device)).expect("a port");
     handle.attach(Box::new(guest_device)).expect("a port");
-    let mut arp = [&[0xff; 6][..], &VICTIM, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &VICTIM].concat();
+    let mut arp = [
+        &[0xff; 6][..],
+        &VICTIM,
+        &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1],
+        &VICTIM,
+    ]
+    .concat();
     arp.extend(VICTIM_IP);
     arp.extend([0; 10]);
     send(&mut victim, &arp);
@@ -73,7 +80,7 @@ fn link() -> (UserDevice, PacketPort) {
 
 fn send(port: &mut PacketPort, frame: &[u8]) {
     // Refused if it is empty, or if many wait.
-    let _ = port.split_ref().1.try_send(frame);
+    let _ = port.sender.try_send(frame);
 }
 
 fn receive(switch: &mut Switch) {

@@ -159,7 +159,7 @@ fn serve_echo(stack: &Stack, port: u16) {
     serve_echo_at(stack, (GUEST, port).into());
 }
 
-fn serve_echo_at(stack: &Stack, at: SocketAddr) {
+fn serve_echo_at(stack: &Stack, at: SocketAddr) -> tokio::task::JoinHandle<()> {
     let listener = fullsend::TcpListener::bind(stack, at).unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
@@ -168,7 +168,7 @@ fn serve_echo_at(stack: &Stack, at: SocketAddr) {
             stream.write_all(&data).await.unwrap();
             stream.shutdown().await.unwrap();
         }
-    });
+    })
 }
 
 /// Sends `text` and returns the answer, in a thread of its own.
@@ -459,9 +459,8 @@ async fn guests_on_all_sockets_reach_each_other() {
         vfkit_guest(&gvproxy, "first", address(4), mac(4)),
         vfkit_guest(&gvproxy, "second", address(5), mac(5)),
     ];
-    for (n, stack) in (2..).zip(&guests) {
-        serve_echo_at(stack, (address(n), 80).into());
-    }
+    let serve = |(n, stack): (u8, &Stack)| serve_echo_at(stack, (address(n), 80).into());
+    let servers: Vec<_> = (2..).zip(&guests).map(serve).collect();
     for from in 0..4 {
         for to in (0..4).filter(|to| *to != from) {
             let to = (address(2 + to as u8), 80);
@@ -497,11 +496,17 @@ async fn guests_on_all_sockets_reach_each_other() {
     assert_eq!(stats["GatewaySwitchRefused"], 0, "{stats}");
     // A vfkit that has been killed and restarted, with another path.
     let [one, _two, three, _four] = guests;
+    servers[2].abort();
     drop(three);
-    let third = tokio::task::spawn_blocking(|| thread::sleep(Duration::from_millis(100)));
-    third.await.unwrap();
+    // Its socket is closed once the tasks of its stack have ended.
+    while UnixDatagram::unbound()
+        .unwrap()
+        .connect(gvproxy.path("first"))
+        .is_err_and(|error| error.kind() != std::io::ErrorKind::ConnectionRefused)
+    {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     let restarted = vfkit_guest(&gvproxy, "third", address(4), mac(4));
-    serve_echo_at(&restarted, (address(4), 80).into());
     let mut stream = fullsend::TcpStream::connect(&restarted, (address(2), 80))
         .await
         .unwrap();

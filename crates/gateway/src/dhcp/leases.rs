@@ -84,7 +84,7 @@ impl Leases {
             is_present,
         } = *client;
         self.leases.retain(|lease| lease.expires > now);
-        if self.addresses.len() == 1 {
+        if self.addresses.len() == 1 && !self.are_several {
             // The only guest, which may have another identifier now, e.g. another MAC address.
             self.leases
                 .retain(|lease| lease.client.is_empty() || lease.client == client);
@@ -297,6 +297,55 @@ mod tests {
         assert!(leases.confirm(now, &client(b"a"), ip(100), LEASE));
         leases.decline(now, b"a");
         assert_eq!(leases.offer(now, &client(b"b"), None), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_of_several_uses_up_its_own_addresses_only() {
+        let mut config = Config::default().ipv4.unwrap();
+        config.dhcp = Some(DhcpRange {
+            first: ip(10),
+            last: ip(20),
+        });
+        let (mut leases, now) = (Leases::new(Some(&config), true), Instant::now());
+        let port = switch_port();
+        let of = |n: &'static [u8; 1],
+                  guest,
+                  is_present: &'static dyn Fn(Option<PortId>) -> bool| Client {
+            id: n,
+            guest,
+            is_present,
+        };
+        let one = of(b"a", None, &|_| true);
+        assert!(leases.confirm(now, &one, ip(100), LEASE));
+        for n in [
+            b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"8", b"9", b"x", b"y",
+        ] {
+            let client = of(n, Some(port), &|_| true);
+            let address = leases.offer(now, &client, None).unwrap();
+            assert!(leases.confirm(now, &client, address, LEASE));
+        }
+        assert_eq!(leases.leases.len(), 1 + LEASES_OF_GUEST);
+        assert_eq!(leases.offer(now, &one, None), Some(ip(100)));
+        // The addresses of guests that have ended are given to others.
+        for n in [b"A", b"B", b"C", b"D", b"E", b"F", b"G"] {
+            let client = of(n, None, &|guest| guest.is_none());
+            assert!(leases.offer(now, &client, None).is_some());
+        }
+        assert_eq!(leases.leases.len(), 12);
+        assert_eq!(leases.offer(now, &of(b"H", None, &|_| true), None), None);
+    }
+
+    /// Returns the number of a port.
+    fn switch_port() -> PortId {
+        let config = fullsend_device::SwitchConfig {
+            mtu: 1500,
+            is_joined: false,
+            mac: [2; 6],
+            addresses: std::collections::BTreeSet::new(),
+        };
+        let switch = fullsend_device::Switch::new(config).unwrap();
+        let (end, _) = fullsend_device::pair(fullsend_device::PairConfig::default());
+        switch.handle().attach(Box::new(end)).unwrap()
     }
 
     #[tokio::test(start_paused = true)]
