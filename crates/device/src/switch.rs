@@ -327,7 +327,7 @@ impl Switch {
         let is_joined = self.config.is_joined;
         if is_group(claims.dst) {
             if is_joined && self.ports.list.len() > 1 && !is_of_link(claims.dst) {
-                self.ports.flood(state, Some(from), packet.clone());
+                self.ports.flood(state, from, packet.clone());
             }
             batch.push(packet);
             return;
@@ -336,7 +336,7 @@ impl Switch {
             Some(to) if is_joined && to != from => self.ports.forward(state, to, packet),
             None if is_joined => {
                 state.stats.flooded += 1;
-                self.ports.flood(state, Some(from), packet);
+                self.ports.flood(state, from, packet);
             }
             _ => state.stats.unreachable += 1,
         }
@@ -419,11 +419,11 @@ impl Ports {
     }
 
     /// Queues a frame of the guest at `from` for all others.
-    fn flood(&mut self, state: &mut State, from: Option<PortId>, mut packet: Packet) {
+    fn flood(&mut self, state: &mut State, from: PortId, mut packet: Packet) {
         if !parse_for_guest(state, &mut packet) {
             return;
         }
-        for port in self.list.iter_mut().filter(|port| Some(port.id) != from) {
+        for port in self.list.iter_mut().filter(|port| port.id != from) {
             state.stats.forwarded += 1;
             if !port.enqueue(packet.clone(), &mut self.segments) {
                 state.stats.dropped += 1;

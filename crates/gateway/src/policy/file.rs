@@ -197,8 +197,8 @@ impl PolicyFile {
         config.policy = Arc::new(self.policy);
     }
 
-    /// Gives a gateway that runs the policy and the rate, for new flows and queries; the rate also for
-    /// existing flows. Returns the names of the other limits that the file changes: they stay as they
+    /// Gives a gateway that runs the policy for new flows and queries, and the rate for all flows: no
+    /// limit if the file has none. Returns the names of the other limits that the file changes: they stay as they
     /// are until the gateway is built again.
     pub fn apply_to(self, handle: &Handle) -> Vec<&'static str> {
         let config = handle.config();
