@@ -51,7 +51,7 @@ pub(super) struct Client<'a> {
 pub(crate) struct Leases {
     /// All addresses, in the order in which they are given out.
     addresses: Vec<Ipv4Addr>,
-    leases: Vec<Entry>,
+    entries: Vec<Entry>,
     /// Whether the clients are several guests.
     are_several: bool,
 }
@@ -64,7 +64,7 @@ impl Leases {
     pub(crate) fn new(config: Option<&Ipv4Config>, are_several: bool) -> Self {
         Self {
             addresses: config.map(addresses).unwrap_or_default(),
-            leases: Vec::new(),
+            entries: Vec::new(),
             are_several,
         }
     }
@@ -83,29 +83,29 @@ impl Leases {
             guest,
             is_present,
         } = *client;
-        self.leases.retain(|lease| lease.expires > now);
+        self.entries.retain(|lease| lease.expires > now);
         if self.addresses.len() == 1 && !self.are_several {
             // The only guest, which may have another identifier now, e.g. another MAC address.
-            self.leases
+            self.entries
                 .retain(|lease| lease.client.is_empty() || lease.client == client);
         }
-        if let Some(lease) = self.leases.iter().find(|lease| lease.client == client) {
+        if let Some(lease) = self.entries.iter().find(|lease| lease.client == client) {
             return Some(lease.address);
         }
         let of_guest = |lease: &&Entry| guest.is_some() && lease.guest == guest;
-        if self.leases.iter().filter(of_guest).count() >= LEASES_OF_GUEST {
+        if self.entries.iter().filter(of_guest).count() >= LEASES_OF_GUEST {
             self.remove_first_to_expire(|lease| lease.guest == guest);
         }
         // Guests that have ended still have their addresses, until others need them.
-        if self.leases.len() >= self.addresses.len() {
+        if self.entries.len() >= self.addresses.len() {
             self.remove_first_to_expire(|lease| !is_present(lease.guest));
         }
-        let is_free = |address: &Ipv4Addr| self.leases.iter().all(|l| l.address != *address);
+        let is_free = |address: &Ipv4Addr| self.entries.iter().all(|l| l.address != *address);
         let requested = requested.filter(|address| self.addresses.contains(address));
         let address = requested
             .filter(is_free)
             .or_else(|| self.addresses.iter().copied().find(is_free))?;
-        self.leases.push(Entry {
+        self.entries.push(Entry {
             client: client.to_vec(),
             mac: None,
             guest,
@@ -127,7 +127,7 @@ impl Leases {
             return false;
         }
         let own = |lease: &&mut Entry| lease.client == client.id;
-        if let Some(lease) = self.leases.iter_mut().find(own) {
+        if let Some(lease) = self.entries.iter_mut().find(own) {
             lease.guest = client.guest;
             lease.expires = now + time;
         }
@@ -136,29 +136,29 @@ impl Leases {
 
     /// Ends the lease that would expire first, of those of several guests that may end.
     fn remove_first_to_expire(&mut self, may_end: impl Fn(&Entry) -> bool) {
-        let candidates = self.leases.iter().enumerate();
+        let candidates = self.entries.iter().enumerate();
         let candidates = candidates.filter(|(_, lease)| self.are_several && may_end(lease));
         if let Some((index, _)) = candidates.min_by_key(|(_, lease)| lease.expires) {
-            self.leases.remove(index);
+            self.entries.remove(index);
         }
     }
 
     /// Returns the address that a client has.
     pub(super) fn address_of(&self, client: &[u8]) -> Option<Ipv4Addr> {
-        let lease = self.leases.iter().find(|lease| lease.client == client)?;
+        let lease = self.entries.iter().find(|lease| lease.client == client)?;
         Some(lease.address)
     }
 
     /// Records the Ethernet address of a client that has a lease.
     pub(super) fn set_mac(&mut self, client: &[u8], mac: [u8; 6]) {
-        if let Some(lease) = self.leases.iter_mut().find(|lease| lease.client == client) {
+        if let Some(lease) = self.entries.iter_mut().find(|lease| lease.client == client) {
             lease.mac = Some(mac);
         }
     }
 
     /// Returns the leases that clients have confirmed and that have not expired.
     pub(crate) fn current(&self, now: Instant) -> Vec<Lease> {
-        let current = self.leases.iter().filter(|lease| lease.expires > now);
+        let current = self.entries.iter().filter(|lease| lease.expires > now);
         let of_clients = current.filter(|lease| !lease.client.is_empty());
         let lease = |entry: &Entry| {
             Some(Lease {
@@ -171,7 +171,7 @@ impl Leases {
 
     /// Returns the leases and offers that have not expired.
     pub(crate) fn views(&self, now: Instant) -> Vec<LeaseView> {
-        let current = self.leases.iter().filter(|lease| lease.expires > now);
+        let current = self.entries.iter().filter(|lease| lease.expires > now);
         let view = |lease: &Entry| LeaseView {
             address: lease.address.to_string(),
             client: hex(&lease.client),
@@ -182,12 +182,12 @@ impl Leases {
 
     /// Ends the lease of a client.
     pub(super) fn release(&mut self, client: &[u8]) {
-        self.leases.retain(|lease| lease.client != client);
+        self.entries.retain(|lease| lease.client != client);
     }
 
     /// Ends the lease of a client because another host uses its address (RFC 2131 4.3.3).
     pub(super) fn decline(&mut self, now: Instant, client: &[u8]) {
-        if let Some(lease) = self.leases.iter_mut().find(|lease| lease.client == client) {
+        if let Some(lease) = self.entries.iter_mut().find(|lease| lease.client == client) {
             lease.client.clear();
             lease.expires = now + DECLINE_TIME;
         }
@@ -324,14 +324,14 @@ mod tests {
             let address = leases.offer(now, &client, None).unwrap();
             assert!(leases.confirm(now, &client, address, LEASE));
         }
-        assert_eq!(leases.leases.len(), 1 + LEASES_OF_GUEST);
+        assert_eq!(leases.entries.len(), 1 + LEASES_OF_GUEST);
         assert_eq!(leases.offer(now, &one, None), Some(ip(100)));
         // The addresses of guests that have ended are given to others.
         for n in [b"A", b"B", b"C", b"D", b"E", b"F", b"G"] {
             let client = of(n, None, &|guest| guest.is_none());
             assert!(leases.offer(now, &client, None).is_some());
         }
-        assert_eq!(leases.leases.len(), 12);
+        assert_eq!(leases.entries.len(), 12);
         assert_eq!(leases.offer(now, &of(b"H", None, &|_| true), None), None);
     }
 

@@ -81,9 +81,10 @@ fn decide(
 ) -> Option<(MessageType, Option<Ipv4Addr>)> {
     let (now, guests) = (Instant::now(), &shared.guests);
     // The switch has verified the Ethernet address, but not the identifier.
-    let id = match guests.are_several() {
-        true => &message.mac[..],
-        false => &message.client_id,
+    let id = if guests.are_several() {
+        &message.mac[..]
+    } else {
+        &message.client_id
     };
     let guest = guests.port_of_mac(message.mac);
     if guests.are_several() && guest.is_none() {

@@ -275,7 +275,7 @@ impl Table {
                     .max_by_key(|(_, order)| order.len)
                     .map(|(kind, _)| *kind)
             }
-            _ => None,
+            Kind::OfGuest(_) => None,
         }
     }
 

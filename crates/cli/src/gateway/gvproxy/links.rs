@@ -39,7 +39,7 @@ pub(super) struct Links {
     /// The link over standard input and output.
     stdio: Option<FrameLink>,
     /// Removed at the end.
-    _files: Vec<SocketPath>,
+    files: Vec<SocketPath>,
 }
 
 /// Makes guests of connections.
@@ -119,7 +119,7 @@ impl Links {
         Ok(Self {
             sockets,
             stdio: stdio.transpose()?,
-            _files: files,
+            files: files,
         })
     }
 
@@ -149,7 +149,7 @@ impl Links {
                 }
             }
         }
-        Ok(self._files)
+        Ok(self.files)
     }
 }
 
