@@ -461,10 +461,10 @@ async fn guests_on_all_sockets_reach_each_other() {
     ];
     let serve = |(n, stack): (u8, &Stack)| serve_echo_at(stack, (address(n), 80).into());
     let servers: Vec<_> = (2..).zip(&guests).map(serve).collect();
-    for from in 0..4 {
+    for (from, guest) in guests.iter().enumerate() {
         for to in (0..4).filter(|to| *to != from) {
             let to = (address(2 + to as u8), 80);
-            let stream = fullsend::TcpStream::connect(&guests[from], to).await;
+            let stream = fullsend::TcpStream::connect(guest, to).await;
             let mut stream = stream.unwrap();
             let sent = vec![7; 200_000];
             stream.write_all(&sent).await.unwrap();
@@ -479,7 +479,7 @@ async fn guests_on_all_sockets_reach_each_other() {
             r#"{{"local":"127.0.0.1:{port}","remote":"{}:80"}}"#,
             address(2 + from as u8)
         );
-        let answer = request(&guests[from], "POST", "/services/forwarder/expose", &entry).await;
+        let answer = request(guest, "POST", "/services/forwarder/expose", &entry).await;
         assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
         let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
         assert_eq!(exchange(client, "forwarded").await, "forwarded");

@@ -119,7 +119,7 @@ impl Links {
         Ok(Self {
             sockets,
             stdio: stdio.transpose()?,
-            files: files,
+            files,
         })
     }
 
