@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use fullsend::{Stack, UdpSocket};
-use fullsend_device::{FrameLink, Framing};
+use fullsend_device::{Device, FrameLink, FrameSocket, Framing};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -109,8 +109,12 @@ impl Gvproxy {
 
     /// Connects a guest with QEMU's framing.
     fn guest(&self) -> Stack {
+        guest(self.link())
+    }
+
+    fn link(&self) -> FrameLink {
         let socket = UnixStream::connect(self.path("qemu")).unwrap();
-        guest(FrameLink::connected(socket.into(), Framing::Qemu, 1500).unwrap())
+        FrameLink::connected(socket.into(), Framing::Qemu, 1500).unwrap()
     }
 }
 
@@ -123,10 +127,14 @@ impl Drop for Gvproxy {
 
 /// Returns the guest's stack.
 fn guest(link: FrameLink) -> Stack {
+    guest_at(Box::new(link), GUEST, GUEST_MAC)
+}
+
+fn guest_at(device: Box<dyn Device>, address: Ipv4Addr, mac: [u8; 6]) -> Stack {
     Stack::builder()
-        .device(Box::new(link))
-        .mac(GUEST_MAC)
-        .address(&format!("{GUEST}/24"))
+        .device(device)
+        .mac(mac)
+        .address(&format!("{address}/24"))
         .route("0.0.0.0/0", Some(GATEWAY.into()))
         .build()
         .unwrap()
@@ -148,7 +156,11 @@ fn free_port() -> u16 {
 
 /// Serves one connection of a port of the guest after another, with what they send.
 fn serve_echo(stack: &Stack, port: u16) {
-    let listener = fullsend::TcpListener::bind(stack, (GUEST, port)).unwrap();
+    serve_echo_at(stack, (GUEST, port).into());
+}
+
+fn serve_echo_at(stack: &Stack, at: SocketAddr) -> tokio::task::JoinHandle<()> {
+    let listener = fullsend::TcpListener::bind(stack, at).unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut data = Vec::new();
@@ -156,7 +168,7 @@ fn serve_echo(stack: &Stack, port: u16) {
             stream.write_all(&data).await.unwrap();
             stream.shutdown().await.unwrap();
         }
-    });
+    })
 }
 
 /// Sends `text` and returns the answer, in a thread of its own.
@@ -418,4 +430,90 @@ async fn with_a_policy_the_guest_has_neither_the_api_nor_the_host() {
     let refused = 5;
     let (code, _) = resolve(&stack, "host.containers.internal").await;
     assert_eq!(code, refused);
+}
+
+/// A guest whose program uses datagrams, as vfkit does.
+fn vfkit_guest(gvproxy: &Gvproxy, name: &str, address: Ipv4Addr, mac: [u8; 6]) -> Stack {
+    let own = gvproxy.path(name);
+    let _ = fs::remove_file(&own);
+    let socket = UnixDatagram::bind(own).unwrap();
+    socket.connect(gvproxy.path("vfkit")).unwrap();
+    socket.send(b"VFKT").unwrap();
+    let device = FrameSocket::new(socket.into(), 1500).unwrap();
+    guest_at(Box::new(device), address, mac)
+}
+
+#[tokio::test]
+async fn guests_on_all_sockets_reach_each_other() {
+    if !has_curl() {
+        return;
+    }
+    let gvproxy = Gvproxy::start(&format!(
+        "{ALL} -listen-vfkit unixgram://DIR/vfkit -ssh-port -1"
+    ));
+    let address = |n: u8| Ipv4Addr::new(192, 168, 127, n);
+    let mac = |n: u8| [2, 0, 0, 0, 0, n];
+    let guests = [
+        guest_at(Box::new(gvproxy.link()), address(2), mac(2)),
+        guest_at(Box::new(gvproxy.link()), address(3), mac(3)),
+        vfkit_guest(&gvproxy, "first", address(4), mac(4)),
+        vfkit_guest(&gvproxy, "second", address(5), mac(5)),
+    ];
+    let serve = |(n, stack): (u8, &Stack)| serve_echo_at(stack, (address(n), 80).into());
+    let servers: Vec<_> = (2..).zip(&guests).map(serve).collect();
+    for (from, guest) in guests.iter().enumerate() {
+        for to in (0..4).filter(|to| *to != from) {
+            let to = (address(2 + to as u8), 80);
+            let stream = fullsend::TcpStream::connect(guest, to).await;
+            let mut stream = stream.unwrap();
+            let sent = vec![7; 200_000];
+            stream.write_all(&sent).await.unwrap();
+            stream.shutdown().await.unwrap();
+            let mut received = Vec::new();
+            stream.read_to_end(&mut received).await.unwrap();
+            assert!(received == sent, "{from} {to:?} {}", received.len());
+        }
+        // The gateway's API, and a forward to each guest.
+        let port = free_port();
+        let entry = format!(
+            r#"{{"local":"127.0.0.1:{port}","remote":"{}:80"}}"#,
+            address(2 + from as u8)
+        );
+        let answer = request(guest, "POST", "/services/forwarder/expose", &entry).await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+        let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        assert_eq!(exchange(client, "forwarded").await, "forwarded");
+    }
+    let mut macs: Vec<_> = (0..4)
+        .map(|_| gvproxy.notification())
+        .inspect(|n| assert_eq!(n["notification_type"], "connection_established"))
+        .map(|n| n["mac_address"].as_str().unwrap().to_owned())
+        .collect();
+    macs.sort_unstable();
+    assert_eq!(macs[0], "02:00:00:00:00:02");
+    assert_eq!(macs[3], "02:00:00:00:00:05");
+    let stats = gvproxy.get("/stats");
+    assert_eq!(stats["GatewaySwitchRefused"], 0, "{stats}");
+    // A vfkit that has been killed and restarted, with another path.
+    let [one, _two, three, _four] = guests;
+    servers[2].abort();
+    drop(three);
+    // Its socket is closed once the tasks of its stack have ended.
+    while UnixDatagram::unbound()
+        .unwrap()
+        .connect(gvproxy.path("first"))
+        .is_err_and(|error| error.kind() != std::io::ErrorKind::ConnectionRefused)
+    {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let restarted = vfkit_guest(&gvproxy, "third", address(4), mac(4));
+    let mut stream = fullsend::TcpStream::connect(&restarted, (address(2), 80))
+        .await
+        .unwrap();
+    stream.write_all(b"again").await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    assert_eq!(text, "again");
+    drop(one);
 }

@@ -12,7 +12,8 @@ mod reader;
 mod tests;
 mod writer;
 
-pub use datagrams::FrameDatagrams;
+pub use datagrams::{DatagramListener, DatagramPeer, FrameDatagrams};
+pub(crate) use events::{Events, wake, wake_file};
 pub use link::{FrameAttachment, FrameLink, PeerEvent};
 
 /// The longest frame: a full IPv6 payload, and IPv6, Ethernet and VLAN headers.

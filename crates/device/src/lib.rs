@@ -2,7 +2,7 @@
 //!
 //! [`Tun`] is an interface of the kernel or a descriptor from elsewhere, [`PacketSocket`] an Ethernet
 //! interface that this process shares with the kernel, [`FrameLink`] and [`FrameDatagrams`] are links
-//! to a virtual machine, [`FrameSocket`] is a socket to another process, [`pair()`] a link within the
+//! to a virtual machine, [`Switch`] has the devices of several guests, [`FrameSocket`] is a socket to another process, [`pair()`] a link within the
 //! process, [`UserDevice`] the program itself, and [`CapturedDevice`] a packet capture around any
 //! device. A driver passes the packets that a host sends to [`Device::transmit`], and the packets from
 //! [`Device::receive`] to the host.
@@ -39,6 +39,8 @@ mod packet_socket;
 mod pair;
 mod pcap;
 #[cfg(target_os = "linux")]
+mod switch;
+#[cfg(target_os = "linux")]
 #[allow(unsafe_code, reason = "system calls that std does not wrap")]
 mod sys;
 #[cfg(all(test, target_os = "linux"))]
@@ -65,7 +67,10 @@ pub use entropy::os_seed;
 #[cfg(target_os = "linux")]
 pub use frame_socket::FrameSocket;
 #[cfg(target_os = "linux")]
-pub use frames::{FrameAttachment, FrameDatagrams, FrameLink, FrameStats, Framing, PeerEvent};
+pub use frames::{
+    DatagramListener, DatagramPeer, FrameAttachment, FrameDatagrams, FrameLink, FrameStats,
+    Framing, PeerEvent,
+};
 pub use fullsend_offload::Caps;
 pub use memory::process_memory;
 pub use offload_set::{OffloadSet, UnknownOffload};
@@ -73,6 +78,11 @@ pub use offload_set::{OffloadSet, UnknownOffload};
 pub use packet_socket::PacketSocket;
 pub use pair::{NicMode, PairConfig, PairEnd, pair};
 pub use pcap::{Capture, CaptureInterface, CapturedDevice};
+#[cfg(target_os = "linux")]
+#[doc(hidden)]
+pub use switch::fuzz_claims;
+#[cfg(target_os = "linux")]
+pub use switch::{PortEvent, PortId, Switch, SwitchConfig, SwitchHandle, SwitchStats};
 #[cfg(unix)]
 pub use tun::{FdConfig, Tun};
 pub use tun::{FrameHeader, TunStats, vnet_header, vnet_packet};

@@ -138,7 +138,8 @@ impl Capture {
     }
 }
 
-/// One interface of a capture.
+/// One interface of a capture. Clones refer to the same one.
+#[derive(Clone)]
 pub struct CaptureInterface {
     file: Arc<Mutex<CaptureFile>>,
     interface: u32,

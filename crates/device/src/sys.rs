@@ -91,6 +91,14 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     unsafe { ioctl_with(fd, libc::FIONBIO, &mut on) }
 }
 
+/// `SIOCOUTQ`: returns the bytes of send buffer that a Unix socket uses now, with the kernel's overhead.
+pub(crate) fn unix_unsent(fd: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut bytes: c_int = 0;
+    // SAFETY: the request writes an `int`.
+    unsafe { ioctl_with(fd, libc::TIOCOUTQ as libc::Ioctl, &mut bytes) }?;
+    Ok(usize::try_from(bytes).unwrap_or(0))
+}
+
 /// Fills at most 256 bytes with random numbers, which the kernel then returns in one piece.
 pub(crate) fn random(bytes: &mut [u8]) -> io::Result<()> {
     loop {

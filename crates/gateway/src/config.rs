@@ -220,6 +220,10 @@ pub enum LoopbackClients {
 /// Connections, flows, queries and forwards use a descriptor of the host each, except for forwarded
 /// UDP flows; a spliced connection ([`LoopbackClients`], and clients in the guest) uses up to six, and
 /// counts as six. The gateway lowers the bounds to what `RLIMIT_NOFILE` allows.
+///
+/// With several guests ([`Builder::guest`](crate::Builder::guest)) they are those of each guest, except
+/// for the bounds of forwards; and of what `RLIMIT_NOFILE` allows, each of `n` guests has at most an
+/// (n+1)th.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// TCP connections, those whose SYN is held included. SYNs beyond that are dropped, so that the

@@ -100,6 +100,8 @@ counters! {
     policy_denied_names: "GatewayPolicyDeniedNames",
     /// DNS answers that the policy denied because of an address.
     policy_denied_answers: "GatewayPolicyDeniedAnswers",
+    /// Policies that have replaced another one while the gateway ran.
+    policy_changes: "GatewayPolicyChanges",
     /// Refusals, and connections beyond [`Limits::tcp_connections`](crate::Limits), that are not in the
     /// log, as it had many lines already.
     log_suppressed: "GatewayLogSuppressed",
@@ -111,6 +113,20 @@ counters! {
     dns_addresses_replaced: "GatewayDnsAddressesReplaced",
     /// Flows that clients opened through forwards.
     forwarded: "GatewayForwarded",
+    /// Frames of guests that other guests have received ([`Builder::join_guests`]).
+    ///
+    /// [`Builder::join_guests`]: crate::Builder::join_guests
+    switch_forwarded: "GatewaySwitchForwarded",
+    /// Frames to one address that went to all guests, as none was known to have it.
+    switch_flooded: "GatewaySwitchFlooded",
+    /// Packets that were dropped because too many waited for one of several guests.
+    switch_dropped: "GatewaySwitchDropped",
+    /// Frames of one of several guests that were dropped because of their source: the address of
+    /// another guest or of the gateway.
+    switch_refused: "GatewaySwitchRefused",
+    /// Frames between guests that were dropped because no guest that the sender reaches has their
+    /// address, or because their header is invalid.
+    switch_unreachable: "GatewaySwitchUnreachable",
     /// TCP connections between two sockets of the kernel, which `splice` relayed.
     spliced: "GatewaySpliced",
 }

@@ -11,30 +11,30 @@ use std::time::Duration;
 
 use fullsend::control::Gateway as ControlledGateway;
 use fullsend::{IcmpSocket, Pool, Stack, TransparentListener, UdpSocket};
-use fullsend_device::Device;
+use fullsend_device::{Device, PortEvent, PortId, Switch, SwitchConfig, SwitchHandle};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use crate::config::{Config, Ipv4Config, Ipv6Config};
-use crate::counters::{AtomicCounters, Counters};
+use crate::counters::{AtomicCounters, Counters, add};
 use crate::descriptors::{SPLICED_DESCRIPTORS, SocketLimits};
 use crate::dhcp::{Lease, Leases, open_v4, open_v6, serve_v4, serve_v6};
-use crate::dns::{AddressNames, Zone, Zones};
+use crate::dns::{Zone, Zones};
 use crate::drain::drain;
 use crate::forward::{Forward, ForwardId};
 use crate::forwards::Forwards;
 use crate::free_memory::release_free_memory;
+use crate::guests::{Guests, PortGuests, limits_of_all};
 use crate::icmp::{Pings, receive_icmp};
 use crate::namespace::GuestSockets;
-use crate::policy::RefusalLog;
-use crate::rate::RateLimit;
+use crate::policy::{Policy, RefusalLog};
 use crate::resolvers::Resolvers;
 use crate::router::advertise;
 use crate::tcp::{Pipes, RelayMemory, TcpFlows, accept_outbound};
 use crate::udp::{Udp, expire_flows, receive_outbound};
-use crate::validate::validate;
+use crate::validate::{validate, validate_for_several};
 
 /// What the tasks of a gateway share.
 pub(crate) struct Shared {
@@ -46,8 +46,10 @@ pub(crate) struct Shared {
     pub(crate) resolvers: Resolvers,
     /// The domains whose names the DNS relay knows itself.
     pub(crate) zones: Zones,
-    /// The names of the addresses that the guest has resolved, for the policy.
-    pub(crate) address_names: Mutex<AddressNames>,
+    /// The guests, with their parts of the bounds.
+    pub(crate) guests: Guests,
+    /// Decides about new flows and queries.
+    policy: Mutex<Arc<dyn Policy>>,
     pub(crate) refusals: RefusalLog,
     pub(crate) forwards: Forwards,
     pub(crate) udp: Udp,
@@ -76,9 +78,6 @@ pub(crate) struct Shared {
     pub(crate) guest_sockets: Option<GuestSockets>,
     /// Budget of the data that the relays hold.
     pub(crate) relay_memory: RelayMemory,
-    /// Limits of the payload that the guest sends, and of what it receives.
-    pub(crate) tx_rate: RateLimit,
-    pub(crate) rx_rate: RateLimit,
     runtime: tokio::runtime::Handle,
     /// The tasks of all flows. `None` after the gateway has stopped, when none is started any more.
     tasks: Mutex<Option<JoinSet<()>>>,
@@ -100,15 +99,26 @@ impl Shared {
     /// Returns the counters and the numbers of flows.
     pub(crate) fn counters(&self) -> Counters {
         let permits = self.limits.tcp - self.tcp_permits.available_permits();
+        let switch = self.guests.switch_stats();
         let spliced = self.spliced_open.load(Ordering::Relaxed);
         // The others have one permit each.
         let tcp_open = permits.saturating_sub(spliced * (SPLICED_DESCRIPTORS as usize - 1));
         Counters {
             udp_open: self.udp.flow_count() as u64,
-            dns_addresses: self.address_names.lock().len() as u64,
+            dns_addresses: self.guests.name_count() as u64,
             tcp_open: tcp_open as u64,
+            switch_forwarded: switch.forwarded,
+            switch_flooded: switch.flooded,
+            switch_dropped: switch.dropped,
+            switch_refused: switch.refused,
+            switch_unreachable: switch.unreachable + switch.malformed,
             ..self.counters.read()
         }
+    }
+
+    /// Returns the policy that decides about new flows and queries.
+    pub(crate) fn policy(&self) -> Arc<dyn Policy> {
+        self.policy.lock().clone()
     }
 
     /// Returns the gateway's link-local address.
@@ -180,6 +190,19 @@ fn build_stack(config: &Config, device: Box<dyn Device>, backlog: usize) -> io::
         builder = builder.address(&format!("{address}/{bits}"));
     }
     builder.build()
+}
+
+/// Returns all addresses that no guest may use: those of the stack, and those that stand for others.
+fn own_addresses(config: &Config) -> BTreeSet<IpAddr> {
+    let gateways = [
+        config.ipv4.as_ref().map(|v4| v4.gateway.into()),
+        config.ipv6.as_ref().map(|v6| v6.gateway.into()),
+        config.ipv6.as_ref().map(|_| link_local(config).into()),
+    ];
+    let mapped = config.mappings.iter().map(|mapping| mapping.guest);
+    let mut all = further_addresses(config);
+    all.extend(gateways.into_iter().flatten().chain(mapped));
+    all
 }
 
 /// Returns the addresses of the stack beside the gateway's: those of the DNS relay, and the mapped
@@ -260,8 +283,15 @@ pub struct Handle {
 pub struct Builder {
     config: Config,
     device: Option<Box<dyn Device>>,
+    guests: Vec<Box<dyn Device>>,
+    /// Whether guests reach each other. `None` for a gateway with one device, unless it has `guests`.
+    is_joined: Option<bool>,
+    on_guest: Option<OnGuest>,
     guest_sockets: Option<GuestSockets>,
 }
+
+/// The callback that [`Builder::on_guest`] sets.
+type OnGuest = Box<dyn FnMut(PortEvent) + Send>;
 
 impl Builder {
     /// Replaces all settings.
@@ -286,6 +316,48 @@ impl Builder {
         self
     }
 
+    /// Adds a guest behind an Ethernet device of its own. Several guests are in one network: the first
+    /// gets [`Ipv4Config::guest`] by DHCP and the others addresses of its
+    /// [range](Ipv4Config::dhcp), by their Ethernet addresses. Each has its own part of the
+    /// [`Limits`](crate::Limits), which follows its device: a guest cannot use the addresses of another
+    /// one or of the gateway ([`Switch`]). Guests do not reach each other unless they are
+    /// [joined](Self::join_guests).
+    ///
+    /// ```no_run
+    /// # fn example(first: fullsend_device::FrameLink, second: fullsend_device::FrameLink)
+    /// # -> std::io::Result<()> {
+    /// use fullsend_gateway::Gateway;
+    ///
+    /// let gateway = Gateway::builder()
+    ///     .guest(Box::new(first))
+    ///     .guest(Box::new(second))
+    ///     .join_guests(true)
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn guest(mut self, device: Box<dyn Device>) -> Self {
+        self.guests.push(device);
+        self
+    }
+
+    /// Sets whether several guests reach each other, as the hosts of an Ethernet do. In either case
+    /// [`Handle::add_guest`] adds further ones, also to none.
+    #[must_use]
+    pub fn join_guests(mut self, joined: bool) -> Self {
+        self.is_joined = Some(joined);
+        self
+    }
+
+    /// Calls `callback` when one of several guests has sent its first frame, and when its device has
+    /// ended. It is called while the stack is locked, and must not use the gateway or block.
+    #[must_use]
+    pub fn on_guest(mut self, callback: impl FnMut(PortEvent) + Send + 'static) -> Self {
+        self.on_guest = Some(Box::new(callback));
+        self
+    }
+
     /// Lets the gateway open sockets in the guest's network namespace, for clients in the guest
     /// ([`Forward::from`]) and for [`Config::loopback_clients`].
     #[must_use]
@@ -302,13 +374,23 @@ impl Builder {
     ///   and what to write instead.
     /// - The error of the operating system if a forward cannot be bound.
     pub fn build(self) -> io::Result<Gateway> {
-        let device = self.device.ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "the gateway has no device; choose one with .device(..)",
-            )
-        })?;
-        Gateway::open(self.config, device, self.guest_sockets)
+        let invalid = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        let are_several = self.is_joined.is_some() || !self.guests.is_empty();
+        match (self.device, are_several) {
+            (Some(device), false) => {
+                let parts = (device, None, Arc::default());
+                Gateway::open(self.config, parts, self.guest_sockets)
+            }
+            (None, true) if self.guest_sockets.is_some() => {
+                invalid("several guests have no namespace in common; remove .guest_sockets(..)")
+            }
+            (None, true) => {
+                let is_joined = self.is_joined.unwrap_or(false);
+                Gateway::open_joined(self.config, is_joined, (self.guests, self.on_guest))
+            }
+            (Some(_), true) => invalid("the gateway has a device and guests; use .guest(..) alone"),
+            (None, false) => invalid("the gateway has no device; choose one with .device(..)"),
+        }
     }
 }
 
@@ -323,16 +405,47 @@ impl Gateway {
     /// # Errors
     /// Those of [`Builder::build`].
     pub fn new(config: Config, device: Box<dyn Device>) -> io::Result<Self> {
-        Self::open(config, device, None)
+        Self::open(config, (device, None, Arc::default()), None)
+    }
+
+    /// Builds a gateway for several guests.
+    fn open_joined(
+        config: Config,
+        is_joined: bool,
+        (guests, on_guest): (Vec<Box<dyn Device>>, Option<OnGuest>),
+    ) -> io::Result<Self> {
+        validate_for_several(&config)?;
+        let (ports, mut on_guest) = (Arc::<PortGuests>::default(), on_guest);
+        let of_events = ports.clone();
+        let switch = Switch::new(SwitchConfig {
+            mtu: config.mtu,
+            is_joined,
+            mac: config.mac,
+            addresses: own_addresses(&config),
+        })?;
+        let switch = switch.on_port(move |event| {
+            of_events.on_event(event);
+            if let Some(callback) = &mut on_guest {
+                callback(event);
+            }
+        });
+        let handle = switch.handle();
+        for device in guests {
+            handle.attach(device)?;
+        }
+        Self::open(config, (Box::new(switch), Some(handle), ports), None)
     }
 
     fn open(
         config: Config,
-        device: Box<dyn Device>,
+        (device, switch, ports): (Box<dyn Device>, Option<SwitchHandle>, Arc<PortGuests>),
         guest_sockets: Option<GuestSockets>,
     ) -> io::Result<Self> {
         validate(&config)?;
-        let limits = SocketLimits::of_process(&config.limits);
+        let limits = match &switch {
+            Some(_) => SocketLimits::of_process(&limits_of_all(&config.limits)),
+            None => SocketLimits::of_process(&config.limits),
+        };
         let stack = build_stack(&config, device, limits.tcp)?;
         let relay_memory = RelayMemory::new(&stack.sysctl("net.ipv4.tcp_mem")?);
         let shared = Arc::new(Shared {
@@ -340,7 +453,7 @@ impl Gateway {
             udp: Udp::new(&stack, limits.udp, config.limits.forwarded_udp_flows)?,
             icmp: IcmpSocket::open(&stack)?,
             pings: Pings::default(),
-            leases: Mutex::new(Leases::new(config.ipv4.as_ref())),
+            leases: Mutex::new(Leases::new(config.ipv4.as_ref(), switch.is_some())),
             tcp_flows: TcpFlows::default(),
             router_solicited: Notify::new(),
             dns_permits: Arc::new(Semaphore::new(limits.dns)),
@@ -348,10 +461,8 @@ impl Gateway {
             counters: AtomicCounters::default(),
             resolvers: Resolvers::new(&config.dns),
             zones: Zones::new(&config.dns.zones)?,
-            address_names: Mutex::new(AddressNames::new(
-                config.limits.dns_addresses,
-                config.dns.address_grace,
-            )),
+            guests: Guests::new(&config, switch, ports),
+            policy: Mutex::new(config.policy.clone()),
             refusals: RefusalLog::default(),
             forwards: Forwards::default(),
             tcp_permits: Arc::new(Semaphore::new(limits.tcp)),
@@ -362,8 +473,6 @@ impl Gateway {
             guest_sockets,
             limits,
             relay_memory,
-            tx_rate: RateLimit::new(config.limits.rate),
-            rx_rate: RateLimit::new(config.limits.rate),
             runtime: tokio::runtime::Handle::current(),
             tasks: Mutex::new(Some(JoinSet::new())),
             task_spawned: Notify::new(),
@@ -439,6 +548,40 @@ impl Drop for Gateway {
 }
 
 impl Handle {
+    /// Returns the settings with which the gateway was built.
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// Adds a guest to a gateway that was built for several ([`Builder::join_guests`],
+    /// [`Builder::guest`]). It ends with its device, e.g. with the only connection of a link.
+    ///
+    /// # Errors
+    /// `Unsupported` for a gateway with one device; `QuotaExceeded` if there are 64 guests;
+    /// `NotConnected` after the gateway has stopped. A device that cannot be used, e.g. as its MTU is
+    /// smaller than [`Config::mtu`], is dropped with a line in the log.
+    pub fn add_guest(&self, device: Box<dyn Device>) -> io::Result<PortId> {
+        self.shared.guests.attach(device)
+    }
+
+    /// Returns the port of the guest that has an address, which it has used or got by DHCP. `None` for
+    /// a gateway with one device.
+    pub fn guest_of(&self, address: IpAddr) -> Option<PortId> {
+        self.shared.guests.of(address)?.port
+    }
+
+    /// Lets another policy decide about new flows and queries. Flows that exist go on, and counters
+    /// continue.
+    pub fn set_policy(&self, policy: Arc<dyn Policy>) {
+        *self.shared.policy.lock() = policy;
+        add(&self.shared.counters.policy_changes, 1);
+    }
+
+    /// Changes [`Limits::rate`](crate::Limits::rate), for existing flows, too.
+    pub fn set_rate(&self, bytes_per_second: Option<u64>) {
+        self.shared.guests.set_rate(bytes_per_second);
+    }
+
     /// Binds a forward. It accepts clients from now on, or from the start of [`Gateway::run`].
     ///
     /// # Errors

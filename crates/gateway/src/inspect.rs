@@ -90,7 +90,7 @@ impl Shared {
                 count("icmp", self.pings.len() as u64, self.limits.ping),
             ],
             forwards: self.forwards.len() as u64,
-            rate: self.config.limits.rate,
+            rate: self.guests.rate(),
             socket_memory: sockets.mem * PAGE_BYTES as u64,
             relay_memory: self.relay_memory.held() as u64,
             relay_memory_max: self.relay_memory.budget() as u64,

@@ -23,7 +23,8 @@
 //! ```
 //!
 //! [`EgressPolicy`] restricts what the guest may reach, by domain, network, port and protocol. Several
-//! guests have a gateway each, which one runtime can run.
+//! guests have a gateway each, which one runtime can run, or are in one network
+//! ([`Builder::guest`]).
 
 #![deny(unsafe_code)]
 
@@ -40,6 +41,7 @@ mod forward;
 mod forwards;
 mod free_memory;
 mod gateway;
+mod guests;
 mod icmp;
 mod inspect;
 #[doc(hidden)]
@@ -79,4 +81,4 @@ pub use ports::{PortForward, PortList, PortRange, PortSpec, PortSpecError};
 
 // Their types are in public signatures.
 pub use fullsend::{self, control::SocketFile};
-pub use fullsend_device;
+pub use fullsend_device::{self, PortEvent, PortId};

@@ -24,6 +24,7 @@ mod background;
 mod child;
 mod command_parent;
 mod enter;
+mod file_opener;
 mod guest_sockets;
 mod host_network;
 mod interface;
@@ -45,6 +46,7 @@ mod watch;
 
 pub use background::{Background, open_null};
 pub use enter::{Namespaces, can_make_namespaces};
+pub use file_opener::{FileOpener, StartedOpener};
 pub use guest_sockets::GuestSockets;
 pub use host_network::{HostNetwork, HostRoute};
 pub use interface::InterfaceSetup;

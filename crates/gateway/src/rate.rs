@@ -1,5 +1,6 @@
 //! The rate limit of a guest.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -19,7 +20,8 @@ const MIN_QUANTUM: usize = 1500;
 /// Streams wait, datagrams do not. At most one stream has reserved its piece at a time and the others
 /// wait in their order, so that a datagram finds little reserved time before it.
 pub(crate) struct RateLimit {
-    bytes_per_second: Option<u64>,
+    /// Bytes per second; 0 without a limit.
+    rate: AtomicU64,
     /// When the data so far would have passed at the configured rate.
     next: Mutex<Instant>,
     /// The order of the streams.
@@ -41,20 +43,31 @@ impl Drop for Reservation<'_> {
 impl RateLimit {
     pub(crate) fn new(bytes_per_second: Option<u64>) -> Self {
         Self {
-            bytes_per_second: bytes_per_second.map(|rate| rate.max(1)),
+            rate: AtomicU64::new(bytes_per_second.map_or(0, |rate| rate.max(1))),
             next: Mutex::new(Instant::now()),
             turn: tokio::sync::Mutex::default(),
         }
     }
 
+    /// Changes the limit. What waits already keeps the time that it was given.
+    pub(crate) fn set(&self, bytes_per_second: Option<u64>) {
+        let rate = bytes_per_second.map_or(0, |rate| rate.max(1));
+        self.rate.store(rate, Ordering::Relaxed);
+    }
+
+    fn rate(&self) -> Option<u64> {
+        let rate = self.rate.load(Ordering::Relaxed);
+        (rate != 0).then_some(rate)
+    }
+
     /// Returns whether there is a limit.
-    pub(crate) const fn is_limited(&self) -> bool {
-        self.bytes_per_second.is_some()
+    pub(crate) fn is_limited(&self) -> bool {
+        self.rate().is_some()
     }
 
     /// Returns the number of bytes that a stream should pass at once, at most `max`.
     pub(crate) fn quantum(&self, max: usize) -> usize {
-        let Some(rate) = self.bytes_per_second else {
+        let Some(rate) = self.rate() else {
             return max;
         };
         let bytes = u128::from(rate) * QUANTUM.as_millis() / 1000;
@@ -68,7 +81,7 @@ impl RateLimit {
     ///
     /// Cancel safe: nothing is counted if the future is dropped.
     pub(crate) async fn take(&self, n: usize) {
-        let Some(rate) = self.bytes_per_second else {
+        let Some(rate) = self.rate() else {
             return;
         };
         let _turn = self.turn.lock().await;
@@ -86,7 +99,7 @@ impl RateLimit {
 
     /// Returns whether a datagram of `n` bytes may pass now, and counts it if so.
     pub(crate) fn try_take(&self, n: usize) -> bool {
-        let Some(rate) = self.bytes_per_second else {
+        let Some(rate) = self.rate() else {
             return true;
         };
         let now = Instant::now();

@@ -8,7 +8,6 @@ mod receive_block;
 mod table;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use fullsend::{Slice, UdpSocket};
@@ -69,19 +68,15 @@ impl Udp {
     }
 }
 
-/// Sends datagrams that a host's socket has received to the guest, from `remote` as the guest sees
-/// it. Returns the bytes that the rate limit allows.
-fn send_to_guest(
-    shared: &Arc<Shared>,
-    datagrams: &mut VecDeque<Slice>,
-    remote: SocketAddr,
-    guest: SocketAddr,
-) -> usize {
+/// Sends datagrams that the host's socket of a flow has received to the guest. Returns the bytes that the
+/// rate limit allows.
+fn send_to_guest(shared: &Shared, flow: &UdpFlow, datagrams: &mut VecDeque<Slice>) -> usize {
+    let FlowKey { guest, remote } = flow.key;
     let count = datagrams.len();
     let mut bytes = 0;
     let allowed = datagrams
         .drain(..)
-        .filter(|datagram| shared.rx_rate.try_take(datagram.len()))
+        .filter(|datagram| flow.owner.rx_rate.try_take(datagram.len()))
         .inspect(|datagram| bytes += datagram.len())
         .map(|datagram| (datagram, remote, guest));
     // Fails only if the stack has stopped.

@@ -32,6 +32,28 @@ pub(crate) fn validate(config: &Config) -> io::Result<()> {
     Ok(())
 }
 
+/// Checks the settings that several guests on one link cannot have.
+///
+/// # Errors
+/// `InvalidInput`, with the value and what to write instead.
+pub(crate) fn validate_for_several(config: &Config) -> io::Result<()> {
+    if config.proxy_neighbors {
+        return Err(invalid(
+            "a gateway that answers for all addresses has one guest; set proxy_neighbors to false",
+        ));
+    }
+    if let Some(v6) = &config.ipv6
+        && let Some(guest) = v6.guest
+        && v6.dhcp
+    {
+        return Err(invalid(format_args!(
+            "DHCPv6 has one address, {guest}, for several guests; set Ipv6Config::guest to None, so \
+             that each chooses its own"
+        )));
+    }
+    Ok(())
+}
+
 fn check_prefix(prefix: u8, max: u8) -> io::Result<()> {
     if (1..=max).contains(&prefix) {
         return Ok(());

@@ -20,10 +20,13 @@ impl Shared {
         guest: SocketAddr,
         destination: SocketAddr,
     ) -> Verdict {
-        let policy = &self.config.policy;
+        let policy = self.policy();
         let ip = destination.ip();
+        let Some(owner) = self.guests.of(guest.ip()) else {
+            return Verdict::Drop;
+        };
         let names = if policy.filters_names() {
-            self.address_names.lock().of(ip, Instant::now())
+            owner.address_names.lock().of(ip, Instant::now())
         } else {
             Vec::new()
         };
@@ -96,7 +99,7 @@ impl Shared {
                 28 => format!("refused the name {name} (AAAA)"),
                 other => format!("refused the name {name} (type {other})"),
             };
-            with_reason(line, self.config.policy.explain_dns(name, query_type))
+            with_reason(line, self.policy().explain_dns(name, query_type))
         });
     }
 
@@ -107,7 +110,7 @@ impl Shared {
         self.log_refusal((name, address), || {
             let local = if is_local { "local " } else { "" };
             let line = format!("refused the answer for {name} with the {local}address {address}");
-            let policy = &self.config.policy;
+            let policy = self.policy();
             with_reason(line, policy.explain_address(name, address, is_local))
         });
     }
@@ -116,6 +119,11 @@ impl Shared {
     pub(crate) fn log_tcp_full(&self) {
         let max = self.limits.tcp;
         self.log_refusal("TCP connections", || {
+            if self.guests.are_several() {
+                return "a TCP connection of a guest waits, as this guest or all together have too many; \
+                        raise the limit tcp_connections, or that of open files (RLIMIT_NOFILE), or close some"
+                    .to_owned();
+            }
             let raise = if max < self.config.limits.tcp_connections {
                 "the limit of open files (RLIMIT_NOFILE)"
             } else {
@@ -130,7 +138,7 @@ impl Shared {
 
     /// Removes the names of addresses whose time is over, and logs how many refusals had no line.
     pub(crate) fn expire_names(&self, now: Instant) {
-        self.address_names.lock().expire(now);
+        self.guests.expire_names(now);
         self.refusals.write_suppressed(now, false);
     }
 

@@ -5,6 +5,7 @@ mod api;
 mod exposures;
 mod flags;
 mod http;
+mod links;
 mod listen;
 mod notifications;
 mod options;
@@ -16,19 +17,19 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use fullsend::TcpListener;
 use fullsend_gateway::Gateway;
 use fullsend_gateway::namespace::Sandbox;
-use tokio::sync::Notify;
 
 use super::policy;
-use super::service::{captured, relay, runtime};
+use super::service::{capture, relay, runtime};
 use super::tool_sockets::ToolSockets;
 use api::Api;
-use listen::Guest;
+use exposures::Owner;
+use links::{GuestEvents, GuestLinks, Links};
+use listen::ApiSocket;
 use notifications::{Notification, Notifications};
 use options::{Command, Options};
 
@@ -69,16 +70,19 @@ fn serve(options: &Options) -> Result<()> {
         redirect_log(path)?;
     }
     let (notifications, sender) = Notifications::new(options.notification.clone());
-    let ended = Arc::new(Notify::new());
-    let guest = Guest::open(options, sender.clone(), &ended)?;
+    let api_sockets = options.listen.iter().map(ApiSocket::new);
+    let api_sockets = api_sockets.collect::<Result<Vec<_>>>()?;
+    let services = options.services.as_ref().map(ApiSocket::new).transpose()?;
+    let links = Links::bind(options)?;
     let _pid_file = options
         .pid_file
         .as_deref()
         .map(PidFile::write)
         .transpose()?;
     let mut config = options.config.clone();
-    let is_restricted = policy::apply(options.policy.as_deref(), &mut config)?;
-    let tools = ToolSockets::from_environment();
+    let policy = policy::apply(options.policy.as_deref(), &mut config)?;
+    let tools = ToolSockets::from_environment().with_policy(policy)?;
+    let capture = capture("guest", options.pcap.as_deref())?;
     // Requests make Unix sockets, and notifications connect to one, wherever the caller wants.
     let sandbox = Sandbox {
         own_root: false,
@@ -89,35 +93,42 @@ fn serve(options: &Options) -> Result<()> {
         tracing::warn!("{refused}; the gateway runs without this restriction");
     }
     runtime()?.block_on(async {
-        let device = captured(guest.device, "guest", options.pcap.as_deref())?;
-        let gateway = Gateway::new(config, device)?;
+        let events = GuestEvents::new(sender.clone());
+        let reported = events.clone();
+        let gateway = Gateway::builder()
+            .config(config)
+            .join_guests(true)
+            .on_guest(move |event| reported.on_event(event))
+            .build()?;
         let api = Api::new(gateway.handle());
         for entry in options.forwards() {
             let local = entry.local.clone();
-            let exposed = api.exposures().expose(&entry).await;
+            let exposed = api.exposures().expose(&entry, Owner::Host).await;
             exposed.with_context(|| format!("cannot forward {local}; change -ssh-port"))?;
         }
         // The API forwards the host's ports to the guest.
-        if !is_restricted {
+        if !tools.has_policy() {
             let at_gateway = (options.network.gateway, API_PORT);
             let listener = TcpListener::bind(gateway.handle().stack(), at_gateway)?;
             tokio::spawn(http::serve_guest(api.clone(), listener));
         }
-        for listener in guest.api {
+        let guests = GuestLinks::new(gateway.handle(), options.config.mtu, capture);
+        for listener in api_sockets {
             tokio::spawn(http::serve(
                 api.clone(),
                 listener.started()?,
-                guest.attachment.clone(),
+                Some(guests.clone()),
             ));
         }
-        for listener in guest.services {
+        if let Some(listener) = services {
             tokio::spawn(http::serve(api.clone(), listener.started()?, None));
         }
+        let _link_files = links.start(&guests, &events)?;
         let _files = tools.serve(&gateway)?;
         tokio::spawn(notifications.send());
         sender.send(Notification::Ready);
         relay(gateway, async {
-            ended.notified().await;
+            events.ended().await;
             Ok(())
         })
         .await

@@ -24,7 +24,7 @@ use fullsend_gateway::namespace::{
     SocketTables, Spawned, Tap, can_make_namespaces, open_null, open_tap,
 };
 
-use super::policy;
+use super::policy::{self, PolicySource};
 use super::service::{captured, relay, relay_command, runtime};
 use super::tool_sockets::ToolSockets;
 use auto::AutoForwards;
@@ -121,12 +121,12 @@ impl Guest {
 
 fn serve(options: &Options) -> Result<ExitCode> {
     let mut plan = Plan::new(options)?;
-    policy::apply(options.policy.as_deref(), &mut plan.config)?;
+    let policy = policy::apply(options.policy.as_deref(), &mut plan.config)?;
     let Some(destination) = &options.destination else {
         return Ok(ExitCode::FAILURE);
     };
     match destination {
-        Destination::Command(command) => serve_command(options, &plan, command),
+        Destination::Command(command) => serve_command(options, (&plan, policy), command),
         Destination::Process(pid) => {
             let namespaces = match &options.userns {
                 Some(user) => {
@@ -137,13 +137,13 @@ fn serve(options: &Options) -> Result<ExitCode> {
             };
             let namespaces = entered(options, namespaces);
             let end = NamespaceEnd::of_process(*pid)?;
-            serve_namespace(options, &plan, namespaces, end)
+            serve_namespace(options, (&plan, policy), namespaces, end)
         }
         Destination::Path(path) => {
             let namespaces = Namespaces::at_path(path, options.userns.as_deref())?;
             let namespaces = entered(options, namespaces);
             let end = NamespaceEnd::of_path(path)?;
-            serve_namespace(options, &plan, namespaces, end)
+            serve_namespace(options, (&plan, policy), namespaces, end)
         }
     }
 }
@@ -160,7 +160,7 @@ fn entered(options: &Options, namespaces: Namespaces) -> Namespaces {
 /// Serves an existing namespace, in the background unless the caller wants to wait.
 fn serve_namespace(
     options: &Options,
-    plan: &Plan,
+    (plan, policy): (&Plan, Option<PolicySource>),
     namespaces: Namespaces,
     end: NamespaceEnd,
 ) -> Result<ExitCode> {
@@ -177,7 +177,7 @@ fn serve_namespace(
         end
     };
     let caller = Caller::start(options)?;
-    let (control, tools) = prepare(options)?;
+    let (control, tools) = prepare(options, policy)?;
     runtime()?.block_on(async {
         let gateway = start(plan, guest, control)?;
         let _files = tools.serve(&gateway)?;
@@ -188,7 +188,11 @@ fn serve_namespace(
 }
 
 /// Serves a command in new namespaces, and returns its exit status.
-fn serve_command(options: &Options, plan: &Plan, command: &[OsString]) -> Result<ExitCode> {
+fn serve_command(
+    options: &Options,
+    (plan, policy): (&Plan, Option<PolicySource>),
+    command: &[OsString],
+) -> Result<ExitCode> {
     let command = match command {
         [] => vec![std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())],
         command => command.to_vec(),
@@ -217,11 +221,12 @@ fn serve_command(options: &Options, plan: &Plan, command: &[OsString]) -> Result
         device,
         &Namespaces::of_process(spawned.pid())?,
     )?;
-    let (control, tools) = prepare(options)?;
+    let (control, tools) = prepare(options, policy)?;
     runtime()?.block_on(async {
         let gateway = start(plan, guest, control)?;
+        let reloads = tools.has_policy();
         let _files = tools.serve(&gateway)?;
-        relay_command(gateway, &spawned).await
+        relay_command(gateway, &spawned, reloads).await
     })
 }
 
@@ -274,13 +279,16 @@ impl Caller {
 
 /// Writes the PID file, binds the sockets of pesto and of our own tools, and gives up what a running
 /// gateway does not need.
-fn prepare(options: &Options) -> Result<(Option<ControlSocket>, ToolSockets)> {
+fn prepare(
+    options: &Options,
+    policy: Option<PolicySource>,
+) -> Result<(Option<ControlSocket>, ToolSockets)> {
     if let Some(path) = &options.pid_file {
         write_pid(path)?;
     }
     let control = options.conf_path.as_deref();
     let control = control.map(ControlSocket::bind).transpose()?;
-    let tools = ToolSockets::from_environment();
+    let tools = ToolSockets::from_environment().with_policy(policy)?;
     restrict(options);
     Ok((control, tools))
 }

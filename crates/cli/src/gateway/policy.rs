@@ -4,21 +4,36 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use fullsend_gateway::{Config, PolicyFile};
+use fullsend_gateway::namespace::{FileOpener, StartedOpener};
+use fullsend_gateway::{Config, Handle, PolicyFile};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Requests a policy from programs whose caller cannot pass an option: its file.
 const POLICY: &str = "FULLSEND_POLICY";
 
-/// Gives a gateway the policy of `--policy`, or without that option of the environment. Returns whether
-/// there is one. Must be called before the sandbox hides the file.
+/// The file of a gateway's policy, which is read again at SIGHUP.
+pub(super) struct PolicySource {
+    path: PathBuf,
+    has_relay: bool,
+}
+
+/// A [`PolicySource`] that can be read after the sandbox has hidden the file.
+pub(super) struct Reloads {
+    opener: FileOpener,
+    path: PathBuf,
+    has_relay: bool,
+}
+
+/// Gives a gateway the policy of `--policy`, or without that option of the environment. `None` if there
+/// is none. Must be called before the sandbox hides the file.
 ///
 /// # Errors
 /// Returns an error if the file cannot be used, or the environment has the setting without a file: unlike
 /// other settings of the environment, this one is never left out.
-pub(super) fn apply(option: Option<&Path>, config: &mut Config) -> Result<bool> {
+pub(super) fn apply(option: Option<&Path>, config: &mut Config) -> Result<Option<PolicySource>> {
     let from_environment = || env::var_os(POLICY).map(PathBuf::from);
     let Some(path) = option.map(Path::to_owned).or_else(from_environment) else {
-        return Ok(false);
+        return Ok(None);
     };
     if path.as_os_str().is_empty() {
         match option {
@@ -26,19 +41,86 @@ pub(super) fn apply(option: Option<&Path>, config: &mut Config) -> Result<bool> 
             None => bail!("{POLICY} is empty; set it to a file, or unset it"),
         }
     }
+    let source = PolicySource {
+        has_relay: has_relay(config),
+        // The directory may change when the program continues in the background.
+        path: std::path::absolute(&path).context("the current directory has no path")?,
+    };
     let file = PolicyFile::read(&path)?;
-    if file.policy().needs_dns_relay() && !has_relay(config) {
+    check_relay(&file, &path, source.has_relay)?;
+    file.apply(config);
+    Ok(Some(source))
+}
+
+fn check_relay(file: &PolicyFile, path: &Path, has_relay: bool) -> Result<()> {
+    if file.policy().needs_dns_relay() && !has_relay {
         bail!(
             "the policy {} has domains or names, and the guest has no DNS relay that resolves them; add --dns-forward ADDRESS (pasta, passt), or remove --disable-dns (slirp4netns)",
             path.display()
         );
     }
-    file.apply(config);
-    Ok(true)
+    Ok(())
+}
+
+impl PolicySource {
+    /// Starts the process that opens the file. Must be called before the sandbox hides the file, and
+    /// before the process has threads.
+    pub(super) fn reloads(self) -> Result<Reloads> {
+        let opener = FileOpener::start(&self.path);
+        Ok(Reloads {
+            opener: opener.context("cannot start the process that opens the policy")?,
+            path: self.path,
+            has_relay: self.has_relay,
+        })
+    }
+}
+
+impl Reloads {
+    /// Reads the file at each SIGHUP from now on, for as long as the runtime runs. A file with an error
+    /// leaves the policy as it is.
+    pub(super) fn start(self, handle: Handle) -> Result<()> {
+        let mut hangup = signal(SignalKind::hangup())?;
+        let (path, has_relay) = (self.path, self.has_relay);
+        let opener = self.opener.started()?;
+        tokio::spawn(async move {
+            while hangup.recv().await.is_some() {
+                match reload(&opener, (&path, has_relay), &handle).await {
+                    Ok(unchanged) => log_reload(&path, &unchanged),
+                    Err(error) => {
+                        tracing::warn!("{error:#}; the policy stays as it was");
+                    }
+                }
+            }
+        });
+        Ok(())
+    }
+}
+
+async fn reload(
+    opener: &StartedOpener,
+    (path, has_relay): (&Path, bool),
+    handle: &Handle,
+) -> Result<Vec<&'static str>> {
+    let name = path.display().to_string();
+    let file = opener.open().await;
+    let file = file.with_context(|| format!("cannot read the policy {name}"))?;
+    let file = PolicyFile::read_from(&file, &name)?;
+    check_relay(&file, path, has_relay)?;
+    Ok(file.apply_to(handle))
+}
+
+fn log_reload(path: &Path, unchanged: &[&str]) {
+    let path = path.display();
+    if unchanged.is_empty() {
+        tracing::info!("read the policy {path} again");
+    } else {
+        let names = unchanged.join(", ");
+        tracing::warn!("read the policy {path} again; {names} of it needs a new start");
+    }
 }
 
 /// Does the same as [`apply`] for programs that have no such option.
-pub(super) fn apply_from_environment(config: &mut Config) -> Result<bool> {
+pub(super) fn apply_from_environment(config: &mut Config) -> Result<Option<PolicySource>> {
     apply(None, config).context(POLICY)
 }
 

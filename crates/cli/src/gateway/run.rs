@@ -13,7 +13,7 @@ use fullsend_gateway::namespace::{InterfaceSetup, NewNamespaces, Sandbox, can_ma
 use fullsend_gateway::{Config, Forward, Gateway, Protocol, Side};
 
 use super::install::InstallArgs;
-use super::policy;
+use super::policy::{self, PolicySource};
 use super::service::{captured, relay_command, runtime};
 use super::tool_sockets::ToolSockets;
 use super::values::parse_number;
@@ -59,7 +59,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     no_host_loopback: bool,
     /// Restrict what the command may reach to what this file allows, by domain, network, port and
-    /// protocol.
+    /// protocol. SIGHUP reads the file again.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// Write the command's packets to this file in pcapng format.
@@ -122,7 +122,7 @@ fn parse_forward(text: &str) -> Result<PortForward, String> {
 
 /// Runs `fullsend gateway run`.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
-    let config = config(args)?;
+    let (config, policy) = config(args)?;
     let (v4, v6) = (config.ipv4.clone(), config.ipv6.clone());
     let (Some(v4), Some(v6)) = (v4, v6) else {
         bail!("the gateway has no addresses");
@@ -158,13 +158,15 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let file = tap.file.try_clone().context("cannot use the TAP")?;
     let device = Tun::tap(&tap.name).mtu(tap.mtu).adopt(file)?;
     let device = captured(device, &tap.name, args.pcap.as_deref())?;
+    let tools = tools.with_policy(policy)?;
     for refused in Sandbox::default().apply_where_possible() {
         tracing::warn!("{refused}; the gateway runs without this restriction");
     }
     runtime()?.block_on(async {
         let gateway = Gateway::new(config, device)?;
+        let reloads = tools.has_policy();
         let _files = tools.serve(&gateway)?;
-        relay_command(gateway, &spawned).await
+        relay_command(gateway, &spawned, reloads).await
     })
 }
 
@@ -176,8 +178,8 @@ fn command(args: &RunArgs) -> Vec<OsString> {
     vec![shell.unwrap_or_else(|| OsString::from("/bin/sh"))]
 }
 
-/// Returns the gateway's settings.
-fn config(args: &RunArgs) -> Result<Config> {
+/// Returns the gateway's settings, and the file of its policy.
+fn config(args: &RunArgs) -> Result<(Config, Option<PolicySource>)> {
     let mut config = Config {
         mtu: args.mtu,
         ..Config::default()
@@ -189,7 +191,7 @@ fn config(args: &RunArgs) -> Result<Config> {
     if args.no_host_loopback {
         config.mappings.clear();
     }
-    policy::apply(args.policy.as_deref(), &mut config)?;
+    let policy = policy::apply(args.policy.as_deref(), &mut config)?;
     for (protocol, forwards) in [(Protocol::Tcp, &args.tcp), (Protocol::Udp, &args.udp)] {
         for forward in forwards {
             config
@@ -197,7 +199,7 @@ fn config(args: &RunArgs) -> Result<Config> {
                 .extend(forwards_of(protocol, *forward, &config));
         }
     }
-    Ok(config)
+    Ok((config, policy))
 }
 
 /// Returns the forwards of one argument: without an address, one for each address family.

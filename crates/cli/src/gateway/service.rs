@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use fullsend_device::{Capture, CapturedDevice, Device};
+use fullsend_device::{Capture, CaptureInterface, CapturedDevice, Device};
 use fullsend_gateway::Gateway;
 use fullsend_gateway::namespace::{Spawned, is_signal_ignored};
 use fullsend_offload::Link;
@@ -34,8 +34,16 @@ pub(crate) fn captured(
     name: &str,
     pcap: Option<&Path>,
 ) -> Result<Box<dyn Device>> {
+    Ok(match capture(name, pcap)? {
+        Some(interface) => Box::new(CapturedDevice::new(device, interface)),
+        None => Box::new(device),
+    })
+}
+
+/// Begins a capture in the file `pcap` if it is given.
+pub(crate) fn capture(name: &str, pcap: Option<&Path>) -> Result<Option<CaptureInterface>> {
     let Some(path) = pcap else {
-        return Ok(Box::new(device));
+        return Ok(None);
     };
     let context = || format!("cannot write the capture {}", path.display());
     let file = BufWriter::new(File::create(path).with_context(context)?);
@@ -43,7 +51,7 @@ pub(crate) fn captured(
     let interface = capture
         .add_interface(name, Link::Ethernet)
         .with_context(context)?;
-    Ok(Box::new(CapturedDevice::new(device, interface)))
+    Ok(Some(interface))
 }
 
 /// How long a command that was requested to end may take.
@@ -81,13 +89,18 @@ pub(crate) async fn relay(
 /// at most for [`COMMAND_DRAIN`] or until another signal. Returns its exit status. SIGTERM and SIGHUP
 /// end the command, which keeps its network until then, and the status is that of a process that the
 /// signal has ended.
-pub(crate) async fn relay_command(gateway: Gateway, command: &Spawned) -> Result<ExitCode> {
+/// With `reloads`, SIGHUP reads the policy instead, and the command is not ended.
+pub(crate) async fn relay_command(
+    gateway: Gateway,
+    command: &Spawned,
+    reloads: bool,
+) -> Result<ExitCode> {
     // A terminal sends these to the command as well, which may handle them.
     let _interrupt = signal(SignalKind::interrupt())?;
     let _quit = signal(SignalKind::quit())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    // nohup(1) ignores it.
-    let is_hangup_ignored = is_signal_ignored(libc::SIGHUP);
+    // nohup(1) ignores it. A terminal sends it to the command as well.
+    let is_hangup_ignored = reloads || is_signal_ignored(libc::SIGHUP);
     let mut hangup = signal(SignalKind::hangup())?;
     let handle = gateway.handle();
     command.start()?;

@@ -70,14 +70,14 @@ fn serve(options: &Options) -> Result<()> {
     let exit_fd = inherited(options.exit_fd).context("cannot use --exit-fd")?;
     let ready_fd = inherited(options.ready_fd).context("cannot use --ready-fd")?;
     let mut config = config(options)?;
-    policy::apply_from_environment(&mut config)?;
+    let policy = policy::apply_from_environment(&mut config)?;
     let (device, end) = open_device(options)?;
     let api_socket = options.api_socket.as_deref();
     let api = api_socket
         .map(|path| json_socket::bind(path, "API"))
         .transpose()?;
     let api = api.map(|listener| (listener, api_defaults(options)));
-    let tools = ToolSockets::from_environment();
+    let tools = ToolSockets::from_environment().with_policy(policy)?;
     let sandbox = Sandbox {
         own_root: options.sandbox,
         drop_capabilities: options.sandbox,

@@ -1,4 +1,4 @@
-//! The sockets through which tools observe a gateway: the control socket and the metrics.
+//! The sockets through which tools observe a gateway, the control socket and the metrics; and SIGHUP.
 
 use std::env;
 use std::path::PathBuf;
@@ -9,18 +9,22 @@ use fullsend_gateway::Gateway;
 use fullsend_gateway::metrics::{MetricsAddress, MetricsSocket};
 use fullsend_gateway::namespace::SocketRemover;
 
+use super::policy::{PolicySource, Reloads};
+
 /// Requests a control socket from programs whose caller cannot pass an option: `on`, or its path.
 const CONTROL: &str = "FULLSEND_CONTROL";
 /// Requests metrics in the same way: their address.
 const METRICS: &str = "FULLSEND_METRICS";
 
-/// Sockets that are bound, and not served yet.
+/// Sockets that are bound, and not served yet, and the policy that SIGHUP reads again.
 #[derive(Default)]
 pub(super) struct ToolSockets {
     control: Option<BoundSocket>,
     metrics: Option<MetricsSocket>,
     /// Removes their files at the end.
     remover: Option<SocketRemover>,
+    /// Reads the policy again at SIGHUP.
+    policy: Option<Reloads>,
 }
 
 impl ToolSockets {
@@ -77,7 +81,20 @@ impl ToolSockets {
             control,
             metrics,
             remover,
+            policy: None,
         })
+    }
+
+    /// Lets the gateway read its policy again at SIGHUP. Must be called as
+    /// [`from_options`](Self::from_options).
+    pub(super) fn with_policy(mut self, source: Option<PolicySource>) -> Result<Self> {
+        self.policy = source.map(PolicySource::reloads).transpose()?;
+        Ok(self)
+    }
+
+    /// Returns whether SIGHUP reads the policy.
+    pub(super) const fn has_policy(&self) -> bool {
+        self.policy.is_some()
     }
 
     /// Serves the sockets. Their files exist until the returned value is dropped.
@@ -87,6 +104,9 @@ impl ToolSockets {
         }
         if let Some(metrics) = self.metrics {
             tokio::spawn(metrics.serve(gateway.handle())?);
+        }
+        if let Some(policy) = self.policy {
+            policy.start(gateway.handle())?;
         }
         Ok(self.remover)
     }

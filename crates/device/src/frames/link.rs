@@ -4,18 +4,21 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fullsend_offload::{Link, Packet};
 use parking_lot::Mutex;
 use rustix::net::{SocketFlags, accept_with};
 
 use super::connection::Connection;
-use super::events::{Events, wake, wake_file};
+use super::events::{Events, Timer, wake, wake_file};
 use super::{FrameStats, Framing};
 use crate::{Caps, Device};
 
 /// Most connections that wait in a [`FrameAttachment`].
 const WAITING_MAX: usize = 16;
+/// When a connection is accepted again that could not be, e.g. for lack of descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// A virtual machine that begins or ends to use a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,6 +55,8 @@ pub struct FrameLink {
     /// `None` with one connection, whose socket is polled itself.
     events: Option<Events>,
     listeners: Vec<(OwnedFd, Framing)>,
+    /// Exists with the first listener: later there may be no descriptor for it.
+    accept_retry: Option<Timer>,
     attachments: Option<Arc<Attachments>>,
     connection: Option<Connection>,
     /// The Ethernet address of the connection's first frame.
@@ -133,6 +138,7 @@ impl FrameLink {
             mtu,
             events,
             listeners: Vec::new(),
+            accept_retry: None,
             attachments: None,
             stats: FrameStats {
                 connections: connection.is_some().into(),
@@ -153,6 +159,11 @@ impl FrameLink {
     /// `InvalidInput` for a link over one connection, or the error of the operating system.
     pub fn listen(&mut self, listener: OwnedFd, framing: Framing) -> io::Result<()> {
         crate::sys::set_nonblocking(listener.as_fd())?;
+        if self.accept_retry.is_none() {
+            let timer = Timer::new()?;
+            self.events()?.add(timer.as_fd())?;
+            self.accept_retry = Some(timer);
+        }
         self.events()?.add(listener.as_fd())?;
         self.listeners.push((listener, framing));
         Ok(())
@@ -226,7 +237,9 @@ impl FrameLink {
                     self.peer_mac = None;
                     return true;
                 }
-                Err(error) => tracing::warn!("cannot use the connection of a guest: {error}"),
+                Err(error) => {
+                    tracing::warn!("cannot use the connection of a guest: {error}");
+                }
             }
         }
         false
@@ -247,7 +260,13 @@ impl FrameLink {
                     Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
                     Err(rustix::io::Errno::AGAIN) => return None,
                     Err(error) => {
-                        tracing::warn!("cannot accept the connection of a guest: {error}");
+                        tracing::warn!(
+                            "cannot accept the connection of a guest: {error}; it is tried again"
+                        );
+                        // The listener, whose client still waits, reports no further event.
+                        if let Some(timer) = &self.accept_retry {
+                            timer.set(ACCEPT_RETRY);
+                        }
                         return None;
                     }
                 }

@@ -413,26 +413,168 @@ fn the_first_sender_of_datagrams_is_the_peer_until_it_is_gone() {
     assert!(received(&mut device).unwrap().is_empty());
     assert_eq!(device.unnamed_senders(), 1);
 
-    for (name, greets) in [("first", true), ("second", false)] {
+    let packet = || VecDeque::from([super_segment(30, 0)]);
+    for (name, greets) in [("first", true), ("second", false), ("second", true)] {
+        // A peer that has been killed leaves the file of its socket.
+        let _ = std::fs::remove_file(at(name));
         let guest = UnixDatagram::bind(at(name)).unwrap();
         guest.connect(at("gateway")).unwrap();
         if greets {
             guest.send(b"VFKT").unwrap();
         }
-        guest.send(&frame(10, 1)).unwrap();
+        guest.send(&frame(20, 1)).unwrap();
         guest.send(&frame(20, 2)).unwrap();
         let packets = received(&mut device).unwrap();
-        assert_eq!(bytes_of(&packets), [frame(10, 1), frame(20, 2)]);
-        device
-            .transmit(&mut VecDeque::from([super_segment(30, 0)]))
-            .unwrap();
+        assert_eq!(bytes_of(&packets), [frame(20, 1), frame(20, 2)]);
+        device.transmit(&mut packet()).unwrap();
         assert_eq!(guest.recv(&mut [0; 100]).unwrap(), 84);
-        drop(guest);
-        // Its end is noticed by the next packet.
-        let dropped = device.stats().tx_dropped;
-        device
-            .transmit(&mut VecDeque::from([super_segment(30, 0)]))
-            .unwrap();
-        assert_eq!(device.stats().tx_dropped, dropped + 1);
+        // Others are ignored while it lives.
+        let other = UnixDatagram::bind(at("other")).unwrap();
+        other.send_to(&frame(20, 3), at("gateway")).unwrap();
+        assert!(received(&mut device).unwrap().is_empty());
+        std::fs::remove_file(at("other")).unwrap();
+        // The next one takes over at once: nothing is sent before.
     }
+    let dropped = device.stats().tx_dropped;
+    device.transmit(&mut packet()).unwrap();
+    assert_eq!(device.stats().tx_dropped, dropped + 1);
+    assert!(received(&mut device).unwrap().is_empty());
+    device.transmit(&mut packet()).unwrap();
+    assert_eq!(device.stats().tx_dropped, dropped + 2);
+}
+
+#[test]
+fn a_flood_of_unnamed_senders_does_not_keep_the_device_busy() {
+    let folder = Folder::new("unnamed");
+    let path = folder.0.join("gateway");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    let mut listener = DatagramListener::new(socket.into(), 1500).unwrap();
+    let flood = UnixDatagram::unbound().unwrap();
+    flood.set_nonblocking(true).unwrap();
+    let mut calls = 0;
+    while calls < 100 {
+        while flood.send_to(&frame(20, 9), &path).is_ok() {}
+        match listener.accept() {
+            Ok(None) => calls += 1,
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            Ok(Some(_)) => panic!("a peer without an address"),
+        }
+        // Linux may queue fewer datagrams than one call reads.
+        calls += usize::from(listener.unnamed_senders() > 1000);
+    }
+}
+
+#[test]
+fn peers_of_one_socket_have_devices_of_their_own() {
+    let folder = Folder::new("peers");
+    let at = |name: &str| folder.0.join(name);
+    let socket = UnixDatagram::bind(at("gateway")).unwrap();
+    let mut listener = DatagramListener::new(socket.into(), 1500).unwrap();
+    let guest = |name: &str| {
+        let guest = UnixDatagram::bind(at(name)).unwrap();
+        guest.connect(at("gateway")).unwrap();
+        guest.send(b"VFKT").unwrap();
+        guest
+    };
+    let (first, second) = (guest("first"), guest("second"));
+    let mut devices = [
+        listener.accept().unwrap().unwrap(),
+        listener.accept().unwrap().unwrap(),
+    ];
+    first.send(&frame(20, 1)).unwrap();
+    second.send(&frame(20, 2)).unwrap();
+    first.send(&frame(20, 3)).unwrap();
+    let error = listener.accept().err().unwrap();
+    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    let packets = received(&mut devices[0]).unwrap();
+    assert_eq!(bytes_of(&packets), [frame(20, 1), frame(20, 3)]);
+    assert_eq!(
+        bytes_of(&received(&mut devices[1]).unwrap()),
+        [frame(20, 2)]
+    );
+    for (guest, device) in [&first, &second].into_iter().zip(&mut devices) {
+        let mut batch = VecDeque::from([super_segment(30, 0)]);
+        device.transmit(&mut batch).unwrap();
+        assert_eq!(guest.recv(&mut [0; 100]).unwrap(), 84);
+    }
+    // Packets that do not fit wait, and are tried again after a time.
+    let mut batch = VecDeque::new();
+    for _ in 0..1000 {
+        batch.extend(vec![super_segment(1400, 0); 16]);
+        first.send(&frame(20, 1)).unwrap();
+        assert!(listener.accept().is_err());
+        devices[0].transmit(&mut batch).unwrap();
+        if !batch.is_empty() {
+            break;
+        }
+    }
+    assert!(!batch.is_empty());
+    received(&mut devices[0]).unwrap();
+    assert!(is_readable_within(&devices[0], 10_000));
+    while first.recv(&mut [0; 2000]).is_ok_and(|n| n > 0) && !batch.is_empty() {
+        devices[0].transmit(&mut batch).unwrap();
+    }
+    first.set_nonblocking(true).unwrap();
+    while first.recv(&mut [0; 2000]).is_ok() {}
+    // A peer that neither reads nor sends does not stop the others.
+    for _ in 0..1000 {
+        let mut batch = vec![super_segment(1400, 0); 16].into();
+        devices[1].transmit(&mut batch).unwrap();
+        assert!(batch.is_empty());
+    }
+    let mut batch: VecDeque<_> = vec![super_segment(1400, 0); 100].into();
+    devices[0].transmit(&mut batch).unwrap();
+    assert!(batch.is_empty());
+    assert_eq!(first.recv(&mut [0; 2000]).unwrap(), 1454);
+    // A restarted peer: the device of its predecessor ends when the new one appears.
+    drop(first);
+    let _restarted = guest("third");
+    assert!(listener.accept().unwrap().is_some());
+    assert!(is_readable_within(&devices[0], 0));
+    assert!(received(&mut devices[0]).is_err());
+    assert!(received(&mut devices[1]).unwrap().is_empty());
+}
+
+#[test]
+fn a_connection_that_cannot_be_accepted_is_accepted_later() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    // Limits are those of a process, and other tests open files.
+    let name = "frames::tests::a_connection_that_cannot_be_accepted_is_accepted_later";
+    if std::env::var_os("FULLSEND_TEST_CHILD").is_none() {
+        let test = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name])
+            .env("FULLSEND_TEST_CHILD", "1")
+            .status();
+        assert!(test.unwrap().success());
+        return;
+    }
+    let folder = Folder::new("retry");
+    let path = folder.0.join("socket");
+    let mut link = FrameLink::new(1500).unwrap();
+    let listener = UnixListener::bind(&path).unwrap();
+    link.listen(listener.into(), Framing::Qemu).unwrap();
+    let mut guest = UnixStream::connect(&path).unwrap();
+    guest.write_all(&be32(&frame(20, 1))).unwrap();
+    let limit = getrlimit(Resource::Nofile);
+    let none = Rlimit {
+        current: Some(0),
+        ..limit
+    };
+    setrlimit(Resource::Nofile, none).unwrap();
+    assert!(received(&mut link).unwrap().is_empty());
+    setrlimit(Resource::Nofile, limit).unwrap();
+    assert!(is_readable_within(&link, 10_000));
+    assert_eq!(bytes_of(&received(&mut link).unwrap()), [frame(20, 1)]);
+}
+
+/// Returns whether the file of a device becomes readable.
+fn is_readable_within(device: &impl Device, ms: i64) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let file = device.fd().unwrap();
+    let mut polled = [PollFd::from_borrowed_fd(file, PollFlags::IN)];
+    let time = Timespec {
+        tv_sec: ms / 1000,
+        tv_nsec: 0,
+    };
+    poll(&mut polled, Some(&time)).unwrap() == 1
 }

@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use fullsend::control::LeaseView;
+use fullsend_device::PortId;
 use tokio::time::Instant;
 
 use crate::config::Ipv4Config;
@@ -20,6 +21,8 @@ struct Entry {
     client: Vec<u8>,
     /// The client's Ethernet address, once it has the address.
     mac: Option<[u8; 6]>,
+    /// The port of the guest, of several.
+    guest: Option<PortId>,
     address: Ipv4Addr,
     expires: Instant,
 }
@@ -33,19 +36,36 @@ pub struct Lease {
     pub mac: [u8; 6],
 }
 
+/// A client, and the guest that it belongs to.
+#[derive(Clone, Copy)]
+pub(super) struct Client<'a> {
+    /// Its identifier, or of several guests its Ethernet address.
+    pub(super) id: &'a [u8],
+    /// The port of the guest, of several.
+    pub(super) guest: Option<PortId>,
+    /// Returns whether a guest with a lease is still there.
+    pub(super) is_present: &'a dyn Fn(Option<PortId>) -> bool,
+}
+
 /// The leases of a network. Their number is bounded by that of the addresses.
 pub(crate) struct Leases {
     /// All addresses, in the order in which they are given out.
     addresses: Vec<Ipv4Addr>,
-    leases: Vec<Entry>,
+    entries: Vec<Entry>,
+    /// Whether the clients are several guests.
+    are_several: bool,
 }
+
+/// Most addresses of each of several guests. A further client of it gets that of another one.
+const LEASES_OF_GUEST: usize = 8;
 
 impl Leases {
     /// Returns the leases of a network. Without a network, there are no addresses.
-    pub(crate) fn new(config: Option<&Ipv4Config>) -> Self {
+    pub(crate) fn new(config: Option<&Ipv4Config>, are_several: bool) -> Self {
         Self {
             addresses: config.map(addresses).unwrap_or_default(),
-            leases: Vec::new(),
+            entries: Vec::new(),
+            are_several,
         }
     }
 
@@ -55,26 +75,40 @@ impl Leases {
     pub(super) fn offer(
         &mut self,
         now: Instant,
-        client: &[u8],
+        client: &Client<'_>,
         requested: Option<Ipv4Addr>,
     ) -> Option<Ipv4Addr> {
-        self.leases.retain(|lease| lease.expires > now);
-        if self.addresses.len() == 1 {
+        let Client {
+            id: client,
+            guest,
+            is_present,
+        } = *client;
+        self.entries.retain(|lease| lease.expires > now);
+        if self.addresses.len() == 1 && !self.are_several {
             // The only guest, which may have another identifier now, e.g. another MAC address.
-            self.leases
+            self.entries
                 .retain(|lease| lease.client.is_empty() || lease.client == client);
         }
-        if let Some(lease) = self.leases.iter().find(|lease| lease.client == client) {
+        if let Some(lease) = self.entries.iter().find(|lease| lease.client == client) {
             return Some(lease.address);
         }
-        let is_free = |address: &Ipv4Addr| self.leases.iter().all(|l| l.address != *address);
+        let of_guest = |lease: &&Entry| guest.is_some() && lease.guest == guest;
+        if self.entries.iter().filter(of_guest).count() >= LEASES_OF_GUEST {
+            self.remove_first_to_expire(|lease| lease.guest == guest);
+        }
+        // Guests that have ended still have their addresses, until others need them.
+        if self.entries.len() >= self.addresses.len() {
+            self.remove_first_to_expire(|lease| !is_present(lease.guest));
+        }
+        let is_free = |address: &Ipv4Addr| self.entries.iter().all(|l| l.address != *address);
         let requested = requested.filter(|address| self.addresses.contains(address));
         let address = requested
             .filter(is_free)
             .or_else(|| self.addresses.iter().copied().find(is_free))?;
-        self.leases.push(Entry {
+        self.entries.push(Entry {
             client: client.to_vec(),
             mac: None,
+            guest,
             address,
             expires: now + OFFER_TIME,
         });
@@ -85,30 +119,46 @@ impl Leases {
     pub(super) fn confirm(
         &mut self,
         now: Instant,
-        client: &[u8],
+        client: &Client<'_>,
         address: Ipv4Addr,
         time: Duration,
     ) -> bool {
         if self.offer(now, client, Some(address)) != Some(address) {
             return false;
         }
-        let own = |lease: &&mut Entry| lease.client == client;
-        if let Some(lease) = self.leases.iter_mut().find(own) {
+        let own = |lease: &&mut Entry| lease.client == client.id;
+        if let Some(lease) = self.entries.iter_mut().find(own) {
+            lease.guest = client.guest;
             lease.expires = now + time;
         }
         true
     }
 
+    /// Ends the lease that would expire first, of those of several guests that may end.
+    fn remove_first_to_expire(&mut self, may_end: impl Fn(&Entry) -> bool) {
+        let candidates = self.entries.iter().enumerate();
+        let candidates = candidates.filter(|(_, lease)| self.are_several && may_end(lease));
+        if let Some((index, _)) = candidates.min_by_key(|(_, lease)| lease.expires) {
+            self.entries.remove(index);
+        }
+    }
+
+    /// Returns the address that a client has.
+    pub(super) fn address_of(&self, client: &[u8]) -> Option<Ipv4Addr> {
+        let lease = self.entries.iter().find(|lease| lease.client == client)?;
+        Some(lease.address)
+    }
+
     /// Records the Ethernet address of a client that has a lease.
     pub(super) fn set_mac(&mut self, client: &[u8], mac: [u8; 6]) {
-        if let Some(lease) = self.leases.iter_mut().find(|lease| lease.client == client) {
+        if let Some(lease) = self.entries.iter_mut().find(|lease| lease.client == client) {
             lease.mac = Some(mac);
         }
     }
 
     /// Returns the leases that clients have confirmed and that have not expired.
     pub(crate) fn current(&self, now: Instant) -> Vec<Lease> {
-        let current = self.leases.iter().filter(|lease| lease.expires > now);
+        let current = self.entries.iter().filter(|lease| lease.expires > now);
         let of_clients = current.filter(|lease| !lease.client.is_empty());
         let lease = |entry: &Entry| {
             Some(Lease {
@@ -121,7 +171,7 @@ impl Leases {
 
     /// Returns the leases and offers that have not expired.
     pub(crate) fn views(&self, now: Instant) -> Vec<LeaseView> {
-        let current = self.leases.iter().filter(|lease| lease.expires > now);
+        let current = self.entries.iter().filter(|lease| lease.expires > now);
         let view = |lease: &Entry| LeaseView {
             address: lease.address.to_string(),
             client: hex(&lease.client),
@@ -132,12 +182,12 @@ impl Leases {
 
     /// Ends the lease of a client.
     pub(super) fn release(&mut self, client: &[u8]) {
-        self.leases.retain(|lease| lease.client != client);
+        self.entries.retain(|lease| lease.client != client);
     }
 
     /// Ends the lease of a client because another host uses its address (RFC 2131 4.3.3).
     pub(super) fn decline(&mut self, now: Instant, client: &[u8]) {
-        if let Some(lease) = self.leases.iter_mut().find(|lease| lease.client == client) {
+        if let Some(lease) = self.entries.iter_mut().find(|lease| lease.client == client) {
             lease.client.clear();
             lease.expires = now + DECLINE_TIME;
         }
@@ -174,9 +224,17 @@ mod tests {
             first: ip(2),
             last: ip(16),
         });
-        let mut leases = Leases::new(Some(&config));
+        let mut leases = Leases::new(Some(&config), false);
         leases.addresses.retain(|a| *a == ip(100) || *a >= ip(15));
         leases
+    }
+
+    fn client(id: &[u8]) -> Client<'_> {
+        Client {
+            id,
+            guest: None,
+            is_present: &|_| true,
+        }
     }
 
     fn ip(last: u8) -> Ipv4Addr {
@@ -186,20 +244,20 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_first_client_is_the_guest_and_others_get_the_range() {
         let (mut leases, now) = (leases(), Instant::now());
-        assert_eq!(leases.offer(now, b"a", None), Some(ip(100)));
-        assert_eq!(leases.offer(now, b"b", None), Some(ip(15)));
-        assert_eq!(leases.offer(now, b"a", None), Some(ip(100)));
-        assert_eq!(leases.offer(now, b"c", Some(ip(15))), Some(ip(16)));
-        assert_eq!(leases.offer(now, b"d", None), None);
-        assert!(!leases.confirm(now, b"d", ip(16), LEASE));
+        assert_eq!(leases.offer(now, &client(b"a"), None), Some(ip(100)));
+        assert_eq!(leases.offer(now, &client(b"b"), None), Some(ip(15)));
+        assert_eq!(leases.offer(now, &client(b"a"), None), Some(ip(100)));
+        assert_eq!(leases.offer(now, &client(b"c"), Some(ip(15))), Some(ip(16)));
+        assert_eq!(leases.offer(now, &client(b"d"), None), None);
+        assert!(!leases.confirm(now, &client(b"d"), ip(16), LEASE));
         leases.release(b"c");
-        assert!(leases.confirm(now, b"d", ip(16), LEASE));
+        assert!(leases.confirm(now, &client(b"d"), ip(16), LEASE));
     }
 
     #[tokio::test(start_paused = true)]
     async fn tools_see_leases_until_they_expire() {
         let (mut leases, now) = (leases(), Instant::now());
-        assert!(leases.confirm(now, &[1, 0xab], ip(100), LEASE));
+        assert!(leases.confirm(now, &client(&[1, 0xab]), ip(100), LEASE));
         let lease = LeaseView {
             address: "10.0.2.100".to_owned(),
             client: "01ab".to_owned(),
@@ -212,8 +270,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn current_leases_have_the_clients_ethernet_address() {
         let (mut leases, now) = (leases(), Instant::now());
-        assert_eq!(leases.offer(now, b"offered", None), Some(ip(100)));
-        assert!(leases.confirm(now, b"a", ip(15), LEASE));
+        assert_eq!(leases.offer(now, &client(b"offered"), None), Some(ip(100)));
+        assert!(leases.confirm(now, &client(b"a"), ip(15), LEASE));
         let mac = [2, 0, 0, 0, 0, 9];
         leases.set_mac(b"a", mac);
         let lease = Lease {
@@ -231,27 +289,76 @@ mod tests {
             first: config.guest,
             last: config.guest,
         });
-        let (mut leases, now) = (Leases::new(Some(&config)), Instant::now());
-        assert!(leases.confirm(now, b"a", ip(100), LEASE));
-        assert_eq!(leases.offer(now, b"b", None), Some(ip(100)));
-        assert!(leases.confirm(now, b"b", ip(100), LEASE));
-        assert!(!leases.confirm(now, b"b", ip(101), LEASE));
-        assert!(leases.confirm(now, b"a", ip(100), LEASE));
+        let (mut leases, now) = (Leases::new(Some(&config), false), Instant::now());
+        assert!(leases.confirm(now, &client(b"a"), ip(100), LEASE));
+        assert_eq!(leases.offer(now, &client(b"b"), None), Some(ip(100)));
+        assert!(leases.confirm(now, &client(b"b"), ip(100), LEASE));
+        assert!(!leases.confirm(now, &client(b"b"), ip(101), LEASE));
+        assert!(leases.confirm(now, &client(b"a"), ip(100), LEASE));
         leases.decline(now, b"a");
-        assert_eq!(leases.offer(now, b"b", None), None);
+        assert_eq!(leases.offer(now, &client(b"b"), None), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_of_several_uses_up_its_own_addresses_only() {
+        let mut config = Config::default().ipv4.unwrap();
+        config.dhcp = Some(DhcpRange {
+            first: ip(10),
+            last: ip(20),
+        });
+        let (mut leases, now) = (Leases::new(Some(&config), true), Instant::now());
+        let port = switch_port();
+        let of = |n: &'static [u8; 1],
+                  guest,
+                  is_present: &'static dyn Fn(Option<PortId>) -> bool| Client {
+            id: n,
+            guest,
+            is_present,
+        };
+        let one = of(b"a", None, &|_| true);
+        assert!(leases.confirm(now, &one, ip(100), LEASE));
+        for n in [
+            b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"8", b"9", b"x", b"y",
+        ] {
+            let client = of(n, Some(port), &|_| true);
+            let address = leases.offer(now, &client, None).unwrap();
+            assert!(leases.confirm(now, &client, address, LEASE));
+        }
+        assert_eq!(leases.entries.len(), 1 + LEASES_OF_GUEST);
+        assert_eq!(leases.offer(now, &one, None), Some(ip(100)));
+        // The addresses of guests that have ended are given to others.
+        for n in [b"A", b"B", b"C", b"D", b"E", b"F", b"G"] {
+            let client = of(n, None, &|guest| guest.is_none());
+            assert!(leases.offer(now, &client, None).is_some());
+        }
+        assert_eq!(leases.entries.len(), 12);
+        assert_eq!(leases.offer(now, &of(b"H", None, &|_| true), None), None);
+    }
+
+    /// Returns the number of a port.
+    fn switch_port() -> PortId {
+        let config = fullsend_device::SwitchConfig {
+            mtu: 1500,
+            is_joined: false,
+            mac: [2; 6],
+            addresses: std::collections::BTreeSet::new(),
+        };
+        let switch = fullsend_device::Switch::new(config).unwrap();
+        let (end, _) = fullsend_device::pair(fullsend_device::PairConfig::default());
+        switch.handle().attach(Box::new(end)).unwrap()
     }
 
     #[tokio::test(start_paused = true)]
     async fn offers_and_leases_expire() {
         let (mut leases, now) = (leases(), Instant::now());
-        assert!(leases.confirm(now, b"a", ip(100), LEASE));
-        assert_eq!(leases.offer(now, b"b", Some(ip(16))), Some(ip(16)));
+        assert!(leases.confirm(now, &client(b"a"), ip(100), LEASE));
+        assert_eq!(leases.offer(now, &client(b"b"), Some(ip(16))), Some(ip(16)));
         assert_eq!(
-            leases.offer(now + OFFER_TIME, b"c", Some(ip(16))),
+            leases.offer(now + OFFER_TIME, &client(b"c"), Some(ip(16))),
             Some(ip(16))
         );
         assert_eq!(
-            leases.offer(now + LEASE, b"c", Some(ip(100))),
+            leases.offer(now + LEASE, &client(b"c"), Some(ip(100))),
             Some(ip(100))
         );
     }
@@ -259,20 +366,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_declined_address_is_not_given_out_for_a_time() {
         let (mut leases, now) = (leases(), Instant::now());
-        assert!(leases.confirm(now, b"a", ip(100), LEASE));
+        assert!(leases.confirm(now, &client(b"a"), ip(100), LEASE));
         leases.decline(now, b"a");
-        assert_eq!(leases.offer(now, b"a", Some(ip(100))), Some(ip(15)));
-        assert!(!leases.confirm(now, b"b", ip(100), LEASE));
+        assert_eq!(
+            leases.offer(now, &client(b"a"), Some(ip(100))),
+            Some(ip(15))
+        );
+        assert!(!leases.confirm(now, &client(b"b"), ip(100), LEASE));
         leases.decline(now, b"unknown");
         let later = now + DECLINE_TIME;
-        assert_eq!(leases.offer(later, b"c", None), Some(ip(100)));
+        assert_eq!(leases.offer(later, &client(b"c"), None), Some(ip(100)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_gateways_addresses_are_not_given_out() {
         let (mut leases, now) = (leases(), Instant::now());
         for address in [ip(2), ip(3), ip(50)] {
-            assert!(!leases.confirm(now, b"a", address, LEASE));
+            assert!(!leases.confirm(now, &client(b"a"), address, LEASE));
         }
     }
 }

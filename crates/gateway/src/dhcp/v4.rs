@@ -8,7 +8,7 @@ use std::time::Duration;
 use fullsend::{Stack, UdpSocket};
 use tokio::time::Instant;
 
-use super::leases::Leases;
+use super::leases::Client;
 use crate::config::Ipv4Config;
 use crate::counters::add;
 use crate::gateway::Shared;
@@ -47,7 +47,7 @@ async fn try_serve(shared: &Shared, config: &Ipv4Config, socket: &UdpSocket) -> 
         let Some(message) = ClientMessage::parse(&buf[..len]) else {
             continue;
         };
-        let Some((kind, yours)) = decide(&mut shared.leases.lock(), config, &message) else {
+        let Some((kind, yours)) = decide(shared, config, &message) else {
             continue;
         };
         let answer = message.answer(kind, yours, &settings);
@@ -75,21 +75,39 @@ fn destination(
 
 /// Returns the type of the answer and the client's address, or `None` if there is no answer.
 fn decide(
-    leases: &mut Leases,
+    shared: &Shared,
     config: &Ipv4Config,
     message: &ClientMessage,
 ) -> Option<(MessageType, Option<Ipv4Addr>)> {
-    let (now, client) = (Instant::now(), &message.client_id);
+    let (now, guests) = (Instant::now(), &shared.guests);
+    // The switch has verified the Ethernet address, but not the identifier.
+    let id = if guests.are_several() {
+        &message.mac[..]
+    } else {
+        &message.client_id
+    };
+    let guest = guests.port_of_mac(message.mac);
+    if guests.are_several() && guest.is_none() {
+        return None;
+    }
+    let is_present = |guest| guests.is_present(guest);
+    let client = Client {
+        id,
+        guest,
+        is_present: &is_present,
+    };
+    let mut leases = shared.leases.lock();
     let for_us = message.server.is_none_or(|server| server == config.gateway);
     match message.message_type {
         MessageType::Discover => {
-            let yours = leases.offer(now, client, message.requested)?;
+            let yours = leases.offer(now, &client, message.requested)?;
             Some((MessageType::Offer, Some(yours)))
         }
         MessageType::Request if for_us => {
             let requested = message.requested.or(message.client_address)?;
-            if leases.confirm(now, client, requested, LEASE_TIME) {
-                leases.set_mac(client, message.mac);
+            if leases.confirm(now, &client, requested, LEASE_TIME) {
+                leases.set_mac(id, message.mac);
+                guests.lease(requested.into(), message.mac, LEASE_TIME);
                 Some((MessageType::Ack, Some(requested)))
             } else {
                 Some((MessageType::Nak, None))
@@ -97,11 +115,17 @@ fn decide(
         }
         MessageType::Inform => Some((MessageType::Ack, None)),
         MessageType::Release if for_us => {
-            leases.release(client);
+            if let Some(address) = leases.address_of(id) {
+                guests.end_lease(address.into());
+            }
+            leases.release(id);
             None
         }
         MessageType::Decline if for_us => {
-            leases.decline(now, client);
+            if let Some(address) = leases.address_of(id) {
+                guests.end_lease(address.into());
+            }
+            leases.decline(now, id);
             None
         }
         _ => None,

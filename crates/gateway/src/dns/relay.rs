@@ -13,6 +13,7 @@ use super::upstream::{UpstreamQuery, connect_udp};
 use super::zones::Found;
 use crate::counters::add;
 use crate::gateway::Shared;
+use crate::guests::{Guest, HeldShare, Share};
 use crate::message::dns::{Query, ResponseCode};
 use crate::policy::DnsVerdict;
 
@@ -26,12 +27,12 @@ const MAX_QUERY: usize = 4096;
 /// Relays a query of the guest to the host's resolvers, or answers it as the policy says.
 pub(crate) fn relay_query(
     shared: &Arc<Shared>,
-    guest: SocketAddr,
-    relay: SocketAddr,
+    owner: &Arc<Guest>,
+    (guest, relay): (SocketAddr, SocketAddr),
     payload: &Chain,
 ) {
     add(&shared.counters.dns_queries, 1);
-    if !shared.tx_rate.try_take(payload.len()) {
+    if !owner.tx_rate.try_take(payload.len()) {
         return add(&shared.counters.dns_dropped, 1);
     }
     let mut message = vec![0; payload.len().min(MAX_QUERY)];
@@ -39,28 +40,40 @@ pub(crate) fn relay_query(
     let Some(query) = Query::parse(&message).filter(|_| payload.len() <= MAX_QUERY) else {
         return add(&shared.counters.dns_dropped, 1);
     };
-    if let Some(answer) = answer_locally(shared, &query) {
-        return send_answer(shared, guest, relay, answer);
+    if let Some(answer) = answer_locally((shared, owner), &query) {
+        return send_answer((shared, owner), (guest, relay), answer);
     }
-    let Ok(permit) = shared.dns_permits.clone().try_acquire_owned() else {
+    let permit = shared.dns_permits.clone().try_acquire_owned().ok();
+    let share = hold_query(shared, owner);
+    let Some(permits) = permit.zip(share) else {
         return add(&shared.counters.dns_dropped, 1);
     };
-    let shared_by_task = shared.clone();
+    let (shared_by_task, owner) = (shared.clone(), owner.clone());
     shared.spawn(async move {
         let shared = shared_by_task;
-        if let Some(answer) = resolve(&shared, &message).await {
-            send_answer(&shared, guest, relay, answer);
+        if let Some(answer) = resolve((&shared, &owner), &message).await {
+            send_answer((&shared, &owner), (guest, relay), answer);
         }
-        drop(permit);
+        drop(permits);
     });
 }
 
+/// Counts a query among those of its guest. `None` if the guest has too many.
+pub(super) fn hold_query(shared: &Shared, owner: &Arc<Guest>) -> Option<HeldShare> {
+    let (all, limits) = (shared.limits.dns, &shared.config.limits);
+    let max = shared.guests.part_of(all, limits.dns_queries);
+    owner.try_hold(Share::Dns, max)
+}
+
 /// Returns the answer of the relay or the policy, or `None` if the query goes to the resolvers.
-pub(super) fn answer_locally(shared: &Shared, query: &Query<'_>) -> Option<Vec<u8>> {
+pub(super) fn answer_locally(
+    (shared, owner): (&Shared, &Guest),
+    query: &Query<'_>,
+) -> Option<Vec<u8>> {
     if !query.is_standard() {
         return Some(query.respond(ResponseCode::NotImplemented));
     }
-    match shared.config.policy.dns(&query.name, query.query_type) {
+    match shared.policy().dns(&query.name, query.query_type) {
         DnsVerdict::Allow => match shared.zones.find(&query.name) {
             Found::InNoZone => None,
             Found::NoSuchName => Some(query.respond(ResponseCode::NameError)),
@@ -75,14 +88,18 @@ pub(super) fn answer_locally(shared: &Shared, query: &Query<'_>) -> Option<Vec<u
             Some(query.respond(ResponseCode::Refused))
         }
         DnsVerdict::Redirect(addresses) => {
-            learn_redirected(shared, query, &addresses);
+            learn_redirected((shared, owner), query, &addresses);
             Some(query.respond_with(ResponseCode::NoError, &addresses))
         }
     }
 }
 
-fn send_answer(shared: &Shared, guest: SocketAddr, relay: SocketAddr, answer: Vec<u8>) {
-    if !shared.rx_rate.try_take(answer.len()) {
+fn send_answer(
+    (shared, owner): (&Shared, &Guest),
+    (guest, relay): (SocketAddr, SocketAddr),
+    answer: Vec<u8>,
+) {
+    if !owner.rx_rate.try_take(answer.len()) {
         return add(&shared.counters.dns_dropped, 1);
     }
     let answer = Slice::from(bytes::Bytes::from(answer));
@@ -95,13 +112,13 @@ fn send_answer(shared: &Shared, guest: SocketAddr, relay: SocketAddr, answer: Ve
 }
 
 /// Asks the resolvers one after another. Returns the first answer, or a failure if there is none.
-async fn resolve(shared: &Shared, message: &[u8]) -> Option<Vec<u8>> {
+async fn resolve((shared, owner): (&Shared, &Guest), message: &[u8]) -> Option<Vec<u8>> {
     let query = Query::parse(message)?;
     let upstream = UpstreamQuery::new(&query, message);
     for resolver in shared.resolvers.list() {
         let attempt = ask(shared, resolver, &upstream);
         match timeout(RESOLVER_TIMEOUT, attempt).await {
-            Ok(Ok(answer)) => return Some(screen_answer(shared, &query, answer)),
+            Ok(Ok(answer)) => return Some(screen_answer((shared, owner), &query, answer)),
             Ok(Err(error)) => tracing::debug!(%error, %resolver, "a resolver failed"),
             Err(_) => tracing::debug!(%resolver, "a resolver did not answer"),
         }

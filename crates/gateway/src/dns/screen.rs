@@ -10,13 +10,18 @@ use tokio::time::Instant;
 use super::address_names::ADDRESSES_MAX;
 use crate::counters::add;
 use crate::gateway::Shared;
+use crate::guests::Guest;
 use crate::message::dns::{Query, ResponseCode, TTL};
 use crate::message::dns_answer::Answer;
 
 /// Returns the answer for the guest, given that of a resolver: the policy may refuse it. Records the
 /// addresses of the name.
-pub(super) fn screen_answer(shared: &Shared, query: &Query<'_>, answer: Vec<u8>) -> Vec<u8> {
-    let policy = &shared.config.policy;
+pub(super) fn screen_answer(
+    (shared, owner): (&Shared, &Guest),
+    query: &Query<'_>,
+    answer: Vec<u8>,
+) -> Vec<u8> {
+    let policy = shared.policy();
     if !policy.filters_names() {
         return answer;
     }
@@ -39,15 +44,19 @@ pub(super) fn screen_answer(shared: &Shared, query: &Query<'_>, answer: Vec<u8>)
     }
     let of_name = |(address, ttl): (IpAddr, Option<u32>)| Some((address, ttl?));
     let all = parsed.addresses.iter().map(|a| (a.address, a.ttl));
-    learn(shared, query, all.filter_map(of_name));
+    learn((shared, owner), query, all.filter_map(of_name));
     answer
 }
 
 /// Records the addresses that the policy itself gives a name.
-pub(super) fn learn_redirected(shared: &Shared, query: &Query<'_>, addresses: &[IpAddr]) {
-    if shared.config.policy.filters_names() {
+pub(super) fn learn_redirected(
+    (shared, owner): (&Shared, &Guest),
+    query: &Query<'_>,
+    addresses: &[IpAddr],
+) {
+    if shared.policy().filters_names() {
         learn(
-            shared,
+            (shared, owner),
             query,
             addresses.iter().map(|address| (*address, TTL)),
         );
@@ -55,10 +64,14 @@ pub(super) fn learn_redirected(shared: &Shared, query: &Query<'_>, addresses: &[
 }
 
 /// Records addresses of the name of a query, with their TTLs in seconds, as far as a name may have them.
-fn learn(shared: &Shared, query: &Query<'_>, addresses: impl IntoIterator<Item = (IpAddr, u32)>) {
+fn learn(
+    (shared, owner): (&Shared, &Guest),
+    query: &Query<'_>,
+    addresses: impl IntoIterator<Item = (IpAddr, u32)>,
+) {
     let now = Instant::now();
     let name: Arc<str> = query.name.as_str().into();
-    let mut names = shared.address_names.lock();
+    let mut names = owner.address_names.lock();
     let mut addresses = addresses.into_iter();
     let mut replaced = 0;
     for (address, ttl) in addresses.by_ref().take(ADDRESSES_MAX) {

@@ -9,11 +9,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::relay::{answer_locally, count_query};
+use super::relay::{answer_locally, count_query, hold_query};
 use super::screen::screen_answer;
 use super::upstream::{UpstreamQuery, connect_tcp};
 use crate::counters::add;
 use crate::gateway::Shared;
+use crate::guests::Guest;
 use crate::message::dns::{Query, ResponseCode};
 
 /// How long a guest's connection may be idle (RFC 7766 6.2.3 leaves the time to the server), and
@@ -24,18 +25,18 @@ const RESOLVER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Answers the queries on a connection of the guest, one after another, until the guest closes it
 /// or is idle; it is then closed.
-pub(crate) async fn relay_stream(shared: &Arc<Shared>, mut guest: GuestStream) {
+pub(crate) async fn relay_stream(shared: &Arc<Shared>, owner: &Arc<Guest>, mut guest: GuestStream) {
     let mut upstream = None;
     let result = async {
         while let Some(message) = read_message(&mut guest).await? {
             count_query(shared);
-            shared.tx_rate.take(message.len()).await;
-            let answer = answer(shared, &mut upstream, &message).await;
+            owner.tx_rate.take(message.len()).await;
+            let answer = answer((shared, owner), &mut upstream, &message).await;
             let Some(answer) = answer else {
                 add(&shared.counters.dns_dropped, 1);
                 return Err(io::ErrorKind::InvalidData.into());
             };
-            shared.rx_rate.take(answer.len()).await;
+            owner.rx_rate.take(answer.len()).await;
             within_timeout(write_message(&mut guest, &answer)).await?;
             add(&shared.counters.dns_answers, 1);
         }
@@ -50,15 +51,18 @@ pub(crate) async fn relay_stream(shared: &Arc<Shared>, mut guest: GuestStream) {
 
 /// Returns the answer to a query; `None` for a malformed one.
 async fn answer(
-    shared: &Shared,
+    (shared, owner): (&Shared, &Arc<Guest>),
     upstream: &mut Option<TcpStream>,
     message: &[u8],
 ) -> Option<Vec<u8>> {
     let query = Query::parse(message)?;
-    if let Some(answer) = answer_locally(shared, &query) {
+    if let Some(answer) = answer_locally((shared, owner), &query) {
         return Some(answer);
     }
     // Fails only if the semaphore is closed, which it never is.
+    let Some(_share) = hold_query(shared, owner) else {
+        return Some(query.respond(ResponseCode::ServerFailure));
+    };
     let _permit = shared.dns_permits.acquire().await.ok()?;
     let to_resolver = UpstreamQuery::new(&query, message);
     // A resolver may have closed the connection of the last query. A connection whose answer is
@@ -67,7 +71,7 @@ async fn answer(
         && let Ok(Ok(answer)) = timeout(RESOLVER_TIMEOUT, ask(&mut stream, &to_resolver)).await
     {
         *upstream = Some(stream);
-        return Some(screen_answer(shared, &query, answer));
+        return Some(screen_answer((shared, owner), &query, answer));
     }
     for resolver in shared.resolvers.list() {
         let attempt = async {
@@ -78,7 +82,7 @@ async fn answer(
         match timeout(RESOLVER_TIMEOUT, attempt).await {
             Ok(Ok((stream, answer))) => {
                 *upstream = Some(stream);
-                return Some(screen_answer(shared, &query, answer));
+                return Some(screen_answer((shared, owner), &query, answer));
             }
             Ok(Err(error)) => tracing::debug!(%error, %resolver, "a resolver failed"),
             Err(_) => tracing::debug!(%resolver, "a resolver did not answer"),

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fullsend::IcmpMessage;
+use fullsend_device::PortId;
 use nix::errno::Errno;
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -20,6 +21,7 @@ use tokio::time::{Instant, timeout};
 use super::error::report_prohibited_echo;
 use crate::counters::add;
 use crate::gateway::Shared;
+use crate::guests::Guest;
 use crate::outbound_socket::bind_outbound;
 use crate::policy::FlowProtocol;
 use crate::reactor::register;
@@ -46,6 +48,8 @@ struct PingKey {
 
 struct PingFlow {
     socket: Arc<AsyncFd<Socket>>,
+    /// The guest whose sequence it is.
+    owner: Option<PortId>,
     /// The address that the socket is connected to.
     host: SocketAddr,
     started: Instant,
@@ -108,12 +112,15 @@ fn try_relay(shared: &Arc<Shared>, request: &IcmpMessage) -> io::Result<()> {
         remote: request.to,
         ident,
     };
+    // A sender without an address of its own gets no answer.
+    let owner = shared.guests.of(key.guest);
+    let owner = owner.ok_or(io::ErrorKind::AddrNotAvailable)?;
     let socket = if let Some(socket) = shared.pings.find(&key) {
         socket
     } else {
         let (guest, remote) = key.addresses();
         match shared.route(FlowProtocol::Ping, guest, remote) {
-            Route::Connect(to) => open(shared, key, SocketAddr::new(to.ip(), 0))?,
+            Route::Connect(to) => open(shared, (key, &owner), SocketAddr::new(to.ip(), 0))?,
             Route::Prohibited => {
                 report_prohibited_echo(shared, key.guest, key.remote, &message);
                 return Err(io::ErrorKind::PermissionDenied.into());
@@ -121,7 +128,7 @@ fn try_relay(shared: &Arc<Shared>, request: &IcmpMessage) -> io::Result<()> {
             _ => return Err(io::ErrorKind::HostUnreachable.into()),
         }
     };
-    if !shared.tx_rate.try_take(message.len()) {
+    if !owner.tx_rate.try_take(message.len()) {
         return Err(io::ErrorKind::QuotaExceeded.into());
     }
     // The kernel replaces the identifier and the checksum.
@@ -168,13 +175,19 @@ impl Pings {
         self.flows.lock().len()
     }
 
-    /// Adds a sequence. It replaces the one that has been idle for the longest time if there are
-    /// `max`. Returns whether it has replaced one.
-    fn insert(&self, key: PingKey, flow: PingFlow, max: usize) -> bool {
+    /// Adds a sequence. It replaces the one of its guest that has been idle for the longest time if the
+    /// guest has `max_of_guest`, and that of any if there are `max`. Returns whether it has replaced one.
+    fn insert(&self, key: PingKey, flow: PingFlow, (max, max_of_guest): (usize, usize)) -> bool {
         let mut flows = self.flows.lock();
         let mut replaced = false;
-        if flows.len() >= max
-            && let Some((&oldest, _)) = flows.iter().min_by_key(|(_, flow)| flow.last_used)
+        let is_own = |other: &PingFlow| other.owner == flow.owner;
+        let has_own_max = flows.values().filter(|other| is_own(other)).count() >= max_of_guest;
+        let candidates = flows
+            .iter()
+            .filter(|(_, other)| !has_own_max || is_own(other));
+        let oldest = candidates.min_by_key(|(_, flow)| flow.last_used);
+        if (has_own_max || flows.len() >= max)
+            && let Some((&oldest, _)) = oldest
             && let Some(oldest) = flows.remove(&oldest)
         {
             oldest.task.abort();
@@ -214,7 +227,11 @@ impl PingFlow {
 }
 
 /// Opens the socket of a sequence, whose echo requests go to `to`.
-fn open(shared: &Arc<Shared>, key: PingKey, to: SocketAddr) -> io::Result<Arc<AsyncFd<Socket>>> {
+fn open(
+    shared: &Arc<Shared>,
+    (key, owner): (PingKey, &Arc<Guest>),
+    to: SocketAddr,
+) -> io::Result<Arc<AsyncFd<Socket>>> {
     let protocol = match to {
         SocketAddr::V4(_) => Protocol::ICMPV4,
         SocketAddr::V6(_) => Protocol::ICMPV6,
@@ -232,10 +249,15 @@ fn open(shared: &Arc<Shared>, key: PingKey, to: SocketAddr) -> io::Result<Arc<As
     bind_outbound(&socket, to, &shared.config.outbound)?;
     socket.connect(&to.into())?;
     let socket = Arc::new(register(socket)?);
-    let task = shared.spawn(receive_replies(shared.clone(), key, socket.clone()));
+    let task = shared.spawn(receive_replies(
+        shared.clone(),
+        (key, owner.clone()),
+        socket.clone(),
+    ));
     let task = task.ok_or(io::ErrorKind::NotConnected)?;
     let flow = PingFlow {
         socket: socket.clone(),
+        owner: owner.port,
         host: to,
         started: Instant::now(),
         last_used: Instant::now(),
@@ -243,20 +265,26 @@ fn open(shared: &Arc<Shared>, key: PingKey, to: SocketAddr) -> io::Result<Arc<As
         rx_bytes: 0,
         task,
     };
-    let replaced = shared.pings.insert(key, flow, shared.limits.ping);
+    let (all, limits) = (shared.limits.ping, &shared.config.limits);
+    let max = shared.guests.part_of(all, limits.ping_flows);
+    let replaced = shared.pings.insert(key, flow, (shared.limits.ping, max));
     add(&shared.counters.ping_replaced, u64::from(replaced));
     Ok(socket)
 }
 
 /// Sends the replies to the guest until the sequence has been idle.
-async fn receive_replies(shared: Arc<Shared>, key: PingKey, socket: Arc<AsyncFd<Socket>>) {
+async fn receive_replies(
+    shared: Arc<Shared>,
+    (key, owner): (PingKey, Arc<Guest>),
+    socket: Arc<AsyncFd<Socket>>,
+) {
     loop {
         match timeout(IDLE_TIMEOUT, receive(&socket)).await {
             Ok(Ok(mut message)) => {
                 if message.len() < HEADER_LEN || !REPLY.contains(&message[0]) {
                     continue;
                 }
-                if !shared.rx_rate.try_take(message.len()) {
+                if !owner.rx_rate.try_take(message.len()) {
                     continue;
                 }
                 message[4..6].copy_from_slice(&key.ident.to_be_bytes());

@@ -67,7 +67,7 @@ pub(super) fn detach(channel: &OwnedFd) -> io::Result<()> {
 }
 
 /// Sends a message with at most [`MAX_FDS`] descriptors.
-pub(super) fn send(socket: &OwnedFd, bytes: &[u8], fds: &[RawFd]) -> io::Result<()> {
+pub(super) fn send(socket: &impl AsRawFd, bytes: &[u8], fds: &[RawFd]) -> io::Result<()> {
     let rights = [ControlMessage::ScmRights(fds)];
     let control = if fds.is_empty() { &[][..] } else { &rights };
     let data = [IoSlice::new(bytes)];
@@ -82,7 +82,7 @@ pub(super) fn send(socket: &OwnedFd, bytes: &[u8], fds: &[RawFd]) -> io::Result<
 }
 
 /// Receives a message; `None` if the other end is closed.
-pub(super) fn receive(socket: &OwnedFd) -> io::Result<Option<Message>> {
+pub(super) fn receive(socket: &impl AsRawFd) -> io::Result<Option<Message>> {
     let mut bytes = vec![0; MESSAGE_MAX];
     let mut control = nix::cmsg_space!([RawFd; MAX_FDS]);
     let (len, fds) = loop {

@@ -4,7 +4,8 @@
 mod tests;
 mod values;
 
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use toml::de::DeTable;
 use super::egress::{DeniedNames, EgressPolicy};
 use super::rule::{Action, PolicyError, Rule};
 use crate::config::Config;
+use crate::gateway::Handle;
 use values::{Source, Table, Value};
 
 /// Longest file, bytes.
@@ -72,20 +74,30 @@ impl PolicyFile {
     /// In one line, the file and its line, the value, and what to write instead; or the error of the
     /// operating system.
     pub fn read(path: &Path) -> Result<Self, PolicyError> {
-        let name = path.display();
-        let text = fs::metadata(path).and_then(|metadata| {
+        let name = path.display().to_string();
+        let file = File::open(path).map_err(|error| unreadable(&name, &error))?;
+        Self::read_from(&file, &name)
+    }
+
+    /// Reads a file that is open. `name` is its name in errors and in the log.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read).
+    pub fn read_from(mut file: &File, name: &str) -> Result<Self, PolicyError> {
+        let text = file.metadata().and_then(|metadata| {
             if metadata.len() > MAX_LEN {
-                return Err(std::io::Error::other(format!(
+                return Err(io::Error::other(format!(
                     "it has {} bytes, and a policy at most {MAX_LEN}; name networks in place of many \
                      addresses",
                     metadata.len()
                 )));
             }
-            fs::read_to_string(path)
+            let mut text = String::new();
+            file.read_to_string(&mut text)?;
+            Ok(text)
         });
-        let text = text
-            .map_err(|error| PolicyError::new(format!("cannot read the policy {name}: {error}")))?;
-        Self::parse(&text, &name.to_string())
+        let text = text.map_err(|error| unreadable(name, &error))?;
+        Self::parse(&text, name)
     }
 
     /// Parses the text of a file. `name` is that of the file in errors and in the log.
@@ -184,6 +196,37 @@ impl PolicyFile {
         }
         config.policy = Arc::new(self.policy);
     }
+
+    /// Gives a gateway that runs the policy for new flows and queries, and the rate for all flows: no
+    /// limit if the file has none. Returns the names of the other limits that the file changes: they stay as they
+    /// are until the gateway is built again.
+    pub fn apply_to(self, handle: &Handle) -> Vec<&'static str> {
+        let config = handle.config();
+        let (limits, grace) = (&config.limits, config.dns.address_grace);
+        let is_other = |new: Option<usize>, old: usize| new.is_some_and(|new| new != old);
+        let unchanged = [
+            (
+                "tcp_connections",
+                is_other(self.limits.tcp_connections, limits.tcp_connections),
+            ),
+            (
+                "udp_flows",
+                is_other(self.limits.udp_flows, limits.udp_flows),
+            ),
+            (
+                "grace_seconds",
+                self.address_grace.is_some_and(|new| new != grace),
+            ),
+        ];
+        handle.set_rate(self.limits.bytes_per_second);
+        handle.set_policy(Arc::new(self.policy));
+        let names = unchanged.into_iter().filter(|(_, is_other)| *is_other);
+        names.map(|(name, _)| name).collect()
+    }
+}
+
+fn unreadable(name: &str, error: &io::Error) -> PolicyError {
+    PolicyError::new(format!("cannot read the policy {name}: {error}"))
 }
 
 impl FileLimits {

@@ -282,7 +282,8 @@ async fn connect(shared: &Shared, client: HostStream, from: SocketAddr, guest: S
     match until_client_ends(&client, connected).await {
         Ok((flow, stream)) => {
             add(&shared.counters.forwarded, 1);
-            relay(shared, &flow, stream, client).await;
+            let owner = shared.guests.of_or_unknown(guest.ip());
+            relay((shared, &owner), &flow, stream, client).await;
         }
         Err(error) => {
             tracing::debug!(%error, %from, %guest, "the guest did not accept a forwarded client");

@@ -14,25 +14,53 @@ use super::relay::{count_reset, relay};
 use crate::counters::add;
 use crate::dns::relay_stream;
 use crate::gateway::Shared;
+use crate::guests::{Guest, HeldShare, Share};
 use crate::policy::FlowProtocol;
 use crate::route::Route;
 
 /// Accepts the guest's connections until the stack stops.
 pub(crate) async fn accept_outbound(shared: Arc<Shared>, listener: TransparentListener) {
     while let Ok(pending) = listener.accept().await {
-        let Ok(permit) = shared.tcp_permits.clone().try_acquire_owned() else {
+        // A sender without an address of its own gets no answer.
+        let Some(guest) = shared.guests.of(pending.peer_addr().ip()) else {
+            add(&shared.counters.tcp_dropped, 1);
+            pending.ignore();
+            continue;
+        };
+        let Some(permit) = Permit::try_acquire(&shared, &guest) else {
             add(&shared.counters.tcp_dropped, 1);
             shared.log_tcp_full();
             pending.ignore();
             continue;
         };
-        let task = connect(shared.clone(), pending, permit);
+        let task = connect(shared.clone(), pending, (guest, permit));
         shared.spawn(task);
     }
 }
 
+/// A connection of a guest: one of all, and one of the guest's share.
+struct Permit {
+    _of_all: OwnedSemaphorePermit,
+    _of_guest: HeldShare,
+}
+
+impl Permit {
+    fn try_acquire(shared: &Shared, guest: &Arc<Guest>) -> Option<Self> {
+        let (all, limits) = (shared.limits.tcp, &shared.config.limits);
+        let max = shared.guests.part_of(all, limits.tcp_connections);
+        Some(Self {
+            _of_guest: guest.try_hold(Share::Tcp, max)?,
+            _of_all: shared.tcp_permits.clone().try_acquire_owned().ok()?,
+        })
+    }
+}
+
 /// Connects to the destination of a deferred SYN, answers it according to the result, and relays.
-async fn connect(shared: Arc<Shared>, pending: PendingConnection, permit: OwnedSemaphorePermit) {
+async fn connect(
+    shared: Arc<Shared>,
+    pending: PendingConnection,
+    (sender, permit): (Arc<Guest>, Permit),
+) {
     let route = shared.route(FlowProtocol::Tcp, pending.peer_addr(), pending.local_addr());
     let to = match route {
         Route::Connect(to) => to,
@@ -44,7 +72,7 @@ async fn connect(shared: Arc<Shared>, pending: PendingConnection, permit: OwnedS
         Route::Dns => {
             match pending.accept().await {
                 // Apart, as it needs more memory than other connections.
-                Ok(guest) => Box::pin(relay_stream(&shared, guest)).await,
+                Ok(guest) => Box::pin(relay_stream(&shared, &sender, guest)).await,
                 Err(error) => count_reset(&shared, &error),
             }
             return;
@@ -73,7 +101,7 @@ async fn connect(shared: Arc<Shared>, pending: PendingConnection, permit: OwnedS
             match pending.accept().await {
                 Ok(guest) => {
                     add(&shared.counters.tcp_established, 1);
-                    relay(&shared, &flow, guest, host).await;
+                    relay((&shared, &sender), &flow, guest, host).await;
                 }
                 // The guest has given up, or its RST came together with its ACK.
                 Err(error) => count_reset(&shared, &error),
@@ -141,7 +169,7 @@ fn reject_unreachable(shared: &Shared, pending: PendingConnection, code: Unreach
 #[cfg(test)]
 pub(super) fn connect_size() -> usize {
     fn size_of_output<F: Future>(
-        _: impl FnOnce(Arc<Shared>, PendingConnection, OwnedSemaphorePermit) -> F,
+        _: impl FnOnce(Arc<Shared>, PendingConnection, (Arc<Guest>, Permit)) -> F,
     ) -> usize {
         size_of::<F>()
     }

@@ -14,6 +14,7 @@ use super::flow::{Direction, Stage, TcpFlow};
 use super::host_stream::ReadSize;
 use crate::counters::add;
 use crate::gateway::Shared;
+use crate::guests::Guest;
 use crate::rate::RateLimit;
 
 /// The guest's socket of a connection. Dropping it, e.g. when the gateway stops, resets it.
@@ -37,7 +38,12 @@ impl Drop for GuestSocket {
 /// Copies data in both directions until both sides have closed theirs. Each side's FIN is passed on
 /// when its data has been; a RST or another error of one side resets the other, and so does the end
 /// of the gateway. The kernel still delivers the guest's data to the host if its FIN has been passed on.
-pub(super) async fn relay(shared: &Shared, flow: &TcpFlow, guest: TcpStream, host: HostStream) {
+pub(super) async fn relay(
+    (shared, owner): (&Shared, &Guest),
+    flow: &TcpFlow,
+    guest: TcpStream,
+    host: HostStream,
+) {
     flow.set_stage(Stage::Data);
     // Fails only if the stack has stopped.
     let _ = guest.set_keepalive(true);
@@ -45,7 +51,7 @@ pub(super) async fn relay(shared: &Shared, flow: &TcpFlow, guest: TcpStream, hos
     let Some(guest) = &socket.0 else {
         return;
     };
-    match both_directions(shared, flow, (guest, &host)).await {
+    match both_directions((shared, owner), flow, (guest, &host)).await {
         Ok(()) => socket.close(),
         Err(error) => {
             host.reset_on_drop();
@@ -66,7 +72,7 @@ pub(super) fn count_reset(shared: &Shared, error: &io::Error) {
 #[cfg(test)]
 pub(super) fn relay_size() -> usize {
     fn size_of_output<F: Future>(
-        _: impl FnOnce(&'static Shared, &'static TcpFlow, TcpStream, HostStream) -> F,
+        _: impl FnOnce((&'static Shared, &'static Guest), &'static TcpFlow, TcpStream, HostStream) -> F,
     ) -> usize {
         size_of::<F>()
     }
@@ -74,12 +80,12 @@ pub(super) fn relay_size() -> usize {
 }
 
 async fn both_directions(
-    shared: &Shared,
+    parts: (&Shared, &Guest),
     flow: &TcpFlow,
     (guest, host): (&TcpStream, &HostStream),
 ) -> io::Result<()> {
-    let mut to_host = pin!(guest_to_host(shared, &flow.tx, (guest, host)));
-    let mut to_guest = pin!(host_to_guest(shared, &flow.rx, (guest, host)));
+    let mut to_host = pin!(guest_to_host(parts, &flow.tx, (guest, host)));
+    let mut to_guest = pin!(host_to_guest(parts, &flow.rx, (guest, host)));
     // The end that has sent its FIN may still send a RST, which no read of the other direction
     // reports.
     tokio::select! {
@@ -141,14 +147,14 @@ async fn pass_rate_limit(
 }
 
 async fn guest_to_host(
-    shared: &Shared,
+    (shared, owner): (&Shared, &Guest),
     direction: &Direction,
     (guest, host): (&TcpStream, &HostStream),
 ) -> io::Result<()> {
     loop {
         direction.set_stage(Stage::Data);
         // While the host's socket does not accept more, the rest stays in the guest's window.
-        let max = shared
+        let max = owner
             .tx_rate
             .quantum(shared.relay_memory.allowed(ReadSize::MAX));
         let mut data = guest.read_chain(max).await?;
@@ -159,7 +165,7 @@ async fn guest_to_host(
         let len = data.len();
         let _held = shared.relay_memory.hold(len);
         direction.set_stage(Stage::RateLimit);
-        pass_rate_limit(&shared.tx_rate, len, (guest, host)).await?;
+        pass_rate_limit(&owner.tx_rate, len, (guest, host)).await?;
         direction.set_stage(Stage::Room);
         while !data.is_empty() {
             // While the host's socket is full, a RST of the guest is reported here only.
@@ -174,7 +180,7 @@ async fn guest_to_host(
 }
 
 async fn host_to_guest(
-    shared: &Shared,
+    (shared, owner): (&Shared, &Guest),
     direction: &Direction,
     (guest, host): (&TcpStream, &HostStream),
 ) -> io::Result<()> {
@@ -187,7 +193,7 @@ async fn host_to_guest(
         until_error(pin!(guest.writable()), pin!(host.failed())).await?;
         direction.set_stage(Stage::Data);
         let allowed = shared.relay_memory.allowed(size.get());
-        let want = shared.rx_rate.quantum(allowed);
+        let want = owner.rx_rate.quantum(allowed);
         let n = host.read(&shared.pool, want, &mut data).await?;
         if n == 0 {
             direction.set_stage(Stage::Ended);
@@ -196,7 +202,7 @@ async fn host_to_guest(
         size.adapt(n);
         let _held = shared.relay_memory.hold(n);
         direction.set_stage(Stage::RateLimit);
-        pass_rate_limit(&shared.rx_rate, n, (guest, host)).await?;
+        pass_rate_limit(&owner.rx_rate, n, (guest, host)).await?;
         direction.set_stage(Stage::Room);
         while !data.is_empty() {
             until_error(pin!(guest.write_slices(&mut data)), pin!(host.failed())).await?;

@@ -37,8 +37,10 @@ pub(super) async fn splice_both(shared: &Shared, guest: HostStream, host: HostSt
 
 async fn both_directions(shared: &Shared, guest: &HostStream, host: &HostStream) -> io::Result<()> {
     let counters = &shared.counters;
-    let to_host = (&shared.tx_rate, &counters.tcp_tx_bytes);
-    let to_guest = (&shared.rx_rate, &counters.tcp_rx_bytes);
+    // Only a gateway with one guest has sockets in its namespace.
+    let owner = shared.guests.only();
+    let to_host = (&owner.tx_rate, &counters.tcp_tx_bytes);
+    let to_guest = (&owner.rx_rate, &counters.tcp_rx_bytes);
     let mut to_host = pin!(async {
         let _sending = Counted::new(&shared.spliced_tx);
         one_direction(shared, (guest, host), to_host).await

@@ -38,7 +38,7 @@ pub(crate) async fn receive_forwarded(
                 };
                 if let Some(flow) = flow_of(&shared, &socket, (client, peer), guest) {
                     flow.record_use(false);
-                    let bytes = send_to_guest(&shared, &mut datagrams, flow.key.remote, guest);
+                    let bytes = send_to_guest(&shared, &flow, &mut datagrams);
                     flow.add_rx_bytes(bytes);
                 } else {
                     add(&shared.counters.udp_dropped, datagrams.len() as u64);
@@ -69,9 +69,13 @@ fn flow_of(
     }
     let remote = shared.forward_source(client.client, guest).ok()?;
     let key = table.free_key(guest, remote)?;
-    let flow = UdpFlow::new(key, socket.clone(), client.client, Some((client, peer)));
-    let flow = Arc::new(flow);
-    let replaced = table.insert(flow.clone(), None);
+    let flow = Arc::new(UdpFlow::new(
+        (key, shared.guests.of_or_unknown(guest.ip())),
+        socket.clone(),
+        client.client,
+        Some((client, peer)),
+    ));
+    let replaced = table.insert(flow.clone(), None, usize::MAX);
     add(&shared.counters.udp_flows, 1);
     add(&shared.counters.forwarded, 1);
     add(&shared.counters.udp_replaced, u64::from(replaced));

@@ -18,6 +18,7 @@ use super::table::{FlowKey, UdpFlow};
 use crate::counters::add;
 use crate::dns::relay_query;
 use crate::gateway::Shared;
+use crate::guests::Guest;
 use crate::icmp::{report_error, report_unreachable};
 use crate::policy::FlowProtocol;
 use crate::route::Route;
@@ -132,7 +133,7 @@ fn forward_train(shared: &Arc<Shared>, train: &Train) -> bool {
             None => return false,
         },
     };
-    if !shared.tx_rate.try_take(train.data.len()) {
+    if !flow.owner.tx_rate.try_take(train.data.len()) {
         add(&shared.counters.udp_dropped, train.count as u64);
         return opened;
     }
@@ -153,12 +154,17 @@ fn forward_train(shared: &Arc<Shared>, train: &Train) -> bool {
 /// Opens the flow of the guest's datagrams, if they go anywhere.
 fn open_flow(shared: &Arc<Shared>, train: &Train) -> Option<Arc<UdpFlow>> {
     let key = train.key;
+    // A sender without an address of its own gets no answer.
+    let Some(owner) = shared.guests.of(key.guest.ip()) else {
+        add(&shared.counters.udp_dropped, train.count as u64);
+        return None;
+    };
     let unreachable = |code| report_unreachable(shared, key.guest, key.remote, &train.data, code);
     let host = match shared.route(FlowProtocol::Udp, key.guest, key.remote) {
         Route::Connect(host) => host,
         Route::Dns => {
             for query in train.datagrams() {
-                relay_query(shared, key.guest, key.remote, &query);
+                relay_query(shared, &owner, (key.guest, key.remote), &query);
             }
             return None;
         }
@@ -181,7 +187,7 @@ fn open_flow(shared: &Arc<Shared>, train: &Train) -> Option<Arc<UdpFlow>> {
         Route::Drop => return None,
     };
     match HostUdp::connect(host, &shared.config.outbound) {
-        Ok(socket) => add_flow(shared, key, Arc::new(socket), host),
+        Ok(socket) => add_flow(shared, (key, owner), Arc::new(socket), host),
         Err(error) => {
             add(&shared.counters.udp_dropped, train.count as u64);
             on_send_error(shared, train, &error);
@@ -193,16 +199,18 @@ fn open_flow(shared: &Arc<Shared>, train: &Train) -> Option<Arc<UdpFlow>> {
 /// Adds a flow with a connected socket. `None` if the gateway has stopped.
 fn add_flow(
     shared: &Arc<Shared>,
-    key: FlowKey,
+    key: (FlowKey, Arc<Guest>),
     socket: Arc<HostUdp>,
     host: SocketAddr,
 ) -> Option<Arc<UdpFlow>> {
+    let (all, limits) = (shared.limits.udp, &shared.config.limits);
+    let max = shared.guests.part_of(all, limits.udp_flows);
     let flow = Arc::new(UdpFlow::new(key, socket, host, None));
     // The task may run at once. It removes the flow if the socket has failed, and waits until the
     // table has it.
     let mut table = shared.udp.table.lock();
     let task = shared.spawn(receive_answers(shared.clone(), flow.clone()))?;
-    let replaced = table.insert(flow.clone(), Some(task));
+    let replaced = table.insert(flow.clone(), Some(task), max);
     drop(table);
     add(&shared.counters.udp_flows, 1);
     add(&shared.counters.udp_replaced, u64::from(replaced));
@@ -225,13 +233,13 @@ fn on_send_error(shared: &Shared, train: &Train, error: &io::Error) {
 
 /// Sends what the socket of a flow receives to the guest, until the flow ends.
 async fn receive_answers(shared: Arc<Shared>, flow: Arc<UdpFlow>) {
-    let FlowKey { guest, remote } = flow.key;
+    let remote = flow.key.remote;
     let mut datagrams = VecDeque::new();
     loop {
         match flow.socket.receive(&shared.pool, &mut datagrams).await {
             Ok(Received::Datagrams(_)) => {
                 flow.record_use(true);
-                flow.add_rx_bytes(send_to_guest(&shared, &mut datagrams, remote, guest));
+                flow.add_rx_bytes(send_to_guest(&shared, &flow, &mut datagrams));
             }
             Ok(Received::Error(error)) => report(&shared, &flow, &error),
             Err(error) => {

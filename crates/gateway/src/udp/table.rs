@@ -9,12 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use fullsend_device::PortId;
 use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::host_socket::{HostUdp, Peer};
 use crate::forward::ForwardId;
+use crate::guests::Guest;
 
 /// Idle time of a flow without an answer.
 const UNANSWERED_TIMEOUT: Duration = Duration::from_secs(30);
@@ -40,6 +42,8 @@ pub(crate) struct ClientKey {
 /// One UDP flow.
 pub(crate) struct UdpFlow {
     pub(crate) key: FlowKey,
+    /// The guest whose flow it is.
+    pub(super) owner: Arc<Guest>,
     pub(crate) socket: Arc<HostUdp>,
     /// The client of a forward, which the host's socket sends to; `None` for a connected socket.
     pub(crate) client: Option<(ClientKey, Peer)>,
@@ -55,13 +59,14 @@ pub(crate) struct UdpFlow {
 
 impl UdpFlow {
     pub(super) fn new(
-        key: FlowKey,
+        (key, owner): (FlowKey, Arc<Guest>),
         socket: Arc<HostUdp>,
         host: SocketAddr,
         client: Option<(ClientKey, Peer)>,
     ) -> Self {
         Self {
             key,
+            owner,
             socket,
             client,
             host,
@@ -104,6 +109,13 @@ impl UdpFlow {
         self.client.as_ref().map(|(_, peer)| peer)
     }
 
+    fn kind(&self) -> Kind {
+        match &self.client {
+            Some(_) => Kind::Forwarded,
+            None => Kind::OfGuest(self.owner.port),
+        }
+    }
+
     pub(crate) fn last_used(&self) -> Instant {
         *self.last_used.lock()
     }
@@ -112,6 +124,13 @@ impl UdpFlow {
     pub(crate) fn is_answered(&self) -> bool {
         self.answered.load(Ordering::Relaxed)
     }
+}
+
+/// The flows that have a bound in common: those of one guest, or of all forwards.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Kind {
+    OfGuest(Option<PortId>),
+    Forwarded,
 }
 
 struct Entry {
@@ -130,7 +149,7 @@ struct QueueEntry {
     used: Instant,
 }
 
-/// The order of use of the guest's flows, or of those of forwards, and their number.
+/// The order of use of a guest's flows, or of those of forwards, and their number.
 ///
 /// Each flow has one entry in one of two queues, ordered by the times of last use. A use changes
 /// only the flow; its entry is moved when it comes to the front, so that each call takes constant
@@ -140,16 +159,19 @@ struct Order {
     unanswered: VecDeque<QueueEntry>,
     answered: VecDeque<QueueEntry>,
     len: usize,
-    max: usize,
 }
 
-/// All flows, at most a fixed number of each kind.
+/// All flows, at most a fixed number of those of guests, and of those of forwards.
 pub(super) struct Table {
     flows: BTreeMap<FlowKey, Entry>,
     /// The flows of the clients of forwards.
     clients: BTreeMap<ClientKey, FlowKey>,
-    guests: Order,
-    forwarded: Order,
+    /// Of kinds with flows.
+    orders: BTreeMap<Kind, Order>,
+    /// Number of flows of guests.
+    guests_len: usize,
+    max: usize,
+    max_forwarded: usize,
     last_id: u64,
     /// The substitute port that is tried next.
     next_substitute: u16,
@@ -159,17 +181,15 @@ pub(super) struct Table {
 const SUBSTITUTE_PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 
 impl Table {
-    /// Returns a table for `max` flows of the guest, and `max_forwarded` ones of forwards.
+    /// Returns a table for `max` flows of all guests, and `max_forwarded` ones of forwards.
     pub(super) fn new(max: usize, max_forwarded: usize) -> Self {
-        let order = |max: usize| Order {
-            max: max.max(1),
-            ..Order::default()
-        };
         Self {
             flows: BTreeMap::new(),
             clients: BTreeMap::new(),
-            guests: order(max),
-            forwarded: order(max_forwarded),
+            orders: BTreeMap::new(),
+            guests_len: 0,
+            max: max.max(1),
+            max_forwarded: max_forwarded.max(1),
             last_id: 0,
             next_substitute: *SUBSTITUTE_PORTS.start(),
         }
@@ -215,17 +235,25 @@ impl Table {
         None
     }
 
-    /// Adds a flow with its task. Returns whether another flow was removed for it.
-    pub(super) fn insert(&mut self, flow: Arc<UdpFlow>, task: Option<AbortHandle>) -> bool {
+    /// Adds a flow with its task. `share` is the most flows that its guest may have. Returns whether
+    /// another flow was removed for it.
+    pub(super) fn insert(
+        &mut self,
+        flow: Arc<UdpFlow>,
+        task: Option<AbortHandle>,
+        share: usize,
+    ) -> bool {
         self.remove(&flow.key);
-        let forwarded = flow.client.is_some();
-        let order = self.order(forwarded);
-        let replaced = order.len >= order.max && self.remove_least_recently_used(forwarded);
+        let kind = flow.kind();
+        let replaced = self
+            .full_kind(kind, share)
+            .is_some_and(|full| self.remove_least_recently_used(full));
         self.last_id += 1;
         let (key, id, used) = (flow.key, self.last_id, flow.last_used());
-        let order = self.order(forwarded);
+        let order = self.orders.entry(kind).or_default();
         order.unanswered.push_back(QueueEntry { key, id, used });
         order.len += 1;
+        self.guests_len += usize::from(kind != Kind::Forwarded);
         if let Some((client, _)) = &flow.client {
             self.clients.insert(*client, key);
         }
@@ -233,10 +261,35 @@ impl Table {
         replaced
     }
 
+    /// Returns the kind of which a flow must end before one of `kind` is added: if all guests together
+    /// have too many, of the guest that has most.
+    fn full_kind(&self, kind: Kind, share: usize) -> Option<Kind> {
+        let len = self.orders.get(&kind).map_or(0, |order| order.len);
+        match kind {
+            Kind::Forwarded => (len >= self.max_forwarded).then_some(kind),
+            _ if len >= share => Some(kind),
+            _ if self.guests_len >= self.max => {
+                let of_guests = |(kind, _): &(&Kind, &Order)| **kind != Kind::Forwarded;
+                let orders = self.orders.iter().filter(of_guests);
+                orders
+                    .max_by_key(|(_, order)| order.len)
+                    .map(|(kind, _)| *kind)
+            }
+            Kind::OfGuest(_) => None,
+        }
+    }
+
     /// Ends a flow. Its entry in a queue is removed when it comes to the front.
     pub(super) fn remove(&mut self, key: &FlowKey) {
         if let Some(entry) = self.flows.remove(key) {
-            self.order(entry.flow.client.is_some()).len -= 1;
+            let kind = entry.flow.kind();
+            if let Some(order) = self.orders.get_mut(&kind) {
+                order.len -= 1;
+                if order.len == 0 {
+                    self.orders.remove(&kind);
+                }
+            }
+            self.guests_len -= usize::from(kind != Kind::Forwarded);
             if let Some((client, _)) = &entry.flow.client {
                 self.clients.remove(client);
             }
@@ -261,13 +314,13 @@ impl Table {
     /// Ends the flows that have been idle for too long.
     pub(super) fn expire(&mut self, now: Instant) {
         let timeouts = [(false, UNANSWERED_TIMEOUT), (true, ANSWERED_TIMEOUT)];
-        for forwarded in [false, true] {
+        let kinds: Vec<_> = self.orders.keys().copied().collect();
+        for kind in kinds {
             for (answered, timeout) in timeouts {
-                while let Some(key) = self.front(forwarded, answered)
+                while let Some(key) = self.front(kind, answered)
                     && self.idle_time(&key, now) >= timeout
                 {
-                    self.order(forwarded).queue(answered).pop_front();
-                    self.remove(&key);
+                    self.remove_front(kind, answered, &key);
                 }
             }
         }
@@ -275,15 +328,22 @@ impl Table {
 
     /// Ends the flow that was used the longest time ago; of those without an answer, if there are
     /// any. Returns whether there was a flow.
-    fn remove_least_recently_used(&mut self, forwarded: bool) -> bool {
+    fn remove_least_recently_used(&mut self, kind: Kind) -> bool {
         for answered in [false, true] {
-            if let Some(key) = self.front(forwarded, answered) {
-                self.order(forwarded).queue(answered).pop_front();
-                self.remove(&key);
+            if let Some(key) = self.front(kind, answered) {
+                self.remove_front(kind, answered, &key);
                 return true;
             }
         }
         false
+    }
+
+    /// Ends the flow that [`front`](Self::front) has returned.
+    fn remove_front(&mut self, kind: Kind, answered: bool, key: &FlowKey) {
+        if let Some(order) = self.orders.get_mut(&kind) {
+            order.queue(answered).pop_front();
+        }
+        self.remove(key);
     }
 
     fn idle_time(&self, key: &FlowKey, now: Instant) -> Duration {
@@ -291,22 +351,10 @@ impl Table {
         flow.map_or(Duration::MAX, |entry| now - entry.flow.last_used())
     }
 
-    const fn order(&mut self, forwarded: bool) -> &mut Order {
-        if forwarded {
-            &mut self.forwarded
-        } else {
-            &mut self.guests
-        }
-    }
-
     /// Returns the flow that was used the longest time ago of a queue, after it has moved the
     /// entries before it that were used since, or belong in the other queue.
-    fn front(&mut self, forwarded: bool, answered: bool) -> Option<FlowKey> {
-        let order = if forwarded {
-            &mut self.forwarded
-        } else {
-            &mut self.guests
-        };
+    fn front(&mut self, kind: Kind, answered: bool) -> Option<FlowKey> {
+        let order = self.orders.get_mut(&kind)?;
         loop {
             let front = order.queue(answered).front()?;
             let (key, id, used) = (front.key, front.id, front.used);
@@ -351,6 +399,13 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+    use crate::guests::Guests;
+
+    fn owner() -> Arc<Guest> {
+        let guests = Guests::new(&Config::default(), None, Arc::default());
+        guests.only().clone()
+    }
 
     fn flow(n: u16) -> Arc<UdpFlow> {
         let host: SocketAddr = "127.0.0.1:9".parse().unwrap();
@@ -359,7 +414,7 @@ mod tests {
             remote: host,
         };
         let socket = Arc::new(HostUdp::connect(host, &crate::Outbound::default()).unwrap());
-        Arc::new(UdpFlow::new(key, socket, host, None))
+        Arc::new(UdpFlow::new((key, owner()), socket, host, None))
     }
 
     fn ports(table: &Table) -> Vec<u16> {
@@ -371,7 +426,7 @@ mod tests {
         let mut table = Table::new(10, 10);
         let flows = [1, 2, 3].map(flow);
         for flow in &flows {
-            table.insert(flow.clone(), None);
+            table.insert(flow.clone(), None, usize::MAX);
         }
         tokio::time::advance(Duration::from_secs(29)).await;
         flows[1].record_use(true);
@@ -391,7 +446,7 @@ mod tests {
         table.expire(Instant::now());
         assert_eq!(table.len(), 0);
         table.expire(Instant::now());
-        assert!(table.guests.unanswered.is_empty() && table.guests.answered.is_empty());
+        assert!(table.orders.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
@@ -400,21 +455,21 @@ mod tests {
         let flows = [1, 2, 3, 4, 5, 6].map(flow);
         for flow in &flows[..3] {
             flow.record_use(false);
-            assert!(!table.insert(flow.clone(), None));
+            assert!(!table.insert(flow.clone(), None, usize::MAX));
             tokio::time::advance(Duration::from_millis(1)).await;
         }
         flows[0].record_use(true);
         tokio::time::advance(Duration::from_millis(1)).await;
         flows[1].record_use(false);
-        assert!(table.insert(flows[3].clone(), None));
+        assert!(table.insert(flows[3].clone(), None, usize::MAX));
         assert_eq!(ports(&table), [1, 2, 4]);
         tokio::time::advance(Duration::from_millis(1)).await;
         flows[1].record_use(true);
         flows[3].record_use(true);
         // All are answered: the oldest goes.
-        assert!(table.insert(flows[4].clone(), None));
+        assert!(table.insert(flows[4].clone(), None, usize::MAX));
         assert_eq!(ports(&table), [2, 4, 5]);
-        assert!(table.insert(flows[5].clone(), None));
+        assert!(table.insert(flows[5].clone(), None, usize::MAX));
         assert_eq!(ports(&table), [2, 4, 6]);
     }
 
@@ -424,11 +479,11 @@ mod tests {
         let flows = [1, 2, 3, 4, 5, 6, 7, 8].map(flow);
         for _ in 0..1000 {
             for flow in &flows {
-                table.insert(flow.clone(), None);
+                table.insert(flow.clone(), None, usize::MAX);
             }
         }
         assert_eq!(table.len(), 4);
-        let queued = table.guests.unanswered.len();
+        let queued = table.orders[&Kind::OfGuest(None)].unanswered.len();
         assert!(queued <= 8, "{queued}");
     }
 
@@ -449,8 +504,13 @@ mod tests {
             from: None,
         };
         let socket = Arc::new(HostUdp::connect(host, &crate::Outbound::default()).unwrap());
-        let flow = Arc::new(UdpFlow::new(key, socket, client, Some((client_key, peer))));
-        table.insert(flow.clone(), None);
+        let flow = Arc::new(UdpFlow::new(
+            (key, owner()),
+            socket,
+            client,
+            Some((client_key, peer)),
+        ));
+        table.insert(flow.clone(), None, usize::MAX);
         flow
     }
 
@@ -458,7 +518,7 @@ mod tests {
     async fn clients_of_forwards_do_not_end_the_guests_flows() {
         let mut table = Table::new(2, 3);
         for n in [1, 2] {
-            table.insert(flow(n), None);
+            table.insert(flow(n), None, usize::MAX);
         }
         for n in 0..100 {
             tokio::time::advance(Duration::from_millis(1)).await;

@@ -4,20 +4,21 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result};
-use fullsend_gateway::{Handle, Zone};
+use fullsend_gateway::{Handle, PortId, Zone};
 use hyper::{Method, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::exposures::{Entry, Exposures, Transport};
+use super::exposures::{Entry, Exposures, Owner, Transport};
 use super::notifications::format_mac;
 
 /// Where a client of the API is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Client {
     Host,
-    /// In the virtual machine: it may not make files of the host.
-    Guest,
+    /// In the virtual machine with this port: it may not make files of the host, and has a part of the
+    /// entries.
+    Guest(Option<PortId>),
 }
 
 /// An answer: a status, and JSON or a text for the user.
@@ -71,6 +72,11 @@ impl Api {
         &self.exposures
     }
 
+    /// Returns the port of the guest that has an address.
+    pub(super) fn guest_at(&self, address: IpAddr) -> Option<PortId> {
+        self.handle.guest_of(address)
+    }
+
     /// Returns the answer to a request.
     pub(super) async fn answer(
         &self,
@@ -111,12 +117,16 @@ impl Api {
             Ok(entry) => entry,
             Err(error) => return bad_request(&error.into()),
         };
-        if client == Client::Guest && entry.protocol == Transport::Unix {
+        if client != Client::Host && entry.protocol == Transport::Unix {
             let text = "sockets of the host can only be exposed from the host".to_owned();
             return Answer::Error(StatusCode::FORBIDDEN, text);
         }
+        let owner = match client {
+            Client::Host => Owner::Host,
+            Client::Guest(port) => Owner::Guest(port),
+        };
         done(if expose {
-            self.exposures.expose(&entry).await
+            self.exposures.expose(&entry, owner).await
         } else {
             self.exposures.unexpose(&entry).await
         })

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use fullsend::TcpStream;
-use fullsend_gateway::{Forward, ForwardId, Handle, Protocol, Side};
+use fullsend_gateway::{Forward, ForwardId, Handle, PortId, Protocol, Side};
 use serde::{Deserialize, Serialize};
 use tokio::io::copy_bidirectional;
 use tokio::net::{UnixListener, UnixStream};
@@ -23,6 +23,8 @@ const TEXT_MAX: usize = 256;
 
 /// Most entries, each of which may have two forwards.
 const ENTRIES_MAX: usize = 16_384;
+/// Most entries that one guest adds.
+const ENTRIES_OF_GUEST: usize = 4096;
 /// Most connections of all Unix sockets together; further ones wait.
 const UNIX_CONNECTIONS_MAX: usize = 1024;
 
@@ -56,8 +58,23 @@ enum Server {
     },
 }
 
-/// For each protocol and `local`, what it leads to.
-type Table = BTreeMap<(Transport, String), (String, Server)>;
+/// The client of the API that has added an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Owner {
+    Host,
+    /// The guest behind a port.
+    Guest(Option<PortId>),
+}
+
+/// What an entry leads to, and its server.
+struct Exposed {
+    remote: String,
+    owner: Owner,
+    server: Server,
+}
+
+/// The entries by their protocol and `local`.
+type Table = BTreeMap<(Transport, String), Exposed>;
 
 /// The table of a gateway. Clones refer to the same one.
 #[derive(Clone)]
@@ -77,7 +94,7 @@ impl Exposures {
     }
 
     /// Adds an entry.
-    pub(super) async fn expose(&self, entry: &Entry) -> Result<()> {
+    pub(super) async fn expose(&self, entry: &Entry, owner: Owner) -> Result<()> {
         // A port may have any number of leading zeros.
         if entry.local.len() > TEXT_MAX || entry.remote.len() > TEXT_MAX {
             bail!("local and remote have at most {TEXT_MAX} bytes; shorten them");
@@ -91,27 +108,37 @@ impl Exposures {
         if table.len() >= ENTRIES_MAX {
             bail!("there are {ENTRIES_MAX} entries already; remove some");
         }
+        let has_same = |exposed: &&Exposed| exposed.owner == owner;
+        if owner != Owner::Host && table.values().filter(has_same).count() >= ENTRIES_OF_GUEST {
+            bail!("the guest has added {ENTRIES_OF_GUEST} entries already; remove some");
+        }
         let server = match entry.protocol {
             Transport::Tcp => self.forward(Protocol::Tcp, entry)?,
             Transport::Udp => self.forward(Protocol::Udp, entry)?,
             Transport::Unix => self.serve_unix(entry)?,
         };
-        table.insert(key, (entry.remote.clone(), server));
+        let exposed = Exposed {
+            remote: entry.remote.clone(),
+            owner,
+            server,
+        };
+        table.insert(key, exposed);
         Ok(())
     }
 
     /// Removes an entry. Its connections go on.
     pub(super) async fn unexpose(&self, entry: &Entry) -> Result<()> {
         let key = (entry.protocol, entry.local.clone());
-        match self.table.lock().await.remove(&key) {
-            Some((_, Server::Forwards(ids))) => {
+        let removed = self.table.lock().await.remove(&key);
+        match removed.map(|exposed| exposed.server) {
+            Some(Server::Forwards(ids)) => {
                 let mut result = Ok(());
                 for id in ids {
                     result = result.and(self.handle.remove_forward(id));
                 }
                 Ok(result?)
             }
-            Some((_, Server::Unix { task, .. })) => {
+            Some(Server::Unix { task, .. }) => {
                 task.abort();
                 Ok(())
             }
@@ -121,12 +148,11 @@ impl Exposures {
 
     pub(super) async fn list(&self) -> Vec<Entry> {
         let table = self.table.lock().await;
-        let entry =
-            |((protocol, local), (remote, _)): (&(Transport, String), &(String, Server))| Entry {
-                local: local.clone(),
-                remote: remote.clone(),
-                protocol: *protocol,
-            };
+        let entry = |((protocol, local), exposed): (&(Transport, String), &Exposed)| Entry {
+            local: local.clone(),
+            remote: exposed.remote.clone(),
+            protocol: *protocol,
+        };
         table.iter().map(entry).collect()
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use fullsend::TcpListener;
-use fullsend_device::{FrameAttachment, Framing};
+use fullsend_device::Framing;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::CONTENT_TYPE;
@@ -23,6 +23,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use super::api::{Answer, Api, Client, tunnel_destination};
+use super::links::GuestLinks;
 use super::listen::ApiListener;
 
 /// Most bytes of a request's body.
@@ -72,20 +73,20 @@ macro_rules! host_stream {
 host_stream!(UnixStream);
 host_stream!(TcpStream);
 
-/// Serves a socket of the host. With an attachment, virtual machines may connect with `/connect`.
-pub(super) async fn serve(api: Api, listener: ApiListener, attachment: Option<FrameAttachment>) {
+/// Serves a socket of the host. With `guests`, virtual machines may connect with `/connect`.
+pub(super) async fn serve(api: Api, listener: ApiListener, guests: Option<GuestLinks>) {
     let permits = Arc::new(Semaphore::new(CLIENTS_MAX));
     loop {
         let Ok(permit) = permits.clone().acquire_owned().await else {
             return;
         };
-        let (api, attachment) = (api.clone(), attachment.clone());
+        let (api, guests) = (api.clone(), guests.clone());
         let accepted = match &listener {
             ApiListener::Unix { listener, .. } => {
                 let accepted = listener.accept().await;
                 accepted.map(|(stream, _)| {
                     tokio::spawn(async move {
-                        serve_host(api, stream, attachment).await;
+                        serve_host(api, stream, guests).await;
                         drop(permit);
                     })
                 })
@@ -94,7 +95,7 @@ pub(super) async fn serve(api: Api, listener: ApiListener, attachment: Option<Fr
                 let accepted = listener.accept().await;
                 accepted.map(|(stream, _)| {
                     tokio::spawn(async move {
-                        serve_host(api, stream, attachment).await;
+                        serve_host(api, stream, guests).await;
                         drop(permit);
                     })
                 })
@@ -107,7 +108,7 @@ pub(super) async fn serve(api: Api, listener: ApiListener, attachment: Option<Fr
     }
 }
 
-/// Serves the guest at the gateway's address.
+/// Serves the guests at the gateway's address.
 pub(super) async fn serve_guest(api: Api, listener: TcpListener) {
     let permits = Arc::new(Semaphore::new(CLIENTS_MAX));
     loop {
@@ -115,23 +116,23 @@ pub(super) async fn serve_guest(api: Api, listener: TcpListener) {
             return;
         };
         // Fails only if the stack has stopped.
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, from)) = listener.accept().await else {
             return;
         };
-        let api = api.clone();
+        let (api, client) = (api.clone(), Client::Guest(api.guest_at(from.ip())));
         tokio::spawn(async move {
-            serve_http(api, Client::Guest, stream).await;
+            serve_http(api, client, stream).await;
             drop(permit);
         });
     }
 }
 
-async fn serve_host(api: Api, stream: impl HostStream, attachment: Option<FrameAttachment>) {
+async fn serve_host(api: Api, stream: impl HostStream, guests: Option<GuestLinks>) {
     let Ok(Ok(target)) = timeout(TIMEOUT, target_of(&stream)).await else {
         return;
     };
-    let done = match (&*target.0, attachment) {
-        ("/connect", Some(attachment)) => attach(stream, &attachment).await,
+    let done = match (&*target.0, guests) {
+        ("/connect", Some(guests)) => connect(stream, &guests).await,
         ("/tunnel", _) => tunnel(&api, stream, &target.1).await,
         _ => {
             serve_http(api, Client::Host, stream).await;
@@ -185,10 +186,10 @@ async fn skip_head(stream: &mut impl HostStream) -> Result<()> {
         .context("the request is not whole")?
 }
 
-/// Passes the connection on to the device: frames follow the request, without an answer.
-async fn attach(mut stream: impl HostStream, attachment: &FrameAttachment) -> Result<()> {
+/// Makes a guest of the connection: frames follow the request, without an answer.
+async fn connect(mut stream: impl HostStream, guests: &GuestLinks) -> Result<()> {
     skip_head(&mut stream).await?;
-    attachment.attach(stream.into_fd()?, Framing::Plain)?;
+    guests.add_frames(stream.into_fd()?, Framing::Plain)?;
     Ok(())
 }
 

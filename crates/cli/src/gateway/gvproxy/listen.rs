@@ -2,21 +2,16 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use fullsend_device::{Device, FrameAttachment, FrameDatagrams, FrameLink, Framing, PeerEvent};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, setsockopt, socket, sockopt,
 };
-use tokio::sync::Notify;
 
-use super::notifications::{Notification, Sender};
-use super::options::{GUEST_MAC, Options};
 use crate::gateway::json_socket;
 
 /// A URL of a socket.
@@ -67,6 +62,14 @@ impl Endpoint {
         }
     }
 
+    /// Returns the endpoint if it is a Unix stream, which can pass the memory of a virtual machine.
+    pub(super) fn of_memory(self) -> Result<Self> {
+        match self {
+            Self::Unix(_) => Ok(self),
+            _ => bail!("-listen-vhost-user needs a Unix socket; write unix:///PATH"),
+        }
+    }
+
     /// Returns the endpoint if it has messages.
     pub(super) fn of_messages(self) -> Result<Self> {
         match self {
@@ -85,10 +88,10 @@ impl Endpoint {
 }
 
 /// A socket that is bound.
-struct Bound {
-    socket: OwnedFd,
+pub(super) struct Bound {
+    pub(super) socket: OwnedFd,
     /// Removes its file when it is dropped.
-    file: Option<SocketPath>,
+    pub(super) file: Option<SocketPath>,
 }
 
 /// The path of a socket, which is removed when this is dropped, unless another socket has replaced it:
@@ -130,7 +133,7 @@ fn remove_old(path: &Path) -> Result<()> {
 }
 
 impl Bound {
-    fn new(endpoint: &Endpoint) -> Result<Self> {
+    pub(super) fn new(endpoint: &Endpoint) -> Result<Self> {
         let cannot = || format!("cannot listen on {endpoint:?}");
         let (socket, path): (OwnedFd, _) = match endpoint {
             Endpoint::Unix(path) => (json_socket::bind(path, "gvproxy's")?.into(), Some(path)),
@@ -183,7 +186,7 @@ pub(super) enum ApiListener {
 }
 
 impl ApiSocket {
-    fn new(endpoint: &Endpoint) -> Result<Self> {
+    pub(super) fn new(endpoint: &Endpoint) -> Result<Self> {
         Ok(Self {
             endpoint: endpoint.clone(),
             bound: Bound::new(endpoint)?,
@@ -207,82 +210,6 @@ impl ApiSocket {
                 }
             }
             (endpoint, None) => bail!("{endpoint:?} has no file"),
-        })
-    }
-}
-
-/// The virtual machine's side, and the sockets of the API.
-pub(super) struct Guest {
-    pub(super) device: Box<dyn Device>,
-    /// Passes connections of the API on to the device.
-    pub(super) attachment: Option<FrameAttachment>,
-    pub(super) api: Vec<ApiSocket>,
-    pub(super) services: Vec<ApiSocket>,
-    /// The files of the device's sockets.
-    _files: Vec<SocketPath>,
-}
-
-impl Guest {
-    /// Opens the device and binds all sockets. `ended` is notified when the only virtual machine that
-    /// can be served has ended.
-    pub(super) fn open(options: &Options, sender: Sender, ended: &Arc<Notify>) -> Result<Self> {
-        let mtu = options.config.mtu;
-        let api = options.listen.iter().map(ApiSocket::new);
-        let services = options.services.iter().map(ApiSocket::new);
-        let (api, services) = (
-            api.collect::<Result<_>>()?,
-            services.collect::<Result<_>>()?,
-        );
-        if let Some(endpoint) = &options.vfkit {
-            let Bound { socket, file } = Bound::new(endpoint)?;
-            return Ok(Self {
-                device: Box::new(FrameDatagrams::new(socket, mtu)?),
-                attachment: None,
-                api,
-                services,
-                _files: file.into_iter().collect(),
-            });
-        }
-        let stdio = options.stdio;
-        let link = if stdio {
-            let (input, output) = (io::stdin(), io::stdout());
-            let input = input.as_fd().try_clone_to_owned()?;
-            let output = output.as_fd().try_clone_to_owned()?;
-            FrameLink::pipes(input, output, Framing::Plain, mtu)?
-        } else {
-            FrameLink::new(mtu)?
-        };
-        let ended = ended.clone();
-        let mut link = link.on_peer(move |event| match event {
-            PeerEvent::Connected { mac } => sender.send(Notification::Connected(mac)),
-            PeerEvent::Disconnected { mac } => {
-                if let Some(mac) = mac {
-                    sender.send(Notification::Disconnected(mac));
-                }
-                if stdio {
-                    ended.notify_one();
-                }
-            }
-        });
-        let guest_mac = GUEST_MAC;
-        let mut files = Vec::new();
-        for (endpoint, framing) in [
-            (&options.qemu, Framing::Qemu),
-            (&options.bess, Framing::Messages),
-            (&options.vpnkit, Framing::Hyperkit { guest_mac }),
-        ] {
-            if let Some(endpoint) = endpoint {
-                let Bound { socket, file } = Bound::new(endpoint)?;
-                link.listen(socket, framing)?;
-                files.extend(file);
-            }
-        }
-        Ok(Self {
-            attachment: Some(link.attachment()?),
-            device: Box::new(link),
-            api,
-            services,
-            _files: files,
         })
     }
 }

@@ -52,6 +52,7 @@ pub(super) struct Options {
     pub(super) bess: Option<Endpoint>,
     pub(super) vpnkit: Option<Endpoint>,
     pub(super) vfkit: Option<Endpoint>,
+    pub(super) vhost_user: Option<Endpoint>,
     pub(super) stdio: bool,
     pub(super) ssh_port: Option<u16>,
     pub(super) pid_file: Option<PathBuf>,
@@ -77,6 +78,7 @@ enum Key {
     ListenQemu,
     ListenStdio,
     ListenVfkit,
+    ListenVhostUser,
     ListenVpnkit,
     LogFile,
     Mtu,
@@ -116,6 +118,7 @@ const TABLE: &[Flag<Key>] = &[
     value(Key::ListenQemu, "listen-qemu"),
     value(Key::ListenStdio, "listen-stdio"),
     value(Key::ListenVfkit, "listen-vfkit"),
+    value(Key::ListenVhostUser, "listen-vhost-user"),
     value(Key::ListenVpnkit, "listen-vpnkit"),
     value(Key::LogFile, "log-file"),
     value(Key::Mtu, "mtu"),
@@ -138,6 +141,7 @@ struct Given {
     bess: Option<Endpoint>,
     vpnkit: Option<Endpoint>,
     vfkit: Option<Endpoint>,
+    vhost_user: Option<Endpoint>,
     stdio: bool,
     ssh_port: Option<i64>,
     pid_file: Option<PathBuf>,
@@ -210,6 +214,9 @@ impl Given {
             }
             Key::ListenStdio => self.stdio = true,
             Key::ListenVfkit => self.vfkit = Some(endpoint("listen-vfkit")?.of_datagrams()?),
+            Key::ListenVhostUser => {
+                self.vhost_user = Some(endpoint("listen-vhost-user")?.of_memory()?);
+            }
             Key::ListenVpnkit => {
                 self.vpnkit = Some(endpoint("listen-vpnkit")?.of_stream("listen-vpnkit")?);
             }
@@ -250,16 +257,21 @@ impl Given {
     }
 
     fn options(self) -> Result<Options> {
-        let links = [&self.qemu, &self.bess, &self.vpnkit];
-        let shared = links.into_iter().flatten().count() + self.listen.len();
-        let alone = usize::from(self.stdio) + usize::from(self.vfkit.is_some());
-        if alone > 1 || alone == 1 && links.into_iter().any(Option::is_some) {
+        let links = [
+            &self.qemu,
+            &self.bess,
+            &self.vpnkit,
+            &self.vfkit,
+            &self.vhost_user,
+        ];
+        let has_link = links.into_iter().any(Option::is_some);
+        if self.stdio && has_link {
             bail!(
-                "-listen-vfkit and -listen-stdio exclude each other, -listen-qemu, -listen-bess and \
-                 -listen-vpnkit; give one"
+                "gvproxy ends with the guest of -listen-stdio, which excludes -listen-qemu, \
+                 -listen-bess, -listen-vpnkit, -listen-vfkit and -listen-vhost-user; give one"
             );
         }
-        if shared + alone == 0 {
+        if !self.stdio && !has_link && self.listen.is_empty() {
             bail!("no virtual machine can connect; add e.g. -listen-qemu unix:///tmp/qemu.sock");
         }
         let network = self.network()?;
@@ -273,6 +285,7 @@ impl Given {
             bess: self.bess,
             vpnkit: self.vpnkit,
             vfkit: self.vfkit,
+            vhost_user: self.vhost_user,
             stdio: self.stdio,
             pid_file: self.pid_file,
             log_file: self.log_file,

@@ -63,6 +63,7 @@ fn errors_name_the_value_and_the_remedy() {
         ("-listen vsock://:1024", "vsock are not supported"),
         ("-listen-qemu unixgram:///x", "-listen-qemu needs a stream"),
         ("-listen-vfkit unix:///x", "write unixgram:///PATH"),
+        ("-listen-vhost-user tcp://127.0.0.1:1", "write unix:///PATH"),
         ("-listen-bess unix:///x", "write unixpacket:///PATH"),
         ("-listen unix://", "it has no path"),
         ("-listen x", "it is not a URL"),

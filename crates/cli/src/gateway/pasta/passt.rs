@@ -45,7 +45,7 @@ pub(in crate::gateway) fn main(arguments: Vec<OsString>) -> ExitCode {
 /// Serves virtual machines, in the background unless the caller wants to wait.
 fn serve(options: &Options) -> Result<()> {
     let mut plan = Plan::of_virtual_machine(options)?;
-    policy::apply(options.policy.as_deref(), &mut plan.config)?;
+    let policy = policy::apply(options.policy.as_deref(), &mut plan.config)?;
     let peer_ended = Arc::new(Notify::new());
     let guest = Guest::new(options, &plan, &peer_ended)?;
     let caller = Caller::start(options)?;
@@ -60,7 +60,7 @@ fn serve(options: &Options) -> Result<()> {
         SocketTables::of_this_thread()?,
         SocketTables::of_this_thread()?,
     ];
-    let (control, tools) = prepare(options)?;
+    let (control, tools) = prepare(options, policy)?;
     runtime()?.block_on(async {
         let gateway = Gateway::new(plan.config.clone(), guest.device)?;
         // None of the ports is followed.

@@ -1,3 +1,4 @@
+use std::fs;
 use std::net::SocketAddr;
 
 use super::super::{DnsVerdict, Flow, FlowProtocol, Policy, Verdict};
@@ -234,7 +235,7 @@ fn a_file_that_cannot_be_read_is_named() {
         "{text}"
     );
     let large = std::env::temp_dir().join(format!("fullsend-policy-{}.toml", std::process::id()));
-    let file = fs::File::create(&large).unwrap();
+    let file = File::create(&large).unwrap();
     file.set_len(MAX_LEN + 1).unwrap();
     let text = PolicyFile::read(&large).unwrap_err().to_string();
     fs::remove_file(&large).unwrap();

@@ -1,0 +1,250 @@
+//! The sockets at which virtual machines connect, each of which is a guest of the gateway.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use anyhow::Result;
+use fullsend::VhostUser;
+use fullsend_device::{
+    CaptureInterface, CapturedDevice, DatagramListener, Device, FrameLink, Framing,
+};
+use fullsend_gateway::{Handle, PortEvent, PortId};
+use rustix::net::AddressFamily;
+use tokio::io::Interest;
+use tokio::net::{TcpListener, UnixDatagram, UnixListener};
+use tokio::sync::Notify;
+use tokio::task::yield_now;
+use tokio::time::sleep;
+
+use super::listen::{Bound, SocketPath};
+use super::notifications::{Notification, Sender};
+use super::options::{GUEST_MAC, Options};
+
+/// When a connection is accepted again that could not be, e.g. for lack of descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// What a socket carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Frames(Framing),
+    Datagrams,
+    VhostUser,
+}
+
+/// The sockets that are bound, before the gateway exists.
+pub(super) struct Links {
+    sockets: Vec<(OwnedFd, Kind)>,
+    /// The link over standard input and output.
+    stdio: Option<FrameLink>,
+    /// Removed at the end.
+    files: Vec<SocketPath>,
+}
+
+/// Makes guests of connections.
+#[derive(Clone)]
+pub(super) struct GuestLinks {
+    handle: Handle,
+    mtu: u32,
+    capture: Option<CaptureInterface>,
+}
+
+/// Reports guests that begin and end. The end of the one on standard input is that of the program.
+#[derive(Clone)]
+pub(super) struct GuestEvents {
+    sender: Sender,
+    stdio_port: Arc<OnceLock<PortId>>,
+    ended: Arc<Notify>,
+}
+
+impl GuestEvents {
+    pub(super) fn new(sender: Sender) -> Self {
+        Self {
+            sender,
+            stdio_port: Arc::default(),
+            ended: Arc::default(),
+        }
+    }
+
+    pub(super) fn on_event(&self, event: PortEvent) {
+        match event {
+            PortEvent::Connected { mac, .. } => self.sender.send(Notification::Connected(mac)),
+            PortEvent::Disconnected { port, mac } => {
+                if let Some(mac) = mac {
+                    self.sender.send(Notification::Disconnected(mac));
+                }
+                if self.stdio_port.get() == Some(&port) {
+                    self.ended.notify_one();
+                }
+            }
+        }
+    }
+
+    /// Waits for the end of the guest on standard input.
+    pub(super) async fn ended(&self) {
+        self.ended.notified().await;
+    }
+}
+
+impl Links {
+    /// Binds the sockets.
+    pub(super) fn bind(options: &Options) -> Result<Self> {
+        let guest_mac = GUEST_MAC;
+        let endpoints = [
+            (&options.qemu, Kind::Frames(Framing::Qemu)),
+            (&options.bess, Kind::Frames(Framing::Messages)),
+            (
+                &options.vpnkit,
+                Kind::Frames(Framing::Hyperkit { guest_mac }),
+            ),
+            (&options.vfkit, Kind::Datagrams),
+            (&options.vhost_user, Kind::VhostUser),
+        ];
+        let (mut sockets, mut files) = (Vec::new(), Vec::new());
+        for (endpoint, kind) in endpoints {
+            if let Some(endpoint) = endpoint {
+                let Bound { socket, file } = Bound::new(endpoint)?;
+                rustix::io::ioctl_fionbio(&socket, true)?;
+                sockets.push((socket, kind));
+                files.extend(file);
+            }
+        }
+        let stdio = options.stdio.then(|| {
+            let (input, output) = (io::stdin(), io::stdout());
+            let input = input.as_fd().try_clone_to_owned()?;
+            let output = output.as_fd().try_clone_to_owned()?;
+            FrameLink::pipes(input, output, Framing::Plain, options.config.mtu)
+        });
+        Ok(Self {
+            sockets,
+            stdio: stdio.transpose()?,
+            files,
+        })
+    }
+
+    /// Begins to accept virtual machines. The files of the sockets exist until the returned value is
+    /// dropped.
+    pub(super) fn start(
+        self,
+        guests: &GuestLinks,
+        events: &GuestEvents,
+    ) -> Result<Vec<SocketPath>> {
+        if let Some(link) = self.stdio {
+            let port = guests.add(link)?;
+            // It is set once.
+            let _ = events.stdio_port.set(port);
+        }
+        for (socket, kind) in self.sockets {
+            let guests = guests.clone();
+            match kind {
+                Kind::Datagrams => {
+                    let ready = UnixDatagram::from_std(socket.try_clone()?.into())?;
+                    let listener = DatagramListener::new(socket, guests.mtu)?;
+                    tokio::spawn(accept_datagrams(guests, listener, ready));
+                }
+                kind => {
+                    let listener = Listener::new(socket)?;
+                    tokio::spawn(accept(guests, listener, kind));
+                }
+            }
+        }
+        Ok(self.files)
+    }
+}
+
+impl GuestLinks {
+    pub(super) fn new(handle: Handle, mtu: u32, capture: Option<CaptureInterface>) -> Self {
+        Self {
+            handle,
+            mtu,
+            capture,
+        }
+    }
+
+    fn add(&self, device: impl Device + 'static) -> io::Result<PortId> {
+        self.handle.add_guest(match &self.capture {
+            Some(capture) => Box::new(CapturedDevice::new(device, capture.clone())),
+            None => Box::new(device),
+        })
+    }
+
+    /// Makes a guest of a connection with frames.
+    pub(super) fn add_frames(&self, socket: OwnedFd, framing: Framing) -> io::Result<PortId> {
+        self.add(FrameLink::connected(socket, framing, self.mtu)?)
+    }
+
+    fn add_connection(&self, socket: OwnedFd, kind: Kind) -> io::Result<PortId> {
+        match kind {
+            Kind::Frames(framing) => self.add_frames(socket, framing),
+            Kind::VhostUser => self.add(VhostUser::from_socket(socket).mtu(self.mtu).open()?),
+            Kind::Datagrams => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+}
+
+/// A socket of connections in a runtime.
+enum Listener {
+    /// A stream, or a socket of messages, which is accepted in the same way.
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    fn new(socket: OwnedFd) -> io::Result<Self> {
+        let address = rustix::net::getsockname(&socket)?;
+        Ok(if address.address_family() == AddressFamily::UNIX {
+            Self::Unix(UnixListener::from_std(socket.into())?)
+        } else {
+            Self::Tcp(TcpListener::from_std(socket.into())?)
+        })
+    }
+
+    async fn accept(&self) -> io::Result<OwnedFd> {
+        Ok(match self {
+            Self::Unix(listener) => listener.accept().await?.0.into_std()?.into(),
+            Self::Tcp(listener) => listener.accept().await?.0.into_std()?.into(),
+        })
+    }
+}
+
+/// Accepts the virtual machines of a socket of connections.
+async fn accept(guests: GuestLinks, listener: Listener, kind: Kind) {
+    loop {
+        match listener.accept().await {
+            Ok(socket) => {
+                if let Err(error) = guests.add_connection(socket, kind) {
+                    tracing::warn!("cannot use the connection of a guest: {error}");
+                }
+            }
+            Err(error) => {
+                tracing::warn!("cannot accept the connection of a guest: {error}");
+                sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}
+
+/// Accepts the virtual machines of a socket of datagrams, and passes frames on to their devices.
+async fn accept_datagrams(guests: GuestLinks, mut listener: DatagramListener, ready: UnixDatagram) {
+    loop {
+        // Fails only if the runtime ends.
+        if ready.readable().await.is_err() {
+            return;
+        }
+        match ready.try_io(Interest::READABLE, || listener.accept()) {
+            Ok(Some(device)) => {
+                if let Err(error) = guests.add(device) {
+                    tracing::warn!("cannot use the socket of a guest: {error}");
+                }
+            }
+            // The stack processes the frames before there are more.
+            Ok(None) => yield_now().await,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => {
+                tracing::warn!("cannot receive the frames of guests: {error}");
+                sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,535 @@
+//! A switch between the stack of a gateway and several guests.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Waker;
+use std::time::Instant;
+
+use fullsend_offload::{Link, Packet, Pool};
+
+use crate::frames::Events;
+use crate::{Caps, Device};
+
+mod claims;
+mod handle;
+mod port;
+mod table;
+#[cfg(test)]
+mod tests;
+
+#[doc(hidden)]
+pub use claims::fuzz_claims;
+use claims::{Claims, is_group, is_of_link};
+pub use handle::SwitchHandle;
+use handle::{Shared, State, now};
+use port::{Port, PortWaker, prepare_for_guest};
+use table::Table;
+
+/// Most ports.
+const PORTS_MAX: usize = 64;
+/// Most frames of a port that one call receives before it serves the next port.
+const QUANTUM: usize = 64;
+/// Packets that move at once to the only port.
+const SOLE_BATCH: usize = 64;
+/// The event of the handles and of devices without a file. Others have the number of their port.
+const WAKE: u64 = 0;
+
+/// A port of a [`Switch`]. A number is never used again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PortId(u64);
+
+/// A guest that begins or ends to use a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PortEvent {
+    /// It has sent its first frame.
+    Connected {
+        /// Its port.
+        port: PortId,
+        /// The Ethernet address from which the frame came.
+        mac: [u8; 6],
+    },
+    /// Its device has failed, e.g. because its connection has ended.
+    Disconnected {
+        /// Its port, which exists no more.
+        port: PortId,
+        /// The Ethernet address of its first frame, if it sent any.
+        mac: Option<[u8; 6]>,
+    },
+}
+
+/// The configuration of a [`Switch`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SwitchConfig {
+    /// Size of the largest IP packet, bytes.
+    pub mtu: u32,
+    /// Whether guests reach each other, and not only the stack.
+    pub is_joined: bool,
+    /// The Ethernet address of the stack.
+    pub mac: [u8; 6],
+    /// The IP addresses of the stack.
+    pub addresses: BTreeSet<IpAddr>,
+}
+
+/// The counters of a [`Switch`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct SwitchStats {
+    /// Frames of guests that other guests have received, each receiver counted.
+    pub forwarded: u64,
+    /// Frames to one address that went to all ports, as none had it.
+    pub flooded: u64,
+    /// Packets that were dropped because too many waited for their guest.
+    pub dropped: u64,
+    /// Frames of guests that were dropped because of their source: the address of another guest or of
+    /// the stack, of a group, contradictory ones, or a VLAN tag.
+    pub refused: u64,
+    /// Frames to one address that were dropped because it is that of no guest that the sender reaches.
+    pub unreachable: u64,
+    /// Frames between guests that were dropped because their IP header is invalid.
+    pub malformed: u64,
+}
+
+/// A [`Device`] whose peers are the devices of several guests.
+///
+/// It learns which port has which Ethernet address. A frame to a known address goes to its port alone.
+/// Without [`is_joined`](SwitchConfig::is_joined), guests reach the stack and no other guest. With it,
+/// frames to groups and to unknown addresses go to all ports. Super-segments pass whole to devices that
+/// accept them.
+///
+/// # Addresses
+/// The first guest that uses an Ethernet or IP address has it; frames of other guests with such a source
+/// (of Ethernet, IP, ARP, or in a neighbor advertisement) are dropped. It keeps its first Ethernet
+/// address and its first four IP addresses while its port exists. Up to 32 of each kind are known: others
+/// may be taken over by another guest 300 s after their last use, and when there are too many, the one
+/// that has not been used for the longest time is forgotten. The addresses of the stack are never a
+/// guest's. [`SwitchHandle::lease`] reserves an address for one guest.
+///
+/// # Queues
+/// Up to 2048 packets, or 8 MiB, wait for a guest that does not read. Further ones are dropped, so that
+/// other guests are not affected. While there is one port, the stack's packets wait in the stack.
+pub struct Switch {
+    config: SwitchConfig,
+    events: Events,
+    ports: Ports,
+    shared: Arc<Shared>,
+    /// The port that is served first.
+    turn: usize,
+    received: Vec<Packet>,
+    /// The stack's memory for received packets, and the limit of a device's own.
+    memory: Option<(Pool, usize)>,
+    on_port: Option<Box<dyn FnMut(PortEvent) + Send>>,
+}
+
+/// The ports, and scratch space for segments.
+#[derive(Default)]
+struct Ports {
+    list: Vec<Port>,
+    index: BTreeMap<PortId, usize>,
+    segments: Vec<Packet>,
+}
+
+impl Switch {
+    /// Returns a switch without ports, which [`handle`](Self::handle) adds.
+    ///
+    /// # Errors
+    /// The error of the operating system, e.g. too many open files.
+    pub fn new(config: SwitchConfig) -> io::Result<Self> {
+        let table = Table::new(config.mac, config.addresses.clone());
+        let shared = Arc::new(Shared::new(table)?);
+        let events = Events::new()?;
+        events.add_with(shared.wake_file().as_fd(), WAKE)?;
+        Ok(Self {
+            config,
+            events,
+            ports: Ports::default(),
+            shared,
+            turn: 0,
+            received: Vec::new(),
+            memory: None,
+            on_port: None,
+        })
+    }
+
+    /// Calls `callback` at each [`PortEvent`]. It is called while the stack is locked, and must not use
+    /// the stack or block.
+    #[must_use]
+    pub fn on_port(mut self, callback: impl FnMut(PortEvent) + Send + 'static) -> Self {
+        self.on_port = Some(Box::new(callback));
+        self
+    }
+
+    /// Returns a handle.
+    pub fn handle(&self) -> SwitchHandle {
+        SwitchHandle(self.shared.clone())
+    }
+
+    fn report(&mut self, event: PortEvent) {
+        if let Some(callback) = &mut self.on_port {
+            callback(event);
+        }
+    }
+
+    /// Notes which ports have something to do.
+    fn take_events(&mut self) {
+        let Self { events, ports, .. } = self;
+        let mut has_woken = false;
+        events.take(|token| match token {
+            WAKE => has_woken = true,
+            token => {
+                if let Some(port) = ports.get_mut(PortId(token)) {
+                    port.is_ready = true;
+                }
+            }
+        });
+        if !has_woken {
+            return;
+        }
+        for port in &mut ports.list {
+            let woken = |waker: &Arc<PortWaker>| waker.is_woken.swap(false, Ordering::AcqRel);
+            port.is_ready |= port.waker.as_ref().is_some_and(woken);
+        }
+        loop {
+            let attached = self.shared.state.lock().attached.pop_front();
+            let Some((id, device)) = attached else {
+                return;
+            };
+            if let Err(error) = self.add_port(id, device) {
+                tracing::warn!("cannot use the device of a guest: {error}");
+                self.remove_port(id);
+            }
+        }
+    }
+
+    fn add_port(&mut self, id: PortId, mut device: Box<dyn Device>) -> io::Result<()> {
+        let caps = device.caps();
+        if caps.link != Link::Ethernet || caps.mtu < self.config.mtu {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "it has {:?} frames and an MTU of {} bytes; use an Ethernet device with at least {}",
+                    caps.link, caps.mtu, self.config.mtu
+                ),
+            ));
+        }
+        if let Some((pool, max_bytes)) = &self.memory {
+            device.limit_memory(pool, *max_bytes);
+        }
+        let mut waker = None;
+        if let Some(file) = device.fd() {
+            self.events.add_with(file, id.0)?;
+        } else {
+            let port_waker = Arc::new(PortWaker {
+                is_woken: AtomicBool::new(false),
+                shared: self.shared.clone(),
+            });
+            if !device.set_waker(&Waker::from(port_waker.clone())) {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "it has no file and wakes no driver; use another device",
+                ));
+            }
+            waker = Some(port_waker);
+        }
+        self.ports.push(Port::new(id, device, waker));
+        Ok(())
+    }
+
+    /// Removes a port whose device has failed, or could not be used.
+    fn remove_port(&mut self, id: PortId) {
+        if let Some(mut port) = self.ports.remove(id) {
+            if let Some(file) = port.device.fd() {
+                self.events.remove(file);
+            }
+            port.device.close();
+        }
+        let mut state = self.shared.state.lock();
+        let mac = state.table.first_mac(id);
+        state.table.remove_port(id);
+        state.ports -= 1;
+        drop(state);
+        self.report(PortEvent::Disconnected { port: id, mac });
+    }
+
+    /// Sends what waits for the ports that have received packets, and removes those that fail.
+    fn flush(&mut self) {
+        let mut failed = Vec::new();
+        for port in self.ports.list.iter_mut().filter(|port| port.has_queued()) {
+            if let Err(error) = port.flush() {
+                tracing::debug!(%error, "the device of a guest has failed");
+                failed.push(port.id);
+            }
+        }
+        for id in failed {
+            self.remove_port(id);
+        }
+    }
+
+    /// Receives from the port at `index`. Returns the number of frames, and whether the port exists.
+    fn receive_from(
+        &mut self,
+        index: usize,
+        batch: &mut Vec<Packet>,
+        now: Instant,
+    ) -> (usize, bool) {
+        let Some(port) = self.ports.list.get_mut(index) else {
+            return (0, false);
+        };
+        let id = port.id;
+        let received = port.device.receive(&mut self.received, QUANTUM);
+        let count = *received.as_ref().unwrap_or(&0);
+        port.is_ready = count >= QUANTUM || port.device.has_received();
+        let mut connected = None;
+        let mut packets = std::mem::take(&mut self.received);
+        {
+            let shared = self.shared.clone();
+            let mut state = shared.state.lock();
+            for packet in packets.drain(..) {
+                let Some(claims) = allowed(&mut state, now, id, &packet) else {
+                    state.stats.refused += 1;
+                    continue;
+                };
+                if !self.ports.list[index].is_connected {
+                    self.ports.list[index].is_connected = true;
+                    connected = Some(claims.src);
+                }
+                self.route(&mut state, (now, id), &claims, packet, batch);
+            }
+        }
+        self.received = packets;
+        if let Some(mac) = connected {
+            self.report(PortEvent::Connected { port: id, mac });
+        }
+        if let Err(error) = received {
+            tracing::debug!(%error, "the device of a guest has ended");
+            self.remove_port(id);
+            return (count, false);
+        }
+        (count, true)
+    }
+
+    /// Passes a frame of the guest at `from` to the stack, to other guests, or to both.
+    fn route(
+        &mut self,
+        state: &mut State,
+        (now, from): (Instant, PortId),
+        claims: &Claims,
+        packet: Packet,
+        batch: &mut Vec<Packet>,
+    ) {
+        if claims.dst == self.config.mac {
+            batch.push(packet);
+            return;
+        }
+        let is_joined = self.config.is_joined;
+        if is_group(claims.dst) {
+            if is_joined && self.ports.list.len() > 1 && !is_of_link(claims.dst) {
+                self.ports.flood(state, from, packet.clone());
+            }
+            batch.push(packet);
+            return;
+        }
+        match state.table.port_to(now, claims.dst) {
+            Some(to) if is_joined && to != from => self.ports.forward(state, to, packet),
+            None if is_joined => {
+                state.stats.flooded += 1;
+                self.ports.flood(state, from, packet);
+            }
+            _ => state.stats.unreachable += 1,
+        }
+    }
+
+    /// Passes a packet of the stack to guests.
+    fn route_from_stack(&mut self, state: &mut State, now: Instant, packet: Packet) {
+        let Some(&dst) = packet.header.as_slice().first_chunk::<6>() else {
+            return;
+        };
+        if is_group(dst) {
+            return self.ports.send_to_all(state, &packet);
+        }
+        match state.table.port_to(now, dst) {
+            Some(to) => self.ports.send(state, to, packet),
+            None if self.config.is_joined => {
+                state.stats.flooded += 1;
+                self.ports.send_to_all(state, &packet);
+            }
+            // Other guests must not receive it.
+            None => state.stats.unreachable += 1,
+        }
+    }
+}
+
+/// Returns the claims of a guest's frame if it may make them.
+fn allowed(state: &mut State, now: Instant, port: PortId, packet: &Packet) -> Option<Claims> {
+    let claims = Claims::of_packet(packet)?;
+    if !state.table.claim_mac(now, port, claims.src) {
+        return None;
+    }
+    let mut addresses = claims.addresses.iter().flatten();
+    let is_allowed = addresses.all(|address| state.table.claim_ip(now, port, *address));
+    is_allowed.then_some(claims)
+}
+
+impl Ports {
+    fn push(&mut self, port: Port) {
+        self.index.insert(port.id, self.list.len());
+        self.list.push(port);
+    }
+
+    fn get_mut(&mut self, id: PortId) -> Option<&mut Port> {
+        self.list.get_mut(*self.index.get(&id)?)
+    }
+
+    fn remove(&mut self, id: PortId) -> Option<Port> {
+        let index = self.index.remove(&id)?;
+        let port = self.list.remove(index);
+        for (index, port) in self.list.iter().enumerate().skip(index) {
+            self.index.insert(port.id, index);
+        }
+        Some(port)
+    }
+
+    /// Queues a packet of the stack for the guest at `to`.
+    fn send(&mut self, state: &mut State, to: PortId, packet: Packet) {
+        let Some(&index) = self.index.get(&to) else {
+            return;
+        };
+        if !self.list[index].enqueue(packet, &mut self.segments) {
+            state.stats.dropped += 1;
+        }
+    }
+
+    fn send_to_all(&mut self, state: &mut State, packet: &Packet) {
+        for port in &mut self.list {
+            if !port.enqueue(packet.clone(), &mut self.segments) {
+                state.stats.dropped += 1;
+            }
+        }
+    }
+
+    /// Queues a frame of a guest for another one.
+    fn forward(&mut self, state: &mut State, to: PortId, mut packet: Packet) {
+        if parse_for_guest(state, &mut packet) {
+            state.stats.forwarded += 1;
+            self.send(state, to, packet);
+        }
+    }
+
+    /// Queues a frame of the guest at `from` for all others.
+    fn flood(&mut self, state: &mut State, from: PortId, mut packet: Packet) {
+        if !parse_for_guest(state, &mut packet) {
+            return;
+        }
+        for port in self.list.iter_mut().filter(|port| port.id != from) {
+            state.stats.forwarded += 1;
+            if !port.enqueue(packet.clone(), &mut self.segments) {
+                state.stats.dropped += 1;
+            }
+        }
+    }
+}
+
+/// Gives a received frame the form of a packet that is sent. Returns whether it can be.
+fn parse_for_guest(state: &mut State, packet: &mut Packet) -> bool {
+    let is_parsed = packet.parse(Link::Ethernet).is_ok();
+    if is_parsed {
+        prepare_for_guest(packet);
+    } else {
+        state.stats.malformed += 1;
+    }
+    is_parsed
+}
+
+impl Device for Switch {
+    fn caps(&self) -> Caps {
+        Caps::offloading(Link::Ethernet, self.config.mtu)
+    }
+
+    fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
+        let (now, shared) = (now(), self.shared.clone());
+        loop {
+            let is_sole = self.ports.list.len() == 1;
+            // The packets of the only guest wait in the stack, whose sockets then send less.
+            if is_sole && self.ports.list[0].has_queued() {
+                self.flush();
+                if self.ports.list.first().is_some_and(Port::has_queued) {
+                    return Ok(());
+                }
+                continue;
+            }
+            let max = if is_sole { SOLE_BATCH } else { batch.len() };
+            let mut state = shared.state.lock();
+            for packet in batch.drain(..max.min(batch.len())) {
+                self.route_from_stack(&mut state, now, packet);
+            }
+            drop(state);
+            self.flush();
+            if batch.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
+        self.take_events();
+        // Room at a device is an event, too.
+        self.flush();
+        let now = now();
+        let (mut count, mut left) = (0, self.ports.list.len());
+        while left > 0 && count < max {
+            left -= 1;
+            if self.turn >= self.ports.list.len() {
+                self.turn = 0;
+            }
+            let is_ready = self
+                .ports
+                .list
+                .get(self.turn)
+                .is_some_and(|port| port.is_ready);
+            let mut exists = true;
+            if is_ready {
+                let (received, remains) = self.receive_from(self.turn, batch, now);
+                count += received;
+                exists = remains;
+            }
+            self.turn += usize::from(exists);
+        }
+        self.flush();
+        Ok(if self.has_received() {
+            count.max(max)
+        } else {
+            count
+        })
+    }
+
+    fn has_received(&self) -> bool {
+        self.ports.list.iter().any(|port| port.is_ready)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.events.as_fd())
+    }
+
+    fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
+        self.memory = Some((pool.clone(), max_bytes));
+        for port in &mut self.ports.list {
+            port.device.limit_memory(pool, max_bytes);
+        }
+    }
+
+    fn close(&mut self) {
+        self.shared.close();
+        for port in &mut self.ports.list {
+            port.device.close();
+        }
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}

@@ -1,0 +1,300 @@
+//! The addresses that a frame claims for its sender.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use fullsend_offload::Packet;
+use fullsend_wire::numbers::{ethertype, protocol};
+use smallvec::SmallVec;
+
+/// Bytes of a frame that are inspected: the headers of a DHCP message up to its Ethernet address.
+const INSPECTED: usize = 128;
+/// The port of DHCP servers, and the offset of the client's Ethernet address in a message.
+const DHCP_SERVER: u16 = 67;
+const DHCP_MAC_AT: usize = 28;
+/// ICMPv6's neighbor solicitation and advertisement, and the offset of their target.
+const NEIGHBOR_TYPES: [u8; 2] = [135, 136];
+const NEIGHBOR_ADVERTISEMENT: u8 = 136;
+const TARGET_AT: usize = 8;
+const VLAN_TAGS: [u16; 2] = [ethertype::VLAN, ethertype::QINQ];
+
+/// The Ethernet header of a frame, and the IP addresses that its sender says it has.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Claims {
+    pub(super) dst: [u8; 6],
+    pub(super) src: [u8; 6],
+    /// The source of IP, the sender of ARP, and the target of a neighbor advertisement. Unspecified
+    /// addresses are none.
+    pub(super) addresses: [Option<IpAddr>; 2],
+}
+
+/// Returns whether an Ethernet address is that of a group, or of all hosts.
+pub(super) const fn is_group(mac: [u8; 6]) -> bool {
+    mac[0] & 1 != 0
+}
+
+/// Returns whether a bridge does not forward frames to this group (IEEE 802.1D 7.12.6).
+pub(super) fn is_of_link(mac: [u8; 6]) -> bool {
+    mac[..5] == [0x01, 0x80, 0xc2, 0, 0] && mac[5] < 0x10
+}
+
+impl Claims {
+    /// Returns the claims of a packet in the form of a device. `None` if its sender cannot be
+    /// determined, or contradicts itself.
+    pub(super) fn of_packet(packet: &Packet) -> Option<Self> {
+        let mut pieces = packet.slices();
+        let first = pieces.next()?;
+        if first.len() >= INSPECTED || first.len() == packet.len() {
+            return Self::parse(first);
+        }
+        let mut head = SmallVec::<[u8; INSPECTED]>::from_slice(first);
+        for piece in pieces {
+            let room = INSPECTED - head.len();
+            head.extend_from_slice(&piece[..piece.len().min(room)]);
+        }
+        Self::parse(&head)
+    }
+
+    /// Returns the claims of a frame, of which the first bytes suffice.
+    pub(super) fn parse(frame: &[u8]) -> Option<Self> {
+        let dst = *frame.first_chunk()?;
+        let src = *frame.get(6..)?.first_chunk()?;
+        if is_group(src) || src == [0; 6] {
+            return None;
+        }
+        let kind = be16(frame, 12)?;
+        let payload = frame.get(14..)?;
+        let addresses = match kind {
+            ethertype::IPV4 => [of_ipv4(payload, src)?, None],
+            ethertype::ARP => [of_arp(payload, src)?, None],
+            ethertype::IPV6 => of_ipv6(payload)?,
+            // The addresses of a tagged frame are not known.
+            kind if VLAN_TAGS.contains(&kind) => return None,
+            _ => [None, None],
+        };
+        Some(Self {
+            dst,
+            src,
+            addresses,
+        })
+    }
+}
+
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn ipv4_at(bytes: &[u8], at: usize) -> Option<Ipv4Addr> {
+    let octets: [u8; 4] = *bytes.get(at..)?.first_chunk()?;
+    Some(octets.into())
+}
+
+fn ipv6_at(bytes: &[u8], at: usize) -> Option<Ipv6Addr> {
+    let octets: [u8; 16] = *bytes.get(at..)?.first_chunk()?;
+    Some(octets.into())
+}
+
+/// Returns the source of a packet, if it is specified. `None` if it cannot be one.
+#[allow(clippy::option_option, reason = "the outer one is the validity")]
+fn of_ipv4(packet: &[u8], src: [u8; 6]) -> Option<Option<IpAddr>> {
+    let source = ipv4_at(packet, 12)?;
+    if source.is_multicast() || source.is_broadcast() {
+        return None;
+    }
+    if packet[9] == protocol::UDP && !is_honest_dhcp(packet, src)? {
+        return None;
+    }
+    Some((!source.is_unspecified()).then_some(source.into()))
+}
+
+/// Returns whether a UDP packet is not a message to a DHCP server, or one of the frame's sender.
+fn is_honest_dhcp(packet: &[u8], src: [u8; 6]) -> Option<bool> {
+    let fragment = be16(packet, 6)?;
+    if fragment & 0x1fff != 0 {
+        // The port is in the first fragment.
+        return Some(true);
+    }
+    let datagram = packet.get(usize::from(packet[0] & 0xf) * 4..)?;
+    if be16(datagram, 2)? != DHCP_SERVER {
+        return Some(true);
+    }
+    let more_fragments = fragment & 0x2000 != 0;
+    let mac: [u8; 6] = *datagram.get(8 + DHCP_MAC_AT..)?.first_chunk()?;
+    Some(mac == src && !more_fragments)
+}
+
+#[allow(clippy::option_option, reason = "the outer one is the validity")]
+fn of_arp(packet: &[u8], src: [u8; 6]) -> Option<Option<IpAddr>> {
+    // Ethernet and IPv4.
+    if packet.get(..6)? != [0, 1, 8, 0, 6, 4] || packet.get(8..14)? != src {
+        return None;
+    }
+    let sender = ipv4_at(packet, 14)?;
+    if sender.is_multicast() || sender.is_broadcast() {
+        return None;
+    }
+    // RFC 5227 2.1.1: a probe has no sender.
+    Some((!sender.is_unspecified()).then_some(sender.into()))
+}
+
+fn of_ipv6(packet: &[u8]) -> Option<[Option<IpAddr>; 2]> {
+    let source = ipv6_at(packet, 8)?;
+    if source.is_multicast() {
+        return None;
+    }
+    let specified = |address: Ipv6Addr| (!address.is_unspecified()).then_some(address.into());
+    let (upper, at) = upper_layer(packet)?;
+    let mut target = None;
+    if upper == protocol::ICMPV6 && at.is_some() {
+        let message = packet.get(at?..)?;
+        let kind = *message.first()?;
+        if NEIGHBOR_TYPES.contains(&kind) {
+            let of_message = ipv6_at(message, TARGET_AT)?;
+            target = specified(of_message).filter(|_| kind == NEIGHBOR_ADVERTISEMENT);
+        }
+    }
+    Some([specified(source), target])
+}
+
+/// Returns the protocol above the extension headers of an IPv6 packet and its offset, which a fragment
+/// has not. `None` if it is not within the bytes that are inspected.
+fn upper_layer(packet: &[u8]) -> Option<(u8, Option<usize>)> {
+    const HOP_BY_HOP: u8 = 0;
+    const ROUTING: u8 = 43;
+    const FRAGMENT: u8 = 44;
+    const DESTINATION: u8 = 60;
+    let (mut next, mut at) = (*packet.get(6)?, 40);
+    loop {
+        match next {
+            HOP_BY_HOP | ROUTING | DESTINATION => {
+                let header: [u8; 2] = *packet.get(at..)?.first_chunk()?;
+                next = header[0];
+                at += (usize::from(header[1]) + 1) * 8;
+            }
+            // RFC 6980: fragments with messages of neighbor discovery are ignored.
+            FRAGMENT => {
+                let header: [u8; 4] = *packet.get(at..)?.first_chunk()?;
+                let is_whole = header[2..] == [0, 0];
+                if !is_whole {
+                    return Some((header[0], None));
+                }
+                // An atomic fragment (RFC 6946).
+                next = header[0];
+                at += 8;
+            }
+            upper => return Some((upper, Some(at))),
+        }
+    }
+}
+
+/// Parses the first bytes of a frame, for the fuzz target.
+#[doc(hidden)]
+pub fn fuzz_claims(frame: &[u8]) -> Option<[Option<IpAddr>; 2]> {
+    let claims = Claims::parse(frame);
+    let packet = Packet::from_frame(fullsend_offload::Slice::copied_from(frame));
+    let head = &frame[..frame.len().min(INSPECTED)];
+    if frame.len() <= INSPECTED {
+        assert_eq!(Claims::of_packet(&packet), claims);
+    } else {
+        // The bytes behind the inspected ones change nothing where those suffice.
+        let of_head = Claims::parse(head);
+        assert!(of_head.is_none() || of_head == claims);
+    }
+    claims.map(|claims| claims.addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
+
+    fn frame(kind: u16, payload: &[u8]) -> Vec<u8> {
+        [&[0xff; 6][..], &MAC, &kind.to_be_bytes(), payload].concat()
+    }
+
+    fn addresses(frame: &[u8]) -> Option<Vec<String>> {
+        let all = Claims::parse(frame)?.addresses.into_iter().flatten();
+        Some(all.map(|address| address.to_string()).collect())
+    }
+
+    fn ipv4(source: [u8; 4], fragment: u16, port: u16, mac: [u8; 6]) -> Vec<u8> {
+        let mut packet = vec![0; 20 + 8 + 240];
+        packet[0] = 0x45;
+        packet[6..8].copy_from_slice(&fragment.to_be_bytes());
+        packet[9] = protocol::UDP;
+        packet[12..16].copy_from_slice(&source);
+        packet[22..24].copy_from_slice(&port.to_be_bytes());
+        packet[56..62].copy_from_slice(&mac);
+        frame(ethertype::IPV4, &packet)
+    }
+
+    #[test]
+    fn an_ipv4_packet_claims_its_source() {
+        let other = [2, 0, 0, 0, 0, 8];
+        let of = |source, fragment, port, mac| addresses(&ipv4(source, fragment, port, mac));
+        let one = || Some(vec!["10.0.2.15".to_owned()]);
+        assert_eq!(of([10, 0, 2, 15], 0, 53, other), one());
+        assert_eq!(of([0; 4], 0, 67, MAC), Some(vec![]));
+        assert_eq!(of([10, 0, 2, 15], 0x4000, 67, MAC), one());
+        // DHCP for another client, and in fragments.
+        assert_eq!(of([0; 4], 0, 67, other), None);
+        assert_eq!(of([0; 4], 0x2000, 67, MAC), None);
+        assert_eq!(of([10, 0, 2, 15], 0x2001, 67, other), one());
+        for group in [[224, 0, 0, 1], [255; 4]] {
+            assert_eq!(of(group, 0, 53, MAC), None);
+        }
+        for len in 0..62 {
+            assert_eq!(addresses(&ipv4([10, 0, 2, 15], 0, 67, MAC)[..len]), None);
+        }
+    }
+
+    #[test]
+    fn an_arp_packet_claims_its_sender() {
+        let mut packet = vec![0, 1, 8, 0, 6, 4, 0, 1];
+        packet.extend(MAC);
+        packet.extend([10, 0, 2, 15, 0, 0, 0, 0, 0, 0, 10, 0, 2, 2]);
+        let of = |packet: &[u8]| addresses(&frame(ethertype::ARP, packet));
+        assert_eq!(of(&packet), Some(vec!["10.0.2.15".to_owned()]));
+        packet[14..18].fill(0);
+        assert_eq!(of(&packet), Some(vec![]));
+        packet[13] = 8;
+        assert_eq!(of(&packet), None);
+    }
+
+    fn neighbor_advertisement(extension: &[u8], next: u8) -> Vec<u8> {
+        let mut packet = vec![0x60, 0, 0, 0, 0, 24, next, 255];
+        packet.extend(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 7).octets());
+        packet.extend(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).octets());
+        packet.extend(extension);
+        packet.extend([136, 0, 0, 0, 0, 0, 0, 0]);
+        packet.extend(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9).octets());
+        frame(ethertype::IPV6, &packet)
+    }
+
+    #[test]
+    fn a_neighbor_advertisement_claims_its_target() {
+        let both = Some(vec!["fe80::7".to_owned(), "fd00::9".to_owned()]);
+        assert_eq!(addresses(&neighbor_advertisement(&[], 58)), both);
+        let options = [58, 0, 1, 4, 0, 0, 0, 0];
+        assert_eq!(addresses(&neighbor_advertisement(&options, 60)), both);
+        let atomic = [58, 0, 0, 0, 0, 0, 0, 1];
+        assert_eq!(addresses(&neighbor_advertisement(&atomic, 44)), both);
+        let first = [58, 0, 0, 1, 0, 0, 0, 1];
+        let one = Some(vec!["fe80::7".to_owned()]);
+        assert_eq!(addresses(&neighbor_advertisement(&first, 44)), one);
+        // Headers that hide the message.
+        let long = [58, 20, 1, 4, 0, 0, 0, 0];
+        assert_eq!(addresses(&neighbor_advertisement(&long, 60)), None);
+    }
+
+    #[test]
+    fn frames_without_a_sender_or_with_a_tag_have_no_claims() {
+        assert_eq!(addresses(&frame(0x88cc, &[])), Some(vec![]));
+        assert_eq!(addresses(&frame(ethertype::VLAN, &[0, 5, 8, 0])), None);
+        let mut group = frame(0x88cc, &[]);
+        group[6] |= 1;
+        assert_eq!(addresses(&group), None);
+        group[6..12].fill(0);
+        assert_eq!(addresses(&group), None);
+    }
+}

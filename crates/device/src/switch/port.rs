@@ -1,0 +1,172 @@
+//! One guest's port: its device, and the packets that wait for it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Wake;
+
+use fullsend_offload::{Checksum, GsoKind, Packet, Slice, segment};
+use fullsend_wire::checksum::Sum;
+use fullsend_wire::numbers::{ethertype, protocol};
+
+use super::PortId;
+use super::handle::Shared;
+use crate::{Caps, Device};
+
+/// Most packets, and their bytes, that wait for a guest that does not read.
+const QUEUE_PACKETS: usize = 2048;
+const QUEUE_BYTES: usize = 8 << 20;
+/// A packet that keeps more than this multiple of its length allocated is copied before it waits.
+const MAX_PINNED: usize = 8;
+
+/// Wakes the switch for a device without a file.
+pub(super) struct PortWaker {
+    pub(super) is_woken: AtomicBool,
+    pub(super) shared: Arc<Shared>,
+}
+
+impl Wake for PortWaker {
+    fn wake(self: Arc<Self>) {
+        if !self.is_woken.swap(true, Ordering::AcqRel) {
+            self.shared.wake();
+        }
+    }
+}
+
+/// A port and its guest's device.
+pub(super) struct Port {
+    pub(super) id: PortId,
+    pub(super) device: Box<dyn Device>,
+    caps: Caps,
+    /// `None` if the device has a file.
+    pub(super) waker: Option<Arc<PortWaker>>,
+    /// Whether the device may have received something.
+    pub(super) is_ready: bool,
+    /// Whether a frame has been received.
+    pub(super) is_connected: bool,
+    queue: VecDeque<Packet>,
+    queued_bytes: usize,
+    /// Whether the device has left packets in the queue.
+    is_blocked: bool,
+}
+
+impl Port {
+    pub(super) fn new(id: PortId, device: Box<dyn Device>, waker: Option<Arc<PortWaker>>) -> Self {
+        Self {
+            id,
+            caps: device.caps(),
+            device,
+            waker,
+            is_ready: true,
+            is_connected: false,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            is_blocked: false,
+        }
+    }
+
+    /// Returns whether packets wait for the device.
+    pub(super) fn has_queued(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Queues a parsed packet, segmented if the device cannot do so. Returns whether there was room.
+    pub(super) fn enqueue(&mut self, packet: Packet, segments: &mut Vec<Packet>) -> bool {
+        if self.queue.len() >= QUEUE_PACKETS || self.queued_bytes + packet.len() > QUEUE_BYTES {
+            return false;
+        }
+        if self.needs_software(&packet) {
+            segment(packet, segments);
+        } else {
+            segments.push(packet);
+        }
+        for mut packet in segments.drain(..) {
+            if self.is_blocked {
+                unpin(&mut packet);
+            }
+            self.queued_bytes += packet.len();
+            self.queue.push_back(packet);
+        }
+        true
+    }
+
+    fn needs_software(&self, packet: &Packet) -> bool {
+        let (offload, caps) = (&packet.offload, &self.caps);
+        let is_supported = match offload.kind {
+            GsoKind::None => true,
+            GsoKind::TcpV4 => caps.tso4,
+            GsoKind::TcpV6 => caps.tso6,
+            GsoKind::Udp => caps.uso,
+        };
+        let is_partial = offload.checksum == Checksum::Partial;
+        offload.repeats_cwr || !is_supported || is_partial && !caps.tx_checksum
+    }
+
+    /// Sends what waits, as far as the device accepts it.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        if self.queue.is_empty() {
+            return Ok(());
+        }
+        let result = self.device.transmit(&mut self.queue);
+        self.is_blocked = !self.queue.is_empty();
+        self.queued_bytes = self.queue.iter().map(Packet::len).sum();
+        result
+    }
+}
+
+/// Copies the payload of a packet that keeps much more memory allocated than it has bytes: the frames
+/// that one call reads from a device share a block.
+fn unpin(packet: &mut Packet) {
+    if packet.payload.pinned() > MAX_PINNED * packet.payload.len() {
+        let slices = packet.payload.slices().iter();
+        packet.payload = slices.map(|slice| Slice::copied_from(slice)).collect();
+    }
+}
+
+/// Prepares a packet that a guest has sent for another guest. Its checksum may have been declared valid
+/// without being complete, as on a link that nothing can damage, so that it is completed again, by the
+/// receiver's device if that can.
+pub(super) fn prepare_for_guest(packet: &mut Packet) {
+    let layers = &packet.layers;
+    let field = match layers.protocol {
+        protocol::TCP => 16,
+        protocol::UDP => 6,
+        _ => return,
+    };
+    let is_ip = matches!(layers.ethertype, ethertype::IPV4 | ethertype::IPV6);
+    if packet.offload.checksum != Checksum::Valid || layers.fragment || !is_ip {
+        return;
+    }
+    let (network, transport) = (
+        usize::from(layers.network[1]),
+        usize::from(layers.transport),
+    );
+    let len = (packet.len() - transport) as u32;
+    let Some(header) = packet.header.as_slice().get(network..) else {
+        return;
+    };
+    let pseudo = if layers.ethertype == ethertype::IPV4 {
+        let addresses = header.get(12..20).and_then(|b| b.first_chunk::<8>());
+        addresses.map(|&[a, b, c, d, e, f, g, h]| {
+            Sum::pseudo_v4(
+                [a, b, c, d].into(),
+                [e, f, g, h].into(),
+                layers.protocol,
+                len,
+            )
+        })
+    } else {
+        let of = |at: usize| header.get(at..).and_then(|b| b.first_chunk::<16>());
+        of(8)
+            .zip(of(24))
+            .map(|(src, dst)| Sum::pseudo_v6((*src).into(), (*dst).into(), layers.protocol, len))
+    };
+    let at = transport + field;
+    if let Some(sum) = pseudo
+        && let Some(bytes) = packet.header.as_mut_slice().get_mut(at..at + 2)
+    {
+        bytes.copy_from_slice(&sum.fold().to_be_bytes());
+        packet.offload.checksum = Checksum::Partial;
+    }
+}

@@ -1,0 +1,292 @@
+//! The addresses of the ports.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use super::PortId;
+
+/// Most Ethernet addresses, and most IP addresses, of a port. A new one replaces the port's own that has
+/// not been used for the longest time.
+const ADDRESSES_MAX: usize = 32;
+/// The first addresses of a port that do not age: its guest's own.
+const LASTING_MACS: usize = 1;
+const LASTING_IPS: usize = 4;
+/// How long another port cannot have an address, and frames to it do not go to all ports, after its last
+/// frame.
+const AGE: Duration = Duration::from_secs(300);
+
+struct Entry {
+    port: PortId,
+    last_used: Instant,
+    is_lasting: bool,
+}
+
+/// Which port has which addresses of one kind.
+struct Addresses<A> {
+    entries: BTreeMap<A, Entry>,
+    of_port: BTreeMap<PortId, Vec<A>>,
+    lasting: usize,
+}
+
+impl<A: Ord + Copy> Addresses<A> {
+    const fn new(lasting: usize) -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            of_port: BTreeMap::new(),
+            lasting,
+        }
+    }
+
+    /// Returns whether the port may use the address, which it then has.
+    fn claim(&mut self, now: Instant, port: PortId, address: A) -> bool {
+        if let Some(entry) = self.entries.get_mut(&address) {
+            if entry.port == port {
+                entry.last_used = now;
+                return true;
+            }
+            if entry.is_lasting || now.saturating_duration_since(entry.last_used) < AGE {
+                return false;
+            }
+            self.remove(address);
+        }
+        let own = self.of_port.entry(port).or_default();
+        let is_lasting = own.len() < self.lasting;
+        if own.len() >= ADDRESSES_MAX {
+            let unused = own.iter().enumerate().filter_map(|(n, address)| {
+                let entry = self.entries.get(address)?;
+                (!entry.is_lasting).then_some((entry.last_used, n))
+            });
+            let Some((_, oldest)) = unused.min() else {
+                return false;
+            };
+            self.entries.remove(&own.swap_remove(oldest));
+        }
+        own.push(address);
+        let entry = Entry {
+            port,
+            last_used: now,
+            is_lasting,
+        };
+        self.entries.insert(address, entry);
+        true
+    }
+
+    fn remove(&mut self, address: A) {
+        if let Some(entry) = self.entries.remove(&address)
+            && let Some(own) = self.of_port.get_mut(&entry.port)
+        {
+            own.retain(|other| *other != address);
+        }
+    }
+
+    fn remove_port(&mut self, port: PortId) {
+        for address in self.of_port.remove(&port).unwrap_or_default() {
+            self.entries.remove(&address);
+        }
+    }
+
+    fn owner(&self, address: &A) -> Option<PortId> {
+        Some(self.entries.get(address)?.port)
+    }
+
+    /// Returns the port to which frames to the address go.
+    fn current(&self, now: Instant, address: &A) -> Option<PortId> {
+        let entry = self.entries.get(address)?;
+        let is_current = entry.is_lasting || now.saturating_duration_since(entry.last_used) < AGE;
+        is_current.then_some(entry.port)
+    }
+
+    fn first(&self, port: PortId) -> Option<A> {
+        self.of_port.get(&port)?.first().copied()
+    }
+}
+
+/// An IP address that only the port with an Ethernet address may use.
+struct Lease {
+    mac: [u8; 6],
+    until: Instant,
+}
+
+/// The addresses of the ports, of the gateway, and the leases.
+pub(super) struct Table {
+    gateway_mac: [u8; 6],
+    gateway_addresses: BTreeSet<IpAddr>,
+    macs: Addresses<[u8; 6]>,
+    ips: Addresses<IpAddr>,
+    leases: BTreeMap<IpAddr, Lease>,
+}
+
+/// Most leases; further ones do not protect their address.
+const LEASES_MAX: usize = 4096;
+
+impl Table {
+    pub(super) fn new(gateway_mac: [u8; 6], gateway_addresses: BTreeSet<IpAddr>) -> Self {
+        Self {
+            gateway_mac,
+            gateway_addresses,
+            macs: Addresses::new(LASTING_MACS),
+            ips: Addresses::new(LASTING_IPS),
+            leases: BTreeMap::new(),
+        }
+    }
+
+    /// Returns whether a frame of the port may have this source.
+    pub(super) fn claim_mac(&mut self, now: Instant, port: PortId, mac: [u8; 6]) -> bool {
+        mac != self.gateway_mac && self.macs.claim(now, port, mac)
+    }
+
+    /// Returns whether a frame of the port may have this IP address.
+    pub(super) fn claim_ip(&mut self, now: Instant, port: PortId, ip: IpAddr) -> bool {
+        // A mapped address is that of IPv4.
+        let ip = ip.to_canonical();
+        if self.gateway_addresses.contains(&ip) {
+            return false;
+        }
+        if let Some(lease) = self.leases.get(&ip) {
+            let is_other = self.macs.owner(&lease.mac) != Some(port);
+            if lease.until <= now {
+                self.leases.remove(&ip);
+            } else if is_other {
+                return false;
+            }
+        }
+        self.ips.claim(now, port, ip)
+    }
+
+    /// Lets only the port with an Ethernet address use `ip` until a time.
+    pub(super) fn lease(&mut self, now: Instant, ip: IpAddr, mac: [u8; 6], until: Instant) {
+        if self.leases.len() >= LEASES_MAX {
+            self.leases.retain(|_, lease| lease.until > now);
+        }
+        if self.leases.len() >= LEASES_MAX && !self.leases.contains_key(&ip) {
+            return;
+        }
+        let owner = self.macs.owner(&mac);
+        if self.ips.owner(&ip) != owner {
+            self.ips.remove(ip);
+        }
+        if let Some(port) = owner {
+            self.ips.claim(now, port, ip);
+        }
+        self.leases.insert(ip, Lease { mac, until });
+    }
+
+    pub(super) fn end_lease(&mut self, ip: IpAddr) {
+        self.leases.remove(&ip);
+    }
+
+    pub(super) fn remove_port(&mut self, port: PortId) {
+        self.macs.remove_port(port);
+        self.ips.remove_port(port);
+    }
+
+    /// Returns the port to which frames to the Ethernet address go.
+    pub(super) fn port_to(&self, now: Instant, mac: [u8; 6]) -> Option<PortId> {
+        self.macs.current(now, &mac)
+    }
+
+    pub(super) fn port_of_mac(&self, mac: [u8; 6]) -> Option<PortId> {
+        self.macs.owner(&mac)
+    }
+
+    pub(super) fn port_of_ip(&self, ip: IpAddr) -> Option<PortId> {
+        self.ips.owner(&ip.to_canonical())
+    }
+
+    /// Returns the first Ethernet address of the port.
+    pub(super) fn first_mac(&self, port: PortId) -> Option<[u8; 6]> {
+        self.macs.first(port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GATEWAY: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    const ONE: PortId = PortId(1);
+    const TWO: PortId = PortId(2);
+
+    fn table() -> (Table, Instant) {
+        let own = BTreeSet::from([ip(2)]);
+        #[allow(clippy::disallowed_methods, reason = "a time to begin with")]
+        (Table::new(GATEWAY, own), Instant::now())
+    }
+
+    fn ip(last: u8) -> IpAddr {
+        [10, 0, 2, last].into()
+    }
+
+    const fn mac(n: u32) -> [u8; 6] {
+        let bytes = n.to_be_bytes();
+        [2, 1, bytes[0], bytes[1], bytes[2], bytes[3]]
+    }
+
+    #[test]
+    fn a_port_cannot_have_the_addresses_of_the_gateway_or_of_others() {
+        let (mut table, now) = table();
+        assert!(!table.claim_mac(now, ONE, GATEWAY));
+        assert!(!table.claim_ip(now, ONE, ip(2)));
+        assert!(!table.claim_ip(now, ONE, "::ffff:10.0.2.2".parse().unwrap()));
+        assert!(table.claim_mac(now, ONE, mac(1)) && table.claim_ip(now, ONE, ip(15)));
+        assert!(!table.claim_mac(now, TWO, mac(1)) && !table.claim_ip(now, TWO, ip(15)));
+        // Its first addresses do not age.
+        let later = now + 10 * AGE;
+        assert!(!table.claim_mac(later, TWO, mac(1)) && !table.claim_ip(later, TWO, ip(15)));
+        assert_eq!(table.port_to(later, mac(1)), Some(ONE));
+        table.remove_port(ONE);
+        assert!(table.claim_mac(now, TWO, mac(1)) && table.claim_ip(now, TWO, ip(15)));
+        assert_eq!(table.port_of_ip(ip(15)), Some(TWO));
+    }
+
+    #[test]
+    fn many_addresses_of_a_port_replace_its_own() {
+        let (mut table, now) = table();
+        assert!(table.claim_mac(now, TWO, mac(1)) && table.claim_ip(now, TWO, ip(15)));
+        assert!(table.claim_mac(now, ONE, mac(2)));
+        for n in 0..100_000 {
+            let at = now + Duration::from_micros(n.into());
+            assert!(table.claim_mac(at, ONE, mac(1000 + n)));
+            let spoofed = std::net::Ipv4Addr::from_bits(0x0b00_0000 + n);
+            assert!(table.claim_ip(at, ONE, spoofed.into()));
+        }
+        let at = now + Duration::from_secs(1);
+        assert_eq!(table.macs.entries.len(), ADDRESSES_MAX + 1);
+        assert_eq!(table.ips.entries.len(), ADDRESSES_MAX + 1);
+        assert_eq!(table.port_to(at, mac(1)), Some(TWO));
+        assert_eq!(table.port_to(at, mac(2)), Some(ONE));
+        assert_eq!(table.port_of_ip(ip(15)), Some(TWO));
+        assert_eq!(table.first_mac(ONE), Some(mac(2)));
+    }
+
+    #[test]
+    fn further_addresses_age_and_then_may_move() {
+        let (mut table, now) = table();
+        assert!(table.claim_mac(now, ONE, mac(1)) && table.claim_mac(now, ONE, mac(2)));
+        assert!(!table.claim_mac(now + AGE / 2, TWO, mac(2)));
+        assert_eq!(table.port_to(now + AGE, mac(2)), None);
+        assert!(table.claim_mac(now + AGE, TWO, mac(2)));
+        assert_eq!(table.port_to(now + AGE, mac(2)), Some(TWO));
+        table.remove_port(ONE);
+        assert_eq!(table.port_of_mac(mac(2)), Some(TWO));
+    }
+
+    #[test]
+    fn a_leased_address_is_that_of_the_port_with_the_client() {
+        let (mut table, now) = table();
+        let until = now + 2 * AGE;
+        assert!(table.claim_mac(now, ONE, mac(1)) && table.claim_mac(now, TWO, mac(2)));
+        // It has the address already, which is leased to another.
+        assert!(table.claim_ip(now, TWO, ip(15)));
+        table.lease(now, ip(15), mac(1), until);
+        assert_eq!(table.port_of_ip(ip(15)), Some(ONE));
+        assert!(!table.claim_ip(now, TWO, ip(15)));
+        // The lease outlasts the connection of its client.
+        table.remove_port(ONE);
+        assert!(!table.claim_ip(now, TWO, ip(15)));
+        assert!(table.claim_mac(now, ONE, mac(1)) && table.claim_ip(now, ONE, ip(15)));
+        table.remove_port(ONE);
+        assert!(table.claim_ip(until, TWO, ip(15)));
+    }
+}

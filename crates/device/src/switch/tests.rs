@@ -1,0 +1,385 @@
+use std::net::{IpAddr, Ipv4Addr};
+
+use fullsend_offload::{Checksum, GsoKind, Offload, Slice};
+use fullsend_wire::checksum::{Sum, sum};
+use fullsend_wire::tcp::TcpRepr;
+use parking_lot::Mutex;
+
+use super::*;
+use crate::{PairConfig, PairEnd, pair, test_packet};
+
+const GATEWAY: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const GATEWAY_IP: [u8; 4] = [10, 0, 2, 2];
+
+/// A guest's end, which has a file, and whose offloads are chosen.
+struct GuestDevice {
+    end: PairEnd,
+    caps: Caps,
+    wake: Arc<std::os::fd::OwnedFd>,
+    /// Packets that it accepts.
+    room: Arc<Mutex<usize>>,
+}
+
+impl Device for GuestDevice {
+    fn caps(&self) -> Caps {
+        self.caps
+    }
+
+    fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
+        let mut room = self.room.lock();
+        let count = batch.len().min(*room);
+        *room -= count;
+        let mut accepted = batch.drain(..count).collect();
+        self.end.transmit(&mut accepted)
+    }
+
+    fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
+        self.end.receive(batch, max)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.wake.as_fd())
+    }
+}
+
+/// The guest: what it sends and has received.
+struct Guest {
+    end: PairEnd,
+    wake: Arc<std::os::fd::OwnedFd>,
+    room: Arc<Mutex<usize>>,
+    port: PortId,
+    mac: [u8; 6],
+    ip: [u8; 4],
+}
+
+impl Guest {
+    fn send(&mut self, packet: Packet) {
+        self.end.transmit(&mut VecDeque::from([packet])).unwrap();
+        crate::frames::wake(self.wake.as_fd());
+    }
+
+    fn received(&mut self) -> Vec<Packet> {
+        let mut all = Vec::new();
+        while self.end.receive(&mut all, 64).unwrap() > 0 {}
+        all
+    }
+
+    /// Sends a datagram from its own addresses.
+    fn send_to(&mut self, dst: [u8; 6], ip: [u8; 4]) {
+        self.send(datagram((self.mac, dst), (self.ip, ip)));
+    }
+}
+
+fn datagram((src, dst): ([u8; 6], [u8; 6]), (from, to): ([u8; 4], [u8; 4])) -> Packet {
+    let udp = [0, 9, 0, 9, 0, 12, 0, 0, 1, 2, 3, 4];
+    let mut ip = [
+        0x45, 0, 0, 32, 0, 0, 0x40, 0, 64, 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    ];
+    ip[12..16].copy_from_slice(&from);
+    ip[16..].copy_from_slice(&to);
+    let checksum = sum(&ip).checksum();
+    ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+    let frame = [&dst[..], &src, &[8, 0], &ip, &udp].concat();
+    Packet::from_frame(Slice::copied_from(&frame))
+}
+
+/// The packet as the stack sends it.
+fn sent(mut packet: Packet) -> Packet {
+    packet.parse(Link::Ethernet).unwrap();
+    packet
+}
+
+struct Rig {
+    switch: Switch,
+    handle: SwitchHandle,
+    events: Arc<Mutex<Vec<PortEvent>>>,
+}
+
+impl Rig {
+    fn new(is_joined: bool) -> Self {
+        let events = Arc::<Mutex<Vec<_>>>::default();
+        let reported = events.clone();
+        let config = SwitchConfig {
+            mtu: 1500,
+            is_joined,
+            mac: GATEWAY,
+            addresses: BTreeSet::from([IpAddr::from(GATEWAY_IP)]),
+        };
+        let switch = Switch::new(config).unwrap();
+        Self {
+            handle: switch.handle(),
+            switch: switch.on_port(move |event| reported.lock().push(event)),
+            events,
+        }
+    }
+
+    fn guest_with(&mut self, n: u8, caps: Caps) -> Guest {
+        let (end, other) = pair(PairConfig {
+            link: Link::Ethernet,
+            queue: 100_000,
+            ..PairConfig::default()
+        });
+        let wake = Arc::new(crate::frames::wake_file().unwrap());
+        let room = Arc::new(Mutex::new(usize::MAX));
+        let device = GuestDevice {
+            end: other,
+            caps,
+            wake: wake.clone(),
+            room: room.clone(),
+        };
+        let port = self.handle.attach(Box::new(device)).unwrap();
+        let mut guest = Guest {
+            end,
+            wake,
+            room,
+            port,
+            mac: [2, 0, 0, 0, 1, n],
+            ip: [10, 0, 2, 10 + n],
+        };
+        guest.send_to(GATEWAY, GATEWAY_IP);
+        assert_eq!(self.receive().len(), 1);
+        guest
+    }
+
+    fn guest(&mut self, n: u8) -> Guest {
+        self.guest_with(n, Caps::offloading(Link::Ethernet, 1500))
+    }
+
+    /// Returns what the stack receives.
+    fn receive(&mut self) -> Vec<Packet> {
+        let mut all = Vec::new();
+        while self.switch.receive(&mut all, 64).unwrap() >= 64 {}
+        all
+    }
+
+    fn transmit(&mut self, packet: Packet) {
+        let mut batch = VecDeque::from([sent(packet)]);
+        self.switch.transmit(&mut batch).unwrap();
+        assert!(batch.is_empty());
+    }
+}
+
+#[test]
+fn joined_guests_reach_each_other_and_known_addresses_one_port_alone() {
+    let mut rig = Rig::new(true);
+    let (mut one, mut two, mut three) = (rig.guest(1), rig.guest(2), rig.guest(3));
+    one.send_to(two.mac, two.ip);
+    assert!(rig.receive().is_empty());
+    assert_eq!(two.received()[0].to_bytes().len(), 46);
+    assert!(one.received().is_empty() && three.received().is_empty());
+    // To all, and to an address that none has.
+    one.send_to([0xff; 6], [10, 0, 2, 255]);
+    assert_eq!(rig.receive().len(), 1);
+    one.send_to([2, 0, 0, 0, 9, 9], [10, 0, 2, 99]);
+    assert!(rig.receive().is_empty());
+    assert_eq!((one.received().len(), two.received().len()), (0, 2));
+    assert_eq!(three.received().len(), 2);
+    // A bridge keeps frames to the group of its link.
+    one.send_to([0x01, 0x80, 0xc2, 0, 0, 0x0e], [10, 0, 2, 255]);
+    rig.receive();
+    assert!(two.received().is_empty());
+    let stats = rig.handle.stats();
+    assert_eq!((stats.forwarded, stats.flooded, stats.refused), (5, 1, 0));
+    // The stack's packets.
+    rig.transmit(datagram((GATEWAY, one.mac), (GATEWAY_IP, one.ip)));
+    assert_eq!((one.received().len(), two.received().len()), (1, 0));
+    rig.transmit(datagram((GATEWAY, [0xff; 6]), (GATEWAY_IP, [255; 4])));
+    for guest in [&mut one, &mut two, &mut three] {
+        assert_eq!(guest.received().len(), 1);
+    }
+}
+
+#[test]
+fn guests_that_are_not_joined_reach_the_stack_alone() {
+    let mut rig = Rig::new(false);
+    let (mut one, mut two) = (rig.guest(1), rig.guest(2));
+    one.send_to(two.mac, two.ip);
+    one.send_to([2, 0, 0, 0, 9, 9], two.ip);
+    assert!(rig.receive().is_empty());
+    one.send_to([0xff; 6], two.ip);
+    assert_eq!(rig.receive().len(), 1);
+    assert!(two.received().is_empty());
+    assert_eq!(rig.handle.stats().unreachable, 2);
+    // A packet to an unknown guest goes to none.
+    rig.transmit(datagram(
+        (GATEWAY, [2, 0, 0, 0, 9, 9]),
+        (GATEWAY_IP, one.ip),
+    ));
+    rig.transmit(datagram((GATEWAY, two.mac), (GATEWAY_IP, two.ip)));
+    assert_eq!((one.received().len(), two.received().len()), (0, 1));
+}
+
+#[test]
+fn a_guest_that_claims_the_addresses_of_others_is_refused() {
+    let mut rig = Rig::new(true);
+    let (mut one, mut two) = (rig.guest(1), rig.guest(2));
+    let gateway_ip = IpAddr::from(Ipv4Addr::from(GATEWAY_IP));
+    for (mac, ip) in [
+        (GATEWAY, one.ip),
+        (two.mac, one.ip),
+        (one.mac, GATEWAY_IP),
+        (one.mac, two.ip),
+        ([3; 6], one.ip),
+    ] {
+        one.send(datagram((mac, [0xff; 6]), (ip, [255; 4])));
+    }
+    assert!(rig.receive().is_empty() && two.received().is_empty());
+    assert_eq!(rig.handle.stats().refused, 5);
+    assert_eq!(rig.handle.port_of_mac(two.mac), Some(two.port));
+    assert_eq!(rig.handle.port_of_address(gateway_ip), None);
+    // A flood of other addresses moves neither the neighbour's nor the gateway's.
+    for n in 0..10_000_u32 {
+        let [_, a, b, c] = n.to_be_bytes();
+        one.send(datagram(
+            ([6, 0, 0, a, b, c], GATEWAY),
+            ([11, a, b, c], GATEWAY_IP),
+        ));
+        if n % 1000 == 0 {
+            rig.receive();
+        }
+    }
+    rig.receive();
+    two.send_to(one.mac, one.ip);
+    rig.receive();
+    assert_eq!(one.received().len(), 1);
+    rig.transmit(datagram((GATEWAY, two.mac), (GATEWAY_IP, two.ip)));
+    assert_eq!((one.received().len(), two.received().len()), (0, 1));
+}
+
+#[test]
+fn a_slow_guest_loses_its_own_packets() {
+    let mut rig = Rig::new(true);
+    let (mut one, mut two, mut slow) = (rig.guest(1), rig.guest(2), rig.guest(3));
+    *slow.room.lock() = 10;
+    for _ in 0..5000 {
+        one.send_to(slow.mac, slow.ip);
+        one.send_to(two.mac, two.ip);
+    }
+    rig.receive();
+    assert_eq!(two.received().len(), 5000);
+    assert_eq!(slow.received().len(), 10);
+    let dropped = rig.handle.stats().dropped;
+    assert!((2900..=2950).contains(&dropped), "{dropped}");
+    // It goes on when it has room.
+    *slow.room.lock() = usize::MAX;
+    crate::frames::wake(slow.wake.as_fd());
+    rig.receive();
+    assert_eq!(slow.received().len() as u64, 4990 - dropped);
+}
+
+#[test]
+fn packets_to_the_only_guest_wait_in_the_stack() {
+    let mut rig = Rig::new(true);
+    let mut guest = rig.guest(1);
+    *guest.room.lock() = 10;
+    let packet = sent(datagram((GATEWAY, guest.mac), (GATEWAY_IP, guest.ip)));
+    let mut batch: VecDeque<_> = vec![packet; 1000].into();
+    rig.switch.transmit(&mut batch).unwrap();
+    assert!((900..990).contains(&batch.len()), "{}", batch.len());
+    *guest.room.lock() = usize::MAX;
+    rig.switch.transmit(&mut batch).unwrap();
+    assert!(batch.is_empty());
+    assert_eq!(guest.received().len(), 1000);
+    assert_eq!(rig.handle.stats().dropped, 0);
+}
+
+/// Returns a super-segment of 3000 bytes in the form that a device receives.
+fn super_segment(from: &Guest, to: &Guest, checksum: Checksum) -> Packet {
+    let addresses = (IpAddr::from(from.ip), IpAddr::from(to.ip));
+    let packet = test_packet::tcp(addresses, &TcpRepr::default(), &[7; 3000], 1000);
+    let mut frame = [&to.mac[..], &from.mac, &[8, 0]].concat();
+    packet.append_to(&mut frame);
+    let mut packet = Packet::from_frame(Slice::copied_from(&frame));
+    packet.offload = Offload {
+        kind: GsoKind::TcpV4,
+        gso_size: 1000,
+        checksum,
+        ..Offload::default()
+    };
+    packet
+}
+
+#[test]
+fn super_segments_pass_whole_where_the_receiver_accepts_them() {
+    for checksum in [Checksum::Partial, Checksum::Valid] {
+        let mut rig = Rig::new(true);
+        let (mut one, mut two) = (rig.guest(1), rig.guest(2));
+        let mut plain = rig.guest_with(3, Caps::plain(Link::Ethernet, 1500));
+        let packet = super_segment(&one, &two, checksum);
+        one.send(packet);
+        let packet = super_segment(&one, &plain, checksum);
+        one.send(packet);
+        rig.receive();
+        let whole = two.received();
+        assert_eq!(whole.len(), 1);
+        let (offload, payload) = (whole[0].offload, whole[0].payload.len());
+        assert_eq!(
+            (offload.kind, offload.gso_size, payload),
+            (GsoKind::TcpV4, 1000, 3000)
+        );
+        assert_eq!(offload.checksum, Checksum::Partial);
+        let segments = plain.received();
+        assert_eq!(segments.len(), 3);
+        for segment in &segments {
+            let tcp = segment.to_bytes()[34..].to_vec();
+            let (src, dst) = (one.ip.into(), plain.ip.into());
+            let pseudo = Sum::pseudo_v4(src, dst, 6, tcp.len() as u32);
+            assert!((pseudo + sum(&tcp)).is_valid());
+            assert_eq!(segment.payload.len(), 1000);
+        }
+    }
+}
+
+#[test]
+fn a_port_ends_with_its_device_and_is_reported() {
+    let mut rig = Rig::new(true);
+    let guest = rig.guest(1);
+    let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
+    let link = crate::FrameLink::connected(here.into(), crate::Framing::Qemu, 1500).unwrap();
+    let port = rig.handle.attach(Box::new(link)).unwrap();
+    let mut peer = crate::FrameLink::connected(there.into(), crate::Framing::Qemu, 1500).unwrap();
+    let mac = [2, 0, 0, 0, 1, 9];
+    let frame = sent(datagram((mac, guest.mac), ([10, 0, 2, 9], guest.ip)));
+    peer.transmit(&mut VecDeque::from([frame])).unwrap();
+    rig.receive();
+    assert_eq!(rig.handle.ports(), 2);
+    drop(peer);
+    rig.receive();
+    assert_eq!(rig.handle.ports(), 1);
+    assert_eq!(rig.handle.port_of_mac(mac), None);
+    let events = rig.events.lock();
+    let expected = [
+        PortEvent::Connected {
+            port: guest.port,
+            mac: guest.mac,
+        },
+        PortEvent::Connected { port, mac },
+        PortEvent::Disconnected {
+            port,
+            mac: Some(mac),
+        },
+    ];
+    assert_eq!(*events, expected);
+}
+
+#[test]
+fn the_number_of_ports_is_bounded_and_unsuitable_devices_are_refused() {
+    let mut rig = Rig::new(false);
+    let device = || {
+        let (end, _) = pair(PairConfig {
+            link: Link::Ethernet,
+            ..PairConfig::default()
+        });
+        Box::new(end)
+    };
+    for _ in 0..PORTS_MAX {
+        rig.handle.attach(device()).unwrap();
+    }
+    let error = rig.handle.attach(device()).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::QuotaExceeded);
+    // A pair wakes no driver.
+    rig.receive();
+    assert_eq!(rig.handle.ports(), 0);
+    drop(rig.switch);
+    assert!(rig.handle.attach(device()).is_err());
+}

@@ -1,0 +1,265 @@
+//! The guests of a gateway, and what each of them has of its bounds.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fullsend_device::{Device, PortEvent, PortId, SwitchHandle, SwitchStats};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::config::{Config, Limits};
+use crate::dns::AddressNames;
+use crate::rate::RateLimit;
+
+/// A guest, and its part of the tables.
+pub(crate) struct Guest {
+    /// `None` for the only guest of a gateway without a switch.
+    pub(crate) port: Option<PortId>,
+    /// Limits of the payload that the guest sends, and of what it receives.
+    pub(crate) tx_rate: RateLimit,
+    pub(crate) rx_rate: RateLimit,
+    /// The names of the addresses that the guest has resolved, for the policy.
+    pub(crate) address_names: Mutex<AddressNames>,
+    tcp_open: AtomicUsize,
+    dns_open: AtomicUsize,
+}
+
+/// What a guest counts as one of several.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Share {
+    /// TCP connections that the guest opens.
+    Tcp,
+    /// DNS queries without an answer.
+    Dns,
+}
+
+impl Guest {
+    const fn open(&self, kind: Share) -> &AtomicUsize {
+        match kind {
+            Share::Tcp => &self.tcp_open,
+            Share::Dns => &self.dns_open,
+        }
+    }
+
+    /// Counts one more if the guest has fewer than `max`.
+    pub(crate) fn try_hold(self: &Arc<Self>, kind: Share, max: usize) -> Option<HeldShare> {
+        let more = |open: usize| (open < max).then_some(open + 1);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.open(kind).fetch_update(set, fetch, more).ok()?;
+        Some(HeldShare {
+            guest: self.clone(),
+            kind,
+        })
+    }
+}
+
+/// One of a guest's share. Dropping it gives it back.
+pub(crate) struct HeldShare {
+    guest: Arc<Guest>,
+    kind: Share,
+}
+
+impl Drop for HeldShare {
+    fn drop(&mut self) {
+        self.guest.open(self.kind).fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The settings of a new guest's state.
+#[derive(Clone, Copy)]
+struct Settings {
+    rate: Option<u64>,
+    dns_addresses: usize,
+    address_grace: Duration,
+}
+
+impl Settings {
+    fn guest(&self, port: Option<PortId>) -> Arc<Guest> {
+        Arc::new(Guest {
+            port,
+            tx_rate: RateLimit::new(self.rate),
+            rx_rate: RateLimit::new(self.rate),
+            address_names: Mutex::new(AddressNames::new(self.dns_addresses, self.address_grace)),
+            tcp_open: AtomicUsize::new(0),
+            dns_open: AtomicUsize::new(0),
+        })
+    }
+}
+
+/// The guests that are behind the ports of a switch now.
+#[derive(Default)]
+pub(crate) struct PortGuests(Mutex<BTreeMap<PortId, Arc<Guest>>>);
+
+impl PortGuests {
+    /// Forgets a guest that has ended.
+    pub(crate) fn on_event(&self, event: PortEvent) {
+        if let PortEvent::Disconnected { port, .. } = event {
+            let removed = self.0.lock().remove(&port);
+            drop(removed);
+        }
+    }
+}
+
+/// The guests of a gateway.
+pub(crate) struct Guests {
+    /// `None` for one guest behind a device of its own.
+    switch: Option<SwitchHandle>,
+    /// That guest. With a switch, clients of forwards to addresses that no guest has used.
+    only: Arc<Guest>,
+    ports: Arc<PortGuests>,
+    settings: Mutex<Settings>,
+}
+
+impl Guests {
+    pub(crate) fn new(
+        config: &Config,
+        switch: Option<SwitchHandle>,
+        ports: Arc<PortGuests>,
+    ) -> Self {
+        let settings = Settings {
+            rate: config.limits.rate,
+            dns_addresses: config.limits.dns_addresses,
+            address_grace: config.dns.address_grace,
+        };
+        Self {
+            switch,
+            only: settings.guest(None),
+            ports,
+            settings: Mutex::new(settings),
+        }
+    }
+
+    /// Returns the guest that has an address. `None` if none of several has it.
+    pub(crate) fn of(&self, address: IpAddr) -> Option<Arc<Guest>> {
+        let Some(switch) = &self.switch else {
+            return Some(self.only.clone());
+        };
+        let port = switch.port_of_address(address)?;
+        let mut guests = self.ports.0.lock();
+        if let Some(guest) = guests.get(&port) {
+            return Some(guest.clone());
+        }
+        let guest = self.settings.lock().guest(Some(port));
+        // A port that ends meanwhile is reported once: one that is not there any more stays out.
+        if switch.port_of_address(address) == Some(port) {
+            guests.insert(port, guest.clone());
+        }
+        Some(guest)
+    }
+
+    /// Returns the guest of a gateway without a switch.
+    pub(crate) fn only(&self) -> &Arc<Guest> {
+        &self.only
+    }
+
+    /// Returns the guest that has an address, or the state of all those addresses that none has.
+    pub(crate) fn of_or_unknown(&self, address: IpAddr) -> Arc<Guest> {
+        self.of(address).unwrap_or_else(|| self.only.clone())
+    }
+
+    /// Returns how many of `of_all`, which all guests together may have, one guest may have: of several
+    /// at most `of_one`, and with `n` guests an (n+1)th of all, so that another one finds room.
+    pub(crate) fn part_of(&self, of_all: usize, of_one: usize) -> usize {
+        match &self.switch {
+            Some(switch) => (of_all / (switch.ports() + 1)).min(of_one).max(1),
+            None => of_all,
+        }
+    }
+
+    /// Returns whether there may be several guests.
+    pub(crate) const fn are_several(&self) -> bool {
+        self.switch.is_some()
+    }
+
+    /// Returns the port of the guest with an Ethernet address.
+    pub(crate) fn port_of_mac(&self, mac: [u8; 6]) -> Option<PortId> {
+        self.switch.as_ref()?.port_of_mac(mac)
+    }
+
+    /// Returns whether one of several guests is there.
+    pub(crate) fn is_present(&self, port: Option<PortId>) -> bool {
+        let switch = self.switch.as_ref().zip(port);
+        switch.is_some_and(|(switch, port)| switch.is_connected(port))
+    }
+
+    /// Lets only the guest with an Ethernet address use an IP address for a time.
+    pub(crate) fn lease(&self, address: IpAddr, mac: [u8; 6], time: Duration) {
+        if let Some(switch) = &self.switch {
+            switch.lease(address, mac, time);
+        }
+    }
+
+    /// Ends what [`lease`](Self::lease) began.
+    pub(crate) fn end_lease(&self, address: IpAddr) {
+        if let Some(switch) = &self.switch {
+            switch.end_lease(address);
+        }
+    }
+
+    pub(crate) fn attach(&self, device: Box<dyn Device>) -> io::Result<PortId> {
+        match &self.switch {
+            Some(switch) => switch.attach(device),
+            None => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the gateway has one device; build it with .join_guests(..) or .guest(..)",
+            )),
+        }
+    }
+
+    pub(crate) fn switch_stats(&self) -> SwitchStats {
+        let stats = self.switch.as_ref().map(SwitchHandle::stats);
+        stats.unwrap_or_default()
+    }
+
+    fn all(&self) -> Vec<Arc<Guest>> {
+        let mut all: Vec<_> = self.ports.0.lock().values().cloned().collect();
+        all.push(self.only.clone());
+        all
+    }
+
+    /// Returns the limit of the payload of each guest, bytes per second.
+    pub(crate) fn rate(&self) -> Option<u64> {
+        self.settings.lock().rate
+    }
+
+    /// Changes the limit of the payload of each guest.
+    pub(crate) fn set_rate(&self, rate: Option<u64>) {
+        self.settings.lock().rate = rate;
+        for guest in self.all() {
+            guest.tx_rate.set(rate);
+            guest.rx_rate.set(rate);
+        }
+    }
+
+    /// Returns the number of names of addresses that are known.
+    pub(crate) fn name_count(&self) -> usize {
+        let all = self.all().into_iter();
+        all.map(|guest| guest.address_names.lock().len()).sum()
+    }
+
+    /// Removes names whose time is over.
+    pub(crate) fn expire_names(&self, now: Instant) {
+        for guest in self.all() {
+            guest.address_names.lock().expire(now);
+        }
+    }
+}
+
+/// Most guests whose bounds add up; all of them together have what the descriptors allow.
+const GUESTS_MAX: usize = 64;
+
+/// Returns the bounds of all guests together, given those of each of several.
+pub(crate) fn limits_of_all(limits: &Limits) -> Limits {
+    let all = |of_one: usize| of_one.saturating_mul(GUESTS_MAX);
+    Limits {
+        tcp_connections: all(limits.tcp_connections),
+        udp_flows: all(limits.udp_flows),
+        ping_flows: all(limits.ping_flows),
+        dns_queries: all(limits.dns_queries),
+        ..*limits
+    }
+}

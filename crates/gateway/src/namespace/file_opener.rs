@@ -1,0 +1,144 @@
+//! Opening a file that the sandbox hides.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use nix::fcntl::OFlag;
+use nix::sys::signal::{SigSet, SigmaskHow};
+use socket2::Socket;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Mutex;
+
+use super::child::{
+    END_SIGNALS, Message, channel, detach, open_result, receive, send, send_result,
+};
+use super::failed;
+use super::sys::{exit_now, fork};
+use crate::reactor::register;
+
+/// A process outside of the sandbox that opens one file for reading, whenever it is requested. It ends
+/// when this value is dropped.
+#[derive(Debug)]
+pub struct FileOpener {
+    channel: OwnedFd,
+}
+
+impl FileOpener {
+    /// Starts the process. `path` must be absolute. Must be called before
+    /// [`Sandbox::apply`](super::Sandbox::apply), and before this process has threads.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn start(path: &Path) -> io::Result<Self> {
+        let (ours, theirs) = channel()?;
+        // A signal that ends the caller while the process begins does not end the process.
+        let blocked: SigSet = END_SIGNALS.into_iter().collect();
+        let mask = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        let forked = match fork() {
+            Ok(None) => {
+                drop(ours);
+                serve(&theirs, path)
+            }
+            Ok(Some(_)) => Ok(Self { channel: ours }),
+            Err(error) => Err(error),
+        };
+        mask.thread_set_mask()?;
+        forked
+    }
+
+    /// Registers the opener with the calling tokio runtime.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn started(self) -> io::Result<StartedOpener> {
+        Ok(StartedOpener(Mutex::new(register(Socket::from(
+            self.channel,
+        ))?)))
+    }
+}
+
+/// A [`FileOpener`] in a runtime.
+#[derive(Debug)]
+pub struct StartedOpener(Mutex<AsyncFd<Socket>>);
+
+impl StartedOpener {
+    /// Opens the file that is at the path now.
+    ///
+    /// # Errors
+    /// That of opening it; `InvalidInput` if it is no regular file.
+    pub async fn open(&self) -> io::Result<File> {
+        let channel = self.0.lock().await;
+        send(channel.get_ref(), b"open", &[])?;
+        // One answer for each request.
+        channel.readable().await?.clear_ready();
+        let gone = || io::Error::other("the process that opens files has ended");
+        let message = open_result(receive(channel.get_ref())?.ok_or_else(gone)?)?;
+        let file = message.fds.into_iter().next().ok_or_else(gone)?;
+        Ok(file.into())
+    }
+}
+
+/// The process.
+fn serve(channel: &OwnedFd, path: &Path) -> ! {
+    // Without it the process only keeps descriptors that it does not need.
+    let _ = detach(channel);
+    while let Ok(Some(_)) = receive(channel) {
+        let opened = open(path).map(|file| Message {
+            fds: vec![file.into()],
+            ..Message::default()
+        });
+        if send_result(channel, opened).is_err() {
+            break;
+        }
+    }
+    exit_now(0)
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    // A pipe without a writer would block.
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits())
+        .open(path);
+    let file = file.map_err(|error| failed(format!("open {}", path.display()), error))?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    let text = format!("{} is no regular file; write one", path.display());
+    Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_file_that_is_at_the_path_now_is_opened() {
+        let dir = std::env::temp_dir().join(format!("fullsend-opener-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("file");
+        let opener = FileOpener::start(&path).unwrap().started().unwrap();
+        let error = opener.open().await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert!(error.to_string().contains("file"), "{error}");
+        for content in ["one", "two"] {
+            // Editors replace files.
+            std::fs::write(dir.join("new"), content).unwrap();
+            std::fs::rename(dir.join("new"), &path).unwrap();
+            let mut read = String::new();
+            let mut file = opener.open().await.unwrap();
+            file.read_to_string(&mut read).unwrap();
+            assert_eq!(read, content);
+        }
+        std::fs::remove_file(&path).unwrap();
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(opener.open().await.is_err());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

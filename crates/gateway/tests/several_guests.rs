@@ -1,0 +1,351 @@
+//! Several guests of one gateway, which are stacks of this process, apart and joined.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener as HostListener};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use fullsend::{PingSocket, Stack, TcpListener, TcpStream};
+use fullsend_device::{FrameLink, Framing, PortEvent};
+use fullsend_gateway::{
+    Action, Builder, Config, EgressPolicy, Forward, Gateway, Handle, Protocol, Rule, Side,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+const LIMIT: Duration = Duration::from_secs(20);
+const GATEWAY: [&str; 2] = ["10.0.2.2", "fd00::2"];
+/// Bytes that guests exchange.
+const DATA: usize = 4 << 20;
+
+struct Rig {
+    gateway: Handle,
+    guests: Vec<Stack>,
+    events: Arc<Mutex<Vec<PortEvent>>>,
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn address(family: usize, guest: usize) -> IpAddr {
+    match family {
+        0 => [10, 0, 2, 15 + guest as u8].into(),
+        _ => ip(&format!("fd00::{:x}", 0x15 + guest)),
+    }
+}
+
+const fn mac(guest: usize) -> [u8; 6] {
+    [2, 0, 0, 0, 9, guest as u8]
+}
+
+/// Returns a guest's stack and the device of its gateway..
+fn guest(number: usize, addresses: usize) -> (Stack, FrameLink) {
+    let (here, there) = UnixStream::pair().unwrap();
+    let link = |socket: UnixStream| FrameLink::connected(socket.into(), Framing::Qemu, 1500);
+    let stack = Stack::builder()
+        .device(Box::new(link(here).unwrap()))
+        .mac(mac(number))
+        .address(&format!("{}/24", address(0, addresses)))
+        .address(&format!("{}/64", address(1, addresses)))
+        .route("0.0.0.0/0", Some(ip(GATEWAY[0])))
+        .build()
+        .unwrap();
+    (stack, link(there).unwrap())
+}
+
+fn config() -> Config {
+    Config {
+        mtu: 1500,
+        ..Config::default()
+    }
+}
+
+/// Starts a gateway with `count` guests.
+fn start(config: Config, joined: bool, count: usize) -> Rig {
+    let events = Arc::<Mutex<Vec<_>>>::default();
+    let reported = events.clone();
+    let mut builder: Builder = Gateway::builder()
+        .config(config)
+        .join_guests(joined)
+        .on_guest(move |event| reported.lock().unwrap().push(event));
+    let mut guests = Vec::new();
+    for number in 0..count {
+        let (stack, device) = guest(number, number);
+        builder = builder.guest(Box::new(device));
+        guests.push(stack);
+    }
+    let gateway = builder.build().unwrap();
+    let handle = gateway.handle();
+    tokio::spawn(gateway.run());
+    Rig {
+        gateway: handle,
+        guests,
+        events,
+    }
+}
+
+/// Serves each client what it has sent.
+async fn serve_echo(stack: &Stack, at: SocketAddr) {
+    let listener = loop {
+        match TcpListener::bind(stack, at) {
+            // Duplicate address detection takes a second.
+            Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            bound => break bound.unwrap(),
+        }
+    };
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut data = Vec::new();
+                stream.read_to_end(&mut data).await.unwrap();
+                stream.write_all(&data).await.unwrap();
+                stream.shutdown().await.unwrap();
+            });
+        }
+    });
+}
+
+/// Sends `len` bytes to an echo server and compares the answer.
+async fn exchange(stack: &Stack, to: SocketAddr, len: usize) {
+    let data: Vec<u8> = (0..len).map(|n| (n * 7 + n / 251) as u8).collect();
+    let stream = TcpStream::connect(stack, to).await.unwrap();
+    let (mut read, mut write) = stream.into_split();
+    let sent = data.clone();
+    let writing = tokio::spawn(async move {
+        write.write_all(&sent).await.unwrap();
+        write.shutdown().await.unwrap();
+    });
+    let mut received = Vec::new();
+    read.read_to_end(&mut received).await.unwrap();
+    writing.await.unwrap();
+    assert!(received == data, "{} bytes of {len}", received.len());
+}
+
+/// Serves what clients of the host's loopback send. Returns the port.
+fn serve_on_host() -> u16 {
+    let listener = HostListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                let mut buf = [0; 4096];
+                while let Ok(len @ 1..) = stream.read(&mut buf) {
+                    let _ = stream.write_all(&buf[..len]);
+                }
+            });
+        }
+    });
+    port
+}
+
+fn host(port: u16) -> SocketAddr {
+    (ip(GATEWAY[0]), port).into()
+}
+
+/// Connects and exchanges a line, and returns the open connection.
+async fn connect(stack: &Stack, to: SocketAddr) -> std::io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(stack, to).await?;
+    stream.write_all(b"line").await?;
+    let mut answer = [0; 4];
+    stream.read_exact(&mut answer).await?;
+    assert_eq!(&answer, b"line");
+    Ok(stream)
+}
+
+async fn ping(stack: &Stack, to: IpAddr) -> bool {
+    let socket = PingSocket::open(stack).unwrap();
+    socket.send_to(to, 1, b"data").await.unwrap();
+    let reply = timeout(LIMIT, socket.recv()).await.unwrap();
+    reply.is_ok_and(|reply| reply.error.is_none())
+}
+
+#[tokio::test]
+async fn joined_guests_exchange_data_and_reach_the_host() {
+    let rig = start(config(), true, 3);
+    let port = serve_on_host();
+    for family in [0, 1] {
+        let to = SocketAddr::new(address(family, 1), 80);
+        serve_echo(&rig.guests[1], to).await;
+        exchange(&rig.guests[0], to, DATA).await;
+        exchange(&rig.guests[2], to, DATA).await;
+        assert!(ping(&rig.guests[0], to.ip()).await);
+        assert!(ping(&rig.guests[0], ip(GATEWAY[family])).await);
+    }
+    for guest in &rig.guests {
+        connect(guest, host(port)).await.unwrap();
+    }
+    let counters = rig.gateway.counters();
+    assert_eq!((counters.switch_refused, counters.tcp_established), (0, 3));
+    assert!(counters.switch_forwarded > 1000);
+    // The neighbours of a guest that ends go on, and it is reported.
+    let mut rig = rig;
+    drop(rig.guests.pop());
+    let ended = || {
+        let events = rig.events.lock().unwrap();
+        let is_end = |event: &&PortEvent| matches!(event, PortEvent::Disconnected { mac: Some(m), .. } if *m == mac(2));
+        events.iter().filter(is_end).count() == 1
+    };
+    while !ended() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    exchange(&rig.guests[0], SocketAddr::new(address(1, 1), 80), 1000).await;
+}
+
+#[tokio::test]
+async fn guests_that_are_not_joined_reach_the_host_and_no_other_guest() {
+    let rig = start(config(), false, 2);
+    let port = serve_on_host();
+    for family in [0, 1] {
+        serve_echo(&rig.guests[1], SocketAddr::new(address(family, 1), 80)).await;
+    }
+    let unreachable = [0, 1].map(|family| {
+        let to = SocketAddr::new(address(family, 1), 80);
+        let stack = rig.guests[0].clone();
+        tokio::spawn(async move { timeout(LIMIT, TcpStream::connect(&stack, to)).await })
+    });
+    for guest in &rig.guests {
+        connect(guest, host(port)).await.unwrap();
+    }
+    for connected in unreachable {
+        // No guest answers address resolution.
+        assert!(!matches!(connected.await.unwrap(), Ok(Ok(_))));
+    }
+    assert_eq!(rig.gateway.counters().switch_forwarded, 0);
+    // A forward leads to each guest by its address.
+    let forward = Forward {
+        from: Side::Host,
+        protocol: Protocol::Tcp,
+        host: "127.0.0.1:0".parse().unwrap(),
+        guest: SocketAddr::new(address(0, 1), 80),
+        interface: None,
+    };
+    rig.gateway.add_forward(forward).unwrap();
+    let bound = rig.gateway.list_forwards()[0].1.host;
+    let mut client = tokio::net::TcpStream::connect(bound).await.unwrap();
+    client.write_all(b"forwarded").await.unwrap();
+    client.shutdown().await.unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.unwrap();
+    assert_eq!(answer, "forwarded");
+}
+
+#[tokio::test]
+async fn a_guest_has_its_own_connections_and_cannot_use_anothers_addresses() {
+    let mut config = config();
+    config.limits.tcp_connections = 3;
+    let rig = start(config, false, 2);
+    let port = serve_on_host();
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        open.push(connect(&rig.guests[0], host(port)).await.unwrap());
+    }
+    let fourth = connect(&rig.guests[0], host(port));
+    assert!(timeout(Duration::from_millis(300), fourth).await.is_err());
+    open.push(connect(&rig.guests[1], host(port)).await.unwrap());
+
+    // A third guest with the second one's addresses.
+    let (spoofer, device) = guest(7, 1);
+    rig.gateway.add_guest(Box::new(device)).unwrap();
+    let spoofed = connect(&spoofer, host(port));
+    assert!(timeout(Duration::from_millis(300), spoofed).await.is_err());
+    assert!(rig.gateway.counters().switch_refused > 0);
+    // One with the first one's Ethernet address, and with the gateway's IP address.
+    let (spoofer, device) = guest(0, 9);
+    rig.gateway.add_guest(Box::new(device)).unwrap();
+    let spoofed = connect(&spoofer, host(port));
+    assert!(timeout(Duration::from_millis(300), spoofed).await.is_err());
+    assert_ne!(rig.gateway.guest_of(address(0, 0)), None);
+    assert_eq!(rig.gateway.guest_of(ip(GATEWAY[0])), None);
+    assert_eq!(rig.gateway.guest_of(address(0, 9)), None);
+    assert_ne!(
+        rig.gateway.guest_of(address(0, 0)),
+        rig.gateway.guest_of(address(0, 1))
+    );
+    // The guests still work.
+    for stream in &mut open {
+        stream.write_all(b"more").await.unwrap();
+        let mut answer = [0; 4];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"more");
+    }
+    // Its closed connections make room.
+    drop(open);
+    let again = connect(&rig.guests[0], host(port));
+    timeout(LIMIT, again).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn each_guest_has_the_whole_rate() {
+    let mut config = config();
+    config.limits.rate = Some(200_000);
+    let rig = start(config, false, 2);
+    let port = serve_on_host();
+    let mut greedy = connect(&rig.guests[0], host(port)).await.unwrap();
+    // Far more than passes while the test runs.
+    let flood = tokio::spawn(async move {
+        let _ = greedy.write_all(&vec![7; 100 << 20]).await;
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    // Alone it would wait behind the other guest's pieces.
+    let mut other = connect(&rig.guests[1], host(port)).await.unwrap();
+    for _ in 0..100 {
+        other.write_all(&[1; 100]).await.unwrap();
+        let mut answer = [0; 100];
+        timeout(LIMIT, other.read_exact(&mut answer))
+            .await
+            .unwrap()
+            .unwrap();
+    }
+    flood.abort();
+}
+
+#[tokio::test]
+async fn another_policy_decides_about_new_flows_and_counters_go_on() {
+    let rig = start(config(), false, 2);
+    let port = serve_on_host();
+    let mut open = connect(&rig.guests[0], host(port)).await.unwrap();
+    let deny = EgressPolicy::new()
+        .otherwise(Action::Allow)
+        .rule(Rule::deny().network("local").unwrap());
+    rig.gateway.set_policy(Arc::new(deny));
+    for guest in &rig.guests {
+        let error = connect(guest, host(port)).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+    }
+    open.write_all(b"goes on").await.unwrap();
+    let mut answer = [0; 7];
+    open.read_exact(&mut answer).await.unwrap();
+    let counters = rig.gateway.counters();
+    assert_eq!(counters.policy_denied_tcp, 2);
+    assert_eq!((counters.tcp_established, counters.policy_changes), (1, 1));
+    rig.gateway.set_policy(Arc::new(fullsend_gateway::AllowAll));
+    connect(&rig.guests[1], host(port)).await.unwrap();
+    assert_eq!(rig.gateway.counters().tcp_established, 2);
+}
+
+#[tokio::test]
+async fn wrong_settings_of_several_guests_are_errors() {
+    let error = |builder: Builder| builder.build().err().unwrap().to_string();
+    let (_first, one) = guest(0, 0);
+    let (_second, other) = guest(1, 1);
+    let both = Gateway::builder()
+        .device(Box::new(one))
+        .guest(Box::new(other));
+    assert!(error(both).contains("use .guest(..) alone"));
+    let with_dhcpv6 = Gateway::builder().join_guests(true).configure(|config| {
+        let v6 = config.ipv6.as_mut().unwrap();
+        (v6.dhcp, v6.guest) = (true, Some("fd00::9".parse().unwrap()));
+    });
+    assert!(error(with_dhcpv6).contains("fd00::9"));
+    let (_third, device) = guest(2, 2);
+    let gateway = Gateway::new(config(), Box::new(device)).unwrap();
+    let (_fourth, device) = guest(3, 3);
+    let error = gateway.handle().add_guest(Box::new(device)).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
+}
