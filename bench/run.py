@@ -135,9 +135,9 @@ class Bench:
         to = f"{line} --kernel --connect {PACKET_ADDRESS}"
         return self.served(NS[1], [self.ours, *serve.split()], NS[0], to)
 
-    def peer_tun(self, program, line, buffer=STREAM_BUFFER, flows=1):
-        """A peer's server behind a plain TUN, and the kernel as its client."""
-        serve = [program, "serve", PEER_TUN, PEER_ADDRESS, str(buffer), str(flows)]
+    def peer_tun(self, program, line, buffer=STREAM_BUFFER, flows=1, serve="serve"):
+        """A peer's server behind a TUN, and the kernel as its client."""
+        serve = [program, serve, PEER_TUN, PEER_ADDRESS, str(buffer), str(flows)]
         with self.ns.peer_tun():
             return self.served(NS[0], serve, NS[0], f"{line} --kernel --connect {PEER_ADDRESS}")
 
@@ -167,6 +167,8 @@ def rows(b):
     core, of_set = "--api core", "--api set"
     rr10000 = "rr -r 4K,4K --flows 10000"
     back = "stream --reverse"
+    vnet = lambda line, buffer=STREAM_BUFFER, flows=1: b.peer_tun(
+        b.smoltcp, line, buffer, flows, "serve-vnet")
     return [
         ("stream, super-segments", GBIT, 150, False, {
             "kernel": lambda: b.perf("stream --kernel"),
@@ -228,9 +230,11 @@ def rows(b):
             "core": lambda: b.perf(f"stream -m 128 --pump full {core}")}),
         ("TUN, kernel to us (kernel: veth)", GBIT, 52, True, {
             "kernel": lambda: b.veth("stream"),
+            "smoltcp": lambda: vnet("stream"),
             "tokio": lambda: b.tun("stream")}),
         ("TUN, us to kernel (kernel: veth)", GBIT, 45, True, {
             "kernel": lambda: b.veth(back),
+            "smoltcp": lambda: vnet(back),
             "tokio": lambda: b.tun(back)}),
         ("TUN, kernel to us, 4 flows, 1 shard", GBIT, None, True, {
             "tokio": lambda: b.tun("stream --flows 4")}),
@@ -260,10 +264,19 @@ def rows(b):
             "tokio": lambda: b.tun(rr200, "--plain")}),
         ("rr 4K/4K over TUN, 1 flow (kernel: veth)", KILO, 20, True, {
             "kernel": lambda: b.veth(rr1),
+            "smoltcp": lambda: vnet(rr1, RR_BUFFER),
             "tokio": lambda: b.tun(rr1)}),
         ("rr 4K/4K over TUN, 200 flows (kernel: veth)", KILO, 130, True, {
             "kernel": lambda: b.veth(rr200),
+            "smoltcp": lambda: vnet(rr200, RR_BUFFER, 200),
             "tokio": lambda: b.tun(rr200)}),
+        *((f"{title}, for a second of CPU", unit, None, True, {
+            "smoltcp": lambda l=line, f=flows, s=buffer: vnet(l, s, f),
+            "tokio": lambda l=line: b.tun(l)})
+          for title, unit, line, buffer, flows in (
+              ("TUN, kernel to us", GBIT_CPU, "stream", STREAM_BUFFER, 1),
+              ("TUN, us to kernel", GBIT_CPU, back, STREAM_BUFFER, 1),
+              ("rr 4K/4K over TUN, 200 flows", KILO_CPU, rr200, RR_BUFFER, 200))),
         *((f"{title}, for a second of CPU", unit, None, True, {
             "smoltcp": lambda l=line, f=flows, s=buffer: b.peer_tun(b.smoltcp, l, s, f),
             "gvisor": lambda l=line, f=flows, s=buffer: b.peer_tun(b.gvisor, l, s, f),

@@ -7,6 +7,7 @@
 
 mod link;
 mod serve;
+mod vnet;
 
 use std::time::Instant as Clock;
 
@@ -414,9 +415,9 @@ fn print(name: &str, test: Test, (bytes, transactions, seconds): (u64, u64, f64)
 fn main() {
     let mut args = std::env::args().skip(1);
     let first = args.next();
-    if first.as_deref() == Some("serve") {
+    if let Some(command @ ("serve" | "serve-vnet")) = first.as_deref() {
         let rest: Vec<String> = args.collect();
-        if let Err(error) = serve::run(&rest) {
+        if let Err(error) = serve::run(&rest, command == "serve-vnet") {
             eprintln!("{error}");
             std::process::exit(1);
         }

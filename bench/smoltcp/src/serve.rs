@@ -5,15 +5,17 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant as Clock};
 
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
-use smoltcp::phy::{Medium, TunTapInterface, wait};
+use smoltcp::phy::{Device, Medium, TunTapInterface, wait};
 use smoltcp::socket::tcp::{Socket, SocketBuffer};
 use smoltcp::time::{Duration as Delay, Instant};
 use smoltcp::wire::{HardwareAddress, IpCidr, Ipv4Address};
 
+use crate::vnet::VnetTun;
 use crate::{READ_MAX, step};
 
-pub const USAGE: &str = "bench-smoltcp serve TUN ADDRESS BUFFER FLOWS, as in \
-                         `bench-smoltcp serve tun0 10.0.0.2 65536 200`";
+pub const USAGE: &str = "bench-smoltcp serve|serve-vnet TUN ADDRESS BUFFER FLOWS, as in \
+                         `bench-smoltcp serve tun0 10.0.0.2 65536 200`; `serve-vnet` uses a \
+                         virtio_net_hdr";
 const PORT: u16 = 5211;
 /// Bytes of the preamble of each connection (crates/cli/src/preamble.rs).
 const PREAMBLE: usize = 36;
@@ -49,13 +51,30 @@ struct Connection {
     role: Role,
 }
 
-/// Serves until the process ends.
-pub fn run(args: &[String]) -> Result<(), Box<dyn Error>> {
+/// Serves until the process ends, over a plain TUN or one with a `virtio_net_hdr`.
+pub fn run(args: &[String], vnet: bool) -> Result<(), Box<dyn Error>> {
     let [tun, address, buffer, flows] = args else {
         return Err(USAGE.into());
     };
-    let (address, buffer): (Ipv4Address, usize) = (address.parse()?, buffer.parse()?);
-    let mut device = TunTapInterface::new(tun, Medium::Ip)?;
+    let (address, buffer, flows) = (address.parse()?, buffer.parse()?, flows.parse()?);
+    if vnet {
+        serve(VnetTun::new(tun)?, address, buffer, flows)
+    } else {
+        serve(
+            TunTapInterface::new(tun, Medium::Ip)?,
+            address,
+            buffer,
+            flows,
+        )
+    }
+}
+
+fn serve(
+    mut device: impl Device + AsRawFd,
+    address: Ipv4Address,
+    buffer: usize,
+    flows: usize,
+) -> Result<(), Box<dyn Error>> {
     let fd = device.as_raw_fd();
     let epoch = Clock::now();
     let now = || Instant::from_micros(epoch.elapsed().as_micros() as i64);
@@ -67,7 +86,7 @@ pub fn run(args: &[String]) -> Result<(), Box<dyn Error>> {
     let mut sockets = SocketSet::new(Vec::new());
     // One more for the client's control connection.
     let mut connections = Vec::new();
-    for _ in 0..flows.parse::<usize>()? + 1 {
+    for _ in 0..flows + 1 {
         let memory = || SocketBuffer::new(vec![0; buffer]);
         let mut socket = Socket::new(memory(), memory());
         socket.set_nagle_enabled(false);
