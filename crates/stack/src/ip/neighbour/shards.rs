@@ -48,9 +48,12 @@ pub(crate) enum MessageContent {
 pub(crate) enum Resolution {
     Resolved {
         mac: Mac,
-        /// Whether the neighbour was confirmed recently.
-        confirmed: bool,
+        /// How long the neighbour counts as reachable, if it was confirmed recently. The shards of a
+        /// stack have one clock.
+        reachable_until: Option<Instant>,
     },
+    /// Another host has claimed the address, without replacing the neighbour.
+    Doubtful,
     /// The neighbour did not answer.
     Unreachable,
     /// The entry was removed, to make room. A further change would not be reported.
@@ -197,18 +200,19 @@ impl Neighbours {
         if let Some(due) = entry.state.due() {
             self.next = self.next.min(due);
         }
-        let confirmed = matches!(entry.state, State::Reachable { .. });
+        let reachable_until = match entry.state {
+            State::Reachable { until } => Some(until),
+            _ => None,
+        };
         let is_known = !matches!(entry.state, State::Incomplete { .. });
-        if confirmed || is_known && !confirm {
-            let mac = entry.mac;
+        if reachable_until.is_some() || is_known && !confirm {
+            let resolution = Resolution::Resolved {
+                mac: entry.mac,
+                reachable_until,
+            };
             let mut shards = ShardSet::default();
             shards.insert(shard);
-            report(
-                shards,
-                neighbour,
-                Resolution::Resolved { mac, confirmed },
-                out,
-            );
+            report(shards, neighbour, resolution, out);
         }
     }
 
@@ -220,10 +224,14 @@ impl Neighbours {
         resolution: Resolution,
         out: &mut NeighbourActions,
     ) {
-        if let Resolution::Resolved { mac, confirmed } = resolution {
+        if let Resolution::Resolved {
+            mac,
+            reachable_until,
+        } = resolution
+        {
             let update = NeighbourUpdate {
                 mac: Some(mac),
-                solicited: confirmed,
+                reachable_until,
                 may_replace: true,
                 create: false,
             };
@@ -233,6 +241,9 @@ impl Neighbours {
         let Some(entry) = self.entries.get_mut(&neighbour) else {
             return;
         };
+        if resolution == Resolution::Doubtful {
+            return entry.become_stale(out);
+        }
         let is_incomplete = matches!(entry.state, State::Incomplete { .. });
         if is_incomplete && resolution == Resolution::Forgotten {
             // A request is on its way, or will be repeated.
