@@ -9,7 +9,9 @@ use fullsend_wire::Instant;
 use fullsend_wire::ethernet::Mac;
 
 use super::frames::FrameBuilder;
-use super::{DELAY, DadResult, NeighbourActions, NeighbourUpdate, Neighbours, RETRANS, State};
+use super::{
+    DELAY, DadResult, MAX_ENTRIES, NeighbourActions, NeighbourUpdate, Neighbours, RETRANS, State,
+};
 
 /// A message between the neighbour tables of a stack's shards, which
 /// [`Host::take_neighbour_messages`](crate::Host::take_neighbour_messages) returns.
@@ -156,6 +158,12 @@ impl Neighbours {
     /// Makes the table that of shard `index`, which is not the first, of a stack with several.
     pub(crate) const fn set_shard(&mut self, index: usize) {
         self.solicitor.requester = Some(index);
+    }
+
+    /// Makes the table that of the first of `shards` shards, which has the neighbours of all, up to the
+    /// limit of a stack without limited memory. Call it after [`limit_memory`](Self::limit_memory).
+    pub(crate) fn resolve_for(&mut self, shards: usize) {
+        self.max_entries = self.max_entries.saturating_mul(shards).min(MAX_ENTRIES);
     }
 
     /// Makes [`poll`](Self::poll) due, as the caller has messages to pass on.

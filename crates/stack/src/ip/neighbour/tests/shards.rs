@@ -174,3 +174,21 @@ fn a_forgotten_neighbour_is_resolved_again() {
         ["02:00:00:00:00:02 packet 3", "changed"]
     );
 }
+
+#[test]
+fn the_first_shard_has_room_for_the_neighbours_of_all() {
+    let mut shards = Shards::new();
+    // Room for 64 neighbours on each of four shards.
+    for table in [&mut shards.first, &mut shards.second] {
+        table.neighbours.limit_memory(256 << 10);
+    }
+    shards.first.neighbours.resolve_for(4);
+    for n in 0..64 {
+        shards.first.send(1, &format!("10.1.0.{n}"));
+        shards.send(1, &format!("10.1.1.{n}"));
+    }
+    let lens = [&shards.first, &shards.second].map(|table| table.neighbours.entries.len());
+    assert_eq!(lens, [128, 64]);
+    shards.first.neighbours.resolve_for(1000);
+    assert_eq!(shards.first.neighbours.max_entries, MAX_ENTRIES);
+}
