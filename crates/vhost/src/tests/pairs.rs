@@ -334,3 +334,28 @@ fn no_device_uses_the_memory_of_a_guest_without_the_first_device() {
     guest.memory.read_exact_at(&mut used, index).unwrap();
     assert_eq!(used, [0; 2]);
 }
+
+/// A device moves packets on one thread, while on another the monitor replaces the memory and ends.
+#[test]
+fn the_memory_is_replaced_while_a_device_uses_it() {
+    let (mut guest, path) = listening("replaced");
+    let mut other = guest.others.remove(0);
+    thread::scope(|scope| {
+        let uses = scope.spawn(move || {
+            for _ in 0..20_000 {
+                received(&mut other);
+                transmit(&mut other);
+            }
+            assert_eq!(other.stats().ring_errors, 0);
+        });
+        while !uses.is_finished() {
+            guest.boot(FEATURES);
+            guest.post_buffer(2);
+            guest.post_frame(3);
+            guest.set_memory(GUEST, MONITOR);
+            guest.receive();
+            guest.reconnect(&path);
+        }
+    });
+    assert_eq!(guest.stats().protocol_errors, 0);
+}
