@@ -1,6 +1,6 @@
-//! Steers arbitrary IP packets, also in Ethernet frames with tags, to the shards of a stack: no panic, an existing shard, the same one
-//! however the packet is divided into slices, and that of its flow if the packet parser finds a
-//! TCP segment.
+//! Steers arbitrary IP packets, also in Ethernet frames with tags, to the shards of a stack: no panic,
+//! an existing shard, the same one however the packet is divided into slices, and that of its flow if
+//! the packet parser finds a TCP segment.
 #![no_main]
 
 use arbitrary::Arbitrary;

@@ -236,8 +236,11 @@ impl Host {
         if let Some(bytes) = self.memory_bytes {
             interface.limit_memory(usize::try_from(bytes / 32).unwrap_or(usize::MAX));
         }
-        if let (Some(index), Some(neighbours)) = (self.later_shard(), &mut interface.neighbours) {
-            neighbours.set_shard(index);
+        if let Some(neighbours) = &mut interface.neighbours {
+            match self.later_shard() {
+                Some(index) => neighbours.set_shard(index),
+                None => neighbours.resolve_for(self.shard_count()),
+            }
         }
         self.ifaces.push(interface);
         id

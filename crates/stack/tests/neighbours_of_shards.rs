@@ -344,6 +344,26 @@ fn unreachability_is_detected_for_the_flows_of_other_shards() {
     assert_eq!(queues.unacked, 0, "acknowledged");
 }
 
+/// The neighbour was confirmed for the first shard, and is resolved for a flow of another shortly before
+/// it is due to be confirmed again.
+#[test]
+fn unreachability_is_detected_as_soon_for_a_shard_that_resolves_late() {
+    let mut net = Net::new();
+    net.listen();
+    net.connect(0, "10.0.0.2:80");
+    net.seconds(25);
+    let id = net.connect(1, "10.0.0.2:80");
+    net.seconds(1);
+    assert_eq!(net.state(1, id), State::Established);
+    net.peer = None;
+    net.sent.clear();
+    net.write(1, id, b"data");
+    net.seconds(20);
+    let sent = net.sent(0);
+    let mut probes = sent.iter().filter(|sent| sent.is_solicitation);
+    assert!(probes.any(|sent| sent.dst == mac(PEER)));
+}
+
 /// Unauthenticated hosts make entries in the first shard's table alone, and do not remove those
 /// that other shards use.
 #[test]

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use vhost::vhost_user::message::{
@@ -17,7 +16,6 @@ use vhost::vhost_user::{
 use crate::features::Features;
 use crate::memory::Memory;
 use crate::pair::{PairState, Pairs};
-use crate::ring::Ring;
 
 /// The card as the connected monitor has set it up.
 pub(crate) struct Backend {
@@ -52,28 +50,6 @@ impl Backend {
     fn offered(&self) -> Features {
         Features::offered(self.pairs.len())
     }
-
-    fn change_pairs(&self, change: impl Fn(&mut PairState)) {
-        for pair in self.pairs.iter() {
-            change(&mut pair.lock());
-        }
-        self.pairs.count_active();
-    }
-
-    /// Changes the ring with this number: pair `n` has `2 * n` and `2 * n + 1`.
-    fn change_ring<T>(
-        &self,
-        number: u32,
-        change: impl FnOnce(&mut Ring, &Arc<OwnedFd>) -> Result<T>,
-    ) -> Result<T> {
-        let (pair, ring) = (number as usize / 2, number as usize % 2);
-        let pair = self.pairs.get(pair).ok_or(Error::InvalidParam)?;
-        let changed = pair
-            .lock()
-            .change_ring(ring, |ring| change(ring, pair.epoll()));
-        self.pairs.count_active();
-        changed
-    }
 }
 
 /// The error of a message that needs a feature which is not offered.
@@ -88,7 +64,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
 
     fn reset_owner(&mut self) -> Result<()> {
         // Deprecated, because some devices discarded everything: disables the rings and keeps the rest.
-        self.change_pairs(PairState::disable);
+        self.pairs.change_all(PairState::disable);
         Ok(())
     }
 
@@ -107,7 +83,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
     fn set_features(&mut self, features: u64) -> Result<()> {
         let accepted = self.offered().accepted(features);
         let features = accepted.ok_or(Error::InvalidParam)?;
-        self.change_pairs(|pair| pair.set_features(features));
+        self.pairs.change_all(|pair| pair.set_features(features));
         Ok(())
     }
 
@@ -119,15 +95,16 @@ impl VhostUserBackendReqHandlerMut for Backend {
     ) -> Result<Option<Vec<u64>>> {
         // If this fails, the rings must not go on with addresses of the old memory.
         self.memory = None;
-        self.change_pairs(|pair| pair.set_memory(None));
+        self.pairs.change_all(|pair| pair.set_memory(None));
         let memory = Arc::new(Memory::map(regions, files)?);
-        self.change_pairs(|pair| pair.set_memory(Some(memory.clone())));
+        self.pairs
+            .change_all(|pair| pair.set_memory(Some(memory.clone())));
         self.memory = Some(memory);
         Ok(None)
     }
 
     fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
-        self.change_ring(index, |ring, _| ring.set_size(num))
+        self.pairs.change_ring(index, |ring, _| ring.set_size(num))
     }
 
     fn set_vring_addr(
@@ -143,17 +120,17 @@ impl VhostUserBackendReqHandlerMut for Backend {
         let descriptor = memory.guest_address(descriptor)?;
         let available = memory.guest_address(available)?;
         let used = memory.guest_address(used)?;
-        self.change_ring(index, |ring, _| {
+        self.pairs.change_ring(index, |ring, _| {
             ring.set_addresses(descriptor, available, used)
         })
     }
 
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
-        self.change_ring(index, |ring, _| ring.set_base(base))
+        self.pairs.change_ring(index, |ring, _| ring.set_base(base))
     }
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
-        let base = self.change_ring(index, |ring, _| Ok(ring.stop()))?;
+        let base = self.pairs.change_ring(index, |ring, _| Ok(ring.stop()))?;
         Ok(VhostUserVringState::new(index, u32::from(base)))
     }
 
@@ -161,15 +138,18 @@ impl VhostUserBackendReqHandlerMut for Backend {
         // Without a file the device would have to poll the ring.
         let file = file.ok_or(Error::InvalidParam)?;
         let token = u64::from(index % 2);
-        self.change_ring(index.into(), |ring, epoll| ring.start(file, epoll, token))
+        self.pairs
+            .change_ring(index.into(), |ring, epoll| ring.start(file, epoll, token))
     }
 
     fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        self.change_ring(index.into(), |ring, _| ring.set_call(file))
+        self.pairs
+            .change_ring(index.into(), |ring, _| ring.set_call(file))
     }
 
     fn set_vring_err(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        self.change_ring(index.into(), |ring, _| ring.set_error(file))
+        self.pairs
+            .change_ring(index.into(), |ring, _| ring.set_error(file))
     }
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
@@ -189,7 +169,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
-        self.change_ring(index, |ring, _| {
+        self.pairs.change_ring(index, |ring, _| {
             ring.set_enabled(enable);
             Ok(())
         })

@@ -96,7 +96,8 @@ impl VhostUserBuilder {
     ///
     /// The monitor may use fewer pairs (QEMU: `queues=2` of the network back end and `mq=on` of the card),
     /// and the guest also fewer than the monitor. The devices of the others then send by those in use. The
-    /// first device handles the messages of the monitor for all.
+    /// first device handles the messages of the monitor for all; when it is dropped, the others have no
+    /// guest any more.
     ///
     /// ```no_run
     /// use fullsend_vhost::{Device, VhostUser};

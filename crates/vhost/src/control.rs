@@ -105,3 +105,10 @@ impl Control {
         Ok(())
     }
 }
+
+impl Drop for Control {
+    /// The other devices may exist longer, and must not use the memory of a guest that is served no more.
+    fn drop(&mut self) {
+        self.pairs.reset();
+    }
+}

@@ -34,7 +34,7 @@ pub struct VhostUser {
     mtu: u32,
     receiver: Receiver,
     transmitter: Transmitter,
-    /// Number of resets of the card when the packets that wait were queued.
+    /// Number of resets of the pair by which the packets that wait were to be sent.
     resets: u64,
     /// Whether the guest's transmit ring may have more chains, of which no notification was requested.
     has_more: bool,
@@ -128,9 +128,8 @@ impl VhostUser {
     fn send(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
         let index = self.pairs.transmit_index(self.index);
         let mut pair = self.pairs.at(index).lock();
-        let resets = self.pairs.resets();
-        if resets != self.resets {
-            self.resets = resets;
+        if pair.resets() != self.resets {
+            self.resets = pair.resets();
             self.stats.tx_no_guest += self.transmitter.clear() as u64;
         }
         let active = pair.has_guest();
@@ -150,9 +149,10 @@ impl VhostUser {
             Ok(Progress::Retry) => self.pairs.at(self.index).wake()?,
             Err(_) => {
                 queues.to_guest.break_down();
+                self.pairs.update_active(index, &pair);
+                drop(pair);
                 self.stats.ring_errors += 1;
                 tracing::warn!("the guest's receive ring is invalid; restart its driver");
-                drop(pair);
                 self.drop_packets(batch);
             }
         }

@@ -3,11 +3,11 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, epoll, eventfd};
-use vhost::vhost_user::Result;
+use vhost::vhost_user::{Error, Result};
 use vm_memory::GuestMemoryMmap;
 
 use crate::features::Features;
@@ -20,10 +20,9 @@ pub(crate) const WAKE: u64 = 4;
 /// The pairs of queues of one network card.
 pub(crate) struct Pairs {
     all: Box<[Pair]>,
-    /// Number of pairs, from the first on, whose receive ring carries packets.
-    active: AtomicUsize,
-    /// Number of times that everything was discarded, as at the end of a connection.
-    resets: AtomicU64,
+    /// The pairs whose receive ring carries packets, a bit for each. A pair's bit changes while the pair
+    /// is locked.
+    active: AtomicU64,
 }
 
 impl Pairs {
@@ -31,8 +30,7 @@ impl Pairs {
         let pairs: io::Result<Vec<_>> = (0..count).map(|_| Pair::new()).collect();
         Ok(Self {
             all: pairs?.into(),
-            active: AtomicUsize::new(0),
-            resets: AtomicU64::new(0),
+            active: AtomicU64::new(0),
         })
     }
 
@@ -50,10 +48,6 @@ impl Pairs {
         &self.all[index]
     }
 
-    pub(crate) fn get(&self, index: usize) -> Option<&Pair> {
-        self.all.get(index)
-    }
-
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Pair> {
         self.all.iter()
     }
@@ -67,28 +61,54 @@ impl Pairs {
 
     /// Discards everything that the monitor has set.
     pub(crate) fn reset(&self) {
-        // Before the locks: a device that finds a pair anew has the new count.
-        self.resets.fetch_add(1, Ordering::Relaxed);
-        self.iter().for_each(|pair| pair.lock().reset());
-        self.count_active();
+        self.change_all(PairState::reset);
     }
 
-    /// Returns the number of resets. Packets from before the last one are not for the current guest.
-    pub(crate) fn resets(&self) -> u64 {
-        self.resets.load(Ordering::Relaxed)
+    /// Changes each pair.
+    pub(crate) fn change_all(&self, change: impl Fn(&mut PairState)) {
+        for (index, pair) in self.iter().enumerate() {
+            let mut state = pair.lock();
+            change(&mut state);
+            self.update_active(index, &state);
+        }
     }
 
-    /// Counts the pairs that carry packets, after a message has changed them.
-    pub(crate) fn count_active(&self) {
-        let is_active = |pair: &&Pair| pair.lock().has_guest();
-        let active = self.iter().take_while(is_active).count();
-        self.active.store(active, Ordering::Relaxed);
+    /// Changes one ring: pair `n` has the numbers `2 * n` and `2 * n + 1`. Fails if there is none with
+    /// this number.
+    pub(crate) fn change_ring<T>(
+        &self,
+        number: u32,
+        change: impl FnOnce(&mut Ring, &Arc<OwnedFd>) -> Result<T>,
+    ) -> Result<T> {
+        let (index, ring) = (number as usize / 2, number as usize % 2);
+        let pair = self.all.get(index).ok_or(Error::InvalidParam)?;
+        let mut state = pair.lock();
+        let changed = state.change_ring(ring, |ring| change(ring, pair.epoll()));
+        self.update_active(index, &state);
+        changed
+    }
+
+    /// Records whether a pair carries packets to the guest, after a change of its `state`, which is
+    /// locked.
+    pub(crate) fn update_active(&self, index: usize, state: &PairState) {
+        if state.has_guest() {
+            self.active.fetch_or(1 << index, Ordering::Relaxed);
+        } else {
+            self.active.fetch_and(!(1 << index), Ordering::Relaxed);
+        }
     }
 
     /// Returns the index of the pair by which device `index` sends: its own, or while the guest does not
     /// use that one, one of those that it uses.
     pub(crate) fn transmit_index(&self, index: usize) -> usize {
-        index % self.active.load(Ordering::Relaxed).clamp(1, self.len())
+        let active = self.active.load(Ordering::Relaxed);
+        let is_active = |pair: &usize| active & 1 << pair != 0;
+        if active == 0 || is_active(&index) {
+            return index;
+        }
+        let nth = index % active.count_ones() as usize;
+        let mut in_use = (0..self.len()).filter(is_active);
+        in_use.nth(nth).unwrap_or(index)
     }
 }
 
@@ -139,6 +159,8 @@ pub(crate) struct PairState {
     rings: [Ring; 2],
     /// The devices of other pairs that wait for receive buffers of this one, a bit for each.
     waiting: u64,
+    /// Number of times that everything was discarded, as at the end of a connection.
+    resets: u64,
 }
 
 /// The parts of a pair that move packets.
@@ -159,13 +181,22 @@ impl PairState {
                 Ring::new(Direction::FromGuest),
             ],
             waiting: 0,
+            resets: 0,
         }
     }
 
     fn reset(&mut self) {
-        let waiting = self.waiting;
-        *self = Self::new();
-        self.waiting = waiting;
+        *self = Self {
+            waiting: self.waiting,
+            resets: self.resets + 1,
+            ..Self::new()
+        };
+    }
+
+    /// Returns the number of resets. What a device holds from before a reset is not for the guest that
+    /// the pair has now.
+    pub(crate) fn resets(&self) -> u64 {
+        self.resets
     }
 
     /// Returns the queues, if there is memory.
@@ -208,8 +239,7 @@ impl PairState {
         self.update();
     }
 
-    /// Changes one of the rings.
-    pub(crate) fn change_ring<T>(
+    fn change_ring<T>(
         &mut self,
         index: usize,
         change: impl FnOnce(&mut Ring) -> Result<T>,

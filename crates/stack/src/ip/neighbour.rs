@@ -11,12 +11,14 @@ use fullsend_wire::ethernet::Mac;
 use fullsend_wire::ndp::{NdpRepr, Nonce};
 use fullsend_wire::{Instant, Nanos};
 
+use self::entry::{NeighbourEntry, State};
 use self::frames::FrameBuilder;
 use self::pending::PendingPackets;
 use self::shards::{Resolution, Solicitor, report};
 use crate::NeighbourConfig;
 
 mod dad;
+mod entry;
 mod frames;
 mod pending;
 mod shards;
@@ -29,8 +31,6 @@ pub(crate) use shards::{MessageContent, ShardSet};
 
 /// Interval between two solicitations (RFC 4861 10, RETRANS_TIMER).
 const RETRANS: Nanos = Nanos::from_secs(1);
-/// Maximum number of solicitations (MAX_MULTICAST_SOLICIT, MAX_UNICAST_SOLICIT).
-const MAX_TRIES: u8 = 3;
 /// How long a confirmed neighbour counts as reachable (REACHABLE_TIME).
 const REACHABLE: Nanos = Nanos::from_secs(30);
 /// How long a stale neighbour is used before it is probed (DELAY_FIRST_PROBE_TIME).
@@ -42,45 +42,6 @@ const EVICT_BATCH: usize = 64;
 /// Maximum number of bytes of memory that packets waiting on one interface hold; beyond it a
 /// further packet is dropped.
 const MAX_PENDING_TOTAL: usize = 4 << 20;
-
-/// The state of a neighbour (RFC 4861 7.3.2).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
-    /// Solicited, with no answer yet.
-    Incomplete { tries: u8, due: Instant },
-    /// Confirmed recently.
-    Reachable { until: Instant },
-    /// Confirmed some time ago, and not used since.
-    Stale,
-    /// Used since it became stale; probed at `until` unless confirmed before.
-    Delay { until: Instant },
-    /// Probed with unicast solicitations.
-    Probe { tries: u8, due: Instant },
-}
-
-impl State {
-    /// Returns when the entry's timer fires, if it has one.
-    const fn due(self) -> Option<Instant> {
-        match self {
-            Self::Incomplete { due, .. } | Self::Probe { due, .. } => Some(due),
-            Self::Reachable { until } | Self::Delay { until } => Some(until),
-            Self::Stale => None,
-        }
-    }
-}
-
-#[derive(Debug)]
-struct NeighbourEntry {
-    state: State,
-    /// Not valid while the state is `Incomplete`.
-    mac: Mac,
-    /// The local address that solicitations are sent from.
-    source: IpAddr,
-    used: Instant,
-    pending: PendingPackets,
-    /// The other shards that have requested the neighbour.
-    shards: ShardSet,
-}
 
 /// The effects of a call, for the caller to apply.
 #[derive(Debug, Default)]
@@ -244,12 +205,12 @@ impl Neighbours {
             && !arp.sender_mac.is_multicast()
             && !is_ours(sender);
         if usable {
-            let solicited = arp.operation == ArpOperation::Reply && to_us;
+            let is_answer = arp.operation == ArpOperation::Reply && to_us;
             // RFC 826: entries of known senders are always updated; new ones are created only for
             // requests to this host.
             let update = NeighbourUpdate {
                 mac: Some(arp.sender_mac),
-                solicited,
+                reachable_until: is_answer.then(|| now + REACHABLE),
                 may_replace: true,
                 create: to_us && arp.operation == ArpOperation::Request,
             };
@@ -310,7 +271,7 @@ impl Neighbours {
                 }
                 let update = NeighbourUpdate {
                     mac: target_mac,
-                    solicited,
+                    reachable_until: solicited.then(|| now + REACHABLE),
                     may_replace: override_cache,
                     create: false,
                 };
@@ -344,7 +305,7 @@ impl Neighbours {
         if let Some(mac) = source_mac.filter(|mac| !mac.is_multicast()) {
             let update = NeighbourUpdate {
                 mac: Some(mac),
-                solicited: false,
+                reachable_until: None,
                 may_replace: true,
                 create: true,
             };
@@ -386,15 +347,14 @@ impl Neighbours {
         if moved && !update.may_replace {
             // RFC 4861 7.2.5 I: the entry becomes stale but keeps its address.
             if was_reachable {
-                entry.state = State::Stale;
+                entry.become_stale(out);
+                report(entry.shards, neighbour, Resolution::Doubtful, out);
             }
             return;
         }
         entry.mac = mac;
-        if update.solicited {
-            entry.state = State::Reachable {
-                until: now + REACHABLE,
-            };
+        if let Some(until) = update.reachable_until {
+            entry.state = State::Reachable { until };
         } else if moved {
             entry.state = State::Stale;
         } else if incomplete {
@@ -405,14 +365,13 @@ impl Neighbours {
             self.next = self.next.min(due);
         }
         out.changed |= moved || incomplete;
-        if moved || incomplete || update.solicited && !was_reachable {
-            let confirmed = update.solicited;
-            report(
-                entry.shards,
-                neighbour,
-                Resolution::Resolved { mac, confirmed },
-                out,
-            );
+        let reachable_until = update.reachable_until;
+        if moved || incomplete || reachable_until.is_some() && !was_reachable {
+            let resolution = Resolution::Resolved {
+                mac,
+                reachable_until,
+            };
+            report(entry.shards, neighbour, resolution, out);
         }
         let frames = self.solicitor.frames;
         self.pending_bytes -= entry.pending.bytes();
@@ -480,22 +439,17 @@ impl Neighbours {
             return true;
         }
         // Removes several entries at once, so that a flood of new neighbours does not scan the
-        // table for each of them. Entries that are neither confirmed nor in use by other shards are
-        // removed first.
-        let priority = |entry: &NeighbourEntry| {
-            let is_kept = entry.is_confirmed() || !entry.shards.is_empty();
-            (is_kept, entry.used)
-        };
+        // table for each of them.
         let idle = self.entries.values().filter(|e| e.pending.is_empty());
-        let mut priorities: Vec<_> = idle.map(priority).collect();
-        if priorities.is_empty() {
+        let mut ranks: Vec<_> = idle.map(NeighbourEntry::rank).collect();
+        if ranks.is_empty() {
             return false;
         }
-        let nth = priorities.len().min(EVICT_BATCH) - 1;
-        let (_, &mut least, _) = priorities.select_nth_unstable(nth);
+        let nth = ranks.len().min(EVICT_BATCH) - 1;
+        let (_, &mut highest, _) = ranks.select_nth_unstable(nth);
         let mut remaining = EVICT_BATCH;
         self.entries.retain(|&neighbour, entry| {
-            let evict = remaining > 0 && entry.pending.is_empty() && priority(entry) <= least;
+            let evict = remaining > 0 && entry.pending.is_empty() && entry.rank() <= highest;
             remaining -= usize::from(evict);
             if evict {
                 report(entry.shards, neighbour, Resolution::Forgotten, out);
@@ -509,70 +463,12 @@ impl Neighbours {
 /// The contents of a message about its sender (or target).
 struct NeighbourUpdate {
     mac: Option<Mac>,
-    /// The message answers a solicitation of this host.
-    solicited: bool,
+    /// How long the neighbour counts as reachable, if the message answers a solicitation of this host.
+    reachable_until: Option<Instant>,
     /// The message may replace a known hardware address.
     may_replace: bool,
     /// An entry is created if there is none.
     create: bool,
-}
-
-impl NeighbourEntry {
-    /// Returns whether the neighbour was confirmed recently.
-    const fn is_confirmed(&self) -> bool {
-        matches!(
-            self.state,
-            State::Reachable { .. } | State::Delay { .. } | State::Probe { .. }
-        )
-    }
-
-    /// Runs the entry's timer if it is due. Returns `false` if the entry is to be removed.
-    fn on_timer(
-        &mut self,
-        now: Instant,
-        neighbour: IpAddr,
-        solicitor: Solicitor,
-        out: &mut NeighbourActions,
-    ) -> bool {
-        if self.state.due().is_none_or(|due| now < due) {
-            return true;
-        }
-        let due = now + RETRANS;
-        match self.state {
-            State::Incomplete { tries, .. } if tries < MAX_TRIES => {
-                let tries = tries + 1;
-                self.state = State::Incomplete { tries, due };
-                solicitor.solicit(self.source, neighbour, None, out);
-            }
-            State::Incomplete { .. } => {
-                out.unreachable.extend(self.pending.drain());
-                report(self.shards, neighbour, Resolution::Unreachable, out);
-                return false;
-            }
-            State::Reachable { .. } => {
-                // Paths with a cached link header resolve it again, which shows that the neighbour
-                // is still in use.
-                self.state = State::Stale;
-                out.changed = true;
-            }
-            State::Delay { .. } => {
-                self.state = State::Probe { tries: 1, due };
-                solicitor.solicit(self.source, neighbour, Some(self.mac), out);
-            }
-            State::Probe { tries, .. } if tries < MAX_TRIES => {
-                let tries = tries + 1;
-                self.state = State::Probe { tries, due };
-                solicitor.solicit(self.source, neighbour, Some(self.mac), out);
-            }
-            State::Probe { .. } => {
-                out.changed = true;
-                report(self.shards, neighbour, Resolution::Unreachable, out);
-                return false;
-            }
-            State::Stale => {}
-        }
-        true
-    }
 }
 
 /// Returns the hardware address of a group or of the limited broadcast address, which needs no

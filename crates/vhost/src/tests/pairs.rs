@@ -1,8 +1,13 @@
 //! A card with several pairs of queues.
 
+use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
+use fullsend_offload::{Checksum, GsoKind, Link};
+
 use super::*;
+use crate::pair::Pairs;
 
 const MQ: u64 = 1 << 22;
 
@@ -174,30 +179,183 @@ fn a_driver_changes_the_number_of_pairs() {
     assert_eq!(received(&mut guest.others[0]), 1);
 }
 
-#[test]
-fn the_end_of_the_connection_ends_all_pairs() {
-    let path = std::env::temp_dir().join(format!("fullsend-vhost-pairs-{}", std::process::id()));
+/// Returns a guest of two pairs whose device accepts further monitors at a path.
+fn listening(name: &str) -> (Guest, PathBuf) {
+    let name = format!("fullsend-vhost-{name}-{}", std::process::id());
+    let path = std::env::temp_dir().join(name);
     let _ = std::fs::remove_file(&path);
     let mut guest = Guest::with_pairs(2);
     let mut devices = VhostUser::listen(&path).open_queues(2).unwrap();
     guest.socket = UnixStream::connect(&path).unwrap();
     (guest.others, guest.device) = (vec![devices.remove(1)], devices.remove(0));
     guest.receive();
+    (guest, path)
+}
+
+impl Guest {
+    /// Starts the guest of a new connection.
+    fn boot(&mut self, features: u64) {
+        self.posted = [0; 4];
+        self.write(0, &vec![0; 4 * RING as usize]);
+        self.send(2, &words(&[features | MQ]), &[]);
+        self.set_memory(GUEST, MONITOR);
+        (0..4).for_each(|ring| self.start(ring));
+        self.receive();
+    }
+
+    /// Replaces the monitor. The first device handles the end of the connection, and then the new one.
+    fn reconnect(&mut self, path: &Path) {
+        self.socket = UnixStream::connect(path).unwrap();
+        self.receive();
+        self.receive();
+    }
+}
+
+#[test]
+fn the_end_of_the_connection_ends_all_pairs() {
+    let (mut guest, path) = listening("ends");
     for connections in 1..=2 {
-        guest.posted = [0; 4];
-        guest.write(0, &vec![0; 4 * RING as usize]);
-        guest.send(2, &words(&[FEATURES | MQ]), &[]);
-        guest.set_memory(GUEST, MONITOR);
-        (0..4).for_each(|ring| guest.start(ring));
-        guest.receive();
+        guest.boot(FEATURES);
         guest.post_buffer(2);
         assert!(transmit(&mut guest.others[0]));
         assert_eq!(guest.used(2), 1);
         assert_eq!(guest.stats().connections, connections);
-        guest.socket = UnixStream::connect(&path).unwrap();
-        guest.receive();
-        guest.receive();
+        guest.reconnect(&path);
         assert!(transmit(&mut guest.others[0]), "dropped");
         assert_eq!(guest.others[0].stats().tx_no_guest, connections);
     }
+}
+
+/// Sends a super-segment of three segments, and returns whether the device has accepted it.
+fn transmit_super_segment(device: &mut VhostUser) -> bool {
+    let mut frame = vec![2; 12];
+    frame.extend([8, 0, 0x45, 0, 1, 84, 0, 0, 0, 0, 64, 6, 0x51, 0x7d]);
+    frame.extend([10; 8]);
+    frame.extend([
+        0, 80, 0, 81, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x18, 1, 0, 0, 0, 0, 0,
+    ]);
+    frame.resize(frame.len() + 300, 7);
+    let mut packet = Packet::from_frame(Slice::copied_from(&frame));
+    packet.parse(Link::Ethernet).unwrap();
+    packet.offload.kind = GsoKind::TcpV4;
+    packet.offload.gso_size = 100;
+    packet.offload.checksum = Checksum::Partial;
+    let mut batch = VecDeque::from([packet]);
+    device.transmit(&mut batch).unwrap();
+    batch.is_empty()
+}
+
+/// The second device is called when the next guest runs already.
+#[test]
+fn the_next_guest_does_not_receive_the_rest_of_a_super_segment() {
+    const GUEST_TSO4: u64 = 1 << 7;
+    let (mut guest, path) = listening("rest");
+    guest.boot(FEATURES & !GUEST_TSO4);
+    guest.post_buffer(2);
+    assert!(transmit_super_segment(&mut guest.others[0]));
+    let stats = guest.others[0].stats();
+    assert_eq!((guest.used(2), stats.tx_software, stats.tx_full), (1, 1, 1));
+    guest.reconnect(&path);
+    guest.boot(FEATURES & !GUEST_TSO4);
+    for _ in 0..3 {
+        guest.post_buffer(2);
+    }
+    received(&mut guest.others[0]);
+    assert_eq!((guest.used(2), guest.others[0].stats().tx_no_guest), (0, 2));
+    // Its own packets arrive.
+    assert!(transmit(&mut guest.others[0]));
+    assert_eq!(guest.used(2), 1);
+}
+
+/// A reset waits for a pair that a device uses. Until then the device sees the number of the guest that it
+/// sends to, although another pair has been reset.
+#[test]
+fn each_pair_counts_its_resets_with_its_state() {
+    let pairs = Pairs::new(2).unwrap();
+    let [first, second] = [0, 1].map(|index| pairs.at(index));
+    let held = second.lock();
+    thread::scope(|scope| {
+        scope.spawn(|| pairs.reset());
+        while first.lock().resets() == 0 {
+            thread::yield_now();
+        }
+        assert_eq!(held.resets(), 0);
+        drop(held);
+    });
+    assert_eq!(second.lock().resets(), 1);
+}
+
+/// A pair in use is used by its device, also if the monitor has enabled it before the first one.
+#[test]
+fn pairs_are_enabled_in_any_order() {
+    let mut guest = Guest::running_pairs(2, 2, 0);
+    assert!(transmit(&mut guest.device), "dropped");
+    assert_eq!(guest.stats().tx_no_guest, 1);
+    guest.enable(2, true);
+    guest.receive();
+    for _ in 0..2 {
+        guest.post_buffer(2);
+    }
+    assert!(transmit(&mut guest.others[0]));
+    assert!(transmit(&mut guest.device));
+    assert_eq!((guest.used(0), guest.used(2)), (0, 2));
+    // The first device waits for buffers of the second pair, and is woken by its device.
+    assert!(!transmit(&mut guest.device));
+    assert!(!is_readable(&guest.device));
+    guest.post_buffer(2);
+    received(&mut guest.others[0]);
+    assert!(is_readable(&guest.device));
+}
+
+#[test]
+fn a_device_whose_ring_is_invalid_sends_by_another() {
+    let mut guest = Guest::running_pairs(2, 2, 2);
+    // A buffer that the device may not write to.
+    guest.descriptor(2, 0, (GUEST + DATA, 400, 0, 0));
+    guest.post(2, 0);
+    assert!(transmit(&mut guest.others[0]), "dropped");
+    assert_eq!(guest.others[0].stats().ring_errors, 1);
+    guest.post_buffer(0);
+    assert!(transmit(&mut guest.others[0]));
+    assert_eq!((guest.used(0), guest.used(2)), (1, 0));
+}
+
+#[test]
+fn no_device_uses_the_memory_of_a_guest_without_the_first_device() {
+    let mut guest = Guest::running_pairs(2, 2, 2);
+    guest.post_buffer(2);
+    guest.post_frame(3);
+    drop(guest.device);
+    let other = &mut guest.others[0];
+    assert!(transmit(other), "dropped");
+    assert_eq!((received(other), other.stats().tx_no_guest), (0, 1));
+    let mut used = [0; 2];
+    let index = RING * 2 + USED + 2;
+    guest.memory.read_exact_at(&mut used, index).unwrap();
+    assert_eq!(used, [0; 2]);
+}
+
+/// A device moves packets on one thread, while on another the monitor replaces the memory and ends.
+#[test]
+fn the_memory_is_replaced_while_a_device_uses_it() {
+    let (mut guest, path) = listening("replaced");
+    let mut other = guest.others.remove(0);
+    thread::scope(|scope| {
+        let uses = scope.spawn(move || {
+            for _ in 0..20_000 {
+                received(&mut other);
+                transmit(&mut other);
+            }
+            assert_eq!(other.stats().ring_errors, 0);
+        });
+        while !uses.is_finished() {
+            guest.boot(FEATURES);
+            guest.post_buffer(2);
+            guest.post_frame(3);
+            guest.set_memory(GUEST, MONITOR);
+            guest.receive();
+            guest.reconnect(&path);
+        }
+    });
+    assert_eq!(guest.stats().protocol_errors, 0);
 }

@@ -9,7 +9,9 @@ use fullsend_wire::Instant;
 use fullsend_wire::ethernet::Mac;
 
 use super::frames::FrameBuilder;
-use super::{DELAY, DadResult, NeighbourActions, NeighbourUpdate, Neighbours, RETRANS, State};
+use super::{
+    DELAY, DadResult, MAX_ENTRIES, NeighbourActions, NeighbourUpdate, Neighbours, RETRANS, State,
+};
 
 /// A message between the neighbour tables of a stack's shards, which
 /// [`Host::take_neighbour_messages`](crate::Host::take_neighbour_messages) returns.
@@ -48,9 +50,12 @@ pub(crate) enum MessageContent {
 pub(crate) enum Resolution {
     Resolved {
         mac: Mac,
-        /// Whether the neighbour was confirmed recently.
-        confirmed: bool,
+        /// How long the neighbour counts as reachable, if it was confirmed recently. The shards of a
+        /// stack have one clock.
+        reachable_until: Option<Instant>,
     },
+    /// Another host has claimed the address, without replacing the neighbour.
+    Doubtful,
     /// The neighbour did not answer.
     Unreachable,
     /// The entry was removed, to make room. A further change would not be reported.
@@ -155,6 +160,12 @@ impl Neighbours {
         self.solicitor.requester = Some(index);
     }
 
+    /// Makes the table that of the first of `shards` shards, which has the neighbours of all, up to the
+    /// limit of a stack without limited memory. Call it after [`limit_memory`](Self::limit_memory).
+    pub(crate) fn resolve_for(&mut self, shards: usize) {
+        self.max_entries = self.max_entries.saturating_mul(shards).min(MAX_ENTRIES);
+    }
+
     /// Makes [`poll`](Self::poll) due, as the caller has messages to pass on.
     pub(crate) fn poll_soon(&mut self, now: Instant) {
         self.next = self.next.min(now);
@@ -197,18 +208,19 @@ impl Neighbours {
         if let Some(due) = entry.state.due() {
             self.next = self.next.min(due);
         }
-        let confirmed = matches!(entry.state, State::Reachable { .. });
+        let reachable_until = match entry.state {
+            State::Reachable { until } => Some(until),
+            _ => None,
+        };
         let is_known = !matches!(entry.state, State::Incomplete { .. });
-        if confirmed || is_known && !confirm {
-            let mac = entry.mac;
+        if reachable_until.is_some() || is_known && !confirm {
+            let resolution = Resolution::Resolved {
+                mac: entry.mac,
+                reachable_until,
+            };
             let mut shards = ShardSet::default();
             shards.insert(shard);
-            report(
-                shards,
-                neighbour,
-                Resolution::Resolved { mac, confirmed },
-                out,
-            );
+            report(shards, neighbour, resolution, out);
         }
     }
 
@@ -220,10 +232,14 @@ impl Neighbours {
         resolution: Resolution,
         out: &mut NeighbourActions,
     ) {
-        if let Resolution::Resolved { mac, confirmed } = resolution {
+        if let Resolution::Resolved {
+            mac,
+            reachable_until,
+        } = resolution
+        {
             let update = NeighbourUpdate {
                 mac: Some(mac),
-                solicited: confirmed,
+                reachable_until,
                 may_replace: true,
                 create: false,
             };
@@ -233,6 +249,9 @@ impl Neighbours {
         let Some(entry) = self.entries.get_mut(&neighbour) else {
             return;
         };
+        if resolution == Resolution::Doubtful {
+            return entry.become_stale(out);
+        }
         let is_incomplete = matches!(entry.state, State::Incomplete { .. });
         if is_incomplete && resolution == Resolution::Forgotten {
             // A request is on its way, or will be repeated.

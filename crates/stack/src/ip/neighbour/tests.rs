@@ -18,6 +18,8 @@ use super::{
     MAX_ENTRIES, MAX_PENDING_TOTAL, NeighbourActions, NeighbourConfig, Neighbours, solicited_node,
 };
 
+mod shards;
+
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const THEIRS: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const OTHER: Mac = Mac([2, 0, 0, 0, 0, 3]);
@@ -50,6 +52,10 @@ impl Rig {
 
     /// Sends packet number `n` to `to`. Returns the effects.
     fn send(&mut self, n: u8, to: &str) -> Vec<String> {
+        show(&self.on_send(n, to))
+    }
+
+    fn on_send(&mut self, n: u8, to: &str) -> NeighbourActions {
         let source = if to.contains(':') {
             "fd00::1"
         } else {
@@ -63,7 +69,7 @@ impl Rig {
         let mut out = NeighbourActions::default();
         let flow = (ip(source), ip(to));
         self.neighbours.send(self.now, flow, packet, &mut out);
-        show(&out)
+        out
     }
 
     fn arp(&mut self, operation: ArpOperation, from: (&str, Mac), target: &str) -> Vec<String> {
@@ -101,9 +107,13 @@ impl Rig {
         let deadline = self.neighbours.deadline().unwrap();
         let ms = deadline.since(self.now).as_nanos() / 1_000_000;
         self.now = deadline;
+        (ms, show(&self.on_poll()))
+    }
+
+    fn on_poll(&mut self) -> NeighbourActions {
         let mut out = NeighbourActions::default();
         self.neighbours.poll(self.now, &mut out);
-        (ms, show(&out))
+        out
     }
 }
 
@@ -308,7 +318,7 @@ fn nd_resolves() {
         *override_cache = false;
         *target_mac = Some(OTHER);
     }
-    assert_eq!(rig.ndp("fd00::2", "fd00::1", 255, advert), NONE);
+    assert_eq!(rig.ndp("fd00::2", "fd00::1", 255, advert), ["changed"]);
     assert_eq!(rig.send(2, "fd00::2"), ["02:00:00:00:00:02 packet 2"]);
     assert_eq!(rig.wait().0, 1000);
     let probe = "02:00:00:00:00:02 fd00::1 > fd00::2 who has fd00::2";
