@@ -2,6 +2,8 @@
 
 mod checksum;
 mod open;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,8 +31,8 @@ const VLAN_LEN: usize = 4;
 ///
 /// The kernel's stack receives no frame of the interface while the device exists, but still sends
 /// through it. Remove its addresses from the interface. The XDP program that redirects the frames is
-/// detached when the device is dropped or the process ends. The interface is in promiscuous mode
-/// meanwhile. Frames of a VLAN whose tag the interface removes are received without it; switch that
+/// detached when the stack stops, the device is dropped or the process ends. The interface is in
+/// promiscuous mode meanwhile. Frames of a VLAN whose tag the interface removes are received without it; switch that
 /// off with `ethtool -K INTERFACE rxvlan off`.
 ///
 /// The kernel at the other end of a veth leaves the checksums of TCP and UDP uncomputed. Over a veth
@@ -45,11 +47,9 @@ const VLAN_LEN: usize = 4;
 ///
 /// [`PacketSocket`]: crate::PacketSocket
 pub struct XdpSocket {
-    /// Detaches the program when it is closed, before the socket is.
-    _attachment: OwnedFd,
+    /// Ends before the socket does.
+    attachment: Option<Attachment>,
     xsk: Xsk,
-    /// A packet socket that receives nothing, for the promiscuous mode.
-    _promiscuous: OwnedFd,
     name: String,
     caps: Caps,
     /// Whether received checksums may be uncomputed.
@@ -64,9 +64,19 @@ pub struct XdpSocket {
     link_log: LinkLog,
 }
 
+/// What changes the interface while it exists.
+struct Attachment {
+    /// Detaches the program when it is closed.
+    _program: OwnedFd,
+    /// A packet socket that receives nothing, for the promiscuous mode.
+    _promiscuous: OwnedFd,
+}
+
 impl XdpSocket {
     /// Opens the interface `name`. Requires `CAP_NET_RAW`, `CAP_NET_ADMIN`, `CAP_BPF` and Linux 5.9.
-    /// Blocks for up to a second while the kernel releases an earlier device of the interface.
+    /// Blocks for up to a second while the kernel releases an earlier device of the interface. That one
+    /// must have been dropped: after a stack has stopped, its driver's task must have ended, which on a
+    /// runtime of one thread needs an `await`, e.g. of `tokio::task::yield_now`.
     ///
     /// # Errors
     /// - `InvalidInput` if `name` is not the name of an Ethernet interface, or the interface has
@@ -249,5 +259,9 @@ impl Device for XdpSocket {
 
     fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
         self.reader.limit_memory(pool, max_bytes);
+    }
+
+    fn close(&mut self) {
+        self.attachment = None;
     }
 }

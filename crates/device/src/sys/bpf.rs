@@ -135,7 +135,9 @@ const fn instruction(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> [u8; 8] 
         dst << 4 | src
     };
     let (off, imm) = (off.to_ne_bytes(), imm.to_ne_bytes());
-    [code, registers, off[0], off[1], imm[0], imm[1], imm[2], imm[3]]
+    [
+        code, registers, off[0], off[1], imm[0], imm[1], imm[2], imm[3],
+    ]
 }
 
 /// A loaded program that redirects each frame of queue 0 to a socket.

@@ -72,7 +72,8 @@ impl Xsk {
         let socket = socket.map_err(XskError::Socket)?;
         let fd = socket.as_fd();
         let registration = umem.registration();
-        set_option(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration).map_err(XskError::Memory)?;
+        set_option(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)
+            .map_err(XskError::Memory)?;
         for name in [
             libc::XDP_UMEM_FILL_RING,
             libc::XDP_UMEM_COMPLETION_RING,
@@ -115,8 +116,7 @@ impl Xsk {
         };
         let len = size_of_val(&address) as socklen_t;
         // SAFETY: the pointer and length are those of a live address.
-        let ret =
-            unsafe { libc::bind(self.socket.as_raw_fd(), (&raw const address).cast(), len) };
+        let ret = unsafe { libc::bind(self.socket.as_raw_fd(), (&raw const address).cast(), len) };
         checked(ret).map(drop)
     }
 

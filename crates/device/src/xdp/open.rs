@@ -1,13 +1,13 @@
 //! Opening an interface: memory and rings, the queue, the program, and errors with what to do.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fullsend_offload::{Link, Pool};
 
-use super::{ETHERNET_LEN, VLAN_LEN, XdpSocket};
+use super::{Attachment, ETHERNET_LEN, VLAN_LEN, XdpSocket};
 use crate::sys::{
     self, FrameLen, IfName, Iface, ReceiveQueues, Umem, XdpMode, XdpProgram, Xsk, XskError,
 };
@@ -56,17 +56,19 @@ pub(super) fn open(name: &str, pool: Pool) -> io::Result<XdpSocket> {
     xsk.fill.publish();
     retry_while_busy(|| xsk.bind(index)).map_err(|error| explain(name, error))?;
     let program = XdpProgram::load(xsk.fd()).map_err(|error| explain(name, error))?;
-    let attachment = retry_while_busy(|| attach(&program, name, index))
+    let program = retry_while_busy(|| attach(&program, name, index))
         .map_err(|error| explain_attach(name, mtu, error))?;
     let promiscuous = sys::packet_socket()?;
-    sys::promiscuous(std::os::fd::AsFd::as_fd(&promiscuous), index)?;
+    sys::promiscuous(promiscuous.as_fd(), index)?;
     if !iface.is_up()? {
         transmit::log(Some(transmit::down_text(name)));
     }
     Ok(XdpSocket {
-        _attachment: attachment,
+        attachment: Some(Attachment {
+            _program: program,
+            _promiscuous: promiscuous,
+        }),
         xsk,
-        _promiscuous: promiscuous,
         name: name.to_owned(),
         caps: Caps::plain(Link::Ethernet, mtu),
         is_veth: iface.is_veth(),
@@ -147,7 +149,8 @@ fn explain_socket(name: &str, umem_len: usize, error: XskError) -> io::Error {
     let (error, text) = match error {
         XskError::Socket(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => (
             error,
-            "this kernel has no AF_XDP sockets (CONFIG_XDP_SOCKETS); use a packet socket".to_owned(),
+            "this kernel has no AF_XDP sockets (CONFIG_XDP_SOCKETS); use a packet socket"
+                .to_owned(),
         ),
         XskError::Memory(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
             let kib = umem_len / 1024;

@@ -93,10 +93,7 @@ impl Umem {
     ///
     /// # Panics
     /// If the pieces are longer than a frame.
-    pub(crate) fn write<'a>(
-        &mut self,
-        pieces: impl Iterator<Item = &'a [u8]>,
-    ) -> Option<xdp_desc> {
+    pub(crate) fn write<'a>(&mut self, pieces: impl Iterator<Item = &'a [u8]>) -> Option<xdp_desc> {
         let at = self.free.pop()? as usize * self.frame_len;
         let mut len = 0;
         for piece in pieces {
@@ -124,5 +121,67 @@ impl Umem {
         if range.contains(&frame) && self.free.len() < self.half as usize {
             self.free.push(frame as u32);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libc::xdp_desc;
+
+    use super::{FrameLen, Umem};
+
+    fn desc(addr: u64, len: u32) -> xdp_desc {
+        xdp_desc {
+            addr,
+            len,
+            options: 0,
+        }
+    }
+
+    #[test]
+    fn descriptors_that_do_not_name_a_frame_are_refused() {
+        let umem = Umem::new(FrameLen::Half, 4).unwrap();
+        let mut to = [0; 100];
+        assert_eq!(umem.read(desc(256, 1792), &mut to), Some((0, 100)));
+        assert_eq!(umem.read(desc(2048 + 256, 60), &mut to), Some((2048, 60)));
+        for bad in [
+            desc(256, 1793),
+            desc(3 * 2048, 2049),
+            // A frame for sending, and beyond the memory.
+            desc(4 * 2048, 60),
+            desc(8 * 2048, 60),
+            desc(u64::MAX, u32::MAX),
+        ] {
+            assert_eq!(umem.read(bad, &mut to), None, "{} {}", bad.addr, bad.len);
+        }
+    }
+
+    #[test]
+    fn frames_to_send_are_lent_and_taken_back() {
+        let mut umem = Umem::new(FrameLen::Half, 2).unwrap();
+        let mut write = |umem: &mut Umem| umem.write([&b"ab"[..], b"cd"].into_iter());
+        let first = write(&mut umem).unwrap();
+        let second = write(&mut umem).unwrap();
+        assert_eq!((first.len, second.len), (4, 4));
+        assert!(write(&mut umem).is_none());
+        // Frames for reception, and beyond the memory.
+        for bad in [0, 2048, 4 * 2048, u64::MAX] {
+            umem.free(bad);
+            assert!(write(&mut umem).is_none());
+        }
+        umem.free(second.addr);
+        umem.free(first.addr);
+        // One too many.
+        umem.free(first.addr);
+        assert_eq!(write(&mut umem).unwrap().addr, first.addr);
+        assert_eq!(write(&mut umem).unwrap().addr, second.addr);
+        assert!(write(&mut umem).is_none());
+    }
+
+    #[test]
+    fn a_frame_holds_the_headroom_of_xdp() {
+        assert_eq!(FrameLen::holding(1792), Some(FrameLen::Half));
+        assert_eq!(FrameLen::holding(1793), Some(FrameLen::Page));
+        assert_eq!(FrameLen::holding(3841), None);
     }
 }
