@@ -111,10 +111,6 @@ impl XdpSocket {
     /// Copies packets to the transmit ring while there is room, and removes all but the last of the
     /// batch.
     fn queue(&mut self, batch: &mut VecDeque<Packet>) {
-        while let Some(addr) = self.xsk.completion.pop() {
-            self.xsk.umem.free(addr);
-        }
-        self.xsk.completion.release();
         let longest = self.caps.mtu as usize + ETHERNET_LEN + VLAN_LEN;
         while let Some(packet) = batch.front() {
             if !self.front_is_queued {
@@ -171,6 +167,17 @@ impl XdpSocket {
         Ok(())
     }
 
+    /// Takes back the frames that the kernel has sent. Returns whether there were any.
+    fn reap(&mut self) -> bool {
+        let mut any = false;
+        while let Some(addr) = self.xsk.completion.pop() {
+            self.xsk.umem.free(addr);
+            any = true;
+        }
+        self.xsk.completion.release();
+        any
+    }
+
     /// Drops the packets of the batch, as the interface is down.
     fn drop_batch(&mut self, batch: &mut VecDeque<Packet>) {
         let queued = usize::from(self.front_is_queued);
@@ -198,6 +205,7 @@ impl Device for XdpSocket {
             // Frames in the ring from before are sent first, if the interface is up again.
             self.send_queued()?;
         }
+        self.reap();
         while !batch.is_empty() {
             if self.down {
                 self.drop_batch(batch);
@@ -209,16 +217,17 @@ impl Device for XdpSocket {
             if self.down {
                 continue;
             }
+            let has_freed = self.reap();
             let waits = self.xsk.tx.unconsumed() > 0 && self.xsk.tx.needs_wakeup();
             if self.front_is_queued && !waits {
                 batch.pop_front();
                 self.front_is_queued = false;
             }
-            if self.stats.tx_packets == before {
-                return Ok(());
+            let has_queued = self.stats.tx_packets > before;
+            if has_queued {
+                transmit::log(self.link_log.on_sent(&self.name));
             }
-            transmit::log(self.link_log.on_sent(&self.name));
-            if waits {
+            if waits || !(has_queued || has_freed) {
                 return Ok(());
             }
         }

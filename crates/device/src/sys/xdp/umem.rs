@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn frames_to_send_are_lent_and_taken_back() {
         let mut umem = Umem::new(FrameLen::Half, 2).unwrap();
-        let mut write = |umem: &mut Umem| umem.write([&b"ab"[..], b"cd"].into_iter());
+        let write = |umem: &mut Umem| umem.write([&b"ab"[..], b"cd"].into_iter());
         let first = write(&mut umem).unwrap();
         let second = write(&mut umem).unwrap();
         assert_eq!((first.len, second.len), (4, 4));
