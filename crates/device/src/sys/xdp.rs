@@ -28,7 +28,9 @@ impl Mapping {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let (flags, fd, offset) = match socket {
             Some((socket, offset)) => (libc::MAP_SHARED, socket.as_raw_fd(), offset),
-            None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0),
+            // Shared: after a fork, a private page could be replaced by a copy here, while the kernel
+            // kept the original.
+            None => (libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0),
         };
         let flags = flags | libc::MAP_POPULATE;
         // SAFETY: a new mapping at an address of the kernel's choice.

@@ -8,6 +8,7 @@ use fullsend_offload::{HeaderBuf, Packet};
 
 use super::XdpSocket;
 use crate::sys::testing::{in_own_network, wait_readable};
+use crate::sys::{IfName, Iface, XdpMode, XdpProgram};
 use crate::{Device, test_packet};
 
 /// Destination and source.
@@ -167,5 +168,21 @@ fn a_removed_interface_ends_the_device() {
         assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
         let error = b.transmit(&mut numbered(1)).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
+    });
+}
+
+#[test]
+fn frames_arrive_when_the_kernel_runs_the_program() {
+    in_own_network(|| {
+        let (mut a, mut b) = open_both();
+        let iface = Iface::new(IfName::new("ve1").unwrap()).unwrap();
+        b.close();
+        let program = XdpProgram::load(b.xsk.fd()).unwrap();
+        let generic = program.attach(iface.index().unwrap(), XdpMode::Generic);
+        let _attached = generic.unwrap();
+        wait_for_link(&mut a, &mut b);
+        send(&mut a, udp(b"generic"));
+        assert!(wait_readable(b.fd().unwrap(), 20_000));
+        assert!(receive(&mut b, 1)[0].to_bytes().ends_with(b"generic"));
     });
 }
