@@ -32,8 +32,8 @@ const VLAN_LEN: usize = 4;
 /// The kernel's stack receives no frame of the interface while the device exists, but still sends
 /// through it. Remove its addresses from the interface. The XDP program that redirects the frames is
 /// detached when the stack stops, the device is dropped or the process ends. The interface is in
-/// promiscuous mode meanwhile. Frames of a VLAN whose tag the interface removes are received without it; switch that
-/// off with `ethtool -K INTERFACE rxvlan off`.
+/// promiscuous mode meanwhile. Frames of a VLAN whose tag the network card removes are received
+/// without it; switch that off with `ethtool -K INTERFACE rxvlan off`.
 ///
 /// The kernel at the other end of a veth leaves the checksums of TCP and UDP uncomputed. Over a veth
 /// a checksum field that holds the sum of the pseudo-header alone is accepted therefore.
@@ -97,8 +97,8 @@ impl XdpSocket {
         open::open(name, pool)
     }
 
-    /// Returns the counters. Frames that found no room are counted as dropped, and the calls are
-    /// the frames looked for in the receive ring and the system calls for sending.
+    /// Returns the counters. Frames that found no room are counted as dropped. `rx_calls` counts the
+    /// reads of the receive ring, which are no system calls.
     pub fn stats(&self) -> TunStats {
         let mut stats = self.stats;
         if let Ok(dropped) = self.xsk.dropped() {

@@ -1,6 +1,7 @@
 //! Tests on veth pairs, each in its own network namespace.
 
 use std::collections::VecDeque;
+use std::io;
 use std::net::IpAddr;
 use std::process::Command;
 
@@ -184,5 +185,20 @@ fn frames_arrive_when_the_kernel_runs_the_program() {
         send(&mut a, udp(b"generic"));
         assert!(wait_readable(b.fd().unwrap(), 20_000));
         assert!(receive(&mut b, 1)[0].to_bytes().ends_with(b"generic"));
+    });
+}
+
+#[test]
+fn another_program_on_the_interface_is_an_error() {
+    in_own_network(|| {
+        let (_a, mut b) = open_both();
+        let program = b.attachment.take();
+        drop(b);
+        let error = XdpSocket::open("ve1").map(drop).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+        let text = error.to_string();
+        assert!(text.contains("another XDP program"), "{text}");
+        drop(program);
+        XdpSocket::open("ve1").unwrap();
     });
 }

@@ -131,7 +131,7 @@ impl<T: Entry> ProducerRing<T> {
         self.written.wrapping_sub(consumed).min(self.ring.len)
     }
 
-    /// Returns whether the kernel looks at new entries only after a system call.
+    /// Returns whether the kernel reads new entries only in a system call.
     pub(crate) fn needs_wakeup(&self) -> bool {
         let flags = self.ring.word(self.ring.flags).load(Ordering::Relaxed);
         flags & libc::XDP_RING_NEED_WAKEUP != 0
