@@ -129,8 +129,8 @@ class Bench:
         to = f"{line} --kernel --connect {TUN_ADDRESS}"
         return self.served(NS[0], [self.ours, *serve.split()], NS[0], to)
 
-    def packet(self, line):
-        serve = f"perf serve --packet veth0 --address {PACKET_ADDRESS}/24"
+    def packet(self, line, device="packet"):
+        serve = f"perf serve --{device} veth0 --address {PACKET_ADDRESS}/24"
         self.ns.offloads(Offloads.DEVICE)
         to = f"{line} --kernel --connect {PACKET_ADDRESS}"
         return self.served(NS[1], [self.ours, *serve.split()], NS[0], to)
@@ -285,6 +285,10 @@ def rows(b):
               ("plain TUN, kernel to us", GBIT_CPU, "stream", STREAM_BUFFER, 1),
               ("plain TUN, us to kernel", GBIT_CPU, back, STREAM_BUFFER, 1),
               ("rr 4K/4K over plain TUN, 200 flows", KILO_CPU, rr200, RR_BUFFER, 200))),
+        *((f"rr {size}, 200 flows, {title}, for a second of CPU", KILO_CPU, None, True, {
+            "tokio": lambda d=device, z=size: b.packet(f"rr -r {z} --flows 200", d)})
+          for size in ("64,64", "4K,4K")
+          for title, device in (("packet socket", "packet"), ("AF_XDP", "xdp"))),
         ("idle connection, one end (less is better)", BYTES, 1024, False, {
             "tokio": lambda: b.idle("tokio"),
             "core": lambda: b.idle("core")}),

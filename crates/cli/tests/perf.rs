@@ -384,6 +384,11 @@ fn errors_name_the_value_and_a_hint() {
             "veth",
         ),
         (
+            "perf serve --xdp lo --address 10.0.0.1/24",
+            "\"lo\"",
+            "veth",
+        ),
+        (
             "perf serve --packet ve0 --tun t0 --address 10.0.0.1/24",
             "--packet",
             "--tun",

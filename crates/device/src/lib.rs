@@ -1,9 +1,10 @@
 //! TUN, TAP and in-process links that carry super-segments.
 //!
 //! [`Tun`] is an interface of the kernel or a descriptor from elsewhere, [`PacketSocket`] an Ethernet
-//! interface that this process shares with the kernel, [`FrameLink`] and [`FrameDatagrams`] are links
-//! to a virtual machine, [`Switch`] has the devices of several guests, [`FrameSocket`] is a socket to another process, [`pair()`] a link within the
-//! process, [`UserDevice`] the program itself, and [`CapturedDevice`] a packet capture around any
+//! interface that this process shares with the kernel, [`XdpSocket`] one whose frames it takes from the
+//! kernel, [`FrameLink`] and [`FrameDatagrams`] are links to a virtual machine, [`Switch`] has the
+//! devices of several guests, [`FrameSocket`] is a socket to another process, [`pair()`] a link within
+//! the process, [`UserDevice`] the program itself, and [`CapturedDevice`] a packet capture around any
 //! device. A driver passes the packets that a host sends to [`Device::transmit`], and the packets from
 //! [`Device::receive`] to the host.
 //!
@@ -51,6 +52,8 @@ mod user_device;
 #[allow(unsafe_code, reason = "system calls that std does not wrap")]
 mod utun;
 pub mod vnet;
+#[cfg(target_os = "linux")]
+mod xdp;
 
 use std::collections::VecDeque;
 use std::io;
@@ -92,6 +95,8 @@ pub use user_device::{
     PacketPort, PacketReceiver, PacketSender, UserDevice, UserDeviceConfig, user_device,
     user_device_with,
 };
+#[cfg(target_os = "linux")]
+pub use xdp::XdpSocket;
 
 // Their types are in public signatures.
 pub use fullsend_offload;

@@ -9,12 +9,19 @@ use std::path::Path;
 
 use libc::{c_int, c_uint, c_ulong};
 
+mod bpf;
+mod ethtool;
 mod packet;
+mod xdp;
 
+pub(crate) use bpf::{XdpMode, XdpProgram};
+pub(crate) use ethtool::ReceiveQueues;
+use packet::set_option;
 pub(crate) use packet::{
     bind_packet_socket, ignore_outgoing, is_bound, kernel_version, packet_drops, packet_socket,
     packet_vnet_hdr, promiscuous, receive_untagged_frames, set_queue_bytes,
 };
+pub(crate) use xdp::{FrameLen, Umem, Xsk, XskError};
 
 /// An interface name in the kernel's form: at most 15 bytes and a NUL.
 #[derive(Clone, Copy)]

@@ -31,7 +31,7 @@
 
 //!
 //! # Operating systems
-//! Linux has everything. Other Unix systems lack `Builder::tun`, `tap`, `packet_socket` and the
+//! Linux has everything. Other Unix systems lack `Builder::tun`, `tap`, `packet_socket`, `xdp` and the
 //! features `control` and `vhost-user`; macOS has `Builder::utun`. On Windows there is also no
 //! `Builder::fd`; [`Builder::packet_io`] takes the device of the crate `tun`. There,
 //! paced packets leave with a precision of 1 ms. Systems other than Linux are type-checked and not

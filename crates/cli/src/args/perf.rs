@@ -91,6 +91,11 @@ pub(crate) struct DeviceArgs {
     /// packet socket (that needs CAP_NET_RAW).
     #[arg(long, value_name = "INTERFACE", requires = "address", group = "device")]
     pub(crate) packet: Option<String>,
+    /// Put the stack on this Ethernet interface of the kernel through an AF_XDP socket, for many small
+    /// packets (that needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF). The kernel no longer receives from
+    /// the interface.
+    #[arg(long, value_name = "INTERFACE", requires = "address", group = "device")]
+    pub(crate) xdp: Option<String>,
     /// The stack's address behind the device, with its prefix length, as in 10.0.0.2/24. May be
     /// repeated.
     #[arg(long, value_name = "CIDR", requires = "device")]

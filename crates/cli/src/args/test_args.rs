@@ -103,6 +103,8 @@ pub(crate) enum DeviceKind {
     Tun,
     /// An Ethernet interface, through a packet socket.
     Packet,
+    /// An Ethernet interface, through an `AF_XDP` socket.
+    Xdp,
 }
 
 impl fmt::Display for DeviceKind {
@@ -110,6 +112,7 @@ impl fmt::Display for DeviceKind {
         f.write_str(match self {
             Self::Tun => "TUN",
             Self::Packet => "packet socket",
+            Self::Xdp => "AF_XDP socket",
         })
     }
 }
@@ -323,11 +326,13 @@ impl CommonArgs {
 impl DeviceArgs {
     /// Returns the option that chooses the device, its kind and its name.
     fn option(&self) -> Option<(&'static str, DeviceKind, &str)> {
-        match (&self.tun, &self.packet) {
-            (Some(name), _) => Some(("--tun", DeviceKind::Tun, name)),
-            (None, Some(name)) => Some(("--packet", DeviceKind::Packet, name)),
-            (None, None) => None,
-        }
+        let options = [
+            ("--tun", DeviceKind::Tun, &self.tun),
+            ("--packet", DeviceKind::Packet, &self.packet),
+            ("--xdp", DeviceKind::Xdp, &self.xdp),
+        ];
+        let mut given = options.into_iter();
+        given.find_map(|(option, kind, name)| Some((option, kind, name.as_deref()?)))
     }
 
     /// Checks the arguments, and returns the device that they name.

@@ -65,6 +65,7 @@ impl Embedded {
         builder = match device.kind {
             DeviceKind::Tun => builder.tun(&device.name),
             DeviceKind::Packet => builder.packet_socket(&device.name),
+            DeviceKind::Xdp => builder.xdp(&device.name),
         };
         if let Some(gateway) = device.gateway {
             builder = builder.gateway(gateway);

@@ -12,7 +12,12 @@ const SKF_AD_OFF: u32 = -0x1000_i32 as u32;
 const SKF_AD_VLAN_TAG_PRESENT: u32 = 48;
 
 /// Sets a socket option.
-fn set_option<T>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io::Result<()> {
+pub(super) fn set_option<T>(
+    fd: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    value: &T,
+) -> io::Result<()> {
     let len = size_of::<T>() as socklen_t;
     let value = std::ptr::from_ref(value).cast::<c_void>();
     // SAFETY: the pointer and length are those of a live value; each caller passes the type of the

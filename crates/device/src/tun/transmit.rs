@@ -28,7 +28,7 @@ pub(crate) struct LinkLog {
 impl LinkLog {
     /// Records an accepted packet; returns the text to log, if any.
     #[inline]
-    fn on_sent(&mut self, name: &str) -> Option<String> {
+    pub(crate) fn on_sent(&mut self, name: &str) -> Option<String> {
         if self.dropped == 0 {
             return None;
         }
@@ -39,7 +39,7 @@ impl LinkLog {
     }
 
     /// Records a refused packet; returns the text to log, if any.
-    fn on_error(&mut self, name: &str, error: &io::Error) -> Option<String> {
+    pub(crate) fn on_error(&mut self, name: &str, error: &io::Error) -> Option<String> {
         // While the interface is down, the TUN driver returns EIO and a packet socket ENETDOWN;
         // other errors concern the packet.
         if !is_down(error) {

@@ -11,7 +11,7 @@ use fullsend_device::{
 #[cfg(unix)]
 use fullsend_device::{FdConfig, Tun};
 #[cfg(target_os = "linux")]
-use fullsend_device::{OffloadSet, PacketSocket, TunBuilder};
+use fullsend_device::{OffloadSet, PacketSocket, TunBuilder, XdpSocket};
 use fullsend_offload::{Packet, Pool};
 #[cfg(target_os = "linux")]
 use fullsend_stack::{Cidr, Mac};
@@ -30,6 +30,9 @@ pub(super) enum DeviceChoice {
     #[cfg(target_os = "linux")]
     /// A packet socket on the interface with this name.
     PacketSocket(String),
+    #[cfg(target_os = "linux")]
+    /// An `AF_XDP` socket on the interface with this name.
+    Xdp(String),
     #[cfg(feature = "vhost-user")]
     VhostUser(VhostUserBuilder),
     /// A device, or one for each shard.
@@ -59,6 +62,19 @@ impl Builder {
     #[must_use]
     pub fn packet_socket(self, name: &str) -> Self {
         self.named_device(name, DeviceChoice::PacketSocket(name.to_owned()))
+    }
+
+    #[cfg(target_os = "linux")]
+    /// Uses the Ethernet interface `name` of the kernel through an `AF_XDP` socket, for many small
+    /// packets. Requires `CAP_NET_RAW`, `CAP_NET_ADMIN` and `CAP_BPF`; the interface must exist and have
+    /// one receive queue.
+    ///
+    /// The stack takes every frame that the interface receives: the kernel's own addresses on it cannot
+    /// be reached. See [`XdpSocket`](fullsend_device::XdpSocket), and `docs/tuning.md` for when it is
+    /// faster than a [packet socket](Self::packet_socket).
+    #[must_use]
+    pub fn xdp(self, name: &str) -> Self {
+        self.named_device(name, DeviceChoice::Xdp(name.to_owned()))
     }
 
     #[cfg_attr(not(feature = "control"), allow(unused_variables))]
@@ -269,7 +285,14 @@ impl Builder {
             #[cfg(target_os = "linux")]
             DeviceChoice::Tun(tun) => self.open_tun(tun, pools),
             #[cfg(target_os = "linux")]
-            DeviceChoice::PacketSocket(name) => self.open_packet_socket(&name, pools),
+            DeviceChoice::PacketSocket(name) => {
+                let open = PacketSocket::open_with_pool;
+                self.open_interface("packet socket", &name, pools, open)
+            }
+            #[cfg(target_os = "linux")]
+            DeviceChoice::Xdp(name) => {
+                self.open_interface("AF_XDP socket", &name, pools, XdpSocket::open_with_pool)
+            }
             #[cfg(feature = "vhost-user")]
             DeviceChoice::VhostUser(mut vhost_user) => {
                 if let Some(mtu) = self.net.mtu {
@@ -291,7 +314,7 @@ impl Builder {
             }
             DeviceChoice::None => Err(invalid(
                 "the stack has no device; choose one with .tun(..), .tap(..), .packet_socket(..), \
-                 .user_device(..) or .device(..), or use Stack::pair()",
+                 .xdp(..), .user_device(..) or .device(..), or use Stack::pair()",
             )),
         }
     }
@@ -312,16 +335,23 @@ impl Builder {
         Ok(queues.map(|queue| Box::new(queue) as _).collect())
     }
 
+    /// Opens a device of one queue on an Ethernet interface of the kernel.
     #[cfg(target_os = "linux")]
-    fn open_packet_socket(&self, name: &str, pools: &[Pool]) -> io::Result<Vec<Box<dyn Device>>> {
+    fn open_interface<D: Device + 'static>(
+        &self,
+        kind: &str,
+        name: &str,
+        pools: &[Pool],
+        open: impl FnOnce(&str, Pool) -> io::Result<D>,
+    ) -> io::Result<Vec<Box<dyn Device>>> {
         let [pool] = pools else {
             return Err(invalid(&format!(
-                "the packet socket on interface \"{name}\" has one queue, and {} shards need one each; \
-                 use one shard, or a TUN or TAP",
+                "the {kind} on interface \"{name}\" has one queue, and {} shards need one each; use one \
+                 shard, or a TUN or TAP",
                 pools.len()
             )));
         };
-        let device = PacketSocket::open_with_pool(name, pool.clone())?;
+        let device = open(name, pool.clone())?;
         let most = device.caps().mtu;
         match self.net.mtu {
             Some(mtu) if mtu > most => Err(invalid(&format!(
@@ -332,10 +362,10 @@ impl Builder {
         }
     }
 
-    /// Sets the Ethernet address of a stack on a packet socket, unless it has an address or a seed.
+    /// Sets the Ethernet address of a stack on a kernel's interface, unless it has an address or a seed.
     #[cfg(target_os = "linux")]
     pub(super) fn choose_mac(&mut self) {
-        if let (DeviceChoice::PacketSocket(name), None, None) =
+        if let (DeviceChoice::PacketSocket(name) | DeviceChoice::Xdp(name), None, None) =
             (&self.choice, self.net.mac, self.seed)
         {
             self.net.mac = Some(stable_mac(name, &self.net.addresses));

@@ -60,7 +60,8 @@ impl Builder {
     }
 
     /// Sets the stack's Ethernet address. By default it is derived from the seed, with
-    /// [`packet_socket`](Self::packet_socket) and no seed from the interface's name and the addresses.
+    /// [`packet_socket`](Self::packet_socket) or [`xdp`](Self::xdp) and no seed from the interface's name
+    /// and the addresses.
     #[must_use]
     pub fn mac(mut self, mac: [u8; 6]) -> Self {
         self.net.mac = Some(Mac(mac));

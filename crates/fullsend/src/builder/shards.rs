@@ -27,7 +27,7 @@ impl Builder {
     /// second program that does the same, and would divide the packets among both. It knows the queue
     /// of up to 4096 flows; packets of others arrive at any queue, and most of them pass from one
     /// shard to another. A virtual machine's card is offered as many pairs of queues
-    /// (`vhost_user`); [`packet_socket`](Self::packet_socket) has one shard.
+    /// (`vhost_user`); [`packet_socket`](Self::packet_socket) and [`xdp`](Self::xdp) have one shard.
     ///
     /// The free payload memory ([`pool_bytes`](Self::pool_bytes)) and limits of the whole stack such
     /// as `tcp_mem` are divided among the shards.

@@ -1,0 +1,259 @@
+//! Tests of a stack on one end of a veth pair through an `AF_XDP` socket, with the Linux kernel at the
+//! other, in network namespaces of their own. Needs root.
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Shutdown, TcpStream as KernelTcp, UdpSocket as KernelUdp};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use common::{counter, in_namespace, pattern};
+use fullsend::{AddressState, PingSocket, Stack, TcpListener, UdpSocket};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const OURS: [&str; 2] = ["10.9.0.2", "fd09::2"];
+const THEIRS: [&str; 2] = ["10.9.0.1", "fd09::1"];
+const BYTES: usize = 8 << 20;
+
+fn ip(args: &str) {
+    let status = Command::new("ip").args(args.split(' ')).status().unwrap();
+    assert!(status.success(), "ip {args}");
+}
+
+/// Makes a veth pair: the kernel has addresses at `ve0`, and none at `ve1`.
+fn veth() {
+    ip("link add ve0 type veth peer name ve1");
+    ip("address add 10.9.0.1/24 dev ve0");
+    ip("address add fd09::1/64 dev ve0 nodad");
+    for end in ["ve0", "ve1"] {
+        ip(&format!("link set {end} up"));
+    }
+}
+
+fn build() -> std::io::Result<Stack> {
+    Stack::builder()
+        .xdp("ve1")
+        .address("10.9.0.2/24")
+        .address("fd09::2/64")
+        .build()
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().unwrap().block_on(test);
+}
+
+/// Waits until the stack may use its addresses.
+async fn wait_for_addresses(stack: &Stack) {
+    let is_preferred = |stack: &Stack| {
+        let all = stack.addresses();
+        all.iter().all(|own| own.state == AddressState::Preferred)
+    };
+    while !is_preferred(stack) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Drops the stack, and waits until its driver has ended.
+async fn stop(stack: Stack) {
+    stack.shutdown().await.unwrap();
+    drop(stack);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+}
+
+/// Returns whether an XDP program is attached to `ve1`.
+fn has_program() -> bool {
+    let show = Command::new("ip").args(["link", "show", "ve1"]).output();
+    String::from_utf8_lossy(&show.unwrap().stdout).contains("xdp")
+}
+
+/// Sends `data` and a FIN on a kernel socket, and returns all that it receives.
+fn exchange(mut stream: KernelTcp, data: &[u8]) -> Vec<u8> {
+    let mut read = stream.try_clone().unwrap();
+    let reader = thread::spawn(move || {
+        let mut got = Vec::new();
+        read.read_to_end(&mut got).unwrap();
+        got
+    });
+    stream.write_all(data).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    reader.join().unwrap()
+}
+
+async fn exchange_with_kernel(stack: &Stack, ours: &'static str) {
+    let listener = TcpListener::bind(stack, (ours.parse::<IpAddr>().unwrap(), 80)).unwrap();
+    let (there, back) = (pattern(BYTES, 1), pattern(BYTES, 2));
+    let (sent, expected) = (there.clone(), back.clone());
+    let kernel = thread::spawn(move || {
+        let stream = KernelTcp::connect((ours, 80)).unwrap();
+        assert!(exchange(stream, &sent) == expected, "{ours}: us to kernel");
+    });
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let (mut read, mut write) = stream.split();
+    let send = async {
+        write.write_all(&back).await.unwrap();
+        write.shutdown().await.unwrap();
+    };
+    let mut got = Vec::new();
+    let (received, ()) = tokio::join!(read.read_to_end(&mut got), send);
+    received.unwrap();
+    assert!(got == there, "{ours}: kernel to us");
+    stream.flushed().await.unwrap();
+    kernel.join().unwrap();
+}
+
+#[test]
+fn the_kernel_and_the_stack_exchange_data_over_a_veth() {
+    in_namespace(|| {
+        veth();
+        run(async {
+            let stack = build().unwrap();
+            wait_for_addresses(&stack).await;
+            for ours in OURS {
+                exchange_with_kernel(&stack, ours).await;
+            }
+            assert_eq!(counter(&stack, "TcpInErrs"), 0);
+        });
+    });
+}
+
+#[test]
+fn computed_checksums_are_verified_and_accepted() {
+    in_namespace(|| {
+        veth();
+        let off = Command::new("ethtool")
+            .args(["-K", "ve0", "tx", "off"])
+            .output();
+        if !off.is_ok_and(|off| off.status.success()) {
+            println!("skipped: needs ethtool");
+            return;
+        }
+        run(async {
+            let stack = build().unwrap();
+            wait_for_addresses(&stack).await;
+            exchange_with_kernel(&stack, OURS[0]).await;
+            assert_eq!(counter(&stack, "TcpInErrs"), 0);
+        });
+    });
+}
+
+#[test]
+fn small_datagrams_and_pings_cross_in_both_directions() {
+    in_namespace(|| {
+        veth();
+        run(async {
+            let stack = build().unwrap();
+            wait_for_addresses(&stack).await;
+            for (ours, theirs) in OURS.into_iter().zip(THEIRS) {
+                let ours: IpAddr = ours.parse().unwrap();
+                let socket = UdpSocket::bind(&stack, (ours, 9)).unwrap();
+                // In groups that fit into both receive buffers.
+                let kernel = KernelUdp::bind((theirs, 0)).unwrap();
+                kernel
+                    .set_read_timeout(Some(Duration::from_secs(20)))
+                    .unwrap();
+                let echoes = thread::spawn(move || {
+                    kernel.connect((ours, 9)).unwrap();
+                    for group in 0..400u32 {
+                        for i in 0..50 {
+                            kernel.send(&(group * 50 + i).to_be_bytes()).unwrap();
+                        }
+                        for i in 0..50 {
+                            let mut buf = [0; 8];
+                            assert_eq!(kernel.recv(&mut buf).unwrap(), 4, "datagram {i}");
+                            assert_eq!(buf[..4], (group * 50 + i).to_be_bytes());
+                        }
+                    }
+                });
+                let mut buf = [0; 64];
+                for _ in 0..400 * 50 {
+                    let (len, from) = socket.recv_from(&mut buf).await.unwrap();
+                    socket.send_to(&buf[..len], from).await.unwrap();
+                }
+                echoes.join().unwrap();
+                let ping = PingSocket::open(&stack).unwrap();
+                ping.send_to(theirs.parse().unwrap(), 1, b"ping")
+                    .await
+                    .unwrap();
+                let reply = tokio::time::timeout(Duration::from_secs(20), ping.recv());
+                assert!(reply.await.unwrap().unwrap().error.is_none());
+                let mut pings = Command::new("ping");
+                pings.args(["-c", "3", "-i", "0.2", &ours.to_string()]);
+                let pings = tokio::task::spawn_blocking(move || pings.output());
+                assert!(pings.await.unwrap().unwrap().status.success(), "{ours}");
+            }
+        });
+    });
+}
+
+#[test]
+fn a_stack_can_be_started_again_and_leaves_no_program() {
+    in_namespace(|| {
+        veth();
+        run(async {
+            for _ in 0..3 {
+                let stack = build().unwrap();
+                assert!(has_program());
+                let listener = TcpListener::bind(&stack, "10.9.0.2:80").unwrap();
+                let client = thread::spawn(|| {
+                    let to = "10.9.0.2:80".parse().unwrap();
+                    KernelTcp::connect_timeout(&to, Duration::from_secs(10)).map(drop)
+                });
+                tokio::time::timeout(Duration::from_secs(30), listener.accept())
+                    .await
+                    .unwrap()
+                    .unwrap();
+                client.join().unwrap().unwrap();
+                drop(listener);
+                stop(stack).await;
+                assert!(!has_program());
+            }
+        });
+    });
+}
+
+#[test]
+fn the_stack_stops_when_its_interface_is_removed() {
+    in_namespace(|| {
+        veth();
+        run(async {
+            let stack = build().unwrap();
+            ip("link delete ve1");
+            let closed = tokio::time::timeout(Duration::from_secs(30), stack.closed());
+            assert_eq!(closed.await.unwrap().kind(), ErrorKind::NetworkDown);
+        });
+    });
+}
+
+#[test]
+fn errors_of_settings_name_the_value() {
+    in_namespace(|| {
+        run(async {
+            assert_eq!(build().map(drop).unwrap_err().kind(), ErrorKind::NotFound);
+            veth();
+            let input = ErrorKind::InvalidInput;
+            let fails = |builder: fullsend::Builder, kind, expected: &str| {
+                let error = builder.build().map(drop).unwrap_err();
+                assert_eq!(error.kind(), kind, "{error}");
+                assert!(error.to_string().contains(expected), "{error}");
+            };
+            let xdp = |name| Stack::builder().xdp(name);
+            fails(xdp("ve1").mtu(9000), input, "9000");
+            fails(xdp("ve1").shards(2), input, "one shard");
+            fails(xdp("lo"), input, "\"lo\"");
+            let stack = build().unwrap();
+            fails(xdp("ve1"), ErrorKind::ResourceBusy, "another AF_XDP socket");
+            stop(stack).await;
+            ip("link set ve0 mtu 9000");
+            ip("link set ve1 mtu 9000");
+            fails(xdp("ve1"), input, "mtu 3400");
+            // Fits into a page, but the driver needs more of it.
+            ip("link set ve1 mtu 3700");
+            fails(xdp("ve1"), input, "mtu 3400");
+            ip("link add vq0 numrxqueues 2 numtxqueues 2 type veth peer name vq1");
+            fails(xdp("vq0"), input, "`ethtool -L vq0 rx 1`");
+        });
+    });
+}
