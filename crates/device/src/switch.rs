@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use std::time::Instant;
 
-use fullsend_offload::{Link, Packet, Pool};
+use fullsend_offload::{Link, Packet, Pool, segment};
 
 use crate::frames::{Events, POOL_BYTES};
 use crate::{Caps, Device};
@@ -49,14 +49,14 @@ pub enum PortEvent {
     Connected {
         /// Its port.
         port: PortId,
-        /// The Ethernet address from which the frame came.
+        /// The first Ethernet address that it has used.
         mac: [u8; 6],
     },
     /// Its device has failed, e.g. because its connection has ended.
     Disconnected {
         /// Its port, which exists no more.
         port: PortId,
-        /// The Ethernet address of its first frame, if it sent any.
+        /// The first Ethernet address that it has used, if it was connected.
         mac: Option<[u8; 6]>,
     },
 }
@@ -434,11 +434,19 @@ impl Ports {
         if !parse_for_guest(state, &mut packet, self.mtu) {
             return;
         }
+        // The ports share the segments: there may be many of both.
+        let mut segments = Vec::new();
         for port in self.list.iter_mut().filter(|port| port.id != from) {
             state.stats.forwarded += 1;
-            if !port.enqueue(packet.clone(), &mut self.segments) {
-                state.stats.dropped += 1;
-            }
+            let is_queued = if port.needs_software(&packet) {
+                if segments.is_empty() {
+                    segment(packet.clone(), &mut segments);
+                }
+                port.enqueue_segments(packet.len(), segments.iter().cloned())
+            } else {
+                port.enqueue_segments(packet.len(), std::iter::once(packet.clone()))
+            };
+            state.stats.dropped += u64::from(!is_queued);
         }
     }
 }

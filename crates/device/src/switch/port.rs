@@ -109,7 +109,8 @@ impl Port {
 
     /// Queues a parsed packet, segmented if the device cannot do so. Returns whether there was room.
     pub(super) fn enqueue(&mut self, packet: Packet, segments: &mut Vec<Packet>) -> bool {
-        if self.queue.len() >= QUEUE_PACKETS || self.queued_bytes + packet.len() > QUEUE_BYTES {
+        let len = packet.len();
+        if !self.has_room(len) {
             return false;
         }
         if self.needs_software(&packet) {
@@ -117,7 +118,23 @@ impl Port {
         } else {
             segments.push(packet);
         }
-        for mut packet in segments.drain(..) {
+        self.enqueue_segments(len, segments.drain(..))
+    }
+
+    fn has_room(&self, len: usize) -> bool {
+        self.queue.len() < QUEUE_PACKETS && self.queued_bytes + len <= QUEUE_BYTES
+    }
+
+    /// Queues the segments of a packet of `len` bytes. Returns whether there was room.
+    pub(super) fn enqueue_segments(
+        &mut self,
+        len: usize,
+        segments: impl Iterator<Item = Packet>,
+    ) -> bool {
+        if !self.has_room(len) {
+            return false;
+        }
+        for mut packet in segments {
             if self.is_blocked {
                 unpin(&mut packet);
             }
@@ -127,7 +144,8 @@ impl Port {
         true
     }
 
-    fn needs_software(&self, packet: &Packet) -> bool {
+    /// Returns whether the packet must be segmented, or its checksum completed, for the device.
+    pub(super) fn needs_software(&self, packet: &Packet) -> bool {
         let (offload, caps) = (&packet.offload, &self.caps);
         let is_supported = match offload.kind {
             GsoKind::None => true,

@@ -358,6 +358,28 @@ fn frames_that_the_link_does_not_allow_reach_no_guest() {
 }
 
 #[test]
+fn a_flooded_super_segment_has_the_form_that_each_guest_accepts() {
+    let mut rig = Rig::new(true);
+    let (mut one, mut two) = (rig.guest(1), rig.guest(2));
+    let plain = Caps::plain(Link::Ethernet, 1500);
+    let mut others = [rig.guest_with(3, plain), rig.guest_with(4, plain)];
+    let unknown = Guest {
+        mac: [2, 0, 0, 0, 9, 9],
+        ..rig.guest(5)
+    };
+    let packet = super_segment(&one, &unknown, Checksum::Partial);
+    one.send(packet);
+    rig.receive();
+    assert_eq!(two.received()[0].payload.len(), 3000);
+    for other in &mut others {
+        let segments = other.received();
+        let payloads: Vec<_> = segments.iter().map(|packet| packet.payload.len()).collect();
+        assert_eq!(payloads, [1000; 3]);
+    }
+    assert_eq!(rig.handle.stats().dropped, 0);
+}
+
+#[test]
 fn a_guest_is_known_by_its_first_address_also_if_its_first_frame_was_refused() {
     let mut rig = Rig::new(true);
     let mut guest = rig.guest(1);
