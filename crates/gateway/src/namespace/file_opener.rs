@@ -75,7 +75,7 @@ impl StartedOpener {
         send(channel.get_ref(), b"open", &[])?;
         let gone = || io::Error::other("the process that opens files has ended");
         // One answer for each request: one that stayed in the channel would be that of the next.
-        let answer = channel.async_io(Interest::READABLE, |socket| receive(socket));
+        let answer = channel.async_io(Interest::READABLE, receive);
         let message = open_result(answer.await?.ok_or_else(gone)?)?;
         let file = message.fds.into_iter().next().ok_or_else(gone)?;
         Ok(file.into())
