@@ -344,6 +344,35 @@ async fn the_guest_uses_the_api_names_and_the_hosts_loopback() {
     assert_eq!(answer, "the host");
 }
 
+#[tokio::test]
+async fn a_guest_changes_its_own_entries_alone() {
+    let gvproxy = Gvproxy::start(&format!("{ALL} -ssh-port -1"));
+    let first = gvproxy.guest();
+    let at = Ipv4Addr::new(192, 168, 127, 9);
+    let second = guest_at(Box::new(gvproxy.link()), at, [2, 0, 0, 0, 0, 9]);
+    let port = free_port();
+    let entry = format!(r#"{{"local":"127.0.0.1:{port}","remote":"192.168.127.2:80"}}"#);
+    let (expose, unexpose) = ("/services/forwarder/expose", "/services/forwarder/unexpose");
+    let answer = request(&first, "POST", expose, &entry).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let answer = request(&second, "POST", unexpose, &entry).await;
+    assert!(answer.contains("was not exposed by this guest"), "{answer}");
+    // The names are those of both.
+    let zone = r#"{"Name":"test.","DefaultIP":"192.168.127.9"}"#;
+    let answer = request(&second, "POST", "/services/dns/add", zone).await;
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    // Connections that one guest leaves open are not those of the other.
+    let mut open = Vec::new();
+    for _ in 0..40 {
+        open.push(fullsend::TcpStream::connect(&second, (GATEWAY, 80)).await);
+    }
+    let answer = request(&first, "POST", unexpose, &entry).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let mut byte = [0];
+    let mut last = open.pop().unwrap().unwrap();
+    assert!(!matches!(last.read(&mut byte).await, Ok(1..)));
+}
+
 #[test]
 fn the_caller_is_notified_and_the_next_guest_takes_over() {
     let ssh = free_port();

@@ -27,16 +27,21 @@ fn replace(path: &Path, content: &str) {
 
 /// Returns the value of a counter.
 fn counter(net: &Net, name: &str) -> u64 {
+    let text = summary(net);
+    let mut lines = text.lines();
+    let found = lines.find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    found.unwrap_or(0)
+}
+
+/// Returns the counters as text, which is empty before the gateway serves its control socket.
+fn summary(net: &Net) -> String {
     let output = Command::new(PROGRAM)
         .args(["stat", "--socket"])
         .arg(net.path("control"))
         .args(["gateway", "--summary"])
         .output()
         .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut lines = text.lines();
-    let found = lines.find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-    found.unwrap_or(0)
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 struct Ended(Child);
@@ -147,5 +152,48 @@ fn pasta_in_the_background_reads_it_too() {
         connect().unwrap();
         pasta.terminate();
         pasta.wait_for_end();
+    });
+}
+
+#[test]
+fn the_programs_of_virtual_machines_and_slirp4netns_read_it_too() {
+    with_net(|net| {
+        let guest = Namespace::guest(false);
+        let slirp = format!("--enable-sandbox -c {} tap0", guest.pid());
+        for (program, arguments) in [
+            ("passt", "--foreground --quiet --socket passt.socket"),
+            ("gvproxy", "-ssh-port -1 -listen-qemu unix://qemu.socket"),
+            ("slirp4netns", &*slirp),
+        ] {
+            let policy = net.path("policy.toml");
+            fs::write(&policy, DENY).unwrap();
+            let log = net.path(&format!("{program}.log"));
+            let child = Command::new(net.path(program))
+                .args(arguments.split(' '))
+                .current_dir(net.path("."))
+                .env("FULLSEND_POLICY", &policy)
+                .env("FULLSEND_CONTROL", net.path("control"))
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(File::create(&log).unwrap())
+                .spawn();
+            let child = Ended(child.expect("the program starts"));
+            wait_until(program, || !summary(net).is_empty());
+            let hang_up = || kill(Pid::from_raw(child.0.id().cast_signed()), Signal::SIGHUP);
+            let log = || fs::read_to_string(&log).unwrap();
+            replace(&policy, WRONG);
+            hang_up().unwrap();
+            wait_until("the error", || log().contains("the policy stays as it was"));
+            assert_eq!(counter(net, "GatewayPolicyChanges"), 0, "{program}");
+            replace(&policy, ALLOW);
+            // Several at once are as good as one.
+            for _ in 0..3 {
+                hang_up().unwrap();
+            }
+            wait_until("the new policy", || {
+                counter(net, "GatewayPolicyChanges") > 0
+            });
+            drop(child);
+        }
     });
 }

@@ -23,7 +23,7 @@ const FRAME_MIN: usize = 14;
 /// Bytes of an Ethernet header with a VLAN tag.
 const LINK_HEADER_MAX: usize = 18;
 /// Bytes of free memory that the pool of a link keeps.
-const POOL_BYTES: usize = 16 << 20;
+pub(crate) const POOL_BYTES: usize = 16 << 20;
 
 /// How frames are kept apart on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use std::time::Instant;
 
-use fullsend_offload::{Link, Packet, Pool};
+use fullsend_offload::{Link, Packet, Pool, segment};
 
-use crate::frames::Events;
+use crate::frames::{Events, POOL_BYTES};
 use crate::{Caps, Device};
 
 mod claims;
@@ -26,7 +26,7 @@ pub use claims::fuzz_claims;
 use claims::{Claims, is_group, is_of_link};
 pub use handle::SwitchHandle;
 use handle::{Shared, State, now};
-use port::{Port, PortWaker, prepare_for_guest};
+use port::{Port, PortWaker, fit, prepare_for_guest};
 use table::Table;
 
 /// Most ports.
@@ -49,14 +49,14 @@ pub enum PortEvent {
     Connected {
         /// Its port.
         port: PortId,
-        /// The Ethernet address from which the frame came.
+        /// The first Ethernet address that it has used.
         mac: [u8; 6],
     },
     /// Its device has failed, e.g. because its connection has ended.
     Disconnected {
         /// Its port, which exists no more.
         port: PortId,
-        /// The Ethernet address of its first frame, if it sent any.
+        /// The first Ethernet address that it has used, if it was connected.
         mac: Option<[u8; 6]>,
     },
 }
@@ -89,7 +89,8 @@ pub struct SwitchStats {
     pub refused: u64,
     /// Frames to one address that were dropped because it is that of no guest that the sender reaches.
     pub unreachable: u64,
-    /// Frames between guests that were dropped because their IP header is invalid.
+    /// Frames between guests that were dropped because their IP header is invalid, or because they are
+    /// longer than the link allows.
     pub malformed: u64,
 }
 
@@ -102,7 +103,7 @@ pub struct SwitchStats {
 ///
 /// # Addresses
 /// The first guest that uses an Ethernet or IP address has it; frames of other guests with such a source
-/// (of Ethernet, IP, ARP, or in a neighbor advertisement) are dropped. It keeps its first Ethernet
+/// (of Ethernet, IP, ARP, or in neighbor discovery) are dropped, also where they ask whether it is in use. It keeps its first Ethernet
 /// address and its first four IP addresses while its port exists. Up to 32 of each kind are known: others
 /// may be taken over by another guest 300 s after their last use, and when there are too many, the one
 /// that has not been used for the longest time is forgotten. The addresses of the stack are never a
@@ -119,8 +120,8 @@ pub struct Switch {
     /// The port that is served first.
     turn: usize,
     received: Vec<Packet>,
-    /// The stack's memory for received packets, and the limit of a device's own.
-    memory: Option<(Pool, usize)>,
+    /// The memory for received packets, and the limit of a device's own.
+    memory: (Pool, usize),
     on_port: Option<Box<dyn FnMut(PortEvent) + Send>>,
 }
 
@@ -130,6 +131,7 @@ struct Ports {
     list: Vec<Port>,
     index: BTreeMap<PortId, usize>,
     segments: Vec<Packet>,
+    mtu: usize,
 }
 
 impl Switch {
@@ -142,14 +144,19 @@ impl Switch {
         let shared = Arc::new(Shared::new(table)?);
         let events = Events::new()?;
         events.add_with(shared.wake_file().as_fd(), WAKE)?;
+        let ports = Ports {
+            mtu: config.mtu as usize,
+            ..Ports::default()
+        };
         Ok(Self {
             config,
             events,
-            ports: Ports::default(),
+            ports,
             shared,
             turn: 0,
             received: Vec::new(),
-            memory: None,
+            // One for all, so that many guests do not keep more than one.
+            memory: (Pool::new(POOL_BYTES), usize::MAX),
             on_port: None,
         })
     }
@@ -181,7 +188,7 @@ impl Switch {
             WAKE => has_woken = true,
             token => {
                 if let Some(port) = ports.get_mut(PortId(token)) {
-                    port.is_ready = true;
+                    port.on_event();
                 }
             }
         });
@@ -190,7 +197,9 @@ impl Switch {
         }
         for port in &mut ports.list {
             let woken = |waker: &Arc<PortWaker>| waker.is_woken.swap(false, Ordering::AcqRel);
-            port.is_ready |= port.waker.as_ref().is_some_and(woken);
+            if port.waker.as_ref().is_some_and(woken) {
+                port.on_event();
+            }
         }
         loop {
             let attached = self.shared.state.lock().attached.pop_front();
@@ -215,9 +224,7 @@ impl Switch {
                 ),
             ));
         }
-        if let Some((pool, max_bytes)) = &self.memory {
-            device.limit_memory(pool, *max_bytes);
-        }
+        device.limit_memory(&self.memory.0, self.memory.1);
         let mut waker = None;
         if let Some(file) = device.fd() {
             self.events.add_with(file, id.0)?;
@@ -240,14 +247,16 @@ impl Switch {
 
     /// Removes a port whose device has failed, or could not be used.
     fn remove_port(&mut self, id: PortId) {
+        let mut was_connected = false;
         if let Some(mut port) = self.ports.remove(id) {
+            was_connected = port.is_connected;
             if let Some(file) = port.device.fd() {
                 self.events.remove(file);
             }
             port.device.close();
         }
         let mut state = self.shared.state.lock();
-        let mac = state.table.first_mac(id);
+        let mac = state.table.first_mac(id).filter(|_| was_connected);
         state.table.remove_port(id);
         state.ports -= 1;
         drop(state);
@@ -255,10 +264,11 @@ impl Switch {
     }
 
     /// Sends what waits for the ports that have received packets, and removes those that fail.
-    fn flush(&mut self) {
+    fn flush(&mut self, now: Instant) {
         let mut failed = Vec::new();
-        for port in self.ports.list.iter_mut().filter(|port| port.has_queued()) {
-            if let Err(error) = port.flush() {
+        let ports = self.ports.list.iter_mut();
+        for port in ports.filter(|port| port.may_flush(now)) {
+            if let Err(error) = port.flush(now) {
                 tracing::debug!(%error, "the device of a guest has failed");
                 failed.push(port.id);
             }
@@ -279,9 +289,8 @@ impl Switch {
             return (0, false);
         };
         let id = port.id;
-        let received = port.device.receive(&mut self.received, QUANTUM);
+        let received = port.receive(&mut self.received, QUANTUM);
         let count = *received.as_ref().unwrap_or(&0);
-        port.is_ready = count >= QUANTUM || port.device.has_received();
         let mut connected = None;
         let mut packets = std::mem::take(&mut self.received);
         {
@@ -294,7 +303,8 @@ impl Switch {
                 };
                 if !self.ports.list[index].is_connected {
                     self.ports.list[index].is_connected = true;
-                    connected = Some(claims.src);
+                    // Earlier frames may have been refused.
+                    connected = state.table.first_mac(id);
                 }
                 self.route(&mut state, (now, id), &claims, packet, batch);
             }
@@ -370,7 +380,8 @@ fn allowed(state: &mut State, now: Instant, port: PortId, packet: &Packet) -> Op
     }
     let mut addresses = claims.addresses.iter().flatten();
     let is_allowed = addresses.all(|address| state.table.claim_ip(now, port, *address));
-    is_allowed.then_some(claims)
+    let may_probe = |address| state.table.probe_ip(now, port, address);
+    (is_allowed && claims.probed.is_none_or(may_probe)).then_some(claims)
 }
 
 impl Ports {
@@ -412,7 +423,7 @@ impl Ports {
 
     /// Queues a frame of a guest for another one.
     fn forward(&mut self, state: &mut State, to: PortId, mut packet: Packet) {
-        if parse_for_guest(state, &mut packet) {
+        if parse_for_guest(state, &mut packet, self.mtu) {
             state.stats.forwarded += 1;
             self.send(state, to, packet);
         }
@@ -420,27 +431,35 @@ impl Ports {
 
     /// Queues a frame of the guest at `from` for all others.
     fn flood(&mut self, state: &mut State, from: PortId, mut packet: Packet) {
-        if !parse_for_guest(state, &mut packet) {
+        if !parse_for_guest(state, &mut packet, self.mtu) {
             return;
         }
+        // The ports share the segments: there may be many of both.
+        let mut segments = Vec::new();
         for port in self.list.iter_mut().filter(|port| port.id != from) {
             state.stats.forwarded += 1;
-            if !port.enqueue(packet.clone(), &mut self.segments) {
-                state.stats.dropped += 1;
-            }
+            let is_queued = if port.needs_software(&packet) {
+                if segments.is_empty() {
+                    segment(packet.clone(), &mut segments);
+                }
+                port.enqueue_segments(packet.len(), segments.iter().cloned())
+            } else {
+                port.enqueue_segments(packet.len(), std::iter::once(packet.clone()))
+            };
+            state.stats.dropped += u64::from(!is_queued);
         }
     }
 }
 
 /// Gives a received frame the form of a packet that is sent. Returns whether it can be.
-fn parse_for_guest(state: &mut State, packet: &mut Packet) -> bool {
-    let is_parsed = packet.parse(Link::Ethernet).is_ok();
-    if is_parsed {
+fn parse_for_guest(state: &mut State, packet: &mut Packet, mtu: usize) -> bool {
+    let is_valid = packet.parse(Link::Ethernet).is_ok() && fit(packet, mtu);
+    if is_valid {
         prepare_for_guest(packet);
     } else {
         state.stats.malformed += 1;
     }
-    is_parsed
+    is_valid
 }
 
 impl Device for Switch {
@@ -454,7 +473,8 @@ impl Device for Switch {
             let is_sole = self.ports.list.len() == 1;
             // The packets of the only guest wait in the stack, whose sockets then send less.
             if is_sole && self.ports.list[0].has_queued() {
-                self.flush();
+                self.ports.list[0].retry();
+                self.flush(now);
                 if self.ports.list.first().is_some_and(Port::has_queued) {
                     return Ok(());
                 }
@@ -466,7 +486,7 @@ impl Device for Switch {
                 self.route_from_stack(&mut state, now, packet);
             }
             drop(state);
-            self.flush();
+            self.flush(now);
             if batch.is_empty() {
                 return Ok(());
             }
@@ -476,8 +496,8 @@ impl Device for Switch {
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
         self.take_events();
         // Room at a device is an event, too.
-        self.flush();
         let now = now();
+        self.flush(now);
         let (mut count, mut left) = (0, self.ports.list.len());
         while left > 0 && count < max {
             left -= 1;
@@ -497,7 +517,7 @@ impl Device for Switch {
             }
             self.turn += usize::from(exists);
         }
-        self.flush();
+        self.flush(now);
         Ok(if self.has_received() {
             count.max(max)
         } else {
@@ -514,7 +534,7 @@ impl Device for Switch {
     }
 
     fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
-        self.memory = Some((pool.clone(), max_bytes));
+        self.memory = (pool.clone(), max_bytes);
         for port in &mut self.ports.list {
             port.device.limit_memory(pool, max_bytes);
         }

@@ -1,4 +1,4 @@
-//! A gateway, its builder, and its handle.
+//! A gateway, and its handle.
 
 use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fullsend::control::Gateway as ControlledGateway;
 use fullsend::{IcmpSocket, Pool, Stack, TransparentListener, UdpSocket};
-use fullsend_device::{Device, PortEvent, PortId, Switch, SwitchConfig, SwitchHandle};
+use fullsend_device::{Device, PortId, Switch, SwitchConfig, SwitchHandle};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
@@ -35,6 +35,11 @@ use crate::router::advertise;
 use crate::tcp::{Pipes, RelayMemory, TcpFlows, accept_outbound};
 use crate::udp::{Udp, expire_flows, receive_outbound};
 use crate::validate::{validate, validate_for_several};
+
+mod builder;
+
+pub use builder::Builder;
+use builder::OnGuest;
 
 /// What the tasks of a gateway share.
 pub(crate) struct Shared {
@@ -276,122 +281,6 @@ impl Servers {
 #[derive(Clone)]
 pub struct Handle {
     pub(crate) shared: Arc<Shared>,
-}
-
-/// Builder of a [`Gateway`]: its [`Config`] and its device.
-#[derive(Default)]
-pub struct Builder {
-    config: Config,
-    device: Option<Box<dyn Device>>,
-    guests: Vec<Box<dyn Device>>,
-    /// Whether guests reach each other. `None` for a gateway with one device, unless it has `guests`.
-    is_joined: Option<bool>,
-    on_guest: Option<OnGuest>,
-    guest_sockets: Option<GuestSockets>,
-}
-
-/// The callback that [`Builder::on_guest`] sets.
-type OnGuest = Box<dyn FnMut(PortEvent) + Send>;
-
-impl Builder {
-    /// Replaces all settings.
-    #[must_use]
-    pub fn config(mut self, config: Config) -> Self {
-        self.config = config;
-        self
-    }
-
-    /// Changes settings in place.
-    #[must_use]
-    pub fn configure(mut self, change: impl FnOnce(&mut Config)) -> Self {
-        change(&mut self.config);
-        self
-    }
-
-    /// Sets the device behind which the guest is: a TAP in the guest's network namespace
-    /// ([`fullsend_device::Tun`]), or any other Ethernet device with a file descriptor.
-    #[must_use]
-    pub fn device(mut self, device: Box<dyn Device>) -> Self {
-        self.device = Some(device);
-        self
-    }
-
-    /// Adds a guest behind an Ethernet device of its own. Several guests are in one network: the first
-    /// gets [`Ipv4Config::guest`] by DHCP and the others addresses of its
-    /// [range](Ipv4Config::dhcp), by their Ethernet addresses. Each has its own part of the
-    /// [`Limits`](crate::Limits), which follows its device: a guest cannot use the addresses of another
-    /// one or of the gateway ([`Switch`]). Guests do not reach each other unless they are
-    /// [joined](Self::join_guests).
-    ///
-    /// ```no_run
-    /// # fn example(first: fullsend_device::FrameLink, second: fullsend_device::FrameLink)
-    /// # -> std::io::Result<()> {
-    /// use fullsend_gateway::Gateway;
-    ///
-    /// let gateway = Gateway::builder()
-    ///     .guest(Box::new(first))
-    ///     .guest(Box::new(second))
-    ///     .join_guests(true)
-    ///     .build()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn guest(mut self, device: Box<dyn Device>) -> Self {
-        self.guests.push(device);
-        self
-    }
-
-    /// Sets whether several guests reach each other, as the hosts of an Ethernet do. In either case
-    /// [`Handle::add_guest`] adds further ones, also to none.
-    #[must_use]
-    pub fn join_guests(mut self, joined: bool) -> Self {
-        self.is_joined = Some(joined);
-        self
-    }
-
-    /// Calls `callback` when one of several guests has sent its first frame, and when its device has
-    /// ended. It is called while the stack is locked, and must not use the gateway or block.
-    #[must_use]
-    pub fn on_guest(mut self, callback: impl FnMut(PortEvent) + Send + 'static) -> Self {
-        self.on_guest = Some(Box::new(callback));
-        self
-    }
-
-    /// Lets the gateway open sockets in the guest's network namespace, for clients in the guest
-    /// ([`Forward::from`]) and for [`Config::loopback_clients`].
-    #[must_use]
-    pub fn guest_sockets(mut self, sockets: GuestSockets) -> Self {
-        self.guest_sockets = Some(sockets);
-        self
-    }
-
-    /// Builds the gateway on the device and binds its forwards. Must be called within a tokio
-    /// runtime whose I/O and time drivers are enabled.
-    ///
-    /// # Errors
-    /// - `InvalidInput` without a device, and for an invalid setting; the message names the value
-    ///   and what to write instead.
-    /// - The error of the operating system if a forward cannot be bound.
-    pub fn build(self) -> io::Result<Gateway> {
-        let invalid = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-        let are_several = self.is_joined.is_some() || !self.guests.is_empty();
-        match (self.device, are_several) {
-            (Some(device), false) => {
-                let parts = (device, None, Arc::default());
-                Gateway::open(self.config, parts, self.guest_sockets)
-            }
-            (None, true) if self.guest_sockets.is_some() => {
-                invalid("several guests have no namespace in common; remove .guest_sockets(..)")
-            }
-            (None, true) => {
-                let is_joined = self.is_joined.unwrap_or(false);
-                Gateway::open_joined(self.config, is_joined, (self.guests, self.on_guest))
-            }
-            (Some(_), true) => invalid("the gateway has a device and guests; use .guest(..) alone"),
-            (None, false) => invalid("the gateway has no device; choose one with .device(..)"),
-        }
-    }
 }
 
 impl Gateway {

@@ -180,12 +180,6 @@ impl Guests {
         self.switch.as_ref()?.port_of_mac(mac)
     }
 
-    /// Returns whether one of several guests is there.
-    pub(crate) fn is_present(&self, port: Option<PortId>) -> bool {
-        let switch = self.switch.as_ref().zip(port);
-        switch.is_some_and(|(switch, port)| switch.is_connected(port))
-    }
-
     /// Lets only the guest with an Ethernet address use an IP address for a time.
     pub(crate) fn lease(&self, address: IpAddr, mac: [u8; 6], time: Duration) {
         if let Some(switch) = &self.switch {

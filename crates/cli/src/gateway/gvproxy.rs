@@ -27,7 +27,7 @@ use super::policy;
 use super::service::{capture, relay, runtime};
 use super::tool_sockets::ToolSockets;
 use api::Api;
-use exposures::Owner;
+use exposures::Client;
 use links::{GuestEvents, GuestLinks, Links};
 use listen::ApiSocket;
 use notifications::{Notification, Notifications};
@@ -103,7 +103,7 @@ fn serve(options: &Options) -> Result<()> {
         let api = Api::new(gateway.handle());
         for entry in options.forwards() {
             let local = entry.local.clone();
-            let exposed = api.exposures().expose(&entry, Owner::Host).await;
+            let exposed = api.exposures().expose(&entry, Client::Host).await;
             exposed.with_context(|| format!("cannot forward {local}; change -ssh-port"))?;
         }
         // The API forwards the host's ports to the guest.

@@ -11,7 +11,7 @@ use super::hyperkit::Handshake;
 use super::length::LengthField;
 use super::reader::StreamReader;
 use super::writer::StreamWriter;
-use super::{FrameStats, Framing, POOL_BYTES};
+use super::{FrameStats, Framing};
 use crate::{Device, FrameSocket, sys};
 
 /// Bytes that a stream may hold for a virtual machine that does not read: a few super-segments.
@@ -44,8 +44,12 @@ struct Stream {
 
 impl Connection {
     /// Uses a connected socket, which becomes non-blocking.
-    pub(super) fn new(socket: OwnedFd, framing: Framing, mtu: u32) -> io::Result<Self> {
-        let pool = Pool::new(POOL_BYTES);
+    pub(super) fn new(
+        socket: OwnedFd,
+        framing: Framing,
+        (mtu, pool): (u32, &Pool),
+    ) -> io::Result<Self> {
+        let pool = pool.clone();
         if framing == Framing::Messages {
             let state = State::Messages(Box::new(FrameSocket::new(socket, mtu)?));
             return Ok(Self { state, mtu, pool });
@@ -70,7 +74,7 @@ impl Connection {
     pub(super) fn of_pipes(
         (input, output): (OwnedFd, OwnedFd),
         framing: Framing,
-        mtu: u32,
+        (mtu, pool): (u32, &Pool),
     ) -> io::Result<Self> {
         if !matches!(framing, Framing::Qemu | Framing::Plain) {
             return Err(io::Error::new(
@@ -80,10 +84,20 @@ impl Connection {
         }
         sys::set_nonblocking(input.as_fd())?;
         sys::set_nonblocking(output.as_fd())?;
-        let pool = Pool::new(POOL_BYTES);
+        let pool = pool.clone();
         let files = (File::from(input), Some(File::from(output)));
         let state = State::Stream(Box::new(Stream::new(files, framing, mtu, &pool)));
         Ok(Self { state, mtu, pool })
+    }
+
+    /// Implements [`Device::limit_memory`]. What was received before stays where it is.
+    pub(super) fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
+        self.pool = pool.clone();
+        match &mut self.state {
+            State::Handshake(..) => {}
+            State::Stream(stream) => stream.reader.set_pool(pool),
+            State::Messages(socket) => socket.limit_memory(pool, max_bytes),
+        }
     }
 
     /// Returns the file that becomes readable.

@@ -6,13 +6,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fullsend_offload::{Link, Packet};
+use fullsend_offload::{Link, Packet, Pool};
 use parking_lot::Mutex;
 use rustix::net::{SocketFlags, accept_with};
 
 use super::connection::Connection;
 use super::events::{Events, Timer, wake, wake_file};
-use super::{FrameStats, Framing};
+use super::{FrameStats, Framing, POOL_BYTES};
 use crate::{Caps, Device};
 
 /// Most connections that wait in a [`FrameAttachment`].
@@ -52,6 +52,10 @@ pub enum PeerEvent {
 /// ```
 pub struct FrameLink {
     mtu: u32,
+    /// The memory of all connections.
+    pool: Pool,
+    /// The limit of a connection's own buffers, bytes.
+    max_bytes: usize,
     /// `None` with one connection, whose socket is polled itself.
     events: Option<Events>,
     listeners: Vec<(OwnedFd, Framing)>,
@@ -106,7 +110,11 @@ impl FrameLink {
     /// # Errors
     /// The error of the operating system, e.g. too many open files.
     pub fn new(mtu: u32) -> io::Result<Self> {
-        Ok(Self::with(mtu, Some(Events::new()?), None))
+        Ok(Self::with(
+            (mtu, Pool::new(POOL_BYTES)),
+            Some(Events::new()?),
+            None,
+        ))
     }
 
     /// Returns a link over one connected socket; it ends with the connection.
@@ -114,7 +122,9 @@ impl FrameLink {
     /// # Errors
     /// The error of making the socket non-blocking.
     pub fn connected(socket: OwnedFd, framing: Framing, mtu: u32) -> io::Result<Self> {
-        let mut link = Self::with(mtu, None, Some(Connection::new(socket, framing, mtu)?));
+        let pool = Pool::new(POOL_BYTES);
+        let connection = Connection::new(socket, framing, (mtu, &pool))?;
+        let mut link = Self::with((mtu, pool), None, Some(connection));
         link.ends_with_peer = true;
         Ok(link)
     }
@@ -125,17 +135,24 @@ impl FrameLink {
     /// `InvalidInput` for a framing that is not [`Framing::Plain`] or [`Framing::Qemu`], or the error
     /// of the operating system.
     pub fn pipes(input: OwnedFd, output: OwnedFd, framing: Framing, mtu: u32) -> io::Result<Self> {
-        let connection = Connection::of_pipes((input, output), framing, mtu)?;
+        let pool = Pool::new(POOL_BYTES);
+        let connection = Connection::of_pipes((input, output), framing, (mtu, &pool))?;
         let events = Events::new()?;
         add_connection(&events, &connection)?;
-        let mut link = Self::with(mtu, Some(events), Some(connection));
+        let mut link = Self::with((mtu, pool), Some(events), Some(connection));
         link.ends_with_peer = true;
         Ok(link)
     }
 
-    fn with(mtu: u32, events: Option<Events>, connection: Option<Connection>) -> Self {
+    fn with(
+        (mtu, pool): (u32, Pool),
+        events: Option<Events>,
+        connection: Option<Connection>,
+    ) -> Self {
         Self {
             mtu,
+            pool,
+            max_bytes: usize::MAX,
             events,
             listeners: Vec::new(),
             accept_retry: None,
@@ -224,7 +241,9 @@ impl FrameLink {
     /// Makes the next connection the current one. Returns whether there is one.
     fn accept(&mut self) -> bool {
         while let Some((socket, framing)) = self.next_socket() {
-            let made = Connection::new(socket, framing, self.mtu).and_then(|connection| {
+            let parts = (self.mtu, &self.pool);
+            let made = Connection::new(socket, framing, parts).and_then(|mut connection| {
+                connection.limit_memory(&self.pool, self.max_bytes);
                 if let Some(events) = &self.events {
                     add_connection(events, &connection)?;
                 }
@@ -366,6 +385,14 @@ impl Device for FrameLink {
         match &self.events {
             Some(events) => Some(events.as_fd()),
             None => self.connection.as_ref().map(Connection::input),
+        }
+    }
+
+    fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
+        self.pool = pool.clone();
+        self.max_bytes = max_bytes;
+        if let Some(connection) = &mut self.connection {
+            connection.limit_memory(pool, max_bytes);
         }
     }
 }

@@ -42,6 +42,11 @@ impl StreamReader {
         }
     }
 
+    /// Allocates from another pool from now on.
+    pub(super) fn set_pool(&mut self, pool: &Pool) {
+        self.pool = pool.clone();
+    }
+
     /// Returns whether the peer has sent a super-segment.
     pub(super) const fn has_super_segments(&self) -> bool {
         self.has_super_segments

@@ -11,10 +11,18 @@ const INSPECTED: usize = 128;
 /// The port of DHCP servers, and the offset of the client's Ethernet address in a message.
 const DHCP_SERVER: u16 = 67;
 const DHCP_MAC_AT: usize = 28;
-/// ICMPv6's neighbor solicitation and advertisement, and the offset of their target.
-const NEIGHBOR_TYPES: [u8; 2] = [135, 136];
+/// ICMPv6's router solicitation, neighbor solicitation and advertisement, and the offset of the target of
+/// the latter two.
+const ROUTER_SOLICITATION: u8 = 133;
+const NEIGHBOR_SOLICITATION: u8 = 135;
 const NEIGHBOR_ADVERTISEMENT: u8 = 136;
 const TARGET_AT: usize = 8;
+/// The options with the Ethernet address of the source and of the target (RFC 4861 4.6.1).
+const LINK_ADDRESS_OPTIONS: [u8; 2] = [1, 2];
+/// EtherTypes below this are the lengths of frames of IEEE 802.3; the first bytes of such a frame whose
+/// EtherType follows in a header of SNAP.
+const ETHERTYPE_MIN: u16 = 0x600;
+const SNAP: [u8; 2] = [0xaa, 0xaa];
 const VLAN_TAGS: [u16; 2] = [ethertype::VLAN, ethertype::QINQ];
 
 /// The Ethernet header of a frame, and the IP addresses that its sender says it has.
@@ -25,6 +33,9 @@ pub(super) struct Claims {
     /// The source of IP, the sender of ARP, and the target of a neighbor advertisement. Unspecified
     /// addresses are none.
     pub(super) addresses: [Option<IpAddr>; 2],
+    /// The address that the sender is about to use, whose other users it asks for: the target of an ARP
+    /// probe (RFC 5227), or of duplicate address detection (RFC 4862).
+    pub(super) probed: Option<IpAddr>,
 }
 
 /// Returns whether an Ethernet address is that of a group, or of all hosts.
@@ -63,20 +74,30 @@ impl Claims {
         }
         let kind = be16(frame, 12)?;
         let payload = frame.get(14..)?;
-        let addresses = match kind {
-            ethertype::IPV4 => [of_ipv4(payload, src)?, None],
-            ethertype::ARP => [of_arp(payload, src)?, None],
-            ethertype::IPV6 => of_ipv6(payload)?,
-            // The addresses of a tagged frame are not known.
+        let (addresses, probed) = match kind {
+            ethertype::IPV4 => ([of_ipv4(payload, src)?, None], None),
+            ethertype::ARP => of_arp(payload, src)?,
+            ethertype::IPV6 => of_ipv6(payload, src)?,
+            // The addresses of a tagged frame, and of one with SNAP, are not known.
             kind if VLAN_TAGS.contains(&kind) => return None,
-            _ => [None, None],
+            ..ETHERTYPE_MIN if payload.get(..2) == Some(&SNAP) => return None,
+            _ => ([None, None], None),
         };
         Some(Self {
             dst,
             src,
             addresses,
+            probed,
         })
     }
+}
+
+/// The addresses of a packet as [`Claims`] has them, and the probed one.
+type Addresses = ([Option<IpAddr>; 2], Option<IpAddr>);
+
+/// Returns an address unless it is unspecified.
+fn specified(address: impl Into<IpAddr>) -> Option<IpAddr> {
+    Some(address.into()).filter(|address| !address.is_unspecified())
 }
 
 fn be16(bytes: &[u8], at: usize) -> Option<u16> {
@@ -103,7 +124,7 @@ fn of_ipv4(packet: &[u8], src: [u8; 6]) -> Option<Option<IpAddr>> {
     if packet[9] == protocol::UDP && !is_honest_dhcp(packet, src)? {
         return None;
     }
-    Some((!source.is_unspecified()).then_some(source.into()))
+    Some(specified(source))
 }
 
 /// Returns whether a UDP packet is not a message to a DHCP server, or one of the frame's sender.
@@ -122,8 +143,7 @@ fn is_honest_dhcp(packet: &[u8], src: [u8; 6]) -> Option<bool> {
     Some(mac == src && !more_fragments)
 }
 
-#[allow(clippy::option_option, reason = "the outer one is the validity")]
-fn of_arp(packet: &[u8], src: [u8; 6]) -> Option<Option<IpAddr>> {
+fn of_arp(packet: &[u8], src: [u8; 6]) -> Option<Addresses> {
     // Ethernet and IPv4.
     if packet.get(..6)? != [0, 1, 8, 0, 6, 4] || packet.get(8..14)? != src {
         return None;
@@ -133,30 +153,59 @@ fn of_arp(packet: &[u8], src: [u8; 6]) -> Option<Option<IpAddr>> {
         return None;
     }
     // RFC 5227 2.1.1: a probe has no sender.
-    Some((!sender.is_unspecified()).then_some(sender.into()))
+    let (sender, target) = (specified(sender), ipv4_at(packet, 24)?);
+    let probed = specified(target).filter(|_| sender.is_none());
+    Some(([sender, None], probed))
 }
 
-fn of_ipv6(packet: &[u8]) -> Option<[Option<IpAddr>; 2]> {
+fn of_ipv6(packet: &[u8], src: [u8; 6]) -> Option<Addresses> {
     let source = ipv6_at(packet, 8)?;
     if source.is_multicast() {
         return None;
     }
-    let specified = |address: Ipv6Addr| (!address.is_unspecified()).then_some(address.into());
+    let source = specified(source);
     let (upper, at) = upper_layer(packet)?;
-    let mut target = None;
-    if upper == protocol::ICMPV6 && at.is_some() {
-        let message = packet.get(at?..)?;
-        let kind = *message.first()?;
-        if NEIGHBOR_TYPES.contains(&kind) {
-            let of_message = ipv6_at(message, TARGET_AT)?;
-            target = specified(of_message).filter(|_| kind == NEIGHBOR_ADVERTISEMENT);
-        }
+    let Some(at) = at.filter(|_| upper == protocol::ICMPV6) else {
+        return Some(([source, None], None));
+    };
+    let kind = *packet.get(at)?;
+    let options_at = match kind {
+        ROUTER_SOLICITATION => 8,
+        NEIGHBOR_SOLICITATION | NEIGHBOR_ADVERTISEMENT => TARGET_AT + 16,
+        _ => return Some(([source, None], None)),
+    };
+    // Without the padding of the frame. All of it must be there, as each option counts.
+    let len = usize::from(be16(packet, 4)?);
+    let message = packet.get(at..40 + len)?;
+    if !has_own_link_address(message.get(options_at..)?, src)? {
+        return None;
     }
-    Some([specified(source), target])
+    let target = match kind {
+        ROUTER_SOLICITATION => None,
+        _ => specified(ipv6_at(message, TARGET_AT)?),
+    };
+    Some(match kind {
+        NEIGHBOR_ADVERTISEMENT => ([source, target], None),
+        _ => ([source, None], target.filter(|_| source.is_none())),
+    })
+}
+
+/// Returns whether the Ethernet addresses in options of neighbor discovery are that of the sender, to
+/// which the receiver would otherwise send what is meant for another guest. `None` if they are malformed.
+fn has_own_link_address(mut options: &[u8], src: [u8; 6]) -> Option<bool> {
+    while let Some(&kind) = options.first() {
+        let len = usize::from(*options.get(1)?) * 8;
+        let (option, rest) = options.split_at_checked(len.max(8))?;
+        if len == 0 || LINK_ADDRESS_OPTIONS.contains(&kind) && option[2..8] != src {
+            return Some(false);
+        }
+        options = rest;
+    }
+    Some(true)
 }
 
 /// Returns the protocol above the extension headers of an IPv6 packet and its offset, which a fragment
-/// has not. `None` if it is not within the bytes that are inspected.
+/// other than the first has not. `None` if it is not within the bytes that are inspected.
 fn upper_layer(packet: &[u8]) -> Option<(u8, Option<usize>)> {
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;
@@ -170,14 +219,14 @@ fn upper_layer(packet: &[u8]) -> Option<(u8, Option<usize>)> {
                 next = header[0];
                 at += (usize::from(header[1]) + 1) * 8;
             }
-            // RFC 6980: fragments with messages of neighbor discovery are ignored.
+            // RFC 6980: hosts ignore fragments with messages of neighbor discovery, but older ones do not.
+            // The first fragment has all headers (RFC 7112).
             FRAGMENT => {
                 let header: [u8; 4] = *packet.get(at..)?.first_chunk()?;
-                let is_whole = header[2..] == [0, 0];
-                if !is_whole {
+                let offset = be16(&header, 2)? >> 3;
+                if offset != 0 {
                     return Some((header[0], None));
                 }
-                // An atomic fragment (RFC 6946).
                 next = header[0];
                 at += 8;
             }
@@ -188,7 +237,7 @@ fn upper_layer(packet: &[u8]) -> Option<(u8, Option<usize>)> {
 
 /// Parses the first bytes of a frame, for the fuzz target.
 #[doc(hidden)]
-pub fn fuzz_claims(frame: &[u8]) -> Option<[Option<IpAddr>; 2]> {
+pub fn fuzz_claims(frame: &[u8]) {
     let claims = Claims::parse(frame);
     let packet = Packet::from_frame(fullsend_offload::Slice::copied_from(frame));
     let head = &frame[..frame.len().min(INSPECTED)];
@@ -199,7 +248,6 @@ pub fn fuzz_claims(frame: &[u8]) -> Option<[Option<IpAddr>; 2]> {
         let of_head = Claims::parse(head);
         assert!(of_head.is_none() || of_head == claims);
     }
-    claims.map(|claims| claims.addresses)
 }
 
 #[cfg(test)]
@@ -215,6 +263,11 @@ mod tests {
     fn addresses(frame: &[u8]) -> Option<Vec<String>> {
         let all = Claims::parse(frame)?.addresses.into_iter().flatten();
         Some(all.map(|address| address.to_string()).collect())
+    }
+
+    fn probed(frame: &[u8]) -> Option<String> {
+        let claims = Claims::parse(frame)?;
+        Some(claims.probed?.to_string())
     }
 
     fn ipv4(source: [u8; 4], fragment: u16, port: u16, mac: [u8; 6]) -> Vec<u8> {
@@ -255,14 +308,18 @@ mod tests {
         packet.extend([10, 0, 2, 15, 0, 0, 0, 0, 0, 0, 10, 0, 2, 2]);
         let of = |packet: &[u8]| addresses(&frame(ethertype::ARP, packet));
         assert_eq!(of(&packet), Some(vec!["10.0.2.15".to_owned()]));
+        assert_eq!(probed(&frame(ethertype::ARP, &packet)), None);
         packet[14..18].fill(0);
         assert_eq!(of(&packet), Some(vec![]));
+        let target = probed(&frame(ethertype::ARP, &packet));
+        assert_eq!(target, Some("10.0.2.2".to_owned()));
         packet[13] = 8;
         assert_eq!(of(&packet), None);
     }
 
     fn neighbor_advertisement(extension: &[u8], next: u8) -> Vec<u8> {
-        let mut packet = vec![0x60, 0, 0, 0, 0, 24, next, 255];
+        let len = extension.len() as u8 + 24;
+        let mut packet = vec![0x60, 0, 0, 0, 0, len, next, 255];
         packet.extend(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 7).octets());
         packet.extend(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).octets());
         packet.extend(extension);
@@ -279,18 +336,87 @@ mod tests {
         assert_eq!(addresses(&neighbor_advertisement(&options, 60)), both);
         let atomic = [58, 0, 0, 0, 0, 0, 0, 1];
         assert_eq!(addresses(&neighbor_advertisement(&atomic, 44)), both);
-        let first = [58, 0, 0, 1, 0, 0, 0, 1];
+        // Reserved bits make it no other fragment, and the first one has the message, too.
+        for flags in [1, 2, 4, 7] {
+            let first = [58, 0, 0, flags, 0, 0, 0, 1];
+            assert_eq!(addresses(&neighbor_advertisement(&first, 44)), both);
+        }
+        let second = [58, 0, 0, 9, 0, 0, 0, 1];
         let one = Some(vec!["fe80::7".to_owned()]);
-        assert_eq!(addresses(&neighbor_advertisement(&first, 44)), one);
+        assert_eq!(addresses(&neighbor_advertisement(&second, 44)), one);
         // Headers that hide the message.
         let long = [58, 20, 1, 4, 0, 0, 0, 0];
         assert_eq!(addresses(&neighbor_advertisement(&long, 60)), None);
+    }
+
+    /// A message of neighbor discovery from an unspecified source.
+    fn neighbor_message(kind: u8, options: &[u8]) -> Vec<u8> {
+        let fixed = if kind == ROUTER_SOLICITATION { 8 } else { 24 };
+        let len = (fixed + options.len()) as u8;
+        let mut packet = vec![0x60, 0, 0, 0, 0, len, protocol::ICMPV6, 255];
+        packet.resize(40 + fixed, 0);
+        packet[40] = kind;
+        if fixed == 24 {
+            let target = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9);
+            packet[48..].copy_from_slice(&target.octets());
+        }
+        packet.extend(options);
+        // Padding is no option.
+        packet.extend([0; 7]);
+        frame(ethertype::IPV6, &packet)
+    }
+
+    #[test]
+    fn duplicate_address_detection_probes_its_target() {
+        let target = Some("fd00::9".to_owned());
+        assert_eq!(
+            probed(&neighbor_message(NEIGHBOR_SOLICITATION, &[])),
+            target
+        );
+        let nonce = [14, 1, 1, 2, 3, 4, 5, 6];
+        assert_eq!(
+            probed(&neighbor_message(NEIGHBOR_SOLICITATION, &nonce)),
+            target
+        );
+        assert_eq!(probed(&neighbor_message(NEIGHBOR_ADVERTISEMENT, &[])), None);
+        let mut resolution = neighbor_message(NEIGHBOR_SOLICITATION, &[]);
+        resolution[22] = 0xfe;
+        assert_eq!(probed(&resolution), None);
+    }
+
+    #[test]
+    fn the_ethernet_address_in_neighbor_discovery_is_that_of_the_frame() {
+        let option = |kind: u8, mac: [u8; 6]| [&[kind, 1][..], &mac].concat();
+        let other = [2, 0, 0, 0, 0, 8];
+        for kind in [
+            ROUTER_SOLICITATION,
+            NEIGHBOR_SOLICITATION,
+            NEIGHBOR_ADVERTISEMENT,
+        ] {
+            for code in LINK_ADDRESS_OPTIONS {
+                let own = neighbor_message(kind, &option(code, MAC));
+                assert!(Claims::parse(&own).is_some());
+                assert_eq!(Claims::parse(&own[..own.len() - 8]), None);
+                let of_other = [option(14, other), option(code, other)].concat();
+                assert_eq!(Claims::parse(&neighbor_message(kind, &of_other)), None);
+            }
+            for malformed in [
+                &[1, 0, 0, 0, 0, 0, 0, 0][..],
+                &[1],
+                &[14, 2, 0, 0, 0, 0, 0, 0],
+            ] {
+                assert_eq!(Claims::parse(&neighbor_message(kind, malformed)), None);
+            }
+        }
     }
 
     #[test]
     fn frames_without_a_sender_or_with_a_tag_have_no_claims() {
         assert_eq!(addresses(&frame(0x88cc, &[])), Some(vec![]));
         assert_eq!(addresses(&frame(ethertype::VLAN, &[0, 5, 8, 0])), None);
+        // IEEE 802.3: LLC alone has no IP, SNAP may.
+        assert_eq!(addresses(&frame(3, &[0x42, 0x42, 3])), Some(vec![]));
+        assert_eq!(addresses(&frame(8, &[0xaa, 0xaa, 3, 0, 0, 0, 8, 6])), None);
         let mut group = frame(0x88cc, &[]);
         group[6] |= 1;
         assert_eq!(addresses(&group), None);

@@ -113,11 +113,6 @@ impl SwitchHandle {
         self.0.state.lock().table.port_of_mac(mac)
     }
 
-    /// Returns whether the guest of a port has sent a frame, and its device has not ended.
-    pub fn is_connected(&self, port: PortId) -> bool {
-        self.0.state.lock().table.first_mac(port).is_some()
-    }
-
     /// Lets only the guest with an Ethernet address use an IP address, for `time`. Another guest that
     /// uses it loses it.
     pub fn lease(&self, address: IpAddr, mac: [u8; 6], time: Duration) {

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
+use std::time::{Duration, Instant};
 
 use fullsend_offload::{Checksum, GsoKind, Packet, Slice, segment};
 use fullsend_wire::checksum::Sum;
@@ -19,6 +20,10 @@ const QUEUE_PACKETS: usize = 2048;
 const QUEUE_BYTES: usize = 8 << 20;
 /// A packet that keeps more than this multiple of its length allocated is copied before it waits.
 const MAX_PINNED: usize = 8;
+
+/// How long a device that has left packets is not used again unless it reports an event. Devices report
+/// room, but not that the kernel has memory again.
+const RETRY: Duration = Duration::from_millis(5);
 
 /// Wakes the switch for a device without a file.
 pub(super) struct PortWaker {
@@ -49,6 +54,8 @@ pub(super) struct Port {
     queued_bytes: usize,
     /// Whether the device has left packets in the queue.
     is_blocked: bool,
+    /// When it did so, if it has reported no event since.
+    blocked_since: Option<Instant>,
 }
 
 impl Port {
@@ -63,7 +70,36 @@ impl Port {
             queue: VecDeque::new(),
             queued_bytes: 0,
             is_blocked: false,
+            blocked_since: None,
         }
+    }
+
+    /// Notes an event of the device: it may have received something, or have room.
+    pub(super) const fn on_event(&mut self) {
+        self.is_ready = true;
+        self.blocked_since = None;
+    }
+
+    /// Receives frames. Their events may have been those of room, too.
+    pub(super) fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
+        self.blocked_since = None;
+        let received = self.device.receive(batch, max);
+        let count = *received.as_ref().unwrap_or(&0);
+        // A device without a file may have more than it has returned.
+        let least = if self.waker.is_some() { 1 } else { max };
+        self.is_ready = count >= least || self.device.has_received();
+        received
+    }
+
+    /// Lets the next flush use the device, whatever it has reported.
+    pub(super) const fn retry(&mut self) {
+        self.blocked_since = None;
+    }
+
+    /// Returns whether packets wait that the device may accept now.
+    pub(super) fn may_flush(&self, now: Instant) -> bool {
+        let is_idle = |since: Instant| now.saturating_duration_since(since) >= RETRY;
+        self.has_queued() && self.blocked_since.is_none_or(is_idle)
     }
 
     /// Returns whether packets wait for the device.
@@ -73,7 +109,8 @@ impl Port {
 
     /// Queues a parsed packet, segmented if the device cannot do so. Returns whether there was room.
     pub(super) fn enqueue(&mut self, packet: Packet, segments: &mut Vec<Packet>) -> bool {
-        if self.queue.len() >= QUEUE_PACKETS || self.queued_bytes + packet.len() > QUEUE_BYTES {
+        let len = packet.len();
+        if !self.has_room(len) {
             return false;
         }
         if self.needs_software(&packet) {
@@ -81,7 +118,23 @@ impl Port {
         } else {
             segments.push(packet);
         }
-        for mut packet in segments.drain(..) {
+        self.enqueue_segments(len, segments.drain(..))
+    }
+
+    fn has_room(&self, len: usize) -> bool {
+        self.queue.len() < QUEUE_PACKETS && self.queued_bytes + len <= QUEUE_BYTES
+    }
+
+    /// Queues the segments of a packet of `len` bytes. Returns whether there was room.
+    pub(super) fn enqueue_segments(
+        &mut self,
+        len: usize,
+        segments: impl Iterator<Item = Packet>,
+    ) -> bool {
+        if !self.has_room(len) {
+            return false;
+        }
+        for mut packet in segments {
             if self.is_blocked {
                 unpin(&mut packet);
             }
@@ -91,7 +144,8 @@ impl Port {
         true
     }
 
-    fn needs_software(&self, packet: &Packet) -> bool {
+    /// Returns whether the packet must be segmented, or its checksum completed, for the device.
+    pub(super) fn needs_software(&self, packet: &Packet) -> bool {
         let (offload, caps) = (&packet.offload, &self.caps);
         let is_supported = match offload.kind {
             GsoKind::None => true,
@@ -104,12 +158,13 @@ impl Port {
     }
 
     /// Sends what waits, as far as the device accepts it.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    pub(super) fn flush(&mut self, now: Instant) -> io::Result<()> {
         if self.queue.is_empty() {
             return Ok(());
         }
         let result = self.device.transmit(&mut self.queue);
         self.is_blocked = !self.queue.is_empty();
+        self.blocked_since = self.is_blocked.then_some(now);
         self.queued_bytes = self.queue.iter().map(Packet::len).sum();
         result
     }
@@ -122,6 +177,30 @@ fn unpin(packet: &mut Packet) {
         let slices = packet.payload.slices().iter();
         packet.payload = slices.map(|slice| Slice::copied_from(slice)).collect();
     }
+}
+
+/// Makes a super-segment's segments fit into packets of `mtu` bytes: a frame without a header of offloads
+/// does not say how long they were. Returns whether the packet is what its device declared, and fits.
+pub(super) fn fit(packet: &mut Packet, mtu: usize) -> bool {
+    let layers = &packet.layers;
+    let network = usize::from(layers.network[0]);
+    let is = |ethertype, protocol| {
+        layers.ethertype == ethertype && layers.protocol == protocol && !layers.fragment
+    };
+    let is_as_declared = match packet.offload.kind {
+        GsoKind::None => return packet.len() <= network + mtu,
+        GsoKind::TcpV4 => is(ethertype::IPV4, protocol::TCP),
+        GsoKind::TcpV6 => is(ethertype::IPV6, protocol::TCP),
+        GsoKind::Udp => is(ethertype::IPV4, protocol::UDP) || is(ethertype::IPV6, protocol::UDP),
+    };
+    let room = (network + mtu).saturating_sub(packet.header.len());
+    let fits = usize::from(packet.offload.gso_size) <= room;
+    if !fits && packet.offload.kind != GsoKind::Udp {
+        packet.offload.gso_size = room as u16;
+        packet.offload.gso_segs = 0;
+        return is_as_declared && room > 0;
+    }
+    is_as_declared && fits
 }
 
 /// Prepares a packet that a guest has sent for another guest. Its checksum may have been declared valid

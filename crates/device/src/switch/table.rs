@@ -22,10 +22,18 @@ struct Entry {
     is_lasting: bool,
 }
 
+/// The addresses of one port.
+struct Own<A> {
+    /// In the order of their first use, unless one has been replaced.
+    addresses: Vec<A>,
+    lasting: usize,
+}
+
 /// Which port has which addresses of one kind.
 struct Addresses<A> {
     entries: BTreeMap<A, Entry>,
-    of_port: BTreeMap<PortId, Vec<A>>,
+    of_port: BTreeMap<PortId, Own<A>>,
+    /// Most addresses of a port that do not age.
     lasting: usize,
 }
 
@@ -38,11 +46,16 @@ impl<A: Ord + Copy> Addresses<A> {
         }
     }
 
-    /// Returns whether the port may use the address, which it then has.
-    fn claim(&mut self, now: Instant, port: PortId, address: A) -> bool {
+    /// Returns whether the port may use the address, which it then has. With `may_last`, one of its first
+    /// addresses does not age.
+    fn claim(&mut self, now: Instant, port: PortId, address: A, may_last: bool) -> bool {
         if let Some(entry) = self.entries.get_mut(&address) {
             if entry.port == port {
                 entry.last_used = now;
+                if may_last && !entry.is_lasting {
+                    let own = self.of_port.get_mut(&port);
+                    entry.is_lasting = own.is_some_and(|own| own.try_add_lasting(self.lasting));
+                }
                 return true;
             }
             if entry.is_lasting || now.saturating_duration_since(entry.last_used) < AGE {
@@ -50,23 +63,25 @@ impl<A: Ord + Copy> Addresses<A> {
             }
             self.remove(address);
         }
-        let own = self.of_port.entry(port).or_default();
-        let is_lasting = own.len() < self.lasting;
-        if own.len() >= ADDRESSES_MAX {
-            let unused = own.iter().enumerate().filter_map(|(n, address)| {
+        let own = self.of_port.entry(port).or_insert(Own {
+            addresses: Vec::new(),
+            lasting: 0,
+        });
+        if own.addresses.len() >= ADDRESSES_MAX {
+            let unused = own.addresses.iter().enumerate().filter_map(|(n, address)| {
                 let entry = self.entries.get(address)?;
                 (!entry.is_lasting).then_some((entry.last_used, n))
             });
             let Some((_, oldest)) = unused.min() else {
                 return false;
             };
-            self.entries.remove(&own.swap_remove(oldest));
+            self.entries.remove(&own.addresses.swap_remove(oldest));
         }
-        own.push(address);
+        own.addresses.push(address);
         let entry = Entry {
             port,
             last_used: now,
-            is_lasting,
+            is_lasting: may_last && own.try_add_lasting(self.lasting),
         };
         self.entries.insert(address, entry);
         true
@@ -76,12 +91,14 @@ impl<A: Ord + Copy> Addresses<A> {
         if let Some(entry) = self.entries.remove(&address)
             && let Some(own) = self.of_port.get_mut(&entry.port)
         {
-            own.retain(|other| *other != address);
+            own.addresses.retain(|other| *other != address);
+            own.lasting -= usize::from(entry.is_lasting);
         }
     }
 
     fn remove_port(&mut self, port: PortId) {
-        for address in self.of_port.remove(&port).unwrap_or_default() {
+        let own = self.of_port.remove(&port);
+        for address in own.into_iter().flat_map(|own| own.addresses) {
             self.entries.remove(&address);
         }
     }
@@ -98,7 +115,16 @@ impl<A: Ord + Copy> Addresses<A> {
     }
 
     fn first(&self, port: PortId) -> Option<A> {
-        self.of_port.get(&port)?.first().copied()
+        self.of_port.get(&port)?.addresses.first().copied()
+    }
+}
+
+impl<A> Own<A> {
+    /// Counts one more address that does not age if there are fewer than `max`.
+    const fn try_add_lasting(&mut self, max: usize) -> bool {
+        let has_room = self.lasting < max;
+        self.lasting += has_room as usize;
+        has_room
     }
 }
 
@@ -133,16 +159,25 @@ impl Table {
 
     /// Returns whether a frame of the port may have this source.
     pub(super) fn claim_mac(&mut self, now: Instant, port: PortId, mac: [u8; 6]) -> bool {
-        mac != self.gateway_mac && self.macs.claim(now, port, mac)
+        mac != self.gateway_mac && self.macs.claim(now, port, mac, true)
+    }
+
+    /// Returns whether a guest may ask for other users of an address that it is about to use. From then
+    /// on no other guest may use it, so that none answers in order to have it. The gateway itself
+    /// answers for its own addresses.
+    pub(super) fn probe_ip(&mut self, now: Instant, port: PortId, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        self.gateway_addresses.contains(&ip) || self.try_claim_ip(now, port, ip, false)
     }
 
     /// Returns whether a frame of the port may have this IP address.
     pub(super) fn claim_ip(&mut self, now: Instant, port: PortId, ip: IpAddr) -> bool {
         // A mapped address is that of IPv4.
         let ip = ip.to_canonical();
-        if self.gateway_addresses.contains(&ip) {
-            return false;
-        }
+        !self.gateway_addresses.contains(&ip) && self.try_claim_ip(now, port, ip, true)
+    }
+
+    fn try_claim_ip(&mut self, now: Instant, port: PortId, ip: IpAddr, may_last: bool) -> bool {
         if let Some(lease) = self.leases.get(&ip) {
             let is_other = self.macs.owner(&lease.mac) != Some(port);
             if lease.until <= now {
@@ -151,7 +186,7 @@ impl Table {
                 return false;
             }
         }
-        self.ips.claim(now, port, ip)
+        self.ips.claim(now, port, ip, may_last)
     }
 
     /// Lets only the port with an Ethernet address use `ip` until a time.
@@ -167,7 +202,7 @@ impl Table {
             self.ips.remove(ip);
         }
         if let Some(port) = owner {
-            self.ips.claim(now, port, ip);
+            self.ips.claim(now, port, ip, true);
         }
         self.leases.insert(ip, Lease { mac, until });
     }
@@ -258,6 +293,26 @@ mod tests {
         assert_eq!(table.port_to(at, mac(2)), Some(ONE));
         assert_eq!(table.port_of_ip(ip(15)), Some(TWO));
         assert_eq!(table.first_mac(ONE), Some(mac(2)));
+    }
+
+    #[test]
+    fn a_probed_address_is_not_given_to_others_and_lasts_once_it_is_used() {
+        let (mut table, now) = table();
+        assert!(table.probe_ip(now, ONE, ip(15)));
+        assert!(!table.probe_ip(now, TWO, ip(15)) && !table.claim_ip(now, TWO, ip(15)));
+        assert!(table.claim_ip(now, ONE, ip(15)));
+        let later = now + AGE;
+        assert!(!table.claim_ip(later, TWO, ip(15)));
+        // Probes alone use up no lasting places.
+        for n in 20..40 {
+            assert!(table.probe_ip(now, TWO, ip(n)));
+        }
+        assert!(table.claim_ip(later, ONE, ip(20)));
+        assert!(table.claim_ip(later, TWO, ip(50)));
+        assert!(!table.claim_ip(later + AGE, ONE, ip(50)));
+        // No guest has the gateway's, which the gateway defends.
+        assert!(table.probe_ip(now, ONE, ip(2)));
+        assert_eq!(table.port_of_ip(ip(2)), None);
     }
 
     #[test]

@@ -1,4 +1,6 @@
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 
 use fullsend_offload::{Checksum, GsoKind, Offload, Slice};
 use fullsend_wire::checksum::{Sum, sum};
@@ -18,6 +20,8 @@ struct GuestDevice {
     wake: Arc<std::os::fd::OwnedFd>,
     /// Packets that it accepts.
     room: Arc<Mutex<usize>>,
+    /// Calls of `transmit`.
+    calls: Arc<AtomicUsize>,
 }
 
 impl Device for GuestDevice {
@@ -26,6 +30,7 @@ impl Device for GuestDevice {
     }
 
     fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
         let mut room = self.room.lock();
         let count = batch.len().min(*room);
         *room -= count;
@@ -47,6 +52,7 @@ struct Guest {
     end: PairEnd,
     wake: Arc<std::os::fd::OwnedFd>,
     room: Arc<Mutex<usize>>,
+    calls: Arc<AtomicUsize>,
     port: PortId,
     mac: [u8; 6],
     ip: [u8; 4],
@@ -121,17 +127,20 @@ impl Rig {
         });
         let wake = Arc::new(crate::frames::wake_file().unwrap());
         let room = Arc::new(Mutex::new(usize::MAX));
+        let calls = Arc::<AtomicUsize>::default();
         let device = GuestDevice {
             end: other,
             caps,
             wake: wake.clone(),
             room: room.clone(),
+            calls: calls.clone(),
         };
         let port = self.handle.attach(Box::new(device)).unwrap();
         let mut guest = Guest {
             end,
             wake,
             room,
+            calls,
             port,
             mac: [2, 0, 0, 0, 1, n],
             ip: [10, 0, 2, 10 + n],
@@ -265,6 +274,139 @@ fn a_slow_guest_loses_its_own_packets() {
     crate::frames::wake(slow.wake.as_fd());
     rig.receive();
     assert_eq!(slow.received().len() as u64, 4990 - dropped);
+}
+
+#[test]
+fn a_device_without_room_is_left_alone_until_it_reports_room() {
+    let mut rig = Rig::new(true);
+    let (mut one, mut slow) = (rig.guest(1), rig.guest(2));
+    *slow.room.lock() = 0;
+    one.send_to(slow.mac, slow.ip);
+    rig.receive();
+    let (begin, before) = (now(), slow.calls.load(Ordering::Relaxed));
+    for _ in 0..1000 {
+        one.send_to(GATEWAY, GATEWAY_IP);
+        rig.receive();
+    }
+    let calls = slow.calls.load(Ordering::Relaxed) - before;
+    let periods = begin.elapsed().as_millis() / Duration::from_millis(5).as_millis();
+    assert!(calls as u128 <= periods + 1, "{calls} calls in {periods}");
+    *slow.room.lock() = 1;
+    crate::frames::wake(slow.wake.as_fd());
+    rig.receive();
+    assert_eq!(slow.received().len(), 1);
+}
+
+#[test]
+fn a_probed_address_stays_that_of_the_guest_that_asks_for_it() {
+    let mut rig = Rig::new(true);
+    let (mut one, mut two) = (rig.guest(1), rig.guest(2));
+    let arp = |guest: &Guest, sender: [u8; 4], target: [u8; 4]| {
+        let mut frame = [&[0xff; 6][..], &guest.mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
+        frame.extend(guest.mac);
+        frame.extend(sender);
+        frame.extend([0; 6]);
+        frame.extend(target);
+        Packet::from_frame(Slice::copied_from(&frame))
+    };
+    let wanted = [10, 0, 2, 77];
+    one.send(arp(&one, [0; 4], wanted));
+    rig.receive();
+    assert_eq!(two.received().len(), 1);
+    // The other guest neither has the address nor asks for it, so that the first one takes it.
+    two.send(arp(&two, wanted, one.ip));
+    two.send(arp(&two, [0; 4], wanted));
+    rig.receive();
+    assert!(one.received().is_empty());
+    assert_eq!(rig.handle.port_of_address(wanted.into()), Some(one.port));
+    assert_eq!(rig.handle.stats().refused, 2);
+    // The gateway receives a probe for its own address, which it answers.
+    two.send(arp(&two, [0; 4], GATEWAY_IP));
+    assert_eq!(rig.receive().len(), 1);
+}
+
+#[test]
+fn frames_that_the_link_does_not_allow_reach_no_guest() {
+    let mut rig = Rig::new(true);
+    let (mut one, mut two) = (rig.guest(1), rig.guest(2));
+    // Declared as TCP over IPv6.
+    let mut packet = super_segment(&one, &two, Checksum::Valid);
+    packet.offload.kind = GsoKind::TcpV6;
+    one.send(packet);
+    let mut packet = super_segment(&one, &two, Checksum::Valid);
+    packet.offload.kind = GsoKind::Udp;
+    one.send(packet);
+    // Longer than the MTU.
+    let mut packet = super_segment(&one, &two, Checksum::Valid);
+    packet.offload.kind = GsoKind::None;
+    one.send(packet);
+    let long = [&two.mac[..], &one.mac, &[0x88, 0xcc], &[0; 1501]].concat();
+    one.send(Packet::from_frame(Slice::copied_from(&long)));
+    rig.receive();
+    assert!(two.received().is_empty());
+    assert_eq!(rig.handle.stats().malformed, 4);
+    let fits = &long[..long.len() - 1];
+    one.send(Packet::from_frame(Slice::copied_from(fits)));
+    // Segments are made shorter.
+    let mut packet = super_segment(&one, &two, Checksum::Valid);
+    packet.offload.gso_size = 1480;
+    one.send(packet);
+    rig.receive();
+    let received = two.received();
+    assert_eq!(received.len(), 2);
+    assert_eq!(received[1].offload.gso_size, 1460);
+}
+
+#[test]
+fn a_flooded_super_segment_has_the_form_that_each_guest_accepts() {
+    let mut rig = Rig::new(true);
+    let (mut one, mut two) = (rig.guest(1), rig.guest(2));
+    let plain = Caps::plain(Link::Ethernet, 1500);
+    let mut others = [rig.guest_with(3, plain), rig.guest_with(4, plain)];
+    let unknown = Guest {
+        mac: [2, 0, 0, 0, 9, 9],
+        ..rig.guest(5)
+    };
+    let packet = super_segment(&one, &unknown, Checksum::Partial);
+    one.send(packet);
+    rig.receive();
+    assert_eq!(two.received()[0].payload.len(), 3000);
+    for other in &mut others {
+        let segments = other.received();
+        let payloads: Vec<_> = segments.iter().map(|packet| packet.payload.len()).collect();
+        assert_eq!(payloads, [1000; 3]);
+    }
+    assert_eq!(rig.handle.stats().dropped, 0);
+}
+
+#[test]
+fn a_guest_is_known_by_its_first_address_also_if_its_first_frame_was_refused() {
+    let mut rig = Rig::new(true);
+    let mut guest = rig.guest(1);
+    let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
+    let link = crate::FrameLink::connected(here.into(), crate::Framing::Qemu, 1500).unwrap();
+    let port = rig.handle.attach(Box::new(link)).unwrap();
+    let mut peer = crate::FrameLink::connected(there.into(), crate::Framing::Qemu, 1500).unwrap();
+    let mut send = |peer: &mut crate::FrameLink, mac, ip| {
+        let frame = sent(datagram((mac, GATEWAY), (ip, GATEWAY_IP)));
+        peer.transmit(&mut VecDeque::from([frame])).unwrap();
+        rig.receive();
+    };
+    let (first, second) = ([2, 0, 0, 0, 1, 9], [2, 0, 0, 0, 1, 10]);
+    send(&mut peer, first, guest.ip);
+    send(&mut peer, second, [10, 0, 2, 9]);
+    drop(peer);
+    rig.receive();
+    let mac = first;
+    let ended = PortEvent::Disconnected {
+        port,
+        mac: Some(mac),
+    };
+    assert_eq!(
+        rig.events.lock()[1..],
+        [PortEvent::Connected { port, mac }, ended]
+    );
+    guest.received();
 }
 
 #[test]

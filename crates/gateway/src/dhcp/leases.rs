@@ -43,8 +43,8 @@ pub(super) struct Client<'a> {
     pub(super) id: &'a [u8],
     /// The port of the guest, of several.
     pub(super) guest: Option<PortId>,
-    /// Returns whether a guest with a lease is still there.
-    pub(super) is_present: &'a dyn Fn(Option<PortId>) -> bool,
+    /// Returns whether the client with an identifier is still there.
+    pub(super) is_present: &'a dyn Fn(&[u8]) -> bool,
 }
 
 /// The leases of a network. Their number is bounded by that of the addresses.
@@ -54,6 +54,8 @@ pub(crate) struct Leases {
     entries: Vec<Entry>,
     /// Whether the clients are several guests.
     are_several: bool,
+    /// Addresses of leases that ended early for other clients.
+    revoked: Vec<Ipv4Addr>,
 }
 
 /// Most addresses of each of several guests. A further client of it gets that of another one.
@@ -66,6 +68,7 @@ impl Leases {
             addresses: config.map(addresses).unwrap_or_default(),
             entries: Vec::new(),
             are_several,
+            revoked: Vec::new(),
         }
     }
 
@@ -98,7 +101,7 @@ impl Leases {
         }
         // Guests that have ended still have their addresses, until others need them.
         if self.entries.len() >= self.addresses.len() {
-            self.remove_first_to_expire(|lease| !is_present(lease.guest));
+            self.remove_first_to_expire(|lease| !is_present(&lease.client));
         }
         let is_free = |address: &Ipv4Addr| self.entries.iter().all(|l| l.address != *address);
         let requested = requested.filter(|address| self.addresses.contains(address));
@@ -139,8 +142,13 @@ impl Leases {
         let candidates = self.entries.iter().enumerate();
         let candidates = candidates.filter(|(_, lease)| self.are_several && may_end(lease));
         if let Some((index, _)) = candidates.min_by_key(|(_, lease)| lease.expires) {
-            self.entries.remove(index);
+            self.revoked.push(self.entries.remove(index).address);
         }
+    }
+
+    /// Returns the addresses of the leases that have ended early since the last call.
+    pub(super) fn take_revoked(&mut self) -> Vec<Ipv4Addr> {
+        std::mem::take(&mut self.revoked)
     }
 
     /// Returns the address that a client has.
@@ -308,9 +316,7 @@ mod tests {
         });
         let (mut leases, now) = (Leases::new(Some(&config), true), Instant::now());
         let port = switch_port();
-        let of = |n: &'static [u8; 1],
-                  guest,
-                  is_present: &'static dyn Fn(Option<PortId>) -> bool| Client {
+        let of = |n: &'static [u8; 1], guest, is_present: &'static dyn Fn(&[u8]) -> bool| Client {
             id: n,
             guest,
             is_present,
@@ -325,10 +331,13 @@ mod tests {
             assert!(leases.confirm(now, &client, address, LEASE));
         }
         assert_eq!(leases.entries.len(), 1 + LEASES_OF_GUEST);
+        let revoked = leases.take_revoked();
+        assert_eq!(revoked.len(), 12 - LEASES_OF_GUEST);
+        assert!(leases.take_revoked().is_empty());
         assert_eq!(leases.offer(now, &one, None), Some(ip(100)));
         // The addresses of guests that have ended are given to others.
         for n in [b"A", b"B", b"C", b"D", b"E", b"F", b"G"] {
-            let client = of(n, None, &|guest| guest.is_none());
+            let client = of(n, None, &|id| !b"0123456789xy".contains(&id[0]));
             assert!(leases.offer(now, &client, None).is_some());
         }
         assert_eq!(leases.entries.len(), 12);

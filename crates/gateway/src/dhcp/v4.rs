@@ -90,7 +90,11 @@ fn decide(
     if guests.are_several() && guest.is_none() {
         return None;
     }
-    let is_present = |guest| guests.is_present(guest);
+    // A declined address has no client. A guest whose link was connected again has another port.
+    let is_present = |id: &[u8]| {
+        let mac = <[u8; 6]>::try_from(id);
+        mac.is_ok_and(|mac| guests.port_of_mac(mac).is_some()) || id.is_empty()
+    };
     let client = Client {
         id,
         guest,
@@ -101,11 +105,18 @@ fn decide(
     match message.message_type {
         MessageType::Discover => {
             let yours = leases.offer(now, &client, message.requested)?;
+            for address in leases.take_revoked() {
+                guests.end_lease(address.into());
+            }
             Some((MessageType::Offer, Some(yours)))
         }
         MessageType::Request if for_us => {
             let requested = message.requested.or(message.client_address)?;
-            if leases.confirm(now, &client, requested, LEASE_TIME) {
+            let is_confirmed = leases.confirm(now, &client, requested, LEASE_TIME);
+            for address in leases.take_revoked() {
+                guests.end_lease(address.into());
+            }
+            if is_confirmed {
                 leases.set_mac(id, message.mac);
                 guests.lease(requested.into(), message.mac, LEASE_TIME);
                 Some((MessageType::Ack, Some(requested)))

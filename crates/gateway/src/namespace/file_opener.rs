@@ -9,6 +9,7 @@ use std::path::Path;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{SigSet, SigmaskHow};
 use socket2::Socket;
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Mutex;
 
@@ -72,10 +73,10 @@ impl StartedOpener {
     pub async fn open(&self) -> io::Result<File> {
         let channel = self.0.lock().await;
         send(channel.get_ref(), b"open", &[])?;
-        // One answer for each request.
-        channel.readable().await?.clear_ready();
         let gone = || io::Error::other("the process that opens files has ended");
-        let message = open_result(receive(channel.get_ref())?.ok_or_else(gone)?)?;
+        // One answer for each request: one that stayed in the channel would be that of the next.
+        let answer = channel.async_io(Interest::READABLE, receive);
+        let message = open_result(answer.await?.ok_or_else(gone)?)?;
         let file = message.fds.into_iter().next().ok_or_else(gone)?;
         Ok(file.into())
     }

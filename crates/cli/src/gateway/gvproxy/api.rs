@@ -4,22 +4,13 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result};
-use fullsend_gateway::{Handle, PortId, Zone};
+use fullsend_gateway::{Handle, Zone};
 use hyper::{Method, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::exposures::{Entry, Exposures, Owner, Transport};
+use super::exposures::{Client, Entry, Exposures, Transport};
 use super::notifications::format_mac;
-
-/// Where a client of the API is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Client {
-    Host,
-    /// In the virtual machine with this port: it may not make files of the host, and has a part of the
-    /// entries.
-    Guest(Option<PortId>),
-}
 
 /// An answer: a status, and JSON or a text for the user.
 #[derive(PartialEq, Eq, Debug)]
@@ -72,9 +63,12 @@ impl Api {
         &self.exposures
     }
 
-    /// Returns the port of the guest that has an address.
-    pub(super) fn guest_at(&self, address: IpAddr) -> Option<PortId> {
-        self.handle.guest_of(address)
+    /// Returns the guest that has an address.
+    pub(super) fn guest_at(&self, address: IpAddr) -> Client {
+        Client::Guest {
+            port: self.handle.guest_of(address),
+            address,
+        }
     }
 
     /// Returns the answer to a request.
@@ -91,6 +85,11 @@ impl Api {
             "/services/forwarder/unexpose" if is_post => self.change(client, body, false).await,
             "/services/dhcp/leases" | "/leases" if is_get => json_of(&self.leases()),
             "/services/dns/all" if is_get => json_of(&self.zones()),
+            // The names are those of all guests.
+            "/services/dns/add" if is_post && client != Client::Host => Answer::Error(
+                StatusCode::FORBIDDEN,
+                "names can only be added from the host".to_owned(),
+            ),
             "/services/dns/add" if is_post => match parse_zone(body) {
                 Ok(zone) => done(self.handle.add_zone(zone).context("cannot add the zone")),
                 Err(error) => bad_request(&error),
@@ -121,14 +120,10 @@ impl Api {
             let text = "sockets of the host can only be exposed from the host".to_owned();
             return Answer::Error(StatusCode::FORBIDDEN, text);
         }
-        let owner = match client {
-            Client::Host => Owner::Host,
-            Client::Guest(port) => Owner::Guest(port),
-        };
         done(if expose {
-            self.exposures.expose(&entry, owner).await
+            self.exposures.expose(&entry, client).await
         } else {
-            self.exposures.unexpose(&entry).await
+            self.exposures.unexpose(&entry, client).await
         })
     }
 

@@ -58,18 +58,52 @@ enum Server {
     },
 }
 
-/// The client of the API that has added an entry.
+/// A client of the API.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Owner {
+pub(super) enum Client {
     Host,
-    /// The guest behind a port.
-    Guest(Option<PortId>),
+    /// A virtual machine: it may not make files of the host, has a part of the entries, and removes its
+    /// own alone.
+    Guest {
+        /// That of its link, if it is still connected.
+        port: Option<PortId>,
+        /// The address from which it uses the API, which no other guest has.
+        address: IpAddr,
+    },
+}
+
+impl Client {
+    /// Returns the port of a guest's link.
+    pub(super) const fn port(self) -> Option<PortId> {
+        match self {
+            Self::Host => None,
+            Self::Guest { port, .. } => port,
+        }
+    }
+
+    /// Returns whether two clients are behind one link now.
+    fn has_port_of(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Guest { port, .. }, Self::Guest { port: other, .. }) => port == other,
+            _ => false,
+        }
+    }
+
+    /// Returns whether the client may remove the entries of `owner`. A guest whose link was connected
+    /// again has another port.
+    fn may_remove_of(self, owner: Self) -> bool {
+        let has_address_of = || match (self, owner) {
+            (Self::Guest { address, .. }, Self::Guest { address: other, .. }) => address == other,
+            _ => false,
+        };
+        self == Self::Host || self.has_port_of(owner) || has_address_of()
+    }
 }
 
 /// What an entry leads to, and its server.
 struct Exposed {
     remote: String,
-    owner: Owner,
+    owner: Client,
     server: Server,
 }
 
@@ -94,7 +128,7 @@ impl Exposures {
     }
 
     /// Adds an entry.
-    pub(super) async fn expose(&self, entry: &Entry, owner: Owner) -> Result<()> {
+    pub(super) async fn expose(&self, entry: &Entry, owner: Client) -> Result<()> {
         // A port may have any number of leading zeros.
         if entry.local.len() > TEXT_MAX || entry.remote.len() > TEXT_MAX {
             bail!("local and remote have at most {TEXT_MAX} bytes; shorten them");
@@ -108,8 +142,8 @@ impl Exposures {
         if table.len() >= ENTRIES_MAX {
             bail!("there are {ENTRIES_MAX} entries already; remove some");
         }
-        let has_same = |exposed: &&Exposed| exposed.owner == owner;
-        if owner != Owner::Host && table.values().filter(has_same).count() >= ENTRIES_OF_GUEST {
+        let is_own = |exposed: &&Exposed| owner.has_port_of(exposed.owner);
+        if table.values().filter(is_own).count() >= ENTRIES_OF_GUEST {
             bail!("the guest has added {ENTRIES_OF_GUEST} entries already; remove some");
         }
         let server = match entry.protocol {
@@ -127,9 +161,18 @@ impl Exposures {
     }
 
     /// Removes an entry. Its connections go on.
-    pub(super) async fn unexpose(&self, entry: &Entry) -> Result<()> {
+    pub(super) async fn unexpose(&self, entry: &Entry, client: Client) -> Result<()> {
         let key = (entry.protocol, entry.local.clone());
-        let removed = self.table.lock().await.remove(&key);
+        let mut table = self.table.lock().await;
+        let owner = table.get(&key).map(|exposed| exposed.owner);
+        if owner.is_some_and(|owner| !client.may_remove_of(owner)) {
+            bail!(
+                "{} was not exposed by this guest; remove it from the host",
+                entry.local
+            );
+        }
+        let removed = table.remove(&key);
+        drop(table);
         match removed.map(|exposed| exposed.server) {
             Some(Server::Forwards(ids)) => {
                 let mut result = Ok(());

@@ -1,5 +1,6 @@
 //! Serving the API over HTTP, on sockets of the host and on the stack behind the guest's device.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use fullsend::TcpListener;
 use fullsend_device::Framing;
+use fullsend_gateway::PortId;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::CONTENT_TYPE;
@@ -22,7 +24,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-use super::api::{Answer, Api, Client, tunnel_destination};
+use super::api::{Answer, Api, tunnel_destination};
+use super::exposures::Client;
 use super::links::GuestLinks;
 use super::listen::ApiListener;
 
@@ -34,6 +37,8 @@ const HEAD_MAX: usize = 8 << 10;
 const LINE_MAX: usize = 256;
 /// Clients of a listener that are served at once; further ones wait.
 const CLIENTS_MAX: usize = 256;
+/// Connections of one guest; further ones are reset.
+const CLIENTS_OF_GUEST: usize = 32;
 /// How long a request may take to arrive.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval at which the beginning of a request is inspected again.
@@ -111,6 +116,8 @@ pub(super) async fn serve(api: Api, listener: ApiListener, guests: Option<GuestL
 /// Serves the guests at the gateway's address.
 pub(super) async fn serve_guest(api: Api, listener: TcpListener) {
     let permits = Arc::new(Semaphore::new(CLIENTS_MAX));
+    // Of the guests with connections.
+    let mut guests = BTreeMap::<Option<PortId>, Arc<Semaphore>>::new();
     loop {
         let Ok(permit) = permits.clone().acquire_owned().await else {
             return;
@@ -119,10 +126,16 @@ pub(super) async fn serve_guest(api: Api, listener: TcpListener) {
         let Ok((stream, from)) = listener.accept().await else {
             return;
         };
-        let (api, client) = (api.clone(), Client::Guest(api.guest_at(from.ip())));
+        let (api, client) = (api.clone(), api.guest_at(from.ip()));
+        guests.retain(|_, own| own.available_permits() < CLIENTS_OF_GUEST);
+        let own = guests.entry(client.port());
+        let own = own.or_insert_with(|| Arc::new(Semaphore::new(CLIENTS_OF_GUEST)));
+        let Ok(own_permit) = own.clone().try_acquire_owned() else {
+            continue;
+        };
         tokio::spawn(async move {
             serve_http(api, client, stream).await;
-            drop(permit);
+            drop((permit, own_permit));
         });
     }
 }
