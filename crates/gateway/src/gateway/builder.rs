@@ -48,11 +48,11 @@ impl Builder {
     }
 
     /// Adds a guest behind an Ethernet device of its own. Several guests are in one network: the first
-    /// gets [`Ipv4Config::guest`] by DHCP and the others addresses of its
-    /// [range](Ipv4Config::dhcp), by their Ethernet addresses. Each has its own part of the
+    /// gets [`Ipv4Config::guest`](crate::Ipv4Config::guest) by DHCP and the others addresses of its
+    /// [range](crate::Ipv4Config::dhcp), by their Ethernet addresses. Each has its own part of the
     /// [`Limits`](crate::Limits), which follows its device: a guest cannot use the addresses of another
-    /// one or of the gateway ([`Switch`]). Guests do not reach each other unless they are
-    /// [joined](Self::join_guests).
+    /// one or of the gateway ([`Switch`](fullsend_device::Switch)). Guests do not reach each other
+    /// unless they are [joined](Self::join_guests).
     ///
     /// ```no_run
     /// # fn example(first: fullsend_device::FrameLink, second: fullsend_device::FrameLink)
@@ -74,7 +74,7 @@ impl Builder {
     }
 
     /// Sets whether several guests reach each other, as the hosts of an Ethernet do. In either case
-    /// [`Handle::add_guest`] adds further ones, also to none.
+    /// [`Handle::add_guest`](super::Handle::add_guest) adds further ones, also to none.
     #[must_use]
     pub fn join_guests(mut self, joined: bool) -> Self {
         self.is_joined = Some(joined);
@@ -90,7 +90,7 @@ impl Builder {
     }
 
     /// Lets the gateway open sockets in the guest's network namespace, for clients in the guest
-    /// ([`Forward::from`]) and for [`Config::loopback_clients`].
+    /// ([`Forward::from`](crate::Forward::from)) and for [`Config::loopback_clients`].
     #[must_use]
     pub fn guest_sockets(mut self, sockets: GuestSockets) -> Self {
         self.guest_sockets = Some(sockets);
