@@ -35,6 +35,9 @@ const VLAN_LEN: usize = 4;
 /// promiscuous mode meanwhile. Frames of a VLAN whose tag the network card removes are received
 /// without it; switch that off with `ethtool -K INTERFACE rxvlan off`.
 ///
+/// The kernel does not wake a program whose interface is removed: the device fails at the next attempt
+/// to receive, which a stack makes at the latest when its next timer is due.
+///
 /// The kernel at the other end of a veth leaves the checksums of TCP and UDP uncomputed. Over a veth
 /// a checksum field that holds the sum of the pseudo-header alone is accepted therefore.
 ///
@@ -249,7 +252,7 @@ impl Device for XdpSocket {
         self.xsk.fill.publish();
         let frames = frames?;
         if frames == 0 {
-            // The kernel reports that the interface is removed only here.
+            // The kernel reports here that the interface is removed, and not by poll(2).
             self.xsk.take_error().map_err(|_| gone())?;
         }
         if self.is_veth {

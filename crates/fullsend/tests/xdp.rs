@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::{counter, in_namespace, pattern};
-use fullsend::{AddressState, PingSocket, Stack, TcpListener, UdpSocket};
+use fullsend::{AddressState, PingSocket, Stack, TcpListener, TcpStream, UdpSocket};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const OURS: [&str; 2] = ["10.9.0.2", "fd09::2"];
@@ -215,14 +215,17 @@ fn a_stack_can_be_started_again_and_leaves_no_program() {
 }
 
 #[test]
-fn the_stack_stops_when_its_interface_is_removed() {
+fn the_stack_stops_when_it_uses_an_interface_that_was_removed() {
     in_namespace(|| {
         veth();
         run(async {
             let stack = build().unwrap();
             ip("link delete ve1");
-            let closed = tokio::time::timeout(Duration::from_secs(30), stack.closed());
-            assert_eq!(closed.await.unwrap().kind(), ErrorKind::NetworkDown);
+            let connect = TcpStream::connect(&stack, "10.9.0.1:80");
+            let connect = tokio::time::timeout(Duration::from_secs(60), connect);
+            let error = connect.await.unwrap().map(drop).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NetworkDown, "{error}");
+            assert_eq!(stack.closed().await.kind(), ErrorKind::NetworkDown);
         });
     });
 }
