@@ -178,7 +178,7 @@ impl VhostUser {
                 .receive(&mut queues, batch, max, &mut self.stats);
             if let Ok(count) = result {
                 received = count;
-                self.has_more = received > 0 || max == 0;
+                self.has_more = received >= max;
             } else {
                 queues.from_guest.break_down();
                 self.stats.ring_errors += 1;

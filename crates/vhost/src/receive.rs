@@ -74,9 +74,8 @@ impl Receiver {
         self.max_bytes = max_bytes.max(1);
     }
 
-    /// Appends up to `max` packets to `batch`, and returns the number of chains taken. Only if it is 0 does
-    /// the driver notify the device of the next one: as long as the driver adds chains while the host
-    /// works on the last ones, neither side makes a system call.
+    /// Appends up to `max` packets to `batch`. Returns the number of chains taken, or `max` after the most
+    /// bytes of a call; if it is less than `max`, the driver notifies the device of the next one.
     pub(crate) fn receive(
         &mut self,
         queues: &mut Queues<'_>,
@@ -92,8 +91,9 @@ impl Receiver {
                 self.receive_group(queues, batch, max - received, max_bytes, stats)?;
             received += frames;
             bytes += len;
-            if bytes >= self.max_bytes || (frames == 0 && received > 0) {
-                break;
+            if bytes >= self.max_bytes {
+                // The caller polls again, as after a full batch.
+                return Ok(max);
             }
             if frames > 0 {
                 announced = false;
