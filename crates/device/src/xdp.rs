@@ -39,7 +39,7 @@ const VLAN_LEN: usize = 4;
 /// to receive, which a stack makes at the latest when its next timer is due.
 ///
 /// The kernel at the other end of a veth leaves the checksums of TCP and UDP uncomputed. Over a veth
-/// a checksum field that holds the sum of the pseudo-header alone is accepted therefore.
+/// a checksum field that holds the sum of the pseudo-header alone is therefore accepted.
 ///
 /// ```no_run
 /// use fullsend_device::{Device, XdpSocket};
@@ -67,7 +67,7 @@ pub struct XdpSocket {
     link_log: LinkLog,
 }
 
-/// What changes the interface while it exists.
+/// The changes of the interface, which end when it is dropped.
 struct Attachment {
     /// Detaches the program when it is closed.
     _program: OwnedFd,
@@ -77,7 +77,7 @@ struct Attachment {
 
 impl XdpSocket {
     /// Opens the interface `name`. Requires `CAP_NET_RAW`, `CAP_NET_ADMIN`, `CAP_BPF` and Linux 5.9.
-    /// Blocks for up to a second while the kernel releases an earlier device of the interface. That one
+    /// Blocks for up to two seconds while the kernel releases an earlier device of the interface, which
     /// must have been dropped: after a stack has stopped, its driver's task must have ended, which on a
     /// runtime of one thread needs an `await`, e.g. of `tokio::task::yield_now`.
     ///

@@ -90,7 +90,7 @@ fn attach(program: &XdpProgram, name: &str, index: u32) -> io::Result<OwnedFd> {
     let attachment = program.attach(index, XdpMode::Generic)?;
     tracing::warn!(
         %error,
-        "the driver of interface {name} does not run XDP programs; the kernel runs it instead, which \
+        "the driver of interface {name} refused the XDP program; the kernel runs it instead, which \
          costs more for each packet"
     );
     Ok(attachment)
