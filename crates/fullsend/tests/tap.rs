@@ -189,6 +189,7 @@ fn duplicates_are_detected_by_the_stack_and_by_the_kernel() {
             }
             // The kernel answers once it has a link-local address: the link is ready then.
             kernel_addresses_with("fe80");
+            common::wait_for_local_route("fd08::1");
             let stack = Stack::builder().device_queues(taps.collect()).address(ours);
             let stack = stack.shards(shards()).build().unwrap();
             assert_eq!(detected(&stack), state, "{ours}");
