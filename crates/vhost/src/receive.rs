@@ -74,8 +74,10 @@ impl Receiver {
         self.max_bytes = max_bytes.max(1);
     }
 
-    /// Appends up to `max` packets to `batch`. Returns the number of chains taken, or `max` after the most
-    /// bytes of a call; if it is less than `max`, the driver notifies the device of the next one.
+    /// Appends up to `max` packets to `batch`. Returns `max` if any chain was taken, so that the caller
+    /// polls again as after a full batch, or 0: only then does the driver notify the device of the next
+    /// chain. As long as the driver adds chains while the host works on the last ones, neither side makes
+    /// a system call.
     pub(crate) fn receive(
         &mut self,
         queues: &mut Queues<'_>,
@@ -91,8 +93,7 @@ impl Receiver {
                 self.receive_group(queues, batch, max - received, max_bytes, stats)?;
             received += frames;
             bytes += len;
-            if bytes >= self.max_bytes {
-                // The caller polls again, as after a full batch.
+            if bytes >= self.max_bytes || (frames == 0 && received > 0) {
                 return Ok(max);
             }
             if frames > 0 {
