@@ -87,27 +87,28 @@ impl Receiver {
     ) -> Result<usize, BrokenRing> {
         let (mut received, mut bytes) = (0, 0);
         let mut announced = false;
-        while received < max {
+        while received < max && bytes < self.max_bytes {
             let max_bytes = self.max_bytes - bytes;
             let (frames, len) =
                 self.receive_group(queues, batch, max - received, max_bytes, stats)?;
             received += frames;
             bytes += len;
-            if bytes >= self.max_bytes || (frames == 0 && received > 0) {
-                return Ok(max);
-            }
             if frames > 0 {
-                announced = false;
-            } else if announced {
-                // The driver has withdrawn a chain.
-                return Err(BrokenRing);
-            } else if queues.from_guest.request_kick(queues.memory)? {
-                announced = true;
-            } else {
+                continue;
+            }
+            if received > 0 {
                 break;
             }
+            if announced {
+                // The driver has withdrawn a chain.
+                return Err(BrokenRing);
+            }
+            announced = queues.from_guest.request_kick(queues.memory)?;
+            if !announced {
+                return Ok(0);
+            }
         }
-        Ok(received)
+        Ok(max)
     }
 
     /// Receives frames that share a block of memory, until they have `max_bytes`. Returns the number of
