@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libc::{c_int, c_void, off_t, socklen_t, xdp_desc};
 
+use ring::Ring;
 pub(crate) use ring::{ConsumerRing, ProducerRing};
 pub(crate) use umem::{FrameLen, Umem};
 
@@ -85,14 +86,15 @@ impl Xsk {
             set_option(fd, libc::SOL_XDP, name, &ring_len).map_err(XskError::Memory)?;
         }
         let offsets = ring_offsets(fd).map_err(XskError::Memory)?;
+        let (rx_at, tx_at) = (libc::XDP_PGOFF_RX_RING, libc::XDP_PGOFF_TX_RING);
         let fill_at = libc::XDP_UMEM_PGOFF_FILL_RING as off_t;
         let completion_at = libc::XDP_UMEM_PGOFF_COMPLETION_RING as off_t;
         let rings = (|| {
             Ok((
-                ConsumerRing::map(fd, libc::XDP_PGOFF_RX_RING, &offsets.rx, ring_len)?,
-                ProducerRing::map(fd, fill_at, &offsets.fr, ring_len)?,
-                ProducerRing::map(fd, libc::XDP_PGOFF_TX_RING, &offsets.tx, ring_len)?,
-                ConsumerRing::map(fd, completion_at, &offsets.cr, ring_len)?,
+                ConsumerRing::new(Ring::map(fd, rx_at, &offsets.rx, ring_len)?),
+                ProducerRing::new(Ring::map(fd, fill_at, &offsets.fr, ring_len)?),
+                ProducerRing::new(Ring::map(fd, tx_at, &offsets.tx, ring_len)?),
+                ConsumerRing::new(Ring::map(fd, completion_at, &offsets.cr, ring_len)?),
             ))
         })();
         let (rx, fill, tx, completion) = rings.map_err(XskError::Memory)?;

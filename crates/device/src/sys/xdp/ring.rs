@@ -22,7 +22,7 @@ unsafe impl Entry for u64 {}
 unsafe impl Entry for libc::xdp_desc {}
 
 /// The mapped memory of a ring.
-struct Ring<T> {
+pub(super) struct Ring<T> {
     mapping: Mapping,
     producer: usize,
     consumer: usize,
@@ -34,7 +34,7 @@ struct Ring<T> {
 }
 
 impl<T: Entry> Ring<T> {
-    fn map(
+    pub(super) fn map(
         socket: BorrowedFd<'_>,
         at: off_t,
         offsets: &xdp_ring_offset,
@@ -86,18 +86,12 @@ pub(crate) struct ProducerRing<T> {
 }
 
 impl<T: Entry> ProducerRing<T> {
-    pub(super) fn map(
-        socket: BorrowedFd<'_>,
-        at: off_t,
-        offsets: &xdp_ring_offset,
-        len: u32,
-    ) -> io::Result<Self> {
-        let ring = Ring::map(socket, at, offsets, len)?;
-        Ok(Self {
+    pub(super) const fn new(ring: Ring<T>) -> Self {
+        Self {
             ring,
             written: 0,
             published: 0,
-        })
+        }
     }
 
     /// Writes an entry, which the kernel sees after [`publish`](Self::publish). Returns `false` if
@@ -150,19 +144,13 @@ pub(crate) struct ConsumerRing<T> {
 }
 
 impl<T: Entry> ConsumerRing<T> {
-    pub(super) fn map(
-        socket: BorrowedFd<'_>,
-        at: off_t,
-        offsets: &xdp_ring_offset,
-        len: u32,
-    ) -> io::Result<Self> {
-        let ring = Ring::map(socket, at, offsets, len)?;
-        Ok(Self {
+    pub(super) const fn new(ring: Ring<T>) -> Self {
+        Self {
             ring,
             read: 0,
             released: 0,
             produced: 0,
-        })
+        }
     }
 
     /// Returns the next entry, whose place the kernel gets back with [`release`](Self::release).

@@ -69,7 +69,7 @@ impl Umem {
         (0..u64::from(self.half)).map(move |frame| frame * len)
     }
 
-    /// Copies a received frame, or as much of it as fits, to `to`. Returns the address of the frame
+    /// Copies a received frame, or its beginning if not all fits, to `to`. Returns the address of the frame
     /// to receive into again and the number of bytes; `None` if the descriptor does not name a frame
     /// for reception.
     pub(crate) fn read(&self, desc: xdp_desc, to: &mut [u8]) -> Option<(u64, usize)> {
