@@ -5,13 +5,13 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nix::errno::Errno;
-use nix::sys::signal::{SigHandler, Signal};
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
     sendmsg, socketpair,
 };
 use nix::sys::wait::waitpid;
-use nix::unistd::{chdir, setsid};
+use nix::unistd::{Pid, chdir, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use super::open_null;
@@ -64,6 +64,29 @@ pub(super) fn detach(channel: &OwnedFd) -> io::Result<()> {
     drop(null);
     close_others(channel.as_raw_fd());
     Ok(())
+}
+
+/// Starts a process without the caller's terminal, files and directory, which runs `serve` with its end of a
+/// channel and then ends. Returns the caller's end and the process, in which the signals that end the caller
+/// stay blocked. Must be called before this process has threads.
+pub(super) fn start_server(serve: impl FnOnce(&OwnedFd)) -> io::Result<(OwnedFd, Pid)> {
+    let (ours, theirs) = channel()?;
+    // A signal that ends the caller while the process begins does not end the process.
+    let blocked: SigSet = END_SIGNALS.into_iter().collect();
+    let mask = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    let forked = match fork() {
+        Ok(None) => {
+            drop(ours);
+            // Without it the process only keeps descriptors that it does not need.
+            let _ = detach(&theirs);
+            serve(&theirs);
+            exit_now(0)
+        }
+        Ok(Some(pid)) => Ok((ours, pid)),
+        Err(error) => Err(error),
+    };
+    mask.thread_set_mask()?;
+    forked
 }
 
 /// Sends a message with at most [`MAX_FDS`] descriptors.

@@ -7,17 +7,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nix::fcntl::OFlag;
-use nix::sys::signal::{SigSet, SigmaskHow};
 use socket2::Socket;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Mutex;
 
-use super::child::{
-    END_SIGNALS, Message, channel, detach, open_result, receive, send, send_result,
-};
+use super::child::{Message, open_result, receive, send, send_result, start_server};
 use super::failed;
-use super::sys::{exit_now, fork};
 use crate::reactor::register;
 
 /// A process outside of the sandbox that opens one file for reading, whenever it is requested. It ends
@@ -34,20 +30,8 @@ impl FileOpener {
     /// # Errors
     /// The operating system's.
     pub fn start(path: &Path) -> io::Result<Self> {
-        let (ours, theirs) = channel()?;
-        // A signal that ends the caller while the process begins does not end the process.
-        let blocked: SigSet = END_SIGNALS.into_iter().collect();
-        let mask = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
-        let forked = match fork() {
-            Ok(None) => {
-                drop(ours);
-                serve(&theirs, path)
-            }
-            Ok(Some(_)) => Ok(Self { channel: ours }),
-            Err(error) => Err(error),
-        };
-        mask.thread_set_mask()?;
-        forked
+        let (channel, _) = start_server(|channel| serve(channel, path))?;
+        Ok(Self { channel })
     }
 
     /// Registers the opener with the calling tokio runtime.
@@ -82,10 +66,8 @@ impl StartedOpener {
     }
 }
 
-/// The process.
-fn serve(channel: &OwnedFd, path: &Path) -> ! {
-    // Without it the process only keeps descriptors that it does not need.
-    let _ = detach(channel);
+/// Answers requests until the other end is closed.
+fn serve(channel: &OwnedFd, path: &Path) {
     while let Ok(Some(_)) = receive(channel) {
         let opened = open(path).map(|file| Message {
             fds: vec![file.into()],
@@ -95,7 +77,6 @@ fn serve(channel: &OwnedFd, path: &Path) -> ! {
             break;
         }
     }
-    exit_now(0)
 }
 
 fn open(path: &Path) -> io::Result<File> {

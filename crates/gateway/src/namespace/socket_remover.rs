@@ -5,12 +5,10 @@ use std::os::fd::OwnedFd;
 
 use fullsend::control::SocketFile;
 use nix::errno::Errno;
-use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
-use super::child::{END_SIGNALS, channel, detach, receive, send};
-use super::sys::{exit_now, fork};
+use super::child::{receive, send, start_server};
 
 /// A process outside of the sandbox that removes the files of sockets. It does so when this value is
 /// dropped, or when the process that has it ends for any reason.
@@ -28,20 +26,13 @@ impl SocketRemover {
     /// # Errors
     /// The operating system's.
     pub fn start(files: &[&SocketFile]) -> io::Result<Self> {
-        let (ours, theirs) = channel()?;
-        // A signal that ends the caller while the process begins does not end the process.
-        let blocked: SigSet = END_SIGNALS.into_iter().collect();
-        let mask = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
-        let forked = match fork() {
-            Ok(None) => {
-                drop(ours);
-                remove_at_end(&theirs, files)
+        let (channel, pid) = start_server(|channel| {
+            let _ = receive(channel);
+            for file in files {
+                file.remove();
             }
-            Ok(Some(pid)) => Ok(Self { channel: ours, pid }),
-            Err(error) => Err(error),
-        };
-        mask.thread_set_mask()?;
-        forked
+        })?;
+        Ok(Self { channel, pid })
     }
 }
 
@@ -55,17 +46,6 @@ impl Drop for SocketRemover {
     }
 }
 
-/// The process. The signals that end the caller stay blocked.
-fn remove_at_end(channel: &OwnedFd, files: &[&SocketFile]) -> ! {
-    // Without it the process only keeps descriptors that it does not need.
-    let _ = detach(channel);
-    let _ = receive(channel);
-    for file in files {
-        file.remove();
-    }
-    exit_now(0)
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -74,6 +54,7 @@ mod tests {
     use fullsend::control::BoundSocket;
 
     use super::*;
+    use crate::namespace::child::END_SIGNALS;
     use crate::namespace::command_parent::mask_has;
 
     #[test]
