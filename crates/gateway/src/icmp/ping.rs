@@ -181,17 +181,20 @@ impl Pings {
         let mut flows = self.flows.lock();
         let mut replaced = false;
         let is_own = |other: &PingFlow| other.owner == flow.owner;
-        let has_own_max = flows.values().filter(|other| is_own(other)).count() >= max_of_guest;
-        let candidates = flows
-            .iter()
-            .filter(|(_, other)| !has_own_max || is_own(other));
-        let oldest = candidates.min_by_key(|(_, flow)| flow.last_used);
-        if (has_own_max || flows.len() >= max)
-            && let Some((&oldest, _)) = oldest
-            && let Some(oldest) = flows.remove(&oldest)
-        {
-            oldest.task.abort();
-            replaced = true;
+        // The sequences are only counted where the guest may have so many.
+        let has_own_max = flows.len() >= max_of_guest
+            && flows.values().filter(|other| is_own(other)).count() >= max_of_guest;
+        if has_own_max || flows.len() >= max {
+            let candidates = flows
+                .iter()
+                .filter(|(_, other)| !has_own_max || is_own(other));
+            let oldest = candidates.min_by_key(|(_, flow)| flow.last_used);
+            if let Some((&oldest, _)) = oldest
+                && let Some(oldest) = flows.remove(&oldest)
+            {
+                oldest.task.abort();
+                replaced = true;
+            }
         }
         flows.insert(key, flow);
         replaced
