@@ -54,8 +54,8 @@ pub(crate) struct Leases {
     entries: Vec<Entry>,
     /// Whether the clients are several guests.
     are_several: bool,
-    /// Addresses of leases that ended early for other clients.
-    revoked: Vec<Ipv4Addr>,
+    /// Addresses of leases that ended before their time was over.
+    ended: Vec<Ipv4Addr>,
 }
 
 /// Most addresses of each of several guests. A further client of it gets that of another one.
@@ -68,7 +68,7 @@ impl Leases {
             addresses: config.map(addresses).unwrap_or_default(),
             entries: Vec::new(),
             are_several,
-            revoked: Vec::new(),
+            ended: Vec::new(),
         }
     }
 
@@ -142,19 +142,13 @@ impl Leases {
         let candidates = self.entries.iter().enumerate();
         let candidates = candidates.filter(|(_, lease)| self.are_several && may_end(lease));
         if let Some((index, _)) = candidates.min_by_key(|(_, lease)| lease.expires) {
-            self.revoked.push(self.entries.remove(index).address);
+            self.ended.push(self.entries.remove(index).address);
         }
     }
 
     /// Returns the addresses of the leases that have ended early since the last call.
-    pub(super) fn take_revoked(&mut self) -> Vec<Ipv4Addr> {
-        std::mem::take(&mut self.revoked)
-    }
-
-    /// Returns the address that a client has.
-    pub(super) fn address_of(&self, client: &[u8]) -> Option<Ipv4Addr> {
-        let lease = self.entries.iter().find(|lease| lease.client == client)?;
-        Some(lease.address)
+    pub(super) fn take_ended(&mut self) -> Vec<Ipv4Addr> {
+        std::mem::take(&mut self.ended)
     }
 
     /// Records the Ethernet address of a client that has a lease.
@@ -190,7 +184,12 @@ impl Leases {
 
     /// Ends the lease of a client.
     pub(super) fn release(&mut self, client: &[u8]) {
-        self.entries.retain(|lease| lease.client != client);
+        let ended = &mut self.ended;
+        self.entries.retain(|lease| {
+            let is_own = lease.client == client;
+            ended.extend(is_own.then_some(lease.address));
+            !is_own
+        });
     }
 
     /// Ends the lease of a client because another host uses its address (RFC 2131 4.3.3).
@@ -198,6 +197,7 @@ impl Leases {
         if let Some(lease) = self.entries.iter_mut().find(|lease| lease.client == client) {
             lease.client.clear();
             lease.expires = now + DECLINE_TIME;
+            self.ended.push(lease.address);
         }
     }
 }
@@ -331,9 +331,9 @@ mod tests {
             assert!(leases.confirm(now, &client, address, LEASE));
         }
         assert_eq!(leases.entries.len(), 1 + LEASES_OF_GUEST);
-        let revoked = leases.take_revoked();
-        assert_eq!(revoked.len(), 12 - LEASES_OF_GUEST);
-        assert!(leases.take_revoked().is_empty());
+        let ended = leases.take_ended();
+        assert_eq!(ended.len(), 12 - LEASES_OF_GUEST);
+        assert!(leases.take_ended().is_empty());
         assert_eq!(leases.offer(now, &one, None), Some(ip(100)));
         // The addresses of guests that have ended are given to others.
         for n in [b"A", b"B", b"C", b"D", b"E", b"F", b"G"] {

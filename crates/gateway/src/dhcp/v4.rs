@@ -8,7 +8,7 @@ use std::time::Duration;
 use fullsend::{Stack, UdpSocket};
 use tokio::time::Instant;
 
-use super::leases::Client;
+use super::leases::{Client, Leases};
 use crate::config::Ipv4Config;
 use crate::counters::add;
 use crate::gateway::Shared;
@@ -100,22 +100,23 @@ fn decide(
         guest,
         is_present: &is_present,
     };
+    let end_leases = |leases: &mut Leases| {
+        for address in leases.take_ended() {
+            guests.end_lease(address.into());
+        }
+    };
     let mut leases = shared.leases.lock();
     let for_us = message.server.is_none_or(|server| server == config.gateway);
     match message.message_type {
         MessageType::Discover => {
-            let yours = leases.offer(now, &client, message.requested)?;
-            for address in leases.take_revoked() {
-                guests.end_lease(address.into());
-            }
-            Some((MessageType::Offer, Some(yours)))
+            let yours = leases.offer(now, &client, message.requested);
+            end_leases(&mut leases);
+            Some((MessageType::Offer, Some(yours?)))
         }
         MessageType::Request if for_us => {
             let requested = message.requested.or(message.client_address)?;
             let is_confirmed = leases.confirm(now, &client, requested, LEASE_TIME);
-            for address in leases.take_revoked() {
-                guests.end_lease(address.into());
-            }
+            end_leases(&mut leases);
             if is_confirmed {
                 leases.set_mac(id, message.mac);
                 guests.lease(requested.into(), message.mac, LEASE_TIME);
@@ -126,17 +127,13 @@ fn decide(
         }
         MessageType::Inform => Some((MessageType::Ack, None)),
         MessageType::Release if for_us => {
-            if let Some(address) = leases.address_of(id) {
-                guests.end_lease(address.into());
-            }
             leases.release(id);
+            end_leases(&mut leases);
             None
         }
         MessageType::Decline if for_us => {
-            if let Some(address) = leases.address_of(id) {
-                guests.end_lease(address.into());
-            }
             leases.decline(now, id);
+            end_leases(&mut leases);
             None
         }
         _ => None,
