@@ -25,17 +25,17 @@ use super::options::{GUEST_MAC, Options};
 /// When a connection is accepted again that could not be, e.g. for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// What a socket carries.
+/// The protocol of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum Protocol {
     Frames(Framing),
-    Datagrams,
     VhostUser,
 }
 
 /// The sockets that are bound, before the gateway exists.
 pub(super) struct Links {
-    sockets: Vec<(OwnedFd, Kind)>,
+    /// Each with the protocol of its connections, or `None` for datagrams.
+    sockets: Vec<(OwnedFd, Option<Protocol>)>,
     /// The link over standard input and output.
     stdio: Option<FrameLink>,
     /// Removed at the end.
@@ -91,22 +91,20 @@ impl Links {
     /// Binds the sockets.
     pub(super) fn bind(options: &Options) -> Result<Self> {
         let guest_mac = GUEST_MAC;
+        let hyperkit = Framing::Hyperkit { guest_mac };
         let endpoints = [
-            (&options.qemu, Kind::Frames(Framing::Qemu)),
-            (&options.bess, Kind::Frames(Framing::Messages)),
-            (
-                &options.vpnkit,
-                Kind::Frames(Framing::Hyperkit { guest_mac }),
-            ),
-            (&options.vfkit, Kind::Datagrams),
-            (&options.vhost_user, Kind::VhostUser),
+            (&options.qemu, Some(Protocol::Frames(Framing::Qemu))),
+            (&options.bess, Some(Protocol::Frames(Framing::Messages))),
+            (&options.vpnkit, Some(Protocol::Frames(hyperkit))),
+            (&options.vfkit, None),
+            (&options.vhost_user, Some(Protocol::VhostUser)),
         ];
         let (mut sockets, mut files) = (Vec::new(), Vec::new());
-        for (endpoint, kind) in endpoints {
+        for (endpoint, protocol) in endpoints {
             if let Some(endpoint) = endpoint {
                 let Bound { socket, file } = Bound::new(endpoint)?;
                 rustix::io::ioctl_fionbio(&socket, true)?;
-                sockets.push((socket, kind));
+                sockets.push((socket, protocol));
                 files.extend(file);
             }
         }
@@ -135,18 +133,15 @@ impl Links {
             // It is set once.
             let _ = events.stdio_port.set(port);
         }
-        for (socket, kind) in self.sockets {
+        for (socket, protocol) in self.sockets {
             let guests = guests.clone();
-            match kind {
-                Kind::Datagrams => {
-                    let ready = UnixDatagram::from_std(socket.try_clone()?.into())?;
-                    let listener = DatagramListener::new(socket, guests.mtu)?;
-                    tokio::spawn(accept_datagrams(guests, listener, ready));
-                }
-                kind => {
-                    let listener = Listener::new(socket)?;
-                    tokio::spawn(accept(guests, listener, kind));
-                }
+            if let Some(protocol) = protocol {
+                let listener = Listener::new(socket)?;
+                tokio::spawn(accept(guests, listener, protocol));
+            } else {
+                let ready = UnixDatagram::from_std(socket.try_clone()?.into())?;
+                let listener = DatagramListener::new(socket, guests.mtu)?;
+                tokio::spawn(accept_datagrams(guests, listener, ready));
             }
         }
         Ok(self.files)
@@ -174,11 +169,10 @@ impl GuestLinks {
         self.add(FrameLink::connected(socket, framing, self.mtu)?)
     }
 
-    fn add_connection(&self, socket: OwnedFd, kind: Kind) -> io::Result<PortId> {
-        match kind {
-            Kind::Frames(framing) => self.add_frames(socket, framing),
-            Kind::VhostUser => self.add(VhostUser::from_socket(socket).mtu(self.mtu).open()?),
-            Kind::Datagrams => Err(io::ErrorKind::InvalidInput.into()),
+    fn add_connection(&self, socket: OwnedFd, protocol: Protocol) -> io::Result<PortId> {
+        match protocol {
+            Protocol::Frames(framing) => self.add_frames(socket, framing),
+            Protocol::VhostUser => self.add(VhostUser::from_socket(socket).mtu(self.mtu).open()?),
         }
     }
 }
@@ -209,11 +203,11 @@ impl Listener {
 }
 
 /// Accepts the virtual machines of a socket of connections.
-async fn accept(guests: GuestLinks, listener: Listener, kind: Kind) {
+async fn accept(guests: GuestLinks, listener: Listener, protocol: Protocol) {
     loop {
         match listener.accept().await {
             Ok(socket) => {
-                if let Err(error) = guests.add_connection(socket, kind) {
+                if let Err(error) = guests.add_connection(socket, protocol) {
                     tracing::warn!("cannot use the connection of a guest: {error}");
                 }
             }
