@@ -1,13 +1,15 @@
 //! SIGHUP, at which a gateway reads its policy again. Needs root, for a host with servers of its own.
 
+mod ended;
 mod pasta_net;
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
+use ended::Ended;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pasta_net::{LOOPBACK, MACHINE, Namespace, Net, Pasta, serve, wait_until, with_net, with_port};
@@ -42,15 +44,6 @@ fn summary(net: &Net) -> String {
         .output()
         .unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[test]

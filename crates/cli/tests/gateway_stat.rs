@@ -1,5 +1,7 @@
 //! What a running gateway reports about itself: `fullsend stat gateway`, and its metrics.
 
+mod ended;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -9,6 +11,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
+use ended::Ended;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -289,16 +292,6 @@ fn metrics_are_served_on_a_port_and_slow_clients_do_not_stop_them() {
     assert!(rest.is_empty());
     let _ = kill(Pid::from_raw(gateway.id() as i32), Signal::SIGTERM);
     let _ = gateway.wait();
-}
-
-/// A process that ends with the test.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[test]

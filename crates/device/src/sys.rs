@@ -320,6 +320,14 @@ pub(crate) mod testing {
         std::thread::spawn(run).join().expect("the test passes");
     }
 
+    /// Runs `ip` with arguments that have no spaces.
+    pub(crate) fn ip(args: &str) {
+        let status = std::process::Command::new("ip")
+            .args(args.split(' '))
+            .status();
+        assert!(status.unwrap().success(), "ip {args}");
+    }
+
     /// Moves the calling thread into a new network namespace.
     pub(crate) fn unshare_network() -> io::Result<()> {
         // SAFETY: changes kernel-side state of this thread only.

@@ -2,11 +2,12 @@
 
 mod common;
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener as KernelListener, TcpStream as Kernel};
+use std::io::{ErrorKind, Read};
+use std::net::{IpAddr, SocketAddr, TcpListener as KernelListener, TcpStream as Kernel};
 use std::thread;
 use std::time::Duration;
 
+use common::kernel::exchange;
 use common::{in_namespace, pattern};
 use fullsend::{OffloadSet, Stack, TcpListener, TcpStream, UdpSocket};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -59,19 +60,6 @@ fn with_limits(stream: Kernel) -> Kernel {
     stream.set_read_timeout(limit).unwrap();
     stream.set_write_timeout(limit).unwrap();
     stream
-}
-
-/// Sends `data` and a FIN on a kernel socket, and returns all that it receives.
-fn exchange(mut stream: Kernel, data: &[u8]) -> Vec<u8> {
-    let mut read = stream.try_clone().unwrap();
-    let reader = thread::spawn(move || {
-        let mut got = Vec::new();
-        read.read_to_end(&mut got).unwrap();
-        got
-    });
-    stream.write_all(data).unwrap();
-    stream.shutdown(Shutdown::Write).unwrap();
-    reader.join().unwrap()
 }
 
 /// Sends `data` and a FIN on a stream of the stack, and returns all that it receives.

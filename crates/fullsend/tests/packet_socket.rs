@@ -3,33 +3,16 @@
 
 mod common;
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Shutdown, TcpStream as Kernel};
-use std::process::Command;
+use std::io::ErrorKind;
+use std::net::TcpStream as Kernel;
 use std::thread;
 use std::time::Duration;
 
-use common::{counter, in_namespace, pattern};
-use fullsend::{AddressState, Stack, TcpListener};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use common::kernel::{OURS, exchange_with_stack, ip, run, veth, wait_for_addresses};
+use common::{counter, in_namespace};
+use fullsend::{Stack, TcpListener};
 
-const OURS: [&str; 2] = ["10.9.0.2", "fd09::2"];
 const BYTES: usize = 24 << 20;
-
-fn ip(args: &str) {
-    let status = Command::new("ip").args(args.split(' ')).status().unwrap();
-    assert!(status.success(), "ip {args}");
-}
-
-/// Makes a veth pair: the kernel has addresses at `ve0`, and none at `ve1`.
-fn veth() {
-    ip("link add ve0 type veth peer name ve1");
-    ip("address add 10.9.0.1/24 dev ve0");
-    ip("address add fd09::1/64 dev ve0 nodad");
-    for end in ["ve0", "ve1"] {
-        ip(&format!("link set {end} up"));
-    }
-}
 
 fn build() -> std::io::Result<Stack> {
     Stack::builder()
@@ -39,58 +22,15 @@ fn build() -> std::io::Result<Stack> {
         .build()
 }
 
-fn run(test: impl Future<Output = ()>) {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_all().build().unwrap().block_on(test);
-}
-
-/// Sends `data` and a FIN on a kernel socket, and returns all that it receives.
-fn exchange(mut stream: Kernel, data: &[u8]) -> Vec<u8> {
-    let mut read = stream.try_clone().unwrap();
-    let reader = thread::spawn(move || {
-        let mut got = Vec::new();
-        read.read_to_end(&mut got).unwrap();
-        got
-    });
-    stream.write_all(data).unwrap();
-    stream.shutdown(Shutdown::Write).unwrap();
-    reader.join().unwrap()
-}
-
 #[test]
 fn the_kernel_and_the_stack_exchange_super_segments_over_a_veth() {
     in_namespace(|| {
         veth();
         run(async {
             let stack = build().unwrap();
-            let is_preferred = |stack: &Stack| {
-                let all = stack.addresses();
-                all.iter().all(|own| own.state == AddressState::Preferred)
-            };
-            while !is_preferred(&stack) {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
+            wait_for_addresses(&stack).await;
             for ours in OURS {
-                let listener =
-                    TcpListener::bind(&stack, (ours.parse::<IpAddr>().unwrap(), 80)).unwrap();
-                let (there, back) = (pattern(BYTES, 1), pattern(BYTES, 2));
-                let (sent, expected) = (there.clone(), back.clone());
-                let kernel = thread::spawn(move || {
-                    let stream = Kernel::connect((ours, 80)).unwrap();
-                    assert!(exchange(stream, &sent) == expected, "{ours}: us to kernel");
-                });
-                let (mut stream, _) = listener.accept().await.unwrap();
-                let (mut read, mut write) = stream.split();
-                let send = async {
-                    write.write_all(&back).await.unwrap();
-                    write.shutdown().await.unwrap();
-                };
-                let mut got = Vec::new();
-                let (received, ()) = tokio::join!(read.read_to_end(&mut got), send);
-                received.unwrap();
-                assert!(got == there, "{ours}: kernel to us");
-                stream.flushed().await.unwrap();
-                kernel.join().unwrap();
+                exchange_with_stack(&stack, ours, BYTES).await;
             }
             // Packets of 1448 bytes would be twenty times as many.
             for name in ["IpOutRequests", "IpInReceives"] {

@@ -5,22 +5,17 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::TcpStream as Kernel;
-use std::process::Command;
 use std::thread;
 
+use common::kernel::{ip, wait_for_addresses};
 use common::{counter, in_namespace, pattern};
-use fullsend::{AddressState, Stack, TcpListener, TcpStream};
+use fullsend::{Stack, TcpListener, TcpStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};
 
 const OURS: [&str; 2] = ["10.8.0.2", "fd08::2"];
 const KERNELS: [&str; 2] = ["10.8.0.1", "fd08::1"];
 const LEN: usize = 100_000;
-
-fn ip(args: &str) {
-    let status = Command::new("ip").args(args.split(' ')).status().unwrap();
-    assert!(status.success(), "ip {args}");
-}
 
 fn socket_address(ip: &str, port: u16) -> String {
     if ip.contains(':') {
@@ -48,9 +43,7 @@ fn with_stack(shards: usize, test: fn(&Runtime, &Stack)) {
                 .kernel_address(&format!("{kernels}/{bits}"));
         }
         let stack = builder.build().unwrap();
-        while !(stack.addresses().iter()).all(|own| own.state == AddressState::Preferred) {
-            thread::sleep(std::time::Duration::from_millis(10));
-        }
+        runtime.block_on(wait_for_addresses(&stack));
         common::wait_for_local_route(KERNELS[1]);
         drop(context);
         test(&runtime, &stack);

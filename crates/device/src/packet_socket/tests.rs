@@ -3,22 +3,16 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
-use std::process::Command;
 
 use fullsend_offload::{Checksum, GsoKind, HeaderBuf, Packet};
 
 use super::PacketSocket;
-use crate::sys::testing::{in_own_network, wait_readable};
+use crate::sys::testing::{in_own_network, ip, wait_readable};
 use crate::tun::TunStats;
 use crate::{Device, test_packet};
 
 /// A locally administered address for both ends: promiscuous sockets receive any.
 const ETHERNET: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
-
-fn ip(args: &str) {
-    let status = Command::new("ip").args(args.split(' ')).status().unwrap();
-    assert!(status.success(), "ip {args}");
-}
 
 /// Makes a veth pair that sends no packets of its own.
 fn veth() {

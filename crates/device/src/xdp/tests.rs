@@ -3,22 +3,16 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
-use std::process::Command;
 
 use fullsend_offload::{HeaderBuf, Packet};
 
 use super::XdpSocket;
-use crate::sys::testing::{in_own_network, wait_readable};
+use crate::sys::testing::{in_own_network, ip, wait_readable};
 use crate::sys::{IfName, Iface, XdpMode, XdpProgram};
 use crate::{Device, test_packet};
 
 /// Destination and source.
 const ETHERNET: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
-
-fn ip(args: &str) {
-    let status = Command::new("ip").args(args.split(' ')).status().unwrap();
-    assert!(status.success(), "ip {args}");
-}
 
 /// Returns devices at both ends of a veth that sends no packets of its own, once frames cross it.
 fn open_both() -> (XdpSocket, XdpSocket) {

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses only some items")]
 
 pub(crate) mod capture;
+pub(crate) mod kernel;
 
 use std::future::Future;
 use std::process::Command;
