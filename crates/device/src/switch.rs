@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use std::time::Instant;
 
-use fullsend_offload::{Link, Packet, Pool, segment};
+use fullsend_offload::{Checksum, Link, Packet, Pool, segment};
 
 use crate::frames::{Events, POOL_BYTES};
 use crate::{Caps, Device};
@@ -26,7 +26,7 @@ pub use claims::fuzz_claims;
 use claims::{Claims, is_group, is_of_link};
 pub use handle::SwitchHandle;
 use handle::{Shared, State, now};
-use port::{Port, PortWaker, fit, prepare_for_guest};
+use port::{Port, PortWaker, fit};
 use table::Table;
 
 /// Most ports.
@@ -103,8 +103,8 @@ pub struct SwitchStats {
 ///
 /// # Addresses
 /// The first guest that uses an Ethernet or IP address has it; frames of other guests with such a source
-/// (of Ethernet, IP, ARP, or in neighbor discovery) are dropped, also where they ask whether it is in use. It keeps its first Ethernet
-/// address and its first four IP addresses while its port exists. Up to 32 of each kind are known: others
+/// (of Ethernet, IP, ARP, or in neighbor discovery) are dropped, as are their probes for it. It keeps its
+/// first Ethernet address and its first four IP addresses while its port exists. Up to 32 of each kind are known: others
 /// may be taken over by another guest 300 s after their last use, and when there are too many, the one
 /// that has not been used for the longest time is forgotten. The addresses of the stack are never a
 /// guest's. [`SwitchHandle::lease`] reserves an address for one guest.
@@ -117,8 +117,8 @@ pub struct Switch {
     events: Events,
     ports: Ports,
     shared: Arc<Shared>,
-    /// The port that is served first.
-    turn: usize,
+    /// The index of the port that is served next.
+    next: usize,
     received: Vec<Packet>,
     /// The memory for received packets, and the limit of a device's own.
     memory: (Pool, usize),
@@ -153,7 +153,7 @@ impl Switch {
             events,
             ports,
             shared,
-            turn: 0,
+            next: 0,
             received: Vec::new(),
             // One for all, so that many guests do not keep more than one.
             memory: (Pool::new(POOL_BYTES), usize::MAX),
@@ -358,13 +358,13 @@ impl Switch {
             return;
         };
         if is_group(dst) {
-            return self.ports.send_to_all(state, &packet);
+            return self.ports.send_to_others(state, None, &packet);
         }
         match state.table.port_to(now, dst) {
             Some(to) => self.ports.send(state, to, packet),
             None if self.config.is_joined => {
                 state.stats.flooded += 1;
-                self.ports.send_to_all(state, &packet);
+                self.ports.send_to_others(state, None, &packet);
             }
             // Other guests must not receive it.
             None => state.stats.unreachable += 1,
@@ -413,11 +413,21 @@ impl Ports {
         }
     }
 
-    fn send_to_all(&mut self, state: &mut State, packet: &Packet) {
-        for port in &mut self.list {
-            if !port.enqueue(packet.clone(), &mut self.segments) {
-                state.stats.dropped += 1;
-            }
+    /// Queues a packet for all ports but `from`.
+    fn send_to_others(&mut self, state: &mut State, from: Option<PortId>, packet: &Packet) {
+        // The ports share the segments: there may be many of both.
+        let mut segments = Vec::new();
+        let others = self.list.iter_mut().filter(|port| Some(port.id) != from);
+        for port in others {
+            let is_queued = if port.needs_software(packet) {
+                if segments.is_empty() {
+                    segment(packet.clone(), &mut segments);
+                }
+                port.enqueue_segments(packet.len(), segments.iter().cloned())
+            } else {
+                port.enqueue_segments(packet.len(), std::iter::once(packet.clone()))
+            };
+            state.stats.dropped += u64::from(!is_queued);
         }
     }
 
@@ -431,35 +441,25 @@ impl Ports {
 
     /// Queues a frame of the guest at `from` for all others.
     fn flood(&mut self, state: &mut State, from: PortId, mut packet: Packet) {
-        if !parse_for_guest(state, &mut packet, self.mtu) {
-            return;
-        }
-        // The ports share the segments: there may be many of both.
-        let mut segments = Vec::new();
-        for port in self.list.iter_mut().filter(|port| port.id != from) {
-            state.stats.forwarded += 1;
-            let is_queued = if port.needs_software(&packet) {
-                if segments.is_empty() {
-                    segment(packet.clone(), &mut segments);
-                }
-                port.enqueue_segments(packet.len(), segments.iter().cloned())
-            } else {
-                port.enqueue_segments(packet.len(), std::iter::once(packet.clone()))
-            };
-            state.stats.dropped += u64::from(!is_queued);
+        if parse_for_guest(state, &mut packet, self.mtu) {
+            state.stats.forwarded += self.list.len() as u64 - 1;
+            self.send_to_others(state, Some(from), &packet);
         }
     }
 }
 
 /// Gives a received frame the form of a packet that is sent. Returns whether it can be.
 fn parse_for_guest(state: &mut State, packet: &mut Packet, mtu: usize) -> bool {
-    let is_valid = packet.parse(Link::Ethernet).is_ok() && fit(packet, mtu);
-    if is_valid {
-        prepare_for_guest(packet);
-    } else {
+    if packet.parse(Link::Ethernet).is_err() || !fit(packet, mtu) {
         state.stats.malformed += 1;
+        return false;
     }
-    is_valid
+    // A checksum may have been declared valid without being complete, as on a link that nothing can
+    // damage: the receiver's device completes it, if it can.
+    if packet.offload.checksum == Checksum::Valid {
+        packet.make_checksum_partial();
+    }
+    true
 }
 
 impl Device for Switch {
@@ -501,21 +501,21 @@ impl Device for Switch {
         let (mut count, mut left) = (0, self.ports.list.len());
         while left > 0 && count < max {
             left -= 1;
-            if self.turn >= self.ports.list.len() {
-                self.turn = 0;
+            if self.next >= self.ports.list.len() {
+                self.next = 0;
             }
             let is_ready = self
                 .ports
                 .list
-                .get(self.turn)
+                .get(self.next)
                 .is_some_and(|port| port.is_ready);
             let mut exists = true;
             if is_ready {
-                let (received, remains) = self.receive_from(self.turn, batch, now);
+                let (received, remains) = self.receive_from(self.next, batch, now);
                 count += received;
                 exists = remains;
             }
-            self.turn += usize::from(exists);
+            self.next += usize::from(exists);
         }
         self.flush(now);
         Ok(if self.has_received() {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 
 use fullsend_device::{Caps, Device, Notifier};
-use fullsend_offload::{Link, Packet, Pool, Slice};
+use fullsend_offload::{Link, Packet, Pool};
 use fullsend_stack::{NeighbourMessage, Steering};
 use parking_lot::Mutex;
 
@@ -63,7 +63,9 @@ impl Backlog {
     /// Moves `packets` to the queue, and drops those that exceed its limits. Returns whether the
     /// queue was empty, so that its shard must be woken.
     fn push(&self, packets: &mut Vec<Packet>) -> bool {
-        packets.iter_mut().for_each(unpin);
+        for packet in &mut *packets {
+            packet.payload.limit_pinned(MAX_PINNED);
+        }
         let mut queue = self.packets.lock();
         let was_empty = queue.packets.is_empty();
         let mut dropped = 0;
@@ -114,15 +116,6 @@ impl Backlog {
         queue.bytes -= batch[before..].iter().map(Packet::len).sum::<usize>();
         self.len.store(queue.packets.len(), Ordering::Release);
         !queue.packets.is_empty()
-    }
-}
-
-/// Copies the payload of a packet that keeps much more memory allocated than it has bytes: the
-/// frames that one call reads from a device share a block.
-fn unpin(packet: &mut Packet) {
-    if packet.payload.pinned() > MAX_PINNED * packet.payload.len() {
-        let slices = packet.payload.slices().iter();
-        packet.payload = slices.map(|slice| Slice::copied_from(slice)).collect();
     }
 }
 

@@ -72,6 +72,39 @@ impl Packet {
         put16(&mut self.header, transport + checksum_offset, value);
         self.offload.checksum = Checksum::Unverified;
     }
+
+    /// Makes the transport checksum of a parsed packet `Partial`, whatever the field contains: the
+    /// device that sends the packet, or [`complete_checksum`](Self::complete_checksum), computes it.
+    ///
+    /// A packet that is neither TCP nor UDP, and a fragment, are left unchanged.
+    ///
+    /// ```
+    /// use fullsend_offload::{Checksum, Link, Packet, Slice};
+    ///
+    /// let mut datagram = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0x66, 0xcf, 10, 0, 0, 1, 10, 0, 0, 2];
+    /// datagram.extend([0, 7, 0, 9, 0, 8, 0, 0]);
+    /// let mut packet = Packet::from_frame(Slice::copied_from(&datagram));
+    /// packet.parse(Link::Ip).unwrap();
+    /// packet.make_checksum_partial();
+    /// assert_eq!(packet.offload.checksum, Checksum::Partial);
+    /// packet.complete_checksum();
+    /// assert_eq!(packet.to_bytes()[26..], [0xeb, 0xcb]);
+    /// ```
+    pub fn make_checksum_partial(&mut self) {
+        let layers = &self.layers;
+        let transport = usize::from(layers.transport);
+        let Some(offset) = checksum_offset(layers.protocol).filter(|_| !layers.fragment) else {
+            return;
+        };
+        if self.header.len() < transport + offset + 2 {
+            return;
+        }
+        let (network, len) = (usize::from(layers.network[1]), self.len() - transport);
+        let v6 = layers.inner_v6(&self.header);
+        let partial = pseudo(&self.header, network, v6, layers.protocol, len).fold();
+        put16(&mut self.header, transport + offset, partial);
+        self.offload.checksum = Checksum::Partial;
+    }
 }
 
 /// The result of verifying a received transport checksum.

@@ -40,7 +40,7 @@ const UNANSWERED: usize = 256 << 10;
 /// When packets that did not fit are sent again.
 const RETRY: Duration = Duration::from_micros(500);
 
-/// What the listener and the device of a peer share.
+/// The state of a peer that the listener and the peer's device share.
 struct Peer {
     address: SocketAddr,
     inbox: Mutex<VecDeque<Packet>>,
@@ -75,7 +75,7 @@ impl Peer {
         wake(self.wake.as_fd());
     }
 
-    /// Asks the kernel whether a process has the peer's socket. Sends nothing.
+    /// Returns whether no process has the peer's socket. Sends nothing.
     fn has_closed(&self) -> bool {
         let Ok(probe) = UnixDatagram::unbound() else {
             // No descriptor is left.
@@ -87,7 +87,7 @@ impl Peer {
     }
 }
 
-/// Returns whether an error of sending says that no process has the peer's socket.
+/// Returns whether an error of sending means that no process has the peer's socket.
 fn is_end(error: &io::Error) -> bool {
     let ends = [
         libc::ECONNREFUSED,
@@ -274,9 +274,7 @@ impl DatagramPeer {
             link_log: LinkLog::default(),
         }))
     }
-}
 
-impl DatagramPeer {
     /// Returns whether the peer sends nothing while the send buffer is half full.
     fn is_stalled(&self) -> bool {
         if self.peer.unanswered.load(Ordering::Relaxed) < UNANSWERED {

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fullsend_offload::Packet;
+use fullsend_wire::extension;
 use fullsend_wire::numbers::{ethertype, protocol};
 use smallvec::SmallVec;
 
@@ -25,7 +26,7 @@ const ETHERTYPE_MIN: u16 = 0x600;
 const SNAP: [u8; 2] = [0xaa, 0xaa];
 const VLAN_TAGS: [u16; 2] = [ethertype::VLAN, ethertype::QINQ];
 
-/// The Ethernet header of a frame, and the IP addresses that its sender says it has.
+/// The Ethernet addresses of a frame, and the IP addresses that its sender claims.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Claims {
     pub(super) dst: [u8; 6],
@@ -33,8 +34,8 @@ pub(super) struct Claims {
     /// The source of IP, the sender of ARP, and the target of a neighbor advertisement. Unspecified
     /// addresses are none.
     pub(super) addresses: [Option<IpAddr>; 2],
-    /// The address that the sender is about to use, whose other users it asks for: the target of an ARP
-    /// probe (RFC 5227), or of duplicate address detection (RFC 4862).
+    /// The address that the sender is about to use, and for whose other users it probes: the target of an
+    /// ARP probe (RFC 5227), or of duplicate address detection (RFC 4862).
     pub(super) probed: Option<IpAddr>,
 }
 
@@ -207,28 +208,24 @@ fn has_own_link_address(mut options: &[u8], src: [u8; 6]) -> Option<bool> {
 /// Returns the protocol above the extension headers of an IPv6 packet and its offset, which a fragment
 /// other than the first has not. `None` if it is not within the bytes that are inspected.
 fn upper_layer(packet: &[u8]) -> Option<(u8, Option<usize>)> {
-    const HOP_BY_HOP: u8 = 0;
-    const ROUTING: u8 = 43;
-    const FRAGMENT: u8 = 44;
-    const DESTINATION: u8 = 60;
     let (mut next, mut at) = (*packet.get(6)?, 40);
     loop {
         match next {
-            HOP_BY_HOP | ROUTING | DESTINATION => {
+            protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION => {
                 let header: [u8; 2] = *packet.get(at..)?.first_chunk()?;
                 next = header[0];
                 at += (usize::from(header[1]) + 1) * 8;
             }
             // RFC 6980: hosts ignore fragments with messages of neighbor discovery, but older ones do not.
             // The first fragment has all headers (RFC 7112).
-            FRAGMENT => {
+            protocol::FRAGMENT => {
                 let header: [u8; 4] = *packet.get(at..)?.first_chunk()?;
                 let offset = be16(&header, 2)? >> 3;
                 if offset != 0 {
                     return Some((header[0], None));
                 }
                 next = header[0];
-                at += 8;
+                at += extension::FRAGMENT_LEN;
             }
             upper => return Some((upper, Some(at))),
         }

@@ -14,7 +14,7 @@ use super::{PORTS_MAX, PortId, SwitchStats};
 use crate::Device;
 use crate::frames::{wake, wake_file};
 
-/// What a switch and its handles share.
+/// The state that a switch and its handles share.
 pub(super) struct Shared {
     pub(super) state: Mutex<State>,
     wake: OwnedFd,

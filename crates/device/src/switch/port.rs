@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
 use std::time::{Duration, Instant};
 
-use fullsend_offload::{Checksum, GsoKind, Packet, Slice, segment};
-use fullsend_wire::checksum::Sum;
+use fullsend_offload::{Checksum, GsoKind, Packet, segment};
 use fullsend_wire::numbers::{ethertype, protocol};
 
 use super::PortId;
@@ -136,7 +135,7 @@ impl Port {
         }
         for mut packet in segments {
             if self.is_blocked {
-                unpin(&mut packet);
+                packet.payload.limit_pinned(MAX_PINNED);
             }
             self.queued_bytes += packet.len();
             self.queue.push_back(packet);
@@ -170,15 +169,6 @@ impl Port {
     }
 }
 
-/// Copies the payload of a packet that keeps much more memory allocated than it has bytes: the frames
-/// that one call reads from a device share a block.
-fn unpin(packet: &mut Packet) {
-    if packet.payload.pinned() > MAX_PINNED * packet.payload.len() {
-        let slices = packet.payload.slices().iter();
-        packet.payload = slices.map(|slice| Slice::copied_from(slice)).collect();
-    }
-}
-
 /// Makes a super-segment's segments fit into packets of `mtu` bytes: a frame without a header of offloads
 /// does not say how long they were. Returns whether the packet is what its device declared, and fits.
 pub(super) fn fit(packet: &mut Packet, mtu: usize) -> bool {
@@ -201,51 +191,4 @@ pub(super) fn fit(packet: &mut Packet, mtu: usize) -> bool {
         return is_as_declared && room > 0;
     }
     is_as_declared && fits
-}
-
-/// Prepares a packet that a guest has sent for another guest. Its checksum may have been declared valid
-/// without being complete, as on a link that nothing can damage, so that it is completed again, by the
-/// receiver's device if that can.
-pub(super) fn prepare_for_guest(packet: &mut Packet) {
-    let layers = &packet.layers;
-    let field = match layers.protocol {
-        protocol::TCP => 16,
-        protocol::UDP => 6,
-        _ => return,
-    };
-    let is_ip = matches!(layers.ethertype, ethertype::IPV4 | ethertype::IPV6);
-    if packet.offload.checksum != Checksum::Valid || layers.fragment || !is_ip {
-        return;
-    }
-    let (network, transport) = (
-        usize::from(layers.network[1]),
-        usize::from(layers.transport),
-    );
-    let len = (packet.len() - transport) as u32;
-    let Some(header) = packet.header.as_slice().get(network..) else {
-        return;
-    };
-    let pseudo = if layers.ethertype == ethertype::IPV4 {
-        let addresses = header.get(12..20).and_then(|b| b.first_chunk::<8>());
-        addresses.map(|&[a, b, c, d, e, f, g, h]| {
-            Sum::pseudo_v4(
-                [a, b, c, d].into(),
-                [e, f, g, h].into(),
-                layers.protocol,
-                len,
-            )
-        })
-    } else {
-        let of = |at: usize| header.get(at..).and_then(|b| b.first_chunk::<16>());
-        of(8)
-            .zip(of(24))
-            .map(|(src, dst)| Sum::pseudo_v6((*src).into(), (*dst).into(), layers.protocol, len))
-    };
-    let at = transport + field;
-    if let Some(sum) = pseudo
-        && let Some(bytes) = packet.header.as_mut_slice().get_mut(at..at + 2)
-    {
-        bytes.copy_from_slice(&sum.fold().to_be_bytes());
-        packet.offload.checksum = Checksum::Partial;
-    }
 }

@@ -162,7 +162,7 @@ impl Table {
         mac != self.gateway_mac && self.macs.claim(now, port, mac, true)
     }
 
-    /// Returns whether a guest may ask for other users of an address that it is about to use. From then
+    /// Returns whether a guest may probe for other users of an address that it is about to use. From then
     /// on no other guest may use it, so that none answers in order to have it. The gateway itself
     /// answers for its own addresses.
     pub(super) fn probe_ip(&mut self, now: Instant, port: PortId, ip: IpAddr) -> bool {

@@ -5,6 +5,7 @@ use fullsend_wire::ethernet::EthernetView;
 use fullsend_wire::ipv4::Ipv4View;
 use fullsend_wire::ipv6::Ipv6View;
 use fullsend_wire::numbers::{ethertype, protocol};
+use fullsend_wire::{tcp, udp};
 
 /// Returns whether the checksum field of a TCP or UDP packet holds the sum of the pseudo-header
 /// alone, as a kernel leaves it for a network card that computes checksums.
@@ -33,8 +34,8 @@ fn partial_sum(frame: &[u8]) -> Option<(u16, Sum)> {
         _ => return None,
     };
     let at = match protocol {
-        protocol::TCP => 16,
-        protocol::UDP => 6,
+        protocol::TCP => tcp::CHECKSUM_OFFSET,
+        protocol::UDP => udp::CHECKSUM_OFFSET,
         _ => return None,
     };
     let field = upper.get(at..at + 2)?;

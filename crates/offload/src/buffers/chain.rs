@@ -247,6 +247,25 @@ impl Chain {
     pub fn pinned(&self) -> usize {
         self.slices.iter().map(Slice::pinned).sum()
     }
+
+    /// Copies the bytes if the chain keeps more than `ratio` times its length allocated, as packets
+    /// do that share the block of one read: for data that waits.
+    ///
+    /// ```
+    /// use fullsend_offload::{Chain, Pool};
+    ///
+    /// let mut buf = Pool::new(1 << 20).alloc(64 << 10);
+    /// buf.write(b"one short packet of many");
+    /// let mut chain = Chain::from(buf.freeze());
+    /// chain.limit_pinned(8);
+    /// assert_eq!((chain.len(), chain.pinned()), (24, 24));
+    /// ```
+    pub fn limit_pinned(&mut self, ratio: usize) {
+        if self.pinned() > ratio * self.len() {
+            let slices = self.slices.iter();
+            *self = slices.map(|slice| Slice::copied_from(slice)).collect();
+        }
+    }
 }
 
 impl Clone for Chain {
