@@ -1,4 +1,4 @@
-//! The guests of a gateway, and what each of them has of its bounds.
+//! The guests of a gateway, and their shares of its bounds.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,7 +28,7 @@ pub(crate) struct Guest {
     dns_open: AtomicUsize,
 }
 
-/// What a guest counts as one of several.
+/// A resource of which each of several guests has a share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Share {
     /// TCP connections that the guest opens.

@@ -1,4 +1,4 @@
-//! What passes between the shards of a stack: packets, and messages of their neighbour tables.
+//! Passing packets, and messages of the neighbour tables, between the shards of a stack.
 
 use fullsend_stack::Host;
 

@@ -191,7 +191,7 @@ impl SetStream<'_> {
         Ok((!slice.is_empty()).then(|| slice.into_bytes()))
     }
 
-    /// Writes as much of `data` as the send buffer has room for. Returns the number of bytes. They
+    /// Writes the first bytes of `data`, up to the room of the send buffer. Returns the number of bytes. They
     /// are transmitted after the last connection of the batch was served.
     ///
     /// # Errors

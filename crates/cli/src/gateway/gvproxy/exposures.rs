@@ -100,7 +100,7 @@ impl Client {
     }
 }
 
-/// What an entry leads to, and its server.
+/// The destination of an entry, and its server.
 struct Exposed {
     remote: String,
     owner: Client,

@@ -65,7 +65,7 @@ impl TcpStream {
         self.poll_copying_write(cx, |host, now| write_vectored(host, now, self.id, bufs))
     }
 
-    /// Writes as much of `data` as the send buffer has room for. Returns the number of bytes.
+    /// Writes the first bytes of `data`, up to the room of the send buffer. Returns the number of bytes.
     ///
     /// # Errors
     /// `WouldBlock` if the send buffer is full; `BrokenPipe` after a shutdown or the end of the
@@ -89,7 +89,7 @@ impl TcpStream {
             .run_with_lazy_clock(self.take_flush_now(), write)
     }
 
-    /// Writes as much of `data` as the send buffer has room for, with `MSG_MORE`: a partial segment
+    /// Writes the first bytes of `data`, up to the room of the send buffer, with `MSG_MORE`: a partial segment
     /// waits for the next write, for 200 ms at most. Waits while the send buffer is full, and
     /// returns the number of bytes.
     ///

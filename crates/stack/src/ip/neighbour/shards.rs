@@ -33,7 +33,7 @@ impl NeighbourMessage {
 pub(crate) enum MessageContent {
     /// To the first shard: another one uses a neighbour.
     Request(ResolutionRequest),
-    /// To the others: what the first shard has learned about a neighbour.
+    /// To the others: a change of a neighbour at the first shard.
     Update {
         neighbour: IpAddr,
         resolution: Resolution,
@@ -45,7 +45,7 @@ pub(crate) enum MessageContent {
     },
 }
 
-/// What the first shard reports about a neighbour.
+/// A report of the first shard about a neighbour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Resolution {
     Resolved {
@@ -138,7 +138,7 @@ impl Solicitor {
     }
 }
 
-/// Reports to `shards` what the first shard has learned about a neighbour.
+/// Reports a change of a neighbour at the first shard to `shards`.
 pub(super) fn report(
     shards: ShardSet,
     neighbour: IpAddr,
