@@ -16,6 +16,7 @@
 
 pub mod arp;
 pub mod checksum;
+mod cold;
 mod counters;
 pub mod dns;
 mod ecn;
@@ -40,6 +41,8 @@ mod time;
 pub mod udp;
 pub mod vnet;
 
+#[doc(hidden)]
+pub use cold::cold_path;
 pub use ecn::EcnField;
 pub use error::WireError;
 #[doc(hidden)]
