@@ -1,6 +1,6 @@
 //! Round-trip time and the retransmission timeout (RFC 6298).
 
-use fullsend_wire::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos, cold_path};
 
 /// A retransmission timeout, always within its bounds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -67,6 +67,7 @@ impl RttEstimator {
             self.min_rtt.update(now, rtt);
         }
         if !self.sampled {
+            cold_path();
             // RFC 6298 (2.2).
             self.sampled = true;
             self.srtt = rtt;
@@ -93,6 +94,7 @@ impl RttEstimator {
         let base = if self.sampled {
             Rto(self.srtt + (self.rttvar * 4).max(self.rto_min()))
         } else {
+            cold_path();
             Rto(self.rttvar)
         };
         base.doubled(self.backoff, self.rto_max())

@@ -2,7 +2,7 @@
 //! both allow to be sent.
 
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
-use fullsend_wire::{Instant, Nanos, Window, WindowScale};
+use fullsend_wire::{Instant, Nanos, Window, WindowScale, cold_path};
 
 use super::input::InvalidSegment;
 use super::{Connection, State};
@@ -46,10 +46,12 @@ impl Connection {
     ) -> bool {
         let ack = repr.ack;
         if ack.after(self.snd.nxt()) {
+            cold_path();
             // RFC 9293 3.10.7.4: it acknowledges data that was never sent.
             return self.challenge_ack_field(cx);
         }
         if ack.before(self.snd.una()) {
+            cold_path();
             // RFC 5961 5.2: the ACK is older than the largest window, or all data ever
             // acknowledged, can explain.
             let most = u64::from(self.snd.max_wnd()).min(self.acked_span()) as u32;
@@ -69,6 +71,7 @@ impl Connection {
             if advanced && !has_sack && self.takes_ack_fast_path() {
                 self.ack_fast_path(cx, repr);
             } else {
+                cold_path();
                 let duplicate = !advanced && !has_data_or_fin && !window_changed;
                 self.update_scoreboard(cx, repr, duplicate);
             }
@@ -78,6 +81,7 @@ impl Connection {
             self.wake_writer_if_room(cx);
         }
         if self.state == State::Closed {
+            cold_path();
             return true;
         }
         self.snd.on_limits_changed(self.recovery.rtx.has_lost());
@@ -114,6 +118,7 @@ impl Connection {
     /// duplicate (RFC 5681 2).
     fn update_window(&mut self, cx: &Cx<'_>, repr: &TcpRepr) -> bool {
         if repr.flags.contains(TcpFlags::SYN) {
+            cold_path();
             return false;
         }
         let Window(window) = repr.window.scaled(self.snd.scale());
@@ -122,6 +127,7 @@ impl Connection {
             return changed;
         }
         if self.snd.set_window(repr.seq, window) {
+            cold_path();
             self.sync_mss(cx);
         }
         changed
@@ -293,9 +299,12 @@ impl Connection {
     /// changes.
     #[inline]
     pub(crate) fn check_app_limited(&mut self) {
+        if self.recovery.rtx.delivery().is_none() {
+            return;
+        }
+        cold_path();
         let snd = &mut self.snd;
-        let limited = self.recovery.rtx.delivery().is_some()
-            && snd.unsent_bytes() < snd.mss().bytes() as usize
+        let limited = snd.unsent_bytes() < snd.mss().bytes() as usize
             && snd.wmem_inflight() == 0
             && self.recovery.rtx.in_flight() < self.congestion.cwnd()
             && !self.recovery.rtx.has_lost();
@@ -350,6 +359,7 @@ impl Connection {
         self.timers.progress_at = cx.now;
         self.timers.retransmits = 0;
         if self.uncommon.is_some() {
+            cold_path();
             self.watch_acked(cx);
             self.check_mtu_probe(cx);
             self.on_urgent_acked();
@@ -359,6 +369,7 @@ impl Connection {
             self.snd.end_busy(cx.now);
         }
         if outcome.fin {
+            cold_path();
             self.on_fin_acked(cx);
         }
         outcome

@@ -1,6 +1,7 @@
 //! The queue of unsent data, gathered into super-segments.
 
 use alloc::collections::VecDeque;
+use fullsend_wire::cold_path;
 
 use fullsend_offload::{Chain, Pool, Slice, WriteBuf};
 
@@ -292,6 +293,7 @@ impl WriteQueue {
     #[inline]
     fn shrink_capacity(&mut self) {
         if self.slices.capacity() > KEPT_SLICES {
+            cold_path();
             self.slices.shrink_to(KEPT_SLICES);
         }
     }

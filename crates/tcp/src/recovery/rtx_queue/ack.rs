@@ -1,6 +1,6 @@
 //! Cumulative acknowledgement.
 
-use fullsend_wire::{Instant, Nanos, SeqNum};
+use fullsend_wire::{Instant, Nanos, SeqNum, cold_path};
 
 use super::ranges::Pos;
 use super::scoreboard::{RetransState, Scoreboard};
@@ -55,6 +55,7 @@ impl RtxQueue {
         };
         out.first_sent = Some(first_sent);
         let known = if self.board.is_some() {
+            cold_path();
             Some(self.ack_board(snd_una, &mut out))
         } else {
             self.record_delivered(snd_una);
@@ -73,6 +74,7 @@ impl RtxQueue {
             out.syn |= head.syn;
             out.fin |= head.fin;
             if let Some(delivery) = &mut self.delivery {
+                cold_path();
                 delivery.on_entry_removed();
             }
             self.entries.pop_front();
@@ -85,6 +87,7 @@ impl RtxQueue {
         out.delivered_segs = out.acked_segs;
         let mut span = newest.map(|newest| (first_sent, newest));
         if let Some(known) = known {
+            cold_path();
             out.delivered_segs -= known.sacked_segs.min(out.acked_segs);
             span = known.span;
             self.update_board_after_ack(snd_una, &mut out);
@@ -98,6 +101,7 @@ impl RtxQueue {
             out.rtt_newest = Some(now.since(newest));
         }
         if self.entries.is_empty() && self.entries.capacity() > MIN_CAPACITY {
+            cold_path();
             self.entries.shrink_to(MIN_CAPACITY);
         }
         out
@@ -109,6 +113,7 @@ impl RtxQueue {
         if self.delivery.is_none() {
             return;
         }
+        cold_path();
         let last = self.index_after(self.floor(snd_una) - 1);
         if let (Some(entry), Some(delivery)) = (self.entries.get(last), &mut self.delivery) {
             delivery.on_entry_delivered(last, entry.sent_at, snd_una);
@@ -124,6 +129,7 @@ impl RtxQueue {
             return None;
         }
         if head.syn {
+            cold_path();
             (head.syn, out.syn) = (false, true);
             head.seq += 1;
         }
