@@ -216,13 +216,16 @@ impl WindowedMin {
         };
         let age = |s: &Sample| new.at_ms.wrapping_sub(s.at_ms);
         if new.rtt_ns <= self.best[0].rtt_ns || age(&self.best[2]) > Self::WINDOW_MS {
+            cold_path();
             self.best = [new; 3];
             return;
         }
         if new.rtt_ns <= self.best[1].rtt_ns {
+            cold_path();
             self.best[1] = new;
             self.best[2] = new;
         } else if new.rtt_ns <= self.best[2].rtt_ns {
+            cold_path();
             self.best[2] = new;
         }
         self.expire(new);
@@ -233,6 +236,7 @@ impl WindowedMin {
     fn expire(&mut self, new: Sample) {
         let age = |s: &Sample| new.at_ms.wrapping_sub(s.at_ms);
         if age(&self.best[0]) > Self::WINDOW_MS {
+            cold_path();
             self.best = [self.best[1], self.best[2], new];
             if age(&self.best[0]) > Self::WINDOW_MS {
                 self.best = [self.best[1], self.best[2], new];
@@ -241,9 +245,11 @@ impl WindowedMin {
         }
         let same = |a: &Sample, b: &Sample| a.at_ms == b.at_ms;
         if same(&self.best[1], &self.best[0]) && age(&self.best[1]) > Self::WINDOW_MS / 4 {
+            cold_path();
             self.best[1] = new;
             self.best[2] = new;
         } else if same(&self.best[2], &self.best[1]) && age(&self.best[2]) > Self::WINDOW_MS / 2 {
+            cold_path();
             self.best[2] = new;
         }
     }

@@ -241,7 +241,11 @@ impl Connection {
             return false;
         }
         let older = (ts.val.wrapping_sub(self.ts.recent) as i32) < -PAWS_WINDOW_TICKS;
-        older && seconds(now).wrapping_sub(self.ts.recent_at_s) < TS_RECENT_VALID_S
+        if !older {
+            return false;
+        }
+        cold_path();
+        seconds(now).wrapping_sub(self.ts.recent_at_s) < TS_RECENT_VALID_S
     }
 
     /// Returns whether the segment is a duplicate ACK that was reordered: it opens no window and

@@ -4,8 +4,8 @@
 //! The pointer has the meaning of RFC 6093 3.2, which all implementations use: it points past the
 //! urgent byte.
 
-use fullsend_wire::{SeqNum, cold_path};
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+use fullsend_wire::{SeqNum, cold_path};
 
 use super::Connection;
 

@@ -429,6 +429,7 @@ impl RecvWindow {
         if rcv_nxt.before(self.timed_until) {
             return;
         }
+        cold_path();
         let took = now.since(self.timed_since);
         self.on_rtt(took.min(self.rtt().unwrap_or(took)));
         self.timed_since = now;
