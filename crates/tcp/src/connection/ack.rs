@@ -2,7 +2,7 @@
 //! both allow to be sent.
 
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
-use fullsend_wire::{Instant, Nanos, Window, WindowScale, cold_path};
+use fullsend_wire::{Instant, Nanos, SeqNum, Window, WindowScale, cold_path};
 
 use super::input::InvalidSegment;
 use super::{Connection, State};
@@ -147,10 +147,14 @@ impl Connection {
     #[inline(always)]
     fn ack_fast_path(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) {
         let prior = self.timers.progress_at;
-        let outcome = self.advance_una(cx, repr);
-        let rtt = match outcome.rtt {
-            None => self.echoed_rtt(cx, repr, outcome.first_sent),
-            known => known,
+        let acked = self.recovery.rtx.ack_unmarked(cx.now, repr.ack);
+        self.on_una_advanced(cx, repr.ack, acked.bytes, acked.fin);
+        let (rtt, newest) = match acked.rtts {
+            Some((oldest, newest)) => (Some(oldest), Some(newest)),
+            None => {
+                let echoed = self.echoed_rtt(cx, repr, acked.first_sent);
+                (echoed, echoed)
+            }
         };
         if let Some(rtt) = rtt {
             self.on_rtt_sample(cx, rtt, false);
@@ -158,10 +162,8 @@ impl Connection {
             self.rtt.reset_backoff();
         }
         self.set_xmit_timer(cx);
-        let segs = outcome.delivered_segs;
-        self.stats.delivered = self.stats.delivered.wrapping_add(segs);
-        let rtt = outcome.rtt_newest.or(rtt);
-        self.grow_cwnd(cx, segs, rtt, prior);
+        self.stats.delivered = self.stats.delivered.wrapping_add(acked.segs);
+        self.grow_cwnd(cx, acked.segs, newest, prior);
         #[cfg(debug_assertions)]
         self.recovery.rtx.check();
     }
@@ -200,7 +202,9 @@ impl Connection {
             0
         };
         let outcome = if advanced {
-            self.advance_una(cx, repr)
+            let outcome = self.recovery.rtx.ack(cx.now, repr.ack);
+            self.on_una_advanced(cx, repr.ack, outcome.acked_bytes, outcome.fin);
+            outcome
         } else {
             AckOutcome::default()
         };
@@ -352,10 +356,11 @@ impl Connection {
             .is_some_and(|(rtt, sent)| rtt > cx.now.since(sent))
     }
 
-    fn advance_una(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) -> AckOutcome {
-        let outcome = self.recovery.rtx.ack(cx.now, repr.ack);
-        self.snd.advance_una(repr.ack);
-        self.stats.bytes_acked += u64::from(outcome.acked_bytes);
+    /// Moves `snd_una` to `ack`, which acknowledges `bytes` of data and perhaps our FIN.
+    #[inline]
+    fn on_una_advanced(&mut self, cx: &mut Cx<'_>, ack: SeqNum, bytes: u32, fin: bool) {
+        self.snd.advance_una(ack);
+        self.stats.bytes_acked += u64::from(bytes);
         self.timers.progress_at = cx.now;
         self.timers.retransmits = 0;
         if self.uncommon.is_some() {
@@ -368,11 +373,10 @@ impl Connection {
         if self.recovery.rtx.is_empty() && !self.snd.has_unsent() {
             self.snd.end_busy(cx.now);
         }
-        if outcome.fin {
+        if fin {
             cold_path();
             self.on_fin_acked(cx);
         }
-        outcome
     }
 
     /// Returns the RTT from the echoed timestamp (RFC 7323 4.1), which is unambiguous even after a
