@@ -91,13 +91,19 @@ impl RttEstimator {
     /// now and then.
     #[inline]
     pub(crate) fn rto(&self) -> Rto {
+        self.rto_backed_off(self.backoff)
+    }
+
+    /// Returns the timeout after it was doubled `backoff` times.
+    #[inline]
+    fn rto_backed_off(&self, backoff: u8) -> Rto {
         let base = if self.sampled {
             Rto(self.srtt + (self.rttvar * 4).max(self.rto_min()))
         } else {
             cold_path();
             Rto(self.rttvar)
         };
-        base.doubled(self.backoff, self.rto_max())
+        base.doubled(backoff, self.rto_max())
     }
 
     /// Returns the maximum timeout. RFC 6298 (2.5) requires at least 60 s; applications may want to
@@ -119,12 +125,9 @@ impl RttEstimator {
     }
 
     /// Returns [`rto`](Self::rto) without backoff.
+    #[inline]
     pub(crate) fn base_rto(&self) -> Rto {
-        Self {
-            backoff: 0,
-            ..*self
-        }
-        .rto()
+        self.rto_backed_off(0)
     }
 
     /// Doubles the next timeout after the timer fired (RFC 6298 5.5).

@@ -219,6 +219,7 @@ impl Connection {
 
     /// Updates window, ACK policy and wake-ups after `len` bytes arrived in segments of
     /// `segment_len`.
+    #[inline(always)]
     fn after_arrival(
         &mut self,
         cx: &mut Cx<'_>,

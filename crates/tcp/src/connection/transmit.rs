@@ -150,6 +150,7 @@ impl Connection {
     }
 
     /// Checks the limits in their order and returns how much may be sent now.
+    #[inline(always)]
     pub(crate) fn may_send(&mut self, cx: &Cx<'_>) -> Result<SendDecision, BlockedBy> {
         if self.pacing_holds(cx) {
             return Err(BlockedBy::Pacing);
@@ -201,16 +202,19 @@ impl Connection {
     }
 
     /// Reduces cwnd after an idle period, which no longer validates it (RFC 2861, RFC 5681 4.1).
+    #[inline]
     pub(crate) fn restart_after_idle(&mut self, cx: &Cx<'_>) {
         if self.recovery.rtx.is_app_limited() {
+            cold_path();
             self.congestion.on_tx_start(cx.now);
         }
         let idle = cx.now.since(self.snd.last_sent());
         let rto = self.rtt.base_rto().nanos();
-        if idle > rto
-            && cx.sysctl.tcp_slow_start_after_idle
-            && !self.congestion.algorithm().owns_cwnd()
-        {
+        if idle <= rto {
+            return;
+        }
+        cold_path();
+        if cx.sysctl.tcp_slow_start_after_idle && !self.congestion.algorithm().owns_cwnd() {
             self.congestion.restart_after_idle(idle, rto);
             // Once for each idle period, even if the data is held by another limit.
             self.snd.end_idle(cx.now);

@@ -172,8 +172,11 @@ impl WriteQueue {
     /// this super-segment already filled a block, never larger than it can use. There is none if the
     /// allocator refuses.
     fn open_buf(&mut self, pool: &Pool, want: usize, tail_left: usize, frugal: bool) {
-        let filled_up = self.buf.as_ref().map_or(0, WriteBuf::capacity);
-        self.close_buf();
+        let mut filled_up = 0;
+        if let Some(full) = &self.buf {
+            filled_up = full.capacity();
+            self.close_buf();
+        }
         let guess = if frugal {
             0
         } else {

@@ -134,7 +134,7 @@ impl RtxQueue {
     }
 
     /// Removes what an ACK covers: super-segments, and whole segments of the head.
-    #[inline]
+    #[inline(always)]
     fn remove_acked(&mut self, snd_una: SeqNum) -> Removed {
         let mut removed = Removed::default();
         let mut truesize = 0;
