@@ -149,12 +149,11 @@ impl Connection {
         let prior = self.timers.progress_at;
         let acked = self.recovery.rtx.ack_unmarked(cx.now, repr.ack);
         self.on_una_advanced(cx, repr.ack, acked.bytes, acked.fin);
-        let (rtt, newest) = match acked.rtts {
-            Some((oldest, newest)) => (Some(oldest), Some(newest)),
-            None => {
-                let echoed = self.echoed_rtt(cx, repr, acked.first_sent);
-                (echoed, echoed)
-            }
+        let (rtt, newest) = if let Some((oldest, newest)) = acked.rtts {
+            (Some(oldest), Some(newest))
+        } else {
+            let echoed = self.echoed_rtt(cx, repr, acked.first_sent);
+            (echoed, echoed)
         };
         if let Some(rtt) = rtt {
             self.on_rtt_sample(cx, rtt, false);
