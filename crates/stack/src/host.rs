@@ -8,7 +8,7 @@ use fullsend_offload::{Packet, Pool, TxToken};
 use fullsend_tcp::congestion::CongestionFactory;
 use fullsend_tcp::legacy::Legacy;
 use fullsend_tcp::{Cx, DeviceCaps, HostLimits, Sysctl, SysctlError, TcpMemory, TcpMib};
-use fullsend_wire::{Instant, Rng, Seed};
+use fullsend_wire::{Instant, Rng, Seed, cold_path};
 
 use crate::interface::{Interface, LOOPBACK};
 use crate::ip::{Ip, Path};
@@ -308,12 +308,9 @@ impl Host {
         if self.loopback.needs_transmit() {
             return Some(Instant::ZERO);
         }
-        let none = Instant::FAR_FUTURE;
-        let tcp = self.tcp.wheel.next().unwrap_or(none);
-        let time_wait = self.tcp.time_wait.next().unwrap_or(none);
-        let ip = self.ip_deadline().unwrap_or(none);
-        let first = tcp.min(time_wait).min(ip);
-        (first != none).then_some(first)
+        let tcp = self.tcp.wheel.next().min(self.tcp.time_wait.next());
+        let first = tcp.min(self.ip_deadline());
+        (first != Instant::FAR_FUTURE).then_some(first)
     }
 
     /// Returns whether [`transmit`](Self::transmit) has something to do for this interface or for
@@ -332,6 +329,7 @@ impl Host {
     pub fn transmit(&mut self, now: Instant, iface: IfaceId, out: &mut Vec<Packet>, max: usize) {
         self.poll_loopback(now);
         if usize::from(iface.0) >= self.ifaces.len() {
+            cold_path();
             return;
         }
         let before = out.len();
