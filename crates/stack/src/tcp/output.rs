@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 
 use fullsend_offload::{Checksum, GsoKind, Offload, Packet, TxToken, segment as segment_packet};
 use fullsend_tcp::SegmentOut;
-use fullsend_wire::Instant;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::{CHECKSUM_OFFSET, MAX_HEADER_LEN, TcpFlags};
+use fullsend_wire::{Instant, cold_path};
 
 use super::socket::{Effects, Socket, SocketEntry};
 use crate::demux::FlowKey;
@@ -45,15 +45,12 @@ fn fill(
     path.fill(below, len, ident, segment.ecn.bits());
     let kind = gso_kind(path, segment);
     let is_super_segment = kind != GsoKind::None;
-    // A swap, as an assignment would drop the old value.
-    core::mem::swap(&mut packet.payload, &mut segment.payload);
+    let payload = core::mem::take(&mut segment.payload);
+    // An assignment would drop the old value, which is empty.
+    core::mem::forget(core::mem::replace(&mut packet.payload, payload));
     packet.layers = path.layers(protocol::TCP);
     packet.offload = Offload {
-        gso_size: if is_super_segment {
-            segment.gso_size
-        } else {
-            0
-        },
+        gso_size: segment.gso_size * u16::from(is_super_segment),
         gso_segs: segment.gso_segs,
         kind,
         checksum: Checksum::Partial,
@@ -150,9 +147,10 @@ impl Host {
         socket.queued = sent && socket.conn.needs_transmit();
         let wakes = socket.conn.take_wakes();
         if wakes.read || wakes.write {
+            cold_path();
             socket.wake(wakes, &mut self.wakers);
         }
-        self.tcp.wheel.arm(index, socket.deadline());
+        socket.arm_timer(index, &mut self.tcp.wheel);
         if let Some(at) = socket.conn.paced_until() {
             self.paced_until = self.paced_until.max(at);
         }
@@ -282,7 +280,7 @@ impl Host {
         // The socket leaves the ready queue even if it has more to send: the next completion, ACK
         // or timeout polls it again. Until then the queue would only drop further segments.
         socket.queued = false;
-        self.tcp.wheel.arm(index, socket.deadline());
+        socket.arm_timer(index, &mut self.tcp.wheel);
     }
 }
 
