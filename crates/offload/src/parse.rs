@@ -488,6 +488,18 @@ impl Packet {
             self.count_segments(&headers);
             return Ok(headers);
         }
+        self.parse_any_headers(total, link, tunnels, oversize)
+    }
+
+    /// Parses headers that [`parse_plain_tcp`] does not.
+    #[inline(never)]
+    fn parse_any_headers(
+        &mut self,
+        total: usize,
+        link: Link,
+        tunnels: &Tunnels,
+        oversize: bool,
+    ) -> Result<ParsedHeaders, ParseError> {
         let found = parse_headers(self.leading_bytes(), total, link, tunnels, oversize);
         // A partial checksum is that of the transport header which its sender put in front.
         let is_locally_generated =
