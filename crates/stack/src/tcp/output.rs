@@ -11,7 +11,7 @@ use fullsend_wire::{Instant, cold_path};
 
 use super::socket::{Effects, Socket, SocketEntry};
 use crate::demux::FlowKey;
-use crate::interface::{DroppedPacket, LOOPBACK};
+use crate::interface::DroppedPacket;
 use crate::ip::Path;
 use crate::slab::Slab;
 use crate::{Host, StackError};
@@ -69,6 +69,14 @@ fn fill(
     usize::from(path.network_len()) + len
 }
 
+/// Segments the last packet.
+#[inline(never)]
+fn segment_last(packets: &mut Vec<Packet>) {
+    if let Some(packet) = packets.pop() {
+        segment_packet(packet, packets);
+    }
+}
+
 /// Builds the packet of a segment on a path.
 #[inline(never)]
 fn build(path: &Path, mut segment: SegmentOut, socket: u64, ident: u16) -> Packet {
@@ -88,11 +96,8 @@ impl Host {
         out: &mut Vec<Packet>,
         max: usize,
     ) {
-        let ready = if iface == LOOPBACK {
-            &self.loopback.ready
-        } else {
-            &self.ifaces[usize::from(iface)].ready
-        };
+        let interface = self.ifaces.get(usize::from(iface));
+        let ready = &interface.unwrap_or(&self.loopback).ready;
         self.tcp.prefetch_ready(ready, max);
         let mut remaining = max;
         while remaining > 0
@@ -126,11 +131,8 @@ impl Host {
             if !socket.path.resolved {
                 return self.transmit_unresolved(now, index, segment, ident);
             }
-            let interface = if iface == LOOPBACK {
-                &self.loopback
-            } else {
-                &self.ifaces[usize::from(iface)]
-            };
+            let interface = self.ifaces.get(usize::from(iface));
+            let interface = interface.unwrap_or(&self.loopback);
             let kind = gso_kind(&socket.path, segment);
             // Built in place: `push` would build it on the stack first.
             out.resize_with(out.len() + 1, Packet::default);
@@ -138,10 +140,8 @@ impl Host {
                 let octets = fill(packet, &socket.path, segment, id, ident);
                 self.mib.count_output(socket.path.is_v4(), octets);
             }
-            if interface.segments_at_socket(kind, segment.repeats_cwr)
-                && let Some(packet) = out.pop()
-            {
-                segment_packet(packet, out);
+            if interface.segments_at_socket(kind, segment.repeats_cwr) {
+                segment_last(out);
             }
         }
         socket.queued = sent && socket.conn.needs_transmit();
