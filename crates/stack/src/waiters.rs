@@ -108,13 +108,16 @@ impl OtherWaiters {
 /// Stores `waker` in `slot` unless it is there already. A replaced waker moves to `replaced_wakers`.
 #[inline]
 fn store_waker(slot: &mut Option<Waker>, waker: &Waker, replaced_wakers: &mut Vec<Waker>) {
-    if let Some(stored) = slot
-        && stored.will_wake(waker)
-    {
-        return;
+    match slot {
+        None => *slot = Some(waker.clone()),
+        Some(stored) => replace_waker(stored, waker, replaced_wakers),
     }
-    if let Some(replaced) = slot.replace(waker.clone()) {
-        replaced_wakers.push(replaced);
+}
+
+#[inline(never)]
+fn replace_waker(stored: &mut Waker, waker: &Waker, replaced_wakers: &mut Vec<Waker>) {
+    if !stored.will_wake(waker) {
+        replaced_wakers.push(core::mem::replace(stored, waker.clone()));
     }
 }
 

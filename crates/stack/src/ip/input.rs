@@ -25,7 +25,7 @@ pub(crate) struct IpMeta {
 
 impl IpMeta {
     /// Returns whether one of the addresses is a loopback address though the packet was received
-    /// from a link (RFC 1122 3.2.1.3, RFC 4291 2.5.3).
+    /// from a link (RFC 4291 2.5.3).
     #[inline]
     const fn is_loopback_outside(&self) -> bool {
         (self.src.is_loopback() || self.dst.is_loopback()) && self.iface != LOOPBACK
@@ -106,7 +106,8 @@ impl Host {
             iface,
         };
         self.mib.ip4.count_ecn(meta.tos, packet.segments());
-        if meta.is_loopback_outside() {
+        // RFC 1122 3.2.1.3: loopback addresses do not appear on a link.
+        if (s0 == 127 || d0 == 127) && iface != LOOPBACK {
             cold_path();
             if meta.src.is_loopback() {
                 self.mib.route.in_martian_src += 1;

@@ -44,7 +44,7 @@ impl Host {
                     self.new_flow(now, ip, &key, (&mut segment, packet.network_header()), true);
                 }
             }
-            None => self.unmatched_input(now, ip, &key, segment, packet),
+            None => self.unmatched_input(now, ip, &key, &mut segment, packet),
         }
     }
 
@@ -55,18 +55,18 @@ impl Host {
         now: Instant,
         ip: &IpMeta,
         key: &FlowKey,
-        mut segment: SegmentIn,
+        segment: &mut SegmentIn,
         packet: &mut Packet,
     ) {
         if let Some(shard) = self.tcp.other_owner(key) {
             // That shard delivers it.
             *self.mib.in_delivers(ip.dst.is_v4()) -= 1;
-            packet.payload = segment.payload;
+            packet.payload = core::mem::take(&mut segment.payload);
             self.set_aside(shard, ip.iface, core::mem::take(packet));
             return;
         }
         self.env.mib.in_segs += u64::from(segment.gso_segs);
-        self.new_flow(now, ip, key, (&mut segment, packet.network_header()), false);
+        self.new_flow(now, ip, key, (segment, packet.network_header()), false);
     }
 
     #[cold]

@@ -6,7 +6,7 @@ use core::task::Waker;
 
 use fullsend_tcp::{Connection, State, Wakes};
 use fullsend_wire::tcp::TcpRepr;
-use fullsend_wire::{EcnField, Instant, SeqNum, prefetch};
+use fullsend_wire::{EcnField, Instant, SeqNum, cold_path, prefetch};
 
 use super::ListenerId;
 use super::half_open::HalfOpen;
@@ -185,8 +185,14 @@ impl SocketEntry {
     pub(super) fn key(&self) -> &FlowKey {
         match self {
             Self::Conn(socket) => &socket.key,
-            Self::DeferredSyn(deferred) => &deferred.key,
-            Self::HalfOpen(half_open) => &half_open.key,
+            Self::DeferredSyn(deferred) => {
+                cold_path();
+                &deferred.key
+            }
+            Self::HalfOpen(half_open) => {
+                cold_path();
+                &half_open.key
+            }
         }
     }
 }
