@@ -296,11 +296,14 @@ def rows(b):
 
 
 def measure(table, repetitions):
-    """Every cell once, then every cell again: what disturbs the machine disturbs all alike."""
+    """Every cell once, then every cell again: what disturbs the machine disturbs all alike. The
+    columns begin with another one each time, as a run may leave a processor cold or hot."""
     samples = {}
     for repetition in range(repetitions):
         for name, unit, _, _, columns in table:
-            for column, run in columns.items():
+            cells = list(columns.items())
+            first = repetition % len(cells)
+            for column, run in cells[first:] + cells[:first]:
                 try:
                     got = value(run(), unit)
                 except (subprocess.SubprocessError, RuntimeError, KeyError, ValueError) as error:

@@ -6,8 +6,8 @@
 
 use alloc::vec::Vec;
 
-use fullsend_wire::Instant;
 use fullsend_wire::numbers::{ethertype, protocol};
+use fullsend_wire::{Instant, cold_path};
 
 use crate::bytes::be16;
 use crate::checksum::{ChecksumResult, verify};
@@ -263,6 +263,7 @@ impl Gro {
         let Ok(headers) =
             packet.parse_headers(config.link, &config.tunnels, &mut self.stats.parsed)
         else {
+            cold_path();
             self.stats.malformed += 1;
             return None;
         };
@@ -398,10 +399,14 @@ fn is_checksum_trusted_by_device(packet: &Packet, layers: &Layers) -> bool {
         Checksum::Unverified => false,
         Checksum::Partial => true,
         Checksum::Valid => {
-            layers.encap != Encap::Udp
-                || be16(packet.leading_bytes(), usize::from(layers.tunnel) + 6) == 0
+            layers.encap != Encap::Udp || has_no_outer_checksum(packet, layers.tunnel)
         }
     }
+}
+
+#[inline(never)]
+fn has_no_outer_checksum(packet: &Packet, udp: u16) -> bool {
+    be16(packet.leading_bytes(), usize::from(udp) + 6) == 0
 }
 
 /// Returns whether a packet is eligible for coalescing: TCP and UDP over IPv4 without options or

@@ -5,9 +5,11 @@ use alloc::vec;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 
+use fullsend_wire::cold_path;
+
 /// Bytes held without an allocation. Ethernet with two VLAN tags, IPv6, and TCP with all its
 /// options need 122.
-const INLINE: usize = 142;
+const INLINE: usize = 140;
 
 /// Headroom in bytes after headers have moved to the heap.
 const HEAP_HEADROOM: usize = 64;
@@ -16,10 +18,11 @@ const HEAP_HEADROOM: usize = 64;
 const MAX: usize = u16::MAX as usize;
 
 /// The headers are at the end of the memory, so that a lower layer prepends without moving them.
+/// Both variants have their length at the same place, so that it is read without a branch.
 #[derive(Clone)]
 enum Storage {
-    Inline { start: u8, bytes: [u8; INLINE] },
-    Heap { start: u16, bytes: Box<[u8]> },
+    Inline { len: u16, bytes: [u8; INLINE] },
+    Heap { len: u16, bytes: Box<[u8]> },
 }
 
 /// A packet's headers, built from the innermost to the outermost.
@@ -42,7 +45,7 @@ impl HeaderBuf {
     pub const fn new() -> Self {
         Self {
             storage: Storage::Inline {
-                start: INLINE as u8,
+                len: 0,
                 bytes: [0; INLINE],
             },
         }
@@ -62,10 +65,8 @@ impl HeaderBuf {
     /// Returns the length of the headers, in bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        match &self.storage {
-            Storage::Inline { start, bytes } => bytes.len() - *start as usize,
-            Storage::Heap { start, bytes } => bytes.len() - *start as usize,
-        }
+        let (Storage::Inline { len, .. } | Storage::Heap { len, .. }) = &self.storage;
+        usize::from(*len)
     }
 
     /// Returns whether there are no headers.
@@ -77,19 +78,23 @@ impl HeaderBuf {
     /// Returns the headers.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        match &self.storage {
-            Storage::Inline { start, bytes } => &bytes[*start as usize..],
-            Storage::Heap { start, bytes } => &bytes[*start as usize..],
-        }
+        let memory = match &self.storage {
+            Storage::Inline { bytes, .. } => &bytes[..],
+            Storage::Heap { bytes, .. } => {
+                cold_path();
+                bytes
+            }
+        };
+        &memory[memory.len() - self.len()..]
     }
 
     /// Returns the headers for modification.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        match &mut self.storage {
-            Storage::Inline { start, bytes } => &mut bytes[*start as usize..],
-            Storage::Heap { start, bytes } => &mut bytes[*start as usize..],
-        }
+        let len = self.len();
+        let memory = self.memory();
+        let start = memory.len() - len;
+        &mut memory[start..]
     }
 
     /// Prepends `n` bytes of unspecified content and returns them for writing.
@@ -101,24 +106,22 @@ impl HeaderBuf {
         if self.headroom() < n {
             self.spill(n);
         }
-        match &mut self.storage {
-            Storage::Inline { start, bytes } => {
-                *start -= n as u8;
-                &mut bytes[*start as usize..][..n]
-            }
-            Storage::Heap { start, bytes } => {
-                *start -= n as u16;
-                &mut bytes[*start as usize..][..n]
-            }
-        }
+        let len = self.len() + n;
+        self.set_len(len);
+        let memory = self.memory();
+        let start = memory.len() - len;
+        &mut memory[start..][..n]
     }
 
     /// Returns the bytes that can be prepended without moving the headers.
     #[inline]
     pub fn headroom(&self) -> usize {
         match &self.storage {
-            Storage::Inline { start, .. } => *start as usize,
-            Storage::Heap { start, .. } => *start as usize,
+            Storage::Inline { len, bytes } => bytes.len() - usize::from(*len),
+            Storage::Heap { len, bytes } => {
+                cold_path();
+                bytes.len() - usize::from(*len)
+            }
         }
     }
 
@@ -132,31 +135,45 @@ impl HeaderBuf {
             n <= self.len(),
             "the header is shorter than the {n} bytes to drop"
         );
-        match &mut self.storage {
-            Storage::Inline { start, .. } => *start += n as u8,
-            Storage::Heap { start, .. } => *start += n as u16,
-        }
+        self.set_len(self.len() - n);
     }
 
     /// Removes all headers.
     #[inline]
     pub fn clear(&mut self) {
+        self.set_len(0);
+    }
+
+    /// Sets the length of the headers, which end where the memory ends.
+    #[inline]
+    fn set_len(&mut self, n: usize) {
+        let (Storage::Inline { len, .. } | Storage::Heap { len, .. }) = &mut self.storage;
+        *len = n as u16;
+    }
+
+    /// Returns the memory at whose end the headers are.
+    #[inline]
+    fn memory(&mut self) -> &mut [u8] {
         match &mut self.storage {
-            Storage::Inline { start, bytes } => *start = bytes.len() as u8,
-            Storage::Heap { start, bytes } => *start = bytes.len() as u16,
+            Storage::Inline { bytes, .. } => bytes,
+            Storage::Heap { bytes, .. } => {
+                cold_path();
+                bytes
+            }
         }
     }
 
     /// Moves the headers to heap memory with headroom for at least `n` bytes.
+    #[cold]
     fn spill(&mut self, n: usize) {
-        let needed = self.len() + n;
+        let len = self.len();
+        let needed = len + n;
         assert!(needed <= MAX, "headers of {needed} bytes");
         let capacity = (needed + HEAP_HEADROOM).min(MAX);
-        let start = capacity - self.len();
         let mut bytes = vec![0; capacity].into_boxed_slice();
-        bytes[start..].copy_from_slice(self.as_slice());
+        bytes[capacity - len..].copy_from_slice(self.as_slice());
         self.storage = Storage::Heap {
-            start: start as u16,
+            len: len as u16,
             bytes,
         };
     }

@@ -488,6 +488,18 @@ impl Packet {
             self.count_segments(&headers);
             return Ok(headers);
         }
+        self.parse_any_headers(total, link, tunnels, oversize)
+    }
+
+    /// Parses headers that [`parse_plain_tcp`] does not.
+    #[inline(never)]
+    fn parse_any_headers(
+        &mut self,
+        total: usize,
+        link: Link,
+        tunnels: &Tunnels,
+        oversize: bool,
+    ) -> Result<ParsedHeaders, ParseError> {
         let found = parse_headers(self.leading_bytes(), total, link, tunnels, oversize);
         // A partial checksum is that of the transport header which its sender put in front.
         let is_locally_generated =
@@ -516,21 +528,31 @@ impl Packet {
     /// gives only the size of each.
     #[inline]
     fn count_segments(&mut self, headers: &ParsedHeaders) {
-        let size = usize::from(self.offload.gso_size);
-        if size != 0 && self.offload.gso_segs == 0 {
-            let count = (headers.end - headers.header_len).div_ceil(size);
-            self.offload.gso_segs = u16::try_from(count).unwrap_or(u16::MAX);
+        if self.offload.gso_size != 0 && self.offload.gso_segs == 0 {
+            self.set_segment_count(headers.end - headers.header_len);
         }
+    }
+
+    #[inline(never)]
+    fn set_segment_count(&mut self, payload_len: usize) {
+        let count = payload_len.div_ceil(usize::from(self.offload.gso_size));
+        self.offload.gso_segs = u16::try_from(count).unwrap_or(u16::MAX);
     }
 
     /// Returns the slice that contains the headers.
     #[inline(always)]
     pub(crate) fn leading_bytes(&self) -> &[u8] {
         if self.header.is_empty() {
-            self.payload.slices().first().map_or(&[], Slice::as_slice)
+            self.first_slice()
         } else {
             &self.header
         }
+    }
+
+    // Inlined, its three kinds of memory would separate the code of the parser.
+    #[inline(never)]
+    fn first_slice(&self) -> &[u8] {
+        self.payload.slices().first().map_or(&[], Slice::as_slice)
     }
 
     /// Returns the slices after the front.
@@ -564,13 +586,17 @@ impl Packet {
     /// Moves the headers that were parsed from the payload to `header`.
     #[inline(always)]
     pub(crate) fn take_headers(&mut self, headers: &ParsedHeaders) {
-        if !self.header.is_empty() {
-            return;
+        if self.header.is_empty() {
+            self.move_headers(headers.header_len);
         }
+    }
+
+    #[inline(never)]
+    fn move_headers(&mut self, header_len: usize) {
         if let Some(front) = self.payload.slices().first() {
-            let header = self.header.prepend(headers.header_len);
-            header.copy_from_slice(&front[..headers.header_len]);
-            self.payload.advance(headers.header_len);
+            let header = self.header.prepend(header_len);
+            header.copy_from_slice(&front[..header_len]);
+            self.payload.advance(header_len);
         }
     }
 }

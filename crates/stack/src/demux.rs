@@ -254,19 +254,28 @@ impl FlowTable {
         key: &FlowKey,
         is_owner: impl Fn(FlowOwner) -> bool,
     ) -> Option<FlowOwner> {
-        let recent = &mut self.recent[recent_slot(key)];
+        let recent = self.recent[recent_slot(key)];
         if recent.ports == key.ports()
             && recent.owner != EMPTY_SLOT.owner
             && is_owner(FlowOwner::unpack(recent.owner))
         {
             return Some(FlowOwner::unpack(recent.owner));
         }
+        self.find_in_table(key, is_owner)
+    }
+
+    #[inline(never)]
+    fn find_in_table(
+        &mut self,
+        key: &FlowKey,
+        is_owner: impl Fn(FlowOwner) -> bool,
+    ) -> Option<FlowOwner> {
         let hash = key.hash(self.key) as u32;
         let entry = self.table.find(widen_hash(hash), |e| {
             e.hash == hash && is_owner(FlowOwner::unpack(e.owner))
         })?;
         let owner = FlowOwner::unpack(entry.owner);
-        *recent = RecentFlow {
+        self.recent[recent_slot(key)] = RecentFlow {
             ports: key.ports(),
             owner: entry.owner,
         };

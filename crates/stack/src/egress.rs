@@ -15,12 +15,15 @@ use crate::{Host, IfaceId};
 const PULL_BATCH: usize = 32;
 
 impl Interface {
-    /// Returns when the device should poll the interface again if nothing else happens.
+    /// Returns when the device should poll the interface again if nothing else happens; the far
+    /// future for never.
     #[inline]
-    pub(crate) fn poll_at(&self) -> Option<Instant> {
+    pub(crate) fn poll_at(&self) -> Instant {
         // Zero means that the device may poll now; it does so when it has room.
-        let timed = self.departure != Instant::ZERO && self.departure != Instant::FAR_FUTURE;
-        timed.then_some(self.departure)
+        if self.departure == Instant::ZERO {
+            return Instant::FAR_FUTURE;
+        }
+        self.departure
     }
 
     /// Moves the packets that may leave now to `out`, `max` super-segments at most.
@@ -62,10 +65,15 @@ impl Host {
     /// precise timer.
     #[inline]
     pub fn next_departure(&self) -> Option<Instant> {
-        let queued = self.ifaces.iter().filter_map(Interface::poll_at).min();
+        let mut first = Instant::FAR_FUTURE;
+        for interface in &self.ifaces {
+            first = first.min(interface.poll_at());
+        }
         let timer = self.tcp.wheel.next();
-        let paced = timer.filter(|at| *at <= self.paced_until);
-        queued.into_iter().chain(paced).min()
+        if timer <= self.paced_until {
+            first = first.min(timer);
+        }
+        (first != Instant::FAR_FUTURE).then_some(first)
     }
 
     /// Fills the qdisc of an interface from the sockets and dequeues the packets that may leave.

@@ -8,7 +8,7 @@ use fullsend_offload::{Packet, Pool, TxToken};
 use fullsend_tcp::congestion::CongestionFactory;
 use fullsend_tcp::legacy::Legacy;
 use fullsend_tcp::{Cx, DeviceCaps, HostLimits, Sysctl, SysctlError, TcpMemory, TcpMib};
-use fullsend_wire::{Instant, Rng, Seed};
+use fullsend_wire::{Instant, Rng, Seed, cold_path};
 
 use crate::interface::{Interface, LOOPBACK};
 use crate::ip::{Ip, Path};
@@ -246,13 +246,12 @@ impl Host {
         id
     }
 
+    /// Returns an interface; [`LOOPBACK`] is no index of one.
     #[inline]
     pub(crate) fn iface_mut(&mut self, iface: u16) -> &mut Interface {
-        if iface == LOOPBACK {
-            &mut self.loopback
-        } else {
-            &mut self.ifaces[usize::from(iface)]
-        }
+        let interface = self.ifaces.get_mut(usize::from(iface));
+        debug_assert!(interface.is_some() || iface == LOOPBACK);
+        interface.unwrap_or(&mut self.loopback)
     }
 
     /// Treats memory as exhausted while the pool's allocator refuses it: incomplete reassemblies
@@ -308,12 +307,9 @@ impl Host {
         if self.loopback.needs_transmit() {
             return Some(Instant::ZERO);
         }
-        let none = Instant::FAR_FUTURE;
-        let tcp = self.tcp.wheel.next().unwrap_or(none);
-        let time_wait = self.tcp.time_wait.next().unwrap_or(none);
-        let ip = self.ip_deadline().unwrap_or(none);
-        let first = tcp.min(time_wait).min(ip);
-        (first != none).then_some(first)
+        let tcp = self.tcp.wheel.next().min(self.tcp.time_wait.next());
+        let first = tcp.min(self.ip_deadline());
+        (first != Instant::FAR_FUTURE).then_some(first)
     }
 
     /// Returns whether [`transmit`](Self::transmit) has something to do for this interface or for
@@ -331,20 +327,22 @@ impl Host {
     /// The interface's qdisc first pulls packets from the sockets; with `max` 0 only that happens.
     pub fn transmit(&mut self, now: Instant, iface: IfaceId, out: &mut Vec<Packet>, max: usize) {
         self.poll_loopback(now);
-        if usize::from(iface.0) >= self.ifaces.len() {
-            return;
-        }
         let before = out.len();
-        if self.ifaces[usize::from(iface.0)].qdisc.is_some() {
+        let index = usize::from(iface.0);
+        let Some(interface) = self.ifaces.get_mut(index) else {
+            cold_path();
+            return;
+        };
+        if interface.qdisc.is_some() {
             self.qdisc_transmit(now, iface.0, out, max);
-        } else {
-            let sent = self.ifaces[usize::from(iface.0)].drain(out, max);
-            self.tcp_transmit(now, iface.0, out, max - sent);
-            // A segment to an unresolved neighbour causes an ARP or ND request, sent in its place.
-            let left = max.saturating_sub(out.len() - before);
-            self.ifaces[usize::from(iface.0)].drain(out, left);
+            return self.ifaces[index].stats.count_sent(&out[before..]);
         }
-        let interface = &mut self.ifaces[usize::from(iface.0)];
+        let sent = interface.drain(out, max);
+        self.tcp_transmit(now, iface.0, out, max - sent);
+        let interface = &mut self.ifaces[index];
+        // A segment to an unresolved neighbour causes an ARP or ND request, sent in its place.
+        let left = max.saturating_sub(out.len() - before);
+        interface.drain(out, left);
         interface.stats.count_sent(&out[before..]);
     }
 

@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use fullsend_wire::cold_path;
+
 /// The low bits of a handle are the slot index; the rest is a count of all insertions.
 const INDEX_BITS: u32 = 24;
 const MAX_LEN: usize = 1 << INDEX_BITS;
@@ -60,6 +62,7 @@ impl<T> Slab<T> {
         let index = (id & (MAX_LEN as u64 - 1)) as u32;
         let slot = self.slots.get_mut(index as usize)?;
         if slot.id != id {
+            cold_path();
             return None;
         }
         slot.value.as_mut().map(|value| (index, value))

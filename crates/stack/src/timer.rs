@@ -65,9 +65,8 @@ pub(crate) struct TimerWheel {
     current: u64,
     /// A bit for each level that holds a timer.
     occupied: u8,
-    /// The result of `next`, as a tick; `UNARMED` if no timer is armed. It may be earlier than the
-    /// first timer after that timer was removed.
-    first: u64,
+    /// The result of `next`. It may be earlier than the first timer after that timer was removed.
+    next: Instant,
     levels: [Level; LEVELS],
     nodes: Vec<TimerNode>,
 }
@@ -81,6 +80,11 @@ fn tick_at_or_after(at: Instant) -> u64 {
     ((ns >> TICK_SHIFT) + up).min(UNARMED)
 }
 
+/// Returns the time at which a tick begins.
+const fn begin_of(tick: u64) -> Instant {
+    Instant::from_nanos(tick << TICK_SHIFT)
+}
+
 #[inline]
 fn level_of(current: u64, tick: u64) -> usize {
     let differing = (current ^ tick) | (SLOTS as u64 - 1);
@@ -92,7 +96,7 @@ impl TimerWheel {
         Self {
             current: 0,
             occupied: 0,
-            first: UNARMED,
+            next: Instant::FAR_FUTURE,
             levels: core::array::from_fn(|_| Level {
                 occupied: 0,
                 heads: [NIL; SLOTS],
@@ -156,7 +160,7 @@ impl TimerWheel {
         }
         self.nodes[index as usize] = TimerNode::IDLE;
         if self.occupied == 0 {
-            self.first = UNARMED;
+            self.next = Instant::FAR_FUTURE;
         }
     }
 
@@ -193,7 +197,8 @@ impl TimerWheel {
         }
         self.set_head(level as u8, slot as u8, index);
         let shift = LEVEL_BITS * level as u32;
-        self.first = self.first.min(tick >> shift << shift);
+        let first = (tick >> shift << shift).max(self.current);
+        self.next = self.next.min(begin_of(first));
     }
 
     /// Returns the earliest occupied slot: its level, its number and its first tick.
@@ -208,13 +213,12 @@ impl TimerWheel {
         Some((level, slot, revolution | (slot as u64) << shift))
     }
 
-    /// Returns when [`expire`](Self::expire) must be called next. It is never later than the next
-    /// timer, and earlier when timers must move down a level or the next timer was removed.
-    /// Applications' calls read it every time, so it is precomputed.
+    /// Returns when [`expire`](Self::expire) must be called next; the far future if no timer is
+    /// armed. It is never later than the next timer, and earlier when timers must move down a level
+    /// or the next timer was removed. Applications' calls read it every time, so it is precomputed.
     #[inline]
-    pub(crate) fn next(&self) -> Option<Instant> {
-        (self.first != UNARMED)
-            .then(|| Instant::from_nanos(self.first.max(self.current) << TICK_SHIFT))
+    pub(crate) const fn next(&self) -> Instant {
+        self.next
     }
 
     /// Disarms the timers that are due and appends them to `due`.
@@ -238,7 +242,10 @@ impl TimerWheel {
             }
         }
         self.current = self.current.max(target);
-        self.first = self.first_slot().map_or(UNARMED, |(_, _, tick)| tick);
+        self.next = match self.first_slot() {
+            Some((_, _, tick)) => begin_of(tick.max(self.current)),
+            None => Instant::FAR_FUTURE,
+        };
     }
 }
 

@@ -4,6 +4,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::task::Waker;
 
+use fullsend_wire::cold_path;
+
 /// The event that a task waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitEvent {
@@ -95,13 +97,27 @@ impl OtherWaiters {
     fn is_empty(&self) -> bool {
         self.polled.is_none() && self.futures.len() == self.free.len()
     }
+
+    #[cold]
+    fn wake(self, out: &mut Vec<Waker>) {
+        out.extend(self.polled);
+        out.extend(self.futures.into_iter().flatten());
+    }
 }
 
 /// Stores `waker` in `slot` unless it is there already. A replaced waker moves to `replaced_wakers`.
 #[inline]
 fn store_waker(slot: &mut Option<Waker>, waker: &Waker, replaced_wakers: &mut Vec<Waker>) {
-    if !slot.as_ref().is_some_and(|stored| stored.will_wake(waker)) {
-        replaced_wakers.extend(slot.replace(waker.clone()));
+    match slot {
+        None => *slot = Some(waker.clone()),
+        Some(stored) => replace_waker(stored, waker, replaced_wakers),
+    }
+}
+
+#[inline(never)]
+fn replace_waker(stored: &mut Waker, waker: &Waker, replaced_wakers: &mut Vec<Waker>) {
+    if !stored.will_wake(waker) {
+        replaced_wakers.push(core::mem::replace(stored, waker.clone()));
     }
 }
 
@@ -122,22 +138,31 @@ impl WaitList {
                 store_waker(&mut self.first, waker, replaced_wakers);
                 self.first_has_key = false;
                 // An earlier caller may have polled while a future was first.
-                if let Some(others) = &mut self.others {
-                    replaced_wakers.extend(others.polled.take());
-                    if others.is_empty() {
-                        self.others = None;
-                    }
+                if self.others.is_some() {
+                    self.replace_earlier_caller(replaced_wakers);
                 }
             }
-            None => store_waker(
-                &mut self.others.get_or_insert_default().polled,
-                waker,
-                replaced_wakers,
-            ),
+            None => {
+                cold_path();
+                let others = self.others.get_or_insert_default();
+                store_waker(&mut others.polled, waker, replaced_wakers);
+            }
             Some(key) => self.register_future(waker, key, replaced_wakers),
         }
     }
 
+    /// Moves the waker of a caller other than the first to `replaced_wakers`.
+    #[cold]
+    fn replace_earlier_caller(&mut self, replaced_wakers: &mut Vec<Waker>) {
+        if let Some(others) = &mut self.others {
+            replaced_wakers.extend(others.polled.take());
+            if others.is_empty() {
+                self.others = None;
+            }
+        }
+    }
+
+    #[inline(never)]
     fn register_future(
         &mut self,
         waker: &Waker,
@@ -204,14 +229,19 @@ impl WaitList {
     /// Moves all wakers to `out`.
     #[inline]
     pub fn wake(&mut self, out: &mut Vec<Waker>) {
-        if self.is_empty() {
-            return;
+        if !self.is_empty() {
+            self.wake_all(out);
         }
-        out.extend(self.first.take());
+    }
+
+    #[inline(never)]
+    fn wake_all(&mut self, out: &mut Vec<Waker>) {
+        if let Some(first) = self.first.take() {
+            out.push(first);
+        }
         self.round = self.round.wrapping_add(1);
         if let Some(others) = self.others.take() {
-            out.extend(others.polled);
-            out.extend(others.futures.into_iter().flatten());
+            others.wake(out);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Round-trip time and the retransmission timeout (RFC 6298).
 
-use fullsend_wire::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos, cold_path};
 
 /// A retransmission timeout, always within its bounds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -67,6 +67,7 @@ impl RttEstimator {
             self.min_rtt.update(now, rtt);
         }
         if !self.sampled {
+            cold_path();
             // RFC 6298 (2.2).
             self.sampled = true;
             self.srtt = rtt;
@@ -90,12 +91,19 @@ impl RttEstimator {
     /// now and then.
     #[inline]
     pub(crate) fn rto(&self) -> Rto {
+        self.rto_backed_off(self.backoff)
+    }
+
+    /// Returns the timeout after it was doubled `backoff` times.
+    #[inline]
+    fn rto_backed_off(&self, backoff: u8) -> Rto {
         let base = if self.sampled {
             Rto(self.srtt + (self.rttvar * 4).max(self.rto_min()))
         } else {
+            cold_path();
             Rto(self.rttvar)
         };
-        base.doubled(self.backoff, self.rto_max())
+        base.doubled(backoff, self.rto_max())
     }
 
     /// Returns the maximum timeout. RFC 6298 (2.5) requires at least 60 s; applications may want to
@@ -117,12 +125,9 @@ impl RttEstimator {
     }
 
     /// Returns [`rto`](Self::rto) without backoff.
+    #[inline]
     pub(crate) fn base_rto(&self) -> Rto {
-        Self {
-            backoff: 0,
-            ..*self
-        }
-        .rto()
+        self.rto_backed_off(0)
     }
 
     /// Doubles the next timeout after the timer fired (RFC 6298 5.5).
@@ -214,13 +219,16 @@ impl WindowedMin {
         };
         let age = |s: &Sample| new.at_ms.wrapping_sub(s.at_ms);
         if new.rtt_ns <= self.best[0].rtt_ns || age(&self.best[2]) > Self::WINDOW_MS {
+            cold_path();
             self.best = [new; 3];
             return;
         }
         if new.rtt_ns <= self.best[1].rtt_ns {
+            cold_path();
             self.best[1] = new;
             self.best[2] = new;
         } else if new.rtt_ns <= self.best[2].rtt_ns {
+            cold_path();
             self.best[2] = new;
         }
         self.expire(new);
@@ -231,6 +239,7 @@ impl WindowedMin {
     fn expire(&mut self, new: Sample) {
         let age = |s: &Sample| new.at_ms.wrapping_sub(s.at_ms);
         if age(&self.best[0]) > Self::WINDOW_MS {
+            cold_path();
             self.best = [self.best[1], self.best[2], new];
             if age(&self.best[0]) > Self::WINDOW_MS {
                 self.best = [self.best[1], self.best[2], new];
@@ -239,9 +248,11 @@ impl WindowedMin {
         }
         let same = |a: &Sample, b: &Sample| a.at_ms == b.at_ms;
         if same(&self.best[1], &self.best[0]) && age(&self.best[1]) > Self::WINDOW_MS / 4 {
+            cold_path();
             self.best[1] = new;
             self.best[2] = new;
         } else if same(&self.best[2], &self.best[1]) && age(&self.best[2]) > Self::WINDOW_MS / 2 {
+            cold_path();
             self.best[2] = new;
         }
     }

@@ -119,7 +119,7 @@ impl TcpRepr {
     ///
     /// # Errors
     /// `Truncated` if `bytes` end before the header does; `BadLength` for a data offset below 5.
-    #[inline]
+    #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Result<(Self, usize), WireError> {
         let Some((fixed, rest)) = bytes.split_first_chunk::<HEADER_LEN>() else {
             return Err(WireError::Truncated);

@@ -41,6 +41,11 @@ impl FreeLists {
             inner.free[class].push(block);
             return;
         }
+        self.put_or_free(class, block);
+    }
+
+    #[cold]
+    fn put_or_free(&self, class: usize, block: Arc<Block>) {
         if self.is_under_pressure() {
             self.put_stock(class, block);
         }
@@ -101,6 +106,7 @@ impl FreeLists {
 }
 
 /// Allocates a block; if the allocator fails, memory pressure begins and the result is `None`.
+#[cold]
 fn allocate(free_lists: &Arc<FreeLists>, class: usize) -> Option<Arc<Block>> {
     let new = || Block::try_of_pool(class, free_lists).map(Arc::new);
     if !free_lists.is_under_pressure() {

@@ -198,6 +198,7 @@ impl WriteBuf {
 }
 
 impl Drop for WriteBuf {
+    #[inline]
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
             release(block);

@@ -5,7 +5,7 @@ use core::net::IpAddr;
 
 use fullsend_offload::Packet;
 use fullsend_wire::numbers::{ethertype, protocol};
-use fullsend_wire::{Instant, extension, ipv6};
+use fullsend_wire::{Instant, cold_path, extension, ipv6};
 
 use super::Problem;
 use super::reassembly::Reassembled;
@@ -25,7 +25,7 @@ pub(crate) struct IpMeta {
 
 impl IpMeta {
     /// Returns whether one of the addresses is a loopback address though the packet was received
-    /// from a link (RFC 1122 3.2.1.3, RFC 4291 2.5.3).
+    /// from a link (RFC 4291 2.5.3).
     #[inline]
     const fn is_loopback_outside(&self) -> bool {
         (self.src.is_loopback() || self.dst.is_loopback()) && self.iface != LOOPBACK
@@ -36,27 +36,33 @@ impl Host {
     /// Processes frames received from an interface's device, through GRO to the sockets. Empties
     /// `frames`.
     pub fn receive(&mut self, now: Instant, iface: IfaceId, frames: &mut Vec<Packet>) {
+        self.update_memory_state(now);
         let Some(interface) = self.ifaces.get_mut(usize::from(iface.0)) else {
+            cold_path();
             frames.clear();
             return;
         };
-        interface.stats.count_received(frames);
-        self.update_memory_state(now);
-        let interface = &mut self.ifaces[usize::from(iface.0)];
+        let [frame] = frames.as_mut_slice() else {
+            return self.receive_batch(now, iface.0, frames);
+        };
+        interface.stats.count_received(core::slice::from_ref(frame));
         // GRO is flushed after each poll, so it holds no earlier packet here.
-        if let [frame] = frames.as_mut_slice() {
-            if interface.gro.receive_single(frame) {
-                self.ip_input(now, iface.0, frame);
-            }
-            frames.clear();
-            return;
+        if interface.gro.receive_single(frame) {
+            self.ip_input(now, iface.0, frame);
         }
+        frames.clear();
+    }
+
+    #[inline(never)]
+    fn receive_batch(&mut self, now: Instant, iface: u16, frames: &mut Vec<Packet>) {
         let mut batch = core::mem::take(&mut self.batch);
+        let interface = &mut self.ifaces[usize::from(iface)];
+        interface.stats.count_received(frames);
         interface.gro.receive_batch(now, frames);
         interface.gro.flush(&mut batch);
         self.tcp_prefetch(&batch);
         for packet in &mut batch {
-            self.ip_input(now, iface.0, packet);
+            self.ip_input(now, iface, packet);
         }
         batch.clear();
         self.batch = batch;
@@ -88,6 +94,7 @@ impl Host {
     #[inline]
     fn ipv4_input(&mut self, now: Instant, iface: u16, packet: &mut Packet) {
         let Some(header) = packet.network_header().first_chunk::<20>() else {
+            cold_path();
             self.mib.ip4.in_hdr_errors += 1;
             return;
         };
@@ -99,7 +106,9 @@ impl Host {
             iface,
         };
         self.mib.ip4.count_ecn(meta.tos, packet.segments());
-        if meta.is_loopback_outside() {
+        // RFC 1122 3.2.1.3: loopback addresses do not appear on a link.
+        if (s0 == 127 || d0 == 127) && iface != LOOPBACK {
+            cold_path();
             if meta.src.is_loopback() {
                 self.mib.route.in_martian_src += 1;
             } else {
@@ -118,6 +127,7 @@ impl Host {
     #[inline]
     fn ipv6_input(&mut self, now: Instant, iface: u16, packet: &mut Packet) {
         let Some(header) = packet.network_header().first_chunk::<40>() else {
+            cold_path();
             self.mib.ip6.in_hdr_errors += 1;
             return;
         };
@@ -132,6 +142,7 @@ impl Host {
         // RFC 4291 2.5.5.2: mapped addresses represent IPv4 inside a host and are never valid on a
         // link.
         if meta.src.is_v4() || meta.dst.is_v4() || meta.is_loopback_outside() {
+            cold_path();
             self.mib.ip6.in_addr_errors += 1;
             return;
         }

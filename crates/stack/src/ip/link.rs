@@ -54,7 +54,7 @@ pub(super) fn was_sent_to_link_group(packet: &Packet) -> bool {
 
 impl Host {
     /// Returns whether an Ethernet frame is for this host, and counts it if not.
-    #[inline]
+    #[inline(never)]
     pub(super) fn is_frame_for_us(&mut self, iface: u16, packet: &Packet) -> bool {
         let untagged = usize::from(packet.layers.network[0]) == ethernet::HEADER_LEN;
         let own = self.ifaces[usize::from(iface)].config.mac;
@@ -198,6 +198,7 @@ impl Host {
         });
     }
 
+    #[cold]
     pub(super) fn arp_input(&mut self, now: Instant, iface: u16, packet: &Packet) {
         let mut message = [0; arp::LEN];
         let len = packet.payload.copy_to(&mut message);
@@ -225,10 +226,7 @@ impl Host {
         self.poll_multicast(now);
         for iface in 0..self.ifaces.len() {
             let neighbours = self.ifaces[iface].neighbours.as_ref();
-            if neighbours
-                .and_then(Neighbours::deadline)
-                .is_some_and(|at| at <= now)
-            {
+            if neighbours.is_some_and(|neighbours| neighbours.deadline() <= now) {
                 self.with_neighbours(now, iface as u16, |neighbours, _, out| {
                     neighbours.poll(now, out);
                 });
@@ -242,14 +240,19 @@ impl Host {
         self.ip.expired = expired;
     }
 
-    pub(crate) fn ip_deadline(&self) -> Option<Instant> {
-        let deadlines = [self.ip.reassembly.deadline(), self.ip.multicast.deadline()];
-        let mut first = deadlines.into_iter().flatten().min();
+    /// Returns when the next timer of neighbours, groups, reassembly or qdiscs fires; the far future
+    /// if there is none.
+    pub(crate) fn ip_deadline(&self) -> Instant {
+        let mut first = self
+            .ip
+            .reassembly
+            .deadline()
+            .min(self.ip.multicast.deadline());
         for iface in &self.ifaces {
-            let neighbours = iface.neighbours.as_ref().and_then(Neighbours::deadline);
-            for at in neighbours.into_iter().chain(iface.poll_at()) {
-                first = Some(first.map_or(at, |first| first.min(at)));
+            if let Some(neighbours) = &iface.neighbours {
+                first = first.min(neighbours.deadline());
             }
+            first = first.min(iface.poll_at());
         }
         first
     }

@@ -108,12 +108,25 @@ struct OldQuerier {
 }
 
 /// The joined groups of a host.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Multicast {
     groups: Vec<Group>,
+    /// The earliest deadline of the groups; the far future if there is none.
+    next: Instant,
     /// At most two for each interface.
     old_queriers: Vec<OldQuerier>,
     pub(crate) mib: MulticastMib,
+}
+
+impl Default for Multicast {
+    fn default() -> Self {
+        Self {
+            groups: Vec::new(),
+            next: Instant::FAR_FUTURE,
+            old_queriers: Vec::new(),
+            mib: MulticastMib::default(),
+        }
+    }
 }
 
 impl Multicast {
@@ -222,6 +235,7 @@ impl Multicast {
             push_change(group, version, out);
         }
         self.schedule_repeat(now, index, version, rng);
+        self.update_deadline();
     }
 
     fn schedule_repeat(&mut self, now: Instant, index: usize, version: u8, rng: &mut Rng) {
@@ -260,6 +274,7 @@ impl Multicast {
             let at = now + delay;
             group.answer_at = Some(group.answer_at.map_or(at, |pending| pending.min(at)));
         }
+        self.update_deadline();
     }
 
     /// Records that a querier of an older version is present.
@@ -293,6 +308,7 @@ impl Multicast {
         let old = self.version(now, iface, address.is_ipv6()) < 3;
         if old && let Some(index) = self.position(iface, address) {
             self.groups[index].answer_at = None;
+            self.update_deadline();
         }
     }
 
@@ -306,11 +322,12 @@ impl Multicast {
                 group.change_at = Some(now);
             }
         }
+        self.update_deadline();
     }
 
     /// Appends the reports that are due.
     pub(super) fn poll(&mut self, now: Instant, rng: &mut Rng, out: &mut Vec<Report>) {
-        if self.deadline().is_none_or(|at| at > now) {
+        if now < self.next {
             return;
         }
         for index in (0..self.groups.len()).rev() {
@@ -327,10 +344,19 @@ impl Multicast {
                 self.schedule_repeat(now, index, version, rng);
             }
         }
+        self.update_deadline();
     }
 
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.groups.iter().filter_map(Group::deadline).min()
+    /// Returns when [`poll`](Self::poll) must be called; the far future for never.
+    #[inline]
+    pub(super) const fn deadline(&self) -> Instant {
+        self.next
+    }
+
+    /// Updates the deadline after a change of the groups' times.
+    fn update_deadline(&mut self) {
+        let deadlines = self.groups.iter().filter_map(Group::deadline);
+        self.next = deadlines.min().unwrap_or(Instant::FAR_FUTURE);
     }
 }
 

@@ -395,8 +395,9 @@ impl Neighbours {
     }
 
     /// Returns when [`poll`](Self::poll) must be called at the latest.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        (self.next != Instant::FAR_FUTURE).then_some(self.next)
+    #[inline]
+    pub(crate) const fn deadline(&self) -> Instant {
+        self.next
     }
 
     /// Runs the timers that are due.

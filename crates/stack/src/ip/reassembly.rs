@@ -9,7 +9,7 @@ use fullsend_wire::checksum::sum;
 use fullsend_wire::ipv4::{self, Ipv4View};
 use fullsend_wire::ipv6::{self, Ipv6View};
 use fullsend_wire::numbers::ethertype;
-use fullsend_wire::{Instant, Nanos, extension};
+use fullsend_wire::{Instant, Nanos, cold_path, extension};
 
 use super::link::LinkHeader;
 
@@ -244,8 +244,13 @@ impl Reassembly {
     }
 
     /// Returns when [`poll`](Self::poll) must be called at the latest.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.order.front().map(|&(expires, _)| expires)
+    #[inline]
+    pub(crate) fn deadline(&self) -> Instant {
+        if let Some(&(expires, _)) = self.order.front() {
+            cold_path();
+            return expires;
+        }
+        Instant::FAR_FUTURE
     }
 
     /// Abandons the packets that have timed out. Appends their first fragments to `expired`, for

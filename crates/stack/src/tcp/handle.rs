@@ -8,7 +8,7 @@ mod status;
 mod transfer;
 
 use fullsend_tcp::{Connection, Cx, TcpError};
-use fullsend_wire::Instant;
+use fullsend_wire::{Instant, cold_path};
 
 pub use read_only::TcpRef;
 pub use readiness::Interest;
@@ -36,8 +36,14 @@ impl Tcp {
                 Ok((index, socket, &mut self.wheel))
             }
             // A deferred SYN has no connection before it is accepted.
-            Some((_, SocketEntry::DeferredSyn(_))) => Err(TcpError::NotConnected.into()),
-            _ => Err(StackError::NoSuchSocket),
+            Some((_, SocketEntry::DeferredSyn(_))) => {
+                cold_path();
+                Err(TcpError::NotConnected.into())
+            }
+            _ => {
+                cold_path();
+                Err(StackError::NoSuchSocket)
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use fullsend_offload::{Checksum, Packet};
 use fullsend_tcp::{IcmpError, SegmentIn};
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
-use fullsend_wire::{EcnField, Instant, SeqNum};
+use fullsend_wire::{EcnField, Instant, SeqNum, cold_path};
 
 use super::socket::SocketEntry;
 use crate::Host;
@@ -19,6 +19,7 @@ impl Host {
             return self.tcp_in_error(packet);
         }
         let Ok((repr, _)) = TcpRepr::parse(packet.transport_header()) else {
+            cold_path();
             return self.tcp_in_error(packet);
         };
         let key = FlowKey {
@@ -37,29 +38,35 @@ impl Host {
         match self.tcp.find(&key) {
             Some(FlowOwner::Socket(index)) => self.socket_input(now, index, &mut segment),
             Some(FlowOwner::TimeWait(index)) => {
+                cold_path();
                 self.env.mib.in_segs += u64::from(segment.gso_segs);
                 if self.time_wait_input(now, index, &segment) {
                     self.new_flow(now, ip, &key, (&mut segment, packet.network_header()), true);
                 }
             }
-            None => {
-                if let Some(shard) = self.tcp.other_owner(&key) {
-                    // That shard delivers it.
-                    *self.mib.in_delivers(ip.dst.is_v4()) -= 1;
-                    packet.payload = segment.payload;
-                    self.set_aside(shard, ip.iface, core::mem::take(packet));
-                    return;
-                }
-                self.env.mib.in_segs += u64::from(segment.gso_segs);
-                self.new_flow(
-                    now,
-                    ip,
-                    &key,
-                    (&mut segment, packet.network_header()),
-                    false,
-                );
-            }
+            None => self.unmatched_input(now, ip, &key, &mut segment, packet),
         }
+    }
+
+    /// Processes a segment whose 4-tuple is free, or belongs to another shard.
+    #[inline(never)]
+    fn unmatched_input(
+        &mut self,
+        now: Instant,
+        ip: &IpMeta,
+        key: &FlowKey,
+        segment: &mut SegmentIn,
+        packet: &mut Packet,
+    ) {
+        if let Some(shard) = self.tcp.other_owner(key) {
+            // That shard delivers it.
+            *self.mib.in_delivers(ip.dst.is_v4()) -= 1;
+            packet.payload = core::mem::take(&mut segment.payload);
+            self.set_aside(shard, ip.iface, core::mem::take(packet));
+            return;
+        }
+        self.env.mib.in_segs += u64::from(segment.gso_segs);
+        self.new_flow(now, ip, key, (segment, packet.network_header()), false);
     }
 
     #[cold]

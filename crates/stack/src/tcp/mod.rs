@@ -33,7 +33,7 @@ use core::net::SocketAddr;
 use fullsend_offload::Packet;
 use fullsend_tcp::Sysctl;
 use fullsend_tcp::congestion::CongestionFactory;
-use fullsend_wire::Instant;
+use fullsend_wire::{Instant, cold_path};
 
 pub use deferred_syn::UnreachableCode;
 pub use fastopen::FastopenServer;
@@ -154,7 +154,10 @@ impl Tcp {
         let (table, time_wait) = (&self.table, &self.time_wait);
         self.flows.find(key, |owner| match owner {
             FlowOwner::Socket(index) => table.get(index).is_some_and(|e| e.key() == key),
-            FlowOwner::TimeWait(index) => time_wait.get(index).is_some_and(|e| e.key == *key),
+            FlowOwner::TimeWait(index) => {
+                cold_path();
+                time_wait.get(index).is_some_and(|e| e.key == *key)
+            }
         })
     }
 

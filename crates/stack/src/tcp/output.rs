@@ -5,13 +5,13 @@ use alloc::vec::Vec;
 
 use fullsend_offload::{Checksum, GsoKind, Offload, Packet, TxToken, segment as segment_packet};
 use fullsend_tcp::SegmentOut;
-use fullsend_wire::Instant;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::{CHECKSUM_OFFSET, MAX_HEADER_LEN, TcpFlags};
+use fullsend_wire::{Instant, cold_path};
 
 use super::socket::{Effects, Socket, SocketEntry};
 use crate::demux::FlowKey;
-use crate::interface::{DroppedPacket, LOOPBACK};
+use crate::interface::DroppedPacket;
 use crate::ip::Path;
 use crate::slab::Slab;
 use crate::{Host, StackError};
@@ -45,15 +45,12 @@ fn fill(
     path.fill(below, len, ident, segment.ecn.bits());
     let kind = gso_kind(path, segment);
     let is_super_segment = kind != GsoKind::None;
-    // A swap, as an assignment would drop the old value.
-    core::mem::swap(&mut packet.payload, &mut segment.payload);
+    let payload = core::mem::take(&mut segment.payload);
+    // An assignment would drop the old value, which is empty.
+    core::mem::forget(core::mem::replace(&mut packet.payload, payload));
     packet.layers = path.layers(protocol::TCP);
     packet.offload = Offload {
-        gso_size: if is_super_segment {
-            segment.gso_size
-        } else {
-            0
-        },
+        gso_size: segment.gso_size * u16::from(is_super_segment),
         gso_segs: segment.gso_segs,
         kind,
         checksum: Checksum::Partial,
@@ -70,6 +67,14 @@ fn fill(
         };
     }
     usize::from(path.network_len()) + len
+}
+
+/// Segments the last packet.
+#[inline(never)]
+fn segment_last(packets: &mut Vec<Packet>) {
+    if let Some(packet) = packets.pop() {
+        segment_packet(packet, packets);
+    }
 }
 
 /// Builds the packet of a segment on a path.
@@ -91,11 +96,8 @@ impl Host {
         out: &mut Vec<Packet>,
         max: usize,
     ) {
-        let ready = if iface == LOOPBACK {
-            &self.loopback.ready
-        } else {
-            &self.ifaces[usize::from(iface)].ready
-        };
+        let interface = self.ifaces.get(usize::from(iface));
+        let ready = &interface.unwrap_or(&self.loopback).ready;
         self.tcp.prefetch_ready(ready, max);
         let mut remaining = max;
         while remaining > 0
@@ -129,11 +131,8 @@ impl Host {
             if !socket.path.resolved {
                 return self.transmit_unresolved(now, index, segment, ident);
             }
-            let interface = if iface == LOOPBACK {
-                &self.loopback
-            } else {
-                &self.ifaces[usize::from(iface)]
-            };
+            let interface = self.ifaces.get(usize::from(iface));
+            let interface = interface.unwrap_or(&self.loopback);
             let kind = gso_kind(&socket.path, segment);
             // Built in place: `push` would build it on the stack first.
             out.resize_with(out.len() + 1, Packet::default);
@@ -141,18 +140,17 @@ impl Host {
                 let octets = fill(packet, &socket.path, segment, id, ident);
                 self.mib.count_output(socket.path.is_v4(), octets);
             }
-            if interface.segments_at_socket(kind, segment.repeats_cwr)
-                && let Some(packet) = out.pop()
-            {
-                segment_packet(packet, out);
+            if interface.segments_at_socket(kind, segment.repeats_cwr) {
+                segment_last(out);
             }
         }
         socket.queued = sent && socket.conn.needs_transmit();
         let wakes = socket.conn.take_wakes();
         if wakes.read || wakes.write {
+            cold_path();
             socket.wake(wakes, &mut self.wakers);
         }
-        self.tcp.wheel.arm(index, socket.deadline());
+        socket.arm_timer(index, &mut self.tcp.wheel);
         if let Some(at) = socket.conn.paced_until() {
             self.paced_until = self.paced_until.max(at);
         }
@@ -282,7 +280,7 @@ impl Host {
         // The socket leaves the ready queue even if it has more to send: the next completion, ACK
         // or timeout polls it again. Until then the queue would only drop further segments.
         socket.queued = false;
-        self.tcp.wheel.arm(index, socket.deadline());
+        socket.arm_timer(index, &mut self.tcp.wheel);
     }
 }
 

@@ -16,7 +16,7 @@ const ORPHAN_MIN_BYTES: usize = 4608;
 
 impl Host {
     /// Post-processes a call on a connection that may have changed anything.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn post_process(&mut self, now: Instant, index: u32) {
         if let Some(SocketEntry::Conn(socket)) = self.tcp.table.get_mut(index) {
             let effects = socket.post_process(index, &mut self.wakers, &mut self.tcp.wheel);
@@ -37,8 +37,13 @@ impl Host {
     #[inline(always)]
     pub(super) fn push_ready(&mut self, index: u32, iface: Option<u16>) {
         if let Some(iface) = iface {
-            self.iface_mut(iface).ready.push_back(index);
+            self.push_ready_to(index, iface);
         }
+    }
+
+    #[inline(never)]
+    fn push_ready_to(&mut self, index: u32, iface: u16) {
+        self.iface_mut(iface).ready.push_back(index);
     }
 
     #[inline(never)]

@@ -63,10 +63,15 @@ impl Tcp {
     #[inline]
     pub(super) fn prefetch_ready(&mut self, ready: &VecDeque<u32>, max: usize) {
         if self.flows.is_large() && ready.len().min(max) > 1 {
-            self.prefetch_buffers.sockets.clear();
-            self.prefetch_buffers.sockets.extend(ready.iter().take(max));
-            self.prefetch(&self.prefetch_buffers.sockets);
+            self.prefetch_first(ready, max);
         }
+    }
+
+    #[inline(never)]
+    fn prefetch_first(&mut self, ready: &VecDeque<u32>, max: usize) {
+        self.prefetch_buffers.sockets.clear();
+        self.prefetch_buffers.sockets.extend(ready.iter().take(max));
+        self.prefetch(&self.prefetch_buffers.sockets);
     }
 
     /// Reads a little of each entry, and of the memory that it refers to.

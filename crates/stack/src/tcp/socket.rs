@@ -6,7 +6,7 @@ use core::task::Waker;
 
 use fullsend_tcp::{Connection, State, Wakes};
 use fullsend_wire::tcp::TcpRepr;
-use fullsend_wire::{EcnField, Instant, SeqNum, prefetch};
+use fullsend_wire::{EcnField, Instant, SeqNum, cold_path, prefetch};
 
 use super::ListenerId;
 use super::half_open::HalfOpen;
@@ -81,14 +81,21 @@ impl Socket {
             self.wake(wakes, wakers);
             needs_state_check |= self.conn.has_fastopen_event();
         }
-        if self.waiters.has_flush_waiter() && self.conn.is_flushed() {
-            self.waiters.wake(WaitEvent::Flush, wakers);
+        if self.waiters.has_flush_waiter() {
+            self.wake_if_flushed(wakers);
         }
-        wheel.arm(index, self.deadline());
+        self.arm_timer(index, wheel);
         let ready_iface = self.join_ready_queue();
         Effects {
             ready_iface,
             needs_state_check,
+        }
+    }
+
+    #[inline(never)]
+    fn wake_if_flushed(&mut self, wakers: &mut Vec<Waker>) {
+        if self.conn.is_flushed() {
+            self.waiters.wake(WaitEvent::Flush, wakers);
         }
     }
 
@@ -104,13 +111,13 @@ impl Socket {
         }
         let ready_iface = self.join_ready_queue();
         if ready_iface.is_none() {
-            wheel.arm(index, self.deadline());
+            self.arm_timer(index, wheel);
         }
         ready_iface
     }
 
     /// Prefetches the memory that the next call on the connection reads.
-    #[inline]
+    #[inline(never)]
     pub(super) fn prefetch(&self) {
         prefetch(&self.owner);
         prefetch(&self.key.remote_port);
@@ -118,10 +125,11 @@ impl Socket {
         self.conn.prefetch();
     }
 
-    /// Returns when the connection's next timer fires; the far future if none is armed.
-    #[inline]
-    pub(super) fn deadline(&self) -> Instant {
-        self.conn.poll_deadline().unwrap_or(Instant::FAR_FUTURE)
+    /// Arms the socket's timer for the connection's next deadline.
+    #[inline(never)]
+    pub(super) fn arm_timer(&self, index: u32, wheel: &mut TimerWheel) {
+        let deadline = self.conn.poll_deadline().unwrap_or(Instant::FAR_FUTURE);
+        wheel.arm(index, deadline);
     }
 
     /// Returns the interface whose ready queue the socket joins now, if it does.
@@ -177,8 +185,14 @@ impl SocketEntry {
     pub(super) fn key(&self) -> &FlowKey {
         match self {
             Self::Conn(socket) => &socket.key,
-            Self::DeferredSyn(deferred) => &deferred.key,
-            Self::HalfOpen(half_open) => &half_open.key,
+            Self::DeferredSyn(deferred) => {
+                cold_path();
+                &deferred.key
+            }
+            Self::HalfOpen(half_open) => {
+                cold_path();
+                &half_open.key
+            }
         }
     }
 }

@@ -56,7 +56,8 @@ impl TimeWaitTable {
     }
 
     /// Returns when [`Host::expire_time_wait`] must be called next.
-    pub(crate) fn next(&self) -> Option<Instant> {
+    #[inline]
+    pub(crate) const fn next(&self) -> Instant {
         self.wheel.next()
     }
 

@@ -2,7 +2,7 @@
 //! both allow to be sent.
 
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
-use fullsend_wire::{Instant, Nanos, Window, WindowScale};
+use fullsend_wire::{Instant, Nanos, SeqNum, Window, WindowScale, cold_path};
 
 use super::input::InvalidSegment;
 use super::{Connection, State};
@@ -46,10 +46,12 @@ impl Connection {
     ) -> bool {
         let ack = repr.ack;
         if ack.after(self.snd.nxt()) {
+            cold_path();
             // RFC 9293 3.10.7.4: it acknowledges data that was never sent.
             return self.challenge_ack_field(cx);
         }
         if ack.before(self.snd.una()) {
+            cold_path();
             // RFC 5961 5.2: the ACK is older than the largest window, or all data ever
             // acknowledged, can explain.
             let most = u64::from(self.snd.max_wnd()).min(self.acked_span()) as u32;
@@ -69,6 +71,7 @@ impl Connection {
             if advanced && !has_sack && self.takes_ack_fast_path() {
                 self.ack_fast_path(cx, repr);
             } else {
+                cold_path();
                 let duplicate = !advanced && !has_data_or_fin && !window_changed;
                 self.update_scoreboard(cx, repr, duplicate);
             }
@@ -78,6 +81,7 @@ impl Connection {
             self.wake_writer_if_room(cx);
         }
         if self.state == State::Closed {
+            cold_path();
             return true;
         }
         self.snd.on_limits_changed(self.recovery.rtx.has_lost());
@@ -114,6 +118,7 @@ impl Connection {
     /// duplicate (RFC 5681 2).
     fn update_window(&mut self, cx: &Cx<'_>, repr: &TcpRepr) -> bool {
         if repr.flags.contains(TcpFlags::SYN) {
+            cold_path();
             return false;
         }
         let Window(window) = repr.window.scaled(self.snd.scale());
@@ -122,6 +127,7 @@ impl Connection {
             return changed;
         }
         if self.snd.set_window(repr.seq, window) {
+            cold_path();
             self.sync_mss(cx);
         }
         changed
@@ -141,10 +147,13 @@ impl Connection {
     #[inline(always)]
     fn ack_fast_path(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) {
         let prior = self.timers.progress_at;
-        let outcome = self.advance_una(cx, repr);
-        let rtt = match outcome.rtt {
-            None => self.echoed_rtt(cx, repr, outcome.first_sent),
-            known => known,
+        let acked = self.recovery.rtx.ack_unmarked(cx.now, repr.ack);
+        self.on_una_advanced(cx, repr.ack, acked.bytes, acked.fin);
+        let (rtt, newest) = if let Some((oldest, newest)) = acked.rtts {
+            (Some(oldest), Some(newest))
+        } else {
+            let echoed = self.echoed_rtt(cx, repr, acked.first_sent);
+            (echoed, echoed)
         };
         if let Some(rtt) = rtt {
             self.on_rtt_sample(cx, rtt, false);
@@ -152,10 +161,8 @@ impl Connection {
             self.rtt.reset_backoff();
         }
         self.set_xmit_timer(cx);
-        let segs = outcome.delivered_segs;
-        self.stats.delivered = self.stats.delivered.wrapping_add(segs);
-        let rtt = outcome.rtt_newest.or(rtt);
-        self.grow_cwnd(cx, segs, rtt, prior);
+        self.stats.delivered = self.stats.delivered.wrapping_add(acked.segs);
+        self.grow_cwnd(cx, acked.segs, newest, prior);
         #[cfg(debug_assertions)]
         self.recovery.rtx.check();
     }
@@ -194,7 +201,9 @@ impl Connection {
             0
         };
         let outcome = if advanced {
-            self.advance_una(cx, repr)
+            let outcome = self.recovery.rtx.ack(cx.now, repr.ack);
+            self.on_una_advanced(cx, repr.ack, outcome.acked_bytes, outcome.fin);
+            outcome
         } else {
             AckOutcome::default()
         };
@@ -293,9 +302,12 @@ impl Connection {
     /// changes.
     #[inline]
     pub(crate) fn check_app_limited(&mut self) {
+        if self.recovery.rtx.delivery().is_none() {
+            return;
+        }
+        cold_path();
         let snd = &mut self.snd;
-        let limited = self.recovery.rtx.delivery().is_some()
-            && snd.unsent_bytes() < snd.mss().bytes() as usize
+        let limited = snd.unsent_bytes() < snd.mss().bytes() as usize
             && snd.wmem_inflight() == 0
             && self.recovery.rtx.in_flight() < self.congestion.cwnd()
             && !self.recovery.rtx.has_lost();
@@ -343,13 +355,15 @@ impl Connection {
             .is_some_and(|(rtt, sent)| rtt > cx.now.since(sent))
     }
 
-    fn advance_una(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) -> AckOutcome {
-        let outcome = self.recovery.rtx.ack(cx.now, repr.ack);
-        self.snd.advance_una(repr.ack);
-        self.stats.bytes_acked += u64::from(outcome.acked_bytes);
+    /// Moves `snd_una` to `ack`, which acknowledges `bytes` of data and perhaps our FIN.
+    #[inline]
+    fn on_una_advanced(&mut self, cx: &mut Cx<'_>, ack: SeqNum, bytes: u32, fin: bool) {
+        self.snd.advance_una(ack);
+        self.stats.bytes_acked += u64::from(bytes);
         self.timers.progress_at = cx.now;
         self.timers.retransmits = 0;
         if self.uncommon.is_some() {
+            cold_path();
             self.watch_acked(cx);
             self.check_mtu_probe(cx);
             self.on_urgent_acked();
@@ -358,10 +372,10 @@ impl Connection {
         if self.recovery.rtx.is_empty() && !self.snd.has_unsent() {
             self.snd.end_busy(cx.now);
         }
-        if outcome.fin {
+        if fin {
+            cold_path();
             self.on_fin_acked(cx);
         }
-        outcome
     }
 
     /// Returns the RTT from the echoed timestamp (RFC 7323 4.1), which is unambiguous even after a

@@ -2,7 +2,7 @@
 
 use fullsend_offload::Chain;
 use fullsend_wire::tcp::{SackBlocks, TcpFlags, TcpOptions, TcpRepr, Timestamps};
-use fullsend_wire::{EcnField, Instant, SeqNum, WireWindow};
+use fullsend_wire::{EcnField, Instant, SeqNum, WireWindow, cold_path};
 
 use super::Connection;
 use crate::recv::HostWindowLimits;
@@ -52,6 +52,7 @@ impl Connection {
             self.rcv.on_ack_sent();
         }
         if !self.negotiated.sack {
+            cold_path();
             self.rcv.repeat_dupack();
         }
         self.stats.segs_out = self.stats.segs_out.wrapping_add(plan.segs);
@@ -84,9 +85,11 @@ impl Connection {
             truesize: plan.truesize,
         };
         if self.ecn.is_some() {
+            cold_path();
             self.mark_ecn(cx, &mut segment, plan.is_new_data);
         }
         if self.uncommon.is_some() {
+            cold_path();
             self.set_urgent_pointer(&mut segment.repr);
         }
         segment
@@ -106,6 +109,7 @@ impl Connection {
     #[inline]
     fn sack_blocks(&mut self, len: usize) -> Option<SackBlocks> {
         if self.negotiated.sack && !self.rcv.is_in_order() {
+            cold_path();
             self.fitting_sack_blocks(len)
         } else {
             Some(SackBlocks::default())
@@ -128,6 +132,7 @@ impl Connection {
         let limits = HostWindowLimits::new(cx.mem, cx.sysctl);
         let (field, former_edge) = self.rcv.advertise(limits);
         if let Some(edge) = former_edge {
+            cold_path();
             self.record_former_edge(edge);
         }
         field

@@ -2,7 +2,7 @@
 //! acceptability checks. The payload and FIN of an acceptable segment follow in `payload.rs`.
 
 use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpRepr};
-use fullsend_wire::{Instant, SeqNum, Window};
+use fullsend_wire::{Instant, SeqNum, Window, cold_path};
 
 use super::{Connection, State, TsState};
 use crate::recv::SegmentPosition;
@@ -38,8 +38,11 @@ impl Connection {
         cx.mib.in_segs += u64::from(segs);
         self.stats.segs_in = self.stats.segs_in.wrapping_add(segs);
         match self.state {
-            State::SynSent => self.segment_in_syn_sent(cx, segment),
-            State::Closed => {}
+            State::SynSent => {
+                cold_path();
+                self.segment_in_syn_sent(cx, segment);
+            }
+            State::Closed => cold_path(),
             _ => self.segment_in_other_states(cx, segment),
         }
         self.charge(cx);
@@ -50,12 +53,16 @@ impl Connection {
         // not answered either, wherever it lies.
         let answered = TcpFlags::ACK.union(TcpFlags::SYN).union(TcpFlags::RST);
         if !segment.repr.flags.intersects(answered) || !self.is_acceptable(cx, segment) {
+            cold_path();
             return;
         }
         let repr = &segment.repr;
         let last = self.state == State::SynReceived;
-        if last && !self.finish_handshake(cx, repr) {
-            return;
+        if last {
+            cold_path();
+            if !self.finish_handshake(cx, repr) {
+                return;
+            }
         }
         if self.ecn.is_some() {
             self.on_ecn(cx, segment, last);
@@ -64,11 +71,13 @@ impl Connection {
         let has_payload = !segment.payload.is_empty();
         let fin = repr.flags.contains(TcpFlags::FIN);
         if !self.process_ack(cx, repr, has_payload || fin) {
+            cold_path();
             return;
         }
         // Only for accepted segments: a forged timestamp would make all later ones look old.
         self.record_timestamp(cx.now, &segment.repr);
         if segment.repr.flags.contains(TcpFlags::URG) {
+            cold_path();
             self.on_urgent(&segment.repr);
         }
         if has_payload || fin {
@@ -82,11 +91,15 @@ impl Connection {
     fn is_acceptable(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) -> bool {
         let repr = &segment.repr;
         if repr.flags.intersects(TcpFlags::SYN.union(TcpFlags::RST)) {
+            cold_path();
             return self.is_control_acceptable(cx, segment);
         }
-        if self.has_old_timestamp(cx.now, repr) && !self.is_reordered_ack(segment) {
-            self.on_old_timestamp(cx, segment);
-            return false;
+        if self.has_old_timestamp(cx.now, repr) {
+            cold_path();
+            if !self.is_reordered_ack(segment) {
+                self.on_old_timestamp(cx, segment);
+                return false;
+            }
         }
         let position = self.position(segment);
         match position {
@@ -95,6 +108,7 @@ impl Connection {
                 self.on_retransmission(cx, segment);
             }
             position => {
+                cold_path();
                 cx.mib.beyond_window += u64::from(position == SegmentPosition::Beyond);
                 self.reject(cx, segment, InvalidSegment::Sequence);
             }
@@ -227,7 +241,11 @@ impl Connection {
             return false;
         }
         let older = (ts.val.wrapping_sub(self.ts.recent) as i32) < -PAWS_WINDOW_TICKS;
-        older && seconds(now).wrapping_sub(self.ts.recent_at_s) < TS_RECENT_VALID_S
+        if !older {
+            return false;
+        }
+        cold_path();
+        seconds(now).wrapping_sub(self.ts.recent_at_s) < TS_RECENT_VALID_S
     }
 
     /// Returns whether the segment is a duplicate ACK that was reordered: it opens no window and
@@ -370,6 +388,7 @@ impl TsState {
     /// Records the TSval of an acceptable segment unless it is older than the last.
     pub(crate) fn update_recent(&mut self, now: Instant, val: u32) {
         if self.has_recent && (val.wrapping_sub(self.recent) as i32) < 0 {
+            cold_path();
             let age_s = seconds(now).wrapping_sub(self.recent_at_s);
             if age_s < TS_RECENT_VALID_S {
                 return;

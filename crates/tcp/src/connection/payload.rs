@@ -2,8 +2,8 @@
 //! of `input.rs`.
 
 use fullsend_offload::Chain;
-use fullsend_wire::SeqNum;
 use fullsend_wire::tcp::{SackBlock, TcpFlags};
+use fullsend_wire::{SeqNum, cold_path};
 
 use super::{Connection, State};
 use crate::recv::{DataArrival, InsertOutcome};
@@ -30,6 +30,7 @@ impl Connection {
         fin: bool,
     ) {
         if self.rcv.fin_received() {
+            cold_path();
             return;
         }
         let seq = segment.repr.seq;
@@ -53,6 +54,7 @@ impl Connection {
         }
         let (mut payload, mut fin, mut len, mut seq) = (payload, fin, len, seq);
         if cx.mem.is_exhausted(cx.sysctl) {
+            cold_path();
             fin &= self.limit_to_memory(cx, &mut seq, &mut payload, segs);
             if payload.is_empty() && !fin {
                 self.rcv.ack_now();
@@ -62,6 +64,7 @@ impl Connection {
         }
         let outcome = self.rcv.insert(cx.pool, seq, payload, fin);
         if self.ecn.is_some() && len > 0 {
+            cold_path();
             self.on_data_ecn(segment, outcome, rcv_nxt);
         }
         if len > 0 {
@@ -74,6 +77,7 @@ impl Connection {
         };
         self.after_arrival(cx, outcome, segment, (len as u32, segment_len, segs));
         if self.rcv.fin_received() {
+            cold_path();
             self.on_fin(cx);
         }
         self.rcv.ack_if_over_rcvbuf();
@@ -215,6 +219,7 @@ impl Connection {
 
     /// Updates window, ACK policy and wake-ups after `len` bytes arrived in segments of
     /// `segment_len`.
+    #[inline(always)]
     fn after_arrival(
         &mut self,
         cx: &mut Cx<'_>,
@@ -243,16 +248,19 @@ impl Connection {
                     had_gap,
                 });
                 if self.uncommon.is_some() {
+                    cold_path();
                     self.record_rx_time(cx.now);
                     self.drop_former_edge(self.rcv.nxt());
                 }
                 if self.user.read_shut {
+                    cold_path();
                     self.rcv.discard();
                 } else {
                     self.wake_reader_if_enough();
                 }
             }
             InsertOutcome::OutOfOrder => {
+                cold_path();
                 cx.mib.ofo_queue += u64::from(segs);
                 let count = &mut self.uncommon_mut().rcv_ooopack;
                 *count = count.wrapping_add(segs);
@@ -265,10 +273,12 @@ impl Connection {
                 cx.mib.ofo_pruned += u64::from(self.rcv.bound_out_of_order());
             }
             InsertOutcome::Duplicate => {
+                cold_path();
                 cx.mib.delayed_ack_lost += 1;
                 self.rcv.enter_quickack();
             }
             InsertOutcome::Pruned => {
+                cold_path();
                 cx.mib.ofo_drop += u64::from(segs);
                 self.rcv.enter_quickack();
             }

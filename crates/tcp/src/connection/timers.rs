@@ -1,7 +1,7 @@
 //! Timers: retransmission (RFC 6298), zero-window probes (RFC 9293 3.8.6.1), keepalive (RFC 9293
 //! 3.8.4), the timeout of an orphan.
 
-use fullsend_wire::{Instant, Nanos};
+use fullsend_wire::{Instant, Nanos, cold_path};
 
 use super::{Connection, State};
 use crate::recovery::CaState;
@@ -134,6 +134,7 @@ impl Connection {
         }
         let rto_at = cx.now + self.rtt.rto().nanos();
         if !self.arm_tail_probe(cx, rto_at) {
+            cold_path();
             self.rearm_rto(cx);
         }
     }

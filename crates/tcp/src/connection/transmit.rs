@@ -1,6 +1,7 @@
 //! Transmission: chooses the next segment to send, checks the limits on new data, and records in
 //! each part that it is sent.
 
+use fullsend_wire::cold_path;
 use fullsend_wire::tcp::TcpFlags;
 
 use super::build::SegmentPlan;
@@ -38,6 +39,7 @@ impl Connection {
             // A writer that waits for the handshake does not wait for room in the send buffer.
             let opened = self.user.writer_waiting && self.state.is_synchronized();
             if opened && !self.recovery.rtx.is_empty() {
+                cold_path();
                 self.snd.begin_sndbuf_limited(cx.now);
             }
         }
@@ -55,6 +57,7 @@ impl Connection {
         }
         self.snd.uncharge_wmem(truesize);
         if self.uncommon.is_some() {
+            cold_path();
             self.watch_sent(cx);
         }
         self.snd.on_tx_complete();
@@ -96,13 +99,13 @@ impl Connection {
         {
             return Some(plan);
         }
-        let has_lost = self.recovery.rtx.has_lost();
-        let new_first = has_lost && self.recovery.sends_new_data_first();
-        if has_lost
-            && !new_first
-            && let Some(plan) = self.retransmission(cx)
-        {
-            return Some(plan);
+        let mut new_first = false;
+        if self.recovery.rtx.has_lost() {
+            cold_path();
+            new_first = self.recovery.sends_new_data_first();
+            if !new_first && let Some(plan) = self.retransmission(cx) {
+                return Some(plan);
+            }
         }
         if let Some(decision) = self.new_data(cx) {
             return Some(self.send_data(cx, &decision));
@@ -138,6 +141,7 @@ impl Connection {
             Err(reason) => {
                 self.on_blocked(cx, reason);
                 if is_probe {
+                    cold_path();
                     self.snd.pending_mut().request_probe();
                 }
                 None
@@ -146,6 +150,7 @@ impl Connection {
     }
 
     /// Checks the limits in their order and returns how much may be sent now.
+    #[inline(always)]
     pub(crate) fn may_send(&mut self, cx: &Cx<'_>) -> Result<SendDecision, BlockedBy> {
         if self.pacing_holds(cx) {
             return Err(BlockedBy::Pacing);
@@ -153,10 +158,11 @@ impl Connection {
         if self.recovery.rtx.is_empty() && self.snd.usable_window() > 0 {
             self.restart_after_idle(cx);
         }
-        if self.uncommon.is_some()
-            && let Some(decision) = self.may_send_mtu_probe(cx)
-        {
-            return decision;
+        if self.uncommon.is_some() {
+            cold_path();
+            if let Some(decision) = self.may_send_mtu_probe(cx) {
+                return decision;
+            }
         }
         let (snd, send) = self.sender_and_cx();
         let decision = snd.check_windows(send)?;
@@ -196,16 +202,19 @@ impl Connection {
     }
 
     /// Reduces cwnd after an idle period, which no longer validates it (RFC 2861, RFC 5681 4.1).
+    #[inline]
     pub(crate) fn restart_after_idle(&mut self, cx: &Cx<'_>) {
         if self.recovery.rtx.is_app_limited() {
+            cold_path();
             self.congestion.on_tx_start(cx.now);
         }
         let idle = cx.now.since(self.snd.last_sent());
         let rto = self.rtt.base_rto().nanos();
-        if idle > rto
-            && cx.sysctl.tcp_slow_start_after_idle
-            && !self.congestion.algorithm().owns_cwnd()
-        {
+        if idle <= rto {
+            return;
+        }
+        cold_path();
+        if cx.sysctl.tcp_slow_start_after_idle && !self.congestion.algorithm().owns_cwnd() {
             self.congestion.restart_after_idle(idle, rto);
             // Once for each idle period, even if the data is held by another limit.
             self.snd.end_idle(cx.now);
@@ -260,6 +269,7 @@ impl Connection {
         if was_idle {
             self.snd.begin_busy(cx.now);
             if self.timers.is_window_probing() {
+                cold_path();
                 self.rtt.reset_backoff();
             }
             self.timers.progress_at = cx.now;
@@ -271,6 +281,7 @@ impl Connection {
             self.rcv.on_data_sent(cx.now);
         }
         if self.uncommon.is_some() {
+            cold_path();
             let records = self.uncommon.as_mut().and_then(|u| u.records.as_mut());
             if let Some(records) = records {
                 records.drop_sent(self.snd.nxt());

@@ -4,8 +4,8 @@
 //! The pointer has the meaning of RFC 6093 3.2, which all implementations use: it points past the
 //! urgent byte.
 
-use fullsend_wire::SeqNum;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+use fullsend_wire::{SeqNum, cold_path};
 
 use super::Connection;
 
@@ -95,8 +95,11 @@ impl Connection {
     /// pointer, so none of them is a super-segment.
     #[inline]
     pub(crate) fn is_urgent(&self) -> bool {
-        let uncommon = self.uncommon.as_ref();
-        uncommon.is_some_and(|uncommon| uncommon.urgent.sent.is_some())
+        let Some(uncommon) = &self.uncommon else {
+            return false;
+        };
+        cold_path();
+        uncommon.urgent.sent.is_some()
     }
 
     /// Sets the urgent pointer of a segment that begins at `repr.seq` to our mark (RFC 9293 3.1),

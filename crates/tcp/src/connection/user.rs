@@ -1,6 +1,7 @@
 //! The application's calls: write, read, and the registration of waiting tasks.
 
 use fullsend_offload::{Chain, Slice};
+use fullsend_wire::cold_path;
 
 use super::{Connection, State};
 use crate::recv::HostWindowLimits;
@@ -19,6 +20,7 @@ impl Connection {
     /// else the error that ended it.
     pub fn write(&mut self, cx: &mut Cx<'_>, data: &[u8], more: bool) -> Result<usize, TcpError> {
         if self.is_syn_deferred() {
+            cold_path();
             return self.write_syn_data(cx, data);
         }
         self.check_writable()?;
@@ -42,6 +44,7 @@ impl Connection {
             }
             done += copied;
             if copied < n {
+                cold_path();
                 if frugal {
                     break;
                 }
@@ -87,7 +90,11 @@ impl Connection {
         };
         let (nxt, uncommon) = (self.snd.nxt(), &self.uncommon);
         let record_left = || {
-            let records = uncommon.as_ref().and_then(|u| u.records.as_ref());
+            let Some(uncommon) = uncommon else {
+                return u32::MAX;
+            };
+            cold_path();
+            let records = uncommon.records.as_ref();
             records.map_or(u32::MAX, |records| records.left(nxt))
         };
         self.snd
@@ -135,6 +142,7 @@ impl Connection {
             room = *goal;
         }
         if cx.mem.is_exhausted(cx.sysctl) {
+            cold_path();
             room = room.min(self.min_write_room(cx));
         }
         room
@@ -193,6 +201,7 @@ impl Connection {
     fn refresh_sizes(&mut self, cx: &Cx<'_>) {
         self.snd.refresh_size_goal(&cx.device);
         if self.ecn.is_some() {
+            cold_path();
             self.reserve_ecn_option(cx);
         }
     }
@@ -293,10 +302,12 @@ impl Connection {
     fn after_read(&mut self, cx: &mut Cx<'_>, n: usize) {
         self.charge(cx);
         if self.uncommon.is_some() && n > 0 {
+            cold_path();
             self.record_rx_read();
             self.drop_passed_mark();
         }
         if n == 0 || !self.state.is_synchronized() {
+            cold_path();
             return;
         }
         let may_grow = !cx.mem.is_under_pressure();

@@ -3,7 +3,7 @@
 //! A write is accepted up to the limits; a writer that reached one is woken only at half of it, so
 //! that it finds room for more than one segment.
 
-use fullsend_wire::Instant;
+use fullsend_wire::{Instant, cold_path};
 
 use super::{Connection, State};
 use crate::Cx;
@@ -22,17 +22,24 @@ impl Connection {
     /// Returns the bytes from `snd_nxt` to the end of the first record; `u32::MAX` without records.
     #[inline]
     pub(crate) fn record_left(&self) -> u32 {
-        let records = self.uncommon.as_ref().and_then(|u| u.records.as_ref());
+        let Some(uncommon) = &self.uncommon else {
+            return u32::MAX;
+        };
+        cold_path();
+        let records = uncommon.records.as_ref();
         records.map_or(u32::MAX, |records| records.left(self.snd.nxt()))
     }
 
     /// Returns the bytes that `SO_SNDBUF` bounds (`sk_wmem_queued`).
     #[inline]
     pub(crate) fn wmem_queued(&self) -> usize {
-        let uncommon = self.uncommon.as_ref();
-        let records = uncommon.and_then(|uncommon| uncommon.records.as_ref());
-        let records = records.map_or(0, |records| records.unsent());
-        self.snd.wmem_queued(self.recovery.rtx.len() + records)
+        let mut super_segments = self.recovery.rtx.len();
+        if let Some(uncommon) = &self.uncommon {
+            cold_path();
+            let records = uncommon.records.as_ref();
+            super_segments += records.map_or(0, |records| records.unsent());
+        }
+        self.snd.wmem_queued(super_segments)
     }
 
     /// Returns whether the connection is writable in the sense of `poll(2)`, with enough room to

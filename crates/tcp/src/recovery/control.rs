@@ -4,7 +4,7 @@
 use alloc::boxed::Box;
 
 use fullsend_wire::tcp::TcpRepr;
-use fullsend_wire::{Instant, Mss, Nanos, SeqNum};
+use fullsend_wire::{Instant, Mss, Nanos, SeqNum, cold_path};
 
 use super::{
     AckOutcome, CwrAction, Frto, Prr, RecoveryCx, RecoveryTimer, ReorderingState, RetransTsval,
@@ -82,7 +82,14 @@ impl Recovery {
     /// Returns whether the phase is Open and no tail loss probe is in flight.
     #[inline]
     pub(crate) fn allows_fast_path(&self) -> bool {
-        self.ca_state == CaState::Open && self.cold().is_none_or(|cold| cold.probe.is_none())
+        let is_probing = match self.cold() {
+            None => false,
+            Some(cold) => {
+                cold_path();
+                cold.probe.is_some()
+            }
+        };
+        self.ca_state == CaState::Open && !is_probing
     }
 
     /// Returns whether cwnd may grow (RFC 5681): not while it is being reduced.
@@ -103,6 +110,7 @@ impl Recovery {
         if self.is_reducing()
             && let Some(cold) = &mut self.cold
         {
+            cold_path();
             cold.prr.on_sent(segs);
         }
     }

@@ -1,7 +1,7 @@
 //! Tail loss probes (RFC 8985 7): when ACKs stop coming, one more segment draws an ACK that shows
 //! what is missing of the tail, long before the retransmission timeout.
 
-use fullsend_wire::{Instant, SeqNum};
+use fullsend_wire::{Instant, SeqNum, cold_path};
 
 use super::dsack::Dsack;
 use super::rack::TIMER_SLACK;
@@ -36,10 +36,14 @@ impl Recovery {
             && sack
             && matches!(cx.sysctl.tcp_early_retrans, 3 | 4);
         if !may_send {
+            cold_path();
             return None;
         }
         let timeout = match rtt.srtt() {
-            None => Rto::INITIAL.nanos(),
+            None => {
+                cold_path();
+                Rto::INITIAL.nanos()
+            }
             Some(srtt) if self.rtx.packets_out() == 1 => srtt * 2 + rtt.rto_min(),
             Some(srtt) => srtt * 2 + TIMER_SLACK,
         };

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use fullsend_offload::{Chain, Slice};
-use fullsend_wire::{Instant, Mss, SeqNum};
+use fullsend_wire::{Instant, Mss, SeqNum, cold_path};
 
 mod ack;
 mod delivery;
@@ -184,7 +184,10 @@ impl RtxQueue {
     pub(crate) fn in_flight(&self) -> u32 {
         match &self.board {
             None => self.packets_out,
-            Some(board) => board.in_flight(self.packets_out),
+            Some(board) => {
+                cold_path();
+                board.in_flight(self.packets_out)
+            }
         }
     }
 
@@ -208,6 +211,7 @@ impl RtxQueue {
             number,
         } = entry;
         if let Some(board) = &self.board {
+            cold_path();
             // Not earlier than a retransmission that left before it.
             sent_at = sent_at.max(board.last_retrans.0);
         }
@@ -222,10 +226,12 @@ impl RtxQueue {
         let idle = self.packets_out == 0;
         self.packets_out += segs;
         if self.delivery.is_some() {
+            cold_path();
             self.record_sent(sent_at, idle);
         }
         self.truesize += truesize;
         if self.entries.capacity() == 0 {
+            cold_path();
             self.entries.reserve_exact(1);
         }
         self.entries.push_back(RtxEntry {

@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use fullsend_wire::cold_path;
 
 use fullsend_offload::{Chain, Pool, Slice, WriteBuf};
 
@@ -92,6 +93,7 @@ impl DataRun {
     fn push_slice(&mut self, pool: &Pool, slice: Slice, group_len: usize, frugal: bool) {
         self.len += slice.len() as u32;
         if self.copy_buf.is_some() {
+            cold_path();
             return self.push_after_copy_buf(pool, slice, group_len);
         }
         let slice = match self.pieces.back_mut() {
@@ -214,9 +216,11 @@ impl DataRun {
     #[inline]
     fn consume(&mut self, max: usize, sink: impl FnOnce(&[u8])) -> usize {
         if self.pieces.is_empty() {
+            cold_path();
             self.freeze_copy_buf();
         }
         let Some(first) = self.pieces.front_mut() else {
+            cold_path();
             return max;
         };
         let n = first.len().min(max);
@@ -238,6 +242,7 @@ impl DataRun {
             self.pinned -= first.pinned() as u32;
         }
         if self.pieces.is_empty() && self.pieces.capacity() > MIN_PIECES_CAPACITY {
+            cold_path();
             self.pieces.shrink_to(MIN_PIECES_CAPACITY);
         }
         Some(first)

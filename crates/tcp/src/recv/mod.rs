@@ -4,8 +4,8 @@
 use alloc::boxed::Box;
 
 use fullsend_offload::{Chain, Pool, Slice};
-use fullsend_wire::SeqNum;
 use fullsend_wire::tcp::{SackBlock, SackBlocks};
+use fullsend_wire::{SeqNum, cold_path};
 
 mod ack_policy;
 mod buffer;
@@ -129,6 +129,7 @@ impl RecvQueue {
             let bytes = data.len() as u32;
             self.rcv_nxt += bytes;
             if fin {
+                cold_path();
                 self.fin_received = true;
                 self.rcv_nxt += 1;
             }
@@ -138,6 +139,7 @@ impl RecvQueue {
                 had_gap: false,
             };
         }
+        cold_path();
         self.insert_slow(pool, seq, data, fin)
     }
 
@@ -261,7 +263,11 @@ impl RecvQueue {
     /// Returns the number of out-of-order bytes.
     #[inline]
     pub(crate) fn ofo_bytes(&self) -> usize {
-        self.ofo.as_ref().map_or(0, |b| b.queue.bytes())
+        let Some(ofo) = &self.ofo else {
+            return 0;
+        };
+        cold_path();
+        ofo.queue.bytes()
     }
 
     /// Returns the number of bytes held, readable or out of order.
@@ -273,8 +279,12 @@ impl RecvQueue {
     /// Returns the bytes of memory held for all received data.
     #[inline]
     pub(crate) fn truesize(&self) -> usize {
-        let ofo = self.ofo.as_ref();
-        self.data.truesize() + ofo.map_or(0, |b| b.queue.truesize())
+        let mut bytes = self.data.truesize();
+        if let Some(ofo) = &self.ofo {
+            cold_path();
+            bytes += ofo.queue.truesize();
+        }
+        bytes
     }
 
     /// Discards out-of-order data, the highest first, until `bytes` of memory are free or none is left

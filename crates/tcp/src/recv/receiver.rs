@@ -2,7 +2,7 @@
 
 use fullsend_offload::{Chain, Pool, Slice};
 use fullsend_wire::tcp::{SackBlock, SackBlocks};
-use fullsend_wire::{Instant, Mss, Nanos, SeqNum, Window, WindowScale, WireWindow};
+use fullsend_wire::{Instant, Mss, Nanos, SeqNum, Window, WindowScale, WireWindow, cold_path};
 
 use super::window::WindowInputs;
 use super::{AckPolicy, InsertOutcome, RecvQueue, RecvWindow, SegmentPosition};
@@ -148,6 +148,7 @@ impl Receiver {
     pub(crate) fn on_stored(&mut self, len: u32, segment_len: u32, adv_mss: Mss, may_grow: bool) {
         let larger = self.ack.on_segment(segment_len, adv_mss);
         if larger || self.window.is_denser(len) {
+            cold_path();
             self.window.set_density(len);
         }
         self.window.on_stored(len, adv_mss, may_grow);
@@ -160,6 +161,7 @@ impl Receiver {
         let nxt = self.queue.rcv_nxt();
         self.window.on_data(arrival.now, nxt, arrival.adv_mss);
         if arrival.had_gap {
+            cold_path();
             self.ack.ack_now();
         } else if arrival.bytes > 0 {
             let lagging = self.window.is_lagging(nxt);
@@ -179,6 +181,7 @@ impl Receiver {
     #[inline]
     pub(crate) fn repeat_dupack(&mut self) {
         if self.queue.take_dupack() {
+            cold_path();
             self.ack.ack_now();
         }
     }
@@ -263,6 +266,7 @@ impl Receiver {
             self.window.on_read(now, (n, held), adv_mss, most, may_grow);
         }
         if self.queue.fin_received() {
+            cold_path();
             return false;
         }
         let ack_is_due = (held == 0 && self.ack.on_all_read()) || self.ack.on_read();
@@ -312,6 +316,7 @@ impl Receiver {
     #[inline]
     pub(crate) fn ack_if_over_rcvbuf(&mut self) {
         if self.window.is_over_rcvbuf() {
+            cold_path();
             self.ack.ack_now();
         }
     }

@@ -1,7 +1,7 @@
 //! The receive window: as large as the path needs and the buffer allows, without silly window
 //! syndrome, and not shrunk unless memory is exhausted.
 
-use fullsend_wire::{Instant, Mss, Nanos, SeqNum, Window, WindowScale, WireWindow};
+use fullsend_wire::{Instant, Mss, Nanos, SeqNum, Window, WindowScale, WireWindow, cold_path};
 
 mod charge;
 #[cfg(test)]
@@ -249,6 +249,7 @@ impl RecvWindow {
         let window = if wanted >= current || (inputs.may_shrink && shift > 0) {
             wanted
         } else {
+            cold_path();
             // Rounded up below, so that the right edge never moves left (RFC 9293 3.8.6.2.1).
             current
         };
@@ -272,6 +273,7 @@ impl RecvWindow {
         let mss = inputs.mss.min(limit);
         let mut free = self.free_window();
         if free < limit / 2 || inputs.may_shrink {
+            cold_path();
             free &= !(step - 1);
             if free < limit / 2 && (free < self.full_window() / 16 || free < mss) {
                 return 0;
@@ -282,6 +284,7 @@ impl RecvWindow {
             // Rounded up, so that scaling does not turn a small window into none.
             return free.div_ceil(step) << shift;
         }
+        cold_path();
         // A multiple of the segment size, and unchanged while it is within a segment of the free space.
         let advertised = self.right_edge.distance(inputs.acked).max(0) as u32;
         if advertised.saturating_add(mss) <= free || advertised > free {
@@ -420,11 +423,13 @@ impl RecvWindow {
     #[inline]
     pub(crate) fn on_data(&mut self, now: Instant, rcv_nxt: SeqNum, mss: Mss) {
         if self.current(rcv_nxt).0 < mss.bytes() && self.tuning == Tuning::Auto {
+            cold_path();
             self.tuning = Tuning::Exhausted;
         }
         if rcv_nxt.before(self.timed_until) {
             return;
         }
+        cold_path();
         let took = now.since(self.timed_since);
         self.on_rtt(took.min(self.rtt().unwrap_or(took)));
         self.timed_since = now;

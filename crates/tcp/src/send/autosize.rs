@@ -1,7 +1,7 @@
 //! TSO autosizing: super-segments follow the pacing rate on long paths, and are as large as the
 //! device accepts on short ones.
 
-use fullsend_wire::{Mss, Nanos, Rate};
+use fullsend_wire::{Mss, Nanos, Rate, cold_path};
 
 use super::Sender;
 use super::pacing::{PACING_SHIFT, Path};
@@ -70,6 +70,7 @@ impl Sender {
     #[inline]
     pub(crate) fn refresh_size_goal(&mut self, device: &DeviceCaps) {
         if self.size_goal_for != device.gso_max_size {
+            cold_path();
             self.sync_size_goal(device);
         }
     }

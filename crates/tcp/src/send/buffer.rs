@@ -58,6 +58,7 @@ impl Sender {
 
     /// Appends a copy of `data` in super-segments of `goal` bytes; returns the bytes copied, which
     /// are fewer only where the allocator refuses memory. `frugal`: allocates for `data` alone.
+    #[inline]
     pub(crate) fn append(&mut self, pool: &Pool, data: &[u8], goal: usize, frugal: bool) -> usize {
         self.queue.append(pool, data, goal, frugal)
     }

@@ -2,7 +2,7 @@
 
 use fullsend_offload::Chain;
 use fullsend_wire::tcp::TcpFlags;
-use fullsend_wire::{Instant, SeqNum};
+use fullsend_wire::{Instant, SeqNum, cold_path};
 
 use super::{FinState, SendCx, SendDecision, Sender};
 use crate::Cx;
@@ -54,6 +54,7 @@ impl Sender {
         let taken = self.queue.take(len as usize);
         // A FIN without data is not charged, so it needs no completion.
         let (number, truesize) = if len == 0 {
+            cold_path();
             (0, 0)
         } else {
             let size = (len, segs);
@@ -69,6 +70,7 @@ impl Sender {
             self.sml = self.nxt;
         }
         if flags.contains(TcpFlags::FIN) {
+            cold_path();
             self.fin = FinState::Sent;
             self.nxt += 1;
         }
@@ -108,10 +110,13 @@ impl Sender {
         if (segs > 1 && !cx.legacy.in_force().split_tail) || push {
             flags = flags.union(TcpFlags::PSH);
         }
-        let ends = self.fin == FinState::Queued && len as usize == self.queue.len();
-        // A FIN waits until the peer's window admits it (RFC 9293 3.8.6.1).
-        if ends && len < self.usable_window() {
-            flags = flags.union(TcpFlags::FIN);
+        if self.fin == FinState::Queued {
+            cold_path();
+            let ends = len as usize == self.queue.len();
+            // A FIN waits until the peer's window admits it (RFC 9293 3.8.6.1).
+            if ends && len < self.usable_window() {
+                flags = flags.union(TcpFlags::FIN);
+            }
         }
         flags
     }

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use fullsend_wire::{Instant, Nanos, prefetch};
+use fullsend_wire::{Instant, Nanos, cold_path, prefetch};
 
 use super::{BlockedBy, FlowReport, Histogram, SendLimit, Sender};
 
@@ -97,6 +97,7 @@ impl FlowState {
         }
     }
 
+    #[inline(never)]
     fn change_limit(&mut self, now: Instant, limit: SendLimit) {
         self.report.time[self.limited_by as usize] += now.since(self.limited_since);
         self.limited_since = now;
@@ -312,7 +313,10 @@ impl Sender {
     /// Returns the flow's state, and creates it if need be.
     #[inline]
     pub(super) fn flow(&mut self, now: Instant) -> &mut FlowState {
-        self.flow.get_or_insert_with(|| FlowState::new(now))
+        self.flow.get_or_insert_with(|| {
+            cold_path();
+            FlowState::new(now)
+        })
     }
 
     /// Records that a super-segment of `len` bytes in `segs` segments is sent, whose size `limit`

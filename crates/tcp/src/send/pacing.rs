@@ -3,7 +3,7 @@
 
 use alloc::boxed::Box;
 
-use fullsend_wire::{Instant, Nanos, Rate};
+use fullsend_wire::{Instant, Nanos, Rate, cold_path};
 
 use super::Sender;
 use crate::congestion::{Congestion, Cwnd, HEADERS_BYTES};
@@ -134,6 +134,7 @@ impl Sender {
     fn is_self_paced(&self, cx: &Cx<'_>, path: Path<'_>) -> bool {
         match &self.pacing {
             Some(pacing) if !cx.device.fq => {
+                cold_path();
                 pacing.max_rate != Rate::UNLIMITED
                     || path.congestion.algorithm().pacing_rate().is_some()
             }
@@ -192,6 +193,7 @@ impl Sender {
         if self.pacing.is_none() && !cx.device.fq {
             return Instant::ZERO;
         }
+        cold_path();
         self.schedule_paced_departure(cx, path, len + segs * HEADERS_BYTES, sent)
     }
 

@@ -1,6 +1,7 @@
 //! The queue of unsent data, gathered into super-segments.
 
 use alloc::collections::VecDeque;
+use fullsend_wire::cold_path;
 
 use fullsend_offload::{Chain, Pool, Slice, WriteBuf};
 
@@ -171,8 +172,11 @@ impl WriteQueue {
     /// this super-segment already filled a block, never larger than it can use. There is none if the
     /// allocator refuses.
     fn open_buf(&mut self, pool: &Pool, want: usize, tail_left: usize, frugal: bool) {
-        let filled_up = self.buf.as_ref().map_or(0, WriteBuf::capacity);
-        self.close_buf();
+        let mut filled_up = 0;
+        if let Some(full) = &self.buf {
+            filled_up = full.capacity();
+            self.close_buf();
+        }
         let guess = if frugal {
             0
         } else {
@@ -292,6 +296,7 @@ impl WriteQueue {
     #[inline]
     fn shrink_capacity(&mut self) {
         if self.slices.capacity() > KEPT_SLICES {
+            cold_path();
             self.slices.shrink_to(KEPT_SLICES);
         }
     }

@@ -3,8 +3,8 @@
 use super::acc_ecn::{AccEcn, AccEcnOrder};
 use super::fastopen::{self, FastopenCookie};
 use super::{HEADER_LEN, MAX_HEADER_LEN};
-use crate::SeqNum;
 use crate::read::{be32, put16, put32};
+use crate::{SeqNum, cold_path};
 
 /// The TCP timestamps option (RFC 7323 3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -100,6 +100,7 @@ impl TcpOptions {
     pub const MAX_LEN: usize = MAX_HEADER_LEN - HEADER_LEN;
 
     /// Reads the bytes of the options; `syn`: accepts those that only a SYN may carry.
+    #[inline(never)]
     pub(super) fn parse(mut bytes: &[u8], syn: bool) -> Self {
         let mut options = Self::default();
         loop {
@@ -164,7 +165,10 @@ impl TcpOptions {
             return self.len_with_acc_ecn();
         }
         let rest = self.base_len();
-        rest + sack_len(self.sack_blocks_that_fit(rest))
+        if self.sack.len == 0 {
+            return rest;
+        }
+        self.len_with_sack(rest)
     }
 
     /// Returns whether there are no options.
@@ -184,6 +188,11 @@ impl TcpOptions {
         self.base_len() + option + sack <= Self::MAX_LEN
     }
 
+    #[inline(never)]
+    fn len_with_sack(&self, rest: usize) -> usize {
+        rest + sack_len(self.sack_blocks_that_fit(rest))
+    }
+
     fn len_with_acc_ecn(&self) -> usize {
         let (_, padded, blocks) = self.acc_ecn_that_fits();
         self.base_len() + padded + sack_len(blocks)
@@ -193,12 +202,16 @@ impl TcpOptions {
     #[inline]
     fn base_len(&self) -> usize {
         let aligned = |is_present: bool, len: usize| if is_present { len } else { 0 };
-        aligned(self.timestamps.is_some(), 12)
+        let mut len = aligned(self.timestamps.is_some(), 12)
             + aligned(self.mss.is_some(), 4)
             + aligned(self.window_scale.is_some(), 4)
             // SACK permitted replaces the two NOPs of the timestamps.
-            + aligned(self.sack_permitted && self.timestamps.is_none(), 4)
-            + self.fastopen.as_ref().map_or(0, FastopenCookie::option_len)
+            + aligned(self.sack_permitted && self.timestamps.is_none(), 4);
+        if let Some(cookie) = &self.fastopen {
+            cold_path();
+            len += cookie.option_len();
+        }
+        len
     }
 
     /// Returns the SACK blocks that fit after `before` bytes of other options.

@@ -63,7 +63,8 @@ impl Rig {
     fn run(&mut self, span: Nanos) -> Vec<Report> {
         let end = self.now + span;
         let mut out = Vec::new();
-        while let Some(at) = self.multicast.deadline().filter(|at| *at <= end) {
+        while self.multicast.deadline() <= end {
+            let at = self.multicast.deadline();
             self.now = at;
             self.multicast.poll(at, &mut self.rng, &mut out);
         }

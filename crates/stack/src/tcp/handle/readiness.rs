@@ -7,6 +7,8 @@ use fullsend_wire::Instant;
 
 use super::TcpHandle;
 use crate::StackError;
+use crate::host::Env;
+use crate::tcp::socket::Socket;
 use crate::waiters::{WaitEvent, Waiter};
 
 /// The kind of readiness to wait for.
@@ -16,6 +18,14 @@ pub enum Interest {
     Read,
     /// Space in the send buffer, or the result of a connect.
     Write,
+}
+
+impl Socket {
+    #[inline(never)]
+    fn poll_writable(&mut self, env: &mut Env, now: Instant) -> bool {
+        let mut cx = env.cx(now, &self.path, self.conn.ts_offset());
+        self.conn.poll_writable(&mut cx)
+    }
 }
 
 impl TcpHandle<'_> {
@@ -33,10 +43,10 @@ impl TcpHandle<'_> {
         let (_, socket, _) = self.host.tcp.user_conn(self.id)?;
         let (ready, event) = match interest {
             Interest::Read => (socket.conn.poll_readable(), WaitEvent::Read),
-            Interest::Write => {
-                let mut cx = self.host.env.cx(now, &socket.path, socket.conn.ts_offset());
-                (socket.conn.poll_writable(&mut cx), WaitEvent::Write)
-            }
+            Interest::Write => (
+                socket.poll_writable(&mut self.host.env, now),
+                WaitEvent::Write,
+            ),
         };
         if !ready {
             let waiter = waiter.into();

@@ -2,7 +2,7 @@
 
 use fullsend_offload::{Chain, Slice};
 use fullsend_tcp::{AppendOutcome, Connection, WriteFlags};
-use fullsend_wire::Instant;
+use fullsend_wire::{Instant, cold_path};
 
 use super::TcpHandle;
 use crate::StackError;
@@ -29,7 +29,13 @@ impl TcpHandle<'_> {
         let mut written = data.len();
         if appended == AppendOutcome::NotAppended {
             let mut cx = self.host.env.cx(now, &socket.path, socket.conn.ts_offset());
-            written = socket.conn.write(&mut cx, data, more)?;
+            written = match socket.conn.write(&mut cx, data, more) {
+                Ok(written) => written,
+                Err(error) => {
+                    cold_path();
+                    return Err(error.into());
+                }
+            };
         }
         let ready_iface = socket.post_process_transfer(index, wheel);
         self.host.push_ready(index, ready_iface);

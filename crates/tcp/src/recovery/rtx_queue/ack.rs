@@ -1,6 +1,6 @@
 //! Cumulative acknowledgement.
 
-use fullsend_wire::{Instant, Nanos, SeqNum};
+use fullsend_wire::{Instant, Nanos, SeqNum, cold_path};
 
 use super::ranges::Pos;
 use super::scoreboard::{RetransState, Scoreboard};
@@ -34,8 +34,31 @@ pub(crate) struct AckOutcome {
     pub(crate) syn: bool,
     /// The ACK covers our FIN.
     pub(crate) fin: bool,
-    /// Memory charge released, in bytes.
-    pub(crate) truesize: u32,
+}
+
+/// The effects of a cumulative ACK while nothing is SACKed, lost or retransmitted.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct UnmarkedAck {
+    /// Segments no longer outstanding.
+    pub(crate) segs: u32,
+    /// Bytes of data no longer outstanding.
+    pub(crate) bytes: u32,
+    /// When the oldest outstanding super-segment was sent: no echo is older.
+    pub(crate) first_sent: Option<Instant>,
+    /// Round trip times of the oldest and the newest super-segment that this ACK delivered.
+    pub(crate) rtts: Option<(Nanos, Nanos)>,
+    /// The ACK covers our FIN.
+    pub(crate) fin: bool,
+}
+
+/// What an ACK removed from the queue.
+#[derive(Clone, Copy, Default)]
+struct Removed {
+    segs: u32,
+    /// When the newest super-segment that lost a segment was sent.
+    newest: Option<Instant>,
+    syn: bool,
+    fin: bool,
 }
 
 /// The scoreboard's entries for the data that an ACK covers.
@@ -55,36 +78,23 @@ impl RtxQueue {
         };
         out.first_sent = Some(first_sent);
         let known = if self.board.is_some() {
+            cold_path();
             Some(self.ack_board(snd_una, &mut out))
         } else {
             self.record_delivered(snd_una);
             None
         };
         let prior = core::mem::replace(&mut self.una, snd_una);
-        let segs = self.packets_out;
-        let mut newest = None;
-        while let Some(head) = self.entries.front() {
-            if head.end().after(snd_una) {
-                break;
-            }
-            newest = Some(head.sent_at);
-            self.packets_out -= head.segs;
-            out.truesize += head.truesize;
-            out.syn |= head.syn;
-            out.fin |= head.fin;
-            if let Some(delivery) = &mut self.delivery {
-                delivery.on_entry_removed();
-            }
-            self.entries.pop_front();
-        }
-        newest = self.trim_head(snd_una, &mut out).or(newest);
-        self.truesize -= out.truesize;
-        out.acked_segs = segs - self.packets_out;
+        let removed = self.remove_acked(snd_una);
+        let newest = removed.newest;
+        (out.syn, out.fin) = (removed.syn, removed.fin);
+        out.acked_segs = removed.segs;
         let flags = u32::from(out.syn) + u32::from(out.fin);
         out.acked_bytes = snd_una.since(prior).saturating_sub(flags);
         out.delivered_segs = out.acked_segs;
         let mut span = newest.map(|newest| (first_sent, newest));
         if let Some(known) = known {
+            cold_path();
             out.delivered_segs -= known.sacked_segs.min(out.acked_segs);
             span = known.span;
             self.update_board_after_ack(snd_una, &mut out);
@@ -97,10 +107,60 @@ impl RtxQueue {
             out.rtt = Some(now.since(oldest));
             out.rtt_newest = Some(now.since(newest));
         }
+        out
+    }
+
+    /// Performs [`ack`](Self::ack) while nothing is SACKed, lost or retransmitted and no delivery rates
+    /// are sampled.
+    #[inline(always)]
+    pub(crate) fn ack_unmarked(&mut self, now: Instant, snd_una: SeqNum) -> UnmarkedAck {
+        let Some(head) = self.entries.front() else {
+            cold_path();
+            return UnmarkedAck::default();
+        };
+        let first_sent = head.sent_at;
+        let prior = core::mem::replace(&mut self.una, snd_una);
+        let removed = self.remove_acked(snd_una);
+        let flags = u32::from(removed.syn) + u32::from(removed.fin);
+        UnmarkedAck {
+            segs: removed.segs,
+            bytes: snd_una.since(prior).saturating_sub(flags),
+            first_sent: Some(first_sent),
+            rtts: removed
+                .newest
+                .map(|newest| (now.since(first_sent), now.since(newest))),
+            fin: removed.fin,
+        }
+    }
+
+    /// Removes what an ACK covers: super-segments, and whole segments of the head.
+    #[inline(always)]
+    fn remove_acked(&mut self, snd_una: SeqNum) -> Removed {
+        let mut removed = Removed::default();
+        let mut truesize = 0;
+        while let Some(head) = self.entries.front() {
+            if head.end().after(snd_una) {
+                removed.segs += self.trim_head(snd_una, &mut removed);
+                break;
+            }
+            removed.newest = Some(head.sent_at);
+            removed.segs += head.segs;
+            truesize += head.truesize;
+            removed.syn |= head.syn;
+            removed.fin |= head.fin;
+            if let Some(delivery) = &mut self.delivery {
+                cold_path();
+                delivery.on_entry_removed();
+            }
+            self.entries.pop_front();
+        }
+        self.packets_out -= removed.segs;
+        self.truesize -= truesize;
         if self.entries.is_empty() && self.entries.capacity() > MIN_CAPACITY {
+            cold_path();
             self.entries.shrink_to(MIN_CAPACITY);
         }
-        out
+        removed
     }
 
     /// Reports the newest super-segment of which the ACK covers a segment to the sampler.
@@ -109,22 +169,27 @@ impl RtxQueue {
         if self.delivery.is_none() {
             return;
         }
+        cold_path();
         let last = self.index_after(self.floor(snd_una) - 1);
         if let (Some(entry), Some(delivery)) = (self.entries.get(last), &mut self.delivery) {
             delivery.on_entry_delivered(last, entry.sent_at, snd_una);
         }
     }
 
-    /// Removes the whole segments of the head that the ACK covers. Returns when they were sent.
+    /// Removes the whole segments of the head that the ACK covers. Returns their number.
     #[inline]
-    fn trim_head(&mut self, snd_una: SeqNum, out: &mut AckOutcome) -> Option<Instant> {
+    fn trim_head(&mut self, snd_una: SeqNum, removed: &mut Removed) -> u32 {
         let mss = self.mss.bytes();
-        let head = self.entries.front_mut()?;
-        if !snd_una.after(head.seq) {
-            return None;
-        }
+        let Some(head) = self
+            .entries
+            .front_mut()
+            .filter(|head| snd_una.after(head.seq))
+        else {
+            return 0;
+        };
         if head.syn {
-            (head.syn, out.syn) = (false, true);
+            cold_path();
+            (head.syn, removed.syn) = (false, true);
             head.seq += 1;
         }
         let data_len = head.payload.len() as u32;
@@ -132,14 +197,14 @@ impl RtxQueue {
         let whole = (snd_una.since(head.seq) / mss).min(head.segs - 1);
         let bytes = (whole * mss).min(data_len);
         if whole == 0 {
-            return None;
+            return 0;
         }
         head.payload.advance(bytes as usize);
         head.seq += bytes;
         head.segs -= whole;
         head.first_seg = head.first_seg.wrapping_add(whole);
-        self.packets_out -= whole;
-        Some(head.sent_at)
+        removed.newest = Some(head.sent_at);
+        whole
     }
 
     /// Removes the scoreboard's entries for the data that the ACK covers, and returns them.

@@ -4,7 +4,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use fullsend_wire::{Instant, Nanos, SeqNum};
+use fullsend_wire::{Instant, Nanos, SeqNum, cold_path};
 
 use super::RtxQueue;
 use crate::congestion::{FlightSample, LostSegments};
@@ -275,9 +275,13 @@ impl RtxQueue {
     }
 
     /// Returns whether the application limits, or recently limited, the flow; `false` without a sampler.
+    #[inline]
     pub(crate) fn is_app_limited(&self) -> bool {
-        let delivery = self.delivery.as_ref();
-        delivery.is_some_and(|d| d.app_limited.is_some())
+        let Some(delivery) = &self.delivery else {
+            return false;
+        };
+        cold_path();
+        delivery.app_limited.is_some()
     }
 
     pub(super) fn record_sent(&mut self, at: Instant, idle: bool) {

@@ -1,6 +1,6 @@
 //! Loss marks by other rules than RACK's (RFC 6675, RFC 6582, RFC 6298 5.4), and their removal.
 
-use fullsend_wire::{Instant, SeqNum};
+use fullsend_wire::{Instant, SeqNum, cold_path};
 
 use super::RtxQueue;
 use super::scoreboard::{RetransState, Scoreboard};
@@ -149,7 +149,11 @@ impl RtxQueue {
     /// Returns whether lost data waits for retransmission.
     #[inline]
     pub(crate) fn has_lost(&self) -> bool {
-        self.board.as_ref().is_some_and(|b| b.lost_pending > 0)
+        let Some(board) = &self.board else {
+            return false;
+        };
+        cold_path();
+        board.lost_pending > 0
     }
 }
 

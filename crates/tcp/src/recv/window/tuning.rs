@@ -1,6 +1,6 @@
 //! Receive-buffer autotuning (dynamic right-sizing).
 
-use fullsend_wire::{Instant, Mss, SeqNum};
+use fullsend_wire::{Instant, Mss, SeqNum, cold_path};
 
 use super::{FIRST_SEGS, RecvWindow, Tuning, micros};
 
@@ -34,6 +34,7 @@ impl RecvWindow {
         let first = (FIRST_SEGS * mss.bytes()).min(self.limit() / 2);
         let before = self.read_per_rtt.max(first);
         if self.read_this_rtt > before {
+            cold_path();
             if may_grow {
                 self.grow(mss, before, most);
             }

@@ -129,7 +129,7 @@ fn a_claim_of_the_address_is_a_doubt_on_all_shards() {
     assert_eq!(shards.send(2, "fd00::2"), ["02:00:00:00:00:02 packet 2"]);
     assert_eq!(shards.second.wait().0, 1000, "a timer without effects");
     let next = shards.second.neighbours.deadline();
-    assert_eq!(next, Some(shards.first.now + Nanos::from_secs(5)));
+    assert_eq!(next, shards.first.now + Nanos::from_secs(5));
 }
 
 /// Unauthenticated hosts cause requests for neighbours that do not exist, e.g. by SYNs with their
