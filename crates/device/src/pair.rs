@@ -132,18 +132,38 @@ impl PairEnd {
         mem::swap(&mut self.stash, &mut *queue);
         self.rx.queued.store(0, Ordering::Release);
         drop(queue);
-        if self.rx.sender_is_waiting.swap(false, Ordering::AcqRel) {
+        let sender_is_waiting = &self.rx.sender_is_waiting;
+        // Set under the lock; most often it is not.
+        if sender_is_waiting.load(Ordering::Acquire)
+            && sender_is_waiting.swap(false, Ordering::AcqRel)
+        {
             self.rx.notify(SENDER);
         }
     }
 
-    /// In MTU mode, marks the checksums that the sender completed as not yet verified.
-    fn mark_unverified(&self, packets: &mut [Packet]) {
-        if self.config.nic == NicMode::Mtu {
-            for packet in packets {
-                packet.offload.checksum = Checksum::Unverified;
-            }
+    /// Appends at most `max` packets of the stash to `batch`.
+    #[inline(never)]
+    fn take_stash(&mut self, batch: &mut Vec<Packet>, max: usize) {
+        batch.extend(self.stash.drain(..max.min(self.stash.len())));
+    }
+
+    /// Appends packets from the front of `batch` to the queue, up to its limit.
+    #[inline(never)]
+    fn append(&self, queue: &mut VecDeque<Packet>, batch: &mut VecDeque<Packet>) {
+        let room = self.config.queue.saturating_sub(queue.len());
+        queue.extend(batch.drain(..room.min(batch.len())));
+        if !batch.is_empty() {
+            // Set under the lock, so that the receiver that next makes room sees it.
+            self.tx.sender_is_waiting.store(true, Ordering::Release);
         }
+    }
+}
+
+/// Marks the checksums that the sender completed as not yet verified.
+#[inline(never)]
+fn mark_unverified(packets: &mut [Packet]) {
+    for packet in packets {
+        packet.offload.checksum = Checksum::Unverified;
     }
 }
 
@@ -165,12 +185,7 @@ impl Device for PairEnd {
         if was_empty && batch.len() <= self.config.queue {
             mem::swap(&mut *queue, batch);
         } else {
-            let room = self.config.queue.saturating_sub(queue.len());
-            queue.extend(batch.drain(..room.min(batch.len())));
-            if !batch.is_empty() {
-                // Set under the lock, so that the receiver that next makes room sees it.
-                self.tx.sender_is_waiting.store(true, Ordering::Release);
-            }
+            self.append(&mut queue, batch);
         }
         self.tx.queued.store(queue.len(), Ordering::Release);
         drop(queue);
@@ -189,19 +204,22 @@ impl Device for PairEnd {
         if before == 0 && self.stash.len() <= max {
             // Both conversions reuse the memory and copy no element.
             let emptied = VecDeque::from(mem::take(batch));
-            *batch = Vec::from(mem::replace(&mut self.stash, emptied));
+            let taken = Vec::from(mem::replace(&mut self.stash, emptied));
+            // The empty vector that is replaced has no memory to free.
+            mem::forget(mem::replace(batch, taken));
         } else {
-            batch.extend(self.stash.drain(..max.min(self.stash.len())));
+            self.take_stash(batch, max);
         }
         let taken = batch.len() - before;
         if had_stash && taken < max {
             // A result below `max` would mean that the queue is empty; a packet only notifies if it
             // arrives in an empty queue.
             self.refill_stash();
-            let room = max - taken;
-            batch.extend(self.stash.drain(..room.min(self.stash.len())));
+            self.take_stash(batch, max - taken);
         }
-        self.mark_unverified(&mut batch[before..]);
+        if self.config.nic == NicMode::Mtu {
+            mark_unverified(&mut batch[before..]);
+        }
         Ok(batch.len() - before)
     }
 

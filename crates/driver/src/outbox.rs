@@ -1,6 +1,7 @@
 //! Packets between a host and its device, and their completion (TSQ).
 
 use std::collections::VecDeque;
+use std::io;
 use std::mem;
 
 use fullsend_offload::{Packet, TxToken};
@@ -21,6 +22,7 @@ pub(crate) struct Outbox {
     packets: VecDeque<Packet>,
     /// Tokens of the packets in `packets` and of those in flight at the device.
     tokens: VecDeque<TxToken>,
+    /// Spare vector for packets that the host adds to `packets`.
     staged: Vec<Packet>,
     /// Whether the device has failed, which is logged once.
     failed: bool,
@@ -49,16 +51,32 @@ impl Outbox {
     /// Appends the packets that `fill` adds, and returns their number.
     #[inline]
     pub(crate) fn gather(&mut self, fill: impl FnOnce(&mut Vec<Packet>)) -> usize {
+        let mut waiting = mem::take(&mut self.packets);
+        if !waiting.is_empty() {
+            self.packets = waiting;
+            return self.gather_behind(fill);
+        }
+        // The vector has the deque's buffer; no packet is moved. An empty deque that is cleared begins
+        // at the start of its buffer, so that the conversion does nothing.
+        waiting.clear();
+        let mut packets = Vec::from(waiting);
+        fill(&mut packets);
+        let added = packets.len();
+        for packet in &packets {
+            self.tokens.push_back(packet.tx);
+        }
+        // The empty deque that is replaced has no memory to free.
+        mem::forget(mem::replace(&mut self.packets, VecDeque::from(packets)));
+        added
+    }
+
+    /// Appends the packets that `fill` adds to those that the device has not accepted.
+    #[inline(never)]
+    fn gather_behind(&mut self, fill: impl FnOnce(&mut Vec<Packet>)) -> usize {
         fill(&mut self.staged);
         let added = self.staged.len();
         self.tokens.extend(self.staged.iter().map(|p| p.tx));
-        if self.packets.is_empty() {
-            // The vectors swap their buffers, which are kept; no packet is moved.
-            let packets = VecDeque::from(mem::take(&mut self.staged));
-            self.staged = Vec::from(mem::replace(&mut self.packets, packets));
-        } else {
-            self.packets.extend(self.staged.drain(..));
-        }
+        self.packets.extend(self.staged.drain(..));
         added
     }
 
@@ -67,12 +85,16 @@ impl Outbox {
     #[inline]
     pub(crate) fn flush(&mut self, device: &mut (impl Device + ?Sized)) {
         if let Err(error) = device.transmit(&mut self.packets) {
-            if !mem::replace(&mut self.failed, true) {
-                tracing::warn!(%error, "the device failed, and its packets are dropped; build a \
-                                        new stack");
-            }
-            self.packets.clear();
+            self.drop_packets(&error);
         }
+    }
+
+    #[cold]
+    fn drop_packets(&mut self, error: &io::Error) {
+        if !mem::replace(&mut self.failed, true) {
+            tracing::warn!(%error, "the device failed, and its packets are dropped; build a new stack");
+        }
+        self.packets.clear();
     }
 
     /// Returns the token of the next packet that the device has finished with and that belongs to a
@@ -92,7 +114,6 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
     use std::os::fd::BorrowedFd;
 
     use fullsend_offload::{Caps, Slice};

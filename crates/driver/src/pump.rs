@@ -306,24 +306,24 @@ impl<D: Device> Pump<D> {
                     .outbox
                     .gather(|out| host.transmit(now, self.iface, out, TX_BATCH));
             }
-            if self.outbox.is_empty() {
-                if !host.needs_transmit(self.iface) {
-                    return false;
-                }
-                // All packets were for the host itself.
+            // If there is none, all packets were for the host itself.
+            let is_local = self.outbox.is_empty();
+            if is_local {
                 local_rounds += 1;
-                if local_rounds == LOCAL_ROUNDS {
-                    return true;
-                }
-                continue;
+            } else {
+                self.outbox.flush(&mut self.device);
+                self.complete(host, now);
             }
-            self.outbox.flush(&mut self.device);
-            self.complete(host, now);
             if !self.outbox.is_empty() || !host.needs_transmit(self.iface) {
                 return false;
             }
-            now = clock.now();
-            self.now = now;
+            if local_rounds == LOCAL_ROUNDS {
+                return true;
+            }
+            if !is_local {
+                now = clock.now();
+                self.now = now;
+            }
         }
         true
     }

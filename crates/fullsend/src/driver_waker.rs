@@ -18,6 +18,7 @@ pub(crate) struct DriverWaker {
 }
 
 impl DriverWaker {
+    #[inline(never)]
     pub(crate) fn wake(&self) {
         if !self.scheduled.swap(true, Ordering::AcqRel)
             && let Some(waker) = &*self.waker.lock()

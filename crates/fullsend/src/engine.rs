@@ -13,13 +13,14 @@ mod tests;
 mod wake;
 
 use std::io;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
+use std::task::Waker;
 
 use fullsend_device::{Device, Notifier};
 use fullsend_driver::{Handover, Pump, TransmitOutcome};
 use fullsend_stack::{Host, IfaceId, TcpId, WaitKey, WaitList, WaitOn};
 use fullsend_tcp::AppendOutcome;
-use fullsend_wire::Instant;
+use fullsend_wire::{Instant, cold_path};
 use parking_lot::{Mutex, MutexGuard};
 
 #[cfg(feature = "control")]
@@ -30,6 +31,7 @@ pub(crate) use self::handle::EngineHandle;
 use self::inspect::Captures;
 #[cfg(feature = "control")]
 pub(crate) use self::inspect::Inspector;
+use self::wake::Peer;
 pub(crate) use self::wake::device_waker;
 use crate::callbacks;
 use crate::clock::Clock;
@@ -53,6 +55,8 @@ pub(crate) struct Shard {
     pump: Pump<ShardDevice>,
     #[cfg(feature = "control")]
     captures: Captures,
+    /// Spare vector for the host's wakers; empty while the shard is not locked.
+    wakers: Vec<Waker>,
     /// Tasks that wait until all written data is acknowledged.
     flush_waiters: WaitList,
     /// Whether all written data had been acknowledged when the stack was shut down.
@@ -81,7 +85,7 @@ pub(crate) struct Engine {
     /// Lets the device notify its user, without the lock.
     notifier: Option<Notifier>,
     /// The other end of an in-process link.
-    peer: OnceLock<(Arc<DriverWaker>, Weak<Engine>)>,
+    peer: OnceLock<Peer>,
 }
 
 impl Engine {
@@ -100,6 +104,7 @@ impl Engine {
             pump: Pump::new(iface, device),
             #[cfg(feature = "control")]
             captures: Captures::default(),
+            wakers: Vec::new(),
             flush_waiters: WaitList::default(),
             was_flushed: false,
             close_waiters: WaitList::default(),
@@ -119,8 +124,12 @@ impl Engine {
 
     /// Connects two engines whose devices are the two ends of one link.
     pub(crate) fn connect_peers(a: &Arc<Self>, b: &Arc<Self>) {
-        let _ = a.peer.set((b.driver_waker.clone(), Arc::downgrade(b)));
-        let _ = b.peer.set((a.driver_waker.clone(), Arc::downgrade(a)));
+        for (engine, peer) in [(a, b), (b, a)] {
+            let _ = engine.peer.set(Peer {
+                driver_waker: peer.driver_waker.clone(),
+                engine: Arc::downgrade(peer),
+            });
+        }
     }
 
     #[inline]
@@ -243,6 +252,7 @@ impl Engine {
         let now = now.max(shard.pump.now());
         let Shard { host, pump, .. } = &mut *shard;
         let Ok(transmitted) = pump.receive_at(host, now, &self.clock) else {
+            cold_path();
             return false;
         };
         self.pass_on(host);
@@ -329,12 +339,17 @@ impl Engine {
     }
 }
 
+#[cold]
+fn stop_error((kind, text): &(io::ErrorKind, String)) -> io::Error {
+    io::Error::new(*kind, text.clone())
+}
+
 impl Shard {
     #[inline]
     fn check_alive(&self) -> io::Result<()> {
         match &self.stop_reason {
             None => Ok(()),
-            Some((kind, text)) => Err(io::Error::new(*kind, text.clone())),
+            Some(reason) => Err(stop_error(reason)),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Passing packets, and messages of the neighbour tables, between the shards of a stack.
 
+use fullsend_driver::Handover;
 use fullsend_stack::Host;
 
 use super::Engine;
@@ -19,18 +20,8 @@ impl Engine {
     /// its neighbour tables to those of other shards.
     #[inline]
     pub(super) fn pass_on(&self, host: &mut Host) {
-        let Some(handover) = &self.handover else {
-            return;
-        };
-        if host.has_misdirected() {
-            for (index, packet) in host.take_misdirected() {
-                handover.push(index, &mut vec![packet]);
-            }
-        }
-        if host.has_neighbour_messages() {
-            for (index, message) in host.take_neighbour_messages() {
-                handover.push_message(index, message);
-            }
+        if let Some(handover) = &self.handover {
+            pass_on(host, handover);
         }
     }
 
@@ -39,9 +30,28 @@ impl Engine {
     #[inline]
     pub(super) fn wake_after_handover(&self) {
         if let Some(handover) = &self.handover {
-            for index in handover.take_woken() {
-                self.group.wake_driver(index);
-            }
+            self.wake_drivers(handover);
+        }
+    }
+
+    #[inline(never)]
+    fn wake_drivers(&self, handover: &Handover) {
+        for index in handover.take_woken() {
+            self.group.wake_driver(index);
+        }
+    }
+}
+
+#[inline(never)]
+fn pass_on(host: &mut Host, handover: &Handover) {
+    if host.has_misdirected() {
+        for (index, packet) in host.take_misdirected() {
+            handover.push(index, &mut vec![packet]);
+        }
+    }
+    if host.has_neighbour_messages() {
+        for (index, message) in host.take_neighbour_messages() {
+            handover.push_message(index, message);
         }
     }
 }

@@ -2,9 +2,11 @@
 //! in-process link.
 
 use std::cell::Cell;
-use std::sync::Arc;
+use std::mem;
+use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
+use fullsend_wire::Instant;
 use parking_lot::MutexGuard;
 
 use super::{DriverWaker, Engine, Shard};
@@ -27,10 +29,44 @@ pub(crate) fn device_waker(driver_waker: &Arc<DriverWaker>) -> Waker {
     Waker::from(Arc::new(DeviceWaker(driver_waker.clone())))
 }
 
+impl Shard {
+    /// Takes the wakers of the tasks that wait for the end of the stack, or for the acknowledgement of
+    /// all written data.
+    #[cold]
+    fn take_shutdown_wakers(&mut self) {
+        let has_stopped = self.stop_reason.is_some();
+        if has_stopped || self.is_flushed() {
+            self.flush_waiters.wake(&mut self.wakers);
+        }
+        if has_stopped {
+            self.close_waiters.wake(&mut self.wakers);
+        }
+    }
+}
+
+/// The other end of an in-process link.
+pub(super) struct Peer {
+    pub(super) driver_waker: Arc<DriverWaker>,
+    pub(super) engine: Weak<Engine>,
+}
+
 thread_local! {
-    /// Spare vector for the wakers that are called after unlocking, to avoid an allocation per
-    /// call.
+    /// Spare vector for a shard whose own one is used up by the wakers that are called after
+    /// unlocking, to avoid an allocation per call.
     static WAKERS: Cell<Vec<Waker>> = const { Cell::new(Vec::new()) };
+}
+
+/// Takes several wakers, and leaves the spare vector.
+#[inline(never)]
+fn take_all(wakers: &mut Vec<Waker>) -> Vec<Waker> {
+    mem::replace(wakers, WAKERS.take())
+}
+
+/// Wakes several tasks.
+#[inline(never)]
+fn wake_all(mut wakers: Vec<Waker>) {
+    wakers.drain(..).for_each(Waker::wake);
+    WAKERS.set(wakers);
 }
 
 impl Engine {
@@ -57,15 +93,14 @@ impl Engine {
         wake_driver: bool,
         flush_now: bool,
     ) -> bool {
-        let nothing_to_wake =
-            !shard.host.has_wakers() && shard.flush_waiters.is_empty() && !wake_driver;
-        if !nothing_to_wake
-            || self
-                .peer
-                .get()
-                .is_some_and(|(driver_waker, _)| driver_waker.has_deferred_wake())
-        {
+        let has_tasks = shard.host.has_wakers() || !shard.flush_waiters.is_empty();
+        if has_tasks || wake_driver {
             return self.wake_after_unlock(shard, wake_driver, flush_now);
+        }
+        if let Some(peer) = self.peer_with_work() {
+            let now = shard.pump.now();
+            drop(shard);
+            Self::wake_peer(peer, now, flush_now);
         }
         false
     }
@@ -76,38 +111,58 @@ impl Engine {
         wake_driver: bool,
         flush_now: bool,
     ) -> bool {
-        let (mut wakers, mut spent) = (Vec::new(), Vec::new());
-        if shard.host.has_wakers() {
-            // Taken only when needed: the peer's engine, which may run below, uses it too.
-            wakers = WAKERS.take();
-            shard.host.take_replaced_wakers(&mut spent);
-            shard.host.take_wakers(&mut wakers);
+        let mut spent = Vec::new();
+        let Shard { host, wakers, .. } = &mut *shard;
+        if host.has_wakers() {
+            host.take_replaced_wakers(&mut spent);
+            host.take_wakers(wakers);
         }
-        if !shard.flush_waiters.is_empty() && (shard.is_flushed() || shard.stop_reason.is_some()) {
-            shard.flush_waiters.wake(&mut wakers);
+        if !shard.flush_waiters.is_empty() || shard.stop_reason.is_some() {
+            shard.take_shutdown_wakers();
         }
-        if shard.stop_reason.is_some() {
-            shard.close_waiters.wake(&mut wakers);
-        }
+        let wakers = &mut shard.wakers;
+        // Most often there is one, and the vector stays with the shard.
+        let last = wakers.pop();
+        let others = (!wakers.is_empty()).then(|| take_all(wakers));
         let now = shard.pump.now();
         drop(shard);
         drop(spent);
         if wake_driver {
             self.driver_waker.wake();
         }
-        if let Some((driver_waker, peer)) = self.peer.get()
-            && driver_waker.take_deferred_wake()
+        if let Some(peer) = self.peer_with_work() {
+            Self::wake_peer(peer, now, flush_now);
+        }
+        if let Some(others) = others {
+            wake_all(others);
+        }
+        let Some(last) = last else {
+            return false;
+        };
+        last.wake();
+        true
+    }
+
+    /// Returns the other end of the link if it has received packets since its driver was last woken.
+    #[inline]
+    fn peer_with_work(&self) -> Option<&Peer> {
+        self.peer
+            .get()
+            .filter(|peer| peer.driver_waker.has_deferred_wake())
+    }
+
+    /// Lets the other end of the link receive what was sent at `now`: within this call if
+    /// `flush_now` and its shard is not locked, and by its driver otherwise.
+    fn wake_peer(peer: &Peer, now: Instant, flush_now: bool) {
+        if !peer.driver_waker.take_deferred_wake() {
+            return;
+        }
+        if flush_now
+            && let Some(engine) = peer.engine.upgrade()
+            && engine.try_deliver(now)
         {
-            let delivered = flush_now && peer.upgrade().is_some_and(|peer| peer.try_deliver(now));
-            if !delivered {
-                driver_waker.wake();
-            }
+            return;
         }
-        let woke = !wakers.is_empty();
-        if woke {
-            wakers.drain(..).for_each(Waker::wake);
-            WAKERS.set(wakers);
-        }
-        woke
+        peer.driver_waker.wake();
     }
 }

@@ -11,9 +11,9 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll, ready};
 
-use fullsend_stack::{Host, Interest as HostInterest, StackError, TcpId, WaitKey, WaitOn};
+use fullsend_stack::{Host, Interest as HostInterest, StackError, TcpId, WaitKey, WaitOn, Waiter};
 use fullsend_tcp::TcpError;
-use fullsend_wire::Instant;
+use fullsend_wire::{Instant, cold_path};
 use tokio::task::coop::poll_proceed;
 
 use crate::engine::EngineHandle;
@@ -145,11 +145,8 @@ impl TcpStream {
         mut key: Option<&mut WaitKey>,
     ) -> Poll<io::Result<()>> {
         poll_ready(cx, |cx| {
-            self.engine.op(|host, now| {
-                host.tcp(self.id)
-                    .poll_ready(now, interest, waiter(cx, &mut key))
-                    .map_err(io_error)
-            })
+            self.engine
+                .op(|host, now| self.is_ready_or_waits(host, now, interest, waiter(cx, &mut key)))
         })
     }
 
@@ -190,28 +187,41 @@ impl TcpStream {
             match step(host, now) {
                 Ok(done) => return Ok(Poll::Ready(done)),
                 Err(StackError::Tcp(TcpError::WouldBlock)) => {
-                    let ready = host
-                        .tcp(self.id)
-                        .poll_ready(now, interest, waiter(cx, &mut key))
-                        .map_err(io_error)?;
-                    if !ready {
+                    let waiter = waiter(cx, &mut key);
+                    if !self.is_ready_or_waits(host, now, interest, waiter)? {
                         return Ok(Poll::Pending);
                     }
                 }
-                Err(error) => return Err(io_error(error)),
+                Err(error) => {
+                    cold_path();
+                    return Err(io_error(error));
+                }
             }
         };
-        match self.engine.run_with_lazy_clock(flush_now, call) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(done)) => {
-                coop.made_progress();
-                Poll::Ready(Ok(done))
-            }
+        let done = match self.engine.run_with_lazy_clock(flush_now, call) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(done)) => Ok(done),
             Err(error) => {
-                coop.made_progress();
-                Poll::Ready(Err(error))
+                cold_path();
+                Err(error)
             }
-        }
+        };
+        coop.made_progress();
+        Poll::Ready(done)
+    }
+
+    /// Returns whether the connection is ready for `interest`; if not, registers `waiter`.
+    #[inline(never)]
+    fn is_ready_or_waits(
+        &self,
+        host: &mut Host,
+        now: Instant,
+        interest: HostInterest,
+        waiter: Waiter<'_>,
+    ) -> io::Result<bool> {
+        host.tcp(self.id)
+            .poll_ready(now, interest, waiter)
+            .map_err(io_error)
     }
 
     /// Resets the connection (RFC 9293 3.10.5). Undelivered data is lost, and the peer's reads fail

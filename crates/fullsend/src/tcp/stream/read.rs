@@ -24,18 +24,27 @@ impl TcpStream {
         self.write_quantum.restart();
         self.flush_now.store(true, Ordering::Relaxed);
         let id = self.id;
-        // Received slices are appended to uninitialized memory directly: the copying read would
-        // need it zeroed first, which writes all of it.
         if buf.initialized().len() < buf.capacity() {
-            return self.poll_op(cx, HostInterest::Read, false, |host, now| {
-                let chain = host.tcp(id).read_chain(now, buf.remaining())?;
-                chain.slices().iter().for_each(|s| buf.put_slice(s));
-                Ok(())
-            });
+            return self.poll_read_uninitialized(cx, buf);
         }
         self.poll_op(cx, HostInterest::Read, false, |host, now| {
             let n = host.tcp(id).read(now, buf.initialize_unfilled())?;
             buf.advance(n);
+            Ok(())
+        })
+    }
+
+    /// Polls a read into a buffer with uninitialized memory. Received slices are appended to it
+    /// directly: the copying read would need it zeroed first, which writes all of it.
+    #[inline(never)]
+    fn poll_read_uninitialized(
+        &self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.poll_op(cx, HostInterest::Read, false, |host, now| {
+            let chain = host.tcp(self.id).read_chain(now, buf.remaining())?;
+            chain.slices().iter().for_each(|s| buf.put_slice(s));
             Ok(())
         })
     }

@@ -54,6 +54,13 @@ impl TcpStream {
             self.write_quantum.on_uncounted_append(data.len());
             return Poll::Ready(Ok(data.len()));
         }
+        self.poll_counted_write(cx, data)
+    }
+
+    /// Polls a write that counts as an operation. Apart from
+    /// [`poll_write_inner`](Self::poll_write_inner), which is inlined into each future that writes.
+    #[inline(never)]
+    fn poll_counted_write(&self, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_copying_write(cx, |host, now| host.tcp(self.id).write(now, data, false))
     }
 
