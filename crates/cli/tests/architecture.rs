@@ -84,12 +84,14 @@ fn built() -> Arrows {
 fn socket_crates_depend_on_serde_only_with_their_feature_control() {
     let has_serde = |package, features| {
         let tree = Command::new(env!("CARGO"))
-            .args(["tree", "--edges=normal", "--prefix=none", "--offline"])
+            .args(["tree", "--edges=normal", "--prefix=none"])
             .args(["--package", package, "--features", features])
             .current_dir(ROOT)
             .output()
             .expect("cargo tree runs");
-        let tree = String::from_utf8_lossy(&tree.stdout).into_owned();
+        let error = String::from_utf8_lossy(&tree.stderr);
+        assert!(tree.status.success(), "{package}: {error}");
+        let tree = String::from_utf8_lossy(&tree.stdout);
         assert!(tree.starts_with(package), "{tree}");
         tree.lines().any(|line| line.starts_with("serde"))
     };
