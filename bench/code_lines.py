@@ -20,19 +20,32 @@ BINARY = ROOT / "target/release/fullsend"
 LINE = 64
 
 
-def valgrind(tool, options, perf):
-    """The report of a `fullsend perf` under a tool of valgrind, and the tool's output."""
-    done = subprocess.run(("valgrind", f"--tool={tool}", *options, BINARY, *perf),
+def valgrind(tool, options, perf, seconds):
+    """The messages of a `fullsend perf` under a tool of valgrind, and the tool's output."""
+    done = subprocess.run(("valgrind", f"--tool={tool}", *options, BINARY, *perf, "--time", seconds),
                           check=True, capture_output=True, text=True)
     report = json.loads(done.stdout)
     return 2 * report["transactions_per_s"] * report["seconds"], done.stderr
+
+
+def for_a_message(perf):
+    """Instructions and misses for a message: the difference of a long and a short run, so that begin
+    and end of the program are not in it."""
+    cache = ("--cache-sim=yes", "--I1=32768,8,64", "--cachegrind-out-file=/dev/null")
+    totals = []
+    for seconds in ("1", "4"):
+        messages, report = valgrind("cachegrind", cache, perf, seconds)
+        found = [re.search(rf"{name}:\s+([\d,]+)", report) for name in ("I\\s+refs", "I1\\s+misses")]
+        totals.append((messages, *(int(count.group(1).replace(",", "")) for count in found)))
+    messages, *events = (long - short for short, long in zip(*totals))
+    return [count / messages for count in events]
 
 
 def counts(perf, file):
     """Executions of each instruction, and the number of messages."""
     options = ("--dump-instr=yes", "--compress-pos=no", "--compress-strings=no",
                f"--callgrind-out-file={file}")
-    messages, _ = valgrind("callgrind", options, perf)
+    messages, _ = valgrind("callgrind", options, perf, "2")
     executed, binary, in_call = collections.Counter(), False, False
     with open(file) as lines:
         for line in lines:
@@ -94,22 +107,19 @@ def main():
     args.add_argument("--gaps", type=int, default=40, help="how many gaps to print")
     args = args.parse_args()
     subprocess.run(("cargo", "build", "--release", "-p", "fullsend-cli"), cwd=ROOT, check=True)
-    perf = ("perf", "rr", "-r", "4K,4K", "--api", args.api, "--json", "--time", "2")
-    cache = ("--cache-sim=yes", "--I1=32768,8,64", "--cachegrind-out-file=/dev/null")
-    messages, report = valgrind("cachegrind", cache, perf)
-    total, missed = (int(re.search(rf"{name}:\s+([\d,]+)", report).group(1).replace(",", ""))
-                     for name in ("I\\s+refs", "I1\\s+misses"))
-    print(f"for a message: {total / messages:.0f} instructions, {missed / messages:.0f} misses")
+    perf = ("perf", "rr", "-r", "4K,4K", "--api", args.api, "--json")
+    total, missed = for_a_message(perf)
+    print(f"for a message: {total:.0f} instructions, {missed:.0f} misses")
     with tempfile.NamedTemporaryFile() as file:
         executed, messages = counts(perf, file.name)
     code = list(instructions())
-    # What less than a quarter of the messages executes is not on their path.
+    # Instructions that fewer than a quarter of the messages execute are not on their path.
     hot = [executed[address] > messages / 4 for address, _ in code]
     lines = {address // LINE for (address, _), is_hot in zip(code, hot) if is_hot}
     print(f"{len(lines)} lines of code, without those of libraries")
     largest = sorted(gaps(code, hot, lines), reverse=True)[:args.gaps]
     for (waste, _, function), where in zip(largest, positions(gap[1] for gap in largest)):
-        print(f"{waste:4} bytes in {function.split('::')[-1]}: {where}")
+        print(f"{waste:4} bytes in {re.sub(r'<.*>', '', function).split('::')[-1]}: {where}")
 
 
 if __name__ == "__main__":

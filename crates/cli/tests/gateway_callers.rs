@@ -1,6 +1,8 @@
 //! The gateway as it is called in practice: by an ordinary user, by Podman and by RootlessKit. A
 //! test whose program is missing, or cannot run a container here, prints `skipped: ` and the reason.
 
+mod free_port;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
+
+use free_port::free_port;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fullsend");
 /// The ordinary user, which owns no files.
@@ -145,12 +149,6 @@ fn web_server(address: &str) -> u16 {
         }
     });
     port
-}
-
-/// Returns a port of the host that is free now.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().unwrap().port()
 }
 
 /// Fetches a page of a server that may not be ready yet.

@@ -1,6 +1,8 @@
 //! gvproxy: its API on Unix sockets and through the guest's network, forwards, names, notifications.
 //! The guest is a stack of this process behind gvproxy's socket.
 
+mod free_port;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -11,6 +13,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use free_port::free_port;
 use fullsend::{Stack, UdpSocket};
 use fullsend_device::{Device, FrameLink, FrameSocket, Framing};
 use serde_json::{Value, json};
@@ -146,12 +149,6 @@ fn has_curl() -> bool {
         println!("skipped: curl is not installed");
     }
     found
-}
-
-/// Returns a port of the host that was free a moment ago.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 /// Serves one connection of a port of the guest after another, with what they send.

@@ -133,7 +133,7 @@ impl PairEnd {
         self.rx.queued.store(0, Ordering::Release);
         drop(queue);
         let sender_is_waiting = &self.rx.sender_is_waiting;
-        // Set under the lock; most often it is not.
+        // The sender sets it under the lock. It is rarely set, and a load costs less than an exchange.
         if sender_is_waiting.load(Ordering::Acquire)
             && sender_is_waiting.swap(false, Ordering::AcqRel)
         {

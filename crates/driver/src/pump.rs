@@ -306,7 +306,7 @@ impl<D: Device> Pump<D> {
                     .outbox
                     .gather(|out| host.transmit(now, self.iface, out, TX_BATCH));
             }
-            // If there is none, all packets were for the host itself.
+            // An empty outbox means that all packets were for the host itself.
             let is_local = self.outbox.is_empty();
             if is_local {
                 local_rounds += 1;

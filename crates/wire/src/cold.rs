@@ -2,12 +2,10 @@
 
 /// Marks the branch that calls it as rarely taken.
 ///
-/// The compiler places the code of such a branch apart from the common path. A packet then touches fewer
-/// lines of the instruction cache, whose 32 KiB barely hold the path of a packet through a stack, and
-/// the stack's speed depends on that.
+/// The compiler places the code of such a branch apart from the common path, so that a packet touches
+/// fewer lines of the instruction cache. Its 32 KiB barely hold the path of a packet through a stack.
 ///
-/// Call it first in a branch whose work differs from the common path; it has no effect in one that the
-/// compiler can merge with the other branch.
+/// Call it first in the branch, even if the branch only returns.
 ///
 /// ```
 /// use fullsend_wire::cold_path;

@@ -34,8 +34,8 @@ pub(super) struct Claims {
     /// The source of IP, the sender of ARP, and the target of a neighbor advertisement. Unspecified
     /// addresses are none.
     pub(super) addresses: [Option<IpAddr>; 2],
-    /// The address that the sender is about to use, and for whose other users it probes: the target of an
-    /// ARP probe (RFC 5227), or of duplicate address detection (RFC 4862).
+    /// The address that the sender is about to use if no other host has it: the target of an ARP probe
+    /// (RFC 5227), or of duplicate address detection (RFC 4862).
     pub(super) probed: Option<IpAddr>,
 }
 

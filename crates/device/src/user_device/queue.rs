@@ -320,7 +320,7 @@ impl PacketQueue {
 }
 
 /// Copies the payload of a packet that keeps much more memory allocated than it has bytes. Returns
-/// `false` if the allocator refused memory for the copy.
+/// `false` if the allocator refused memory for the copy, which `Chain::limit_pinned` would not report.
 pub(super) fn unpin(packet: &mut Packet) -> bool {
     if packet.payload.pinned() > MAX_PINNED * packet.payload.len() {
         let parts = packet.payload.slices().iter().map(Slice::as_slice);

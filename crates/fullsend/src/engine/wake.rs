@@ -30,8 +30,8 @@ pub(crate) fn device_waker(driver_waker: &Arc<DriverWaker>) -> Waker {
 }
 
 impl Shard {
-    /// Takes the wakers of the tasks that wait for the end of the stack, or for the acknowledgement of
-    /// all written data.
+    /// Takes the wakers of the tasks that wait for the end of the stack if it has stopped, and of those
+    /// that wait for the acknowledgement of all written data if that is acknowledged or will never be.
     #[cold]
     fn take_shutdown_wakers(&mut self) {
         let has_stopped = self.stop_reason.is_some();
@@ -51,8 +51,8 @@ pub(super) struct Peer {
 }
 
 thread_local! {
-    /// Spare vector for a shard whose own one is used up by the wakers that are called after
-    /// unlocking, to avoid an allocation per call.
+    /// Spare vector, which replaces that of a shard while the wakers in it are called. It avoids an
+    /// allocation for each call.
     static WAKERS: Cell<Vec<Waker>> = const { Cell::new(Vec::new()) };
 }
 
@@ -151,7 +151,7 @@ impl Engine {
             .filter(|peer| peer.driver_waker.has_deferred_wake())
     }
 
-    /// Lets the other end of the link receive what was sent at `now`: within this call if
+    /// Lets the other end of the link receive the packets sent at `now`: within this call if
     /// `flush_now` and its shard is not locked, and by its driver otherwise.
     fn wake_peer(peer: &Peer, now: Instant, flush_now: bool) {
         if !peer.driver_waker.take_deferred_wake() {

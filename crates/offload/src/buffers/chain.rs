@@ -248,8 +248,8 @@ impl Chain {
         self.slices.iter().map(Slice::pinned).sum()
     }
 
-    /// Copies the bytes if the chain keeps more than `ratio` times its length allocated, as packets
-    /// do that share the block of one read: for data that waits.
+    /// Copies the bytes if the chain keeps more than `ratio` times its length allocated. Call it for
+    /// data that waits: packets that share the block of one read keep all of that block.
     ///
     /// ```
     /// use fullsend_offload::{Chain, Pool};

@@ -24,10 +24,10 @@ pub(crate) struct IpMeta {
 }
 
 impl IpMeta {
-    /// Returns whether one of the addresses is a loopback address though the packet was received
+    /// Returns whether one of the IPv6 addresses is a loopback address though the packet was received
     /// from a link (RFC 4291 2.5.3).
     #[inline]
-    const fn is_loopback_outside(&self) -> bool {
+    const fn is_v6_loopback_outside(&self) -> bool {
         (self.src.is_loopback() || self.dst.is_loopback()) && self.iface != LOOPBACK
     }
 }
@@ -141,7 +141,7 @@ impl Host {
         self.mib.ip6.count_ecn(meta.tos, packet.segments());
         // RFC 4291 2.5.5.2: mapped addresses represent IPv4 inside a host and are never valid on a
         // link.
-        if meta.src.is_v4() || meta.dst.is_v4() || meta.is_loopback_outside() {
+        if meta.src.is_v4() || meta.dst.is_v4() || meta.is_v6_loopback_outside() {
             cold_path();
             self.mib.ip6.in_addr_errors += 1;
             return;

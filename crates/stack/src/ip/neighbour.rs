@@ -394,7 +394,7 @@ impl Neighbours {
             .push(self.solicitor.frames.dad_solicit(address, nonce));
     }
 
-    /// Returns when [`poll`](Self::poll) must be called at the latest.
+    /// Returns when [`poll`](Self::poll) must be called at the latest; the far future for never.
     #[inline]
     pub(crate) const fn deadline(&self) -> Instant {
         self.next

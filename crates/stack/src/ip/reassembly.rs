@@ -243,7 +243,7 @@ impl Reassembly {
         while self.abandon_oldest() {}
     }
 
-    /// Returns when [`poll`](Self::poll) must be called at the latest.
+    /// Returns when [`poll`](Self::poll) must be called at the latest; the far future for never.
     #[inline]
     pub(crate) fn deadline(&self) -> Instant {
         if let Some(&(expires, _)) = self.order.front() {

@@ -45,6 +45,7 @@ fn fill(
     path.fill(below, len, ident, segment.ecn.bits());
     let kind = gso_kind(path, segment);
     let is_super_segment = kind != GsoKind::None;
+    debug_assert!(packet.payload.is_empty());
     let payload = core::mem::take(&mut segment.payload);
     // An assignment would drop the old value, which is empty.
     core::mem::forget(core::mem::replace(&mut packet.payload, payload));

@@ -55,7 +55,8 @@ impl TimeWaitTable {
         self.table.len()
     }
 
-    /// Returns when [`Host::expire_time_wait`] must be called next.
+    /// Returns when [`Host::expire_time_wait`] must be called next; the far future for
+    /// never.
     #[inline]
     pub(crate) const fn next(&self) -> Instant {
         self.wheel.next()

@@ -57,8 +57,8 @@ impl TcpStream {
         self.poll_counted_write(cx, data)
     }
 
-    /// Polls a write that counts as an operation. Apart from
-    /// [`poll_write_inner`](Self::poll_write_inner), which is inlined into each future that writes.
+    /// Polls a write that counts as an operation. It is not inlined, as the compiler inlines
+    /// [`poll_write_inner`](Self::poll_write_inner) into each future that writes.
     #[inline(never)]
     fn poll_counted_write(&self, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_copying_write(cx, |host, now| host.tcp(self.id).write(now, data, false))

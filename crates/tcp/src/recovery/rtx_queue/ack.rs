@@ -37,7 +37,7 @@ pub(crate) struct AckOutcome {
 }
 
 /// The effects of a cumulative ACK while nothing is SACKed, lost or retransmitted.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct UnmarkedAck {
     /// Segments no longer outstanding.
     pub(crate) segs: u32,
@@ -51,11 +51,11 @@ pub(crate) struct UnmarkedAck {
     pub(crate) fin: bool,
 }
 
-/// What an ACK removed from the queue.
+/// The segments that an ACK removed from the queue.
 #[derive(Clone, Copy, Default)]
 struct Removed {
     segs: u32,
-    /// When the newest super-segment that lost a segment was sent.
+    /// When the newest super-segment was sent of which the ACK covers a segment.
     newest: Option<Instant>,
     syn: bool,
     fin: bool,
@@ -114,6 +114,7 @@ impl RtxQueue {
     /// are sampled.
     #[inline(always)]
     pub(crate) fn ack_unmarked(&mut self, now: Instant, snd_una: SeqNum) -> UnmarkedAck {
+        debug_assert!(self.board.is_none() && self.delivery.is_none());
         let Some(head) = self.entries.front() else {
             cold_path();
             return UnmarkedAck::default();
@@ -133,7 +134,7 @@ impl RtxQueue {
         }
     }
 
-    /// Removes what an ACK covers: super-segments, and whole segments of the head.
+    /// Removes the super-segments, and the whole segments of the head, that an ACK covers.
     #[inline(always)]
     fn remove_acked(&mut self, snd_una: SeqNum) -> Removed {
         let mut removed = Removed::default();

@@ -1,7 +1,11 @@
-use fullsend_wire::Nanos;
+use alloc::vec::Vec;
 
-use super::super::tests::{ack_context, at, block, counts, queue, seq};
-use super::super::{AckContext, RtxQueue};
+use fullsend_wire::{Mss, Nanos};
+use proptest::prelude::*;
+
+use super::super::tests::{MSS, ack_context, at, block, counts, entry, queue, seq};
+use super::super::{AckContext, RtxQueue, SuperSegment};
+use super::UnmarkedAck;
 
 /// Without SACK a duplicate ACK counts a segment behind the hole as delivered; the hole itself is
 /// never counted.
@@ -104,5 +108,89 @@ fn a_scoreboard_without_marks_stays_for_rack_only() {
         q.begin_ack(ack_context(30));
         q.ack(at(30), seq(400));
         assert!(q.is_empty() && !q.has_scoreboard());
+    }
+}
+
+/// Returns a queue of super-segments of these lengths, sent at the times of `entries`, with a SYN
+/// before the first and a FIN after the last; and the sequence numbers that they take.
+fn flagged_queue(entries: &[(u32, u64)], syn: bool, fin: bool) -> (RtxQueue, u32) {
+    let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
+    let mut nxt = 0;
+    if syn {
+        q.push(SuperSegment {
+            syn: true,
+            ..entry(0, 0, 0)
+        });
+        nxt = 1;
+    }
+    for (i, &(len, sent_ms)) in entries.iter().enumerate() {
+        let fin = fin && i + 1 == entries.len();
+        q.push(SuperSegment {
+            fin,
+            ..entry(nxt, len, sent_ms)
+        });
+        nxt += len + u32::from(fin);
+    }
+    (q, nxt)
+}
+
+#[test]
+fn an_unmarked_ack_reports_both_round_trips_and_counts_no_flags() {
+    let (mut q, end) = flagged_queue(&[(1000, 1), (450, 2), (100, 4)], true, true);
+    let ack = q.ack_unmarked(at(10), seq(1));
+    assert_eq!((ack.segs, ack.bytes, ack.fin), (1, 0, false));
+    assert_eq!(ack.first_sent, Some(at(0)));
+    // The first super-segment, and one segment of the second.
+    let ack = q.ack_unmarked(at(10), seq(1101));
+    assert_eq!((ack.segs, ack.bytes, ack.fin), (11, 1100, false));
+    assert_eq!(ack.first_sent, Some(at(1)));
+    let ms = Nanos::from_millis;
+    assert_eq!(ack.rtts, Some((ms(9), ms(8))));
+    // Half a segment delivers none.
+    let ack = q.ack_unmarked(at(10), seq(1151));
+    assert_eq!((ack.segs, ack.bytes, ack.rtts), (0, 50, None));
+    let ack = q.ack_unmarked(at(12), seq(end));
+    assert_eq!((ack.segs, ack.bytes, ack.fin), (5, 400, true));
+    assert_eq!(ack.rtts, Some((ms(10), ms(8))));
+    assert!(q.is_empty() && q.truesize() == 0);
+    assert_eq!(q.ack_unmarked(at(13), seq(end)), UnmarkedAck::default());
+}
+
+proptest! {
+    /// The fast path has the effects of the general one on a queue without marks.
+    #[test]
+    fn an_unmarked_ack_equals_a_general_one(
+        lens in prop::collection::vec((1..1000u32, 0..5u64), 1..8),
+        (syn, fin) in any::<(bool, bool)>(),
+        acks in prop::collection::vec(any::<prop::sample::Index>(), 1..8),
+    ) {
+        let mut now = 0;
+        let entries: Vec<_> = lens
+            .into_iter()
+            .map(|(len, after)| {
+                now += after;
+                (len, now)
+            })
+            .collect();
+        let (mut fast, end) = flagged_queue(&entries, syn, fin);
+        let (mut general, _) = flagged_queue(&entries, syn, fin);
+        let mut acks: Vec<_> = acks.iter().map(|ack| ack.index(end as usize + 1) as u32).collect();
+        acks.sort_unstable();
+        for ack in acks {
+            now += 1;
+            let out = general.ack(at(now), seq(ack));
+            let expected = UnmarkedAck {
+                segs: out.acked_segs,
+                bytes: out.acked_bytes,
+                first_sent: out.first_sent,
+                rtts: out.rtt.zip(out.rtt_newest),
+                fin: out.fin,
+            };
+            prop_assert_eq!(fast.ack_unmarked(at(now), seq(ack)), expected);
+            prop_assert_eq!(counts(&fast), counts(&general));
+            prop_assert_eq!(fast.truesize(), general.truesize());
+            prop_assert_eq!(fast.head_sent_at(), general.head_sent_at());
+            prop_assert_eq!((fast.una, fast.end()), (general.una, general.end()));
+        }
     }
 }
