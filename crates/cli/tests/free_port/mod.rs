@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 /// Returns a free port of the host, each time another one. The kernel gives connections, and sockets
 /// that are bound to port 0, only ports from 32768 on; so no other test takes it before its server.
-pub fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     loop {
         let port = NEXT.fetch_add(1, Ordering::Relaxed);
