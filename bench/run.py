@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the speed table: ours, the kernel, smoltcp and gVisor, interleaved on this machine.
 
-    bench/run.py                  # everything, 5 repetitions; writes the table to bench/README.md
+    bench/run.py --profiled       # everything, 5 repetitions; writes the table to bench/README.md
     bench/run.py -n 1 -t 0.5 --rows rr --no-write
 
 Rows over veth and TUN need root; they run in network namespaces that are made and removed here.
@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 
-from tools import ROOT, build, build_go, machine, need, sh, write_between
+from tools import ROOT, build, build_go, build_profiled, machine, need, sh, write_between
 
 README = ROOT / "bench" / "README.md"
 BEGIN, END = "<!-- table begins -->", "<!-- table ends -->"
@@ -31,9 +31,14 @@ PEER_TUN, PEER_KERNEL, PEER_ADDRESS = "fsb1", "10.88.3.1", "10.88.3.2"
 STREAM_BUFFER, RR_BUFFER = 1 << 20, 64 << 10
 # The packet socket's address, on the second end of the veth.
 PACKET_ADDRESS = "10.88.1.3"
-COLUMNS = ("kernel", "smoltcp", "gvisor", "tokio", "set", "core")
+COLUMNS = ("kernel", "smoltcp", "gvisor", "tokio", "profiled", "set", "core")
 OURS = ("tokio", "set", "core")
-TITLES = ("kernel", "smoltcp", "gVisor", "ours, tokio", "ours, set", "ours, core")
+PEERS = ("kernel", "smoltcp", "gvisor")
+TITLES = {"kernel": "kernel", "smoltcp": "smoltcp", "gvisor": "gVisor", "tokio": "ours, tokio",
+          "profiled": "ours, tokio, profiled", "set": "ours, set", "core": "ours, core"}
+# What the profiled build runs for its profile.
+TRAINING = [f"perf {test} --time 1" for test in (
+    "rr -r 4K,4K", "rr -r 4K,4K --flows 200", "stream", "stream --nic mtu", "stream -m 128")]
 GBIT, KILO, MEGA, BYTES = "Gbit/s", "k/s", "M/s", "bytes"
 # For a second of CPU time of the server's process.
 GBIT_CPU, KILO_CPU = "Gbit/CPU s", "k/CPU s"
@@ -88,12 +93,13 @@ class Namespaces:
 
 
 class Bench:
-    def __init__(self, ours, smoltcp, gvisor, seconds, namespaces):
-        self.ours, self.smoltcp, self.gvisor = ours, smoltcp, gvisor
+    def __init__(self, ours, profiled, smoltcp, gvisor, seconds, namespaces):
+        self.ours, self.profiled = ours, profiled
+        self.smoltcp, self.gvisor = smoltcp, gvisor
         self.seconds, self.ns = seconds, namespaces
 
-    def perf(self, line, prefix=()):
-        args = [*prefix, self.ours, "perf", *line.split(), "--json", "--time", str(self.seconds),
+    def perf(self, line, prefix=(), program=None):
+        args = [*prefix, program or self.ours, "perf", *line.split(), "--json", "--time", str(self.seconds),
                 "--congestion", "cubic"]
         return json.loads(sh(*args, timeout=self.seconds + 60))
 
@@ -167,6 +173,7 @@ def rows(b):
     core, of_set = "--api core", "--api set"
     rr10000 = "rr -r 4K,4K --flows 10000"
     back = "stream --reverse"
+    profiled = lambda line: b.perf(line, program=b.profiled)
     vnet = lambda line, buffer=STREAM_BUFFER, flows=1: b.peer_tun(
         b.smoltcp, line, buffer, flows, "serve-vnet")
     return [
@@ -175,37 +182,42 @@ def rows(b):
             "smoltcp": lambda: b.peer(b.smoltcp, "stream-tso stream-jumbo"),
             "gvisor": lambda: b.peer(b.gvisor, "stream-gso stream-jumbo"),
             "tokio": lambda: b.perf("stream"),
+            "profiled": lambda: profiled("stream"),
             "core": lambda: b.perf(f"stream {core}")}),
         ("the same, zero-copy, no byte written or read", GBIT, None, False, {
             "tokio": lambda: b.perf("stream --zerocopy"),
             "core": lambda: b.perf(f"stream --zerocopy {core}")}),
-        ("stream, MTU 1500, checksums (kernel: software GSO and GRO)", GBIT, 60, True, {
+        ("stream, MTU 1500, checksums (kernel: software GSO and GRO)", GBIT, 90, True, {
             "kernel": lambda: b.veth("stream", Offloads.SOFTWARE),
             "smoltcp": lambda: b.peer(b.smoltcp, "stream-mtu"),
             "gvisor": lambda: b.peer(b.gvisor, "stream-mtu stream-mtu-software"),
             "tokio": lambda: b.perf(f"stream {mtu}"),
+            "profiled": lambda: profiled(f"stream {mtu}"),
             "core": lambda: b.perf(f"stream {mtu} {core}")}),
         ("the same, without GRO (kernel: without GSO, too)", GBIT, None, True, {
             "kernel": lambda: b.veth("stream", Offloads.NONE),
             "tokio": lambda: b.perf(f"stream {mtu} --gro off"),
             "core": lambda: b.perf(f"stream {mtu} --gro off {core}")}),
-        ("rr 4K/4K, 1 flow", KILO, 700, False, {
+        ("rr 4K/4K, 1 flow", KILO, 800, False, {
             "kernel": lambda: b.perf(f"{rr1} --kernel"),
             "smoltcp": lambda: b.peer(b.smoltcp, "rr-1 rr-1-tso"),
             "gvisor": lambda: b.peer(b.gvisor, "rr-1 rr-1-gso"),
             "tokio": lambda: b.perf(rr1),
+            "profiled": lambda: profiled(rr1),
             "set": lambda: b.perf(f"{rr1} {of_set}"),
             "core": lambda: b.perf(f"{rr1} {core}")}),
-        ("rr 4K/4K, 200 flows", KILO, 1000, False, {
+        ("rr 4K/4K, 200 flows", KILO, 850, False, {
             "kernel": lambda: b.perf(f"{rr200} --kernel"),
             "smoltcp": lambda: b.peer(b.smoltcp, "rr-200 rr-200-tso"),
             "gvisor": lambda: b.peer(b.gvisor, "rr-200 rr-200-gso"),
             "tokio": lambda: b.perf(rr200),
+            "profiled": lambda: profiled(rr200),
             "set": lambda: b.perf(f"{rr200} {of_set}"),
             "core": lambda: b.perf(f"{rr200} {core}")}),
         ("rr 4K/4K, 10,000 flows", KILO, None, False, {
             "kernel": lambda: b.perf(f"{rr10000} --kernel"),
             "tokio": lambda: b.perf(rr10000),
+            "profiled": lambda: profiled(rr10000),
             "set": lambda: b.perf(f"{rr10000} {of_set}"),
             "core": lambda: b.perf(f"{rr10000} {core}")}),
         ("rr 4K/4K, 200 flows, 2 shards on 2 cores", KILO, None, False, {
@@ -213,11 +225,12 @@ def rows(b):
         ("connections with a byte each way (crr), 50 flows", KILO, None, False, {
             "kernel": lambda: b.perf("crr --flows 50 --kernel"),
             "tokio": lambda: b.perf("crr --flows 50")}),
-        ("128-byte writes, receiver polled every 256 (ours, kernel: autocorking)", MEGA, 20, False, {
+        ("128-byte writes, receiver polled every 256 (ours, kernel: autocorking)", MEGA, 30, False, {
             "kernel": lambda: b.perf("stream -m 128 --kernel"),
             "smoltcp": lambda: b.peer(b.smoltcp, "write-128-moderated write-128-moderated-tso"),
             "gvisor": lambda: b.peer(b.gvisor, "write-128-moderated write-128-moderated-nagle"),
             "tokio": lambda: b.perf("stream -m 128"),
+            "profiled": lambda: profiled("stream -m 128"),
             "core": lambda: b.perf(f"stream -m 128 {core}")}),
         ("128-byte writes, each sent at once (ours: tcp_autocorking=0)", MEGA, None, False, {
             "smoltcp": lambda: b.peer(b.smoltcp, "write-128 write-128-tso"),
@@ -330,17 +343,18 @@ def shown(values):
 
 
 def markdown(table, samples):
-    peers = [t for c, t in zip(COLUMNS, TITLES) if c not in OURS]
-    titles = ["", "unit", *TITLES, *(f"best of ours / {peer}" for peer in peers), "target"]
+    columns = [c for c in COLUMNS if c != "profiled" or any(c in row[4] for row in table)]
+    against = (f"best of ours / {TITLES[peer]}" for peer in PEERS)
+    titles = ["", "unit", *(TITLES[c] for c in columns), *against, "target"]
     lines = ["| " + " | ".join(titles).lstrip() + " |", "|---" * len(titles) + "|"]
     for name, unit, target, _, _ in table:
-        cells = {c: samples.get((name, c)) for c in COLUMNS}
+        cells = {c: samples.get((name, c)) for c in columns}
         means = {c: statistics.mean(v) for c, v in cells.items() if v}
         mine = [means[c] for c in OURS if c in means]
         best = (min if unit == BYTES else max)(mine, default=None)
         ratios = [f"{best / means[c]:.2f}" if best and means.get(c) else "-"
-                  for c in COLUMNS if c not in OURS]
-        figures = [shown(cells[c]) for c in COLUMNS]
+                  for c in PEERS]
+        figures = [shown(cells[c]) for c in columns]
         lines.append("| " + " | ".join([name, unit, *figures, *ratios, str(target or "-")]) + " |")
     return "\n".join(lines)
 
@@ -350,6 +364,8 @@ def main():
     parser.add_argument("-n", "--repetitions", type=int, default=5)
     parser.add_argument("-t", "--time", type=float, default=2.0, help="seconds of each test")
     parser.add_argument("--rows", default="", help="only rows whose name has this in it")
+    parser.add_argument("--profiled", action="store_true",
+                        help="also build `fullsend` with a profile, which takes minutes")
     parser.add_argument("--no-write", action="store_true", help="leave bench/README.md alone")
     args = parser.parse_args()
     root = os.geteuid() == 0
@@ -359,6 +375,7 @@ def main():
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     ours, smoltcp = build(), build("bench-smoltcp", "bench-smoltcp", ROOT / "bench" / "smoltcp")
+    profiled = build_profiled(TRAINING) if args.profiled else None
     gvisor = build_go(ROOT / "bench" / "gvisor", "bench-gvisor")
     if not root:
         print("rows over veth and TUN are left out: they need root", file=sys.stderr)
@@ -366,11 +383,12 @@ def main():
         print("the machine is busy: the figures will be low, and the ratios noisy",
               file=sys.stderr)
     namespaces = Namespaces()
-    bench = Bench(ours, smoltcp, gvisor, args.time, namespaces)
+    bench = Bench(ours, profiled, smoltcp, gvisor, args.time, namespaces)
     table = [r for r in rows(bench) if args.rows in r[0] and (root or not r[3])]
     for row in table:
-        if gvisor is None:
-            row[4].pop("gvisor", None)
+        for column, program in (("gvisor", gvisor), ("profiled", profiled)):
+            if program is None:
+                row[4].pop(column, None)
     if not table:
         sys.exit(f"--rows {args.rows}: no row's name has that in it")
     if root:

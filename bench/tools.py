@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,6 +40,34 @@ def build(package="fullsend-cli", program="fullsend", folder=ROOT):
     subprocess.run(["cargo", "build", "--release", "-p", package], cwd=folder, check=True)
     meta = sh("cargo", "metadata", "--no-deps", "--format-version=1", cwd=folder)
     return str(Path(json.loads(meta)["target_directory"]) / "release" / program)
+
+
+def build_profiled(training):
+    """Builds `fullsend` with a profile of its runs with the arguments of `training`, as docs/tuning.md
+    describes; returns its path, or None and says what is missing."""
+    about = sh("rustc", "-vV").splitlines()
+    host = next(line.split()[1] for line in about if line.startswith("host: "))
+    profdata = Path(sh("rustc", "--print", "sysroot").strip(), "lib/rustlib", host, "bin/llvm-profdata")
+    if not profdata.exists():
+        print(f"the profiled build is left out: no {profdata}: rustup component add llvm-tools",
+              file=sys.stderr)
+        return None
+    target = ROOT / "target" / "profiled"
+
+    def compile_with(flags):
+        # With `--target` the flags do not apply to build scripts, which would leave profiles, too.
+        subprocess.run(["cargo", "build", "--release", "-p", "fullsend-cli", "--target", host,
+                        "--target-dir", target], cwd=ROOT, check=True,
+                       env={**os.environ, "RUSTFLAGS": flags})
+        return str(target / host / "release" / "fullsend")
+
+    with tempfile.TemporaryDirectory() as folder:
+        program = compile_with(f"-Cprofile-generate={folder}/raw")
+        for arguments in training:
+            sh(program, *arguments.split())
+        merged = f"{folder}/merged.profdata"
+        sh(profdata, "merge", "-o", merged, f"{folder}/raw")
+        return compile_with(f"-Cprofile-use={merged}")
 
 
 def build_go(folder, program):

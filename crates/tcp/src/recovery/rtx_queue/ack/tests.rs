@@ -156,6 +156,23 @@ fn an_unmarked_ack_reports_both_round_trips_and_counts_no_flags() {
     assert_eq!(q.ack_unmarked(at(13), seq(end)), UnmarkedAck::default());
 }
 
+/// The peer may acknowledge the SYN of a Fast Open request without its data (RFC 7413 4.1.2).
+#[test]
+fn a_syn_is_acknowledged_without_its_data() {
+    let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
+    q.push(SuperSegment {
+        syn: true,
+        ..entry(0, 250, 0)
+    });
+    let ack = q.ack_unmarked(at(1), seq(1));
+    assert_eq!((ack.segs, ack.bytes, ack.rtts), (0, 0, None));
+    assert_eq!((q.entries[0].seq, q.entries[0].syn), (seq(1), false));
+    let ack = q.ack_unmarked(at(2), seq(101));
+    assert_eq!((ack.segs, ack.bytes), (1, 100));
+    assert_eq!((q.entries[0].seq, q.end()), (seq(101), seq(251)));
+    q.check();
+}
+
 proptest! {
     /// The fast path has the effects of the general one on a queue without marks.
     #[test]
