@@ -318,7 +318,9 @@ async fn a_guest_uses_a_pair_of_queues_for_each_shard() {
             let [[_, rx], tx] = counts;
             // The second device receives from a queue of its own only.
             assert_eq!(rx > 100, !netdev.is_empty(), "{counts:?}");
-            assert!(tx.iter().all(|&tx| tx > 100), "{counts:?}");
+            // The hash of a connection selects its shard. Each shard has at least one of the 16, which sends
+            // a SYN-ACK, an ACK and a FIN.
+            assert!(tx.iter().all(|&tx| tx >= 3), "{counts:?}");
         }
         let faults = |stats: &VhostUserStats| {
             stats.rx_malformed + stats.rx_disabled + stats.ring_errors + stats.protocol_errors
