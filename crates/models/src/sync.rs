@@ -3,8 +3,8 @@
 
 use std::ops::{Deref, DerefMut};
 
-pub use loom::sync::Arc;
 pub use loom::sync::atomic::{AtomicBool, Ordering};
+pub use loom::sync::{Arc, Arc as LoanArc};
 pub use loom::thread_local;
 
 /// A mutex.

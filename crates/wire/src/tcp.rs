@@ -119,8 +119,21 @@ impl TcpRepr {
     ///
     /// # Errors
     /// `Truncated` if `bytes` end before the header does; `BadLength` for a data offset below 5.
-    #[inline(always)]
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, usize), WireError> {
+        let mut repr = Self::default();
+        let header_len = repr.read(bytes)?;
+        Ok((repr, header_len))
+    }
+
+    /// Reads the header at the start of `bytes` into this one, as [`parse`](Self::parse) does, and
+    /// returns its length in bytes. This saves a copy where the header is part of a larger value. After an
+    /// error the header is unchanged.
+    ///
+    /// # Errors
+    /// Those of [`parse`](Self::parse).
+    #[inline(always)]
+    pub fn read(&mut self, bytes: &[u8]) -> Result<usize, WireError> {
         let Some((fixed, rest)) = bytes.split_first_chunk::<HEADER_LEN>() else {
             return Err(WireError::Truncated);
         };
@@ -132,27 +145,22 @@ impl TcpRepr {
             return Err(WireError::Truncated);
         };
         let flags = TcpFlags(be16(fixed, 12) & 0x1ff);
-        let options = if let Some(timestamps) = aligned_timestamps(options) {
-            TcpOptions {
-                timestamps: Some(timestamps),
-                ..TcpOptions::default()
-            }
-        } else if options.is_empty() {
-            TcpOptions::default()
-        } else {
-            TcpOptions::parse(options, flags.contains(TcpFlags::SYN))
-        };
-        let repr = Self {
-            src_port: be16(fixed, 0),
-            dst_port: be16(fixed, 2),
-            seq: SeqNum::new(be32(fixed, 4)),
-            ack: SeqNum::new(be32(fixed, 8)),
-            flags,
-            window: WireWindow(be16(fixed, 14)),
-            urgent: be16(fixed, 18),
-            options,
-        };
-        Ok((repr, header_len))
+        // Each field is stored in its place. A copy of a value that was just built would wait until its
+        // stores are complete.
+        self.src_port = be16(fixed, 0);
+        self.dst_port = be16(fixed, 2);
+        self.seq = SeqNum::new(be32(fixed, 4));
+        self.ack = SeqNum::new(be32(fixed, 8));
+        self.flags = flags;
+        self.window = WireWindow(be16(fixed, 14));
+        self.urgent = be16(fixed, 18);
+        self.options = TcpOptions::default();
+        if let Some(timestamps) = aligned_timestamps(options) {
+            self.options.timestamps = Some(timestamps);
+        } else if !options.is_empty() {
+            self.options = TcpOptions::parse(options, flags.contains(TcpFlags::SYN));
+        }
+        Ok(header_len)
     }
 
     /// Returns the number of bytes that [`emit`](Self::emit) writes: a multiple of 4, 60 at most.

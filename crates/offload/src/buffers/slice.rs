@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::pool::FreeLists;
 use super::reserve::CLASSES;
-use super::sync::Arc;
+use super::sync::{Arc, LoanArc};
 use crate::Loan;
 
 /// The memory of a block.
@@ -19,7 +19,7 @@ enum Memory {
     /// Memory that the application shares and does not change (`write_bytes`).
     Shared(Bytes),
     /// Memory that the application gets back when no slice refers to it.
-    Loan(Arc<dyn Loan>),
+    Loan(LoanArc<dyn Loan>),
 }
 
 /// A block of memory that slices share.
@@ -189,11 +189,14 @@ impl WriteBuf {
     /// Returns the bytes written as a slice, which can be shared.
     #[inline]
     pub fn freeze(mut self) -> Slice {
-        Slice {
+        let slice = Slice {
             block: self.block.take(),
             off: 0,
             len: self.filled,
-        }
+        };
+        // Nothing is left to drop.
+        core::mem::forget(self);
+        slice
     }
 }
 
@@ -246,7 +249,7 @@ impl Slice {
     ///
     /// # Panics
     /// If the loan has 4 GiB or more; lend it in parts.
-    pub fn lend(loan: Arc<dyn Loan>) -> Self {
+    pub fn lend(loan: LoanArc<dyn Loan>) -> Self {
         let len = u32::try_from(loan.bytes().len()).expect("a slice is shorter than 4 GiB");
         let block = Block::lone(Memory::Loan(loan), len);
         Self {

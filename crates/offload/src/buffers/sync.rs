@@ -1,6 +1,10 @@
 //! Synchronisation primitives of the pool; `crates/models` replaces them by loom's.
 
-pub(crate) use alloc::sync::Arc;
+/// References to what an application lends.
+pub(crate) use alloc::sync::Arc as LoanArc;
+/// References to blocks. Without weak references, as those of the standard library have, the owner of
+/// the only one changes the block without an atomic read-modify-write operation.
+pub(crate) use triomphe::Arc;
 
 pub use mutex::Mutex;
 

@@ -1,6 +1,6 @@
 //! TCP input: one lookup of the 4-tuple, then the connection, a listener or a RST.
 
-use fullsend_offload::{Checksum, Packet};
+use fullsend_offload::{Chain, Checksum, Packet};
 use fullsend_tcp::{IcmpError, SegmentIn};
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 use fullsend_wire::{EcnField, Instant, SeqNum, cold_path};
@@ -18,23 +18,25 @@ impl Host {
             self.mib.socket.csum_errors += 1;
             return self.tcp_in_error(packet);
         }
-        let Ok((repr, _)) = TcpRepr::parse(packet.transport_header()) else {
+        let mut segment = SegmentIn {
+            repr: TcpRepr::default(),
+            payload: Chain::new(),
+            gso_size: packet.offload.gso_size,
+            gso_segs: packet.offload.gso_segs.max(1),
+            ecn: EcnField::of(ip.tos),
+        };
+        let repr = &mut segment.repr;
+        if repr.read(packet.transport_header()).is_err() {
             cold_path();
             return self.tcp_in_error(packet);
-        };
+        }
         let key = FlowKey {
             local: ip.dst,
             remote: ip.src,
             local_port: repr.dst_port,
             remote_port: repr.src_port,
         };
-        let mut segment = SegmentIn {
-            repr,
-            payload: core::mem::take(&mut packet.payload),
-            gso_size: packet.offload.gso_size,
-            gso_segs: packet.offload.gso_segs.max(1),
-            ecn: EcnField::of(ip.tos),
-        };
+        segment.payload = core::mem::take(&mut packet.payload);
         match self.tcp.find(&key) {
             Some(FlowOwner::Socket(index)) => self.socket_input(now, index, &mut segment),
             Some(FlowOwner::TimeWait(index)) => {
