@@ -373,15 +373,17 @@ def main():
         need("ip", "ethtool")
     # 10,000 connections of the kernel need a descriptor for each end.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if root:
+        most = max(most, 1 << 16)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if os.getloadavg()[0] > 1:
+        print("the machine is busy: the figures will be low, and the ratios noisy",
+              file=sys.stderr)
     ours, smoltcp = build(), build("bench-smoltcp", "bench-smoltcp", ROOT / "bench" / "smoltcp")
     profiled = build_profiled(TRAINING) if args.profiled else None
     gvisor = build_go(ROOT / "bench" / "gvisor", "bench-gvisor")
     if not root:
         print("rows over veth and TUN are left out: they need root", file=sys.stderr)
-    if os.getloadavg()[0] > 1:
-        print("the machine is busy: the figures will be low, and the ratios noisy",
-              file=sys.stderr)
     namespaces = Namespaces()
     bench = Bench(ours, profiled, smoltcp, gvisor, args.time, namespaces)
     table = [r for r in rows(bench) if args.rows in r[0] and (root or not r[3])]
