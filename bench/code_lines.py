@@ -119,7 +119,8 @@ def main():
     print(f"{len(lines)} lines of code, without those of libraries")
     largest = sorted(gaps(code, hot, lines), reverse=True)[:args.gaps]
     for (waste, _, function), where in zip(largest, positions(gap[1] for gap in largest)):
-        print(f"{waste:4} bytes in {re.sub(r'<.*>', '', function).split('::')[-1]}: {where}")
+        name = re.sub(r"<[^<>]*>", "", function).rstrip(":").split("::")[-1]
+        print(f"{waste:4} bytes in {name or function}: {where}")
 
 
 if __name__ == "__main__":

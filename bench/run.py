@@ -36,7 +36,7 @@ OURS = ("tokio", "set", "core")
 PEERS = ("kernel", "smoltcp", "gvisor")
 TITLES = {"kernel": "kernel", "smoltcp": "smoltcp", "gvisor": "gVisor", "tokio": "ours, tokio",
           "profiled": "ours, tokio, profiled", "set": "ours, set", "core": "ours, core"}
-# What the profiled build runs for its profile.
+# Training runs of the profiled build.
 TRAINING = [f"perf {test} --time 1" for test in (
     "rr -r 4K,4K", "rr -r 4K,4K --flows 200", "stream", "stream --nic mtu", "stream -m 128")]
 GBIT, KILO, MEGA, BYTES = "Gbit/s", "k/s", "M/s", "bytes"

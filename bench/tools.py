@@ -7,7 +7,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,7 +43,7 @@ def build(package="fullsend-cli", program="fullsend", folder=ROOT):
 
 def build_profiled(training):
     """Builds `fullsend` with a profile of its runs with the arguments of `training`, as docs/tuning.md
-    describes; returns its path, or None and says what is missing."""
+    describes; returns its path. Without LLVM's tools it prints what is missing and returns None."""
     about = sh("rustc", "-vV").splitlines()
     host = next(line.split()[1] for line in about if line.startswith("host: "))
     profdata = Path(sh("rustc", "--print", "sysroot").strip(), "lib/rustlib", host, "bin/llvm-profdata")
@@ -52,26 +51,30 @@ def build_profiled(training):
         print(f"the profiled build is left out: no {profdata}: rustup component add llvm-tools",
               file=sys.stderr)
         return None
-    target = ROOT / "target" / "profiled"
+    home = ROOT / "target" / "profiled"
+    flags = os.environ.get("RUSTFLAGS", "")
+    inherited = {k: v for k, v in os.environ.items() if k != "CARGO_ENCODED_RUSTFLAGS"}
 
-    def compile_with(flags):
+    def compile_with(flag, target):
         # With `--target` the flags do not apply to build scripts, which would leave profiles, too.
         subprocess.run(["cargo", "build", "--release", "-p", "fullsend-cli", "--target", host,
                         "--target-dir", target], cwd=ROOT, check=True,
-                       env={**os.environ, "RUSTFLAGS": flags})
-        return str(target / host / "release" / "fullsend")
+                       env={**inherited, "RUSTFLAGS": f"{flags} {flag}"})
+        return target / host / "release" / "fullsend"
 
-    with tempfile.TemporaryDirectory() as folder:
-        program = compile_with(f"-Cprofile-generate={folder}/raw")
-        for arguments in training:
-            sh(program, *arguments.split())
-        merged = f"{folder}/merged.profdata"
-        sh(profdata, "merge", "-o", merged, f"{folder}/raw")
-        return compile_with(f"-Cprofile-use={merged}")
+    raw, merged = home / "raw", home / "merged.profdata"
+    shutil.rmtree(raw, ignore_errors=True)
+    program = compile_with(f"-Cprofile-generate={raw}", home / "generate")
+    for arguments in training:
+        sh(program, *arguments.split())
+    sh(profdata, "merge", "-o", merged, raw)
+    # Cargo does not compile a dependency again because a profile has changed.
+    shutil.rmtree(home / "use", ignore_errors=True)
+    return str(compile_with(f"-Cprofile-use={merged}", home / "use"))
 
 
 def build_go(folder, program):
-    """Builds a Go program; returns its path, or None and says what is missing."""
+    """Builds a Go program; returns its path. If that fails it prints what is missing and returns None."""
     go = next(line.split()[1] for line in open(folder / "go.mod") if line.startswith("go "))
     out = folder / "target" / program
     if shutil.which("go") is None:

@@ -246,8 +246,8 @@ impl Host {
         id
     }
 
-    /// Returns the interface with this index, or the loopback interface for [`LOOPBACK`]. No other index
-    /// without an interface is passed; a release build returns the loopback interface for it.
+    /// Returns the interface with this index, or the loopback interface for [`LOOPBACK`]. Any other unknown
+    /// index is a bug: debug builds panic, and release builds return the loopback interface.
     #[inline]
     pub(crate) fn iface_mut(&mut self, iface: u16) -> &mut Interface {
         let interface = self.ifaces.get_mut(usize::from(iface));

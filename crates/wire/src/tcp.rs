@@ -131,7 +131,7 @@ impl TcpRepr {
     /// error the header is unchanged.
     ///
     /// # Errors
-    /// Those of [`parse`](Self::parse).
+    /// `Truncated` if `bytes` end before the header does; `BadLength` for a data offset below 5.
     #[inline(always)]
     pub fn read(&mut self, bytes: &[u8]) -> Result<usize, WireError> {
         let Some((fixed, rest)) = bytes.split_first_chunk::<HEADER_LEN>() else {

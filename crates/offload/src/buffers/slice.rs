@@ -194,7 +194,7 @@ impl WriteBuf {
             off: 0,
             len: self.filled,
         };
-        // Nothing is left to drop.
+        // `block` is `None` now. This spares the call of `drop`, which would test it.
         core::mem::forget(self);
         slice
     }

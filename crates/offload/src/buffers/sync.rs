@@ -1,9 +1,9 @@
 //! Synchronisation primitives of the pool; `crates/models` replaces them by loom's.
 
-/// References to what an application lends.
+/// Reference to memory that an application lends.
 pub(crate) use alloc::sync::Arc as LoanArc;
-/// References to blocks. Without weak references, as those of the standard library have, the owner of
-/// the only one changes the block without an atomic read-modify-write operation.
+/// Reference to a block, or to the shared state of a pool. It has no weak references, unlike that of the
+/// standard library, so the only owner gets `&mut` with a load instead of an atomic read-modify-write.
 pub(crate) use triomphe::Arc;
 
 pub use mutex::Mutex;

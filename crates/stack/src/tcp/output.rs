@@ -25,8 +25,8 @@ const fn gso_kind(path: &Path, segment: &SegmentOut) -> GsoKind {
     }
 }
 
-/// Fills an empty packet in place with a segment and the headers of a path. Returns its length from
-/// the IP header on, bytes.
+/// Fills a new packet in place with a segment and the headers of a path. Returns its length from the IP
+/// header on, bytes.
 #[inline(always)]
 fn fill(
     packet: &mut Packet,
@@ -47,7 +47,7 @@ fn fill(
     let is_super_segment = kind != GsoKind::None;
     debug_assert!(packet.payload.is_empty());
     let payload = core::mem::take(&mut segment.payload);
-    // An assignment would drop the old value, which is empty.
+    // An assignment would drop the old value, which in a new packet has no memory.
     core::mem::forget(core::mem::replace(&mut packet.payload, payload));
     packet.layers = path.layers(protocol::TCP);
     packet.offload = Offload {

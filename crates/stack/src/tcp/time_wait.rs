@@ -55,8 +55,7 @@ impl TimeWaitTable {
         self.table.len()
     }
 
-    /// Returns when [`Host::expire_time_wait`] must be called next; the far future for
-    /// never.
+    /// Returns when [`Host::expire_time_wait`] must be called next; the far future for never.
     #[inline]
     pub(crate) const fn next(&self) -> Instant {
         self.wheel.next()

@@ -263,11 +263,7 @@ impl RtxQueue {
     /// Returns the number of segments of a super-segment with `data_len` bytes of data.
     #[inline]
     fn segments(&self, data_len: u32) -> u32 {
-        if data_len <= self.mss.bytes() {
-            1
-        } else {
-            self.mss.segments(data_len)
-        }
+        self.mss.segments(data_len).max(1)
     }
 
     /// Returns the index of the first super-segment that ends after `seq`.

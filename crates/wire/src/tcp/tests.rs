@@ -92,6 +92,28 @@ proptest! {
     }
 
     #[test]
+    fn read_replaces_the_whole_header_or_nothing(
+        old in repr(),
+        mut new in repr(),
+        options in 0..3,
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let timestamps = new.options.timestamps;
+        match options {
+            0 => new.options = TcpOptions::default(),
+            1 => new.options = TcpOptions { timestamps, ..TcpOptions::default() },
+            _ => {}
+        }
+        let bytes = emitted(&new);
+        let mut header = old;
+        prop_assert_eq!(header.read(&bytes), Ok(bytes.len()));
+        prop_assert_eq!(header, new);
+        let mut header = old;
+        prop_assert_eq!(header.read(&bytes[..cut.index(bytes.len())]), Err(WireError::Truncated));
+        prop_assert_eq!(header, old);
+    }
+
+    #[test]
     fn etherparse_agrees(mut repr in repr()) {
         // etherparse does not implement Fast Open and Accurate ECN.
         repr.options.fastopen = None;
