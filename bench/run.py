@@ -373,8 +373,6 @@ def main():
         need("ip", "ethtool")
     # 10,000 connections of the kernel need a descriptor for each end.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if root:
-        most = max(most, 1 << 16)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if os.getloadavg()[0] > 1:
         print("the machine is busy: the figures will be low, and the ratios noisy",
