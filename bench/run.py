@@ -173,7 +173,9 @@ def rows(b):
     core, of_set = "--api core", "--api set"
     rr10000 = "rr -r 4K,4K --flows 10000"
     back = "stream --reverse"
-    profiled = lambda line: b.perf(line, program=b.profiled)
+    # Both builds of the program.
+    tokio = lambda line: {"tokio": lambda: b.perf(line),
+                          "profiled": lambda: b.perf(line, program=b.profiled)}
     vnet = lambda line, buffer=STREAM_BUFFER, flows=1: b.peer_tun(
         b.smoltcp, line, buffer, flows, "serve-vnet")
     return [
@@ -181,8 +183,7 @@ def rows(b):
             "kernel": lambda: b.perf("stream --kernel"),
             "smoltcp": lambda: b.peer(b.smoltcp, "stream-tso stream-jumbo"),
             "gvisor": lambda: b.peer(b.gvisor, "stream-gso stream-jumbo"),
-            "tokio": lambda: b.perf("stream"),
-            "profiled": lambda: profiled("stream"),
+            **tokio("stream"),
             "core": lambda: b.perf(f"stream {core}")}),
         ("the same, zero-copy, no byte written or read", GBIT, None, False, {
             "tokio": lambda: b.perf("stream --zerocopy"),
@@ -191,8 +192,7 @@ def rows(b):
             "kernel": lambda: b.veth("stream", Offloads.SOFTWARE),
             "smoltcp": lambda: b.peer(b.smoltcp, "stream-mtu"),
             "gvisor": lambda: b.peer(b.gvisor, "stream-mtu stream-mtu-software"),
-            "tokio": lambda: b.perf(f"stream {mtu}"),
-            "profiled": lambda: profiled(f"stream {mtu}"),
+            **tokio(f"stream {mtu}"),
             "core": lambda: b.perf(f"stream {mtu} {core}")}),
         ("the same, without GRO (kernel: without GSO, too)", GBIT, None, True, {
             "kernel": lambda: b.veth("stream", Offloads.NONE),
@@ -202,22 +202,19 @@ def rows(b):
             "kernel": lambda: b.perf(f"{rr1} --kernel"),
             "smoltcp": lambda: b.peer(b.smoltcp, "rr-1 rr-1-tso"),
             "gvisor": lambda: b.peer(b.gvisor, "rr-1 rr-1-gso"),
-            "tokio": lambda: b.perf(rr1),
-            "profiled": lambda: profiled(rr1),
+            **tokio(rr1),
             "set": lambda: b.perf(f"{rr1} {of_set}"),
             "core": lambda: b.perf(f"{rr1} {core}")}),
         ("rr 4K/4K, 200 flows", KILO, 850, False, {
             "kernel": lambda: b.perf(f"{rr200} --kernel"),
             "smoltcp": lambda: b.peer(b.smoltcp, "rr-200 rr-200-tso"),
             "gvisor": lambda: b.peer(b.gvisor, "rr-200 rr-200-gso"),
-            "tokio": lambda: b.perf(rr200),
-            "profiled": lambda: profiled(rr200),
+            **tokio(rr200),
             "set": lambda: b.perf(f"{rr200} {of_set}"),
             "core": lambda: b.perf(f"{rr200} {core}")}),
         ("rr 4K/4K, 10,000 flows", KILO, None, False, {
             "kernel": lambda: b.perf(f"{rr10000} --kernel"),
-            "tokio": lambda: b.perf(rr10000),
-            "profiled": lambda: profiled(rr10000),
+            **tokio(rr10000),
             "set": lambda: b.perf(f"{rr10000} {of_set}"),
             "core": lambda: b.perf(f"{rr10000} {core}")}),
         ("rr 4K/4K, 200 flows, 2 shards on 2 cores", KILO, None, False, {
@@ -229,8 +226,7 @@ def rows(b):
             "kernel": lambda: b.perf("stream -m 128 --kernel"),
             "smoltcp": lambda: b.peer(b.smoltcp, "write-128-moderated write-128-moderated-tso"),
             "gvisor": lambda: b.peer(b.gvisor, "write-128-moderated write-128-moderated-nagle"),
-            "tokio": lambda: b.perf("stream -m 128"),
-            "profiled": lambda: profiled("stream -m 128"),
+            **tokio("stream -m 128"),
             "core": lambda: b.perf(f"stream -m 128 {core}")}),
         ("128-byte writes, each sent at once (ours: tcp_autocorking=0)", MEGA, None, False, {
             "smoltcp": lambda: b.peer(b.smoltcp, "write-128 write-128-tso"),
