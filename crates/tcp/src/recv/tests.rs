@@ -448,7 +448,6 @@ fn a_hostile_peer_pins_a_bounded_amount_of_memory() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
     /// The reader gets the stream from segments in any order, overlapping and repeated.
     #[test]
     fn reassembles_any_arrival_order(

@@ -464,7 +464,7 @@ fn config() -> impl Strategy<Value = SenderConfig> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(8000))]
+    #![proptest_config(ProptestConfig::with_cases(32 * ProptestConfig::default().cases))]
 
     /// RFC 896 in Minshall's variant: after any writes and ACKs at most one small segment is in
     /// flight.

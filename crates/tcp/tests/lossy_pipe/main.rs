@@ -156,7 +156,7 @@ fn path() -> impl Strategy<Value = Path> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.div_ceil(2)))]
     #[test]
     fn every_byte_arrives_over_any_path(
         seed: u64,

@@ -167,7 +167,6 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(300))]
         /// After any operations a set of ranges matches a set of numbers.
         #[test]
         fn is_a_set(ops in prop::collection::vec((any::<bool>(), 0..60u64, 0..20u64), 1..60)) {
