@@ -61,7 +61,7 @@ fn drawn() -> Arrows {
 /// Returns the dependencies between the crates of the workspace, without those of tests.
 fn built() -> Arrows {
     let metadata = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .args(["metadata", "--format-version=1", "--no-deps"])
         .current_dir(ROOT)
         .output()
         .expect("cargo metadata runs");
