@@ -50,7 +50,6 @@ fn package_dir(name: &str) -> PathBuf {
         .args([
             "metadata",
             "--format-version=1",
-            "--offline",
             "--filter-platform",
             &target,
         ])

@@ -76,20 +76,27 @@ const DIFFERENT: &[(&str, &str, &str)] = &[
 
 type Methods = BTreeMap<&'static str, BTreeSet<String>>;
 
-/// Returns the folder of the sources of tokio's `net`.
+/// Returns the platform for which cargo compiles.
+fn host_platform() -> String {
+    let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
+    let output = Command::new(rustc).arg("-vV").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    host.expect("rustc -vV prints the host").to_owned()
+}
+
+/// Returns the folder of the sources of tokio's `net`. Packages of other platforms need not have been
+/// downloaded.
 fn tokio_net() -> PathBuf {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let output = Command::new(cargo)
-        .args([
-            "metadata",
-            "--format-version",
-            "1",
-            "--offline",
-            "--manifest-path",
-        ])
+        .args(["metadata", "--format-version=1", "--manifest-path"])
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
+        .args(["--filter-platform", &host_platform()])
         .output()
         .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo metadata: {errors}");
     let text = String::from_utf8(output.stdout).unwrap();
     let manifest = text
         .split("\"manifest_path\":\"")
