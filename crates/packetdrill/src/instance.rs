@@ -48,6 +48,10 @@ struct OtherThreads {
 }
 
 /// A thread whose call has returned. Time stands still until it has finished with the result.
+///
+/// It is kept until its next call: while packetdrill's main thread reads the clock, it holds the lock
+/// that this thread waits for, and only after it has released the lock can this thread store the
+/// result.
 struct ReturnedThread {
     thread: ThreadId,
     /// The kernel's id of the thread.
@@ -193,16 +197,9 @@ impl Instance {
         }
         let asleep = self.stack.has_sleepers();
         let this = thread::current().id();
-        let mut others = self.others.lock();
-        let is_other_and_busy =
-            |returned: &mut ReturnedThread| returned.thread != this && returned.is_busy();
-        if others.returned.as_mut().is_some_and(is_other_and_busy) {
-            return true;
-        }
-        if others.returned.as_ref().is_some_and(|r| r.thread != this) {
-            others.returned = None;
-        }
-        others.in_call > 0 && !asleep
+        let others = self.others.lock();
+        let returned = others.returned.as_ref().filter(|r| r.thread != this);
+        returned.is_some_and(ReturnedThread::is_busy) || others.in_call > 0 && !asleep
     }
 
     /// Waits until no thread is restless, as time must not pass before.
