@@ -54,6 +54,25 @@ fn a_blocking_write_larger_than_the_buffers_is_accepted_whole() {
     });
 }
 
+/// A peek leaves the data in the receive buffer, so it must not wait for more than fits.
+#[test]
+fn a_peek_at_more_than_the_buffer_holds_returns_what_it_holds() {
+    let (a, b) = live_pair();
+    let (client, server) = connected(&a, &b);
+    b.setsockopt(server, SOL_SOCKET, SO_RCVBUF, &20_000i32.to_ne_bytes())
+        .unwrap();
+    let data: Vec<u8> = (0..400_000u32).map(|i| (i % 251) as u8).collect();
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| send(&a, client, &data));
+        let peeked = read(&b, server, data.len(), MSG_PEEK | MSG_WAITALL).unwrap();
+        assert!(!peeked.is_empty() && peeked.len() < data.len());
+        assert!(data.starts_with(&peeked));
+        let all = read(&b, server, data.len(), MSG_WAITALL).unwrap();
+        assert!(all == data);
+        assert_eq!(writer.join().unwrap(), Ok(data.len()));
+    });
+}
+
 /// Returns the numbers of the calls that the next report in the error queue completes.
 fn completion(stack: &Stack, handle: Handle) -> Option<(u32, u32)> {
     let mut control = [0; 128];

@@ -545,6 +545,37 @@ fn a_dropped_read_loses_no_data() {
     });
 }
 
+/// The window of default buffers is smaller than this low-water mark.
+#[test]
+fn a_reader_with_a_high_low_water_mark_gets_all_data() {
+    const LOWAT: usize = 150_000;
+    paused(async {
+        let (a, b) = pair();
+        let (mut client, server) = connected(&a, &b).await;
+        server.set_rcvlowat(LOWAT as u32).unwrap();
+        let data = pattern(3_000_000, 5);
+        let write = async {
+            client.write_all(&data).await.unwrap();
+            client.shutdown().await.unwrap();
+        };
+        let read = async {
+            let (mut got, mut buf) = (Vec::new(), vec![0; 1 << 20]);
+            loop {
+                server.readable().await.unwrap();
+                let n = server.try_read(&mut buf).unwrap();
+                let left = data.len() - got.len();
+                assert!(n >= LOWAT.min(left), "woken for {n} of {left} bytes");
+                if n == 0 {
+                    return got;
+                }
+                got.extend_from_slice(&buf[..n]);
+            }
+        };
+        let ((), got) = tokio::join!(write, read);
+        assert!(got == data);
+    });
+}
+
 #[test]
 fn notsent_lowat_bounds_what_a_slow_reader_leaves_unsent() {
     const LOWAT: u32 = 128 << 10;

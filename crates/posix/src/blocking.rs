@@ -77,6 +77,18 @@ impl Posix {
         }
     }
 
+    /// Returns whether flow control or the host's memory admits little or no more data until some is
+    /// read. A blocking `MSG_PEEK`, which reads nothing, then waits in vain.
+    ///
+    /// # Errors
+    /// EBADF for a handle that is not open.
+    pub fn is_receive_limited(&mut self, handle: Handle) -> Result<bool> {
+        match &self.files.get(handle)?.kind {
+            FileKind::Stream(stream) => Ok(stream.is_receive_limited(&mut self.host)),
+            _ => Ok(false),
+        }
+    }
+
     /// Returns how long a blocking `close` waits for the acknowledgement of written data
     /// (`SO_LINGER`), or `None` if it does not wait.
     ///

@@ -145,6 +145,12 @@ impl Stream {
         Some((id, host.tcp(id).readiness().ok()?))
     }
 
+    /// Returns whether flow control admits little or no more data until some is read.
+    pub(crate) fn is_receive_limited(&self, host: &mut Host) -> bool {
+        self.readiness(host)
+            .is_some_and(|(_, now)| now.receive_limited)
+    }
+
     /// Returns the connection's state; `Closed` without one.
     pub(crate) fn state(&self, host: &Host) -> State {
         match self.host_socket {

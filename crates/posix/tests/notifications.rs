@@ -254,6 +254,44 @@ fn a_small_control_buffer_sets_msg_ctrunc() {
     }
 }
 
+/// `SO_RCVLOWAT` is more than the buffer holds, which is made smaller before or after data arrives.
+#[test]
+fn a_low_water_mark_that_cannot_be_reached_notifies_a_set() {
+    for data_comes_first in [false, true] {
+        let mut net = Net::new();
+        let (client, server) = (net.client, net.server);
+        net.set(server, SOL_SOCKET, SO_RCVLOWAT, 1 << 30);
+        let set = net.posix.epoll_create().unwrap();
+        let events = EPOLLIN | EPOLLET;
+        let event = EpollEvent { events, data: 0 };
+        net.posix
+            .epoll_ctl(set, EPOLL_CTL_ADD, server, event)
+            .unwrap();
+        let mut out = [EpollEvent::default(); 2];
+        if data_comes_first {
+            net.send(client, &[7; 20_000]);
+            net.run(Nanos::from_millis(50));
+            assert_eq!(net.posix.epoll_wait(net.now, set, &mut out), Ok(0));
+            net.set(server, SOL_SOCKET, SO_RCVBUF, 3000);
+        } else {
+            assert_eq!(net.posix.epoll_wait(net.now, set, &mut out), Ok(0));
+            net.set(server, SOL_SOCKET, SO_RCVBUF, 3000);
+            let data = [7; 10_000];
+            while net
+                .posix
+                .sendmsg(net.now, client, &[&data], 0, None, &[])
+                .is_ok()
+            {
+                net.run(Nanos::from_millis(50));
+            }
+        }
+        assert_eq!(net.posix.epoll_wait(net.now, set, &mut out), Ok(1));
+        assert_eq!(net.posix.poll_events(server), Ok(0x145));
+        let (received, _) = net.recv(server, 1 << 20, 0).unwrap();
+        assert!(received >= 10_000);
+    }
+}
+
 #[test]
 fn of_exclusive_sets_one_waiting_set_is_notified() {
     let mut net = Net::new();

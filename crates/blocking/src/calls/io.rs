@@ -168,7 +168,7 @@ impl Stack {
                     Some(target) => target,
                     None => *target.insert(posix.receive_target(handle, room, flags)?),
                 };
-                if received_so_far.len >= target || is_peek && has_ended(posix, handle) {
+                if received_so_far.len >= target || is_peek && admits_no_more(posix, handle) {
                     return Ok(Some(()));
                 }
                 if is_peek {
@@ -193,10 +193,11 @@ fn call_timeout(flags: i32, socket_timeout: Timeout) -> Timeout {
     }
 }
 
-/// Returns whether no more data will arrive.
-fn has_ended(posix: &mut Posix, handle: Handle) -> bool {
+/// Returns whether no more data will arrive, or none while the data that was peeked at stays.
+fn admits_no_more(posix: &mut Posix, handle: Handle) -> bool {
     let events = posix.poll_events(handle).unwrap_or(EPOLLERR);
     events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR) != 0
+        || posix.is_receive_limited(handle).unwrap_or(true)
 }
 
 /// Returns `data` without its first `done` bytes.

@@ -156,7 +156,9 @@ impl TcpStream {
         self.set_option(SocketOption::SoRcvbuf(bytes))
     }
 
-    /// Sets `SO_RCVLOWAT`: the number of received bytes from which the stream is readable.
+    /// Sets `SO_RCVLOWAT`: the number of received bytes from which the stream is readable; at most half
+    /// of the receive buffer, or of its largest size (`tcp_rmem`) if it grows by itself. The buffer
+    /// grows to hold that much. The stream is readable with less if the window admits no more.
     ///
     /// # Errors
     /// Those of [`set_option`](Self::set_option).

@@ -134,6 +134,7 @@ impl Connection {
         if let Some(edge) = former_edge {
             cold_path();
             self.record_former_edge(edge);
+            self.wake_reader_if_enough(cx.mem);
         }
         field
     }

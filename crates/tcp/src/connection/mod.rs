@@ -15,6 +15,7 @@ mod memory;
 mod mtu_probing;
 mod payload;
 mod prefetch;
+mod readable;
 mod readiness;
 mod recovery;
 mod retransmit;

@@ -46,7 +46,7 @@ impl Connection {
         let rcv_nxt = self.rcv.nxt();
         // Some peers send a FIN into a closed window, and would retransmit it for ever.
         let is_bare_fin = len == 0 && seq == rcv_nxt;
-        if self.rcv.is_closed_at(seq) && !is_bare_fin {
+        if self.rcv.is_closed_at(seq) && !is_bare_fin && !self.rcv.is_blocked_by_hole((seq, end)) {
             return self.drop_beyond_window(cx, segment, segs);
         }
         if self.rcv.is_overfull() && len > 0 {
@@ -120,6 +120,7 @@ impl Connection {
             }
         }
         self.rcv.enter_quickack();
+        self.wake_reader_if_enough(cx.mem);
     }
 
     /// Closes the window because more data waits for the reader than the buffer may hold: the
@@ -129,6 +130,7 @@ impl Connection {
         cx.mib.rcv_q_drop += u64::from(segs);
         let before = self.rcv.close_window();
         self.record_former_edge(before);
+        self.wake_reader_if_enough(cx.mem);
     }
 
     /// Records that the window shrank from `edge`: data sent before may still arrive.
@@ -164,6 +166,7 @@ impl Connection {
             cx.mib.prune_called += 1;
             cx.mib.ofo_drop += u64::from(segs);
             payload.clear();
+            self.wake_reader_if_enough(cx.mem);
             return false;
         }
         let old = rcv_nxt.since(*seq).min(payload.len() as u32);
@@ -194,6 +197,7 @@ impl Connection {
             cx.mib.rcv_pruned += 1;
             cx.mib.rcv_q_drop += u64::from(segs);
             payload.clear();
+            self.wake_reader_if_enough(cx.mem);
             return false;
         };
         for slice in payload.slices() {
@@ -256,7 +260,7 @@ impl Connection {
                     cold_path();
                     self.rcv.discard();
                 } else {
-                    self.wake_reader_if_enough();
+                    self.wake_reader_if_enough(cx.mem);
                 }
             }
             InsertOutcome::OutOfOrder => {
@@ -271,6 +275,8 @@ impl Connection {
                 }
                 self.rcv.enter_quickack();
                 cx.mib.ofo_pruned += u64::from(self.rcv.bound_out_of_order());
+                // Out-of-order data takes room that `SO_RCVLOWAT` may be waiting for.
+                self.wake_reader_if_enough(cx.mem);
             }
             InsertOutcome::Duplicate => {
                 cold_path();

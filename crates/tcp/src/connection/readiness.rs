@@ -10,8 +10,11 @@ pub struct Readiness {
     pub state: State,
     /// Bytes ready to be read.
     pub readable: usize,
-    /// Whether `readable` is at least `SO_RCVLOWAT`.
+    /// Whether `readable` is enough to wake a reader: at least `SO_RCVLOWAT`, or less if flow
+    /// control admits no more.
     pub reaches_rcvlowat: bool,
+    /// Whether flow control or the host's memory admits little or no more data until some is read.
+    pub receive_limited: bool,
     /// Whether everything up to the peer's FIN was received in order.
     pub fin_received: bool,
     /// Whether there is enough room to wake a writer.
@@ -31,7 +34,8 @@ impl Connection {
         Readiness {
             state: self.state,
             readable,
-            reaches_rcvlowat: readable > 0 && readable >= self.settings.rcvlowat() as usize,
+            reaches_rcvlowat: self.has_enough_data(cx.mem),
+            receive_limited: self.is_receive_limited(cx.mem),
             fin_received: self.rcv.fin_received(),
             writable: self.is_writable(cx),
             error: self.user.error,

@@ -140,6 +140,10 @@ impl Settings {
         self.uncommon.as_ref().map_or(1, |r| r.rcvlowat)
     }
 
+    pub(super) fn set_rcvlowat(&mut self, bytes: u32) {
+        self.uncommon_mut().rcvlowat = bytes;
+    }
+
     /// Returns how long an orphan stays in FIN-WAIT-2; `None`: not at all.
     pub(crate) fn linger2(&self, sysctl: &Sysctl) -> Option<Nanos> {
         match self
@@ -235,12 +239,9 @@ impl Connection {
             O::SoLinger(linger) => settings.uncommon_mut().linger = linger,
             O::SoSndbuf(bytes) => self.set_sndbuf(cx, bytes.min(cx.sysctl.wmem_max)),
             O::SoSndbufforce(bytes) => self.set_sndbuf(cx, bytes),
-            O::SoRcvbuf(bytes) => self.set_rcvbuf(bytes.min(cx.sysctl.rmem_max)),
-            O::SoRcvbufforce(bytes) => self.set_rcvbuf(bytes),
-            O::SoRcvlowat(bytes) => {
-                settings.uncommon_mut().rcvlowat = bytes.max(1);
-                self.wake_reader_if_enough();
-            }
+            O::SoRcvbuf(bytes) => self.set_rcvbuf(cx, bytes.min(cx.sysctl.rmem_max)),
+            O::SoRcvbufforce(bytes) => self.set_rcvbuf(cx, bytes),
+            O::SoRcvlowat(bytes) => self.set_rcvlowat(cx, bytes),
             O::SoMaxPacingRate(rate) => self.snd.set_max_pacing_rate(Rate(rate)),
             other => return self.set_uncommon_option(other),
         }
@@ -296,9 +297,10 @@ impl Connection {
         Ok(())
     }
 
-    fn set_rcvbuf(&mut self, bytes: u32) {
+    fn set_rcvbuf(&mut self, cx: &Cx<'_>, bytes: u32) {
         let bytes = bytes.saturating_mul(2).clamp(MIN_BUFFER, MAX_BUFFER);
         self.rcv.set_rcvbuf(bytes);
+        self.wake_reader_if_enough(cx.mem);
     }
 
     fn set_sndbuf(&mut self, cx: &Cx<'_>, bytes: u32) {

@@ -329,38 +329,9 @@ impl Connection {
         }
     }
 
-    /// Returns whether data, the end of the stream or an error can be read. Registers interest if
-    /// not, which a later `take_wakes` reports.
-    pub fn poll_readable(&mut self) -> bool {
-        let ready = self.is_readable();
-        self.user.reader_waiting = !ready;
-        ready
-    }
-
-    fn is_readable(&self) -> bool {
-        self.rcv.readable() >= self.settings.rcvlowat() as usize
-            || self.rcv.fin_received()
-            || self.user.read_shut
-            || self.user.error.is_some()
-            || self.state == State::Closed
-    }
-
     pub(crate) fn wake_writer(&mut self) {
         if core::mem::take(&mut self.user.writer_waiting) {
             self.user.wakes.write = true;
-        }
-    }
-
-    pub(crate) fn wake_reader(&mut self) {
-        if core::mem::take(&mut self.user.reader_waiting) {
-            self.user.wakes.read = true;
-        }
-    }
-
-    #[inline]
-    pub(crate) fn wake_reader_if_enough(&mut self) {
-        if self.user.reader_waiting && self.is_readable() {
-            self.wake_reader();
         }
     }
 

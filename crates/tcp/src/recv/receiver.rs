@@ -360,10 +360,43 @@ impl Receiver {
         self.window.is_closed_at(self.queue.rcv_nxt(), seq)
     }
 
+    /// Returns whether the data from `seq` to `end` is the next that the reader waits for while only
+    /// out-of-order data fills the buffer, which was made smaller. It must be accepted though the
+    /// window is closed: no read can open it.
+    pub(crate) fn is_blocked_by_hole(&self, (seq, end): (SeqNum, SeqNum)) -> bool {
+        let nxt = self.queue.rcv_nxt();
+        self.queue.readable() == 0
+            && self.queue.ofo_bytes() > 0
+            && seq.before_eq(nxt)
+            && end.after(nxt)
+    }
+
     /// Returns whether more data waits for the reader than the buffer may hold.
     #[inline]
     pub(crate) fn is_overfull(&self) -> bool {
         self.queue.readable() > self.window.rcvbuf() as usize
+    }
+
+    /// Returns whether the peer can send less than a full segment, or seven eighths of the buffer are
+    /// used, so that the application should read what has arrived.
+    #[inline]
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        let nxt = self.queue.rcv_nxt();
+        self.window.is_nearly_full(nxt, self.ack.rcv_mss())
+    }
+
+    /// Returns the largest receive buffer: that of autotuning, which is `most`, or the fixed one.
+    pub(crate) fn max_rcvbuf(&self, most: u32) -> u32 {
+        if self.window.is_fixed() {
+            self.window.rcvbuf()
+        } else {
+            most
+        }
+    }
+
+    /// Grows the receive buffer to hold `lowat` bytes of data, up to `most`, unless it is fixed.
+    pub(crate) fn grow_for_lowat(&mut self, lowat: u32, most: u32) {
+        self.window.grow_for_lowat(lowat, most);
     }
 
     /// Returns the receive buffer in bytes (`SO_RCVBUF`).

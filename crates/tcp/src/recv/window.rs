@@ -413,6 +413,13 @@ impl RecvWindow {
         self.rmem_alloc > self.rcvbuf
     }
 
+    /// Returns whether the peer may send at most one segment of `mss` bytes, or seven eighths of the
+    /// buffer are used.
+    #[inline]
+    pub(crate) fn is_nearly_full(&self, rcv_nxt: SeqNum, mss: u32) -> bool {
+        self.rmem_alloc > self.rcvbuf - self.rcvbuf / 8 || self.current(rcv_nxt).0 <= mss
+    }
+
     /// Returns when the timed window of data began: with the connection, or with data.
     pub(crate) fn timed_since(&self) -> Instant {
         self.timed_since

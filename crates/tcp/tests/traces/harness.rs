@@ -309,7 +309,7 @@ impl Bench {
             "state" => format!("{:?}", self.conn.state()),
             "error" => format!("{:?}", self.conn.take_error()),
             "cwnd" => format!("{}", self.info().tcpi_snd_cwnd),
-            "readable" => format!("{}", self.conn.poll_readable()),
+            "readable" => format!("{}", self.conn.poll_readable(&self.mem)),
             "writable" => format!("{}", self.conn.poll_writable(cx!(self))),
             "wakes" => {
                 let Wakes { read, write } = self.conn.take_wakes();
@@ -422,6 +422,7 @@ impl Bench {
             "notsent_lowat" => SocketOption::TcpNotsentLowat(n as u32),
             "sndbuf" => SocketOption::SoSndbuf(n as u32),
             "rcvbuf" => SocketOption::SoRcvbuf(n as u32),
+            "rcvlowat" => SocketOption::SoRcvlowat(n as u32),
             "max_pacing_rate" => SocketOption::SoMaxPacingRate(n),
             _ => panic!("what is {name:?}?"),
         };
@@ -437,6 +438,15 @@ impl Bench {
     )]
     pub(crate) fn info(&mut self) -> fullsend_tcp::TcpInfo {
         self.conn.info(cx!(self))
+    }
+
+    /// Returns the bytes that `SO_SNDBUF` bounds.
+    #[expect(
+        clippy::unnecessary_mut_passed,
+        reason = "one macro makes the context for all calls"
+    )]
+    pub(crate) fn wmem_queued(&mut self) -> u64 {
+        self.conn.inspect(cx!(self)).memory.wmem_queued
     }
 
     /// Sets `TCP_CONGESTION`.

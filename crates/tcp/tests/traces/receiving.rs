@@ -248,6 +248,42 @@ fn a_waiting_reader_is_woken_once() {
     );
 }
 
+/// Each of these lowers the limit of what may arrive while a reader waits for more.
+#[test]
+fn a_reader_is_woken_when_the_limit_falls_below_what_it_waits_for() {
+    let waiting = || {
+        let mut bench = Bench::warmed_up(&plain());
+        bench.play(
+            "set rcvlowat 40000
+             readable = false
+             < P. 1601:11601(10000) ack 1 gro 1460
+             > . 1:1(0) ack 11601
+             wakes =",
+        );
+        bench
+    };
+    // The buffer is made smaller.
+    waiting().play("set rcvbuf 4000\nwakes = read");
+    // Data above a hole fills it.
+    let mut bench = waiting();
+    bench.play(
+        "set rcvbuf 10000
+         readable = false
+         < . 12601:22601(10000) ack 1 gro 1460
+         > . 1:1(0) ack 11601
+         wakes = read",
+    );
+    // The allocator refuses memory, so data is dropped.
+    let mut bench = waiting();
+    let (now, sysctl) = (bench.now(), bench.setup_mut().sysctl.clone());
+    bench.mem.set_refused(now, &sysctl, &mut bench.mib, true);
+    bench.play(
+        "< P. 11601:13061(1460) ack 1
+         > . 1:1(0) ack 11601
+         wakes = read",
+    );
+}
+
 /// The right edge of a withdrawn window is discarded when data has passed it: 2 GiB later it would
 /// seem to lie ahead, and all data before it to be inside the window.
 #[test]

@@ -42,7 +42,10 @@ impl TcpHandle<'_> {
     ) -> Result<bool, StackError> {
         let (_, socket, _) = self.host.tcp.user_conn(self.id)?;
         let (ready, event) = match interest {
-            Interest::Read => (socket.conn.poll_readable(), WaitEvent::Read),
+            Interest::Read => (
+                socket.conn.poll_readable(&self.host.env.mem),
+                WaitEvent::Read,
+            ),
             Interest::Write => (
                 socket.poll_writable(&mut self.host.env, now),
                 WaitEvent::Write,

@@ -73,6 +73,20 @@ impl RecvWindow {
         }
     }
 
+    /// Returns whether the application determines the buffer or its window.
+    pub(crate) fn is_fixed(&self) -> bool {
+        matches!(self.tuning, Tuning::Locked | Tuning::Clamped)
+    }
+
+    /// Grows the buffer to hold `lowat` bytes that the application wants to read at once
+    /// (`SO_RCVLOWAT`), up to `most`, unless it is fixed. The window grows as data arrives.
+    pub(crate) fn grow_for_lowat(&mut self, lowat: u32, most: u32) {
+        if !self.is_fixed() {
+            let wanted = self.density.memory_for(lowat.into()).min(most);
+            self.rcvbuf = self.rcvbuf.max(wanted);
+        }
+    }
+
     /// Grows the buffer for out-of-order data up to `end`. The application cannot read until the hole
     /// is closed, so [`on_read`](Self::on_read) does not grow it. The buffer holds twice the data that
     /// waits and the data read in two round trips, else the sender would stop at each loss.
