@@ -19,6 +19,7 @@ mod rack;
 mod receiving;
 mod records;
 mod recovery;
+mod send_rules;
 mod sending;
 mod small_queue;
 mod table;
