@@ -118,6 +118,14 @@ fn packets_with_other_flags_are_not_merged() {
             ..tcp.clone()
         };
         assert_eq!(trace(&all_with(ECE).run(3, 1000)), "3000/1000*3");
+        // Equal flags do not help those that end a super-segment.
+        for (flag, shown) in [
+            (SYN, "1000S 1000S 1000S"),
+            (RST, "1000R 1000R 1000R"),
+            (URG, "1000U 1000U 1000U"),
+        ] {
+            assert_eq!(trace(&all_with(flag).run(3, 1000)), shown);
+        }
         // RFC 9768: CWR may be part of each segment's counter.
         let counting = all_with(CWR);
         let run = counting.run(3, 1000);
@@ -814,6 +822,35 @@ fn super_segments_of_different_gso_size_are_not_merged() {
         let second = from_device(&run[1], 1000, 500);
         let out = poll(&mut new_gro(), [run[0].packet(), second]);
         assert_eq!(show(&out), "1000 1000/500*2");
+    }
+}
+
+/// Within the result, the IDs of all segments are equal or all increase: segmentation restores only
+/// these.
+#[test]
+fn super_segments_are_merged_only_if_their_ids_continue_in_the_same_way() {
+    for tcp in over_v4() {
+        for (first_is_fixed, second_is_fixed) in
+            [(false, false), (false, true), (true, false), (true, true)]
+        {
+            let second = TestPacket {
+                seq: tcp.seq + 2000,
+                ip_id: tcp.ip_id + if first_is_fixed { 0 } else { 2 },
+                ..tcp.clone()
+            };
+            let packets =
+                [(&tcp, first_is_fixed), (&second, second_is_fixed)].map(|(tcp, fixed)| {
+                    let mut packet = from_device(tcp, 2000, 1000);
+                    packet.offload.fixed_id = [fixed; 2];
+                    packet
+                });
+            let shown = if first_is_fixed == second_is_fixed {
+                "4000/1000*4"
+            } else {
+                "2000/1000*2 2000/1000*2"
+            };
+            assert_eq!(show(&poll(&mut new_gro(), packets)), shown);
+        }
     }
 }
 
