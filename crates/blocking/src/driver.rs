@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use fullsend_device::LogLimit;
 use fullsend_driver::RX_BATCH;
 use fullsend_posix::Errno;
 use fullsend_wire::Instant;
@@ -17,6 +18,9 @@ use rustix::thread::set_current_timer_slack;
 pub(crate) use crate::driver_waker::DriverWaker;
 use crate::signals;
 use crate::stack::Shared;
+
+/// The log lines about what the peers of hosts cause.
+static NOTICES: LogLimit = LogLimit::new();
 
 /// What to do after a poll.
 enum DriverAction {
@@ -72,7 +76,7 @@ fn poll_once(shared: &Shared) -> io::Result<DriverAction> {
     let notices = shard.posix.host_mut().take_notices(polled.now);
     drop(shard);
     for notice in notices {
-        tracing::warn!("{notice}");
+        NOTICES.warn(notice.to_string(), || notice.to_string());
     }
     // `deadline` need not include the timeouts of threads: these threads wake by themselves.
     Ok(DriverAction::Sleep {

@@ -75,6 +75,7 @@ fn accept<S: Inspect + Send + Sync + 'static>(
     stack: &Weak<S>,
     init_thread: fn(),
 ) {
+    let mut failures = 0_u64;
     for number in 0.. {
         let started = match listener.accept() {
             Ok((stream, _)) => spawn_client((number, stream), clients, stack, init_thread),
@@ -87,7 +88,11 @@ fn accept<S: Inspect + Send + Sync + 'static>(
             }
         };
         if let Err(error) = started {
-            tracing::warn!(%error, "control socket");
+            failures += 1;
+            // Clients may cause any number of them.
+            if failures.is_power_of_two() {
+                tracing::warn!(%error, failures, "a client of the control socket was not accepted");
+            }
         }
     }
 }

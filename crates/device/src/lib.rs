@@ -33,6 +33,7 @@ mod entropy;
 mod frame_socket;
 #[cfg(target_os = "linux")]
 mod frames;
+mod log_limit;
 mod memory;
 mod offload_set;
 #[cfg(target_os = "linux")]
@@ -75,6 +76,7 @@ pub use frames::{
     Framing, PeerEvent,
 };
 pub use fullsend_offload::Caps;
+pub use log_limit::LogLimit;
 pub use memory::process_memory;
 pub use offload_set::{OffloadSet, UnknownOffload};
 #[cfg(target_os = "linux")]

@@ -12,7 +12,7 @@ use std::time::Instant;
 use fullsend_offload::{Checksum, Link, Packet, Pool, segment};
 
 use crate::frames::{Events, POOL_BYTES};
-use crate::{Caps, Device};
+use crate::{Caps, Device, LogLimit};
 
 mod claims;
 mod handle;
@@ -31,6 +31,8 @@ use table::Table;
 
 /// Most ports.
 const PORTS_MAX: usize = 64;
+/// The log lines about devices that cannot be used.
+static UNUSABLE: LogLimit = LogLimit::new();
 /// Most frames of a port that one call receives before it serves the next port.
 const QUANTUM: usize = 64;
 /// Packets that move at once to the only port.
@@ -207,7 +209,9 @@ impl Switch {
                 return;
             };
             if let Err(error) = self.add_port(id, device) {
-                tracing::warn!("cannot use the device of a guest: {error}");
+                UNUSABLE.warn(error.to_string(), || {
+                    format!("cannot use the device of a guest: {error}")
+                });
                 self.remove_port(id);
             }
         }

@@ -16,7 +16,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
-use fullsend_device::{Device, Notifier};
+use fullsend_device::{Device, LogLimit, Notifier};
 use fullsend_driver::{Handover, Pump, TransmitOutcome};
 use fullsend_stack::{Host, IfaceId, TcpId, WaitKey, WaitList, WaitOn};
 use fullsend_tcp::AppendOutcome;
@@ -37,6 +37,9 @@ use crate::callbacks;
 use crate::clock::Clock;
 use crate::device_file::DeviceFile;
 pub(crate) use crate::driver_waker::DriverWaker;
+
+/// The log lines about what the peers of stacks cause.
+static NOTICES: LogLimit = LogLimit::new();
 
 /// The device of a shard: without a control socket, no capture wraps it.
 #[cfg(not(feature = "control"))]
@@ -291,7 +294,7 @@ impl Engine {
         let woke = self.unlock_and_wake(shard, false, false);
         self.wake_after_handover();
         for notice in notices {
-            tracing::warn!("{notice}");
+            NOTICES.warn(notice.to_string(), || notice.to_string());
         }
         Ok(PollResult { pumped, woke })
     }

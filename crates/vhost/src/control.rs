@@ -3,11 +3,16 @@
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use fullsend_device::LogLimit;
+
 use crate::backend::Backend;
 use crate::connection::{Connection, End};
 use crate::pair::{Pair, Pairs};
 use crate::source::Source;
 use crate::stats::VhostUserStats;
+
+/// The log lines about connections of monitors.
+static LOG: LogLimit = LogLimit::new();
 
 /// Tokens of events at the first pair's epoll.
 pub(crate) const CONTROL: u64 = 2;
@@ -65,10 +70,12 @@ impl Control {
 
     fn end_connection(&mut self, end: &End) -> io::Result<()> {
         match end {
-            End::Closed => tracing::info!("the virtual machine monitor has closed its connection"),
+            End::Closed => tracing::debug!("the virtual machine monitor has closed its connection"),
             End::Violation(error) => {
                 self.protocol_errors += 1;
-                tracing::warn!(%error, "closed the connection of a virtual machine monitor");
+                LOG.warn(error.to_string(), || {
+                    format!("closed the connection of a virtual machine monitor: {error}")
+                });
             }
         }
         self.connection = None;
@@ -98,7 +105,9 @@ impl Control {
             }
             // E.g. no descriptor is left now.
             Err(error) if self.source.retry_later()? => {
-                tracing::warn!(%error, "cannot use a vhost-user connection");
+                LOG.warn(error.kind(), || {
+                    format!("cannot use a vhost-user connection: {error}")
+                });
             }
             Err(error) => return Err(error),
         }

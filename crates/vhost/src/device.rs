@@ -8,7 +8,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
-use fullsend_device::Device;
+use fullsend_device::{Device, LogLimit};
 use fullsend_offload::{Caps, Link, Packet, Pool};
 use rustix::event::epoll;
 use rustix::time::Timespec;
@@ -23,6 +23,8 @@ use crate::transmit::{Progress, Transmitter};
 /// Files that can be registered at the same time: the listener and its timer, the connection and its timer,
 /// two rings, and the event of [`Pair::wake`].
 const REGISTRATIONS: usize = 7;
+/// The log lines about rings that a guest has made invalid. It may do so as often as it starts them.
+static INVALID: LogLimit = LogLimit::new();
 
 /// A virtio-net device that serves one pair of queues of the guest of a virtual machine monitor.
 pub struct VhostUser {
@@ -152,7 +154,7 @@ impl VhostUser {
                 self.pairs.update_active(index, &pair);
                 drop(pair);
                 self.stats.ring_errors += 1;
-                tracing::warn!("the guest's receive ring is invalid; restart its driver");
+                log_invalid("receive");
                 self.drop_packets(batch);
             }
         }
@@ -182,7 +184,7 @@ impl VhostUser {
             } else {
                 queues.from_guest.break_down();
                 self.stats.ring_errors += 1;
-                tracing::warn!("the guest's transmit ring is invalid; restart its driver");
+                log_invalid("transmit");
             }
         }
         drop(pair);
@@ -191,6 +193,13 @@ impl VhostUser {
         }
         Ok(received)
     }
+}
+
+/// Logs that a ring of the guest cannot be used.
+fn log_invalid(ring: &str) {
+    INVALID.warn(ring, || {
+        format!("the guest's {ring} ring is invalid; restart its driver")
+    });
 }
 
 impl Device for VhostUser {

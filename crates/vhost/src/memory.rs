@@ -3,11 +3,15 @@
 use std::fs::File;
 use std::io;
 
+use fullsend_device::LogLimit;
 use rustix::fs::{FileType, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs};
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vhost::vhost_user::{Error, Result};
 use vm_memory::{GuestAddress, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap};
+
+/// The log lines about the memory of guests: a monitor may pass another file as often as it wants.
+static LOG: LogLimit = LogLimit::new();
 
 /// The mapped memory, and where the monitor has mapped it in its own address space.
 pub(crate) struct Memory {
@@ -97,11 +101,12 @@ fn prevent_shrinking(file: &File) {
         return;
     }
     if let Err(error) = fcntl_add_seals(file, SealFlags::SHRINK) {
-        tracing::warn!(
-            %error,
-            "cannot seal the file of the guest's memory: this process ends if the monitor shrinks it; use \
-             memory-backend-memfd"
-        );
+        LOG.warn("seal", || {
+            format!(
+                "cannot seal the file of the guest's memory: {error}; this process ends if the monitor \
+                 shrinks it; use memory-backend-memfd"
+            )
+        });
     }
 }
 

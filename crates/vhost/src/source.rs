@@ -8,12 +8,16 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
 
+use fullsend_device::LogLimit;
 use rustix::event::epoll;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
+
+/// The log lines about connections that cannot be accepted.
+static LOG: LogLimit = LogLimit::new();
 
 /// Time between attempts to connect.
 const RETRY: Timespec = Timespec {
@@ -92,7 +96,9 @@ impl Source {
                 Ok((socket, _)) => Ok(Some(socket)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a vhost-user connection");
+                    LOG.warn(error.kind(), || {
+                        format!("cannot accept a vhost-user connection: {error}")
+                    });
                     self.retry_later()?;
                     Ok(None)
                 }

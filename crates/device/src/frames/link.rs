@@ -13,12 +13,17 @@ use rustix::net::{SocketFlags, accept_with};
 use super::connection::Connection;
 use super::events::{Events, Timer, wake, wake_file};
 use super::{FrameStats, Framing, POOL_BYTES};
-use crate::{Caps, Device};
+use crate::{Caps, Device, LogLimit};
 
 /// Most connections that wait in a [`FrameAttachment`].
 const WAITING_MAX: usize = 16;
 /// When a connection is accepted again that could not be, e.g. for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// The log lines about connections that end for a reason, of all links.
+static CLOSED: LogLimit = LogLimit::new();
+/// The log lines about connections that cannot be accepted or used.
+static UNUSABLE: LogLimit = LogLimit::new();
 
 /// A virtual machine that begins or ends to use a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -257,7 +262,9 @@ impl FrameLink {
                     return true;
                 }
                 Err(error) => {
-                    tracing::warn!("cannot use the connection of a guest: {error}");
+                    UNUSABLE.warn(error.kind(), || {
+                        format!("cannot use the connection of a guest: {error}")
+                    });
                 }
             }
         }
@@ -279,9 +286,11 @@ impl FrameLink {
                     Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
                     Err(rustix::io::Errno::AGAIN) => return None,
                     Err(error) => {
-                        tracing::warn!(
-                            "cannot accept the connection of a guest: {error}; it is tried again"
-                        );
+                        UNUSABLE.warn(error, || {
+                            format!(
+                                "cannot accept the connection of a guest: {error}; it is tried again"
+                            )
+                        });
                         // The listener, whose client still waits, reports no further event.
                         if let Some(timer) = &self.accept_retry {
                             timer.set(ACCEPT_RETRY);
@@ -298,7 +307,9 @@ impl FrameLink {
         self.connection = None;
         if reason.kind() == io::ErrorKind::InvalidData {
             self.stats.malformed += 1;
-            tracing::warn!("the connection of a guest is closed: {reason}");
+            CLOSED.warn(reason.to_string(), || {
+                format!("the connection of a guest is closed: {reason}")
+            });
         }
         let mac = self.peer_mac.take();
         self.report(PeerEvent::Disconnected { mac });

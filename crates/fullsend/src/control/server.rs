@@ -4,11 +4,15 @@ use std::io;
 use std::sync::{Arc, Weak};
 
 use fullsend_control::{BoundSocket, MAX_CLIENTS, SocketFile};
+use fullsend_device::LogLimit;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::{Reply, client};
 use crate::engine::Group;
+
+/// The log lines about clients that are not accepted.
+static NOT_ACCEPTED: LogLimit = LogLimit::new();
 
 /// An open control socket. Dropping it closes the socket and removes its file.
 pub(crate) struct ControlSocket {
@@ -48,7 +52,9 @@ async fn accept(listener: UnixListener, group: Weak<Group>) {
                 Ok((stream, _)) => refuse(&stream),
                 // No descriptors are left: one becomes free when a client disconnects.
                 Err(error) => {
-                    tracing::warn!(%error, "control socket");
+                    NOT_ACCEPTED.warn(error.kind(), || {
+                        format!("a client of the control socket was not accepted: {error}")
+                    });
                     if clients.join_next().await.is_none() {
                         tokio::task::yield_now().await;
                     }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fullsend_device::LogLimit;
 use socket2::Socket;
 use tokio::io::unix::AsyncFd;
 
@@ -17,6 +18,8 @@ use crate::gateway::Shared;
 
 /// Pause after a failed `recvmsg`, e.g. for lack of memory.
 const RECEIVE_RETRY: Duration = Duration::from_millis(100);
+/// The log lines about that.
+static NOT_RECEIVED: LogLimit = LogLimit::new();
 
 /// Sends the datagrams of a forward's clients to the guest until the task is aborted. The guest's
 /// answers go through the table of flows.
@@ -47,7 +50,9 @@ pub(crate) async fn receive_forwarded(
             }
             Ok(_) => datagrams.clear(),
             Err(error) => {
-                tracing::warn!(%error, %guest, "a UDP forward did not receive");
+                NOT_RECEIVED.warn((guest, error.kind()), || {
+                    format!("the UDP forward to {guest} did not receive: {error}")
+                });
                 datagrams.clear();
                 tokio::time::sleep(RECEIVE_RETRY).await;
             }

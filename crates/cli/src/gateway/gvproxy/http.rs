@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use fullsend::TcpListener;
-use fullsend_device::Framing;
+use fullsend_device::{Framing, LogLimit};
 use fullsend_gateway::PortId;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -43,6 +43,8 @@ const CLIENTS_OF_GUEST: usize = 32;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval at which the beginning of a request is inspected again.
 const STEP: Duration = Duration::from_millis(10);
+/// The log lines about requests that fail.
+static FAILED: LogLimit = LogLimit::new();
 
 /// A connection of the host.
 trait HostStream: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static {
@@ -153,7 +155,9 @@ async fn serve_host(api: Api, stream: impl HostStream, guests: Option<GuestLinks
         }
     };
     if let Err(error) = done {
-        tracing::warn!("{} failed: {error:#}", target.0);
+        FAILED.warn(format!("{error:#}"), || {
+            format!("{} failed: {error:#}", target.0)
+        });
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fullsend_device::LogLimit;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
@@ -13,6 +14,8 @@ use tokio::time::timeout;
 const WAITING_MAX: usize = 64;
 /// How long the receiver may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// The log lines about notifications that are not sent, of which guests cause as many as they want.
+static LOG: LogLimit = LogLimit::new();
 
 /// An event that the caller is notified of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,9 +84,13 @@ impl Notifications {
             match sent.await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
-                    tracing::warn!("cannot send a notification to {}: {error}", path.display());
+                    LOG.warn(error.kind(), || {
+                        format!("cannot send a notification to {}: {error}", path.display())
+                    });
                 }
-                Err(_) => tracing::warn!("{} reads no notification", path.display()),
+                Err(_) => LOG.warn("timeout", || {
+                    format!("{} reads no notification", path.display())
+                }),
             }
         }
     }
