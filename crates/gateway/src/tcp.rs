@@ -8,6 +8,8 @@ mod pipe;
 mod relay;
 mod relay_memory;
 mod splice;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use flow::{Stage, TcpFlow, TcpFlows};
 pub(crate) use forward::{accept_forwarded, accept_in_guest};

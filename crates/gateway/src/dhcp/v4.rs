@@ -167,12 +167,66 @@ fn settings(shared: &Shared, config: &Ipv4Config) -> Settings {
 mod tests {
     use super::*;
 
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
     fn message(message_type: u8, claimed: [u8; 4]) -> ClientMessage {
+        message_with(message_type, claimed, &[])
+    }
+
+    /// Returns a message of the client with the address [`MAC`] with further options.
+    fn message_with(message_type: u8, claimed: [u8; 4], options: &[u8]) -> ClientMessage {
         let mut bytes = vec![0; 236];
         bytes[..3].copy_from_slice(&[1, 1, 6]);
         bytes[12..16].copy_from_slice(&claimed);
-        bytes.extend([99, 130, 83, 99, 53, 1, message_type, 255]);
+        bytes[28..34].copy_from_slice(&MAC);
+        bytes.extend([99, 130, 83, 99, 53, 1, message_type]);
+        bytes.extend(options);
+        bytes.push(255);
         ClientMessage::parse(&bytes).unwrap()
+    }
+
+    /// Returns the decision of a gateway about a message, and the number of its leases and offers.
+    fn decision(
+        builder: crate::Builder,
+        message: &ClientMessage,
+    ) -> (Option<(MessageType, Option<Ipv4Addr>)>, usize) {
+        let gateway = builder.build().unwrap();
+        let shared = gateway.handle().shared;
+        let config = shared.config.ipv4.clone().unwrap();
+        let decided = decide(&shared, &config, message);
+        let leases = shared.leases.lock().views(Instant::now()).len();
+        (decided, leases)
+    }
+
+    fn for_one_guest() -> crate::Builder {
+        let (_, link) = std::os::unix::net::UnixStream::pair().unwrap();
+        let framing = fullsend_device::Framing::Qemu;
+        let device = fullsend_device::FrameLink::connected(link.into(), framing, 65_520);
+        crate::Gateway::builder().device(Box::new(device.unwrap()))
+    }
+
+    #[tokio::test]
+    async fn a_request_for_another_server_gets_neither_an_answer_nor_an_address() {
+        let guest = Ipv4Addr::new(10, 0, 2, 100);
+        let request = |server: u8| {
+            let options = [50, 4, 10, 0, 2, 100, 54, 4, 10, 0, 2, server];
+            message_with(3, [0; 4], &options)
+        };
+        assert_eq!(decision(for_one_guest(), &request(77)), (None, 0));
+        let ack = Some((MessageType::Ack, Some(guest)));
+        assert_eq!(decision(for_one_guest(), &request(2)), (ack, 1));
+    }
+
+    #[tokio::test]
+    async fn of_several_guests_only_a_known_station_gets_an_address() {
+        let discover = message(1, [0; 4]);
+        let several = crate::Gateway::builder().join_guests(true);
+        assert_eq!(decision(several, &discover), (None, 0));
+        let (offer, leases) = decision(for_one_guest(), &discover);
+        assert_eq!(
+            (offer.map(|(kind, _)| kind), leases),
+            (Some(MessageType::Offer), 1)
+        );
     }
 
     #[test]

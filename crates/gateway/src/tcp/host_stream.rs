@@ -10,10 +10,11 @@ use std::time::Duration;
 use fullsend::{Chain, Pool, Slice, WriteBuf};
 use nix::errno::Errno;
 use rustix::pipe::{SpliceFlags, splice};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::relay::HALF_CLOSED_PROBE;
 use crate::config::Outbound;
 use crate::outbound_socket::bind_outbound;
 use crate::reactor::register;
@@ -227,6 +228,13 @@ impl HostStream {
     pub(crate) fn shutdown_write(&self) -> io::Result<()> {
         self.fd.get_ref().set_linger(None)?;
         self.fd.get_ref().shutdown(Shutdown::Write)
+    }
+
+    /// Probes the peer, which has sent its FIN, earlier than other idle peers.
+    pub(super) fn probe_half_closed(&self) {
+        let keepalive = TcpKeepalive::new().with_time(HALF_CLOSED_PROBE);
+        // Each TCP socket has the option.
+        let _ = self.fd.get_ref().set_tcp_keepalive(&keepalive);
     }
 
     /// Makes dropping the socket send a RST, which discards its data.

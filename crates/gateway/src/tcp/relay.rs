@@ -6,6 +6,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
 use std::task::Poll;
+use std::time::Duration;
 
 use fullsend::TcpStream;
 
@@ -16,6 +17,11 @@ use crate::counters::add;
 use crate::gateway::Shared;
 use crate::guests::Guest;
 use crate::rate::RateLimit;
+
+/// Idle time after which an end is probed that has sent its FIN. Linux forgets a closed connection whose
+/// peer does not close 60 s after that (`tcp_fin_timeout`), and answers to a probe with a RST; one of which
+/// only a direction is closed (`shutdown`) is acknowledged as long as its program wants.
+pub(super) const HALF_CLOSED_PROBE: Duration = Duration::from_secs(65);
 
 /// The guest's socket of a connection. Dropping it, e.g. when the gateway stops, resets it.
 struct GuestSocket(Option<TcpStream>);
@@ -91,10 +97,16 @@ async fn both_directions(
     tokio::select! {
         done = &mut to_host => {
             done?;
+            // A guest that has closed its socket, and not only its direction, resets the connection once
+            // its kernel has forgotten it. Fails only if the connection has failed.
+            let _ = guest.set_keepidle(HALF_CLOSED_PROBE);
             until_error(to_guest, pin!(guest_reset(guest))).await
         }
         done = &mut to_guest => {
             done?;
+            if flow.forwarded {
+                host.probe_half_closed();
+            }
             until_error(to_host, pin!(host.failed())).await
         }
     }

@@ -87,6 +87,7 @@ async fn one_direction(
                 Some(Moved::Copied(n)) => (n, true),
                 Some(Moved::End) => {
                     shared.pipes.put(pipe);
+                    from.probe_half_closed();
                     return to.shutdown_write();
                 }
                 None => break,
