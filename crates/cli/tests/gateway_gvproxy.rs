@@ -4,7 +4,7 @@
 mod free_port;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -36,6 +36,11 @@ struct Gvproxy {
 impl Gvproxy {
     /// Starts the program; `DIR` in the arguments is its folder.
     fn start(arguments: &str) -> Self {
+        Self::start_with(arguments, &[])
+    }
+
+    /// Starts the program with variables of the environment.
+    fn start_with(arguments: &str, environment: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join("notes")).unwrap();
         let (sender, notifications) = mpsc::channel();
@@ -53,6 +58,7 @@ impl Gvproxy {
         let process = Command::new(PROGRAM)
             .arg("gvproxy")
             .args(arguments.split_whitespace())
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
@@ -342,6 +348,43 @@ async fn the_guest_uses_the_api_names_and_the_hosts_loopback() {
 }
 
 #[tokio::test]
+async fn a_guest_is_not_the_host_for_the_api_nor_another_guest_by_tcp() {
+    let [api, services, qemu, any, metrics, other] = [(); 6].map(|()| free_port());
+    let unspecified = format!("-listen-vpnkit tcp://0.0.0.0:{any}");
+    let mut gvproxy = Gvproxy::start_with(
+        &format!(
+            "-listen tcp://127.0.0.1:{api} -services tcp://127.0.0.1:{services} \
+             -listen-qemu tcp://127.0.0.1:{qemu} {unspecified} -ssh-port -1"
+        ),
+        &[("FULLSEND_METRICS", &format!("127.0.0.1:{metrics}"))],
+    );
+    let socket = TcpStream::connect(("127.0.0.1", qemu)).unwrap();
+    let stack = guest(FrameLink::connected(socket.into(), Framing::Qemu, 1500).unwrap());
+    // The host's loopback is open to it, and the gateway's address has the API for guests.
+    let listener = TcpListener::bind(("127.0.0.1", other)).unwrap();
+    let connect = async |address, port| {
+        let connected = fullsend::TcpStream::connect(&stack, (address, port));
+        let connected = tokio::time::timeout(LIMIT, connected).await;
+        connected
+            .expect("an answer")
+            .map(drop)
+            .map_err(|e| e.kind())
+    };
+    assert_eq!(connect(HOST, other).await, Ok(()));
+    drop(listener);
+    assert_eq!(connect(GATEWAY, 80).await, Ok(()));
+    let refused = Err(ErrorKind::ConnectionRefused);
+    for port in [api, services, qemu, any, metrics] {
+        assert!(TcpStream::connect(("127.0.0.1", port)).is_ok());
+        assert_eq!(connect(HOST, port).await, refused, "{port}");
+    }
+    // The metadata of a cloud's machine.
+    let metadata = Ipv4Addr::new(169, 254, 169, 254);
+    assert_eq!(connect(metadata, 80).await, refused);
+    assert!(gvproxy.process.try_wait().unwrap().is_none());
+}
+
+#[tokio::test]
 async fn a_guest_changes_its_own_entries_alone() {
     let gvproxy = Gvproxy::start(&format!("{ALL} -ssh-port -1"));
     let first = gvproxy.guest();
@@ -445,11 +488,7 @@ async fn with_a_policy_the_guest_has_neither_the_api_nor_the_host() {
     let port = on_loopback.local_addr().unwrap().port();
     for to in [(HOST, port), (GATEWAY, 80)] {
         let error = fullsend::TcpStream::connect(&stack, to).await.unwrap_err();
-        assert_eq!(
-            error.kind(),
-            std::io::ErrorKind::ConnectionRefused,
-            "{to:?}"
-        );
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{to:?}");
     }
     let address = Some(Ipv4Addr::new(192, 0, 2, 7));
     assert_eq!(resolve(&stack, "db.internal").await, (0, address));
@@ -528,7 +567,7 @@ async fn guests_on_all_sockets_reach_each_other() {
     while UnixDatagram::unbound()
         .unwrap()
         .connect(gvproxy.path("first"))
-        .is_err_and(|error| error.kind() != std::io::ErrorKind::ConnectionRefused)
+        .is_err_and(|error| error.kind() != ErrorKind::ConnectionRefused)
     {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -113,10 +113,11 @@ fn podmans_command_line_copies_the_hosts_network_and_forwards_ports() {
 
         serve_dns(with_port(RESOLVER, 53));
         assert_dns(&guest, "169.254.1.1");
+        // DNS over TLS would open the host's loopback, which --no-map-gw does not.
         serve(with_port(RESOLVER, 853));
         for over in BOTH {
             let tls = guest.run(move || ask(over, with_port("169.254.1.1", 853)));
-            assert_parts(&tls.unwrap(), &["853 "]);
+            assert_eq!(tls.unwrap_err().kind(), ErrorKind::ConnectionRefused);
         }
         // Servers of the host, which has the guest's address.
         serve(with_port(HOST[0], 9000));

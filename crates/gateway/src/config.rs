@@ -40,7 +40,8 @@ pub struct Config {
     pub outbound: Outbound,
     /// The DNS relay at [`Ipv4Config::dns`] and [`Ipv6Config::dns`]. Port 853 of these addresses leads
     /// to that of the first resolver (DNS over TLS), unless the policy
-    /// [filters names](Policy::filters_names).
+    /// [filters names](Policy::filters_names), or the resolver is on the host's loopback, to which no
+    /// [mapping](Self::mappings) leads.
     pub dns: DnsConfig,
     /// Whether the guest's TCP connections are relayed. If not, they are refused.
     pub tcp: bool,
@@ -49,6 +50,11 @@ pub struct Config {
     pub udp: bool,
     /// Whether the guest's echo requests to other hosts are relayed. If not, they are dropped.
     pub icmp: bool,
+    /// Whether link-local addresses of the host's network are relayed to (169.254.0.0/16, fe80::/10),
+    /// among which clouds have the metadata of their machines, often with credentials. If not, flows to
+    /// them are refused, except by a [mapping](Self::mappings) or a redirection of the policy. `true` by
+    /// default.
+    pub link_local_destinations: bool,
     /// Forwards that are bound before the gateway runs.
     pub forwards: Vec<Forward>,
     /// The source address that the guest sees of forwarded flows.
@@ -304,6 +310,7 @@ impl Default for Config {
             tcp: true,
             udp: true,
             icmp: true,
+            link_local_destinations: true,
             forwards: Vec::new(),
             forward_source: ForwardSource::default(),
             loopback_clients: LoopbackClients::default(),
@@ -326,6 +333,16 @@ impl Config {
             None if self.is_own(destination) => Target::Unreachable,
             None => Target::Address(destination),
         }
+    }
+
+    /// Returns whether a mapping leads to the host's loopback, so that a resolver there at `address` may
+    /// be reached, too.
+    pub(crate) fn opens_loopback(&self, address: IpAddr) -> bool {
+        self.mappings.iter().any(|mapping| match mapping.target {
+            Target::Loopback => mapping.guest.is_ipv4() == address.is_ipv4(),
+            Target::Address(target) => target == address,
+            Target::Unreachable | Target::Drop => false,
+        })
     }
 
     /// Returns whether `address` is the gateway's or the DNS relay's.
@@ -353,8 +370,8 @@ impl Config {
         }
     }
 
-    /// Returns whether `address` is one of the host itself or of a private network, as the guest sees
-    /// it; see [`Flow::is_local`](crate::Flow::is_local).
+    /// Returns whether `address`, as the guest sees it, is local whatever addresses the host's interfaces
+    /// have; see [`Flow::is_local`](crate::Flow::is_local).
     pub(crate) fn is_local(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         let is_mapped = self.mappings.iter().any(|mapping| mapping.guest == address);

@@ -84,6 +84,9 @@ counters! {
     /// DNS queries that were dropped: malformed, or beyond [`Limits::dns_queries`](crate::Limits) or
     /// the rate.
     dns_dropped: "GatewayDnsDropped",
+    /// Resolvers that were queried beside or after the first one of a query, as that one was silent or
+    /// could not be reached.
+    dns_other_resolvers: "GatewayDnsOtherResolvers",
     /// DHCP and DHCPv6 messages that were answered.
     dhcp_answers: "GatewayDhcpAnswers",
     /// Router advertisements that were sent.
@@ -98,13 +101,18 @@ counters! {
     policy_denied_ping: "GatewayPolicyDeniedPing",
     /// DNS queries for names that the policy denied.
     policy_denied_names: "GatewayPolicyDeniedNames",
-    /// DNS answers that the policy denied because of an address.
+    /// DNS answers that the policy denied because of an address or an alias.
     policy_denied_answers: "GatewayPolicyDeniedAnswers",
     /// Policies that have replaced another one while the gateway ran.
     policy_changes: "GatewayPolicyChanges",
     /// Refusals, and connections beyond [`Limits::tcp_connections`](crate::Limits), that are not in the
     /// log, as it had many lines already.
     log_suppressed: "GatewayLogSuppressed",
+    /// Flows of guests that were refused as they led to a server of the gateway's own program, or to the
+    /// forward of a guest that the sender does not reach ([`Handle::hide_from_guests`]).
+    ///
+    /// [`Handle::hide_from_guests`]: crate::Handle::hide_from_guests
+    service_refused: "GatewayServiceRefused",
     /// Pairs of an address and one of its names that are known now.
     dns_addresses: "GatewayDnsAddresses",
     /// Pairs of an address and a name that were replaced because of

@@ -1,13 +1,14 @@
 //! The DNS relay: queries of the guest to the host's resolvers.
 
 mod address_names;
+mod race;
 mod relay;
 mod screen;
 mod stream;
 mod upstream;
 mod zones;
 
-pub(crate) use address_names::{ADDRESSES_MAX, AddressNames};
+pub(crate) use address_names::{ADDRESSES_MAX, AddressNames, Names};
 pub(crate) use relay::relay_query;
 pub(crate) use stream::relay_stream;
 pub use zones::Zone;

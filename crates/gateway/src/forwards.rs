@@ -156,6 +156,13 @@ impl Forwards {
         forwards.take(max).collect()
     }
 
+    /// Returns the first forward for which `is_wanted` is true.
+    pub(crate) fn find(&self, is_wanted: impl Fn(&Forward) -> bool) -> Option<Forward> {
+        let table = self.table.lock();
+        let mut all = table.entries.values().map(|entry| &entry.forward);
+        all.find(|forward| is_wanted(forward)).cloned()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.table.lock().entries.len()
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Poll;
@@ -28,10 +28,11 @@ use crate::forwards::Forwards;
 use crate::free_memory::release_free_memory;
 use crate::guests::{Guests, PortGuests, limits_of_all};
 use crate::icmp::{Pings, receive_icmp};
-use crate::namespace::GuestSockets;
+use crate::namespace::{GuestSockets, OwnAddresses};
 use crate::policy::{Policy, RefusalLog};
 use crate::resolvers::Resolvers;
 use crate::router::advertise;
+use crate::services::Services;
 use crate::tcp::{Pipes, RelayMemory, TcpFlows, accept_outbound};
 use crate::udp::{Udp, expire_flows, receive_outbound};
 use crate::validate::{validate, validate_for_several};
@@ -56,6 +57,10 @@ pub(crate) struct Shared {
     /// Decides about new flows and queries.
     policy: Mutex<Arc<dyn Policy>>,
     pub(crate) refusals: RefusalLog,
+    /// The servers of this program.
+    pub(crate) services: Services,
+    /// Which addresses are the host's.
+    pub(crate) own_addresses: OwnAddresses,
     pub(crate) forwards: Forwards,
     pub(crate) udp: Udp,
     pub(crate) pings: Pings,
@@ -304,7 +309,7 @@ impl Gateway {
         (guests, on_guest): (Vec<Box<dyn Device>>, Option<OnGuest>),
     ) -> io::Result<Self> {
         validate_for_several(&config)?;
-        let (ports, mut on_guest) = (Arc::<PortGuests>::default(), on_guest);
+        let (ports, mut on_guest) = (Arc::new(PortGuests::new(is_joined)), on_guest);
         let of_events = ports.clone();
         let switch = Switch::new(SwitchConfig {
             mtu: config.mtu,
@@ -353,6 +358,8 @@ impl Gateway {
             guests: Guests::new(&config, switch, ports),
             policy: Mutex::new(config.policy.clone()),
             refusals: RefusalLog::default(),
+            services: Services::default(),
+            own_addresses: OwnAddresses::open(),
             forwards: Forwards::default(),
             tcp_permits: Arc::new(Semaphore::new(limits.tcp)),
             forward_permits: Arc::new(Semaphore::new(limits.tcp_of_forwards())),
@@ -499,6 +506,14 @@ impl Handle {
     /// bound to.
     pub fn list_forwards(&self) -> Vec<(ForwardId, Forward)> {
         self.shared.forwards.list()
+    }
+
+    /// Keeps guests away from a TCP server of the embedding program on the host, e.g. one that configures
+    /// the gateway: their connections that lead to it through the host's addresses, a
+    /// [mapping](Config::mappings) of the loopback or a forward to the host are refused. A policy that
+    /// redirects to it does so on purpose. The metrics need no call.
+    pub fn hide_from_guests(&self, listener: SocketAddr) {
+        self.shared.services.add(listener);
     }
 
     /// Adds a domain whose names the DNS relay knows itself. If it has the name of an earlier one, its

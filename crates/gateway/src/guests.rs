@@ -92,13 +92,24 @@ impl Settings {
 
 /// The guests that are behind the ports of a switch now.
 #[derive(Default)]
-pub(crate) struct PortGuests(Mutex<BTreeMap<PortId, Arc<Guest>>>);
+pub(crate) struct PortGuests {
+    guests: Mutex<BTreeMap<PortId, Arc<Guest>>>,
+    /// Whether they reach each other over the switch.
+    is_joined: bool,
+}
 
 impl PortGuests {
+    pub(crate) fn new(is_joined: bool) -> Self {
+        Self {
+            is_joined,
+            ..Self::default()
+        }
+    }
+
     /// Forgets a guest that has ended.
     pub(crate) fn on_event(&self, event: PortEvent) {
         if let PortEvent::Disconnected { port, .. } = event {
-            let removed = self.0.lock().remove(&port);
+            let removed = self.guests.lock().remove(&port);
             drop(removed);
         }
     }
@@ -139,7 +150,7 @@ impl Guests {
             return Some(self.only.clone());
         };
         let port = switch.port_of_address(address)?;
-        let mut guests = self.ports.0.lock();
+        let mut guests = self.ports.guests.lock();
         if let Some(guest) = guests.get(&port) {
             return Some(guest.clone());
         }
@@ -173,6 +184,11 @@ impl Guests {
     /// Returns whether there may be several guests.
     pub(crate) const fn are_several(&self) -> bool {
         self.switch.is_some()
+    }
+
+    /// Returns whether there may be several guests that do not reach each other.
+    pub(crate) fn are_apart(&self) -> bool {
+        self.are_several() && !self.ports.is_joined
     }
 
     /// Returns the port of the guest with an Ethernet address.
@@ -210,7 +226,7 @@ impl Guests {
     }
 
     fn all(&self) -> Vec<Arc<Guest>> {
-        let mut all: Vec<_> = self.ports.0.lock().values().cloned().collect();
+        let mut all: Vec<_> = self.ports.guests.lock().values().cloned().collect();
         all.push(self.only.clone());
         all
     }

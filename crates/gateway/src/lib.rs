@@ -57,6 +57,7 @@ mod reactor;
 mod resolvers;
 mod route;
 mod router;
+mod services;
 mod tcp;
 mod udp;
 mod validate;

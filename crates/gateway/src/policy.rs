@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub use egress::{DeniedNames, EgressPolicy};
 #[cfg(feature = "policy-file")]
 pub use file::PolicyFile;
-pub(crate) use local::is_special;
+pub(crate) use local::{embedded_v4, is_link_local, is_special};
 pub(crate) use refusals::RefusalLog;
 pub use rule::{Action, PolicyError, Rule};
 
@@ -44,11 +44,16 @@ pub struct Flow<'a> {
     /// [redirected](DnsVerdict::Redirect). They are in lower case, without the final dot. Empty if the
     /// policy does not [filter names](Policy::filters_names).
     pub names: &'a [Arc<str>],
+    /// The further names of the chains of aliases (CNAME) that have led from [`names`](Self::names) to the
+    /// address, in the same form. A rule that forbids flows to a name should consider them; one that
+    /// allows flows should not, as the guest need not be allowed to resolve them.
+    pub aliases: &'a [Arc<str>],
     /// Whether the destination is the DNS relay, whose queries [`Policy::dns`] decides about.
     pub is_dns_relay: bool,
-    /// Whether the destination is an address of the host itself or of a private network: a loopback,
-    /// link-local, private or multicast address, one of the gateway's, or one that
-    /// [`Config::mappings`](crate::Config::mappings) has.
+    /// Whether the destination is an address of the host itself or of a private network: one of the
+    /// host's interfaces at this moment, a loopback, link-local, private or multicast address, one of the
+    /// gateway's, or one that [`Config::mappings`](crate::Config::mappings) has. `false` if the policy
+    /// does not [judge flows](Policy::judges_flows).
     pub is_local: bool,
 }
 
@@ -110,6 +115,20 @@ pub trait Policy: Send + Sync {
         true
     }
 
+    /// Returns whether the guest may get the answer of a resolver in which `name` is an alias (CNAME) of
+    /// `target`, directly or by further aliases. Otherwise its query is refused. `true` by default.
+    fn allows_alias(&self, name: &str, target: &str) -> bool {
+        let _ = (name, target);
+        true
+    }
+
+    /// Returns whether [`flow`](Self::flow) depends on whether `target` is among [`Flow::aliases`]. Others
+    /// are not kept. `true` by default.
+    fn uses_alias(&self, target: &str) -> bool {
+        let _ = target;
+        true
+    }
+
     /// Returns the reason why [`flow`](Self::flow) refuses a flow, for the log. Called for refused
     /// flows whose line is logged.
     fn explain_flow(&self, flow: &Flow) -> Option<String> {
@@ -131,9 +150,22 @@ pub trait Policy: Send + Sync {
         None
     }
 
+    /// Returns the reason why [`allows_alias`](Self::allows_alias) refuses an answer, for the log. Called
+    /// for refused answers whose line is logged.
+    fn explain_alias(&self, name: &str, target: &str) -> Option<String> {
+        let _ = (name, target);
+        None
+    }
+
+    /// Returns whether [`flow`](Self::flow) may return anything but [`Verdict::Allow`]. Otherwise it is
+    /// not called. `true` by default.
+    fn judges_flows(&self) -> bool {
+        true
+    }
+
     /// Returns whether the policy depends on names: [`dns`](Self::dns) may deny or redirect one,
-    /// [`allows_address`](Self::allows_address) may refuse an answer, or [`flow`](Self::flow) uses
-    /// [`Flow::names`]. Port 853 of the DNS relay is then closed, as encrypted queries cannot be read; a
+    /// [`allows_address`](Self::allows_address) and [`allows_alias`](Self::allows_alias) may refuse an
+    /// answer, or [`flow`](Self::flow) uses [`Flow::names`]. Port 853 of the DNS relay is then closed, as encrypted queries cannot be read; a
     /// flow to it counts as refused. `true` by default.
     fn filters_names(&self) -> bool {
         true
@@ -145,6 +177,10 @@ pub trait Policy: Send + Sync {
 pub struct AllowAll;
 
 impl Policy for AllowAll {
+    fn judges_flows(&self) -> bool {
+        false
+    }
+
     fn filters_names(&self) -> bool {
         false
     }

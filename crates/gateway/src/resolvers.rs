@@ -13,6 +13,10 @@ use tokio::time::Instant;
 use crate::config::DnsConfig;
 use crate::message::resolv_conf::parse;
 
+mod health;
+
+pub(crate) use health::ResolverHealth;
+
 /// The file of the host's resolvers.
 pub(crate) const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Most symbolic links that are followed.
@@ -26,6 +30,7 @@ pub(crate) struct Resolvers {
     /// Whether the list comes from the settings and not from the file.
     is_fixed: bool,
     state: Mutex<State>,
+    health: ResolverHealth,
 }
 
 struct State {
@@ -59,11 +64,11 @@ impl Resolvers {
             path,
             is_fixed,
             state: Mutex::new(state),
+            health: ResolverHealth::default(),
         }
     }
 
-    /// Returns the resolvers in the order in which they are queried. Reads the file again if it has
-    /// changed.
+    /// Returns the resolvers in the order of the file. Reads it again if it has changed.
     pub(crate) fn list(&self) -> Vec<SocketAddr> {
         let mut state = self.state.lock();
         let now = Instant::now();
@@ -77,7 +82,12 @@ impl Resolvers {
         state.list.clone()
     }
 
-    /// Returns the resolver that is queried first.
+    /// Returns which resolvers answer.
+    pub(crate) const fn health(&self) -> &ResolverHealth {
+        &self.health
+    }
+
+    /// Returns the first resolver.
     pub(crate) fn first(&self) -> Option<SocketAddr> {
         self.list().first().copied()
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::config::{Config, ForwardSource, Target};
 use crate::gateway::Shared;
-use crate::policy::{FlowProtocol, Verdict};
+use crate::policy::{FlowProtocol, Verdict, is_link_local};
 
 pub(crate) const DNS_PORT: u16 = 53;
 pub(crate) const DNS_OVER_TLS_PORT: u16 = 853;
@@ -38,7 +38,25 @@ impl Shared {
         destination: SocketAddr,
     ) -> Route {
         let verdict = self.verdict(protocol, guest, destination);
-        route_by(&self.config, verdict, protocol, destination)
+        match route_by(&self.config, verdict, protocol, destination) {
+            Route::Connect(to)
+                if verdict == Verdict::Allow && self.refuses_service(protocol, guest, to) =>
+            {
+                Route::Reject
+            }
+            route => route,
+        }
+    }
+
+    /// Returns the address that port `port` of the relay, of DNS over TLS, leads to. `None` if there is no
+    /// resolver, or if it is on the host's loopback, which only a mapping opens: another service may have
+    /// that port there.
+    pub(crate) fn resolver_over_tls(&self, port: u16) -> Option<SocketAddr> {
+        let mut resolver = self.resolvers.first()?;
+        resolver.set_port(port);
+        let ip = resolver.ip().to_canonical();
+        let is_open = !ip.is_loopback() || self.config.opens_loopback(ip);
+        is_open.then_some(resolver)
     }
 
     /// Returns the gateway's address of the family of `guest`.
@@ -101,6 +119,9 @@ fn route(config: &Config, protocol: FlowProtocol, destination: SocketAddr) -> Ro
         Target::Unreachable => return Route::Unreachable,
         Target::Drop => return Route::Drop,
     };
+    if !mapped && !config.link_local_destinations && is_link_local(to) {
+        return Route::Reject;
+    }
     connect_to(SocketAddr::new(to, destination.port()), mapped)
 }
 
@@ -234,6 +255,33 @@ mod tests {
         assert_eq!(route_tcp(&config, "10.0.2.2:80"), Route::Drop);
         config.mappings.remove(0);
         assert_eq!(route_tcp(&config, "10.0.2.2:80"), Route::Unreachable);
+    }
+
+    #[test]
+    fn link_local_destinations_can_be_refused() {
+        let mut config = Config::default();
+        let metadata = "169.254.169.254";
+        let link_local = |config: &Config| {
+            [metadata, "::ffff:169.254.169.254", "fe80::1"].map(|destination| {
+                let ip: IpAddr = destination.parse().unwrap();
+                route(config, FlowProtocol::Tcp, (ip, 80).into()) != Route::Reject
+            })
+        };
+        assert_eq!(link_local(&config), [true; 3]);
+        config.link_local_destinations = false;
+        assert_eq!(link_local(&config), [false; 3]);
+        let ping = (metadata.parse::<IpAddr>().unwrap(), 0).into();
+        assert_eq!(route(&config, FlowProtocol::Ping, ping), Route::Reject);
+        // A mapping and a redirection are made on purpose.
+        let [guest, target] = ["192.0.2.9", metadata].map(|ip| ip.parse().unwrap());
+        let target = Target::Address(target);
+        config.mappings.push(Mapping { guest, target });
+        let to = Route::Connect("169.254.169.254:80".parse().unwrap());
+        assert_eq!(route_tcp(&config, "192.0.2.9:80"), to);
+        let redirect = Verdict::Redirect("169.254.169.254:80".parse().unwrap());
+        let destination = "192.0.2.1:80".parse().unwrap();
+        let redirected = route_by(&config, redirect, FlowProtocol::Tcp, destination);
+        assert_eq!(redirected, to);
     }
 
     #[test]

@@ -7,9 +7,10 @@ use std::net::{IpAddr, SocketAddr};
 use tokio::time::Instant;
 
 use crate::counters::add;
+use crate::dns::Names;
 use crate::gateway::Shared;
 use crate::message::dns::Query;
-use crate::policy::{Flow, FlowProtocol, Verdict};
+use crate::policy::{Flow, FlowProtocol, Verdict, embedded_v4};
 use crate::route::{DNS_OVER_TLS_PORT, DNS_PORT};
 
 impl Shared {
@@ -25,21 +26,29 @@ impl Shared {
         let Some(owner) = self.guests.of(guest.ip()) else {
             return Verdict::Drop;
         };
+        if !policy.judges_flows() && !policy.filters_names() {
+            return Verdict::Allow;
+        }
         let names = if policy.filters_names() {
             owner.address_names.lock().of(ip, Instant::now())
         } else {
-            Vec::new()
+            Names::default()
         };
         let is_relay = protocol != FlowProtocol::Ping && self.config.is_dns(ip);
         let flow = Flow {
             protocol,
             guest,
             destination,
-            names: &names,
+            names: &names.queried,
+            aliases: &names.aliases,
             is_dns_relay: is_relay && destination.port() == DNS_PORT,
-            is_local: self.config.is_local(ip),
+            is_local: policy.judges_flows() && self.is_local(ip),
         };
-        let verdict = policy.flow(&flow);
+        let verdict = if policy.judges_flows() {
+            policy.flow(&flow)
+        } else {
+            Verdict::Allow
+        };
         let is_encrypted = is_relay && destination.port() == DNS_OVER_TLS_PORT;
         match verdict {
             Verdict::Reject | Verdict::Drop => {
@@ -54,6 +63,20 @@ impl Shared {
             }
             Verdict::Allow | Verdict::Redirect(_) => verdict,
         }
+    }
+
+    /// Returns whether `address`, as the guest sees it, is one of the host itself or of a private network
+    /// now; see [`Flow::is_local`].
+    pub(crate) fn is_local(&self, address: IpAddr) -> bool {
+        let leads_to_host = |address: IpAddr| {
+            let embedded = match address {
+                IpAddr::V4(_) => None,
+                IpAddr::V6(address) => embedded_v4(address),
+            };
+            self.own_addresses.contains(address)
+                || embedded.is_some_and(|v4| self.own_addresses.contains(v4.into()))
+        };
+        self.config.is_local(address) || leads_to_host(address)
     }
 
     fn deny_flow(&self, flow: &Flow, reason: impl FnOnce() -> Option<String>) {
@@ -115,6 +138,16 @@ impl Shared {
         });
     }
 
+    /// Counts and logs an answer whose name is an alias of a name that the policy denies.
+    pub(crate) fn deny_alias(&self, name: &str, target: &str) {
+        add(&self.counters.policy_denied, 1);
+        add(&self.counters.policy_denied_answers, 1);
+        self.log_refusal((name, target), || {
+            let line = format!("refused the answer for {name}, which is an alias of {target}");
+            with_reason(line, self.policy().explain_alias(name, target))
+        });
+    }
+
     /// Logs that a connection of the guest waits, as there are too many.
     pub(crate) fn log_tcp_full(&self) {
         let max = self.limits.tcp;
@@ -142,7 +175,8 @@ impl Shared {
         self.refusals.write_suppressed(now, false);
     }
 
-    fn log_refusal(&self, subject: impl Hash, line: impl FnOnce() -> String) {
+    /// Logs a refusal of `subject`, unless there are too many lines.
+    pub(crate) fn log_refusal(&self, subject: impl Hash, line: impl FnOnce() -> String) {
         let suppressed = &self.counters.log_suppressed;
         self.refusals
             .write(Instant::now(), suppressed, subject, line);

@@ -216,27 +216,41 @@ impl Policy for NoNames {
 }
 
 #[test]
-fn dns_over_tls_is_relayed_unless_a_policy_filters_names() {
-    for (policy, open) in [
-        (
-            std::sync::Arc::new(AllowAll) as std::sync::Arc<dyn Policy>,
-            true,
-        ),
-        (std::sync::Arc::new(NoNames), false),
+fn dns_over_tls_is_relayed_unless_a_policy_filters_names_or_it_opens_the_hosts_loopback() {
+    let allow = || std::sync::Arc::new(AllowAll) as std::sync::Arc<dyn Policy>;
+    let mappings = Config::default().mappings;
+    for (policy, mappings, at, open) in [
+        (allow(), mappings.clone(), "127.0.0.53", true),
+        (allow(), Vec::new(), HOST[0], true),
+        (allow(), Vec::new(), "127.0.0.53", false),
+        (std::sync::Arc::new(NoNames), mappings, "127.0.0.53", false),
     ] {
-        let resolver = with_port("127.0.0.53", 53);
+        let filters = policy.filters_names();
         let config = Config {
             policy,
-            ..config(&[resolver])
+            mappings,
+            ..config(&[with_port(at, 53)])
         };
         with_gateway(config, move |rig| {
-            let _listener = TcpListener::bind(with_port("127.0.0.53", 853)).unwrap();
+            let _listener = TcpListener::bind(with_port(at, 853)).unwrap();
+            let udp = UdpSocket::bind(with_port(at, 853)).unwrap();
             for relay in DNS {
-                let connected = rig.guest.run(|| TcpStream::connect(with_port(relay, 853)));
+                let connected = rig.guest.run(|| {
+                    let any = if relay.contains(':') { "::" } else { "0.0.0.0" };
+                    let udp = UdpSocket::bind(with_port(any, 0)).unwrap();
+                    udp.send_to(b"quic", with_port(relay, 853)).unwrap();
+                    TcpStream::connect_timeout(&with_port(relay, 853), LIMIT)
+                });
                 assert_eq!(connected.is_ok(), open, "{connected:?}");
+                udp.set_read_timeout(open.then_some(LIMIT)).unwrap();
+                udp.set_nonblocking(!open).unwrap();
+                // The datagram came before the connection.
+                assert_eq!(udp.recv(&mut [0; 9]).is_ok(), open);
             }
-            let refused = if open { 0 } else { DNS.len() as u64 };
-            assert_eq!(rig.gateway.counters().policy_denied_tcp, refused);
+            let refused = if filters { DNS.len() as u64 } else { 0 };
+            let counters = rig.gateway.counters();
+            assert_eq!(counters.policy_denied_tcp, refused);
+            assert_eq!(counters.policy_denied_udp, refused);
         });
     }
 }

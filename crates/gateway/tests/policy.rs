@@ -9,15 +9,16 @@ use std::sync::Arc;
 use std::thread;
 
 use common::{
-    DNS, GATEWAY, GUEST, LIMIT, LOOPBACK, Rig, TwoRigs, ip, read_framed, wait_until, with_gateway,
-    with_port, with_two_guests, write_framed,
+    DNS, GATEWAY, GUEST, Guest, LIMIT, LOOPBACK, Rig, TwoRigs, ip, read_framed, wait_until,
+    with_gateway, with_port, with_two_guests, write_framed,
 };
 use fullsend_gateway::{
     Action, Config, DnsConfig, EgressPolicy, FlowProtocol, Forward, Limits, PolicyError, Protocol,
     Rule, Side,
 };
+use nix::unistd::gettid;
 
-/// Further addresses of the host, by their last number.
+/// The addresses of servers beyond the host, by their last number.
 const HOSTS: [u8; 3] = [11, 12, 13];
 /// The port of the servers.
 const PORT: u16 = 8080;
@@ -39,6 +40,7 @@ fn addresses(name: &str) -> Vec<IpAddr> {
     let texts = match name {
         "a.allowed.test" | "shared.other.test" => [host(11), host6(11)],
         "b.allowed.test" | "alias.allowed.test" => [host(12), host6(12)],
+        "own.allowed.test" => [host(1), host6(1)],
         "rebind.allowed.test" => ["127.0.0.1", "::1"].map(String::from),
         "gateway.allowed.test" => GATEWAY.map(String::from),
         _ => [host(13), host6(13)],
@@ -106,11 +108,39 @@ fn answer(query: &[u8]) -> Vec<u8> {
     message
 }
 
-/// Starts the resolver, over UDP and TCP, and a server at each address of the host.
+/// Starts the resolver, over UDP and TCP, and servers at the host's addresses and beyond it.
 fn start_servers() {
+    let beyond = Guest::start();
+    let thread = beyond.run(gettid);
+    ip(&format!(
+        "link add wan0 type veth peer name wan1 netns {thread}"
+    ));
+    for args in [
+        "link set wan0 up",
+        "addr add 198.51.100.1/24 dev wan0",
+        "addr add 2001:db8:1::1/64 dev wan0 nodad",
+    ] {
+        ip(args);
+    }
+    beyond.run(|| {
+        for args in [
+            "link set wan1 up",
+            "addr add 198.51.100.2/24 dev wan1",
+            "addr add 2001:db8:1::2/64 dev wan1 nodad",
+            "route add default via 198.51.100.1",
+            "-6 route add default via 2001:db8:1::1",
+        ] {
+            ip(args);
+        }
+        for n in HOSTS {
+            ip(&format!("addr add {}/32 dev lo", host(n)));
+            ip(&format!("addr add {}/128 dev lo nodad", host6(n)));
+        }
+        accept_clients();
+    });
     for n in HOSTS {
-        ip(&format!("addr add {}/32 dev up0", host(n)));
-        ip(&format!("addr add {}/128 dev up0 nodad", host6(n)));
+        ip(&format!("route add {}/32 via 198.51.100.2", host(n)));
+        ip(&format!("-6 route add {}/128 via 2001:db8:1::2", host6(n)));
     }
     let at = with_port(LOOPBACK[0], 53);
     let (udp, tcp) = (UdpSocket::bind(at).unwrap(), TcpListener::bind(at).unwrap());
@@ -127,6 +157,11 @@ fn start_servers() {
             }
         }
     });
+    accept_clients();
+}
+
+/// Serves all addresses of the calling thread's namespace.
+fn accept_clients() {
     for any in ["0.0.0.0", "::"] {
         let listener = TcpListener::bind(with_port(any, PORT + u16::from(any == "::"))).unwrap();
         thread::spawn(move || listener.incoming().flatten().for_each(drop));
@@ -150,7 +185,7 @@ fn resolve(rig: &Rig, name: &str, query_type: u16) -> (u8, u8) {
 fn resolve_over_tcp(rig: &Rig, name: &str) -> (u8, u8) {
     let query = query(name, TYPE_A);
     rig.guest.run(move || {
-        let mut stream = TcpStream::connect(with_port(DNS[1], 53)).unwrap();
+        let mut stream = TcpStream::connect_timeout(&with_port(DNS[1], 53), LIMIT).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         let _ = write_framed(&mut stream, &query);
         let answer = read_framed(&mut stream).unwrap();
@@ -161,7 +196,11 @@ fn resolve_over_tcp(rig: &Rig, name: &str) -> (u8, u8) {
 /// Connects from the guest. `None` if that is refused with a RST.
 fn connect(rig: &Rig, to: &str) -> Option<TcpStream> {
     let to = with_port(to, PORT + u16::from(to.contains(':')));
-    match rig.guest.run(move || TcpStream::connect(to)) {
+    // A SYN that gets no answer is a failure of the test.
+    let connected = rig
+        .guest
+        .run(move || TcpStream::connect_timeout(&to, LIMIT));
+    match connected {
         Ok(stream) => Some(stream),
         Err(error) => {
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{to}");
@@ -294,6 +333,92 @@ fn answers_with_local_addresses_are_refused_unless_a_network_allows_them() {
             resolve(rig, "gateway.allowed.test", TYPE_AAAA),
             (REFUSED, 0)
         );
+    });
+}
+
+#[test]
+fn the_hosts_own_addresses_are_local_as_they_change() {
+    let rule = Rule::deny().network("local").unwrap();
+    let policy = EgressPolicy::new().rule(rule).otherwise(Action::Allow);
+    with_gateway(config(policy), |rig| {
+        start_servers();
+        for own in [host(1), host6(1)] {
+            assert!(connect(rig, &own).is_none(), "{own}");
+        }
+        for (address, bits) in [(host(11), "32"), (host6(11), "128 nodad")] {
+            assert!(connect(rig, &address).is_some());
+            let (prefix, _) = bits.split_once(' ').unwrap_or((bits, ""));
+            ip(&format!("addr add {address}/{bits} dev up0"));
+            assert!(connect(rig, &address).is_none(), "{address} is the host's");
+            ip(&format!("addr del {address}/{prefix} dev up0"));
+            assert!(connect(rig, &address).is_some());
+        }
+        // Of a second address of a network, the kernel's source address is the first.
+        ip(&format!("addr add {}/24 dev up0", host(99)));
+        assert!(connect(rig, &host(99)).is_none());
+    });
+}
+
+#[test]
+fn an_allowed_name_does_not_open_the_hosts_own_addresses() {
+    with_gateway(config(by_domain().unwrap()), |rig| {
+        start_servers();
+        for (address, query_type) in [(host(1), TYPE_A), (host6(1), TYPE_AAAA)] {
+            assert_eq!(resolve(rig, "own.allowed.test", query_type), (REFUSED, 0));
+            assert!(connect(rig, &address).is_none());
+        }
+        assert_eq!(rig.gateway.counters().policy_denied_answers, 2);
+        // An address that becomes the host's after it was resolved.
+        assert_eq!(resolve(rig, "a.allowed.test", TYPE_A), (NO_ERROR, 1));
+        assert!(connect(rig, &host(11)).is_some());
+        ip(&format!("addr add {}/32 dev up0", host(11)));
+        assert!(connect(rig, &host(11)).is_none());
+    });
+}
+
+#[test]
+fn a_rule_that_denies_judges_each_name_of_a_chain_of_aliases() {
+    let edge = || Rule::deny().domain("edge.cdn.test").unwrap();
+    let allowed = || Rule::allow().domain("*.allowed.test").unwrap();
+    // A name that is denied altogether.
+    let policy = EgressPolicy::new().rule(edge()).rule(allowed());
+    with_gateway(config(policy), |rig| {
+        start_servers();
+        assert_eq!(resolve(rig, "alias.allowed.test", TYPE_A), (REFUSED, 0));
+        assert_eq!(resolve_over_tcp(rig, "alias.allowed.test"), (REFUSED, 0));
+        assert!(connect(rig, &host(12)).is_none());
+        let counters = rig.gateway.counters();
+        assert_eq!(
+            (counters.policy_denied_answers, counters.dns_addresses),
+            (2, 0)
+        );
+        // The same address under a name without the alias.
+        assert_eq!(resolve(rig, "b.allowed.test", TYPE_A), (NO_ERROR, 1));
+        assert!(connect(rig, &host(12)).is_some());
+    });
+    // One whose port is denied: the answer passes, and the address is that of both names.
+    let policy = EgressPolicy::new()
+        .rule(edge().ports(PORT..=PORT))
+        .rule(allowed());
+    with_gateway(config(policy), |rig| {
+        start_servers();
+        assert_eq!(resolve(rig, "b.allowed.test", TYPE_A), (NO_ERROR, 1));
+        assert!(connect(rig, &host(12)).is_some());
+        assert_eq!(resolve(rig, "alias.allowed.test", TYPE_A), (NO_ERROR, 2));
+        assert!(connect(rig, &host(12)).is_none());
+        // Another port of it.
+        assert_eq!(resolve(rig, "alias.allowed.test", TYPE_AAAA), (NO_ERROR, 2));
+        assert!(connect(rig, &host6(12)).is_some());
+    });
+    // A rule that allows the end of a chain opens nothing to those who query its beginning.
+    let target = Rule::allow().domain("edge.cdn.test").unwrap();
+    let policy = EgressPolicy::new()
+        .rule(allowed().ports(1..=1))
+        .rule(target);
+    with_gateway(config(policy), |rig| {
+        start_servers();
+        assert_eq!(resolve(rig, "alias.allowed.test", TYPE_A), (NO_ERROR, 2));
+        assert!(connect(rig, &host(12)).is_none());
     });
 }
 
@@ -440,9 +565,10 @@ fn a_redirection_to_a_forward_joins_two_guests() {
         let connect = |port| {
             first
                 .guest
-                .run(move || TcpStream::connect(with_port("10.9.9.2", port)))
+                .run(move || TcpStream::connect_timeout(&with_port("10.9.9.2", port), LIMIT))
         };
         let mut stream = connect(80).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
         listener.accept().unwrap().0.write_all(b"second").unwrap();
         let mut received = String::new();
         stream.read_to_string(&mut received).unwrap();

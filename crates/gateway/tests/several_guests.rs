@@ -233,6 +233,29 @@ async fn guests_that_are_not_joined_reach_the_host_and_no_other_guest() {
     let mut answer = String::new();
     client.read_to_string(&mut answer).await.unwrap();
     assert_eq!(answer, "forwarded");
+    // It is for the host's programs: the guest itself reaches it as one of them, another one does not.
+    let through_host = SocketAddr::new(ip(GATEWAY[0]), bound.port());
+    exchange(&rig.guests[1], through_host, 10).await;
+    let refused = timeout(LIMIT, TcpStream::connect(&rig.guests[0], through_host));
+    let error = refused.await.expect("an answer").unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+    assert_eq!(rig.gateway.counters().service_refused, 1);
+}
+
+#[tokio::test]
+async fn guests_do_not_reach_the_servers_of_the_program_through_the_hosts_addresses() {
+    let rig = start(config(), false, 1);
+    for at in ["127.0.0.1:0", "0.0.0.0:0", "[::]:0"] {
+        let server = HostListener::bind(at).unwrap();
+        let address = server.local_addr().unwrap();
+        let to = host(address.port());
+        TcpStream::connect(&rig.guests[0], to).await.unwrap();
+        rig.gateway.hide_from_guests(address);
+        let refused = timeout(LIMIT, TcpStream::connect(&rig.guests[0], to));
+        let error = refused.await.expect("an answer").unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{at}");
+    }
+    assert_eq!(rig.gateway.counters().service_refused, 3);
 }
 
 #[tokio::test]

@@ -100,6 +100,12 @@ fn serve(options: &Options) -> Result<()> {
             .join_guests(true)
             .on_guest(move |event| reported.on_event(event))
             .build()?;
+        // There, a client is the host, or becomes another guest.
+        let api_addresses = api_sockets.iter().chain(&services);
+        let api_addresses = api_addresses.filter_map(ApiSocket::address);
+        for address in api_addresses.chain(links.addresses().iter().copied()) {
+            gateway.handle().hide_from_guests(address);
+        }
         let api = Api::new(gateway.handle());
         for entry in options.forwards() {
             let local = entry.local.clone();

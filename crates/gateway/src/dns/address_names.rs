@@ -39,6 +39,26 @@ struct Learned {
     /// A number that grows with each pair that is learned.
     at: u64,
     expiry: Instant,
+    /// Until when the guest has the address as that of this name, and not only of an alias of it.
+    queried_until: Option<Instant>,
+}
+
+/// How a name has led to an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Learnt {
+    /// The guest has queried it.
+    Queried,
+    /// It is in the chain of aliases of a name that the guest has queried.
+    Alias,
+}
+
+/// The names of an address.
+#[derive(Default)]
+pub(crate) struct Names {
+    /// Those that the guest has queried.
+    pub(crate) queried: Vec<Arc<str>>,
+    /// The others of the chains of aliases.
+    pub(crate) aliases: Vec<Arc<str>>,
 }
 
 impl AddressNames {
@@ -61,9 +81,9 @@ impl AddressNames {
 
     /// Gives an address a name, or prolongs the time for which it has it. Returns whether another pair
     /// was removed for it before its time was over.
-    pub(crate) fn learn(
+    pub(super) fn learn(
         &mut self,
-        name: &Arc<str>,
+        (name, how): (&Arc<str>, Learnt),
         address: IpAddr,
         ttl: Duration,
         now: Instant,
@@ -71,9 +91,11 @@ impl AddressNames {
         let pair = (address.to_canonical(), name.clone());
         let lifetime = ttl.min(TTL_MAX) + self.grace;
         let mut expiry = now + lifetime.max(LIFETIME_MIN);
+        let mut queried_until = (how == Learnt::Queried).then_some(expiry);
         let mut replaced = None;
         if let Some(known) = self.remove(&pair) {
             expiry = expiry.max(known.expiry);
+            queried_until = queried_until.max(known.queried_until);
         } else if let Some(full) = self.first_of_full(&pair) {
             replaced = self.remove(&full);
         }
@@ -81,15 +103,26 @@ impl AddressNames {
         self.next += 1;
         self.order.insert(at, pair.clone());
         self.by_name.insert((pair.1.clone(), at));
-        self.pairs.insert(pair, Learned { at, expiry });
+        let learned = Learned {
+            at,
+            expiry,
+            queried_until,
+        };
+        self.pairs.insert(pair, learned);
         replaced.is_some_and(|replaced| replaced.expiry > now)
     }
 
     /// Returns the names that an address has now.
-    pub(crate) fn of(&self, address: IpAddr, now: Instant) -> Vec<Arc<str>> {
-        let pairs = self.of_address(address.to_canonical());
-        let current = pairs.filter(|(_, learned)| learned.expiry > now);
-        current.map(|((_, name), _)| name.clone()).collect()
+    pub(crate) fn of(&self, address: IpAddr, now: Instant) -> Names {
+        let mut names = Names::default();
+        for ((_, name), learned) in self.of_address(address.to_canonical()) {
+            if learned.queried_until.is_some_and(|until| until > now) {
+                names.queried.push(name.clone());
+            } else if learned.expiry > now {
+                names.aliases.push(name.clone());
+            }
+        }
+        names
     }
 
     /// Removes the pairs whose time is over.
@@ -155,6 +188,7 @@ mod tests {
     fn names(table: &AddressNames, address: IpAddr, now: Instant) -> Vec<String> {
         table
             .of(address, now)
+            .queried
             .iter()
             .map(ToString::to_string)
             .collect()
@@ -164,17 +198,17 @@ mod tests {
     fn an_address_has_its_names_for_their_ttl_and_the_grace_time() {
         let mut table = AddressNames::new(10, GRACE);
         let (start, a, b) = (Instant::now(), Arc::from("a.test"), Arc::from("b.test"));
-        table.learn(&a, ip(1), s(10), start);
-        table.learn(&b, ip(1), s(0), start);
-        table.learn(&b, ip(2), s(1 << 31), start);
+        table.learn((&a, Learnt::Queried), ip(1), s(10), start);
+        table.learn((&b, Learnt::Queried), ip(1), s(0), start);
+        table.learn((&b, Learnt::Queried), ip(2), s(1 << 31), start);
         assert_eq!(names(&table, ip(1), start), ["a.test", "b.test"]);
         assert_eq!(names(&table, ip(3), start), [""; 0]);
         assert_eq!(names(&table, ip(1), start + s(60)), ["a.test"]);
         assert_eq!(names(&table, ip(1), start + s(70)), [""; 0]);
         // An earlier expiry does not shorten the time, and a later one prolongs it.
-        table.learn(&a, ip(1), s(5), start);
+        table.learn((&a, Learnt::Queried), ip(1), s(5), start);
         assert_eq!(names(&table, ip(1), start + s(69)), ["a.test"]);
-        table.learn(&a, ip(1), s(10), start + s(20));
+        table.learn((&a, Learnt::Queried), ip(1), s(10), start + s(20));
         assert_eq!(names(&table, ip(1), start + s(89)), ["a.test"]);
         table.expire(start + s(89));
         assert_eq!(table.len(), 2);
@@ -190,7 +224,7 @@ mod tests {
         let mut table = AddressNames::new(10, GRACE);
         let now = Instant::now();
         table.learn(
-            &Arc::from("a.test"),
+            (&Arc::from("a.test"), Learnt::Queried),
             "::ffff:192.0.0.1".parse().unwrap(),
             s(1),
             now,
@@ -203,10 +237,31 @@ mod tests {
     }
 
     #[test]
+    fn an_alias_is_a_name_once_it_is_queried_and_for_that_time() {
+        let mut table = AddressNames::new(10, Duration::ZERO);
+        let (now, name) = (Instant::now(), Arc::from("a.test"));
+        let known = |table: &AddressNames, now| {
+            let names = table.of(ip(1), now);
+            (names.queried.len(), names.aliases.len())
+        };
+        table.learn((&name, Learnt::Alias), ip(1), s(100), now);
+        assert_eq!(known(&table, now), (0, 1));
+        table.learn((&name, Learnt::Queried), ip(1), s(50), now);
+        assert_eq!(known(&table, now), (1, 0));
+        // An alias does not prolong the time of the name.
+        table.learn((&name, Learnt::Alias), ip(1), s(100), now);
+        assert_eq!(known(&table, now + s(49)), (1, 0));
+        assert_eq!(known(&table, now + s(50)), (0, 1));
+        assert_eq!(known(&table, now + s(100)), (0, 0));
+        table.expire(now + s(100));
+        assert_eq!(table.len(), 0);
+    }
+
+    #[test]
     fn a_pair_exists_for_a_few_seconds_at_least() {
         let mut table = AddressNames::new(10, Duration::ZERO);
         let (now, name) = (Instant::now(), Arc::from("a.test"));
-        table.learn(&name, ip(1), s(0), now);
+        table.learn((&name, Learnt::Queried), ip(1), s(0), now);
         assert_eq!(names(&table, ip(1), now + s(4)), ["a.test"]);
         assert_eq!(names(&table, ip(1), now + s(5)), [""; 0]);
     }
@@ -216,18 +271,18 @@ mod tests {
         let mut table = AddressNames::new(3, GRACE);
         let (now, name) = (Instant::now(), Arc::from("a.test"));
         for (n, ttl) in [(1, 10), (2, 30), (3, 20)] {
-            assert!(!table.learn(&name, ip(n), s(ttl), now));
+            assert!(!table.learn((&name, Learnt::Queried), ip(n), s(ttl), now));
         }
         // Known already, and so the latest.
-        assert!(!table.learn(&name, ip(1), s(5), now));
-        assert!(table.learn(&name, ip(4), s(5), now));
-        let known = |table: &AddressNames, n| !table.of(ip(n), now).is_empty();
+        assert!(!table.learn((&name, Learnt::Queried), ip(1), s(5), now));
+        assert!(table.learn((&name, Learnt::Queried), ip(4), s(5), now));
+        let known = |table: &AddressNames, n| !table.of(ip(n), now).queried.is_empty();
         assert_eq!(
             [1, 2, 3, 4].map(|n| known(&table, n)),
             [true, false, true, true]
         );
         // One that has expired is not missed.
-        assert!(!table.learn(&name, ip(5), s(5), now + s(80)));
+        assert!(!table.learn((&name, Learnt::Queried), ip(5), s(5), now + s(80)));
         assert_eq!(
             (table.len(), table.order.len(), table.by_name.len()),
             (3, 3, 3)
@@ -242,18 +297,24 @@ mod tests {
             Arc::from("many.test"),
             Arc::from("other.test"),
         );
-        table.learn(&other, ip(0), s(1), now);
-        let replaced = (1..=500).filter(|n| table.learn(&many, ip(*n), TTL_MAX, now));
+        table.learn((&other, Learnt::Queried), ip(0), s(1), now);
+        let replaced =
+            (1..=500).filter(|n| table.learn((&many, Learnt::Queried), ip(*n), TTL_MAX, now));
         assert_eq!(replaced.count(), 500 - ADDRESSES_MAX);
         assert_eq!(names(&table, ip(0), now), ["other.test"]);
         assert_eq!(names(&table, ip(500), now), ["many.test"]);
         assert_eq!(table.len(), 1 + ADDRESSES_MAX);
         // Nor do many such names: each new pair remains.
         for n in 1..=500 {
-            table.learn(&Arc::from(format!("n{n}.test")), ip(n), TTL_MAX, now);
+            table.learn(
+                (&Arc::from(format!("n{n}.test")), Learnt::Queried),
+                ip(n),
+                TTL_MAX,
+                now,
+            );
         }
         for n in 501..=510 {
-            table.learn(&other, ip(n), s(1), now);
+            table.learn((&other, Learnt::Queried), ip(n), s(1), now);
         }
         assert!((501..=510).all(|n| names(&table, ip(n), now) == ["other.test"]));
     }
@@ -264,12 +325,12 @@ mod tests {
         let now = Instant::now();
         for n in 0..NAMES_MAX {
             let name = Arc::from(format!("n{n}.test"));
-            assert!(!table.learn(&name, ip(1), s(10 + n as u64), now));
+            assert!(!table.learn((&name, Learnt::Queried), ip(1), s(10 + n as u64), now));
         }
-        assert!(table.learn(&Arc::from("more.test"), ip(1), s(5), now));
+        assert!(table.learn((&Arc::from("more.test"), Learnt::Queried), ip(1), s(5), now));
         let all = names(&table, ip(1), now);
         assert_eq!(all.len(), NAMES_MAX);
         assert!(all.contains(&"more.test".to_owned()) && !all.contains(&"n0.test".to_owned()));
-        assert!(!table.learn(&Arc::from("n0.test"), ip(2), s(5), now));
+        assert!(!table.learn((&Arc::from("n0.test"), Learnt::Queried), ip(2), s(5), now));
     }
 }

@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fullsend::{Chain, Slice};
-use tokio::time::timeout;
 
+use super::race::first_answer;
 use super::screen::{learn_redirected, screen_answer};
-use super::upstream::{UpstreamQuery, connect_udp};
+use super::upstream::{UpstreamQuery, connect_udp, receive_answer};
 use super::zones::Found;
 use crate::counters::add;
 use crate::gateway::Shared;
@@ -19,8 +19,6 @@ use crate::policy::DnsVerdict;
 
 /// How long one resolver has for its answer. The guest's own resolver waits for 5 s.
 const RESOLVER_TIMEOUT: Duration = Duration::from_secs(4);
-/// Longest answer: the payload of the longest datagram.
-const MAX_ANSWER: usize = 65_535;
 /// Longest query that is relayed.
 const MAX_QUERY: usize = 4096;
 
@@ -111,19 +109,15 @@ fn send_answer(
     );
 }
 
-/// Asks the resolvers one after another. Returns the first answer, or a failure if there is none.
+/// Queries the resolvers. Returns the first answer, or a failure if there is none.
 async fn resolve((shared, owner): (&Shared, &Guest), message: &[u8]) -> Option<Vec<u8>> {
     let query = Query::parse(message)?;
     let upstream = UpstreamQuery::new(&query, message);
-    for resolver in shared.resolvers.list() {
-        let attempt = ask(shared, resolver, &upstream);
-        match timeout(RESOLVER_TIMEOUT, attempt).await {
-            Ok(Ok(answer)) => return Some(screen_answer((shared, owner), &query, answer)),
-            Ok(Err(error)) => tracing::debug!(%error, %resolver, "a resolver failed"),
-            Err(_) => tracing::debug!(%resolver, "a resolver did not answer"),
-        }
-    }
-    Some(query.respond(ResponseCode::ServerFailure))
+    let ask = |resolver| ask(shared, resolver, &upstream);
+    Some(match first_answer(shared, RESOLVER_TIMEOUT, ask).await {
+        Some(answer) => screen_answer((shared, owner), &query, answer),
+        None => query.respond(ResponseCode::ServerFailure),
+    })
 }
 
 /// Sends a query from a port of its own, and waits for its answer.
@@ -135,18 +129,8 @@ async fn ask(
     let socket = connect_udp(resolver, &shared.config.outbound)?;
     socket.send(&query.message).await?;
     loop {
-        socket.readable().await?;
-        let mut answer = vec![0; MAX_ANSWER];
-        match socket.try_recv(&mut answer) {
-            Ok(len) => {
-                answer.truncate(len);
-                answer.shrink_to_fit();
-                if let Some(answer) = query.accept(answer) {
-                    return Ok(answer);
-                }
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
+        if let Some(answer) = query.accept(receive_answer(&socket).await?) {
+            return Ok(answer);
         }
     }
 }

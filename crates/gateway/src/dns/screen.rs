@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::address_names::ADDRESSES_MAX;
+use super::address_names::{ADDRESSES_MAX, Learnt};
 use crate::counters::add;
 use crate::gateway::Shared;
 use crate::guests::Guest;
 use crate::message::dns::{Query, ResponseCode, TTL};
-use crate::message::dns_answer::Answer;
+use crate::message::dns_answer::{Answer, AnsweredAddress};
+use crate::policy::Policy;
 
 /// Returns the answer for the guest, given that of a resolver: the policy may refuse it. Records the
 /// addresses of the name.
@@ -33,19 +34,45 @@ pub(super) fn screen_answer(
         // Without its records, as some of them may be missing.
         return query.respond_truncated();
     }
-    let with_place = |address: IpAddr| (address, shared.config.is_local(address));
-    let is_denied = |&(address, is_local): &(IpAddr, bool)| {
-        !policy.allows_address(&query.name, address, is_local)
-    };
-    let mut addresses = parsed.addresses.iter().map(|a| with_place(a.address));
-    if let Some((address, is_local)) = addresses.find(is_denied) {
+    let mut denied = parsed.aliases.iter();
+    if let Some(target) = denied.find(|target| !policy.allows_alias(&query.name, target)) {
+        shared.deny_alias(&query.name, target);
+        return query.respond(ResponseCode::Refused);
+    }
+    if let Some((address, is_local)) = denied_address(shared, &*policy, &query.name, &parsed) {
         shared.deny_answer(&query.name, address, is_local);
         return query.respond(ResponseCode::Refused);
     }
-    let of_name = |(address, ttl): (IpAddr, Option<u32>)| Some((address, ttl?));
-    let all = parsed.addresses.iter().map(|a| (a.address, a.ttl));
-    learn((shared, owner), query, all.filter_map(of_name));
+    let of_name = |a: &AnsweredAddress| Some((a.address, a.ttl?));
+    let addresses: Vec<_> = parsed.addresses.iter().filter_map(of_name).collect();
+    let aliases = parsed.aliases.iter().filter(|a| policy.uses_alias(a));
+    for alias in aliases {
+        learn((shared, owner), (alias, Learnt::Alias), &addresses);
+    }
+    learn((shared, owner), (&query.name, Learnt::Queried), &addresses);
     answer
+}
+
+/// Returns the first address of an answer that the policy denies, and whether it is local.
+fn denied_address(
+    shared: &Shared,
+    policy: &dyn Policy,
+    name: &str,
+    answer: &Answer,
+) -> Option<(IpAddr, bool)> {
+    let with_place = answer.addresses.iter().enumerate().map(|(n, answered)| {
+        let address = answered.address;
+        // Each flow is judged again. The kernel is asked about as many as a name may have.
+        let is_local = if n < ADDRESSES_MAX {
+            shared.is_local(address)
+        } else {
+            shared.config.is_local(address)
+        };
+        (address, is_local)
+    });
+    let is_denied =
+        |&(address, is_local): &(IpAddr, bool)| !policy.allows_address(name, address, is_local);
+    with_place.into_iter().find(is_denied)
 }
 
 /// Records the addresses that the policy itself gives a name.
@@ -55,29 +82,25 @@ pub(super) fn learn_redirected(
     addresses: &[IpAddr],
 ) {
     if shared.policy().filters_names() {
-        learn(
-            (shared, owner),
-            query,
-            addresses.iter().map(|address| (*address, TTL)),
-        );
+        let addresses: Vec<_> = addresses.iter().map(|address| (*address, TTL)).collect();
+        learn((shared, owner), (&query.name, Learnt::Queried), &addresses);
     }
 }
 
-/// Records addresses of the name of a query, with their TTLs in seconds, as far as a name may have them.
+/// Records addresses of a name, with their TTLs in seconds, as far as a name may have them.
 fn learn(
     (shared, owner): (&Shared, &Guest),
-    query: &Query<'_>,
-    addresses: impl IntoIterator<Item = (IpAddr, u32)>,
+    (name, how): (&str, Learnt),
+    addresses: &[(IpAddr, u32)],
 ) {
     let now = Instant::now();
-    let name: Arc<str> = query.name.as_str().into();
+    let name: Arc<str> = name.into();
     let mut names = owner.address_names.lock();
-    let mut addresses = addresses.into_iter();
-    let mut replaced = 0;
-    for (address, ttl) in addresses.by_ref().take(ADDRESSES_MAX) {
-        let ttl = Duration::from_secs(ttl.into());
-        replaced += u64::from(names.learn(&name, address, ttl, now));
+    let learned = addresses.len().min(ADDRESSES_MAX);
+    let mut replaced = addresses.len() - learned;
+    for (address, ttl) in &addresses[..learned] {
+        let ttl = Duration::from_secs((*ttl).into());
+        replaced += usize::from(names.learn((&name, how), *address, ttl, now));
     }
-    replaced += addresses.count() as u64;
-    add(&shared.counters.dns_addresses_replaced, replaced);
+    add(&shared.counters.dns_addresses_replaced, replaced as u64);
 }

@@ -1,14 +1,17 @@
 //! Queries over TCP: each message has its length before it (RFC 1035 4.2.2).
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fullsend::TcpStream as GuestStream;
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::race::first_answer;
 use super::relay::{answer_locally, count_query, hold_query};
 use super::screen::screen_answer;
 use super::upstream::{UpstreamQuery, connect_tcp};
@@ -52,7 +55,7 @@ pub(crate) async fn relay_stream(shared: &Arc<Shared>, owner: &Arc<Guest>, mut g
 /// Returns the answer to a query; `None` for a malformed one.
 async fn answer(
     (shared, owner): (&Shared, &Arc<Guest>),
-    upstream: &mut Option<TcpStream>,
+    upstream: &mut Option<Upstream>,
     message: &[u8],
 ) -> Option<Vec<u8>> {
     let query = Query::parse(message)?;
@@ -65,30 +68,34 @@ async fn answer(
     };
     let _permit = shared.dns_permits.acquire().await.ok()?;
     let to_resolver = UpstreamQuery::new(&query, message);
-    // A resolver may have closed the connection of the last query. A connection whose answer is
-    // missing or wrong is dropped, as a later answer would be taken for that to the next query.
-    if let Some(mut stream) = upstream.take()
-        && let Ok(Ok(answer)) = timeout(RESOLVER_TIMEOUT, ask(&mut stream, &to_resolver)).await
-    {
-        *upstream = Some(stream);
-        return Some(screen_answer((shared, owner), &query, answer));
-    }
-    for resolver in shared.resolvers.list() {
-        let attempt = async {
-            let mut stream = connect_tcp(resolver, &shared.config.outbound).await?;
-            let answer = ask(&mut stream, &to_resolver).await?;
-            Ok::<_, io::Error>((stream, answer))
-        };
-        match timeout(RESOLVER_TIMEOUT, attempt).await {
-            Ok(Ok((stream, answer))) => {
-                *upstream = Some(stream);
-                return Some(screen_answer((shared, owner), &query, answer));
+    let kept = Mutex::new(upstream.take());
+    let attempt = |resolver| {
+        let kept = kept.lock().take_if(|kept| kept.resolver == resolver);
+        let to_resolver = &to_resolver;
+        async move {
+            // A resolver may have closed the connection of the last query. A connection whose answer is
+            // missing or wrong is dropped, as a later answer would be taken for that to the next query.
+            if let Some(mut kept) = kept
+                && let Ok(answer) = ask(&mut kept.stream, to_resolver).await
+            {
+                return Ok((kept, answer));
             }
-            Ok(Err(error)) => tracing::debug!(%error, %resolver, "a resolver failed"),
-            Err(_) => tracing::debug!(%resolver, "a resolver did not answer"),
+            let mut stream = connect_tcp(resolver, &shared.config.outbound).await?;
+            let answer = ask(&mut stream, to_resolver).await?;
+            Ok((Upstream { resolver, stream }, answer))
         }
-    }
-    Some(query.respond(ResponseCode::ServerFailure))
+    };
+    let Some((used, answer)) = first_answer(shared, RESOLVER_TIMEOUT, attempt).await else {
+        return Some(query.respond(ResponseCode::ServerFailure));
+    };
+    *upstream = Some(used);
+    Some(screen_answer((shared, owner), &query, answer))
+}
+
+/// The connection to the resolver of the last query.
+struct Upstream {
+    resolver: SocketAddr,
+    stream: TcpStream,
 }
 
 /// Sends a query and reads its answer.

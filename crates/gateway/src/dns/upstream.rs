@@ -4,12 +4,17 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
 
+use rustix::net::RecvFlags;
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::Interest;
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 
 use crate::config::Outbound;
 use crate::message::dns::Query;
 use crate::outbound_socket::bind_outbound;
+
+/// Longest answer: the payload of the longest datagram.
+const MAX_ANSWER: usize = 65_535;
 
 /// A query of the guest with an identifier of the relay's own, which an attacker cannot guess from
 /// the guest's (RFC 5452 4).
@@ -46,6 +51,24 @@ pub(super) fn connect_udp(resolver: SocketAddr, outbound: &Outbound) -> io::Resu
     UdpSocket::from_std(socket.into())
 }
 
+/// Waits for a datagram, or for an ICMP error about one that was sent, such as a closed port.
+///
+/// # Errors
+/// The error of the operating system.
+pub(super) async fn receive_answer(socket: &UdpSocket) -> io::Result<Vec<u8>> {
+    // An error alone does not make a socket readable.
+    let interest = Interest::READABLE | Interest::ERROR;
+    let receive = || {
+        // Allocated only once there is a datagram.
+        let mut answer = vec![0; MAX_ANSWER];
+        let (_, len) = rustix::net::recv(socket, &mut answer[..], RecvFlags::DONTWAIT)?;
+        answer.truncate(len);
+        answer.shrink_to_fit();
+        Ok(answer)
+    };
+    socket.async_io(interest, receive).await
+}
+
 /// Connects to a resolver.
 pub(super) async fn connect_tcp(
     resolver: SocketAddr,
@@ -73,10 +96,32 @@ fn open(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
     use super::*;
     use crate::message::dns::ResponseCode;
 
     const QUERY: &[u8] = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x01x\0\0\x01\0\x01";
+
+    #[tokio::test(start_paused = true)]
+    async fn a_closed_port_is_an_error_at_once() {
+        let closed = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let resolver = closed.local_addr().unwrap();
+        drop(closed);
+        let socket = connect_udp(resolver, &Outbound::default()).unwrap();
+        socket.send(QUERY).await.unwrap();
+        // The time is virtual: it passes only if nothing wakes the task.
+        let received = timeout(Duration::from_secs(1), receive_answer(&socket)).await;
+        let error = received.expect("the error wakes the task").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        // A later answer is received.
+        let server = std::net::UdpSocket::bind(resolver).unwrap();
+        let from = socket.local_addr().unwrap();
+        server.send_to(b"answer", from).unwrap();
+        assert_eq!(receive_answer(&socket).await.unwrap(), b"answer");
+    }
 
     #[test]
     fn identifiers_differ_from_the_guests_and_are_restored() {

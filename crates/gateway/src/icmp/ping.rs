@@ -13,6 +13,7 @@ use fullsend_device::PortId;
 use nix::errno::Errno;
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 use tokio::task::coop::consume_budget;
@@ -313,7 +314,9 @@ async fn receive(socket: &AsyncFd<Socket>) -> io::Result<Vec<u8>> {
     loop {
         // Other tasks run during a flood of replies: the readiness of an `AsyncFd` has no budget.
         consume_budget().await;
-        let mut ready = socket.readable().await?;
+        // An ICMP error alone does not make the socket readable.
+        let interest = Interest::READABLE | Interest::ERROR;
+        let mut ready = socket.ready(interest).await?;
         let mut message = vec![0; MAX_MESSAGE];
         if let Ok(len) = ready.try_io(|fd| fd.get_ref().read(&mut message)) {
             message.truncate(len?);
@@ -327,4 +330,25 @@ pub(crate) fn is_echo_request(message: &IcmpMessage) -> bool {
     let mut kind = [0xff];
     message.message.copy_to(&mut kind);
     kind[0] == REQUEST[usize::from(message.from.is_ipv6())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_alone_wakes_the_task() {
+        // A UDP socket reports ICMP errors as a ping socket does, which not each user may open.
+        let closed = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = closed.local_addr().unwrap();
+        drop(closed);
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking(), None).unwrap();
+        socket.connect(&to.into()).unwrap();
+        let socket = register(socket).unwrap();
+        socket.get_ref().send(b"request").unwrap();
+        // The time is virtual: it passes only if nothing wakes the task.
+        let received = timeout(IDLE_TIMEOUT, receive(&socket)).await;
+        let error = received.expect("the error wakes the task").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    }
 }

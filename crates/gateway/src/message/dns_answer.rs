@@ -30,6 +30,9 @@ pub struct Answer {
     pub is_truncated: bool,
     /// The addresses of the answer section.
     pub addresses: Vec<AnsweredAddress>,
+    /// The names that the name of the query is an alias of, directly or by further aliases, in the form of
+    /// [`Query::name`].
+    pub aliases: Vec<String>,
 }
 
 /// A record of the answer section.
@@ -45,13 +48,14 @@ struct Record<'a> {
 
 impl Answer {
     /// Parses a message that [answers](Query::is_answered_by) a query. `None` if it is malformed as far
-    /// as its answer section goes.
+    /// as its answer section goes, or if the name has more than 16 aliases.
     pub fn parse(query: &Query<'_>, message: &[u8]) -> Option<Self> {
         let flags = be16(message, 2)?;
         let exists = flags & flag::RESPONSE_CODE == 0;
         let mut answer = Self {
             is_truncated: flags & flag::TRUNCATED != 0,
             addresses: Vec::new(),
+            aliases: Vec::new(),
         };
         if answer.is_truncated {
             return Some(answer);
@@ -68,6 +72,7 @@ impl Answer {
             let ttl = ttl.filter(|_| exists).map(|(_, ttl)| record.ttl.min(*ttl));
             answer.addresses.push(AnsweredAddress { address, ttl });
         }
+        answer.aliases = names.into_iter().skip(1).map(|(name, _)| name).collect();
         Some(answer)
     }
 }
@@ -106,7 +111,7 @@ fn parse_records(message: &[u8], at: usize) -> Option<Vec<Record<'_>>> {
 }
 
 /// Returns the name and those that it is an alias of, each with the TTL of the aliases that lead to it.
-/// `None` if the name of an alias is malformed.
+/// `None` if the name of an alias is malformed, or if there are too many: a policy judges each.
 fn aliases(name: &str, records: &[Record<'_>], message: &[u8]) -> Option<Vec<(String, u32)>> {
     let is_alias = |record: &&Record<'_>| record.class == CLASS_IN && record.kind == TYPE_CNAME;
     let mut targets = Vec::new();
@@ -123,7 +128,10 @@ fn aliases(name: &str, records: &[Record<'_>], message: &[u8]) -> Option<Vec<(St
         for (_, target, alias_ttl) in targets.iter().filter(|(owner, ..)| *owner == name) {
             // Each name once, so that a loop ends.
             let is_new = names.iter().all(|(known, _)| known != target);
-            if is_new && names.len() <= MAX_ALIASES {
+            if is_new && names.len() > MAX_ALIASES {
+                return None;
+            }
+            if is_new {
                 names.push((target.clone(), ttl.min(*alias_ttl)));
             }
         }
@@ -265,6 +273,8 @@ mod tests {
             ("192.0.2.2".to_owned(), None),
         ];
         assert_eq!(parse(&query, &message).unwrap(), expected);
+        let answer = Answer::parse(&Query::parse(&query).unwrap(), &message).unwrap();
+        assert_eq!(answer.aliases, ["cdn.test", "edge.cdn.test"]);
     }
 
     #[test]
@@ -277,9 +287,9 @@ mod tests {
             };
             let mut records: Vec<_> = (0..len).map(alias).collect();
             records.push((wire(&format!("n{len}.test")), 1, 60, vec![192, 0, 2, 1]));
-            parse(&query, &answer(&query, &records)).unwrap()[0].1
+            Some(parse(&query, &answer(&query, &records))?[0].1)
         };
-        assert_eq!(chain(MAX_ALIASES), Some(60));
+        assert_eq!(chain(MAX_ALIASES), Some(Some(60)));
         assert_eq!(chain(MAX_ALIASES + 1), None);
     }
 

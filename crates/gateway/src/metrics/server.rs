@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fullsend::control::{BoundSocket, SocketFile};
+use fullsend_device::LogLimit;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
@@ -24,6 +25,8 @@ const MAX_CONNECTIONS: usize = 16;
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a failed `accept`, e.g. for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// The log lines about that.
+static NOT_ACCEPTED: LogLimit = LogLimit::new();
 /// Maximum number of bytes that are read and ignored after an answer.
 const MAX_IGNORED: u64 = 1 << 20;
 
@@ -95,6 +98,8 @@ impl MetricsSocket {
     pub fn serve(self, gateway: Handle) -> io::Result<impl Future<Output = ()> + Send + use<>> {
         let (listener, file) = match self.0 {
             Bound::Tcp(listener) => {
+                // They have the addresses of other guests.
+                gateway.hide_from_guests(listener.local_addr()?);
                 listener.set_nonblocking(true)?;
                 (Listener::Tcp(TcpListener::from_std(listener)?), None)
             }
@@ -135,7 +140,9 @@ async fn accept(listener: Listener, gateway: Handle) {
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "a client of the metrics was not accepted");
+                NOT_ACCEPTED.warn(error.kind(), || {
+                    format!("a client of the metrics was not accepted: {error}")
+                });
                 sleep(ACCEPT_RETRY).await;
             }
         }

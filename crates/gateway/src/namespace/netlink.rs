@@ -26,6 +26,13 @@ impl Netlink {
         })
     }
 
+    /// Opens a socket whose requests fail if their answer is not there at once, as the kernel's are.
+    pub(super) fn open_nonblocking() -> io::Result<Self> {
+        let netlink = Self::open()?;
+        netlink.socket.set_non_blocking(true)?;
+        Ok(netlink)
+    }
+
     /// Changes an object.
     pub(super) fn change(&mut self, message: RouteNetlinkMessage) -> io::Result<()> {
         self.request(message, NLM_F_ACK).map(drop)
@@ -47,8 +54,9 @@ impl Netlink {
         self.request(message, NLM_F_DUMP)
     }
 
-    /// Sends a request, and returns the objects of its answer.
-    fn request(
+    /// Sends a request, and returns the objects of its answer. The kernel must end it: `flags` has
+    /// [`NLM_F_ACK`] or [`NLM_F_DUMP`].
+    pub(super) fn request(
         &mut self,
         message: RouteNetlinkMessage,
         flags: u16,

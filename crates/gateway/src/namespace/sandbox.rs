@@ -14,6 +14,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl::set_no_new_privs;
 use nix::unistd::{chdir, chroot, pivot_root};
 
+use super::own_addresses::open_before_sandbox;
 use super::{failed, seccomp, spawn};
 use crate::inspect::open_resident_memory;
 use crate::resolvers::{RESOLV_CONF, folders_of};
@@ -56,6 +57,7 @@ impl Sandbox {
     /// The first restriction that the kernel refuses, with its reason. Those before it stay.
     pub fn apply(&self) -> io::Result<()> {
         open_resident_memory();
+        open_before_sandbox();
         if self.own_root {
             enter_own_root(&self.visible)?;
         }
@@ -66,6 +68,7 @@ impl Sandbox {
     /// line each. Where the process may not mount, Landlock hides other files.
     pub fn apply_where_possible(&self) -> Vec<String> {
         open_resident_memory();
+        open_before_sandbox();
         let mut refused = Vec::new();
         if self.own_root
             && let Err(error) = enter_own_root(&self.visible)

@@ -23,6 +23,8 @@ pub enum DeniedNames {
 /// The first [`Rule`] that matches a flow decides about it; if none does, the default, which is to deny.
 /// Queries to the DNS relay are allowed for names that the guest may reach: those of the rules with
 /// domains, and all names if a rule without domains and networks, or the default, allows flows.
+/// Rules that deny or redirect judge each name of a chain of aliases (CNAME), those that allow the name
+/// that the guest has queried.
 ///
 /// A rule with domains matches addresses that the relay has given to the guest in the answer of a
 /// resolver to a query for such a name, or for an alias of it within the same answer, until the answer's
@@ -186,6 +188,26 @@ impl Policy for EgressPolicy {
         !is_local || decisions.next().unwrap_or(self.default != Action::Deny)
     }
 
+    fn allows_alias(&self, name: &str, target: &str) -> bool {
+        // A name that the policy itself resolves has no aliases.
+        let decide = |rule: &Rule| rule.permits_alias(name, target);
+        let mut decisions = self.rules.iter().filter_map(decide);
+        decisions.next().unwrap_or(self.default != Action::Deny)
+    }
+
+    fn uses_alias(&self, target: &str) -> bool {
+        self.rules.iter().any(|rule| rule.uses_alias(target))
+    }
+
+    fn explain_alias(&self, name: &str, target: &str) -> Option<String> {
+        let rule = self.decisive(|rule| rule.permits_alias(name, target).is_some());
+        Some(Self::explain(rule))
+    }
+
+    fn judges_flows(&self) -> bool {
+        self.default != Action::Allow || !self.rules.is_empty()
+    }
+
     fn explain_address(&self, name: &str, address: IpAddr, is_local: bool) -> Option<String> {
         let decides = |rule: &Rule| rule.permits_address(name, address, is_local).is_some();
         Some(match self.decisive(decides) {
@@ -224,6 +246,7 @@ mod tests {
             guest: "10.0.2.100:4000".parse().unwrap(),
             destination,
             names: &names,
+            aliases: &[],
             is_dns_relay: false,
             is_local: is_special(destination.ip()),
         })
@@ -255,6 +278,7 @@ mod tests {
             guest: "10.0.2.100:4000".parse().unwrap(),
             destination: "10.0.2.3:53".parse().unwrap(),
             names: &[],
+            aliases: &[],
             is_dns_relay: true,
             is_local: true,
         };
@@ -395,6 +419,43 @@ mod tests {
         assert!(allows_tcp(&policy, "10.0.0.1:80", &[]));
         assert!(!allows_tcp(&policy, "10.0.0.1:80", &["ads.example"]));
         assert!(allows_address(&policy, "example.org", "10.0.0.1"));
+    }
+
+    #[test]
+    fn rules_that_deny_judge_aliases_and_the_first_rule_decides() {
+        let deny = || Rule::deny().domain("secret.example").unwrap();
+        let allow = || Rule::allow().domain("*.alias.example").unwrap();
+        let (name, target) = ("a.alias.example", "secret.example");
+        let allows = |policy: &EgressPolicy| policy.allows_alias(name, target);
+        let policy = EgressPolicy::new().rule(deny()).rule(allow());
+        assert!(!allows(&policy) && policy.uses_alias(target));
+        assert!(policy.allows_alias(name, "cdn.example") && !policy.uses_alias("cdn.example"));
+        let text = policy.explain_alias(name, target);
+        assert_eq!(text.as_deref(), Some("rule 1 denies it"));
+        assert!(allows(&EgressPolicy::new().rule(allow()).rule(deny())));
+        let by_default = EgressPolicy::new().otherwise(Action::Allow).rule(deny());
+        assert!(!allows(&by_default));
+        // A rule about some flows lets the answer pass, and judges the flows.
+        let policy = EgressPolicy::new()
+            .rule(deny().ports(22..=22))
+            .rule(allow());
+        assert!(allows(&policy) && policy.uses_alias(target));
+        let to = |port: u16, aliases: &[Arc<str>]| {
+            policy.flow(&Flow {
+                protocol: FlowProtocol::Tcp,
+                guest: "10.0.2.100:4000".parse().unwrap(),
+                destination: ([192, 0, 2, 1], port).into(),
+                names: &[name.into()],
+                aliases,
+                is_dns_relay: false,
+                is_local: false,
+            })
+        };
+        assert_eq!(to(22, &[target.into()]), Verdict::Reject);
+        assert_eq!(to(22, &[]), Verdict::Allow);
+        assert_eq!(to(80, &[target.into()]), Verdict::Allow);
+        // An alias of an allowed name gives no access.
+        assert!(!allows_tcp(&policy, "192.0.2.1:80", &[target]));
     }
 
     #[test]

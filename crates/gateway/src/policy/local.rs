@@ -35,9 +35,21 @@ fn is_special_v6(address: Ipv6Addr) -> bool {
     }
 }
 
+/// Returns whether an address is one of a link (169.254.0.0/16, fe80::/10), where clouds also have their
+/// metadata.
+pub(crate) fn is_link_local(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => {
+            let v4 = embedded_v4(address);
+            address.is_unicast_link_local() || v4.is_some_and(|v4| v4.is_link_local())
+        }
+    }
+}
+
 /// Returns the IPv4 address that packets to an IPv6 address may reach: one that is mapped (RFC 4291
 /// 2.5.5.2), for translation with the well-known prefix (RFC 6052 2.1), or of 6to4 (RFC 3056 2).
-pub(super) fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+pub(crate) fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     match address.segments() {
         [0, 0, 0, 0, 0, 0xffff, high, low]
         | [0x64, 0xff9b, 0, 0, 0, 0, high, low]

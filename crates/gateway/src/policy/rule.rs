@@ -105,7 +105,8 @@ impl Rule {
     /// Adds a name, or with `*.` before it all names below it, or `*` for all names.
     ///
     /// A flow matches if the DNS relay has given its destination to the guest as the address of such a
-    /// name ([`Flow::names`]).
+    /// name ([`Flow::names`]). A rule that denies or redirects also matches if such a name is in the chain
+    /// of aliases that has led to the address ([`Flow::aliases`]).
     ///
     /// # Errors
     /// Returns an error if `domain` is not a domain name.
@@ -186,6 +187,11 @@ impl Rule {
             !flow.is_local || !self.networks.is_empty() || self.action != Action::Allow;
         let is_named =
             |name: &Arc<str>| self.domains.contains(name) && (trusts_name || is_own(name));
+        // A name that the guest may not reach is not to be reached by an alias of it either.
+        let aliases = match self.action {
+            Action::Deny | Action::Redirect(_) => flow.aliases,
+            Action::Allow => &[],
+        };
         let port = flow.destination.port();
         let is_port = |&(first, last): &(u16, u16)| (first..=last).contains(&port);
         let is_ping = flow.protocol == FlowProtocol::Ping;
@@ -194,7 +200,7 @@ impl Rule {
             && (self.protocols.is_empty() || self.protocols.contains(&flow.protocol))
             && (self.ports.is_empty() || has_port)
             && self.matches_address(flow.destination.ip(), flow.is_local)
-            && (!self.has_domains() || flow.names.iter().any(is_named))
+            && (!self.has_domains() || flow.names.iter().chain(aliases).any(is_named))
     }
 
     /// Returns whether the rule's networks have an address. A rule that denies or redirects must also
@@ -223,6 +229,23 @@ impl Rule {
             Action::Deny => {
                 (self.is_about_all_flows() && self.networks.is_empty()).then_some(false)
             }
+        }
+    }
+
+    /// Returns whether the rule judges flows by a name in the chain of aliases of their destination.
+    pub(super) fn uses_alias(&self, target: &str) -> bool {
+        self.action != Action::Allow && self.domains.contains(target)
+    }
+
+    /// Returns whether an answer may be relayed in which `name` is an alias of `target`, as far as this rule
+    /// decides about it: as about queries for `name`, but a rule that forbids each flow to `target`
+    /// forbids it, too.
+    pub(super) fn permits_alias(&self, name: &str, target: &str) -> Option<bool> {
+        match self.action {
+            Action::Deny => self
+                .permits_name(name)
+                .or_else(|| self.permits_name(target)),
+            Action::Allow | Action::Redirect(_) => self.permits_name(name),
         }
     }
 

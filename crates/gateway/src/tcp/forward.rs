@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fullsend::TcpStream;
+use fullsend_device::LogLimit;
 use socket2::Socket;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -23,6 +24,8 @@ use crate::policy::{FlowProtocol, Verdict};
 
 /// Pause after a failed `accept`, e.g. for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// The log lines about that.
+static NOT_ACCEPTED: LogLimit = LogLimit::new();
 
 /// How long the other side may take to accept a client that has sent only its FIN. Such a client may
 /// wait for an answer, but most are gone.
@@ -146,7 +149,9 @@ async fn accept(
         match try_accept(shared, listener, permits).await {
             Ok(accepted) => return accepted,
             Err(error) => {
-                tracing::warn!(%error, %to, "a client of a forward was not accepted");
+                NOT_ACCEPTED.warn((to, error.kind()), || {
+                    format!("a client of the forward to {to} was not accepted: {error}")
+                });
                 tokio::time::sleep(ACCEPT_RETRY).await;
             }
         }
@@ -252,7 +257,13 @@ async fn splice_to_guest(shared: &Shared, client: HostStream, socket: Socket, to
 /// Connects a client in the guest to `host`, and splices.
 async fn splice_to_host(shared: &Shared, client: HostStream, from: SocketAddr, host: SocketAddr) {
     let outbound = &shared.config.outbound;
-    let connected = connect_loopback(host, |host| HostStream::connect(host, outbound));
+    let connected = connect_loopback(host, |host| async move {
+        // Forwards may follow all ports on which the host listens.
+        if shared.is_service(host) {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        HostStream::connect(host, outbound).await
+    });
     // The guest's kernel has accepted the client, which may have sent data and ended.
     let sending = Counted::new(&shared.spliced_tx);
     match until_client_ends(&client, connected).await {
@@ -315,5 +326,45 @@ async fn connect_to_guest<'a>(
             Ok((add_flow(stream.local_addr()?), stream))
         }
         connected => Ok((flow, connected?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{Shutdown, TcpListener};
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Returns how long a client that has sent `data` and its FIN may wait for the other side.
+    async fn patience_for(data: &[u8]) -> Duration {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        let mut sender = std::net::TcpStream::connect(to).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let client = HostStream::new(socket.into()).unwrap();
+        sender.write_all(data).unwrap();
+        sender.shutdown(Shutdown::Write).unwrap();
+        client.closed_by_peer().await;
+        let start = Instant::now();
+        let never = std::future::pending::<io::Result<()>>();
+        let error = until_client_ends(&client, never).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        start.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_has_sent_data_before_its_fin_has_longer() {
+        let second = Duration::from_secs(1);
+        let time = patience_for(b"").await;
+        assert!(
+            (CLOSED_TIMEOUT..CLOSED_TIMEOUT + second).contains(&time),
+            "{time:?}"
+        );
+        let time = patience_for(b"data").await;
+        assert!((60 * second..61 * second).contains(&time), "{time:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! The guest's connections: each SYN is deferred while the host connects to its destination.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use fullsend::{PendingConnection, TransparentListener, UnreachableCode};
@@ -15,7 +15,7 @@ use crate::counters::add;
 use crate::dns::relay_stream;
 use crate::gateway::Shared;
 use crate::guests::{Guest, HeldShare, Share};
-use crate::policy::FlowProtocol;
+use crate::policy::{FlowProtocol, is_link_local};
 use crate::route::Route;
 
 /// Accepts the guest's connections until the stack stops.
@@ -77,9 +77,9 @@ async fn connect(
             }
             return;
         }
-        Route::DnsOverTls => match shared.resolvers.first() {
-            Some(resolver) => SocketAddr::new(resolver.ip(), pending.local_addr().port()),
-            None => return reject_unreachable(&shared, pending, UnreachableCode::Network),
+        Route::DnsOverTls => match shared.resolver_over_tls(pending.local_addr().port()) {
+            Some(to) => to,
+            None => return pending.reject(),
         },
     };
     let flow = shared
@@ -147,13 +147,6 @@ fn on_connect_error(
             reject_unreachable(shared, pending, UnreachableCode::Prohibited);
         }
         _ => reject_unreachable(shared, pending, UnreachableCode::Network),
-    }
-}
-
-const fn is_link_local(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
     }
 }
 

@@ -168,10 +168,13 @@ fn open_flow(shared: &Arc<Shared>, train: &Train) -> Option<Arc<UdpFlow>> {
             }
             return None;
         }
-        Route::DnsOverTls => {
-            let resolver = shared.resolvers.first()?;
-            SocketAddr::new(resolver.ip(), key.remote.port())
-        }
+        Route::DnsOverTls => match shared.resolver_over_tls(key.remote.port()) {
+            Some(host) => host,
+            None => {
+                unreachable(UnreachableCode::Port);
+                return None;
+            }
+        },
         Route::Reject => {
             unreachable(UnreachableCode::Port);
             return None;

@@ -1,6 +1,7 @@
 //! The sockets at which virtual machines connect, each of which is a guest of the gateway.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 use fullsend::VhostUser;
 use fullsend_device::{
-    CaptureInterface, CapturedDevice, DatagramListener, Device, FrameLink, Framing,
+    CaptureInterface, CapturedDevice, DatagramListener, Device, FrameLink, Framing, LogLimit,
 };
 use fullsend_gateway::{Handle, PortEvent, PortId};
 use rustix::net::AddressFamily;
@@ -24,6 +25,8 @@ use super::options::{GUEST_MAC, Options};
 
 /// When a connection is accepted again that could not be, e.g. for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// The log lines about connections that cannot be used.
+static LOG: LogLimit = LogLimit::new();
 
 /// The protocol of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +43,8 @@ pub(super) struct Links {
     stdio: Option<FrameLink>,
     /// Removed at the end.
     files: Vec<SocketPath>,
+    /// The addresses of the sockets of TCP.
+    addresses: Vec<SocketAddr>,
 }
 
 /// Makes guests of connections.
@@ -99,13 +104,18 @@ impl Links {
             (&options.vfkit, None),
             (&options.vhost_user, Some(Protocol::VhostUser)),
         ];
-        let (mut sockets, mut files) = (Vec::new(), Vec::new());
+        let (mut sockets, mut files, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
         for (endpoint, protocol) in endpoints {
             if let Some(endpoint) = endpoint {
-                let Bound { socket, file } = Bound::new(endpoint)?;
+                let Bound {
+                    socket,
+                    file,
+                    address,
+                } = Bound::new(endpoint)?;
                 rustix::io::ioctl_fionbio(&socket, true)?;
                 sockets.push((socket, protocol));
                 files.extend(file);
+                addresses.extend(address);
             }
         }
         let stdio = options.stdio.then(|| {
@@ -118,7 +128,13 @@ impl Links {
             sockets,
             stdio: stdio.transpose()?,
             files,
+            addresses,
         })
+    }
+
+    /// Returns the addresses of the sockets of TCP.
+    pub(super) fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
     }
 
     /// Begins to accept virtual machines. The files of the sockets exist until the returned value is
@@ -208,11 +224,15 @@ async fn accept(guests: GuestLinks, listener: Listener, protocol: Protocol) {
         match listener.accept().await {
             Ok(socket) => {
                 if let Err(error) = guests.add_connection(socket, protocol) {
-                    tracing::warn!("cannot use the connection of a guest: {error}");
+                    LOG.warn(("use", error.kind()), || {
+                        format!("cannot use the connection of a guest: {error}")
+                    });
                 }
             }
             Err(error) => {
-                tracing::warn!("cannot accept the connection of a guest: {error}");
+                LOG.warn(("accept", error.kind()), || {
+                    format!("cannot accept the connection of a guest: {error}")
+                });
                 sleep(ACCEPT_RETRY).await;
             }
         }
@@ -229,14 +249,18 @@ async fn accept_datagrams(guests: GuestLinks, mut listener: DatagramListener, re
         match ready.try_io(Interest::READABLE, || listener.accept()) {
             Ok(Some(device)) => {
                 if let Err(error) = guests.add(device) {
-                    tracing::warn!("cannot use the socket of a guest: {error}");
+                    LOG.warn(("socket", error.kind()), || {
+                        format!("cannot use the socket of a guest: {error}")
+                    });
                 }
             }
             // The stack processes the frames before there are more.
             Ok(None) => yield_now().await,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                tracing::warn!("cannot receive the frames of guests: {error}");
+                LOG.warn(("receive", error.kind()), || {
+                    format!("cannot receive the frames of guests: {error}")
+                });
                 sleep(ACCEPT_RETRY).await;
             }
         }

@@ -92,6 +92,8 @@ pub(super) struct Bound {
     pub(super) socket: OwnedFd,
     /// Removes its file when it is dropped.
     pub(super) file: Option<SocketPath>,
+    /// Its address, if it is one of TCP.
+    pub(super) address: Option<SocketAddr>,
 }
 
 /// The path of a socket, which is removed when this is dropped, unless another socket has replaced it:
@@ -135,6 +137,7 @@ fn remove_old(path: &Path) -> Result<()> {
 impl Bound {
     pub(super) fn new(endpoint: &Endpoint) -> Result<Self> {
         let cannot = || format!("cannot listen on {endpoint:?}");
+        let mut bound = None;
         let (socket, path): (OwnedFd, _) = match endpoint {
             Endpoint::Unix(path) => (json_socket::bind(path, "gvproxy's")?.into(), Some(path)),
             Endpoint::UnixPacket(path) => {
@@ -150,6 +153,7 @@ impl Bound {
             }
             Endpoint::Tcp(address) => {
                 let listener = TcpListener::bind(address).with_context(cannot)?;
+                bound = Some(listener.local_addr()?);
                 // Accepted sockets inherit it. Frames do not wait for the acknowledgement of others.
                 setsockopt(&listener, sockopt::TcpNoDelay, &true)?;
                 (listener.into(), None)
@@ -158,6 +162,7 @@ impl Bound {
         Ok(Self {
             socket,
             file: path.map(|path| SocketPath::of(path)),
+            address: bound,
         })
     }
 }
@@ -193,9 +198,14 @@ impl ApiSocket {
         })
     }
 
+    /// Returns the address of a socket of TCP.
+    pub(super) const fn address(&self) -> Option<SocketAddr> {
+        self.bound.address
+    }
+
     /// Registers the socket with the calling runtime.
     pub(super) fn started(self) -> Result<ApiListener> {
-        let Bound { socket, file } = self.bound;
+        let Bound { socket, file, .. } = self.bound;
         rustix::io::ioctl_fionbio(&socket, true)?;
         Ok(match (self.endpoint, file) {
             (Endpoint::Tcp(_), _) => {

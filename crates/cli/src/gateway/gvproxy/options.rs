@@ -69,6 +69,7 @@ pub(super) struct Options {
 enum Key {
     Debug,
     DeviceIp,
+    Ec2MetadataAccess,
     Forward,
     GatewayIp,
     Help,
@@ -105,6 +106,7 @@ const fn switch(key: Key, name: &'static str) -> Flag<Key> {
 const TABLE: &[Flag<Key>] = &[
     switch(Key::Debug, "debug"),
     value(Key::DeviceIp, "deviceIP"),
+    switch(Key::Ec2MetadataAccess, "ec2-metadata-access"),
     value(Key::Forward, "forward-dest"),
     value(Key::Forward, "forward-identity"),
     value(Key::Forward, "forward-sock"),
@@ -143,6 +145,7 @@ struct Given {
     vfkit: Option<Endpoint>,
     vhost_user: Option<Endpoint>,
     stdio: bool,
+    link_local: bool,
     ssh_port: Option<i64>,
     pid_file: Option<PathBuf>,
     log_file: Option<PathBuf>,
@@ -212,6 +215,7 @@ impl Given {
             Key::ListenQemu => {
                 self.qemu = Some(endpoint("listen-qemu")?.of_stream("listen-qemu")?);
             }
+            Key::Ec2MetadataAccess => self.link_local = true,
             Key::ListenStdio => self.stdio = true,
             Key::ListenVfkit => self.vfkit = Some(endpoint("listen-vfkit")?.of_datagrams()?),
             Key::ListenVhostUser => {
@@ -276,7 +280,10 @@ impl Given {
         }
         let network = self.network()?;
         Ok(Options {
-            config: config(network, self.mtu.unwrap_or(MTU)),
+            config: Config {
+                link_local_destinations: self.link_local,
+                ..config(network, self.mtu.unwrap_or(MTU))
+            },
             network,
             ssh_port: u16::try_from(self.ssh_port.unwrap_or(SSH_PORT)).ok(),
             listen: self.listen,

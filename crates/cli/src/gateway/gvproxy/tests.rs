@@ -57,6 +57,14 @@ fn the_network_and_its_addresses_can_be_chosen() {
 }
 
 #[test]
+fn link_local_addresses_are_opened_by_a_flag() {
+    let is_open = |line: &str| options(line).config.link_local_destinations;
+    assert!(!is_open("-listen unix:///x"));
+    assert!(is_open("-listen unix:///x -ec2-metadata-access"));
+    assert!(!is_open("-listen unix:///x -ec2-metadata-access=false"));
+}
+
+#[test]
 fn errors_name_the_value_and_the_remedy() {
     for (line, text) in [
         ("", "-listen-qemu"),

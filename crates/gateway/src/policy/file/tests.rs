@@ -50,6 +50,7 @@ fn verdict(policy: &EgressPolicy, protocol: FlowProtocol, to: &str, name: &str) 
         guest: "10.0.2.100:4000".parse().unwrap(),
         destination,
         names: &[name.into()],
+        aliases: &[],
         is_dns_relay: false,
         is_local: super::super::is_special(destination.ip()),
     })

@@ -1,0 +1,273 @@
+//! The resolvers of one query: the first has a short time to itself, and then others are queried
+//! beside it.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Timeout, sleep_until, timeout};
+
+use crate::counters::add;
+use crate::gateway::Shared;
+use crate::resolvers::ResolverHealth;
+
+/// How long a resolver may be silent until the next one is queried, too.
+const HEAD_START: Duration = Duration::from_millis(300);
+
+/// A query at one resolver.
+struct Attempt<F> {
+    resolver: SocketAddr,
+    started: Instant,
+    answer: Pin<Box<Timeout<F>>>,
+    /// For the descriptor of each attempt but the first, whose query has one.
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// Queries the resolvers with `ask`, each of which has `limit` for its answer. Returns the first answer,
+/// or `None` if there is none. Those that do not answer come last in later queries.
+pub(super) async fn first_answer<T, F>(
+    shared: &Shared,
+    limit: Duration,
+    ask: impl Fn(SocketAddr) -> F,
+) -> Option<T>
+where
+    F: Future<Output = io::Result<T>>,
+{
+    let health = shared.resolvers.health();
+    let list = health.ordered(shared.resolvers.list());
+    let race = Race {
+        health,
+        permits: &shared.dns_permits,
+        limit,
+    };
+    let (answer, queried) = race.run(list, ask).await;
+    add(&shared.counters.dns_other_resolvers, queried - 1);
+    answer
+}
+
+struct Race<'a> {
+    health: &'a ResolverHealth,
+    /// One for each descriptor that queries may use.
+    permits: &'a std::sync::Arc<Semaphore>,
+    limit: Duration,
+}
+
+impl Race<'_> {
+    /// Returns the first answer, and how many resolvers were queried for it, at least 1.
+    async fn run<T, F>(
+        &self,
+        list: Vec<SocketAddr>,
+        ask: impl Fn(SocketAddr) -> F,
+    ) -> (Option<T>, u64)
+    where
+        F: Future<Output = io::Result<T>>,
+    {
+        let mut waiting = list.into_iter().peekable();
+        let mut running: Vec<Attempt<F>> = Vec::new();
+        let mut queried = 0;
+        loop {
+            let permit = self.permits.clone().try_acquire_owned().ok();
+            if (running.is_empty() || permit.is_some())
+                && let Some(resolver) = waiting.next()
+            {
+                queried += 1;
+                running.push(Attempt {
+                    resolver,
+                    started: Instant::now(),
+                    answer: Box::pin(timeout(self.limit, ask(resolver))),
+                    _permit: permit.filter(|_| !running.is_empty()),
+                });
+            }
+            if running.is_empty() {
+                return (None, queried.max(1));
+            }
+            let next = Instant::now() + HEAD_START;
+            let ended = tokio::select! {
+                biased;
+                ended = next_ended(&mut running) => ended,
+                () = sleep_until(next), if waiting.peek().is_some() => continue,
+            };
+            if let Some(answer) = self.on_ended(ended, &running) {
+                return (Some(answer), queried);
+            }
+        }
+    }
+
+    /// Records the end of an attempt beside those that are still running. Returns its answer.
+    fn on_ended<T, F>(&self, (resolver, result): Ended<T>, running: &[Attempt<F>]) -> Option<T> {
+        match result {
+            Ok(answer) => {
+                self.health.on_answer(resolver);
+                let now = Instant::now();
+                let silent = running.iter().filter(|a| now - a.started >= HEAD_START);
+                silent.for_each(|attempt| self.health.on_silence(attempt.resolver));
+                Some(answer)
+            }
+            Err(error) => {
+                tracing::debug!(%error, %resolver, "a resolver did not answer");
+                if is_of_resolver(&error) {
+                    self.health.on_failure(resolver);
+                }
+                None
+            }
+        }
+    }
+}
+
+type Ended<T> = (SocketAddr, io::Result<T>);
+
+/// Waits until an attempt has ended, and removes it.
+async fn next_ended<T, F>(running: &mut Vec<Attempt<F>>) -> Ended<T>
+where
+    F: Future<Output = io::Result<T>>,
+{
+    poll_fn(|cx| {
+        let mut attempts = running.iter_mut().enumerate();
+        let ended = attempts.find_map(|(n, a)| match a.answer.as_mut().poll(cx) {
+            Poll::Ready(Ok(result)) => Some((n, result)),
+            Poll::Ready(Err(_)) => Some((n, Err(io::ErrorKind::TimedOut.into()))),
+            Poll::Pending => None,
+        });
+        match ended {
+            Some((n, result)) => Poll::Ready((running.swap_remove(n).resolver, result)),
+            None => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Returns whether an error is one of the resolver or the way to it, and not a lack of descriptors or
+/// memory here.
+fn is_of_resolver(error: &io::Error) -> bool {
+    use io::ErrorKind::{
+        ConnectionAborted, ConnectionRefused, ConnectionReset, HostUnreachable, NetworkUnreachable,
+        TimedOut,
+    };
+    matches!(
+        error.kind(),
+        ConnectionAborted
+            | ConnectionRefused
+            | ConnectionReset
+            | HostUnreachable
+            | NetworkUnreachable
+            | TimedOut
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::time::sleep;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(4);
+
+    fn resolver(n: u8) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, n], 53))
+    }
+
+    /// Resolvers, by what each of them does with a query.
+    #[derive(Clone, Copy)]
+    enum Kind {
+        Silent,
+        Refuses,
+        AnswersAfter(Duration),
+    }
+
+    /// Runs a query. Returns the number of the resolver that answered first, how long that took, and how
+    /// many were queried.
+    async fn run(
+        health: &ResolverHealth,
+        kinds: &[Kind],
+        permits: usize,
+    ) -> (Option<u8>, Duration, u64) {
+        let list = (0..kinds.len() as u8).map(resolver).collect();
+        let ask = |at: SocketAddr| async move {
+            let SocketAddr::V4(v4) = at else {
+                unreachable!()
+            };
+            let n = v4.ip().octets()[3];
+            match kinds[usize::from(n)] {
+                Kind::Silent => std::future::pending().await,
+                Kind::Refuses => Err(io::ErrorKind::ConnectionRefused.into()),
+                Kind::AnswersAfter(time) => {
+                    sleep(time).await;
+                    Ok(n)
+                }
+            }
+        };
+        let start = Instant::now();
+        let race = Race {
+            health,
+            permits: &Arc::new(Semaphore::new(permits)),
+            limit: LIMIT,
+        };
+        let (answer, queried) = race.run(health.ordered(list), ask).await;
+        (answer, start.elapsed(), queried)
+    }
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_resolver_costs_the_head_start_until_it_comes_last() {
+        let health = ResolverHealth::default();
+        let kinds = [Kind::Silent, Kind::AnswersAfter(10 * MS)];
+        for _ in 0..3 {
+            let (answer, time, queried) = run(&health, &kinds, 8).await;
+            assert_eq!((answer, queried), (Some(1), 2));
+            // The timer of tokio has a resolution of 1 ms.
+            assert!((310 * MS..315 * MS).contains(&time), "{time:?}");
+        }
+        let (answer, time, queried) = run(&health, &kinds, 8).await;
+        assert_eq!((answer, queried), (Some(1), 1));
+        assert!(time < 15 * MS, "{time:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_resolver_that_refuses_costs_nothing() {
+        let health = ResolverHealth::default();
+        let kinds = [Kind::Refuses, Kind::AnswersAfter(10 * MS)];
+        for queried in [2, 1] {
+            let (answer, time, asked) = run(&health, &kinds, 8).await;
+            assert_eq!((answer, asked), (Some(1), queried));
+            assert!(time < 15 * MS, "{time:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_answer_of_a_slow_resolver_counts_if_it_is_the_first() {
+        let health = ResolverHealth::default();
+        let kinds = [Kind::AnswersAfter(500 * MS), Kind::Silent];
+        let (answer, time, queried) = run(&health, &kinds, 8).await;
+        assert_eq!((answer, queried), (Some(0), 2));
+        assert!((500 * MS..505 * MS).contains(&time), "{time:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_an_answer_all_end_at_their_limits() {
+        let health = ResolverHealth::default();
+        let (answer, time, queried) = run(&health, &[Kind::Silent; 3], 8).await;
+        assert_eq!((answer, queried), (None, 3));
+        let last = LIMIT + 2 * HEAD_START;
+        assert!((last..last + 10 * MS).contains(&time), "{time:?}");
+        assert_eq!(run(&health, &[Kind::Refuses; 3], 8).await.0, None);
+        assert_eq!(run(&health, &[], 8).await, (None, Duration::ZERO, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_further_descriptor_resolvers_are_queried_one_by_one() {
+        let health = ResolverHealth::default();
+        let kinds = [Kind::Silent, Kind::AnswersAfter(10 * MS)];
+        let (answer, time, queried) = run(&health, &kinds, 0).await;
+        assert_eq!((answer, queried), (Some(1), 2));
+        assert!(time >= LIMIT, "{time:?}");
+        // The resolver that has used up its time comes last.
+        assert!(run(&health, &kinds, 0).await.1 < 15 * MS);
+    }
+}

@@ -1,0 +1,103 @@
+//! The order in which resolvers are queried: those that have stopped to answer come last.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// Queries in a row that a resolver leaves without an answer until it comes last.
+const SILENT_MAX: u32 = 3;
+/// For how long it does.
+const LAST_TIME: Duration = Duration::from_secs(60);
+
+/// What queries have found out about each resolver.
+#[derive(Default)]
+pub(crate) struct ResolverHealth(Mutex<BTreeMap<SocketAddr, Health>>);
+
+#[derive(Clone, Copy, Default)]
+struct Health {
+    /// Queries since the last answer for which another resolver was queried, as this one was silent.
+    silent: u32,
+    /// Until when it comes after the others.
+    last_until: Option<Instant>,
+}
+
+impl Health {
+    fn comes_last(&self, now: Instant) -> bool {
+        self.last_until.is_some_and(|until| now < until)
+    }
+}
+
+impl ResolverHealth {
+    /// Returns the resolvers in the order in which they are queried. What is known of others is
+    /// removed.
+    pub(crate) fn ordered(&self, mut list: Vec<SocketAddr>) -> Vec<SocketAddr> {
+        let now = Instant::now();
+        let mut known = self.0.lock();
+        known.retain(|resolver, _| list.contains(resolver));
+        // The sort is stable.
+        list.sort_by_key(|resolver| known.get(resolver).is_some_and(|h| h.comes_last(now)));
+        list
+    }
+
+    /// Records an answer.
+    pub(crate) fn on_answer(&self, resolver: SocketAddr) {
+        self.0.lock().remove(&resolver);
+    }
+
+    /// Records that another resolver has answered first, long after this one was queried.
+    pub(crate) fn on_silence(&self, resolver: SocketAddr) {
+        let mut known = self.0.lock();
+        let health = known.entry(resolver).or_default();
+        health.silent += 1;
+        if health.silent >= SILENT_MAX {
+            health.last_until = Some(Instant::now() + LAST_TIME);
+        }
+    }
+
+    /// Records that a resolver cannot be reached, or has not answered in time.
+    pub(crate) fn on_failure(&self, resolver: SocketAddr) {
+        let last_until = Some(Instant::now() + LAST_TIME);
+        let health = Health {
+            silent: SILENT_MAX,
+            last_until,
+        };
+        self.0.lock().insert(resolver, health);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolver(n: u8) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, n], 53))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_resolver_that_fails_or_stays_silent_comes_last_for_a_minute() {
+        let health = ResolverHealth::default();
+        let list = || health.ordered([1, 2, 3].map(resolver).into());
+        let order = |order: [u8; 3]| Vec::from(order.map(resolver));
+        health.on_failure(resolver(2));
+        assert_eq!(list(), order([1, 3, 2]));
+        for _ in 1..SILENT_MAX {
+            health.on_silence(resolver(1));
+            assert_eq!(list(), order([1, 3, 2]));
+        }
+        health.on_silence(resolver(1));
+        assert_eq!(list(), order([3, 1, 2]));
+        health.on_answer(resolver(2));
+        assert_eq!(list(), order([2, 3, 1]));
+        tokio::time::advance(LAST_TIME).await;
+        assert_eq!(list(), order([1, 2, 3]));
+        // One more query without an answer is enough until it answers again.
+        health.on_silence(resolver(1));
+        assert_eq!(list(), order([2, 3, 1]));
+        // Resolvers that are not in use any more are forgotten.
+        assert_eq!(health.ordered(vec![resolver(4)]), [resolver(4)]);
+        assert!(health.0.lock().is_empty());
+    }
+}

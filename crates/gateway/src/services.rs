@@ -1,0 +1,81 @@
+//! The sockets of the host that belong to this gateway's program and that its guests do not reach through
+//! the host's addresses.
+//!
+//! A guest that reaches the host's loopback is a client of the host for each server there. Servers of the
+//! gateway's own program, such as its metrics and gvproxy's API, trust such clients more than a guest.
+
+use std::net::SocketAddr;
+
+use parking_lot::Mutex;
+
+use crate::counters::add;
+use crate::forward::{Forward, Protocol, Side};
+use crate::gateway::Shared;
+use crate::policy::FlowProtocol;
+
+/// The addresses at which the program listens over TCP.
+#[derive(Default)]
+pub(crate) struct Services(Mutex<Vec<SocketAddr>>);
+
+impl Services {
+    pub(crate) fn add(&self, listener: SocketAddr) {
+        self.0.lock().push(listener);
+    }
+}
+
+impl Shared {
+    /// Returns whether a flow of the guest at `guest` to `to`, an address of the host's network, leads to
+    /// a socket of this program that it does not reach; counts and logs it.
+    pub(crate) fn refuses_service(
+        &self,
+        protocol: FlowProtocol,
+        guest: SocketAddr,
+        to: SocketAddr,
+    ) -> bool {
+        let what = match protocol {
+            FlowProtocol::Ping => return false,
+            FlowProtocol::Tcp if self.is_service(to) => {
+                "the program of this gateway listens there, for the host alone"
+            }
+            FlowProtocol::Tcp if self.is_of_another_guest(Protocol::Tcp, guest, to) => FORWARD,
+            FlowProtocol::Udp if self.is_of_another_guest(Protocol::Udp, guest, to) => FORWARD,
+            FlowProtocol::Tcp | FlowProtocol::Udp => return false,
+        };
+        add(&self.counters.service_refused, 1);
+        self.log_refusal((protocol, to), || {
+            format!("refused a flow from {guest} to {to} of the host: {what}")
+        });
+        true
+    }
+
+    /// Returns whether a TCP connection of the host to `to` arrives at a server of this program.
+    pub(crate) fn is_service(&self, to: SocketAddr) -> bool {
+        let services = self.services.0.lock();
+        let mut at_port = services.iter().filter(|s| s.port() == to.port());
+        at_port.any(|service| {
+            let (ip, to) = (service.ip().to_canonical(), to.ip().to_canonical());
+            // [::] may include IPv4.
+            ip == to
+                || ip.is_unspecified()
+                    && (ip.is_ipv6() || to.is_ipv4())
+                    && self.own_addresses.contains(to)
+        })
+    }
+
+    /// Returns whether `to` is the host's end of a forward that leads to another guest, and that only
+    /// programs of the host should reach: guests that are not joined reach each other by no other way.
+    fn is_of_another_guest(&self, protocol: Protocol, guest: SocketAddr, to: SocketAddr) -> bool {
+        if !self.guests.are_apart() || !to.ip().is_loopback() {
+            return false;
+        }
+        let is_at = |forward: &Forward| {
+            forward.from == Side::Host && forward.protocol == protocol && forward.host == to
+        };
+        self.forwards.find(is_at).is_some_and(|forward| {
+            let port = |ip| self.guests.of(ip).and_then(|guest| guest.port);
+            port(forward.guest.ip()) != port(guest.ip())
+        })
+    }
+}
+
+const FORWARD: &str = "it is the forward of another guest, for the host alone";
