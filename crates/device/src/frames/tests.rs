@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fullsend_offload::{Checksum, GsoKind, HeaderBuf, Link, Packet};
 use fullsend_wire::checksum::{Sum, sum};
@@ -279,6 +280,55 @@ fn an_impossible_length_is_counted_and_the_next_connection_takes_over() {
     );
     let expected = [connected, disconnected, connected, disconnected];
     assert_eq!(*events.lock(), expected);
+}
+
+/// Counts the events that reach the log of a thread.
+#[derive(Clone, Default)]
+struct Lines(Arc<AtomicUsize>);
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::INFO
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn connections_that_end_within_a_frame_have_few_lines_in_the_log() {
+    let folder = Folder::new("flood");
+    let path = folder.0.join("socket");
+    let mut link = FrameLink::new(1500).unwrap();
+    let listener = UnixListener::bind(&path).unwrap();
+    link.listen(listener.into(), Framing::Qemu).unwrap();
+    let lines = Lines::default();
+    tracing::subscriber::with_default(lines.clone(), || {
+        for n in 0..200_u32 {
+            let mut client = UnixStream::connect(&path).unwrap();
+            // Lengths differ, and so do the texts.
+            let length = u32::MAX - n;
+            client.write_all(&length.to_be_bytes()).unwrap();
+            assert!(received(&mut link).unwrap().is_empty());
+        }
+        tracing::info!("the log works");
+    });
+    assert_eq!(link.stats().malformed, 200);
+    let lines = lines.0.load(Ordering::Relaxed);
+    assert!((1..=21).contains(&lines), "{lines} lines");
 }
 
 #[test]

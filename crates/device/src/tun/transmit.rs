@@ -13,7 +13,7 @@ use fullsend_wire::vnet::VNET_HDR_LEN;
 use smallvec::SmallVec;
 
 use super::{FAMILY_LEN, FrameHeader, TunStats};
-use crate::vnet;
+use crate::{LogLimit, vnet};
 
 /// Most pieces of one `writev` (`UIO_MAXIOV`).
 const MAX_PIECES: usize = 1024;
@@ -68,9 +68,11 @@ pub(crate) fn down_text(name: &str) -> String {
     )
 }
 
+/// Logs a text about an interface. A guest may set its own down and up as often as it wants.
 pub(crate) fn log(text: Option<String>) {
+    static CHANGES: LogLimit = LogLimit::new();
     if let Some(text) = text {
-        tracing::warn!("{text}");
+        CHANGES.warn(text.clone(), || text);
     }
 }
 
