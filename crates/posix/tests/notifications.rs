@@ -269,7 +269,7 @@ fn a_low_water_mark_that_cannot_be_reached_notifies_a_set() {
             .unwrap();
         let mut out = [EpollEvent::default(); 2];
         if data_comes_first {
-            net.send(client, &[7; 20_000]);
+            net.send(client, &vec![7; 20_000]);
             net.run(Nanos::from_millis(50));
             assert_eq!(net.posix.epoll_wait(net.now, set, &mut out), Ok(0));
             net.set(server, SOL_SOCKET, SO_RCVBUF, 3000);

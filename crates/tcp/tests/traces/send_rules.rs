@@ -102,7 +102,7 @@ fn a_full_host_queue_is_not_counted_as_sent_within_a_write() {
     );
 }
 
-/// The same while an earlier super-segment is held by TCP Small Queues below that limit.
+/// A super-segment that TCP Small Queues holds below that limit does not count either.
 #[test]
 fn a_held_super_segment_is_not_counted_as_sent_within_a_write() {
     let mut bench = over_long_path(Sysctl {
