@@ -7,11 +7,11 @@ use fullsend_wire::arp::ArpRepr;
 use fullsend_wire::checksum::{RunningSum, sum};
 use fullsend_wire::dns::{Data, Response};
 use fullsend_wire::ethernet::{EthernetRepr, EthernetView};
-use fullsend_wire::extension::parse_headers;
+use fullsend_wire::extension::{has_whole_headers, parse_headers};
 use fullsend_wire::icmpv4::Icmpv4Repr;
 use fullsend_wire::icmpv6::Icmpv6Repr;
 use fullsend_wire::igmp::IgmpRepr;
-use fullsend_wire::ipv4::{Ipv4Repr, Ipv4View};
+use fullsend_wire::ipv4::{Ipv4Repr, Ipv4View, check_options};
 use fullsend_wire::ipv6::{Ipv6Repr, Ipv6View};
 use fullsend_wire::mld::MldRepr;
 use fullsend_wire::ndp::NdpRepr;
@@ -87,6 +87,7 @@ fn ipv4(data: &[u8]) {
         view.checksum_ok(),
         view.pseudo_sum(),
     );
+    let _ = check_options(view.header());
     let repr = Ipv4Repr::parse(view);
     let mut out = [0; 20];
     repr.emit(&mut out);
@@ -103,6 +104,7 @@ fn ipv6(data: &[u8]) {
     let mut out = [0; 40];
     repr.emit(&mut out);
     assert_eq!(out, data[..40]);
+    let _ = has_whole_headers(repr.next_header, view.payload());
     if let Ok(upper) = parse_headers(repr.next_header, view.payload()) {
         assert!(upper.offset <= view.payload().len());
     }

@@ -6,6 +6,14 @@ use crate::{WireError, ipv6};
 
 /// Most extension headers of one packet; packets with more are dropped as an attack.
 const MAX_HEADERS: usize = 8;
+/// The option of a jumbogram (RFC 2675 2), in hop-by-hop headers.
+const JUMBO_PAYLOAD: u8 = 0xc2;
+/// ICMPv6 codes of Parameter Problem: an erroneous field, an unrecognized next header or option (RFC 4443
+/// 3.4), and too many extension headers (RFC 8883 2.6).
+const ERRONEOUS_FIELD: u8 = 0;
+const UNRECOGNIZED_HEADER: u8 = 1;
+const UNRECOGNIZED_OPTION: u8 = 2;
+const TOO_MANY_HEADERS: u8 = 8;
 /// Length of the fragment header, in bytes.
 pub const FRAGMENT_LEN: usize = 8;
 
@@ -96,23 +104,29 @@ fn parse_chain(next_header: u8, bytes: &[u8]) -> Result<UpperHeader, ExtensionEr
             return Ok(upper);
         }
         let at = upper.offset;
+        // RFC 8200 4: only directly after the fixed header. Elsewhere it is no known header, whether
+        // its bytes are here or not.
+        if upper.protocol == protocol::HOP_BY_HOP
+            && let Some(at) = next_header_at
+        {
+            return Err(ExtensionError::problem(UNRECOGNIZED_HEADER, at));
+        }
         let header = header(upper.protocol, bytes.get(at..).unwrap_or(&[]))?;
         match upper.protocol {
-            protocol::HOP_BY_HOP => {
-                // RFC 8200 4.1: only directly after the fixed header.
-                if let Some(next_header_at) = next_header_at {
-                    return Err(ExtensionError::problem(1, next_header_at));
-                }
-                options(header, at)?;
-            }
-            protocol::DESTINATION => options(header, at)?,
+            protocol::HOP_BY_HOP | protocol::DESTINATION => options(upper.protocol, header, at)?,
             // RFC 8200 4.4 and RFC 5095: every routing type is unknown; one with no segments left
             // is skipped.
-            protocol::ROUTING if header[3] != 0 => return Err(ExtensionError::problem(0, at + 2)),
+            protocol::ROUTING if header[3] != 0 => {
+                return Err(ExtensionError::problem(ERRONEOUS_FIELD, at + 2));
+            }
             protocol::FRAGMENT => {
                 let fragment =
                     FragmentRepr::parse(header).map_err(|_| ExtensionError::Truncated)?;
                 if fragment.offset != 0 || fragment.more {
+                    // RFC 8200 4.5: only the first fragment determines the next header.
+                    if fragment.offset == 0 && fragment.next_header == protocol::HOP_BY_HOP {
+                        return Err(ExtensionError::problem(UNRECOGNIZED_HEADER, at));
+                    }
                     return Ok(UpperHeader {
                         protocol: fragment.next_header,
                         offset: at + FRAGMENT_LEN,
@@ -127,9 +141,38 @@ fn parse_chain(next_header: u8, bytes: &[u8]) -> Result<UpperHeader, ExtensionEr
         upper.offset = at + header.len();
     }
     if is_extension(upper.protocol) {
-        return Err(ExtensionError::Discard);
+        let first_beyond = upper.offset;
+        return Err(ExtensionError::problem(TOO_MANY_HEADERS, first_beyond));
     }
     Ok(upper)
+}
+
+/// Returns whether the first fragment of a packet has all headers, including a whole upper-layer
+/// header (RFC 8200 4.5, RFC 7112 5). `bytes` are those after the fragment header, whose next header
+/// field is `next_header`. Other faults of the headers do not matter.
+///
+/// ```
+/// use fullsend_wire::{extension::has_whole_headers, numbers::protocol};
+/// assert!(has_whole_headers(protocol::UDP, &[0; 8]));
+/// assert!(!has_whole_headers(protocol::TCP, &[0; 8]));
+/// ```
+pub fn has_whole_headers(next_header: u8, bytes: &[u8]) -> bool {
+    let upper = match parse_headers(next_header, bytes) {
+        Ok(upper) => upper,
+        Err(error) => return error != ExtensionError::Truncated,
+    };
+    let rest = bytes.get(upper.offset..).unwrap_or(&[]);
+    let len = match upper.protocol {
+        protocol::TCP => {
+            let data_offset = rest.get(12).map_or(0, |byte| usize::from(byte >> 4) * 4);
+            data_offset.max(20)
+        }
+        protocol::UDP | protocol::ICMPV6 => 8,
+        protocol::NO_NEXT_HEADER => 0,
+        // The length of another protocol's header is not known.
+        _ => 1,
+    };
+    rest.len() >= len
 }
 
 /// Returns the extension header at the start of `bytes`.
@@ -143,7 +186,7 @@ fn header(kind: u8, bytes: &[u8]) -> Result<&[u8], ExtensionError> {
 }
 
 /// Processes the options of a hop-by-hop or destination header that begins at `start`.
-fn options(header: &[u8], start: usize) -> Result<(), ExtensionError> {
+fn options(kind_of_header: u8, header: &[u8], start: usize) -> Result<(), ExtensionError> {
     let mut at = 2;
     while let Some(&kind) = header.get(at) {
         // Pad1 is the only option without a length.
@@ -152,20 +195,24 @@ fn options(header: &[u8], start: usize) -> Result<(), ExtensionError> {
             continue;
         }
         let Some(&len) = header.get(at + 1) else {
-            return Err(ExtensionError::problem(0, start + at));
+            return Err(ExtensionError::problem(ERRONEOUS_FIELD, start + at));
         };
         let end = at + 2 + usize::from(len);
         if end > header.len() {
-            return Err(ExtensionError::problem(0, start + at + 1));
+            return Err(ExtensionError::problem(ERRONEOUS_FIELD, start + at + 1));
+        }
+        // RFC 2675 3: it contradicts the payload length, which is not 0: no jumbogram gets here.
+        if kind == JUMBO_PAYLOAD && kind_of_header == protocol::HOP_BY_HOP {
+            return Err(ExtensionError::problem(ERRONEOUS_FIELD, start + at));
         }
         // RFC 8200 4.2: the two highest bits determine the treatment of an unrecognised option. The
-        // options that are defined may all be skipped, so that none needs to be recognised.
+        // other options that are defined may all be skipped, so that none needs to be recognised.
         match kind >> 6 {
             0 => at = end,
             1 => return Err(ExtensionError::Discard),
             action => {
                 return Err(ExtensionError::Problem {
-                    code: 2,
+                    code: UNRECOGNIZED_OPTION,
                     pointer: (ipv6::HEADER_LEN + start + at) as u32,
                     even_multicast: action == 2,
                 });
@@ -228,8 +275,13 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{ExtensionError, FRAGMENT_LEN, FragmentRepr, UpperHeader, parse_headers};
-    use crate::numbers::protocol::{DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING, TCP, UDP};
+    use super::{
+        ExtensionError, FRAGMENT_LEN, FragmentRepr, JUMBO_PAYLOAD, TOO_MANY_HEADERS, UpperHeader,
+        has_whole_headers, parse_headers,
+    };
+    use crate::numbers::protocol::{
+        DESTINATION, FRAGMENT, HOP_BY_HOP, ICMPV6, NO_NEXT_HEADER, ROUTING, TCP, UDP,
+    };
 
     /// Returns headers of 8 bytes each, of these kinds, followed by TCP.
     fn chain(kinds: &[u8]) -> Vec<u8> {
@@ -290,7 +342,7 @@ mod tests {
         );
         assert_eq!(
             parse_headers(DESTINATION, &chain(&[DESTINATION; 9])),
-            Err(ExtensionError::Discard)
+            Err(ExtensionError::problem(TOO_MANY_HEADERS, 64))
         );
         for cut in 0..40 {
             assert_eq!(
@@ -298,6 +350,34 @@ mod tests {
                 Err(ExtensionError::Truncated)
             );
         }
+    }
+
+    #[test]
+    fn a_first_fragment_needs_the_whole_upper_header() {
+        for (protocol, least) in [
+            (TCP, 20),
+            (UDP, 8),
+            (ICMPV6, 8),
+            (NO_NEXT_HEADER, 0),
+            (200, 1),
+        ] {
+            for len in 0..30 {
+                let bytes = &[0; 30][..len];
+                assert_eq!(
+                    has_whole_headers(protocol, bytes),
+                    len >= least,
+                    "{protocol}"
+                );
+            }
+        }
+        // With TCP's options, and behind an extension header.
+        let mut bytes = chain(&[DESTINATION]);
+        bytes.resize(8 + 24, 0);
+        bytes[8 + 12] = 6 << 4;
+        for cut in 0..32 {
+            assert!(!has_whole_headers(DESTINATION, &bytes[..cut]), "{cut}");
+        }
+        assert!(has_whole_headers(DESTINATION, &bytes));
     }
 
     #[test]
@@ -328,6 +408,22 @@ mod tests {
         // A hop-by-hop header that is not first: the pointer is at the field that names it.
         let bytes = chain(&[DESTINATION, HOP_BY_HOP]);
         assert_eq!(parse_headers(DESTINATION, &bytes), problem(1, 40, false));
+        // Also where a parser has cut it off, where it is a second one, and within a fragment.
+        assert_eq!(
+            parse_headers(DESTINATION, &bytes[..8]),
+            problem(1, 40, false)
+        );
+        let bytes = chain(&[HOP_BY_HOP, HOP_BY_HOP]);
+        assert_eq!(parse_headers(HOP_BY_HOP, &bytes), problem(1, 40, false));
+        for more in [0, 1] {
+            let mut bytes = chain(&[FRAGMENT, HOP_BY_HOP]);
+            bytes[3] = more;
+            assert_eq!(parse_headers(FRAGMENT, &bytes), problem(1, 40, false));
+        }
+        // RFC 2675: the option of a jumbogram in a packet that is none.
+        let jumbo = [TCP, 0, JUMBO_PAYLOAD, 4, 0, 1, 0, 0];
+        assert_eq!(parse_headers(HOP_BY_HOP, &jumbo), problem(0, 42, false));
+        assert_eq!(parse_headers(DESTINATION, &jumbo), problem(2, 42, false));
         // A routing header with segments left: the pointer is at its type.
         let mut bytes = chain(&[ROUTING]);
         bytes[3] = 1;

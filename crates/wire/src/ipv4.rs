@@ -1,11 +1,15 @@
 //! IPv4 header (RFC 791).
 
+mod options;
+
 use core::net::Ipv4Addr;
 
 use crate::WireError;
 use crate::checksum::{Sum, sum};
 use crate::numbers::DEFAULT_TTL;
 use crate::read::{array, be16, put16};
+
+pub use options::{OptionError, check_options};
 
 /// Length of a header without options, in bytes; `emit` writes no options.
 pub const HEADER_LEN: usize = 20;

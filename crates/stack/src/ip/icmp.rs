@@ -197,6 +197,11 @@ impl Icmp {
                 mib.in_dest_unreachs += 1;
                 (quote::unreachable_v4(code, mtu, quote), quote)
             }
+            // A lost fragment says nothing about the path. Linux reports it to no socket either.
+            Icmpv4Repr::TimeExceeded { code: 1, .. } => {
+                mib.in_time_excds += 1;
+                return Ok(IcmpAction::None);
+            }
             Icmpv4Repr::TimeExceeded { quote, .. } => {
                 mib.in_time_excds += 1;
                 (Some(quote::TIME_EXCEEDED), quote)

@@ -15,6 +15,9 @@ use crate::demux::{Addr, FlowKey};
 use crate::interface::LOOPBACK;
 use crate::{Host, UdpError};
 
+/// Type and code of ICMPv6 "fragment reassembly time exceeded" (RFC 4443 3.3).
+const V6_REASSEMBLY_TIME: (u8, u8) = (3, 1);
+
 /// Returns the source and the destination of a parsed IP packet.
 fn packet_addrs(packet: &Packet) -> Option<(Addr, Addr)> {
     let header = packet.network_header();
@@ -68,6 +71,12 @@ impl Host {
             {
                 self.ping_error(now, (meta.iface, ttl_of(meta, packet)), &report);
             }
+            // Over IPv6 the sockets of datagrams get the report of a lost fragment, as on Linux. TCP
+            // sends none, so the report is no reason to give up a connection (RFC 5461 2).
+            IcmpAction::Error(report)
+                if !meta.dst.is_v4()
+                    && report.protocol == protocol::TCP
+                    && report.kind == V6_REASSEMBLY_TIME => {}
             IcmpAction::Error(error) => self.transport_error(now, error),
             IcmpAction::EchoReply(ident, seq) => {
                 self.ping_reply(meta, (ident, seq), ttl_of(meta, packet), &message);

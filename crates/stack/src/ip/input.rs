@@ -4,8 +4,9 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use fullsend_offload::Packet;
+use fullsend_wire::ipv4::OptionError;
 use fullsend_wire::numbers::{ethertype, protocol};
-use fullsend_wire::{Instant, cold_path, extension, ipv6};
+use fullsend_wire::{Instant, cold_path, extension, ipv4, ipv6};
 
 use super::Problem;
 use super::reassembly::Reassembled;
@@ -106,6 +107,12 @@ impl Host {
             iface,
         };
         self.mib.ip4.count_ecn(meta.tos, packet.segments());
+        if header[0] != 0x45 {
+            cold_path();
+            if !self.check_options(now, &meta, packet) {
+                return;
+            }
+        }
         // RFC 1122 3.2.1.3: loopback addresses do not appear on a link.
         if (s0 == 127 || d0 == 127) && iface != LOOPBACK {
             cold_path();
@@ -146,7 +153,8 @@ impl Host {
             self.mib.ip6.in_addr_errors += 1;
             return;
         }
-        let plain = header[6] == packet.layers.protocol;
+        let next_header = header[6];
+        let plain = next_header == packet.layers.protocol && !extension::is_extension(next_header);
         if !plain && !self.check_extensions(now, &meta, packet) {
             return;
         }
@@ -167,11 +175,45 @@ impl Host {
             return false;
         }
         let header = packet.network_header();
-        let Err(fault) = extension::parse_headers(header[6], &header[ipv6::HEADER_LEN..]) else {
+        let problem = match extension::parse_headers(header[6], &header[ipv6::HEADER_LEN..]) {
+            Ok(upper) if upper.protocol == packet.layers.protocol => return true,
+            // The authentication header (RFC 4302) lies between: what cannot be verified is not
+            // accepted. It is an unrecognized next header (RFC 8200 4).
+            Ok(_) => {
+                self.mib.ip6.in_unknown_protos += 1;
+                Some(Problem::ProtocolUnreachable)
+            }
+            Err(fault) => {
+                self.mib.ip6.in_hdr_errors += 1;
+                Problem::from_fault(fault)
+            }
+        };
+        if let Some(problem) = problem {
+            self.send_icmp_error(now, problem, packet);
+        }
+        false
+    }
+
+    /// Checks the options of an IPv4 header. A packet with a source route is dropped silently (RFC 7126
+    /// 4.3, 4.4), one with a malformed option is answered (RFC 1122 3.2.2.5).
+    #[cold]
+    fn check_options(&mut self, now: Instant, meta: &IpMeta, packet: &Packet) -> bool {
+        let header = packet.network_header();
+        let header_len = usize::from(header[0] & 0xf) * 4;
+        let header = header.get(..header_len).unwrap_or(header);
+        let Err(fault) = ipv4::check_options(header) else {
             return true;
         };
-        self.mib.ip6.in_hdr_errors += 1;
-        if let Some(problem) = Problem::from_fault(fault) {
+        self.mib.ip4.in_hdr_errors += 1;
+        let is_answered = !self.has_local_source(meta) && !self.is_martian(meta);
+        if let OptionError::Malformed { pointer } = fault
+            && is_answered
+        {
+            let problem = Problem::Header {
+                code: 0,
+                pointer: pointer.into(),
+                even_multicast: false,
+            };
             self.send_icmp_error(now, problem, packet);
         }
         false
@@ -245,6 +287,8 @@ impl Host {
             }
             (protocol::UDP, _) => self.udp_input(now, meta, packet),
             (protocol::IGMP, true) => self.igmp_input(now, meta, packet),
+            // RFC 8200 4.7: nothing follows, and what does is ignored.
+            (protocol::NO_NEXT_HEADER, false) => {}
             _ => {
                 *self.mib.in_delivers(v4) -= 1;
                 *self.mib.in_unknown_protos(v4) += 1;
@@ -272,9 +316,12 @@ impl Host {
             return self.ip.reassembly.count_refused(packet);
         }
         let fragment = core::mem::take(packet);
-        let Reassembled::Complete(packet, group_link) = self.ip.reassembly.input(now, fragment)
-        else {
-            return;
+        let (packet, group_link) = match self.ip.reassembly.input(now, fragment) {
+            Reassembled::Nothing => return,
+            Reassembled::Invalid(fragment, problem) => {
+                return self.send_icmp_error(now, problem, &fragment);
+            }
+            Reassembled::Complete(packet, group_link) => (packet, group_link),
         };
         let mut parsed = Vec::new();
         self.ip.reassembled_gro.receive(now, packet);

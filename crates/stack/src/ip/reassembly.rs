@@ -6,15 +6,18 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fullsend_offload::{Chain, HeaderBuf, Layers, Packet, Slice};
 use fullsend_wire::checksum::sum;
-use fullsend_wire::ipv4::{self, Ipv4View};
-use fullsend_wire::ipv6::{self, Ipv6View};
+use fullsend_wire::ipv4;
 use fullsend_wire::numbers::ethertype;
-use fullsend_wire::{Instant, Nanos, cold_path, extension};
+use fullsend_wire::{Instant, Nanos, cold_path};
 
+use super::icmp::Problem;
 use super::link::LinkHeader;
 
+mod fragment_info;
 #[cfg(test)]
 mod tests;
+
+use fragment_info::FragmentInfo;
 
 /// Maximum time for the fragments of a packet to arrive (Linux's `ipfrag_time`; RFC 8200 has 60 s).
 const TIMEOUT: Nanos = Nanos::from_secs(30);
@@ -63,32 +66,6 @@ impl ReassemblyKey {
             ..first
         };
         (first, last)
-    }
-}
-
-/// The fields of a fragment's headers.
-#[derive(Clone, Copy, Debug)]
-struct FragmentInfo {
-    key: ReassemblyKey,
-    offset: usize,
-    more: bool,
-    /// The transport protocol of the whole packet.
-    protocol: u8,
-    /// Whether the fragment is marked Congestion Experienced (RFC 3168).
-    ce: bool,
-    /// Length of the header that the whole packet keeps, bytes.
-    header_len: usize,
-}
-
-impl FragmentInfo {
-    /// Returns the maximum length of the whole packet behind its fixed header, bytes. IPv4's length
-    /// field counts the header (RFC 791 3.1), IPv6's does not (RFC 8200 3).
-    const fn max_payload(&self) -> usize {
-        let counted = match self.key.src {
-            IpAddr::V4(_) => self.header_len,
-            IpAddr::V6(_) => 0,
-        };
-        u16::MAX as usize - counted
     }
 }
 
@@ -152,6 +129,8 @@ fullsend_wire::counters! {
 pub(crate) enum Reassembled {
     /// The fragment waits for others, or was dropped.
     Nothing,
+    /// The fragment was dropped for a problem that is reported to its sender.
+    Invalid(Packet, Problem),
     /// The whole packet, as if just received from a device without link header: it is yet to be
     /// parsed as [`Link::Ip`](fullsend_offload::Link::Ip) and its checksum to be verified.
     ///
@@ -201,16 +180,14 @@ impl Reassembly {
             *self.fails(v6) += 1;
             return Reassembled::Nothing;
         };
-        // RFC 791, RFC 8200 4.5: the length of all fragments but the last is a multiple of 8 bytes.
-        // None may be empty, and the whole packet must not exceed the maximum length.
-        let end = info.offset + packet.payload.len();
-        if packet.payload.is_empty()
-            || (info.more && !packet.payload.len().is_multiple_of(8))
-            || end > info.max_payload()
-        {
+        if let Err(fault) = info.check(&packet.payload) {
             *self.fails(v6) += 1;
-            return Reassembled::Nothing;
+            return match fault {
+                Some(problem) => Reassembled::Invalid(packet, problem),
+                None => Reassembled::Nothing,
+            };
         }
+        let end = info.offset + packet.payload.len();
         if !self.partials.contains_key(&info.key) {
             self.begin(now, info.key);
         }
@@ -371,47 +348,6 @@ enum InsertResult {
     Complete,
     /// It contradicts the other fragments, or the allocator refused memory for it.
     Conflict,
-}
-
-impl FragmentInfo {
-    fn parse(packet: &Packet) -> Option<Self> {
-        let header = packet.network_header();
-        if packet.layers.ethertype == ethertype::IPV4 {
-            let view = Ipv4View::new(header).ok()?;
-            return Some(Self {
-                key: ReassemblyKey {
-                    src: view.src().into(),
-                    dst: view.dst().into(),
-                    ident: view.ident().into(),
-                    protocol: view.protocol(),
-                },
-                offset: view.fragment_offset(),
-                more: view.more_fragments(),
-                protocol: view.protocol(),
-                ce: view.tos() & 3 == 3,
-                header_len: view.header_len(),
-            });
-        }
-        let view = Ipv6View::new(header).ok()?;
-        let upper =
-            extension::parse_headers(view.next_header(), &header[ipv6::HEADER_LEN..]).ok()?;
-        let header = upper.fragment?;
-        Some(Self {
-            key: ReassemblyKey {
-                src: view.src().into(),
-                dst: view.dst().into(),
-                ident: header.ident,
-                protocol: 0,
-            },
-            offset: header.offset.into(),
-            more: header.more,
-            protocol: header.next_header,
-            ce: view.traffic_class() & 3 == 3,
-            // The extension headers before the fragment header have been processed and are left
-            // out.
-            header_len: ipv6::HEADER_LEN,
-        })
-    }
 }
 
 impl PartialPacket {

@@ -30,11 +30,11 @@ pub(crate) enum Problem {
     ProtocolUnreachable,
     /// Fragments of the packet were missing when reassembly timed out.
     ReassemblyTime,
-    /// An IPv6 extension header is invalid.
+    /// A field of an IP header is invalid.
     Header {
-        /// ICMPv6 code.
+        /// ICMP code.
         code: u8,
-        /// Offset of the fault from the start of the IPv6 header.
+        /// Offset of the fault from the start of the IP header.
         pointer: u32,
         /// Whether the error is sent even if the packet was sent to a group.
         even_multicast: bool,
@@ -86,8 +86,13 @@ pub(super) fn build_error(problem: Problem, packet: &Packet, own: IpAddr) -> Opt
         }
         _ => return None,
     };
-    let to_group = dst != own || was_sent_to_link_group(packet);
-    if src.is_unspecified() || (to_group && !problem.even_multicast()) || is_icmp_error(packet) {
+    let to_group = dst.is_multicast() || was_sent_to_link_group(packet);
+    let to_another = dst != own && !dst.is_multicast();
+    if src.is_unspecified()
+        || to_another
+        || (to_group && !problem.even_multicast())
+        || is_icmp_error(packet)
+    {
         return None;
     }
     let (limit, protocol) = if own.is_ipv6() {
@@ -100,7 +105,7 @@ pub(super) fn build_error(problem: Problem, packet: &Packet, own: IpAddr) -> Opt
     quote[..from_header].copy_from_slice(&header[..from_header]);
     packet.payload.copy_to(&mut quote[from_header..]);
     let message = match (own, src) {
-        (IpAddr::V4(_), IpAddr::V4(_)) => message_v4(problem, &quote)?,
+        (IpAddr::V4(_), IpAddr::V4(_)) => message_v4(problem, &quote),
         (IpAddr::V6(own), IpAddr::V6(src)) => message_v6(problem, &quote, (own, src)),
         _ => return None,
     };
@@ -112,7 +117,7 @@ pub(super) fn build_error(problem: Problem, packet: &Packet, own: IpAddr) -> Opt
     })
 }
 
-fn message_v4(problem: Problem, quote: &[u8]) -> Option<Slice> {
+fn message_v4(problem: Problem, quote: &[u8]) -> Slice {
     let unreachable = |code| Icmpv4Repr::Unreachable {
         code,
         mtu: 0,
@@ -122,11 +127,16 @@ fn message_v4(problem: Problem, quote: &[u8]) -> Option<Slice> {
         Problem::PortUnreachable => unreachable(unreachable::PORT),
         Problem::ProtocolUnreachable => unreachable(unreachable::PROTOCOL),
         Problem::ReassemblyTime => Icmpv4Repr::TimeExceeded { code: 1, quote },
-        Problem::Header { .. } => return None,
+        Problem::Header { code, pointer, .. } => Icmpv4Repr::ParameterProblem {
+            code,
+            // The header has at most 60 bytes.
+            pointer: pointer as u8,
+            quote,
+        },
     };
     let mut bytes = vec![0; message.len()];
     message.emit(&mut bytes);
-    Some(Slice::copied_from(&bytes))
+    Slice::copied_from(&bytes)
 }
 
 fn message_v6(problem: Problem, quote: &[u8], (own, to): (Ipv6Addr, Ipv6Addr)) -> Slice {

@@ -62,7 +62,7 @@ fn v6(ident: u32, at: usize, len: usize, more: bool) -> Packet {
 
 fn reassembled(result: Reassembled) -> Option<Vec<u8>> {
     match result {
-        Reassembled::Nothing => None,
+        Reassembled::Nothing | Reassembled::Invalid(..) => None,
         Reassembled::Complete(mut packet, _) => {
             let bytes = packet.to_bytes();
             packet.parse(Link::Ip).unwrap();
