@@ -3,6 +3,7 @@
 //! Callers find those programs by name. A link named `slirp4netns` to this binary is that program,
 //! and so is `fullsend slirp4netns`.
 
+pub(crate) mod fuzzing;
 mod getopt;
 mod gvproxy;
 mod install;

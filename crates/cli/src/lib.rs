@@ -18,6 +18,8 @@ mod args;
 mod client;
 mod core;
 mod flow;
+#[doc(hidden)]
+pub mod fuzzing;
 mod gateway;
 mod idle;
 mod lab;

@@ -33,6 +33,8 @@ mod entropy;
 mod frame_socket;
 #[cfg(target_os = "linux")]
 mod frames;
+#[doc(hidden)]
+pub mod fuzzing;
 mod log_limit;
 mod memory;
 mod offload_set;

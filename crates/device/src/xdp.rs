@@ -11,6 +11,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use fullsend_offload::{Checksum, Packet, Pool};
 
+pub(crate) use checksum::is_partial;
+
 use crate::sys::Xsk;
 use crate::tun::TunStats;
 use crate::tun::receive::FrameReader;
@@ -257,7 +259,7 @@ impl Device for XdpSocket {
         }
         if self.is_veth {
             for packet in &mut batch[before..] {
-                if packet.slices().next().is_some_and(checksum::is_partial) {
+                if packet.slices().next().is_some_and(is_partial) {
                     packet.offload.checksum = Checksum::Partial;
                 }
             }

@@ -20,6 +20,8 @@
 mod capture;
 mod client;
 mod filter;
+#[doc(hidden)]
+pub mod fuzzing;
 mod server;
 
 use std::io;

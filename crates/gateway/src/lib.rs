@@ -40,6 +40,8 @@ mod drain;
 mod forward;
 mod forwards;
 mod free_memory;
+#[doc(hidden)]
+pub mod fuzzing;
 mod gateway;
 mod guests;
 mod icmp;

@@ -165,3 +165,10 @@ impl Drop for PidFile<'_> {
         let _: io::Result<()> = fs::remove_file(self.0);
     }
 }
+
+/// Parses bytes as each part of a request that gvproxy's API parses itself, for the fuzz target.
+pub fn parse_requests(bytes: &[u8]) {
+    api::parse_any(bytes);
+    exposures::parse_any(bytes);
+    http::parse_any(bytes);
+}

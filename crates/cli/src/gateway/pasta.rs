@@ -315,3 +315,8 @@ fn write_pid(path: &Path) -> Result<()> {
     let text = format!("{}\n", std::process::id());
     fs::write(path, text).with_context(|| format!("cannot write the PID file {}", path.display()))
 }
+
+/// Parses a request of pesto, for the fuzz target.
+pub fn parse_request(request: &[u8]) {
+    control::parse_any(request);
+}

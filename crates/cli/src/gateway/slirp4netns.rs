@@ -292,3 +292,8 @@ fn print_config(options: &Options, config: &Config) {
     }
     let _ = io::stdout().flush();
 }
+
+/// Answers requests of the API without a gateway, for the fuzz target.
+pub fn answer_request(requests: &[u8]) {
+    api::answer_lines(requests);
+}

@@ -12,7 +12,7 @@ use fullsend_wire::{tcp, udp};
 ///
 /// A veth does not compute them, and XDP has no metadata that would report it. Each computed
 /// checksum has this value with a probability of 2^-16; such a packet is not verified.
-pub(super) fn is_partial(frame: &[u8]) -> bool {
+pub(crate) fn is_partial(frame: &[u8]) -> bool {
     partial_sum(frame).is_some_and(|(field, pseudo)| field == pseudo.fold())
 }
 

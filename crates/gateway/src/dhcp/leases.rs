@@ -38,13 +38,13 @@ pub struct Lease {
 
 /// A client, and the guest that it belongs to.
 #[derive(Clone, Copy)]
-pub(super) struct Client<'a> {
+pub(crate) struct Client<'a> {
     /// Its identifier, or of several guests its Ethernet address.
-    pub(super) id: &'a [u8],
+    pub(crate) id: &'a [u8],
     /// The port of the guest, of several.
-    pub(super) guest: Option<PortId>,
+    pub(crate) guest: Option<PortId>,
     /// Returns whether the client with an identifier is still there.
-    pub(super) is_present: &'a dyn Fn(&[u8]) -> bool,
+    pub(crate) is_present: &'a dyn Fn(&[u8]) -> bool,
 }
 
 /// The leases of a network. Their number is bounded by that of the addresses.
@@ -75,7 +75,7 @@ impl Leases {
     /// Returns the address for a client: the one it has, the one it asks for if that is free, or
     /// the first free one. It is kept for a short time. A network with one address has one guest,
     /// which gets it under any identifier.
-    pub(super) fn offer(
+    pub(crate) fn offer(
         &mut self,
         now: Instant,
         client: &Client<'_>,
@@ -119,7 +119,7 @@ impl Leases {
     }
 
     /// Gives `address` to a client for `time`. Returns whether it may have it.
-    pub(super) fn confirm(
+    pub(crate) fn confirm(
         &mut self,
         now: Instant,
         client: &Client<'_>,
@@ -147,12 +147,12 @@ impl Leases {
     }
 
     /// Returns the addresses of the leases that have ended early since the last call.
-    pub(super) fn take_ended(&mut self) -> Vec<Ipv4Addr> {
+    pub(crate) fn take_ended(&mut self) -> Vec<Ipv4Addr> {
         std::mem::take(&mut self.ended)
     }
 
     /// Records the Ethernet address of a client that has a lease.
-    pub(super) fn set_mac(&mut self, client: &[u8], mac: [u8; 6]) {
+    pub(crate) fn set_mac(&mut self, client: &[u8], mac: [u8; 6]) {
         if let Some(lease) = self.entries.iter_mut().find(|lease| lease.client == client) {
             lease.mac = Some(mac);
         }
@@ -183,7 +183,7 @@ impl Leases {
     }
 
     /// Ends the lease of a client.
-    pub(super) fn release(&mut self, client: &[u8]) {
+    pub(crate) fn release(&mut self, client: &[u8]) {
         let ended = &mut self.ended;
         self.entries.retain(|lease| {
             let is_own = lease.client == client;
@@ -193,7 +193,7 @@ impl Leases {
     }
 
     /// Ends the lease of a client because another host uses its address (RFC 2131 4.3.3).
-    pub(super) fn decline(&mut self, now: Instant, client: &[u8]) {
+    pub(crate) fn decline(&mut self, now: Instant, client: &[u8]) {
         if let Some(lease) = self.entries.iter_mut().find(|lease| lease.client == client) {
             lease.client.clear();
             lease.expires = now + DECLINE_TIME;

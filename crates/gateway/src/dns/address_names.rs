@@ -45,7 +45,7 @@ struct Learned {
 
 /// How a name has led to an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Learnt {
+pub(crate) enum Learnt {
     /// The guest has queried it.
     Queried,
     /// It is in the chain of aliases of a name that the guest has queried.
@@ -81,7 +81,7 @@ impl AddressNames {
 
     /// Gives an address a name, or prolongs the time for which it has it. Returns whether another pair
     /// was removed for it before its time was over.
-    pub(super) fn learn(
+    pub(crate) fn learn(
         &mut self,
         (name, how): (&Arc<str>, Learnt),
         address: IpAddr,

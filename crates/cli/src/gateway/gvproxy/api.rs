@@ -224,6 +224,14 @@ pub(super) fn tunnel_destination(query: &str) -> Result<SocketAddr> {
     Ok((ip, port).into())
 }
 
+/// Parses bytes as a zone and as the query of a tunnel, for the fuzz target.
+pub(super) fn parse_any(bytes: &[u8]) {
+    if let Err(error) = parse_zone(bytes) {
+        assert!(!format!("{error:#}").is_empty());
+    }
+    let _ = tunnel_destination(&String::from_utf8_lossy(bytes));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -291,6 +291,18 @@ fn parse_local(text: &str) -> Result<(SocketAddr, Option<SocketAddr>)> {
     Ok((of(v4), Some(of(v6))))
 }
 
+/// Parses bytes as an entry, for the fuzz target.
+pub(super) fn parse_any(bytes: &[u8]) {
+    let Ok(entry) = serde_json::from_slice::<Entry>(bytes) else {
+        return;
+    };
+    let _ = parse_remote(&entry.remote);
+    if let Ok((required, Some(optional))) = parse_local(&entry.local) {
+        assert_eq!(required.port(), optional.port());
+        assert_ne!(required.is_ipv4(), optional.is_ipv4());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

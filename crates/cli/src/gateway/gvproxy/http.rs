@@ -172,18 +172,30 @@ async fn target_of(stream: &impl HostStream) -> io::Result<(String, String)> {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if is_whole {
-            let text = String::from_utf8_lossy(&line[..len]);
-            let mut words = text.split_ascii_whitespace();
-            let target = match words.next() {
-                Some("POST") => words.next().unwrap_or_default(),
-                _ => "",
-            };
-            let (path, query) = target.split_once('?').unwrap_or((target, ""));
-            return Ok((path.to_owned(), query.to_owned()));
+            return Ok(parse_target(&line[..len]));
         }
         // The readiness says only that there are the same bytes.
         sleep(STEP).await;
     }
+}
+
+/// Returns path and query of a request's first line; empty ones if it is not POST.
+fn parse_target(line: &[u8]) -> (String, String) {
+    let text = String::from_utf8_lossy(line);
+    let mut words = text.split_ascii_whitespace();
+    let target = match words.next() {
+        Some("POST") => words.next().unwrap_or_default(),
+        _ => "",
+    };
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    (path.to_owned(), query.to_owned())
+}
+
+/// Parses bytes as the first line of a request, for the fuzz target.
+pub(super) fn parse_any(bytes: &[u8]) {
+    let (path, query) = parse_target(&bytes[..bytes.len().min(LINE_MAX)]);
+    assert!(!path.contains('?') && !path.contains(' '));
+    let _ = tunnel_destination(&query);
 }
 
 /// Reads the head of a request and nothing behind it.

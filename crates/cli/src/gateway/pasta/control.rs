@@ -100,6 +100,13 @@ fn parse(request: &[u8]) -> Result<Vec<Change>, String> {
     changes.iter().map(parse_change).collect()
 }
 
+/// Parses a request, for the fuzz target: an error has a text.
+pub(super) fn parse_any(request: &[u8]) {
+    if let Err(text) = parse(request) {
+        assert!(!text.is_empty());
+    }
+}
+
 fn parse_change(change: &Value) -> Result<Change, String> {
     let wrong = || format!("{change} is not a change");
     let object = change.as_object().filter(|object| object.len() == 1);

@@ -1,5 +1,6 @@
 //! The JSON API of slirp4netns: port forwards are added, listed and removed.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -159,5 +160,46 @@ impl Arguments<'_> {
         let port = self.values.get(name).and_then(Value::as_u64);
         let port = port.and_then(|port| u16::try_from(port).ok());
         port.filter(|port| *port != 0).ok_or_else(|| self.bad(name))
+    }
+}
+
+/// A table of forwards without a gateway, for the fuzz target.
+#[derive(Default)]
+struct Table(RefCell<Vec<(u64, Forward)>>);
+
+impl Forwards for Table {
+    fn add(&self, forward: Forward) -> io::Result<u64> {
+        let mut table = self.0.borrow_mut();
+        let id = table.last().map_or(1, |(id, _)| id + 1);
+        table.push((id, forward));
+        Ok(id)
+    }
+
+    fn list(&self) -> Vec<(u64, Forward)> {
+        self.0.borrow().clone()
+    }
+
+    fn remove(&self, id: u64) -> io::Result<()> {
+        let mut table = self.0.borrow_mut();
+        let before = table.len();
+        table.retain(|(known, _)| *known != id);
+        let is_known = table.len() < before;
+        is_known
+            .then_some(())
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+/// Answers requests of the API, one for each line, for the fuzz target: an answer is an object with
+/// either a result or an error.
+pub(super) fn answer_lines(requests: &[u8]) {
+    let table = Table::default();
+    let defaults = Defaults {
+        guest: Ipv4Addr::new(10, 0, 2, 100),
+    };
+    for request in requests.split(|byte| *byte == b'\n') {
+        let answer = answer(request, &table, defaults);
+        let has = |key: &str| answer.get(key).is_some();
+        assert!(has("return") != has("error"), "{answer}");
     }
 }

@@ -1,0 +1,5 @@
+//! Entry points for fuzz targets: requests of the programs' sockets.
+
+pub use super::gvproxy::parse_requests as parse_gvproxy;
+pub use super::pasta::parse_request as parse_pesto;
+pub use super::slirp4netns::answer_request as answer_slirp4netns;
