@@ -76,6 +76,7 @@ fn answer(message: &[u8]) {
     let exists = message[3] & 0xf == 0;
     assert!(exists || answer.addresses.iter().all(|a| a.ttl.is_none()));
     assert!(!answer.is_truncated || answer.addresses.is_empty());
+    assert!(answer.aliases.len() <= 16);
 }
 
 /// Parses a policy: its errors have one line.
@@ -88,6 +89,7 @@ fn policy(text: &[u8]) {
             let mut config = Config::default();
             file.apply(&mut config);
             let _ = config.policy.dns("www.example.org", 1);
+            let _ = config.policy.allows_alias("www.example.org", "example.net");
             let _ = config
                 .policy
                 .allows_address("www.example.org", [127, 0, 0, 1].into(), true);

@@ -33,13 +33,12 @@ impl Shared {
         to: SocketAddr,
     ) -> bool {
         let what = match protocol {
-            FlowProtocol::Ping => return false,
             FlowProtocol::Tcp if self.is_service(to) => {
                 "the program of this gateway listens there, for the host alone"
             }
             FlowProtocol::Tcp if self.is_of_another_guest(Protocol::Tcp, guest, to) => FORWARD,
             FlowProtocol::Udp if self.is_of_another_guest(Protocol::Udp, guest, to) => FORWARD,
-            FlowProtocol::Tcp | FlowProtocol::Udp => return false,
+            FlowProtocol::Tcp | FlowProtocol::Udp | FlowProtocol::Ping => return false,
         };
         add(&self.counters.service_refused, 1);
         self.log_refusal((protocol, to), || {
@@ -49,7 +48,7 @@ impl Shared {
     }
 
     /// Returns whether a TCP connection of the host to `to` arrives at a server of this program.
-    pub(crate) fn is_service(&self, to: SocketAddr) -> bool {
+    fn is_service(&self, to: SocketAddr) -> bool {
         let services = self.services.0.lock();
         let mut at_port = services.iter().filter(|s| s.port() == to.port());
         at_port.any(|service| {

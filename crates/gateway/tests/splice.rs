@@ -315,6 +315,26 @@ fn a_port_on_which_no_program_listens_resets_the_client() {
 }
 
 #[test]
+fn a_server_of_the_gateways_program_is_not_reached() {
+    with_gateway(LoopbackClients::GuestLoopback, |rig| {
+        let listeners = LOOPBACK.map(|at| TcpListener::bind((at, 0)).unwrap());
+        let [hidden, open] = listeners.each_ref().map(|l| l.local_addr().unwrap());
+        rig.gateway.hide_from_guests(hidden);
+        let guest = to_host(rig, LOOPBACK[0], hidden);
+        let error = rig.guest.run(move || {
+            let mut client = TcpStream::connect(guest).unwrap();
+            client.read(&mut [0]).unwrap_err()
+        });
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        assert_eq!(rig.gateway.counters().service_refused, 1);
+        let guest = to_host(rig, LOOPBACK[1], open);
+        rig.guest.run(move || TcpStream::connect(guest).unwrap());
+        listeners[1].accept().unwrap();
+        wait_for_end(rig);
+    });
+}
+
+#[test]
 fn hundreds_of_connections_are_spliced_at_once() {
     with_gateway(LoopbackClients::GuestLoopback, |rig| {
         let (listener, port) = listen_in_guest(rig, LOOPBACK[0]);

@@ -73,7 +73,7 @@ impl Control {
             End::Closed => tracing::debug!("the virtual machine monitor has closed its connection"),
             End::Violation(error) => {
                 self.protocol_errors += 1;
-                LOG.warn(error.to_string(), || {
+                LOG.warn(error, || {
                     format!("closed the connection of a virtual machine monitor: {error}")
                 });
             }

@@ -5,32 +5,35 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Timeout, sleep_until, timeout};
 
+use super::relay::hold_query;
 use crate::counters::add;
 use crate::gateway::Shared;
+use crate::guests::{Guest, HeldShare};
 use crate::resolvers::ResolverHealth;
 
 /// How long a resolver may be silent until the next one is queried, too.
 const HEAD_START: Duration = Duration::from_millis(300);
 
 /// A query at one resolver.
-struct Attempt<F> {
+struct Attempt<F, P> {
     resolver: SocketAddr,
     started: Instant,
     answer: Pin<Box<Timeout<F>>>,
-    /// For the descriptor of each attempt but the first, whose query has one.
-    _permit: Option<OwnedSemaphorePermit>,
+    _permit: Option<P>,
 }
 
 /// Queries the resolvers with `ask`, each of which has `limit` for its answer. Returns the first answer,
-/// or `None` if there is none. Those that do not answer come last in later queries.
+/// or `None` if there is none. Those that do not answer come last in later queries. Each further one
+/// counts as a query of the guest.
 pub(super) async fn first_answer<T, F>(
-    shared: &Shared,
+    (shared, owner): (&Shared, &Arc<Guest>),
     limit: Duration,
     ask: impl Fn(SocketAddr) -> F,
 ) -> Option<T>
@@ -41,7 +44,13 @@ where
     let list = health.ordered(shared.resolvers.list());
     let race = Race {
         health,
-        permits: &shared.dns_permits,
+        permit: &|| {
+            let of_all = shared.dns_permits.clone().try_acquire_owned().ok()?;
+            Some(Permit {
+                _of_guest: hold_query(shared, owner)?,
+                _of_all: of_all,
+            })
+        },
         limit,
     };
     let (answer, queried) = race.run(list, ask).await;
@@ -49,14 +58,20 @@ where
     answer
 }
 
-struct Race<'a> {
+/// A descriptor for a further resolver of a query: one of all, and one of the guest's share.
+struct Permit {
+    _of_all: OwnedSemaphorePermit,
+    _of_guest: HeldShare,
+}
+
+struct Race<'a, P> {
     health: &'a ResolverHealth,
-    /// One for each descriptor that queries may use.
-    permits: &'a std::sync::Arc<Semaphore>,
+    /// Returns a permit for a further resolver if there is one.
+    permit: &'a (dyn Fn() -> Option<P> + Sync),
     limit: Duration,
 }
 
-impl Race<'_> {
+impl<P> Race<'_, P> {
     /// Returns the first answer, and how many resolvers were queried for it, at least 1.
     async fn run<T, F>(
         &self,
@@ -67,10 +82,15 @@ impl Race<'_> {
         F: Future<Output = io::Result<T>>,
     {
         let mut waiting = list.into_iter().peekable();
-        let mut running: Vec<Attempt<F>> = Vec::new();
+        let mut running: Vec<Attempt<F, P>> = Vec::new();
         let mut queried = 0;
         loop {
-            let permit = self.permits.clone().try_acquire_owned().ok();
+            // The query has one for its first resolver.
+            let permit = if running.is_empty() || waiting.peek().is_none() {
+                None
+            } else {
+                (self.permit)()
+            };
             if (running.is_empty() || permit.is_some())
                 && let Some(resolver) = waiting.next()
             {
@@ -79,7 +99,7 @@ impl Race<'_> {
                     resolver,
                     started: Instant::now(),
                     answer: Box::pin(timeout(self.limit, ask(resolver))),
-                    _permit: permit.filter(|_| !running.is_empty()),
+                    _permit: permit,
                 });
             }
             if running.is_empty() {
@@ -98,18 +118,25 @@ impl Race<'_> {
     }
 
     /// Records the end of an attempt beside those that are still running. Returns its answer.
-    fn on_ended<T, F>(&self, (resolver, result): Ended<T>, running: &[Attempt<F>]) -> Option<T> {
+    fn on_ended<T, F>(&self, ended: Ended<T>, running: &[Attempt<F, P>]) -> Option<T> {
+        let Ended {
+            resolver,
+            started,
+            result,
+        } = ended;
         match result {
             Ok(answer) => {
                 self.health.on_answer(resolver);
                 let now = Instant::now();
                 let silent = running.iter().filter(|a| now - a.started >= HEAD_START);
-                silent.for_each(|attempt| self.health.on_silence(attempt.resolver));
+                silent.for_each(|a| self.health.on_silence(a.resolver, a.started));
                 Some(answer)
             }
             Err(error) => {
                 tracing::debug!(%error, %resolver, "a resolver did not answer");
-                if is_of_resolver(&error) {
+                if error.kind() == io::ErrorKind::TimedOut {
+                    self.health.on_timeout(resolver, started);
+                } else if is_of_resolver(&error) {
                     self.health.on_failure(resolver);
                 }
                 None
@@ -118,10 +145,15 @@ impl Race<'_> {
     }
 }
 
-type Ended<T> = (SocketAddr, io::Result<T>);
+/// An attempt that has ended.
+struct Ended<T> {
+    resolver: SocketAddr,
+    started: Instant,
+    result: io::Result<T>,
+}
 
 /// Waits until an attempt has ended, and removes it.
-async fn next_ended<T, F>(running: &mut Vec<Attempt<F>>) -> Ended<T>
+async fn next_ended<T, F, P>(running: &mut Vec<Attempt<F, P>>) -> Ended<T>
 where
     F: Future<Output = io::Result<T>>,
 {
@@ -133,7 +165,14 @@ where
             Poll::Pending => None,
         });
         match ended {
-            Some((n, result)) => Poll::Ready((running.swap_remove(n).resolver, result)),
+            Some((n, result)) => {
+                let ended = running.swap_remove(n);
+                Poll::Ready(Ended {
+                    resolver: ended.resolver,
+                    started: ended.started,
+                    result,
+                })
+            }
             None => Poll::Pending,
         }
     })
@@ -145,7 +184,6 @@ where
 fn is_of_resolver(error: &io::Error) -> bool {
     use io::ErrorKind::{
         ConnectionAborted, ConnectionRefused, ConnectionReset, HostUnreachable, NetworkUnreachable,
-        TimedOut,
     };
     matches!(
         error.kind(),
@@ -154,14 +192,12 @@ fn is_of_resolver(error: &io::Error) -> bool {
             | ConnectionReset
             | HostUnreachable
             | NetworkUnreachable
-            | TimedOut
     )
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
+    use tokio::sync::Semaphore;
     use tokio::time::sleep;
 
     use super::*;
@@ -203,9 +239,10 @@ mod tests {
             }
         };
         let start = Instant::now();
+        let permits = Arc::new(Semaphore::new(permits));
         let race = Race {
             health,
-            permits: &Arc::new(Semaphore::new(permits)),
+            permit: &|| permits.clone().try_acquire_owned().ok(),
             limit: LIMIT,
         };
         let (answer, queried) = race.run(health.ordered(list), ask).await;

@@ -110,14 +110,16 @@ fn send_answer(
 }
 
 /// Queries the resolvers. Returns the first answer, or a failure if there is none.
-async fn resolve((shared, owner): (&Shared, &Guest), message: &[u8]) -> Option<Vec<u8>> {
+async fn resolve((shared, owner): (&Shared, &Arc<Guest>), message: &[u8]) -> Option<Vec<u8>> {
     let query = Query::parse(message)?;
     let upstream = UpstreamQuery::new(&query, message);
     let ask = |resolver| ask(shared, resolver, &upstream);
-    Some(match first_answer(shared, RESOLVER_TIMEOUT, ask).await {
-        Some(answer) => screen_answer((shared, owner), &query, answer),
-        None => query.respond(ResponseCode::ServerFailure),
-    })
+    Some(
+        match first_answer((shared, owner), RESOLVER_TIMEOUT, ask).await {
+            Some(answer) => screen_answer((shared, owner), &query, answer),
+            None => query.respond(ResponseCode::ServerFailure),
+        },
+    )
 }
 
 /// Sends a query from a port of its own, and waits for its answer.

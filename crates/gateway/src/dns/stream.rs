@@ -85,7 +85,8 @@ async fn answer(
             Ok((Upstream { resolver, stream }, answer))
         }
     };
-    let Some((used, answer)) = first_answer(shared, RESOLVER_TIMEOUT, attempt).await else {
+    let first = first_answer((shared, owner), RESOLVER_TIMEOUT, attempt).await;
+    let Some((used, answer)) = first else {
         return Some(query.respond(ResponseCode::ServerFailure));
     };
     *upstream = Some(used);

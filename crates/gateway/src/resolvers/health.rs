@@ -9,8 +9,9 @@ use tokio::time::Instant;
 
 /// Queries in a row that a resolver leaves without an answer until it comes last.
 const SILENT_MAX: u32 = 3;
-/// For how long it does.
-const LAST_TIME: Duration = Duration::from_secs(60);
+/// For how long it does. A guest may query names that no resolver can find out, and must not move one that
+/// others need behind the others for long.
+const LAST_TIME: Duration = Duration::from_secs(20);
 
 /// What queries have found out about each resolver.
 #[derive(Default)]
@@ -20,6 +21,7 @@ pub(crate) struct ResolverHealth(Mutex<BTreeMap<SocketAddr, Health>>);
 struct Health {
     /// Queries since the last answer for which another resolver was queried, as this one was silent.
     silent: u32,
+    answered: Option<Instant>,
     /// Until when it comes after the others.
     last_until: Option<Instant>,
 }
@@ -27,6 +29,15 @@ struct Health {
 impl Health {
     fn comes_last(&self, now: Instant) -> bool {
         self.last_until.is_some_and(|until| now < until)
+    }
+
+    fn has_answered_since(&self, start: Instant) -> bool {
+        self.answered.is_some_and(|answered| answered >= start)
+    }
+
+    fn put_last(&mut self) {
+        self.silent = SILENT_MAX;
+        self.last_until = Some(Instant::now() + LAST_TIME);
     }
 }
 
@@ -44,27 +55,42 @@ impl ResolverHealth {
 
     /// Records an answer.
     pub(crate) fn on_answer(&self, resolver: SocketAddr) {
-        self.0.lock().remove(&resolver);
-    }
-
-    /// Records that another resolver has answered first, long after this one was queried.
-    pub(crate) fn on_silence(&self, resolver: SocketAddr) {
-        let mut known = self.0.lock();
-        let health = known.entry(resolver).or_default();
-        health.silent += 1;
-        if health.silent >= SILENT_MAX {
-            health.last_until = Some(Instant::now() + LAST_TIME);
-        }
-    }
-
-    /// Records that a resolver cannot be reached, or has not answered in time.
-    pub(crate) fn on_failure(&self, resolver: SocketAddr) {
-        let last_until = Some(Instant::now() + LAST_TIME);
         let health = Health {
-            silent: SILENT_MAX,
-            last_until,
+            answered: Some(Instant::now()),
+            ..Health::default()
         };
         self.0.lock().insert(resolver, health);
+    }
+
+    /// Records that another resolver has answered a query first, long after this one was queried at
+    /// `start`. It is not silent if it has answered another query since.
+    pub(crate) fn on_silence(&self, resolver: SocketAddr, start: Instant) {
+        self.change(resolver, |health| {
+            if !health.has_answered_since(start) {
+                health.silent += 1;
+            }
+            if health.silent >= SILENT_MAX {
+                health.put_last();
+            }
+        });
+    }
+
+    /// Records that a resolver has not answered a query of `start` in time.
+    pub(crate) fn on_timeout(&self, resolver: SocketAddr, start: Instant) {
+        self.change(resolver, |health| {
+            if !health.has_answered_since(start) {
+                health.put_last();
+            }
+        });
+    }
+
+    /// Records that a resolver cannot be reached.
+    pub(crate) fn on_failure(&self, resolver: SocketAddr) {
+        self.change(resolver, Health::put_last);
+    }
+
+    fn change(&self, resolver: SocketAddr, change: impl FnOnce(&mut Health)) {
+        change(self.0.lock().entry(resolver).or_default());
     }
 }
 
@@ -77,27 +103,44 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_resolver_that_fails_or_stays_silent_comes_last_for_a_minute() {
+    async fn a_resolver_that_fails_or_stays_silent_comes_last_for_a_time() {
         let health = ResolverHealth::default();
         let list = || health.ordered([1, 2, 3].map(resolver).into());
         let order = |order: [u8; 3]| Vec::from(order.map(resolver));
+        let start = Instant::now();
         health.on_failure(resolver(2));
         assert_eq!(list(), order([1, 3, 2]));
         for _ in 1..SILENT_MAX {
-            health.on_silence(resolver(1));
+            health.on_silence(resolver(1), start);
             assert_eq!(list(), order([1, 3, 2]));
         }
-        health.on_silence(resolver(1));
+        health.on_silence(resolver(1), start);
         assert_eq!(list(), order([3, 1, 2]));
         health.on_answer(resolver(2));
         assert_eq!(list(), order([2, 3, 1]));
         tokio::time::advance(LAST_TIME).await;
         assert_eq!(list(), order([1, 2, 3]));
         // One more query without an answer is enough until it answers again.
-        health.on_silence(resolver(1));
+        health.on_silence(resolver(1), Instant::now());
         assert_eq!(list(), order([2, 3, 1]));
         // Resolvers that are not in use any more are forgotten.
         assert_eq!(health.ordered(vec![resolver(4)]), [resolver(4)]);
         assert!(health.0.lock().is_empty());
+    }
+    #[tokio::test(start_paused = true)]
+    async fn a_resolver_that_answers_other_queries_is_not_silent() {
+        let health = ResolverHealth::default();
+        let order = || health.ordered([1, 2].map(resolver).into());
+        let start = Instant::now();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        health.on_answer(resolver(1));
+        for _ in 0..10 {
+            health.on_silence(resolver(1), start);
+            health.on_timeout(resolver(1), start);
+        }
+        assert_eq!(order(), [1, 2].map(resolver));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        health.on_timeout(resolver(1), Instant::now());
+        assert_eq!(order(), [2, 1].map(resolver));
     }
 }

@@ -259,7 +259,7 @@ async fn splice_to_host(shared: &Shared, client: HostStream, from: SocketAddr, h
     let outbound = &shared.config.outbound;
     let connected = connect_loopback(host, |host| async move {
         // Forwards may follow all ports on which the host listens.
-        if shared.is_service(host) {
+        if shared.refuses_service(FlowProtocol::Tcp, from, host) {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
         HostStream::connect(host, outbound).await

@@ -168,13 +168,13 @@ fn open_flow(shared: &Arc<Shared>, train: &Train) -> Option<Arc<UdpFlow>> {
             }
             return None;
         }
-        Route::DnsOverTls => match shared.resolver_over_tls(key.remote.port()) {
-            Some(host) => host,
-            None => {
+        Route::DnsOverTls => {
+            let Some(host) = shared.resolver_over_tls(key.remote.port()) else {
                 unreachable(UnreachableCode::Port);
                 return None;
-            }
-        },
+            };
+            host
+        }
         Route::Reject => {
             unreachable(UnreachableCode::Port);
             return None;
