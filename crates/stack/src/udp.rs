@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use crate::demux::FlowKey;
 use crate::inspect::{SocketInfo, SocketKind, SocketOwner};
-use crate::ip::{compact, min_path_mtu};
+use crate::ip::{compact_beyond, min_path_mtu};
 use crate::siphash::SipKey;
 use crate::slab::Slab;
 use crate::waiters::Waiter;
@@ -38,6 +38,10 @@ use socket::covers;
 
 /// Bytes that a datagram is charged besides its payload.
 const OVERHEAD: usize = 256;
+/// Bytes that a queued datagram may keep allocated besides twice its length: in a queue that is at most
+/// half full, and in one that is fuller.
+const SLACK: usize = 2048;
+const FULL_SLACK: usize = 256;
 /// Bytes of the IPv4 header and of the IPv6 header.
 const IP_HEADER: [usize; 2] = [20, 40];
 /// The longest payloads that the length fields of IP allow, bytes.
@@ -347,14 +351,16 @@ impl Udp {
         wakers: &mut Vec<Waker>,
     ) {
         let v6 = datagram.to.is_ipv6();
-        // A small datagram must not keep a large buffer allocated.
-        let Some(payload) = compact(datagram.payload) else {
-            return self.count_no_memory(v6);
-        };
-        datagram.payload = payload;
         let Some(socket) = self.sockets.get_mut(index) else {
             return;
         };
+        // A small datagram must not keep a large buffer allocated, least of all in a queue that fills.
+        let is_filling = socket.bytes > socket.rcvbuf / 2;
+        let slack = if is_filling { FULL_SLACK } else { SLACK };
+        let Some(payload) = compact_beyond(datagram.payload, slack) else {
+            return self.count_no_memory(v6);
+        };
+        datagram.payload = payload;
         let cost = cost(&datagram);
         if socket.bytes + cost > socket.rcvbuf {
             *self.rcvbuf_errors(v6) += 1;

@@ -40,7 +40,7 @@ pub(crate) use path::Path;
 use pmtu::LearnedMtus;
 pub(crate) use pmtu::min_path_mtu;
 use reassembly::Reassembly;
-pub(crate) use reassembly::compact;
+pub(crate) use reassembly::{compact, compact_beyond};
 use routes::{NextHop, Routes};
 
 use crate::siphash::SipKey;

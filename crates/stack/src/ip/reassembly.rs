@@ -474,7 +474,13 @@ impl FirstFragment {
 /// Returns the payload, or a copy if it keeps much more memory allocated than its length. Returns
 /// `None` if the allocator refused memory for the copy.
 pub(crate) fn compact(payload: Chain) -> Option<Chain> {
-    if payload.pinned() <= 2 * payload.len() + 2048 {
+    compact_beyond(payload, 2048)
+}
+
+/// Returns the payload, or a copy if it keeps more than `slack` bytes allocated besides twice its length.
+/// Returns `None` if the allocator refused memory for the copy.
+pub(crate) fn compact_beyond(payload: Chain, slack: usize) -> Option<Chain> {
+    if payload.pinned() <= 2 * payload.len() + slack {
         return Some(payload);
     }
     let parts = payload.slices().iter().map(Slice::as_slice);

@@ -114,6 +114,35 @@ fn the_most_specific_socket_receives() {
 }
 
 #[test]
+fn a_queue_holds_thousands_of_short_datagrams_that_came_in_large_buffers() {
+    let mut rig = Rig::new();
+    rig.limits.all_bytes = 64 << 20;
+    let id = rig.udp.bind_any().unwrap();
+    rig.udp.socket_mut(id).unwrap().set_rcvbuf(4 << 20);
+    let class = DestinationClass::Foreign;
+    for n in 0..6000_u16 {
+        let mut buffer = vec![0; 1664];
+        buffer[..2].copy_from_slice(&n.to_be_bytes());
+        let payload = Slice::copied_from(&buffer).slice(0..32);
+        let datagram = UdpDatagram {
+            segment_size: payload.len(),
+            payload: payload.into(),
+            from: at("10.0.0.9:9"),
+            to: at("192.0.2.1:9"),
+            tos: 0,
+            ttl: 64,
+            iface: IfaceId(0),
+        };
+        rig.udp.input(&datagram, class, rig.limits, &mut rig.wakers);
+    }
+    assert_eq!(rig.udp.v4.rcvbuf_errors, 0);
+    for n in 0..6000_u16 {
+        assert_eq!(rig.received(id).unwrap()[..2], n.to_be_bytes());
+    }
+    assert_eq!(rig.udp.bytes(), 0);
+}
+
+#[test]
 fn a_wildcard_address_receives_its_family_or_both() {
     let mut rig = Rig::new();
     let v4 = rig.bind("0.0.0.0:1");
