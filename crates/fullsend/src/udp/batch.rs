@@ -28,6 +28,8 @@ pub struct Datagram {
     pub from: SocketAddr,
     /// The destination.
     pub to: SocketAddr,
+    /// TTL or hop limit on arrival.
+    pub ttl: u8,
 }
 
 impl Datagram {
@@ -48,6 +50,7 @@ impl Datagram {
             segment_size: datagram.segment_size,
             from: datagram.from,
             to: datagram.to,
+            ttl: datagram.ttl,
         }
     }
 }
