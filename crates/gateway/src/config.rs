@@ -48,6 +48,8 @@ pub struct Config {
     /// Whether the guest's UDP flows are relayed. If not, they get ICMP errors. DHCP and DNS are
     /// not affected.
     pub udp: bool,
+    /// Which other hosts may send datagrams to a port that the guest has sent from.
+    pub udp_filtering: UdpFiltering,
     /// Whether the guest's echo requests to other hosts are relayed. If not, they are dropped.
     pub icmp: bool,
     /// Whether link-local addresses of the host's network are relayed to (169.254.0.0/16, fe80::/10),
@@ -151,6 +153,49 @@ pub struct Outbound {
     pub ipv6_interface: Option<String>,
 }
 
+impl Outbound {
+    /// Returns the source address and the interface of flows to `to`. For the host's loopback, interfaces
+    /// do not apply, and addresses only with [`loopback`](Self::loopback).
+    pub(crate) fn settings_for(&self, to: IpAddr) -> (Option<IpAddr>, Option<&String>) {
+        if to.is_loopback() && !self.loopback {
+            return (None, None);
+        }
+        let (address, interface) = match to {
+            IpAddr::V4(_) => (self.ipv4.map(IpAddr::V4), &self.ipv4_interface),
+            IpAddr::V6(_) => (self.ipv6.map(IpAddr::V6), &self.ipv6_interface),
+        };
+        let interface = interface.as_ref().filter(|_| !to.is_loopback());
+        (address, interface)
+    }
+
+    /// Returns whether sockets of a family need other settings for the loopback than for all other hosts.
+    pub(crate) fn separates_loopback(&self, v6: bool) -> bool {
+        if v6 {
+            self.ipv6_interface.is_some() || self.ipv6.is_some() && !self.loopback
+        } else {
+            self.ipv4_interface.is_some() || self.ipv4.is_some() && !self.loopback
+        }
+    }
+}
+
+/// Which other hosts may send datagrams to a port that the guest has sent from (RFC 4787 5). Whatever
+/// this says, the guest gets no datagram of a host to which it could not send, because of
+/// [`Config::mappings`] or the [policy](Config::policy).
+///
+/// One socket of the host stands for each address and port of the guest, whatever its destination
+/// (endpoint-independent mapping).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum UdpFiltering {
+    /// All hosts.
+    EndpointIndependent,
+    /// Hosts that the guest has sent to from this port, from any of their ports: the answers of TFTP and
+    /// SSDP come from another port than that of the request.
+    #[default]
+    AddressDependent,
+    /// Addresses with the port that the guest has sent to from this port.
+    AddressAndPortDependent,
+}
+
 /// The DNS relay.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DnsConfig {
@@ -236,8 +281,10 @@ pub struct Limits {
     /// guest sends them again; clients of forwards wait in the queue of their forward. Forwards
     /// together have at most half of the connections, so that their clients do not use up the guest's.
     pub tcp_connections: usize,
-    /// UDP flows that the guest opens. A new one replaces the one that has been idle for the longest
-    /// time.
+    /// UDP flows that the guest opens: pairs of one of its ports and a destination. All flows of a port
+    /// share a socket of the host. A new flow replaces the one that has been idle for the longest time, also
+    /// where its socket would be one more than the descriptors allow. As many flows as that may be opened
+    /// by other hosts ([`Config::udp_filtering`]) and have no answer of the guest.
     pub udp_flows: usize,
     /// UDP flows that clients open through forwards. A new one replaces the one of them that has
     /// been idle for the longest time.
@@ -309,6 +356,7 @@ impl Default for Config {
             dns: DnsConfig::default(),
             tcp: true,
             udp: true,
+            udp_filtering: UdpFiltering::default(),
             icmp: true,
             link_local_destinations: true,
             forwards: Vec::new(),
@@ -343,6 +391,17 @@ impl Config {
             Target::Address(target) => target == address,
             Target::Unreachable | Target::Drop => false,
         })
+    }
+
+    /// Returns an address of the host's network as the guest sees it: the first that stands for it.
+    pub(crate) fn visible_to_guest(&self, host: IpAddr) -> IpAddr {
+        let stands_for_host = |mapping: &&Mapping| match mapping.target {
+            Target::Loopback => host.is_loopback() && mapping.guest.is_ipv4() == host.is_ipv4(),
+            Target::Address(address) => address == host,
+            Target::Unreachable | Target::Drop => false,
+        };
+        let found = self.mappings.iter().find(stands_for_host);
+        found.map_or(host, |mapping| mapping.guest)
     }
 
     /// Returns whether `address` is the gateway's or the DNS relay's.

@@ -57,7 +57,11 @@ counters! {
     udp_flows: "GatewayUdpFlows",
     /// UDP flows that exist now.
     udp_open: "GatewayUdpOpen",
-    /// UDP flows that were replaced because of [`Limits::udp_flows`](crate::Limits).
+    /// Sockets of the host for the guest's UDP flows that exist now: one for each of its addresses and
+    /// ports.
+    udp_sockets: "GatewayUdpSockets",
+    /// UDP flows that were replaced because of [`Limits::udp_flows`](crate::Limits) or a lack of
+    /// descriptors.
     udp_replaced: "GatewayUdpReplaced",
     /// Datagrams from the guest.
     udp_tx_datagrams: "GatewayUdpTxDatagrams",
@@ -66,6 +70,9 @@ counters! {
     /// Datagrams that were dropped: no descriptor for their flow, no room in a queue, or rejected
     /// by the host's socket.
     udp_dropped: "GatewayUdpDropped",
+    /// Datagrams of other hosts to the guest's ports that [`Config::udp_filtering`](crate::Config) or the
+    /// policy did not let in.
+    udp_filtered: "GatewayUdpFiltered",
     /// Errors of the host's sockets that were passed to the guest as ICMP messages.
     icmp_errors: "GatewayIcmpErrors",
     /// Echo requests that were relayed.

@@ -12,12 +12,18 @@ const OTHER_DESCRIPTORS: usize = 144;
 /// counts as so many connections.
 pub(crate) const SPLICED_DESCRIPTORS: u32 = 6;
 
+/// Most UDP flows of all guests: their entries need no descriptor, but memory.
+const UDP_FLOWS_MAX: usize = 65_536;
+
 /// The bounds of everything that has a socket of the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SocketLimits {
     /// TCP connections, those to the DNS relay included: each has one upstream socket at most.
     pub(crate) tcp: usize,
+    /// Sockets for the UDP flows of guests, each of which serves an address and port of a guest.
     pub(crate) udp: usize,
+    /// UDP flows of guests, of which any number share a socket.
+    pub(crate) udp_flows: usize,
     pub(crate) ping: usize,
     pub(crate) dns: usize,
     pub(crate) forwards: usize,
@@ -41,13 +47,15 @@ impl SocketLimits {
         // The order matters: each share is one of what the others before it have left.
         let ping = grant(limits.ping_flows, 16);
         let dns = grant(limits.dns_queries, 8);
-        let udp = grant(limits.udp_flows, 4);
+        let udp_flows = limits.udp_flows.min(UDP_FLOWS_MAX);
+        let udp = grant(udp_flows, 3);
         let forwards = grant(limits.forwards, 4);
         let tcp = grant(limits.tcp_connections, 1);
         Self {
             // Tokio's semaphores have a limit of their own.
             tcp: tcp.min(Semaphore::MAX_PERMITS),
             udp,
+            udp_flows: udp_flows.max(1),
             ping,
             dns: dns.min(Semaphore::MAX_PERMITS),
             forwards,
@@ -87,6 +95,7 @@ mod tests {
                 ping,
                 dns,
                 forwards,
+                ..
             } = granted;
             let sum = tcp + udp + ping + dns + forwards;
             assert_eq!(sum, descriptors - OTHER_DESCRIPTORS, "{granted:?}");
@@ -110,6 +119,7 @@ mod tests {
         let expected = SocketLimits {
             tcp: 100,
             udp: 10,
+            udp_flows: 10,
             ping: 1,
             dns: 2,
             forwards: 3,

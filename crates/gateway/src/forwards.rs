@@ -15,7 +15,7 @@ use crate::forward::{Forward, ForwardId, Protocol, Side};
 use crate::gateway::Shared;
 use crate::reactor::register;
 use crate::tcp::{accept_forwarded, accept_in_guest};
-use crate::udp::{receive_forwarded, report_local_address};
+use crate::udp::{receive_forwarded, report_errors, report_local_address};
 use crate::validate::check_forward;
 
 /// Clients that wait to be accepted.
@@ -142,7 +142,7 @@ impl Forwards {
                 let _ = listener.get_ref().shutdown(Shutdown::Both);
             }
         }
-        shared.udp.end_forward(id);
+        shared.udp.end_forward(id, entry.forward.guest);
         Ok(())
     }
 
@@ -197,6 +197,7 @@ fn serve(
             (shared.spawn(task)?, Some(listener))
         }
         (Protocol::Udp, _) => {
+            let socket = shared.udp.start_forward(id, forward, socket);
             let task = receive_forwarded(by_task, socket, id, guest);
             (shared.spawn(task)?, None)
         }
@@ -247,6 +248,7 @@ fn bind(forward: &Forward) -> io::Result<Socket> {
     } else {
         // Answers come from the address that the client has sent to.
         report_local_address(&socket, host.is_ipv6())?;
+        report_errors(&socket, host.is_ipv6())?;
     }
     socket.bind(&host.into())?;
     if forward.protocol == Protocol::Tcp {

@@ -115,6 +115,7 @@ impl Shared {
         let tcp_open = permits.saturating_sub(spliced * (SPLICED_DESCRIPTORS as usize - 1));
         Counters {
             udp_open: self.udp.flow_count() as u64,
+            udp_sockets: self.udp.socket_count() as u64,
             dns_addresses: self.guests.name_count() as u64,
             tcp_open: tcp_open as u64,
             switch_forwarded: switch.forwarded,
@@ -344,7 +345,7 @@ impl Gateway {
         let relay_memory = RelayMemory::new(&stack.sysctl("net.ipv4.tcp_mem")?);
         let shared = Arc::new(Shared {
             pool: stack.pool(),
-            udp: Udp::new(&stack, limits.udp, config.limits.forwarded_udp_flows)?,
+            udp: Udp::new(&stack, &limits, config.limits.forwarded_udp_flows)?,
             icmp: IcmpSocket::open(&stack)?,
             pings: Pings::default(),
             leases: Mutex::new(Leases::new(config.ipv4.as_ref(), switch.is_some())),

@@ -86,7 +86,7 @@ impl Shared {
             leases,
             flows: vec![
                 count("tcp", counters.tcp_open, self.limits.tcp),
-                count("udp", counters.udp_open, self.limits.udp),
+                count("udp", counters.udp_open, self.limits.udp_flows),
                 count("icmp", self.pings.len() as u64, self.limits.ping),
             ],
             forwards: self.forwards.len() as u64,
@@ -202,12 +202,12 @@ fn tcp_view(flow: &TcpFlow, socket: Option<&SocketInfo>) -> GatewayFlowView {
 }
 
 fn udp_view(flow: &UdpFlow) -> GatewayFlowView {
-    let (answered, forwarded) = (flow.is_answered(), flow.client.is_some());
+    let (answered, forwarded) = (flow.is_answered(), flow.is_forwarded());
     // Datagrams do not wait: what cannot be sent is dropped.
-    let (tx_word, rx_word) = match (answered, forwarded) {
+    let (tx_word, rx_word) = match (answered, flow.is_opened_by_guest()) {
         (true, _) => (words::NONE, words::NONE),
-        (false, true) => ("no-answer", words::NONE),
-        (false, false) => (words::NONE, "no-answer"),
+        (false, true) => (words::NONE, "no-answer"),
+        (false, false) => ("no-answer", words::NONE),
     };
     let tx = direction(flow.tx_bytes(), tx_word);
     let rx = direction(flow.rx_bytes(), rx_word);

@@ -67,7 +67,7 @@ mod verdict;
 
 pub use config::{
     Config, DhcpRange, DnsConfig, ForwardSource, Ipv4Config, Ipv6Config, Limits, LoopbackClients,
-    Mapping, Outbound, Target,
+    Mapping, Outbound, Target, UdpFiltering,
 };
 pub use counters::Counters;
 pub use dhcp::Lease;

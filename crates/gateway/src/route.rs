@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::config::{Config, ForwardSource, Target};
+use crate::forward::Protocol;
 use crate::gateway::Shared;
 use crate::policy::{FlowProtocol, Verdict, is_link_local};
 
@@ -57,6 +58,16 @@ impl Shared {
         let ip = resolver.ip().to_canonical();
         let is_open = !ip.is_loopback() || self.config.opens_loopback(ip);
         is_open.then_some(resolver)
+    }
+
+    /// Returns whether a datagram from `source`, an address of the host's network, may reach `guest` as one
+    /// of `remote`: whether those of the guest to `remote` go there.
+    pub(crate) fn admits(&self, guest: SocketAddr, remote: SocketAddr, source: SocketAddr) -> bool {
+        let verdict = self.verdict_quietly(FlowProtocol::Udp, guest, remote);
+        let route = route_by(&self.config, verdict, FlowProtocol::Udp, remote);
+        let is_refused =
+            || verdict == Verdict::Allow && self.is_of_another_guest(Protocol::Udp, guest, source);
+        route == Route::Connect(source) && !is_refused()
     }
 
     /// Returns the gateway's address of the family of `guest`.

@@ -63,7 +63,12 @@ impl Shared {
 
     /// Returns whether `to` is the host's end of a forward that leads to another guest, and that only
     /// programs of the host should reach: guests that are not joined reach each other by no other way.
-    fn is_of_another_guest(&self, protocol: Protocol, guest: SocketAddr, to: SocketAddr) -> bool {
+    pub(crate) fn is_of_another_guest(
+        &self,
+        protocol: Protocol,
+        guest: SocketAddr,
+        to: SocketAddr,
+    ) -> bool {
         if !self.guests.are_apart() || !to.ip().is_loopback() {
             return false;
         }

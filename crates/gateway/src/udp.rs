@@ -1,28 +1,38 @@
-//! UDP flows: each has a socket of the host that is connected to its destination.
+//! UDP flows: one socket of the host stands for each address and port of the guest (RFC 4787).
 
+mod busy;
 mod error_queue;
+mod flow;
 mod forward;
 mod host_socket;
+mod inbound;
+mod local_addr;
 mod outbound;
 mod receive_block;
 mod table;
 
-use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use fullsend::{Slice, UdpSocket};
 use parking_lot::Mutex;
+use socket2::Socket;
+use tokio::io::unix::AsyncFd;
 
-pub(crate) use error_queue::ReportedError;
+pub(crate) use error_queue::{ReportedError, read_error, report_errors};
+pub(crate) use flow::{FlowKey, UdpFlow};
+use forward::ForwardSocket;
 pub(crate) use forward::receive_forwarded;
-pub(crate) use host_socket::report_local_address;
+pub(crate) use host_socket::HostUdp;
+pub(crate) use local_addr::report_local_address;
 pub(crate) use outbound::{expire_flows, receive_outbound};
-use table::Table;
-pub(crate) use table::{FlowKey, UdpFlow};
+use table::{Bounds, GuestShare, Table};
 
 use crate::counters::add;
-use crate::forward::ForwardId;
+use crate::descriptors::SocketLimits;
+use crate::forward::{Forward, ForwardId};
 use crate::gateway::Shared;
+use crate::icmp::report_error;
 
 /// Limit of the memory of the guest's datagrams that wait for the gateway, bytes.
 const QUEUE_BYTES: usize = 4 << 20;
@@ -35,22 +45,39 @@ pub(crate) struct Udp {
 }
 
 impl Udp {
-    /// Opens the socket for the guest's datagrams. At most `max_flows` flows of the guest and
-    /// `max_forwarded` of forwards exist at once.
+    /// Opens the socket for the guest's datagrams. At most `max_forwarded` flows of forwards exist at
+    /// once.
     pub(crate) fn new(
         stack: &fullsend::Stack,
-        max_flows: usize,
+        limits: &SocketLimits,
         max_forwarded: usize,
     ) -> std::io::Result<Self> {
         Ok(Self {
             socket: UdpSocket::bind_any(stack, QUEUE_BYTES)?,
-            table: Mutex::new(Table::new(max_flows, max_forwarded)),
+            table: Mutex::new(Table::new(Bounds {
+                flows: limits.udp_flows,
+                sockets: limits.udp,
+                forwarded: max_forwarded,
+            })),
         })
     }
 
-    /// Ends the flows of a forward, and thus releases its socket.
-    pub(crate) fn end_forward(&self, forward: ForwardId) {
-        self.table.lock().remove_forward(forward);
+    /// Registers the socket of a forward, and returns it for the forward's task.
+    pub(crate) fn start_forward(
+        &self,
+        id: ForwardId,
+        forward: &Forward,
+        socket: AsyncFd<Socket>,
+    ) -> Arc<HostUdp> {
+        let socket = Arc::new(HostUdp::new(socket));
+        let registered = ForwardSocket::new(forward, &socket);
+        self.table.lock().add_forward(id, registered);
+        socket
+    }
+
+    /// Ends the flows of a forward to `guest`, and thus releases its socket.
+    pub(crate) fn end_forward(&self, forward: ForwardId, guest: SocketAddr) {
+        self.table.lock().remove_forward(forward, guest);
     }
 
     /// Returns the socket that sends to the guest from any address.
@@ -66,22 +93,47 @@ impl Udp {
     pub(crate) fn flow_count(&self) -> usize {
         self.table.lock().len()
     }
+
+    /// Returns the number of sockets for the flows of guests.
+    pub(crate) fn socket_count(&self) -> usize {
+        self.table.lock().socket_count()
+    }
 }
 
-/// Sends datagrams that the host's socket of a flow has received to the guest. Returns the bytes that the
-/// rate limit allows.
-fn send_to_guest(shared: &Shared, flow: &UdpFlow, datagrams: &mut VecDeque<Slice>) -> usize {
+/// Returns the most flows and sockets that one guest may have.
+fn guest_share(shared: &Shared) -> GuestShare {
+    let of_one = shared.config.limits.udp_flows;
+    let part_of = |of_all| shared.guests.part_of(of_all, of_one);
+    GuestShare {
+        flows: part_of(shared.limits.udp_flows),
+        sockets: part_of(shared.limits.udp),
+    }
+}
+
+/// Sends datagrams that the host's socket of a flow has received to the guest, as far as the rate limit
+/// allows.
+fn send_to_guest(shared: &Shared, flow: &UdpFlow, datagrams: impl ExactSizeIterator<Item = Slice>) {
+    flow.record_rx();
     let FlowKey { guest, remote } = flow.key;
     let count = datagrams.len();
     let mut bytes = 0;
     let allowed = datagrams
-        .drain(..)
         .filter(|datagram| flow.owner.rx_rate.try_take(datagram.len()))
         .inspect(|datagram| bytes += datagram.len())
         .map(|datagram| (datagram, remote, guest));
     // Fails only if the stack has stopped.
     let sent = shared.udp.socket.send_batch(allowed).unwrap_or(0);
+    flow.add_rx_bytes(bytes);
     add(&shared.counters.udp_rx_datagrams, sent as u64);
     add(&shared.counters.udp_dropped, (count - sent) as u64);
-    bytes
+}
+
+/// Passes an ICMP error about one of the guest's datagrams on.
+fn report(shared: &Shared, flow: &UdpFlow, error: &ReportedError) {
+    // An error of the destination comes from its address as the guest sees it.
+    let offender = match error.offender {
+        Some(offender) if offender != flow.host.ip() && !offender.is_loopback() => offender,
+        _ => flow.key.remote.ip(),
+    };
+    report_error(shared, flow.key.guest, flow.key.remote, offender, error);
 }

@@ -14,12 +14,31 @@ use crate::policy::{Flow, FlowProtocol, Verdict, embedded_v4};
 use crate::route::{DNS_OVER_TLS_PORT, DNS_PORT};
 
 impl Shared {
-    /// Returns the policy's verdict about the flow from `guest` to `destination`.
+    /// Returns the policy's verdict about the flow from `guest` to `destination`, and counts and logs a
+    /// refusal.
     pub(crate) fn verdict(
         &self,
         protocol: FlowProtocol,
         guest: SocketAddr,
         destination: SocketAddr,
+    ) -> Verdict {
+        self.judge((protocol, guest, destination), true)
+    }
+
+    /// Returns the policy's verdict about a flow that the guest has not requested.
+    pub(crate) fn verdict_quietly(
+        &self,
+        protocol: FlowProtocol,
+        guest: SocketAddr,
+        destination: SocketAddr,
+    ) -> Verdict {
+        self.judge((protocol, guest, destination), false)
+    }
+
+    fn judge(
+        &self,
+        (protocol, guest, destination): (FlowProtocol, SocketAddr, SocketAddr),
+        is_reported: bool,
     ) -> Verdict {
         let policy = self.policy();
         let ip = destination.ip();
@@ -52,13 +71,17 @@ impl Shared {
         let is_encrypted = is_relay && destination.port() == DNS_OVER_TLS_PORT;
         match verdict {
             Verdict::Reject | Verdict::Drop => {
-                self.deny_flow(&flow, || policy.explain_flow(&flow));
+                if is_reported {
+                    self.deny_flow(&flow, || policy.explain_flow(&flow));
+                }
                 verdict
             }
             // The policy could not read the names of the queries.
             Verdict::Allow if is_encrypted && policy.filters_names() => {
                 let reason = "the policy cannot read encrypted queries; use port 53";
-                self.deny_flow(&flow, || Some(reason.to_owned()));
+                if is_reported {
+                    self.deny_flow(&flow, || Some(reason.to_owned()));
+                }
                 Verdict::Reject
             }
             Verdict::Allow | Verdict::Redirect(_) => verdict,

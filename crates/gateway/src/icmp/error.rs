@@ -45,6 +45,7 @@ pub(crate) fn report_unreachable(
         code: code.code(v6),
         mtu: 0,
         offender: None,
+        to: None,
         payload: quoted,
     };
     let offender = match code {
@@ -97,12 +98,23 @@ pub(super) fn report_prohibited_echo(
         code: UnreachableCode::Prohibited.code(guest.is_ipv6()),
         mtu: 0,
         offender: None,
-        payload: Vec::new(),
+        to: None,
+        payload: request[..request.len().min(QUOTED_PAYLOAD)].to_vec(),
     };
-    let request = &request[..request.len().min(QUOTED_PAYLOAD)];
-    let quote = quote_ip(guest, remote, ECHO, request);
-    let message = quote.and_then(|quote| with_quote(guest.is_ipv4(), &quote, &error));
     let offender = shared.own_address(guest).unwrap_or(remote);
+    report_echo_error(shared, (guest, remote), offender, &error);
+}
+
+/// Sends the guest an error that `offender` reports about its echo request from `guest` to `remote`, which
+/// is the error's payload.
+pub(super) fn report_echo_error(
+    shared: &Shared,
+    (guest, remote): (IpAddr, IpAddr),
+    offender: IpAddr,
+    error: &ReportedError,
+) {
+    let quote = quote_ip(guest, remote, ECHO, &error.payload);
+    let message = quote.and_then(|quote| with_quote(guest.is_ipv4(), &quote, error));
     if let Some(message) = message
         && shared.icmp.send(offender, guest, message, None).is_ok()
     {
@@ -211,6 +223,7 @@ mod tests {
             code,
             mtu,
             offender: None,
+            to: None,
             payload: b"payload".to_vec(),
         }
     }

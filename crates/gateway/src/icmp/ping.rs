@@ -13,13 +13,13 @@ use fullsend_device::PortId;
 use nix::errno::Errno;
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::io::{Interest, Ready};
 use tokio::task::AbortHandle;
 use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, timeout};
 
-use super::error::report_prohibited_echo;
+use super::error::{report_echo_error, report_prohibited_echo};
 use crate::counters::add;
 use crate::gateway::Shared;
 use crate::guests::Guest;
@@ -27,6 +27,7 @@ use crate::outbound_socket::bind_outbound;
 use crate::policy::FlowProtocol;
 use crate::reactor::register;
 use crate::route::Route;
+use crate::udp::{ReportedError, read_error, report_errors};
 
 /// Idle time after which a sequence of echo requests ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -49,6 +50,8 @@ struct PingKey {
 
 struct PingFlow {
     socket: Arc<AsyncFd<Socket>>,
+    /// The TTL or hop limit of the socket.
+    ttl: u8,
     /// The guest whose sequence it is.
     owner: Option<PortId>,
     /// The address that the socket is connected to.
@@ -116,6 +119,10 @@ fn try_relay(shared: &Arc<Shared>, request: &IcmpMessage) -> io::Result<()> {
     // A sender without an address of its own gets no answer.
     let owner = shared.guests.of(key.guest);
     let owner = owner.ok_or(io::ErrorKind::AddrNotAvailable)?;
+    // RFC 1122 3.2.1.7: a packet without time to live is not sent.
+    if request.ttl == 0 {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
     let socket = if let Some(socket) = shared.pings.find(&key) {
         socket
     } else {
@@ -132,18 +139,49 @@ fn try_relay(shared: &Arc<Shared>, request: &IcmpMessage) -> io::Result<()> {
     if !owner.tx_rate.try_take(message.len()) {
         return Err(io::ErrorKind::QuotaExceeded.into());
     }
+    if shared.pings.change_ttl(&key, request.ttl) {
+        set_ttl(socket.get_ref(), request.ttl)?;
+    }
     // The kernel replaces the identifier and the checksum.
-    socket.get_ref().send(&message)?;
+    send(socket.get_ref(), &message)?;
     shared.pings.count(&key, message.len(), 0);
     Ok(())
 }
 
+/// Sends a message. The error of an earlier one, which the error queue has, too, is reported once in place
+/// of sending.
+fn send(socket: &Socket, message: &[u8]) -> io::Result<usize> {
+    socket.send(message).or_else(|_| socket.send(message))
+}
+
+/// Sets the TTL or hop limit of a ping socket.
+fn set_ttl(socket: &Socket, ttl: u8) -> io::Result<()> {
+    if socket.domain()? == Domain::IPV6 {
+        socket.set_unicast_hops_v6(ttl.into())
+    } else {
+        socket.set_ttl_v4(ttl.into())
+    }
+}
+
 impl Pings {
+    /// Records the TTL or hop limit of the next request. Returns whether it differs from the last one.
+    fn change_ttl(&self, key: &PingKey, ttl: u8) -> bool {
+        let mut flows = self.flows.lock();
+        let flow = flows.get_mut(key);
+        flow.is_some_and(|flow| std::mem::replace(&mut flow.ttl, ttl) != ttl)
+    }
+
     fn find(&self, key: &PingKey) -> Option<Arc<AsyncFd<Socket>>> {
         let mut flows = self.flows.lock();
         let flow = flows.get_mut(key)?;
         flow.last_used = Instant::now();
         Some(flow.socket.clone())
+    }
+
+    /// Returns the address that the socket of a sequence sends to.
+    fn host_of(&self, key: &PingKey) -> Option<IpAddr> {
+        let flows = self.flows.lock();
+        flows.get(key).map(|flow| flow.host.ip())
     }
 
     /// Counts messages of a sequence in bytes.
@@ -251,6 +289,7 @@ fn open(
         }
     })?;
     bind_outbound(&socket, to, &shared.config.outbound)?;
+    report_errors(&socket, to.is_ipv6())?;
     socket.connect(&to.into())?;
     let socket = Arc::new(register(socket)?);
     let task = shared.spawn(receive_replies(
@@ -261,6 +300,8 @@ fn open(
     let task = task.ok_or(io::ErrorKind::NotConnected)?;
     let flow = PingFlow {
         socket: socket.clone(),
+        // That of the first request is set before it is sent.
+        ttl: 0,
         owner: owner.port,
         host: to,
         started: Instant::now(),
@@ -276,7 +317,14 @@ fn open(
     Ok(socket)
 }
 
-/// Sends the replies to the guest until the sequence has been idle.
+/// What a ping socket has received.
+#[derive(Debug)]
+enum Received {
+    Message(Vec<u8>),
+    Error(ReportedError),
+}
+
+/// Sends the replies and errors to the guest until the sequence has been idle.
 async fn receive_replies(
     shared: Arc<Shared>,
     (key, owner): (PingKey, Arc<Guest>),
@@ -284,7 +332,8 @@ async fn receive_replies(
 ) {
     loop {
         match timeout(IDLE_TIMEOUT, receive(&socket)).await {
-            Ok(Ok(mut message)) => {
+            Ok(Ok(Received::Error(error))) => report(&shared, &key, error),
+            Ok(Ok(Received::Message(mut message))) => {
                 if message.len() < HEADER_LEN || !REPLY.contains(&message[0]) {
                     continue;
                 }
@@ -302,7 +351,7 @@ async fn receive_replies(
                     add(&shared.counters.ping_replies, 1);
                 }
             }
-            // An error of an earlier request, such as an unreachable host.
+            // A pending error that the error queue has reported.
             Ok(Err(error)) => tracing::debug!(%error, to = %key.remote, "a ping failed"),
             Err(_idle) if shared.pings.remove_idle(&key) => return,
             Err(_idle) => {}
@@ -310,19 +359,58 @@ async fn receive_replies(
     }
 }
 
-async fn receive(socket: &AsyncFd<Socket>) -> io::Result<Vec<u8>> {
+async fn receive(socket: &AsyncFd<Socket>) -> io::Result<Received> {
     loop {
         // Other tasks run during a flood of replies: the readiness of an `AsyncFd` has no budget.
         consume_budget().await;
         // An ICMP error alone does not make the socket readable.
-        let interest = Interest::READABLE | Interest::ERROR;
-        let mut ready = socket.ready(interest).await?;
+        let mut ready = socket.ready(Interest::READABLE | Interest::ERROR).await?;
+        if ready.ready().is_error() {
+            if let Some(error) = read_error(socket.get_ref())? {
+                return Ok(Received::Error(error));
+            }
+            ready.clear_ready_matching(Ready::ERROR);
+        }
         let mut message = vec![0; MAX_MESSAGE];
-        if let Ok(len) = ready.try_io(|fd| fd.get_ref().read(&mut message)) {
-            message.truncate(len?);
-            return Ok(message);
+        match socket.get_ref().read(&mut message) {
+            Ok(len) => {
+                message.truncate(len);
+                return Ok(Received::Message(message));
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+            Err(error) => return Err(error),
         }
     }
+}
+
+/// Passes an ICMP error about one of the guest's echo requests on, with its identifier in place of the
+/// socket's.
+fn report(shared: &Shared, key: &PingKey, mut error: ReportedError) {
+    let Some(header) = error.payload.first_chunk_mut::<HEADER_LEN>() else {
+        return;
+    };
+    let ident = key.ident.to_be_bytes();
+    // RFC 1624: the checksum of a message that may be quoted in part. That of ICMPv6 covers addresses,
+    // which are the socket's, too; receivers do not verify it.
+    let sum = !u16::from_be_bytes([header[2], header[3]]);
+    let changed = [sum, !u16::from_be_bytes([header[4], header[5]]), key.ident];
+    let total: u32 = changed.into_iter().map(u32::from).sum();
+    let folded = (total & 0xffff) + (total >> 16);
+    let checksum = !(((folded & 0xffff) + (folded >> 16)) as u16);
+    header[2..4].copy_from_slice(&checksum.to_be_bytes());
+    header[4..6].copy_from_slice(&ident);
+    let offender = match error.offender {
+        Some(offender) if !offender.is_loopback() && !offender.is_unspecified() => offender,
+        _ => key.remote,
+    };
+    // An error of the destination comes from its address as the guest sees it.
+    let host = shared.pings.host_of(key);
+    let offender = if host == Some(offender) {
+        key.remote
+    } else {
+        offender
+    };
+    report_echo_error(shared, (key.guest, key.remote), offender, &error);
 }
 
 /// Returns whether a message is an echo request.

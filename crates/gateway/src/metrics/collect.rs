@@ -196,6 +196,9 @@ impl GatewayCollector {
         let metric = Metric::new("fullsend_gateway_udp_datagrams", "Datagrams passed on");
         let values = [("tx", own.udp_tx_datagrams), ("rx", own.udp_rx_datagrams)];
         counters(encoder, &metric, "direction", &values)?;
+        let help = "Datagrams of other hosts that the filter or the policy did not let in";
+        let metric = Metric::new("fullsend_gateway_udp_filtered_datagrams", help);
+        counter(encoder, &metric, own.udp_filtered)?;
         let metric = Metric::new("fullsend_gateway_ping_messages", "Echo messages passed on");
         let values = [("tx", own.ping_requests), ("rx", own.ping_replies)];
         counters(encoder, &metric, "direction", &values)

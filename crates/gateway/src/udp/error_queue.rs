@@ -1,14 +1,18 @@
 //! The error queue of a host's socket (`IP_RECVERR`).
 
 use std::io::{self, IoSliceMut};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::libc;
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
+use nix::sys::socket::{
+    ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt,
+};
 use socket2::Socket;
+
+use super::local_addr::socket_addr;
 
 /// Bytes of the datagram that an ICMP message to the guest quotes at most.
 const QUOTED_BYTES: usize = 512;
@@ -25,18 +29,37 @@ pub(crate) struct ReportedError {
     pub(crate) mtu: u32,
     /// The sender of the message.
     pub(crate) offender: Option<IpAddr>,
+    /// The destination of the datagram, if the kernel has reported it.
+    pub(crate) to: Option<SocketAddr>,
     /// The beginning of the datagram's payload.
     pub(crate) payload: Vec<u8>,
+}
+
+/// Makes the kernel queue the ICMP errors about the datagrams of a socket, also those that are not hard.
+///
+/// # Errors
+/// The error of the operating system.
+pub(crate) fn report_errors(socket: &Socket, v6: bool) -> io::Result<()> {
+    if v6 {
+        setsockopt(socket, sockopt::Ipv6RecvErr, &true)?;
+    } else {
+        setsockopt(socket, sockopt::Ipv4RecvErr, &true)?;
+    }
+    Ok(())
 }
 
 /// Takes the next ICMP error from the error queue. Errors of other origins are skipped.
 ///
 /// # Errors
 /// The error of the operating system.
-pub(super) fn read_error(socket: &Socket) -> io::Result<Option<ReportedError>> {
+pub(crate) fn read_error(socket: &Socket) -> io::Result<Option<ReportedError>> {
     let mut payload = [0; QUOTED_BYTES];
-    // Room for the larger address.
-    let mut control = cmsg_space!(libc::sock_extended_err, libc::sockaddr_in6);
+    // Room for the larger address, and for that of the host, which forwards request.
+    let mut control = cmsg_space!(
+        libc::sock_extended_err,
+        libc::sockaddr_in6,
+        libc::in6_pktinfo
+    );
     loop {
         let mut vectors = [IoSliceMut::new(&mut payload)];
         let received = recvmsg::<SockaddrStorage>(
@@ -69,6 +92,7 @@ pub(super) fn read_error(socket: &Socket) -> io::Result<Option<ReportedError>> {
                 code: error.ee_code,
                 mtu: error.ee_info,
                 offender,
+                to: received.address.as_ref().and_then(socket_addr),
                 payload: payload[..len].to_vec(),
             }));
         }

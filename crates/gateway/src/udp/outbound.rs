@@ -1,6 +1,5 @@
 //! The guest's datagrams.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,18 +7,22 @@ use std::time::Duration;
 
 use fullsend::{Chain, Datagram, UnreachableCode};
 use nix::errno::Errno;
-use tokio::task::yield_now;
+use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::error_queue::ReportedError;
-use super::host_socket::{HostUdp, MAX_SEGMENTS, MAX_SEND_BYTES, Received};
-use super::send_to_guest;
-use super::table::{FlowKey, UdpFlow};
+use super::busy::count_call;
+use super::flow::{FlowKey, MappingKey, Opener, PeerKey, SharedSocket, UdpFlow};
+use super::host_socket::{HostUdp, MAX_SEGMENTS, MAX_SEND_BYTES, Outgoing, Received};
+use super::inbound::{Mapping, receive_mapped};
+use super::local_addr::{LocalAddr, Peer};
+use super::receive_block::ReceivedDatagrams;
+use super::table::SocketChoice;
+use super::{guest_share, report, send_to_guest};
 use crate::counters::add;
 use crate::dns::relay_query;
 use crate::gateway::Shared;
 use crate::guests::Guest;
-use crate::icmp::{report_error, report_unreachable};
+use crate::icmp::report_unreachable;
 use crate::policy::FlowProtocol;
 use crate::route::Route;
 
@@ -47,6 +50,7 @@ pub(crate) async fn expire_flows(shared: Arc<Shared>) {
 pub(crate) async fn receive_outbound(shared: Arc<Shared>) {
     let mut batch = Vec::new();
     let mut opened = 0_usize;
+    let mut last = None;
     while shared
         .udp
         .socket
@@ -60,7 +64,7 @@ pub(crate) async fn receive_outbound(shared: Arc<Shared>) {
             while let Some(next) = datagrams.next_if(|next| train.accepts(next)) {
                 train.push(next);
             }
-            if forward_train(&shared, &train) {
+            if forward_train(&shared, &train, &mut last) {
                 opened += 1;
                 if opened.is_multiple_of(OPEN_BUDGET) {
                     yield_now().await;
@@ -76,6 +80,7 @@ struct Train {
     data: Chain,
     size: usize,
     count: usize,
+    ttl: u8,
     /// Whether the last datagram was shorter.
     ended: bool,
 }
@@ -83,7 +88,11 @@ struct Train {
 impl Train {
     fn new(first: Datagram) -> Self {
         let Datagram {
-            payload, from, to, ..
+            payload,
+            from,
+            to,
+            ttl,
+            ..
         } = first;
         Self {
             key: FlowKey {
@@ -93,6 +102,7 @@ impl Train {
             size: payload.len(),
             data: payload,
             count: 1,
+            ttl,
             ended: false,
         }
     }
@@ -101,6 +111,7 @@ impl Train {
         !self.ended
             && next.from == self.key.guest
             && next.to == self.key.remote
+            && next.ttl == self.ttl
             && (1..=self.size).contains(&next.payload.len())
             && self.count < MAX_SEGMENTS
             && self.data.len() + next.payload.len() <= MAX_SEND_BYTES
@@ -123,32 +134,68 @@ impl Train {
 }
 
 /// Sends datagrams of the guest through the socket of their flow, which is opened if there is none.
-/// Returns whether it was opened.
-fn forward_train(shared: &Arc<Shared>, train: &Train) -> bool {
-    let flow = shared.udp.table.lock().get(&train.key).cloned();
-    let (flow, opened) = match flow {
+/// `last` is the flow of the datagrams before. Returns whether a flow was opened.
+fn forward_train(shared: &Arc<Shared>, train: &Train, last: &mut Option<Arc<UdpFlow>>) -> bool {
+    let is_next = |flow: &Arc<UdpFlow>| flow.key == train.key && !flow.is_ended();
+    let known = last.take().filter(is_next);
+    let known = known.or_else(|| shared.udp.table.lock().get(&train.key).cloned());
+    let (flow, opened) = match known {
         Some(flow) => (flow, false),
         None => match open_flow(shared, train) {
             Some(flow) => (flow, true),
             None => return false,
         },
     };
-    if !flow.owner.tx_rate.try_take(train.data.len()) {
-        add(&shared.counters.udp_dropped, train.count as u64);
-        return opened;
+    send_train(shared, train, &flow);
+    *last = Some(flow);
+    opened
+}
+
+fn send_train(shared: &Arc<Shared>, train: &Train, flow: &Arc<UdpFlow>) {
+    // RFC 1122 3.2.1.7: a datagram without time to live is not sent.
+    if train.ttl == 0 || !flow.owner.tx_rate.try_take(train.data.len()) {
+        return add(&shared.counters.udp_dropped, train.count as u64);
     }
-    flow.record_use(flow.client.is_some());
-    match flow.socket.send(&train.data, train.size, flow.peer()) {
-        Ok(()) => {
-            add(&shared.counters.udp_tx_datagrams, train.count as u64);
-            flow.add_tx_bytes(train.data.len());
+    if flow.opener == Opener::Remote && !flow.is_answered() {
+        let share = guest_share(shared);
+        let replaced = shared.udp.table.lock().promote(&train.key, share);
+        add(&shared.counters.udp_replaced, replaced as u64);
+    }
+    flow.record_tx();
+    count_call(shared, flow);
+    let outgoing = Outgoing {
+        data: &train.data,
+        size: train.size,
+        ttl: train.ttl,
+        peer: None,
+        segmentation: &flow.segmentation,
+    };
+    if let Some(connected) = flow.connected() {
+        match connected.send(&outgoing) {
+            Ok(()) => return count_sent(shared, train, flow),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return add(&shared.counters.udp_dropped, train.count as u64);
+            }
+            // E.g. the host has another address now; the shared socket follows such changes.
+            Err(_) => shared.udp.table.lock().remove_connected(&flow.key),
         }
+    }
+    let outgoing = Outgoing {
+        peer: flow.peer(),
+        ..outgoing
+    };
+    match flow.socket.send(&outgoing) {
+        Ok(()) => count_sent(shared, train, flow),
         Err(error) => {
             add(&shared.counters.udp_dropped, train.count as u64);
             on_send_error(shared, train, &error);
         }
     }
-    opened
+}
+
+fn count_sent(shared: &Shared, train: &Train, flow: &UdpFlow) {
+    add(&shared.counters.udp_tx_datagrams, train.count as u64);
+    flow.add_tx_bytes(train.data.len());
 }
 
 /// Opens the flow of the guest's datagrams, if they go anywhere.
@@ -189,8 +236,8 @@ fn open_flow(shared: &Arc<Shared>, train: &Train) -> Option<Arc<UdpFlow>> {
         }
         Route::Drop => return None,
     };
-    match HostUdp::connect(host, &shared.config.outbound) {
-        Ok(socket) => add_flow(shared, (key, owner), Arc::new(socket), host),
+    match add_flow(shared, (key, owner), host) {
+        Ok(flow) => flow,
         Err(error) => {
             add(&shared.counters.udp_dropped, train.count as u64);
             on_send_error(shared, train, &error);
@@ -199,25 +246,80 @@ fn open_flow(shared: &Arc<Shared>, train: &Train) -> Option<Arc<UdpFlow>> {
     }
 }
 
-/// Adds a flow with a connected socket. `None` if the gateway has stopped.
+/// Adds a flow to `host`, with a socket if it uses none that exists. `None` if the gateway has stopped.
+///
+/// # Errors
+/// The error of the operating system if the socket cannot be opened.
 fn add_flow(
     shared: &Arc<Shared>,
-    key: (FlowKey, Arc<Guest>),
-    socket: Arc<HostUdp>,
+    (key, owner): (FlowKey, Arc<Guest>),
     host: SocketAddr,
-) -> Option<Arc<UdpFlow>> {
-    let (all, limits) = (shared.limits.udp, &shared.config.limits);
-    let max = shared.guests.part_of(all, limits.udp_flows);
-    let flow = Arc::new(UdpFlow::new(key, socket, host, None));
-    // The task may run at once. It removes the flow if the socket has failed, and waits until the
-    // table has it.
-    let mut table = shared.udp.table.lock();
-    let task = shared.spawn(receive_answers(shared.clone(), flow.clone()))?;
-    let replaced = table.insert(flow.clone(), Some(task), max);
-    drop(table);
+) -> io::Result<Option<Arc<UdpFlow>>> {
+    let outbound = &shared.config.outbound;
+    let choice = shared
+        .udp
+        .table
+        .lock()
+        .choose_socket(key.guest, host, outbound);
+    let (share, port) = (guest_share(shared), owner.port);
+    let opener = (key, owner, Opener::Guest);
+    let replaced;
+    let flow = match choice {
+        SocketChoice::Shared(id, socket, from) => {
+            let flow = flow_of_shared((id, socket, from), opener, host);
+            replaced = shared.udp.table.lock().insert(&flow, None, share);
+            flow
+        }
+        SocketChoice::New(mapping) => {
+            let socket = Arc::new(HostUdp::open(host, outbound)?);
+            let id = SharedSocket::Mapping(mapping);
+            let flow = flow_of_shared((id, socket.clone(), None), opener, host);
+            // The task may run at once, and waits until the table has the socket.
+            let mut table = shared.udp.table.lock();
+            let task = start_mapping(shared, mapping, &flow);
+            let Some(task) = task else { return Ok(None) };
+            let more = table.insert_mapping(mapping, (socket, task), (port, share));
+            replaced = more + table.insert(&flow, None, share);
+            flow
+        }
+        SocketChoice::Connected => {
+            let socket = Arc::new(HostUdp::connect(host, outbound)?);
+            let flow = Arc::new(UdpFlow::new(opener, socket, host, None));
+            let mut table = shared.udp.table.lock();
+            let task = shared.spawn(receive_answers(shared.clone(), flow.clone()));
+            let Some(task) = task else { return Ok(None) };
+            replaced = table.insert(&flow, Some(task), share);
+            flow
+        }
+    };
     add(&shared.counters.udp_flows, 1);
-    add(&shared.counters.udp_replaced, u64::from(replaced));
-    Some(flow)
+    add(&shared.counters.udp_replaced, replaced as u64);
+    Ok(Some(flow))
+}
+
+fn flow_of_shared(
+    (id, socket, from): (SharedSocket, Arc<HostUdp>, Option<LocalAddr>),
+    opener: (FlowKey, Arc<Guest>, Opener),
+    host: SocketAddr,
+) -> Arc<UdpFlow> {
+    let key = PeerKey {
+        socket: id,
+        peer: host,
+        asked: None,
+    };
+    let peer = Peer { to: host, from };
+    Arc::new(UdpFlow::new(opener, socket, host, Some((key, peer))))
+}
+
+/// Starts the task that receives from the socket of a mapping, whose first flow is `flow`.
+fn start_mapping(shared: &Arc<Shared>, key: MappingKey, flow: &UdpFlow) -> Option<AbortHandle> {
+    let (owner, socket) = (flow.owner.clone(), flow.socket.clone());
+    let mapping = Mapping {
+        key,
+        owner,
+        socket: socket.clone(),
+    };
+    shared.spawn(receive_mapped(shared.clone(), mapping, socket))
 }
 
 /// Reports the error of a socket of the host to the guest.
@@ -226,23 +328,24 @@ fn on_send_error(shared: &Shared, train: &Train, error: &io::Error) {
         Errno::EHOSTUNREACH | Errno::EHOSTDOWN => UnreachableCode::Host,
         Errno::ENETUNREACH | Errno::EADDRNOTAVAIL | Errno::EINVAL => UnreachableCode::Network,
         Errno::EACCES | Errno::EPERM => UnreachableCode::Prohibited,
-        Errno::ECONNREFUSED => UnreachableCode::Port,
-        // A full queue or no memory: the datagram is lost, as in a network.
+        // A full queue or no memory: the datagram is lost, as in a network. Errors of earlier datagrams
+        // (ECONNREFUSED) are in the error queue.
         _ => return,
     };
     let FlowKey { guest, remote } = train.key;
     report_unreachable(shared, guest, remote, &train.data, code);
 }
 
-/// Sends what the socket of a flow receives to the guest, until the flow ends.
+/// Sends what the connected socket of a flow receives to the guest, until the flow ends.
 async fn receive_answers(shared: Arc<Shared>, flow: Arc<UdpFlow>) {
     let remote = flow.key.remote;
-    let mut datagrams = VecDeque::new();
+    let mut datagrams = ReceivedDatagrams::default();
     loop {
         match flow.socket.receive(&shared.pool, &mut datagrams).await {
-            Ok(Received::Datagrams(_)) => {
-                flow.record_use(true);
-                flow.add_rx_bytes(send_to_guest(&shared, &flow, &mut datagrams));
+            Ok(Received::Datagrams) => {
+                while let Some((_, run)) = datagrams.pop() {
+                    send_to_guest(&shared, &flow, run);
+                }
             }
             Ok(Received::Error(error)) => report(&shared, &flow, &error),
             Err(error) => {
@@ -251,14 +354,4 @@ async fn receive_answers(shared: Arc<Shared>, flow: Arc<UdpFlow>) {
             }
         }
     }
-}
-
-/// Passes an ICMP error about one of the guest's datagrams on.
-fn report(shared: &Shared, flow: &UdpFlow, error: &ReportedError) {
-    // An error of the destination comes from its address as the guest sees it.
-    let offender = match error.offender {
-        Some(offender) if offender != flow.host.ip() && !offender.is_loopback() => offender,
-        _ => flow.key.remote.ip(),
-    };
-    report_error(shared, flow.key.guest, flow.key.remote, offender, error);
 }

@@ -6,6 +6,8 @@ use std::io::IoSliceMut;
 
 use fullsend::{Pool, Slice, WriteBuf};
 
+use super::local_addr::Peer;
+
 /// Memory for the datagrams of one `recvmsg`, and for as many short ones as fit.
 const BYTES: usize = 64 << 10;
 /// Datagrams that are shorter than this together are copied out of it, so that they do not keep it
@@ -19,15 +21,69 @@ thread_local! {
     static REST: RefCell<Vec<u8>> = RefCell::new(vec![0; BYTES]);
 }
 
+/// Datagrams of a host's socket, in the order of their arrival.
+#[derive(Default)]
+pub(super) struct ReceivedDatagrams {
+    payloads: VecDeque<Slice>,
+    runs: VecDeque<Run>,
+}
+
+/// Consecutive datagrams of one sender.
+struct Run {
+    peer: Option<Peer>,
+    count: usize,
+}
+
+impl ReceivedDatagrams {
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.payloads.len()
+    }
+
+    /// Removes all datagrams.
+    pub(super) fn clear(&mut self) {
+        self.payloads.clear();
+        self.runs.clear();
+    }
+
+    /// Takes the first datagrams of one sender.
+    pub(super) fn pop(&mut self) -> Option<(Option<Peer>, impl ExactSizeIterator<Item = Slice>)> {
+        let run = self.runs.pop_front()?;
+        Some((run.peer, self.payloads.drain(..run.count)))
+    }
+
+    /// Appends datagrams of `size` bytes of a sender. An empty datagram is one, too.
+    fn push(&mut self, peer: Option<Peer>, all: &Slice, size: usize) {
+        let before = self.payloads.len();
+        split(all, size, &mut self.payloads);
+        let count = self.payloads.len() - before;
+        match self.runs.back_mut() {
+            Some(last) if last.peer == peer => last.count += count,
+            _ => self.runs.push_back(Run { peer, count }),
+        }
+    }
+}
+
 /// A block that datagrams are read into one after the other, so that those of one size can leave as
 /// one packet.
 pub(super) struct ReceiveBlock<'a> {
     pool: &'a Pool,
     block: WriteBuf,
-    /// The lengths of what the calls have read, and the sizes of its datagrams.
-    reads: Vec<(usize, usize)>,
-    /// What the last call has read and the block had no room for, with the size of its datagrams.
-    last: Option<(Slice, usize)>,
+    /// What the calls have read into the block.
+    reads: Vec<Read>,
+    /// What the last call has read and the block had no room for.
+    last: Option<(Slice, Read)>,
+}
+
+/// Datagrams of one size and of one sender, which one call has read.
+#[derive(Clone, Copy)]
+pub(super) struct Read {
+    /// Their total length, bytes.
+    pub(super) len: usize,
+    /// The length of each, of which the last may be shorter, bytes.
+    pub(super) size: usize,
+    /// `None` if the kernel has not reported it.
+    pub(super) peer: Option<Peer>,
 }
 
 impl<'a> ReceiveBlock<'a> {
@@ -57,24 +113,25 @@ impl<'a> ReceiveBlock<'a> {
         })
     }
 
-    /// Records that `len` bytes of datagrams of `size` bytes have been read.
-    pub(super) fn advance(&mut self, len: usize, size: usize) {
+    /// Records what has been read.
+    pub(super) fn advance(&mut self, read: Read) {
+        let len = read.len;
         let filled = self.block.filled().len();
         let beyond = len.saturating_sub(self.block.remaining());
         self.block.advance(len - beyond);
         if beyond == 0 {
-            return self.reads.push((len, size));
+            return self.reads.push(read);
         }
         let mut whole = self.pool.alloc(len);
         whole.write(&self.block.filled()[filled..]);
         REST.with_borrow(|rest| whole.write(&rest[..beyond]));
-        self.last = Some((whole.freeze(), size));
+        self.last = Some((whole.freeze(), read));
     }
 
     /// Appends the datagrams to `data`.
-    pub(super) fn append_to(self, data: &mut VecDeque<Slice>) {
+    pub(super) fn append_to(self, data: &mut ReceivedDatagrams) {
         let mut block = self.block;
-        let len: usize = self.reads.iter().map(|(len, _)| len).sum();
+        let len: usize = self.reads.iter().map(|read| read.len).sum();
         if len < MIN_KEPT_BYTES {
             let mut small = self.pool.alloc(len);
             small.write(&block.filled()[..len]);
@@ -82,17 +139,17 @@ impl<'a> ReceiveBlock<'a> {
         }
         let all = block.freeze();
         let mut start = 0;
-        for (len, size) in self.reads {
-            split(&all.slice(start..start + len), size, data);
-            start += len;
+        for read in self.reads {
+            data.push(read.peer, &all.slice(start..start + read.len), read.size);
+            start += read.len;
         }
-        if let Some((last, size)) = self.last {
-            split(&last, size, data);
+        if let Some((last, read)) = self.last {
+            data.push(read.peer, &last, read.size);
         }
     }
 }
 
-/// Appends the datagrams of `size` bytes in `all` to `data`. An empty datagram is one, too.
+/// Appends the datagrams of `size` bytes in `all` to `data`.
 fn split(all: &Slice, size: usize, data: &mut VecDeque<Slice>) {
     let size = size.max(1);
     let mut start = 0;
@@ -113,6 +170,14 @@ mod tests {
         data.iter().map(Slice::len).collect()
     }
 
+    fn read_of(len: usize) -> Read {
+        Read {
+            len,
+            size: len,
+            peer: None,
+        }
+    }
+
     /// Returns the lengths of the datagrams after reads of these lengths, and checks their bytes.
     fn read(reads: &[usize]) -> Vec<usize> {
         let pool = Pool::new(1 << 20);
@@ -127,10 +192,11 @@ mod tests {
                 }
             });
             assert_eq!(left, 0);
-            block.advance(len, len);
+            block.advance(read_of(len));
         }
-        let mut data = VecDeque::new();
+        let mut data = ReceivedDatagrams::default();
         block.append_to(&mut data);
+        let data = data.payloads;
         for (byte, datagram) in (1..).zip(&data) {
             assert!(datagram.iter().all(|&found| found == byte));
         }
@@ -164,10 +230,34 @@ mod tests {
         let pool = Pool::new(1 << 20);
         let mut block = ReceiveBlock::new(&pool);
         block.read(|_| ());
-        block.advance(100, 100);
-        let mut data = VecDeque::new();
+        block.advance(read_of(100));
+        let mut data = ReceivedDatagrams::default();
         block.append_to(&mut data);
-        assert!(data[0].pinned() <= 512, "{} bytes", data[0].pinned());
+        let pinned = data.payloads[0].pinned();
+        assert!(pinned <= 512, "{pinned} bytes");
+    }
+
+    #[test]
+    fn datagrams_of_different_senders_stay_apart() {
+        let pool = Pool::new(1 << 20);
+        let mut block = ReceiveBlock::new(&pool);
+        let [a, b] = ["192.0.2.1:5", "192.0.2.1:6"].map(|to| {
+            let to = to.parse().unwrap();
+            Some(Peer { to, from: None })
+        });
+        for (peer, len) in [(a, 200), (a, 70), (b, 65_507)] {
+            block.read(|_| ());
+            let size = 100;
+            block.advance(Read { len, size, peer });
+        }
+        let mut data = ReceivedDatagrams::default();
+        block.append_to(&mut data);
+        let (peer, datagrams) = data.pop().unwrap();
+        let lengths: Vec<_> = datagrams.map(|datagram| datagram.len()).collect();
+        assert_eq!((peer, lengths), (a, vec![100, 100, 70]));
+        let (peer, count) = data.pop().map(|(peer, run)| (peer, run.len())).unwrap();
+        assert_eq!((peer, count), (b, 656));
+        assert!(data.pop().is_none());
     }
 
     #[test]

@@ -1,0 +1,172 @@
+//! The order in which flows end.
+
+use std::collections::VecDeque;
+use std::mem::discriminant;
+use std::time::Duration;
+
+use fullsend_device::PortId;
+use tokio::time::Instant;
+
+use super::Table;
+use crate::udp::flow::{FlowKey, UdpFlow};
+
+/// Idle time of a flow without an answer. RFC 4787 4.3, REQ-5: not less than two minutes.
+const UNANSWERED_TIMEOUT: Duration = Duration::from_secs(2 * 60);
+/// Idle time of a flow with datagrams in both directions.
+const ANSWERED_TIMEOUT: Duration = Duration::from_secs(3 * 60);
+
+/// The flows that have a bound in common.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Kind {
+    /// Those that a guest has opened.
+    OfGuest(Option<PortId>),
+    /// Those that other hosts have opened to a guest, which has not answered yet.
+    OfRemotes(Option<PortId>),
+    /// Those of all forwards.
+    Forwarded,
+}
+
+/// A flow in the order of use.
+struct QueueEntry {
+    key: FlowKey,
+    id: u64,
+    /// When the flow had last been used as it was queued.
+    used: Instant,
+}
+
+/// The order of use of the flows of one kind, and their number.
+///
+/// Each flow has one entry in one of two queues, ordered by the times of last use. A use changes
+/// only the flow; its entry is moved when it comes to the front, so that each call takes constant
+/// amortised time.
+#[derive(Default)]
+pub(super) struct Order {
+    unanswered: VecDeque<QueueEntry>,
+    answered: VecDeque<QueueEntry>,
+    len: usize,
+}
+
+impl Order {
+    const fn queue(&mut self, answered: bool) -> &mut VecDeque<QueueEntry> {
+        if answered {
+            &mut self.answered
+        } else {
+            &mut self.unanswered
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn queued(&self) -> usize {
+        self.unanswered.len() + self.answered.len()
+    }
+}
+
+impl Table {
+    /// Queues a flow of a kind. Returns the number that distinguishes its entry.
+    pub(super) fn enqueue(&mut self, kind: Kind, flow: &UdpFlow) -> u64 {
+        self.last_id += 1;
+        let (key, id, used) = (flow.key, self.last_id, flow.last_used());
+        let order = self.orders.entry(kind).or_default();
+        order
+            .queue(flow.is_answered())
+            .push_back(QueueEntry { key, id, used });
+        order.len += 1;
+        id
+    }
+
+    /// Counts one flow of a kind less.
+    pub(super) fn forget(&mut self, kind: Kind) {
+        if let Some(order) = self.orders.get_mut(&kind) {
+            order.len -= 1;
+            if order.len == 0 {
+                self.orders.remove(&kind);
+            }
+        }
+    }
+
+    /// Returns the kind of which a flow must end before one of `kind` is added: if all guests together
+    /// have too many, of the guest that has most.
+    pub(super) fn full_kind(&self, kind: Kind, share: usize) -> Option<Kind> {
+        let len = self.orders.get(&kind).map_or(0, |order| order.len);
+        if kind == Kind::Forwarded {
+            return (len >= self.bounds.forwarded).then_some(kind);
+        }
+        if len >= share {
+            return Some(kind);
+        }
+        let is_alike = |other: &Kind| discriminant(other) == discriminant(&kind);
+        let alike = || self.orders.iter().filter(|(other, _)| is_alike(other));
+        let all: usize = alike().map(|(_, order)| order.len).sum();
+        if all < self.bounds.flows {
+            return None;
+        }
+        let largest = alike().max_by_key(|(_, order)| order.len);
+        largest.map(|(kind, _)| *kind)
+    }
+
+    /// Ends the flows that have been idle for too long.
+    pub(in crate::udp) fn expire(&mut self, now: Instant) {
+        let timeouts = [(false, UNANSWERED_TIMEOUT), (true, ANSWERED_TIMEOUT)];
+        let kinds: Vec<_> = self.orders.keys().copied().collect();
+        for kind in kinds {
+            for (answered, timeout) in timeouts {
+                while let Some(key) = self.front(kind, answered)
+                    && self.idle_time(&key, now) >= timeout
+                {
+                    self.remove_front(kind, answered, &key);
+                }
+            }
+        }
+    }
+
+    /// Ends the flow that was used the longest time ago; of those without an answer, if there are
+    /// any. Returns whether there was a flow.
+    pub(super) fn remove_least_recently_used(&mut self, kind: Kind) -> bool {
+        for answered in [false, true] {
+            if let Some(key) = self.front(kind, answered) {
+                self.remove_front(kind, answered, &key);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Ends the flow that [`front`](Self::front) has returned.
+    fn remove_front(&mut self, kind: Kind, answered: bool, key: &FlowKey) {
+        if let Some(order) = self.orders.get_mut(&kind) {
+            order.queue(answered).pop_front();
+        }
+        self.remove(key);
+    }
+
+    fn idle_time(&self, key: &FlowKey, now: Instant) -> Duration {
+        let flow = self.flows.get(key);
+        flow.map_or(Duration::MAX, |entry| now - entry.flow.last_used())
+    }
+
+    /// Returns the flow that was used the longest time ago of a queue, after it has moved the
+    /// entries before it that were used since, or belong in the other queue.
+    fn front(&mut self, kind: Kind, answered: bool) -> Option<FlowKey> {
+        let order = self.orders.get_mut(&kind)?;
+        loop {
+            let front = order.queue(answered).front()?;
+            let (key, id, used) = (front.key, front.id, front.used);
+            let current = self.flows.get(&key).filter(|entry| entry.id == id);
+            let state = current.map(|entry| (entry.flow.last_used(), entry.flow.is_answered()));
+            match state {
+                Some((last_used, is_answered)) if last_used == used && is_answered == answered => {
+                    return Some(key);
+                }
+                Some((used, is_answered)) => {
+                    order.queue(answered).pop_front();
+                    let entry = QueueEntry { key, id, used };
+                    order.queue(is_answered).push_back(entry);
+                }
+                // The flow has ended.
+                None => {
+                    order.queue(answered).pop_front();
+                }
+            }
+        }
+    }
+}
