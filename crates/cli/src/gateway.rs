@@ -16,6 +16,7 @@ mod run;
 mod service;
 mod slirp4netns;
 mod tool_sockets;
+mod udp_filter;
 mod values;
 
 pub(crate) use personality::Personality;

@@ -26,6 +26,7 @@ use fullsend_gateway::namespace::Sandbox;
 use super::policy;
 use super::service::{capture, relay, runtime};
 use super::tool_sockets::ToolSockets;
+use super::udp_filter;
 use api::Api;
 use exposures::Client;
 use links::{GuestEvents, GuestLinks, Links};
@@ -80,6 +81,7 @@ fn serve(options: &Options) -> Result<()> {
         .map(PidFile::write)
         .transpose()?;
     let mut config = options.config.clone();
+    udp_filter::apply(None, &mut config)?;
     let policy = policy::apply(options.policy.as_deref(), &mut config)?;
     let tools = ToolSockets::from_environment().with_policy(policy)?;
     let capture = capture("guest", options.pcap.as_deref())?;

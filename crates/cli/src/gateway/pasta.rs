@@ -27,6 +27,7 @@ use fullsend_gateway::namespace::{
 use super::policy::{self, PolicySource};
 use super::service::{captured, relay, relay_command, runtime};
 use super::tool_sockets::ToolSockets;
+use super::udp_filter;
 use auto::AutoForwards;
 use control::ControlSocket;
 use forward_table::ForwardTable;
@@ -121,6 +122,7 @@ impl Guest {
 
 fn serve(options: &Options) -> Result<ExitCode> {
     let mut plan = Plan::new(options)?;
+    udp_filter::apply(None, &mut plan.config)?;
     let policy = policy::apply(options.policy.as_deref(), &mut plan.config)?;
     let Some(destination) = &options.destination else {
         return Ok(ExitCode::FAILURE);

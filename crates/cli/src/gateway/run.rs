@@ -10,12 +10,13 @@ use clap::{Args, Subcommand};
 use fullsend_device::Tun;
 use fullsend_gateway::metrics::MetricsAddress;
 use fullsend_gateway::namespace::{InterfaceSetup, NewNamespaces, Sandbox, can_make_namespaces};
-use fullsend_gateway::{Config, Forward, Gateway, Protocol, Side};
+use fullsend_gateway::{Config, Forward, Gateway, Protocol, Side, UdpFiltering};
 
 use super::install::InstallArgs;
 use super::policy::{self, PolicySource};
 use super::service::{captured, relay_command, runtime};
 use super::tool_sockets::ToolSockets;
+use super::udp_filter;
 use super::values::parse_number;
 
 /// The name of the command's interface.
@@ -58,6 +59,11 @@ pub(crate) struct RunArgs {
     /// Do not let the command reach servers on the host's loopback.
     #[arg(long)]
     no_host_loopback: bool,
+    /// Which hosts may send UDP datagrams to a port that the command has sent from: any, those with an
+    /// address that it has sent to (address), or only from the port that it has sent to (address-port)
+    /// [default: address].
+    #[arg(long, value_name = "HOSTS", value_parser = udp_filter::parse)]
+    udp_filter: Option<UdpFiltering>,
     /// Restrict what the command may reach to what this file allows, by domain, network, port and
     /// protocol. SIGHUP reads the file again.
     #[arg(long, value_name = "FILE")]
@@ -191,6 +197,7 @@ fn config(args: &RunArgs) -> Result<(Config, Option<PolicySource>)> {
     if args.no_host_loopback {
         config.mappings.clear();
     }
+    udp_filter::apply(args.udp_filter, &mut config)?;
     let policy = policy::apply(args.policy.as_deref(), &mut config)?;
     for (protocol, forwards) in [(Protocol::Tcp, &args.tcp), (Protocol::Udp, &args.udp)] {
         for forward in forwards {

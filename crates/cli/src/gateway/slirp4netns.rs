@@ -29,6 +29,7 @@ use super::json_socket;
 use super::policy;
 use super::service::{relay, runtime};
 use super::tool_sockets::ToolSockets;
+use super::udp_filter;
 use api::{Api, Defaults};
 use cidr::Network;
 use options::{Command, Destination, Options, Source};
@@ -70,6 +71,7 @@ fn serve(options: &Options) -> Result<()> {
     let exit_fd = inherited(options.exit_fd).context("cannot use --exit-fd")?;
     let ready_fd = inherited(options.ready_fd).context("cannot use --ready-fd")?;
     let mut config = config(options)?;
+    udp_filter::apply(None, &mut config)?;
     let policy = policy::apply_from_environment(&mut config)?;
     let (device, end) = open_device(options)?;
     let api_socket = options.api_socket.as_deref();

@@ -25,6 +25,7 @@ use super::{Caller, prepare, run};
 use crate::gateway::json_socket;
 use crate::gateway::policy;
 use crate::gateway::service::{captured, relay, runtime};
+use crate::gateway::udp_filter;
 
 const USAGE: &str = "usage: passt [OPTION]...";
 /// The capabilities that passt prints of its vhost-user backend.
@@ -45,6 +46,7 @@ pub(in crate::gateway) fn main(arguments: Vec<OsString>) -> ExitCode {
 /// Serves virtual machines, in the background unless the caller wants to wait.
 fn serve(options: &Options) -> Result<()> {
     let mut plan = Plan::of_virtual_machine(options)?;
+    udp_filter::apply(None, &mut plan.config)?;
     let policy = policy::apply(options.policy.as_deref(), &mut plan.config)?;
     let peer_ended = Arc::new(Notify::new());
     let guest = Guest::new(options, &plan, &peer_ended)?;
