@@ -273,7 +273,7 @@ impl HostUdp {
                 self.calls.fetch_add(1, Ordering::Relaxed);
             }
             match self.receive_now(block) {
-                Ok(_) => {}
+                Ok(()) => {}
                 Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
             }
         }

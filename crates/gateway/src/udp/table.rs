@@ -54,7 +54,7 @@ pub(super) enum SocketChoice {
     /// The first socket of an address and port of the guest.
     New(MappingKey),
     /// A connected socket of its own: two destinations of the guest lead to one address of the host's
-    /// network, and answers must be told apart.
+    /// network, and answers must be distinguished.
     Connected,
 }
 
