@@ -94,6 +94,9 @@ pub trait Policy: Send + Sync {
     /// Decides about a flow when the guest opens it. The decision lasts for as long as the flow
     /// exists. A flow that is refused does not exist: there is a call for each of its SYNs, datagrams
     /// and echo requests. Queries to the DNS relay are flows, too.
+    /// A datagram of a host that the guest has not sent to, for a port from which it has sent to others, gets
+    /// in only if this allows the guest's own flow to that host
+    /// ([`Config::udp_filtering`](crate::Config::udp_filtering)).
     fn flow(&self, flow: &Flow) -> Verdict {
         let _ = flow;
         Verdict::Allow

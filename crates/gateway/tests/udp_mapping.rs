@@ -182,15 +182,14 @@ fn a_host_that_the_guest_may_not_send_to_is_not_let_in() {
         ] {
             let sender = bind_to(from.parse().unwrap());
             sender.send_to(b"x", with_port(to, outside.port())).unwrap();
-            match seen {
-                Some(seen) => assert_eq!(receive(&guest, b"x"), seen.parse().unwrap()),
-                None => {
-                    dropped += 1;
-                    wait_until("the datagram is dropped", || {
-                        rig.gateway.counters().udp_filtered == dropped
-                    });
-                }
+            if let Some(seen) = seen {
+                assert_eq!(receive(&guest, b"x"), seen.parse().unwrap());
+                continue;
             }
+            dropped += 1;
+            wait_until("the datagram is dropped", || {
+                rig.gateway.counters().udp_filtered == dropped
+            });
         }
         // Only requests of the guest are refusals.
         assert_eq!(rig.gateway.counters().policy_denied, 0);
@@ -258,13 +257,11 @@ fn read_error(socket: &UdpSocket) -> Option<(SocketAddr, [u8; 2], IpAddr)> {
     let fd = socket.as_raw_fd();
     let received = recvmsg::<SockaddrStorage>(fd, &mut vectors, Some(&mut control), flags).ok()?;
     let to = received.address.unwrap();
-    let to: SocketAddr = match to.as_sockaddr_in() {
-        Some(v4) => SocketAddr::from((v4.ip(), v4.port())),
-        None => {
-            let v6 = to.as_sockaddr_in6().unwrap();
-            SocketAddr::from((v6.ip(), v6.port()))
-        }
-    };
+    let v4 = to.as_sockaddr_in();
+    let v4 = v4.map(|v4| SocketAddr::from((v4.ip(), v4.port())));
+    let v6 = to.as_sockaddr_in6();
+    let v6 = v6.map(|v6| SocketAddr::from((v6.ip(), v6.port())));
+    let to = v4.or(v6).unwrap();
     received.cmsgs().unwrap().find_map(|message| match message {
         ControlMessageOwned::Ipv4RecvErr(error, Some(from)) => {
             let from = IpAddr::from(from.sin_addr.s_addr.to_ne_bytes());
