@@ -360,7 +360,12 @@ fn a_guest_reaches_its_neighbours_addresses_if_the_gateway_answers_for_them() {
             ip("addr add 10.0.2.50/32 dev lo");
             ip("addr add fd00::50/128 dev lo");
             for neighbour in ["10.0.2.50", "fd00::50"] {
-                let listener = TcpListener::bind((neighbour, 0)).unwrap();
+                let mut listener = None;
+                wait_until("the kernel has the address", || {
+                    listener = TcpListener::bind((neighbour, 0)).ok();
+                    listener.is_some()
+                });
+                let listener = listener.unwrap();
                 let to = listener.local_addr().unwrap();
                 // Without an answer for the address, no time is long enough.
                 let timeout = if proxy_neighbors { LIMIT } else { LIMIT / 40 };
