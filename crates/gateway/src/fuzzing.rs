@@ -43,8 +43,10 @@ pub fn lease_addresses(steps: &[DhcpStep], are_several: bool) {
     let mut now = Instant::now();
     for step in steps {
         let id = match *step {
-            DhcpStep::Discover(id, _) | DhcpStep::Request(id, ..) => [id],
-            DhcpStep::Release(id) | DhcpStep::Decline(id) => [id],
+            DhcpStep::Discover(id, _)
+            | DhcpStep::Request(id, ..)
+            | DhcpStep::Release(id)
+            | DhcpStep::Decline(id) => [id],
             DhcpStep::Wait(seconds) => {
                 now += Duration::from_secs(seconds.into());
                 continue;
