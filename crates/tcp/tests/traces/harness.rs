@@ -440,13 +440,13 @@ impl Bench {
         self.conn.info(cx!(self))
     }
 
-    /// Returns the bytes that `SO_SNDBUF` bounds.
+    /// Returns the memory of the connection.
     #[expect(
         clippy::unnecessary_mut_passed,
         reason = "one macro makes the context for all calls"
     )]
-    pub(crate) fn wmem_queued(&mut self) -> u64 {
-        self.conn.inspect(cx!(self)).memory.wmem_queued
+    pub(crate) fn memory(&mut self) -> fullsend_tcp::SkMem {
+        self.conn.inspect(cx!(self)).memory
     }
 
     /// Sets `TCP_CONGESTION`.

@@ -284,6 +284,33 @@ fn a_reader_is_woken_when_the_limit_falls_below_what_it_waits_for() {
     );
 }
 
+/// Data above a hole cannot be read, so it grows the buffer, unless autotuning is off or memory scarce.
+#[test]
+fn out_of_order_data_grows_the_buffer_only_if_it_may() {
+    let plentiful = Setup::default().sysctl.tcp_mem;
+    let scarce = [0, 0, plentiful[2]];
+    for (autotuning, tcp_mem, grows) in [
+        (true, plentiful, true),
+        (false, plentiful, false),
+        (true, scarce, false),
+    ] {
+        let mut setup = plain();
+        setup.sysctl.tcp_moderate_rcvbuf = autotuning;
+        setup.sysctl.tcp_mem = tcp_mem;
+        let mut bench = Bench::warmed_up(&setup);
+        let before = bench.memory().rcvbuf;
+        for seq in [10_001, 12_001, 52_001] {
+            bench.deliver_data(seq, 1460);
+            while bench.next_out().is_some() {}
+        }
+        assert_eq!(
+            bench.memory().rcvbuf > before,
+            grows,
+            "{autotuning} {tcp_mem:?}"
+        );
+    }
+}
+
 /// The right edge of a withdrawn window is discarded when data has passed it: 2 GiB later it would
 /// seem to lie ahead, and all data before it to be inside the window.
 #[test]

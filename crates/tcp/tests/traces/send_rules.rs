@@ -144,7 +144,7 @@ fn nodelay_ends_the_wait_of_msg_more() {
 fn a_writer_is_woken_when_exactly_a_third_of_the_buffer_is_free() {
     let mut bench = Bench::established(&Setup::default());
     bench.play("set sndbuf 1000000\nwrite 7300\n> P. 1:7301(7300) ack 1");
-    let queued = bench.wmem_queued();
+    let queued = bench.memory().wmem_queued;
     let boundary = queued + queued / 2;
     assert!(boundary.is_multiple_of(2), "SO_SNDBUF sets even sizes");
     let half = boundary / 2;
