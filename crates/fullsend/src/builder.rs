@@ -138,10 +138,11 @@ impl Builder {
     /// Discards tunables that were set before.
     ///
     /// Queued data uses up to 3/32 of it. Above that each connection keeps only its minimum of
-    /// 4 KiB in each direction (`tcp_rmem[0]`, `tcp_wmem[0]`), in blocks of up to twice that size.
+    /// 4 KiB in each direction (`tcp_rmem[0]`, `tcp_wmem[0]`), or an equal part of a 16th of the memory
+    /// (`tcp_minimum_mem`) if that is less.
     ///
     /// All of the stack's memory is less than `bytes` then: also the number of connections is limited
-    /// (`tcp_max_sockets`, one for 48 KiB), and the device's queues and buffers, datagrams, fragments,
+    /// (`tcp_max_sockets`, one for 7 KiB), and the device's queues and buffers, datagrams, fragments,
     /// free payload memory (in place of [`pool_bytes`](Self::pool_bytes)) and tables are.
     /// `docs/memory.md` lists the shares,
     /// the counters of what is dropped, and what is not included: sockets that the application
@@ -154,7 +155,7 @@ impl Builder {
     ///
     /// let (builder, _port) = Stack::builder().user_device(UserDeviceConfig::ip(1420));
     /// let stack = builder.address("10.9.0.2/24").memory_bytes(15 << 20).build()?;
-    /// assert_eq!(stack.sysctl("tcp_max_sockets")?, "320");
+    /// assert_eq!(stack.sysctl("tcp_max_sockets")?, "2194");
     /// # Ok(()) }
     /// ```
     #[must_use]

@@ -46,6 +46,7 @@ pub(crate) fn io_error(error: StackError) -> Error {
             ErrorKind::InvalidInput,
             format!("a datagram of {len} bytes is too long; send at most {max} bytes"),
         ),
+        StackError::TooManySockets { .. } => Error::new(ErrorKind::OutOfMemory, error.to_string()),
         StackError::TooManyGroups { .. } => Error::new(ErrorKind::QuotaExceeded, error.to_string()),
         StackError::Config(text) => Error::new(ErrorKind::InvalidInput, text),
         other => Error::other(format!("{other:?}")),

@@ -109,7 +109,7 @@ impl From<StackError> for Errno {
             | StackError::NoPorts
             | StackError::OtherShard(_) => Self::EADDRNOTAVAIL,
             StackError::NoRoute(_) => Self::ENETUNREACH,
-            StackError::TooManyGroups { .. } => Self::ENOBUFS,
+            StackError::TooManyGroups { .. } | StackError::TooManySockets { .. } => Self::ENOBUFS,
             StackError::BroadcastDisabled(_) => Self::EACCES,
             StackError::MessageTooLong { .. } => Self::EMSGSIZE,
             _ => Self::EINVAL,

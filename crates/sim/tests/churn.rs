@@ -211,7 +211,7 @@ fn run(seed: u64) -> (u64, u64) {
     (read, pressed)
 }
 
-/// Checks that the host is charged for the pages that its connections hold.
+/// Checks that the host is charged for the memory that its connections hold, in units of 512 bytes.
 fn check_memory(sim: &mut Sim, host: HostId) {
     let now = sim.now();
     let host = sim.host(host);
@@ -222,10 +222,10 @@ fn check_memory(sim: &mut Sim, host: HostId) {
     );
     let held = |socket: &SocketInfo| {
         let memory = socket.tcp.as_ref()?.memory;
-        Some(memory.truesize.div_ceil(4096))
+        Some(memory.truesize.div_ceil(512))
     };
     let sum: u64 = sockets.iter().filter_map(held).sum();
-    assert_eq!(host.sockstat().mem, sum);
+    assert_eq!(host.sockstat().mem, sum.div_ceil(8));
 }
 
 #[test]

@@ -36,6 +36,11 @@ pub enum StackError {
         /// Maximum number of groups.
         max: usize,
     },
+    /// The host has as many connections as it may have (ENOBUFS).
+    TooManySockets {
+        /// Maximum number of connections (`tcp_max_sockets`).
+        max: u32,
+    },
     /// The datagram is longer than can be sent (EMSGSIZE).
     MessageTooLong {
         /// Length that was requested, bytes.
@@ -96,6 +101,11 @@ impl fmt::Display for StackError {
             Self::TooManyGroups { max } => write!(
                 f,
                 "{max} multicast groups are joined already; leave one, or join with another socket"
+            ),
+            Self::TooManySockets { max } => write!(
+                f,
+                "the stack has {max} TCP connections, the most that tcp_max_sockets allows; close \
+                 some, or raise tcp_max_sockets or the stack's memory"
             ),
             Self::MessageTooLong { len, max } => {
                 write!(

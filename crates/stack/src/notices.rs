@@ -42,6 +42,13 @@ pub enum Notice {
         /// limit.
         dropped: u64,
     },
+    /// The host has `tcp_max_sockets` connections, and refused further ones.
+    TooManySockets {
+        /// Maximum number of connections.
+        max: u32,
+        /// Connections refused since the last notice.
+        times: u64,
+    },
     /// Segments of the path's MTU vanish without an ICMP message (RFC 4821 7.7).
     PathMtuBlackHole {
         /// Number of times since the last notice that a connection reduced its segment size.
@@ -70,6 +77,11 @@ impl fmt::Display for Notice {
                 f,
                 "possible SYN flood: {cookies} SYNs answered with cookies and {dropped} dropped \
                  since the last message; if they are genuine, use a larger backlog"
+            ),
+            Self::TooManySockets { max, times } => write!(
+                f,
+                "{times} connections were refused since the last message: there are {max}, the most \
+                 that tcp_max_sockets allows; raise tcp_max_sockets or the stack's memory"
             ),
             Self::PathMtuBlackHole { times } => write!(
                 f,
@@ -111,6 +123,7 @@ pub(crate) struct Notices {
     /// SYNs dropped up to the last SYN flood notice.
     dropped: u64,
     black_holes: NoticeCounter,
+    sockets: NoticeCounter,
 }
 
 impl Notices {
@@ -161,6 +174,10 @@ impl Host {
                 cookies: syns - dropped,
                 dropped,
             });
+        }
+        if let Some(times) = notices.sockets.take_increase(now, mib.sockets_limited) {
+            let max = self.env.sysctl.tcp_max_sockets;
+            out.push(Notice::TooManySockets { max, times });
         }
         if let Some(times) = notices
             .black_holes

@@ -4,8 +4,8 @@ mod common;
 
 use common::{Count, IFACE, Net, Nic, V4, bytes, wake_all};
 use fullsend_offload::{Link, Packet};
-use fullsend_stack::{Interest, StackError, TcpId};
-use fullsend_tcp::{SocketOption, TcpError, tcp_mem};
+use fullsend_stack::{Interest, Notice, StackError, TcpId};
+use fullsend_tcp::{SocketOption, Sysctl, TcpError, tcp_mem};
 use fullsend_wire::ipv4::Ipv4Repr;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::{Nanos, Rng, Seed};
@@ -420,4 +420,91 @@ fn fragments_hold_no_memory_while_allocations_fail() {
     receive_fragment(&mut net, 9, 1, false);
     receive_fragment(&mut net, 9, 0, true);
     assert_eq!(net.counter(1, "IpReasmOKs"), 1);
+}
+
+/// The window limits what a hundred peers send to a host with little memory, before data is dropped that
+/// they would have to send again.
+#[test]
+fn many_flows_in_little_memory_are_held_by_their_windows() {
+    const FLOWS: usize = 100;
+    const BYTES: usize = 50_000;
+    let mut net = Net::new(Link::Ip, Nic::Mtu);
+    *net.hosts[1].sysctl_mut() = Sysctl::for_memory(15 << 20);
+    let flows: Vec<_> = (0..FLOWS)
+        .map(|n| net.connect(&format!("{}:{}", V4[1], 1000 + n)))
+        .collect();
+    let data = bytes(BYTES);
+    let mut sent = [0; FLOWS];
+    let mut echoes = vec![Vec::new(); FLOWS];
+    let mut echoed = [0; FLOWS];
+    let mut got = [0; FLOWS];
+    let mut buf = vec![0; 64 << 10];
+    let done = net.run_until(Nanos::from_secs(100), |net| {
+        let now = net.now;
+        for (n, &(client, server, _)) in flows.iter().enumerate() {
+            let [here, there] = &mut net.hosts;
+            if let Ok(more) = here.tcp(client).write(now, &data[sent[n]..], false) {
+                sent[n] += more;
+            }
+            // A server that reads a piece only when it has sent the last one.
+            if echoes[n].len() == echoed[n]
+                && let Ok(more) = there.tcp(server).read(now, &mut buf)
+            {
+                echoes[n].extend_from_slice(&buf[..more]);
+            }
+            if let Ok(more) = there.tcp(server).write(now, &echoes[n][echoed[n]..], false) {
+                echoed[n] += more;
+            }
+            if let Ok(more) = here.tcp(client).read(now, &mut buf) {
+                assert_eq!(buf[..more], data[got[n]..got[n] + more]);
+                got[n] += more;
+            }
+        }
+        got.iter().all(|got| *got == BYTES)
+    });
+    let counters = ["TcpExtTCPOFODrop", "TcpExtTCPRcvQDrop", "TcpExtPruneCalled"];
+    let dropped = counters.map(|name| net.counter(1, name));
+    println!(
+        "{dropped:?} dropped, {} of {FLOWS} done",
+        got.iter().filter(|got| **got == BYTES).count()
+    );
+    assert!(done, "{got:?}");
+    // Of about 3500 segments.
+    assert!(dropped[0] <= 35, "{dropped:?}");
+}
+
+#[test]
+fn connections_beyond_the_limit_fail_at_once() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    for host in &mut net.hosts {
+        host.sysctl_mut().tcp_max_sockets = 2;
+    }
+    let to = format!("{}:80", V4[1]);
+    let (_, _, listener) = net.connect(&to);
+    let to = to.parse().unwrap();
+    let now = net.now;
+    let second = net.hosts[0].tcp_connect(now, None, to).unwrap();
+    let refused = net.hosts[0].tcp_connect(now, None, to);
+    let error = refused.unwrap_err();
+    assert_eq!(error, StackError::TooManySockets { max: 2 });
+    assert!(error.to_string().contains("tcp_max_sockets"), "{error}");
+    net.run_for(Nanos::from_millis(10));
+    assert!(net.hosts[1].listener(listener).accept().unwrap().is_some());
+    // The other host has two, and its own limit.
+    net.hosts[0].sysctl_mut().tcp_max_sockets = 0;
+    let third = net.hosts[0].tcp_connect(net.now, None, to).unwrap();
+    net.run_for(Nanos::from_millis(10));
+    let state = |net: &mut Net, id| {
+        net.hosts[0]
+            .tcp(id)
+            .info(net.now)
+            .map(|info| info.tcpi_state)
+    };
+    assert!(state(&mut net, second).is_ok());
+    let error = net.hosts[0].tcp(third).take_error();
+    assert_eq!(error, Ok(Some(TcpError::ConnectionRefused)));
+    assert_eq!(net.counter(1, "TcpExtFullsendSocketsLimited"), 1);
+    let notices = net.hosts[1].take_notices(net.now);
+    let notice = Notice::TooManySockets { max: 2, times: 1 };
+    assert!(notices.contains(&notice), "{notices:?}");
 }

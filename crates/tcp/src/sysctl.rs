@@ -241,6 +241,10 @@ sysctls! {
     /// value and begins above the second; above the third, connections get only their minimum. By
     /// default the last is 1 GiB, the others half and two thirds of it.
     "net.ipv4." tcp_mem: [u32; 3] = tcp_mem(1 << 30), 0..=0x7fff_ffff;
+    /// Memory beyond the third value of `tcp_mem`, in pages of 4096 bytes, from which connections get their
+    /// minimum (`tcp_rmem[0]`, `tcp_wmem[0]`); if there are so many that it does not suffice, each gets an
+    /// equal part, but at least 256 bytes. 0: no bound (Linux has none).
+    "net.ipv4." tcp_minimum_mem: u32 = 0, 0..=0x7fff_ffff;
     /// Memory of all datagrams queued at UDP sockets, in pages of 4096 bytes. Above the third value
     /// a socket gets no more than `udp_rmem_min`; the others have no effect.
     "net.ipv4." udp_mem: [u32; 3] = udp_mem(tcp_mem(1 << 30)), 0..=0x7fff_ffff;
@@ -248,7 +252,7 @@ sysctls! {
     "net.ipv4." udp_rmem_min: u32 = 4096, 0..=0x7fff_ffff;
     /// Most orphaned connections; further ones are reset.
     "net.ipv4." tcp_max_orphans: u32 = 65_536, 0..=0xff_ffff;
-    /// Most connections; further ones are refused, and their SYNs dropped. TIME-WAIT entries and
+    /// Most connections; further ones are refused, and their SYNs answered with RST. TIME-WAIT entries and
     /// half-open connections do not count. 0: no limit (Linux has none).
     "net.ipv4." tcp_max_sockets: u32 = 0, 0..=0xff_ffff;
     /// Most TIME-WAIT entries; each takes about 150 bytes.
@@ -260,9 +264,13 @@ sysctls! {
 
 /// Bytes of a host's memory per expected connection, from which Linux sizes its tables.
 const BYTES_PER_CONNECTION: u64 = 128 << 10;
-/// Bytes of a limited memory per connection. When all of them hold the minimum of their buffers (16
+/// Bytes of a limited memory per connection. When all of them hold the least minimum of their buffers (1
 /// KiB in blocks) beside their state, they take less than half of the memory.
-const BYTES_PER_SOCKET: u64 = 48 << 10;
+const BYTES_PER_SOCKET: u64 = 7 << 10;
+/// Part of a limited memory from which connections get the minimum of their buffers.
+const MINIMUM_PART: u64 = 16;
+/// Part of a limited memory that the initial receive buffer of a connection takes at most.
+const INITIAL_PART: u64 = 1024;
 
 impl Sysctl {
     /// Returns the limits of a host with `bytes` of memory, or the defaults if the size is unknown.
@@ -270,6 +278,7 @@ impl Sysctl {
     pub fn for_memory_or_default(bytes: Option<u64>) -> Self {
         bytes.map_or_else(Self::default, |bytes| Self {
             tcp_max_sockets: Self::default().tcp_max_sockets,
+            tcp_minimum_mem: Self::default().tcp_minimum_mem,
             // A half-open connection is so small that a burst need not be refused for it.
             tcp_max_syn_backlog: Self::default().tcp_max_syn_backlog,
             ..Self::for_memory(bytes)
@@ -278,13 +287,16 @@ impl Sysctl {
 
     /// Returns the limits of a host with `bytes` of memory in total: queued data takes at most 3/32
     /// of it (`tcp_mem`), and the bounds on orphans and TIME-WAIT entries follow. The shares match
-    /// Linux. The number of connections is limited, too (`tcp_max_sockets`): one for 48 KiB.
+    /// Linux. The number of connections is limited, too (`tcp_max_sockets`): one for 7 KiB.
+    /// So is what they get beyond `tcp_mem` (`tcp_minimum_mem`): a 16th.
     #[must_use]
     pub fn for_memory(bytes: u64) -> Self {
         let connections = (bytes / BYTES_PER_CONNECTION).clamp(64, 512 << 10) as u32;
         // The buffer of one connection takes at most a 128th.
         let share = (bytes / 128).min(u32::MAX.into()) as u32;
         let buffer = |initial: u32, most: u32| most.min(share.max(initial));
+        let first = (bytes / INITIAL_PART).min(u32::MAX.into()) as u32;
+        let first_buffer = |least: u32, initial: u32| initial.min(first.max(2 * least));
         let Self {
             tcp_rmem: [rmem_least, rmem, rmem_most],
             tcp_wmem: [wmem_least, wmem, wmem_most],
@@ -292,12 +304,17 @@ impl Sysctl {
         } = Self::default();
         Self {
             tcp_mem: tcp_mem(bytes / 32 * 3),
+            tcp_minimum_mem: tcp_mem(bytes / MINIMUM_PART)[2],
             udp_mem: udp_mem(tcp_mem(bytes / 32 * 3)),
             tcp_max_orphans: connections,
             tcp_max_sockets: (bytes / BYTES_PER_SOCKET).clamp(16, 0xff_ffff) as u32,
             tcp_max_tw_buckets: connections,
             tcp_max_syn_backlog: (connections / 128).max(128),
-            tcp_rmem: [rmem_least, rmem, buffer(rmem, rmem_most)],
+            tcp_rmem: [
+                rmem_least,
+                first_buffer(rmem_least, rmem),
+                buffer(rmem, rmem_most),
+            ],
             tcp_wmem: [wmem_least, wmem, buffer(wmem, wmem_most)],
             ..Self::default()
         }
@@ -312,6 +329,7 @@ impl Sysctl {
         let share = |limit: u32| limit.div_ceil(shards.max(1));
         Self {
             tcp_mem: self.tcp_mem.map(share),
+            tcp_minimum_mem: share(self.tcp_minimum_mem),
             tcp_max_orphans: share(self.tcp_max_orphans),
             tcp_max_sockets: share(self.tcp_max_sockets),
             tcp_max_tw_buckets: share(self.tcp_max_tw_buckets),
@@ -452,12 +470,18 @@ mod tests {
             (small.tcp_max_orphans, small.tcp_max_tw_buckets),
             (512, 512)
         );
-        assert_eq!(small.tcp_rmem, [4096, 131_072, 524_288]);
+        assert_eq!(small.tcp_rmem, [4096, 65_536, 524_288]);
+        assert_eq!((small.tcp_max_sockets, small.tcp_minimum_mem), (9362, 1024));
         assert_eq!(small.tcp_wmem, [4096, 16_384, 524_288]);
         let large = Sysctl::for_memory(16 << 30);
         assert_eq!(large.tcp_mem, [196_608, 262_144, 393_216]);
         assert_eq!(large.tcp_max_orphans, 131_072);
         let usual = Sysctl::default();
+        let of_machine = Sysctl::for_memory_or_default(Some(64 << 20));
+        assert_eq!(
+            (of_machine.tcp_max_sockets, of_machine.tcp_minimum_mem),
+            (0, 0)
+        );
         assert_eq!(large.tcp_rmem, usual.tcp_rmem);
         assert_eq!(large.tcp_wmem, usual.tcp_wmem);
     }
@@ -471,6 +495,7 @@ mod tests {
             (share.tcp_max_orphans, share.tcp_max_tw_buckets),
             (171, 171)
         );
+        assert_eq!(share.tcp_minimum_mem, 342);
         assert_eq!(share.tcp_challenge_ack_limit, host.tcp_challenge_ack_limit);
         assert_eq!(share.tcp_rmem, host.tcp_rmem);
         assert_eq!(host.share(1), host);

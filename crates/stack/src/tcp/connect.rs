@@ -33,8 +33,8 @@ impl Host {
     /// [`TentativeAddress`](StackError::TentativeAddress) or
     /// [`DuplicateAddress`](StackError::DuplicateAddress) if the host cannot use `local`;
     /// [`NoPorts`](StackError::NoPorts) if no port is free or the socket table is full;
-    /// [`OutOfMemory`](TcpError::OutOfMemory) while the allocator refuses memory, or with
-    /// `tcp_max_sockets` connections.
+    /// [`TooManySockets`](StackError::TooManySockets) with `tcp_max_sockets` connections;
+    /// [`OutOfMemory`](TcpError::OutOfMemory) while the allocator refuses memory.
     pub fn tcp_connect(
         &mut self,
         now: Instant,
@@ -56,13 +56,19 @@ impl Host {
         // again.
         self.update_memory_state(now);
         if self.tcp.is_full(&self.env.sysctl) {
-            self.mib.socket.sockets_limited += 1;
-            return Err(TcpError::OutOfMemory.into());
+            return Err(self.too_many_sockets());
         }
         if self.env.mem.is_refused() {
             return Err(TcpError::OutOfMemory.into());
         }
         Ok(())
+    }
+
+    /// Counts a connection that `tcp_max_sockets` does not admit, and returns the error.
+    pub(super) fn too_many_sockets(&mut self) -> StackError {
+        self.mib.socket.sockets_limited += 1;
+        let max = self.env.sysctl.tcp_max_sockets;
+        StackError::TooManySockets { max }
     }
 
     fn connect_flow(&mut self, now: Instant, key: FlowKey) -> Result<TcpId, StackError> {

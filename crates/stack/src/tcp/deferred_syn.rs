@@ -7,7 +7,6 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::task::Waker;
 
-use fullsend_tcp::TcpError;
 use fullsend_wire::icmpv4::{Icmpv4Repr, unreachable};
 use fullsend_wire::icmpv6::unreachable as unreachable6;
 use fullsend_wire::icmpv6::{self, Icmpv6Repr};
@@ -243,8 +242,7 @@ impl Host {
     ) -> Result<(), StackError> {
         let index = self.user_deferred_syn(id)?;
         if self.tcp.is_full(&self.env.sysctl) {
-            self.mib.socket.sockets_limited += 1;
-            return Err(TcpError::OutOfMemory.into());
+            return Err(self.too_many_sockets());
         }
         let Some(SocketEntry::DeferredSyn(deferred)) = self.tcp.table.get(index) else {
             return Err(StackError::NoSuchSocket);
@@ -269,6 +267,7 @@ impl Host {
             }
             *entry = SocketEntry::Conn(socket);
             self.tcp.connections += 1;
+            self.env.mem.set_connections(self.tcp.connections);
         }
         self.post_process(now, index);
         Ok(())

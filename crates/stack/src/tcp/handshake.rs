@@ -49,6 +49,9 @@ impl Host {
         if self.env.mem.is_refused() || no_socket {
             mib.sockets_limited += u64::from(no_socket);
             mib.listen_drops += 1;
+            if no_socket {
+                self.send_reset(now, key, &syn, segment.payload.len() as u32);
+            }
             return;
         }
         let defer_syn_ack = listener.config.defer_syn_ack;
@@ -206,6 +209,11 @@ impl Host {
         {
             return false;
         }
+        // It is reset, so that the peer need not try for minutes.
+        if self.tcp.is_full(&self.env.sysctl) {
+            self.mib.socket.sockets_limited += 1;
+            return false;
+        }
         // A valid answer could not be accepted now. The segments after it (data, a tail loss probe)
         // are no reason to reset a peer that will try again.
         if !self.accept_queue_has_room(listener) {
@@ -244,6 +252,7 @@ impl Host {
             return true;
         };
         self.tcp.connections += 1;
+        self.env.mem.set_connections(self.tcp.connections);
         self.tcp.flows.insert(key, FlowOwner::Socket(index));
         // Only now, as the segment may be sent any number of times; the next one finds the
         // connection.
@@ -339,7 +348,7 @@ impl Host {
         }
         if !self.accept_queue_has_room(listener) {
             self.env.mib.in_segs += u64::from(segment.gso_segs);
-            if self.env.sysctl.tcp_abort_on_overflow {
+            if self.env.sysctl.tcp_abort_on_overflow || self.tcp.is_full(&self.env.sysctl) {
                 self.reset_half_open(now, index, segment);
             } else if let Some(SocketEntry::HalfOpen(half_open)) = self.tcp.table.get_mut(index) {
                 // The peer's data or the retransmission of the SYN-ACK causes another ACK.
@@ -365,6 +374,7 @@ impl Host {
         if let Some(entry) = self.tcp.table.get_mut(index) {
             *entry = SocketEntry::Conn(socket);
             self.tcp.connections += 1;
+            self.env.mem.set_connections(self.tcp.connections);
         }
         self.queue_for_accept(now, listener, index, segment);
     }

@@ -105,6 +105,7 @@ impl Host {
             return;
         };
         self.tcp.connections -= usize::from(matches!(entry, SocketEntry::Conn(_)));
+        self.env.mem.set_connections(self.tcp.connections);
         self.tcp.wheel.disarm(index);
         self.tcp.saved_syns.remove(&index);
         if !matches!(&entry, SocketEntry::Conn(socket) if !socket.reachable) {
@@ -188,6 +189,7 @@ impl Host {
         let key = socket.key;
         let (index, id) = self.tcp.table.insert(SocketEntry::Conn(socket))?;
         self.tcp.connections += 1;
+        self.env.mem.set_connections(self.tcp.connections);
         self.tcp.flows.insert(&key, FlowOwner::Socket(index));
         self.post_process(now, index);
         Some(id)

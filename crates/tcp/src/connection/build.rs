@@ -129,7 +129,7 @@ impl Connection {
     /// Returns the window field for a segment that leaves now.
     #[inline]
     pub(crate) fn window_field(&mut self, cx: &Cx<'_>) -> WireWindow {
-        let limits = HostWindowLimits::new(cx.mem, cx.sysctl);
+        let limits = HostWindowLimits::new(cx.mem, cx.sysctl, self.mem_window);
         let (field, former_edge) = self.rcv.advertise(limits);
         if let Some(edge) = former_edge {
             cold_path();

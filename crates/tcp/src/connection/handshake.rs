@@ -94,7 +94,8 @@ impl Connection {
             stats: Stats::default(),
             time_wait: None,
             uncommon: None,
-            mem_pages: 0,
+            mem_units: 0,
+            mem_window: 0,
         };
         this.init_congestion(cx.now);
         this

@@ -1,7 +1,8 @@
 //! The charge of a connection to the memory of its host.
 
 use super::Connection;
-use crate::{Cx, PAGE_BYTES};
+use crate::Cx;
+use crate::memory::UNIT_BYTES;
 
 impl Connection {
     /// Returns the bytes of memory held by data written and not acknowledged, or received and not
@@ -11,21 +12,27 @@ impl Connection {
         self.snd.truesize() + self.recovery.rtx.truesize() + self.rcv.truesize()
     }
 
-    /// Charges the host for the memory that this connection holds now.
+    /// Charges the host for the memory that this connection holds now, and for the window that its peer
+    /// may use.
     #[inline]
     pub(crate) fn charge(&mut self, cx: &mut Cx<'_>) {
-        let pages = self.truesize().div_ceil(PAGE_BYTES) as u32;
-        if pages != self.mem_pages {
-            let from = core::mem::replace(&mut self.mem_pages, pages);
-            cx.mem.change(cx.now, cx.sysctl, cx.mib, from, pages);
+        let units = self.truesize().div_ceil(UNIT_BYTES) as u32;
+        if units != self.mem_units {
+            let from = core::mem::replace(&mut self.mem_units, units);
+            cx.mem.change(cx.now, cx.sysctl, cx.mib, from, units);
         }
+        let window = self.rcv.open_window();
+        let from = core::mem::replace(&mut self.mem_window, window);
+        cx.mem.change_window(from, window);
     }
 
     /// Releases the connection's charge. The host must call this before it drops the connection.
     pub fn release_memory(&mut self, cx: &mut Cx<'_>) {
-        let from = core::mem::take(&mut self.mem_pages);
+        let from = core::mem::take(&mut self.mem_units);
         if from > 0 {
             cx.mem.change(cx.now, cx.sysctl, cx.mib, from, 0);
         }
+        cx.mem
+            .change_window(core::mem::take(&mut self.mem_window), 0);
     }
 }

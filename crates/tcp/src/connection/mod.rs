@@ -86,8 +86,10 @@ pub struct Connection {
     time_wait: Option<Box<TimeWait>>,
     /// State of features that few connections use.
     uncommon: Option<Box<Uncommon>>,
-    /// Pages that the host has been charged for our queues.
-    mem_pages: u32,
+    /// Units of memory that the host has been charged for our queues.
+    mem_units: u32,
+    /// Bytes of the window that the host counts.
+    mem_window: u32,
 }
 
 /// The options of the handshake: those that our SYN offers, then those that both sides agreed on.

@@ -182,7 +182,7 @@ impl Connection {
             cx.mib.ofo_pruned += 1;
             self.charge(cx);
         }
-        let least = cx.sysctl.tcp_rmem[0] as usize;
+        let least = cx.mem.minimum(cx.sysctl, cx.sysctl.tcp_rmem[0]);
         if !cx.mem.is_exhausted(cx.sysctl) {
             return true;
         }

@@ -23,7 +23,7 @@ impl Connection {
         prefetch(&self.timers.received_at);
         prefetch(&self.stats.segs_in);
         prefetch(&self.stats.bytes_received);
-        prefetch(&self.mem_pages);
+        prefetch(&self.mem_units);
     }
 
     /// Prefetches the memory that the connection points to; called after

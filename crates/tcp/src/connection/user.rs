@@ -141,7 +141,7 @@ impl Connection {
             *goal = self.new_super_segment_size(cx, *pushed_bytes);
             room = *goal;
         }
-        if cx.mem.is_exhausted(cx.sysctl) {
+        if cx.mem.is_scarce_for_writes(cx.sysctl) {
             cold_path();
             room = room.min(self.min_write_room(cx));
         }
@@ -321,7 +321,7 @@ impl Connection {
     /// Advertises the window immediately if it can grow by much, less than half of it being open.
     fn send_window_update_if_due(&mut self, cx: &Cx<'_>) {
         let syns = 1 + self.stats.total_retrans;
-        let limits = HostWindowLimits::new(cx.mem, cx.sysctl);
+        let limits = HostWindowLimits::new(cx.mem, cx.sysctl, self.mem_window);
         if self.rcv.is_window_update_due(limits)
             && !(self.stats.segs_out <= syns && self.rcv.exceeds_syn_field())
         {

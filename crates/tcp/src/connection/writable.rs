@@ -87,20 +87,25 @@ impl Connection {
             && Self::has_memory(cx, queued)
     }
 
-    /// Returns whether the host's memory admits a write. When it is exhausted, a connection still
+    /// Returns whether the host's memory admits a write. When it is scarce, a connection still
     /// gets its minimum, so that each makes progress, and a waiting writer is woken by its own
     /// acknowledgements at the latest.
     #[inline]
     fn has_memory(cx: &Cx<'_>, queued: usize) -> bool {
-        !cx.mem.is_exhausted(cx.sysctl) || queued < cx.sysctl.tcp_wmem[0] as usize
+        !cx.mem.is_scarce_for_writes(cx.sysctl) || queued < Self::min_write_bytes(cx)
+    }
+
+    /// Returns the bytes that a connection may queue while the host's memory is scarce.
+    #[cold]
+    fn min_write_bytes(cx: &Cx<'_>) -> usize {
+        cx.mem.minimum(cx.sysctl, cx.sysctl.tcp_wmem[0])
     }
 
     /// Returns the bytes that a write may add while the host's memory is exhausted: the rest of the
     /// minimum, or of the memory that the connection already holds.
     #[cold]
     pub(super) fn min_write_room(&self, cx: &Cx<'_>) -> usize {
-        let least = cx.sysctl.tcp_wmem[0] as usize;
-        let left = least.saturating_sub(self.wmem_queued());
+        let left = Self::min_write_bytes(cx).saturating_sub(self.wmem_queued());
         left.max(self.snd.allocated_room())
     }
 
@@ -139,8 +144,8 @@ impl Connection {
         let goal = self.snd.size_goal();
         if !self.may_add_memory(cx, pushed_bytes) {
             0
-        } else if cx.mem.is_exhausted(cx.sysctl) {
-            goal.min(cx.sysctl.tcp_wmem[0] as usize)
+        } else if cx.mem.is_scarce_for_writes(cx.sysctl) {
+            goal.min(Self::min_write_bytes(cx))
         } else {
             goal
         }

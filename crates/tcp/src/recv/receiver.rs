@@ -26,15 +26,19 @@ pub(crate) struct Receiver {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostWindowLimits {
     memory_pressure: MemoryPressure,
+    /// Largest window that memory admits, bytes.
+    room: u32,
     /// `tcp_shrink_window`.
     may_shrink: bool,
 }
 
 impl HostWindowLimits {
+    /// `own` is the window that the connection has offered, in bytes.
     #[inline]
-    pub(crate) fn new(mem: &TcpMemory, sysctl: &Sysctl) -> Self {
+    pub(crate) fn new(mem: &TcpMemory, sysctl: &Sysctl, own: u32) -> Self {
         Self {
             memory_pressure: mem.pressure(sysctl),
+            room: mem.window_room(sysctl, own),
             may_shrink: sysctl.tcp_shrink_window,
         }
     }
@@ -279,6 +283,7 @@ impl Receiver {
             acked: self.ack.last_acked(),
             mss: self.ack.rcv_mss(),
             memory_pressure: host.memory_pressure,
+            room: host.room,
             may_shrink: host.may_shrink,
         }
     }
@@ -324,6 +329,15 @@ impl Receiver {
     /// Returns the window field of a SYN.
     pub(crate) fn syn_window(&self, segment_size: (Mss, u32)) -> WireWindow {
         self.window.syn_window(segment_size)
+    }
+
+    /// Returns the bytes that the peer may send now, of which none has arrived.
+    #[inline]
+    pub(crate) fn open_window(&self) -> u32 {
+        if self.queue.fin_received() {
+            return 0;
+        }
+        self.window.current(self.queue.rcv_nxt()).0
     }
 
     /// Returns the bytes from `nxt` on that the last advertised window admits.

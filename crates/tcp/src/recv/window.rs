@@ -80,6 +80,8 @@ pub(crate) struct WindowInputs {
     /// Payload of a full segment, as observed, in bytes.
     pub(crate) mss: u32,
     pub(crate) memory_pressure: MemoryPressure,
+    /// Largest window that the host's memory admits, bytes.
+    pub(crate) room: u32,
     /// `tcp_shrink_window`.
     pub(crate) may_shrink: bool,
 }
@@ -296,6 +298,7 @@ impl RecvWindow {
 
     #[inline]
     fn limit_by_pressure(&self, free: u32, inputs: WindowInputs) -> u32 {
+        let free = free.min(inputs.room);
         match inputs.memory_pressure {
             MemoryPressure::None => free,
             MemoryPressure::SlowReaders if free > self.limit() / 2 => free,

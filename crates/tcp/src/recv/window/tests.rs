@@ -32,6 +32,7 @@ fn inputs(n: u32, acked: u32) -> WindowInputs {
         acked: seq(acked),
         mss: 1448,
         memory_pressure: MemoryPressure::None,
+        room: u32::MAX,
         may_shrink: false,
     }
 }
