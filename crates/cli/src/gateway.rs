@@ -8,6 +8,7 @@ mod getopt;
 mod gvproxy;
 mod install;
 mod json_socket;
+mod memory;
 mod pasta;
 mod personality;
 mod pesto;

@@ -147,12 +147,16 @@ pub struct GatewayView {
     pub rate: Option<u64>,
     /// Memory of the data in the stack's sockets, in bytes.
     pub socket_memory: u64,
+    /// The bound of `socket_memory`, apart from the minimum of each connection.
+    pub socket_memory_max: u64,
     /// Data that the relays hold between the sockets, in bytes.
     pub relay_memory: u64,
     /// The budget of `relay_memory`.
     pub relay_memory_max: u64,
     /// Resident memory of the process, in bytes.
     pub resident_memory: Option<u64>,
+    /// The memory that the gateway may take in addition to the program itself, in bytes.
+    pub memory_max: u64,
 }
 
 /// A network of a gateway's guest.

@@ -4,11 +4,27 @@ use std::fs;
 use std::path::{Component, Path};
 
 /// Returns the bytes of memory that this process may use: the machine's memory, or the lowest limit
-/// of its control groups (`memory.max`, and `memory.limit_in_bytes` of version 1).
+/// of its control groups (`memory.max`, and `memory.limit_in_bytes` of version 1) and of its resources
+/// (`ulimit -v` and `ulimit -d`).
 ///
-/// `None` if the kernel reports neither.
+/// `None` if the kernel reports none of them. Reads /proc and /sys, which a sandbox may hide.
 pub fn process_memory() -> Option<u64> {
-    memory_limit(|path| fs::read_to_string(path).ok())
+    let limit = memory_limit(|path| fs::read_to_string(path).ok());
+    limit.into_iter().chain(resource_limits()).min()
+}
+
+/// Returns the limits of the address space and of the heap, in bytes.
+#[cfg(target_os = "linux")]
+fn resource_limits() -> impl Iterator<Item = u64> {
+    use rustix::process::{Resource, getrlimit};
+    let limits = [Resource::As, Resource::Data].map(|resource| getrlimit(resource).current);
+    limits.into_iter().flatten()
+}
+
+/// Other systems have limits of their own.
+#[cfg(not(target_os = "linux"))]
+fn resource_limits() -> impl Iterator<Item = u64> {
+    std::iter::empty()
 }
 
 /// Returns the limit on a system whose files `read` returns.
@@ -93,6 +109,32 @@ mod tests {
             ),
         ];
         assert_eq!(of(&larger), Some(ALL));
+    }
+
+    /// A shell limits its own address space, and the test runs itself under it.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn limit_of_the_address_space() {
+        const CHILD: &str = "FULLSEND_MEMORY_CHILD";
+        const LIMIT: u64 = 512 << 20;
+        if std::env::var_os(CHILD).is_some() {
+            return assert_eq!(super::process_memory(), Some(LIMIT));
+        }
+        let test = std::env::current_exe().unwrap();
+        let output = std::process::Command::new("sh")
+            .args([
+                "-c",
+                &format!("ulimit -v {}; exec \"$0\" \"$@\"", LIMIT >> 10),
+            ])
+            .arg(test)
+            .args(["--exact", "memory::tests::limit_of_the_address_space"])
+            .args(["--test-threads", "1"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("1 passed"), "{text}");
     }
 
     #[test]

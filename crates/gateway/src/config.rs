@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::dns::Zone;
 use crate::forward::Forward;
+use crate::memory::MemoryBudget;
 use crate::policy::{AllowAll, Policy, is_special};
 use crate::resolvers::RESOLV_CONF;
 
@@ -65,6 +66,10 @@ pub struct Config {
     pub loopback_clients: LoopbackClients,
     /// Bounds of the tables.
     pub limits: Limits,
+    /// The memory of the gateway with all its guests. The default is that of the process
+    /// ([`MemoryBudget::of_process`]), which is read when the settings are created: a sandbox may hide
+    /// it from the gateway that is built with them.
+    pub memory: MemoryBudget,
     /// Decides about each flow and each DNS name.
     pub policy: Arc<dyn Policy>,
 }
@@ -270,7 +275,7 @@ pub enum LoopbackClients {
 ///
 /// Connections, flows, queries and forwards use a descriptor of the host each, except for forwarded
 /// UDP flows; a spliced connection ([`LoopbackClients`], and clients in the guest) uses up to six, and
-/// counts as six. The gateway lowers the bounds to what `RLIMIT_NOFILE` allows.
+/// counts as six. The gateway lowers the bounds to what `RLIMIT_NOFILE` and [`Config::memory`] allow.
 ///
 /// With several guests ([`Builder::guest`](crate::Builder::guest)) they are those of each guest, except
 /// for the bounds of forwards; and of what `RLIMIT_NOFILE` allows, each of `n` guests has at most an
@@ -303,6 +308,9 @@ pub struct Limits {
     /// Bytes per second that the guest may send, and that it may receive, of TCP and UDP payload and
     /// of echo messages.
     pub rate: Option<u64>,
+    /// Bytes of memory of the guest. With one guest, [`Config::memory`] is lowered to it. Each of several
+    /// guests has at most this much of the memory of all, and with `n` guests at most an (n+1)th.
+    pub memory: Option<u64>,
 }
 
 impl Default for Limits {
@@ -316,6 +324,7 @@ impl Default for Limits {
             dns_addresses: 4096,
             forwards: 65_536,
             rate: None,
+            memory: None,
         }
     }
 }
@@ -363,6 +372,7 @@ impl Default for Config {
             forward_source: ForwardSource::default(),
             loopback_clients: LoopbackClients::default(),
             limits: Limits::default(),
+            memory: MemoryBudget::of_process(),
             policy: Arc::new(AllowAll),
         }
     }
@@ -472,6 +482,7 @@ impl fmt::Debug for Config {
             .field("dns", &self.dns)
             .field("forwards", &self.forwards)
             .field("limits", &self.limits)
+            .field("memory", &self.memory)
             .finish_non_exhaustive()
     }
 }

@@ -94,6 +94,9 @@ counters! {
     /// Resolvers that were queried beside or after the first one of a query, as that one was silent or
     /// could not be reached.
     dns_other_resolvers: "GatewayDnsOtherResolvers",
+    /// Allocations for received data that the system refused (the data stays in the host's socket, or the
+    /// datagram is dropped), and DNS messages over TCP that were refused because relays held the memory.
+    memory_refused: "GatewayMemoryRefused",
     /// DHCP and DHCPv6 messages that were answered.
     dhcp_answers: "GatewayDhcpAnswers",
     /// Router advertisements that were sent.

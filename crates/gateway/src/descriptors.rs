@@ -1,9 +1,10 @@
-//! The numbers of flows that the descriptors of the process allow.
+//! The numbers of flows that the descriptors of the process and the memory allow.
 
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::sync::Semaphore;
 
 use crate::config::Limits;
+use crate::memory::Shares;
 
 /// Descriptors that are left to everything except flows and forwards: 64 clients of the control
 /// socket, 16 of the metrics, and the gateway's own.
@@ -30,11 +31,12 @@ pub(crate) struct SocketLimits {
 }
 
 impl SocketLimits {
-    /// Returns the configured bounds, lowered to the descriptors that the process may have.
-    pub(crate) fn of_process(limits: &Limits) -> Self {
+    /// Returns the configured bounds, lowered to the memory of the gateway and to the descriptors that
+    /// the process may have.
+    pub(crate) fn of_process(limits: &Limits, memory: &Shares) -> Self {
         let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
         let descriptors = usize::try_from(soft).unwrap_or(usize::MAX);
-        Self::new(limits, descriptors)
+        Self::new(&limits_of_memory(limits, memory), descriptors)
     }
 
     fn new(limits: &Limits, descriptors: usize) -> Self {
@@ -63,6 +65,18 @@ impl SocketLimits {
     }
 }
 
+/// Returns the bounds, lowered to the memory of the gateway.
+fn limits_of_memory(limits: &Limits, memory: &Shares) -> Limits {
+    let least = |limit: usize, share: u64| limit.min(usize::try_from(share).unwrap_or(usize::MAX));
+    Limits {
+        tcp_connections: least(limits.tcp_connections, memory.tcp_connections),
+        udp_flows: least(limits.udp_flows, memory.udp_flows),
+        ping_flows: least(limits.ping_flows, memory.pings),
+        dns_queries: least(limits.dns_queries, memory.dns_queries),
+        ..*limits
+    }
+}
+
 impl SocketLimits {
     /// Returns the share of the TCP connections that all forwards together may have.
     pub(crate) fn tcp_of_forwards(&self) -> usize {
@@ -83,6 +97,7 @@ mod tests {
         dns_queries: usize::MAX,
         forwards: usize::MAX,
         rate: None,
+        memory: None,
     };
 
     #[test]
@@ -104,6 +119,20 @@ mod tests {
         let many = SocketLimits::new(&LIMITS, usize::MAX);
         assert!(many.dns <= Semaphore::MAX_PERMITS);
         assert!(many.tcp <= Semaphore::MAX_PERMITS);
+    }
+
+    #[test]
+    fn the_bounds_fit_the_memory() {
+        let shares = crate::MemoryBudget::new(64 << 20).unwrap().shares();
+        let limits = limits_of_memory(&LIMITS, &shares);
+        assert_eq!(limits.tcp_connections as u64, shares.tcp_connections);
+        assert_eq!(limits.udp_flows as u64, shares.udp_flows);
+        assert_eq!(limits.dns_queries as u64, shares.dns_queries);
+        let fewer = Limits {
+            tcp_connections: 10,
+            ..LIMITS
+        };
+        assert_eq!(limits_of_memory(&fewer, &shares).tcp_connections, 10);
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub(crate) async fn release_free_memory(shared: Arc<Shared>) {
     loop {
         ticks.tick().await;
         let now = moved_bytes(&shared);
-        let kept = shared.pool.stats().kept_bytes as u64;
+        let kept = shared.pool.pool().stats().kept_bytes as u64;
         let is_little = now.saturating_sub(last) <= kept.max(LITTLE);
         last = now;
         let counters = shared.counters();
@@ -59,7 +59,7 @@ pub(crate) async fn release_free_memory(shared: Arc<Shared>) {
             shared.pipes.clear();
         }
         if released.is_worthwhile(kept, flows) && is_little {
-            shared.pool.trim();
+            shared.pool.pool().trim();
             release_heap();
             let resident = resident_memory().unwrap_or(0);
             released = Released { resident, flows };

@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use fullsend::control::Gateway as ControlledGateway;
-use fullsend::{IcmpSocket, Pool, Stack, TransparentListener, UdpSocket};
+use fullsend::{IcmpSocket, Stack, TransparentListener, UdpSocket};
 use fullsend_device::{Device, PortId, Switch, SwitchConfig, SwitchHandle};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
@@ -28,16 +28,22 @@ use crate::forwards::Forwards;
 use crate::free_memory::release_free_memory;
 use crate::guests::{Guests, PortGuests, limits_of_all};
 use crate::icmp::{Pings, receive_icmp};
+use crate::memory::{MemoryBudget, Shares};
 use crate::namespace::{GuestSockets, OwnAddresses};
+use crate::payload_memory::PayloadMemory;
 use crate::policy::{Policy, RefusalLog};
 use crate::resolvers::Resolvers;
 use crate::router::advertise;
 use crate::services::Services;
-use crate::tcp::{Pipes, RelayMemory, TcpFlows, accept_outbound};
+use crate::tcp::{PAGE_BYTES, Pipes, RelayMemory, TcpFlows, accept_outbound};
 use crate::udp::{Udp, expire_flows, receive_outbound};
 use crate::validate::{validate, validate_for_several};
 
 mod builder;
+
+/// Bounds of the largest buffer of a connection in the stack, bytes: the initial one, and Linux's.
+const MIN_BUFFER: u64 = 128 << 10;
+const MAX_BUFFER: u64 = 4 << 20;
 
 pub use builder::Builder;
 use builder::OnGuest;
@@ -47,7 +53,7 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) stack: Stack,
     /// The stack's payload memory.
-    pub(crate) pool: Pool,
+    pub(crate) pool: PayloadMemory,
     pub(crate) counters: AtomicCounters,
     pub(crate) resolvers: Resolvers,
     /// The domains whose names the DNS relay knows itself.
@@ -88,6 +94,8 @@ pub(crate) struct Shared {
     pub(crate) guest_sockets: Option<GuestSockets>,
     /// Budget of the data that the relays hold.
     pub(crate) relay_memory: RelayMemory,
+    /// The budget of all memory.
+    pub(crate) memory: MemoryBudget,
     runtime: tokio::runtime::Handle,
     /// The tasks of all flows. `None` after the gateway has stopped, when none is started any more.
     tasks: Mutex<Option<JoinSet<()>>>,
@@ -118,6 +126,7 @@ impl Shared {
             udp_sockets: self.udp.socket_count() as u64,
             dns_addresses: self.guests.name_count() as u64,
             tcp_open: tcp_open as u64,
+            memory_refused: self.pool.refused() + self.relay_memory.refused(),
             switch_forwarded: switch.forwarded,
             switch_flooded: switch.flooded,
             switch_dropped: switch.dropped,
@@ -172,8 +181,13 @@ fn link_local(config: &Config) -> Ipv6Addr {
 }
 
 /// Builds the stack behind the guest's device.
-fn build_stack(config: &Config, device: Box<dyn Device>, backlog: usize) -> io::Result<Stack> {
-    let mut builder = Stack::builder()
+fn build_stack(
+    config: &Config,
+    device: Box<dyn Device>,
+    backlog: usize,
+    memory: &Shares,
+) -> io::Result<Stack> {
+    let mut builder = limit_memory(Stack::builder(), memory)
         .device(device)
         .mtu(config.mtu)
         .mac(config.mac)
@@ -201,6 +215,33 @@ fn build_stack(config: &Config, device: Box<dyn Device>, backlog: usize) -> io::
         builder = builder.address(&format!("{address}/{bits}"));
     }
     builder.build()
+}
+
+/// Limits the memory of a stack to its shares.
+fn limit_memory(builder: fullsend::Builder, memory: &Shares) -> fullsend::Builder {
+    let pages = |bytes: u64| (bytes / PAGE_BYTES as u64).min(0x7fff_ffff);
+    // The shares of Linux: no pressure up to a half, pressure above two thirds.
+    let pages_of = |bytes: u64| {
+        let most = pages(bytes);
+        format!("{} {} {most}", most / 2, most - most / 3)
+    };
+    // One connection takes at most an eighth of the data of all.
+    let buffer = (memory.tcp_data / 8).clamp(MIN_BUFFER, MAX_BUFFER);
+    let entries = memory.tcp_connections.to_string();
+    builder
+        .memory_bytes(memory.stack)
+        .sysctl("tcp_mem", &pages_of(memory.tcp_data))
+        .sysctl("tcp_minimum_mem", &pages(memory.tcp_minimum).to_string())
+        .sysctl("udp_mem", &pages_of(memory.udp_data))
+        .sysctl("tcp_rmem", &format!("4096 131072 {buffer}"))
+        .sysctl("tcp_wmem", &format!("4096 16384 {buffer}"))
+        // Connections whose relay has ended go on without it until their data is delivered.
+        .sysctl(
+            "tcp_max_sockets",
+            &(memory.tcp_connections * 5 / 4).to_string(),
+        )
+        .sysctl("tcp_max_orphans", &entries)
+        .sysctl("tcp_max_tw_buckets", &entries)
 }
 
 /// Returns all addresses that no guest may use: those of the stack, and those that stand for others.
@@ -337,15 +378,22 @@ impl Gateway {
         guest_sockets: Option<GuestSockets>,
     ) -> io::Result<Self> {
         validate(&config)?;
-        let limits = match &switch {
-            Some(_) => SocketLimits::of_process(&limits_of_all(&config.limits)),
-            None => SocketLimits::of_process(&config.limits),
+        let memory = match (&switch, config.limits.memory) {
+            (None, Some(of_guest)) => config.memory.min(MemoryBudget::new(of_guest)?),
+            _ => config.memory,
         };
-        let stack = build_stack(&config, device, limits.tcp)?;
-        let relay_memory = RelayMemory::new(&stack.sysctl("net.ipv4.tcp_mem")?);
+        let shares = memory.shares();
+        let limits = match &switch {
+            Some(_) => SocketLimits::of_process(&limits_of_all(&config.limits), &shares),
+            None => SocketLimits::of_process(&config.limits, &shares),
+        };
+        let stack = build_stack(&config, device, limits.tcp, &shares)?;
+        let forwarded_udp_flows = usize::try_from(shares.forwarded_udp_flows)
+            .unwrap_or(usize::MAX)
+            .min(config.limits.forwarded_udp_flows);
         let shared = Arc::new(Shared {
-            pool: stack.pool(),
-            udp: Udp::new(&stack, &limits, config.limits.forwarded_udp_flows)?,
+            pool: PayloadMemory::new(stack.pool()),
+            udp: Udp::new(&stack, &limits, forwarded_udp_flows)?,
             icmp: IcmpSocket::open(&stack)?,
             pings: Pings::default(),
             leases: Mutex::new(Leases::new(config.ipv4.as_ref(), switch.is_some())),
@@ -356,7 +404,7 @@ impl Gateway {
             counters: AtomicCounters::default(),
             resolvers: Resolvers::new(&config.dns),
             zones: Zones::new(&config.dns.zones)?,
-            guests: Guests::new(&config, switch, ports),
+            guests: Guests::new(&config, &shares, switch, ports),
             policy: Mutex::new(config.policy.clone()),
             refusals: RefusalLog::default(),
             services: Services::default(),
@@ -369,7 +417,8 @@ impl Gateway {
             pipes: Pipes::default(),
             guest_sockets,
             limits,
-            relay_memory,
+            relay_memory: RelayMemory::new(shares.relays),
+            memory,
             runtime: tokio::runtime::Handle::current(),
             tasks: Mutex::new(Some(JoinSet::new())),
             task_spawned: Notify::new(),

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::config::{Config, Limits};
 use crate::dns::AddressNames;
+use crate::memory::Shares;
 use crate::rate::RateLimit;
 
 /// A guest, and its part of the tables.
@@ -26,7 +27,16 @@ pub(crate) struct Guest {
     pub(crate) address_names: Mutex<AddressNames>,
     tcp_open: AtomicUsize,
     dns_open: AtomicUsize,
+    /// Bytes that the buffers of its connections may take.
+    buffers: AtomicUsize,
 }
+
+/// Least bytes of the buffers of a connection, both directions together.
+const MIN_BUFFERS: usize = 16 << 10;
+/// Most bytes of them: further ones bring no speed on the link.
+const MAX_BUFFERS: usize = 4 << 20;
+/// The share of a guest's free buffers that one connection gets.
+const BUFFERS_SHARE: usize = 16;
 
 /// A resource of which each of several guests has a share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +64,25 @@ impl Guest {
             guest: self.clone(),
             kind,
         })
+    }
+}
+
+/// The buffers of one of a guest's connections. Dropping it gives them back.
+pub(crate) struct HeldBuffers<'a> {
+    guest: &'a Guest,
+    bytes: usize,
+}
+
+impl HeldBuffers<'_> {
+    /// Returns the bytes of the buffer of each direction.
+    pub(crate) fn of_direction(&self) -> u32 {
+        u32::try_from(self.bytes / 2).unwrap_or(u32::MAX)
+    }
+}
+
+impl Drop for HeldBuffers<'_> {
+    fn drop(&mut self) {
+        self.guest.buffers.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -86,6 +115,7 @@ impl Settings {
             address_names: Mutex::new(AddressNames::new(self.dns_addresses, self.address_grace)),
             tcp_open: AtomicUsize::new(0),
             dns_open: AtomicUsize::new(0),
+            buffers: AtomicUsize::new(0),
         })
     }
 }
@@ -123,20 +153,31 @@ pub(crate) struct Guests {
     only: Arc<Guest>,
     ports: Arc<PortGuests>,
     settings: Mutex<Settings>,
+    /// Bytes that the buffers of all connections may take.
+    buffers: usize,
+    /// Bytes that those of each guest may take at most.
+    buffers_of_guest: usize,
 }
 
 impl Guests {
     pub(crate) fn new(
         config: &Config,
+        memory: &Shares,
         switch: Option<SwitchHandle>,
         ports: Arc<PortGuests>,
     ) -> Self {
+        let names = memory.names_of_guest(switch.is_some());
+        let names = usize::try_from(names).unwrap_or(usize::MAX);
         let settings = Settings {
             rate: config.limits.rate,
-            dns_addresses: config.limits.dns_addresses,
+            dns_addresses: config.limits.dns_addresses.min(names),
             address_grace: config.dns.address_grace,
         };
+        let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let of_guest = config.limits.memory.map(Shares::tcp_data_of);
         Self {
+            buffers: bytes(memory.tcp_data),
+            buffers_of_guest: of_guest.map_or(usize::MAX, bytes),
             switch,
             only: settings.guest(None),
             ports,
@@ -179,6 +220,17 @@ impl Guests {
             Some(switch) => (of_all / (switch.ports() + 1)).min(of_one).max(1),
             None => of_all,
         }
+    }
+
+    /// Returns the buffers of a new connection of one of several guests: a part of what the guest has left.
+    /// Thus one guest does not take the memory of the others. `None` for the only guest.
+    pub(crate) fn hold_buffers<'a>(&self, guest: &'a Guest) -> Option<HeldBuffers<'a>> {
+        self.switch.as_ref()?;
+        let share = self.part_of(self.buffers, self.buffers_of_guest);
+        let free = share.saturating_sub(guest.buffers.load(Ordering::Relaxed));
+        let bytes = (free / BUFFERS_SHARE).clamp(MIN_BUFFERS, MAX_BUFFERS);
+        guest.buffers.fetch_add(bytes, Ordering::Relaxed);
+        Some(HeldBuffers { guest, bytes })
     }
 
     /// Returns whether there may be several guests.

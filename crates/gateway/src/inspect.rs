@@ -93,7 +93,9 @@ impl Shared {
             rate: self.guests.rate(),
             socket_memory: sockets.mem * PAGE_BYTES as u64,
             relay_memory: self.relay_memory.held() as u64,
+            socket_memory_max: self.memory.shares().tcp_data,
             relay_memory_max: self.relay_memory.budget() as u64,
+            memory_max: self.memory.bytes(),
             resident_memory: resident_memory(),
         }
     }

@@ -46,12 +46,14 @@ mod gateway;
 mod guests;
 mod icmp;
 mod inspect;
+mod memory;
 #[doc(hidden)]
 pub mod message;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 pub mod namespace;
 mod outbound_socket;
+mod payload_memory;
 mod policy;
 mod ports;
 mod rate;
@@ -74,6 +76,7 @@ pub use dhcp::Lease;
 pub use dns::Zone;
 pub use forward::{Forward, ForwardId, Protocol, Side};
 pub use gateway::{Builder, Gateway, Handle};
+pub use memory::{MemoryBudget, MemoryBudgetError};
 #[cfg(feature = "policy-file")]
 pub use policy::PolicyFile;
 pub use policy::{

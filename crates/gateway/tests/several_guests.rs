@@ -372,3 +372,52 @@ async fn wrong_settings_of_several_guests_are_errors() {
     let error = gateway.handle().add_guest(Box::new(device)).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
 }
+
+/// A server on the host's loopback that sends without an end to each client. Returns the port.
+fn send_on_host() -> u16 {
+    let listener = HostListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || while stream.write_all(&[7; 16 << 10]).is_ok() {});
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn a_guest_that_reads_nothing_takes_its_share_of_the_memory() {
+    const CONNECTIONS: usize = 60;
+    let config = Config {
+        memory: "24M".parse().unwrap(),
+        ..config()
+    };
+    let rig = start(config, false, 2);
+    let from = SocketAddr::new(ip(GATEWAY[0]), send_on_host());
+    let mut unread = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let stream = TcpStream::connect(&rig.guests[0], from).await.unwrap();
+        // A window that admits much: congestion and send buffer grow with it.
+        stream.set_rcvbuf(2 << 20).unwrap();
+        unread.push(stream);
+    }
+    // Until no more data moves.
+    let (mut last, mut idle) = (0, 0);
+    let mut most = 0;
+    while idle < 20 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        most = most.max(rig.gateway.stack().sockstat().mem * 4096);
+        let moved = rig.gateway.counters().tcp_rx_bytes;
+        idle = if moved == last { idle + 1 } else { 0 };
+        last = moved;
+    }
+    // An eighth of the memory is for data of all guests, of which each of two has a third.
+    let (all, share) = (3 << 20, 1 << 20);
+    println!("{most} bytes of {share}");
+    assert!(most <= share + share / 2, "{most} bytes of {all}");
+    let to = SocketAddr::new(ip(GATEWAY[0]), serve_on_host());
+    let exchanged = timeout(LIMIT, exchange(&rig.guests[1], to, DATA)).await;
+    assert!(exchanged.is_ok(), "the other guest has no service");
+    drop(unread);
+}

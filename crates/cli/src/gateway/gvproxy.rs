@@ -23,6 +23,7 @@ use fullsend::TcpListener;
 use fullsend_gateway::Gateway;
 use fullsend_gateway::namespace::Sandbox;
 
+use super::memory;
 use super::policy;
 use super::service::{capture, relay, runtime};
 use super::tool_sockets::ToolSockets;
@@ -82,6 +83,7 @@ fn serve(options: &Options) -> Result<()> {
         .transpose()?;
     let mut config = options.config.clone();
     udp_filter::apply(None, &mut config)?;
+    memory::apply(options.memory, &mut config)?;
     let policy = policy::apply(options.policy.as_deref(), &mut config)?;
     let tools = ToolSockets::from_environment().with_policy(policy)?;
     let capture = capture("guest", options.pcap.as_deref())?;

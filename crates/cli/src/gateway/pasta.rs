@@ -24,6 +24,7 @@ use fullsend_gateway::namespace::{
     SocketTables, Spawned, Tap, can_make_namespaces, open_null, open_tap,
 };
 
+use super::memory;
 use super::policy::{self, PolicySource};
 use super::service::{captured, relay, relay_command, runtime};
 use super::tool_sockets::ToolSockets;
@@ -123,6 +124,7 @@ impl Guest {
 fn serve(options: &Options) -> Result<ExitCode> {
     let mut plan = Plan::new(options)?;
     udp_filter::apply(None, &mut plan.config)?;
+    memory::apply(options.memory, &mut plan.config)?;
     let policy = policy::apply(options.policy.as_deref(), &mut plan.config)?;
     let Some(destination) = &options.destination else {
         return Ok(ExitCode::FAILURE);

@@ -10,9 +10,12 @@ use clap::{Args, Subcommand};
 use fullsend_device::Tun;
 use fullsend_gateway::metrics::MetricsAddress;
 use fullsend_gateway::namespace::{InterfaceSetup, NewNamespaces, Sandbox, can_make_namespaces};
-use fullsend_gateway::{Config, Forward, Gateway, Protocol, Side, UdpFiltering};
+use fullsend_gateway::{
+    Config, Forward, Gateway, MemoryBudget, Protocol, Side, UdpFiltering,
+};
 
 use super::install::InstallArgs;
+use super::memory;
 use super::policy::{self, PolicySource};
 use super::service::{captured, relay_command, runtime};
 use super::tool_sockets::ToolSockets;
@@ -68,6 +71,10 @@ pub(crate) struct RunArgs {
     /// protocol. SIGHUP reads the file again.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
+    /// Memory that the gateway may take, as in 64M [default: 256M, or a quarter of the memory that the
+    /// machine or the control group has if that is less].
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<MemoryBudget>,
     /// Write the command's packets to this file in pcapng format.
     #[arg(short = 'p', long, value_name = "FILE")]
     pcap: Option<PathBuf>,
@@ -198,6 +205,7 @@ fn config(args: &RunArgs) -> Result<(Config, Option<PolicySource>)> {
         config.mappings.clear();
     }
     udp_filter::apply(args.udp_filter, &mut config)?;
+    memory::apply(args.memory, &mut config)?;
     let policy = policy::apply(args.policy.as_deref(), &mut config)?;
     for (protocol, forwards) in [(Protocol::Tcp, &args.tcp), (Protocol::Udp, &args.udp)] {
         for forward in forwards {

@@ -26,6 +26,7 @@ use fullsend_gateway::{
 };
 
 use super::json_socket;
+use super::memory;
 use super::policy;
 use super::service::{relay, runtime};
 use super::tool_sockets::ToolSockets;
@@ -72,6 +73,7 @@ fn serve(options: &Options) -> Result<()> {
     let ready_fd = inherited(options.ready_fd).context("cannot use --ready-fd")?;
     let mut config = config(options)?;
     udp_filter::apply(None, &mut config)?;
+    memory::apply(options.memory, &mut config)?;
     let policy = policy::apply_from_environment(&mut config)?;
     let (device, end) = open_device(options)?;
     let api_socket = options.api_socket.as_deref();

@@ -20,7 +20,7 @@ use crate::policy::DnsVerdict;
 /// How long one resolver has for its answer. The guest's own resolver waits for 5 s.
 const RESOLVER_TIMEOUT: Duration = Duration::from_secs(4);
 /// Longest query that is relayed.
-const MAX_QUERY: usize = 4096;
+pub(super) const MAX_QUERY: usize = 4096;
 
 /// Relays a query of the guest to the host's resolvers, or answers it as the policy says.
 pub(crate) fn relay_query(

@@ -12,33 +12,41 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::race::first_answer;
-use super::relay::{answer_locally, count_query, hold_query};
+use super::relay::{MAX_QUERY, answer_locally, count_query, hold_query};
 use super::screen::screen_answer;
 use super::upstream::{UpstreamQuery, connect_tcp};
 use crate::counters::add;
 use crate::gateway::Shared;
 use crate::guests::Guest;
 use crate::message::dns::{Query, ResponseCode};
+use crate::tcp::RelayMemory;
 
 /// How long a guest's connection may be idle (RFC 7766 6.2.3 leaves the time to the server), and
 /// how long a message may take.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest answer.
+const MAX_ANSWER: usize = 65_535;
+const NO_MEMORY: io::ErrorKind = io::ErrorKind::OutOfMemory;
 /// How long one resolver has for its answer.
 const RESOLVER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Answers the queries on a connection of the guest, one after another, until the guest closes it
-/// or is idle; it is then closed.
+/// or is idle; it is then closed. It is reset if the relays' memory does not suffice for a message.
 pub(crate) async fn relay_stream(shared: &Arc<Shared>, owner: &Arc<Guest>, mut guest: GuestStream) {
     let mut upstream = None;
     let result = async {
-        while let Some(message) = read_message(&mut guest).await? {
+        let memory = &shared.relay_memory;
+        while let Some(message) = read_message(&mut guest, memory, MAX_QUERY).await? {
             count_query(shared);
+            let _held = memory.try_hold(message.len()).ok_or(NO_MEMORY)?;
             owner.tx_rate.take(message.len()).await;
             let answer = answer((shared, owner), &mut upstream, &message).await;
             let Some(answer) = answer else {
                 add(&shared.counters.dns_dropped, 1);
                 return Err(io::ErrorKind::InvalidData.into());
             };
+            // The guest may take its time to read it.
+            let _held = memory.try_hold(2 * answer.len()).ok_or(NO_MEMORY)?;
             owner.rx_rate.take(answer.len()).await;
             within_timeout(write_message(&mut guest, &answer)).await?;
             add(&shared.counters.dns_answers, 1);
@@ -76,12 +84,12 @@ async fn answer(
             // A resolver may have closed the connection of the last query. A connection whose answer is
             // missing or wrong is dropped, as a later answer would be taken for that to the next query.
             if let Some(mut kept) = kept
-                && let Ok(answer) = ask(&mut kept.stream, to_resolver).await
+                && let Ok(answer) = ask(shared, &mut kept.stream, to_resolver).await
             {
                 return Ok((kept, answer));
             }
             let mut stream = connect_tcp(resolver, &shared.config.outbound).await?;
-            let answer = ask(&mut stream, to_resolver).await?;
+            let answer = ask(shared, &mut stream, to_resolver).await?;
             Ok((Upstream { resolver, stream }, answer))
         }
     };
@@ -103,9 +111,13 @@ struct Upstream {
 ///
 /// # Errors
 /// `InvalidData` if the message after it answers another query.
-async fn ask(stream: &mut TcpStream, query: &UpstreamQuery<'_>) -> io::Result<Vec<u8>> {
+async fn ask(
+    shared: &Shared,
+    stream: &mut TcpStream,
+    query: &UpstreamQuery<'_>,
+) -> io::Result<Vec<u8>> {
     write_message(stream, &query.message).await?;
-    let answer = read_message(stream)
+    let answer = read_message(stream, &shared.relay_memory, MAX_ANSWER)
         .await?
         .ok_or(io::ErrorKind::UnexpectedEof)?;
     query
@@ -114,7 +126,15 @@ async fn ask(stream: &mut TcpStream, query: &UpstreamQuery<'_>) -> io::Result<Ve
 }
 
 /// Reads a message; `None` at the end of the stream, and if no message begins in time.
-async fn read_message(stream: &mut (impl AsyncReadExt + Unpin)) -> io::Result<Option<Vec<u8>>> {
+///
+/// # Errors
+/// `InvalidData` for a message of more than `max` bytes; `OutOfMemory` if `memory` does not suffice for
+/// it.
+async fn read_message(
+    stream: &mut (impl AsyncReadExt + Unpin),
+    memory: &RelayMemory,
+    max: usize,
+) -> io::Result<Option<Vec<u8>>> {
     let mut first = [0];
     let idle = timeout(IDLE_TIMEOUT, stream.read(&mut first));
     if idle.await.unwrap_or(Ok(0))? == 0 {
@@ -122,6 +142,10 @@ async fn read_message(stream: &mut (impl AsyncReadExt + Unpin)) -> io::Result<Op
     }
     within_timeout(async {
         let len = u16::from_be_bytes([first[0], stream.read_u8().await?]);
+        if usize::from(len) > max {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let _held = memory.try_hold(len.into()).ok_or(NO_MEMORY)?;
         let mut message = vec![0; len.into()];
         stream.read_exact(&mut message).await?;
         Ok(Some(message))
@@ -158,15 +182,34 @@ mod tests {
     async fn an_idle_connection_ends_and_a_part_of_a_message_fails() {
         let (mut relay, mut guest) = duplex(100);
         let start = Instant::now();
-        assert_eq!(read_message(&mut relay).await.unwrap(), None);
+        let memory = RelayMemory::new(1000);
+        let read = async |relay: &mut _| read_message(relay, &memory, MAX_QUERY).await;
+        assert_eq!(read(&mut relay).await.unwrap(), None);
         assert_eq!(start.elapsed(), IDLE_TIMEOUT);
         guest.write_all(b"\0\x02ab\0\x02a").await.unwrap();
-        let message = read_message(&mut relay).await.unwrap();
+        let message = read(&mut relay).await.unwrap();
         assert_eq!(message.unwrap(), b"ab");
-        let error = read_message(&mut relay).await.unwrap_err();
+        let error = read(&mut relay).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         drop(guest);
-        assert_eq!(read_message(&mut relay).await.unwrap(), None);
+        assert_eq!(read(&mut relay).await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn messages_beyond_the_memory_or_the_longest_query_are_refused() {
+        let memory = RelayMemory::new(1000);
+        let first_of = |len: u16| len.to_be_bytes();
+        for (len, kind) in [
+            (MAX_QUERY as u16 + 1, io::ErrorKind::InvalidData),
+            (u16::MAX, io::ErrorKind::InvalidData),
+            (1001, io::ErrorKind::OutOfMemory),
+        ] {
+            let (mut relay, mut guest) = duplex(100);
+            guest.write_all(&first_of(len)).await.unwrap();
+            let read = read_message(&mut relay, &memory, MAX_QUERY).await;
+            assert_eq!(read.unwrap_err().kind(), kind, "{len}");
+        }
+        assert_eq!((memory.held(), memory.refused()), (0, 1));
     }
 
     #[tokio::test(start_paused = true)]

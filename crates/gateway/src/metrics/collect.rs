@@ -149,6 +149,16 @@ impl GatewayCollector {
             ("relays", self.gateway.relay_memory),
         ];
         gauges(encoder, &metric, "of", &values)?;
+        let metric = Metric::bytes(
+            "fullsend_gateway_memory_limit",
+            "Bounds of the gateway's memory without the program, and of the parts of fullsend_gateway_memory",
+        );
+        let limits = [
+            ("all", self.gateway.memory_max),
+            ("sockets", self.gateway.socket_memory_max),
+            ("relays", self.gateway.relay_memory_max),
+        ];
+        gauges(encoder, &metric, "of", &limits)?;
         match self.gateway.resident_memory {
             Some(bytes) => {
                 let help = "Resident memory of the process";

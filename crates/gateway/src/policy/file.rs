@@ -16,6 +16,7 @@ use super::egress::{DeniedNames, EgressPolicy};
 use super::rule::{Action, PolicyError, Rule};
 use crate::config::Config;
 use crate::gateway::Handle;
+use crate::memory::MemoryBudget;
 use values::{Source, Table, Value};
 
 /// Longest file, bytes.
@@ -65,6 +66,7 @@ struct FileLimits {
     bytes_per_second: Option<u64>,
     tcp_connections: Option<usize>,
     udp_flows: Option<usize>,
+    memory: Option<MemoryBudget>,
 }
 
 impl PolicyFile {
@@ -191,6 +193,9 @@ impl PolicyFile {
         if let Some(max) = self.limits.udp_flows {
             limits.udp_flows = max;
         }
+        if let Some(memory) = self.limits.memory {
+            limits.memory = Some(memory.bytes());
+        }
         if let Some(grace) = self.address_grace {
             config.dns.address_grace = grace;
         }
@@ -212,6 +217,12 @@ impl PolicyFile {
             (
                 "udp_flows",
                 is_other(self.limits.udp_flows, limits.udp_flows),
+            ),
+            (
+                "memory",
+                self.limits
+                    .memory
+                    .is_some_and(|new| Some(new.bytes()) != limits.memory),
             ),
             (
                 "grace_seconds",
@@ -241,8 +252,15 @@ impl FileLimits {
             }
             "tcp_connections" => self.tcp_connections = number(value)?,
             "udp_flows" => self.udp_flows = number(value)?,
+            "memory" => {
+                let memory = value.text()?.parse::<MemoryBudget>();
+                let fault = |error| value.fault(&PolicyError::new(format!("{error}")));
+                self.memory = Some(memory.map_err(fault)?);
+            }
             _ => {
-                return Err(value.unknown_key("bytes_per_second, tcp_connections or udp_flows"));
+                return Err(
+                    value.unknown_key("bytes_per_second, memory, tcp_connections or udp_flows")
+                );
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use fullsend::{Chain, Pool, Slice, WriteBuf};
+use fullsend::{Chain, Slice, WriteBuf};
 use nix::errno::Errno;
 use rustix::pipe::{SpliceFlags, splice};
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
@@ -17,6 +17,7 @@ use tokio::io::unix::AsyncFd;
 use super::relay::HALF_CLOSED_PROBE;
 use crate::config::Outbound;
 use crate::outbound_socket::bind_outbound;
+use crate::payload_memory::PayloadMemory;
 use crate::reactor::register;
 
 /// Largest number of slices that one `writev` passes.
@@ -101,12 +102,13 @@ impl HostStream {
     }
 
     /// Waits for data and reads it into memory of `pool`, at most `want` bytes. Appends it to
-    /// `data`. Returns the number of bytes, and 0 at the end of the stream.
+    /// `data`. Returns the number of bytes, and 0 at the end of the stream. While memory is refused, the
+    /// data stays in the socket.
     ///
     /// Cancel safe: no data is lost if the future is dropped.
     pub(crate) async fn read(
         &self,
-        pool: &Pool,
+        pool: &PayloadMemory,
         want: usize,
         data: &mut VecDeque<Slice>,
     ) -> io::Result<usize> {
@@ -117,6 +119,11 @@ impl HostStream {
                 .await?;
             // Memory is allocated only now: an idle connection holds none.
             let mut blocks = allocate(pool, want);
+            if blocks.is_empty() {
+                drop(ready);
+                pool.wait().await;
+                continue;
+            }
             let mut spare = blocks
                 .iter_mut()
                 .map(|block| IoSliceMut::new(block.spare_mut()));
@@ -169,6 +176,12 @@ impl HostStream {
     /// Waits for data, the end of the stream, or an error.
     pub(super) async fn readable(&self) -> io::Result<()> {
         self.fd.readable().await?.retain_ready();
+        Ok(())
+    }
+
+    /// Waits for room, or an error.
+    pub(super) async fn writable(&self) -> io::Result<()> {
+        self.fd.writable().await?.retain_ready();
         Ok(())
     }
 
@@ -277,18 +290,21 @@ impl HostStream {
     }
 }
 
-/// Allocates blocks for `want` bytes, the smallest that hold them.
-fn allocate(pool: &Pool, want: usize) -> VecDeque<WriteBuf> {
+/// Allocates blocks for `want` bytes, the smallest that hold them; fewer or none while memory is refused.
+fn allocate(pool: &PayloadMemory, want: usize) -> VecDeque<WriteBuf> {
     let count = want.div_ceil(BLOCK_BYTES).clamp(1, MAX_BLOCKS);
-    (0..count)
-        .map(|_| pool.alloc(want.min(BLOCK_BYTES)))
-        .collect()
+    let block = |_| pool.try_alloc(want.min(BLOCK_BYTES));
+    let mut blocks: VecDeque<_> = (0..count).map_while(block).collect();
+    if blocks.is_empty() {
+        blocks.extend(pool.try_alloc_any(want));
+    }
+    blocks
 }
 
 /// Appends the first `n` bytes of the blocks to `data`. What fills less than a quarter of its block is
 /// copied into a small one: the stack keeps a block until the guest has acknowledged its data, and
 /// a server that sends single bytes would otherwise hold much memory.
-fn freeze(pool: &Pool, blocks: VecDeque<WriteBuf>, n: usize, data: &mut VecDeque<Slice>) {
+fn freeze(pool: &PayloadMemory, blocks: VecDeque<WriteBuf>, n: usize, data: &mut VecDeque<Slice>) {
     let mut left = n;
     for mut block in blocks {
         let capacity = block.remaining();
@@ -298,8 +314,9 @@ fn freeze(pool: &Pool, blocks: VecDeque<WriteBuf>, n: usize, data: &mut VecDeque
         }
         block.advance(filled);
         left -= filled;
-        if filled < capacity / 4 {
-            let mut small = pool.alloc(filled);
+        if filled < capacity / 4
+            && let Some(mut small) = pool.try_alloc(filled)
+        {
             small.write(block.filled());
             block = small;
         }
@@ -336,11 +353,51 @@ impl ReadSize {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use fullsend::Pool;
+
     use super::*;
+
+    /// A stream with `sent` bytes that wait.
+    fn stream_with(sent: &[u8]) -> (HostStream, std::net::TcpStream) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        peer.write_all(sent).unwrap();
+        let socket = listener.accept().unwrap().0;
+        socket.set_nonblocking(true).unwrap();
+        (HostStream::new(socket.into()).unwrap(), peer)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn data_stays_in_the_socket_while_memory_is_refused() {
+        let pool = PayloadMemory::new(Pool::new(1 << 20));
+        let sent: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
+        let (stream, _peer) = stream_with(&sent);
+        // All later allocations fail, and the reserve is in use.
+        pool.pool().set_reserve(usize::MAX);
+        let reserve = || pool.pool().try_alloc_from_reserve(512);
+        let stock: Vec<_> = std::iter::from_fn(reserve).collect();
+        let mut data = VecDeque::new();
+        {
+            let mut read = pin!(stream.read(&pool, ReadSize::MAX, &mut data));
+            let waits = tokio::time::timeout(Duration::from_secs(10), read.as_mut()).await;
+            assert!(waits.is_err());
+            assert!(pool.refused() > 0);
+            drop(stock);
+            assert!(read.await.unwrap() > 0);
+        }
+        pool.pool().set_reserve(0);
+        while data.iter().map(Slice::len).sum::<usize>() < sent.len() {
+            assert!(stream.read(&pool, ReadSize::MAX, &mut data).await.unwrap() > 0);
+        }
+        let received: Vec<u8> = data.iter().flat_map(|slice| slice.to_vec()).collect();
+        assert_eq!(received, sent);
+    }
 
     #[test]
     fn reads_of_single_bytes_pin_little_memory() {
-        let pool = Pool::new(1 << 20);
+        let pool = PayloadMemory::new(Pool::new(1 << 20));
         for want in [ReadSize::MIN, BLOCK_BYTES, ReadSize::MAX] {
             let mut data = VecDeque::new();
             for _ in 0..1000 {
@@ -356,7 +413,7 @@ mod tests {
 
     #[test]
     fn full_blocks_are_not_copied() {
-        let pool = Pool::new(1 << 20);
+        let pool = PayloadMemory::new(Pool::new(1 << 20));
         let mut data = VecDeque::new();
         let blocks = allocate(&pool, ReadSize::MAX);
         freeze(&pool, blocks, 2 * BLOCK_BYTES + 100, &mut data);

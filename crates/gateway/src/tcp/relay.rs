@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
-use fullsend::TcpStream;
+use fullsend::{Slice, SocketOption, TcpStream};
 
 use super::HostStream;
 use super::flow::{Direction, Stage, TcpFlow};
@@ -53,6 +53,17 @@ pub(super) async fn relay(
     flow.set_stage(Stage::Data);
     // Fails only if the stack has stopped.
     let _ = guest.set_keepalive(true);
+    let buffers = shared.guests.hold_buffers(owner);
+    if let Some(buffers) = &buffers {
+        // The stack doubles both, as Linux does.
+        let bytes = buffers.of_direction() / 2;
+        for option in [
+            SocketOption::SoSndbufforce(bytes),
+            SocketOption::SoRcvbufforce(bytes),
+        ] {
+            let _ = guest.set_option(option);
+        }
+    }
     let socket = GuestSocket(Some(guest));
     let Some(guest) = &socket.0 else {
         return;
@@ -164,6 +175,11 @@ async fn guest_to_host(
     (guest, host): (&TcpStream, &HostStream),
 ) -> io::Result<()> {
     loop {
+        if shared.relay_memory.is_exhausted() {
+            // All that is taken can be passed on at once, and is not held.
+            direction.set_stage(Stage::Room);
+            until_error(pin!(host.writable()), pin!(guest_reset(guest))).await?;
+        }
         direction.set_stage(Stage::Data);
         // While the host's socket does not accept more, the rest stays in the guest's window.
         let max = owner
@@ -175,7 +191,7 @@ async fn guest_to_host(
             return host.shutdown_write();
         }
         let len = data.len();
-        let _held = shared.relay_memory.hold(len);
+        let _held = shared.relay_memory.hold(data.pinned());
         direction.set_stage(Stage::RateLimit);
         pass_rate_limit(&owner.tx_rate, len, (guest, host)).await?;
         direction.set_stage(Stage::Room);
@@ -212,7 +228,7 @@ async fn host_to_guest(
             return guest.shutdown_write();
         }
         size.adapt(n);
-        let _held = shared.relay_memory.hold(n);
+        let _held = shared.relay_memory.hold(pinned(&data));
         direction.set_stage(Stage::RateLimit);
         pass_rate_limit(&owner.rx_rate, n, (guest, host)).await?;
         direction.set_stage(Stage::Room);
@@ -225,6 +241,11 @@ async fn host_to_guest(
             .fetch_add(n as u64, Ordering::Relaxed);
         direction.add_bytes(n);
     }
+}
+
+/// Returns the bytes of memory that data keeps allocated.
+fn pinned(data: &VecDeque<Slice>) -> usize {
+    data.iter().map(Slice::pinned).sum()
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The memory of the data that relays have taken from one socket and not yet given to the other.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes that each relay may take, however much the others hold, so that none waits for them.
-const MIN_TAKEN_BYTES: usize = 4 << 10;
+const MIN_TAKEN_BYTES: usize = 1 << 10;
 /// The share of the free budget that one relay may take.
 const SHARE: usize = 8;
 /// Size of the page that `tcp_mem` and the memory of sockets are counted in, bytes.
@@ -14,6 +14,7 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 pub(crate) struct RelayMemory {
     held: AtomicUsize,
     budget: usize,
+    refused: AtomicU64,
 }
 
 /// Data that a relay holds. Dropping it returns its bytes to the budget.
@@ -23,14 +24,12 @@ pub(crate) struct HeldBytes<'a> {
 }
 
 impl RelayMemory {
-    /// Returns a budget of a quarter of the memory that a stack's sockets may use, from the value of
-    /// its `tcp_mem`.
-    pub(crate) fn new(tcp_mem: &str) -> Self {
-        let pages = tcp_mem.split_ascii_whitespace().nth(1);
-        let pages = pages.and_then(|pages| pages.parse::<usize>().ok());
+    /// Returns a budget of `bytes`.
+    pub(crate) fn new(bytes: u64) -> Self {
         Self {
             held: AtomicUsize::new(0),
-            budget: pages.unwrap_or(0).saturating_mul(PAGE_BYTES) / 4,
+            budget: usize::try_from(bytes).unwrap_or(usize::MAX),
+            refused: AtomicU64::new(0),
         }
     }
 
@@ -48,6 +47,25 @@ impl RelayMemory {
     /// Returns the budget of all relays, bytes.
     pub(crate) const fn budget(&self) -> usize {
         self.budget
+    }
+
+    /// Returns whether relays hold the whole budget. Then a relay takes only what it can pass on at once.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.held() >= self.budget
+    }
+
+    /// Counts data that must be held as a whole. `None` if the budget does not suffice.
+    pub(crate) fn try_hold(&self, bytes: usize) -> Option<HeldBytes<'_>> {
+        if self.held() + bytes > self.budget {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(self.hold(bytes))
+    }
+
+    /// Returns how often [`try_hold`](Self::try_hold) has refused.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// Counts data that a relay has taken.
@@ -73,7 +91,7 @@ mod tests {
     #[test]
     fn relays_hold_little_beyond_the_budget() {
         const MAX: usize = 256 << 10;
-        let memory = RelayMemory::new("768 4096 8192");
+        let memory = RelayMemory::new(4 << 20);
         assert_eq!(memory.allowed(MAX), MAX);
         let mut held = Vec::new();
         for _ in 0..1000 {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use fullsend::{Chain, Pool};
+use fullsend::Chain;
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::libc;
@@ -24,6 +24,7 @@ use super::local_addr::{LocalAddr, PacketInfo, Peer, socket_addr};
 use super::receive_block::{Read, ReceiveBlock, ReceivedDatagrams};
 use crate::config::Outbound;
 use crate::outbound_socket::bind_outbound;
+use crate::payload_memory::PayloadMemory;
 use crate::reactor::register;
 
 /// Largest number of datagrams in one `sendmsg`; Linux has 64 before 6.10 and 128 since.
@@ -224,7 +225,7 @@ impl HostUdp {
     /// The error of the operating system.
     pub(super) async fn receive(
         &self,
-        pool: &Pool,
+        pool: &PayloadMemory,
         data: &mut ReceivedDatagrams,
     ) -> io::Result<Received> {
         loop {
@@ -236,7 +237,11 @@ impl HostUdp {
                 }
                 ready.clear_ready_matching(Ready::ERROR);
             }
-            let mut block = ReceiveBlock::new(pool);
+            let Some(mut block) = ReceiveBlock::new(pool) else {
+                // The kernel drops what its queue has no room for.
+                pool.wait().await;
+                continue;
+            };
             match self.receive_now(&mut block) {
                 Ok(()) => {
                     if self.receive_waiting(&mut block) {

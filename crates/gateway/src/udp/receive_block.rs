@@ -4,9 +4,10 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
 
-use fullsend::{Pool, Slice, WriteBuf};
+use fullsend::{Slice, WriteBuf};
 
 use super::local_addr::Peer;
+use crate::payload_memory::PayloadMemory;
 
 /// Memory for the datagrams of one `recvmsg`, and for as many short ones as fit.
 const BYTES: usize = 64 << 10;
@@ -67,7 +68,7 @@ impl ReceivedDatagrams {
 /// A block that datagrams are read into one after the other, so that those of one size can leave as
 /// one packet.
 pub(super) struct ReceiveBlock<'a> {
-    pool: &'a Pool,
+    pool: &'a PayloadMemory,
     block: WriteBuf,
     /// What the calls have read into the block.
     reads: Vec<Read>,
@@ -87,13 +88,14 @@ pub(super) struct Read {
 }
 
 impl<'a> ReceiveBlock<'a> {
-    pub(super) fn new(pool: &'a Pool) -> Self {
-        Self {
+    /// Returns an empty block. `None` while memory is refused.
+    pub(super) fn new(pool: &'a PayloadMemory) -> Option<Self> {
+        Some(Self {
             pool,
-            block: pool.alloc(BYTES),
+            block: pool.try_alloc_any(BYTES)?,
             reads: Vec::new(),
             last: None,
-        }
+        })
     }
 
     /// Returns whether another datagram can be read, most likely without a copy.
@@ -113,7 +115,8 @@ impl<'a> ReceiveBlock<'a> {
         })
     }
 
-    /// Records what has been read.
+    /// Records what has been read. While memory is refused, datagrams that the block has no room for are
+    /// dropped.
     pub(super) fn advance(&mut self, read: Read) {
         let len = read.len;
         let filled = self.block.filled().len();
@@ -122,7 +125,10 @@ impl<'a> ReceiveBlock<'a> {
         if beyond == 0 {
             return self.reads.push(read);
         }
-        let mut whole = self.pool.alloc(len);
+        let whole = self.pool.try_alloc(len);
+        let Some(mut whole) = whole else {
+            return;
+        };
         whole.write(&self.block.filled()[filled..]);
         REST.with_borrow(|rest| whole.write(&rest[..beyond]));
         self.last = Some((whole.freeze(), read));
@@ -132,8 +138,10 @@ impl<'a> ReceiveBlock<'a> {
     pub(super) fn append_to(self, data: &mut ReceivedDatagrams) {
         let mut block = self.block;
         let len: usize = self.reads.iter().map(|read| read.len).sum();
-        if len < MIN_KEPT_BYTES {
-            let mut small = self.pool.alloc(len);
+        if len < MIN_KEPT_BYTES
+            && len < block.filled().len() + block.remaining()
+            && let Some(mut small) = self.pool.try_alloc(len)
+        {
             small.write(&block.filled()[..len]);
             block = small;
         }
@@ -162,7 +170,30 @@ fn split(all: &Slice, size: usize, data: &mut VecDeque<Slice>) {
 
 #[cfg(test)]
 mod tests {
+    use fullsend::Pool;
+
     use super::*;
+
+    #[test]
+    fn datagrams_that_memory_is_refused_for_are_dropped() {
+        let pool = PayloadMemory::new(Pool::new(1 << 20));
+        pool.pool().set_reserve(usize::MAX);
+        let mut block = ReceiveBlock::new(&pool).unwrap();
+        let room = block.block.remaining();
+        assert!(room < 16 << 10, "{room} bytes of a reserve");
+        for (fill, len) in [(1, room - 10), (2, 9000)] {
+            block.read(|vectors| vectors.iter_mut().for_each(|vector| vector.fill(fill)));
+            block.advance(read_of(len));
+        }
+        let mut data = ReceivedDatagrams::default();
+        block.append_to(&mut data);
+        assert_eq!(data.len(), 1);
+        assert_eq!(data.payloads[0][..], vec![1; room - 10]);
+        assert!(pool.refused() > 0);
+        let reserve = || pool.pool().try_alloc_from_reserve(512);
+        let _stock: Vec<_> = std::iter::from_fn(reserve).collect();
+        assert!(ReceiveBlock::new(&pool).is_none());
+    }
 
     fn lengths(len: usize, size: usize) -> Vec<usize> {
         let mut data = VecDeque::new();
@@ -180,8 +211,8 @@ mod tests {
 
     /// Returns the lengths of the datagrams after reads of these lengths, and checks their bytes.
     fn read(reads: &[usize]) -> Vec<usize> {
-        let pool = Pool::new(1 << 20);
-        let mut block = ReceiveBlock::new(&pool);
+        let pool = PayloadMemory::new(Pool::new(1 << 20));
+        let mut block = ReceiveBlock::new(&pool).unwrap();
         for (byte, &len) in (1..).zip(reads) {
             let mut left = len;
             block.read(|vectors| {
@@ -227,8 +258,8 @@ mod tests {
 
     #[test]
     fn short_datagrams_pin_little_memory() {
-        let pool = Pool::new(1 << 20);
-        let mut block = ReceiveBlock::new(&pool);
+        let pool = PayloadMemory::new(Pool::new(1 << 20));
+        let mut block = ReceiveBlock::new(&pool).unwrap();
         block.read(|_| ());
         block.advance(read_of(100));
         let mut data = ReceivedDatagrams::default();
@@ -239,8 +270,8 @@ mod tests {
 
     #[test]
     fn datagrams_of_different_senders_stay_apart() {
-        let pool = Pool::new(1 << 20);
-        let mut block = ReceiveBlock::new(&pool);
+        let pool = PayloadMemory::new(Pool::new(1 << 20));
+        let mut block = ReceiveBlock::new(&pool).unwrap();
         let [a, b] = ["192.0.2.1:5", "192.0.2.1:6"].map(|to| {
             let to = to.parse().unwrap();
             Some(Peer { to, from: None })

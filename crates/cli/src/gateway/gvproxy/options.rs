@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use fullsend_gateway::{
-    Config, DhcpRange, DnsConfig, ForwardSource, Ipv4Config, Mapping, Target, Zone,
+    Config, DhcpRange, DnsConfig, ForwardSource, Ipv4Config, Mapping, MemoryBudget, Target, Zone,
 };
 
 use super::exposures::{Entry, Transport};
@@ -61,6 +61,7 @@ pub(super) struct Options {
     pub(super) pcap: Option<PathBuf>,
     /// The policy for the guest's flows and queries.
     pub(super) policy: Option<PathBuf>,
+    pub(super) memory: Option<MemoryBudget>,
     pub(super) network: Network,
     pub(super) config: Config,
 }
@@ -82,6 +83,7 @@ enum Key {
     ListenVhostUser,
     ListenVpnkit,
     LogFile,
+    Memory,
     Mtu,
     Notification,
     Pcap,
@@ -123,6 +125,7 @@ const TABLE: &[Flag<Key>] = &[
     value(Key::ListenVhostUser, "listen-vhost-user"),
     value(Key::ListenVpnkit, "listen-vpnkit"),
     value(Key::LogFile, "log-file"),
+    value(Key::Memory, "memory"),
     value(Key::Mtu, "mtu"),
     value(Key::Notification, "notification"),
     value(Key::Pcap, "pcap"),
@@ -152,6 +155,7 @@ struct Given {
     notification: Option<PathBuf>,
     pcap: Option<PathBuf>,
     policy: Option<PathBuf>,
+    memory: Option<MemoryBudget>,
     mtu: Option<u32>,
     subnet: Option<(Ipv4Addr, u8)>,
     gateway: Option<Ipv4Addr>,
@@ -225,6 +229,7 @@ impl Given {
                 self.vpnkit = Some(endpoint("listen-vpnkit")?.of_stream("listen-vpnkit")?);
             }
             Key::LogFile => self.log_file = Some(value.into()),
+            Key::Memory => self.memory = Some(value.parse().context("-memory")?),
             Key::Mtu => {
                 let mtu = parse_number(&value).filter(|mtu| (576..=65_520).contains(mtu));
                 let mtu =
@@ -299,6 +304,7 @@ impl Given {
             notification: self.notification,
             pcap: self.pcap,
             policy: self.policy,
+            memory: self.memory,
         })
     }
 

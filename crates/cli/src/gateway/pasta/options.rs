@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow, bail};
-use fullsend_gateway::PortSpec;
+use anyhow::{Context, Result, anyhow, bail};
+use fullsend_gateway::{MemoryBudget, PortSpec};
 
 use crate::gateway::getopt::{self, Opt, Order, Takes, option};
 use crate::gateway::values::parse_number;
@@ -70,6 +70,7 @@ pub(super) struct Options {
     pub(super) pcap: Option<PathBuf>,
     /// The policy for the guest's flows and queries.
     pub(super) policy: Option<PathBuf>,
+    pub(super) memory: Option<MemoryBudget>,
     pub(super) netns: Option<PathBuf>,
     pub(super) userns: Option<PathBuf>,
     /// Whether the caller's user namespace is used for the guest's network.
@@ -158,6 +159,7 @@ enum Key {
     Mac,
     MapGuestAddr,
     MapHostLoopback,
+    Memory,
     Mtu,
     Netmask,
     Netns,
@@ -217,6 +219,7 @@ const TABLE: &[Opt<Key>] = &[
         &["map-host-loopback"],
         Takes::Value,
     ),
+    option(Key::Memory, '\0', &["memory"], Takes::Value),
     option(Key::Mtu, 'm', &["mtu"], Takes::Value),
     option(Key::Netmask, 'n', &["netmask"], Takes::Value),
     option(Key::NoDhcp, '\0', &["no-dhcp"], Takes::Nothing),
@@ -380,6 +383,7 @@ impl Options {
             Key::Mac => self.mac = Some(parse_mac(word()?)?),
             Key::MapGuestAddr => self.map_guest_addr.push(parse_mapped(word()?)?),
             Key::MapHostLoopback => self.map_host_loopback.push(parse_mapped(word()?)?),
+            Key::Memory => self.memory = Some(word()?.parse().context("--memory")?),
             Key::Mtu => self.mtu = Some(parse_mtu(word()?)?),
             Key::Netmask => self.netmask = Some(parse_netmask(word()?)?),
             Key::Netns => self.netns = Some(namespace_path(value)),

@@ -23,6 +23,7 @@ use super::network::Plan;
 use super::options::{Options, Program};
 use super::{Caller, prepare, run};
 use crate::gateway::json_socket;
+use crate::gateway::memory;
 use crate::gateway::policy;
 use crate::gateway::service::{captured, relay, runtime};
 use crate::gateway::udp_filter;
@@ -47,6 +48,7 @@ pub(in crate::gateway) fn main(arguments: Vec<OsString>) -> ExitCode {
 fn serve(options: &Options) -> Result<()> {
     let mut plan = Plan::of_virtual_machine(options)?;
     udp_filter::apply(None, &mut plan.config)?;
+    memory::apply(options.memory, &mut plan.config)?;
     let policy = policy::apply(options.policy.as_deref(), &mut plan.config)?;
     let peer_ended = Arc::new(Notify::new());
     let guest = Guest::new(options, &plan, &peer_ended)?;

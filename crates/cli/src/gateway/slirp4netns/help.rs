@@ -47,6 +47,10 @@ const OPTIONS: &[(&str, &str)] = &[
         "--target-type=TYPE",
         "netns, or bess: a SOCK_SEQPACKET socket [netns]",
     ),
+    (
+        "--memory=SIZE",
+        "memory of the gateway, e.g. 64M [256M, or a quarter of all]",
+    ),
     ("-h, --help", "print this text"),
     ("-v, --version", "print the version"),
 ];

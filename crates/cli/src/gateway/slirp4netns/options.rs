@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
+use fullsend_gateway::MemoryBudget;
 
 use super::cidr::Network;
 use crate::gateway::getopt::{self, Opt, Order, Takes, option};
@@ -59,6 +60,7 @@ pub(super) struct Options {
     pub(super) outbound_addr: Option<Source>,
     pub(super) outbound_addr6: Option<Source>,
     pub(super) mac: Option<[u8; 6]>,
+    pub(super) memory: Option<MemoryBudget>,
     pub(super) destination: Destination,
     pub(super) tap_name: String,
 }
@@ -81,6 +83,7 @@ enum Key {
     OutboundAddr,
     OutboundAddr6,
     MacAddress,
+    Memory,
     TargetType,
     Help,
     Version,
@@ -118,6 +121,7 @@ const TABLE: &[Opt<Key>] = &[
     option(Key::OutboundAddr, '\0', &["outbound-addr"], Takes::Value),
     option(Key::OutboundAddr6, '\0', &["outbound-addr6"], Takes::Value),
     option(Key::MacAddress, '\0', &["macaddress"], Takes::Value),
+    option(Key::Memory, '\0', &["memory"], Takes::Value),
     option(Key::TargetType, '\0', &["target-type"], Takes::Value),
     option(Key::Help, 'h', &["help"], Takes::Nothing),
     option(Key::Version, 'v', &["version"], Takes::Nothing),
@@ -186,6 +190,7 @@ impl Options {
             outbound_addr: None,
             outbound_addr6: None,
             mac: None,
+            memory: None,
             destination: Destination::Process(0),
             tap_name: TAP_NAME.to_owned(),
         }
@@ -209,6 +214,7 @@ impl Options {
             Key::OutboundAddr => self.outbound_addr = Some(parse_source::<Ipv4Addr>(value)?),
             Key::OutboundAddr6 => self.outbound_addr6 = Some(parse_source::<Ipv6Addr>(value)?),
             Key::MacAddress => self.mac = Some(parse_mac(text(value)?)?),
+            Key::Memory => self.memory = Some(text(value)?.parse().context("--memory")?),
             // Used before, by `parse`.
             Key::NetnsType | Key::TargetType | Key::Help | Key::Version => {}
         }

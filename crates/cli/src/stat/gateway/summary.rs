@@ -60,8 +60,12 @@ fn text(gateway: &GatewayView, counters: &[(String, u64)]) -> String {
     let resident = resident.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
     let _ = writeln!(
         out,
-        "Memory:   resident {resident}, sockets {}, relays {} (max {})",
-        gateway.socket_memory, gateway.relay_memory, gateway.relay_memory_max
+        "Memory:   resident {resident} (max {} and the program), sockets {} (max {}), relays {} (max {})",
+        gateway.memory_max,
+        gateway.socket_memory,
+        gateway.socket_memory_max,
+        gateway.relay_memory,
+        gateway.relay_memory_max
     );
     for (name, value) in counters.iter().filter(|(_, value)| *value > 0) {
         let _ = writeln!(out, "{name:<32}{value}");
@@ -99,8 +103,10 @@ mod tests {
             rate: Some(1000),
             socket_memory: 4096,
             relay_memory: 0,
+            socket_memory_max: 16_384,
             relay_memory_max: 8192,
             resident_memory: None,
+            memory_max: 65_536,
         };
         let counters = [("GatewayTcpReset", 0), ("GatewayTcpEstablished", 7)];
         let counters = counters.map(|(name, value)| (name.to_owned(), value));
@@ -111,7 +117,7 @@ Link:     mtu 1500 mac 52:55:0a:00:02:02
 Flows:    tcp 2 (max 9)
 Forwards: 1
 Rate:     1000 bytes/s
-Memory:   resident -, sockets 4096, relays 0 (max 8192)
+Memory:   resident - (max 65536 and the program), sockets 4096 (max 16384), relays 0 (max 8192)
 GatewayTcpEstablished           7
 ";
         assert_eq!(text(&gateway, &counters), want);

@@ -13,7 +13,8 @@ const SHARE: GuestShare = GuestShare {
 };
 
 fn owner() -> Arc<Guest> {
-    let guests = Guests::new(&Config::default(), None, Arc::default());
+    let config = Config::default();
+    let guests = Guests::new(&config, &config.memory.shares(), None, Arc::default());
     guests.only().clone()
 }
 
