@@ -24,14 +24,14 @@ const GROUP_BYTES: u64 = 256 << 20;
 const BUDGET_KIB: u64 = (GROUP_BYTES >> 10) / 4;
 /// The program itself in memory, at most, KiB.
 const PROGRAM_KIB: u64 = 24 << 10;
-const CONNECTIONS: usize = 1000;
+const CONNECTIONS: usize = 200;
 /// Receive buffer of each of the guest's connections, bytes.
-const RCVBUF: usize = 4 << 20;
+const RCVBUF: usize = 512 << 10;
 /// Addresses of the host's loopback as guests see it.
 const HOST: &str = "10.0.2.2";
 const STEP: Duration = Duration::from_millis(50);
 /// Steps of a wait before the test fails.
-const STEPS: usize = 1200;
+const STEPS: usize = 2400;
 /// Steps without further data after which the gateway holds what it may.
 const IDLE_STEPS: usize = 20;
 

@@ -78,6 +78,14 @@ impl HeldBuffers<'_> {
     pub(crate) fn of_direction(&self) -> u32 {
         u32::try_from(self.bytes / 2).unwrap_or(u32::MAX)
     }
+
+    /// Returns the most bytes that a relay may take at once: those of the largest block that fits a
+    /// direction's buffer, as the stack accepts a write that exceeds it.
+    pub(crate) fn max_read(&self) -> usize {
+        let blocks = [64 << 10, 16 << 10, 4 << 10];
+        let fits = |block: &usize| *block <= self.bytes / 2;
+        blocks.into_iter().find(fits).unwrap_or(4 << 10)
+    }
 }
 
 impl Drop for HeldBuffers<'_> {

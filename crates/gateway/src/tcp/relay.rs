@@ -15,7 +15,7 @@ use super::flow::{Direction, Stage, TcpFlow};
 use super::host_stream::ReadSize;
 use crate::counters::add;
 use crate::gateway::Shared;
-use crate::guests::Guest;
+use crate::guests::{Guest, HeldBuffers};
 use crate::rate::RateLimit;
 
 /// Idle time after which an end is probed that has sent its FIN. Linux forgets a closed connection whose
@@ -68,7 +68,10 @@ pub(super) async fn relay(
     let Some(guest) = &socket.0 else {
         return;
     };
-    match both_directions((shared, owner), flow, (guest, &host)).await {
+    let max_read = buffers
+        .as_ref()
+        .map_or(ReadSize::MAX, HeldBuffers::max_read);
+    match both_directions((shared, owner), flow, (guest, &host), max_read).await {
         Ok(()) => socket.close(),
         Err(error) => {
             host.reset_on_drop();
@@ -100,9 +103,10 @@ async fn both_directions(
     parts: (&Shared, &Guest),
     flow: &TcpFlow,
     (guest, host): (&TcpStream, &HostStream),
+    max_read: usize,
 ) -> io::Result<()> {
     let mut to_host = pin!(guest_to_host(parts, &flow.tx, (guest, host)));
-    let mut to_guest = pin!(host_to_guest(parts, &flow.rx, (guest, host)));
+    let mut to_guest = pin!(host_to_guest(parts, &flow.rx, (guest, host), max_read));
     // The end that has sent its FIN may still send a RST, which no read of the other direction
     // reports.
     tokio::select! {
@@ -211,6 +215,7 @@ async fn host_to_guest(
     (shared, owner): (&Shared, &Guest),
     direction: &Direction,
     (guest, host): (&TcpStream, &HostStream),
+    max_read: usize,
 ) -> io::Result<()> {
     let mut data = VecDeque::new();
     let mut size = ReadSize::new();
@@ -220,7 +225,7 @@ async fn host_to_guest(
         direction.set_stage(Stage::Room);
         until_error(pin!(guest.writable()), pin!(host.failed())).await?;
         direction.set_stage(Stage::Data);
-        let allowed = shared.relay_memory.allowed(size.get());
+        let allowed = shared.relay_memory.allowed(size.get().min(max_read));
         let want = owner.rx_rate.quantum(allowed);
         let n = host.read(&shared.pool, want, &mut data).await?;
         if n == 0 {

@@ -346,6 +346,8 @@ const fn may_be_pending(error: Errno) -> bool {
 mod tests {
     use std::sync::Arc;
 
+    use fullsend::Pool;
+
     use super::*;
 
     /// Returns the number of datagrams that one task receives before another one runs. The queue of
@@ -356,7 +358,7 @@ mod tests {
                 sender.send(b"flood").unwrap();
             }
         };
-        let pool = Pool::new(1 << 20);
+        let pool = PayloadMemory::new(Pool::new(1 << 20));
         let mut data = ReceivedDatagrams::default();
         send(256);
         // The first call waits for the reactor.
