@@ -50,8 +50,21 @@ impl PayloadMemory {
         self.try_alloc(want).or_else(small)
     }
 
-    /// Waits before another attempt after memory was refused.
+    /// Waits before another attempt after memory was refused. The timer is allocated, so that a
+    /// connection that never waits holds no memory for it.
     pub(crate) async fn wait(&self) {
-        sleep(RETRY_INTERVAL).await;
+        Box::pin(sleep(RETRY_INTERVAL)).await;
+    }
+
+    /// Makes all later allocations fail, and returns all that the reserve has.
+    #[cfg(test)]
+    pub(crate) fn exhaust(&self) -> Vec<WriteBuf> {
+        self.pool.set_reserve(usize::MAX);
+        let sizes = [512, 2 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10];
+        let of_size = |size| {
+            let take = move || self.pool.try_alloc_from_reserve(size);
+            std::iter::from_fn(take)
+        };
+        sizes.into_iter().flat_map(of_size).collect()
     }
 }

@@ -374,10 +374,7 @@ mod tests {
         let pool = PayloadMemory::new(Pool::new(1 << 20));
         let sent: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
         let (stream, _peer) = stream_with(&sent);
-        // All later allocations fail, and the reserve is in use.
-        pool.pool().set_reserve(usize::MAX);
-        let reserve = || pool.pool().try_alloc_from_reserve(512);
-        let stock: Vec<_> = std::iter::from_fn(reserve).collect();
+        let stock = pool.exhaust();
         let mut data = VecDeque::new();
         {
             let mut read = pin!(stream.read(&pool, ReadSize::MAX, &mut data));

@@ -190,8 +190,7 @@ mod tests {
         assert_eq!(data.len(), 1);
         assert_eq!(data.payloads[0][..], vec![1; room - 10]);
         assert!(pool.refused() > 0);
-        let reserve = || pool.pool().try_alloc_from_reserve(512);
-        let _stock: Vec<_> = std::iter::from_fn(reserve).collect();
+        let _stock = pool.exhaust();
         assert!(ReceiveBlock::new(&pool).is_none());
     }
 
