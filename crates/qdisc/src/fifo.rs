@@ -30,7 +30,7 @@ impl<P: QueuedPacket> Pfifo<P> {
     #[inline]
     pub fn enqueue(&mut self, packet: P) -> Result<(), P> {
         if self.queue.len() >= self.limit as usize {
-            self.counters.dropped += 1;
+            self.counters.count_dropped(packet.segments());
             return Err(packet);
         }
         self.counters.backlog_bytes += u64::from(packet.wire_len());

@@ -61,15 +61,15 @@ impl<P: QueuedPacket> Fq<P> {
     /// lies beyond the horizon.
     pub fn enqueue(&mut self, now: Instant, packet: P) -> Result<(), P> {
         if self.packets.len() >= self.config.limit {
-            self.counters.dropped += 1;
+            self.counters.count_dropped(packet.segments());
             return Err(packet);
         }
         let horizon = now + self.config.horizon;
         let mut departure = packet.departure().max(now);
         if departure > horizon {
             if self.config.horizon_drop {
-                self.own_counters.horizon_drops += 1;
-                self.counters.dropped += 1;
+                self.own_counters.horizon_drops += u64::from(packet.segments());
+                self.counters.count_dropped(packet.segments());
                 return Err(packet);
             }
             self.own_counters.horizon_caps += 1;
@@ -81,8 +81,8 @@ impl<P: QueuedPacket> Fq<P> {
             key => {
                 let flow = self.flows.find_or_insert(now, key);
                 if flow.fifo.len >= self.config.flow_limit {
-                    self.own_counters.flows_plimit += 1;
-                    self.counters.dropped += 1;
+                    self.own_counters.flows_plimit += u64::from(packet.segments());
+                    self.counters.count_dropped(packet.segments());
                     return Err(packet);
                 }
                 &mut flow.fifo

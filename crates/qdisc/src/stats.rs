@@ -15,7 +15,7 @@ pub struct QdiscStats {
     pub sent_bytes: u64,
     /// Packets that left, as on the wire.
     pub sent_packets: u64,
-    /// Packets (a super-segment is one) that were not accepted.
+    /// Packets that were not accepted, as they would have been on the wire.
     pub dropped: u64,
     /// Times that a packet had to wait for its departure time or for tokens.
     pub overlimits: u64,
@@ -103,7 +103,7 @@ impl QdiscStats {
 pub(crate) struct CommonCounters {
     sent_bytes: u64,
     sent_packets: u64,
-    pub(crate) dropped: u64,
+    dropped: u64,
     pub(crate) overlimits: u64,
     pub(crate) backlog_bytes: u64,
 }
@@ -114,6 +114,13 @@ impl CommonCounters {
         self.backlog_bytes -= bytes as u64;
         self.sent_bytes += bytes as u64;
         self.sent_packets += segments as u64;
+    }
+
+    /// Counts a packet that is dropped in the unit of those sent: a super-segment as the packets that it
+    /// would have been.
+    #[inline]
+    pub(crate) const fn count_dropped(&mut self, segments: u32) {
+        self.dropped += segments as u64;
     }
 
     pub(crate) const fn stats(&self, config: QdiscConfig, backlog_packets: u32) -> QdiscStats {

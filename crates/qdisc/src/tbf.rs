@@ -48,7 +48,7 @@ impl<P: QueuedPacket> Tbf<P> {
         let bytes = u64::from(packet.wire_len());
         let backlog = self.counters.backlog_bytes + bytes;
         if backlog > self.config.limit && !self.queue.is_empty() {
-            self.counters.dropped += 1;
+            self.counters.count_dropped(packet.segments());
             return Err(packet);
         }
         self.counters.backlog_bytes = backlog;

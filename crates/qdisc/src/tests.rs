@@ -58,3 +58,47 @@ fn every_qdisc_enqueues_and_dequeues() {
         );
     }
 }
+
+/// A super-segment, whose packets leave far in the future.
+#[derive(PartialEq, Debug)]
+struct SuperSegment(u64);
+
+impl QueuedPacket for SuperSegment {
+    fn wire_len(&self) -> u32 {
+        100
+    }
+
+    fn segments(&self) -> u32 {
+        7
+    }
+
+    fn flow(&self) -> u64 {
+        1
+    }
+
+    fn departure(&self) -> Instant {
+        Instant::from_nanos(self.0)
+    }
+}
+
+#[test]
+fn dropped_super_segments_count_as_their_packets() {
+    for (text, last, plimit, horizon) in [
+        ("pfifo limit 1", 0, 0, 0),
+        ("tbf rate 8kbit burst 100 limit 100", 0, 0, 0),
+        ("fq limit 1", 0, 0, 0),
+        ("fq flow_limit 1", 0, 7, 0),
+        ("fq horizon 1s horizon_drop", 2_000_000_000, 0, 7),
+    ] {
+        let mut qdisc = Qdisc::new(text.parse().unwrap()).unwrap();
+        let now = Instant::from_nanos(50);
+        assert!(qdisc.enqueue(now, SuperSegment(0)).is_ok(), "{text}");
+        assert!(qdisc.enqueue(now, SuperSegment(last)).is_err(), "{text}");
+        assert!(qdisc.dequeue(now).is_some(), "{text}");
+        let stats = qdisc.stats();
+        assert_eq!((stats.sent_packets, stats.dropped), (7, 7), "{text}");
+        if let Some(fq) = stats.fq {
+            assert_eq!((fq.flows_plimit, fq.horizon_drops), (plimit, horizon));
+        }
+    }
+}

@@ -49,7 +49,7 @@ const MAX_V4: usize = 65_535 - 20 - HEADER_LEN;
 const MAX_V6: usize = 65_535 - HEADER_LEN;
 
 fullsend_wire::counters! {
-    /// UDP over IPv4.
+    /// UDP over IPv4. All of them count datagrams, also those that GRO or a device has joined.
     pub(crate) struct UdpMib {
         in_datagrams: "UdpInDatagrams",
         no_ports: "UdpNoPorts",
@@ -62,7 +62,7 @@ fullsend_wire::counters! {
 }
 
 fullsend_wire::counters! {
-    /// UDP over IPv6.
+    /// UDP over IPv6, in datagrams.
     pub(crate) struct Udp6Mib {
         in_datagrams: "Udp6InDatagrams",
         no_ports: "Udp6NoPorts",
@@ -326,7 +326,7 @@ impl Udp {
             DestinationClass::Foreign => self.any.into_iter().collect(),
         };
         if indices.is_empty() {
-            *self.no_ports(to.is_ipv6()) += 1;
+            *self.no_ports(to.is_ipv6()) += packet.count();
             return UdpDelivery::NoPort;
         }
         for index in indices {
@@ -351,6 +351,7 @@ impl Udp {
         wakers: &mut Vec<Waker>,
     ) {
         let v6 = datagram.to.is_ipv6();
+        let datagrams = datagram.count();
         let Some(socket) = self.sockets.get_mut(index) else {
             return;
         };
@@ -358,28 +359,24 @@ impl Udp {
         let is_filling = socket.bytes > socket.rcvbuf / 2;
         let slack = if is_filling { FULL_SLACK } else { SLACK };
         let Some(payload) = compact_beyond(datagram.payload, slack) else {
-            return self.count_no_memory(v6);
+            return self.count_no_memory(v6, datagrams);
         };
         datagram.payload = payload;
         let cost = cost(&datagram);
         if socket.bytes + cost > socket.rcvbuf {
-            *self.rcvbuf_errors(v6) += 1;
-            *self.in_errors(v6) += 1;
+            *self.rcvbuf_errors(v6) += datagrams;
+            *self.in_errors(v6) += datagrams;
             return;
         }
         let all = self.bytes + cost;
         if all > limits.all_bytes && socket.bytes + cost > limits.min_bytes {
-            return self.count_no_memory(v6);
+            return self.count_no_memory(v6, datagrams);
         }
         self.bytes = all;
         socket.bytes += cost;
-        let datagrams = datagram
-            .payload
-            .len()
-            .div_ceil(datagram.segment_size.max(1));
         socket.queue.push_back(datagram);
         socket.readers.wake(wakers);
-        *self.in_datagrams(v6) += datagrams.max(1) as u64;
+        *self.in_datagrams(v6) += datagrams;
     }
 
     /// Takes the next datagram from the socket's queue.
@@ -498,17 +495,17 @@ impl Udp {
         })
     }
 
-    /// Counts a datagram that is dropped for lack of memory.
+    /// Counts datagrams that are dropped for lack of memory.
     #[cold]
-    fn count_no_memory(&mut self, v6: bool) {
-        *self.mem_errors(v6) += 1;
-        *self.in_errors(v6) += 1;
+    fn count_no_memory(&mut self, v6: bool, datagrams: u64) {
+        *self.mem_errors(v6) += datagrams;
+        *self.in_errors(v6) += datagrams;
     }
 
-    /// Counts a datagram whose checksum is wrong.
-    pub(crate) fn count_bad_checksum(&mut self, v6: bool) {
-        *self.in_csum_errors(v6) += 1;
-        *self.in_errors(v6) += 1;
+    /// Counts datagrams whose checksum is wrong.
+    pub(crate) fn count_bad_checksum(&mut self, v6: bool, datagrams: u64) {
+        *self.in_csum_errors(v6) += datagrams;
+        *self.in_errors(v6) += datagrams;
     }
 }
 

@@ -34,6 +34,14 @@ pub struct UdpDatagram {
     pub iface: IfaceId,
 }
 
+impl UdpDatagram {
+    /// Returns the number of datagrams in `payload`.
+    pub(crate) fn count(&self) -> u64 {
+        let count = self.payload.len().div_ceil(self.segment_size.max(1));
+        count.max(1) as u64
+    }
+}
+
 /// An error about a datagram, reported by an ICMP message or by this host (`IP_RECVERR`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UdpError {
@@ -146,11 +154,12 @@ impl Host {
 
     /// Processes a UDP packet to a local address or to a group.
     pub(crate) fn udp_input(&mut self, now: Instant, meta: &IpMeta, packet: &mut Packet) {
+        let datagrams = u64::from(packet.segments());
         if packet.offload.checksum == Checksum::Unverified {
-            return self.udp.count_bad_checksum(!meta.dst.is_v4());
+            return self.udp.count_bad_checksum(!meta.dst.is_v4(), datagrams);
         }
         let Ok(repr) = UdpRepr::parse(packet.transport_header()) else {
-            return self.udp.count_bad_checksum(!meta.dst.is_v4());
+            return self.udp.count_bad_checksum(!meta.dst.is_v4(), datagrams);
         };
         let from = SocketAddr::new(meta.src.to_ip(), repr.src_port);
         let to = SocketAddr::new(meta.dst.to_ip(), repr.dst_port);
@@ -162,7 +171,7 @@ impl Host {
             DestinationClass::Foreign
         };
         if to.ip().is_multicast() && !self.ip.multicast.is_member(meta.iface, to.ip()) {
-            self.ip.multicast.mib.ignored += 1;
+            self.ip.multicast.mib.ignored += datagrams;
             return;
         }
         let ttl_offset = if meta.dst.is_v4() { 8 } else { 7 };

@@ -15,7 +15,7 @@ impl Host {
     #[inline]
     pub(crate) fn tcp_input(&mut self, now: Instant, ip: &IpMeta, packet: &mut Packet) {
         if packet.offload.checksum == Checksum::Unverified {
-            self.mib.socket.csum_errors += 1;
+            self.mib.socket.csum_errors += u64::from(packet.segments());
             return self.tcp_in_error(packet);
         }
         let mut segment = SegmentIn {
@@ -73,8 +73,9 @@ impl Host {
 
     #[cold]
     fn tcp_in_error(&mut self, packet: &Packet) {
-        self.env.mib.in_segs += u64::from(packet.segments());
-        self.env.mib.in_errs += 1;
+        let segments = u64::from(packet.segments());
+        self.env.mib.in_segs += segments;
+        self.env.mib.in_errs += segments;
     }
 
     #[inline]
@@ -142,7 +143,7 @@ impl Host {
         // RFC 1122 4.2.3.10: neither end of a connection is a group.
         let group = dst.is_multicast() || self.ip.addresses.is_broadcast(dst);
         if group || src.is_unspecified() || self.is_martian(ip) || self.has_local_source(ip) {
-            self.env.mib.in_errs += 1;
+            self.env.mib.in_errs += u64::from(segment.gso_segs);
             return;
         }
         // RFC 1122 3.2.1.3, RFC 4291 2.5.2: not even for a listener for any destination.
