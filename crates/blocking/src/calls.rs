@@ -13,7 +13,7 @@ use crate::abi::SHUT_WR;
 use crate::stack::Stack;
 
 /// Returns when a call that may wait for `span` times out; with `None` it never does.
-fn deadline_after(now: Instant, span: Option<Nanos>) -> Option<Instant> {
+pub(crate) fn deadline_after(now: Instant, span: Option<Nanos>) -> Option<Instant> {
     span.map(|span| now + span)
 }
 

@@ -91,11 +91,19 @@ impl Shard {
         self.has_driver && transmitted.wake
     }
 
+    /// Returns whether all written data and FINs of every connection are acknowledged.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.pump.is_drained() && self.posix.host().tcp_unflushed_count() == 0
+    }
+
     fn wake_ready(&mut self) {
         self.ready.clear();
         self.posix.take_ready(&mut self.ready);
         if !self.ready.is_empty() {
             self.sleepers.wake(&self.ready);
+        }
+        if self.sleepers.awaits_flush() && self.is_flushed() {
+            self.sleepers.wake_flushed();
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use fullsend_device::Device;
 use fullsend_offload::{Caps, Packet};
@@ -16,6 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::Clock;
 use crate::c::SocketLoans;
+use crate::calls::deadline_after;
 use crate::config::{self, Config, DeviceChoice};
 #[cfg(feature = "control")]
 use crate::control::{self, StackIdentity};
@@ -23,7 +24,7 @@ use crate::driver::{self, DriverWaker};
 use crate::outbox_drainer::OutboxDrainer;
 use crate::shard::Shard;
 use crate::user_driven::{Outbox, UserDrivenDevice};
-use crate::wait;
+use crate::wait::{self, WaitFor};
 
 /// How the program handles the packets of a user-driven stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -296,6 +297,41 @@ impl Stack {
         shard.sleepers.event_fd()?.as_fd().try_clone_to_owned()
     }
 
+    /// Waits until the peers have acknowledged all written data and FINs of every connection, closed
+    /// sockets included, for at most `timeout`; `None` waits until the connections have timed out. Drop
+    /// the stack then: nothing that was written is lost. Open connections without unacknowledged data
+    /// are reset by that, as always.
+    ///
+    /// # Errors
+    /// ETIMEDOUT if there is unacknowledged data after `timeout`. On a stack that has ended, the error
+    /// that it ended with.
+    pub fn wait_flushed(&self, timeout: Option<Duration>) -> Result<(), Errno> {
+        let (mut shard, mut now) = self.shared.lock();
+        let deadline = deadline_after(now, timeout.map(Nanos::from));
+        let mut may_drain_outbox = true;
+        loop {
+            shard.check_alive()?;
+            self.shared.transmit_and_wake(&mut shard, now);
+            if shard.is_flushed() {
+                return Ok(());
+            }
+            // As in `wait`: what this thread sends may be answered at once.
+            if may_drain_outbox && self.must_drain_outbox() {
+                drop(shard);
+                may_drain_outbox = self.drain_outbox();
+                (shard, now) = self.shared.lock();
+                continue;
+            }
+            if deadline.is_some_and(|at| at <= now) {
+                return Err(Errno::ETIMEDOUT);
+            }
+            let real_now = self.shared.clock.is_real().then_some(now);
+            wait::sleep(&mut shard, WaitFor::Flush, deadline, real_now);
+            now = self.shared.clock.now();
+            may_drain_outbox = true;
+        }
+    }
+
     /// Ends the stack as dropping it does, but waiting threads and later calls fail with `why`.
     pub fn end(&self, why: Errno) {
         self.shared.end(why);
@@ -358,7 +394,7 @@ impl Stack {
                 continue;
             }
             let real_now = self.shared.clock.is_real().then_some(now);
-            wait::sleep(&mut shard, handles, deadline, real_now);
+            wait::sleep(&mut shard, WaitFor::Handles(handles), deadline, real_now);
             now = self.shared.clock.now();
             may_drain_outbox = true;
         }

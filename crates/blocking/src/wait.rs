@@ -29,6 +29,15 @@ thread_local! {
     static SLEEPER: Cell<Option<Arc<Sleeper>>> = Cell::new(None);
 }
 
+/// The event that a thread sleeps for.
+#[derive(Clone, Copy)]
+pub(crate) enum WaitFor<'a> {
+    /// One of these handles becomes ready.
+    Handles(&'a [Handle]),
+    /// All written data of every connection is acknowledged.
+    Flush,
+}
+
 /// All waiting threads.
 #[derive(Default)]
 pub(crate) struct Sleepers {
@@ -36,6 +45,8 @@ pub(crate) struct Sleepers {
     by_handle: BTreeMap<Handle, Vec<Arc<Sleeper>>>,
     /// Sleepers with a timeout.
     by_timeout: Vec<(Instant, Arc<Sleeper>)>,
+    /// Sleepers that wait until all written data is acknowledged.
+    until_flushed: Vec<Arc<Sleeper>>,
     /// Becomes readable when any handle becomes ready.
     event_fd: Option<EventFd>,
 }
@@ -63,7 +74,18 @@ impl Sleepers {
             .values()
             .flatten()
             .for_each(|s| wake_sleeper(s));
+        self.wake_flushed();
         self.signal();
+    }
+
+    /// Returns whether a thread waits until all written data is acknowledged.
+    pub(crate) fn awaits_flush(&self) -> bool {
+        !self.until_flushed.is_empty()
+    }
+
+    /// Wakes the sleepers that wait until all written data is acknowledged.
+    pub(crate) fn wake_flushed(&mut self) {
+        self.until_flushed.iter().for_each(|s| wake_sleeper(s));
     }
 
     /// Returns whether a woken thread has not run since.
@@ -71,11 +93,12 @@ impl Sleepers {
         let woken = |s: &Arc<Sleeper>| s.woken.load(Ordering::Relaxed);
         self.by_handle.values().flatten().any(woken)
             || self.by_timeout.iter().any(|(_, s)| woken(s))
+            || self.until_flushed.iter().any(woken)
     }
 
     /// Returns whether a thread waits.
     pub(crate) fn has_sleepers(&self) -> bool {
-        !self.by_handle.is_empty() || !self.by_timeout.is_empty()
+        !self.by_handle.is_empty() || !self.by_timeout.is_empty() || self.awaits_flush()
     }
 
     /// Returns the earliest timeout.
@@ -100,24 +123,34 @@ impl Sleepers {
         }
     }
 
-    fn add(&mut self, handles: &[Handle], deadline: Option<Instant>, sleeper: &Arc<Sleeper>) {
-        for &handle in handles {
-            let list = self.by_handle.entry(handle).or_default();
-            list.push(sleeper.clone());
+    fn add(&mut self, on: WaitFor<'_>, deadline: Option<Instant>, sleeper: &Arc<Sleeper>) {
+        match on {
+            WaitFor::Handles(handles) => {
+                for &handle in handles {
+                    let list = self.by_handle.entry(handle).or_default();
+                    list.push(sleeper.clone());
+                }
+            }
+            WaitFor::Flush => self.until_flushed.push(sleeper.clone()),
         }
         self.by_timeout
             .extend(deadline.map(|at| (at, sleeper.clone())));
     }
 
-    fn remove(&mut self, handles: &[Handle], sleeper: &Arc<Sleeper>) {
+    fn remove(&mut self, on: WaitFor<'_>, sleeper: &Arc<Sleeper>) {
         let others = |s: &Arc<Sleeper>| !Arc::ptr_eq(s, sleeper);
-        for handle in handles {
-            if let Some(list) = self.by_handle.get_mut(handle) {
-                list.retain(others);
-                if list.is_empty() {
-                    self.by_handle.remove(handle);
+        match on {
+            WaitFor::Handles(handles) => {
+                for handle in handles {
+                    if let Some(list) = self.by_handle.get_mut(handle) {
+                        list.retain(others);
+                        if list.is_empty() {
+                            self.by_handle.remove(handle);
+                        }
+                    }
                 }
             }
+            WaitFor::Flush => self.until_flushed.retain(others),
         }
         self.by_timeout.retain(|(_, s)| others(s));
     }
@@ -128,18 +161,18 @@ fn wake_sleeper(sleeper: &Sleeper) {
     sleeper.condvar.notify_one();
 }
 
-/// Unlocks the shard and sleeps until one of `handles` becomes ready, or until `deadline`.
+/// Unlocks the shard and sleeps until the event `on`, or until `deadline`.
 /// `real_now` is the current time of a real clock; on a manual clock [`Sleepers::wake_expired`]
 /// ends the sleep.
 pub(crate) fn sleep(
     shard: &mut MutexGuard<'_, Shard>,
-    handles: &[Handle],
+    on: WaitFor<'_>,
     deadline: Option<Instant>,
     real_now: Option<Instant>,
 ) {
     let sleeper = SLEEPER.with(Cell::take).unwrap_or_default();
     sleeper.woken.store(false, Ordering::Relaxed);
-    shard.sleepers.add(handles, deadline, &sleeper);
+    shard.sleepers.add(on, deadline, &sleeper);
     while !sleeper.woken.load(Ordering::Relaxed) {
         match (deadline, real_now) {
             (Some(deadline), Some(now)) => {
@@ -151,6 +184,6 @@ pub(crate) fn sleep(
             _ => sleeper.condvar.wait(shard),
         }
     }
-    shard.sleepers.remove(handles, &sleeper);
+    shard.sleepers.remove(on, &sleeper);
     SLEEPER.with(|slot| slot.set(Some(sleeper)));
 }

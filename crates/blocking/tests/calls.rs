@@ -2,13 +2,15 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use common::{addr, connected, live_pair, pair, stack, while_asleep};
 use fullsend_blocking::abi::*;
 use fullsend_blocking::{Clock, Errno, Handle, PollEntry, Stack};
-use fullsend_offload::Slice;
+use fullsend_offload::{Packet, Slice};
 use fullsend_wire::{Instant, Nanos};
 
 fn read(stack: &Stack, handle: Handle, len: usize, flags: i32) -> Result<Vec<u8>, Errno> {
@@ -71,6 +73,95 @@ fn a_peek_at_more_than_the_buffer_holds_returns_what_it_holds() {
         assert!(all == data);
         assert_eq!(writer.join().unwrap(), Ok(data.len()));
     });
+/// Packets on the way from one stack to another, which wait there while the link is down.
+#[derive(Default)]
+struct Link {
+    is_down: AtomicBool,
+    waiting: Mutex<Vec<Packet>>,
+}
+
+impl Link {
+    fn carry(self: &Arc<Self>, from: &Stack, to: &Arc<Stack>) {
+        let (link, to) = (self.clone(), Arc::downgrade(to));
+        from.on_output(move |packet| {
+            let packet = Packet::from_frame(Slice::copied_from(&packet.to_bytes()));
+            let mut packets = link.waiting.lock().unwrap();
+            packets.push(packet);
+            if link.is_down.load(Ordering::Relaxed) {
+                return;
+            }
+            let mut packets = std::mem::take(&mut *packets);
+            if let Some(to) = to.upgrade() {
+                to.input(&mut packets);
+            }
+        });
+    }
+
+    fn up(&self, to: &Stack) {
+        self.is_down.store(false, Ordering::Relaxed);
+        let mut packets = std::mem::take(&mut *self.waiting.lock().unwrap());
+        to.input(&mut packets);
+    }
+}
+
+#[test]
+fn a_stack_waits_until_the_peers_have_all_data_of_closed_sockets() {
+    let clock = Clock::manual();
+    let a = stack("address=10.0.0.1/24,seed=1", &clock);
+    let b = stack("address=10.0.0.2/24,seed=2", &clock);
+    let (link, back) = (Arc::new(Link::default()), Arc::new(Link::default()));
+    link.carry(&a, &b);
+    back.carry(&b, &a);
+    let pairs: Vec<_> = (0..8).map(|_| connected(&a, &b)).collect();
+    let (_, open) = connected(&a, &b);
+    assert_eq!(a.wait_flushed(Some(Duration::ZERO)), Ok(()));
+    link.is_down.store(true, Ordering::Relaxed);
+    for (client, _) in &pairs {
+        assert_eq!(send(&a, *client, b"farewell"), Ok(8));
+        a.close(*client).unwrap();
+    }
+    let early = a.wait_flushed(Some(Duration::ZERO));
+    assert_eq!(early, Err(Errno::ETIMEDOUT), "nothing is acknowledged");
+    let flushed = while_asleep(|| a.wait_flushed(None), || link.up(&b));
+    assert_eq!(flushed, Ok(()));
+    drop(a);
+    for (_, server) in &pairs {
+        assert_eq!(read(&b, *server, 100, 0).unwrap(), b"farewell");
+        assert_eq!(read(&b, *server, 100, 0).unwrap(), b"");
+    }
+    assert_eq!(read(&b, open, 100, 0), Err(Errno::ECONNRESET));
+}
+
+#[test]
+fn the_end_of_a_stack_wakes_a_thread_that_waits_for_its_data() {
+    let clock = Clock::manual();
+    let (a, b) = pair(&clock);
+    let (client, _server) = connected(&a, &b);
+    // Nobody answers any more.
+    b.end(Errno::EINVAL);
+    assert_eq!(send(&a, client, b"lost"), Err(Errno::ECONNRESET));
+    let c = stack("address=10.0.0.3/24,gateway=10.0.0.9,seed=3", &clock);
+    c.on_output(|_| {});
+    let socket = c.socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0).unwrap();
+    let connecting = c.connect(socket, addr("10.0.0.7:1"));
+    assert_eq!(connecting, Err(Errno::EINPROGRESS));
+    let waited = while_asleep(|| c.wait_flushed(None), || c.end(Errno::EPIPE));
+    assert_eq!(waited, Err(Errno::EPIPE));
+    // The timeout of a manual clock is a timer of the stack.
+    let d = stack("address=10.0.0.4/24,seed=4", &clock);
+    d.on_output(|_| {});
+    let socket = d.socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0).unwrap();
+    let connecting = d.connect(socket, addr("10.0.0.7:1"));
+    assert_eq!(connecting, Err(Errno::EINPROGRESS));
+    let second = Duration::from_secs(1);
+    let waited = while_asleep(
+        || d.wait_flushed(Some(second)),
+        || {
+            d.advance_to(clock.now() + Nanos::from(second));
+            d.run_timers();
+        },
+    );
+    assert_eq!(waited, Err(Errno::ETIMEDOUT));
 }
 
 /// Returns the numbers of the calls that the next report in the error queue completes.

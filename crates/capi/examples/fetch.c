@@ -75,7 +75,8 @@ int main(int argc, char **argv) {
     }
     if (got < 0) fail("read");
     fs_close(fd);
-    fs_stack_destroy(stack);
+    /* The server still gets the end of the connection. */
+    if (fs_stack_shutdown(stack, 1000) < 0) fs_stack_destroy(stack);
     if (in_head) {
         fprintf(stderr, "%s: that is no answer of HTTP\n", argv[0]);
         return 1;

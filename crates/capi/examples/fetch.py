@@ -17,6 +17,7 @@ fs = ctypes.CDLL(os.environ.get("FULLSEND_LIBRARY", "libfullsend.so"), use_errno
 fs.fs_stack_create.restype = ctypes.c_void_p
 fs.fs_stack_create.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
 fs.fs_stack_destroy.argtypes = [ctypes.c_void_p]
+fs.fs_stack_shutdown.argtypes = [ctypes.c_void_p, ctypes.c_int]
 fs.fs_last_error.restype = ctypes.c_char_p
 fs.fs_socket.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int]
 fs.fs_connect.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32]
@@ -68,7 +69,9 @@ def main():
     try:
         head, page = fetch(stack, address, int(port), path)
     finally:
-        fs.fs_stack_destroy(stack)
+        # The server still gets the end of the connection.
+        if fs.fs_stack_shutdown(stack, 1000) < 0:
+            fs.fs_stack_destroy(stack)
     print(head.decode(errors="replace"), file=sys.stderr)
     sys.stdout.buffer.write(page)
 

@@ -139,6 +139,7 @@ int main(int argc, char **argv) {
         if (files[0].revents && read(files[0].fd, &count, sizeof count) < 0) fail("eventfd");
         if (files[1].revents && read(STDIN_FILENO, &byte, 1) <= 0) break;
     }
-    fs_stack_destroy(stack);
+    /* The clients that are connected still get what has been written. */
+    if (fs_stack_shutdown(stack, 5000) < 0) fs_stack_destroy(stack);
     return 0;
 }

@@ -27,7 +27,7 @@
  *
  * Threads. Every function may be called from any thread. A call that waits sleeps in the kernel.
  * It fails with EBADF if another thread closes its descriptor, and with ESHUTDOWN if the stack is
- * destroyed; shutdown wakes it as on Linux.
+ * destroyed; fs_shutdown() wakes it as on Linux.
  *
  * fork. A child process cannot use the stacks of its parent: it does not have their threads, and the
  * device belongs to the parent. Create stacks after forking, or call exec at once.
@@ -55,8 +55,8 @@ typedef struct fs_stack fs_stack;
 
 /* Functions of a program that carries a stack's packets itself. */
 struct fs_callbacks {
-    /* Passed to both functions unchanged. It must stay valid until fs_stack_destroy() has returned and
-     * no other call on the stack is running. */
+    /* Passed to both functions unchanged. It must stay valid until fs_stack_destroy() or
+     * fs_stack_shutdown() has destroyed the stack and no other call on the stack is running. */
     void *context;
     /* Receives a packet that the stack sends: an IP packet, or an Ethernet frame with link=ethernet.
      * It consists of the `count` pieces in order, which stay valid until the function returns.
@@ -105,10 +105,18 @@ struct fs_callbacks {
  */
 fs_stack *fs_stack_create(const char *settings, const struct fs_callbacks *callbacks);
 
-/* Destroys a stack: its connections are reset, its descriptors closed, and calls that wait fail with
- * ESHUTDOWN. Data that is not yet acknowledged is lost: use SO_LINGER, or wait until
- * fs_ioctl(fd, SIOCOUTQ) returns 0. */
+/* Destroys a stack at once: its connections are reset, its descriptors closed, and calls that wait fail
+ * with ESHUTDOWN. Data that is not yet acknowledged is lost, also that of descriptors which are closed
+ * already: use fs_stack_shutdown(). */
 int fs_stack_destroy(fs_stack *stack);
+
+/* Waits until the peers have acknowledged all written data of the stack's connections and the ends of
+ * those that fs_close() or fs_shutdown() have ended, for at most `timeout_ms` (-1: until each connection
+ * has timed out), and destroys the stack then. Close the connections before, or their peers see a reset
+ * after the data. Fails with ETIMEDOUT if data is left; the stack continues, for another call or for
+ * fs_stack_destroy(). A program that carries the packets on the same thread calls it with 0 in its loop,
+ * until it returns 0. */
+int fs_stack_shutdown(fs_stack *stack, int timeout_ms);
 
 /* Changes a running stack: adds an "address", "route" or "gateway", or sets a tunable such as
  * "tcp_congestion_control". Fails with EINVAL for an invalid setting; see fs_last_error(). */

@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
 use std::os::fd::IntoRawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fullsend_blocking::c::{c_return, set_errno};
 use fullsend_blocking::{Config, Errno, Stack, UserDrivenOptions};
@@ -70,6 +71,18 @@ unsafe extern "C" fn fs_stack_create(
 #[unsafe(no_mangle)]
 extern "C" fn fs_stack_destroy(stack: *mut FsStack) -> c_int {
     c_return(|| {
+        let stack = table::remove_stack(stack)?;
+        stack.end(Errno(libc::ESHUTDOWN));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_stack_shutdown(stack: *mut FsStack, timeout_ms: c_int) -> c_int {
+    c_return(|| {
+        // A negative timeout is none, as for poll(2).
+        let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+        table::stack(stack)?.wait_flushed(timeout)?;
         let stack = table::remove_stack(stack)?;
         stack.end(Errno(libc::ESHUTDOWN));
         Ok(())

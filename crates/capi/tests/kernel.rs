@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use common::{EXAMPLES, Running, command, compile_file, in_namespace, temp_dir};
+use common::{EXAMPLES, Running, command, compile, compile_file, in_namespace, temp_dir};
 
 const SETTINGS: &str = "tun=fs0,address=10.9.0.2/24,kernel_address=10.9.0.1/24";
 const STRICT: [&str; 4] = ["-std=c11", "-Wall", "-Wextra", "-Werror"];
@@ -112,4 +112,57 @@ fn opening_an_unavailable_device_reports_an_error_text() {
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("\"adress\""), "{text}");
     fs::remove_dir_all(dir).unwrap();
+}
+
+/// Accepts 50 connections, writes to each, closes it, and ends with the stack.
+const FAREWELL: &str = r#"
+#include <fullsend.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+
+static void fail(const char *call) { perror(call); _Exit(1); }
+
+int main(int argc, char **argv) {
+    fs_stack *stack = fs_stack_create(argv[argc - 1], NULL);
+    if (stack == NULL) fail("create");
+    int listener = fs_socket(stack, AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons(7)};
+    if (fs_bind(listener, (struct sockaddr *)&any, sizeof any) < 0) fail("bind");
+    if (fs_listen(listener, 64) < 0) fail("listen");
+    printf("ready\n");
+    fflush(stdout);
+    int fds[50];
+    for (int i = 0; i < 50; i++)
+        if ((fds[i] = fs_accept(listener, NULL, NULL)) < 0) fail("accept");
+    static char page[20000];
+    memset(page, 'x', sizeof page);
+    for (int i = 0; i < 50; i++) {
+        if (fs_write(fds[i], page, sizeof page) != (ssize_t)sizeof page) fail("write");
+        if (fs_close(fds[i]) < 0) fail("close");
+    }
+    if (fs_stack_shutdown(stack, 60000) < 0) fail("shutdown");
+    if (fs_stack_shutdown(stack, 0) == 0 || errno != EINVAL) fail("a destroyed stack");
+    return 0;
+}
+"#;
+
+#[test]
+fn fs_stack_shutdown_delivers_what_closed_sockets_have_written() {
+    in_namespace(|| {
+        let dir = temp_dir("farewell");
+        let program = compile(&dir, "farewell.c", FAREWELL, &STRICT);
+        let mut server = Running::start(command(program).arg(SETTINGS));
+        wait_until_ready(&mut server);
+        let client = "import socket, sys; \
+             all = [socket.create_connection(('10.9.0.2', 7), 60) for _ in range(50)]; \
+             whole = [s.makefile('rb').read() == b'x' * 20000 for s in all]; \
+             print(whole.count(True))";
+        let output = Command::new("python3").args(["-c", client]).output();
+        let output = output.unwrap();
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "50\n", "{log}");
+        assert!(server.0.wait().unwrap().success());
+    });
 }

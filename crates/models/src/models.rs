@@ -14,7 +14,7 @@ use crate::async_driver_waker::DriverWaker as AsyncDriverWaker;
 use crate::driver_waker::DriverWaker;
 use crate::shard::Shard;
 use crate::sync::{Arc, Mutex};
-use crate::wait;
+use crate::wait::{self, WaitFor};
 
 /// Two threads drop references to a block at once while a third allocates: the thread that writes
 /// to memory has the only reference, and no block is in the free list twice.
@@ -158,7 +158,7 @@ pub fn a_sleeper_wakes() {
         });
         let mut guard = shard.lock();
         while !guard.ready {
-            wait::sleep(&mut guard, &[handle], None, None);
+            wait::sleep(&mut guard, WaitFor::Handles(&[handle]), None, None);
         }
         guard.ready = false;
         assert!(!guard.sleepers.has_sleepers());
@@ -180,7 +180,7 @@ pub fn all_sleepers_wake() {
             thread::spawn(move || {
                 let mut guard = shard.lock();
                 while !guard.ready {
-                    wait::sleep(&mut guard, &[handle], None, None);
+                    wait::sleep(&mut guard, WaitFor::Handles(&[handle]), None, None);
                 }
             })
         })
