@@ -27,6 +27,7 @@ mod net;
 mod pattern;
 mod perf;
 mod preamble;
+mod private_file;
 mod progress;
 mod report;
 mod script;

@@ -1,11 +1,13 @@
 //! Paths of control sockets: creating, finding and removing them.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Error, ErrorKind};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf, absolute};
+use std::time::SystemTime;
 
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind as bind_socket, listen,
@@ -88,7 +90,7 @@ pub struct SocketFile {
     /// Absolute: the working directory may change.
     path: PathBuf,
     /// Device and inode: a file that has replaced it must not be removed.
-    id: (u64, u64),
+    id: FileId,
 }
 
 impl SocketFile {
@@ -99,13 +101,13 @@ impl SocketFile {
     pub fn of(path: &Path) -> io::Result<Self> {
         Ok(Self {
             path: absolute(path)?,
-            id: file_id(path)?,
+            id: FileId::of(path)?,
         })
     }
 
     /// Removes the file, unless another one has replaced it.
     pub fn remove(&self) {
-        if file_id(&self.path).is_ok_and(|id| id == self.id) {
+        if FileId::of(&self.path).is_ok_and(|id| id == self.id) {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -117,9 +119,24 @@ impl Drop for SocketFile {
     }
 }
 
-fn file_id(path: &Path) -> io::Result<(u64, u64)> {
-    let meta = fs::symlink_metadata(path)?;
-    Ok((meta.dev(), meta.ino()))
+/// What distinguishes a file from another one of the same path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct FileId {
+    device: u64,
+    /// The number of a file that was removed is that of the next one on some file systems.
+    inode: u64,
+    made: Option<SystemTime>,
+}
+
+impl FileId {
+    fn of(path: &Path) -> io::Result<Self> {
+        let meta = fs::symlink_metadata(path)?;
+        Ok(Self {
+            device: meta.dev(),
+            inode: meta.ino(),
+            made: meta.created().ok(),
+        })
+    }
 }
 
 impl BoundSocket {
@@ -139,6 +156,9 @@ impl BoundSocket {
         remove_stale_socket(path)?;
         let unix = AddressFamily::UNIX;
         let socket = socket_with(unix, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // The file gets the socket's mode, less the umask: it never has another one.
+        let socket = File::from(socket);
+        socket.set_permissions(fs::Permissions::from_mode(0o600))?;
         SocketAddrUnix::new(path)
             .and_then(|address| bind_socket(&socket, &address))
             .map_err(|error| {
@@ -149,12 +169,9 @@ impl BoundSocket {
             })?;
         let own_dir = "choose a path in a directory that you own";
         let file = SocketFile::of(path).map_err(|error| with_path(error, own_dir))?;
-        // The mode is set before `listen`, so that no connection is possible earlier.
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600))
-            .map_err(|error| with_path(error, own_dir))?;
         listen(&socket, BACKLOG).map_err(|error| with_path(error.into(), "choose another path"))?;
         Ok(Self {
-            listener: socket.into(),
+            listener: OwnedFd::from(socket).into(),
             file,
         })
     }

@@ -1,16 +1,19 @@
 //! Where the connections of a device come from.
 
-use std::fs;
+use std::fs::{self, File, Permissions};
 use std::io::{self, Error, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use fullsend_device::LogLimit;
 use rustix::event::epoll;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
@@ -24,6 +27,9 @@ const RETRY: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 200_000_000,
 };
+
+/// Monitors that may wait to be accepted.
+const BACKLOG: i32 = 128;
 
 /// The source of connections: each begins after the one before it has ended.
 pub(crate) enum Source {
@@ -46,10 +52,11 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// Listens at `path`. Replaces the socket of a process that has ended, but no other file.
+    /// Listens at `path`, to which only the process's user can connect. Replaces the socket of a process
+    /// that has ended, but no other file.
     pub(crate) fn listen(path: &Path, epoll: &Arc<OwnedFd>, token: u64) -> io::Result<Self> {
         remove_stale(path)?;
-        let listener = UnixListener::bind(path).map_err(|error| {
+        let listener = listen_privately(path).map_err(|error| {
             let text = format!("cannot listen at {}: {error}", path.display());
             Error::new(error.kind(), text)
         })?;
@@ -164,6 +171,18 @@ fn register(epoll: &Arc<OwnedFd>, file: impl AsFd, token: u64) -> io::Result<()>
     )?)
 }
 
+/// Returns a listening socket whose file only the process's user can open, whatever the umask.
+fn listen_privately(path: &Path) -> io::Result<UnixListener> {
+    let kind = SocketType::STREAM;
+    let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    // The file gets the socket's mode, less the umask: it never has another one.
+    let socket = File::from(socket);
+    socket.set_permissions(Permissions::from_mode(0o600))?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    listen(&socket, BACKLOG)?;
+    Ok(OwnedFd::from(socket).into())
+}
+
 /// Connects to a Unix socket; a full backlog is an error.
 fn connect_without_waiting(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -187,24 +206,28 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 /// The file of a listening socket. Dropping it removes the file, unless another one has replaced it.
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Device and inode.
-    id: (u64, u64),
+    /// Device, inode, and when the file was made: some file systems use the inode of a file that was removed
+    /// for the next one.
+    id: (u64, u64, Option<SystemTime>),
 }
 
 impl SocketFile {
     fn of(path: &Path) -> io::Result<Self> {
-        let meta = fs::symlink_metadata(path)?;
         Ok(Self {
             path: absolute(path)?,
-            id: (meta.dev(), meta.ino()),
+            id: Self::id(path)?,
         })
+    }
+
+    fn id(path: &Path) -> io::Result<(u64, u64, Option<SystemTime>)> {
+        let meta = fs::symlink_metadata(path)?;
+        Ok((meta.dev(), meta.ino(), meta.created().ok()))
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let meta = fs::symlink_metadata(&self.path);
-        if meta.is_ok_and(|meta| (meta.dev(), meta.ino()) == self.id) {
+        if Self::id(&self.path).is_ok_and(|id| id == self.id) {
             let _ = fs::remove_file(&self.path);
         }
     }

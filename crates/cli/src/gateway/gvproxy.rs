@@ -13,8 +13,8 @@ mod options;
 mod tests;
 
 use std::ffi::OsString;
-use std::fs::{self, OpenOptions};
-use std::io;
+use std::fs;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -28,6 +28,7 @@ use super::policy;
 use super::service::{capture, relay, runtime};
 use super::tool_sockets::ToolSockets;
 use super::udp_filter;
+use crate::private_file;
 use api::Api;
 use exposures::Client;
 use links::{GuestEvents, GuestLinks, Links};
@@ -147,8 +148,7 @@ fn serve(options: &Options) -> Result<()> {
 
 /// Appends everything that is written to standard error to a file.
 fn redirect_log(path: &Path) -> Result<()> {
-    let file = OpenOptions::new().create(true).append(true).open(path);
-    let file = file.with_context(|| format!("cannot open the log file {}", path.display()))?;
+    let file = private_file::append(path, "log file")?;
     rustix::stdio::dup2_stderr(&file).context("cannot write the log to a file")
 }
 
@@ -157,8 +157,9 @@ struct PidFile<'a>(&'a Path);
 
 impl<'a> PidFile<'a> {
     fn write(path: &'a Path) -> Result<Self> {
-        fs::write(path, std::process::id().to_string())
-            .with_context(|| format!("cannot write the PID file {}", path.display()))?;
+        let text = std::process::id().to_string();
+        let written = private_file::create(path, "PID file")?.write_all(text.as_bytes());
+        written.with_context(|| format!("cannot write the PID file {}", path.display()))?;
         Ok(Self(path))
     }
 }

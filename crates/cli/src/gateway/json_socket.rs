@@ -12,13 +12,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, connect, listen, socket,
+};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::private_file::bind_socket;
+
+/// Clients that may wait to be accepted.
+const BACKLOG: Backlog = Backlog::MAXCONN;
 /// Bytes behind a request that are read and ignored.
 const DRAINED_MAX: u64 = 1 << 20;
 /// Clients that are served at once; further ones wait.
@@ -35,7 +41,7 @@ pub(super) trait Service: Clone + Send + Sync + 'static {
     fn answer(&self, request: &[u8]) -> impl Future<Output = Value> + Send;
 }
 
-/// Binds the socket. A socket of an earlier run, on which no process listens, is replaced. `name` is
+/// Binds the socket, which only the process's user can connect to. A socket of an earlier run, on which no process listens, is replaced. `name` is
 /// that of the socket in errors.
 pub(super) fn bind(path: &Path, name: &str) -> Result<UnixListener> {
     let is_socket = path
@@ -44,7 +50,12 @@ pub(super) fn bind(path: &Path, name: &str) -> Result<UnixListener> {
     if is_socket && is_refused(path) {
         let _ = std::fs::remove_file(path);
     }
-    UnixListener::bind(path).with_context(|| {
+    let listener = bind_socket(path, SockType::Stream).and_then(|socket| {
+        listen(&socket, BACKLOG)
+            .map(|()| socket)
+            .map_err(Into::into)
+    });
+    listener.map(UnixListener::from).with_context(|| {
         format!(
             "cannot create the {name} socket {}; its path may have at most 107 bytes, and must not \
              exist",

@@ -1,6 +1,5 @@
 //! `stat capture`: writes a running stack's packets to a file or a pipe.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -13,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::args::CaptureArgs;
 use super::connection::{connect_error, parse};
 use crate::perf;
+use crate::private_file;
 
 pub(super) fn run(socket: &Path, args: &CaptureArgs, json: bool) -> Result<()> {
     perf::runtime()?.block_on(capture(socket, args, json))
@@ -78,13 +78,7 @@ fn open(file: &Path) -> Result<Box<dyn Write>> {
     if file == Path::new("-") {
         return Ok(Box::new(io::stdout().lock()));
     }
-    let file = File::create(file).with_context(|| {
-        format!(
-            "cannot create {}; name a file in a directory that you can write to",
-            file.display()
-        )
-    })?;
-    Ok(Box::new(file))
+    Ok(Box::new(private_file::create(file, "capture")?))
 }
 
 /// Writes `bytes`; returns `false` if the other end of a pipe was closed.

@@ -2,17 +2,15 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixDatagram;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, setsockopt, socket, sockopt,
-};
+use fullsend::control::SocketFile;
+use nix::sys::socket::{Backlog, SockType, listen, setsockopt, sockopt};
 
 use crate::gateway::json_socket;
+use crate::private_file::bind_socket;
 
 /// A URL of a socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -97,32 +95,15 @@ pub(super) struct Bound {
 }
 
 /// The path of a socket, which is removed when this is dropped, unless another socket has replaced it:
-/// a gvproxy that its caller has started again.
+/// a gvproxy that its caller has started again. `None` if the file had been removed already.
 pub(super) struct SocketPath {
-    path: PathBuf,
-    /// Device and inode; `None` if the file had been removed already.
-    id: Option<(u64, u64)>,
+    _file: Option<SocketFile>,
 }
 
 impl SocketPath {
     pub(super) fn of(path: &Path) -> Self {
         Self {
-            path: path.to_owned(),
-            id: Self::id(path),
-        }
-    }
-
-    fn id(path: &Path) -> Option<(u64, u64)> {
-        let meta = std::fs::symlink_metadata(path).ok()?;
-        Some((meta.dev(), meta.ino()))
-    }
-}
-
-impl Drop for SocketPath {
-    fn drop(&mut self) {
-        if self.id.is_some() && Self::id(&self.path) == self.id {
-            // Another program may have removed it.
-            let _ = std::fs::remove_file(&self.path);
+            _file: SocketFile::of(path).ok(),
         }
     }
 }
@@ -146,10 +127,8 @@ impl Bound {
             }
             Endpoint::UnixGram(path) => {
                 remove_old(path)?;
-                (
-                    UnixDatagram::bind(path).with_context(cannot)?.into(),
-                    Some(path),
-                )
+                let socket = bind_socket(path, SockType::Datagram);
+                (socket.with_context(cannot)?, Some(path))
             }
             Endpoint::Tcp(address) => {
                 let listener = TcpListener::bind(address).with_context(cannot)?;
@@ -168,9 +147,7 @@ impl Bound {
 }
 
 fn seqpacket(path: &Path) -> io::Result<OwnedFd> {
-    let kind = SockType::SeqPacket;
-    let socket = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None)?;
-    bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let socket = bind_socket(path, SockType::SeqPacket)?;
     listen(&socket, Backlog::new(16)?)?;
     Ok(socket)
 }
