@@ -29,7 +29,7 @@ pub struct Config {
     pub mac: [u8; 6],
     /// The gateway's link-local IPv6 address, which is the guest's default route. `None` derives it
     /// from [`mac`](Self::mac), as the guest derives its own: it must be given if both have the same
-    /// Ethernet address.
+    /// Ethernet address. Has no effect if [`Ipv6Config::gateway`] is link-local.
     pub link_local: Option<Ipv6Addr>,
     /// Whether the gateway answers ARP requests and neighbor solicitations for every address except
     /// the guest's own, and not only for its own addresses. A guest whose network is a copy of the

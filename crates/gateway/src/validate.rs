@@ -14,7 +14,7 @@ use crate::forward::Forward;
 pub(crate) fn validate(config: &Config) -> io::Result<()> {
     if let Some(v4) = &config.ipv4 {
         check_prefix(v4.prefix, 32)?;
-        check_dhcp_range(v4)?;
+        check_dhcp_range(v4, config.proxy_neighbors)?;
     }
     if let Some(v6) = &config.ipv6 {
         check_prefix(v6.prefix, 128)?;
@@ -63,7 +63,8 @@ fn check_prefix(prefix: u8, max: u8) -> io::Result<()> {
     )))
 }
 
-fn check_dhcp_range(config: &Ipv4Config) -> io::Result<()> {
+/// `is_only_neighbor` is whether the gateway answers for all addresses: its guest may then have any.
+fn check_dhcp_range(config: &Ipv4Config, is_only_neighbor: bool) -> io::Result<()> {
     let Some(range) = config.dhcp else {
         return Ok(());
     };
@@ -72,6 +73,9 @@ fn check_dhcp_range(config: &Ipv4Config) -> io::Result<()> {
         return Err(invalid(format_args!(
             "the DHCP range {first} to {last} ends before it begins; exchange its addresses"
         )));
+    }
+    if is_only_neighbor && [first, last] == [config.guest; 2] {
+        return Ok(());
     }
     let host_bits = u32::MAX.checked_shr(config.prefix.into()).unwrap_or(0);
     let base = config.gateway.to_bits() & !host_bits;
@@ -164,6 +168,23 @@ mod tests {
             });
         });
         assert!(error.contains("10.0.2.9 to 2001:db8::1"), "{error}");
+    }
+
+    #[test]
+    fn the_guest_of_a_gateway_that_answers_for_all_may_have_any_address() {
+        let mut config = Config::default();
+        let v4 = config.ipv4.as_mut().unwrap();
+        let guest = Ipv4Addr::new(192, 0, 2, 1);
+        v4.guest = guest;
+        v4.dhcp = Some(DhcpRange {
+            first: guest,
+            last: guest,
+        });
+        assert!(validate(&config).is_err());
+        config.proxy_neighbors = true;
+        validate(&config).unwrap();
+        config.ipv4.as_mut().unwrap().prefix = 32;
+        validate(&config).unwrap();
     }
 
     #[test]

@@ -190,19 +190,20 @@ impl ClientMessage {
                     &settings.lease_s.to_be_bytes(),
                 );
             }
-            self.push_settings(&mut out, settings);
+            self.push_settings(&mut out, yours, settings);
         }
         out.push(option::END);
         out.resize(out.len().max(MIN_LEN), option::PAD);
         out
     }
 
-    fn push_settings(&self, out: &mut Vec<u8>, settings: &Settings) {
+    fn push_settings(&self, out: &mut Vec<u8>, yours: Option<Ipv4Addr>, settings: &Settings) {
         let prefix = settings.prefix.min(32);
         let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
         push(out, option::SUBNET_MASK, &mask.to_be_bytes());
         push(out, option::ROUTER, &settings.router.octets());
-        let on_link = (settings.router.to_bits() ^ settings.server.to_bits()) & mask == 0;
+        let own = yours.unwrap_or(settings.server);
+        let on_link = (settings.router.to_bits() ^ own.to_bits()) & mask == 0;
         if !on_link || prefix == 32 {
             // RFC 3442: an on-link route to the router, and the default route.
             let mut routes = vec![32];
@@ -371,8 +372,16 @@ mod tests {
             ..settings()
         };
         let found = options(&parsed.answer(MessageType::Ack, None, &settings));
-        let routes = vec![32, 192, 0, 2, 1, 0, 0, 0, 0, 0, 192, 0, 2, 1];
-        assert!(found.contains(&(121, routes)), "{found:?}");
+        let routes = (121, vec![32, 192, 0, 2, 1, 0, 0, 0, 0, 0, 192, 0, 2, 1]);
+        assert!(found.contains(&routes), "{found:?}");
+        // The server is the router, and the client elsewhere.
+        let settings = Settings {
+            server: settings.router,
+            ..settings
+        };
+        let yours = Some(Ipv4Addr::new(10, 0, 2, 100));
+        let found = options(&parsed.answer(MessageType::Ack, yours, &settings));
+        assert!(found.contains(&routes), "{found:?}");
     }
 
     #[test]
