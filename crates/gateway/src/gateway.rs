@@ -165,8 +165,14 @@ impl Shared {
 }
 
 /// Returns the gateway's link-local address: without another, the one that belongs to its Ethernet
-/// address (RFC 4291, appendix A).
+/// address (RFC 4291, appendix A). A gateway whose only address is link-local has no other one: the guest
+/// gets the same default route from its advertisements as from its settings.
 fn link_local(config: &Config) -> Ipv6Addr {
+    if let Some(v6) = &config.ipv6
+        && v6.gateway.is_unicast_link_local()
+    {
+        return v6.gateway;
+    }
     if let Some(address) = config.link_local {
         return address;
     }

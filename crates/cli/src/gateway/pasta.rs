@@ -11,7 +11,7 @@ pub(in crate::gateway) mod passt;
 mod tests;
 
 use std::ffi::OsString;
-use std::fs;
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::ExitCode;
@@ -29,6 +29,7 @@ use super::policy::{self, PolicySource};
 use super::service::{captured, relay, relay_command, runtime};
 use super::tool_sockets::ToolSockets;
 use super::udp_filter;
+use crate::private_file;
 use auto::AutoForwards;
 use control::ControlSocket;
 use forward_table::ForwardTable;
@@ -317,7 +318,8 @@ fn warn_of_routes(options: &Options, tap: &Tap) {
 
 fn write_pid(path: &Path) -> Result<()> {
     let text = format!("{}\n", std::process::id());
-    fs::write(path, text).with_context(|| format!("cannot write the PID file {}", path.display()))
+    let written = private_file::create(path, "PID file")?.write_all(text.as_bytes());
+    written.with_context(|| format!("cannot write the PID file {}", path.display()))
 }
 
 /// Parses a request of pesto, for the fuzz target.

@@ -1,6 +1,5 @@
 //! What all personalities do once their settings are known: relay until there is a reason to end.
 
-use std::fs::File;
 use std::future::Future;
 use std::io::{self, BufWriter};
 use std::path::Path;
@@ -15,6 +14,8 @@ use fullsend_offload::Link;
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
+
+use crate::private_file;
 
 /// Returns a runtime on the calling thread. Must be called after the guest's command has started,
 /// whose limit of descriptors is not changed.
@@ -46,7 +47,7 @@ pub(crate) fn capture(name: &str, pcap: Option<&Path>) -> Result<Option<CaptureI
         return Ok(None);
     };
     let context = || format!("cannot write the capture {}", path.display());
-    let file = BufWriter::new(File::create(path).with_context(context)?);
+    let file = BufWriter::new(private_file::create(path, "capture")?);
     let capture = Capture::new(file).with_context(context)?;
     let interface = capture
         .add_interface(name, Link::Ethernet)

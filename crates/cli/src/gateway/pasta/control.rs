@@ -15,7 +15,6 @@ use anyhow::{Context, Result};
 use fullsend::control::SocketFile;
 use fullsend_gateway::namespace::SocketRemover;
 use fullsend_gateway::{PortSpec, Protocol, Side};
-use nix::sys::stat::{Mode, umask};
 use serde_json::{Value, json};
 
 use super::forward_table::{Change, ForwardTable, Kind};
@@ -39,10 +38,7 @@ impl ControlSocket {
     /// Binds the socket for the process's user only. Must be called before the sandbox hides the
     /// file, and before the process has threads.
     pub(super) fn bind(path: &Path) -> Result<Self> {
-        let before = umask(Mode::from_bits_truncate(0o177));
-        let listener = json_socket::bind(path, "configuration");
-        umask(before);
-        let listener = listener?;
+        let listener = json_socket::bind(path, "configuration")?;
         let file = SocketFile::of(path).context("cannot use the configuration socket")?;
         let remover = SocketRemover::start(&[&file]);
         Ok(Self {
