@@ -73,6 +73,8 @@ fn a_peek_at_more_than_the_buffer_holds_returns_what_it_holds() {
         assert!(all == data);
         assert_eq!(writer.join().unwrap(), Ok(data.len()));
     });
+}
+
 /// Packets on the way from one stack to another, which wait there while the link is down.
 #[derive(Default)]
 struct Link {

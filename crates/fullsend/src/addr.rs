@@ -1,5 +1,4 @@
-//! Conversion to socket addresses: literal ones to bind to, and literal ones or names to send and
-//! connect to.
+//! Conversion to socket addresses and names: every form that `tokio::net::ToSocketAddrs` accepts.
 
 use std::io::{self, Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -7,60 +6,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use smallvec::SmallVec;
 
 use crate::engine::Engine;
-
-/// Conversion to one socket address of a stack, for `SocketAddr`, `"10.0.0.2:80"`, `"[fd00::2]:80"` and
-/// `(ip, port)`.
-pub trait ToAddr {
-    /// Returns the address.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a string that is not an IP address with a port.
-    fn to_addr(&self) -> io::Result<SocketAddr>;
-}
-
-macro_rules! to_addr {
-    ($($ty:ty),*) => {$(
-        impl ToAddr for $ty {
-            fn to_addr(&self) -> io::Result<SocketAddr> {
-                Ok(SocketAddr::from(*self))
-            }
-        }
-    )*};
-}
-
-to_addr!(
-    SocketAddr,
-    SocketAddrV4,
-    SocketAddrV6,
-    (IpAddr, u16),
-    (Ipv4Addr, u16),
-    (Ipv6Addr, u16),
-    ([u8; 4], u16)
-);
-
-impl ToAddr for str {
-    fn to_addr(&self) -> io::Result<SocketAddr> {
-        self.parse().map_err(|_| {
-            let text = format!(
-                "{self:?} is not an IP address with a port (names are not resolved here); write \
-                 e.g. 10.0.0.2:80 or [fd00::2]:80"
-            );
-            Error::new(ErrorKind::InvalidInput, text)
-        })
-    }
-}
-
-impl ToAddr for String {
-    fn to_addr(&self) -> io::Result<SocketAddr> {
-        self.as_str().to_addr()
-    }
-}
-
-impl<T: ToAddr + ?Sized> ToAddr for &T {
-    fn to_addr(&self) -> io::Result<SocketAddr> {
-        (**self).to_addr()
-    }
-}
 
 /// Socket addresses, or a name that a [`Resolve`](crate::Resolve) turns into them: what
 /// [`ToAddrs`] returns.
@@ -90,11 +35,8 @@ impl Addrs {
     /// Returns the addresses to try, in order. A name is resolved by the stack's resolver.
     pub(crate) async fn resolve(self, engine: &Engine) -> io::Result<SmallVec<[SocketAddr; 1]>> {
         let (name, port) = match self.0 {
-            Target::Literal(addrs) if addrs.is_empty() => {
-                let text = "there is no address to connect to; pass at least one";
-                return Err(Error::new(ErrorKind::InvalidInput, text));
-            }
-            Target::Literal(addrs) => return Ok(addrs),
+            Target::Literal(addrs) => return checked(addrs),
+            Target::Name(name, port) if is_localhost(&name) => return Ok(loopback(port)),
             Target::Name(name, port) => (name, port),
         };
         let ips = engine.group.resolve(&name).await?;
@@ -117,6 +59,67 @@ impl Addrs {
         }
         Ok(self.resolve(engine).await?[0])
     }
+
+    /// Returns the addresses to bind to, in order, without a resolver: of names, only `localhost` has
+    /// one (RFC 6761 6.3).
+    pub(crate) fn local(self) -> io::Result<SmallVec<[SocketAddr; 1]>> {
+        match self.0 {
+            Target::Literal(addrs) => checked(addrs),
+            Target::Name(name, port) if is_localhost(&name) => Ok(loopback(port)),
+            Target::Name(name, _) => {
+                let text = format!(
+                    "{name:?} is not an IP address, and this call does not wait for a resolver; \
+                     write an address, or await bind_resolved"
+                );
+                Err(Error::new(ErrorKind::InvalidInput, text))
+            }
+        }
+    }
+
+    /// Calls `bind` with each of the addresses to bind to until it succeeds. Returns its last error.
+    pub(crate) fn bind<T>(self, bind: impl FnMut(SocketAddr) -> io::Result<T>) -> io::Result<T> {
+        bind_any(&self.local()?, bind)
+    }
+}
+
+/// Calls `bind` with each address until it succeeds. Returns its last error.
+pub(crate) fn bind_any<T>(
+    addrs: &[SocketAddr],
+    mut bind: impl FnMut(SocketAddr) -> io::Result<T>,
+) -> io::Result<T> {
+    let mut result = Err(ErrorKind::InvalidInput.into());
+    for addr in addrs {
+        result = bind(*addr);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
+/// The addresses of `localhost`.
+pub(crate) const LOOPBACK: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::LOCALHOST),
+    IpAddr::V6(Ipv6Addr::LOCALHOST),
+];
+
+fn loopback(port: u16) -> SmallVec<[SocketAddr; 1]> {
+    let addrs = LOOPBACK.iter().map(|ip| SocketAddr::new(*ip, port));
+    addrs.collect()
+}
+
+/// Returns whether a name stands for the stack itself; no server is asked for it (RFC 6761 6.3).
+pub(crate) fn is_localhost(name: &str) -> bool {
+    name.trim_end_matches('.').eq_ignore_ascii_case("localhost")
+}
+
+/// Returns an error for an empty list of addresses.
+fn checked(addrs: SmallVec<[SocketAddr; 1]>) -> io::Result<SmallVec<[SocketAddr; 1]>> {
+    if addrs.is_empty() {
+        let text = "the list of addresses is empty; pass at least one";
+        return Err(Error::new(ErrorKind::InvalidInput, text));
+    }
+    Ok(addrs)
 }
 
 impl From<SocketAddr> for Addrs {
@@ -125,9 +128,9 @@ impl From<SocketAddr> for Addrs {
     }
 }
 
-/// Conversion to socket addresses to connect or to send to: for everything that has [`ToAddr`], for
-/// `"example.com:80"`, `("example.com", 80)` and `&[SocketAddr]`. The twin of
-/// `tokio::net::ToSocketAddrs`.
+/// Conversion to socket addresses to connect, send or bind to: for `SocketAddr`, `"10.0.0.2:80"`,
+/// `"[fd00::2]:80"`, `"example.com:80"`, `(ip, port)`, `("example.com", 80)` and `&[SocketAddr]`. The twin
+/// of `tokio::net::ToSocketAddrs`.
 pub trait ToAddrs {
     /// Returns the addresses, or the name to resolve.
     ///
@@ -140,7 +143,7 @@ macro_rules! to_addrs {
     ($($ty:ty),*) => {$(
         impl ToAddrs for $ty {
             fn to_addrs(&self) -> io::Result<Addrs> {
-                self.to_addr().map(Addrs::from)
+                Ok(SocketAddr::from(*self).into())
             }
         }
     )*};

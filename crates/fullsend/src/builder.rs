@@ -2,10 +2,12 @@
 
 mod check;
 mod device;
+mod names;
 mod net;
 mod shards;
 
 use std::io::{self, Error};
+use std::net::IpAddr;
 #[cfg(feature = "control")]
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,6 +30,7 @@ use self::device::DeviceChoice;
 use crate::clock::Clock;
 use crate::driver_timer::DriverTimer;
 use crate::engine::{DriverWaker, device_waker};
+use crate::resolve::Resolve;
 use crate::stack::Stack;
 
 /// Default limit of the free payload memory that a stack keeps for reuse, in bytes.
@@ -66,6 +69,8 @@ pub struct Builder {
     memory_bytes: Option<u64>,
     busy_poll: Option<Nanos>,
     timer: Option<Box<dyn DriverTimer>>,
+    dns_servers: Vec<IpAddr>,
+    resolver: Option<Arc<dyn Resolve>>,
     shards: usize,
     /// The runtime of each shard's driver; empty for the current one.
     runtimes: Vec<Handle>,
@@ -93,6 +98,8 @@ impl Builder {
             memory_bytes: None,
             busy_poll: None,
             timer: None,
+            dns_servers: Vec::new(),
+            resolver: None,
             shards: 1,
             runtimes: Vec::new(),
             error: None,
@@ -250,7 +257,9 @@ impl Builder {
     /// - `InvalidInput` for an invalid argument; the message names the value and what to write
     ///   instead.
     /// - The error of the operating system if the device or the control socket cannot be opened.
-    /// - `Other` outside of a tokio runtime, unless `shards_on` was called.
+    /// - `Other` outside of a tokio runtime, unless `shards_on` was called, and if the runtime has no
+    ///   time driver, or no I/O driver where the device needs it. (tokio prints a panic message, too;
+    ///   in a program with `panic = "abort"` it ends the program.)
     pub fn build(mut self) -> io::Result<Stack> {
         #[cfg(target_os = "linux")]
         self.choose_mac();

@@ -18,6 +18,8 @@ mod unix {
     use tokio::io::Interest;
     use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
+    use crate::runtime::with_io;
+
     /// A duplicate of the descriptor of a device, registered with tokio.
     pub(crate) struct DeviceFile {
         fd: Arc<AsyncFd<OwnedFd>>,
@@ -74,7 +76,7 @@ mod unix {
     pub(crate) fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
         // SAFETY: the `AsyncFd` owns the descriptor, so no other code can close it, and `OwnedFd`
         // always returns the same one.
-        unsafe { AsyncFd::register(fd) }.map_err(io::Error::from)
+        with_io(|| unsafe { AsyncFd::register(fd) }.map_err(io::Error::from))
     }
 }
 

@@ -8,6 +8,7 @@ use fullsend_wire::dns::{self, Data, MAX_QUERY_LEN, Response, kind, rcode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
+use crate::addr::{LOOPBACK, is_localhost};
 use crate::resolve::{Resolve, Resolving};
 use crate::stack::Stack;
 use crate::tcp::TcpStream;
@@ -25,7 +26,8 @@ const MAX_DATAGRAMS: usize = 64;
 const MAX_DATAGRAM: usize = 4096;
 
 /// A resolver that queries DNS servers over the stack (RFC 1035), with UDP, or with TCP if an answer
-/// is too long for a datagram. Set it with [`Stack::set_resolver`].
+/// is too long for a datagram. Set it with [`Builder::dns_server`](crate::Builder::dns_server), or with
+/// [`Stack::set_resolver`].
 ///
 /// It queries the servers in turn, for IPv4 and IPv6 addresses at once as far as the stack has
 /// addresses of that family, and returns those of IPv6 first. Each query has a random ID and a random
@@ -147,8 +149,8 @@ impl Resolve for DnsResolver {
     fn resolve<'a>(&'a self, stack: &'a Stack, name: &'a str) -> Resolving<'a> {
         Box::pin(async move {
             // RFC 6761 6.3: queries for it are not sent.
-            if name.trim_end_matches('.').eq_ignore_ascii_case("localhost") {
-                return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
+            if is_localhost(name) {
+                return Ok(LOOPBACK.to_vec());
             }
             self.addresses(stack, name).await
         })

@@ -15,6 +15,7 @@ use crate::driver_timer::DriverTimer;
 use crate::engine::Engine;
 #[cfg(target_os = "linux")]
 use crate::fine_timer::FineTimer;
+use crate::runtime::new_timer;
 
 #[cfg(test)]
 mod tests;
@@ -30,9 +31,9 @@ pub(crate) struct Driver {
     timer: Pin<Box<Sleep>>,
     /// The time that `timer` is set to.
     timer_at: Instant,
-    /// Created for the first packet with a departure time.
+    /// Created for the first packet with a departure time; the error is that of its creation.
     #[cfg(target_os = "linux")]
-    fine_timer: Option<FineTimer>,
+    fine_timer: Option<io::Result<FineTimer>>,
     /// The timer to use instead of both.
     custom_timer: Option<Box<dyn DriverTimer>>,
     /// For how long the device is polled after it received something.
@@ -43,7 +44,7 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// Returns the driver of `engine`. Must be called within a tokio runtime whose I/O and time
-    /// drivers are enabled. For `busy_poll` and `custom_timer` see
+    /// drivers are enabled; an error reports that one is not. For `busy_poll` and `custom_timer` see
     /// [`Builder`](crate::Builder::busy_poll).
     pub(crate) fn new(
         engine: Arc<Engine>,
@@ -52,7 +53,7 @@ impl Driver {
     ) -> io::Result<Self> {
         let file = engine.device_file()?;
         let timer_at = Instant::FAR_FUTURE;
-        let timer = Box::pin(tokio::time::sleep_until(engine.clock.timer(timer_at)));
+        let timer = new_timer(engine.clock.timer(timer_at))?;
         Ok(Self {
             engine,
             file,
@@ -180,15 +181,17 @@ impl Driver {
     /// is set.
     fn set_fine_timer(&mut self, cx: &mut Context<'_>, at: Instant) -> bool {
         let now = self.engine.clock.now();
-        let set = match &mut self.fine_timer {
-            Some(fine_timer) => fine_timer.set(cx, now, at),
-            None => FineTimer::new()
-                .and_then(|fine_timer| self.fine_timer.insert(fine_timer).set(cx, now, at)),
+        let fine_timer = self.fine_timer.get_or_insert_with(FineTimer::new);
+        let Ok(timer) = fine_timer else {
+            return false;
         };
-        if let Err(error) = &set {
-            tracing::debug!(%error, "no timer finer than a millisecond");
+        match timer.set(cx, now, at) {
+            Ok(set) => set,
+            Err(error) => {
+                tracing::debug!(%error, "no timer finer than a millisecond");
+                false
+            }
         }
-        set.unwrap_or(false)
     }
 
     /// Returns false: this system has no timer finer than tokio's.

@@ -6,76 +6,64 @@ use fullsend_stack::StackError;
 use fullsend_tcp::{SysctlError, TcpError};
 use tokio::io::Interest;
 
-/// Converts to the `io::Error` that a tokio user expects, with a message that names the remedy.
+use crate::errno::{
+    EACCES, EADDRINUSE, EADDRNOTAVAIL, EAGAIN, ECONNABORTED, ECONNREFUSED, ECONNRESET,
+    EHOSTUNREACH, EINVAL, EMSGSIZE, ENETUNREACH, ENOBUFS, ENOMEM, ENOTCONN, EPIPE, ETIMEDOUT,
+    os_error,
+};
+
+/// Converts to the `io::Error` that a tokio user expects: the operating system's own, with its number,
+/// where a kernel returns one. A kernel's error has no text of its own; the address and the remedy are
+/// traced.
 pub(crate) fn io_error(error: StackError) -> Error {
-    match error {
-        StackError::Tcp(error) => tcp_error(error),
-        StackError::NoSuchSocket => Error::new(
-            ErrorKind::NotConnected,
-            "the socket is closed; connect or bind a new one",
-        ),
-        StackError::AddressInUse(addr) => Error::new(
-            ErrorKind::AddrInUse,
-            format!(
-                "{addr} is in use; choose another port, or port 0, or close the socket that uses it"
-            ),
-        ),
-        StackError::AddressNotAvailable(addr) => Error::new(
-            ErrorKind::AddrNotAvailable,
-            format!(
-                "{addr} is not an address of this stack; add it with Stack::builder().address(..)"
-            ),
-        ),
+    let errno = match error {
+        StackError::Tcp(error) => return tcp_error(error),
+        StackError::NoSuchSocket => return os_error(ENOTCONN),
+        // A kernel has no error with these meanings.
         StackError::TentativeAddress(_)
         | StackError::DuplicateAddress(_)
-        | StackError::OtherShard(_) => Error::new(ErrorKind::AddrNotAvailable, error.to_string()),
-        StackError::NoRoute(addr) => Error::new(
-            ErrorKind::NetworkUnreachable,
-            format!("no route to {addr}; add one with Stack::builder().route(..) or .gateway(..)"),
-        ),
-        StackError::NoPorts => Error::new(
-            ErrorKind::AddrNotAvailable,
-            "every ephemeral port towards that destination is in use; close connections, or use \
-             more local addresses",
-        ),
-        StackError::BroadcastDisabled(ip) => Error::new(
-            ErrorKind::PermissionDenied,
-            format!("{ip} is a broadcast address; call set_broadcast(true) to send there"),
-        ),
-        StackError::MessageTooLong { len, max } => Error::new(
-            ErrorKind::InvalidInput,
-            format!("a datagram of {len} bytes is too long; send at most {max} bytes"),
-        ),
-        StackError::TooManySockets { .. } => Error::new(ErrorKind::OutOfMemory, error.to_string()),
-        StackError::TooManyGroups { .. } => Error::new(ErrorKind::QuotaExceeded, error.to_string()),
-        StackError::Config(text) => Error::new(ErrorKind::InvalidInput, text),
-        other => Error::other(format!("{other:?}")),
-    }
+        | StackError::OtherShard(_) => {
+            return Error::new(ErrorKind::AddrNotAvailable, error.to_string());
+        }
+        // The text names the limit.
+        StackError::TooManySockets { .. } => {
+            return Error::new(ErrorKind::OutOfMemory, error.to_string());
+        }
+        StackError::Config(text) => return Error::new(ErrorKind::InvalidInput, text),
+        StackError::AddressInUse(_) => EADDRINUSE,
+        StackError::AddressNotAvailable(_) | StackError::NoPorts => EADDRNOTAVAIL,
+        StackError::NoRoute(_) => ENETUNREACH,
+        StackError::BroadcastDisabled(_) => EACCES,
+        StackError::MessageTooLong { .. } => EMSGSIZE,
+        StackError::TooManyGroups { .. } => ENOBUFS,
+        _ => return Error::other(error),
+    };
+    tracing::debug!("{error}");
+    os_error(errno)
 }
 
-/// Converts a connection's error to an `io::Error`.
+/// Converts a connection's error to the operating system's error of the same meaning.
 pub(crate) fn tcp_error(error: TcpError) -> Error {
-    let kind = match error {
-        // Frequent, and this allocates nothing.
-        TcpError::WouldBlock => return would_block(),
-        TcpError::ConnectionRefused => ErrorKind::ConnectionRefused,
-        TcpError::ConnectionReset => ErrorKind::ConnectionReset,
-        TcpError::ConnectionAborted => ErrorKind::ConnectionAborted,
-        TcpError::TimedOut => ErrorKind::TimedOut,
-        TcpError::BrokenPipe => ErrorKind::BrokenPipe,
-        TcpError::NotConnected => ErrorKind::NotConnected,
-        TcpError::HostUnreachable => ErrorKind::HostUnreachable,
-        TcpError::NetworkUnreachable => ErrorKind::NetworkUnreachable,
-        TcpError::OutOfMemory => ErrorKind::OutOfMemory,
-        TcpError::InvalidValue | TcpError::MessageTooLong => ErrorKind::InvalidInput,
-        _ => ErrorKind::Other,
-    };
-    Error::new(kind, error)
+    os_error(match error {
+        TcpError::WouldBlock => EAGAIN,
+        TcpError::ConnectionRefused => ECONNREFUSED,
+        TcpError::ConnectionReset => ECONNRESET,
+        TcpError::ConnectionAborted => ECONNABORTED,
+        TcpError::TimedOut => ETIMEDOUT,
+        TcpError::BrokenPipe => EPIPE,
+        TcpError::NotConnected => ENOTCONN,
+        TcpError::HostUnreachable => EHOSTUNREACH,
+        TcpError::NetworkUnreachable => ENETUNREACH,
+        TcpError::OutOfMemory => ENOMEM,
+        TcpError::MessageTooLong => EMSGSIZE,
+        TcpError::InvalidValue => EINVAL,
+        _ => return Error::other(error),
+    })
 }
 
 /// Returns `WouldBlock`, which the async calls never return.
 pub(crate) fn would_block() -> Error {
-    ErrorKind::WouldBlock.into()
+    os_error(EAGAIN)
 }
 
 /// Returns a value of one octet, as tokio's methods take it, which is at least `least`.

@@ -62,6 +62,7 @@ mod driver;
 mod driver_timer;
 mod driver_waker;
 mod engine;
+mod errno;
 mod error;
 #[cfg(target_os = "linux")]
 mod fine_timer;
@@ -69,13 +70,14 @@ mod icmp;
 mod ping;
 mod readiness;
 mod resolve;
+mod runtime;
 mod stack;
 mod sync;
 mod tcp;
 mod udp;
 mod wait_registration;
 
-pub use addr::{Addrs, ToAddr, ToAddrs};
+pub use addr::{Addrs, ToAddrs};
 pub use builder::Builder;
 pub use dns::DnsResolver;
 pub use driver_timer::DriverTimer;

@@ -10,8 +10,10 @@ use crate::stack::Stack;
 /// The future of [`Resolve::resolve`].
 pub type Resolving<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
 
-/// A resolver of names, which [`Stack::set_resolver`] sets for a stack. [`SystemResolver`] queries the
-/// operating system, [`DnsResolver`](crate::DnsResolver) DNS servers over the stack.
+/// A resolver of names, which [`Builder::resolver`](crate::Builder::resolver) or
+/// [`Stack::set_resolver`] sets for a stack. [`SystemResolver`] queries the operating system,
+/// [`DnsResolver`](crate::DnsResolver) DNS servers over the stack. `localhost` is the stack itself,
+/// whatever the resolver (RFC 6761 6.3).
 ///
 /// # Example
 /// A resolver with one name:
@@ -49,7 +51,7 @@ pub trait Resolve: Send + Sync + 'static {
 }
 
 /// The operating system's resolver (`getaddrinfo`), which uses the host's files and network and not
-/// the stack.
+/// the stack: in a VPN, its queries leave outside of the tunnel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemResolver;
 

@@ -282,7 +282,9 @@ impl Stack {
     }
 
     /// Sets the resolver of names, such as `TcpStream::connect(&stack, "example.com:80")`, of all
-    /// handles to this stack. At first it is the [`SystemResolver`](crate::SystemResolver).
+    /// handles to this stack. At first it is that of [`Builder::dns_server`] or [`Builder::resolver`];
+    /// without either, the [`SystemResolver`](crate::SystemResolver), which queries *outside* of the
+    /// stack, with a warning at the first name.
     pub fn set_resolver(&self, resolver: impl Resolve) {
         self.engine.group.set_resolver(Arc::new(resolver));
     }

@@ -16,9 +16,11 @@ use fullsend_stack::{Interest, UdpHandle, UdpId, UdpSharing, WaitKey, WaitOn};
 use fullsend_wire::Instant;
 use tokio::task::coop::poll_proceed;
 
-use crate::addr::{self, ToAddr, ToAddrs};
+use crate::addr::{self, ToAddrs};
 use crate::engine::EngineHandle;
-use crate::error::{io_error, tcp_error};
+use crate::errno::{EDESTADDRREQ, ENOTCONN, os_error};
+use crate::error::{io_error, tcp_error, would_block};
+use crate::readiness::StickyReadiness;
 use crate::stack::Stack;
 use crate::wait_registration::{WaitRegistration, waiter};
 
@@ -57,6 +59,7 @@ pub use batch::{Datagram, Transmit};
 pub struct UdpSocket {
     engine: EngineHandle,
     id: UdpId,
+    sticky: StickyReadiness,
 }
 
 /// The ways in which a UDP socket shares its address and port with others, for
@@ -98,22 +101,41 @@ impl UdpBind {
 
 impl UdpSocket {
     /// Binds a socket to `local`. The unspecified address stands for any of the stack's addresses,
-    /// the one of IPv6 for those of IPv4, too; port 0 chooses a free port.
+    /// the one of IPv6 for those of IPv4, too; port 0 chooses a free port. Of several addresses, the
+    /// socket gets the first that is available.
     ///
     /// # Errors
     /// `AddrInUse`; `AddrNotAvailable` for an address that the stack does not have, or that is
     /// not `Preferred` yet (see [`Stack::addresses`]); `InvalidInput` if `local` is not an
-    /// address with a port.
-    pub fn bind(stack: &Stack, local: impl ToAddr) -> io::Result<Self> {
+    /// address with a port, also for a name other than `localhost`
+    /// ([`bind_resolved`](Self::bind_resolved) accepts names).
+    pub fn bind(stack: &Stack, local: impl ToAddrs) -> io::Result<Self> {
         Self::bind_with(stack, local, UdpBind::default())
+    }
+
+    /// Binds a socket as [`bind`](Self::bind) does, also to the address of a name, which the stack's
+    /// resolver finds.
+    ///
+    /// # Errors
+    /// Those of [`bind`](Self::bind), and those of the resolver.
+    pub async fn bind_resolved(stack: &Stack, local: impl ToAddrs) -> io::Result<Self> {
+        let addrs = local.to_addrs()?.resolve(&stack.engine).await?;
+        addr::bind_any(&addrs, |local| {
+            Self::bind_to(stack, local, UdpBind::default())
+        })
     }
 
     /// Binds a socket to `local`, which it may share with other sockets.
     ///
     /// # Errors
     /// Those of [`bind`](Self::bind).
-    pub fn bind_with(stack: &Stack, local: impl ToAddr, how: UdpBind) -> io::Result<Self> {
-        let local = local.to_addr()?;
+    pub fn bind_with(stack: &Stack, local: impl ToAddrs, how: UdpBind) -> io::Result<Self> {
+        local
+            .to_addrs()?
+            .bind(|local| Self::bind_to(stack, local, how))
+    }
+
+    fn bind_to(stack: &Stack, local: SocketAddr, how: UdpBind) -> io::Result<Self> {
         let sharing = UdpSharing {
             reuse_addr: how.reuse_address,
             reuse_port: how.reuse_port,
@@ -121,10 +143,15 @@ impl UdpSocket {
         let id = stack
             .engine
             .op(|host, _| host.udp_bind_shared(local, sharing).map_err(io_error))?;
-        Ok(Self {
+        Ok(Self::new(stack, id))
+    }
+
+    fn new(stack: &Stack, id: UdpId) -> Self {
+        Self {
             engine: stack.engine.clone(),
             id,
-        })
+            sticky: StickyReadiness::default(),
+        }
     }
 
     /// Returns the local address: the bound one, or once the socket is connected the one that it
@@ -172,7 +199,7 @@ impl UdpSocket {
     /// # Errors
     /// `NotConnected` if no peer is set; the stack's error if it has stopped.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.op(|udp| peer_of(udp))
+        self.op(|udp| peer_of(udp)?.ok_or_else(|| os_error(ENOTCONN)))
     }
 
     /// Returns the error that ICMP reported about a datagram of the connected socket (`SO_ERROR`)
@@ -211,7 +238,8 @@ impl UdpSocket {
             check_error(udp)?;
             read(udp)
         });
-        next?.ok_or_else(crate::error::would_block)
+        let next = next.and_then(|next| next.ok_or_else(would_block));
+        self.sticky.record(Interest::Read, next)
     }
 
     /// Polls `read` until there is something to read, or an error to report.
@@ -235,8 +263,14 @@ impl UdpSocket {
             }
         });
         let next = match next {
-            Ok(None) => return Poll::Pending,
-            Ok(Some(next)) => Ok(next),
+            Ok(None) => {
+                self.sticky.clear(Interest::Read);
+                return Poll::Pending;
+            }
+            Ok(Some(next)) => {
+                self.sticky.set(Interest::Read);
+                Ok(next)
+            }
             Err(error) => Err(error),
         };
         coop.made_progress();
@@ -271,11 +305,11 @@ fn check_error(udp: &mut UdpHandle<'_>) -> io::Result<()> {
 }
 
 /// Returns the peer of a connected socket.
-fn peer_of(udp: &UdpHandle<'_>) -> io::Result<SocketAddr> {
-    udp.peer().map_err(io_error)?.ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::NotConnected,
-            "the socket has no peer; call connect(..) first, or use send_to(..)",
-        )
-    })
+fn peer_of(udp: &UdpHandle<'_>) -> io::Result<Option<SocketAddr>> {
+    udp.peer().map_err(io_error)
+}
+
+/// Returns the peer to send to.
+fn destination_of(udp: &UdpHandle<'_>) -> io::Result<SocketAddr> {
+    peer_of(udp)?.ok_or_else(|| os_error(EDESTADDRREQ))
 }

@@ -108,7 +108,8 @@ fn addresses_are_checked() {
         let kind = |addr: &str| TcpListener::bind(&b, addr).unwrap_err().kind();
         assert_eq!(kind("10.0.0.2:9"), ErrorKind::AddrInUse);
         assert_eq!(kind("10.0.0.3:9"), ErrorKind::AddrNotAvailable);
-        assert_eq!(kind("localhost:9"), ErrorKind::InvalidInput);
+        assert_eq!(kind("host.test:9"), ErrorKind::InvalidInput);
+        assert_eq!(kind("10.0.0.2"), ErrorKind::InvalidInput);
         drop(listener);
         TcpListener::bind(&b, "10.0.0.2:9").unwrap();
         let any = TcpListener::bind(&b, "0.0.0.0:0").unwrap();

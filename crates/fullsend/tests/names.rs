@@ -206,12 +206,104 @@ fn the_next_server_is_queried_if_one_fails_and_a_name_that_does_not_exist_is_fin
     });
 }
 
+/// Counts the warnings of this thread.
+#[derive(Clone, Default)]
+struct Warnings(Arc<AtomicUsize>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Returns the addresses of a name that getaddrinfo knows without a query.
+async fn lookup_with_the_system(stack: &Stack) -> Vec<SocketAddr> {
+    lookup(stack, "127.1").await.unwrap()
+}
+
 #[test]
-fn the_system_resolver_is_the_default() {
+fn names_that_leave_the_stack_are_warned_of_unless_that_was_chosen() {
+    let warnings = Warnings::default();
+    let guard = tracing::subscriber::set_default(warnings.clone());
+    let count = || warnings.0.load(Ordering::Relaxed);
     paused(async {
         let (a, _b) = pair();
-        let _listener = TcpListener::bind(&a, "127.0.0.1:80").unwrap();
-        let stream = TcpStream::connect(&a, "localhost:80").await.unwrap();
-        assert!(stream.peer_addr().unwrap().ip().is_loopback());
+        let localhost = ["127.0.0.1:7", "[::1]:7"].map(|addr| addr.parse().unwrap());
+        assert_eq!(lookup(&a, "localhost").await.unwrap(), localhost);
+        assert_eq!(lookup(&a, "10.0.0.9").await.unwrap().len(), 1);
+        assert_eq!(count(), 0, "no resolver was needed");
+        assert_eq!(lookup_with_the_system(&a).await, localhost[..1]);
+        assert_eq!(lookup_with_the_system(&a).await, localhost[..1]);
+        assert_eq!(count(), 1, "once for each stack");
+        a.set_resolver(fullsend::SystemResolver);
+        let (builder, _port) = Stack::builder().user_device(fullsend::UserDeviceConfig::ip(1500));
+        let chosen = builder.resolver(fullsend::SystemResolver).build().unwrap();
+        for stack in [&a, &chosen] {
+            assert_eq!(lookup_with_the_system(stack).await, localhost[..1]);
+        }
+        assert_eq!(count(), 1);
+    });
+    drop(guard);
+}
+
+#[test]
+fn the_dns_servers_of_the_builder_are_queried_over_the_stack() {
+    paused(async {
+        let (builder, mut port) =
+            Stack::builder().user_device(fullsend::UserDeviceConfig::ip(1500));
+        let stack = builder
+            .address("10.9.0.2/24")
+            .dns_server([10, 9, 0, 1])
+            .build()
+            .unwrap();
+        let query = tokio::spawn(async move { lookup(&stack, "host.test").await });
+        let mut buf = [0; 1500];
+        let len = port.recv(&mut buf).await.unwrap();
+        query.abort();
+        let packet = &buf[..len];
+        // UDP to port 53 of the server, with the name in its question.
+        assert_eq!(packet[9], 17);
+        assert_eq!(packet[16..20], [10, 9, 0, 1]);
+        assert_eq!(packet[22..24], 53u16.to_be_bytes());
+        assert!(packet.windows(6).any(|part| part == b"\x04host\x04"));
+    });
+}
+
+#[test]
+fn binding_accepts_names_where_it_may_wait_for_them() {
+    paused(async {
+        let (a, b) = pair();
+        let server = serve(&a, |query| {
+            vec![match kind_of(query) {
+                1 => response(query, 0, &[(1, &[10, 9, 9, 9]), (1, &[10, 0, 0, 2])]),
+                _ => response(query, 0, &[]),
+            }]
+        });
+        b.set_resolver(DnsResolver::new(["10.0.0.1".parse().unwrap()]));
+        let error = TcpListener::bind(&b, "host.test:80").unwrap_err();
+        assert!(error.to_string().contains("bind_resolved"), "{error}");
+        // The first address is not the stack's.
+        let expected: SocketAddr = "10.0.0.2:80".parse().unwrap();
+        let listener = TcpListener::bind_resolved(&b, "host.test:80").await;
+        assert_eq!(listener.unwrap().local_addr().unwrap(), expected);
+        let socket = UdpSocket::bind_resolved(&b, ("host.test", 80)).await;
+        assert_eq!(socket.unwrap().local_addr().unwrap(), expected);
+        server.abort();
     });
 }

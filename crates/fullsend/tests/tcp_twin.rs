@@ -86,6 +86,9 @@ fn io_closures_run_when_the_stream_is_ready() {
         let write = client.async_io(Interest::WRITABLE, || client.try_write(b"data"));
         let (read, written) = tokio::join!(read, write);
         assert_eq!((read.unwrap(), written.unwrap()), (4, 4));
+        // Until a read would block, the stream stays ready.
+        let nothing = server.try_read(&mut [0; 1]).unwrap_err();
+        assert_eq!(nothing.kind(), ErrorKind::WouldBlock);
         client.shutdown_write().unwrap();
         let ready = server.ready(Interest::READABLE).await.unwrap();
         assert!(ready.is_readable() && ready.is_read_closed() && !ready.is_writable());

@@ -45,8 +45,7 @@ const MISSING: &[(&str, &str, &str)] = &[
 ];
 
 const ON_STACK: &str = "takes the stack first";
-const BIND: &str =
-    "takes the stack first, and is not `async`: an address of the stack is never a name";
+const BIND: &str = "takes the stack first, and is not `async`; `bind_resolved` accepts names";
 const ALWAYS_READY: &str = "always ready: a datagram for which a queue has no room is dropped";
 
 /// Methods that differ from tokio's, with the difference.

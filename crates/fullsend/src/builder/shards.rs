@@ -93,7 +93,13 @@ impl Builder {
         let queues = self.limit_memory(steer(steering, queues)?, &pools);
         let handover = queues[0].1.clone();
         let sysctl = self.sysctl.clone();
-        let group = Arc::new(Group::new(sysctl, driver_wakers.clone(), handover));
+        let resolver = self.take_resolver();
+        let group = Arc::new(Group::new(
+            sysctl,
+            driver_wakers.clone(),
+            handover,
+            resolver,
+        ));
         let engines: Vec<_> = driver_wakers
             .into_iter()
             .enumerate()

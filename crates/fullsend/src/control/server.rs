@@ -10,6 +10,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::{Reply, client};
 use crate::engine::Group;
+use crate::runtime::with_io;
 
 /// The log lines about clients that are not accepted.
 static NOT_ACCEPTED: LogLimit = LogLimit::new();
@@ -25,7 +26,7 @@ impl ControlSocket {
     pub(crate) fn serve(group: &Arc<Group>, socket: BoundSocket) -> io::Result<Self> {
         let (listener, socket_file) = socket.into_parts();
         listener.set_nonblocking(true)?;
-        let listener = UnixListener::from_std(listener)?;
+        let listener = with_io(|| UnixListener::from_std(listener))?;
         let task = tokio::spawn(accept(listener, Arc::downgrade(group)));
         Ok(Self {
             task,

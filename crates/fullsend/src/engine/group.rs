@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use fullsend_driver::Handover;
@@ -33,8 +33,10 @@ pub(crate) struct Group {
     sysctl: Mutex<Sysctl>,
     /// The counters of the packets that passed between shards; `None` with one shard.
     handover: Option<Handover>,
-    /// Turns names into addresses.
-    resolver: Mutex<Arc<dyn Resolve>>,
+    /// Turns names into addresses; `None` until one is chosen.
+    resolver: Mutex<Option<Arc<dyn Resolve>>>,
+    /// Whether a name has been resolved by the operating system though nothing has chosen that.
+    warned_of_system_resolver: AtomicBool,
     #[cfg(feature = "control")]
     pub(super) control: ControlState,
 }
@@ -50,6 +52,7 @@ impl Group {
         sysctl: Sysctl,
         driver_wakers: Vec<Arc<DriverWaker>>,
         handover: Option<Handover>,
+        resolver: Option<Arc<dyn Resolve>>,
     ) -> Self {
         Self {
             engines: OnceLock::new(),
@@ -60,7 +63,8 @@ impl Group {
             changing: Mutex::new(()),
             sysctl: Mutex::new(sysctl),
             handover,
-            resolver: Mutex::new(Arc::new(SystemResolver)),
+            resolver: Mutex::new(resolver),
+            warned_of_system_resolver: AtomicBool::new(false),
             #[cfg(feature = "control")]
             control: ControlState::new(),
         }
@@ -80,7 +84,7 @@ impl Group {
 
     /// Sets the resolver of names.
     pub(crate) fn set_resolver(&self, resolver: Arc<dyn Resolve>) {
-        let old = std::mem::replace(&mut *self.resolver.lock(), resolver);
+        let old = self.resolver.lock().replace(resolver);
         // Dropped without the lock, as it is the application's.
         drop(old);
     }
@@ -94,7 +98,22 @@ impl Group {
             }));
         }
         let resolver = self.resolver.lock().clone();
+        let resolver = resolver.unwrap_or_else(|| self.default_resolver(name));
         resolver.resolve(&Stack::new(engines), name).await
+    }
+
+    /// Returns the operating system's resolver, which queries through the host's network: a stack in a
+    /// tunnel reveals the name outside of it.
+    #[cold]
+    fn default_resolver(&self, name: &str) -> Arc<dyn Resolve> {
+        if !self.warned_of_system_resolver.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "{name:?} is resolved by the operating system, outside of the stack, as the stack \
+                 has no resolver; set DNS servers with Builder::dns_server, or this resolver with \
+                 Builder::resolver(SystemResolver)"
+            );
+        }
+        Arc::new(SystemResolver)
     }
 
     /// Returns the number of shards.

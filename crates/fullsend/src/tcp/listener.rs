@@ -13,7 +13,7 @@ use fullsend_wire::numbers::DEFAULT_TTL;
 use smallvec::SmallVec;
 use tokio::task::coop::poll_proceed;
 
-use crate::addr::ToAddr;
+use crate::addr::{ToAddrs, bind_any};
 use crate::engine::EngineHandle;
 use crate::error::{io_error, octet};
 use crate::stack::Stack;
@@ -226,16 +226,31 @@ pub struct TcpListener {
 
 impl TcpListener {
     /// Listens on `local` with a backlog of 1024 connections. The unspecified address stands for
-    /// any of the stack's addresses; port 0 chooses a free port.
+    /// any of the stack's addresses; port 0 chooses a free port. Of several addresses, the listener
+    /// gets the first that is available.
     ///
     /// # Errors
     /// - `AddrInUse` if another listener has the address and port.
     /// - `AddrNotAvailable` for an address that the stack does not have, or that is not `Preferred`
     ///   yet (see [`Stack::addresses`]).
-    /// - `InvalidInput` if `local` is not an address with a port.
+    /// - `InvalidInput` if `local` is not an address with a port, also for a name other than
+    ///   `localhost` ([`bind_resolved`](Self::bind_resolved) accepts names).
     /// - The stack's error if it has stopped ([`Stack::closed`]).
-    pub fn bind(stack: &Stack, local: impl ToAddr) -> io::Result<Self> {
+    pub fn bind(stack: &Stack, local: impl ToAddrs) -> io::Result<Self> {
         Self::bind_with(stack, local, BACKLOG)
+    }
+
+    /// Listens as [`bind`](Self::bind) does, also on the address of a name, which the stack's resolver
+    /// finds.
+    ///
+    /// # Errors
+    /// Those of [`bind`](Self::bind), and those of the resolver.
+    pub async fn bind_resolved(stack: &Stack, local: impl ToAddrs) -> io::Result<Self> {
+        let addrs = local.to_addrs()?.resolve(&stack.engine).await?;
+        let settings = SocketSettings::default();
+        bind_any(&addrs, |local| {
+            Self::listen_with(stack, local, BACKLOG, false, &settings)
+        })
     }
 
     /// Listens on `local` with a backlog of `backlog` connections: the most that may wait to be
@@ -244,9 +259,10 @@ impl TcpListener {
     ///
     /// # Errors
     /// Those of [`bind`](Self::bind).
-    pub fn bind_with(stack: &Stack, local: impl ToAddr, backlog: usize) -> io::Result<Self> {
-        let local = local.to_addr()?;
-        Self::listen_with(stack, local, backlog, false, &SocketSettings::default())
+    pub fn bind_with(stack: &Stack, local: impl ToAddrs, backlog: usize) -> io::Result<Self> {
+        let settings = SocketSettings::default();
+        let addrs = local.to_addrs()?;
+        addrs.bind(|local| Self::listen_with(stack, local, backlog, false, &settings))
     }
 
     /// Listens with the options of a [`TcpSocket`](crate::TcpSocket).
@@ -279,9 +295,10 @@ impl TcpListener {
     ///
     /// # Errors
     /// Those of [`bind`](Self::bind).
-    pub fn bind_shared(stack: &Stack, local: impl ToAddr, backlog: usize) -> io::Result<Self> {
-        let local = local.to_addr()?;
-        Self::listen_with(stack, local, backlog, true, &SocketSettings::default())
+    pub fn bind_shared(stack: &Stack, local: impl ToAddrs, backlog: usize) -> io::Result<Self> {
+        let settings = SocketSettings::default();
+        let addrs = local.to_addrs()?;
+        addrs.bind(|local| Self::listen_with(stack, local, backlog, true, &settings))
     }
 
     /// Sets an option of the listener (`TcpFastopen`, `TcpFastopenKey`, `TcpFastopenNoCookie`,

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use fullsend_stack::{Incoming, ListenConfig, UnreachableCode, WaitOn};
 
-use crate::addr::ToAddr;
+use crate::addr::ToAddrs;
 use crate::engine::EngineHandle;
 use crate::error::io_error;
 use crate::stack::Stack;
@@ -61,8 +61,9 @@ impl TransparentListener {
     ///
     /// # Errors
     /// Those of [`TcpListener::bind`](crate::TcpListener::bind).
-    pub fn bind(stack: &Stack, local: impl ToAddr, backlog: usize) -> io::Result<Self> {
-        Self::listen(stack, local.to_addr()?, backlog, false)
+    pub fn bind(stack: &Stack, local: impl ToAddrs, backlog: usize) -> io::Result<Self> {
+        let addrs = local.to_addrs()?;
+        addrs.bind(|local| Self::listen(stack, local, backlog, false))
     }
 
     fn listen(

@@ -38,8 +38,10 @@ impl TcpStream {
     /// `WouldBlock` if no data has been received, or the connection's error.
     pub fn try_read_chain(&self, max: usize) -> io::Result<Chain> {
         self.mark_read();
-        self.engine
-            .op(|host, now| host.tcp(self.id).read_chain(now, max).map_err(io_error))
+        let read = self
+            .engine
+            .op(|host, now| host.tcp(self.id).read_chain(now, max).map_err(io_error));
+        self.sticky.record(HostInterest::Read, read)
     }
 
     /// Writes data that is in memory of the stack's [pool](crate::Stack::pool) without copying it,
@@ -63,7 +65,8 @@ impl TcpStream {
     /// `WouldBlock` if the send buffer is full; those of [`write_slices`](Self::write_slices).
     pub fn try_write_slices(&self, data: &mut VecDeque<Slice>) -> io::Result<usize> {
         let write = |host: &mut Host, now| write_slices(host, now, self, data).map_err(io_error);
-        self.engine.run_with_lazy_clock(true, write)
+        let written = self.engine.run_with_lazy_clock(true, write);
+        self.sticky.record(HostInterest::Write, written)
     }
 
     /// Waits until the connection has ended: by a RST, a timeout, or the FINs of both sides.

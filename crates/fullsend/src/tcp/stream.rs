@@ -18,7 +18,7 @@ use tokio::task::coop::poll_proceed;
 
 use crate::engine::EngineHandle;
 use crate::error::io_error;
-use crate::readiness::poll_ready;
+use crate::readiness::{StickyReadiness, poll_ready};
 use crate::tcp::write_quantum::WriteQuantum;
 use crate::wait_registration::{WaitRegistration, waiter};
 
@@ -67,6 +67,7 @@ pub struct TcpStream {
     /// Whether the next write is the first, or the first after a read: the peer then probably waits
     /// for it. Of several writes in a row, the later ones gain from being sent in batches.
     pub(super) flush_now: AtomicBool,
+    pub(super) sticky: StickyReadiness,
     write_quantum: WriteQuantum,
 }
 
@@ -83,6 +84,7 @@ impl TcpStream {
             local,
             remote,
             flush_now: AtomicBool::new(true),
+            sticky: StickyReadiness::default(),
             write_quantum: WriteQuantum::default(),
         }
     }
@@ -137,7 +139,8 @@ impl TcpStream {
         poll_fn(|cx| self.poll_host_ready(cx, interest, wait_registration.key())).await
     }
 
-    /// Polls the stream's readiness; if it is not ready, the waker is registered at the host.
+    /// Polls the stream's readiness, until a call would block; if it is not ready, the waker is
+    /// registered at the host.
     fn poll_host_ready(
         &self,
         cx: &mut Context<'_>,
@@ -145,8 +148,17 @@ impl TcpStream {
         mut key: Option<&mut WaitKey>,
     ) -> Poll<io::Result<()>> {
         poll_ready(cx, |cx| {
-            self.engine
-                .op(|host, now| self.is_ready_or_waits(host, now, interest, waiter(cx, &mut key)))
+            self.engine.op(|host, now| {
+                if self.sticky.is_set(interest) {
+                    return Ok(true);
+                }
+                let waiter = waiter(cx, &mut key);
+                let ready = self.is_ready_or_waits(host, now, interest, waiter)?;
+                if ready {
+                    self.sticky.set(interest);
+                }
+                Ok(ready)
+            })
         })
     }
 
@@ -189,6 +201,7 @@ impl TcpStream {
                 Err(StackError::Tcp(TcpError::WouldBlock)) => {
                     let waiter = waiter(cx, &mut key);
                     if !self.is_ready_or_waits(host, now, interest, waiter)? {
+                        self.sticky.clear(interest);
                         return Ok(Poll::Pending);
                     }
                 }
@@ -200,7 +213,10 @@ impl TcpStream {
         };
         let done = match self.engine.run_with_lazy_clock(flush_now, call) {
             Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(done)) => Ok(done),
+            Ok(Poll::Ready(done)) => {
+                self.sticky.set(interest);
+                Ok(done)
+            }
             Err(error) => {
                 cold_path();
                 Err(error)

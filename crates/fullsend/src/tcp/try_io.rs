@@ -39,8 +39,10 @@ impl TcpStream {
     /// Those of [`try_read`](Self::try_read).
     pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         self.mark_read();
-        self.engine
-            .op(|host, now| read_vectored(host, now, self.id, bufs).map_err(io_error))
+        let read = self
+            .engine
+            .op(|host, now| read_vectored(host, now, self.id, bufs).map_err(io_error));
+        self.sticky.record(HostInterest::Read, read)
     }
 
     /// Reads received data without waiting and appends it to `buf`: at most the bytes that `buf` has
@@ -72,7 +74,7 @@ impl TcpStream {
         if self.ready_now(interest)?.is_empty() {
             return Err(would_block());
         }
-        f()
+        self.sticky.record_call(interest, f())
     }
 
     /// Waits until the stream is ready for `interest` and calls `f`, again if it returns
@@ -83,12 +85,13 @@ impl TcpStream {
     pub async fn async_io<R>(
         &self,
         interest: Interest,
-        f: impl FnMut() -> io::Result<R>,
+        mut f: impl FnMut() -> io::Result<R>,
     ) -> io::Result<R> {
-        call_when_ready(|| self.ready(interest), f).await
+        let call = || self.sticky.record_call(interest, f());
+        call_when_ready(|| self.ready(interest), call).await
     }
 
-    /// Returns for which of `interest` the stream is ready now, and which directions have ended.
+    /// Returns for which of `interest` the stream is ready, and which directions have ended.
     pub(super) fn ready_now(&self, interest: Interest) -> io::Result<Ready> {
         let readiness = self
             .engine
@@ -104,11 +107,13 @@ impl TcpStream {
         };
         if interest.is_readable() {
             let readable = readiness.reaches_rcvlowat || ended || has_error;
+            let readable = readable || self.sticky.is_set(HostInterest::Read);
             set(Ready::READABLE, readable);
             set(Ready::READ_CLOSED, ended);
         }
         if interest.is_writable() {
-            set(Ready::WRITABLE, readiness.writable);
+            let writable = readiness.writable || self.sticky.is_set(HostInterest::Write);
+            set(Ready::WRITABLE, writable);
             set(Ready::WRITE_CLOSED, closed);
         }
         set(Ready::ERROR, interest.is_error() && has_error);

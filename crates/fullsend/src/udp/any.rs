@@ -24,10 +24,7 @@ impl UdpSocket {
             host.udp(id).set_rcvbuf(queue_bytes).map_err(io_error)?;
             Ok(id)
         })?;
-        Ok(Self {
-            engine: stack.engine.clone(),
-            id,
-        })
+        Ok(Self::new(stack, id))
     }
 
     /// Sends datagrams, each with its source address, which need not be the stack's, and its

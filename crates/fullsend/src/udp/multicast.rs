@@ -22,7 +22,7 @@ impl UdpSocket {
     /// # Errors
     /// `InvalidInput` if `multiaddr` is not a multicast address; `AddrNotAvailable` if `interface` is
     /// not an address of the stack; `AddrInUse` if the socket has joined the group already;
-    /// `NetworkUnreachable` if the stack has no IPv4 address; `QuotaExceeded` if there are too many
+    /// `NetworkUnreachable` if the stack has no IPv4 address; `ENOBUFS` if there are too many
     /// groups; the stack's error if it has stopped.
     ///
     /// # Example

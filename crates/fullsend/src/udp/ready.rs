@@ -42,6 +42,7 @@ impl UdpSocket {
             let readable = has_error || udp.first_len().map_err(io_error)?.is_some();
             Ok((readable, has_error))
         })?;
+        let readable = readable || self.sticky.is_set(HostInterest::Read);
         let mut ready = Ready::EMPTY;
         if interest.is_readable() && readable {
             ready |= Ready::READABLE;
@@ -56,7 +57,8 @@ impl UdpSocket {
     }
 
     /// Waits until a call that receives would not wait: a datagram has arrived, or an error is to be
-    /// reported.
+    /// reported. As with tokio's sockets, the socket stays ready until a call returns `WouldBlock`: one
+    /// may find nothing.
     ///
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
@@ -98,8 +100,17 @@ impl UdpSocket {
     ) -> Poll<io::Result<()>> {
         poll_ready(cx, |cx| {
             self.op(|udp| {
+                if self.sticky.is_set(HostInterest::Read) {
+                    return Ok(true);
+                }
                 let waiter = waiter(cx, &mut key);
-                udp.poll_ready(HostInterest::Read, waiter).map_err(io_error)
+                let ready = udp
+                    .poll_ready(HostInterest::Read, waiter)
+                    .map_err(io_error)?;
+                if ready {
+                    self.sticky.set(HostInterest::Read);
+                }
+                Ok(ready)
             })
         })
     }
@@ -115,7 +126,7 @@ impl UdpSocket {
         f: impl FnOnce() -> io::Result<R>,
     ) -> io::Result<R> {
         self.ready_now(interest)?.ok_or_else(would_block)?;
-        f()
+        self.sticky.record_call(interest, f())
     }
 
     /// Waits until the socket is ready for `interest` and calls `f`, again if it returns
@@ -126,8 +137,9 @@ impl UdpSocket {
     pub async fn async_io<R>(
         &self,
         interest: Interest,
-        f: impl FnMut() -> io::Result<R>,
+        mut f: impl FnMut() -> io::Result<R>,
     ) -> io::Result<R> {
-        call_when_ready(|| self.ready(interest), f).await
+        let call = || self.sticky.record_call(interest, f());
+        call_when_ready(|| self.ready(interest), call).await
     }
 }

@@ -9,7 +9,7 @@ use fullsend_offload::Slice;
 use fullsend_tcp::TcpError;
 use tokio::task::coop::poll_proceed;
 
-use super::{UdpSocket, peer_of};
+use super::{UdpSocket, destination_of};
 use crate::addr::{self, ToAddrs};
 use crate::error::{io_error, tcp_error};
 
@@ -18,7 +18,7 @@ impl UdpSocket {
     /// bytes.
     ///
     /// # Errors
-    /// `NotConnected` if no peer is set, `ConnectionRefused` or another error that ICMP reported
+    /// `EDESTADDRREQ` if no peer is set, `ConnectionRefused` or another error that ICMP reported
     /// about an earlier datagram, and those of [`send_to`](Self::send_to).
     pub async fn send(&self, buf: &[u8]) -> io::Result<usize> {
         poll_fn(|cx| self.poll_send(cx, buf)).await
@@ -46,8 +46,8 @@ impl UdpSocket {
     /// as a network may.
     ///
     /// # Errors
-    /// - `InvalidInput` if `to` is not a host with a port, has port 0, or if the datagram is too
-    ///   long.
+    /// - `InvalidInput` if `to` is not a host with a port, or has port 0.
+    /// - `EMSGSIZE` if the datagram is too long.
     /// - `NetworkUnreachable` without a route to `to`.
     /// - `AddrNotAvailable` if the socket is bound to an address of the other family.
     /// - `PermissionDenied` for a broadcast address without
@@ -108,7 +108,7 @@ impl UdpSocket {
         to.map_or(Ok(()), addr::check_port)?;
         let slice = copied(data)?;
         self.send_op(|udp, now| {
-            let to = to.map_or_else(|| peer_of(udp), Ok)?;
+            let to = to.map_or_else(|| destination_of(udp), Ok)?;
             udp.send_to(now, slice, to, from).map_err(io_error)
         })?;
         Ok(data.len())

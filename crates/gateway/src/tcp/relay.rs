@@ -230,7 +230,7 @@ async fn host_to_guest(
         // Room first: data stays in the host's socket, and thus in the sender's window, until the
         // guest has room for it.
         direction.set_stage(Stage::Room);
-        until_error(pin!(guest.writable()), pin!(host.failed())).await?;
+        until_error(pin!(guest.has_room()), pin!(host.failed())).await?;
         direction.set_stage(Stage::Data);
         let allowed = shared.relay_memory.allowed(size.get().min(max_read));
         let want = owner.rx_rate.quantum(allowed);

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use fullsend_stack::Interest as HostInterest;
 
 use super::TcpStream;
-use crate::addr::{self, Addrs, ToAddr, ToAddrs};
+use crate::addr::{self, Addrs, ToAddrs};
 use crate::error::io_error;
 use crate::stack::Stack;
 use crate::tcp::socket::SocketSettings;
@@ -52,10 +52,11 @@ impl TcpStream {
     /// `AddrInUse` and `AddrNotAvailable` for `local`, and those of [`connect`](Self::connect).
     pub async fn connect_from(
         stack: &Stack,
-        local: impl ToAddr,
+        local: impl ToAddrs,
         remote: impl ToAddrs,
     ) -> io::Result<Self> {
-        Self::connect_any(stack, Some(local.to_addr()?), remote.to_addrs()?).await
+        let local = local.to_addrs()?.local()?[0];
+        Self::connect_any(stack, Some(local), remote.to_addrs()?).await
     }
 
     /// Connects to `remote` with the first bytes of `data` on the SYN (TCP Fast Open, RFC 7413), if

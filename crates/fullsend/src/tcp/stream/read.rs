@@ -27,11 +27,17 @@ impl TcpStream {
         if buf.initialized().len() < buf.capacity() {
             return self.poll_read_uninitialized(cx, buf);
         }
-        self.poll_op(cx, HostInterest::Read, false, |host, now| {
+        let room = buf.remaining();
+        let read = self.poll_op(cx, HostInterest::Read, false, |host, now| {
             let n = host.tcp(id).read(now, buf.initialize_unfilled())?;
             buf.advance(n);
-            Ok(())
-        })
+            Ok(n)
+        });
+        self.after_read(read, room)
+    }
+
+    fn after_read(&self, read: Poll<io::Result<usize>>, room: usize) -> Poll<io::Result<()>> {
+        read.map_ok(|n| self.sticky.record_transfer(HostInterest::Read, n, room))
     }
 
     /// Polls a read into a buffer with uninitialized memory. Received slices are appended to it
@@ -42,11 +48,13 @@ impl TcpStream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.poll_op(cx, HostInterest::Read, false, |host, now| {
-            let chain = host.tcp(self.id).read_chain(now, buf.remaining())?;
+        let room = buf.remaining();
+        let read = self.poll_op(cx, HostInterest::Read, false, |host, now| {
+            let chain = host.tcp(self.id).read_chain(now, room)?;
             chain.slices().iter().for_each(|s| buf.put_slice(s));
-            Ok(())
-        })
+            Ok(chain.len())
+        });
+        self.after_read(read, room)
     }
 
     /// Reads received data into `buf` without waiting. Returns the number of bytes, and 0 at the
@@ -56,8 +64,10 @@ impl TcpStream {
     /// `WouldBlock` if no data has been received, or the connection's error.
     pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.flush_now.store(true, Ordering::Relaxed);
-        self.engine
-            .op(|host, now| host.tcp(self.id).read(now, buf).map_err(io_error))
+        let read = self
+            .engine
+            .op(|host, now| host.tcp(self.id).read(now, buf).map_err(io_error));
+        self.sticky.record(HostInterest::Read, read)
     }
 
     /// Reads without copying. Returns the next contiguous received bytes, at most `max`, or `None`

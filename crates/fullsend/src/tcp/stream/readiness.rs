@@ -9,9 +9,13 @@ use tokio::io::{Interest, Ready};
 
 use super::TcpStream;
 use crate::error::check_interest;
+use crate::readiness::poll_ready;
+use crate::wait_registration::waiter;
 
 impl TcpStream {
-    /// Waits until a read would not block: it returns data, the end of the stream, or an error.
+    /// Waits until a read would not block: it returns data, the end of the stream, or an error. As with
+    /// tokio's sockets, the stream stays ready until a read returns `WouldBlock`, or a poll reads less
+    /// than it has room for: a read may find nothing.
     ///
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
@@ -20,12 +24,33 @@ impl TcpStream {
     }
 
     /// Waits until the stream is writable as `poll(2)` defines it: a third of the send buffer is
-    /// free, and less than half of `TCP_NOTSENT_LOWAT` is unsent.
+    /// free, and less than half of `TCP_NOTSENT_LOWAT` is unsent. As with tokio's sockets, the stream
+    /// stays ready until a write returns `WouldBlock`, or a poll writes less than it was given.
     ///
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
     pub async fn writable(&self) -> io::Result<()> {
         self.wait_for(HostInterest::Write).await
+    }
+
+    /// Waits until the stream is writable as `poll(2)` defines it at present: unlike
+    /// [`writable`](Self::writable), which stays ready until a write would block. A relay that waits
+    /// for it before it reads from elsewhere holds no data for which there is no room.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
+    pub async fn has_room(&self) -> io::Result<()> {
+        let mut wait_registration = self.wait_registration(HostInterest::Write);
+        poll_fn(|cx| {
+            let mut key = wait_registration.key();
+            poll_ready(cx, |cx| {
+                self.engine.op(|host, now| {
+                    let waiter = waiter(cx, &mut key);
+                    self.is_ready_or_waits(host, now, HostInterest::Write, waiter)
+                })
+            })
+        })
+        .await
     }
 
     /// Waits until the stream is ready for any of `interest`, and returns for which. A direction that

@@ -61,7 +61,13 @@ impl TcpStream {
     /// [`poll_write_inner`](Self::poll_write_inner) into each future that writes.
     #[inline(never)]
     fn poll_counted_write(&self, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll_copying_write(cx, |host, now| host.tcp(self.id).write(now, data, false))
+        let write =
+            self.poll_copying_write(cx, |host, now| host.tcp(self.id).write(now, data, false));
+        if let Poll::Ready(Ok(n)) = write {
+            self.sticky
+                .record_transfer(HostInterest::Write, n, data.len());
+        }
+        write
     }
 
     pub(crate) fn poll_write_vectored_inner(
@@ -80,8 +86,10 @@ impl TcpStream {
     pub fn try_write(&self, data: &[u8]) -> io::Result<usize> {
         let write =
             |host: &mut Host, now| host.tcp(self.id).write(now, data, false).map_err(io_error);
-        self.engine
-            .run_with_lazy_clock(self.take_flush_now(), write)
+        let written = self
+            .engine
+            .run_with_lazy_clock(self.take_flush_now(), write);
+        self.sticky.record(HostInterest::Write, written)
     }
 
     /// Writes as many bytes of `bufs`, in order, as the send buffer has room for. Returns their
@@ -92,8 +100,10 @@ impl TcpStream {
     pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let write =
             |host: &mut Host, now| write_vectored(host, now, self.id, bufs).map_err(io_error);
-        self.engine
-            .run_with_lazy_clock(self.take_flush_now(), write)
+        let written = self
+            .engine
+            .run_with_lazy_clock(self.take_flush_now(), write);
+        self.sticky.record(HostInterest::Write, written)
     }
 
     /// Writes the first bytes of `data`, up to the room of the send buffer, with `MSG_MORE`: a partial segment
