@@ -13,6 +13,7 @@ use tokio::time;
 
 use crate::agenda::Source;
 use crate::kernel::Kernel;
+use crate::machine::Epoch;
 use crate::shared::Shared;
 use crate::topology::NodeId;
 
@@ -28,11 +29,12 @@ pub(crate) struct Card {
     shared: Arc<Shared>,
     node: NodeId,
     incarnation: u64,
+    epoch: Epoch,
 }
 
 impl Card {
     /// Connects a new card in place of an earlier one.
-    pub(crate) fn connect(shared: &Arc<Shared>, node: NodeId) -> Self {
+    pub(crate) fn connect(shared: &Arc<Shared>, node: NodeId, epoch: Epoch) -> Self {
         let card = &mut shared.lock().cards[node.0];
         card.incarnation += 1;
         card.is_connected = true;
@@ -40,6 +42,7 @@ impl Card {
             shared: shared.clone(),
             node,
             incarnation: card.incarnation,
+            epoch,
         }
     }
 
@@ -100,7 +103,7 @@ impl Device for Card {
 
 impl DriverTimer for Card {
     fn poll_until(&mut self, cx: &mut Context<'_>, deadline: Option<time::Instant>) -> Poll<()> {
-        let deadline = deadline.map(|at| self.shared.instant(at));
+        let deadline = deadline.map(|at| self.epoch.instant(at));
         let now = self.shared.now();
         let mut kernel = self.shared.lock();
         if !self.is_connected(&kernel) {

@@ -6,12 +6,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use fullsend::{Builder, Stack};
-use fullsend_wire::Rng;
-use tokio::task::{AbortHandle, JoinSet};
+use fullsend_wire::{Instant, Rng};
+use tokio::task::{JoinError, JoinHandle};
 
 use crate::error::SoftwareResult;
+use crate::machine::Machine;
 use crate::net::Net;
 use crate::topology::NodeId;
 
@@ -101,7 +103,7 @@ impl Software {
 pub(crate) enum State {
     /// It starts with the next run.
     New,
-    Running(AbortHandle),
+    Running,
     /// The software has ended; the stack still runs.
     Ended,
     Crashed,
@@ -116,13 +118,36 @@ pub(crate) struct HostEntry {
     pub(crate) rng: Rng,
     pub(crate) state: State,
     pub(crate) stack: Option<Stack>,
+    /// The machine on which it runs, while it does.
+    pub(crate) machine: Option<Arc<Machine>>,
+    /// The task of the software, until it has ended.
+    pub(crate) task: Option<JoinHandle<SoftwareResult>>,
 }
 
-/// The hosts of a network in the order of definition, and the tasks of their software.
+impl HostEntry {
+    /// Returns the result of the software, once.
+    pub(crate) fn take_result(&mut self) -> Option<Result<SoftwareResult, JoinError>> {
+        let task = self.task.as_mut().filter(|task| task.is_finished())?;
+        let mut cx = Context::from_waker(Waker::noop());
+        let Poll::Ready(result) = Pin::new(task).poll(&mut cx) else {
+            return None;
+        };
+        self.task = None;
+        Some(result)
+    }
+}
+
+/// The hosts of a network in the order of definition.
 #[derive(Default)]
 pub(crate) struct Hosts {
     pub(crate) entries: Vec<HostEntry>,
-    pub(crate) tasks: JoinSet<(NodeId, SoftwareResult)>,
+    /// Machines of hosts that have crashed, which end before anything else runs.
+    pub(crate) crashed: Vec<Arc<Machine>>,
+    /// The machine of all hosts, where they share one.
+    pub(crate) shared_machine: Option<Arc<Machine>>,
+    pub(crate) shares_machine: bool,
+    /// Whether the simulation runs, and not only the test.
+    pub(crate) is_running: bool,
     /// Settings of every stack.
     pub(crate) configure_all: Option<Configure>,
 }
@@ -135,10 +160,31 @@ impl Hosts {
         index.ok().map(|index| &mut self.entries[index])
     }
 
+    /// Returns the machines of the hosts that run.
+    pub(crate) fn machines(&self) -> Vec<Arc<Machine>> {
+        if self.shares_machine {
+            return self.shared_machine.iter().cloned().collect();
+        }
+        let machines = self.entries.iter().map(|entry| entry.machine.clone());
+        machines.flatten().collect()
+    }
+
+    /// Returns the machine of a host that starts.
+    pub(crate) fn new_machine(&mut self, now: Instant, seed: u64) -> io::Result<Arc<Machine>> {
+        if let Some(machine) = &self.shared_machine {
+            return Ok(machine.clone());
+        }
+        let machine = Arc::new(Machine::new(now, seed)?);
+        if self.shares_machine {
+            self.shared_machine = Some(machine.clone());
+        }
+        Ok(machine)
+    }
+
     /// Returns the names of the clients whose software runs or will.
     pub(crate) fn pending_clients(&self) -> impl Iterator<Item = &str> {
         let is_pending = |entry: &&HostEntry| {
-            entry.software.is_client() && matches!(entry.state, State::New | State::Running(_))
+            entry.software.is_client() && matches!(entry.state, State::New | State::Running)
         };
         self.entries
             .iter()

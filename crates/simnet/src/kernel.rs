@@ -5,12 +5,13 @@ use std::collections::VecDeque;
 use std::task::Waker;
 
 use fullsend_offload::{Checksum, Packet, TxToken};
-use fullsend_sim::{HostId, Loss, TraceEvent, TraceHash, TracePoint};
-use fullsend_wire::{Instant, Rng, Seed};
+use fullsend_sim::{HostId, Loss, Netem, TraceEvent, TraceHash, TracePoint};
+use fullsend_wire::{Instant, Nanos, Rng, Seed};
 
 use crate::agenda::{Agenda, Source};
+use crate::scheduler::MAX_LOOKAHEAD;
 use crate::topology::{NodeId, Topology};
-use crate::wire::Wire;
+use crate::wire::{Direction, Wire};
 
 /// A callback that is passed each packet, with the name of the node.
 pub(crate) type Observer = Box<dyn FnMut(&str, &TraceEvent<'_>) + Send>;
@@ -41,8 +42,8 @@ pub(crate) struct Kernel {
     pub(crate) observer: Option<Observer>,
     /// Packets for which no host has the address or no path leads to it.
     pub(crate) unroutable: u64,
-    /// The task of the current run.
-    pub(crate) runner: Option<Waker>,
+    /// The least delay of any link; `None` after a change.
+    lookahead: Option<Nanos>,
     /// Whether the simulation has been dropped: the last packets of its stacks are ignored.
     pub(crate) closed: bool,
     /// Hosts that have received packets, for their drivers to be woken.
@@ -62,7 +63,7 @@ impl Kernel {
             hash: TraceHash::new(),
             observer: None,
             unroutable: 0,
-            runner: None,
+            lookahead: None,
             closed: false,
             ready: Vec::new(),
             links: Vec::new(),
@@ -144,12 +145,35 @@ impl Kernel {
             match source {
                 Source::Link { link, from } => self.arrive(now, link, from),
                 Source::Stack(node) => wakers.extend(self.cards[node.0].driver.take()),
-                Source::End => wakers.extend(self.runner.take()),
+                // The loop ends the run.
+                Source::End => {}
             }
         }
         for node in self.ready.drain(..) {
             wakers.extend(self.cards[node.0].driver.take());
         }
+    }
+
+    /// Adds a link.
+    pub(crate) fn add_wire(&mut self, wire: Wire) {
+        self.wires.push(wire);
+        self.lookahead = None;
+    }
+
+    /// Changes the properties of a link in one direction, from the end of that index.
+    pub(crate) fn set_netem(&mut self, link: usize, from: usize, netem: Netem) {
+        self.wires[link].directions[from].set_netem(netem);
+        self.lookahead = None;
+    }
+
+    /// Returns the least delay of any link.
+    pub(crate) fn lookahead(&mut self) -> Nanos {
+        let wires = &self.wires;
+        *self.lookahead.get_or_insert_with(|| {
+            let directions = wires.iter().flat_map(|wire| &wire.directions);
+            let delays = directions.map(Direction::min_delay);
+            delays.fold(MAX_LOOKAHEAD, Nanos::min)
+        })
     }
 
     /// Takes the packets that have arrived at the far end of a link.

@@ -47,9 +47,9 @@ impl Link {
     /// instead.
     pub fn set(&self, netem: &str) -> io::Result<()> {
         let netem = parse(netem)?;
-        let wire = &mut self.shared.lock().wires[self.number];
-        for direction in &mut wire.directions {
-            direction.set_netem(netem);
+        let mut kernel = self.shared.lock();
+        for from in 0..2 {
+            kernel.set_netem(self.number, from, netem);
         }
         Ok(())
     }
@@ -61,8 +61,7 @@ impl Link {
     pub fn set_from(&self, host: &str, netem: &str) -> io::Result<()> {
         let netem = parse(netem)?;
         let end = self.end(host)?;
-        let wire = &mut self.shared.lock().wires[self.number];
-        wire.directions[end].set_netem(netem);
+        self.shared.lock().set_netem(self.number, end, netem);
         Ok(())
     }
 

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use fullsend::{Seed, Stack};
 use parking_lot::Mutex;
-use tokio::runtime::Handle;
 
 use crate::card::Card;
 use crate::error::Failure;
 use crate::host::{Host, Hosts, Start, State};
 use crate::link::Link;
+use crate::machine::Epoch;
 use crate::names::Names;
 use crate::shared::Shared;
 use crate::topology::{NodeId, addresses, invalid};
@@ -43,16 +43,14 @@ pub struct Net {
 
 pub(crate) struct Inner {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) runtime: Handle,
     /// Not locked while user code runs.
     pub(crate) hosts: Mutex<Hosts>,
 }
 
 impl Net {
-    pub(crate) fn new(shared: Arc<Shared>, runtime: Handle) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let inner = Inner {
             shared,
-            runtime,
             hosts: Mutex::default(),
         };
         Self {
@@ -120,23 +118,30 @@ impl Net {
 
     /// Returns the virtual time since the start of the simulation.
     pub fn elapsed(&self) -> Duration {
-        let _context = self.inner.runtime.enter();
         Duration::from_nanos(self.inner.shared.now().as_nanos())
     }
 
-    /// Crashes a host as if its power had failed: its software ends at its next `await`, every call
-    /// on its sockets fails, and its peers receive nothing more. After a [`restart`](Self::restart)
-    /// the host answers the segments of connections from before the crash with a reset. A run does
-    /// not wait for a client that has crashed.
+    /// Crashes a host as if its power had failed: its software and all tasks that it has spawned end
+    /// where they wait, and none of them runs again (a host that crashes itself runs to its next
+    /// `await`). Its timers end with them, and its peers receive nothing more. What another host or the
+    /// test holds of its sockets fails. After a [`restart`](Self::restart) the host answers the segments
+    /// of connections from before the crash with a reset. A run does not wait for a client that has
+    /// crashed.
     ///
-    /// Tasks that the software had spawned continue until they fail at a socket. Only those in a
-    /// `JoinSet`, and other futures that the software owns, end with it.
+    /// The values that the tasks own are dropped, which is the only code of them that still runs.
+    /// Threads (`spawn_blocking`) run on to their end.
     ///
     /// # Errors
-    /// `NotFound` for an unknown name, and `InvalidInput` if the host does not run.
+    /// `NotFound` for an unknown name, and `InvalidInput` if the host does not run, or where the hosts
+    /// [share a runtime](crate::Simulation::share_runtime).
     pub fn crash(&self, host: &str) -> io::Result<()> {
         let node = self.find_host(host)?;
         let mut hosts = self.inner.hosts.lock();
+        if hosts.shares_machine {
+            return Err(invalid(format!(
+                "`{host}` cannot crash, as the hosts share a runtime; do not call share_runtime()"
+            )));
+        }
         let entry = hosts.entry(node);
         let Some((entry, stack)) = entry.and_then(|e| e.stack.take().map(|stack| (e, stack)))
         else {
@@ -144,15 +149,32 @@ impl Net {
                 "`{host}` cannot crash, as it does not run; start it with run() or restart()"
             )));
         };
-        let state = std::mem::replace(&mut entry.state, State::Crashed);
+        entry.state = State::Crashed;
+        let machine = entry.machine.take();
+        let is_running = hosts.is_running;
+        hosts.crashed.extend(machine.clone());
         drop(hosts);
-        let _context = self.inner.runtime.enter();
-        if let State::Running(task) = state {
-            task.abort();
-        }
         Card::disconnect(&self.inner.shared, node);
-        drop(stack);
+        if let Some(machine) = machine {
+            machine.within(|| drop(stack));
+            // If this is its own task.
+            machine.stop();
+        }
+        if !is_running {
+            self.bury_crashed();
+        }
         Ok(())
+    }
+
+    /// Ends the tasks of crashed hosts. Not called by one.
+    pub(crate) fn bury_crashed(&self) {
+        loop {
+            // Destructors of the tasks may use the network, and crash others.
+            let Some(machine) = self.inner.hosts.lock().crashed.pop() else {
+                return;
+            };
+            machine.shut_down();
+        }
     }
 
     /// Starts the software of a host that has crashed, with a new stack of the same addresses.
@@ -218,21 +240,30 @@ impl Net {
         let (name, own) = (entry.name.clone(), entry.configure.clone());
         let (stack_seed, seed) = (entry.rng.fork(), entry.rng.next_u64());
         drop(hosts);
-        let stack = self.build_stack(node, stack_seed, all.iter().chain(&own))?;
+        let machine = inner.hosts.lock().new_machine(inner.shared.now(), seed)?;
+        let settings = all.iter().chain(&own);
+        let built =
+            machine.within(|| self.build_stack(node, stack_seed, machine.epoch(), settings));
+        let stack = match built {
+            Ok(stack) => stack,
+            Err(error) => {
+                machine.shut_down();
+                return Err(error);
+            }
+        };
         let host = Host {
             net: self.clone(),
             name,
             stack: stack.clone(),
             seed,
         };
-        let _context = inner.runtime.enter();
-        let future = software(host);
-        let mut hosts = inner.hosts.lock();
-        let task = async move { (node, future.await) };
-        let task = hosts.tasks.spawn_on(task, &inner.runtime);
-        if let Some(entry) = hosts.entry(node) {
-            entry.state = State::Running(task);
+        let future = machine.within(|| software(host));
+        let task = machine.start(future);
+        if let Some(entry) = inner.hosts.lock().entry(node) {
+            entry.state = State::Running;
             entry.stack = Some(stack);
+            entry.machine = Some(machine);
+            entry.task = Some(task);
         }
         Ok(())
     }
@@ -241,9 +272,9 @@ impl Net {
         &self,
         node: NodeId,
         seed: Seed,
+        epoch: Epoch,
         settings: impl Iterator<Item = &'a crate::host::Configure>,
     ) -> io::Result<Stack> {
-        let _context = self.inner.runtime.enter();
         let (v4, v6) = addresses(node);
         let mut builder = Stack::builder()
             .pool_bytes(POOL_BYTES)
@@ -258,7 +289,7 @@ impl Net {
         for configure in settings {
             builder = configure(builder);
         }
-        let card = Card::connect(&self.inner.shared, node);
+        let card = Card::connect(&self.inner.shared, node, epoch);
         let built = builder
             .device(Box::new(card.clone()))
             .timer(Box::new(card))

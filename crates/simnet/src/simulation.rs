@@ -1,24 +1,23 @@
 //! A simulation: its definition, and its runs.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
-use std::panic::resume_unwind;
-use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fullsend::{Builder, Seed};
 use fullsend_sim::TraceEvent;
-use fullsend_wire::{Instant, Nanos};
-use tokio::runtime::{self, Runtime};
+use fullsend_wire::Nanos;
 
 use crate::agenda::Source;
-use crate::error::{Failure, RunError, SoftwareResult, replay};
+use crate::error::{RunError, SoftwareResult, replay};
 use crate::host::{Configure, Host, HostEntry, Software, State};
 use crate::kernel::{CardState, Kernel};
 use crate::link::{Link, parse};
+use crate::machine::Machine;
 use crate::net::Net;
+use crate::scheduler::{Run, Until};
 use crate::shared::Shared;
 use crate::topology::NodeId;
 use crate::wire::Wire;
@@ -28,7 +27,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Hosts with their software, joined by links, in virtual time.
 ///
-/// A simulation runs on the calling thread, with a tokio runtime of its own whose time is virtual:
+/// A simulation runs on the calling thread, with a tokio runtime for each host whose time is virtual:
 /// it stands still while any task can run, and then advances to the next event. All randomness
 /// derives from the seed, so the same program with the same seed sends the same packets at the same
 /// nanoseconds; [`trace_hash`](Self::trace_hash) verifies it.
@@ -68,38 +67,16 @@ pub struct Simulation {
     seed: u64,
     net: Net,
     time_limit: Duration,
-    /// `None` once dropped.
-    runtime: Option<Runtime>,
-}
-
-/// The event that a run waits for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Until {
-    /// The end of the clients' software.
-    ClientsEnded,
-    /// A time.
-    Time,
 }
 
 impl Simulation {
     /// Returns a simulation without hosts at time zero. All randomness derives from `seed`.
-    ///
-    /// # Panics
-    /// If the process cannot create a tokio runtime.
     pub fn new(seed: u64) -> Self {
-        // The runtime's callback is set before its clock exists.
-        let shared = Arc::new(OnceLock::<Arc<Shared>>::new());
-        let runtime = build_runtime(seed, shared.clone());
-        let context = runtime.enter();
         let kernel = Kernel::new(Seed::from_u64(seed));
-        let network = shared.get_or_init(|| Arc::new(Shared::new(kernel)));
-        let net = Net::new(network.clone(), runtime.handle().clone());
-        drop(context);
         Self {
             seed,
-            net,
+            net: Net::new(Arc::new(Shared::new(kernel))),
             time_limit: TIME_LIMIT,
-            runtime: Some(runtime),
         }
     }
 
@@ -145,6 +122,8 @@ impl Simulation {
             rng: fullsend_wire::Rng::new(seed),
             state: State::New,
             stack: None,
+            machine: None,
+            task: None,
         };
         self.net.inner().hosts.lock().entries.push(entry);
         Ok(())
@@ -183,7 +162,7 @@ impl Simulation {
         let number = kernel.wires.len();
         kernel.topology.connect(ends, number)?;
         let seeds = [kernel.rng.fork(), kernel.rng.fork()];
-        kernel.wires.push(Wire::new(ends, netem, seeds));
+        kernel.add_wire(Wire::new(ends, netem, seeds));
         drop(kernel);
         Ok(Link::new(shared, number))
     }
@@ -221,6 +200,13 @@ impl Simulation {
     pub fn configure_all(&mut self, settings: impl Fn(Builder) -> Builder + Send + Sync + 'static) {
         let settings: Configure = Arc::new(settings);
         self.net.inner().hosts.lock().configure_all = Some(settings);
+    }
+
+    /// Runs all hosts within one tokio runtime. Call it before the first run. Time then advances from
+    /// event to event, however long nothing happens; with a runtime for each host, every idle span of the
+    /// least delay of any link takes about a microsecond for each host. No host can crash then.
+    pub fn share_runtime(&mut self) {
+        self.net.inner().hosts.lock().shares_machine = true;
     }
 
     /// Sets the virtual time that a single [`run`](Self::run) may take; by default one hour.
@@ -286,108 +272,20 @@ impl Simulation {
     fn run_until(&mut self, until: Until, span: Duration) -> Result<(), RunError> {
         let net = self.net.clone();
         let started = net.start_new();
-        let end = Instant::ZERO + Nanos::from(net.elapsed()) + Nanos::from(span);
+        let end = net.inner().shared.now() + Nanos::from(span);
         net.inner().shared.lock().agenda.set(Source::End, Some(end));
-        let run = poll_fn(|cx| poll_run(&net, cx, until, end));
-        let ended = match (&self.runtime, started) {
-            (Some(runtime), Ok(())) => runtime.block_on(run),
-            (_, started) => started,
+        let run = Run {
+            net: &net,
+            until,
+            end,
         };
+        let ended = started.and_then(|()| run.run());
         net.inner().shared.lock().agenda.set(Source::End, None);
         ended.map_err(|failure| RunError {
             seed: self.seed,
             at: net.elapsed(),
             failure,
         })
-    }
-}
-
-/// Returns the runtime of a simulation.
-fn build_runtime(seed: u64, shared: Arc<OnceLock<Arc<Shared>>>) -> Runtime {
-    let mut builder = runtime::Builder::new_current_thread();
-    // Without I/O, sockets of the operating system fail instead of making results differ.
-    builder.enable_time().start_paused(true);
-    builder.on_thread_park(move || {
-        if let Some(shared) = shared.get() {
-            shared.on_idle();
-        }
-    });
-    set_rng_seed(&mut builder, seed);
-    builder
-        .build()
-        .unwrap_or_else(|error| panic!("the simulation has no tokio runtime: {error}"))
-}
-
-/// Seeds the random choices of tokio (`select!`), where it allows that.
-#[allow(
-    unexpected_cfgs,
-    reason = "set by programs that use tokio's unstable features"
-)]
-fn set_rng_seed(builder: &mut runtime::Builder, seed: u64) {
-    #[cfg(tokio_unstable)]
-    builder.rng_seed(runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
-    #[cfg(not(tokio_unstable))]
-    let _ = (builder, seed);
-}
-
-/// Polls for the end of a run.
-fn poll_run(
-    net: &Net,
-    cx: &mut Context<'_>,
-    until: Until,
-    end: Instant,
-) -> Poll<Result<(), Failure>> {
-    let shared = &net.inner().shared;
-    shared.lock().runner = Some(cx.waker().clone());
-    if let Err(failure) = poll_software(net, cx) {
-        return Poll::Ready(Err(failure));
-    }
-    if shared.is_stalled() {
-        return Poll::Ready(Err(Failure::Stalled));
-    }
-    let hosts = net.inner().hosts.lock();
-    let mut pending = hosts.pending_clients().peekable();
-    if until == Until::ClientsEnded && pending.peek().is_none() {
-        return Poll::Ready(Ok(()));
-    }
-    if shared.now() < end {
-        return Poll::Pending;
-    }
-    Poll::Ready(match until {
-        Until::Time => Ok(()),
-        Until::ClientsEnded => Err(Failure::TimeLimit {
-            clients: pending.map(str::to_owned).collect(),
-        }),
-    })
-}
-
-/// Takes the results of software that has ended.
-fn poll_software(net: &Net, cx: &mut Context<'_>) -> Result<(), Failure> {
-    loop {
-        let mut hosts = net.inner().hosts.lock();
-        match hosts.tasks.poll_join_next_with_id(cx) {
-            Poll::Ready(Some(Ok((id, (node, result))))) => {
-                // The result of a host that has crashed is of no interest.
-                let is_running =
-                    |state: &State| matches!(state, State::Running(task) if task.id() == id);
-                let entry = hosts.entry(node);
-                let Some(entry) = entry.filter(|entry| is_running(&entry.state)) else {
-                    continue;
-                };
-                entry.state = State::Ended;
-                if let Err(error) = result {
-                    let host = entry.name.to_string();
-                    return Err(Failure::Software { host, error });
-                }
-            }
-            Poll::Ready(Some(Err(error))) => {
-                drop(hosts);
-                if let Ok(panic) = error.try_into_panic() {
-                    resume_unwind(panic);
-                }
-            }
-            Poll::Ready(None) | Poll::Pending => return Ok(()),
-        }
     }
 }
 
@@ -404,9 +302,15 @@ impl Drop for Simulation {
         let inner = self.net.inner();
         inner.shared.close();
         // Dropped without the lock: destructors of user code may use the network.
-        let hosts = std::mem::take(&mut *inner.hosts.lock());
-        drop(hosts);
-        drop(self.runtime.take());
+        let mut hosts = std::mem::take(&mut *inner.hosts.lock());
+        for entry in &mut hosts.entries {
+            if let Some(machine) = entry.machine.take() {
+                machine.within(|| drop(entry.stack.take()));
+                machine.shut_down();
+            }
+        }
+        let machines = hosts.crashed.into_iter().chain(hosts.shared_machine);
+        machines.for_each(Machine::shut_down);
     }
 }
 

@@ -3,7 +3,7 @@
 use fullsend_device::CaptureInterface;
 use fullsend_offload::Packet;
 use fullsend_sim::{LostPacket, Netem, Pipe};
-use fullsend_wire::{Instant, Seed};
+use fullsend_wire::{Instant, Nanos, Seed};
 
 use crate::topology::NodeId;
 
@@ -43,6 +43,15 @@ impl Direction {
             netem,
             stats: LinkStats::default(),
         }
+    }
+
+    /// Returns the least time that a packet takes.
+    pub(crate) fn min_delay(&self) -> Nanos {
+        if self.netem.reorder > 0.0 {
+            // Some packets are sent without delay.
+            return Nanos::ZERO;
+        }
+        self.netem.delay.saturating_sub(self.netem.jitter)
     }
 
     pub(crate) fn set_netem(&mut self, netem: Netem) {

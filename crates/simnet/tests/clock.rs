@@ -118,6 +118,83 @@ fn a_packet_and_a_timer_at_one_instant_both_come() {
     sim.run().unwrap();
 }
 
+/// The clocks of the hosts advance on their own, and agree at each event.
+#[test]
+fn timers_of_several_hosts_and_packets_between_them_are_in_order() {
+    let mut sim = Simulation::new(1);
+    let log = Log::new();
+    for (host, period) in [("a", 7), ("b", 11), ("c", 13)] {
+        let log = log.clone();
+        sim.host(host, move |host| {
+            let log = log.clone();
+            async move {
+                let socket = UdpSocket::bind(host.stack(), "0.0.0.0:9")?;
+                let start = Instant::now();
+                let mut ticks = tokio::time::interval(Duration::from_millis(period));
+                ticks.tick().await;
+                let next = match host.name() {
+                    "a" => "b:9",
+                    "b" => "c:9",
+                    _ => "a:9",
+                };
+                let mut buf = [0; 9];
+                loop {
+                    tokio::select! {
+                        biased;
+                        _ = ticks.tick() => {
+                            log.add(start, "timer");
+                            socket.send_to(b"x", host.resolve(next)?).await?;
+                        }
+                        _ = socket.recv_from(&mut buf) => log.add(start, "packet"),
+                    }
+                    let elapsed = host.net().elapsed().as_nanos();
+                    assert_eq!(start.elapsed().as_nanos(), elapsed);
+                }
+            }
+        })
+        .unwrap();
+    }
+    for (from, to) in [("a", "b"), ("b", "c"), ("c", "a")] {
+        sim.connect(from, to, "delay 20ms").unwrap();
+    }
+    sim.run_for(Duration::from_secs(10)).unwrap();
+    let log = log.take();
+    assert!(log.is_sorted_by_key(|(at, _)| *at), "{log:?}");
+    let mut want: Vec<_> = [7, 11, 13]
+        .into_iter()
+        .flat_map(|period| (1..=10_000 / period).map(move |n| n * period * 1_000_000))
+        .flat_map(|at| [(at, "timer"), (at + 20_000_000, "packet")])
+        .filter(|(at, _)| *at <= 10_000_000_000)
+        .collect();
+    want.sort_unstable();
+    let mut log = log;
+    log.sort_unstable();
+    assert_eq!(log, want);
+}
+
+#[test]
+fn a_host_that_starts_between_two_milliseconds_has_the_timers_of_all() {
+    let mut sim = Simulation::new(1);
+    let log = Log::new();
+    let logged = log.clone();
+    sim.host("server", move |host| {
+        let log = logged.clone();
+        async move {
+            sleep(Duration::from_millis(1)).await;
+            let at = host.net().elapsed().as_nanos() as u64;
+            log.0.lock().unwrap().push((at, "timer"));
+            Ok(())
+        }
+    })
+    .unwrap();
+    sim.run_for(Duration::from_nanos(1_500_001)).unwrap();
+    sim.net().crash("server").unwrap();
+    sim.net().restart("server").unwrap();
+    sim.run_for(Duration::from_millis(9)).unwrap();
+    // Rounded up to the next millisecond of the simulation.
+    assert_eq!(log.take(), [(1_000_000, "timer"), (3_000_000, "timer")]);
+}
+
 #[test]
 fn run_for_is_exact_and_can_be_continued() {
     let mut sim = Simulation::new(1);

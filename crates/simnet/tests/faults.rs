@@ -113,7 +113,7 @@ impl Drop for OnDrop {
 }
 
 #[test]
-fn a_crash_ends_the_software_and_its_sockets() {
+fn a_crash_ends_the_software_its_tasks_and_its_sockets() {
     let mut sim = Simulation::new(4);
     let events = Arc::new(Mutex::new(Vec::new()));
     let log = events.clone();
@@ -122,13 +122,10 @@ fn a_crash_ends_the_software_and_its_sockets() {
         async move {
             let listener = TcpListener::bind(host.stack(), "0.0.0.0:7")?;
             let (mut stream, _) = listener.accept().await?;
-            let task_log = log.clone();
+            let guard = OnDrop(log.clone());
             tokio::spawn(async move {
-                let error = stream.read_u8().await.unwrap_err();
-                task_log
-                    .lock()
-                    .unwrap()
-                    .push(format!("task: {:?}: {error}", error.kind()));
+                let _ = stream.read_u8().await;
+                guard.0.lock().unwrap().push("the task runs".to_owned());
             });
             let _guard = OnDrop(log);
             std::future::pending().await
@@ -138,7 +135,12 @@ fn a_crash_ends_the_software_and_its_sockets() {
     sim.client("client", async |host| {
         let _stream = TcpStream::connect(host.stack(), host.resolve("server:7")?).await?;
         sleep(secs(1)).await;
+        let servers = host.net().stack("server")?;
         host.net().crash("server")?;
+        // Another one's handle to a stack without power.
+        sleep(secs(1)).await;
+        let error = TcpListener::bind(&servers, "0.0.0.0:8").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
         sleep(secs(1)).await;
         let error = host.net().crash("server").unwrap_err();
         assert!(error.to_string().contains("does not run"), "{error}");
@@ -147,13 +149,136 @@ fn a_crash_ends_the_software_and_its_sockets() {
     .unwrap();
     sim.connect("client", "server", "delay 10ms").unwrap();
     sim.run().unwrap();
-    let events = events.lock().unwrap();
-    assert!(events.contains(&"dropped".to_owned()), "{events:?}");
-    let failed = "task: NetworkDown: the device failed: the simulated host has crashed";
-    assert!(
-        events.iter().any(|event| event.starts_with(failed)),
-        "{events:?}"
-    );
+    assert_eq!(*events.lock().unwrap(), ["dropped", "dropped"]);
+}
+
+/// The commits of each start of a host: by a timer, by a task of a task, and by a task that another
+/// host's message wakes.
+#[derive(Clone, Default)]
+struct Commits(Arc<Mutex<Vec<[u32; 3]>>>);
+
+impl Commits {
+    fn add(&self, start: usize, kind: usize) {
+        self.0.lock().unwrap()[start][kind] += 1;
+    }
+
+    fn all(&self) -> Vec<[u32; 3]> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+#[test]
+fn a_host_without_power_commits_nothing() {
+    let mut sim = Simulation::new(13);
+    let commits = Commits::default();
+    let log = commits.clone();
+    let (send, receive) = tokio::sync::watch::channel(0);
+    sim.host("server", move |_| {
+        let (log, mut receive) = (log.clone(), receive.clone());
+        async move {
+            let start = log.0.lock().unwrap().len();
+            log.0.lock().unwrap().push([0; 3]);
+            let timer = log.clone();
+            tokio::spawn(async move {
+                let nested = timer.clone();
+                tokio::spawn(async move {
+                    let mut ticks = tokio::time::interval(Duration::from_millis(10));
+                    loop {
+                        ticks.tick().await;
+                        nested.add(start, 1);
+                    }
+                });
+                loop {
+                    sleep(Duration::from_millis(10)).await;
+                    timer.add(start, 0);
+                }
+            });
+            tokio::spawn(async move {
+                while receive.changed().await.is_ok() {
+                    log.add(start, 2);
+                }
+            });
+            Ok(())
+        }
+    })
+    .unwrap();
+    let counted = commits.clone();
+    sim.client("client", move |host| async move {
+        sleep(Duration::from_millis(1005)).await;
+        send.send(1)?;
+        sleep(Duration::from_millis(10)).await;
+        host.net().crash("server")?;
+        // Its tasks have ended already.
+        send.send(2)?;
+        let at_crash = counted.all();
+        assert_eq!(at_crash, [[101, 102, 1]]);
+        sleep(secs(5)).await;
+        assert_eq!(counted.all(), at_crash, "commits by a host without power");
+        host.net().restart("server")?;
+        sleep(Duration::from_millis(1015)).await;
+        assert_eq!(counted.all(), [at_crash[0], [101, 102, 1]]);
+        Ok(())
+    })
+    .unwrap();
+    sim.connect("client", "server", "delay 10ms").unwrap();
+    sim.run().unwrap();
+}
+
+#[test]
+fn a_host_that_crashes_itself_runs_no_other_task() {
+    let mut sim = Simulation::new(14);
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let log = events.clone();
+    sim.host("server", move |host| {
+        let log = log.clone();
+        async move {
+            for i in 0..100 {
+                let log = log.clone();
+                tokio::spawn(async move {
+                    sleep(secs(2)).await;
+                    log.lock().unwrap().push(format!("task {i}"));
+                });
+            }
+            if host.net().elapsed() < secs(1) {
+                sleep(secs(2)).await;
+                // The timers of all tasks have fired at this instant.
+                host.net().crash("server")?;
+                host.net().restart("server")?;
+                log.lock().unwrap().clear();
+                sleep(secs(1)).await;
+                log.lock().unwrap().push("the software runs".to_owned());
+            }
+            std::future::pending().await
+        }
+    })
+    .unwrap();
+    sim.run_for(Duration::from_millis(3999)).unwrap();
+    assert_eq!(events.lock().unwrap().len(), 0);
+    sim.run_for(Duration::from_millis(1)).unwrap();
+    assert_eq!(events.lock().unwrap().len(), 100);
+    // The test crashes it, too.
+    sim.net().crash("server").unwrap();
+    sim.run_for(secs(10)).unwrap();
+    assert_eq!(events.lock().unwrap().len(), 100);
+}
+
+#[test]
+fn hosts_that_share_a_runtime_do_not_crash() {
+    let mut sim = Simulation::new(15);
+    sim.share_runtime();
+    sim.host("server", echo_server).unwrap();
+    sim.client("client", async |host| {
+        let error = host.net().crash("server").unwrap_err();
+        assert!(error.to_string().contains("share_runtime()"), "{error}");
+        echo_client(host.clone(), 100_000).await?;
+        sleep(secs(1_000_000)).await;
+        Ok(())
+    })
+    .unwrap();
+    sim.connect("client", "server", "").unwrap();
+    sim.set_time_limit(secs(2_000_000));
+    sim.run().unwrap();
+    assert_eq!(sim.net().elapsed().as_secs(), 1_000_000);
 }
 
 #[test]

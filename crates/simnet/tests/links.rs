@@ -100,6 +100,7 @@ fn datagrams_are_lost_at_the_rate_of_the_link() {
 #[test]
 fn idle_connections_are_kept_alive_for_a_day() {
     let mut sim = Simulation::new(4);
+    sim.share_runtime();
     sim.set_time_limit(Duration::from_secs(100_000));
     sim.host("server", discard_server).unwrap();
     for i in 0..10 {
