@@ -97,6 +97,13 @@ impl Inspect for Shared {
         Ok(result)
     }
 
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let (mut shard, _) = self.lock();
+        let mut all = shard.posix.host_mut().counters();
+        all.extend(shard.device_counters().iter());
+        all
+    }
+
     fn started(&self) -> u64 {
         self.identity.started
     }

@@ -47,6 +47,12 @@ impl Shard {
         self.end_error.map_or(Ok(()), Err)
     }
 
+    /// Returns the counters of the device.
+    #[cfg(feature = "control")]
+    pub(crate) fn device_counters(&mut self) -> fullsend_device::DeviceCounters {
+        self.pump.device_mut().counters()
+    }
+
     pub(crate) const fn iface(&self) -> IfaceId {
         self.pump.iface()
     }

@@ -2,6 +2,7 @@
 //! The guest is a stack of this process behind gvproxy's socket.
 
 mod free_port;
+mod vhost_monitor;
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -18,6 +19,7 @@ use fullsend::{Stack, UdpSocket};
 use fullsend_device::{Device, FrameLink, FrameSocket, Framing};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use vhost_monitor::Monitor;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fullsend");
 const LIMIT: Duration = Duration::from_secs(30);
@@ -581,4 +583,109 @@ async fn guests_on_all_sockets_reach_each_other() {
     stream.read_to_string(&mut text).await.unwrap();
     assert_eq!(text, "again");
     drop(one);
+}
+
+/// Sends a frame for no host, and waits until gvproxy has received it.
+fn send_frame(monitor: &mut Monitor) {
+    let used = monitor.used();
+    monitor.send_frame(&[[0xff; 60], [2; 60]].concat()[54..]);
+    while monitor.used() == used {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_whose_memory_is_gone_ends_alone() {
+    if !has_curl() {
+        return;
+    }
+    let gvproxy = Gvproxy::start(&format!(
+        "{ALL} -listen-vhost-user unix://DIR/vhost -ssh-port -1"
+    ));
+    let stack = gvproxy.guest();
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let (mut stream, _) = server.accept().unwrap();
+        let mut copy = stream.try_clone().unwrap();
+        std::io::copy(&mut copy, &mut stream).unwrap();
+        stream.shut_down();
+    });
+    let (memory, socket) = (gvproxy.path("memory"), gvproxy.path("vhost"));
+    // Monitors come and go while the other guest's transfer does not end.
+    let (ended, is_over) = mpsc::channel::<()>();
+    let monitors = thread::spawn(move || {
+        let mut rounds = 0;
+        while rounds == 0 || is_over.try_recv().is_err() {
+            let mut monitor = Monitor::connect(&socket, &memory);
+            monitor.start();
+            send_frame(&mut monitor);
+            monitor.shorten();
+            monitor.post(60);
+            monitor.wait_for_end(LIMIT);
+            rounds += 1;
+        }
+        rounds
+    });
+    let data: Vec<u8> = (0..16u32 << 20).map(|n| (n * 7 + n / 251) as u8).collect();
+    let stream = fullsend::TcpStream::connect(&stack, (HOST, port)).await;
+    let (mut read, mut write) = stream.unwrap().into_split();
+    let sent = data.clone();
+    let writing = tokio::spawn(async move {
+        write.write_all(&sent).await.unwrap();
+        write.shutdown().await.unwrap();
+    });
+    let mut received = Vec::new();
+    read.read_to_end(&mut received).await.unwrap();
+    writing.await.unwrap();
+    assert!(received == data, "{} bytes", received.len());
+    ended.send(()).unwrap();
+    let rounds: u64 = monitors.join().unwrap();
+    let stats = gvproxy.get("/stats");
+    assert_eq!(stats["DeviceMemoryFaults"], rounds, "{stats}");
+    assert_eq!(stats["DeviceProtocolErrors"], rounds, "{stats}");
+}
+
+#[test]
+fn what_the_links_of_guests_drop_is_counted() {
+    if !has_curl() {
+        return;
+    }
+    let gvproxy = Gvproxy::start(&format!(
+        "{ALL} -listen-vhost-user unix://DIR/vhost -ssh-port -1"
+    ));
+    let count = |name: &str| gvproxy.get("/stats")[name].as_u64().unwrap();
+    assert_eq!(count("DeviceRxMalformed"), 0);
+    let mut monitor = Monitor::connect(&gvproxy.path("vhost"), &gvproxy.path("memory"));
+    monitor.start();
+    // Shorter than an Ethernet header.
+    monitor.post(1);
+    while count("DeviceRxMalformed") != 1 {
+        thread::sleep(Duration::from_millis(10));
+    }
+    drop(monitor);
+    // A length that no frame has.
+    let mut stream = UnixStream::connect(gvproxy.path("qemu")).unwrap();
+    stream.write_all(&[0xff; 64]).unwrap();
+    assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
+    // Those of guests that have ended stay.
+    assert_eq!(count("DeviceRxMalformed"), 1);
+    assert_eq!(count("DeviceProtocolErrors"), 1);
+    assert_eq!(count("DeviceConnections"), 2);
+}
+
+#[test]
+fn a_monitor_that_needs_more_queues_is_named_their_number() {
+    let gvproxy =
+        Gvproxy::start("-listen-vhost-user unix://DIR/vhost -log-file DIR/log -ssh-port -1");
+    let mut monitor = Monitor::connect(&gvproxy.path("vhost"), &gvproxy.path("memory"));
+    assert_eq!(monitor.queues(), 1);
+    drop(monitor);
+    let text = "queues=2 or more, use 1";
+    while !fs::read_to_string(gvproxy.path("log"))
+        .unwrap()
+        .contains(text)
+    {
+        thread::sleep(Duration::from_millis(10));
+    }
 }

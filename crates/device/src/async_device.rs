@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::tun::receive::FrameReader;
 use crate::tun::transmit::{self, LinkLog};
 use crate::tun::{FrameHeader, TunStats};
-use crate::{Caps, Device};
+use crate::{Caps, Device, DeviceCounters};
 
 /// Bytes of free memory that the device's own pool keeps.
 const POOL_BYTES: usize = 16 << 20;
@@ -126,6 +126,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Device for AsyncDevice<T> {
 
     fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
         self.reader.limit_memory(pool, max_bytes);
+    }
+
+    fn counters(&mut self) -> DeviceCounters {
+        self.stats().into()
     }
 }
 

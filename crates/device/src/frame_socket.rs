@@ -11,7 +11,7 @@ use fullsend_offload::{Link, Packet, Pool};
 use crate::tun::TunStats;
 use crate::tun::receive::FrameReader;
 use crate::tun::transmit::{self, LinkLog};
-use crate::{Caps, Device, FrameHeader, sys};
+use crate::{Caps, Device, DeviceCounters, FrameHeader, sys};
 
 /// Bytes of free memory that the device's pool keeps.
 const POOL_BYTES: usize = 16 << 20;
@@ -87,6 +87,10 @@ impl Device for FrameSocket {
 
     fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
         self.reader.limit_memory(pool, max_bytes);
+    }
+
+    fn counters(&mut self) -> DeviceCounters {
+        self.stats.into()
     }
 }
 

@@ -13,7 +13,7 @@ mod tests;
 mod writer;
 
 pub use datagrams::{DatagramListener, DatagramPeer, FrameDatagrams};
-pub(crate) use events::{Events, wake, wake_file};
+pub(crate) use events::{Events, RoomEvents, wake, wake_file};
 pub use link::{FrameAttachment, FrameLink, PeerEvent};
 
 /// The longest frame: a full IPv6 payload, and IPv6, Ethernet and VLAN headers.

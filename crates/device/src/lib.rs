@@ -28,6 +28,7 @@ compile_error!(
 
 #[cfg(feature = "tokio")]
 mod async_device;
+mod counters;
 mod entropy;
 #[cfg(target_os = "linux")]
 mod frame_socket;
@@ -69,6 +70,7 @@ use fullsend_offload::{Packet, Pool};
 
 #[cfg(feature = "tokio")]
 pub use async_device::AsyncDevice;
+pub use counters::DeviceCounters;
 pub use entropy::os_seed;
 #[cfg(target_os = "linux")]
 pub use frame_socket::FrameSocket;
@@ -129,7 +131,8 @@ pub trait Device: Send {
     /// Returns the number of frames read from the device: 0 if it has none now. The number includes
     /// dropped frames (malformed, or no memory), so that `batch` may grow by less; it may grow by
     /// more, by frames that [`has_received`](Self::has_received) reported. A device with a
-    /// file ([`fd`](Self::fd)) that returns fewer than `max` must have no more.
+    /// file ([`fd`](Self::fd)) that returns fewer than `max` must have no more. Its end may follow, for which
+    /// the file stays readable.
     ///
     /// # Errors
     /// An error means that the device is no longer usable.
@@ -181,6 +184,11 @@ pub trait Device: Send {
         let _ = (pool, max_bytes);
     }
 
+    /// Returns the device's own counters. The stack shows them among its own.
+    fn counters(&mut self) -> DeviceCounters {
+        DeviceCounters::default()
+    }
+
     /// Ends the device: the stack has stopped and uses the device no more.
     fn close(&mut self) {}
 }
@@ -225,6 +233,10 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
         (**self).limit_memory(pool, max_bytes);
+    }
+
+    fn counters(&mut self) -> DeviceCounters {
+        (**self).counters()
     }
 
     fn close(&mut self) {

@@ -14,7 +14,7 @@ use crate::sys::{self, IfName, Iface};
 use crate::tun::TunStats;
 use crate::tun::receive::FrameReader;
 use crate::tun::transmit::{self, LinkLog};
-use crate::{Caps, Device, FrameHeader};
+use crate::{Caps, Device, DeviceCounters, FrameHeader};
 
 /// Bytes that the kernel queues in each direction: as many super-segments as a TUN's queue is
 /// usually filled with. Its default holds three.
@@ -171,6 +171,10 @@ impl Device for PacketSocket {
 
     fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
         self.reader.limit_memory(pool, max_bytes);
+    }
+
+    fn counters(&mut self) -> DeviceCounters {
+        self.stats().into()
     }
 }
 

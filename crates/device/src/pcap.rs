@@ -13,7 +13,7 @@ use std::time::SystemTime;
 use fullsend_offload::{Link, Packet, Pool};
 use parking_lot::Mutex;
 
-use crate::{Caps, Device, Notifier};
+use crate::{Caps, Device, DeviceCounters, Notifier};
 
 #[cfg(test)]
 mod tests;
@@ -344,6 +344,10 @@ impl<D: Device> Device for CapturedDevice<D> {
 
     fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
         self.device.limit_memory(pool, max_bytes);
+    }
+
+    fn counters(&mut self) -> DeviceCounters {
+        self.device.counters()
     }
 
     fn close(&mut self) {

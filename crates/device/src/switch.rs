@@ -12,7 +12,7 @@ use std::time::Instant;
 use fullsend_offload::{Checksum, Link, Packet, Pool, segment};
 
 use crate::frames::{Events, POOL_BYTES};
-use crate::{Caps, Device, LogLimit};
+use crate::{Caps, Device, DeviceCounters, LogLimit};
 
 mod claims;
 mod handle;
@@ -125,6 +125,8 @@ pub struct Switch {
     /// The memory for received packets, and the limit of a device's own.
     memory: (Pool, usize),
     on_port: Option<Box<dyn FnMut(PortEvent) + Send>>,
+    /// The counters of the devices that have ended.
+    ended: DeviceCounters,
 }
 
 /// The ports, and scratch space for segments.
@@ -160,6 +162,7 @@ impl Switch {
             // One for all, so that many guests do not keep more than one.
             memory: (Pool::new(POOL_BYTES), usize::MAX),
             on_port: None,
+            ended: DeviceCounters::default(),
         })
     }
 
@@ -186,28 +189,45 @@ impl Switch {
     fn take_events(&mut self) {
         let Self { events, ports, .. } = self;
         let mut has_woken = false;
-        events.take(|token| match token {
+        events.take(|event| match event.token {
             WAKE => has_woken = true,
             token => {
                 if let Some(port) = ports.get_mut(PortId(token)) {
                     port.on_event();
+                    port.has_ended |= event.is_end;
                 }
             }
         });
         if !has_woken {
             return;
         }
-        for port in &mut ports.list {
+        self.take_wakes();
+        // What happened at other ports before a device was added comes first: the last connection of its
+        // guest may have ended.
+        if self.add_attached() {
+            self.take_events();
+        }
+    }
+
+    /// Notes which devices without a file have something to do.
+    fn take_wakes(&mut self) {
+        for port in &mut self.ports.list {
             let woken = |waker: &Arc<PortWaker>| waker.is_woken.swap(false, Ordering::AcqRel);
             if port.waker.as_ref().is_some_and(woken) {
                 port.on_event();
             }
         }
+    }
+
+    /// Makes ports of the devices that were added. Returns whether there were any.
+    fn add_attached(&mut self) -> bool {
+        let mut has_added = false;
         loop {
             let attached = self.shared.state.lock().attached.pop_front();
             let Some((id, device)) = attached else {
-                return;
+                return has_added;
             };
+            has_added = true;
             if let Err(error) = self.add_port(id, device) {
                 UNUSABLE.warn(error.to_string(), || {
                     format!("cannot use the device of a guest: {error}")
@@ -258,6 +278,7 @@ impl Switch {
                 self.events.remove(file);
             }
             port.device.close();
+            self.ended.add(&port.device.counters());
         }
         let mut state = self.shared.state.lock();
         let mac = state.table.first_mac(id).filter(|_| was_connected);
@@ -272,7 +293,7 @@ impl Switch {
         let mut failed = Vec::new();
         let ports = self.ports.list.iter_mut();
         for port in ports.filter(|port| port.may_flush(now)) {
-            if let Err(error) = port.flush(now) {
+            if let Err(error) = port.flush(now, &self.events) {
                 tracing::debug!(%error, "the device of a guest has failed");
                 failed.push(port.id);
             }
@@ -300,8 +321,14 @@ impl Switch {
         {
             let shared = self.shared.clone();
             let mut state = shared.state.lock();
-            for packet in packets.drain(..) {
+            let mut rest = packets.drain(..);
+            while let Some(packet) = rest.next() {
                 let Some(claims) = allowed(&mut state, now, id, &packet) else {
+                    if self.ports.may_defer(&state, index, &packet) {
+                        let first = std::iter::once(packet);
+                        self.ports.list[index].defer(first.chain(rest.by_ref()));
+                        break;
+                    }
                     state.stats.refused += 1;
                     continue;
                 };
@@ -312,6 +339,7 @@ impl Switch {
                 }
                 self.route(&mut state, (now, id), &claims, packet, batch);
             }
+            drop(rest);
         }
         self.received = packets;
         if let Some(mac) = connected {
@@ -379,7 +407,9 @@ impl Switch {
 /// Returns the claims of a guest's frame if it may make them.
 fn allowed(state: &mut State, now: Instant, port: PortId, packet: &Packet) -> Option<Claims> {
     let claims = Claims::of_packet(packet)?;
-    if !state.table.claim_mac(now, port, claims.src) {
+    // The sender's first: the guest's own, which does not age.
+    let mut macs = [claims.src].into_iter().chain(claims.client);
+    if !macs.all(|mac| state.table.claim_mac(now, port, mac)) {
         return None;
     }
     let mut addresses = claims.addresses.iter().flatten();
@@ -396,6 +426,28 @@ impl Ports {
 
     fn get_mut(&mut self, id: PortId) -> Option<&mut Port> {
         self.list.get_mut(*self.index.get(&id)?)
+    }
+
+    /// Returns whether a frame of the port at `index` must wait: its guest has sent none that was allowed,
+    /// and the port that has its addresses has events that were not handled, e.g. the end of its connection.
+    fn may_defer(&self, state: &State, index: usize, packet: &Packet) -> bool {
+        let port = &self.list[index];
+        if !port.may_defer() {
+            return false;
+        }
+        let Some(claims) = Claims::of_packet(packet) else {
+            return false;
+        };
+        let of_mac = state.table.port_of_mac(claims.src);
+        let addresses = claims.addresses.iter().flatten().chain(&claims.probed);
+        let of_ips = addresses.filter_map(|address| state.table.port_of_ip(*address));
+        let mut owners = of_mac.into_iter().chain(of_ips);
+        owners.any(|owner| owner != port.id && self.is_ready(owner))
+    }
+
+    fn is_ready(&self, id: PortId) -> bool {
+        let port = self.index.get(&id).and_then(|index| self.list.get(*index));
+        port.is_some_and(|port| port.is_ready)
     }
 
     fn remove(&mut self, id: PortId) -> Option<Port> {
@@ -542,6 +594,14 @@ impl Device for Switch {
         for port in &mut self.ports.list {
             port.device.limit_memory(pool, max_bytes);
         }
+    }
+
+    fn counters(&mut self) -> DeviceCounters {
+        let mut all = self.ended;
+        for port in &mut self.ports.list {
+            all.add(&port.device.counters());
+        }
+        all
     }
 
     fn close(&mut self) {

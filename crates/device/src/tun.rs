@@ -57,7 +57,7 @@ pub use receive::vnet_packet;
 pub use transmit::vnet_header;
 
 #[cfg(unix)]
-use crate::{Caps, Device, OffloadSet};
+use crate::{Caps, Device, DeviceCounters, OffloadSet};
 #[cfg(unix)]
 use receive::FrameReader;
 #[cfg(unix)]
@@ -218,5 +218,9 @@ impl Device for Tun {
 
     fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
         self.reader.limit_memory(pool, max_bytes);
+    }
+
+    fn counters(&mut self) -> DeviceCounters {
+        self.stats().into()
     }
 }

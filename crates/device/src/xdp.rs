@@ -17,7 +17,7 @@ use crate::sys::Xsk;
 use crate::tun::TunStats;
 use crate::tun::receive::FrameReader;
 use crate::tun::transmit::{self, LinkLog};
-use crate::{Caps, Device};
+use crate::{Caps, Device, DeviceCounters};
 
 /// Length of an Ethernet header, in bytes.
 const ETHERNET_LEN: usize = 14;
@@ -277,5 +277,9 @@ impl Device for XdpSocket {
 
     fn close(&mut self) {
         self.attachment = None;
+    }
+
+    fn counters(&mut self) -> DeviceCounters {
+        self.stats().into()
     }
 }

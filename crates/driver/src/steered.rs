@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 
-use fullsend_device::{Caps, Device, Notifier};
+use fullsend_device::{Caps, Device, DeviceCounters, Notifier};
 use fullsend_offload::{Link, Packet, Pool};
 use fullsend_stack::{NeighbourMessage, Steering};
 use parking_lot::Mutex;
@@ -319,6 +319,10 @@ impl<D: Device> Device for SteeredDevice<D> {
         self.device.limit_memory(pool, max_bytes / 2);
         let backlog = &self.handover.backlogs[self.index];
         backlog.packets.lock().max_bytes = (max_bytes / 2 / MAX_PINNED).min(BACKLOG_BYTES);
+    }
+
+    fn counters(&mut self) -> DeviceCounters {
+        self.device.counters()
     }
 
     fn close(&mut self) {

@@ -20,9 +20,14 @@ mod unix {
 
     use crate::runtime::with_io;
 
+    /// Number of calls in succession that found room after which room is no longer reported. Bulk
+    /// transfers find none again and again.
+    const CALLS_WITH_ROOM: u8 = 32;
+
     /// A duplicate of the descriptor of a device, registered with tokio.
     pub(crate) struct DeviceFile {
         fd: Arc<AsyncFd<OwnedFd>>,
+        room: Room,
         /// Future that completes when the device is lost.
         lost: Pin<Box<dyn Future<Output = ()> + Send>>,
     }
@@ -33,9 +38,10 @@ mod unix {
     impl DeviceFile {
         /// Registers a descriptor. Must be called within a tokio runtime.
         pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
-            let fd = Arc::new(register(fd)?);
+            let room = Room::new(fd.try_clone()?);
+            let fd = Arc::new(register(fd, Interest::READABLE)?);
             let lost = Box::pin(device_lost(fd.clone()));
-            Ok(Self { fd, lost })
+            Ok(Self { fd, room, lost })
         }
 
         /// Returns the readiness. If there is none, the task is woken when there is.
@@ -45,8 +51,57 @@ mod unix {
 
         /// Returns whether a blocked device may have become writable. If not, the task is woken when
         /// it has.
-        pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> io::Result<bool> {
-            match self.fd.poll_write_ready(cx) {
+        pub(crate) fn poll_writable(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+            self.room.poll(cx)
+        }
+
+        /// Notes that the device has accepted all packets.
+        pub(crate) fn on_room(&mut self) {
+            self.room.on_room();
+        }
+
+        /// Returns whether the device is lost. If not, the task is woken when it is. Not to be called
+        /// after it has returned true.
+        pub(crate) fn poll_lost(&mut self, cx: &mut Context<'_>) -> bool {
+            self.lost.as_mut().poll(cx).is_ready()
+        }
+    }
+
+    /// Another duplicate of the descriptor, registered only while the device is blocked: the kernel reports
+    /// room at a Unix socket whenever its peer has read something, which would wake the thread for each packet
+    /// that is sent.
+    enum Room {
+        NotAwaited(Option<OwnedFd>),
+        Awaited {
+            fd: AsyncFd<OwnedFd>,
+            calls_with_room: u8,
+        },
+    }
+
+    impl Room {
+        fn new(fd: OwnedFd) -> Self {
+            Self::NotAwaited(Some(fd))
+        }
+
+        fn poll(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+            if let Self::NotAwaited(fd) = self
+                && let Some(fd) = fd.take()
+            {
+                *self = Self::Awaited {
+                    fd: register(fd, Interest::WRITABLE)?,
+                    calls_with_room: 0,
+                };
+            }
+            let Self::Awaited {
+                fd,
+                calls_with_room,
+            } = self
+            else {
+                // An earlier registration has failed, which has ended the stack.
+                return Ok(false);
+            };
+            *calls_with_room = 0;
+            match fd.poll_write_ready(cx) {
                 Poll::Ready(guard) => {
                     guard?.clear_ready();
                     Ok(true)
@@ -55,10 +110,20 @@ mod unix {
             }
         }
 
-        /// Returns whether the device is lost. If not, the task is woken when it is. Not to be called
-        /// after it has returned true.
-        pub(crate) fn poll_lost(&mut self, cx: &mut Context<'_>) -> bool {
-            self.lost.as_mut().poll(cx).is_ready()
+        #[inline]
+        fn on_room(&mut self) {
+            if let Self::Awaited {
+                calls_with_room, ..
+            } = self
+            {
+                *calls_with_room += 1;
+                if *calls_with_room >= CALLS_WITH_ROOM
+                    && let Self::Awaited { fd, .. } =
+                        std::mem::replace(self, Self::NotAwaited(None))
+                {
+                    *self = Self::new(fd.into_inner());
+                }
+            }
         }
     }
 
@@ -73,10 +138,12 @@ mod unix {
         unsafe_code,
         reason = "tokio has no safe way to register a file with its reactor"
     )]
-    pub(crate) fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    pub(crate) fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
         // SAFETY: the `AsyncFd` owns the descriptor, so no other code can close it, and `OwnedFd`
         // always returns the same one.
-        with_io(|| unsafe { AsyncFd::register(fd) }.map_err(io::Error::from))
+        with_io(|| {
+            unsafe { AsyncFd::register_with_interest(fd, interest) }.map_err(io::Error::from)
+        })
     }
 }
 
@@ -97,7 +164,11 @@ mod without {
             match self.0 {}
         }
 
-        pub(crate) fn poll_writable(&self, _: &mut Context<'_>) -> io::Result<bool> {
+        pub(crate) fn poll_writable(&mut self, _: &mut Context<'_>) -> io::Result<bool> {
+            match self.0 {}
+        }
+
+        pub(crate) fn on_room(&mut self) {
             match self.0 {}
         }
 

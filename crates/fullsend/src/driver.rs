@@ -99,7 +99,7 @@ impl Driver {
                 return Ok(true);
             }
             if !more && !pumped.more {
-                let retry = pumped.blocked && self.poll_writable(cx)?;
+                let retry = self.poll_writable(cx, pumped.blocked)?;
                 if !retry {
                     let again = !self.set_timer(cx, &pumped) || self.is_busy_polling();
                     return Ok(again || self.poll_lost(cx));
@@ -136,11 +136,16 @@ impl Driver {
 
     /// Returns whether a blocked device may have become writable. If not, the task is woken when it
     /// has.
-    fn poll_writable(&self, cx: &mut Context<'_>) -> io::Result<bool> {
+    fn poll_writable(&mut self, cx: &mut Context<'_>, is_blocked: bool) -> io::Result<bool> {
         // An in-process link wakes the driver when it has room.
-        self.file
-            .as_ref()
-            .map_or(Ok(false), |file| file.poll_writable(cx))
+        let Some(file) = &mut self.file else {
+            return Ok(false);
+        };
+        if is_blocked {
+            return file.poll_writable(cx);
+        }
+        file.on_room();
+        Ok(false)
     }
 
     /// Sets the timer. Returns whether it will wake the task in time, or false if it is already

@@ -16,7 +16,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
-use fullsend_device::{Device, LogLimit, Notifier};
+use fullsend_device::{Device, DeviceCounters, LogLimit, Notifier};
 use fullsend_driver::{Handover, Pump, TransmitOutcome};
 use fullsend_stack::{Host, IfaceId, TcpId, WaitKey, WaitList, WaitOn};
 use fullsend_tcp::AppendOutcome;
@@ -262,6 +262,11 @@ impl Engine {
         self.unlock_and_wake(shard, transmitted.wake, false);
         self.wake_after_handover();
         true
+    }
+
+    /// Returns the counters of the device.
+    pub(crate) fn device_counters(&self) -> DeviceCounters {
+        self.lock_shard().pump.device_mut().counters()
     }
 
     /// Calls `call` with the host, which it cannot change, and the number of its interface.

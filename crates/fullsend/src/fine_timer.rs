@@ -10,6 +10,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::device_file::register;
@@ -29,7 +30,7 @@ impl FineTimer {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let fd = timerfd_create(TimerfdClockId::Monotonic, flags)?;
         Ok(Self {
-            fd: register(fd)?,
+            fd: register(fd, Interest::READABLE)?,
             at: None,
             set_at: None,
         })

@@ -23,6 +23,10 @@ pub(crate) struct Backend {
     /// Whether the monitor has accepted `REPLY_ACK`.
     replies: bool,
     memory: Option<Arc<Memory>>,
+    /// Whether the monitor has read the number of pairs of queues.
+    has_read_queues: bool,
+    /// Whether the monitor has passed the guest's memory: its guest has begun to use the card.
+    has_begun: bool,
 }
 
 impl Backend {
@@ -32,7 +36,16 @@ impl Backend {
             pairs,
             replies: false,
             memory: None,
+            has_read_queues: false,
+            has_begun: false,
         }
+    }
+
+    /// Returns whether the monitor has read the number of pairs of queues and gone no further, as one does that
+    /// needs more of them. Forgets it.
+    pub(crate) fn take_only_queues(&mut self) -> bool {
+        let has_begun = std::mem::take(&mut self.has_begun);
+        std::mem::take(&mut self.has_read_queues) && !has_begun
     }
 
     /// Discards everything that the monitor has set, at the end of its connection.
@@ -93,6 +106,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
         files: Vec<File>,
         _postcopy_listening: Option<bool>,
     ) -> Result<Option<Vec<u64>>> {
+        self.has_begun = true;
         // If this fails, the rings must not go on with addresses of the old memory.
         self.memory = None;
         self.pairs.change_all(|pair| pair.set_memory(None));
@@ -164,6 +178,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn get_queue_num(&mut self) -> Result<u64> {
+        self.has_read_queues = true;
         // For network cards the number is that of pairs.
         Ok(self.pairs.len() as u64)
     }

@@ -31,6 +31,7 @@ pub(crate) struct Control {
     backend: Arc<Mutex<Backend>>,
     connections: u64,
     protocol_errors: u64,
+    memory_faults: u64,
 }
 
 impl Control {
@@ -43,12 +44,26 @@ impl Control {
             connection: None,
             connections: 0,
             protocol_errors: 0,
+            memory_faults: 0,
         }
     }
 
     pub(crate) fn count(&self, stats: &mut VhostUserStats) {
         stats.connections = self.connections;
         stats.protocol_errors = self.protocol_errors;
+        stats.memory_faults = self.memory_faults;
+    }
+
+    /// Ends the connection of a monitor whose guest has lost its memory. The guest's driver cannot go on
+    /// without what the device has not written, and only the monitor knows the state of its file.
+    pub(crate) fn on_lost_memory(&mut self) -> io::Result<()> {
+        if self.connection.is_none() {
+            return Ok(());
+        }
+        self.memory_faults += 1;
+        let text = "a page of the guest's memory is gone: the file has become shorter, or its file system \
+                    is full";
+        self.end_connection(&End::Violation(text.to_owned()))
     }
 
     /// Handles the messages that have arrived, and begins the next connection if there may be one.
@@ -80,8 +95,12 @@ impl Control {
         }
         self.connection = None;
         let mut backend = self.backend.lock().unwrap_or_else(PoisonError::into_inner);
+        let only_queues = backend.take_only_queues();
         backend.reset();
         drop(backend);
+        if only_queues {
+            self.report_queues();
+        }
         if let Some(callback) = &mut self.on_disconnect {
             callback();
         }
@@ -90,6 +109,19 @@ impl Control {
             return Ok(());
         }
         self.connect()
+    }
+
+    /// Reports that the monitor has read the number of pairs of queues and closed its connection: one that
+    /// needs more does so, and may connect again for ever.
+    fn report_queues(&self) {
+        let pairs = self.pairs.len();
+        let more = pairs + 1;
+        LOG.warn("queues", || {
+            format!(
+                "the virtual machine monitor has closed its connection before its guest used the card, which \
+                 has {pairs} pair(s) of queues; if it was started with queues={more} or more, use {pairs}"
+            )
+        });
     }
 
     /// Begins the next connection, if there is one.

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
-use fullsend_device::{Device, LogLimit};
+use fullsend_device::{Device, DeviceCounters, LogLimit};
 use fullsend_offload::{Caps, Link, Packet, Pool};
 use rustix::event::epoll;
 use rustix::time::Timespec;
@@ -26,6 +26,9 @@ const REGISTRATIONS: usize = 7;
 /// The log lines about rings that a guest has made invalid. It may do so as often as it starts them.
 static INVALID: LogLimit = LogLimit::new();
 
+/// Most calls in succession that handle no events.
+const CALLS_WITHOUT_EVENTS: u8 = 16;
+
 /// A virtio-net device that serves one pair of queues of the guest of a virtual machine monitor.
 pub struct VhostUser {
     pairs: Arc<Pairs>,
@@ -40,6 +43,8 @@ pub struct VhostUser {
     resets: u64,
     /// Whether the guest's transmit ring may have more chains, of which no notification was requested.
     has_more: bool,
+    /// Calls since the last one that has handled events.
+    calls_without_events: u8,
     stats: VhostUserStats,
     stats_handle: StatsHandle,
 }
@@ -102,6 +107,7 @@ impl VhostUser {
             transmitter: Transmitter::default(),
             resets: 0,
             has_more: false,
+            calls_without_events: 0,
             stats,
             stats_handle: StatsHandle::default(),
         }
@@ -121,7 +127,10 @@ impl VhostUser {
         let Some(control) = &mut self.control else {
             return Ok(());
         };
-        let handled = control.handle(has(CONTROL), has(SOURCE));
+        let mut handled = control.handle(has(CONTROL), has(SOURCE));
+        if self.pairs.take_lost_memory() {
+            handled = handled.and_then(|()| control.on_lost_memory());
+        }
         control.count(&mut self.stats);
         handled
     }
@@ -140,17 +149,23 @@ impl VhostUser {
             self.drop_packets(batch);
             return Ok(());
         };
-        match self
+        let progress = self
             .transmitter
-            .transmit(&mut queues, batch, &mut self.stats)
-        {
+            .transmit(&mut queues, batch, &mut self.stats);
+        if pair.has_lost_memory() {
+            let stopped = self.pairs.stop_without_memory(index, &mut pair);
+            drop(pair);
+            self.drop_packets(batch);
+            return stopped;
+        }
+        match progress {
             Ok(Progress::Done) => {}
             Ok(Progress::Waiting) if index == self.index => {}
             // The notification arrives at the other device.
             Ok(Progress::Waiting) => pair.add_waiting(self.index),
             Ok(Progress::Retry) => self.pairs.at(self.index).wake()?,
             Err(_) => {
-                queues.to_guest.break_down();
+                pair.break_down_receive_ring();
                 self.pairs.update_active(index, &pair);
                 drop(pair);
                 self.stats.ring_errors += 1;
@@ -173,7 +188,7 @@ impl VhostUser {
         self.has_more = false;
         let mut pair = self.pairs.at(self.index).lock();
         let waiting = pair.take_waiting();
-        let mut received = 0;
+        let (mut received, earlier) = (0, batch.len());
         if let Some(mut queues) = pair.queues().filter(|q| q.from_guest.is_started()) {
             let result = self
                 .receiver
@@ -186,6 +201,12 @@ impl VhostUser {
                 self.stats.ring_errors += 1;
                 log_invalid("transmit");
             }
+        }
+        if pair.has_lost_memory() {
+            self.pairs.stop_without_memory(self.index, &mut pair)?;
+            let dropped = batch.drain(earlier..).len() as u64;
+            self.stats.rx_packets -= dropped;
+            self.stats.rx_malformed += dropped;
         }
         drop(pair);
         if waiting != 0 {
@@ -215,8 +236,20 @@ impl Device for VhostUser {
     }
 
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
-        let handled = self.handle_events();
-        let received = self.read(batch, max)?;
+        // A ring that has chains is served without a system call, a few times: the caller calls again, and
+        // events that were not handled keep the file readable.
+        let may_skip_events = self.calls_without_events < CALLS_WITHOUT_EVENTS;
+        let (mut received, mut handled) = (0, Ok(()));
+        if may_skip_events {
+            received = self.read(batch, max)?;
+        }
+        if may_skip_events && self.has_more {
+            self.calls_without_events += 1;
+        } else {
+            self.calls_without_events = 0;
+            handled = self.handle_events();
+            received = received.max(self.read(batch, max)?);
+        }
         if self.transmitter.has_pending() {
             self.send(&mut VecDeque::new())?;
         }
@@ -231,6 +264,10 @@ impl Device for VhostUser {
     fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
         // Packets to the guest that wait are those of one super-segment.
         self.receiver.limit_memory(pool, max_bytes);
+    }
+
+    fn counters(&mut self) -> DeviceCounters {
+        self.stats.into()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

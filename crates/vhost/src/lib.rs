@@ -22,20 +22,24 @@
 //! The guest is not trusted: indices, descriptors, addresses and headers that it may not write cause a
 //! counter, a dropped packet or a stopped ring, and never an access outside of its memory.
 //!
-//! The monitor is trusted in two respects. It can end this process: an access to a page that the file of
-//! the memory does not have is a `SIGBUS`. This is excluded only if the file is sealed against shrinking,
-//! which the device does if it can (a memfd with `MFD_ALLOW_SEALING`), and its pages can be allocated (a
-//! sparse file can be larger than the free space of its file system). And it can block the thread that
-//! drives the device: memory in files of FUSE or of a network is refused, and eventfds are written only
-//! while they have room, but the monitor can change both after the check. A program that another thread
-//! executes at the moment when a message arrives can inherit the descriptors of that message.
+//! The monitor can end its own guest alone. An access to a page that the file of the memory does not have is
+//! a `SIGBUS`: the monitor may shorten a file that is not sealed, and a sparse file can be larger than the
+//! free space of its file system. The first device with a guest installs a handler for this signal, which puts
+//! an empty page there; the device then closes the connection of that monitor and counts `memory_faults`. A
+//! `SIGBUS` elsewhere goes to the handler that was installed before. A program that installs one of its own
+//! later must pass the signal on in the same way.
+//!
+//! The monitor is trusted in one respect: it can block the thread that drives the device. Memory in files of
+//! FUSE or of a network is refused, and eventfds are written only while they have room, but the monitor can
+//! change both after the check. A program that another thread executes at the moment when a message arrives
+//! can inherit the descriptors of that message.
 //!
 //! # Why not `vhost-user-backend`
 //! It runs threads with event loops of their own. A [`Device`] is called by the driver of its stack and
 //! has one file to wait for, so this crate uses the message layer of `vhost`
 //! (`BackendReqHandler`), `virtio-queue` and `vm-memory`. That layer reads from the socket in a loop; it
 //! is called only when a whole message has arrived.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("fullsend-vhost needs Linux: it uses system calls that other systems do not have");
@@ -46,6 +50,7 @@ mod connection;
 mod control;
 mod cursor;
 mod device;
+mod fault;
 mod features;
 mod memory;
 mod pair;

@@ -3,18 +3,18 @@
 use std::fs::File;
 use std::io;
 
-use fullsend_device::LogLimit;
 use rustix::fs::{FileType, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs};
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vhost::vhost_user::{Error, Result};
 use vm_memory::{GuestAddress, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap};
 
-/// The log lines about the memory of guests: a monitor may pass another file as often as it wants.
-static LOG: LogLimit = LogLimit::new();
+use crate::fault::{Guarded, MappedRange};
 
 /// The mapped memory, and where the monitor has mapped it in its own address space.
 pub(crate) struct Memory {
+    /// Dropped before the mappings.
+    guarded: Guarded,
     guest: GuestMemoryMmap<()>,
     monitor_ranges: Vec<MonitorRange>,
 }
@@ -32,12 +32,18 @@ impl Memory {
         files.iter().try_for_each(close_on_exec)?;
         let mut mapped = Vec::new();
         let mut monitor_ranges = Vec::new();
+        let mut ranges = Vec::new();
         for (region, file) in regions.iter().zip(files) {
-            check_file_system(&file)?;
+            let huge_page = check_file_system(&file)?;
             prevent_shrinking(&file);
-            check_size(region, &file)?;
+            check_size(region, &file, huge_page)?;
             let start = GuestAddress(region.guest_phys_addr);
             let mapping = region.mmap_region(file)?;
+            ranges.push(MappedRange {
+                start: mapping.as_ptr(),
+                len: mapping.size(),
+                huge_page,
+            });
             mapped.push(GuestRegionMmap::new(mapping, start).ok_or(Error::InvalidParam)?);
             monitor_ranges.push(MonitorRange {
                 start: region.user_addr,
@@ -50,9 +56,16 @@ impl Memory {
         let guest = GuestMemoryMmap::from_regions(mapped)
             .map_err(|e| Error::ReqHandlerError(io::Error::other(e)))?;
         Ok(Self {
+            guarded: guard(&ranges)?,
             guest,
             monitor_ranges,
         })
+    }
+
+    /// Returns whether a page of a file was missing when it was accessed. What was read since then is not
+    /// the guest's, and what was written it will not see.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.guarded.is_lost()
     }
 
     pub(crate) fn guest(&self) -> &GuestMemoryMmap<()> {
@@ -80,56 +93,68 @@ pub(crate) fn close_on_exec(file: &File) -> Result<()> {
         .map_err(|error| Error::ReqHandlerError(error.into()))
 }
 
-/// Fails if a region is not entirely within a regular file: an access behind its end would be a
-/// `SIGBUS`.
-fn check_size(region: &VhostUserMemoryRegion, file: &File) -> Result<()> {
+/// Replaces missing pages of the mappings of a [`Memory`].
+#[allow(unsafe_code, reason = "its caller keeps the mappings")]
+fn guard(ranges: &[MappedRange]) -> Result<Guarded> {
+    // SAFETY: `GuestMemoryMmap` has mapped these files, unmaps them after the guard is dropped, and accesses
+    // them as memory that others change at the same time: by copies of bytes and by atomic integers.
+    let guarded = unsafe { Guarded::new(ranges) };
+    guarded.map_err(Error::ReqHandlerError)
+}
+
+/// Fails if a region is not entirely within a regular file, or does not consist of whole huge pages where
+/// its file has them: the kernel would map more than the region, and not unmap it.
+fn check_size(region: &VhostUserMemoryRegion, file: &File, huge_page: usize) -> Result<()> {
     let stat = fstat(file).map_err(|error| Error::ReqHandlerError(error.into()))?;
     let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     let end = region.mmap_offset.checked_add(region.memory_size);
-    if is_regular && end.is_some_and(|end| end <= stat.st_size as u64) {
+    let is_whole = huge_page == 0 || region.memory_size.is_multiple_of(huge_page as u64);
+    if is_regular && is_whole && end.is_some_and(|end| end <= stat.st_size as u64) {
         return Ok(());
     }
     Err(Error::InvalidParam)
 }
 
-/// Makes the file keep its size, where possible: accessing a page that is no longer within the file ends the
-/// process with SIGBUS. Guests cannot cause this, only their monitor. A memfd can be sealed only if it was
-/// created with `MFD_ALLOW_SEALING`, another file never.
+/// Makes the file keep its size, where possible: the guest would end with the first access to a page that
+/// is no longer within the file. A memfd can be sealed only if it was created with `MFD_ALLOW_SEALING`,
+/// another file never.
 fn prevent_shrinking(file: &File) {
     let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
-    if sealed {
-        return;
-    }
-    if let Err(error) = fcntl_add_seals(file, SealFlags::SHRINK) {
-        LOG.warn("seal", || {
-            format!(
-                "cannot seal the file of the guest's memory: {error}; this process ends if the monitor \
-                 shrinks it; use memory-backend-memfd"
-            )
-        });
+    if !sealed && let Err(error) = fcntl_add_seals(file, SealFlags::SHRINK) {
+        tracing::debug!(%error, "cannot seal the file of the guest's memory");
     }
 }
 
-/// Fails if the pages of a file come from another process or host, which may not answer: each access to
-/// them would then block the stack.
+/// Returns the size of the file's huge pages, or 0 if it has none.
 ///
-/// This finds a mistake of the monitor, not an attack: the system call may block as well, and an overlay
-/// hides the file system below it. Files in tmpfs, e.g. a memfd, are recognized without it.
-pub(crate) fn check_file_system(file: &File) -> Result<()> {
-    if fcntl_get_seals(file).is_ok() {
-        return Ok(());
-    }
-    let stat = fstatfs(file).map_err(|error| Error::ReqHandlerError(error.into()))?;
+/// Fails if the pages of a file come from another process or host, which may not answer: each access to
+/// them would then block the stack. This finds a mistake of the monitor, not an attack: the system call may
+/// block as well, and an overlay hides the file system below it. Files in tmpfs, e.g. a memfd, are recognized
+/// without it.
+pub(crate) fn check_file_system(file: &File) -> Result<usize> {
+    let is_in_memory = fcntl_get_seals(file).is_ok();
+    let stat = match fstatfs(file) {
+        Ok(stat) => stat,
+        Err(_) if is_in_memory => return Ok(0),
+        Err(error) => return Err(Error::ReqHandlerError(error.into())),
+    };
     // The type has 32 bits, in a field of other sizes and signs.
-    if !has_remote_pages(stat.f_type as u32) {
-        return Ok(());
+    match stat.f_type as u32 {
+        HUGETLBFS => Ok(stat.f_bsize as usize),
+        file_system if !is_in_memory && has_remote_pages(file_system) => {
+            let text =
+                "the guest's memory is in a file of FUSE or of a network; use memory-backend-memfd";
+            Err(Error::ReqHandlerError(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                text,
+            )))
+        }
+        _ => Ok(0),
     }
-    let text = "the guest's memory is in a file of FUSE or of a network; use memory-backend-memfd";
-    Err(Error::ReqHandlerError(io::Error::new(
-        io::ErrorKind::InvalidInput,
-        text,
-    )))
 }
+
+/// The type of file systems with huge pages, as in `linux/magic.h`.
+const HUGETLBFS: u32 = 0x9584_58f6;
 
 /// Returns whether the type of a file system, as in `linux/magic.h`, is one of FUSE or a network.
 pub(crate) fn has_remote_pages(file_system: u32) -> bool {

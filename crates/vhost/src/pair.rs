@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -23,6 +23,8 @@ pub(crate) struct Pairs {
     /// The pairs whose receive ring carries packets, a bit for each. A pair's bit changes while the pair
     /// is locked.
     active: AtomicU64,
+    /// Whether a device has found the guest's memory lost, so that the first one must end the connection.
+    has_lost_memory: AtomicBool,
 }
 
 impl Pairs {
@@ -31,6 +33,7 @@ impl Pairs {
         Ok(Self {
             all: pairs?.into(),
             active: AtomicU64::new(0),
+            has_lost_memory: AtomicBool::new(false),
         })
     }
 
@@ -62,6 +65,8 @@ impl Pairs {
     /// Discards everything that the monitor has set.
     pub(crate) fn reset(&self) {
         self.change_all(PairState::reset);
+        // No device uses the old memory any more.
+        self.has_lost_memory.store(false, Ordering::Relaxed);
     }
 
     /// Changes each pair.
@@ -96,6 +101,25 @@ impl Pairs {
         } else {
             self.active.fetch_and(!(1 << index), Ordering::Relaxed);
         }
+    }
+
+    /// Stops a pair whose memory is lost, and lets the first device end the connection. `state` is that of
+    /// the pair, which is locked.
+    pub(crate) fn stop_without_memory(
+        &self,
+        index: usize,
+        state: &mut PairState,
+    ) -> io::Result<()> {
+        state.break_down();
+        self.update_active(index, state);
+        self.has_lost_memory.store(true, Ordering::Release);
+        self.first().wake()
+    }
+
+    /// Returns whether the memory was found lost since the last call.
+    pub(crate) fn take_lost_memory(&self) -> bool {
+        self.has_lost_memory.load(Ordering::Relaxed)
+            && self.has_lost_memory.swap(false, Ordering::Acquire)
     }
 
     /// Returns the index of the pair by which device `index` sends: its own, or while the guest does not
@@ -208,6 +232,25 @@ impl PairState {
             to_guest,
             from_guest,
         })
+    }
+
+    /// Returns whether a page of the memory was missing.
+    pub(crate) fn has_lost_memory(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.is_lost())
+    }
+
+    /// Stops the receive ring after an error of its driver.
+    pub(crate) fn break_down_receive_ring(&mut self) {
+        let [to_guest, _] = &mut self.rings;
+        to_guest.break_down();
+    }
+
+    /// Stops both rings, and releases the memory.
+    fn break_down(&mut self) {
+        for ring in &mut self.rings {
+            ring.break_down();
+        }
+        self.memory = None;
     }
 
     /// Returns whether packets reach the guest.

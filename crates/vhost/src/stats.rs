@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fullsend_device::DeviceCounters;
 use parking_lot::Mutex;
 
 /// The counters of a vhost-user device, which serves one pair of queues. `rx` is from the guest, `tx` to the
@@ -38,6 +39,26 @@ pub struct VhostUserStats {
     /// Connections that were closed because of an invalid or unsupported message; counted by the device of
     /// the first pair.
     pub protocol_errors: u64,
+    /// Connections that were closed because a page of the guest's memory was gone; counted by the device of
+    /// the first pair, also in `protocol_errors`.
+    pub memory_faults: u64,
+}
+
+impl From<VhostUserStats> for DeviceCounters {
+    fn from(stats: VhostUserStats) -> Self {
+        Self {
+            rx_malformed: stats.rx_malformed,
+            rx_dropped: stats.rx_no_memory + stats.rx_disabled,
+            tx_dropped: stats.tx_no_guest,
+            tx_too_long: stats.tx_too_long,
+            tx_full: stats.tx_full,
+            tx_software: stats.tx_software,
+            ring_errors: stats.ring_errors,
+            connections: stats.connections,
+            protocol_errors: stats.protocol_errors,
+            memory_faults: stats.memory_faults,
+        }
+    }
 }
 
 /// Access to the counters of a device that a stack owns.

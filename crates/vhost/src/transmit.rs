@@ -19,6 +19,9 @@ const MAX_BUFFERS: usize = 1024;
 /// Attempts to send a packet while the driver adds buffers.
 const ATTEMPTS: usize = 8;
 
+/// Bytes after which the guest is notified although more packets follow: two super-segments.
+const NOTIFY_BYTES: usize = 128 << 10;
+
 /// Where a packet has gone.
 enum Sent {
     /// Into the guest's buffers.
@@ -49,6 +52,15 @@ pub(crate) struct Transmitter {
     buffers: Vec<Buffer>,
     /// The head and the length of each chain.
     chains: Vec<(u16, u32)>,
+    /// Bytes written since the last notification.
+    unnotified: usize,
+}
+
+/// Notifies the guest of what was written, if it waits for that.
+fn notify(queues: &mut Queues<'_>, stats: &mut VhostUserStats) -> Result<(), BrokenRing> {
+    let notified = queues.to_guest.notify(queues.memory)?;
+    stats.notifications += u64::from(notified);
+    Ok(())
 }
 
 impl Transmitter {
@@ -63,8 +75,23 @@ impl Transmitter {
         !self.pending.is_empty()
     }
 
-    /// Sends packets from the front of `batch` and removes them.
+    /// Sends packets from the front of `batch` and removes them. The guest is notified once for all, unless
+    /// there is so much that it should begin earlier: its interrupt costs more than a small packet.
     pub(crate) fn transmit(
+        &mut self,
+        queues: &mut Queues<'_>,
+        batch: &mut VecDeque<Packet>,
+        stats: &mut VhostUserStats,
+    ) -> Result<Progress, BrokenRing> {
+        self.unnotified = 0;
+        let progress = self.transmit_all(queues, batch, stats)?;
+        if self.unnotified > 0 {
+            notify(queues, stats)?;
+        }
+        Ok(progress)
+    }
+
+    fn transmit_all(
         &mut self,
         queues: &mut Queues<'_>,
         batch: &mut VecDeque<Packet>,
@@ -133,8 +160,11 @@ impl Transmitter {
             match sent {
                 Sent::Written => {
                     stats.tx_packets += 1;
-                    let notified = queues.to_guest.notify(queues.memory)?;
-                    stats.notifications += u64::from(notified);
+                    self.unnotified += packet.len();
+                    if self.unnotified >= NOTIFY_BYTES {
+                        self.unnotified = 0;
+                        notify(queues, stats)?;
+                    }
                     return Ok((sent, Progress::Done));
                 }
                 Sent::TooLong => return Ok((sent, Progress::Done)),

@@ -12,18 +12,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fullsend_offload::{Link, Packet, Pool};
 use parking_lot::Mutex;
 use rustix::net::{SendAncillaryBuffer, SendFlags, SocketAddrUnix};
 
-use super::events::{Events, Timer, wake, wake_file};
+use super::events::{Events, RoomEvents, Timer, wake, wake_file};
 use super::{FRAME_MAX, FRAME_MIN, POOL_BYTES};
 use crate::tun::TunStats;
 use crate::tun::transmit::{self, LinkLog};
-use crate::{Caps, Device, FrameHeader, sys};
+use crate::{Caps, Device, DeviceCounters, FrameHeader, sys};
 
 /// The first datagram of vfkit, which makes its address known.
 const GREETING: &[u8] = b"VFKT";
@@ -44,6 +44,8 @@ const RETRY: Duration = Duration::from_micros(500);
 struct Peer {
     address: SocketAddr,
     inbox: Mutex<VecDeque<Packet>>,
+    /// Frames of it that were dropped for lack of memory or room.
+    dropped: AtomicU64,
     wake: OwnedFd,
     /// The peer has closed its socket.
     is_gone: AtomicBool,
@@ -201,7 +203,9 @@ impl DatagramListener {
             memory.write(frame);
             self.peers[0].push(Packet::from_frame(memory.freeze()))
         });
-        self.stats.rx_dropped += u64::from(!is_delivered);
+        let dropped = u64::from(!is_delivered);
+        self.stats.rx_dropped += dropped;
+        self.peers[0].dropped.fetch_add(dropped, Ordering::Relaxed);
     }
 
     /// Adds a peer as the first one, if there is room once those that have ended are removed.
@@ -220,6 +224,7 @@ impl DatagramListener {
         let peer = Arc::new(Peer {
             address,
             inbox: Mutex::default(),
+            dropped: AtomicU64::new(0),
             wake: wake_file()?,
             is_gone: AtomicBool::new(false),
             unanswered: AtomicUsize::new(0),
@@ -338,6 +343,13 @@ impl Device for DatagramPeer {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.events.as_fd())
     }
+
+    fn counters(&mut self) -> DeviceCounters {
+        DeviceCounters {
+            rx_dropped: self.peer.dropped.load(Ordering::Relaxed),
+            ..self.stats.into()
+        }
+    }
 }
 
 /// A bound `SOCK_DGRAM` Unix socket on which each datagram is an Ethernet frame of one peer.
@@ -358,6 +370,8 @@ pub struct FrameDatagrams {
     listener: DatagramListener,
     peer: Option<DatagramPeer>,
     events: Events,
+    /// The events of the socket in `events`.
+    room: RoomEvents,
     /// Counters of earlier peers, and packets without a peer.
     tx_stats: TunStats,
 }
@@ -377,6 +391,7 @@ impl FrameDatagrams {
             listener,
             peer: None,
             events,
+            room: RoomEvents::default(),
             tx_stats: TunStats::default(),
         })
     }
@@ -425,7 +440,10 @@ impl Device for FrameDatagrams {
 
     fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
         if let Some(peer) = &mut self.peer {
-            return peer.transmit(batch);
+            let sent = peer.transmit(batch);
+            let socket = (&self.events, self.listener.as_fd(), 0);
+            self.room.update(socket, !batch.is_empty());
+            return sent;
         }
         self.tx_stats.tx_dropped += batch.len() as u64;
         batch.clear();
@@ -447,5 +465,12 @@ impl Device for FrameDatagrams {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.events.as_fd())
+    }
+
+    fn counters(&mut self) -> DeviceCounters {
+        DeviceCounters {
+            rx_malformed: self.unnamed_senders(),
+            ..self.stats().into()
+        }
     }
 }

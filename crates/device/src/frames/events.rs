@@ -13,8 +13,20 @@ use rustix::time::{
 
 /// Most events that one system call fetches.
 const EVENTS: usize = 32;
+/// The events of a file for which room is not reported.
+const INPUT: EventFlags = EventFlags::IN
+    .union(EventFlags::RDHUP)
+    .union(EventFlags::ET);
+/// The events of a peer that sends no more, and of an error.
+const END: EventFlags = EventFlags::RDHUP
+    .union(EventFlags::HUP)
+    .union(EventFlags::ERR);
+/// Number of calls that found room after which room is no longer reported. Bulk transfers find none again
+/// and again.
+const CALLS_WITH_ROOM: u8 = 32;
 
-/// A descriptor that becomes readable when one of its files does, or when one becomes writable.
+/// A descriptor that becomes readable when one of its files does, or when one becomes writable for which
+/// [`RoomEvents`] are on.
 pub(crate) struct Events(OwnedFd);
 
 impl Events {
@@ -29,8 +41,7 @@ impl Events {
 
     /// Adds a file whose events have a token.
     pub(crate) fn add_with(&self, file: BorrowedFd<'_>, token: u64) -> io::Result<()> {
-        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        Ok(epoll::add(&self.0, file, EventData::new_u64(token), flags)?)
+        Ok(epoll::add(&self.0, file, EventData::new_u64(token), INPUT)?)
     }
 
     /// Removes a file of which other descriptors may exist.
@@ -40,12 +51,15 @@ impl Events {
     }
 
     /// Clears the events that have occurred, so that the descriptor is not readable before the next one.
-    pub(crate) fn clear(&self) {
-        self.take(|_| {});
+    /// Returns whether one of them was the end of a peer.
+    pub(crate) fn clear(&self) -> bool {
+        let mut has_end = false;
+        self.take(|event| has_end |= event.is_end);
+        has_end
     }
 
-    /// Clears the events that have occurred, and passes the token of each to `on_event`.
-    pub(crate) fn take(&self, mut on_event: impl FnMut(u64)) {
+    /// Clears the events that have occurred, and passes each to `on_event`.
+    pub(crate) fn take(&self, mut on_event: impl FnMut(FileEvent)) {
         let mut events = Vec::with_capacity(EVENTS);
         loop {
             events.clear();
@@ -53,12 +67,59 @@ impl Events {
             // Fails only if it is interrupted; the events are then cleared by the next call.
             let _ = epoll::wait(&self.0, buffer, Some(&Timespec::default()));
             for event in &events {
-                on_event(event.data.u64());
+                let flags = event.flags;
+                on_event(FileEvent {
+                    token: event.data.u64(),
+                    is_end: flags.intersects(END),
+                });
             }
             // With fewer, there were no others.
             if events.len() < EVENTS {
                 return;
             }
+        }
+    }
+}
+
+/// An event of a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileEvent {
+    pub(crate) token: u64,
+    /// Whether its peer has ended: what it has sent may still be there.
+    pub(crate) is_end: bool,
+}
+
+/// Whether an [`Events`] reports room at one of its files: only while packets wait for it. The kernel
+/// reports room at a Unix socket whenever its peer has read something, which would wake the driver for each
+/// packet that it sends.
+#[derive(Debug, Default)]
+pub(crate) struct RoomEvents {
+    is_on: bool,
+    calls_with_room: u8,
+}
+
+impl RoomEvents {
+    /// Switches the events after a call that has written all packets, or else is blocked. If there is room
+    /// when they are switched on, the event occurs at once.
+    pub(crate) fn update(
+        &mut self,
+        (events, file, token): (&Events, BorrowedFd<'_>, u64),
+        is_blocked: bool,
+    ) {
+        self.calls_with_room = if is_blocked {
+            0
+        } else {
+            self.calls_with_room.saturating_add(1)
+        };
+        let on = is_blocked || self.is_on && self.calls_with_room < CALLS_WITH_ROOM;
+        if on == self.is_on {
+            return;
+        }
+        let flags = if on { INPUT | EventFlags::OUT } else { INPUT };
+        // Fails only for lack of memory, and is then tried again by the next call.
+        let changed = epoll::modify(&events.0, file, EventData::new_u64(token), flags);
+        if changed.is_ok() {
+            self.is_on = on;
         }
     }
 }

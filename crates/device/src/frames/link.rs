@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 use rustix::net::{SocketFlags, accept_with};
 
 use super::connection::Connection;
-use super::events::{Events, Timer, wake, wake_file};
+use super::events::{Events, RoomEvents, Timer, wake, wake_file};
 use super::{FrameStats, Framing, POOL_BYTES};
-use crate::{Caps, Device, LogLimit};
+use crate::{Caps, Device, DeviceCounters, LogLimit};
 
 /// Most connections that wait in a [`FrameAttachment`].
 const WAITING_MAX: usize = 16;
@@ -68,6 +68,10 @@ pub struct FrameLink {
     accept_retry: Option<Timer>,
     attachments: Option<Arc<Attachments>>,
     connection: Option<Connection>,
+    /// The events of the connection in `events`.
+    room: RoomEvents,
+    /// Whether `events` have reported the end of the connection, which may follow frames.
+    has_ended: bool,
     /// The Ethernet address of the connection's first frame.
     peer_mac: Option<[u8; 6]>,
     ends_with_peer: bool,
@@ -158,6 +162,7 @@ impl FrameLink {
             mtu,
             pool,
             max_bytes: usize::MAX,
+            has_ended: events.is_some() && connection.is_some(),
             events,
             listeners: Vec::new(),
             accept_retry: None,
@@ -167,6 +172,7 @@ impl FrameLink {
                 ..FrameStats::default()
             },
             connection,
+            room: RoomEvents::default(),
             peer_mac: None,
             ends_with_peer: false,
             ended: None,
@@ -258,6 +264,9 @@ impl FrameLink {
                 Ok(connection) => {
                     self.stats.connections += 1;
                     self.connection = Some(connection);
+                    self.room = RoomEvents::default();
+                    // It is read to its last frame now.
+                    self.has_ended = true;
                     self.peer_mac = None;
                     return true;
                 }
@@ -347,6 +356,10 @@ impl Device for FrameLink {
     fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
         if let Some(connection) = &mut self.connection {
             connection.transmit(batch, &mut self.stats);
+            if let Some(events) = &self.events {
+                let file = connection.output().unwrap_or_else(|| connection.input());
+                self.room.update((events, file, 0), !batch.is_empty());
+            }
         } else {
             self.stats.tx_dropped += batch.len() as u64;
             batch.clear();
@@ -356,7 +369,7 @@ impl Device for FrameLink {
 
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
         if let Some(events) = &self.events {
-            events.clear();
+            self.has_ended |= events.clear();
         }
         let mut count = 0;
         loop {
@@ -384,7 +397,11 @@ impl Device for FrameLink {
             }
             match end {
                 Some(reason) => self.close(reason),
-                None => return Ok(count),
+                None if self.has_ended && received > 0 => {}
+                None => {
+                    self.has_ended = false;
+                    return Ok(count);
+                }
             }
             if count >= max {
                 return Ok(count);
@@ -404,6 +421,16 @@ impl Device for FrameLink {
         self.max_bytes = max_bytes;
         if let Some(connection) = &mut self.connection {
             connection.limit_memory(pool, max_bytes);
+        }
+    }
+
+    fn counters(&mut self) -> DeviceCounters {
+        DeviceCounters {
+            rx_dropped: self.stats.rx_dropped,
+            tx_dropped: self.stats.tx_dropped,
+            connections: self.stats.connections,
+            protocol_errors: self.stats.malformed,
+            ..DeviceCounters::default()
         }
     }
 }

@@ -68,21 +68,28 @@ impl StreamReader {
             if count >= max {
                 return (count, None);
             }
-            match self.read(file, stats) {
-                Ok(true) => {}
-                Ok(false) => return (count, None),
+            let had_room = match self.read(file, stats) {
+                Ok(Some(room)) => room > 0,
+                Ok(None) => return (count, None),
                 Err(error) => return (count, Some(error)),
-            }
+            };
             match whole_frames(self.field, self.buffer.filled()) {
                 Ok(0) => {}
                 Ok(whole) => count += self.take_frames(whole, batch, stats),
                 Err(error) => return (count, Some(error)),
             }
+            // The stream is empty (epoll(7)), and no frame waits for its end. Its own end may be next: who has
+            // an event for that calls again while there are frames.
+            if had_room && self.buffer.is_empty() {
+                count += self.deliver(batch, max.saturating_sub(count), stats);
+                return (count, None);
+            }
         }
     }
 
-    /// Reads once. Returns whether there was anything to read.
-    fn read(&mut self, file: &File, stats: &mut FrameStats) -> io::Result<bool> {
+    /// Reads once. Returns the number of bytes for which the buffer still has room, or `None` if there was
+    /// nothing to read.
+    fn read(&mut self, file: &File, stats: &mut FrameStats) -> io::Result<Option<usize>> {
         loop {
             stats.rx_calls += 1;
             match (&mut &*file).read(self.buffer.spare_mut()) {
@@ -95,9 +102,9 @@ impl StreamReader {
                 }
                 Ok(len) => {
                     self.buffer.advance(len);
-                    return Ok(true);
+                    return Ok(Some(self.buffer.remaining()));
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }

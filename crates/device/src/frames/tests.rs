@@ -225,8 +225,9 @@ fn the_end_of_the_only_connection_ends_the_device_after_its_frames() {
     peer.write_all(&be32(&frame(10, 1))).unwrap();
     drop(peer);
     let mut batch = Vec::new();
-    assert_eq!(link.receive(&mut batch, 8).unwrap(), 8, "more to come");
-    assert_eq!(batch.len(), 1);
+    assert_eq!(link.receive(&mut batch, 8).unwrap(), 1);
+    assert_eq!((batch.len(), link.stats().rx_calls), (1, 1));
+    assert!(wait_readable(link.fd().unwrap(), 0), "its end");
     let error = link.receive(&mut batch, 8).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     let mut packets = VecDeque::from([super_segment(10, 0)]);
@@ -627,4 +628,58 @@ fn is_readable_within(device: &impl Device, ms: i64) -> bool {
         tv_nsec: 0,
     };
     poll(&mut polled, Some(&time)).unwrap() == 1
+}
+
+/// Each of the ways in which a link is polled finds the end behind the last frames, though one read has
+/// emptied the stream.
+#[test]
+fn the_end_behind_the_last_frame_is_found_after_one_event() {
+    let folder = Folder::new("end");
+    let path = folder.0.join("socket");
+    let mut link = FrameLink::new(1500).unwrap().end_with_peer();
+    let listener = UnixListener::bind(&path).unwrap();
+    link.listen(listener.into(), Framing::Qemu).unwrap();
+    let mut peer = UnixStream::connect(&path).unwrap();
+    peer.write_all(&be32(&frame(10, 1))).unwrap();
+    assert_eq!(received(&mut link).unwrap().len(), 1);
+    // Both arrive before the link is polled.
+    peer.write_all(&be32(&frame(10, 2))).unwrap();
+    drop(peer);
+    let mut batch = Vec::new();
+    assert_eq!(link.receive(&mut batch, 8).unwrap(), 8, "more to come");
+    assert_eq!(batch.len(), 1);
+    assert!(link.receive(&mut batch, 8).is_err());
+}
+
+/// What the peer reads is no event of the link, unless packets wait for room.
+#[test]
+fn room_is_an_event_only_while_packets_wait() {
+    let folder = Folder::new("room");
+    let path = folder.0.join("socket");
+    let mut link = FrameLink::new(1500).unwrap();
+    let listener = UnixListener::bind(&path).unwrap();
+    link.listen(listener.into(), Framing::Qemu).unwrap();
+    let mut peer = UnixStream::connect(&path).unwrap();
+    peer.set_nonblocking(true).unwrap();
+    assert!(received(&mut link).unwrap().is_empty());
+    let mut read_all = || {
+        let mut len = 0;
+        while let Ok(n) = peer.read(&mut [0; 8192]) {
+            len += n;
+        }
+        len
+    };
+    for _ in 0..3 {
+        link.transmit(&mut VecDeque::from([super_segment(1000, 0)]))
+            .unwrap();
+        assert!(read_all() > 1000);
+        assert!(!wait_readable(link.fd().unwrap(), 0));
+    }
+    let mut batch: VecDeque<_> = (0..200).map(|_| super_segment(60_000, 0)).collect();
+    while !batch.is_empty() {
+        link.transmit(&mut batch).unwrap();
+        assert!(read_all() > 0);
+        assert!(batch.is_empty() || wait_readable(link.fd().unwrap(), 1000));
+        assert!(received(&mut link).unwrap().is_empty());
+    }
 }

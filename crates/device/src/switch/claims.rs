@@ -37,6 +37,9 @@ pub(super) struct Claims {
     /// The address that the sender is about to use if no other host has it: the target of an ARP probe
     /// (RFC 5227), or of duplicate address detection (RFC 4862).
     pub(super) probed: Option<IpAddr>,
+    /// The Ethernet address of the client in a message to a DHCP server, if it is not the sender's: that of a
+    /// station behind the guest, whose frames have the guest's address, e.g. on a wireless bridge.
+    pub(super) client: Option<[u8; 6]>,
 }
 
 /// Returns whether an Ethernet address is that of a group, or of all hosts.
@@ -75,8 +78,12 @@ impl Claims {
         }
         let kind = be16(frame, 12)?;
         let payload = frame.get(14..)?;
+        let mut client = None;
         let (addresses, probed) = match kind {
-            ethertype::IPV4 => ([of_ipv4(payload, src)?, None], None),
+            ethertype::IPV4 => {
+                client = dhcp_client(payload)?.filter(|client| *client != src);
+                ([of_ipv4(payload)?, None], None)
+            }
             ethertype::ARP => of_arp(payload, src)?,
             ethertype::IPV6 => of_ipv6(payload, src)?,
             // The addresses of a tagged frame, and of one with SNAP, are not known.
@@ -89,6 +96,7 @@ impl Claims {
             src,
             addresses,
             probed,
+            client,
         })
     }
 }
@@ -117,31 +125,29 @@ fn ipv6_at(bytes: &[u8], at: usize) -> Option<Ipv6Addr> {
 
 /// Returns the source of a packet, if it is specified. `None` if it cannot be one.
 #[allow(clippy::option_option, reason = "the outer one is the validity")]
-fn of_ipv4(packet: &[u8], src: [u8; 6]) -> Option<Option<IpAddr>> {
+fn of_ipv4(packet: &[u8]) -> Option<Option<IpAddr>> {
     let source = ipv4_at(packet, 12)?;
-    if source.is_multicast() || source.is_broadcast() {
-        return None;
-    }
-    if packet[9] == protocol::UDP && !is_honest_dhcp(packet, src)? {
-        return None;
-    }
-    Some(specified(source))
+    let is_group = source.is_multicast() || source.is_broadcast();
+    (!is_group).then_some(specified(source))
 }
 
-/// Returns whether a UDP packet is not a message to a DHCP server, or one of the frame's sender.
-fn is_honest_dhcp(packet: &[u8], src: [u8; 6]) -> Option<bool> {
+/// Returns the Ethernet address of the client in a message to a DHCP server, or `Some(None)` for another
+/// packet. `None` if it is not one, or not within the first fragment alone.
+#[allow(clippy::option_option, reason = "the outer one is the validity")]
+fn dhcp_client(packet: &[u8]) -> Option<Option<[u8; 6]>> {
     let fragment = be16(packet, 6)?;
-    if fragment & 0x1fff != 0 {
-        // The port is in the first fragment.
-        return Some(true);
+    // The port is in the first fragment.
+    if *packet.get(9)? != protocol::UDP || fragment & 0x1fff != 0 {
+        return Some(None);
     }
     let datagram = packet.get(usize::from(packet[0] & 0xf) * 4..)?;
     if be16(datagram, 2)? != DHCP_SERVER {
-        return Some(true);
+        return Some(None);
     }
     let more_fragments = fragment & 0x2000 != 0;
     let mac: [u8; 6] = *datagram.get(8 + DHCP_MAC_AT..)?.first_chunk()?;
-    Some(mac == src && !more_fragments)
+    let is_valid = !more_fragments && !is_group(mac) && mac != [0; 6];
+    is_valid.then_some(Some(mac))
 }
 
 fn of_arp(packet: &[u8], src: [u8; 6]) -> Option<Addresses> {
@@ -286,16 +292,26 @@ mod tests {
         assert_eq!(of([10, 0, 2, 15], 0, 53, other), one());
         assert_eq!(of([0; 4], 0, 67, MAC), Some(vec![]));
         assert_eq!(of([10, 0, 2, 15], 0x4000, 67, MAC), one());
-        // DHCP for another client, and in fragments.
-        assert_eq!(of([0; 4], 0, 67, other), None);
+        // DHCP in fragments, and for clients that are none.
         assert_eq!(of([0; 4], 0x2000, 67, MAC), None);
         assert_eq!(of([10, 0, 2, 15], 0x2001, 67, other), one());
+        for mac in [[0; 6], [0xff; 6], [1, 0, 0, 0, 0, 8]] {
+            assert_eq!(of([0; 4], 0, 67, mac), None);
+        }
         for group in [[224, 0, 0, 1], [255; 4]] {
             assert_eq!(of(group, 0, 53, MAC), None);
         }
         for len in 0..62 {
             assert_eq!(addresses(&ipv4([10, 0, 2, 15], 0, 67, MAC)[..len]), None);
         }
+    }
+
+    #[test]
+    fn a_dhcp_message_claims_its_client() {
+        let other = [2, 0, 0, 0, 0, 8];
+        let of = |port, mac| Claims::parse(&ipv4([0; 4], 0, port, mac)).unwrap().client;
+        assert_eq!(of(67, other), Some(other));
+        assert_eq!((of(67, MAC), of(68, other)), (None, None));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use fullsend_wire::numbers::{ethertype, protocol};
 
 use super::PortId;
 use super::handle::Shared;
+use crate::frames::{Events, RoomEvents};
 use crate::{Caps, Device};
 
 /// Most packets, and their bytes, that wait for a guest that does not read.
@@ -19,6 +20,10 @@ const QUEUE_PACKETS: usize = 2048;
 const QUEUE_BYTES: usize = 8 << 20;
 /// A packet that keeps more than this multiple of its length allocated is copied before it waits.
 const MAX_PINNED: usize = 8;
+
+/// How often the first frames of a port wait for others to be served: a device may have received more than
+/// a call returns, and ends after that.
+const DEFERRALS: u8 = 32;
 
 /// How long a device that has left packets is not used again unless it reports an event. Devices report
 /// room, but not that the kernel has memory again.
@@ -47,12 +52,21 @@ pub(super) struct Port {
     pub(super) waker: Option<Arc<PortWaker>>,
     /// Whether the device may have received something.
     pub(super) is_ready: bool,
+    /// Whether its file has reported the end of its peer, which the device finds after the last frames.
+    pub(super) has_ended: bool,
     /// Whether a frame has been received.
     pub(super) is_connected: bool,
+    /// The first frames of its guest, which wait until the guest that has their addresses has been served:
+    /// it may be the same one, whose earlier connection has ended.
+    deferred: Vec<Packet>,
+    /// How often they may wait.
+    deferrals: u8,
     queue: VecDeque<Packet>,
     queued_bytes: usize,
     /// Whether the device has left packets in the queue.
     is_blocked: bool,
+    /// The events of the device's file.
+    room: RoomEvents,
     /// When it did so, if it has reported no event since.
     blocked_since: Option<Instant>,
 }
@@ -65,10 +79,14 @@ impl Port {
             device,
             waker,
             is_ready: true,
+            has_ended: false,
             is_connected: false,
+            deferred: Vec::new(),
+            deferrals: DEFERRALS,
             queue: VecDeque::new(),
             queued_bytes: 0,
             is_blocked: false,
+            room: RoomEvents::default(),
             blocked_since: None,
         }
     }
@@ -82,12 +100,32 @@ impl Port {
     /// Receives frames. Their events may have been those of room, too.
     pub(super) fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
         self.blocked_since = None;
+        if !self.deferred.is_empty() {
+            batch.append(&mut self.deferred);
+            return Ok(batch.len());
+        }
         let received = self.device.receive(batch, max);
         let count = *received.as_ref().unwrap_or(&0);
         // A device without a file may have more than it has returned.
-        let least = if self.waker.is_some() { 1 } else { max };
+        let least = if self.waker.is_some() || self.has_ended {
+            1
+        } else {
+            max
+        };
         self.is_ready = count >= least || self.device.has_received();
         received
+    }
+
+    /// Returns whether the first frames of its guest may wait.
+    pub(super) const fn may_defer(&self) -> bool {
+        !self.is_connected && self.deferrals > 0
+    }
+
+    /// Keeps frames that have been received, for the next call of [`receive`](Self::receive).
+    pub(super) fn defer(&mut self, packets: impl Iterator<Item = Packet>) {
+        self.deferrals -= 1;
+        self.deferred.extend(packets);
+        self.is_ready = true;
     }
 
     /// Lets the next flush use the device, whatever it has reported.
@@ -156,14 +194,17 @@ impl Port {
         offload.repeats_cwr || !is_supported || is_partial && !caps.tx_checksum
     }
 
-    /// Sends what waits, as far as the device accepts it.
-    pub(super) fn flush(&mut self, now: Instant) -> io::Result<()> {
+    /// Sends what waits, as far as the device accepts it. `events` has the device's file.
+    pub(super) fn flush(&mut self, now: Instant, events: &Events) -> io::Result<()> {
         if self.queue.is_empty() {
             return Ok(());
         }
         let result = self.device.transmit(&mut self.queue);
         self.is_blocked = !self.queue.is_empty();
         self.blocked_since = self.is_blocked.then_some(now);
+        if let Some(file) = self.device.fd() {
+            self.room.update((events, file, self.id.0), self.is_blocked);
+        }
         self.queued_bytes = self.queue.iter().map(Packet::len).sum();
         result
     }

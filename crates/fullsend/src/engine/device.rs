@@ -6,7 +6,7 @@ use std::mem;
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
 
-use fullsend_device::{Caps, CaptureInterface, CapturedDevice, Device};
+use fullsend_device::{Caps, CaptureInterface, CapturedDevice, Device, DeviceCounters};
 use fullsend_offload::{Link, Packet};
 
 /// The device of a shard.
@@ -81,6 +81,10 @@ impl Device for ShardDevice {
     #[cfg(unix)]
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.current().fd()
+    }
+
+    fn counters(&mut self) -> DeviceCounters {
+        self.current_mut().counters()
     }
 
     fn close(&mut self) {

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use fullsend_device::DeviceCounters;
 use fullsend_driver::Handover;
 use fullsend_stack::Host;
 use fullsend_tcp::{Sysctl, SysctlError};
@@ -203,6 +204,11 @@ impl Group {
                 sums.for_each(|((_, sum), (_, value))| *sum += value);
             }
         }
+        let mut of_devices = DeviceCounters::default();
+        for engine in engines {
+            of_devices.add(&engine.device_counters());
+        }
+        all.extend(of_devices.iter());
         let handover = self.handover.as_ref();
         all.extend([
             ("SoftnetReceivedRps", handover.map_or(0, Handover::received)),

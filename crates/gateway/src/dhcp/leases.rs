@@ -74,7 +74,9 @@ impl Leases {
 
     /// Returns the address for a client: the one it has, the one it asks for if that is free, or
     /// the first free one. It is kept for a short time. A network with one address has one guest,
-    /// which gets it under any identifier.
+    /// which gets it under any identifier. A declined address is given again before its time if no other
+    /// is left: a client that finds another host with it again loses nothing, and any other would have no
+    /// network.
     pub(crate) fn offer(
         &mut self,
         now: Instant,
@@ -107,7 +109,8 @@ impl Leases {
         let requested = requested.filter(|address| self.addresses.contains(address));
         let address = requested
             .filter(is_free)
-            .or_else(|| self.addresses.iter().copied().find(is_free))?;
+            .or_else(|| self.addresses.iter().copied().find(is_free))
+            .or_else(|| self.take_declined())?;
         self.entries.push(Entry {
             client: client.to_vec(),
             mac: None,
@@ -116,6 +119,14 @@ impl Leases {
             expires: now + OFFER_TIME,
         });
         Some(address)
+    }
+
+    /// Returns the address that was declined first, which is no longer reserved.
+    fn take_declined(&mut self) -> Option<Ipv4Addr> {
+        let declined = self.entries.iter().enumerate();
+        let declined = declined.filter(|(_, lease)| lease.client.is_empty());
+        let (index, _) = declined.min_by_key(|(_, lease)| lease.expires)?;
+        Some(self.entries.remove(index).address)
     }
 
     /// Gives `address` to a client for `time`. Returns whether it may have it.
@@ -304,7 +315,25 @@ mod tests {
         assert!(!leases.confirm(now, &client(b"b"), ip(101), LEASE));
         assert!(leases.confirm(now, &client(b"a"), ip(100), LEASE));
         leases.decline(now, b"a");
-        assert_eq!(leases.offer(now, &client(b"b"), None), None);
+        for id in [b"a", b"b"] {
+            assert_eq!(leases.offer(now, &client(id), None), Some(ip(100)));
+            assert!(leases.confirm(now, &client(id), ip(100), LEASE));
+            leases.decline(now, id);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn declined_addresses_are_given_again_once_no_other_is_left() {
+        let (mut leases, now) = (leases(), Instant::now());
+        let later = now + Duration::from_secs(1);
+        for (at, address) in [(now, ip(100)), (later, ip(15))] {
+            assert_eq!(leases.offer(at, &client(b"a"), None), Some(address));
+            leases.decline(at, b"a");
+        }
+        for (id, address) in [(b"a", ip(16)), (b"b", ip(100)), (b"c", ip(15))] {
+            assert_eq!(leases.offer(later, &client(id), None), Some(address));
+        }
+        assert_eq!(leases.offer(later, &client(b"d"), None), None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -162,7 +162,9 @@ impl Api {
             "BytesSent": octets("IpExtOutOctets"),
             "BytesReceived": octets("IpExtInOctets"),
         });
-        for (name, value) in self.handle.counters().list() {
+        let of_gateway = self.handle.counters().list().into_iter();
+        let is_of_device = |(name, _): &(&str, u64)| name.starts_with("Device");
+        for (name, value) in of_gateway.chain(of_stack.into_iter().filter(is_of_device)) {
             stats[name] = value.into();
         }
         stats

@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 
 use super::super::connection::Connection;
 
-/// The beginning of the names of the gateway's counters.
-const PREFIX: &str = "Gateway";
+/// The beginnings of the names of the counters of the gateway, and of its link to the guest.
+const PREFIXES: [&str; 2] = ["Gateway", "Device"];
 
 pub(super) fn print(stack: &mut Connection, json: bool) -> Result<()> {
     let gateway = stack.request(&Request::Gateway)?;
     let mut counters: Counters = serde_json::from_value(stack.request(&Request::Counters)?)?;
     counters
         .counters
-        .retain(|(name, _)| name.starts_with(PREFIX));
+        .retain(|(name, _)| PREFIXES.iter().any(|prefix| name.starts_with(prefix)));
     if json {
         let object = counters.counters.into_iter().map(|(n, v)| (n, v.into()));
         let counters = Value::Object(object.collect());

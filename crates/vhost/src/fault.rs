@@ -1,0 +1,454 @@
+//! Accesses to pages of a guest's memory that are gone.
+//!
+//! The file behind the memory can become shorter after it was mapped, its file system can have no page left,
+//! and a page can be damaged. The kernel reports an access to such a page with SIGBUS, which ends the process
+//! by default, with all its other guests. The handler here puts an empty page in the place of the missing one,
+//! so that the access continues, and records that the memory is lost. The device finds this record after each
+//! use of the memory, and ends its guest alone.
+//!
+//! SIGBUS at other addresses, and one that a process has sent, goes to the handler that was there before.
+#![allow(
+    unsafe_code,
+    reason = "a signal handler, and mmap in the place of a mapping"
+)]
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::ptr::{null, null_mut};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, compiler_fence, fence};
+
+use vhost::vhost_user::message::MAX_ATTACHED_FD_ENTRIES;
+
+/// Most ranges of a memory: those of a vhost-user message.
+const MAX_RANGES: usize = MAX_ATTACHED_FD_ENTRIES;
+
+/// The size of the smallest page of the processors that Linux supports.
+const SMALLEST_PAGE: usize = 4096;
+
+/// The first entry of the list of all memories. Entries are never freed, as the handler may read them at
+/// any time; those that are not in use are used again.
+static FIRST: AtomicPtr<Entry> = AtomicPtr::new(null_mut());
+
+/// The handler that was there before.
+static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// The size of a page of this machine.
+static PAGE: AtomicUsize = AtomicUsize::new(SMALLEST_PAGE);
+
+/// A mapping of a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MappedRange {
+    pub(crate) start: *mut u8,
+    pub(crate) len: usize,
+    /// The size of its huge pages, which can only be replaced whole; 0 if it has none.
+    pub(crate) huge_page: usize,
+}
+
+#[derive(Default)]
+struct Range {
+    start: AtomicUsize,
+    len: AtomicUsize,
+    huge_page: AtomicUsize,
+}
+
+/// A range as the handler has read it.
+struct Mapping {
+    start: usize,
+    end: usize,
+    huge_page: usize,
+}
+
+/// The mappings of one memory.
+struct Entry {
+    in_use: AtomicBool,
+    is_lost: AtomicBool,
+    /// Odd while `ranges` change.
+    sequence: AtomicU32,
+    ranges: [Range; MAX_RANGES],
+    next: *const Entry,
+}
+
+// SAFETY: `next` is written before the entry is shared, and points to an entry that is never freed.
+unsafe impl Sync for Entry {}
+
+/// Mappings whose missing pages are replaced while this exists.
+pub(crate) struct Guarded(&'static Entry);
+
+impl Guarded {
+    /// Guards mappings, of which there are at most [`MAX_RANGES`].
+    ///
+    /// # Safety
+    /// The ranges are whole mappings of files. Until the returned value is dropped they stay mapped, belong to the
+    /// caller alone, and contain no value whose bytes must not change: accesses are those of memory that
+    /// another process changes at the same time.
+    pub(crate) unsafe fn new(ranges: &[MappedRange]) -> io::Result<Self> {
+        if ranges.len() > MAX_RANGES {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        install()?;
+        let entry = unused_entry();
+        entry.is_lost.store(false, Relaxed);
+        entry.change(ranges);
+        Ok(Self(entry))
+    }
+
+    /// Returns whether a page was missing. Its place has another page now, so what was read from the memory
+    /// is not the guest's.
+    pub(crate) fn is_lost(&self) -> bool {
+        // The handler runs in this thread: the accesses before this call must come first.
+        compiler_fence(SeqCst);
+        self.0.is_lost.load(Relaxed)
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        self.0.change(&[]);
+        self.0.in_use.store(false, Release);
+    }
+}
+
+impl Entry {
+    /// Sets the ranges, which the handler of another thread may be reading. Called by the user of the entry.
+    fn change(&self, ranges: &[MappedRange]) {
+        let sequence = self.sequence.load(Relaxed);
+        self.sequence.store(sequence.wrapping_add(1), Relaxed);
+        fence(Release);
+        for (index, range) in self.ranges.iter().enumerate() {
+            let new = ranges.get(index);
+            range
+                .start
+                .store(new.map_or(0, |new| new.start as usize), Relaxed);
+            range.len.store(new.map_or(0, |new| new.len), Relaxed);
+            range
+                .huge_page
+                .store(new.map_or(0, |new| new.huge_page), Relaxed);
+        }
+        self.sequence.store(sequence.wrapping_add(2), Release);
+    }
+
+    /// Returns the range that contains `address`. The entry of the memory that a thread accesses does not
+    /// change meanwhile; one that changes is another one.
+    fn find(&self, address: usize) -> Option<Mapping> {
+        let sequence = self.sequence.load(Acquire);
+        let contains = |range: &&Range| {
+            address.wrapping_sub(range.start.load(Relaxed)) < range.len.load(Relaxed)
+        };
+        let range = self.ranges.iter().find(contains)?;
+        let start = range.start.load(Relaxed);
+        let found = Mapping {
+            start,
+            end: start.wrapping_add(range.len.load(Relaxed)),
+            huge_page: range.huge_page.load(Relaxed),
+        };
+        fence(Acquire);
+        let is_stable = sequence.is_multiple_of(2) && self.sequence.load(Relaxed) == sequence;
+        is_stable.then_some(found)
+    }
+}
+
+/// Returns an entry that belongs to the caller.
+fn unused_entry() -> &'static Entry {
+    let mut next = FIRST.load(Acquire);
+    // SAFETY: pointers in the list are null or to entries that are never freed.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        if !entry.in_use.swap(true, AcqRel) {
+            return entry;
+        }
+        next = entry.next.cast_mut();
+    }
+    let entry = Box::leak(Box::new(Entry {
+        in_use: AtomicBool::new(true),
+        is_lost: AtomicBool::new(false),
+        sequence: AtomicU32::new(0),
+        ranges: Default::default(),
+        next: null(),
+    }));
+    let mut first = FIRST.load(Acquire);
+    loop {
+        entry.next = first;
+        let entry = &raw mut *entry;
+        match FIRST.compare_exchange_weak(first, entry, AcqRel, Acquire) {
+            // SAFETY: the entry is leaked; from now on nothing changes it but its atomic fields.
+            Ok(_) => return unsafe { &*entry },
+            Err(changed) => first = changed,
+        }
+    }
+}
+
+/// Installs the handler, once.
+fn install() -> io::Result<()> {
+    static INSTALLED: parking_lot::Mutex<bool> = parking_lot::Mutex::new(false);
+    let mut installed = INSTALLED.lock();
+    if *installed {
+        return Ok(());
+    }
+    PAGE.store(rustix::param::page_size(), Relaxed);
+    // SAFETY: all fields of the structure may be 0.
+    let mut previous: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointers are null or valid for a structure.
+    if unsafe { libc::sigaction(libc::SIGBUS, null(), &raw mut previous) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    PREVIOUS.get_or_init(|| previous);
+    // SAFETY: as above.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_sigbus;
+    action.sa_sigaction = handler as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // SAFETY: the pointers are valid for structures or null. The handler calls only what a signal handler may
+    // call: atomic operations on lock-free types, `mmap`, `sigaction` and `raise`, which are system calls.
+    if unsafe { libc::sigaction(libc::SIGBUS, &raw const action, null_mut()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    *installed = true;
+    Ok(())
+}
+
+/// Handles SIGBUS.
+extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: with `SA_SIGINFO` the kernel passes a valid structure.
+    let code = unsafe { (*info).si_code };
+    let is_missing_page = matches!(code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR);
+    // SAFETY: these codes come from the kernel alone, with the address of the access.
+    if is_missing_page && replace_page(unsafe { (*info).si_addr() } as usize) {
+        return;
+    }
+    // SAFETY: the arguments are those of the handler.
+    unsafe { call_previous(signal, info, context, code) };
+}
+
+/// Puts an empty page in the place of the one at `address`, if it belongs to a guest's memory.
+fn replace_page(address: usize) -> bool {
+    let mut next = FIRST.load(Acquire);
+    // SAFETY: pointers in the list are null or to entries that are never freed.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        if let Some(mapping) = entry.find(address) {
+            entry.is_lost.store(true, Relaxed);
+            let sizes = [PAGE.load(Relaxed), mapping.huge_page];
+            return sizes
+                .into_iter()
+                .any(|size| mapping.map_empty(address, size));
+        }
+        next = entry.next.cast_mut();
+    }
+    false
+}
+
+impl Mapping {
+    /// Maps empty memory in the place of the `size` bytes that contain `address`, if they belong to the
+    /// mapping. `size` is that of a page, or 0.
+    fn map_empty(&self, address: usize, size: usize) -> bool {
+        if !size.is_power_of_two() {
+            return false;
+        }
+        let first = address & !(size - 1);
+        // The kernel maps whole pages.
+        let page = PAGE.load(Relaxed);
+        let is_inside = first >= self.start
+            && first
+                .checked_add(size)
+                .is_some_and(|end| end <= self.end.next_multiple_of(page));
+        is_inside && map_empty(first, size)
+    }
+}
+
+/// Maps empty memory in the place of pages of a mapping.
+fn map_empty(first: usize, size: usize) -> bool {
+    let at = std::ptr::with_exposed_provenance_mut(first);
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    // SAFETY: `__errno_location` returns a pointer to the thread's own variable.
+    let errno = unsafe { *libc::__errno_location() };
+    // SAFETY: `Mapping::map_empty` has verified that the pages belong to a mapping that the caller of
+    // `Guarded::new` gave. The thread that accesses it keeps it mapped. Its bytes may change at any time.
+    let mapped = unsafe { libc::mmap(at, size, protection, flags, -1, 0) };
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    mapped != libc::MAP_FAILED
+}
+
+/// Does what would happen without this module.
+///
+/// # Safety
+/// The arguments are those of a signal handler, and `code` is that of `info`.
+unsafe fn call_previous(
+    signal: c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut c_void,
+    code: c_int,
+) {
+    let previous = PREVIOUS.get();
+    let action = previous.map_or(libc::SIG_DFL, |previous| previous.sa_sigaction);
+    let is_fault = code > 0;
+    match (action, previous) {
+        (libc::SIG_IGN, _) if !is_fault => {}
+        (libc::SIG_IGN | libc::SIG_DFL, _) | (_, None) => {
+            // SAFETY: all fields of the structure may be 0, which stands for the default action. After this
+            // the access is repeated, and ends the process; a signal that was sent is sent again.
+            unsafe {
+                let default: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(signal, &raw const default, null_mut());
+                if !is_fault {
+                    libc::raise(signal);
+                }
+            }
+        }
+        (handler, Some(previous)) if previous.sa_flags & libc::SA_SIGINFO != 0 => {
+            // SAFETY: a handler of this type was registered with this flag.
+            unsafe {
+                let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+                    std::mem::transmute(handler);
+                handler(signal, info, context);
+            }
+        }
+        (handler, Some(_)) => {
+            // SAFETY: a handler of this type was registered without the flag.
+            unsafe {
+                let handler: extern "C" fn(c_int) = std::mem::transmute(handler);
+                handler(signal);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, ExitStatus};
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    use super::*;
+
+    /// Tells a child process of a test what to do.
+    const CASE: &str = "FULLSEND_SIGBUS_CASE";
+    const STATUS: i32 = 42;
+
+    /// Maps `len` bytes of an empty file, of which no page can be accessed.
+    fn map_nothing(len: usize) -> *mut u8 {
+        let file = memfd_create("empty", MemfdFlags::CLOEXEC).unwrap();
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let fd = file.as_raw_fd();
+        // SAFETY: the kernel chooses a free place.
+        let at = unsafe { libc::mmap(null_mut(), len, protection, libc::MAP_SHARED, fd, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        at.cast()
+    }
+
+    fn guard(ranges: &[(*mut u8, usize)]) -> Guarded {
+        let ranges = ranges.iter().map(|&(start, len)| MappedRange {
+            start,
+            len,
+            huge_page: 0,
+        });
+        // SAFETY: the ranges are whole mappings, which stay until the process ends, without any value.
+        unsafe { Guarded::new(&ranges.collect::<Vec<_>>()) }.unwrap()
+    }
+
+    fn read(at: *mut u8) -> u8 {
+        // SAFETY: the address is mapped.
+        unsafe { at.read_volatile() }
+    }
+
+    #[test]
+    fn a_missing_page_is_replaced_and_marks_its_memory_alone() {
+        let page = rustix::param::page_size();
+        let ranges = [(map_nothing(3 * page), 3 * page), (map_nothing(100), 100)];
+        let (memory, other) = (guard(&ranges), guard(&[(map_nothing(page), page)]));
+        assert!(!memory.is_lost() && !other.is_lost());
+        assert_eq!(read(ranges[0].0.wrapping_add(2 * page + 5)), 0);
+        assert!(memory.is_lost() && !other.is_lost());
+        drop(memory);
+        // The entry is used again.
+        let memory = guard(&ranges);
+        assert!(!memory.is_lost());
+        // SAFETY: the address is mapped.
+        unsafe { ranges[1].0.write_volatile(7) };
+        assert_eq!(read(ranges[1].0), 7);
+        assert!(memory.is_lost() && !other.is_lost());
+    }
+
+    #[test]
+    fn only_whole_pages_of_the_mapping_are_replaced() {
+        let page = PAGE.load(Relaxed);
+        let mapping = Mapping {
+            start: 4 * page,
+            end: 6 * page + 1,
+            huge_page: 0,
+        };
+        for (address, size) in [(5 * page, 8 * page), (6 * page, 2 * page), (5 * page, 0)] {
+            assert!(!mapping.map_empty(address, size));
+        }
+    }
+
+    #[test]
+    fn memories_come_and_go_while_pages_are_missing() {
+        let page = rustix::param::page_size();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let at = map_nothing(2 * page);
+                        let memory = guard(&[(at, 2 * page)]);
+                        assert!(!memory.is_lost());
+                        assert_eq!(read(at.wrapping_add(page)), 0);
+                        assert!(memory.is_lost());
+                        drop(memory);
+                        // SAFETY: nothing uses the mapping any more.
+                        assert_eq!(unsafe { libc::munmap(at.cast(), 2 * page) }, 0);
+                    }
+                });
+            }
+        });
+    }
+
+    extern "C" fn exit_with_status(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
+        // SAFETY: `_exit` may be called in a handler.
+        unsafe { libc::_exit(STATUS) }
+    }
+
+    /// Runs the case of a child process, which ends it.
+    fn run_case(case: &str) {
+        // SAFETY: all fields may be 0, for the default action.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        if case == "previous" {
+            let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = exit_with_status;
+            action.sa_sigaction = handler as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+        }
+        // Otherwise the standard library has a handler, which ignores a signal that was sent.
+        if case != "elsewhere" {
+            // SAFETY: the structure is valid.
+            unsafe { libc::sigaction(libc::SIGBUS, &raw const action, null_mut()) };
+        }
+        let memory = guard(&[(map_nothing(100), 100)]);
+        if case == "sent" {
+            // SAFETY: it has no precondition.
+            unsafe { libc::raise(libc::SIGBUS) };
+        } else {
+            read(map_nothing(100));
+        }
+        assert!(memory.is_lost(), "it has not ended");
+    }
+
+    fn status_of(case: &str) -> ExitStatus {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "fault::tests::other_faults_have_their_effect"]);
+        let output = child.env(CASE, case).output().unwrap();
+        output.status
+    }
+
+    #[test]
+    fn other_faults_have_their_effect() {
+        if let Ok(case) = std::env::var(CASE) {
+            return run_case(&case);
+        }
+        assert_eq!(status_of("elsewhere").signal(), Some(libc::SIGBUS));
+        assert_eq!(status_of("sent").signal(), Some(libc::SIGBUS));
+        assert_eq!(status_of("previous").code(), Some(STATUS));
+    }
+}
