@@ -10,9 +10,7 @@ use clap::{Args, Subcommand};
 use fullsend_device::Tun;
 use fullsend_gateway::metrics::MetricsAddress;
 use fullsend_gateway::namespace::{InterfaceSetup, NewNamespaces, Sandbox, can_make_namespaces};
-use fullsend_gateway::{
-    Config, Forward, Gateway, MemoryBudget, Protocol, Side, UdpFiltering,
-};
+use fullsend_gateway::{Config, Forward, Gateway, MemoryBudget, Protocol, Side, UdpFiltering};
 
 use super::install::InstallArgs;
 use super::memory;
