@@ -9,6 +9,9 @@ use fullsend_testvm::GuestImage;
 use passt_vm::{FrameRelay, MessageRelay, assert_guest_is_served, boot, start_servers};
 use pasta_net::with_net;
 
+/// The memory of a guest of `VmBuilder`.
+const MEMORY_MIB: u32 = 256;
+
 #[test]
 fn a_guest_has_addresses_names_data_pings_and_keeps_connections() {
     let image = match GuestImage::find() {
@@ -58,6 +61,14 @@ fn a_guest_over_vhost_user_has_the_same_and_keeps_connections() {
             "-device".to_owned(),
             // QEMU 7.2 crashes with MSI-X if it emulates the processor.
             "virtio-net-pci,netdev=net0,vectors=0".to_owned(),
+            // Memory in a file on a disk, as huge pages have it in theirs.
+            "-object".to_owned(),
+            format!(
+                "memory-backend-file,id=file,size={MEMORY_MIB}M,share=on,mem-path={}",
+                net.path("memory").display()
+            ),
+            "-machine".to_owned(),
+            "memory-backend=file".to_owned(),
         ];
         let mut vm = boot(&image, &qemu_args);
         relay.wait_for_connection();

@@ -86,7 +86,7 @@ fn a_command_keeps_running_and_new_connections_follow_the_new_policy() {
             text.lines().last().unwrap().to_owned()
         };
         assert_eq!(ask(), "yes", "{}", log());
-        replace(&policy, DENY);
+        fs::write(&policy, DENY).unwrap();
         assert_eq!(ask(), "yes");
         hang_up();
         wait_until("the new policy", || {
@@ -94,16 +94,19 @@ fn a_command_keeps_running_and_new_connections_follow_the_new_policy() {
         });
         assert_eq!(ask(), "no");
         assert_eq!(counter(net, "GatewayPolicyDeniedTcp"), 1);
-        replace(&policy, WRONG);
+        fs::write(&policy, WRONG).unwrap();
         hang_up();
         let line = "policy.toml:1: default = \"ask\" is none of the values";
         wait_until("the error", || log().contains(line));
         assert!(log().contains("the policy stays as it was"), "{}", log());
         assert_eq!(ask(), "no");
-        fs::remove_file(&policy).unwrap();
+        let moved = net.path("moved");
+        fs::rename(&policy, &moved).unwrap();
         hang_up();
         wait_until("the error", || log().contains("No such file"));
-        replace(&policy, ALLOW);
+        // The same file, which the command cannot have written.
+        fs::rename(&moved, &policy).unwrap();
+        fs::write(&policy, ALLOW).unwrap();
         hang_up();
         wait_until("the new policy", || {
             counter(net, "GatewayPolicyChanges") == 2
@@ -152,7 +155,7 @@ fn pasta_in_the_background_reads_it_too() {
 fn the_programs_of_virtual_machines_and_slirp4netns_read_it_too() {
     with_net(|net| {
         let guest = Namespace::guest(false);
-        let slirp = format!("--enable-sandbox -c {} tap0", guest.pid());
+        let slirp = format!("--enable-sandbox --enable-seccomp -c {} tap0", guest.pid());
         for (program, arguments) in [
             ("passt", "--foreground --quiet --socket passt.socket"),
             ("gvproxy", "-ssh-port -1 -listen-qemu unix://qemu.socket"),

@@ -313,7 +313,12 @@ fn callers_of_slirp4netns_request_the_sockets_in_its_environment() {
     stdout.read_exact(&mut ready).expect("namespaces");
     let start = |control: &str| {
         Command::new(PROGRAM)
-            .args(["slirp4netns", "--configure", "--enable-sandbox"])
+            .args([
+                "slirp4netns",
+                "--configure",
+                "--enable-sandbox",
+                "--enable-seccomp",
+            ])
             .args([&guest.0.id().to_string(), "tap0"])
             .env("FULLSEND_CONTROL", control)
             .env("FULLSEND_METRICS", format!("unix:{}", path("metrics")))

@@ -25,6 +25,12 @@ fn ok_reply(value: impl Serialize) -> Result<Reply, String> {
 /// # Errors
 /// The message of the error reply.
 pub fn answer(engine: &impl Inspect, request: &Request) -> Result<Reply, String> {
+    // A command that shares the files of its gateway can open the socket.
+    if request.is_change() && engine.gateway().is_some() {
+        return Err(
+            "the control socket of a gateway is read-only, as its guest may reach it".to_owned(),
+        );
+    }
     match request {
         Request::Counters => {
             let gateway = engine.gateway().map(|gateway| gateway.counters());

@@ -92,6 +92,11 @@ struct VersionedLine<'a, T> {
 }
 
 impl Request {
+    /// Returns whether the request changes the stack.
+    pub(crate) const fn is_change(&self) -> bool {
+        matches!(self, Self::Sysctl { value: Some(_), .. } | Self::Set { .. })
+    }
+
     /// Parses a line.
     ///
     /// # Errors

@@ -25,9 +25,13 @@ mod child;
 mod command_parent;
 mod enter;
 mod file_opener;
+mod guarded_file;
 mod guest_sockets;
 mod host_network;
 mod interface;
+mod mounts;
+mod namespace_limits;
+mod nested;
 mod netlink;
 mod own_addresses;
 mod sandbox;
@@ -37,7 +41,7 @@ mod socket_tables;
 mod spawn;
 #[allow(
     unsafe_code,
-    reason = "fork, exit without destructors, and an ioctl on a namespace"
+    reason = "processes, exit without destructors, inherited descriptors, and an ioctl on a namespace"
 )]
 mod sys;
 mod tap;
@@ -48,6 +52,7 @@ mod watch;
 pub use background::{Background, open_null};
 pub use enter::{Namespaces, can_make_namespaces};
 pub use file_opener::{FileOpener, StartedOpener};
+pub use guarded_file::{FileBeside, Guard, GuardedFile};
 pub use guest_sockets::GuestSockets;
 pub use host_network::{HostNetwork, HostRoute};
 pub use interface::InterfaceSetup;
@@ -55,8 +60,8 @@ pub(crate) use own_addresses::OwnAddresses;
 pub use sandbox::Sandbox;
 pub use socket_remover::SocketRemover;
 pub use socket_tables::SocketTables;
-pub use spawn::{NewNamespaces, Spawned};
-pub use sys::{inherited_fd, is_signal_ignored};
+pub use spawn::{FirstProcess, HangupOrigin, NewNamespaces, Spawned};
+pub use sys::{close_inherited, inherited_fd, is_signal_ignored};
 pub use tap::{Tap, open_tap};
 pub use watch::{NamespaceEnd, hung_up};
 

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use fullsend::TcpListener;
 use fullsend_gateway::Gateway;
-use fullsend_gateway::namespace::Sandbox;
+use fullsend_gateway::namespace::{Sandbox, close_inherited};
 
 use super::memory;
 use super::policy;
@@ -86,8 +86,9 @@ fn serve(options: &Options) -> Result<()> {
     udp_filter::apply(None, &mut config)?;
     memory::apply(options.memory, &mut config)?;
     let policy = policy::apply(options.policy.as_deref(), &mut config)?;
-    let tools = ToolSockets::from_environment().with_policy(policy)?;
+    let tools = ToolSockets::from_environment().with_policy(policy, None)?;
     let capture = capture("guest", options.pcap.as_deref())?;
+    close_inherited();
     // Requests make Unix sockets, and notifications connect to one, wherever the caller wants.
     let sandbox = Sandbox {
         own_root: false,

@@ -11,25 +11,22 @@ pub(in crate::gateway) mod passt;
 mod tests;
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use fullsend_device::{Device, Tun};
 use fullsend_gateway::Gateway;
 use fullsend_gateway::namespace::{
-    Background, GuestSockets, InterfaceSetup, NamespaceEnd, Namespaces, NewNamespaces, Sandbox,
-    SocketTables, Spawned, Tap, can_make_namespaces, open_null, open_tap,
+    Background, FirstProcess, GuestSockets, InterfaceSetup, NamespaceEnd, Namespaces,
+    NewNamespaces, Sandbox, SocketTables, Spawned, Tap, close_inherited, open_null, open_tap,
 };
 
 use super::memory;
 use super::policy::{self, PolicySource};
-use super::service::{captured, relay, relay_command, runtime};
+use super::service::{captured, leave_terminal, relay, relay_command, runtime, write_pid};
 use super::tool_sockets::ToolSockets;
 use super::udp_filter;
-use crate::private_file;
 use auto::AutoForwards;
 use control::ControlSocket;
 use forward_table::ForwardTable;
@@ -182,7 +179,7 @@ fn serve_namespace(
         end
     };
     let caller = Caller::start(options)?;
-    let (control, tools) = prepare(options, policy)?;
+    let (control, tools) = prepare(options, policy, None)?;
     runtime()?.block_on(async {
         let gateway = start(plan, guest, control)?;
         let _files = tools.serve(&gateway)?;
@@ -203,14 +200,15 @@ fn serve_command(
         command => command.to_vec(),
     };
     let spawned: Spawned = NewNamespaces {
-        user: !options.netns_only && !can_make_namespaces(),
-        isolate: true,
+        user: !options.netns_only,
+        first: FirstProcess::Command,
         tap: plan.interface_name.clone(),
         setup: InterfaceSetup {
             loopback: true,
             ..plan.setup.clone()
         },
         resolv_conf: None,
+        read_only: policy.as_ref().and_then(PolicySource::guard),
         command,
     }
     .make()?;
@@ -220,13 +218,9 @@ fn serve_command(
         .mtu(plan.config.mtu)
         .adopt(file)?;
     let device = captured(device, &spawned.tap.name, options.pcap.as_deref())?;
-    let guest = Guest::new(
-        options,
-        plan,
-        device,
-        &Namespaces::of_process(spawned.pid())?,
-    )?;
-    let (control, tools) = prepare(options, policy)?;
+    let guest = Guest::new(options, plan, device, spawned.namespaces())?;
+    leave_terminal()?;
+    let (control, tools) = prepare(options, policy, Some(&spawned))?;
     runtime()?.block_on(async {
         let gateway = start(plan, guest, control)?;
         let reloads = tools.has_policy();
@@ -287,13 +281,15 @@ impl Caller {
 fn prepare(
     options: &Options,
     policy: Option<PolicySource>,
+    command: Option<&Spawned>,
 ) -> Result<(Option<ControlSocket>, ToolSockets)> {
     if let Some(path) = &options.pid_file {
         write_pid(path)?;
     }
     let control = options.conf_path.as_deref();
     let control = control.map(ControlSocket::bind).transpose()?;
-    let tools = ToolSockets::from_environment().with_policy(policy)?;
+    let tools = ToolSockets::from_environment().with_policy(policy, command)?;
+    close_inherited();
     restrict(options);
     Ok((control, tools))
 }
@@ -314,12 +310,6 @@ fn warn_of_routes(options: &Options, tap: &Tap) {
             tracing::warn!("{refused}; the guest has no such route");
         }
     }
-}
-
-fn write_pid(path: &Path) -> Result<()> {
-    let text = format!("{}\n", std::process::id());
-    let written = private_file::create(path, "PID file")?.write_all(text.as_bytes());
-    written.with_context(|| format!("cannot write the PID file {}", path.display()))
 }
 
 /// Parses a request of pesto, for the fuzz target.

@@ -4,22 +4,33 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use fullsend_gateway::namespace::{FileOpener, StartedOpener};
+use fullsend_device::LogLimit;
+use fullsend_gateway::namespace::{
+    FileOpener, Guard, GuardedFile, HangupOrigin, Spawned, StartedOpener,
+};
 use fullsend_gateway::{Config, Handle, PolicyFile};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Requests a policy from programs whose caller cannot pass an option: its file.
 const POLICY: &str = "FULLSEND_POLICY";
 
+/// The log lines about signals of a command.
+static IGNORED: LogLimit = LogLimit::new();
+
 /// The file of a gateway's policy, which is read again at SIGHUP.
 pub(super) struct PolicySource {
     path: PathBuf,
+    /// The open file; `None` if it is no regular file.
+    file: Option<GuardedFile>,
     has_relay: bool,
 }
 
 /// A [`PolicySource`] that can be read after the sandbox has hidden the file.
 pub(super) struct Reloads {
-    opener: FileOpener,
+    /// `None` if the file beside a command is no regular file.
+    opener: Option<FileOpener>,
+    /// The origin of SIGHUPs beside a command.
+    origin: Option<HangupOrigin>,
     path: PathBuf,
     has_relay: bool,
 }
@@ -41,12 +52,18 @@ pub(super) fn apply(option: Option<&Path>, config: &mut Config) -> Result<Option
             None => bail!("{POLICY} is empty; set it to a file, or unset it"),
         }
     }
+    let opened = path.is_file().then(|| GuardedFile::open(&path).ok());
     let source = PolicySource {
         has_relay: has_relay(config),
+        file: opened.flatten(),
         // The directory may change when the program continues in the background.
         path: std::path::absolute(&path).context("the current directory has no path")?,
     };
-    let file = PolicyFile::read(&path)?;
+    let file = match &source.file {
+        Some(file) => PolicyFile::read_from(file.file(), &path.display().to_string())?,
+        // A pipe, or an error, which has its text here.
+        None => PolicyFile::read(&path)?,
+    };
     check_relay(&file, &path, source.has_relay)?;
     file.apply(config);
     Ok(Some(source))
@@ -63,12 +80,25 @@ fn check_relay(file: &PolicyFile, path: &Path, has_relay: bool) -> Result<()> {
 }
 
 impl PolicySource {
-    /// Starts the process that opens the file. Must be called before the sandbox hides the file, and
-    /// before the process has threads.
-    pub(super) fn reloads(self) -> Result<Reloads> {
-        let opener = FileOpener::start(&self.path);
+    /// Returns what keeps a command from writing the file.
+    pub(super) fn guard(&self) -> Option<Guard> {
+        self.file.as_ref().map(GuardedFile::guard)
+    }
+
+    /// Starts the process that opens the file, and beside a command only if that cannot have written it. Must
+    /// be called before the sandbox hides the file, and before the process has threads.
+    pub(super) fn reloads(self, command: Option<&Spawned>) -> Result<Reloads> {
+        let opener = match (command, self.file) {
+            (None, _) => Some(FileOpener::start(&self.path)),
+            (Some(command), Some(file)) => Some(FileOpener::start_guarded(&file.beside(command))),
+            (Some(_), None) => None,
+        };
+        let origin = command.map(Spawned::hangup_origin).transpose()?;
         Ok(Reloads {
-            opener: opener.context("cannot start the process that opens the policy")?,
+            opener: opener
+                .transpose()
+                .context("cannot start the process that opens the policy")?,
+            origin,
             path: self.path,
             has_relay: self.has_relay,
         })
@@ -77,14 +107,27 @@ impl PolicySource {
 
 impl Reloads {
     /// Reads the file at each SIGHUP from now on, for as long as the runtime runs. A file with an error
-    /// leaves the policy as it is.
+    /// leaves the policy as it is, and so does a SIGHUP of a command.
     pub(super) fn start(self, handle: Handle) -> Result<()> {
         let mut hangup = signal(SignalKind::hangup())?;
         let (path, has_relay) = (self.path, self.has_relay);
-        let opener = self.opener.started()?;
+        let opener = self.opener.map(FileOpener::started).transpose()?;
         tokio::spawn(async move {
             while hangup.recv().await.is_some() {
-                match reload(&opener, (&path, has_relay), &handle).await {
+                // An error is that of a command that has ended.
+                if let Some(origin) = &self.origin
+                    && origin.is_command().await.unwrap_or(true)
+                {
+                    IGNORED.warn((), || {
+                        format!(
+                            "ignored a SIGHUP from the command, or of its process group; send it to \
+                             process {} alone to read the policy again",
+                            std::process::id()
+                        )
+                    });
+                    continue;
+                }
+                match reload(opener.as_ref(), (&path, has_relay), &handle).await {
                     Ok(unchanged) => log_reload(&path, &unchanged),
                     Err(error) => {
                         tracing::warn!("{error:#}; the policy stays as it was");
@@ -97,11 +140,14 @@ impl Reloads {
 }
 
 async fn reload(
-    opener: &StartedOpener,
+    opener: Option<&StartedOpener>,
     (path, has_relay): (&Path, bool),
     handle: &Handle,
 ) -> Result<Vec<&'static str>> {
     let name = path.display().to_string();
+    let Some(opener) = opener else {
+        bail!("cannot read the policy {name} again: it was no regular file at the start");
+    };
     let file = opener.open().await;
     let file = file.with_context(|| format!("cannot read the policy {name}"))?;
     let file = PolicyFile::read_from(&file, &name)?;

@@ -9,13 +9,15 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use fullsend_device::Tun;
 use fullsend_gateway::metrics::MetricsAddress;
-use fullsend_gateway::namespace::{InterfaceSetup, NewNamespaces, Sandbox, can_make_namespaces};
+use fullsend_gateway::namespace::{
+    FirstProcess, InterfaceSetup, NewNamespaces, Sandbox, close_inherited,
+};
 use fullsend_gateway::{Config, Forward, Gateway, MemoryBudget, Protocol, Side, UdpFiltering};
 
 use super::install::InstallArgs;
 use super::memory;
 use super::policy::{self, PolicySource};
-use super::service::{captured, relay_command, runtime};
+use super::service::{NotRun, captured, leave_terminal, relay_command, runtime, write_pid};
 use super::tool_sockets::ToolSockets;
 use super::udp_filter;
 use super::values::parse_number;
@@ -33,10 +35,10 @@ pub(crate) struct GatewayArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum GatewayCommand {
-    /// Run a command in new user, network and mount namespaces, with access to the host's network.
+    /// Run a command in new namespaces, with access to the host's network.
     ///
     /// Needs no privileges: its connections are made by ordinary sockets of this program. The
-    /// command is root in its namespaces. Its address is 10.0.2.100, the host's loopback is
+    /// command is root in its namespaces, and sees only its own processes. Its address is 10.0.2.100, the host's loopback is
     /// 10.0.2.2, and DNS is at 10.0.2.3. Exits with the command's status.
     Run(RunArgs),
     /// Make links named slirp4netns, pasta, passt, pesto and gvproxy to this program, for programs that
@@ -83,12 +85,11 @@ pub(crate) struct RunArgs {
     /// ADDRESS:PORT, or unix:PATH.
     #[arg(long, value_name = "ADDRESS|unix:PATH")]
     metrics: Option<MetricsAddress>,
+    /// Write the process ID of the gateway, which takes SIGHUP and SIGTERM, to this file.
+    #[arg(long, value_name = "FILE")]
+    pid: Option<PathBuf>,
     /// The command and its arguments [default: $SHELL].
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "COMMAND"
-    )]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -157,11 +158,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         .map(|dns| format!("nameserver {dns}\n"))
         .collect();
     let spawned = NewNamespaces {
-        user: !can_make_namespaces(),
-        isolate: false,
+        user: true,
+        first: FirstProcess::Reaper,
         tap: TAP_NAME.to_owned(),
         setup,
         resolv_conf: Some(lines.concat()),
+        read_only: policy.as_ref().and_then(PolicySource::guard),
         command: command(args),
     }
     .make()?;
@@ -169,15 +171,25 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let file = tap.file.try_clone().context("cannot use the TAP")?;
     let device = Tun::tap(&tap.name).mtu(tap.mtu).adopt(file)?;
     let device = captured(device, &tap.name, args.pcap.as_deref())?;
-    let tools = tools.with_policy(policy)?;
+    leave_terminal()?;
+    let tools = tools.with_policy(policy, Some(&spawned))?;
+    if let Some(path) = &args.pid {
+        write_pid(path)?;
+    }
+    close_inherited();
     for refused in Sandbox::default().apply_where_possible() {
         tracing::warn!("{refused}; the gateway runs without this restriction");
     }
-    runtime()?.block_on(async {
+    let done = runtime()?.block_on(async {
         let gateway = Gateway::new(config, device)?;
         let reloads = tools.has_policy();
         let _files = tools.serve(&gateway)?;
         relay_command(gateway, &spawned, reloads).await
+    });
+    done.or_else(|error| {
+        let not_run = error.downcast::<NotRun>()?;
+        errln!("error: {not_run}");
+        Ok(ExitCode::from(not_run.status()))
     })
 }
 

@@ -1,15 +1,17 @@
 //! What all personalities do once their settings are known: relay until there is a reason to end.
 
+use std::fmt::{self, Display};
 use std::future::Future;
-use std::io::{self, BufWriter};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use fullsend_device::{Capture, CaptureInterface, CapturedDevice, Device};
 use fullsend_gateway::Gateway;
-use fullsend_gateway::namespace::{Spawned, is_signal_ignored};
+use fullsend_gateway::namespace::{Spawned, is_signal_ignored, open_null};
 use fullsend_offload::Link;
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -55,6 +57,45 @@ pub(crate) fn capture(name: &str, pcap: Option<&Path>) -> Result<Option<CaptureI
     Ok(Some(interface))
 }
 
+/// Writes the process ID of this process to a file.
+pub(crate) fn write_pid(path: &Path) -> Result<()> {
+    let text = format!("{}\n", std::process::id());
+    let written = private_file::create(path, "PID file")?.write_all(text.as_bytes());
+    written.with_context(|| format!("cannot write the PID file {}", path.display()))
+}
+
+/// Leaves standard input and output to the command of this process: a reader of its output does not wait for
+/// this process, too.
+pub(crate) fn leave_terminal() -> Result<()> {
+    let null = open_null()?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok(())
+}
+
+/// A command that cannot be executed.
+#[derive(Debug)]
+pub(crate) struct NotRun(io::Error);
+
+impl NotRun {
+    /// Returns the exit status that a shell has in this case.
+    pub(crate) fn status(&self) -> u8 {
+        if self.0.kind() == io::ErrorKind::NotFound {
+            127
+        } else {
+            126
+        }
+    }
+}
+
+impl Display for NotRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for NotRun {}
+
 /// How long a command that was requested to end may take.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const LOST: &str = "the guest's network device is lost";
@@ -91,6 +132,11 @@ pub(crate) async fn relay(
 /// end the command, which keeps its network until then, and the status is that of a process that the
 /// signal has ended.
 /// With `reloads`, SIGHUP reads the policy instead, and the command is not ended.
+///
+/// The command may delete its interface. It then goes on without a network.
+///
+/// # Errors
+/// [`NotRun`] if the command cannot be executed.
 pub(crate) async fn relay_command(
     gateway: Gateway,
     command: &Spawned,
@@ -104,39 +150,44 @@ pub(crate) async fn relay_command(
     let is_hangup_ignored = reloads || is_signal_ignored(libc::SIGHUP);
     let mut hangup = signal(SignalKind::hangup())?;
     let handle = gateway.handle();
-    command.start()?;
-    let ended = async {
+    command.start().map_err(NotRun)?;
+    let mut ended = pin!(async {
         let received = tokio::select! {
-            status = command.wait() => Err(status?),
-            _ = terminate.recv() => Ok(libc::SIGTERM),
-            _ = hangup.recv(), if !is_hangup_ignored => Ok(libc::SIGHUP),
+            status = command.wait() => return status,
+            _ = terminate.recv() => libc::SIGTERM,
+            _ = hangup.recv(), if !is_hangup_ignored => libc::SIGHUP,
         };
-        let status = match received {
-            Ok(signal) => {
-                command.terminate(END_TIMEOUT).await?;
-                128 + signal
-            }
-            Err(status) => status,
-        };
-        // Earlier ones were meant for the command.
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut hangup = signal(SignalKind::hangup())?;
-        tokio::select! {
-            _ = handle.drain(COMMAND_DRAIN) => {}
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv(), if !is_hangup_ignored => {}
-        }
-        io::Result::Ok(status)
-    };
+        command.terminate(END_TIMEOUT).await?;
+        Ok(128 + received)
+    });
+    let mut running = pin!(gateway.run());
     let status = tokio::select! {
-        done = gateway.run() => {
-            let ended = command.terminate(END_TIMEOUT).await;
-            done.context(LOST)?;
-            ended.map(|()| 128 + libc::SIGTERM)
+        done = &mut running => {
+            let reason = done.err().map_or_else(|| LOST.to_owned(), |error| error.to_string());
+            tracing::warn!(
+                "the command has no network any more: its interface {} was deleted, or failed: {reason}; \
+                 it goes on without, and needs a new start to have a network again",
+                command.tap.name
+            );
+            return exit_code(ended.await?);
         }
-        status = ended => status,
+        status = &mut ended => status?,
     };
-    Ok(ExitCode::from(u8::try_from(status?).unwrap_or(u8::MAX)))
+    // Earlier ones were meant for the command.
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    tokio::select! {
+        _ = handle.drain(COMMAND_DRAIN) => {}
+        // The network ends with the command.
+        _ = &mut running => {}
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        _ = hangup.recv(), if !is_hangup_ignored => {}
+    }
+    exit_code(status)
+}
+
+fn exit_code(status: i32) -> Result<ExitCode> {
+    Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)))
 }

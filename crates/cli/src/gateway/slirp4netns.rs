@@ -19,7 +19,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow};
 use fullsend_device::{Device, FrameSocket, Tun};
 use fullsend_gateway::namespace::{
-    InterfaceSetup, NamespaceEnd, Namespaces, Sandbox, hung_up, inherited_fd, open_tap,
+    InterfaceSetup, NamespaceEnd, Namespaces, Sandbox, close_inherited, hung_up, inherited_fd,
+    open_tap,
 };
 use fullsend_gateway::{
     Config, DhcpRange, ForwardSource, Gateway, Ipv4Config, Ipv6Config, Mapping, Outbound, Target,
@@ -81,13 +82,14 @@ fn serve(options: &Options) -> Result<()> {
         .map(|path| json_socket::bind(path, "API"))
         .transpose()?;
     let api = api.map(|listener| (listener, api_defaults(options)));
-    let tools = ToolSockets::from_environment().with_policy(policy)?;
+    let tools = ToolSockets::from_environment().with_policy(policy, None)?;
     let sandbox = Sandbox {
         own_root: options.sandbox,
         drop_capabilities: options.sandbox,
         seccomp: options.seccomp,
         ..Sandbox::default()
     };
+    close_inherited();
     if options.sandbox || options.seccomp {
         sandbox.apply()?;
     }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use fullsend::control::{BoundSocket, default_path};
 use fullsend_gateway::Gateway;
 use fullsend_gateway::metrics::{MetricsAddress, MetricsSocket};
-use fullsend_gateway::namespace::SocketRemover;
+use fullsend_gateway::namespace::{SocketRemover, Spawned};
 
 use super::policy::{PolicySource, Reloads};
 
@@ -85,10 +85,15 @@ impl ToolSockets {
         })
     }
 
-    /// Lets the gateway read its policy again at SIGHUP. Must be called as
+    /// Lets the gateway, which may be that of a command, read its policy again at SIGHUP. Must be called as
     /// [`from_options`](Self::from_options).
-    pub(super) fn with_policy(mut self, source: Option<PolicySource>) -> Result<Self> {
-        self.policy = source.map(PolicySource::reloads).transpose()?;
+    pub(super) fn with_policy(
+        mut self,
+        source: Option<PolicySource>,
+        command: Option<&Spawned>,
+    ) -> Result<Self> {
+        let reloads = source.map(|source| source.reloads(command));
+        self.policy = reloads.transpose()?;
         Ok(self)
     }
 

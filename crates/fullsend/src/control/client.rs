@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Weak;
 
-use fullsend_control::{Listing, answer};
+use fullsend_control::{Inspect, Listing, answer};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -86,7 +86,16 @@ impl Client {
             ReadLine::Line => {}
         }
         match self.lines.take_request() {
-            Ok(Request::Capture(capture_request)) => self.capture(&capture_request).await?,
+            Ok(Request::Capture(mut capture_request)) => {
+                // The guest of a gateway may be the client, and must not choose how much memory it takes.
+                let is_gateways = self
+                    .inspector()
+                    .is_some_and(|stack| stack.gateway().is_some());
+                if is_gateways {
+                    capture_request.buffer = None;
+                }
+                self.capture(&capture_request).await?;
+            }
             Ok(request) => {
                 if let Some(listing) = Listing::of(&request) {
                     self.list(listing).await?;

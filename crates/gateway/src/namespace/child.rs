@@ -49,8 +49,8 @@ pub(super) fn channel() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Separates a forked child from the caller's terminal, files and directory, so that only the end of
-/// `channel` ends it. It keeps no other descriptor.
-pub(super) fn detach(channel: &OwnedFd) -> io::Result<()> {
+/// `channel` ends it. It keeps no other descriptors than this one and `kept`.
+pub(super) fn detach(channel: &OwnedFd, kept: &[RawFd]) -> io::Result<()> {
     setsid()?;
     for signal in END_SIGNALS {
         set_signal_handler(signal, SigHandler::SigIgn);
@@ -62,7 +62,7 @@ pub(super) fn detach(channel: &OwnedFd) -> io::Result<()> {
     dup2_stdout(&null)?;
     dup2_stderr(&null)?;
     drop(null);
-    close_others(channel.as_raw_fd());
+    close_others(&[&[channel.as_raw_fd()], kept].concat());
     Ok(())
 }
 
@@ -70,6 +70,14 @@ pub(super) fn detach(channel: &OwnedFd) -> io::Result<()> {
 /// channel and then ends. Returns the caller's end and the process, in which the signals that end the caller
 /// stay blocked. Must be called before this process has threads.
 pub(super) fn start_server(serve: impl FnOnce(&OwnedFd)) -> io::Result<(OwnedFd, Pid)> {
+    start_server_with([], serve)
+}
+
+/// Starts a process as [`start_server`] does, which keeps the descriptors `kept`, too.
+pub(super) fn start_server_with<const N: usize>(
+    kept: [RawFd; N],
+    serve: impl FnOnce(&OwnedFd),
+) -> io::Result<(OwnedFd, Pid)> {
     let (ours, theirs) = channel()?;
     // A signal that ends the caller while the process begins does not end the process.
     let blocked: SigSet = END_SIGNALS.into_iter().collect();
@@ -78,7 +86,7 @@ pub(super) fn start_server(serve: impl FnOnce(&OwnedFd)) -> io::Result<(OwnedFd,
         Ok(None) => {
             drop(ours);
             // Without it the process only keeps descriptors that it does not need.
-            let _ = detach(&theirs);
+            let _ = detach(&theirs, &kept);
             serve(&theirs);
             exit_now(0)
         }

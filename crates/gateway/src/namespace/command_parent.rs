@@ -1,39 +1,51 @@
 //! The parent of a command, which ends it when the gateway requests that, or has ended.
 //!
 //! The gateway itself may not signal a command of root that has become another user: in its sandbox it
-//! has no privileges. This process keeps those of the caller, and does nothing else.
+//! has no privileges. This process keeps the one to send signals, and does nothing else.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
+use caps::Capability;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::prctl::set_pdeathsig;
+use nix::sys::prctl::{set_dumpable, set_name, set_no_new_privs, set_pdeathsig};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use nix::sys::stat::Mode;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, chdir};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
+use super::child::{receive, send};
+use super::open_null;
+use super::sandbox::keep_capability;
 use super::spawn::exit_status;
-use super::sys::is_signal_ignored;
+use super::sys::{close_others, is_signal_ignored};
 
-/// The signals that end the command.
-const END_SIGNALS: [Signal; 2] = [Signal::SIGTERM, Signal::SIGHUP];
+/// The name of the process, which differs from the gateway's.
+const NAME: &CStr = c"fullsend-init";
+/// The messages of the gateway: to send SIGTERM, to kill the command, and to report whether processes of the
+/// process group have caused a SIGHUP since the last such message.
+pub(super) const TERMINATE: &[u8] = b"terminate";
+pub(super) const KILL: &[u8] = b"kill";
+pub(super) const HANGUP: &[u8] = b"hangup";
 /// Signals that a terminal sends to the command as well.
 const TERMINAL_SIGNALS: [Signal; 2] = [Signal::SIGINT, Signal::SIGQUIT];
 
 /// The state that the parent and the command share, made before the fork.
 pub(super) struct CommandParent {
-    /// Closed, or with data, when the command must be killed.
+    /// Closed when the command must be killed.
     gateway: OwnedFd,
-    /// Whether the command is the first process of a PID namespace. The kernel ignores a signal for
-    /// it that it has no handler for, and kills all other processes of the namespace with it.
+    /// Whether this process is the first one of the command's PID namespace; otherwise the command is. The
+    /// kernel ignores a signal for the first process that it has no handler for, and kills all other
+    /// processes of the namespace with it.
     is_init: bool,
-    /// The /proc of the parent's PID namespace, which the command may mount over.
-    proc: File,
+    /// The /proc of the parent's PID namespace, where it is another than the command's.
+    proc: Option<File>,
     /// The signals that the parent waits for, which are blocked.
     signals: SignalFd,
     /// The signal mask to restore in the command's process.
@@ -45,16 +57,16 @@ pub(super) struct CommandParent {
 
 impl CommandParent {
     pub(super) fn new(gateway: OwnedFd, is_init: bool) -> io::Result<Self> {
-        let signals = END_SIGNALS.into_iter().chain(TERMINAL_SIGNALS);
-        // A blocked signal is queued even if it is ignored, e.g. SIGHUP by nohup(1).
-        let signals = signals.filter(|signal| !is_signal_ignored(*signal as i32));
-        let awaited: SigSet = signals.chain([Signal::SIGCHLD]).collect();
+        // A blocked signal is queued even if it is ignored.
+        let ends = TERMINAL_SIGNALS.into_iter().chain([Signal::SIGTERM]);
+        let ends = ends.filter(|signal| !is_signal_ignored(*signal as i32));
+        let awaited: SigSet = ends.chain([Signal::SIGHUP, Signal::SIGCHLD]).collect();
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let (reader, writer) = io::pipe()?;
         Ok(Self {
             gateway,
             is_init,
-            proc: File::open("/proc")?,
+            proc: (!is_init).then(|| File::open("/proc")).transpose()?,
             signals: SignalFd::with_flags(&awaited, flags)?,
             start: (Some(reader), writer),
             mask: awaited.thread_swap_mask(SigmaskHow::SIG_BLOCK)?,
@@ -81,7 +93,8 @@ impl CommandParent {
 
     /// Waits for the command, and ends it where that is requested. Returns its exit status.
     pub(super) fn wait(mut self, command: Pid) -> i32 {
-        self.try_wait(command).unwrap_or_else(|error| {
+        let waited = self.restrict().and_then(|()| self.try_wait(command));
+        waited.unwrap_or_else(|error| {
             // Otherwise the process ID may be that of another process by now.
             if error.raw_os_error() != Some(Errno::ECHILD as i32) {
                 let _ = kill(command, Signal::SIGKILL);
@@ -90,86 +103,163 @@ impl CommandParent {
         })
     }
 
-    fn try_wait(&mut self, command: Pid) -> io::Result<i32> {
-        // Before, the process handles no signal, and its program may.
+    /// Gives up what sending signals does not need. The process stays in the process group of the command.
+    fn restrict(&mut self) -> io::Result<()> {
         drop(self.start.0.take());
-        // The gateway may end earlier, e.g. while the program's file cannot be read.
+        set_name(NAME)?;
+        // The memory is that of the gateway: the command, root in its user namespace, must not read it.
+        set_dumpable(false)?;
+        chdir("/")?;
+        let null = open_null()?;
+        dup2_stdin(&null)?;
+        dup2_stdout(&null)?;
+        dup2_stderr(&null)?;
+        drop(null);
+        let mut kept: Vec<RawFd> = vec![
+            self.gateway.as_raw_fd(),
+            self.signals.as_fd().as_raw_fd(),
+            self.start.1.as_raw_fd(),
+        ];
+        kept.extend(self.proc.iter().map(AsRawFd::as_raw_fd));
+        close_others(&kept);
+        keep_capability(Capability::CAP_KILL)?;
+        set_no_new_privs()?;
+        Ok(())
+    }
+
+    fn try_wait(&mut self, command: Pid) -> io::Result<i32> {
+        // Before, the process handles no signal, and its program may. The gateway may end earlier, e.g.
+        // while the program's file cannot be read.
         wait_for(&mut [
             PollFd::new(self.start.1.as_fd(), PollFlags::empty()),
             PollFd::new(self.gateway.as_fd(), PollFlags::POLLIN),
         ])?;
-        let mut ended_by = None;
-        let mut is_terminated = false;
+        let mut state = State::default();
         loop {
-            match waitpid(command, Some(WaitPidFlag::WNOHANG)) {
-                Ok(status @ (WaitStatus::Exited(..) | WaitStatus::Signaled(..))) => {
-                    let is_killed = matches!(status, WaitStatus::Signaled(_, Signal::SIGKILL, _));
-                    return Ok(match ended_by {
-                        Some(signal) if is_killed => 128 + signal as i32,
-                        _ => exit_status(status),
-                    });
-                }
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(error) => return Err(error.into()),
+            if let Some(status) = self.reap(command)? {
+                let is_killed = matches!(status, WaitStatus::Signaled(_, Signal::SIGKILL, _));
+                return Ok(match state.ended_by {
+                    Some(signal) if is_killed => 128 + signal as i32,
+                    _ => exit_status(status),
+                });
             }
             let mut polled = [
                 PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.gateway.as_fd(), PollFlags::POLLIN),
             ];
             wait_for(&mut polled)?;
-            if polled[1].any() != Some(false) {
+            let has_message = polled[1].any() != Some(false);
+            self.read_signals(command, &mut state)?;
+            if has_message && !self.on_message(command, &mut state) {
                 kill(command, Signal::SIGKILL)?;
                 return Ok(exit_status(waitpid(command, None)?));
-            }
-            if let Some(info) = self.signals.read_signal()?
-                && let Some(signal) = self.on_signal(&info, command, &mut is_terminated)
-            {
-                ended_by = Some(signal);
             }
         }
     }
 
-    /// Passes a signal on that ends the command. Returns it if the command got SIGKILL instead. SIGTERM
-    /// is passed on once: a signal to a process group reaches the gateway, too, which then sends another.
-    fn on_signal(&self, info: &siginfo, command: Pid, is_terminated: &mut bool) -> Option<Signal> {
-        let signal = i32::try_from(info.ssi_signo).ok()?;
-        let signal = Signal::try_from(signal).ok()?;
-        let is_terminals = TERMINAL_SIGNALS.contains(&signal);
-        if is_terminals && !(self.is_init && is_from_terminal(info)) {
-            return None;
+    /// Waits for processes that have ended. Returns how the command has.
+    fn reap(&self, command: Pid) -> io::Result<Option<WaitStatus>> {
+        // Orphans of the namespace are children of its first process.
+        let awaited = (!self.is_init).then_some(command);
+        loop {
+            match waitpid(awaited, Some(WaitPidFlag::WNOHANG)) {
+                Ok(status @ (WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, ..))) => {
+                    if pid == command {
+                        return Ok(Some(status));
+                    }
+                }
+                Ok(_) => return Ok(None),
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
-        if !is_terminals && !END_SIGNALS.contains(&signal) {
-            return None;
+    }
+
+    /// Does what a message of the gateway requests. Returns `false` if the command must be killed.
+    fn on_message(&self, command: Pid, state: &mut State) -> bool {
+        match receive(&self.gateway) {
+            Ok(Some(message)) if message.bytes == TERMINATE => {
+                self.terminate(command, state);
+                true
+            }
+            Ok(Some(message)) if message.bytes == HANGUP => {
+                let caused = std::mem::take(&mut state.is_hung_up);
+                send(&self.gateway, &[u8::from(caused)], &[]).is_ok()
+            }
+            _ => false,
         }
-        let passed = if is_terminals {
-            signal
+    }
+
+    fn read_signals(&mut self, command: Pid, state: &mut State) -> io::Result<()> {
+        while let Some(info) = self.signals.read_signal()? {
+            let signal = i32::try_from(info.ssi_signo).ok();
+            match signal.and_then(|signal| Signal::try_from(signal).ok()) {
+                Some(Signal::SIGTERM) => self.terminate(command, state),
+                Some(Signal::SIGHUP) => state.is_hung_up |= !self.is_from_outside(&info),
+                Some(signal) if TERMINAL_SIGNALS.contains(&signal) => {
+                    // The terminal's signals reach the command as well, which the kernel protects from
+                    // them only if it is the first process.
+                    let is_ignored = !self.is_init && !self.reacts_to(command, signal);
+                    if is_ignored && is_from_terminal(&info) {
+                        state.kill(command, signal);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends SIGTERM to the command, once: a signal to a process group reaches the gateway, too, which then
+    /// requests another. A command that is the first process of its PID namespace is killed if the kernel
+    /// would ignore the signal.
+    fn terminate(&self, command: Pid, state: &mut State) {
+        if state.is_terminated {
+            return;
+        }
+        state.is_terminated = true;
+        if self.is_init || self.reacts_to(command, Signal::SIGTERM) {
+            let _ = kill(command, Signal::SIGTERM);
         } else {
-            Signal::SIGTERM
-        };
-        if !is_terminals && *is_terminated {
-            return None;
+            state.kill(command, Signal::SIGTERM);
         }
-        if self.is_init && !self.reacts_to(command, passed) {
-            let _ = kill(command, Signal::SIGKILL);
-            return Some(signal);
-        }
-        if !is_terminals {
-            *is_terminated = true;
-            let _ = kill(command, passed);
-        }
-        None
+    }
+
+    /// Returns whether a process outside of the command's PID namespace has sent a signal to this process.
+    /// Outside of the namespace this process cannot know it.
+    fn is_from_outside(&self, info: &siginfo) -> bool {
+        let is_from_process = info.ssi_code <= 0;
+        self.is_init && is_from_process && info.ssi_pid == 0
     }
 
     /// Returns whether a process handles, ignores or awaits a signal. An unreadable status counts as
     /// no.
     fn reacts_to(&self, pid: Pid, signal: Signal) -> bool {
         let path = format!("{pid}/status");
-        let file = openat(&self.proc, &*path, OFlag::O_CLOEXEC, Mode::empty());
+        let open = |proc| openat(proc, &*path, OFlag::O_CLOEXEC, Mode::empty()).ok();
+        let file = self.proc.as_ref().and_then(open);
         let mut text = String::new();
         let read = file.map(|fd| File::from(fd).read_to_string(&mut text));
         // A program that waits for signals in a call, e.g. by a signalfd, blocks them.
         let names = ["SigCgt:", "SigIgn:", "SigBlk:"];
-        matches!(read, Ok(Ok(_))) && names.iter().any(|name| mask_has(&text, name, signal))
+        matches!(read, Some(Ok(_))) && names.iter().any(|name| mask_has(&text, name, signal))
+    }
+}
+
+/// The requests and signals that the parent has processed.
+#[derive(Default)]
+struct State {
+    /// The signal instead of which the command was killed.
+    ended_by: Option<Signal>,
+    is_terminated: bool,
+    /// Whether processes of the process group have caused a SIGHUP.
+    is_hung_up: bool,
+}
+
+impl State {
+    fn kill(&mut self, command: Pid, instead_of: Signal) {
+        self.ended_by = Some(instead_of);
+        let _ = kill(command, Signal::SIGKILL);
     }
 }
 

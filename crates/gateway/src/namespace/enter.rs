@@ -12,6 +12,7 @@ use nix::sched::{CloneFlags, setns};
 use super::{failed, sys};
 
 /// A network namespace, and the user namespace whose privileges apply in it.
+#[derive(Debug)]
 pub struct Namespaces {
     net: OwnedFd,
     /// `None`: that of the caller.

@@ -12,8 +12,11 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Mutex;
 
-use super::child::{Message, open_result, receive, send, send_result, start_server};
+use super::child::{
+    Message, open_result, receive, send, send_result, start_server, start_server_with,
+};
 use super::failed;
+use super::guarded_file::FileBeside;
 use crate::reactor::register;
 
 /// A process outside of the sandbox that opens one file for reading, whenever it is requested. It ends
@@ -30,7 +33,19 @@ impl FileOpener {
     /// # Errors
     /// The operating system's.
     pub fn start(path: &Path) -> io::Result<Self> {
-        let (channel, _) = start_server(|channel| serve(channel, path))?;
+        let (channel, _) = start_server(|channel| serve(channel, || open(path)))?;
+        Ok(Self { channel })
+    }
+
+    /// Starts the process as [`start`](Self::start) does, for a file that a command must not have written.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn start_guarded(file: &FileBeside) -> io::Result<Self> {
+        // Its descriptors are closed in the process otherwise.
+        let (channel, _) = start_server_with(file.descriptors(), |channel| {
+            serve(channel, || file.open());
+        })?;
         Ok(Self { channel })
     }
 
@@ -67,9 +82,9 @@ impl StartedOpener {
 }
 
 /// Answers requests until the other end is closed.
-fn serve(channel: &OwnedFd, path: &Path) {
+fn serve(channel: &OwnedFd, open: impl Fn() -> io::Result<File>) {
     while let Ok(Some(_)) = receive(channel) {
-        let opened = open(path).map(|file| Message {
+        let opened = open().map(|file| Message {
             fds: vec![file.into()],
             ..Message::default()
         });

@@ -2,18 +2,18 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::time::Duration;
 
-use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::prctl::set_dumpable;
-use nix::sys::wait::waitpid;
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
+use rustix::process::{PidfdFlags, pidfd_open};
 use socket2::{Domain, Socket, Type};
 
 use super::child::{MAX_FDS, Message, channel, detach, open_result, receive, send, send_result};
@@ -24,6 +24,8 @@ use super::{Namespaces, Sandbox};
 const BACKLOG: i32 = 4096;
 /// Longest wait for the child process, which answers within microseconds if it lives.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for the end of the child process.
+const END_TIMEOUT_MS: u16 = 1000;
 
 /// Opens sockets in the network namespace of a guest. A socket belongs for ever to the namespace in
 /// which it was opened, also when another process uses it.
@@ -39,9 +41,12 @@ pub struct GuestSockets {
 
 impl Drop for GuestSockets {
     fn drop(&mut self) {
-        let _ = pidfd_send_signal(&self.process, rustix::process::Signal::KILL);
+        // The process ends with its channel. One that is stopped must not delay this process.
+        self.opener.lock().channel = None;
+        let mut polled = [PollFd::new(self.process.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut polled, END_TIMEOUT_MS);
         // Fails if the process that had started it has ended before.
-        while waitpid(self.pid, None) == Err(Errno::EINTR) {}
+        let _ = waitpid(self.pid, Some(WaitPidFlag::WNOHANG));
     }
 }
 
@@ -232,7 +237,7 @@ fn enter(channel: &OwnedFd, namespaces: &Namespaces) -> io::Result<Vec<String>> 
     // The memory is that of the gateway: the guest, root in its user namespace, must not read it.
     set_dumpable(false)?;
     namespaces.enter()?;
-    detach(channel)?;
+    detach(channel, &[])?;
     let sandbox = Sandbox {
         visible: Vec::new(),
         ..Sandbox::default()

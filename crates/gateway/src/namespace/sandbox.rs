@@ -15,7 +15,7 @@ use nix::sys::prctl::set_no_new_privs;
 use nix::unistd::{chdir, chroot, pivot_root};
 
 use super::own_addresses::open_before_sandbox;
-use super::{failed, seccomp, spawn};
+use super::{failed, mounts, nested, seccomp};
 use crate::inspect::open_resident_memory;
 use crate::resolvers::{RESOLV_CONF, folders_of};
 
@@ -86,7 +86,8 @@ impl Sandbox {
 
     fn restrict(&self) -> io::Result<()> {
         if self.drop_capabilities {
-            drop_capabilities().map_err(|e| failed("give up capabilities", e))?;
+            keep_capability(Capability::CAP_NET_BIND_SERVICE)
+                .map_err(|e| failed("give up capabilities", e))?;
         }
         set_no_new_privs().map_err(|e| failed("set no_new_privs", e))?;
         if self.seccomp {
@@ -102,20 +103,21 @@ fn enter_own_root(visible: &[PathBuf]) -> io::Result<()> {
     build_root(visible).map_err(|e| failed("build the root file system of the sandbox", e))
 }
 
-/// Moves into a mount namespace; a user without the privilege first into a user namespace.
+/// Moves into a mount and an IPC namespace; a user without the privilege first into a user namespace.
 fn unshare_mounts() -> io::Result<()> {
-    match unshare(CloneFlags::CLONE_NEWNS) {
+    let namespaces = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC;
+    match unshare(namespaces) {
         Ok(()) => {}
         Err(nix::errno::Errno::EPERM) => {
             let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
-            unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)?;
-            spawn::map_ids((uid.as_raw(), gid.as_raw()), (uid.as_raw(), gid.as_raw()))?;
+            unshare(CloneFlags::CLONE_NEWUSER | namespaces)?;
+            nested::map_ids((uid.as_raw(), gid.as_raw()), (uid.as_raw(), gid.as_raw()))?;
         }
         Err(error) => return Err(error.into()),
     }
     // Mounts of the sandbox stay in it; unmounts of the host take effect in it, so that it keeps
     // no file system of the host busy.
-    spawn::mount_none("/", MsFlags::MS_REC | MsFlags::MS_SLAVE)
+    mounts::mount_none("/", MsFlags::MS_REC | MsFlags::MS_SLAVE)
 }
 
 fn build_root(visible: &[PathBuf]) -> io::Result<()> {
@@ -139,7 +141,7 @@ fn build_root(visible: &[PathBuf]) -> io::Result<()> {
         // A mount with locked flags of another user namespace cannot be changed; the directory's
         // permissions apply.
         let read_only = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | flags;
-        let _ = spawn::mount_none(&target, read_only);
+        let _ = mounts::mount_none(&target, read_only);
     }
     chdir(new_root)?;
     match pivot_root(".", ".") {
@@ -149,7 +151,7 @@ fn build_root(visible: &[PathBuf]) -> io::Result<()> {
         Err(_) => chroot(".")?,
     }
     chdir("/")?;
-    spawn::mount_none(
+    mounts::mount_none(
         "/",
         MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | flags,
     )
@@ -176,9 +178,8 @@ fn hide_files(visible: &[PathBuf]) -> io::Result<()> {
     }
 }
 
-/// Gives up all capabilities except `CAP_NET_BIND_SERVICE`, for this process and its children.
-fn drop_capabilities() -> io::Result<()> {
-    let kept = Capability::CAP_NET_BIND_SERVICE;
+/// Gives up all capabilities except `kept`, for this process and its children.
+pub(super) fn keep_capability(kept: Capability) -> io::Result<()> {
     let other = |error: caps::errors::CapsError| io::Error::other(error.to_string());
     let permitted = caps::read(None, CapSet::Permitted).map_err(other)?;
     if permitted.contains(&Capability::CAP_SETPCAP) {

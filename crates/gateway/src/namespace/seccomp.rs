@@ -1,6 +1,12 @@
-//! The system calls that a running gateway needs.
+//! The system calls that a running gateway needs, and their arguments.
 //!
-//! It opens no Unix sockets, through which services of the host could be reached.
+//! It opens no Unix sockets, through which services of the host could be reached, and affects no other
+//! process.
+//!
+//! Two filters apply. The first refuses calls of which libraries try another form. The second one allows
+//! what a gateway needs; what it does not allow is a fault of this list. A release refuses it as older
+//! kernels do, so that libraries may have a fallback; a debug build prints its number and ends, so that
+//! each test of the gateway is one of this list.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,11 +28,9 @@ const ALLOWED: &[i64] = &[
     libc::SYS_connect,
     libc::SYS_dup,
     libc::SYS_dup3,
-    libc::SYS_fcntl,
     libc::SYS_getpeername,
     libc::SYS_getsockname,
     libc::SYS_getsockopt,
-    libc::SYS_ioctl,
     libc::SYS_listen,
     libc::SYS_pipe2,
     libc::SYS_pread64,
@@ -68,14 +72,14 @@ const ALLOWED: &[i64] = &[
     libc::SYS_brk,
     libc::SYS_madvise,
     libc::SYS_membarrier,
-    libc::SYS_mmap,
-    libc::SYS_mprotect,
     libc::SYS_mremap,
     libc::SYS_munmap,
     // Files: the host's resolvers, captures, and the removal of sockets and PID files.
     libc::SYS_faccessat,
     libc::SYS_fchmod,
     libc::SYS_fstat,
+    // The size of the pages of a guest's memory.
+    libc::SYS_fstatfs,
     libc::SYS_fsync,
     libc::SYS_getcwd,
     libc::SYS_getdents64,
@@ -100,10 +104,6 @@ const ALLOWED: &[i64] = &[
     libc::SYS_getrusage,
     libc::SYS_gettid,
     libc::SYS_getuid,
-    libc::SYS_kill,
-    libc::SYS_pidfd_open,
-    libc::SYS_pidfd_send_signal,
-    libc::SYS_prlimit64,
     libc::SYS_rseq,
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
@@ -112,7 +112,6 @@ const ALLOWED: &[i64] = &[
     libc::SYS_set_robust_list,
     libc::SYS_sigaltstack,
     libc::SYS_sysinfo,
-    libc::SYS_tgkill,
     libc::SYS_uname,
     libc::SYS_wait4,
     libc::SYS_waitid,
@@ -136,40 +135,133 @@ const ALLOWED_HERE: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[i64] = &[];
 
-/// Allows only these system calls from now on. Others fail with `ENOSYS`, so that libraries use
-/// their fallbacks for older kernels.
+/// Calls that the first filter refuses where they must not be.
+const REFUSED_BEFORE: &[i64] = &[libc::SYS_clone3, libc::SYS_socket, libc::SYS_socketpair];
+
+/// The requests of `ioctl`: of queues and names of sockets, of a TAP, and whether a file is a terminal.
+const IOCTLS: &[libc::Ioctl] = &[
+    libc::FIONBIO,
+    libc::FIONREAD,
+    libc::TCGETS,
+    libc::TIOCOUTQ,
+    libc::TUNGETIFF,
+    libc::TUNSETOFFLOAD,
+    libc::TUNSETVNETHDRSZ,
+    libc::TUNSETVNETLE,
+];
+
+/// The commands of `fcntl`. With others a file could send signals.
+const FCNTLS: &[i32] = &[
+    libc::F_DUPFD,
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_SETFL,
+    libc::F_GETPIPE_SZ,
+    libc::F_SETPIPE_SZ,
+    libc::F_GET_SEALS,
+];
+
+/// Allows only these system calls from now on, of this process only: its process ID is part of the filter.
 pub(super) fn apply() -> io::Result<()> {
+    #[cfg(debug_assertions)]
+    super::sys::report_refused_calls();
     let other = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
-    let program = program().map_err(|e| other(&e))?;
-    apply_filter(&program).map_err(|e| other(&e))
+    let filters = [refusals(), allowances()];
+    for filter in filters {
+        let program = filter
+            .and_then(BpfProgram::try_from)
+            .map_err(|e| other(&e))?;
+        apply_filter(&program).map_err(|e| other(&e))?;
+    }
+    Ok(())
 }
 
-fn program() -> Result<BpfProgram, BackendError> {
-    let all = ALLOWED.iter().chain(ALLOWED_HERE);
-    let mut rules: BTreeMap<_, _> = all.map(|&call| (call, Vec::new())).collect();
-    // Threads, and no processes. `clone3` fails, and C libraries use `clone` instead.
-    let is_thread = has_bits(0, libc::CLONE_THREAD as u64, libc::CLONE_THREAD as u64)?;
-    rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![is_thread])?]);
-    let of_family = |family: i32| SeccompRule::new(vec![equals(0, family)?]);
-    let families = vec![of_family(libc::AF_INET)?, of_family(libc::AF_INET6)?];
-    rules.insert(libc::SYS_socket, families);
+/// Returns the filter of calls that fail with `ENOSYS`: those that libraries try, and sockets of other
+/// families.
+fn refusals() -> Result<SeccompFilter, BackendError> {
+    let is_other_family = vec![
+        not_equals(0, libc::AF_INET)?,
+        not_equals(0, libc::AF_INET6)?,
+    ];
     // The runtime's signals arrive on one. An end of a stream cannot be connected again.
-    let is_stream = has_bits(1, SOCKET_TYPE_MASK, libc::SOCK_STREAM as u64)?;
-    let pair = SeccompRule::new(vec![equals(0, libc::AF_UNIX)?, is_stream])?;
-    rules.insert(libc::SYS_socketpair, vec![pair]);
+    let is_other_pair = |condition| SeccompRule::new(vec![condition]);
+    let kinds = [libc::SOCK_DGRAM, libc::SOCK_SEQPACKET, libc::SOCK_RAW];
+    let pairs = kinds.map(|kind| is_other_pair(has_bits(1, SOCKET_TYPE_MASK, kind as u64)?));
+    let mut pairs = pairs.into_iter().collect::<Result<Vec<_>, _>>()?;
+    pairs.push(is_other_pair(not_equals(0, libc::AF_UNIX)?)?);
+    let rules = [
+        // C libraries use `clone` instead.
+        (libc::SYS_clone3, Vec::new()),
+        (libc::SYS_socket, vec![SeccompRule::new(is_other_family)?]),
+        (libc::SYS_socketpair, pairs),
+    ];
     SeccompFilter::new(
-        rules,
+        rules.into_iter().collect(),
+        SeccompAction::Allow,
         SeccompAction::Errno(libc::ENOSYS as u32),
+        std::env::consts::ARCH.try_into()?,
+    )
+}
+
+/// Returns the filter of calls that are allowed.
+fn allowances() -> Result<SeccompFilter, BackendError> {
+    let refused = if cfg!(debug_assertions) {
+        SeccompAction::Trap
+    } else {
+        SeccompAction::Errno(libc::ENOSYS as u32)
+    };
+    let one = |condition| Ok(vec![SeccompRule::new(vec![condition])?]);
+    let each = |argument: u8, values: &[i32]| {
+        let rules = values
+            .iter()
+            .map(|value| SeccompRule::new(vec![equals(argument, *value)?]));
+        rules.collect::<Result<Vec<_>, BackendError>>()
+    };
+    let own = std::process::id().cast_signed();
+    let ioctls: Vec<_> = IOCTLS.iter().map(|request| *request as i32).collect();
+    let not_executable = || has_bits(2, libc::PROT_EXEC as u64, 0);
+    let conditional: [(i64, Vec<SeccompRule>); 8] = [
+        // Threads, and no processes.
+        (
+            libc::SYS_clone,
+            one(has_bits(
+                0,
+                libc::CLONE_THREAD as u64,
+                libc::CLONE_THREAD as u64,
+            )?)?,
+        ),
+        (libc::SYS_fcntl, each(1, FCNTLS)?),
+        (libc::SYS_ioctl, each(1, &ioctls)?),
+        (libc::SYS_mmap, one(not_executable()?)?),
+        (libc::SYS_mprotect, one(not_executable()?)?),
+        // 0 is the process itself.
+        (libc::SYS_prlimit64, each(0, &[0, own])?),
+        // A panic that ends the process.
+        (libc::SYS_kill, one(equals(0, own)?)?),
+        (libc::SYS_tgkill, one(equals(0, own)?)?),
+    ];
+    let all = ALLOWED.iter().chain(ALLOWED_HERE).chain(REFUSED_BEFORE);
+    let rules = all.map(|&call| (call, Vec::new())).chain(conditional);
+    SeccompFilter::new(
+        rules.collect::<BTreeMap<_, _>>(),
+        refused,
         SeccompAction::Allow,
         std::env::consts::ARCH.try_into()?,
-    )?
-    .try_into()
+    )
 }
 
 /// Returns the condition that an argument of the type `int` is `value`.
 fn equals(argument: u8, value: i32) -> Result<SeccompCondition, BackendError> {
     let value = u64::from(value.cast_unsigned());
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
+}
+
+/// Returns the condition that an argument of the type `int` is not `value`.
+fn not_equals(argument: u8, value: i32) -> Result<SeccompCondition, BackendError> {
+    let value = u64::from(value.cast_unsigned());
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value)
 }
 
 /// Returns the condition that the bits `mask` of an argument are `value`.
@@ -180,6 +272,8 @@ fn has_bits(argument: u8, mask: u64, value: u64) -> Result<SeccompCondition, Bac
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+    use std::process::Command;
     use std::thread;
 
     use nix::errno::Errno;
@@ -219,5 +313,46 @@ mod tests {
             assert_eq!(pair(SockType::SeqPacket), Err(Errno::ENOSYS));
         });
         thread.join().unwrap();
+    }
+
+    /// Runs a call under the filter in a process of its own: this test program, with the call's name in the
+    /// environment. Returns the exit status.
+    fn status_of(call: &str) -> Option<i32> {
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "namespace::seccomp::tests::a_refused_call_ends_a_debug_build",
+            ])
+            .env("FULLSEND_TEST_CALL", call)
+            .output();
+        status.unwrap().status.code()
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn a_refused_call_ends_a_debug_build() {
+        let Ok(call) = std::env::var("FULLSEND_TEST_CALL") else {
+            for call in ["own limit", "own signal", "file system", "queue"] {
+                assert_eq!(status_of(call), Some(0), "{call}");
+            }
+            for call in [
+                "other limit",
+                "other signal",
+                "other thread",
+                "process",
+                "executable memory",
+                "terminal input",
+                "owner of a file",
+                "namespace",
+            ] {
+                assert_eq!(status_of(call), Some(128 + libc::SIGSYS), "{call}");
+            }
+            return;
+        };
+        set_no_new_privs().unwrap();
+        let (pipe, _writer) = std::io::pipe().unwrap();
+        let parent = nix::unistd::getppid();
+        apply().unwrap();
+        super::super::sys::call_for_test(&call, pipe.as_raw_fd(), parent.as_raw());
     }
 }

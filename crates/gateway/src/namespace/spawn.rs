@@ -1,48 +1,60 @@
 //! A command in new namespaces, with a TAP to the gateway.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::CloneFlags;
 use nix::sys::signal::SigHandler;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, getegid, geteuid};
-use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use nix::unistd::{Pid, geteuid};
+use rustix::process::{PidfdFlags, pidfd_open};
 use tokio::io::Interest;
 use tokio::time::timeout;
 
-use super::child::{Message, channel, open_result, receive, send, send_result};
-use super::command_parent::CommandParent;
-use super::failed;
+use super::can_make_namespaces;
+use super::child::{Message, channel, in_child, open_result, receive, send};
+use super::command_parent::{HANGUP, KILL, TERMINATE};
+use super::guarded_file::Guard;
 use super::interface::InterfaceSetup;
-use super::sys::{exit_now, fork, is_signal_ignored, register, set_signal_handler};
-use super::tap::{Tap, decode, open_here};
+use super::nested::Nested;
+use super::sys::{fork_into, is_signal_ignored, register, set_signal_handler};
+use super::tap::{Tap, decode};
+use super::{Namespaces, namespace_limits};
 
-/// A command, and the namespaces that are made for it.
+/// How long the end of the command's parent is awaited that has been requested to kill the command.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A command, and the namespaces that are made for it: network, mount, PID, IPC and UTS namespaces.
 #[derive(Clone, Debug)]
 pub struct NewNamespaces {
-    /// Whether a user namespace is made, in which the caller is root. One that
-    /// [`can_make_namespaces`](super::can_make_namespaces) does not need it.
+    /// Whether the command has a user namespace of its own, in which it is root. A caller with the
+    /// privileges of [`can_make_namespaces`] keeps its users and groups in it; the user and group of
+    /// another caller become root's, and it has no others.
     pub user: bool,
-    /// Whether PID, IPC and UTS namespaces are made, too. The command then has a /proc of its own,
-    /// and its descendants end with it.
-    pub isolate: bool,
+    /// The first process of the command's PID namespace.
+    pub first: FirstProcess,
     /// The name of the TAP.
     pub tap: String,
     /// The settings of the TAP.
     pub setup: InterfaceSetup,
     /// The contents of the command's /etc/resolv.conf; `None` leaves the host's.
     pub resolv_conf: Option<String>,
+    /// A file that the command cannot write, whatever its permissions are.
+    pub read_only: Option<Guard>,
     /// The program and its arguments.
     pub command: Vec<OsString>,
+}
+
+/// The first process of a PID namespace. When it ends, the kernel ends all other processes of the namespace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FirstProcess {
+    /// A process of this program, which waits for orphans, and ends with the command.
+    Reaper,
+    /// The command, which the kernel protects from signals that it does not handle.
+    Command,
 }
 
 /// A command whose namespaces exist, and which has not begun yet.
@@ -54,8 +66,19 @@ pub struct Spawned {
     pid: Pid,
     process: OwnedFd,
     channel: OwnedFd,
-    /// The parent kills the command when it receives a message, or when this end is closed.
-    end: OwnedFd,
+    /// The channel to the command's parent, which kills the command when this end is closed.
+    control: OwnedFd,
+    namespaces: Namespaces,
+    files: CommandFiles,
+}
+
+/// The access of a command to files of the host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct CommandFiles {
+    /// The only user whose files the command owns. `None`: it may be any user.
+    pub(super) user: Option<u32>,
+    /// Why [`NewNamespaces::read_only`] is not read-only for it.
+    pub(super) unguarded: Option<String>,
 }
 
 impl NewNamespaces {
@@ -71,108 +94,70 @@ impl NewNamespaces {
         if is_signal_ignored(libc::SIGCHLD) {
             set_signal_handler(nix::sys::signal::Signal::SIGCHLD, SigHandler::SigDfl);
         }
-        let (ours, theirs) = channel()?;
-        let (end, gateway) = channel()?;
-        let Some(pid) = fork()? else {
-            drop((ours, end));
-            let prepared = self.prepare();
-            let failed = prepared.is_err();
-            if send_result(&theirs, prepared).is_err() || failed {
-                exit_now(1);
-            }
-            self.finish(theirs, gateway);
+        let (channel, theirs) = channel()?;
+        let (control, gateway) = self::channel()?;
+        // Mounts of this level are fixed for the command, which is one level below.
+        let has_outer_user = self.user && !can_make_namespaces();
+        let mut outer = CloneFlags::CLONE_NEWNS;
+        outer.set(CloneFlags::CLONE_NEWUSER, has_outer_user);
+        outer.set(CloneFlags::CLONE_NEWPID, self.first == FirstProcess::Reaper);
+        let nested = Nested::new(self, has_outer_user);
+        let copies = [channel.as_raw_fd(), control.as_raw_fd()];
+        // A process between forks with the C library's own function, which leaves the allocator usable
+        // if this process has threads, and is gone when its child is that of this process.
+        let started = in_child(|| {
+            let parent = fork_into(outer | CloneFlags::CLONE_PARENT);
+            let parent = parent.map_err(|error| namespace_limits::explain(outer, error))?;
+            let Some(pid) = parent else {
+                nested.run(theirs, gateway, &copies)
+            };
+            Ok(Message {
+                bytes: pid.as_raw().to_ne_bytes().to_vec(),
+                ..Message::default()
+            })
+        })?;
+        let pid = <[u8; 4]>::try_from(&started.bytes[..]).map_err(|_| gone())?;
+        let pid = Pid::from_raw(i32::from_ne_bytes(pid));
+        let prepared = || {
+            let unguarded = receive_result(&channel)?.bytes;
+            Ok((unguarded, receive_result(&channel)?))
         };
-        drop((theirs, gateway));
-        let gone = || io::Error::other("the child process ended without a result");
-        let message = receive(&ours).and_then(|m| open_result(m.ok_or_else(gone)?));
-        let message = message.inspect_err(|_| {
+        let (unguarded, mut message) = prepared().inspect_err(|_: &io::Error| {
             let _ = waitpid(pid, None);
         })?;
         let raw = rustix::process::Pid::from_raw(pid.as_raw()).ok_or_else(gone)?;
+        let tap = decode(&mut message)?;
+        let mut files = message.fds.into_iter();
+        let net = files.next().ok_or_else(gone)?;
         Ok(Spawned {
-            tap: decode(message)?,
+            tap,
             pid,
             process: pidfd_open(raw, PidfdFlags::NONBLOCK)?,
-            channel: ours,
-            end,
+            channel,
+            control,
+            namespaces: Namespaces::from_files(net, files.next())?,
+            files: CommandFiles {
+                user: has_outer_user.then(|| geteuid().as_raw()),
+                unguarded: if self.user {
+                    let reason = String::from_utf8_lossy(&unguarded).into_owned();
+                    Some(reason).filter(|reason| !reason.is_empty())
+                } else {
+                    Some(
+                        "it has no user namespace, and can unmount what protects the file"
+                            .to_owned(),
+                    )
+                },
+            },
         })
     }
+}
 
-    /// Makes the namespaces for this process, and opens the TAP.
-    fn prepare(&self) -> io::Result<Message> {
-        if self.user {
-            let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
-            unshare(CloneFlags::CLONE_NEWUSER).map_err(|e| {
-                failed(
-                    "make a user namespace (user.max_user_namespaces may be 0)",
-                    e,
-                )
-            })?;
-            map_ids((0, 0), (uid, gid)).map_err(|e| failed("map the user to root", e))?;
-        }
-        let mut flags = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS;
-        if self.isolate {
-            flags |= CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
-        }
-        unshare(flags).map_err(|e| failed("make a network and a mount namespace", e))?;
-        mount_none("/", MsFlags::MS_REC | MsFlags::MS_SLAVE)
-            .map_err(|e| failed("separate the mounts", e))?;
-        if let Some(text) = &self.resolv_conf {
-            replace_resolv_conf(text).map_err(|e| failed("replace /etc/resolv.conf", e))?;
-        }
-        // Ping sockets for the command's groups, and low ports for all of its users.
-        let _ = fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0");
-        let _ = fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
-        open_here(&self.tap, Some(&self.setup))
-    }
+fn receive_result(channel: &OwnedFd) -> io::Result<Message> {
+    receive(channel).and_then(|message| open_result(message.ok_or_else(gone)?))
+}
 
-    /// Waits for the permission to begin, and becomes the parent of the command.
-    fn finish(&self, channel: OwnedFd, gateway: OwnedFd) -> ! {
-        match receive(&channel) {
-            Ok(Some(_)) => {}
-            // The gateway has failed.
-            _ => exit_now(1),
-        }
-        let forked = CommandParent::new(gateway, self.isolate)
-            // A PID namespace begins with the next child.
-            .and_then(|parent| Ok((parent, fork()?)));
-        match forked {
-            Ok((parent, None)) => {
-                let Ok(_until_exec) = parent.enter_command() else {
-                    exit_now(1);
-                };
-                if self.isolate {
-                    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-                    // A container may forbid it; the command then sees the host's /proc.
-                    let _ = mount(Some("proc"), "/proc", Some("proc"), flags, None::<&str>);
-                }
-                self.exec(&channel)
-            }
-            Ok((parent, Some(pid))) => {
-                drop(channel);
-                exit_now(parent.wait(pid))
-            }
-            Err(error) => {
-                let _ = send_result(&channel, Err(error));
-                exit_now(1)
-            }
-        }
-    }
-
-    /// Executes the command; on failure passes the error on and ends.
-    fn exec(&self, channel: &OwnedFd) -> ! {
-        let mut words = self.command.iter();
-        let program = words.next().cloned().unwrap_or_default();
-        let error = Command::new(&program).args(words).exec();
-        let status = if error.kind() == io::ErrorKind::NotFound {
-            127
-        } else {
-            126
-        };
-        let error = failed(format_args!("run {}", program.display()), error);
-        let _ = send_result(channel, Err(error));
-        exit_now(status)
-    }
+fn gone() -> io::Error {
+    io::Error::other("the child process ended without a result")
 }
 
 impl Spawned {
@@ -189,9 +174,27 @@ impl Spawned {
         }
     }
 
-    /// Returns the process ID of the command's parent, which is in the command's network namespace.
+    /// Returns the process ID of the command's parent.
     pub fn pid(&self) -> u32 {
         self.pid.as_raw() as u32
+    }
+
+    /// Returns the command's network namespace and user namespace.
+    pub const fn namespaces(&self) -> &Namespaces {
+        &self.namespaces
+    }
+
+    /// Returns the access of the command to files of the host.
+    pub(super) const fn files(&self) -> &CommandFiles {
+        &self.files
+    }
+
+    /// Returns the origin of the SIGHUPs that this process receives.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn hangup_origin(&self) -> io::Result<HangupOrigin> {
+        Ok(HangupOrigin(self.control.try_clone()?))
     }
 
     /// Waits for the end of the command, and returns its exit status: 128 plus the signal's number
@@ -213,21 +216,43 @@ impl Spawned {
     }
 
     /// Ends the command by SIGTERM, or by SIGKILL if it still runs after `grace`, and waits for its
-    /// end. The processes of its PID namespace end with it, if it has one.
+    /// end. The other processes of its PID namespace end with it.
     ///
     /// # Errors
-    /// The error of the signal if the command has ended before; the error of the runtime if the
+    /// The error of the request if the command has ended before; the error of the runtime if the
     /// process cannot be polled.
     pub async fn terminate(&self, grace: Duration) -> io::Result<()> {
-        pidfd_send_signal(&self.process, Signal::TERM)?;
+        send(&self.control, TERMINATE, &[])?;
         if let Ok(ended) = timeout(grace, self.wait()).await {
             return ended.map(drop);
         }
         // Fails if the command has just ended.
-        let _ = send(&self.end, b"kill", &[]);
-        // A parent that was stopped does not receive it.
-        let _ = pidfd_send_signal(&self.process, Signal::CONT);
-        self.wait().await.map(drop)
+        let _ = send(&self.control, KILL, &[]);
+        // A parent that was stopped does not receive it: it ends with this process.
+        match timeout(KILL_TIMEOUT, self.wait()).await {
+            Ok(ended) => ended.map(drop),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+/// The origin of SIGHUPs. The command's processes can send signals to their process group, which is that of
+/// this process, too.
+#[derive(Debug)]
+pub struct HangupOrigin(OwnedFd);
+
+impl HangupOrigin {
+    /// Returns whether a SIGHUP since the last call came from the command, or from the kernel because
+    /// of what processes of the group did. The command's parent, which no other process knows, has
+    /// received it then, too.
+    ///
+    /// # Errors
+    /// The error of the runtime if the channel cannot be polled, or of the channel.
+    pub async fn is_command(&self) -> io::Result<bool> {
+        send(&self.0, HANGUP, &[])?;
+        let channel = register(self.0.try_clone()?, Interest::READABLE)?;
+        let answer = channel.async_io(Interest::READABLE, receive).await?;
+        Ok(answer.is_none_or(|answer| answer.bytes != [0]))
     }
 }
 
@@ -238,68 +263,4 @@ pub(super) fn exit_status(status: WaitStatus) -> i32 {
         WaitStatus::Signaled(_, signal, _) => 128 + signal as i32,
         _ => 1,
     }
-}
-
-/// Maps one user and one group of the calling process's new user namespace: `inside` is `outside`.
-pub(super) fn map_ids(inside: (u32, u32), outside: (u32, u32)) -> io::Result<()> {
-    // Without it a group could be dropped that denies an access.
-    match fs::write("/proc/self/setgroups", "deny") {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    fs::write(
-        "/proc/self/uid_map",
-        format!("{} {} 1", inside.0, outside.0),
-    )?;
-    fs::write(
-        "/proc/self/gid_map",
-        format!("{} {} 1", inside.1, outside.1),
-    )
-}
-
-/// Changes an existing mount.
-pub(super) fn mount_none(target: impl AsRef<Path>, flags: MsFlags) -> io::Result<()> {
-    mount(
-        None::<&str>,
-        target.as_ref(),
-        None::<&str>,
-        flags,
-        None::<&str>,
-    )?;
-    Ok(())
-}
-
-/// Mounts a file with `text` over /etc/resolv.conf, or over the file that it is a link to.
-fn replace_resolv_conf(text: &str) -> io::Result<()> {
-    let target = match fs::canonicalize("/etc/resolv.conf") {
-        Ok(target) => target,
-        // The link's destination or the file does not exist: there is nothing to mount over.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    // The file needs a file system. It stays after the detached directory is gone.
-    let folder = Path::new("/tmp");
-    mount(
-        Some("tmpfs"),
-        folder,
-        Some("tmpfs"),
-        MsFlags::empty(),
-        Some("size=64k"),
-    )?;
-    let path = folder.join("resolv.conf");
-    let mut file = File::create(&path)?;
-    file.write_all(text.as_bytes())?;
-    if target.starts_with(folder) {
-        return Err(io::Error::other("it is below /tmp"));
-    }
-    let from = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    mount(
-        Some(&from),
-        &target,
-        None::<&str>,
-        MsFlags::MS_BIND,
-        None::<&str>,
-    )?;
-    umount2(folder, MntFlags::MNT_DETACH)?;
-    Ok(())
 }

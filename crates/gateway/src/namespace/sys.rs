@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use nix::sched::CloneFlags;
 use nix::sys::signal::{SigHandler, Signal};
 use nix::unistd::{ForkResult, Pid};
 use tokio::io::Interest;
@@ -10,6 +11,13 @@ use tokio::io::unix::AsyncFd;
 
 /// `NS_GET_USERNS` of `linux/nsfs.h`: `_IO(0xb7, 1)`.
 const NS_GET_USERNS: libc::Ioctl = 0xb701;
+
+/// The exit status after a refused system call, that of a program that the signal has ended.
+#[cfg(debug_assertions)]
+const REFUSED_CALL_STATUS: i32 = 128 + libc::SIGSYS;
+
+/// End of the descriptors that are closed where /proc does not list them.
+const UNLISTED_MAX: RawFd = 4096;
 
 /// Forks, and returns the child's process ID in the parent, and `None` in the child.
 ///
@@ -21,6 +29,20 @@ pub(super) fn fork() -> io::Result<Option<Pid>> {
     match unsafe { nix::unistd::fork() }? {
         ForkResult::Parent { child } => Ok(Some(child)),
         ForkResult::Child => Ok(None),
+    }
+}
+
+/// Starts a child in new namespaces, as [`fork`] does without them. Must be called in a process with a
+/// single thread: the C library's allocator is not prepared for others.
+pub(super) fn fork_into(namespaces: CloneFlags) -> io::Result<Option<Pid>> {
+    let flags = namespaces.bits() | libc::SIGCHLD;
+    // SAFETY: without CLONE_VM the child has a copy of the memory and returns here on a copy of the
+    // stack, as after fork(2). No other thread has locks that the child could need.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0, 0, 0, 0) };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(None),
+        pid => Ok(Some(Pid::from_raw(pid as i32))),
     }
 }
 
@@ -50,16 +72,58 @@ pub(super) fn owned(fd: RawFd) -> OwnedFd {
 /// Closes all descriptors above the standard ones except `kept`. Linux before 5.9 leaves them open.
 ///
 /// For a forked child that does not return: values of the parent refer to the descriptors.
-pub(super) fn close_others(kept: RawFd) {
-    let kept = libc::c_uint::try_from(kept).unwrap_or(0);
+pub(super) fn close_others(kept: &[RawFd]) {
     let close = |first: libc::c_uint, last: libc::c_uint| {
-        // SAFETY: the child does not use the descriptors any more, and runs no destructors.
-        unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }
+        if first <= last {
+            // SAFETY: the child does not use the descriptors any more, and runs no destructors.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
     };
-    if kept > 3 {
-        close(3, kept - 1);
+    let mut kept: Vec<_> = kept
+        .iter()
+        .filter_map(|fd| libc::c_uint::try_from(*fd).ok())
+        .collect();
+    kept.sort_unstable();
+    let mut first = 3;
+    for fd in kept.into_iter().filter(|fd| *fd >= 3) {
+        close(first, fd - 1);
+        first = fd + 1;
     }
-    close(kept.max(2) + 1, libc::c_uint::MAX);
+    close(first, libc::c_uint::MAX);
+}
+
+/// Closes a forked child's copy of a descriptor, whose value in the child is not used or dropped any more.
+pub(super) fn close_copy(fd: RawFd) {
+    // SAFETY: the child does not use the descriptor any more, and runs no destructors.
+    unsafe { libc::close(fd) };
+}
+
+/// Prints the number of a system call that a filter traps, and ends the process.
+#[cfg(debug_assertions)]
+pub(super) fn report_refused_calls() {
+    use nix::sys::signal::{SaFlags, SigAction, SigSet, sigaction};
+
+    extern "C" fn on_trap(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+        // The member `si_syscall` of `siginfo_t` of 64-bit systems follows `si_call_addr`.
+        const SYSCALL_OFFSET: usize = 24;
+        // SAFETY: the kernel passes a pointer to a whole siginfo_t, of which this is an aligned `int`.
+        let call = unsafe { *info.cast::<u8>().add(SYSCALL_OFFSET).cast::<libc::c_int>() };
+        let mut text = *b"seccomp refused the system call     \n";
+        let (mut rest, mut at) = (call.unsigned_abs(), text.len() - 2);
+        while rest > 0 && at > 32 {
+            text[at] = b'0' + (rest % 10) as u8;
+            (rest, at) = (rest / 10, at - 1);
+        }
+        // SAFETY: `write` and `_exit` may be called in a signal handler.
+        unsafe {
+            libc::write(2, text.as_ptr().cast(), text.len());
+            libc::_exit(REFUSED_CALL_STATUS);
+        }
+    }
+    let handler = SigHandler::SigAction(on_trap);
+    let action = SigAction::new(handler, SaFlags::SA_SIGINFO, SigSet::empty());
+    // SAFETY: the handler calls only functions that signal handlers may call.
+    let _ = unsafe { sigaction(Signal::SIGSYS, &action) };
 }
 
 /// Ignores a signal or restores its default.
@@ -101,9 +165,62 @@ pub fn inherited_fd(number: RawFd) -> io::Result<OwnedFd> {
     }
 }
 
+/// Closes the descriptors that the process was started with, except the standard ones and those of
+/// [`inherited_fd`]. Call it when all files that arguments name are open, which may be `/dev/fd/N`.
+pub fn close_inherited() {
+    let listed = std::fs::read_dir("/proc/self/fd").map(|entries| {
+        let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        numbers.collect::<Vec<RawFd>>()
+    });
+    let numbers = listed.unwrap_or_else(|_| (3..UNLISTED_MAX).collect());
+    for number in numbers.into_iter().filter(|number| *number > 2) {
+        // SAFETY: reads the flags of a number, which need not be a descriptor.
+        let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+        if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
+            // SAFETY: as in `inherited_fd`, nothing in this process refers to a descriptor without
+            // `FD_CLOEXEC`.
+            unsafe { libc::close(number) };
+        }
+    }
+}
+
 /// Registers a descriptor with the runtime.
 pub(super) fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: the `AsyncFd` owns the descriptor, so no other code can close it, and `OwnedFd`
     // returns the same number each time.
     unsafe { AsyncFd::register_with_interest(fd, interest) }.map_err(io::Error::from)
+}
+
+/// Makes a system call by its name in a test of the filter.
+#[cfg(test)]
+pub(super) fn call_for_test(name: &str, file: RawFd, parent: libc::pid_t) {
+    use std::ptr::null_mut;
+    let page = 4096;
+    // SAFETY: no call changes memory or files of this process, except new memory that nothing uses.
+    let _ = unsafe {
+        match name {
+            "own limit" => libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_CORE, 0, 0),
+            "other limit" => libc::syscall(libc::SYS_prlimit64, parent, libc::RLIMIT_CORE, 0, 0),
+            "own signal" => libc::syscall(libc::SYS_kill, libc::getpid(), 0),
+            "other signal" => libc::syscall(libc::SYS_kill, parent, 0),
+            "other thread" => libc::syscall(libc::SYS_tgkill, parent, parent, 0),
+            "process" => libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0),
+            "executable memory" => {
+                let (executable, private) = (libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_ANON);
+                libc::mmap(null_mut(), page, executable, private, -1, 0) as libc::c_long
+            }
+            "terminal input" => libc::ioctl(file, libc::TIOCSTI, b"x").into(),
+            "queue" => {
+                let mut len = 0;
+                libc::ioctl(file, libc::FIONREAD, &raw mut len).into()
+            }
+            "owner of a file" => libc::fcntl(file, libc::F_SETOWN, parent).into(),
+            "file system" => {
+                let mut found: libc::statfs = std::mem::zeroed();
+                libc::fstatfs(file, &raw mut found).into()
+            }
+            "namespace" => libc::unshare(libc::CLONE_NEWNET).into(),
+            other => panic!("unknown call {other}"),
+        }
+    };
 }

@@ -43,8 +43,8 @@ pub fn open_tap(
     let message = in_child(|| {
         namespaces.enter()?;
         open_here(name, setup)
-    })?;
-    decode(message)
+    });
+    decode(&mut message?)
 }
 
 /// Opens and configures the TAP in the caller's namespaces.
@@ -78,8 +78,9 @@ fn encode(interface: &Interface, refused: &[String], file: OwnedFd) -> Message {
     }
 }
 
-pub(super) fn decode(mut message: Message) -> io::Result<Tap> {
-    let file = message.fds.pop();
+/// Takes the TAP from a message, whose other files stay in it.
+pub(super) fn decode(message: &mut Message) -> io::Result<Tap> {
+    let file = (!message.fds.is_empty()).then(|| message.fds.remove(0));
     let bytes = message.bytes.split_at_checked(10);
     let (Some(file), Some((fixed, lines))) = (file, bytes) else {
         return Err(io::Error::other("the child process passed no TAP"));

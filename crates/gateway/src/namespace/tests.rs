@@ -13,8 +13,8 @@ use fullsend_device::{Device, Tun};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::{
-    HostNetwork, HostRoute, InterfaceSetup, NamespaceEnd, Namespaces, NewNamespaces, Spawned,
-    hung_up, open_tap,
+    FirstProcess, HostNetwork, HostRoute, InterfaceSetup, NamespaceEnd, Namespaces, NewNamespaces,
+    Spawned, hung_up, open_tap,
 };
 
 /// A process in its own network namespace, and optionally its own user namespace.
@@ -351,6 +351,8 @@ fn the_end_of_a_thread_ends_its_namespace() {
     assert!(NamespaceEnd::of_path(Path::new("/proc/self/ns/net")).is_ok());
 }
 
+const FIRST: [FirstProcess; 2] = [FirstProcess::Reaper, FirstProcess::Command];
+
 #[test]
 fn a_command_runs_in_new_namespaces() {
     let folder = std::env::temp_dir().join(format!("fullsend-run-{}", std::process::id()));
@@ -360,13 +362,14 @@ fn a_command_runs_in_new_namespaces() {
         "(id -u; ip -o -4 address show tap0; cat /etc/resolv.conf) > {}; exit 7",
         result.display()
     );
-    for isolate in [false, true] {
+    for first in FIRST {
         let spawned = NewNamespaces {
             user: true,
-            isolate,
+            first,
             tap: "tap0".into(),
             setup: setup(),
             resolv_conf: Some("nameserver 10.0.2.3\n".into()),
+            read_only: None,
             command: ["sh", "-c", &script].map(Into::into).into(),
         }
         .make();
@@ -391,10 +394,11 @@ fn a_command_runs_in_new_namespaces() {
 fn a_command_that_does_not_exist_is_reported() {
     let new = NewNamespaces {
         user: true,
-        isolate: true,
+        first: FirstProcess::Command,
         tap: "tap0".into(),
         setup: InterfaceSetup::default(),
         resolv_conf: None,
+        read_only: None,
         command: vec!["/no/such/program".into()],
     };
     match new.make() {
@@ -410,14 +414,15 @@ fn a_command_that_does_not_exist_is_reported() {
 
 /// Starts a script that prints a line to `output` when it is ready. `None`, with the reason, if
 /// namespaces cannot be made here.
-fn start_script(isolate: bool, script: &str, output: &Path) -> Option<Spawned> {
+fn start_script(first: FirstProcess, script: &str, output: &Path) -> Option<Spawned> {
     let script = format!("exec > {}; {script}", output.display());
     let spawned = NewNamespaces {
         user: true,
-        isolate,
+        first,
         tap: "tap0".into(),
         setup: InterfaceSetup::default(),
         resolv_conf: None,
+        read_only: None,
         command: ["sh", "-c", &script].map(Into::into).into(),
     }
     .make();
@@ -440,16 +445,16 @@ fn a_command_may_handle_sigterm_until_it_is_killed() {
     let handled = "trap 'echo done; exit' TERM; echo ready; while :; do sleep 0.1; done";
     let ignored = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
     let hour = Duration::from_secs(3600);
-    for isolate in [false, true] {
+    for first in FIRST {
         for (script, grace, expected) in [
             (handled, hour, "ready\ndone\n"),
             (ignored, Duration::ZERO, "ready\n"),
         ] {
-            let Some(spawned) = start_script(isolate, script, &output) else {
+            let Some(spawned) = start_script(first, script, &output) else {
                 return;
             };
             block_on(spawned.terminate(grace)).unwrap();
-            assert_eq!(fs::read_to_string(&output).unwrap(), expected, "{isolate}");
+            assert_eq!(fs::read_to_string(&output).unwrap(), expected, "{first:?}");
             fs::remove_file(&output).unwrap();
         }
     }
@@ -458,8 +463,8 @@ fn a_command_may_handle_sigterm_until_it_is_killed() {
 #[test]
 fn a_command_ends_with_the_value_of_its_caller() {
     let output = std::env::temp_dir().join(format!("fullsend-dropped-{}", std::process::id()));
-    for isolate in [false, true] {
-        let Some(spawned) = start_script(isolate, "echo ready; exec sleep 1000", &output) else {
+    for first in FIRST {
+        let Some(spawned) = start_script(first, "echo ready; exec sleep 1000", &output) else {
             return;
         };
         let parent = spawned.pid();

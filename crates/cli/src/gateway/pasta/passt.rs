@@ -64,7 +64,7 @@ fn serve(options: &Options) -> Result<()> {
         SocketTables::of_this_thread()?,
         SocketTables::of_this_thread()?,
     ];
-    let (control, tools) = prepare(options, policy)?;
+    let (control, tools) = prepare(options, policy, None)?;
     runtime()?.block_on(async {
         let gateway = Gateway::new(plan.config.clone(), guest.device)?;
         // None of the ports is followed.
