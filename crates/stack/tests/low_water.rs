@@ -387,7 +387,6 @@ fn flow() -> impl Strategy<Value = Flow> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
     #[test]
     fn no_combination_of_limits_stops_a_flow(flow in flow()) {
         flow.run();
