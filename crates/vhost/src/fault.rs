@@ -2,9 +2,12 @@
 //!
 //! The file behind the memory can become shorter after it was mapped, its file system can have no page left,
 //! and a page can be damaged. The kernel reports an access to such a page with SIGBUS, which ends the process
-//! by default, with all its other guests. The handler here puts an empty page in the place of the missing one,
+//! by default, with all its other guests. The handler here puts empty memory in the place of the whole mapping,
 //! so that the access continues, and records that the memory is lost. The device finds this record after each
 //! use of the memory, and ends its guest alone.
+//!
+//! It replaces the mapping whole because the guest chooses which pages the device accesses before it finds the
+//! record. One mapping for each of them could exhaust the number that a process may have (`vm.max_map_count`).
 //!
 //! SIGBUS at other addresses, and one that a process has sent, goes to the handler that was there before.
 #![allow(
@@ -17,7 +20,7 @@ use std::io;
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, compiler_fence, fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, fence};
 
 use vhost::vhost_user::message::MAX_ATTACHED_FD_ENTRIES;
 
@@ -42,7 +45,7 @@ static PAGE: AtomicUsize = AtomicUsize::new(SMALLEST_PAGE);
 pub(crate) struct MappedRange {
     pub(crate) start: *mut u8,
     pub(crate) len: usize,
-    /// The size of its huge pages, which can only be replaced whole; 0 if it has none.
+    /// The size of its huge pages, none of which can be replaced in part; 0 if it has none.
     pub(crate) huge_page: usize,
 }
 
@@ -73,7 +76,7 @@ struct Entry {
 // SAFETY: `next` is written before the entry is shared, and points to an entry that is never freed.
 unsafe impl Sync for Entry {}
 
-/// Mappings whose missing pages are replaced while this exists.
+/// Mappings that are replaced while this exists, if one of their pages is missing.
 pub(crate) struct Guarded(&'static Entry);
 
 impl Guarded {
@@ -94,11 +97,12 @@ impl Guarded {
         Ok(Self(entry))
     }
 
-    /// Returns whether a page was missing. Its place has another page now, so what was read from the memory
-    /// is not the guest's.
+    /// Returns whether a page was missing. The memory is empty since then, so what was read from it may not be
+    /// the guest's.
     pub(crate) fn is_lost(&self) -> bool {
-        // The handler runs in this thread: the accesses before this call must come first.
-        compiler_fence(SeqCst);
+        // The accesses before this call must come first: the handler has run in this thread, or in another one
+        // whose empty memory this one has read.
+        fence(SeqCst);
         self.0.is_lost.load(Relaxed)
     }
 }
@@ -213,24 +217,21 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     let code = unsafe { (*info).si_code };
     let is_missing_page = matches!(code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR);
     // SAFETY: these codes come from the kernel alone, with the address of the access.
-    if is_missing_page && replace_page(unsafe { (*info).si_addr() } as usize) {
+    if is_missing_page && replace_mapping(unsafe { (*info).si_addr() } as usize) {
         return;
     }
     // SAFETY: the arguments are those of the handler.
     unsafe { call_previous(signal, info, context, code) };
 }
 
-/// Puts an empty page in the place of the one at `address`, if it belongs to a guest's memory.
-fn replace_page(address: usize) -> bool {
+/// Puts empty memory in the place of the mapping that contains `address`, if it belongs to a guest's memory.
+fn replace_mapping(address: usize) -> bool {
     let mut next = FIRST.load(Acquire);
     // SAFETY: pointers in the list are null or to entries that are never freed.
     while let Some(entry) = unsafe { next.as_ref() } {
         if let Some(mapping) = entry.find(address) {
             entry.is_lost.store(true, Relaxed);
-            let sizes = [PAGE.load(Relaxed), mapping.huge_page];
-            return sizes
-                .into_iter()
-                .any(|size| mapping.map_empty(address, size));
+            return mapping.replace(address);
         }
         next = entry.next.cast_mut();
     }
@@ -238,6 +239,18 @@ fn replace_page(address: usize) -> bool {
 }
 
 impl Mapping {
+    /// Maps empty memory in the place of the mapping, or of the page at `address` if the system does not promise
+    /// as much memory to a process (`vm.overcommit_memory` is 2).
+    fn replace(&self, address: usize) -> bool {
+        // The kernel has mapped whole pages.
+        let page = PAGE.load(Relaxed);
+        let end = self.end.next_multiple_of(page);
+        map_empty(self.start, end.wrapping_sub(self.start))
+            || [page, self.huge_page]
+                .into_iter()
+                .any(|size| self.map_empty(address, size))
+    }
+
     /// Maps empty memory in the place of the `size` bytes that contain `address`, if they belong to the
     /// mapping. `size` is that of a page, or 0.
     fn map_empty(&self, address: usize, size: usize) -> bool {
@@ -259,11 +272,12 @@ impl Mapping {
 fn map_empty(first: usize, size: usize) -> bool {
     let at = std::ptr::with_exposed_provenance_mut(first);
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    // Shared, so that a page that is written does not become a huge one, as private memory may.
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     // SAFETY: `__errno_location` returns a pointer to the thread's own variable.
     let errno = unsafe { *libc::__errno_location() };
-    // SAFETY: `Mapping::map_empty` has verified that the pages belong to a mapping that the caller of
-    // `Guarded::new` gave. The thread that accesses it keeps it mapped. Its bytes may change at any time.
+    // SAFETY: the pages belong to a mapping that the caller of `Guarded::new` gave, as its entry or
+    // `Mapping::map_empty` has verified. The thread that accesses it keeps it mapped. Its bytes may change at any time.
     let mapped = unsafe { libc::mmap(at, size, protection, flags, -1, 0) };
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
@@ -282,7 +296,8 @@ unsafe fn call_previous(
 ) {
     let previous = PREVIOUS.get();
     let action = previous.map_or(libc::SIG_DFL, |previous| previous.sa_sigaction);
-    let is_fault = code > 0;
+    // `BUS_MCEERR_AO` reports a damaged page that was not accessed.
+    let is_fault = code > 0 && code != libc::BUS_MCEERR_AO;
     match (action, previous) {
         (libc::SIG_IGN, _) if !is_fault => {}
         (libc::SIG_IGN | libc::SIG_DFL, _) | (_, None) => {
@@ -370,6 +385,31 @@ mod tests {
         unsafe { ranges[1].0.write_volatile(7) };
         assert_eq!(read(ranges[1].0), 7);
         assert!(memory.is_lost() && !other.is_lost());
+    }
+
+    /// Returns the number of the process's mappings in `len` bytes from `start`.
+    fn mappings_in(start: *mut u8, len: usize) -> usize {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let range = start as usize..start as usize + len;
+        let first = |line: &str| usize::from_str_radix(line.split('-').next()?, 16).ok();
+        maps.lines()
+            .filter_map(first)
+            .filter(|first| range.contains(first))
+            .count()
+    }
+
+    /// The number of a process's mappings is limited, and the guest chooses the pages.
+    #[test]
+    fn many_missing_pages_cause_one_mapping() {
+        let page = rustix::param::page_size();
+        let len = 200 * page;
+        let at = map_nothing(len);
+        let memory = guard(&[(at, len)]);
+        for offset in (page..len).step_by(2 * page) {
+            assert_eq!(read(at.wrapping_add(offset)), 0);
+        }
+        assert!(memory.is_lost());
+        assert_eq!(mappings_in(at, len), 1);
     }
 
     #[test]

@@ -24,10 +24,11 @@
 //!
 //! The monitor can end its own guest alone. An access to a page that the file of the memory does not have is
 //! a `SIGBUS`: the monitor may shorten a file that is not sealed, and a sparse file can be larger than the
-//! free space of its file system. The first device with a guest installs a handler for this signal, which puts
-//! an empty page there; the device then closes the connection of that monitor and counts `memory_faults`. A
-//! `SIGBUS` elsewhere goes to the handler that was installed before. A program that installs one of its own
-//! later must pass the signal on in the same way.
+//! free space of its file system. The first device with a guest installs a handler for this signal, for the whole
+//! process, which puts empty memory in the place of that mapping; the device then closes the connection of that
+//! monitor and counts `memory_faults`. A `SIGBUS` elsewhere goes to the handler that was installed before. A
+//! program that installs one of its own later must pass the signal on in the same way. A thread that drives a
+//! device must not block the signal: the kernel ends the process then.
 //!
 //! The monitor is trusted in one respect: it can block the thread that drives the device. Memory in files of
 //! FUSE or of a network is refused, and eventfds are written only while they have room, but the monitor can
