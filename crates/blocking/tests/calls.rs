@@ -139,7 +139,7 @@ fn the_end_of_a_stack_wakes_a_thread_that_waits_for_its_data() {
     let clock = Clock::manual();
     let (a, b) = pair(&clock);
     let (client, _server) = connected(&a, &b);
-    // Nobody answers any more.
+    // No peer answers any more.
     b.end(Errno::EINVAL);
     assert_eq!(send(&a, client, b"lost"), Err(Errno::ECONNRESET));
     let c = stack("address=10.0.0.3/24,gateway=10.0.0.9,seed=3", &clock);

@@ -119,7 +119,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// What distinguishes a file from another one of the same path.
+/// Identity of a file, beside its path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct FileId {
     device: u64,

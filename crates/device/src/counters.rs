@@ -3,8 +3,8 @@
 use crate::TunStats;
 
 fullsend_wire::counters! {
-    /// What a device has dropped, and what was wrong at its other end, since its start. `rx` is what the host
-    /// receives. A device counts only what it can notice.
+    /// Counters of the packets that a device has dropped, and of the errors at its other end, since its start.
+    /// `rx` is what the host receives. A device counts only what it can notice.
     #[derive(Copy)]
     pub struct DeviceCounters {
         /// Received frames, or chains of descriptors, that were dropped as malformed.

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 const BURST: u32 = 20;
 /// Interval between lines in the long run: ten a minute, about 2 MB a day.
 const INTERVAL: Duration = Duration::from_secs(6);
-/// For how long a subject is not logged again, and how often [`LogLimit::take_suppressed`] returns a
+/// Time in which a subject is not logged again, and after which [`LogLimit::take_suppressed`] returns a
 /// number.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 /// Most subjects that are remembered for that.

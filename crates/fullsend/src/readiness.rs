@@ -2,7 +2,7 @@
 //!
 //! A socket of tokio's is ready from an event of the kernel until a call on it would block, whatever
 //! was read or written in between. The host knows whether a socket is ready now; [`StickyReadiness`]
-//! adds what a program has been told before.
+//! adds the readiness that was reported before.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -35,7 +35,7 @@ pub(crate) fn tick_after(at: Instant) -> Instant {
 pub(crate) struct Epoch {
     /// A time of the machine's clock.
     start: time::Instant,
-    /// The same time of the simulation.
+    /// Time of the simulation at `start`.
     origin: Instant,
 }
 
@@ -50,7 +50,7 @@ impl Epoch {
     }
 }
 
-/// What a machine's runtime does when no task of it can run.
+/// Action of a machine's runtime when no task of it can run.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum IdleAction {
     /// It returns.

@@ -339,7 +339,7 @@ mod tests {
 
     use super::*;
 
-    /// Tells a child process of a test what to do.
+    /// The variable with the case that a child process of a test runs.
     const CASE: &str = "FULLSEND_SIGBUS_CASE";
     const STATUS: i32 = 42;
 

@@ -75,8 +75,8 @@ impl Transmitter {
         !self.pending.is_empty()
     }
 
-    /// Sends packets from the front of `batch` and removes them. The guest is notified once for all, unless
-    /// there is so much that it should begin earlier: its interrupt costs more than a small packet.
+    /// Sends packets from the front of `batch` and removes them. The guest is notified once for all, or each
+    /// time that [`NOTIFY_BYTES`] are written, to begin earlier: its interrupt costs more than a small packet.
     pub(crate) fn transmit(
         &mut self,
         queues: &mut Queues<'_>,

@@ -651,7 +651,7 @@ fn the_end_behind_the_last_frame_is_found_after_one_event() {
     assert!(link.receive(&mut batch, 8).is_err());
 }
 
-/// What the peer reads is no event of the link, unless packets wait for room.
+/// A read by the peer is no event of the link, unless packets wait for room.
 #[test]
 fn room_is_an_event_only_while_packets_wait() {
     let folder = Folder::new("room");
