@@ -313,3 +313,17 @@ fn malformed_ipv4_options_are_reported_and_source_routes_dropped() {
         assert_eq!(host.deliver(&v4_with_options(options))[0][9], TCP);
     }
 }
+
+/// RFC 1122 3.2.1.3: a loopback address is not answered on a link, whatever else is wrong with the packet.
+#[test]
+fn malformed_options_of_a_packet_to_loopback_are_not_reported() {
+    let mut host = Receiver::new();
+    let mut packet = v4_with_options(&[1, 1, 1, 200]);
+    packet[16..20].copy_from_slice(&[127, 0, 0, 1]);
+    packet[CHECKSUM_OFFSET..][..2].fill(0);
+    let checksum = sum(&packet[..24]).checksum();
+    packet[CHECKSUM_OFFSET..][..2].copy_from_slice(&checksum.to_be_bytes());
+    assert!(host.deliver(&packet).is_empty());
+    assert_eq!(host.net.counter(1, "IcmpOutParmProbs"), 0);
+    assert_eq!(host.net.counter(1, "IpInAddrErrors"), 1);
+}

@@ -107,12 +107,6 @@ impl Host {
             iface,
         };
         self.mib.ip4.count_ecn(meta.tos, packet.segments());
-        if header[0] != 0x45 {
-            cold_path();
-            if !self.check_options(now, &meta, packet) {
-                return;
-            }
-        }
         // RFC 1122 3.2.1.3: loopback addresses do not appear on a link.
         if (s0 == 127 || d0 == 127) && iface != LOOPBACK {
             cold_path();
@@ -122,6 +116,12 @@ impl Host {
                 self.mib.ip4.in_addr_errors += 1;
             }
             return;
+        }
+        if header[0] != 0x45 {
+            cold_path();
+            if !self.check_options(now, &meta, packet) {
+                return;
+            }
         }
         if packet.layers.protocol == protocol::TCP && !packet.layers.fragment {
             self.mib.ip4.in_delivers += 1;
