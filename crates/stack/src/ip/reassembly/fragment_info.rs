@@ -4,10 +4,10 @@ use alloc::vec;
 use core::net::IpAddr;
 
 use fullsend_offload::{Chain, Packet};
-use fullsend_wire::extension;
 use fullsend_wire::ipv4::Ipv4View;
 use fullsend_wire::ipv6::{self, Ipv6View};
 use fullsend_wire::numbers::ethertype;
+use fullsend_wire::{cold_path, extension};
 
 use super::ReassemblyKey;
 use crate::ip::icmp::Problem;
@@ -107,6 +107,14 @@ impl FragmentInfo {
 
     /// Returns whether a first fragment has all headers (RFC 7112 5).
     fn has_whole_headers(&self, payload: &Chain) -> bool {
+        // Usual headers are short: for these nothing is allocated.
+        let mut start = [0; 64];
+        let len = payload.len().min(start.len());
+        payload.copy_to(&mut start[..len]);
+        if extension::has_whole_headers(self.protocol, &start[..len]) {
+            return true;
+        }
+        cold_path();
         let mut head = vec![0; payload.len().min(MAX_INSPECTED)];
         payload.copy_to(&mut head);
         extension::has_whole_headers(self.protocol, &head) || payload.len() > MAX_INSPECTED
