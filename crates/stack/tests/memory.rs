@@ -508,3 +508,24 @@ fn connections_beyond_the_limit_fail_at_once() {
     let notice = Notice::TooManySockets { max: 2, times: 1 };
     assert!(notices.contains(&notice), "{notices:?}");
 }
+
+/// Connections that are open and idle hold no memory, and do not take the window of a busy one.
+#[test]
+fn idle_connections_do_not_close_the_window_of_a_busy_one() {
+    let mut net = Net::new(Link::Ip, Nic::Mtu);
+    net.delay = Nanos::from_millis(10);
+    *net.hosts[1].sysctl_mut() = Sysctl::for_memory(256 << 20);
+    let to = format!("{}:80", V4[1]);
+    let listener = net.listen_with(1, &to, 16);
+    let data = bytes(2_000_000);
+    for _ in 0..500 {
+        let (client, server) = net.connect_to(listener, &to);
+        net.transfer((0, client), (1, server), &data[..100]);
+    }
+    let (client, server) = net.connect_to(listener, &to);
+    let begin = net.now;
+    net.transfer((0, client), (1, server), &data);
+    let took = net.now.since(begin);
+    // A window of 4 KiB for each round trip would take 10 s.
+    assert!(took < Nanos::from_secs(2), "{took:?}");
+}

@@ -38,14 +38,15 @@ pub(crate) enum MemoryPressure {
 /// only their minimum. Above `tcp_mem[2]`, or while the pool's allocator refuses, memory is exhausted: a
 /// connection gets only its minimum in both directions.
 ///
-/// The windows that connections have offered are counted, too, as their peers may use them at any time.
-/// Above `tcp_mem[0]` a window is at most a share of what the others leave, so that data need not be
-/// dropped that was asked for.
+/// The windows that connections with data have offered are counted, too, as their peers may use them at
+/// any time. Those of idle connections are not, so that many of them do not take the window of a busy one.
+/// Above `tcp_mem[0]` a window is at most a share of what the others leave, or a segment, so that data need
+/// not be dropped that was asked for.
 #[derive(Debug, Default)]
 pub struct TcpMemory {
     /// Units charged, plus [`REFUSED`] while the allocator refuses.
     units: u64,
-    /// Bytes of all offered windows.
+    /// Bytes of the windows that connections with data have offered.
     windows: u64,
     /// Number of connections of the host.
     connections: usize,
@@ -166,7 +167,7 @@ impl TcpMemory {
             .max(sysctl.tcp_rmem[0])
     }
 
-    /// Changes the window that a connection offers from `from` to `to` bytes.
+    /// Changes the counted window of a connection from `from` to `to` bytes.
     #[inline]
     pub(crate) fn change_window(&mut self, from: u32, to: u32) {
         debug_assert!(self.windows >= from.into());

@@ -13,7 +13,8 @@ impl Connection {
     }
 
     /// Charges the host for the memory that this connection holds now, and for the window that its peer
-    /// may use.
+    /// may use. The window of a connection without data does not count: it is idle, or its reader as
+    /// fast as the peer.
     #[inline]
     pub(crate) fn charge(&mut self, cx: &mut Cx<'_>) {
         let units = self.truesize().div_ceil(UNIT_BYTES) as u32;
@@ -21,7 +22,10 @@ impl Connection {
             let from = core::mem::replace(&mut self.mem_units, units);
             cx.mem.change(cx.now, cx.sysctl, cx.mib, from, units);
         }
-        let window = self.rcv.open_window();
+        let window = match units {
+            0 => 0,
+            _ => self.rcv.open_window(),
+        };
         let from = core::mem::replace(&mut self.mem_window, window);
         cx.mem.change_window(from, window);
     }

@@ -88,7 +88,7 @@ pub struct Connection {
     uncommon: Option<Box<Uncommon>>,
     /// Units of memory that the host has been charged for our queues.
     mem_units: u32,
-    /// Bytes of the window that the host counts.
+    /// Bytes of the window that the host counts; 0 without data.
     mem_window: u32,
 }
 

@@ -298,7 +298,8 @@ impl RecvWindow {
 
     #[inline]
     fn limit_by_pressure(&self, free: u32, inputs: WindowInputs) -> u32 {
-        let free = free.min(inputs.room);
+        // With less than a segment, the peer would send at the pace of its timer.
+        let free = free.min(inputs.room.max(inputs.mss));
         match inputs.memory_pressure {
             MemoryPressure::None => free,
             MemoryPressure::SlowReaders if free > self.limit() / 2 => free,

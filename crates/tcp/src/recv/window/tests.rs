@@ -340,6 +340,29 @@ fn the_window_selected_is_never_silly() {
     assert_eq!(window.select(inputs(0, 0)), 20 * 1448);
 }
 
+/// The share of the host's memory limits the window, but to no less than a segment, which the peer could
+/// not send at once.
+#[test]
+fn memory_limits_the_window_to_a_segment_at_least() {
+    for (room, offered) in [
+        (u32::MAX, 65_280),
+        (10_000, 10_112),
+        (1000, 1536),
+        (0, 1536),
+    ] {
+        let mut window = RecvWindow::new(RMEM, RMEM[2]);
+        window.scale_in_force = window.scale();
+        window.ssthresh = 65_160;
+        window.right_edge = seq(0);
+        let limited = WindowInputs {
+            room,
+            ..inputs(0, 0)
+        };
+        window.advertise(limited);
+        assert_eq!(window.current(seq(0)), Window(offered), "{room}");
+    }
+}
+
 /// Under memory pressure four segments are offered: to all connections, or to those whose
 /// applications have left more than half of the window unread.
 #[test]
