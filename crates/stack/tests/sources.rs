@@ -165,6 +165,7 @@ fn datagram(src: &str, dst: &str, port: u16) -> Vec<u8> {
     forge::ip_bytes(src, dst, protocol::UDP, &bytes)
 }
 
+/// Returns a SYN with 8 bytes of data.
 fn segment(src: &str, dst: &str, port: u16) -> Vec<u8> {
     let repr = TcpRepr {
         flags: TcpFlags::SYN,
@@ -173,7 +174,7 @@ fn segment(src: &str, dst: &str, port: u16) -> Vec<u8> {
         ..TcpRepr::default()
     };
     let (from, to) = (SocketAddr::new(ip(src), 9), SocketAddr::new(ip(dst), port));
-    forge::tcp(from, to, repr, b"").to_bytes()
+    forge::tcp(from, to, repr, &[0; 8]).to_bytes()
 }
 
 const BAD: [(&str, &str); 13] = [
@@ -448,10 +449,12 @@ fn tcp_in_broadcast_frames_is_dropped() {
     }
 }
 
-/// Returns two fragments of a packet: the first 8 bytes of its payload, and the rest.
+/// Returns two fragments of a packet: the first has all headers (RFC 7112 5), the last at most 8 bytes.
 fn fragments(packet: &[u8]) -> [Vec<u8>; 2] {
     let v6 = packet[0] >> 4 == 6;
     let (header, payload) = packet.split_at(if v6 { 40 } else { 20 });
+    let units = (payload.len() - 1) / 8;
+    let (first, last) = payload.split_at(units * 8);
     let piece = |data: &[u8], offset_units: u16, more: bool| {
         let mut bytes = header.to_vec();
         if v6 {
@@ -472,8 +475,8 @@ fn fragments(packet: &[u8]) -> [Vec<u8>; 2] {
         bytes
     };
     [
-        piece(&payload[..8], 0, true),
-        piece(&payload[8..], 1, false),
+        piece(first, 0, true),
+        piece(last, units as u16, false),
     ]
 }
 
