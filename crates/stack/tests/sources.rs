@@ -474,10 +474,7 @@ fn fragments(packet: &[u8]) -> [Vec<u8>; 2] {
         bytes.extend(data);
         bytes
     };
-    [
-        piece(first, 0, true),
-        piece(last, units as u16, false),
-    ]
+    [piece(first, 0, true), piece(last, units as u16, false)]
 }
 
 /// The rules for frames to groups also hold for packets that are reassembled from them: no TCP, and
