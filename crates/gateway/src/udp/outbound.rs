@@ -256,21 +256,21 @@ fn add_flow(
     host: SocketAddr,
 ) -> io::Result<Option<Arc<UdpFlow>>> {
     let outbound = &shared.config.outbound;
-    let choice = shared
-        .udp
-        .table
-        .lock()
-        .choose_socket(key.guest, host, outbound);
     let (share, port) = (guest_share(shared), owner.port);
     let opener = (key, owner, Opener::Guest);
+    let mut table = shared.udp.table.lock();
+    let choice = table.choose_socket(key.guest, host, outbound);
     let replaced;
     let flow = match choice {
         SocketChoice::Shared(id, socket, from) => {
             let flow = flow_of_shared((id, socket, from), opener, host);
-            replaced = shared.udp.table.lock().insert(&flow, None, share);
+            // Under the same lock: the socket's task ends with the last flow.
+            replaced = table.insert(&flow, None, share);
+            drop(table);
             flow
         }
         SocketChoice::New(mapping) => {
+            drop(table);
             let socket = Arc::new(HostUdp::open(host, outbound)?);
             let id = SharedSocket::Mapping(mapping);
             let flow = flow_of_shared((id, socket.clone(), None), opener, host);
@@ -283,6 +283,7 @@ fn add_flow(
             flow
         }
         SocketChoice::Connected => {
+            drop(table);
             let socket = Arc::new(HostUdp::connect(host, outbound)?);
             let flow = Arc::new(UdpFlow::new(opener, socket, host, None));
             let mut table = shared.udp.table.lock();

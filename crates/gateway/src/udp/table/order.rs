@@ -38,7 +38,8 @@ struct QueueEntry {
 ///
 /// Each flow has one entry in one of two queues, ordered by the times of last use. A use changes
 /// only the flow; its entry is moved when it comes to the front, so that each call takes constant
-/// amortised time.
+/// amortised time. The entry of a flow that has ended or changed its kind stays until then, or until such
+/// entries are as many as the others.
 #[derive(Default)]
 pub(super) struct Order {
     unanswered: VecDeque<QueueEntry>,
@@ -55,11 +56,18 @@ impl Order {
         }
     }
 
-    #[cfg(test)]
     pub(super) fn queued(&self) -> usize {
         self.unanswered.len() + self.answered.len()
     }
+
+    #[cfg(test)]
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
 }
+
+/// Entries of flows that have ended and that are not looked for.
+const ENDED_MAX: usize = 64;
 
 impl Table {
     /// Queues a flow of a kind. Returns the number that distinguishes its entry.
@@ -67,6 +75,17 @@ impl Table {
         self.last_id += 1;
         let (key, id, used) = (flow.key, self.last_id, flow.last_used());
         let order = self.orders.entry(kind).or_default();
+        if order.queued() >= 2 * order.len + ENDED_MAX {
+            // Behind the entry of an idle flow they would wait for its end.
+            let flows = &self.flows;
+            let exists = |entry: &QueueEntry| {
+                flows
+                    .get(&entry.key)
+                    .is_some_and(|flow| flow.id == entry.id)
+            };
+            order.unanswered.retain(exists);
+            order.answered.retain(exists);
+        }
         order
             .queue(flow.is_answered())
             .push_back(QueueEntry { key, id, used });

@@ -178,6 +178,21 @@ async fn queues_stay_bounded_when_flows_are_replaced() {
     assert!(queued <= 8, "{queued}");
 }
 
+/// Another host sends from ever new ports, and the guest answers each, while a flow that is older stays idle.
+#[tokio::test]
+async fn queues_stay_bounded_behind_an_idle_flow() {
+    let mut table = table(4, 4);
+    add(&mut table, SHARE, 5000, "192.0.2.1:1");
+    add_from_remote(&mut table, 5000, "192.0.2.1:2");
+    for port in 3..3000 {
+        let key = add_from_remote(&mut table, 5000, &format!("192.0.2.1:{port}"));
+        table.promote(&key, SHARE);
+    }
+    let remotes = &table.orders[&Kind::OfRemotes(None)];
+    assert_eq!(remotes.len(), 1);
+    assert!(remotes.queued() < 100, "{}", remotes.queued());
+}
+
 /// The guest's address that forwards lead to.
 fn guest() -> SocketAddr {
     SocketAddr::from(([10, 0, 2, 100], 53))
