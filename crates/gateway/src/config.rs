@@ -185,7 +185,8 @@ impl Outbound {
 
 /// Which other hosts may send datagrams to a port that the guest has sent from (RFC 4787 5). Whatever
 /// this says, the guest gets no datagram of a host to which it could not send, because of
-/// [`Config::mappings`] or the [policy](Config::policy).
+/// [`Config::mappings`] or the [policy](Config::policy). Of several guests that are not joined, none gets
+/// datagrams of the host's loopback except from addresses with the port that it has sent to.
 ///
 /// One socket of the host stands for each address and port of the guest, whatever its destination
 /// (endpoint-independent mapping).

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use fullsend::{PingSocket, Stack, TcpListener, TcpStream};
+use fullsend::{PingSocket, Stack, TcpListener, TcpStream, UdpSocket};
 use fullsend_device::{FrameLink, Framing, PortEvent};
 use fullsend_gateway::{
     Action, Builder, Config, EgressPolicy, Forward, Gateway, Handle, Protocol, Rule, Side,
@@ -240,6 +240,32 @@ async fn guests_that_are_not_joined_reach_the_host_and_no_other_guest() {
     let error = refused.await.expect("an answer").unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
     assert_eq!(rig.gateway.counters().service_refused, 1);
+}
+
+#[tokio::test]
+async fn guests_that_are_not_joined_do_not_send_to_each_others_ports_through_the_loopback() {
+    let rig = start(config(), false, 2);
+    let server = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let to_server = host(server.local_addr().unwrap().port());
+    let receiver = UdpSocket::bind(&rig.guests[1], "0.0.0.0:0").unwrap();
+    receiver.send_to(b"request", to_server).await.unwrap();
+    let mut data = [0; 16];
+    let received = timeout(LIMIT, server.recv_from(&mut data));
+    let (_, port_of_receiver) = received.await.unwrap().unwrap();
+    // The guest may answer to the loopback, and its port is that of a socket there.
+    let sender = UdpSocket::bind(&rig.guests[0], "0.0.0.0:0").unwrap();
+    let through_host = host(port_of_receiver.port());
+    sender.send_to(b"other", through_host).await.unwrap();
+    let filtered = async {
+        while rig.gateway.counters().udp_filtered == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(LIMIT, filtered).await.unwrap();
+    server.send_to(b"answer", port_of_receiver).await.unwrap();
+    let received = timeout(LIMIT, receiver.recv_from(&mut data));
+    let (len, from) = received.await.unwrap().unwrap();
+    assert_eq!((&data[..len], from), (&b"answer"[..], to_server));
 }
 
 #[tokio::test]

@@ -122,6 +122,10 @@ fn flow_of(
 /// guest (RFC 4787 5). A sender is let in only if the guest could send to it.
 fn admit(shared: &Shared, mapping: &Mapping, sender: SocketAddr) -> Option<SocketAddr> {
     let guest = mapping.key.guest;
+    // It may be the socket of another guest, which reaches this one by no other way.
+    if sender.ip().is_loopback() && shared.guests.are_apart() {
+        return None;
+    }
     let contact = shared.udp.table.lock().contact(&mapping.key, sender.ip());
     let visible = match shared.config.udp_filtering {
         UdpFiltering::AddressAndPortDependent => return None,
