@@ -93,7 +93,7 @@ pub(crate) struct Shared {
     /// `None` if the gateway has no sockets in the guest's namespace.
     pub(crate) guest_sockets: Option<GuestSockets>,
     /// Budget of the data that the relays hold.
-    pub(crate) relay_memory: RelayMemory,
+    pub(crate) relay_memory: Arc<RelayMemory>,
     /// The budget of all memory.
     pub(crate) memory: MemoryBudget,
     runtime: tokio::runtime::Handle,
@@ -397,12 +397,15 @@ impl Gateway {
         let forwarded_udp_flows = usize::try_from(shares.forwarded_udp_flows)
             .unwrap_or(usize::MAX)
             .min(config.limits.forwarded_udp_flows);
+        let leases = Leases::new(config.ipv4.as_ref(), switch.is_some());
+        let guests = Guests::new(&config, &shares, switch, ports);
+        let relay_memory = guests.relays().clone();
         let shared = Arc::new(Shared {
             pool: PayloadMemory::new(stack.pool()),
             udp: Udp::new(&stack, &limits, forwarded_udp_flows)?,
             icmp: IcmpSocket::open(&stack)?,
             pings: Pings::default(),
-            leases: Mutex::new(Leases::new(config.ipv4.as_ref(), switch.is_some())),
+            leases: Mutex::new(leases),
             tcp_flows: TcpFlows::default(),
             router_solicited: Notify::new(),
             dns_permits: Arc::new(Semaphore::new(limits.dns)),
@@ -410,7 +413,7 @@ impl Gateway {
             counters: AtomicCounters::default(),
             resolvers: Resolvers::new(&config.dns),
             zones: Zones::new(&config.dns.zones)?,
-            guests: Guests::new(&config, &shares, switch, ports),
+            guests,
             policy: Mutex::new(config.policy.clone()),
             refusals: RefusalLog::default(),
             services: Services::default(),
@@ -423,7 +426,7 @@ impl Gateway {
             pipes: Pipes::default(),
             guest_sockets,
             limits,
-            relay_memory: RelayMemory::new(shares.relays),
+            relay_memory,
             memory,
             runtime: tokio::runtime::Handle::current(),
             tasks: Mutex::new(Some(JoinSet::new())),

@@ -15,6 +15,7 @@ use crate::config::{Config, Limits};
 use crate::dns::AddressNames;
 use crate::memory::Shares;
 use crate::rate::RateLimit;
+use crate::tcp::RelayMemory;
 
 /// A guest, and its part of the tables.
 pub(crate) struct Guest {
@@ -29,6 +30,8 @@ pub(crate) struct Guest {
     dns_open: AtomicUsize,
     /// Bytes that the buffers of its connections may take.
     buffers: AtomicUsize,
+    /// The memory of its relays.
+    pub(crate) relays: RelayMemory,
 }
 
 /// Least bytes of the buffers of a connection, both directions together.
@@ -115,7 +118,7 @@ struct Settings {
 }
 
 impl Settings {
-    fn guest(&self, port: Option<PortId>) -> Arc<Guest> {
+    fn guest(&self, port: Option<PortId>, relays: &Arc<RelayMemory>) -> Arc<Guest> {
         Arc::new(Guest {
             port,
             tx_rate: RateLimit::new(self.rate),
@@ -124,6 +127,7 @@ impl Settings {
             tcp_open: AtomicUsize::new(0),
             dns_open: AtomicUsize::new(0),
             buffers: AtomicUsize::new(0),
+            relays: RelayMemory::of_guest(relays.clone()),
         })
     }
 }
@@ -165,6 +169,10 @@ pub(crate) struct Guests {
     buffers: usize,
     /// Bytes that those of each guest may take at most.
     buffers_of_guest: usize,
+    /// The memory of all relays.
+    relays: Arc<RelayMemory>,
+    /// Bytes that those of each guest may hold at most.
+    relays_of_guest: usize,
 }
 
 impl Guests {
@@ -183,13 +191,17 @@ impl Guests {
         };
         let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let of_guest = config.limits.memory.map(Shares::tcp_data_of);
+        let relays_of_guest = config.limits.memory.map(Shares::relays_of);
+        let relays = Arc::new(RelayMemory::new(memory.relays));
         Self {
             buffers: bytes(memory.tcp_data),
             buffers_of_guest: of_guest.map_or(usize::MAX, bytes),
+            relays_of_guest: relays_of_guest.map_or(usize::MAX, bytes),
             switch,
-            only: settings.guest(None),
+            only: settings.guest(None, &relays),
             ports,
             settings: Mutex::new(settings),
+            relays,
         }
     }
 
@@ -203,7 +215,7 @@ impl Guests {
         if let Some(guest) = guests.get(&port) {
             return Some(guest.clone());
         }
-        let guest = self.settings.lock().guest(Some(port));
+        let guest = self.settings.lock().guest(Some(port), &self.relays);
         // A port that ends meanwhile is reported once: one that is not there any more stays out.
         if switch.port_of_address(address) == Some(port) {
             guests.insert(port, guest.clone());
@@ -239,6 +251,20 @@ impl Guests {
         let bytes = (free / BUFFERS_SHARE).clamp(MIN_BUFFERS, MAX_BUFFERS);
         guest.buffers.fetch_add(bytes, Ordering::Relaxed);
         Some(HeldBuffers { guest, bytes })
+    }
+
+    /// Returns the memory of all relays.
+    pub(crate) const fn relays(&self) -> &Arc<RelayMemory> {
+        &self.relays
+    }
+
+    /// Gives the relays of one of several guests its share of their memory, as many guests as there are
+    /// now. To be called as a connection begins.
+    pub(crate) fn share_relays(&self, guest: &Guest) {
+        if self.are_several() {
+            let share = self.part_of(self.relays.budget(), self.relays_of_guest);
+            guest.relays.set_budget(share);
+        }
     }
 
     /// Returns whether there may be several guests.

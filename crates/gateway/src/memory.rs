@@ -92,7 +92,7 @@ impl MemoryBudget {
             tcp_data: Shares::tcp_data_of(bytes),
             tcp_minimum: bytes / 32 * 3,
             udp_data: bytes / 64 * 3,
-            relays: bytes / 64 * 3,
+            relays: Shares::relays_of(bytes),
             tcp_connections: bytes / 4 / CONNECTION_BYTES,
             udp_flows: bytes / 8 / UDP_FLOW_BYTES,
             forwarded_udp_flows: bytes / 32 / UDP_FLOW_BYTES,
@@ -130,6 +130,11 @@ impl Shares {
     /// Returns the part of `bytes` that is for data of TCP connections in the stack.
     pub(crate) const fn tcp_data_of(bytes: u64) -> u64 {
         bytes / 8
+    }
+
+    /// Returns the part of `bytes` that is for data that relays hold.
+    pub(crate) const fn relays_of(bytes: u64) -> u64 {
+        bytes / 64 * 3
     }
 
     /// Returns the pairs of an address and one of its names that each guest may have.

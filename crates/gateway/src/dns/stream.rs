@@ -35,7 +35,8 @@ const RESOLVER_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) async fn relay_stream(shared: &Arc<Shared>, owner: &Arc<Guest>, mut guest: GuestStream) {
     let mut upstream = None;
     let result = async {
-        let memory = &shared.relay_memory;
+        shared.guests.share_relays(owner);
+        let memory = &owner.relays;
         while let Some(message) = read_message(&mut guest, memory, MAX_QUERY).await? {
             count_query(shared);
             let _held = memory.try_hold(message.len()).ok_or(NO_MEMORY)?;
@@ -84,12 +85,12 @@ async fn answer(
             // A resolver may have closed the connection of the last query. A connection whose answer is
             // missing or wrong is dropped, as a later answer would be taken for that to the next query.
             if let Some(mut kept) = kept
-                && let Ok(answer) = ask(shared, &mut kept.stream, to_resolver).await
+                && let Ok(answer) = ask(&owner.relays, &mut kept.stream, to_resolver).await
             {
                 return Ok((kept, answer));
             }
             let mut stream = connect_tcp(resolver, &shared.config.outbound).await?;
-            let answer = ask(shared, &mut stream, to_resolver).await?;
+            let answer = ask(&owner.relays, &mut stream, to_resolver).await?;
             Ok((Upstream { resolver, stream }, answer))
         }
     };
@@ -112,12 +113,12 @@ struct Upstream {
 /// # Errors
 /// `InvalidData` if the message after it answers another query.
 async fn ask(
-    shared: &Shared,
+    memory: &RelayMemory,
     stream: &mut TcpStream,
     query: &UpstreamQuery<'_>,
 ) -> io::Result<Vec<u8>> {
     write_message(stream, &query.message).await?;
-    let answer = read_message(stream, &shared.relay_memory, MAX_ANSWER)
+    let answer = read_message(stream, memory, MAX_ANSWER)
         .await?
         .ok_or(io::ErrorKind::UnexpectedEof)?;
     query

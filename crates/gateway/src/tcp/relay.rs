@@ -53,6 +53,7 @@ pub(super) async fn relay(
     flow.set_stage(Stage::Data);
     // Fails only if the stack has stopped.
     let _ = guest.set_keepalive(true);
+    shared.guests.share_relays(owner);
     let buffers = shared.guests.hold_buffers(owner);
     if let Some(buffers) = &buffers {
         // The stack doubles both, as Linux does.
@@ -186,23 +187,21 @@ async fn guest_to_host(
     (guest, host): (&TcpStream, &HostStream),
 ) -> io::Result<()> {
     loop {
-        if shared.relay_memory.is_exhausted() {
+        if owner.relays.is_exhausted() {
             // All that is taken can be passed on at once, and is not held.
             direction.set_stage(Stage::Room);
             wait_for_room((guest, host)).await?;
         }
         direction.set_stage(Stage::Data);
         // While the host's socket does not accept more, the rest stays in the guest's window.
-        let max = owner
-            .tx_rate
-            .quantum(shared.relay_memory.allowed(ReadSize::MAX));
+        let max = owner.tx_rate.quantum(owner.relays.allowed(ReadSize::MAX));
         let mut data = guest.read_chain(max).await?;
         if data.is_empty() {
             direction.set_stage(Stage::Ended);
             return host.shutdown_write();
         }
         let len = data.len();
-        let _held = shared.relay_memory.hold(data.pinned());
+        let _held = owner.relays.hold(data.pinned());
         direction.set_stage(Stage::RateLimit);
         pass_rate_limit(&owner.tx_rate, len, (guest, host)).await?;
         direction.set_stage(Stage::Room);
@@ -232,7 +231,7 @@ async fn host_to_guest(
         direction.set_stage(Stage::Room);
         until_error(pin!(guest.has_room()), pin!(host.failed())).await?;
         direction.set_stage(Stage::Data);
-        let allowed = shared.relay_memory.allowed(size.get().min(max_read));
+        let allowed = owner.relays.allowed(size.get().min(max_read));
         let want = owner.rx_rate.quantum(allowed);
         let n = host.read(&shared.pool, want, &mut data).await?;
         if n == 0 {
@@ -240,7 +239,7 @@ async fn host_to_guest(
             return guest.shutdown_write();
         }
         size.adapt(n);
-        let _held = shared.relay_memory.hold(pinned(&data));
+        let _held = owner.relays.hold(pinned(&data));
         direction.set_stage(Stage::RateLimit);
         pass_rate_limit(&owner.rx_rate, n, (guest, host)).await?;
         direction.set_stage(Stage::Room);

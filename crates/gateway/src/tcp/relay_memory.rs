@@ -1,5 +1,6 @@
 //! The memory of the data that relays have taken from one socket and not yet given to the other.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes that each relay may take, however much the others hold, so that none waits for them.
@@ -9,12 +10,14 @@ const SHARE: usize = 8;
 /// Size of the page that `tcp_mem` and the memory of sockets are counted in, bytes.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-/// The budget of all relays of a gateway. A relay takes less from its sockets the more the others
+/// The budget of all relays of a gateway, or of those of one guest. A relay takes less from its sockets the more the others
 /// hold; the rest stays in the sockets' buffers, and thus in the senders' windows.
 pub(crate) struct RelayMemory {
     held: AtomicUsize,
-    budget: usize,
+    budget: AtomicUsize,
     refused: AtomicU64,
+    /// That of all guests, of which this one is a share.
+    of_all: Option<Arc<Self>>,
 }
 
 /// Data that a relay holds. Dropping it returns its bytes to the budget.
@@ -28,15 +31,35 @@ impl RelayMemory {
     pub(crate) fn new(bytes: u64) -> Self {
         Self {
             held: AtomicUsize::new(0),
-            budget: usize::try_from(bytes).unwrap_or(usize::MAX),
+            budget: AtomicUsize::new(usize::try_from(bytes).unwrap_or(usize::MAX)),
             refused: AtomicU64::new(0),
+            of_all: None,
         }
+    }
+
+    /// Returns the budget of a guest: that of all, until [`set_budget`](Self::set_budget) lowers it.
+    pub(crate) const fn of_guest(of_all: Arc<Self>) -> Self {
+        Self {
+            held: AtomicUsize::new(0),
+            budget: AtomicUsize::new(usize::MAX),
+            refused: AtomicU64::new(0),
+            of_all: Some(of_all),
+        }
+    }
+
+    /// Changes the budget, bytes.
+    pub(crate) fn set_budget(&self, bytes: usize) {
+        self.budget.store(bytes, Ordering::Relaxed);
     }
 
     /// Returns the number of bytes that a relay may take now, at most `max`.
     pub(crate) fn allowed(&self, max: usize) -> usize {
-        let free = self.budget.saturating_sub(self.held());
-        (free / SHARE).max(MIN_TAKEN_BYTES).min(max)
+        (self.free() / SHARE).max(MIN_TAKEN_BYTES).min(max)
+    }
+
+    fn free(&self) -> usize {
+        let own = self.budget().saturating_sub(self.held());
+        self.of_all.as_ref().map_or(own, |all| own.min(all.free()))
     }
 
     /// Returns the number of bytes that relays hold.
@@ -44,20 +67,21 @@ impl RelayMemory {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Returns the budget of all relays, bytes.
-    pub(crate) const fn budget(&self) -> usize {
-        self.budget
+    /// Returns the budget, bytes.
+    pub(crate) fn budget(&self) -> usize {
+        self.budget.load(Ordering::Relaxed)
     }
 
     /// Returns whether relays hold the whole budget. Then a relay takes only what it can pass on at once.
     pub(crate) fn is_exhausted(&self) -> bool {
-        self.held() >= self.budget
+        self.free() == 0
     }
 
     /// Counts data that must be held as a whole. `None` if the budget does not suffice.
     pub(crate) fn try_hold(&self, bytes: usize) -> Option<HeldBytes<'_>> {
-        if self.held() + bytes > self.budget {
-            self.refused.fetch_add(1, Ordering::Relaxed);
+        if bytes > self.free() {
+            let all = self.of_all.as_deref().unwrap_or(self);
+            all.refused.fetch_add(1, Ordering::Relaxed);
             return None;
         }
         Some(self.hold(bytes))
@@ -71,6 +95,9 @@ impl RelayMemory {
     /// Counts data that a relay has taken.
     pub(crate) fn hold(&self, bytes: usize) -> HeldBytes<'_> {
         self.held.fetch_add(bytes, Ordering::Relaxed);
+        if let Some(all) = &self.of_all {
+            all.held.fetch_add(bytes, Ordering::Relaxed);
+        }
         HeldBytes {
             memory: self,
             bytes,
@@ -81,6 +108,9 @@ impl RelayMemory {
 impl Drop for HeldBytes<'_> {
     fn drop(&mut self) {
         self.memory.held.fetch_sub(self.bytes, Ordering::Relaxed);
+        if let Some(all) = &self.memory.of_all {
+            all.held.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
     }
 }
 
@@ -101,5 +131,30 @@ mod tests {
         assert!(total <= (4 << 20) + 1000 * MIN_TAKEN_BYTES, "{total} bytes");
         held.clear();
         assert_eq!(memory.allowed(MAX), MAX);
+    }
+
+    #[test]
+    fn a_guest_whose_servers_read_nothing_leaves_the_others_their_part() {
+        const MAX: usize = 64 << 10;
+        let all = Arc::new(RelayMemory::new(4 << 20));
+        let [first, other] = [(); 2].map(|()| {
+            let guest = RelayMemory::of_guest(all.clone());
+            assert_eq!(guest.allowed(usize::MAX), (4 << 20) / SHARE);
+            guest.set_budget((4 << 20) / 3);
+            guest
+        });
+        let mut held = Vec::new();
+        while !first.is_exhausted() {
+            held.push(first.hold(first.allowed(MAX)));
+        }
+        for _ in 0..1000 {
+            held.push(first.hold(first.allowed(MAX)));
+        }
+        assert!(first.try_hold(1).is_none() && all.refused() == 1);
+        assert!(!other.is_exhausted());
+        assert_eq!(other.allowed(MAX), MAX);
+        assert!(other.try_hold(128 << 10).is_some());
+        drop(held);
+        assert_eq!((all.held(), first.allowed(MAX)), (0, MAX));
     }
 }
