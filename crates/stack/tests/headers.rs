@@ -21,8 +21,8 @@ const AUTHENTICATION: u8 = 51;
 /// Type, code and pointer of an ICMPv6 message; the pointer is 0 where the message has none.
 type Message = (u8, u8, u32);
 
-const fn problem(code: u8, pointer: u32) -> Option<Message> {
-    Some((4, code, pointer))
+const fn problem(code: u8, pointer: u32) -> Message {
+    (4, code, pointer)
 }
 
 struct Receiver {
@@ -116,7 +116,7 @@ fn no_next_header_is_not_answered() {
     assert_eq!(host.answer_v6(&v6(DESTINATION, &options)), None);
     assert_eq!(host.net.counter(1, "Ip6InUnknownProtos"), 0);
     // Another protocol is.
-    assert_eq!(host.answer_v6(&v6(200, &[0; 8])), problem(1, 6));
+    assert_eq!(host.answer_v6(&v6(200, &[0; 8])), Some(problem(1, 6)));
 }
 
 /// RFC 8200 4: a hop-by-hop header follows the fixed header only. The pointer is at the field that names
@@ -131,11 +131,14 @@ fn a_hop_by_hop_header_in_another_place_is_an_unknown_header() {
     ] {
         let mut bytes = chain(kinds, TCP);
         bytes.extend(syn());
-        assert_eq!(host.answer_v6(&v6(kinds[0], &bytes)), problem(1, pointer));
+        assert_eq!(
+            host.answer_v6(&v6(kinds[0], &bytes)),
+            Some(problem(1, pointer))
+        );
     }
     let inner = chain(&[HOP_BY_HOP], UDP);
     let first = fragment(HOP_BY_HOP, 0, true, &[&inner[..], &[0; 8]].concat());
-    assert_eq!(host.answer_v6(&first), problem(1, 0x28));
+    assert_eq!(host.answer_v6(&first), Some(problem(1, 0x28)));
     // In its place it is skipped, and the SYN is answered.
     let mut bytes = chain(&[HOP_BY_HOP, DESTINATION], TCP);
     bytes.extend(syn());
@@ -148,8 +151,8 @@ fn too_many_extension_headers_are_reported() {
     let mut host = Receiver::new();
     for (count, expected) in [
         (8, None),
-        (9, problem(8, 40 + 64)),
-        (20, problem(8, 40 + 64)),
+        (9, Some(problem(8, 40 + 64))),
+        (20, Some(problem(8, 40 + 64))),
     ] {
         let mut bytes = chain(&vec![DESTINATION; count], UDP);
         bytes.extend([0; 8]);
@@ -175,7 +178,10 @@ fn an_authentication_header_is_not_skipped() {
             .unwrap()
             + 1] = 0;
         bytes.extend(syn());
-        assert_eq!(host.answer_v6(&v6(kinds[0], &bytes)), problem(1, pointer));
+        assert_eq!(
+            host.answer_v6(&v6(kinds[0], &bytes)),
+            Some(problem(1, pointer))
+        );
     }
     assert_eq!(host.net.counter(1, "TcpInSegs"), 0);
 }
@@ -186,7 +192,7 @@ fn a_first_fragment_without_all_headers_is_reported() {
     let mut host = Receiver::new();
     let all_headers = chain(&[DESTINATION], TCP);
     let cut = [&all_headers[..], &[0; 16]].concat();
-    let incomplete = problem(3, 0);
+    let incomplete = Some(problem(3, 0));
     assert_eq!(host.answer_v6(&fragment(TCP, 0, true, &[0; 8])), incomplete);
     assert_eq!(
         host.answer_v6(&fragment(TCP, 0, true, &[0; 16])),
@@ -212,15 +218,15 @@ fn fragments_of_invalid_lengths_are_reported() {
     let mut host = Receiver::new();
     assert_eq!(
         host.answer_v6(&fragment(UDP, 0, true, &[0; 12])),
-        problem(0, 4)
+        Some(problem(0, 4))
     );
     assert_eq!(
         host.answer_v6(&fragment(UDP, 80, true, &[0; 12])),
-        problem(0, 4)
+        Some(problem(0, 4))
     );
     assert_eq!(
         host.answer_v6(&fragment(UDP, 65_528, false, &[0; 8])),
-        problem(0, 42)
+        Some(problem(0, 42))
     );
     let behind_options = {
         let mut bytes = chain(&[DESTINATION], FRAGMENT);
@@ -228,7 +234,7 @@ fn fragments_of_invalid_lengths_are_reported() {
         bytes.extend([0; 8]);
         v6(DESTINATION, &bytes)
     };
-    assert_eq!(host.answer_v6(&behind_options), problem(0, 50));
+    assert_eq!(host.answer_v6(&behind_options), Some(problem(0, 50)));
     // The last one may have any length.
     assert_eq!(host.answer_v6(&fragment(UDP, 80, false, &[0; 12])), None);
 }
@@ -239,7 +245,10 @@ fn a_jumbo_payload_option_contradicts_a_payload_length() {
     let mut host = Receiver::new();
     let mut bytes = vec![TCP, 0, 0xc2, 4, 0, 1, 0, 0];
     bytes.extend(syn());
-    assert_eq!(host.answer_v6(&v6(HOP_BY_HOP, &bytes)), problem(0, 42));
+    assert_eq!(
+        host.answer_v6(&v6(HOP_BY_HOP, &bytes)),
+        Some(problem(0, 42))
+    );
 }
 
 /// An error about a packet to another host is never sent, whatever its options require.
