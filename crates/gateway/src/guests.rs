@@ -169,6 +169,8 @@ pub(crate) struct Guests {
     buffers: usize,
     /// Bytes that those of each guest may take at most.
     buffers_of_guest: usize,
+    /// Names of addresses that all guests may have.
+    names: usize,
     /// The memory of all relays.
     relays: Arc<RelayMemory>,
     /// Bytes that those of each guest may hold at most.
@@ -182,8 +184,7 @@ impl Guests {
         switch: Option<SwitchHandle>,
         ports: Arc<PortGuests>,
     ) -> Self {
-        let names = memory.names_of_guest(switch.is_some());
-        let names = usize::try_from(names).unwrap_or(usize::MAX);
+        let names = usize::try_from(memory.names).unwrap_or(usize::MAX);
         let settings = Settings {
             rate: config.limits.rate,
             dns_addresses: config.limits.dns_addresses.min(names),
@@ -201,6 +202,7 @@ impl Guests {
             only: settings.guest(None, &relays),
             ports,
             settings: Mutex::new(settings),
+            names,
             relays,
         }
     }
@@ -337,10 +339,15 @@ impl Guests {
         all.map(|guest| guest.address_names.lock().len()).sum()
     }
 
-    /// Removes names whose time is over.
+    /// Removes names whose time is over, and those beyond the share of each guest with as many guests as
+    /// there are now.
     pub(crate) fn expire_names(&self, now: Instant) {
+        let of_one = self.settings.lock().dns_addresses;
+        let max = self.part_of(self.names, of_one).min(of_one);
         for guest in self.all() {
-            guest.address_names.lock().expire(now);
+            let mut names = guest.address_names.lock();
+            names.expire(now);
+            names.limit(max);
         }
     }
 }

@@ -23,8 +23,6 @@ const DNS_QUERY_BYTES: u64 = 8 << 10;
 const PING_BYTES: u64 = 4 << 10;
 /// Memory of a pair of an address and one of its names, bytes.
 const NAME_BYTES: u64 = 512;
-/// Guests of which each has its full share of the names.
-const GUESTS_WITH_ALL_NAMES: u64 = 8;
 
 /// The memory that a gateway may take, in bytes: the data and tables of its stack, of its relays and of
 /// its services, all guests together.
@@ -123,7 +121,7 @@ pub(crate) struct Shares {
     pub(crate) dns_queries: u64,
     pub(crate) pings: u64,
     /// Pairs of an address and one of its names, of all guests.
-    names: u64,
+    pub(crate) names: u64,
 }
 
 impl Shares {
@@ -135,15 +133,6 @@ impl Shares {
     /// Returns the part of `bytes` that is for data that relays hold.
     pub(crate) const fn relays_of(bytes: u64) -> u64 {
         bytes / 64 * 3
-    }
-
-    /// Returns the pairs of an address and one of its names that each guest may have.
-    pub(crate) const fn names_of_guest(&self, are_several: bool) -> u64 {
-        if are_several {
-            self.names / GUESTS_WITH_ALL_NAMES
-        } else {
-            self.names
-        }
     }
 }
 

@@ -112,6 +112,16 @@ impl AddressNames {
         replaced.is_some_and(|replaced| replaced.expiry > now)
     }
 
+    /// Changes the most pairs. Those beyond are removed that have been learned the least recently.
+    pub(crate) fn limit(&mut self, max: usize) {
+        self.max = max.max(1);
+        while self.len() > self.max
+            && let Some(pair) = self.order.values().next().cloned()
+        {
+            self.remove(&pair);
+        }
+    }
+
     /// Returns the names that an address has now.
     pub(crate) fn of(&self, address: IpAddr, now: Instant) -> Names {
         let mut names = Names::default();
@@ -287,6 +297,21 @@ mod tests {
             (table.len(), table.order.len(), table.by_name.len()),
             (3, 3, 3)
         );
+    }
+
+    #[test]
+    fn a_table_that_gets_smaller_keeps_what_was_learned_last() {
+        let mut table = AddressNames::new(10, GRACE);
+        let (now, name) = (Instant::now(), Arc::from("a.test"));
+        for n in 1..=5 {
+            table.learn((&name, Learnt::Queried), ip(n), s(10), now);
+        }
+        table.limit(2);
+        let known = |table: &AddressNames, n| !table.of(ip(n), now).queried.is_empty();
+        assert_eq!((table.len(), table.order.len()), (2, 2));
+        assert!(known(&table, 4) && known(&table, 5));
+        assert!(table.learn((&name, Learnt::Queried), ip(6), s(10), now));
+        assert_eq!((table.len(), known(&table, 4)), (2, false));
     }
 
     #[test]
