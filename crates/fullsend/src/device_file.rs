@@ -139,9 +139,9 @@ mod unix {
         reason = "tokio has no safe way to register a file with its reactor"
     )]
     pub(crate) fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-        // SAFETY: the `AsyncFd` owns the descriptor, so no other code can close it, and `OwnedFd`
-        // always returns the same one.
         with_io(|| {
+            // SAFETY: the `AsyncFd` owns the descriptor, so no other code can close it, and `OwnedFd`
+            // always returns the same one.
             unsafe { AsyncFd::register_with_interest(fd, interest) }.map_err(io::Error::from)
         })
     }
