@@ -570,6 +570,9 @@ fn a_reader_with_a_high_low_water_mark_gets_all_data() {
                     return got;
                 }
                 got.extend_from_slice(&buf[..n]);
+                // Until a call would block, the stream stays ready with less.
+                let would_block = || -> std::io::Result<()> { Err(ErrorKind::WouldBlock.into()) };
+                assert!(server.try_io(Interest::READABLE, would_block).is_err());
             }
         };
         let ((), got) = tokio::join!(write, read);
