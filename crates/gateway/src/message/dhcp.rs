@@ -202,7 +202,9 @@ impl ClientMessage {
         let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
         push(out, option::SUBNET_MASK, &mask.to_be_bytes());
         push(out, option::ROUTER, &settings.router.octets());
-        let own = yours.unwrap_or(settings.server);
+        // In the answer to an INFORM the client has chosen its address.
+        let own = yours.or(self.client_address);
+        let own = own.unwrap_or(settings.server);
         let on_link = (settings.router.to_bits() ^ own.to_bits()) & mask == 0;
         if !on_link || prefix == 32 {
             // RFC 3442: an on-link route to the router, and the default route.
@@ -379,8 +381,14 @@ mod tests {
             server: settings.router,
             ..settings
         };
-        let yours = Some(Ipv4Addr::new(10, 0, 2, 100));
-        let found = options(&parsed.answer(MessageType::Ack, yours, &settings));
+        let yours = Ipv4Addr::new(10, 0, 2, 100);
+        let found = options(&parsed.answer(MessageType::Ack, Some(yours), &settings));
+        assert!(found.contains(&routes), "{found:?}");
+        // An INFORM, whose sender has chosen its address.
+        let mut inform = request(&[53, 1, 8, 255]);
+        inform[12..16].copy_from_slice(&yours.octets());
+        let inform = ClientMessage::parse(&inform).unwrap();
+        let found = options(&inform.answer(MessageType::Ack, None, &settings));
         assert!(found.contains(&routes), "{found:?}");
     }
 
