@@ -577,7 +577,7 @@ fn an_interactive_shell_controls_its_jobs() {
     with_net(|net| {
         // Each key waits for what the one before has printed.
         let script = r#"
-import os, pty, select, sys
+import os, pty, select, sys, time
 pid, terminal = pty.fork()
 if pid == 0:
     os.execvp(sys.argv[1], [sys.argv[1], "gateway", "run", "--", "bash", "--norc", "-i"])
@@ -592,15 +592,17 @@ def type(text):
     os.write(terminal, text)
 type(b"PS1='> '; echo rea''dy\n")
 wait_for(b"ready")
-type(b"sleep 1000; echo sle''pt\n")
-wait_for(b"pt\r\n")
-while os.tcgetpgrp(terminal) == pid: pass
+shell = os.tcgetpgrp(terminal)
+# The command has the signals of a job when it prints.
+type(b"sh -c \"echo run''ning; exec sleep 1000\"\n")
+wait_for(b"running")
 type(b"\x1a")
 wait_for(b"Stopped")
+wait_for(b"> ")
 type(b"jobs; echo list''ed; fg\n")
-wait_for(b"sleep 1000")
+wait_for(b"Stopped")
 wait_for(b"listed")
-wait_for(b"sleep 1000\r\n")
+while os.tcgetpgrp(terminal) == shell: time.sleep(0.01)
 type(b"\x03")
 wait_for(b"> ")
 type(b"echo status $?.\n")
