@@ -69,8 +69,7 @@ impl MemoryBudget {
     pub fn new(bytes: u64) -> Result<Self, MemoryBudgetError> {
         if bytes < MIN {
             return Err(MemoryBudgetError(format!(
-                "{bytes} bytes are too little memory for a gateway; allow at least {} (24M)",
-                MIN
+                "{bytes} bytes are too little memory for a gateway; allow at least {MIN} (24M)"
             )));
         }
         Ok(Self(bytes))

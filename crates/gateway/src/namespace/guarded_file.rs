@@ -276,15 +276,12 @@ fn unescaped(word: &str) -> Vec<u8> {
     while let Some((first, tail)) = rest.split_first() {
         let code = rest.get(1..4).filter(|_| *first == b'\\');
         let code = code.and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 8).ok());
-        match code {
-            Some(byte) => {
-                out.push(byte);
-                rest = &rest[4..];
-            }
-            None => {
-                out.push(*first);
-                rest = tail;
-            }
+        if let Some(byte) = code {
+            out.push(byte);
+            rest = &rest[4..];
+        } else {
+            out.push(*first);
+            rest = tail;
         }
     }
     out

@@ -21,7 +21,7 @@ const SWITCHES: [(&str, &str); 2] = [
 ];
 
 /// Returns the error of making namespaces with its reason, as far as sysctls show it.
-pub(super) fn explain(flags: CloneFlags, error: io::Error) -> io::Error {
+pub(super) fn explain(flags: CloneFlags, error: &io::Error) -> io::Error {
     let hint = match error.raw_os_error() {
         Some(libc::ENOSPC) => limit_hint(flags, |name| read(&format!("user/{name}"))),
         Some(libc::EPERM) => switch_hint(|name| read(&name.replace('.', "/"))),

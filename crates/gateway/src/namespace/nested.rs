@@ -17,6 +17,7 @@ use nix::unistd::{Pid, getegid, geteuid, getpid, gettid};
 
 use super::child::{Message, receive, send_result};
 use super::command_parent::CommandParent;
+use super::guarded_file::Guard;
 use super::mounts::{mount_none, mount_proc, replace_resolv_conf};
 use super::spawn::{FirstProcess, NewNamespaces};
 use super::sys::{close_copy, exit_now, fork_into};
@@ -63,7 +64,7 @@ impl<'a> Nested<'a> {
             };
             let inner = self.inner();
             let forked = fork_into(inner);
-            let forked = forked.map_err(|error| namespace_limits::explain(inner, error))?;
+            let forked = forked.map_err(|error| namespace_limits::explain(inner, &error))?;
             Ok((parent, forked, mapped, maps))
         });
         match forked {
@@ -99,7 +100,7 @@ impl<'a> Nested<'a> {
         if let Some(text) = &self.new.resolv_conf {
             replace_resolv_conf(text).map_err(|e| failed("replace /etc/resolv.conf", e))?;
         }
-        let guarded = self.new.read_only.as_ref().map(|guard| guard.protect());
+        let guarded = self.new.read_only.as_ref().map(Guard::protect);
         if self.new.first == FirstProcess::Reaper {
             // A container may forbid it; the command then sees the host's /proc.
             let _ = mount_proc();

@@ -107,7 +107,7 @@ impl NewNamespaces {
         // if this process has threads, and is gone when its child is that of this process.
         let started = in_child(|| {
             let parent = fork_into(outer | CloneFlags::CLONE_PARENT);
-            let parent = parent.map_err(|error| namespace_limits::explain(outer, error))?;
+            let parent = parent.map_err(|error| namespace_limits::explain(outer, &error))?;
             let Some(pid) = parent else {
                 nested.run(theirs, gateway, &copies)
             };
