@@ -145,7 +145,7 @@ fn a_hop_by_hop_header_in_another_place_is_an_unknown_header() {
     assert_eq!(host.deliver(&v6(HOP_BY_HOP, &bytes))[0][6], TCP);
 }
 
-/// RFC 8883 2.6: the pointer is at the first header beyond the limit of eight.
+/// RFC 8883, code 8: the pointer is at the first header beyond the limit of eight.
 #[test]
 fn too_many_extension_headers_are_reported() {
     let mut host = Receiver::new();

@@ -9,7 +9,7 @@ const MAX_HEADERS: usize = 8;
 /// The option of a jumbogram (RFC 2675 2), in hop-by-hop headers.
 const JUMBO_PAYLOAD: u8 = 0xc2;
 /// ICMPv6 codes of Parameter Problem: an erroneous field, an unrecognized next header or option (RFC 4443
-/// 3.4), and too many extension headers (RFC 8883 2.6).
+/// 3.4), and too many extension headers (RFC 8883, code 8).
 const ERRONEOUS_FIELD: u8 = 0;
 const UNRECOGNIZED_HEADER: u8 = 1;
 const UNRECOGNIZED_OPTION: u8 = 2;
