@@ -13,7 +13,7 @@ use tokio::task::coop::poll_proceed;
 
 use crate::engine::EngineHandle;
 use crate::error::{io_error, octet, tcp_error, would_block};
-use crate::readiness::poll_ready;
+use crate::readiness::{poll_of, poll_within_budget};
 use crate::stack::Stack;
 use crate::wait_registration::{WaitRegistration, waiter};
 
@@ -165,9 +165,7 @@ impl PingSocket {
         seq: u16,
         data: &[u8],
     ) -> Poll<io::Result<()>> {
-        let coop = ready!(poll_proceed(cx));
-        coop.made_progress();
-        Poll::Ready(self.try_send_to(to, seq, data))
+        poll_within_budget(cx, |_| Poll::Ready(self.try_send_to(to, seq, data)))
     }
 
     /// Sends an echo request as [`send_to`](Self::send_to) does, outside of an async context.
@@ -222,7 +220,7 @@ impl PingSocket {
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`]).
     pub fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_readable(cx, None)
+        poll_within_budget(cx, |cx| self.poll_readable(cx, None))
     }
 
     /// Returns the number of replies and errors that were dropped because the queue was full.
@@ -282,9 +280,7 @@ impl PingSocket {
         cx: &mut Context<'_>,
         mut key: Option<&mut WaitKey>,
     ) -> Poll<io::Result<()>> {
-        poll_ready(cx, |cx| {
-            self.op(|ping| ping.poll_ready(waiter(cx, &mut key)).map_err(io_error))
-        })
+        poll_of(self.op(|ping| ping.poll_ready(waiter(cx, &mut key)).map_err(io_error)))
     }
 
     fn wait_registration(&self) -> WaitRegistration<'_> {

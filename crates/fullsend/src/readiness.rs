@@ -4,6 +4,7 @@
 //! was read or written in between. The host knows whether a socket is ready now; [`StickyReadiness`]
 //! adds the readiness that was reported before.
 
+use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
@@ -92,22 +93,33 @@ impl StickyReadiness {
     }
 }
 
-/// Polls `is_ready`, which registers the task's waker if the socket is not ready. A task that has used
-/// up its budget of cooperative scheduling yields instead.
+/// Returns whether a socket is ready as the result of a poll. A socket that is not has registered the
+/// task's waker.
 #[inline]
-pub(crate) fn poll_ready(
-    cx: &mut Context<'_>,
-    is_ready: impl FnOnce(&Context<'_>) -> io::Result<bool>,
-) -> Poll<io::Result<()>> {
-    let coop = ready!(poll_proceed(cx));
-    if !is_ready(cx)? {
-        return Poll::Pending;
+pub(crate) fn poll_of(is_ready: io::Result<bool>) -> Poll<io::Result<()>> {
+    match is_ready {
+        Ok(true) => Poll::Ready(Ok(())),
+        Ok(false) => Poll::Pending,
+        Err(error) => Poll::Ready(Err(error)),
     }
-    coop.made_progress();
-    Poll::Ready(Ok(()))
 }
 
-/// Calls `f` whenever `ready` returns, until it does not return `WouldBlock`.
+/// Calls `poll` as a part of the task's budget of cooperative scheduling; a task that has used it up
+/// yields instead. As in tokio, functions that poll for readiness are a part of the budget, and
+/// futures that wait for it are not: the call that they precede is, or it ends when it would block.
+#[inline]
+pub(crate) fn poll_within_budget<R>(
+    cx: &mut Context<'_>,
+    poll: impl FnOnce(&mut Context<'_>) -> Poll<R>,
+) -> Poll<R> {
+    let coop = ready!(poll_proceed(cx));
+    let done = ready!(poll(cx));
+    coop.made_progress();
+    Poll::Ready(done)
+}
+
+/// Calls `f` whenever `ready` returns, until it does not return `WouldBlock`. The call is a part of the
+/// task's budget.
 pub(crate) async fn call_when_ready<R, F>(
     ready: impl Fn() -> F,
     mut f: impl FnMut() -> io::Result<R>,
@@ -117,12 +129,17 @@ where
 {
     loop {
         ready().await?;
+        let coop = poll_fn(poll_proceed).await;
         match f() {
             // Another task has received the data, or `f` waits for something else.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                drop(coop);
                 tokio::task::yield_now().await;
             }
-            done => return done,
+            done => {
+                coop.made_progress();
+                return done;
+            }
         }
     }
 }

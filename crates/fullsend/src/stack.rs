@@ -295,10 +295,10 @@ impl Stack {
     /// # Errors
     /// `InvalidInput` for a string that is not a host with a port, `NotFound` for a name without an
     /// address, and those of the resolver.
-    pub async fn lookup_host(
+    pub async fn lookup_host<T: ToAddrs>(
         &self,
-        host: impl ToAddrs,
-    ) -> io::Result<impl Iterator<Item = SocketAddr>> {
+        host: T,
+    ) -> io::Result<impl Iterator<Item = SocketAddr> + use<T>> {
         let addrs = host.to_addrs()?.resolve(&self.engine).await?;
         Ok(addrs.into_iter())
     }

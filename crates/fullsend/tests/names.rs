@@ -66,6 +66,17 @@ async fn lookup(stack: &Stack, name: &str) -> std::io::Result<Vec<SocketAddr>> {
 const V6: [u8; 16] = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
 
 #[test]
+fn found_addresses_outlive_the_stack() {
+    paused(async {
+        let found = {
+            let (stack, _peer) = pair();
+            stack.lookup_host("localhost:7").await.unwrap()
+        };
+        assert!(found.eq(["127.0.0.1:7", "[::1]:7"].map(|addr| addr.parse().unwrap())));
+    });
+}
+
+#[test]
 fn names_are_resolved_over_the_stack_for_both_families() {
     paused(async {
         let (a, b) = pair();

@@ -138,6 +138,65 @@ fn a_udp_socket_is_readable_until_a_call_would_block() {
     });
 }
 
+/// More calls than tokio's budget allows within one poll of a task.
+const BEYOND_BUDGET: usize = 1000;
+
+#[test]
+fn waiting_for_readiness_is_not_a_part_of_the_budget() {
+    async fn assert_ready<T>(wait: impl Future<Output = std::io::Result<T>>) {
+        let mut wait = std::pin::pin!(wait);
+        let done = poll_fn(|cx| Poll::Ready(wait.as_mut().poll(cx))).await;
+        assert!(matches!(done, Poll::Ready(Ok(_))));
+    }
+    paused(async {
+        let (a, b) = pair();
+        let (mut client, server) = connected(&a, &b).await;
+        client.write_all(b"ping").await.unwrap();
+        server.readable().await.unwrap();
+        let sender = UdpSocket::bind(&a, "10.0.0.1:0").unwrap();
+        let receiver = UdpSocket::bind(&b, "10.0.0.2:7").unwrap();
+        sender.send_to(b"ping", "10.0.0.2:7").await.unwrap();
+        receiver.readable().await.unwrap();
+        let both = Interest::READABLE | Interest::WRITABLE;
+        for _ in 0..BEYOND_BUDGET {
+            assert_ready(server.readable()).await;
+            assert_ready(server.writable()).await;
+            assert_ready(server.has_room()).await;
+            assert_ready(server.ready(both)).await;
+            assert_ready(receiver.readable()).await;
+            assert_ready(receiver.ready(Interest::READABLE)).await;
+        }
+    });
+}
+
+#[test]
+fn calls_are_a_part_of_the_budget() {
+    async fn assert_yields<T, F: Future<Output = std::io::Result<T>>>(mut call: impl FnMut() -> F) {
+        tokio::task::yield_now().await;
+        let mut calls = std::pin::pin!(async {
+            for _ in 0..BEYOND_BUDGET {
+                call().await.unwrap();
+            }
+        });
+        let once = poll_fn(|cx| Poll::Ready(calls.as_mut().poll(cx))).await;
+        assert!(once.is_pending());
+        calls.await;
+    }
+    paused(async {
+        let (a, b) = pair();
+        let (mut client, server) = connected(&a, &b).await;
+        client.write_all(b"ping").await.unwrap();
+        server.readable().await.unwrap();
+        assert_yields(|| poll_fn(|cx| server.poll_read_ready(cx))).await;
+        assert_yields(|| poll_fn(|cx| server.poll_write_ready(cx))).await;
+        assert_yields(|| server.async_io(Interest::READABLE, || Ok(()))).await;
+        // A UDP socket is always ready to send: without the budget, a sender would never yield.
+        let udp = UdpSocket::bind(&a, "10.0.0.1:0").unwrap();
+        assert_yields(|| udp.writable()).await;
+        assert_yields(|| udp.ready(Interest::WRITABLE)).await;
+    });
+}
+
 #[test]
 fn every_form_of_an_address_can_be_bound() {
     fn bound(stack: &Stack, addr: impl ToAddrs) -> SocketAddr {

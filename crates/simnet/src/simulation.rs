@@ -204,7 +204,7 @@ impl Simulation {
 
     /// Runs all hosts within one tokio runtime. Call it before the first run. Time then advances from
     /// event to event, however long nothing happens; with a runtime for each host, every idle span of the
-    /// least delay of any link takes about a microsecond for each host. No host can crash then.
+    /// least delay of any link takes computing time for each host. No host can crash then.
     pub fn share_runtime(&mut self) {
         self.net.inner().hosts.lock().shares_machine = true;
     }

@@ -18,7 +18,7 @@ use tokio::task::coop::poll_proceed;
 
 use crate::engine::EngineHandle;
 use crate::error::io_error;
-use crate::readiness::{StickyReadiness, poll_ready};
+use crate::readiness::{StickyReadiness, poll_of};
 use crate::tcp::write_quantum::WriteQuantum;
 use crate::wait_registration::{WaitRegistration, waiter};
 
@@ -147,19 +147,17 @@ impl TcpStream {
         interest: HostInterest,
         mut key: Option<&mut WaitKey>,
     ) -> Poll<io::Result<()>> {
-        poll_ready(cx, |cx| {
-            self.engine.op(|host, now| {
-                if self.sticky.is_set(interest) {
-                    return Ok(true);
-                }
-                let waiter = waiter(cx, &mut key);
-                let ready = self.is_ready_or_waits(host, now, interest, waiter)?;
-                if ready {
-                    self.sticky.set(interest);
-                }
-                Ok(ready)
-            })
-        })
+        poll_of(self.engine.op(|host, now| {
+            if self.sticky.is_set(interest) {
+                return Ok(true);
+            }
+            let waiter = waiter(cx, &mut key);
+            let ready = self.is_ready_or_waits(host, now, interest, waiter)?;
+            if ready {
+                self.sticky.set(interest);
+            }
+            Ok(ready)
+        }))
     }
 
     /// Polls `step` until it does not return `WouldBlock`. Only the task that polled last is woken.

@@ -2,20 +2,19 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use fullsend_stack::{Interest as HostInterest, WaitKey};
 use tokio::io::{Interest, Ready};
-use tokio::task::coop::poll_proceed;
 
 use super::UdpSocket;
 use crate::error::{check_interest, io_error, would_block};
-use crate::readiness::{call_when_ready, poll_ready};
+use crate::readiness::{call_when_ready, poll_of, poll_within_budget};
 use crate::wait_registration::waiter;
 
 impl UdpSocket {
     /// Waits until the socket is ready for any of `interest`, and returns for which. It is always
-    /// ready to send.
+    /// ready to send, as far as the task has not used up its budget.
     ///
     /// # Errors
     /// `InvalidInput` if `interest` is neither readable nor writable; the stack's error if it has
@@ -26,13 +25,9 @@ impl UdpSocket {
             self.readable().await?;
             return Ok(self.ready_now(interest)?.unwrap_or(Ready::READABLE));
         }
-        poll_fn(|cx| {
-            let coop = ready!(poll_proceed(cx));
-            coop.made_progress();
-            Poll::Ready(self.ready_now(interest))
-        })
-        .await
-        .map(|ready| ready.unwrap_or(Ready::WRITABLE))
+        poll_fn(|cx| poll_within_budget(cx, |_| Poll::Ready(self.ready_now(interest))))
+            .await
+            .map(|ready| ready.unwrap_or(Ready::WRITABLE))
     }
 
     /// Returns for which of `interest` the socket is ready now, or `None` for none.
@@ -67,7 +62,8 @@ impl UdpSocket {
         poll_fn(|cx| self.poll_readable(cx, wait_registration.key())).await
     }
 
-    /// Waits until a datagram can be sent. It returns at once, as sending does not wait.
+    /// Waits until a datagram can be sent. It returns at once, as sending does not wait, unless the
+    /// task has used up its budget: otherwise a task that sends whenever it can would never yield.
     ///
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
@@ -80,7 +76,7 @@ impl UdpSocket {
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
     pub fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_readable(cx, None)
+        poll_within_budget(cx, |cx| self.poll_readable(cx, None))
     }
 
     /// Polls [`writable`](Self::writable).
@@ -88,9 +84,7 @@ impl UdpSocket {
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
     pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let coop = ready!(poll_proceed(cx));
-        coop.made_progress();
-        Poll::Ready(self.op(|_| Ok(())))
+        poll_within_budget(cx, |_| Poll::Ready(self.op(|_| Ok(()))))
     }
 
     fn poll_readable(
@@ -98,21 +92,19 @@ impl UdpSocket {
         cx: &mut Context<'_>,
         mut key: Option<&mut WaitKey>,
     ) -> Poll<io::Result<()>> {
-        poll_ready(cx, |cx| {
-            self.op(|udp| {
-                if self.sticky.is_set(HostInterest::Read) {
-                    return Ok(true);
-                }
-                let waiter = waiter(cx, &mut key);
-                let ready = udp
-                    .poll_ready(HostInterest::Read, waiter)
-                    .map_err(io_error)?;
-                if ready {
-                    self.sticky.set(HostInterest::Read);
-                }
-                Ok(ready)
-            })
-        })
+        poll_of(self.op(|udp| {
+            if self.sticky.is_set(HostInterest::Read) {
+                return Ok(true);
+            }
+            let waiter = waiter(cx, &mut key);
+            let ready = udp
+                .poll_ready(HostInterest::Read, waiter)
+                .map_err(io_error)?;
+            if ready {
+                self.sticky.set(HostInterest::Read);
+            }
+            Ok(ready)
+        }))
     }
 
     /// Calls `f` if the socket is ready for `interest`, and returns its result. `f` uses the `try_`

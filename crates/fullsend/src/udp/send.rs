@@ -3,15 +3,15 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use fullsend_offload::Slice;
 use fullsend_tcp::TcpError;
-use tokio::task::coop::poll_proceed;
 
 use super::{UdpSocket, destination_of};
 use crate::addr::{self, ToAddrs};
 use crate::error::{io_error, tcp_error};
+use crate::readiness::poll_within_budget;
 
 impl UdpSocket {
     /// Sends a datagram to the peer that [`connect`](Self::connect) set, and returns its length in
@@ -120,10 +120,7 @@ pub(super) fn poll_sent<R>(
     cx: &mut Context<'_>,
     send: impl FnOnce() -> io::Result<R>,
 ) -> Poll<io::Result<R>> {
-    let coop = ready!(poll_proceed(cx));
-    let sent = send();
-    coop.made_progress();
-    Poll::Ready(sent)
+    poll_within_budget(cx, |_| Poll::Ready(send()))
 }
 
 /// Copies data into memory that the stack can keep.

@@ -9,7 +9,7 @@ use tokio::io::{Interest, Ready};
 
 use super::TcpStream;
 use crate::error::check_interest;
-use crate::readiness::poll_ready;
+use crate::readiness::{poll_of, poll_within_budget};
 use crate::wait_registration::waiter;
 
 impl TcpStream {
@@ -43,12 +43,10 @@ impl TcpStream {
         let mut wait_registration = self.wait_registration(HostInterest::Write);
         poll_fn(|cx| {
             let mut key = wait_registration.key();
-            poll_ready(cx, |cx| {
-                self.engine.op(|host, now| {
-                    let waiter = waiter(cx, &mut key);
-                    self.is_ready_or_waits(host, now, HostInterest::Write, waiter)
-                })
-            })
+            poll_of(self.engine.op(|host, now| {
+                let waiter = waiter(cx, &mut key);
+                self.is_ready_or_waits(host, now, HostInterest::Write, waiter)
+            }))
         })
         .await
     }
@@ -88,7 +86,7 @@ impl TcpStream {
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_host_ready(cx, HostInterest::Read, None)
+        poll_within_budget(cx, |cx| self.poll_host_ready(cx, HostInterest::Read, None))
     }
 
     /// Polls [`writable`](Self::writable). Only the task that polled last is woken.
@@ -96,6 +94,6 @@ impl TcpStream {
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_host_ready(cx, HostInterest::Write, None)
+        poll_within_budget(cx, |cx| self.poll_host_ready(cx, HostInterest::Write, None))
     }
 }
