@@ -258,7 +258,7 @@ fn errors_have_the_kernels_numbers() {
         let udp = UdpSocket::bind(&a, "0.0.0.0:0").unwrap();
         assert_eq!(number(udp.send(b"x").await), Some(libc::EDESTADDRREQ));
         assert_eq!(number(udp.peer_addr()), Some(libc::ENOTCONN));
-        let long = udp.send_to(&[0; 65_508], "10.0.0.2:9").await;
+        let long = udp.send_to(&vec![0; 65_508], "10.0.0.2:9").await;
         assert_eq!(number(long), Some(libc::EMSGSIZE));
         let broadcast = udp.send_to(b"x", "255.255.255.255:9").await;
         assert_eq!(number(broadcast), Some(libc::EACCES));
@@ -300,7 +300,7 @@ fn a_stack_without_files_needs_no_io_driver() {
             server.read_to_end(&mut data).await.unwrap();
             data.len()
         });
-        client.write_all(&[7; 300_000]).await.unwrap();
+        client.write_all(&vec![7; 300_000]).await.unwrap();
         client.shutdown().await.unwrap();
         assert_eq!(received.await.unwrap(), 300_000);
     });
