@@ -13,7 +13,7 @@ use std::process::{Command, Output, Stdio};
 use ended::Ended;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
-use pasta_net::{LOOPBACK, Net, serve, wait_until, with_net, with_port};
+use pasta_net::{LOOPBACK, Net, serve, sh, wait_until, with_net, with_port};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fullsend");
 const PORT: u16 = 8080;
@@ -356,6 +356,145 @@ fn a_policy_in_the_programs_own_folder_may_be_replaced() {
     });
 }
 
+/// Starts a command that attempts to write its policy, which denies.
+fn attack<'a>(net: &'a Net, user: Option<u32>, policy: &Path, script: &str) -> Asked<'a> {
+    let script = format!(r#"{{ {script}; }} >"$DIR/attacks" 2>&1;"#);
+    Asked::start(net, user, policy, &script)
+}
+
+#[test]
+fn a_policy_with_a_second_name_is_not_read_again() {
+    with_net(|net| {
+        serve(with_port(LOOPBACK[0], PORT));
+        for user in USERS {
+            let policy = net.path("policy.toml");
+            let _ = fs::remove_file(&policy);
+            write(&policy, DENY, user);
+            fs::hard_link(&policy, net.path("second")).unwrap();
+            // Without the second name nothing shows what was written by it.
+            let script = r#"echo 'default = "allow"' >"$DIR/second"; rm "$DIR/second""#;
+            let mut asked = attack(net, user, &policy, script);
+            assert_eq!(asked.ask(), "no");
+            asked.hang_up();
+            assert_eq!(fs::read_to_string(&policy).unwrap(), ALLOW);
+            wait_until("the refusal", || {
+                asked.log().contains("several names at the start")
+            });
+            assert_eq!((asked.changes(), &*asked.ask()), (0, "no"));
+            asked.end();
+        }
+    });
+}
+
+#[test]
+fn a_policy_is_not_read_again_if_the_command_has_a_descriptor_of_a_folder() {
+    with_net(|net| {
+        serve(with_port(LOOPBACK[0], PORT));
+        for user in USERS {
+            let policy = net.path("policy.toml");
+            let _ = fs::remove_file(&policy);
+            write(&policy, DENY, user);
+            for name in ["end", "ask"] {
+                let _ = fs::remove_file(net.path(name));
+            }
+            // Standard input here; another descriptor is the same.
+            let script =
+                format!(r#"echo 'default = "allow"' >"/proc/self/fd/0/policy.toml"; {ASK}"#);
+            let child = program(
+                net,
+                user,
+                "gateway run --control control --policy policy.toml",
+            )
+            .args(["--", "bash", "-c", &script])
+            .stdin(File::open(net.path(".")).unwrap())
+            .stdout(File::create(net.path("answers")).unwrap())
+            .stderr(File::create(net.path("log")).unwrap())
+            .spawn();
+            let child = Ended(child.expect("the program starts"));
+            let mut asked = Asked {
+                net,
+                child,
+                answers: 0,
+            };
+            assert_eq!(asked.ask(), "no");
+            assert_eq!(fs::read_to_string(&policy).unwrap(), ALLOW);
+            asked.hang_up();
+            wait_until("the refusal", || asked.log().contains("descriptor 0"));
+            assert_eq!((asked.changes(), &*asked.ask()), (0, "no"));
+            asked.end();
+        }
+    });
+}
+
+#[test]
+fn a_policy_that_is_mounted_in_the_programs_own_folder_is_read_only() {
+    with_net(|net| {
+        serve(with_port(LOOPBACK[0], PORT));
+        for user in USERS {
+            // As a container engine mounts it.
+            let (real, folder) = (net.path("real.toml"), net.path(".config/fullsend"));
+            fs::create_dir_all(&folder).unwrap();
+            let policy = folder.join("policy.toml");
+            write(&real, DENY, user);
+            write(&policy, "", user);
+            sh(&format!(
+                "mount --bind {} {}",
+                real.display(),
+                policy.display()
+            ));
+            let script = r#"echo 'default = "allow"' >"$POLICY"
+                echo 'default = "allow"' >"$DIR/real.toml""#;
+            let mut asked = attack(net, user, &policy, script);
+            assert_eq!(asked.ask(), "no");
+            asked.hang_up();
+            wait_until("the policy", || asked.changes() == 1);
+            assert_eq!(asked.ask(), "no", "{user:?}");
+            // The host may change it.
+            fs::write(&real, ALLOW).unwrap();
+            asked.hang_up();
+            wait_until("the policy", || asked.changes() == 2);
+            assert_eq!(asked.ask(), "yes");
+            asked.end();
+            sh(&format!("umount {}", policy.display()));
+        }
+    });
+}
+
+#[test]
+fn a_later_mount_of_the_host_is_no_way_to_the_policy() {
+    with_net(|net| {
+        serve(with_port(LOOPBACK[0], PORT));
+        for user in USERS {
+            let (folder, shared) = (net.path("folder"), net.path("shared"));
+            fs::create_dir_all(&folder).unwrap();
+            fs::create_dir_all(&shared).unwrap();
+            let policy = folder.join("policy.toml");
+            write(&policy, DENY, user);
+            sh(&format!(
+                "mount --bind {0} {0} && mount --make-shared {0}",
+                shared.display()
+            ));
+            for name in ["mounted", "ready"] {
+                let _ = fs::remove_file(net.path(name));
+            }
+            let script = r#"touch "$DIR/ready"; until [ -e "$DIR/mounted" ]; do sleep 0.02; done
+                echo 'default = "allow"' >"$DIR/shared/policy.toml""#;
+            let mut asked = attack(net, user, &policy, script);
+            wait_until("the command", || net.path("ready").exists());
+            sh(&format!(
+                "mount --bind {} {}",
+                folder.display(),
+                shared.display()
+            ));
+            fs::write(net.path("mounted"), "").unwrap();
+            assert_eq!(asked.ask(), "no");
+            assert_eq!(fs::read_to_string(&policy).unwrap(), DENY, "{user:?}");
+            asked.end();
+            sh(&format!("umount {0} && umount {0}", shared.display()));
+        }
+    });
+}
+
 #[test]
 fn a_hangup_of_any_process_ends_no_command() {
     with_net(|net| {
@@ -620,5 +759,36 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), "job control" in str(see
             .output()
             .unwrap();
         assert_eq!(stdout(&output), "9 False\n", "{output:?}");
+    });
+}
+
+#[test]
+fn a_command_that_stops_the_terminal_does_not_stop_its_gateway() {
+    with_net(|net| {
+        write(&net.path("policy.toml"), DENY, None);
+        // A refused connection is one line on the terminal, which is the gateway's standard error, too.
+        let command = r#"
+import socket, sys, termios
+termios.tcflow(0, termios.TCOOFF)
+for port in range(1, 5):
+    try: socket.create_connection(("10.0.2.2", port), 20)
+    except ConnectionRefusedError: pass
+sys.exit(7)
+"#;
+        let script = r#"
+import os, pty, select, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp(sys.argv[1], sys.argv[1:])
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"#;
+        let output = Command::new("timeout")
+            .args(["--kill-after=1", "100", "python3", "-c", script, PROGRAM])
+            .args(["gateway", "run", "--policy", "policy.toml", "--"])
+            .args(["python3", "-c", command])
+            .current_dir(net.path("."))
+            .output()
+            .unwrap();
+        assert_eq!(stdout(&output), "7\n", "{output:?}");
     });
 }

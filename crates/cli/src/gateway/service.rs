@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 use std::future::Future;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 use std::pin::pin;
 use std::process::ExitCode;
@@ -13,8 +13,11 @@ use fullsend_device::{Capture, CaptureInterface, CapturedDevice, Device};
 use fullsend_gateway::Gateway;
 use fullsend_gateway::namespace::{Spawned, is_signal_ignored, open_null};
 use fullsend_offload::Link;
+use nix::fcntl::{OFlag, open};
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::stat::Mode;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::private_file;
@@ -65,11 +68,31 @@ pub(crate) fn write_pid(path: &Path) -> Result<()> {
 }
 
 /// Leaves standard input and output to the command of this process: a reader of its output does not wait for
-/// this process, too.
+/// this process, too. Must be called after the start of the command's process, which inherits signal masks.
 pub(crate) fn leave_terminal() -> Result<()> {
     let null = open_null()?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
+    log_without_waiting()?;
+    Ok(())
+}
+
+/// Keeps log lines on a terminal from stopping this process: the command can stop the terminal's output
+/// (tcflow), and make this process one of the background. A line that the terminal does not take at once
+/// is lost.
+fn log_without_waiting() -> io::Result<()> {
+    if !io::stderr().is_terminal() {
+        return Ok(());
+    }
+    let mut background = SigSet::empty();
+    background.add(Signal::SIGTTOU);
+    background.thread_block()?;
+    // O_NONBLOCK is a flag of the open file, which the command has as well.
+    let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    // The terminal may be another user's.
+    if let Ok(terminal) = open("/proc/self/fd/2", flags, Mode::empty()) {
+        rustix::stdio::dup2_stderr(&terminal)?;
+    }
     Ok(())
 }
 

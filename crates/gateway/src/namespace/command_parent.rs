@@ -228,8 +228,7 @@ impl CommandParent {
     /// Returns whether a process outside of the command's PID namespace has sent a signal to this process.
     /// Outside of the namespace this process cannot know it.
     fn is_from_outside(&self, info: &siginfo) -> bool {
-        let is_from_process = info.ssi_code <= 0;
-        self.is_init && is_from_process && info.ssi_pid == 0
+        self.is_init && is_of_no_process_here(info.ssi_code, info.ssi_pid)
     }
 
     /// Returns whether a process handles, ignores or awaits a signal. An unreadable status counts as
@@ -274,6 +273,12 @@ fn wait_for(files: &mut [PollFd<'_>]) -> io::Result<()> {
     }
 }
 
+/// Returns whether kill(2) has sent a signal in a process that has no number in this PID namespace. The sender
+/// of a signal with another negative code chooses its number.
+fn is_of_no_process_here(code: i32, pid: u32) -> bool {
+    code == libc::SI_USER && pid == 0
+}
+
 /// Returns whether the terminal has sent a signal, and not a process.
 fn is_from_terminal(info: &siginfo) -> bool {
     info.ssi_code == libc::SI_KERNEL
@@ -289,6 +294,15 @@ pub(super) fn mask_has(status: &str, name: &str, signal: Signal) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_signal_of_kill_shows_that_its_sender_is_outside() {
+        assert!(is_of_no_process_here(libc::SI_USER, 0));
+        assert!(!is_of_no_process_here(libc::SI_USER, 2));
+        assert!(!is_of_no_process_here(libc::SI_KERNEL, 0));
+        // rt_sigqueueinfo(2) of the command.
+        assert!(!is_of_no_process_here(libc::SI_QUEUE, 0));
+    }
 
     #[test]
     fn a_signal_is_in_a_mask() {

@@ -10,10 +10,12 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::Mode;
+use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, statx};
 
 use super::failed;
 use super::mounts::mount_read_only;
 use super::spawn::{CommandFiles, Spawned};
+use super::sys::passed_on;
 
 /// The folder of files of this program, in that of the user's settings and in /etc.
 const OWN_FOLDER: &str = "fullsend";
@@ -35,7 +37,8 @@ pub struct Guard {
     /// The path without symbolic links.
     path: PathBuf,
     file: Identity,
-    /// Whether the directory has only files of this program, and is made read-only as a whole.
+    /// Whether the directory has only files of this program, and is made read-only as a whole. Not for a file
+    /// that is a mount of its own, which is elsewhere, too.
     has_own_folder: bool,
 }
 
@@ -75,7 +78,8 @@ impl GuardedFile {
         let file = open_in(&directory, name)?;
         let guard = Guard {
             file: Identity::from(&file.metadata()?),
-            has_own_folder: is_own_folder(folder, |name| std::env::var_os(name)),
+            has_own_folder: is_own_folder(folder, |name| std::env::var_os(name))
+                && !is_mount(&file)?,
             path,
         };
         Ok(Self {
@@ -142,7 +146,8 @@ impl FileBeside {
         if metadata.nlink() != 1 {
             return refuse("it has several names; use a copy of it");
         }
-        if guard.has_own_folder || Identity::from(&metadata) == guard.file {
+        let is_of_own_folder = guard.has_own_folder && !is_mount(&file)?;
+        if is_of_own_folder || Identity::from(&metadata) == guard.file {
             return Ok(file);
         }
         refuse(
@@ -176,10 +181,33 @@ impl Guard {
         // The current directory is still below the old mount.
         let folder = std::env::current_dir().and_then(|folder| Ok(nix::unistd::chdir(&folder)?));
         folder.map_err(|e| failed("enter the current directory again", e))?;
-        if Identity::from(&fs::metadata(&self.path)?) != self.file {
+        let metadata = fs::metadata(&self.path)?;
+        if Identity::from(&metadata) != self.file {
             return Err(io::Error::other(
                 "another file was put in its place at the start",
             ));
+        }
+        // The command could write it by another name, and remove that.
+        if metadata.nlink() != 1 {
+            return Err(io::Error::other(
+                "it had several names at the start; use a copy of it",
+            ));
+        }
+        self.check_descriptors()
+    }
+
+    /// Fails if the command has a descriptor through which it can write the file: the file's own, or a directory,
+    /// which is below the mounts of the caller.
+    fn check_descriptors(&self) -> io::Result<()> {
+        for number in passed_on().map_err(|e| failed("list the open descriptors", e))? {
+            let Ok(metadata) = fs::metadata(format!("/proc/self/fd/{number}")) else {
+                continue;
+            };
+            if metadata.is_dir() || Identity::from(&metadata) == self.file {
+                return Err(io::Error::other(format!(
+                    "descriptor {number} of the command leads to it; close it for the command"
+                )));
+            }
         }
         Ok(())
     }
@@ -194,6 +222,12 @@ fn open_in(directory: &OwnedFd, name: &OsStr) -> io::Result<File> {
     }
     let text = "it is no regular file; write one";
     Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+}
+
+/// Returns whether a file is mounted alone over another one. Linux before 5.8 does not report it.
+fn is_mount(file: &File) -> io::Result<bool> {
+    let found = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
+    Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
 /// Returns whether a folder is the one of this program, in /etc or in the user's settings.

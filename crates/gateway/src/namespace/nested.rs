@@ -8,6 +8,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use caps::{CapSet, Capability};
 use landlock::{RulesetAttr, RulesetCreatedAttr, Scope};
 use nix::mount::MsFlags;
 use nix::sched::CloneFlags;
@@ -95,7 +96,13 @@ impl<'a> Nested<'a> {
             // a command that is the first one must be killed by its parent.
             set_pdeathsig(Signal::SIGKILL)?;
         }
-        mount_none("/", MsFlags::MS_REC | MsFlags::MS_SLAVE)
+        // A mount that the host makes later could lead to the guarded file, too.
+        let propagation = if self.new.read_only.is_some() {
+            MsFlags::MS_PRIVATE
+        } else {
+            MsFlags::MS_SLAVE
+        };
+        mount_none("/", MsFlags::MS_REC | propagation)
             .map_err(|e| failed("separate the mounts", e))?;
         if let Some(text) = &self.new.resolv_conf {
             replace_resolv_conf(text).map_err(|e| failed("replace /etc/resolv.conf", e))?;
@@ -134,7 +141,7 @@ impl<'a> Nested<'a> {
         // The /proc may be that of another PID namespace, where the command has another number.
         let is_proc_own = fs::read_link("/proc/self")
             .is_ok_and(|pid| pid.as_os_str() == &*OsString::from(getpid().to_string()));
-        if self.outer_user.is_some() || !is_proc_own {
+        if self.outer_user.is_some() || !is_proc_own || !can_map_others() {
             return own;
         }
         let identity = |name| {
@@ -231,10 +238,32 @@ impl Maps {
         let done = match self {
             Self::None => Ok(()),
             Self::Own(user, group) => map_ids((0, 0), (*user, *group)),
-            Self::All(_) => mapped.read_exact(&mut [0]),
+            Self::All(_) => {
+                let refused = |_| io::Error::other("the kernel has refused the maps");
+                mapped.read_exact(&mut [0]).map_err(refused)
+            }
         };
-        done.map_err(|e| failed("map the users of the command", e))
+        done.map_err(|error| {
+            let what = match (self, error.kind()) {
+                (Self::Own(0, _), io::ErrorKind::PermissionDenied) => {
+                    "map root in the command; give it CAP_SETFCAP, or start as another user"
+                }
+                _ => "map the users of the command",
+            };
+            failed(what, error)
+        })
     }
+}
+
+/// Returns whether this process may map other users than its own: for root the kernel wants CAP_SETFCAP, too.
+fn can_map_others() -> bool {
+    let needed = [
+        Capability::CAP_SETUID,
+        Capability::CAP_SETGID,
+        Capability::CAP_SETFCAP,
+    ];
+    let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false);
+    needed.into_iter().all(has)
 }
 
 /// Returns the map that maps each ID in `map`, the contents of a uid_map, to itself.

@@ -168,20 +168,33 @@ pub fn inherited_fd(number: RawFd) -> io::Result<OwnedFd> {
 /// Closes the descriptors that the process was started with, except the standard ones and those of
 /// [`inherited_fd`]. Call it when all files that arguments name are open, which may be `/dev/fd/N`.
 pub fn close_inherited() {
-    let listed = std::fs::read_dir("/proc/self/fd").map(|entries| {
-        let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        numbers.collect::<Vec<RawFd>>()
-    });
-    let numbers = listed.unwrap_or_else(|_| (3..UNLISTED_MAX).collect());
+    let numbers = descriptors().unwrap_or_else(|_| (3..UNLISTED_MAX).collect());
     for number in numbers.into_iter().filter(|number| *number > 2) {
-        // SAFETY: reads the flags of a number, which need not be a descriptor.
-        let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
-        if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
+        if outlives_exec(number) {
             // SAFETY: as in `inherited_fd`, nothing in this process refers to a descriptor without
             // `FD_CLOEXEC`.
             unsafe { libc::close(number) };
         }
     }
+}
+
+/// Returns the descriptors that a program has which this process executes.
+pub(super) fn passed_on() -> io::Result<Vec<RawFd>> {
+    let mut numbers = descriptors()?;
+    numbers.retain(|number| outlives_exec(*number));
+    Ok(numbers)
+}
+
+fn descriptors() -> io::Result<Vec<RawFd>> {
+    let entries = std::fs::read_dir("/proc/self/fd")?;
+    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    Ok(numbers.collect())
+}
+
+fn outlives_exec(number: RawFd) -> bool {
+    // SAFETY: reads the flags of a number, which need not be a descriptor.
+    let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+    flags >= 0 && flags & libc::FD_CLOEXEC == 0
 }
 
 /// Registers a descriptor with the runtime.
