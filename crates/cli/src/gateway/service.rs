@@ -192,7 +192,7 @@ pub(crate) async fn relay_command(
                  it goes on without, and needs a new start to have a network again",
                 command.tap.name
             );
-            return exit_code(ended.await?);
+            return Ok(exit_code(ended.await?));
         }
         status = &mut ended => status?,
     };
@@ -208,9 +208,9 @@ pub(crate) async fn relay_command(
         _ = terminate.recv() => {}
         _ = hangup.recv(), if !is_hangup_ignored => {}
     }
-    exit_code(status)
+    Ok(exit_code(status))
 }
 
-fn exit_code(status: i32) -> Result<ExitCode> {
-    Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)))
+fn exit_code(status: i32) -> ExitCode {
+    ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX))
 }

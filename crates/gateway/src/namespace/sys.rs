@@ -104,10 +104,10 @@ pub(super) fn report_refused_calls() {
     use nix::sys::signal::{SaFlags, SigAction, SigSet, sigaction};
 
     extern "C" fn on_trap(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-        // The member `si_syscall` of `siginfo_t` of 64-bit systems follows `si_call_addr`.
-        const SYSCALL_INDEX: usize = 24 / size_of::<libc::c_int>();
+        // The member `si_syscall` of `siginfo_t` of 64-bit systems, in units of `int`.
+        const SYSCALL: usize = 6;
         // SAFETY: the kernel passes a pointer to a whole siginfo_t, of which this is an aligned `int`.
-        let call = unsafe { *info.cast::<libc::c_int>().add(SYSCALL_INDEX) };
+        let call = unsafe { *info.cast::<libc::c_int>().add(SYSCALL) };
         let mut text = *b"seccomp refused the system call     \n";
         let (mut rest, mut at) = (call.unsigned_abs(), text.len() - 2);
         while rest > 0 && at > 32 {
