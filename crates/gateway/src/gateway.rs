@@ -46,7 +46,7 @@ const MIN_BUFFER: u64 = 128 << 10;
 const MAX_BUFFER: u64 = 4 << 20;
 
 pub use builder::Builder;
-use builder::OnGuest;
+use builder::{Helpers, OnGuest};
 
 /// What the tasks of a gateway share.
 pub(crate) struct Shared {
@@ -347,7 +347,8 @@ impl Gateway {
     /// # Errors
     /// Those of [`Builder::build`].
     pub fn new(config: Config, device: Box<dyn Device>) -> io::Result<Self> {
-        Self::open(config, (device, None, Arc::default()), None)
+        let parts = (device, None, Arc::default());
+        Self::open(config, parts, Helpers::default())
     }
 
     /// Builds a gateway for several guests.
@@ -355,6 +356,7 @@ impl Gateway {
         config: Config,
         is_joined: bool,
         (guests, on_guest): (Vec<Box<dyn Device>>, Option<OnGuest>),
+        helpers: Helpers,
     ) -> io::Result<Self> {
         validate_for_several(&config)?;
         let (ports, mut on_guest) = (Arc::new(PortGuests::new(is_joined)), on_guest);
@@ -375,13 +377,13 @@ impl Gateway {
         for device in guests {
             handle.attach(device)?;
         }
-        Self::open(config, (Box::new(switch), Some(handle), ports), None)
+        Self::open(config, (Box::new(switch), Some(handle), ports), helpers)
     }
 
     fn open(
         config: Config,
         (device, switch, ports): (Box<dyn Device>, Option<SwitchHandle>, Arc<PortGuests>),
-        guest_sockets: Option<GuestSockets>,
+        helpers: Helpers,
     ) -> io::Result<Self> {
         validate(&config)?;
         let memory = match (&switch, config.limits.memory) {
@@ -411,7 +413,7 @@ impl Gateway {
             dns_permits: Arc::new(Semaphore::new(limits.dns)),
             stack,
             counters: AtomicCounters::default(),
-            resolvers: Resolvers::new(&config.dns),
+            resolvers: Resolvers::new(&config.dns, helpers.resolv_conf)?,
             zones: Zones::new(&config.dns.zones)?,
             guests,
             policy: Mutex::new(config.policy.clone()),
@@ -424,7 +426,7 @@ impl Gateway {
             spliced_open: AtomicUsize::new(0),
             spliced_tx: AtomicUsize::new(0),
             pipes: Pipes::default(),
-            guest_sockets,
+            guest_sockets: helpers.guest_sockets,
             limits,
             relay_memory,
             memory,
@@ -543,7 +545,7 @@ impl Handle {
     /// - The error of the operating system if it cannot be bound, with the address in the message.
     /// - `InvalidInput` if it leads to an address that is not that of one host and port.
     /// - `Unsupported` for clients in the guest if the gateway has no sockets there
-    ///   ([`Builder::guest_sockets`]), or if the forward is of UDP or has an interface.
+    ///   ([`Builder::guest_sockets`]), or if the forward has an interface.
     /// - `AddrNotAvailable` if the gateway has no address of the guest's family.
     /// - `QuotaExceeded` beyond [`Limits::forwards`](crate::Limits::forwards), and `NotConnected`
     ///   after the gateway has stopped.

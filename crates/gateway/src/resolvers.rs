@@ -1,17 +1,20 @@
 //! The host's resolvers, from a file in the format of resolv.conf(5).
 
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
 
 use crate::config::DnsConfig;
 use crate::message::resolv_conf::parse;
+use crate::namespace::{FileOpener, StartedOpener};
 
 mod health;
 
@@ -19,17 +22,22 @@ pub(crate) use health::ResolverHealth;
 
 /// The file of the host's resolvers.
 pub(crate) const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// Most symbolic links that are followed.
-const MAX_LINKS: usize = 8;
+/// Most bytes of the file that are read.
+const FILE_MAX: u64 = 64 << 10;
 /// How often the file is checked for changes at most.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a query waits for the file at most. Without it, the last list is used.
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The resolvers that queries are relayed to.
 pub(crate) struct Resolvers {
     path: PathBuf,
     /// Whether the list comes from the settings and not from the file.
     is_fixed: bool,
-    state: Mutex<State>,
+    /// Opens the file where a sandbox hides it.
+    opener: Option<Arc<StartedOpener>>,
+    state: Arc<Mutex<State>>,
     health: ResolverHealth,
 }
 
@@ -38,6 +46,8 @@ struct State {
     /// The version of the file that `list` was read from.
     version: Option<FileVersion>,
     checked: Option<Instant>,
+    /// Whether another process is opening the file.
+    is_checking: bool,
     /// The error of the last check, whose warning is not repeated.
     error: Option<io::ErrorKind>,
 }
@@ -47,39 +57,45 @@ struct State {
 type FileVersion = (u64, u64, u64, i64, i64);
 
 impl Resolvers {
-    /// Reads the file, unless the settings name resolvers. Warns if there are none.
-    pub(crate) fn new(config: &DnsConfig) -> Self {
+    /// Reads the file, unless the settings name resolvers. Warns if there are none. Must be called within a
+    /// tokio runtime if there is an `opener`.
+    ///
+    /// # Errors
+    /// That of registering the opener with the runtime.
+    pub(crate) fn new(config: &DnsConfig, opener: Option<FileOpener>) -> io::Result<Self> {
         let mut state = State {
             list: config.upstream.clone(),
             version: None,
             checked: None,
+            is_checking: false,
             error: None,
         };
         let is_fixed = !config.upstream.is_empty();
         let path = config.resolv_conf.clone();
-        if !is_fixed && let Some(warning) = state.check(&path) {
-            tracing::warn!("{warning}");
+        let opener = opener.filter(|_| !is_fixed);
+        if !is_fixed {
+            let opened = match &opener {
+                Some(opener) => opener.open_now(),
+                None => File::open(&path),
+            };
+            state.warn_of(&path, opened);
         }
-        Self {
+        let opener = opener.map(FileOpener::started).transpose()?;
+        Ok(Self {
             path,
             is_fixed,
-            state: Mutex::new(state),
+            opener: opener.map(Arc::new),
+            state: Arc::new(Mutex::new(state)),
             health: ResolverHealth::default(),
-        }
+        })
     }
 
     /// Returns the resolvers in the order of the file. Reads it again if it has changed.
-    pub(crate) fn list(&self) -> Vec<SocketAddr> {
-        let mut state = self.state.lock();
-        let now = Instant::now();
-        let is_due = state.checked.is_none_or(|at| now - at >= CHECK_INTERVAL);
-        if !self.is_fixed && is_due {
-            state.checked = Some(now);
-            if let Some(warning) = state.check(&self.path) {
-                tracing::warn!("{warning}");
-            }
+    pub(crate) async fn list(&self) -> Vec<SocketAddr> {
+        if let Some(check) = self.begin_check() {
+            let _ = timeout(READ_TIMEOUT, check).await;
         }
-        state.list.clone()
+        self.state.lock().list.clone()
     }
 
     /// Returns which resolvers answer.
@@ -87,17 +103,50 @@ impl Resolvers {
         &self.health
     }
 
-    /// Returns the first resolver.
+    /// Returns the first resolver. A change of the file that only another process can read
+    /// has an effect on the next call.
     pub(crate) fn first(&self) -> Option<SocketAddr> {
-        self.list().first().copied()
+        drop(self.begin_check());
+        self.state.lock().list.first().copied()
+    }
+
+    /// Checks the file if it is time to. Returns the task that waits for another process to open it.
+    fn begin_check(&self) -> Option<JoinHandle<()>> {
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        let is_due = state.checked.is_none_or(|at| now - at >= CHECK_INTERVAL);
+        if self.is_fixed || !is_due || state.is_checking {
+            return None;
+        }
+        state.checked = Some(now);
+        let Some(opener) = self.opener.clone() else {
+            state.warn_of(&self.path, File::open(&self.path));
+            return None;
+        };
+        state.is_checking = true;
+        let (shared, path) = (self.state.clone(), self.path.clone());
+        // A task, which no caller cancels: the answer to one request must not be left for the next.
+        Some(tokio::spawn(async move {
+            let opened = opener.open().await;
+            let mut state = shared.lock();
+            state.is_checking = false;
+            state.warn_of(&path, opened);
+        }))
     }
 }
 
 impl State {
+    /// Reads the file if it is another version, and logs an error that the last check did not have.
+    fn warn_of(&mut self, path: &Path, opened: io::Result<File>) {
+        if let Some(warning) = self.check(path, opened) {
+            tracing::warn!("{warning}");
+        }
+    }
+
     /// Reads the file if it is another version. After an error the list is as before: an editor may
     /// be replacing the file. Returns a warning of an error that the last check did not have.
-    fn check(&mut self, path: &Path) -> Option<String> {
-        let error = self.reload(path).err();
+    fn check(&mut self, path: &Path, opened: io::Result<File>) -> Option<String> {
+        let error = opened.and_then(|file| self.read(file, path)).err();
         let last = std::mem::replace(&mut self.error, error.as_ref().map(io::Error::kind));
         let error = error.filter(|error| last != Some(error.kind()))?;
         let path = path.display();
@@ -105,14 +154,13 @@ impl State {
             format!("cannot read {path}: {error}; until it can be read, DNS queries fail")
         } else {
             format!(
-                "cannot read {path} any more: {error}; DNS queries go to the resolvers that it had; if \
-                 it is in another directory now, which a sandbox hides, restart the gateway"
+                "cannot read {path} any more: {error}; DNS queries go to the resolvers that it had"
             )
         })
     }
 
-    fn reload(&mut self, path: &Path) -> io::Result<()> {
-        let metadata = fs::metadata(path)?;
+    fn read(&mut self, file: File, path: &Path) -> io::Result<()> {
+        let metadata = file.metadata()?;
         let version = (
             metadata.dev(),
             metadata.ino(),
@@ -123,73 +171,77 @@ impl State {
         if self.version == Some(version) {
             return Ok(());
         }
-        self.list = parse(&fs::read_to_string(path)?);
+        let mut text = String::new();
+        file.take(FILE_MAX).read_to_string(&mut text)?;
+        self.list = parse(&text);
         self.version = Some(version);
         tracing::debug!(resolvers = ?self.list, "read {}", path.display());
         Ok(())
     }
 }
 
-/// Returns the directories that must be visible to read a file and the files that its symbolic links
-/// lead to, as the links name them.
-pub(crate) fn folders_of(path: &Path) -> Vec<PathBuf> {
-    let mut folders: Vec<PathBuf> = Vec::new();
-    let mut path = path.to_owned();
-    for _ in 0..MAX_LINKS {
-        let Some(folder) = path.parent().map(Path::to_owned) else {
-            break;
-        };
-        let target = fs::read_link(&path);
-        if !folders.iter().any(|known| folder.starts_with(known)) {
-            folders.push(folder.clone());
-        }
-        match target {
-            Ok(target) => path = without_parents(&folder.join(target)),
-            Err(_) => break,
-        }
-    }
-    folders
-}
-
-/// Removes `..` and the component before it.
-fn without_parents(path: &Path) -> PathBuf {
-    let mut plain = PathBuf::new();
-    for component in path.components() {
-        match component {
-            Component::ParentDir => {
-                plain.pop();
-            }
-            Component::CurDir => {}
-            other => plain.push(other),
-        }
-    }
-    plain
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn texts(list: &[SocketAddr]) -> Vec<String> {
         list.iter().map(ToString::to_string).collect()
     }
 
+    fn of_file(path: &Path, opener: Option<FileOpener>) -> Resolvers {
+        let config = DnsConfig {
+            resolv_conf: path.to_owned(),
+            ..DnsConfig::default()
+        };
+        Resolvers::new(&config, opener).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_file_that_only_another_process_can_open_is_followed() {
+        let folder = std::env::temp_dir().join(format!("resolv-opener-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("resolv.conf");
+        fs::write(&path, "nameserver 192.0.2.1\n").unwrap();
+        let opener = FileOpener::start(&path).unwrap();
+        let config = DnsConfig {
+            // A path that this process cannot open.
+            resolv_conf: folder.join("hidden"),
+            ..DnsConfig::default()
+        };
+        let resolvers = Resolvers::new(&config, Some(opener)).unwrap();
+        assert_eq!(texts(&resolvers.list().await), ["192.0.2.1:53"]);
+        // Editors and DHCP clients replace the file, and links may lead elsewhere.
+        fs::write(folder.join("new"), "nameserver 192.0.2.2\n").unwrap();
+        fs::rename(folder.join("new"), &path).unwrap();
+        resolvers.state.lock().checked = None;
+        assert_eq!(texts(&resolvers.list().await), ["192.0.2.2:53"]);
+        fs::write(folder.join("target"), "nameserver 192.0.2.3\n").unwrap();
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("target", &path).unwrap();
+        resolvers.state.lock().checked = None;
+        assert_eq!(texts(&resolvers.list().await), ["192.0.2.3:53"]);
+        // While the file is missing, the last list stays.
+        fs::remove_file(folder.join("target")).unwrap();
+        resolvers.state.lock().checked = None;
+        assert_eq!(texts(&resolvers.list().await), ["192.0.2.3:53"]);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_changed_file_is_read_again() {
         let path = std::env::temp_dir().join(format!("resolv-{}", std::process::id()));
         fs::write(&path, "nameserver 192.0.2.1\n").unwrap();
-        let resolvers = Resolvers::new(&DnsConfig {
-            resolv_conf: path.clone(),
-            ..DnsConfig::default()
-        });
-        assert_eq!(texts(&resolvers.list()), ["192.0.2.1:53"]);
+        let resolvers = of_file(&path, None);
+        assert_eq!(texts(&resolvers.list().await), ["192.0.2.1:53"]);
         fs::write(&path, "nameserver 192.0.2.22\n").unwrap();
         tokio::time::advance(CHECK_INTERVAL).await;
-        assert_eq!(texts(&resolvers.list()), ["192.0.2.22:53"]);
+        assert_eq!(texts(&resolvers.list().await), ["192.0.2.22:53"]);
         // While the file is missing, the last list stays.
         fs::remove_file(&path).unwrap();
         tokio::time::advance(CHECK_INTERVAL).await;
-        assert_eq!(texts(&resolvers.list()), ["192.0.2.22:53"]);
+        assert_eq!(texts(&resolvers.list().await), ["192.0.2.22:53"]);
     }
 
     #[test]
@@ -200,9 +252,10 @@ mod tests {
             list: Vec::new(),
             version: None,
             checked: None,
+            is_checking: false,
             error: None,
         };
-        let mut check = || state.check(&path);
+        let mut check = || state.check(&path, File::open(&path));
         for part in ["resolv.conf: ", "resolv.conf any more: "] {
             let missing = check().unwrap();
             assert!(missing.contains(part), "{missing}");
@@ -224,38 +277,19 @@ mod tests {
     async fn the_file_is_read_before_the_first_query() {
         let path = std::env::temp_dir().join(format!("resolv-early-{}", std::process::id()));
         fs::write(&path, "nameserver 192.0.2.1\n").unwrap();
-        let resolvers = Resolvers::new(&DnsConfig {
-            resolv_conf: path.clone(),
-            ..DnsConfig::default()
-        });
+        let resolvers = of_file(&path, None);
         // A sandbox may hide it from then on.
         fs::remove_file(&path).unwrap();
-        assert_eq!(texts(&resolvers.list()), ["192.0.2.1:53"]);
+        assert_eq!(texts(&resolvers.list().await), ["192.0.2.1:53"]);
     }
 
-    #[test]
-    fn the_folders_of_a_chain_of_links_are_those_that_the_links_name() {
-        let root = std::env::temp_dir().join(format!("resolv-links-{}", std::process::id()));
-        let [etc, run, net] = ["etc", "run/systemd/resolve", "net"].map(|name| root.join(name));
-        for folder in [&etc, &run, &net] {
-            fs::create_dir_all(folder).unwrap();
-        }
-        fs::write(net.join("resolv.conf"), "").unwrap();
-        let link = |from: &Path, to: &Path| std::os::unix::fs::symlink(to, from).unwrap();
-        let first = etc.join("resolv.conf");
-        link(&first, Path::new("../run/systemd/resolve/stub.conf"));
-        link(&run.join("stub.conf"), &net.join("resolv.conf"));
-        assert_eq!(folders_of(&first), [etc, run, net.clone()]);
-        assert_eq!(folders_of(&net.join("resolv.conf")), [net]);
-        fs::remove_dir_all(&root).unwrap();
-    }
-
-    #[test]
-    fn resolvers_of_the_settings_replace_the_file() {
-        let resolvers = Resolvers::new(&DnsConfig {
+    #[tokio::test]
+    async fn resolvers_of_the_settings_replace_the_file() {
+        let config = DnsConfig {
             upstream: vec!["192.0.2.7:5353".parse().unwrap()],
             ..DnsConfig::default()
-        });
-        assert_eq!(texts(&resolvers.list()), ["192.0.2.7:5353"]);
+        };
+        let resolvers = Resolvers::new(&config, None).unwrap();
+        assert_eq!(texts(&resolvers.list().await), ["192.0.2.7:5353"]);
     }
 }

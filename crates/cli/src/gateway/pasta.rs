@@ -16,15 +16,18 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use fullsend_device::{Device, Tun};
-use fullsend_gateway::Gateway;
 use fullsend_gateway::namespace::{
-    Background, FirstProcess, GuestSockets, InterfaceSetup, NamespaceEnd, Namespaces,
-    NewNamespaces, Sandbox, SocketTables, Spawned, Tap, close_inherited, open_null, open_tap,
+    Background, FileOpener, FirstProcess, GuestSockets, Identity, InterfaceSetup, NamespaceEnd,
+    Namespaces, NewNamespaces, Sandbox, SocketTables, Spawned, Tap, close_inherited, open_null,
+    open_tap,
 };
+use fullsend_gateway::{Builder, Gateway};
 
 use super::memory;
 use super::policy::{self, PolicySource};
-use super::service::{captured, leave_terminal, relay, relay_command, runtime, write_pid};
+use super::service::{
+    captured, leave_terminal, relay, relay_command, resolv_conf_opener, runtime, write_pid,
+};
 use super::tool_sockets::ToolSockets;
 use super::udp_filter;
 use auto::AutoForwards;
@@ -69,7 +72,10 @@ fn run(
             }
             Program::Pasta => return ExitCode::FAILURE,
         },
-        Ok(Command::Serve(options)) => options,
+        Ok(Command::Serve(mut options)) => {
+            set_user(program, &mut options);
+            options
+        }
         Err(error) => {
             errln!("{name}: {error:#}");
             errln!("{usage}");
@@ -80,6 +86,25 @@ fn run(
         errln!("{name}: {error:#}");
         ExitCode::FAILURE
     })
+}
+
+/// Sets the user as which a gateway runs that root has started without one, and reports it.
+fn set_user(program: Program, options: &mut Options) {
+    if options.user.is_some() {
+        return;
+    }
+    let name = program.name();
+    let line = match Identity::instead_of_root() {
+        Ok(None) => return,
+        Ok(user) => {
+            options.user = user;
+            format!("{name}: Started as root, will change to nobody.")
+        }
+        Err(error) => format!("{name}: {error}; the gateway runs as root"),
+    };
+    if !options.quiet {
+        errln!("{line}");
+    }
 }
 
 /// The guest's side.
@@ -101,7 +126,7 @@ impl Guest {
         // A change of the forwards may need them later.
         let needs_sockets = plan.needs_guest_sockets() || options.conf_path.is_some();
         let sockets = needs_sockets
-            .then(|| GuestSockets::of(namespaces))
+            .then(|| GuestSockets::with_user(namespaces, options.user))
             .transpose()?;
         for refused in sockets.iter().flat_map(GuestSockets::refused_restrictions) {
             tracing::warn!("{refused}; the gateway's process in the namespace runs without it");
@@ -179,9 +204,9 @@ fn serve_namespace(
         end
     };
     let caller = Caller::start(options)?;
-    let (control, tools) = prepare(options, policy, None)?;
+    let prepared = prepare(options, plan, policy, None)?;
     runtime()?.block_on(async {
-        let gateway = start(plan, guest, control)?;
+        let (gateway, tools) = start(plan, guest, prepared)?;
         let _files = tools.serve(&gateway)?;
         caller.release()?;
         relay(gateway, end.wait()).await
@@ -201,6 +226,7 @@ fn serve_command(
     };
     let spawned: Spawned = NewNamespaces {
         user: !options.netns_only,
+        run_as: options.user,
         first: FirstProcess::Command,
         tap: plan.interface_name.clone(),
         setup: InterfaceSetup {
@@ -220,9 +246,9 @@ fn serve_command(
     let device = captured(device, &spawned.tap.name, options.pcap.as_deref())?;
     let guest = Guest::new(options, plan, device, spawned.namespaces())?;
     leave_terminal()?;
-    let (control, tools) = prepare(options, policy, Some(&spawned))?;
+    let prepared = prepare(options, plan, policy, Some(&spawned))?;
     runtime()?.block_on(async {
-        let gateway = start(plan, guest, control)?;
+        let (gateway, tools) = start(plan, guest, prepared)?;
         let reloads = tools.has_policy();
         let _files = tools.serve(&gateway)?;
         relay_command(gateway, &spawned, reloads).await
@@ -230,10 +256,13 @@ fn serve_command(
 }
 
 /// Builds the gateway, and begins to follow the listening ports and to serve pesto where requested.
-fn start(plan: &Plan, guest: Guest, control: Option<ControlSocket>) -> Result<Gateway> {
-    let mut builder = Gateway::builder()
-        .config(plan.config.clone())
-        .device(guest.device);
+fn start(plan: &Plan, guest: Guest, prepared: Prepared) -> Result<(Gateway, ToolSockets)> {
+    let Prepared {
+        control,
+        tools,
+        opener,
+    } = prepared;
+    let mut builder = builder(plan, guest.device, opener);
     if let Some(sockets) = guest.sockets {
         builder = builder.guest_sockets(sockets);
     }
@@ -245,7 +274,18 @@ fn start(plan: &Plan, guest: Guest, control: Option<ControlSocket>) -> Result<Ga
     if let Some(socket) = control {
         tokio::spawn(socket.serve(table)?);
     }
-    Ok(gateway)
+    Ok((gateway, tools))
+}
+
+/// Returns the builder of a gateway for a guest's device.
+fn builder(plan: &Plan, device: Box<dyn Device>, opener: Option<FileOpener>) -> Builder {
+    let builder = Gateway::builder()
+        .config(plan.config.clone())
+        .device(device);
+    match opener {
+        Some(opener) => builder.resolv_conf_opener(opener),
+        None => builder,
+    }
 }
 
 /// The process that started this one, and waits until the gateway serves unless it wants to wait for
@@ -276,31 +316,48 @@ impl Caller {
     }
 }
 
+/// What has been opened before the restrictions of a running gateway.
+struct Prepared {
+    control: Option<ControlSocket>,
+    tools: ToolSockets,
+    opener: Option<FileOpener>,
+}
+
 /// Writes the PID file, binds the sockets of pesto and of our own tools, and gives up what a running
 /// gateway does not need.
 fn prepare(
     options: &Options,
+    plan: &Plan,
     policy: Option<PolicySource>,
     command: Option<&Spawned>,
-) -> Result<(Option<ControlSocket>, ToolSockets)> {
+) -> Result<Prepared> {
     if let Some(path) = &options.pid_file {
         write_pid(path)?;
     }
     let control = options.conf_path.as_deref();
     let control = control.map(ControlSocket::bind).transpose()?;
     let tools = ToolSockets::from_environment().with_policy(policy, command)?;
+    let opener = resolv_conf_opener(&plan.config, options.user)?;
     close_inherited();
-    restrict(options);
-    Ok((control, tools))
+    restrict(options)?;
+    Ok(Prepared {
+        control,
+        tools,
+        opener,
+    })
 }
 
 /// Gives up what a running gateway does not need.
-fn restrict(options: &Options) {
+fn restrict(options: &Options) -> Result<()> {
+    if let Some(user) = options.user {
+        user.assume()?;
+    }
     for refused in Sandbox::default().apply_where_possible() {
         if !options.quiet {
             tracing::warn!("{refused}; the gateway runs without this restriction");
         }
     }
+    Ok(())
 }
 
 /// Warns of routes of the host that the guest cannot have.

@@ -17,7 +17,9 @@ use fullsend_gateway::{Config, Forward, Gateway, MemoryBudget, Protocol, Side, U
 use super::install::InstallArgs;
 use super::memory;
 use super::policy::{self, PolicySource};
-use super::service::{NotRun, captured, leave_terminal, relay_command, runtime, write_pid};
+use super::service::{
+    NotRun, captured, leave_terminal, relay_command, resolv_conf_opener, runtime, write_pid,
+};
 use super::tool_sockets::ToolSockets;
 use super::udp_filter;
 use super::values::parse_number;
@@ -159,6 +161,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         .collect();
     let spawned = NewNamespaces {
         user: true,
+        run_as: None,
         first: FirstProcess::Reaper,
         tap: TAP_NAME.to_owned(),
         setup,
@@ -176,12 +179,17 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     if let Some(path) = &args.pid {
         write_pid(path)?;
     }
+    let opener = resolv_conf_opener(&config, None)?;
     close_inherited();
     for refused in Sandbox::default().apply_where_possible() {
         tracing::warn!("{refused}; the gateway runs without this restriction");
     }
     let done = runtime()?.block_on(async {
-        let gateway = Gateway::new(config, device)?;
+        let mut builder = Gateway::builder().config(config).device(device);
+        if let Some(opener) = opener {
+            builder = builder.resolv_conf_opener(opener);
+        }
+        let gateway = builder.build()?;
         let reloads = tools.has_policy();
         let _files = tools.serve(&gateway)?;
         relay_command(gateway, &spawned, reloads).await

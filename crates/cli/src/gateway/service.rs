@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use fullsend_device::{Capture, CaptureInterface, CapturedDevice, Device};
-use fullsend_gateway::Gateway;
-use fullsend_gateway::namespace::{Spawned, is_signal_ignored, open_null};
+use fullsend_gateway::namespace::{FileOpener, Identity, Spawned, is_signal_ignored, open_null};
+use fullsend_gateway::{Config, Gateway};
 use fullsend_offload::Link;
 use nix::fcntl::{OFlag, open};
 use nix::libc;
@@ -44,6 +44,20 @@ pub(crate) fn captured(
         Some(interface) => Box::new(CapturedDevice::new(device, interface)),
         None => Box::new(device),
     })
+}
+
+/// Starts the process that opens the file of the host's resolvers, which the sandbox hides; `None` if the
+/// settings name resolvers. Must be called before the sandbox is applied.
+pub(crate) fn resolv_conf_opener(
+    config: &Config,
+    user: Option<Identity>,
+) -> Result<Option<FileOpener>> {
+    if !config.dns.upstream.is_empty() {
+        return Ok(None);
+    }
+    let opener = FileOpener::start_as(&config.dns.resolv_conf, user);
+    let opener = opener.context("cannot start the process that reads the host's resolvers")?;
+    Ok(Some(opener))
 }
 
 /// Begins a capture in the file `pcap` if it is given.

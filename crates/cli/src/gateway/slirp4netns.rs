@@ -23,13 +23,14 @@ use fullsend_gateway::namespace::{
     open_tap,
 };
 use fullsend_gateway::{
-    Config, DhcpRange, ForwardSource, Gateway, Ipv4Config, Ipv6Config, Mapping, Outbound, Target,
+    Builder, Config, DhcpRange, ForwardSource, Gateway, Ipv4Config, Ipv6Config, Mapping, Outbound,
+    Target,
 };
 
 use super::json_socket;
 use super::memory;
 use super::policy;
-use super::service::{relay, runtime};
+use super::service::{relay, resolv_conf_opener, runtime};
 use super::tool_sockets::ToolSockets;
 use super::udp_filter;
 use api::{Api, Defaults};
@@ -89,17 +90,25 @@ fn serve(options: &Options) -> Result<()> {
         seccomp: options.seccomp,
         ..Sandbox::default()
     };
+    let opener = if options.sandbox {
+        resolv_conf_opener(&config, None)?
+    } else {
+        None
+    };
     close_inherited();
     if options.sandbox || options.seccomp {
         sandbox.apply()?;
     }
     print_config(options, &config);
-    runtime()?.block_on(run(config, (device, tools), end, (ready_fd, exit_fd, api)))
+    let mut builder = Gateway::builder().config(config).device(device);
+    if let Some(opener) = opener {
+        builder = builder.resolv_conf_opener(opener);
+    }
+    runtime()?.block_on(run((builder, tools), end, (ready_fd, exit_fd, api)))
 }
 
 async fn run(
-    config: Config,
-    (device, tools): (Box<dyn Device>, ToolSockets),
+    (builder, tools): (Builder, ToolSockets),
     end: NamespaceEnd,
     (ready, exit, api): (
         Option<OwnedFd>,
@@ -107,7 +116,7 @@ async fn run(
         Option<(UnixListener, Defaults)>,
     ),
 ) -> Result<()> {
-    let gateway = Gateway::new(config, device)?;
+    let gateway = builder.build()?;
     let _files = tools.serve(&gateway)?;
     if let Some((listener, defaults)) = api {
         let handle = gateway.handle();

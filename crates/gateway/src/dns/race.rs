@@ -41,7 +41,7 @@ where
     F: Future<Output = io::Result<T>>,
 {
     let health = shared.resolvers.health();
-    let list = health.ordered(shared.resolvers.list());
+    let list = health.ordered(shared.resolvers.list().await);
     let race = Race {
         health,
         permit: &|| {

@@ -7,7 +7,7 @@ use fullsend_device::{Device, PortEvent};
 
 use super::Gateway;
 use crate::config::Config;
-use crate::namespace::GuestSockets;
+use crate::namespace::{FileOpener, GuestSockets};
 
 /// Builder of a [`Gateway`]: its [`Config`] and its device.
 #[derive(Default)]
@@ -18,7 +18,15 @@ pub struct Builder {
     /// Whether guests reach each other. `None` for a gateway with one device, unless it has `guests`.
     is_joined: Option<bool>,
     on_guest: Option<OnGuest>,
-    guest_sockets: Option<GuestSockets>,
+    helpers: Helpers,
+}
+
+/// Other processes that do for a gateway what it cannot do in its sandbox.
+#[derive(Default)]
+pub(super) struct Helpers {
+    pub(super) guest_sockets: Option<GuestSockets>,
+    /// Opens the file of the host's resolvers.
+    pub(super) resolv_conf: Option<FileOpener>,
 }
 
 /// The callback that [`Builder::on_guest`] sets.
@@ -93,7 +101,15 @@ impl Builder {
     /// ([`Forward::from`](crate::Forward::from)) and for [`Config::loopback_clients`].
     #[must_use]
     pub fn guest_sockets(mut self, sockets: GuestSockets) -> Self {
-        self.guest_sockets = Some(sockets);
+        self.helpers.guest_sockets = Some(sockets);
+        self
+    }
+
+    /// Lets the gateway read [`DnsConfig::resolv_conf`](crate::DnsConfig::resolv_conf) where a
+    /// [`Sandbox`](crate::namespace::Sandbox) hides it. `opener` must be that of this file.
+    #[must_use]
+    pub fn resolv_conf_opener(mut self, opener: FileOpener) -> Self {
+        self.helpers.resolv_conf = Some(opener);
         self
     }
 
@@ -110,14 +126,15 @@ impl Builder {
         match (self.device, are_several) {
             (Some(device), false) => {
                 let parts = (device, None, Arc::default());
-                Gateway::open(self.config, parts, self.guest_sockets)
+                Gateway::open(self.config, parts, self.helpers)
             }
-            (None, true) if self.guest_sockets.is_some() => {
+            (None, true) if self.helpers.guest_sockets.is_some() => {
                 invalid("several guests have no namespace in common; remove .guest_sockets(..)")
             }
             (None, true) => {
                 let is_joined = self.is_joined.unwrap_or(false);
-                Gateway::open_joined(self.config, is_joined, (self.guests, self.on_guest))
+                let guests = (self.guests, self.on_guest);
+                Gateway::open_joined(self.config, is_joined, guests, self.helpers)
             }
             (Some(_), true) => invalid("the gateway has a device and guests; use .guest(..) alone"),
             (None, false) => invalid("the gateway has no device; choose one with .device(..)"),

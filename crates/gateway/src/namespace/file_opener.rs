@@ -7,6 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nix::fcntl::OFlag;
+use nix::sys::prctl::set_no_new_privs;
 use socket2::Socket;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -15,8 +16,9 @@ use tokio::sync::Mutex;
 use super::child::{
     Message, open_result, receive, send, send_result, start_server, start_server_with,
 };
-use super::failed;
 use super::guarded_file::FileBeside;
+use super::sandbox::keep_no_capability;
+use super::{Identity, failed};
 use crate::reactor::register;
 
 /// A process outside of the sandbox that opens one file for reading, whenever it is requested. It ends
@@ -33,7 +35,19 @@ impl FileOpener {
     /// # Errors
     /// The operating system's.
     pub fn start(path: &Path) -> io::Result<Self> {
-        let (channel, _) = start_server(|channel| serve(channel, || open(path)))?;
+        Self::start_as(path, None)
+    }
+
+    /// Starts the process as another user, who must be able to read the file.
+    ///
+    /// # Errors
+    /// Returns those of [`start`](Self::start).
+    pub fn start_as(path: &Path, user: Option<Identity>) -> io::Result<Self> {
+        let (channel, _) = start_server(|channel| {
+            if user.is_none_or(|user| give_up_privileges(user).is_ok()) {
+                serve(channel, || open(path));
+            }
+        })?;
         Ok(Self { channel })
     }
 
@@ -47,6 +61,15 @@ impl FileOpener {
             serve(channel, || file.open());
         })?;
         Ok(Self { channel })
+    }
+
+    /// Opens the file that is at the path now, and waits for it.
+    ///
+    /// # Errors
+    /// That of opening it; `InvalidInput` if it is no regular file.
+    pub(crate) fn open_now(&self) -> io::Result<File> {
+        send(&self.channel, b"open", &[])?;
+        opened(receive(&self.channel)?)
     }
 
     /// Registers the opener with the calling tokio runtime.
@@ -72,13 +95,25 @@ impl StartedOpener {
     pub async fn open(&self) -> io::Result<File> {
         let channel = self.0.lock().await;
         send(channel.get_ref(), b"open", &[])?;
-        let gone = || io::Error::other("the process that opens files has ended");
         // One answer for each request: one that stayed in the channel would be that of the next.
         let answer = channel.async_io(Interest::READABLE, receive);
-        let message = open_result(answer.await?.ok_or_else(gone)?)?;
-        let file = message.fds.into_iter().next().ok_or_else(gone)?;
-        Ok(file.into())
+        opened(answer.await?)
     }
+}
+
+/// Returns the file of an answer.
+fn opened(answer: Option<Message>) -> io::Result<File> {
+    let gone = || io::Error::other("the process that opens files has ended");
+    let message = open_result(answer.ok_or_else(gone)?)?;
+    let file = message.fds.into_iter().next().ok_or_else(gone)?;
+    Ok(file.into())
+}
+
+/// Becomes another user without privileges.
+fn give_up_privileges(user: Identity) -> io::Result<()> {
+    user.assume()?;
+    keep_no_capability()?;
+    Ok(set_no_new_privs()?)
 }
 
 /// Answers requests until the other end is closed.

@@ -18,7 +18,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::child::{MAX_FDS, Message, channel, detach, open_result, receive, send, send_result};
 use super::sys::{exit_now, fork};
-use super::{Namespaces, Sandbox};
+use super::{Identity, Namespaces, Sandbox};
 
 /// Clients that wait to be accepted.
 const BACKLOG: i32 = 4096;
@@ -64,9 +64,17 @@ impl GuestSockets {
     /// # Errors
     /// The error of starting it, or of entering the namespaces.
     pub fn of(namespaces: &Namespaces) -> io::Result<Self> {
+        Self::with_user(namespaces, None)
+    }
+
+    /// Starts the child process as another user.
+    ///
+    /// # Errors
+    /// Returns those of [`of`](Self::of), and that of becoming the user.
+    pub fn with_user(namespaces: &Namespaces, user: Option<Identity>) -> io::Result<Self> {
         let (channel, theirs) = channel()?;
         let Some(pid) = fork()? else {
-            let _ = catch_unwind(AssertUnwindSafe(|| serve(&theirs, namespaces)));
+            let _ = catch_unwind(AssertUnwindSafe(|| serve(&theirs, namespaces, user)));
             exit_now(1);
         };
         drop(theirs);
@@ -208,8 +216,8 @@ impl Request {
 }
 
 /// The child process: enters the namespaces and opens sockets until the gateway has ended.
-fn serve(channel: &OwnedFd, namespaces: &Namespaces) {
-    let entered = enter(channel, namespaces);
+fn serve(channel: &OwnedFd, namespaces: &Namespaces, user: Option<Identity>) {
+    let entered = enter(channel, namespaces, user);
     let failed = entered.is_err();
     let message = entered.map(|refused| Message {
         bytes: refused.join("\n").into_bytes(),
@@ -233,9 +241,15 @@ fn serve(channel: &OwnedFd, namespaces: &Namespaces) {
 
 /// Enters the namespaces, and gives up everything that opening sockets does not need. Returns what
 /// the kernel refuses to take, one line each.
-fn enter(channel: &OwnedFd, namespaces: &Namespaces) -> io::Result<Vec<String>> {
+fn enter(
+    channel: &OwnedFd,
+    namespaces: &Namespaces,
+    user: Option<Identity>,
+) -> io::Result<Vec<String>> {
     // The memory is that of the gateway: the guest, root in its user namespace, must not read it.
     set_dumpable(false)?;
+    // In the namespace of users that it knows. The guest's may have no such user.
+    user.map_or(Ok(()), Identity::assume)?;
     namespaces.enter()?;
     detach(channel, &[])?;
     let sandbox = Sandbox {

@@ -39,10 +39,10 @@ pub(super) struct Nested<'a> {
 
 impl<'a> Nested<'a> {
     /// Must be called in the process that starts the command.
-    pub(super) fn new(new: &'a NewNamespaces, has_outer_user: bool) -> Self {
+    pub(super) fn new(new: &'a NewNamespaces, outer_user: Option<(u32, u32)>) -> Self {
         Self {
             new,
-            outer_user: has_outer_user.then(|| (geteuid().as_raw(), getegid().as_raw())),
+            outer_user,
             is_main_thread: getpid() == gettid(),
         }
     }
@@ -141,7 +141,8 @@ impl<'a> Nested<'a> {
         // The /proc may be that of another PID namespace, where the command has another number.
         let is_proc_own = fs::read_link("/proc/self")
             .is_ok_and(|pid| pid.as_os_str() == &*OsString::from(getpid().to_string()));
-        if self.outer_user.is_some() || !is_proc_own || !can_map_others() {
+        let is_other = self.new.has_other_user();
+        if self.outer_user.is_some() || is_other || !is_proc_own || !can_map_others() {
             return own;
         }
         let identity = |name| {

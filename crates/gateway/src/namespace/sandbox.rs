@@ -17,10 +17,11 @@ use nix::unistd::{chdir, chroot, pivot_root};
 use super::own_addresses::open_before_sandbox;
 use super::{failed, mounts, nested, seccomp};
 use crate::inspect::open_resident_memory;
-use crate::resolvers::{RESOLV_CONF, folders_of};
 
 /// Where the empty root file system is mounted before it becomes the root.
 const NEW_ROOT: &str = "/tmp";
+/// Directories that exist in it, also if they are empty: slirp4netns has them.
+const FOLDERS: [&str; 2] = ["etc", "run"];
 /// The Landlock version whose accesses are restricted; older kernels restrict fewer.
 const LANDLOCK_ABI: ABI = ABI::V5;
 
@@ -30,8 +31,8 @@ const LANDLOCK_ABI: ABI = ABI::V5;
 pub struct Sandbox {
     /// Whether the process gets a root file system of its own, in which only `visible` exists.
     pub own_root: bool,
-    /// The directories that stay visible, read-only. By default /etc and those that
-    /// /etc/resolv.conf leads to when the value is made.
+    /// The directories that stay visible, read-only; none by default. The gateway reads the host's
+    /// resolvers through [`Builder::resolv_conf_opener`](crate::Builder::resolv_conf_opener).
     pub visible: Vec<PathBuf>,
     /// Whether all capabilities except that of binding low ports are given up.
     pub drop_capabilities: bool,
@@ -43,7 +44,7 @@ impl Default for Sandbox {
     fn default() -> Self {
         Self {
             own_root: true,
-            visible: folders_of(Path::new(RESOLV_CONF)),
+            visible: Vec::new(),
             drop_capabilities: true,
             seccomp: true,
         }
@@ -131,6 +132,10 @@ fn build_root(visible: &[PathBuf]) -> io::Result<()> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     let options = Some("mode=755,size=64k");
     mount(Some("tmpfs"), new_root, Some("tmpfs"), flags, options)?;
+    for folder in FOLDERS {
+        // A user that the user namespace does not have makes no files.
+        let _ = std::fs::create_dir(new_root.join(folder));
+    }
     for (source, file) in sources.iter().zip(&opened) {
         let relative = source.strip_prefix("/").unwrap_or(source);
         let target = new_root.join(relative);
@@ -178,21 +183,30 @@ fn hide_files(visible: &[PathBuf]) -> io::Result<()> {
     }
 }
 
+/// Gives up all capabilities, for this process and its children.
+pub(super) fn keep_no_capability() -> io::Result<()> {
+    keep_capabilities(None)
+}
+
 /// Gives up all capabilities except `kept`, for this process and its children.
 pub(super) fn keep_capability(kept: Capability) -> io::Result<()> {
+    keep_capabilities(Some(kept))
+}
+
+fn keep_capabilities(kept: Option<Capability>) -> io::Result<()> {
     let other = |error: caps::errors::CapsError| io::Error::other(error.to_string());
     let permitted = caps::read(None, CapSet::Permitted).map_err(other)?;
     if permitted.contains(&Capability::CAP_SETPCAP) {
         for capability in caps::all() {
             // The kernel may not have the newest capabilities.
-            if capability != kept
+            if Some(capability) != kept
                 && caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false)
             {
                 caps::drop(None, CapSet::Bounding, capability).map_err(other)?;
             }
         }
     }
-    let left: CapsHashSet = permitted.into_iter().filter(|c| *c == kept).collect();
+    let left: CapsHashSet = permitted.into_iter().filter(|c| Some(*c) == kept).collect();
     // Kernels without ambient capabilities have none to give up.
     let _ = caps::clear(None, CapSet::Ambient);
     caps::clear(None, CapSet::Inheritable).map_err(other)?;

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sched::CloneFlags;
+use nix::sys::prctl::set_dumpable;
 use nix::sys::signal::SigHandler;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, geteuid};
+use nix::unistd::{Pid, getegid, geteuid};
 use rustix::process::{PidfdFlags, pidfd_open};
 use tokio::io::Interest;
 use tokio::time::timeout;
@@ -22,7 +23,7 @@ use super::interface::InterfaceSetup;
 use super::nested::Nested;
 use super::sys::{fork_into, is_signal_ignored, register, set_signal_handler};
 use super::tap::{Tap, decode};
-use super::{Namespaces, namespace_limits};
+use super::{Identity, Namespaces, namespace_limits};
 
 /// How long the end of the command's parent is awaited that has been requested to kill the command.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -34,6 +35,9 @@ pub struct NewNamespaces {
     /// privileges of [`can_make_namespaces`] keeps its users and groups in it; the user and group of
     /// another caller become root's, and it has no others.
     pub user: bool,
+    /// The user of the command outside of its user namespace, in which it is then the only one; `None`: the
+    /// caller.
+    pub run_as: Option<Identity>,
     /// The first process of the command's PID namespace.
     pub first: FirstProcess,
     /// The name of the TAP.
@@ -101,11 +105,17 @@ impl NewNamespaces {
         let mut outer = CloneFlags::CLONE_NEWNS;
         outer.set(CloneFlags::CLONE_NEWUSER, has_outer_user);
         outer.set(CloneFlags::CLONE_NEWPID, self.first == FirstProcess::Reaper);
-        let nested = Nested::new(self, has_outer_user);
+        let outer_user = has_outer_user.then(|| self.ids());
+        let nested = Nested::new(self, outer_user);
         let copies = [channel.as_raw_fd(), control.as_raw_fd()];
         // A process between forks with the C library's own function, which leaves the allocator usable
         // if this process has threads, and is gone when its child is that of this process.
         let started = in_child(|| {
+            if let Some(user) = self.run_as {
+                user.assume()?;
+                // The change of the user has made /proc/self, with the maps of users, that of root.
+                set_dumpable(true)?;
+            }
             let parent = fork_into(outer | CloneFlags::CLONE_PARENT);
             let parent = parent.map_err(|error| namespace_limits::explain(outer, &error))?;
             let Some(pid) = parent else {
@@ -137,7 +147,7 @@ impl NewNamespaces {
             control,
             namespaces: Namespaces::from_files(net, files.next())?,
             files: CommandFiles {
-                user: has_outer_user.then(|| geteuid().as_raw()),
+                user: (has_outer_user || self.has_other_user()).then(|| self.ids().0),
                 unguarded: if self.user {
                     let reason = String::from_utf8_lossy(&unguarded).into_owned();
                     Some(reason).filter(|reason| !reason.is_empty())
@@ -149,6 +159,17 @@ impl NewNamespaces {
                 },
             },
         })
+    }
+
+    /// Returns the user and group of the command outside of its user namespace.
+    fn ids(&self) -> (u32, u32) {
+        let own = || (geteuid().as_raw(), getegid().as_raw());
+        self.run_as.map_or_else(own, Identity::ids)
+    }
+
+    /// Returns whether the command is another user than root, who has no right to be others.
+    pub(super) fn has_other_user(&self) -> bool {
+        self.run_as.is_some_and(|user| !user.is_root())
     }
 }
 

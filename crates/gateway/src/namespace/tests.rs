@@ -365,6 +365,7 @@ fn a_command_runs_in_new_namespaces() {
     for first in FIRST {
         let spawned = NewNamespaces {
             user: true,
+            run_as: None,
             first,
             tap: "tap0".into(),
             setup: setup(),
@@ -394,6 +395,7 @@ fn a_command_runs_in_new_namespaces() {
 fn a_command_that_does_not_exist_is_reported() {
     let new = NewNamespaces {
         user: true,
+        run_as: None,
         first: FirstProcess::Command,
         tap: "tap0".into(),
         setup: InterfaceSetup::default(),
@@ -418,6 +420,7 @@ fn start_script(first: FirstProcess, script: &str, output: &Path) -> Option<Spaw
     let script = format!("exec > {}; {script}", output.display());
     let spawned = NewNamespaces {
         user: true,
+        run_as: None,
         first,
         tap: "tap0".into(),
         setup: InterfaceSetup::default(),

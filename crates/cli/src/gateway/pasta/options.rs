@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
+use fullsend_gateway::namespace::Identity;
 use fullsend_gateway::{MemoryBudget, PortSpec};
 
 use crate::gateway::getopt::{self, Opt, Order, Takes, option};
@@ -129,6 +130,8 @@ pub(super) struct Options {
     pub(super) one_off: bool,
     /// passt: whether the socket is that of a vhost-user frontend.
     pub(super) vhost_user: bool,
+    /// The user as which the gateway runs; `None`: the caller.
+    pub(super) user: Option<Identity>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -186,6 +189,7 @@ enum Key {
     Pid,
     Policy,
     Quiet,
+    RunAs,
     Search,
     TcpNs,
     TcpPorts,
@@ -233,12 +237,7 @@ const TABLE: &[Opt<Key>] = &[
     option(Key::Nothing, '\0', &["debug", "trace"], Takes::Nothing),
     option(Key::Nothing, 'd', &[], Takes::Nothing),
     option(Key::Nothing, 'e', &["stderr"], Takes::Nothing),
-    option(
-        Key::NothingValue,
-        '\0',
-        &["log-size", "runas"],
-        Takes::Value,
-    ),
+    option(Key::NothingValue, '\0', &["log-size"], Takes::Value),
     option(Key::Outbound, 'o', &["outbound"], Takes::Value),
     option(Key::OutboundIf4, '\0', &["outbound-if4"], Takes::Value),
     option(Key::OutboundIf6, '\0', &["outbound-if6"], Takes::Value),
@@ -246,6 +245,7 @@ const TABLE: &[Opt<Key>] = &[
     option(Key::Pid, 'P', &["pid"], Takes::Value),
     option(Key::Policy, '\0', &["policy"], Takes::Value),
     option(Key::Quiet, 'q', &["quiet"], Takes::Nothing),
+    option(Key::RunAs, '\0', &["runas"], Takes::Value),
     option(Key::Search, 'S', &["search"], Takes::Value),
     option(Key::TcpPorts, 't', &["tcp-ports"], Takes::Value),
     option(Key::UdpPorts, 'u', &["udp-ports"], Takes::Value),
@@ -408,6 +408,7 @@ impl Options {
             Key::Pid => self.pid_file = Some(value.into()),
             Key::Policy => self.policy = Some(value.into()),
             Key::Quiet => self.quiet = true,
+            Key::RunAs => self.user = Some(word()?.parse().context("--runas")?),
             Key::Search => match word()? {
                 "none" => self.search.clear(),
                 name => self.search.push(name.to_owned()),

@@ -13,7 +13,6 @@ use anyhow::{Context, Result};
 use fullsend::VhostUser;
 use fullsend::control::SocketFile;
 use fullsend_device::{Device, FrameLink, Framing, PeerEvent};
-use fullsend_gateway::Gateway;
 use fullsend_gateway::namespace::{SocketRemover, SocketTables, inherited_fd};
 use tokio::sync::Notify;
 
@@ -21,7 +20,7 @@ use super::auto::AutoForwards;
 use super::forward_table::ForwardTable;
 use super::network::Plan;
 use super::options::{Options, Program};
-use super::{Caller, prepare, run};
+use super::{Caller, Prepared, builder, prepare, run};
 use crate::gateway::json_socket;
 use crate::gateway::memory;
 use crate::gateway::policy;
@@ -64,9 +63,13 @@ fn serve(options: &Options) -> Result<()> {
         SocketTables::of_this_thread()?,
         SocketTables::of_this_thread()?,
     ];
-    let (control, tools) = prepare(options, policy, None)?;
+    let Prepared {
+        control,
+        tools,
+        opener,
+    } = prepare(options, &plan, policy, None)?;
     runtime()?.block_on(async {
-        let gateway = Gateway::new(plan.config.clone(), guest.device)?;
+        let gateway = builder(&plan, guest.device, opener).build()?;
         // None of the ports is followed.
         let [of_guest, of_host] = tables;
         let auto = [
