@@ -161,6 +161,8 @@ const FCNTLS: &[i32] = &[
     libc::F_GETPIPE_SZ,
     libc::F_SETPIPE_SZ,
     libc::F_GET_SEALS,
+    // A monitor may not make the memory of its guest shorter.
+    libc::F_ADD_SEALS,
 ];
 
 /// Allows only these system calls from now on, of this process only: its process ID is part of the filter.
