@@ -526,9 +526,12 @@ fn a_hangup_of_pastas_process_group_does_not_read_the_policy() {
     with_net(|net| {
         let policy = net.path("policy.toml");
         write(&policy, ALLOW, None);
+        let mut command = program(net, None, PASTA);
+        // pasta of root becomes another user, and so does its command.
+        fs::set_permissions(net.path("."), fs::Permissions::from_mode(0o777)).unwrap();
         let script =
             r#"trap '' HUP; echo >"$DIR/ready"; until [ -e "$DIR/end" ]; do sleep 0.02; done"#;
-        let child = program(net, None, PASTA)
+        let child = command
             .args(["--policy", "policy.toml", "--", "bash", "-c", script])
             .env("FULLSEND_CONTROL", net.path("control"))
             .stderr(File::create(net.path("log")).unwrap())
