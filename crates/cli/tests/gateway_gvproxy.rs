@@ -7,6 +7,7 @@ mod vhost_monitor;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -294,6 +295,70 @@ async fn the_api_forwards_ports_and_sockets_to_the_guest() {
     assert!(status == "400" && text.contains("invalid type"), "{text}");
     let stats = gvproxy.get("/stats");
     assert!(stats["BytesReceived"].as_u64() > Some(20), "{stats}");
+}
+
+#[test]
+fn the_gateway_has_a_root_and_system_calls_of_its_own_and_leaves_no_file() {
+    if !has_curl() {
+        return;
+    }
+    let of_root = |folder: &str| fs::metadata(folder).map(|at| (at.dev(), at.ino()));
+    for (vfkit, signal) in [
+        ("", 15),
+        ("", 9),
+        ("-listen-vfkit unixgram://DIR/vfkit", 15),
+    ] {
+        let mut gvproxy = Gvproxy::start(&format!("{ALL} {vfkit} -ssh-port -1"));
+        let path = gvproxy.path("exposed");
+        let unix = json!({"local": path, "remote": "tcp://192.168.127.2:80", "protocol": "unix"});
+        assert_eq!(gvproxy.post("/services/forwarder/expose", &unix).0, "200");
+        let again = json!({"local": gvproxy.path("notes"), "remote": "192.168.127.2:80",
+            "protocol": "unix"});
+        let (status, text) = gvproxy.post("/services/forwarder/expose", &again);
+        assert!(status == "500" && text.contains("must not exist"), "{text}");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+
+        let process = format!("/proc/{}", gvproxy.process.id());
+        let status = fs::read_to_string(format!("{process}/status")).unwrap();
+        assert!(status.contains("\nSeccomp:\t2\n"), "{status}");
+        // It has CAP_NET_BIND_SERVICE at most.
+        let capabilities = status
+            .lines()
+            .find_map(|line| line.strip_prefix("CapEff:\t"));
+        let capabilities = u64::from_str_radix(capabilities.unwrap(), 16).unwrap();
+        assert_eq!(capabilities & !(1 << 10), 0, "{status}");
+        let has_own_root = of_root(&format!("{process}/root")).unwrap() != of_root("/").unwrap();
+        // The kernel finds the sockets of vfkit's guests by their paths.
+        if vfkit.is_empty() && !can_make_mount_namespaces() {
+            println!("skipped: the root, as this user may not make mount namespaces");
+        } else {
+            assert_eq!(has_own_root, vfkit.is_empty());
+        }
+
+        let sent = Command::new("kill")
+            .args([format!("-{signal}"), gvproxy.process.id().to_string()])
+            .status();
+        assert!(sent.unwrap().success());
+        gvproxy.process.wait().unwrap();
+        let left = || {
+            let entries = fs::read_dir(gvproxy.folder.path()).unwrap();
+            let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            names.filter(|name| name != "notes").collect::<Vec<_>>()
+        };
+        // A process that is killed does not wait for the one that removes them.
+        while signal == 9 && !left().is_empty() {
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(left(), <[String; 0]>::default());
+    }
+}
+
+/// Returns whether this user may mount files where others do not see them.
+fn can_make_mount_namespaces() -> bool {
+    let made = Command::new("unshare")
+        .args(["-Umr", "mount", "-t", "tmpfs", "x", "/tmp"])
+        .output();
+    made.is_ok_and(|output| output.status.success())
 }
 
 #[tokio::test]

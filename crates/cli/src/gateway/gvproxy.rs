@@ -15,24 +15,25 @@ mod tests;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use fullsend::TcpListener;
 use fullsend_gateway::Gateway;
-use fullsend_gateway::namespace::{Sandbox, close_inherited};
+use fullsend_gateway::namespace::{HostSockets, Sandbox, close_inherited};
 
+use super::json_socket;
 use super::memory;
 use super::policy;
-use super::service::{capture, relay, runtime};
+use super::service::{capture, relay, resolv_conf_opener, runtime};
 use super::tool_sockets::ToolSockets;
 use super::udp_filter;
 use crate::private_file;
 use api::Api;
 use exposures::Client;
 use links::{GuestEvents, GuestLinks, Links};
-use listen::ApiSocket;
+use listen::{ApiSocket, SocketPath};
 use notifications::{Notification, Notifications};
 use options::{Command, Options};
 
@@ -77,7 +78,7 @@ fn serve(options: &Options) -> Result<()> {
     let api_sockets = api_sockets.collect::<Result<Vec<_>>>()?;
     let services = options.services.as_ref().map(ApiSocket::new).transpose()?;
     let links = Links::bind(options)?;
-    let _pid_file = options
+    let pid_file = options
         .pid_file
         .as_deref()
         .map(PidFile::write)
@@ -87,32 +88,33 @@ fn serve(options: &Options) -> Result<()> {
     memory::apply(options.memory, &mut config)?;
     let policy = policy::apply(options.policy.as_deref(), &mut config)?;
     let tools = ToolSockets::from_environment().with_policy(policy, None)?;
+    let of_api = api_sockets.iter().chain(&services);
+    let files = of_api.filter_map(ApiSocket::file).chain(links.files());
+    let files = (files.collect::<Vec<_>>(), pid_file.as_ref());
+    let host_sockets = start_host_sockets(&notifications, files)?;
     let capture = capture("guest", options.pcap.as_deref())?;
+    let opener = resolv_conf_opener(&config, None)?;
     close_inherited();
-    // Requests make Unix sockets, and notifications connect to one, wherever the caller wants.
-    let sandbox = Sandbox {
-        own_root: false,
-        seccomp: false,
-        ..Sandbox::default()
-    };
-    for refused in sandbox.apply_where_possible() {
-        tracing::warn!("{refused}; the gateway runs without this restriction");
-    }
+    restrict(&links);
     runtime()?.block_on(async {
+        let sockets = host_sockets.started()?;
         let events = GuestEvents::new(sender.clone());
         let reported = events.clone();
-        let gateway = Gateway::builder()
+        let mut builder = Gateway::builder()
             .config(config)
             .join_guests(true)
-            .on_guest(move |event| reported.on_event(event))
-            .build()?;
+            .on_guest(move |event| reported.on_event(event));
+        if let Some(opener) = opener {
+            builder = builder.resolv_conf_opener(opener);
+        }
+        let gateway = builder.build()?;
         // There, a client is the host, or becomes another guest.
         let api_addresses = api_sockets.iter().chain(&services);
         let api_addresses = api_addresses.filter_map(ApiSocket::address);
         for address in api_addresses.chain(links.addresses().iter().copied()) {
             gateway.handle().hide_from_guests(address);
         }
-        let api = Api::new(gateway.handle());
+        let api = Api::new(gateway.handle(), sockets.clone());
         for entry in options.forwards() {
             let local = entry.local.clone();
             let exposed = api.exposures().expose(&entry, Client::Host).await;
@@ -137,7 +139,7 @@ fn serve(options: &Options) -> Result<()> {
         }
         let _link_files = links.start(&guests, &events)?;
         let _files = tools.serve(&gateway)?;
-        tokio::spawn(notifications.send());
+        tokio::spawn(notifications.send(sockets));
         sender.send(Notification::Ready);
         relay(gateway, async {
             events.ended().await;
@@ -147,28 +149,70 @@ fn serve(options: &Options) -> Result<()> {
     })
 }
 
+/// Starts the process that uses the host's paths, which the sandbox hides: requests make sockets, and
+/// notifications connect to one, wherever the caller wants. It removes the files of `sockets` and
+/// `pid_file` at the end.
+fn start_host_sockets(
+    notifications: &Notifications,
+    (sockets, pid_file): (Vec<&SocketPath>, Option<&PidFile>),
+) -> Result<HostSockets> {
+    let bind = |path: &Path| {
+        let bound = json_socket::bind(path, "exposed");
+        bound.map_err(|error| io::Error::other(format!("{error:#}")))
+    };
+    let started = HostSockets::start(notifications.socket(), bind, || {
+        sockets.into_iter().for_each(SocketPath::remove);
+        pid_file.into_iter().for_each(PidFile::remove);
+    });
+    started.context("cannot start the process that binds sockets")
+}
+
+/// Gives up what a running gateway does not need.
+fn restrict(links: &Links) {
+    let sandbox = Sandbox {
+        // The kernel finds the sockets of vfkit's virtual machines by their paths.
+        own_root: !links.has_datagrams(),
+        ..Sandbox::default()
+    };
+    for refused in sandbox.apply_where_possible() {
+        tracing::warn!("{refused}; the gateway runs without this restriction");
+    }
+}
+
 /// Appends everything that is written to standard error to a file.
 fn redirect_log(path: &Path) -> Result<()> {
     let file = private_file::append(path, "log file")?;
     rustix::stdio::dup2_stderr(&file).context("cannot write the log to a file")
 }
 
-/// A file with the number of this process, which is removed when this is dropped.
-struct PidFile<'a>(&'a Path);
+/// A file with the number of this process, which is removed when this is dropped, unless another process
+/// has written its own.
+struct PidFile {
+    /// Absolute: the process that removes it has another directory.
+    path: PathBuf,
+    text: String,
+}
 
-impl<'a> PidFile<'a> {
-    fn write(path: &'a Path) -> Result<Self> {
+impl PidFile {
+    fn write(path: &Path) -> Result<Self> {
         let text = std::process::id().to_string();
         let written = private_file::create(path, "PID file")?.write_all(text.as_bytes());
         written.with_context(|| format!("cannot write the PID file {}", path.display()))?;
-        Ok(Self(path))
+        let path = std::path::absolute(path).context("the current directory has no path")?;
+        Ok(Self { path, text })
+    }
+
+    fn remove(&self) {
+        if fs::read_to_string(&self.path).is_ok_and(|text| text == self.text) {
+            // Another program may have removed it.
+            let _: io::Result<()> = fs::remove_file(&self.path);
+        }
     }
 }
 
-impl Drop for PidFile<'_> {
+impl Drop for PidFile {
     fn drop(&mut self) {
-        // Another program may have removed it.
-        let _: io::Result<()> = fs::remove_file(self.0);
+        self.remove();
     }
 }
 

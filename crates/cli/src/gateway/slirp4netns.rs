@@ -86,6 +86,7 @@ fn serve(options: &Options) -> Result<()> {
     let tools = ToolSockets::from_environment().with_policy(policy, None)?;
     let sandbox = Sandbox {
         own_root: options.sandbox,
+        hide_files: false,
         drop_capabilities: options.sandbox,
         seccomp: options.seccomp,
         ..Sandbox::default()

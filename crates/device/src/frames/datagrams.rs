@@ -78,13 +78,11 @@ impl Peer {
     }
 
     /// Returns whether no process has the peer's socket. Sends nothing.
-    fn has_closed(&self) -> bool {
-        let Ok(probe) = UnixDatagram::unbound() else {
-            // No descriptor is left.
-            return false;
-        };
+    fn has_closed(&self, probe: &UnixDatagram) -> bool {
         // `PermissionDenied`: it is connected to this process.
         let error = probe.connect_addr(&self.address).err();
+        // The probe keeps no peer's socket.
+        let _ = rustix::net::connect_unspec(probe);
         error.is_some_and(|error| is_end(&error))
     }
 }
@@ -111,6 +109,8 @@ fn is_same(one: &SocketAddr, other: &SocketAddr) -> bool {
 /// devices of those that have closed their sockets end. Senders without an address are ignored.
 pub struct DatagramListener {
     socket: Arc<UnixDatagram>,
+    /// Learns whether peers have closed their sockets. It is opened before a filter of system calls forbids it.
+    probe: UnixDatagram,
     mtu: u32,
     pool: Pool,
     buffer: Vec<u8>,
@@ -125,7 +125,7 @@ impl DatagramListener {
     /// bytes.
     ///
     /// # Errors
-    /// The error of making it non-blocking.
+    /// The error of making it non-blocking, or of opening another socket.
     pub fn new(socket: OwnedFd, mtu: u32) -> io::Result<Self> {
         let socket = UnixDatagram::from(socket);
         socket.set_nonblocking(true)?;
@@ -134,6 +134,7 @@ impl DatagramListener {
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BUFFER);
         Ok(Self {
             socket: Arc::new(socket),
+            probe: UnixDatagram::unbound()?,
             mtu,
             pool: Pool::new(POOL_BYTES),
             buffer: vec![0; FRAME_MAX],
@@ -210,9 +211,10 @@ impl DatagramListener {
 
     /// Adds a peer as the first one, if there is room once those that have ended are removed.
     fn add_peer(&mut self, address: SocketAddr) -> io::Result<Option<DatagramPeer>> {
+        let probe = &self.probe;
         self.peers.retain(|peer| {
             let is_unused = Arc::strong_count(peer) == 1;
-            let has_ended = is_unused || peer.is_gone() || peer.has_closed();
+            let has_ended = is_unused || peer.is_gone() || peer.has_closed(probe);
             if has_ended {
                 peer.set_gone();
             }

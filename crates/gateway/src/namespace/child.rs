@@ -10,7 +10,7 @@ use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
     sendmsg, socketpair,
 };
-use nix::sys::wait::waitpid;
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{Pid, chdir, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
@@ -95,6 +95,15 @@ pub(super) fn start_server_with<const N: usize>(
     };
     mask.thread_set_mask()?;
     forked
+}
+
+/// Requests the end of a process of [`start_server`] with a message, and waits for it.
+pub(super) fn end_server(channel: &OwnedFd, pid: Pid, request: &[u8]) {
+    // Not only by closing it: a child of this process may have a copy.
+    let sent = send(channel, request, &[]);
+    // If it cannot be sent, the process has ended, or this one would wait for ever.
+    let flags = sent.is_err().then_some(WaitPidFlag::WNOHANG);
+    while waitpid(pid, flags) == Err(Errno::EINTR) {}
 }
 
 /// Sends a message with at most [`MAX_FDS`] descriptors.

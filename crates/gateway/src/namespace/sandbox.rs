@@ -31,6 +31,9 @@ const LANDLOCK_ABI: ABI = ABI::V5;
 pub struct Sandbox {
     /// Whether the process gets a root file system of its own, in which only `visible` exists.
     pub own_root: bool,
+    /// Whether Landlock hides the files outside of `visible` where the process has no root of its own.
+    /// Unlike a root, it leaves the sockets at all paths to the Unix sockets that the process has open.
+    pub hide_files: bool,
     /// The directories that stay visible, read-only; none by default. The gateway reads the host's
     /// resolvers through [`Builder::resolv_conf_opener`](crate::Builder::resolv_conf_opener).
     pub visible: Vec<PathBuf>,
@@ -44,6 +47,7 @@ impl Default for Sandbox {
     fn default() -> Self {
         Self {
             own_root: true,
+            hide_files: true,
             visible: Vec::new(),
             drop_capabilities: true,
             seccomp: true,
@@ -61,6 +65,8 @@ impl Sandbox {
         open_before_sandbox();
         if self.own_root {
             enter_own_root(&self.visible)?;
+        } else if self.hide_files {
+            hide_files(&self.visible)?;
         }
         self.restrict()
     }
@@ -70,19 +76,12 @@ impl Sandbox {
     pub fn apply_where_possible(&self) -> Vec<String> {
         open_resident_memory();
         open_before_sandbox();
-        let mut refused = Vec::new();
-        if self.own_root
-            && let Err(error) = enter_own_root(&self.visible)
-        {
-            refused.push(error.to_string());
-            refused.extend(hide_files(&self.visible).err().map(|e| e.to_string()));
-        }
-        let rest = Self {
-            own_root: false,
-            ..self.clone()
-        };
-        refused.extend(rest.restrict().err().map(|e| e.to_string()));
-        refused
+        let root = self.own_root.then(|| enter_own_root(&self.visible));
+        let has_root = matches!(root, Some(Ok(())));
+        let hidden = (self.hide_files && !has_root).then(|| hide_files(&self.visible));
+        let steps = [root, hidden, Some(self.restrict())];
+        let errors = steps.into_iter().flatten().filter_map(Result::err);
+        errors.map(|error| error.to_string()).collect()
     }
 
     fn restrict(&self) -> io::Result<()> {

@@ -160,6 +160,8 @@ const FCNTLS: &[i32] = &[
     libc::F_SETFL,
     libc::F_GETPIPE_SZ,
     libc::F_SETPIPE_SZ,
+    // Of a guest's memory, which the guest's monitor must not shorten.
+    libc::F_ADD_SEALS,
     libc::F_GET_SEALS,
     // A monitor may not make the memory of its guest shorter.
     libc::F_ADD_SEALS,

@@ -4,11 +4,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use fullsend::control::SocketFile;
-use nix::errno::Errno;
-use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
-use super::child::{receive, send, start_server};
+use super::child::{end_server, receive, start_server};
 
 /// A process outside of the sandbox that removes the files of sockets. It does so when this value is
 /// dropped, or when the process that has it ends for any reason.
@@ -38,11 +36,7 @@ impl SocketRemover {
 
 impl Drop for SocketRemover {
     fn drop(&mut self) {
-        // Not only by closing it: a child of this process may have a copy.
-        let sent = send(&self.channel, b"end", &[]);
-        // If it cannot be sent, the process has ended, or this one would wait for ever.
-        let flags = sent.is_err().then_some(WaitPidFlag::WNOHANG);
-        while waitpid(self.pid, flags) == Err(Errno::EINTR) {}
+        end_server(&self.channel, self.pid, b"end");
     }
 }
 

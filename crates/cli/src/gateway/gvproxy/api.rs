@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result};
+use fullsend_gateway::namespace::StartedSockets;
 use fullsend_gateway::{Handle, Zone};
 use hyper::{Method, StatusCode};
 use serde::{Deserialize, Serialize};
@@ -52,9 +53,9 @@ struct RecordJson {
 }
 
 impl Api {
-    pub(super) fn new(handle: Handle) -> Self {
+    pub(super) fn new(handle: Handle, sockets: StartedSockets) -> Self {
         Self {
-            exposures: Exposures::new(handle.clone()),
+            exposures: Exposures::new(handle.clone(), sockets),
             handle,
         }
     }

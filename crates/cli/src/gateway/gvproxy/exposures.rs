@@ -8,15 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use fullsend::TcpStream;
+use fullsend_gateway::namespace::{HostSocketFile, StartedSockets};
 use fullsend_gateway::{Forward, ForwardId, Handle, PortId, Protocol, Side};
 use serde::{Deserialize, Serialize};
 use tokio::io::copy_bidirectional;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::AbortHandle;
-
-use super::listen::SocketPath;
-use crate::gateway::json_socket;
 
 /// Most bytes of the texts of an entry.
 const TEXT_MAX: usize = 256;
@@ -54,7 +52,7 @@ enum Server {
     Forwards(Vec<ForwardId>),
     Unix {
         task: AbortHandle,
-        _file: SocketPath,
+        file: HostSocketFile,
     },
 }
 
@@ -114,14 +112,17 @@ type Table = BTreeMap<(Transport, String), Exposed>;
 #[derive(Clone)]
 pub(super) struct Exposures {
     handle: Handle,
+    /// Binds Unix sockets.
+    sockets: StartedSockets,
     table: Arc<Mutex<Table>>,
     unix_connections: Arc<Semaphore>,
 }
 
 impl Exposures {
-    pub(super) fn new(handle: Handle) -> Self {
+    pub(super) fn new(handle: Handle, sockets: StartedSockets) -> Self {
         Self {
             handle,
+            sockets,
             table: Arc::default(),
             unix_connections: Arc::new(Semaphore::new(UNIX_CONNECTIONS_MAX)),
         }
@@ -149,7 +150,7 @@ impl Exposures {
         let server = match entry.protocol {
             Transport::Tcp => self.forward(Protocol::Tcp, entry)?,
             Transport::Udp => self.forward(Protocol::Udp, entry)?,
-            Transport::Unix => self.serve_unix(entry)?,
+            Transport::Unix => self.serve_unix(entry).await?,
         };
         let exposed = Exposed {
             remote: entry.remote.clone(),
@@ -181,8 +182,9 @@ impl Exposures {
                 }
                 Ok(result?)
             }
-            Some(Server::Unix { task, .. }) => {
+            Some(Server::Unix { task, file }) => {
                 task.abort();
+                file.remove().await;
                 Ok(())
             }
             None => bail!("proxy not found"),
@@ -214,20 +216,19 @@ impl Exposures {
     }
 
     /// Listens on a Unix socket of the host.
-    fn serve_unix(&self, entry: &Entry) -> Result<Server> {
+    async fn serve_unix(&self, entry: &Entry) -> Result<Server> {
         let remote = parse_remote(&entry.remote)?;
         let path = PathBuf::from(&entry.local);
         if !path.is_absolute() {
             bail!("{} is not the absolute path of a socket", entry.local);
         }
-        let listener = json_socket::bind(&path, "exposed")?;
-        let file = SocketPath::of(&path);
+        let (listener, file) = self.sockets.bind(&path).await?.into_parts();
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
         let task = tokio::spawn(accept_unix(self.clone(), listener, remote));
         Ok(Server::Unix {
             task: task.abort_handle(),
-            _file: file,
+            file,
         })
     }
 

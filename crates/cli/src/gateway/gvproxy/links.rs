@@ -37,8 +37,10 @@ enum Protocol {
 
 /// The sockets that are bound, before the gateway exists.
 pub(super) struct Links {
-    /// Each with the protocol of its connections, or `None` for datagrams.
-    sockets: Vec<(OwnedFd, Option<Protocol>)>,
+    /// Each with the protocol of its connections.
+    sockets: Vec<(OwnedFd, Protocol)>,
+    /// Those of datagrams. They open other sockets, which the sandbox forbids.
+    datagrams: Vec<DatagramListener>,
     /// The link over standard input and output.
     stdio: Option<FrameLink>,
     /// Removed at the end.
@@ -104,7 +106,8 @@ impl Links {
             (&options.vfkit, None),
             (&options.vhost_user, Some(Protocol::VhostUser)),
         ];
-        let (mut sockets, mut files, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut sockets, mut datagrams) = (Vec::new(), Vec::new());
+        let (mut files, mut addresses) = (Vec::new(), Vec::new());
         for (endpoint, protocol) in endpoints {
             if let Some(endpoint) = endpoint {
                 let Bound {
@@ -113,7 +116,10 @@ impl Links {
                     address,
                 } = Bound::new(endpoint)?;
                 rustix::io::ioctl_fionbio(&socket, true)?;
-                sockets.push((socket, protocol));
+                match protocol {
+                    Some(protocol) => sockets.push((socket, protocol)),
+                    None => datagrams.push(DatagramListener::new(socket, options.config.mtu)?),
+                }
                 files.extend(file);
                 addresses.extend(address);
             }
@@ -126,10 +132,21 @@ impl Links {
         });
         Ok(Self {
             sockets,
+            datagrams,
             stdio: stdio.transpose()?,
             files,
             addresses,
         })
+    }
+
+    /// Returns the files of the Unix sockets.
+    pub(super) fn files(&self) -> &[SocketPath] {
+        &self.files
+    }
+
+    /// Returns whether guests are answered at the paths of their own sockets.
+    pub(super) const fn has_datagrams(&self) -> bool {
+        !self.datagrams.is_empty()
     }
 
     /// Returns the addresses of the sockets of TCP.
@@ -150,15 +167,12 @@ impl Links {
             let _ = events.stdio_port.set(port);
         }
         for (socket, protocol) in self.sockets {
-            let guests = guests.clone();
-            if let Some(protocol) = protocol {
-                let listener = Listener::new(socket)?;
-                tokio::spawn(accept(guests, listener, protocol));
-            } else {
-                let ready = UnixDatagram::from_std(socket.try_clone()?.into())?;
-                let listener = DatagramListener::new(socket, guests.mtu)?;
-                tokio::spawn(accept_datagrams(guests, listener, ready));
-            }
+            let listener = Listener::new(socket)?;
+            tokio::spawn(accept(guests.clone(), listener, protocol));
+        }
+        for listener in self.datagrams {
+            let ready = UnixDatagram::from_std(listener.as_fd().try_clone_to_owned()?.into())?;
+            tokio::spawn(accept_datagrams(guests.clone(), listener, ready));
         }
         Ok(self.files)
     }

@@ -97,14 +97,19 @@ pub(super) struct Bound {
 /// The path of a socket, which is removed when this is dropped, unless another socket has replaced it:
 /// a gvproxy that its caller has started again. `None` if the file had been removed already.
 pub(super) struct SocketPath {
-    _file: Option<SocketFile>,
+    file: Option<SocketFile>,
 }
 
 impl SocketPath {
     pub(super) fn of(path: &Path) -> Self {
         Self {
-            _file: SocketFile::of(path).ok(),
+            file: SocketFile::of(path).ok(),
         }
+    }
+
+    /// Removes it where the process that has bound it cannot.
+    pub(super) fn remove(&self) {
+        self.file.iter().for_each(SocketFile::remove);
     }
 }
 
@@ -173,6 +178,11 @@ impl ApiSocket {
             endpoint: endpoint.clone(),
             bound: Bound::new(endpoint)?,
         })
+    }
+
+    /// Returns the file of a Unix socket.
+    pub(super) const fn file(&self) -> Option<&SocketPath> {
+        self.bound.file.as_ref()
     }
 
     /// Returns the address of a socket of TCP.

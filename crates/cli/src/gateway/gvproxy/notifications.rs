@@ -1,9 +1,10 @@
 //! Notifications about the virtual machine, for the program that started gvproxy.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fullsend_device::LogLimit;
+use fullsend_gateway::namespace::StartedSockets;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
@@ -71,14 +72,19 @@ impl Notifications {
         (Self { socket, receiver }, Sender(sender))
     }
 
-    /// Sends them, each over a connection of its own.
-    pub(super) async fn send(mut self) {
+    /// Returns the path of the socket.
+    pub(super) fn socket(&self) -> Option<&Path> {
+        self.socket.as_deref()
+    }
+
+    /// Sends them, each over a connection of its own, which `sockets` makes.
+    pub(super) async fn send(mut self, sockets: StartedSockets) {
         while let Some(notification) = self.receiver.recv().await {
             let Some(path) = &self.socket else {
                 continue;
             };
             let sent = timeout(TIMEOUT, async {
-                let mut stream = UnixStream::connect(path).await?;
+                let mut stream = UnixStream::from_std(sockets.connect().await?)?;
                 stream.write_all(notification.to_line().as_bytes()).await
             });
             match sent.await {
