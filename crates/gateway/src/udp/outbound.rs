@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fullsend::{Chain, Datagram, UnreachableCode};
@@ -50,7 +50,8 @@ pub(crate) async fn expire_flows(shared: Arc<Shared>) {
 pub(crate) async fn receive_outbound(shared: Arc<Shared>) {
     let mut batch = Vec::new();
     let mut opened = 0_usize;
-    let mut last = None;
+    // Not a reference that keeps the socket of a removed forward open.
+    let mut last = Weak::new();
     while shared
         .udp
         .socket
@@ -135,9 +136,9 @@ impl Train {
 
 /// Sends datagrams of the guest through the socket of their flow, which is opened if there is none.
 /// `last` is the flow of the datagrams before. Returns whether a flow was opened.
-fn forward_train(shared: &Arc<Shared>, train: &Train, last: &mut Option<Arc<UdpFlow>>) -> bool {
+fn forward_train(shared: &Arc<Shared>, train: &Train, last: &mut Weak<UdpFlow>) -> bool {
     let is_next = |flow: &Arc<UdpFlow>| flow.key == train.key && !flow.is_ended();
-    let known = last.take().filter(is_next);
+    let known = last.upgrade().filter(is_next);
     let known = known.or_else(|| shared.udp.table.lock().get(&train.key).cloned());
     let (flow, opened) = match known {
         Some(flow) => (flow, false),
@@ -147,7 +148,7 @@ fn forward_train(shared: &Arc<Shared>, train: &Train, last: &mut Option<Arc<UdpF
         },
     };
     send_train(shared, train, &flow);
-    *last = Some(flow);
+    *last = Arc::downgrade(&flow);
     opened
 }
 
