@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn a_file_of_another_user_is_neither_emptied_nor_written() {
         if !geteuid().is_root() {
-            println!("skipped: needs root for a file of another user");
+            errln!("skipped: needs root for a file of another user");
             return;
         }
         let dir = tempfile::tempdir().unwrap();

@@ -163,8 +163,6 @@ const FCNTLS: &[i32] = &[
     // Of a guest's memory, which the guest's monitor must not shorten.
     libc::F_ADD_SEALS,
     libc::F_GET_SEALS,
-    // A monitor may not make the memory of its guest shorter.
-    libc::F_ADD_SEALS,
 ];
 
 /// Allows only these system calls from now on, of this process only: its process ID is part of the filter.
