@@ -778,13 +778,13 @@ for port in range(1, 5):
     except ConnectionRefusedError: pass
 sys.exit(7)
 "#;
-        let script = r#"
-import os, pty, select, sys
+        let script = r"
+import os, pty, sys
 pid, terminal = pty.fork()
 if pid == 0:
     os.execvp(sys.argv[1], sys.argv[1:])
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-"#;
+";
         let output = Command::new("timeout")
             .args(["--kill-after=1", "100", "python3", "-c", script, PROGRAM])
             .args(["gateway", "run", "--policy", "policy.toml", "--"])

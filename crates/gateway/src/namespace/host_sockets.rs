@@ -1,6 +1,6 @@
 //! Unix sockets of the host at paths that the sandbox hides.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -210,7 +210,7 @@ fn serve(channel: &OwnedFd, peer: Option<&Path>, bind: impl Fn(&Path) -> io::Res
 #[derive(Default)]
 struct Files {
     last: u64,
-    bound: HashMap<[u8; 8], SocketFile>,
+    bound: BTreeMap<[u8; 8], SocketFile>,
 }
 
 impl Files {
@@ -292,14 +292,15 @@ mod tests {
         assert!(!at("one").exists());
 
         // A caller that does not wait leaves no answer to the next request, and no file.
-        let cancelled = tokio::time::timeout(std::time::Duration::ZERO, sockets.bind(&at("two")));
+        let two = at("two");
+        let cancelled = tokio::time::timeout(std::time::Duration::ZERO, sockets.bind(&two));
         let _ = cancelled.await;
         let mut sent = sockets.connect().await.unwrap();
         sent.write_all(b"y").unwrap();
         peer.accept().unwrap().0.read_exact(&mut byte).unwrap();
         assert_eq!(&byte, b"y");
         let _kept = sockets.bind(&at("three")).await.unwrap();
-        assert!(!at("two").exists() && at("three").exists());
+        assert!(!two.exists() && at("three").exists());
         drop(process);
         assert!(!at("three").exists() && at("ended").exists());
         assert!(sockets.bind(&at("four")).await.is_err());

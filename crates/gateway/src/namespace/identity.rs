@@ -109,25 +109,24 @@ impl FromStr for Identity {
             Some((user, group)) => (user, Some(group)),
             None => (text, None),
         };
-        let (uid, found) = match number(user) {
-            Some(uid) => (Uid::from_raw(uid), User::from_uid(Uid::from_raw(uid))?),
-            None => {
-                let found =
-                    User::from_name(user)?.ok_or_else(|| invalid("there is none of this name"))?;
-                (found.uid, Some(found))
-            }
+        let (uid, found) = if let Some(uid) = number(user) {
+            (Uid::from_raw(uid), User::from_uid(Uid::from_raw(uid))?)
+        } else {
+            let found = User::from_name(user)?;
+            let found = found.ok_or_else(|| invalid("there is none of this name"))?;
+            (found.uid, Some(found))
         };
         let gid = match group {
             None => found.map_or(Gid::from_raw(uid.as_raw()), |user| user.gid),
-            Some(group) => match number(group) {
-                Some(gid) => Gid::from_raw(gid),
-                None => {
+            Some(group) => {
+                if let Some(gid) = number(group) {
+                    Gid::from_raw(gid)
+                } else {
                     let found = Group::from_name(group)?;
-                    found
-                        .ok_or_else(|| invalid("there is no group of this name"))?
-                        .gid
+                    let found = found.ok_or_else(|| invalid("there is no group of this name"))?;
+                    found.gid
                 }
-            },
+            }
         };
         Ok(Self { uid, gid })
     }
