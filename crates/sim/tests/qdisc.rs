@@ -248,7 +248,9 @@ fn every_charged_packet_is_completed_once_even_if_dropped() {
             let stats = flows.sim.host(host).qdisc_stats(IFACE).unwrap();
             assert_eq!(stats.backlog_packets, 0, "{stats}");
             let discards = counter(&mut flows.sim, host, "IpOutDiscards");
-            assert_eq!(discards, stats.dropped, "{stats}");
+            // The qdisc counts the segments of a super-segment one by one, and IP counts it once.
+            assert!(discards <= stats.dropped, "{discards}: {stats}");
+            assert_eq!(discards > 0, stats.dropped > 0, "{discards}: {stats}");
             if qdisc.contains("limit") {
                 assert!(stats.dropped > 0, "nothing was dropped: {stats}");
             }
