@@ -86,8 +86,8 @@ pub use fullsend_device::FdConfig;
 #[cfg(target_os = "linux")]
 pub use fullsend_device::default_kernel_address;
 pub use fullsend_device::{
-    AsyncDevice, Caps, Device, FrameHeader, NicMode, Notifier, OffloadSet, PacketPort,
-    PacketReceiver, PacketSender, UserDeviceConfig, vnet_header, vnet_packet,
+    AsyncDevice, Caps, Device, DeviceCounters, FrameHeader, NicMode, Notifier, OffloadSet,
+    PacketPort, PacketReceiver, PacketSender, UserDeviceConfig, vnet_header, vnet_packet,
 };
 pub use fullsend_offload::{
     Chain, Checksum, GsoKind, HeaderBuf, Layers, Link, Offload, Packet, Pool, Slice, TxToken,

@@ -66,7 +66,7 @@ mod transmit;
 pub use builder::VhostUserBuilder;
 pub use device::VhostUser;
 #[doc(no_inline)]
-pub use fullsend_device::Device;
+pub use fullsend_device::{Device, DeviceCounters};
 pub use stats::{StatsHandle, VhostUserStats};
 
 // Their types are in public signatures.
