@@ -237,6 +237,21 @@ fn attack(gateway: &mut Ended, guest: u32) {
     assert!(peak < BUDGET_KIB + PROGRAM_KIB, "{peak} KiB");
 }
 
+/// Returns the process of a name among the descendants of a process.
+fn descendant(of: u32, name: &str) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{of}/task/{of}/children")).ok()?;
+    let children: Vec<u32> = children
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect();
+    let is_named = |pid: &u32| {
+        let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
+        comm.is_ok_and(|comm| comm.trim() == name)
+    };
+    let found = children.iter().copied().find(is_named);
+    found.or_else(|| children.into_iter().find_map(|pid| descendant(pid, name)))
+}
+
 fn has_tap(pid: u32) -> bool {
     in_network_of(pid, || {
         let routes = fs::read_to_string("/proc/thread-self/net/route").unwrap_or_default();
@@ -279,17 +294,11 @@ fn gateway_run_survives_a_command_that_reads_nothing() {
     let Some(group) = Group::new("run") else {
         return;
     };
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("pid");
-    let script = format!(
-        "echo $$ >{0}.new; mv {0}.new {0}; exec sleep 1000",
-        file.display()
-    );
-    let mut gateway = group.start(&["gateway", "run", "--", "sh", "-c", &script]);
+    let mut gateway = group.start(&["gateway", "run", "--", "sleep", "1000"]);
     let mut pid = None;
     wait_until("a command", || {
-        let text = fs::read_to_string(&file).unwrap_or_default();
-        pid = text.trim().parse().ok();
+        // Within its namespace the command has another number.
+        pid = descendant(gateway.0.id(), "sleep");
         pid.is_some()
     });
     let pid = pid.unwrap();
