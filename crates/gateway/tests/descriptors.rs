@@ -1,4 +1,4 @@
-//! The descriptors of a gateway whose guest scans ports. Needs root. The limit is that of the process, so
+//! The descriptors of a gateway whose guest scans ports from as many ports. Needs root. The limit is that of the process, so
 //! that this file has one test.
 
 mod common;
@@ -22,8 +22,9 @@ fn a_scan_of_ports_fits_the_descriptors() {
             let found = counters.iter().find(|(name, _)| *name == "UdpInDatagrams");
             found.map_or(0, |(_, value)| *value)
         };
-        let socket = rig.guest.run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
         for n in 1..=DATAGRAMS {
+            // Each port of the guest has a socket of the host.
+            let socket = rig.guest.run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
             socket.send_to(b"scan", with_port(HOST[0], n)).unwrap();
             if n % 50 == 0 {
                 wait_until("the datagrams wait", || received() >= u64::from(n));
@@ -36,6 +37,8 @@ fn a_scan_of_ports_fits_the_descriptors() {
         });
         let counters = rig.gateway.counters();
         assert_eq!(counters.udp_dropped, 0);
-        assert!(counters.udp_replaced > 900, "{counters:?}");
+        // The kernel may choose a port twice.
+        assert!(counters.udp_replaced > 850, "{counters:?}");
+        assert!(counters.udp_sockets < 100, "{counters:?}");
     });
 }
