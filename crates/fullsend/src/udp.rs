@@ -117,7 +117,7 @@ impl UdpSocket {
     /// resolver finds.
     ///
     /// # Errors
-    /// Those of [`bind`](Self::bind), and those of the resolver.
+    /// The errors of [`bind`](Self::bind) and of the resolver.
     pub async fn bind_resolved(stack: &Stack, local: impl ToAddrs) -> io::Result<Self> {
         let addrs = local.to_addrs()?.resolve(&stack.engine).await?;
         addr::bind_any(&addrs, |local| {

@@ -108,7 +108,7 @@ pub(crate) struct Shares {
     pub(crate) stack: u64,
     /// Data of the guests' TCP connections in the stack.
     pub(crate) tcp_data: u64,
-    /// What connections get in addition to that, so that each makes progress.
+    /// Data in addition to that, so that each connection makes progress.
     pub(crate) tcp_minimum: u64,
     /// Datagrams that wait in the stack.
     pub(crate) udp_data: u64,

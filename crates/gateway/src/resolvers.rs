@@ -61,7 +61,7 @@ impl Resolvers {
     /// tokio runtime if there is an `opener`.
     ///
     /// # Errors
-    /// That of registering the opener with the runtime.
+    /// The error of registering the opener with the runtime.
     pub(crate) fn new(config: &DnsConfig, opener: Option<FileOpener>) -> io::Result<Self> {
         let mut state = State {
             list: config.upstream.clone(),

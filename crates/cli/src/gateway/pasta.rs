@@ -316,7 +316,7 @@ impl Caller {
     }
 }
 
-/// What has been opened before the restrictions of a running gateway.
+/// The files and sockets that are opened before the gateway is restricted.
 struct Prepared {
     control: Option<ControlSocket>,
     tools: ToolSockets,

@@ -13,7 +13,7 @@ impl Builder {
     /// in which they are to be queried.
     ///
     /// Without a server or a [`resolver`](Self::resolver), the operating system resolves names, over the
-    /// *host's* network. What is to stay within a tunnel is revealed outside of it then; the stack logs
+    /// *host's* network. Names that are to stay within a tunnel are revealed outside of it then; the stack logs
     /// a warning at the first name.
     ///
     /// ```

@@ -55,9 +55,9 @@ pub(crate) enum Learnt {
 /// The names of an address.
 #[derive(Default)]
 pub(crate) struct Names {
-    /// Those that the guest has queried.
+    /// Names that the guest has queried.
     pub(crate) queried: Vec<Arc<str>>,
-    /// The others of the chains of aliases.
+    /// Other names of the chains of aliases.
     pub(crate) aliases: Vec<Arc<str>>,
 }
 

@@ -317,7 +317,7 @@ fn open(
     Ok(socket)
 }
 
-/// What a ping socket has received.
+/// A message or an error that a ping socket has received.
 #[derive(Debug)]
 enum Received {
     Message(Vec<u8>),

@@ -66,7 +66,7 @@ impl FileOpener {
     /// Opens the file that is at the path now, and waits for it.
     ///
     /// # Errors
-    /// That of opening it; `InvalidInput` if it is no regular file.
+    /// The error of opening it; `InvalidInput` if it is no regular file.
     pub(crate) fn open_now(&self) -> io::Result<File> {
         send(&self.channel, b"open", &[])?;
         opened(receive(&self.channel)?)
@@ -91,7 +91,7 @@ impl StartedOpener {
     /// Opens the file that is at the path now.
     ///
     /// # Errors
-    /// That of opening it; `InvalidInput` if it is no regular file.
+    /// The error of opening it; `InvalidInput` if it is no regular file.
     pub async fn open(&self) -> io::Result<File> {
         let channel = self.0.lock().await;
         send(channel.get_ref(), b"open", &[])?;

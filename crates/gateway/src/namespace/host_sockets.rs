@@ -82,7 +82,7 @@ impl Drop for HostSockets {
 #[derive(Debug)]
 struct Channel {
     socket: AsyncFd<Socket>,
-    /// That of the request whose answer is awaited.
+    /// Held by the request whose answer is awaited.
     turn: Mutex<()>,
 }
 
@@ -94,7 +94,7 @@ impl StartedSockets {
     /// Listens at an absolute path.
     ///
     /// # Errors
-    /// That of binding the socket.
+    /// The error of binding the socket.
     pub async fn bind(&self, path: &Path) -> io::Result<HostSocket> {
         let request = [&[BIND], path.as_os_str().as_bytes()].concat();
         let channel = self.0.clone();
@@ -113,7 +113,7 @@ impl StartedSockets {
     /// Connects to the one socket that the process connects to.
     ///
     /// # Errors
-    /// That of connecting.
+    /// The error of connecting.
     pub async fn connect(&self) -> io::Result<UnixStream> {
         self.exchange(vec![CONNECT], |message| {
             let socket = message.fds.into_iter().next().ok_or_else(no_answer)?;

@@ -9,11 +9,11 @@ use tokio::time::Instant;
 
 /// Queries in a row that a resolver leaves without an answer until it comes last.
 const SILENT_MAX: u32 = 3;
-/// For how long it does. A guest may query names that no resolver can find out, and must not move one that
-/// others need behind the others for long.
+/// Time for which a silent resolver comes last. A guest may query names that no resolver can find out, and
+/// must not move one that others need behind the others for long.
 const LAST_TIME: Duration = Duration::from_secs(20);
 
-/// What queries have found out about each resolver.
+/// The state of each resolver, as queries have found it.
 #[derive(Default)]
 pub(crate) struct ResolverHealth(Mutex<BTreeMap<SocketAddr, Health>>);
 

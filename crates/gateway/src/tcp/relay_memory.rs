@@ -16,7 +16,7 @@ pub(crate) struct RelayMemory {
     held: AtomicUsize,
     budget: AtomicUsize,
     refused: AtomicU64,
-    /// That of all guests, of which this one is a share.
+    /// The memory of all guests, of which this one is a share.
     of_all: Option<Arc<Self>>,
 }
 

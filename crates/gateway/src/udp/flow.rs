@@ -34,9 +34,9 @@ pub(crate) struct MappingKey {
 /// A socket of the host that several flows share.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum SharedSocket {
-    /// That of a forward.
+    /// The socket of a forward.
     Forward(ForwardId),
-    /// That of an address and port of the guest.
+    /// The socket of an address and port of the guest.
     Mapping(MappingKey),
 }
 

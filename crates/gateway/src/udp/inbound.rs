@@ -18,7 +18,7 @@ use crate::guests::Guest;
 
 /// Senders whose refusal is remembered, so that the policy decides once about many datagrams.
 const REFUSED_MAX: usize = 8;
-/// For how long: what the policy refuses may change.
+/// Time for which a refused sender is remembered: the policy's verdict may change.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 
 /// An address and port of a guest.

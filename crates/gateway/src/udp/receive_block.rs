@@ -70,9 +70,9 @@ impl ReceivedDatagrams {
 pub(super) struct ReceiveBlock<'a> {
     pool: &'a PayloadMemory,
     block: WriteBuf,
-    /// What the calls have read into the block.
+    /// The datagrams that each call has read into the block.
     reads: Vec<Read>,
-    /// What the last call has read and the block had no room for.
+    /// The datagrams of the last call for which the block had no room.
     last: Option<(Slice, Read)>,
 }
 

@@ -39,7 +39,7 @@ enum Protocol {
 pub(super) struct Links {
     /// Each with the protocol of its connections.
     sockets: Vec<(OwnedFd, Protocol)>,
-    /// Those of datagrams. They open other sockets, which the sandbox forbids.
+    /// The listeners of datagrams. They open other sockets, which the sandbox forbids.
     datagrams: Vec<DatagramListener>,
     /// The link over standard input and output.
     stdio: Option<FrameLink>,

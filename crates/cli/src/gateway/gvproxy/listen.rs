@@ -90,7 +90,7 @@ pub(super) struct Bound {
     pub(super) socket: OwnedFd,
     /// Removes its file when it is dropped.
     pub(super) file: Option<SocketPath>,
-    /// Its address, if it is one of TCP.
+    /// The address of a TCP socket.
     pub(super) address: Option<SocketAddr>,
 }
 

@@ -18,11 +18,11 @@ const ANSWERED_TIMEOUT: Duration = Duration::from_secs(3 * 60);
 /// The flows that have a bound in common.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Kind {
-    /// Those that a guest has opened.
+    /// Flows that a guest has opened.
     OfGuest(Option<PortId>),
-    /// Those that other hosts have opened to a guest, which has not answered yet.
+    /// Flows that other hosts have opened to a guest, which has not answered yet.
     OfRemotes(Option<PortId>),
-    /// Those of all forwards.
+    /// Flows of all forwards.
     Forwarded,
 }
 
