@@ -175,7 +175,7 @@ async fn pass_rate_limit(
 }
 
 /// Waits until the host's socket has room, or one of the sockets has failed.
-async fn wait_for_room((guest, host): (&TcpStream, &HostStream)) -> io::Result<()> {
+async fn wait_for_room(guest: &TcpStream, host: &HostStream) -> io::Result<()> {
     // Apart: few connections need it, and each would hold memory for it.
     Box::pin(async move { until_error(pin!(host.writable()), pin!(guest_reset(guest))).await })
         .await
@@ -190,7 +190,7 @@ async fn guest_to_host(
         if owner.relays.is_exhausted() {
             // All that is taken can be passed on at once, and is not held.
             direction.set_stage(Stage::Room);
-            wait_for_room((guest, host)).await?;
+            wait_for_room(guest, host).await?;
         }
         direction.set_stage(Stage::Data);
         // While the host's socket does not accept more, the rest stays in the guest's window.

@@ -46,7 +46,7 @@ impl Connection {
         let rcv_nxt = self.rcv.nxt();
         // Some peers send a FIN into a closed window, and would retransmit it for ever.
         let is_bare_fin = len == 0 && seq == rcv_nxt;
-        if self.rcv.is_closed_at(seq) && !is_bare_fin && !self.rcv.is_blocked_by_hole((seq, end)) {
+        if self.rcv.is_closed_at(seq) && !is_bare_fin && !self.rcv.is_blocked_by_hole(seq, end) {
             return self.drop_beyond_window(cx, segment, segs);
         }
         if self.rcv.is_overfull() && len > 0 {

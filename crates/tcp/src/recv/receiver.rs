@@ -377,7 +377,7 @@ impl Receiver {
     /// Returns whether the data from `seq` to `end` is the next that the reader waits for while only
     /// out-of-order data fills the buffer, which was made smaller. It must be accepted though the
     /// window is closed: no read can open it.
-    pub(crate) fn is_blocked_by_hole(&self, (seq, end): (SeqNum, SeqNum)) -> bool {
+    pub(crate) fn is_blocked_by_hole(&self, seq: SeqNum, end: SeqNum) -> bool {
         let nxt = self.queue.rcv_nxt();
         self.queue.readable() == 0
             && self.queue.ofo_bytes() > 0
