@@ -27,22 +27,22 @@ pub struct Config {
     pub mtu: u32,
     /// The gateway's Ethernet address.
     pub mac: [u8; 6],
-    /// The gateway's link-local IPv6 address, which is the guest's default route. `None` derives it
-    /// from [`mac`](Self::mac), as the guest derives its own: it must be given if both have the same
-    /// Ethernet address. Has no effect if [`Ipv6Config::gateway`] is link-local.
+    /// The gateway's link-local IPv6 address, which is the guest's default route. `None` derives it from
+    /// [`mac`](Self::mac), as the guest derives its own; it must be set if both have the same Ethernet
+    /// address. Has no effect if [`Ipv6Config::gateway`] is link-local.
     pub link_local: Option<Ipv6Addr>,
     /// Whether the gateway answers ARP requests and neighbor solicitations for every address except
     /// the guest's own, and not only for its own addresses. A guest whose network is a copy of the
     /// host's needs this to reach its neighbors.
     pub proxy_neighbors: bool,
-    /// Destinations that stand for another address. The first entry of an address applies.
+    /// Destinations of the guest that stand for other addresses. The first entry of an address applies.
     pub mappings: Vec<Mapping>,
     /// The host's side of the flows.
     pub outbound: Outbound,
-    /// The DNS relay at [`Ipv4Config::dns`] and [`Ipv6Config::dns`]. Port 853 of these addresses leads
-    /// to that of the first resolver (DNS over TLS), unless the policy
-    /// [filters names](Policy::filters_names), or the resolver is on the host's loopback, to which no
-    /// [mapping](Self::mappings) leads.
+    /// The DNS relay at [`Ipv4Config::dns`] and [`Ipv6Config::dns`]. Connections to port 853 of these
+    /// addresses (DNS over TLS) go to port 853 of the first resolver, unless the policy [filters
+    /// names](Policy::filters_names), or the resolver is on the host's loopback and no
+    /// [mapping](Self::mappings) leads there.
     pub dns: DnsConfig,
     /// Whether the guest's TCP connections are relayed. If not, they are refused.
     pub tcp: bool,
@@ -53,24 +53,23 @@ pub struct Config {
     pub udp_filtering: UdpFiltering,
     /// Whether the guest's echo requests to other hosts are relayed. If not, they are dropped.
     pub icmp: bool,
-    /// Whether link-local addresses of the host's network are relayed to (169.254.0.0/16, fe80::/10),
-    /// among which clouds have the metadata of their machines, often with credentials. If not, flows to
-    /// them are refused, except by a [mapping](Self::mappings) or a redirection of the policy. `true` by
-    /// default.
+    /// Whether flows to link-local addresses of the host's network (169.254.0.0/16, fe80::/10) are
+    /// relayed. Clouds serve the metadata of their machines there, often with credentials. If not, such
+    /// flows are refused, unless a [mapping](Self::mappings) or a redirection of the policy leads there.
+    /// `true` by default.
     pub link_local_destinations: bool,
     /// Forwards that are bound before the gateway runs.
     pub forwards: Vec<Forward>,
-    /// The source address that the guest sees of forwarded flows.
+    /// The source address of forwarded flows, as the guest sees it.
     pub forward_source: ForwardSource,
     /// Where TCP forwards lead clients on the host's loopback.
     pub loopback_clients: LoopbackClients,
     /// Bounds of the tables.
     pub limits: Limits,
-    /// The memory of the gateway with all its guests. The default is that of the process
-    /// ([`MemoryBudget::of_process`]), which is read when the settings are created: a sandbox may hide
-    /// it from the gateway that is built with them.
+    /// The memory of the gateway with all its guests. The default, [`MemoryBudget::of_process`], is read
+    /// when the settings are created, because a sandbox may hide it from the gateway later.
     pub memory: MemoryBudget,
-    /// Decides about each flow and each DNS name.
+    /// The policy, which decides about each flow and each DNS name.
     pub policy: Arc<dyn Policy>,
 }
 
@@ -86,7 +85,7 @@ pub struct Ipv4Config {
     /// The address at which DNS is relayed to the host's resolvers, over UDP and TCP. May equal
     /// `gateway`.
     pub dns: Option<Ipv4Addr>,
-    /// Whether DHCP is served, and the further addresses that other clients are given.
+    /// The addresses that DHCP gives to further clients; `None` if DHCP is not served.
     pub dhcp: Option<DhcpRange>,
 }
 
@@ -124,7 +123,7 @@ pub struct Ipv6Config {
 pub struct Mapping {
     /// The address as the guest sees it.
     pub guest: IpAddr,
-    /// What it stands for.
+    /// The destination that [`guest`](Self::guest) stands for.
     pub target: Target,
 }
 
@@ -160,7 +159,7 @@ pub struct Outbound {
 
 impl Outbound {
     /// Returns the source address and the interface of flows to `to`. For the host's loopback, interfaces
-    /// do not apply, and addresses only with [`loopback`](Self::loopback).
+    /// do not apply, and addresses only if [`loopback`](Self::loopback) is set.
     pub(crate) fn settings_for(&self, to: IpAddr) -> (Option<IpAddr>, Option<&String>) {
         if to.is_loopback() && !self.loopback {
             return (None, None);
@@ -183,22 +182,22 @@ impl Outbound {
     }
 }
 
-/// Which other hosts may send datagrams to a port that the guest has sent from (RFC 4787 5). Whatever
-/// this says, the guest gets no datagram of a host to which it could not send, because of
-/// [`Config::mappings`] or the [policy](Config::policy). Of several guests that are not joined, none gets
-/// datagrams of the host's loopback except from addresses with the port that it has sent to.
+/// Which other hosts may send datagrams to a port that the guest has sent from (RFC 4787 5). In every
+/// mode, the guest gets no datagram of a host to which it could not send, because of [`Config::mappings`]
+/// or the [policy](Config::policy). Each of several guests that are not joined gets datagrams of the
+/// host's loopback only from an address and port that it has sent to.
 ///
 /// One socket of the host stands for each address and port of the guest, whatever its destination
 /// (endpoint-independent mapping).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum UdpFiltering {
-    /// All hosts.
+    /// All hosts may send.
     EndpointIndependent,
-    /// Hosts that the guest has sent to from this port, from any of their ports: the answers of TFTP and
-    /// SSDP come from another port than that of the request.
+    /// Hosts that the guest has sent to from this port, from any of their ports: TFTP and SSDP answer
+    /// from another port than that of the request.
     #[default]
     AddressDependent,
-    /// Addresses with the port that the guest has sent to from this port.
+    /// Only addresses and ports that the guest has sent to from this port.
     AddressAndPortDependent,
 }
 
@@ -217,12 +216,12 @@ pub struct DnsConfig {
     pub host_name: Option<String>,
     /// The guest's domain, which DHCP announces.
     pub domain: Option<String>,
-    /// Domains whose names the relay knows itself, if the policy allows them. [`Handle::add_zone`]
+    /// Domains whose names the relay resolves itself, if the policy allows them. [`Handle::add_zone`]
     /// adds others.
     ///
     /// [`Handle::add_zone`]: crate::Handle::add_zone
     pub zones: Vec<Zone>,
-    /// For how long after the TTL of an answer its addresses still have their names in
+    /// Time after the TTL of an answer for which its addresses keep their names in
     /// [`Flow::names`](crate::Flow::names): programs connect to an address some time after they have
     /// resolved it.
     pub address_grace: Duration,
@@ -243,12 +242,12 @@ impl Default for DnsConfig {
     }
 }
 
-/// The source address that the guest sees of forwarded flows.
+/// The source address of forwarded flows, as the guest sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ForwardSource {
-    /// The client's address, or the gateway's if the guest could not answer to it: that of a
-    /// client on the host's loopback, of the guest itself, of a link, or of the guest's network
-    /// without [`Config::proxy_neighbors`].
+    /// The client's address. The gateway's if the guest could not answer the client: one on the host's
+    /// loopback, with the guest's own or a link-local address, of the other family, or in the guest's
+    /// network without [`Config::proxy_neighbors`].
     #[default]
     Client,
     /// The gateway's address.
@@ -265,9 +264,10 @@ pub enum LoopbackClients {
     /// Over the link, as other clients.
     #[default]
     Link,
-    /// To the guest's address, from the same address. Over the link if it is a link-local one.
+    /// The guest's address, which is also the source. A link-local address is reached over the link.
     GuestAddress,
-    /// To the guest's loopback, from there. If the guest refuses, to that of the other address family.
+    /// The guest's loopback, which is also the source. If the guest refuses, the loopback of the other
+    /// family.
     GuestLoopback,
 }
 
@@ -278,22 +278,21 @@ pub enum LoopbackClients {
 /// UDP flows; a spliced connection ([`LoopbackClients`], and clients in the guest) uses up to six, and
 /// counts as six. The gateway lowers the bounds to what `RLIMIT_NOFILE` and [`Config::memory`] allow.
 ///
-/// With several guests ([`Builder::guest`](crate::Builder::guest)) they are those of each guest, except
-/// for the bounds of forwards; and of what `RLIMIT_NOFILE` allows, each of `n` guests has at most an
-/// (n+1)th.
+/// With several guests ([`Builder::guest`](crate::Builder::guest)), each bound except that of forwards
+/// applies to each guest, and each of `n` guests gets at most 1/(n+1) of what `RLIMIT_NOFILE` allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// TCP connections, those whose SYN is held included. SYNs beyond that are dropped, so that the
-    /// guest sends them again; clients of forwards wait in the queue of their forward. Forwards
-    /// together have at most half of the connections, so that their clients do not use up the guest's.
+    /// TCP connections, including deferred SYNs. Further SYNs are dropped, so that the guest sends them
+    /// again; clients of forwards wait in the queue of their forward. Forwards together have at most half
+    /// of the connections, so that their clients do not use up the guest's.
     pub tcp_connections: usize,
     /// UDP flows that the guest opens: pairs of one of its ports and a destination. All flows of a port
-    /// share a socket of the host. A new flow replaces the one that has been idle for the longest time, also
-    /// where its socket would be one more than the descriptors allow. As many flows as that may be opened
-    /// by other hosts ([`Config::udp_filtering`]) and have no answer of the guest.
+    /// share a socket of the host. A new flow replaces the one that has been idle for the longest time,
+    /// also if the descriptors do not suffice for its socket. Other hosts may open the same number of
+    /// flows that the guest has not answered ([`Config::udp_filtering`]).
     pub udp_flows: usize,
-    /// UDP flows that clients open through forwards. A new one replaces the one of them that has
-    /// been idle for the longest time.
+    /// UDP flows that clients open through forwards. A new one replaces the forwarded flow that has been
+    /// idle for the longest time.
     pub forwarded_udp_flows: usize,
     /// Sequences of echo requests. A new one replaces the one that has been idle for the longest
     /// time.
@@ -301,16 +300,15 @@ pub struct Limits {
     /// DNS queries that have no answer yet. Further ones are dropped.
     pub dns_queries: usize,
     /// Pairs of an address and one of its names that are kept for [`Flow::names`](crate::Flow::names).
-    /// A new one replaces the one that was learned the least recently; also of the 16 names that an
-    /// address may have, and of the 64 addresses of a name.
+    /// Beyond this bound, 16 names of an address or 64 addresses of a name, a new pair replaces the one
+    /// learned the least recently.
     pub dns_addresses: usize,
     /// Forwards.
     pub forwards: usize,
-    /// Bytes per second that the guest may send, and that it may receive, of TCP and UDP payload and
-    /// of echo messages.
+    /// Bytes of TCP and UDP payload and of echo messages per second, for each direction.
     pub rate: Option<u64>,
-    /// Bytes of memory of the guest. With one guest, [`Config::memory`] is lowered to it. Each of several
-    /// guests has at most this much of the memory of all, and with `n` guests at most an (n+1)th.
+    /// Bytes of memory of the guest. With one guest, [`Config::memory`] is lowered to this value. With
+    /// `n` guests, each gets at most this value and at most 1/(n+1) of the memory of all.
     pub memory: Option<u64>,
 }
 
@@ -380,12 +378,12 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Returns what `destination`, an address as the guest sees it, stands for.
+    /// Returns the target of `destination`, an address as the guest sees it.
     pub(crate) fn target(&self, destination: IpAddr) -> Target {
         let found = self.mappings.iter().find(|m| m.guest == destination);
         match found {
             Some(mapping) => mapping.target,
-            // The gateway's own addresses are on no other host.
+            // The gateway's own addresses exist on no other host.
             None if self.is_own(destination) && self.proxy_neighbors => {
                 Target::Address(destination)
             }
@@ -394,8 +392,8 @@ impl Config {
         }
     }
 
-    /// Returns whether a mapping leads to the host's loopback, so that a resolver there at `address` may
-    /// be reached, too.
+    /// Returns whether a mapping leads to the host's loopback, so that the guest may reach a resolver
+    /// there at `address`.
     pub(crate) fn opens_loopback(&self, address: IpAddr) -> bool {
         self.mappings.iter().any(|mapping| match mapping.target {
             Target::Loopback => mapping.guest.is_ipv4() == address.is_ipv4(),
@@ -404,7 +402,8 @@ impl Config {
         })
     }
 
-    /// Returns an address of the host's network as the guest sees it: the first that stands for it.
+    /// Returns the address under which the guest sees `host`, an address of the host's network: that of
+    /// the first mapping to it, or `host` itself.
     pub(crate) fn visible_to_guest(&self, host: IpAddr) -> IpAddr {
         let stands_for_host = |mapping: &&Mapping| match mapping.target {
             Target::Loopback => host.is_loopback() && mapping.guest.is_ipv4() == host.is_ipv4(),
@@ -440,8 +439,8 @@ impl Config {
         }
     }
 
-    /// Returns whether `address`, as the guest sees it, is local whatever addresses the host's interfaces
-    /// have; see [`Flow::is_local`](crate::Flow::is_local).
+    /// Returns whether `address`, as the guest sees it, is local regardless of the addresses of the
+    /// host's interfaces; see [`Flow::is_local`](crate::Flow::is_local).
     pub(crate) fn is_local(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         let is_mapped = self.mappings.iter().any(|mapping| mapping.guest == address);

@@ -47,7 +47,7 @@ counters! {
     /// SYNs that were dropped because of [`Limits::tcp_connections`](crate::Limits) or a lack of
     /// descriptors.
     tcp_dropped: "GatewayTcpDropped",
-    /// TCP connections that exist now, those whose SYN is held included.
+    /// TCP connections that exist now, including deferred SYNs.
     tcp_open: "GatewayTcpOpen",
     /// TCP payload from the guest, bytes.
     tcp_tx_bytes: "GatewayTcpTxBytes",
@@ -57,8 +57,8 @@ counters! {
     udp_flows: "GatewayUdpFlows",
     /// UDP flows that exist now.
     udp_open: "GatewayUdpOpen",
-    /// Sockets of the host for the guest's UDP flows that exist now: one for each of its addresses and
-    /// ports.
+    /// Sockets of the host that exist now for the guest's UDP flows: one for each address and port of the
+    /// guest.
     udp_sockets: "GatewayUdpSockets",
     /// UDP flows that were replaced because of [`Limits::udp_flows`](crate::Limits) or a lack of
     /// descriptors.
@@ -67,8 +67,8 @@ counters! {
     udp_tx_datagrams: "GatewayUdpTxDatagrams",
     /// Datagrams to the guest.
     udp_rx_datagrams: "GatewayUdpRxDatagrams",
-    /// Datagrams that were dropped: no descriptor for their flow, no room in a queue, or rejected
-    /// by the host's socket.
+    /// Datagrams that were dropped: their flow got no descriptor, a queue had no room, or the host's
+    /// socket rejected them.
     udp_dropped: "GatewayUdpDropped",
     /// Datagrams of other hosts to the guest's ports that [`Config::udp_filtering`](crate::Config) or the
     /// policy did not let in.
@@ -84,15 +84,14 @@ counters! {
     /// Sequences of echo requests that were replaced because of
     /// [`Limits::ping_flows`](crate::Limits).
     ping_replaced: "GatewayPingReplaced",
-    /// DNS queries.
+    /// DNS queries of the guest.
     dns_queries: "GatewayDnsQueries",
     /// DNS answers.
     dns_answers: "GatewayDnsAnswers",
     /// DNS queries that were dropped: malformed, or beyond [`Limits::dns_queries`](crate::Limits) or
     /// the rate.
     dns_dropped: "GatewayDnsDropped",
-    /// Resolvers that were queried beside or after the first one of a query, as that one was silent or
-    /// could not be reached.
+    /// Further resolvers that were queried because the first one of a query was silent or unreachable.
     dns_other_resolvers: "GatewayDnsOtherResolvers",
     /// Allocations for received data that the system refused (the data stays in the host's socket, or the
     /// datagram is dropped), and DNS messages over TCP that were refused because relays held the memory.
@@ -103,9 +102,9 @@ counters! {
     router_advertisements: "GatewayRouterAdvertisements",
     /// Flows, DNS names and answers that the policy rejected or dropped: the sum of the next five.
     policy_denied: "GatewayPolicyDenied",
-    /// TCP connections that the policy rejected or dropped: each SYN that is sent again counts.
+    /// TCP connections that the policy rejected or dropped; each retransmitted SYN counts.
     policy_denied_tcp: "GatewayPolicyDeniedTcp",
-    /// Datagrams, or trains of them, of UDP flows that the policy rejected or dropped.
+    /// Datagrams, or trains of datagrams, of UDP flows that the policy rejected or dropped.
     policy_denied_udp: "GatewayPolicyDeniedUdp",
     /// Echo requests that the policy rejected or dropped.
     policy_denied_ping: "GatewayPolicyDeniedPing",
@@ -115,19 +114,19 @@ counters! {
     policy_denied_answers: "GatewayPolicyDeniedAnswers",
     /// Policies that have replaced another one while the gateway ran.
     policy_changes: "GatewayPolicyChanges",
-    /// Refusals, and connections beyond [`Limits::tcp_connections`](crate::Limits), that are not in the
-    /// log, as it had many lines already.
+    /// Refusals, and connections beyond [`Limits::tcp_connections`](crate::Limits), that the log's rate
+    /// limit suppressed.
     log_suppressed: "GatewayLogSuppressed",
-    /// Flows of guests that were refused as they led to a server of the gateway's own program, or to the
-    /// forward of a guest that the sender does not reach ([`Handle::hide_from_guests`]).
+    /// Flows of guests that were refused because they led to a server of the gateway's own program, or to
+    /// the forward of a guest that the sender must not reach ([`Handle::hide_from_guests`]).
     ///
     /// [`Handle::hide_from_guests`]: crate::Handle::hide_from_guests
     service_refused: "GatewayServiceRefused",
     /// Pairs of an address and one of its names that are known now.
     dns_addresses: "GatewayDnsAddresses",
-    /// Pairs of an address and a name that were replaced because of
-    /// [`Limits::dns_addresses`](crate::Limits), or of the names that the address has already, or of
-    /// the addresses that the name has already; and those of an answer beyond the last.
+    /// Pairs of an address and a name that were replaced, or not added, because of
+    /// [`Limits::dns_addresses`](crate::Limits), the bound of the names of an address or that of the
+    /// addresses of a name.
     dns_addresses_replaced: "GatewayDnsAddressesReplaced",
     /// Flows that clients opened through forwards.
     forwarded: "GatewayForwarded",
@@ -139,8 +138,7 @@ counters! {
     switch_flooded: "GatewaySwitchFlooded",
     /// Packets that were dropped because too many waited for one of several guests.
     switch_dropped: "GatewaySwitchDropped",
-    /// Frames of one of several guests that were dropped because of their source: the address of
-    /// another guest or of the gateway.
+    /// Frames that were dropped because their source is the address of another guest or of the gateway.
     switch_refused: "GatewaySwitchRefused",
     /// Frames between guests that were dropped because no guest that the sender reaches has their
     /// address, or because their header is invalid.
@@ -154,7 +152,7 @@ pub(crate) fn add(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
 
-/// Counts one thing while it exists.
+/// Increments a counter while it exists.
 pub(crate) struct Counted<'a>(&'a AtomicUsize);
 
 impl<'a> Counted<'a> {

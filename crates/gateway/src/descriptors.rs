@@ -1,4 +1,4 @@
-//! The numbers of flows that the descriptors of the process and the memory allow.
+//! The numbers of flows that the process's descriptors and the gateway's memory allow.
 
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::sync::Semaphore;
@@ -9,21 +9,21 @@ use crate::memory::Shares;
 /// Descriptors that are left to everything except flows and forwards: 64 clients of the control
 /// socket, 16 of the metrics, and the gateway's own.
 const OTHER_DESCRIPTORS: usize = 144;
-/// Most descriptors of a spliced connection: two sockets, and two for each direction's pipe. It
-/// counts as so many connections.
+/// Most descriptors of a spliced connection: two sockets, and two for each direction's pipe. The
+/// connection counts as this many.
 pub(crate) const SPLICED_DESCRIPTORS: u32 = 6;
 
-/// Most UDP flows of all guests: their entries need no descriptor, but memory.
+/// Most UDP flows of all guests: their entries use memory, but no descriptors.
 const UDP_FLOWS_MAX: usize = 65_536;
 
 /// The bounds of everything that has a socket of the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SocketLimits {
-    /// TCP connections, those to the DNS relay included: each has one upstream socket at most.
+    /// TCP connections, including those to the DNS relay: each has one upstream socket at most.
     pub(crate) tcp: usize,
     /// Sockets for the UDP flows of guests, each of which serves an address and port of a guest.
     pub(crate) udp: usize,
-    /// UDP flows of guests, of which any number share a socket.
+    /// UDP flows of guests; any number of them share a socket.
     pub(crate) udp_flows: usize,
     pub(crate) ping: usize,
     pub(crate) dns: usize,
@@ -46,7 +46,7 @@ impl SocketLimits {
             left = left.saturating_sub(granted);
             granted
         };
-        // The order matters: each share is one of what the others before it have left.
+        // The order matters: each part is taken from what the earlier ones left.
         let ping = grant(limits.ping_flows, 16);
         let dns = grant(limits.dns_queries, 8);
         let udp_flows = limits.udp_flows.min(UDP_FLOWS_MAX);
@@ -54,7 +54,7 @@ impl SocketLimits {
         let forwards = grant(limits.forwards, 4);
         let tcp = grant(limits.tcp_connections, 1);
         Self {
-            // Tokio's semaphores have a limit of their own.
+            // Tokio's semaphores have their own limit.
             tcp: tcp.min(Semaphore::MAX_PERMITS),
             udp,
             udp_flows: udp_flows.max(1),
@@ -65,7 +65,7 @@ impl SocketLimits {
     }
 }
 
-/// Returns the bounds, lowered to the memory of the gateway.
+/// Returns `limits`, lowered to the memory of the gateway.
 fn limits_of_memory(limits: &Limits, memory: &Shares) -> Limits {
     let least = |limit: usize, share: u64| limit.min(usize::try_from(share).unwrap_or(usize::MAX));
     Limits {
@@ -78,7 +78,7 @@ fn limits_of_memory(limits: &Limits, memory: &Shares) -> Limits {
 }
 
 impl SocketLimits {
-    /// Returns the share of the TCP connections that all forwards together may have.
+    /// Returns the most TCP connections of all forwards together.
     pub(crate) fn tcp_of_forwards(&self) -> usize {
         (self.tcp / 2).max(1)
     }

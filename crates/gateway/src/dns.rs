@@ -1,4 +1,4 @@
-//! The DNS relay: queries of the guest to the host's resolvers.
+//! The DNS relay, which passes queries of the guest to the host's resolvers.
 
 mod address_names;
 mod race;

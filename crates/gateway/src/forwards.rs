@@ -18,7 +18,7 @@ use crate::tcp::{accept_forwarded, accept_in_guest};
 use crate::udp::{receive_forwarded, report_errors, report_local_address};
 use crate::validate::check_forward;
 
-/// Clients that wait to be accepted.
+/// Most clients that wait to be accepted.
 const BACKLOG: i32 = 4096;
 
 /// The forwards of a gateway.
@@ -48,11 +48,11 @@ struct Entry {
     clients: Clients,
 }
 
-/// Who accepts the clients of a forward.
+/// The acceptor of a forward's clients.
 enum Clients {
-    /// They wait in the queue of this socket.
+    /// The clients wait in the queue of this socket.
     Waiting(AsyncFd<Socket>),
-    /// A task.
+    /// A task accepts the clients.
     Served {
         task: AbortHandle,
         /// The listening socket of a TCP forward.
@@ -80,7 +80,7 @@ impl Forwards {
         check_forward(&forward)?;
         let socket = match forward.from {
             Side::Host => {
-                // Reports a guest address without a gateway address of its family.
+                // Reports a guest address whose family has no gateway address.
                 shared.forward_source(forward.host, forward.guest)?;
                 bind(&forward)
             }
@@ -137,8 +137,8 @@ impl Forwards {
         if let Clients::Served { task, listener } = entry.clients {
             task.abort();
             if let Some(listener) = listener {
-                // The kernel refuses clients from now on; the task ends when the runtime polls it, and
-                // closes the socket in any case.
+                // The kernel refuses clients from now on; the task closes the socket when the runtime
+                // polls it.
                 let _ = listener.get_ref().shutdown(Shutdown::Both);
             }
         }
@@ -243,7 +243,7 @@ fn bind(forward: &Forward) -> io::Result<Socket> {
         socket.bind_device(Some(interface.as_bytes()))?;
     }
     if forward.protocol == Protocol::Tcp {
-        // Connections of an earlier gateway in TIME-WAIT do not keep the port.
+        // Connections of an earlier gateway in TIME-WAIT must not block the port.
         socket.set_reuse_address(true)?;
     } else {
         // Answers come from the address that the client has sent to.

@@ -1,4 +1,4 @@
-//! Free memory goes back to the operating system while little data moves.
+//! Returning free memory to the operating system while little data moves.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,30 +8,30 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use crate::gateway::Shared;
 use crate::inspect::resident_memory;
 
-/// Time over which the traffic is compared with the free memory.
+/// Interval at which the traffic is compared with the free memory.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Bytes that a datagram counts.
+/// Bytes that each datagram counts as.
 const DATAGRAM_BYTES: u64 = 1500;
-/// Traffic of an interval that is always little, bytes.
+/// Traffic in an interval that always counts as little, bytes.
 const LITTLE: u64 = 1 << 20;
 
-/// Memory that is worth the pause of giving it back, bytes.
+/// Free memory for which the pause of returning it is worthwhile, bytes.
 const WORTHWHILE_BYTES: u64 = 2 << 20;
-/// Connections and flows whose end frees about as much.
+/// Connections and flows whose end frees about [`WORTHWHILE_BYTES`].
 const WORTHWHILE_FLOWS: u64 = 256;
 
 /// The state of a gateway when memory was given back last.
 #[derive(Default)]
 struct Released {
-    /// Resident memory after it, bytes.
+    /// Resident memory after the release, bytes.
     resident: u64,
     /// Most connections and flows since then.
     flows: u64,
 }
 
 impl Released {
-    /// Returns whether much memory may have become free since then. `kept` is the free memory of the
-    /// pool, and `flows` the number of connections and flows now.
+    /// Returns whether much memory may have become free since then. `kept` is the free memory of the pool
+    /// in bytes, and `flows` the number of connections and flows now.
     fn is_worthwhile(&mut self, kept: u64, flows: u64) -> bool {
         self.flows = self.flows.max(flows);
         let grown = resident_memory().is_some_and(|now| now >= self.resident + WORTHWHILE_BYTES);
@@ -39,8 +39,8 @@ impl Released {
     }
 }
 
-/// Gives free memory back after an interval in which no more data has moved than the pool keeps, or
-/// than [`LITTLE`]: the page faults of later data cost little beside that.
+/// Returns free memory after an interval in which less data has moved than the pool keeps, or than
+/// [`LITTLE`]: the page faults of later data cost little then.
 pub(crate) async fn release_free_memory(shared: Arc<Shared>) {
     let mut ticks = interval_at(Instant::now() + INTERVAL, INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -55,7 +55,7 @@ pub(crate) async fn release_free_memory(shared: Arc<Shared>) {
         let counters = shared.counters();
         let flows = counters.tcp_open + counters.udp_open;
         if is_little {
-            // The kernel limits a user's pipes, those of other gateways included.
+            // The kernel limits the memory of a user's pipes, including those of other gateways.
             shared.pipes.clear();
         }
         if released.is_worthwhile(kept, flows) && is_little {
@@ -67,15 +67,15 @@ pub(crate) async fn release_free_memory(shared: Arc<Shared>) {
     }
 }
 
-/// Returns the payload that has passed so far, bytes.
+/// Returns the payload that has been relayed so far, bytes.
 fn moved_bytes(shared: &Shared) -> u64 {
     let counters = shared.counters();
     let datagrams = counters.udp_tx_datagrams + counters.udp_rx_datagrams;
     counters.tcp_tx_bytes + counters.tcp_rx_bytes + DATAGRAM_BYTES * datagrams
 }
 
-/// Gives the free pages of the heap back, also those between pages in use. Without it, 10,000
-/// connections that have ended leave 85 MiB.
+/// Returns the free pages of the heap to the system, also those between pages in use. Without it, 10,000
+/// ended connections leave 85 MiB.
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code, reason = "no safe wrapper of the call exists")]
 fn release_heap() {
@@ -83,7 +83,7 @@ fn release_heap() {
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Other C libraries give free pages back by themselves.
+/// Does nothing: other C libraries return free pages on their own.
 #[cfg(not(target_env = "gnu"))]
 const fn release_heap() {}
 

@@ -1,4 +1,4 @@
-//! Entry points for fuzz targets: state machines that guests drive.
+//! Entry points for fuzz targets of the state machines that guests drive.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};

@@ -48,7 +48,7 @@ const MAX_BUFFER: u64 = 4 << 20;
 pub use builder::Builder;
 use builder::{Helpers, OnGuest};
 
-/// What the tasks of a gateway share.
+/// The state that the tasks of a gateway share.
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) stack: Stack,
@@ -56,16 +56,16 @@ pub(crate) struct Shared {
     pub(crate) pool: PayloadMemory,
     pub(crate) counters: AtomicCounters,
     pub(crate) resolvers: Resolvers,
-    /// The domains whose names the DNS relay knows itself.
+    /// The domains whose names the DNS relay resolves itself.
     pub(crate) zones: Zones,
     /// The guests, with their parts of the bounds.
     pub(crate) guests: Guests,
-    /// Decides about new flows and queries.
+    /// The policy, which decides about new flows and queries.
     policy: Mutex<Arc<dyn Policy>>,
     pub(crate) refusals: RefusalLog,
-    /// The servers of this program.
+    /// The servers of this program, which guests must not reach.
     pub(crate) services: Services,
-    /// Which addresses are the host's.
+    /// The lookup of the host's own addresses.
     pub(crate) own_addresses: OwnAddresses,
     pub(crate) forwards: Forwards,
     pub(crate) udp: Udp,
@@ -75,36 +75,36 @@ pub(crate) struct Shared {
     /// The TCP flows, for `fullsend stat gateway`.
     pub(crate) tcp_flows: TcpFlows,
     pub(crate) icmp: IcmpSocket,
-    /// Notified when the guest asks for a router advertisement.
+    /// Notified when the guest requests a router advertisement.
     pub(crate) router_solicited: Notify,
-    /// One for each DNS query that may still be relayed.
+    /// A permit for each DNS query that may still be relayed.
     pub(crate) dns_permits: Arc<Semaphore>,
-    /// One for each TCP connection that may still be opened; spliced ones take several.
+    /// A permit for each TCP connection that may still be opened; a spliced one takes several.
     pub(crate) tcp_permits: Arc<Semaphore>,
-    /// Those of `tcp_permits` that forwards may have.
+    /// The part of `tcp_permits` that forwards may use.
     pub(crate) forward_permits: Arc<Semaphore>,
     pub(crate) limits: SocketLimits,
     /// Spliced connections that exist now.
     pub(crate) spliced_open: AtomicUsize,
-    /// Spliced connections whose guest has not closed its direction, also those that wait for the
-    /// host's socket to connect.
+    /// Spliced connections whose guest has not closed its direction, including those whose host's socket
+    /// is still connecting.
     pub(crate) spliced_tx: AtomicUsize,
     pub(crate) pipes: Pipes,
     /// `None` if the gateway has no sockets in the guest's namespace.
     pub(crate) guest_sockets: Option<GuestSockets>,
-    /// Budget of the data that the relays hold.
+    /// The budget of the data that the relays hold.
     pub(crate) relay_memory: Arc<RelayMemory>,
     /// The budget of all memory.
     pub(crate) memory: MemoryBudget,
     runtime: tokio::runtime::Handle,
-    /// The tasks of all flows. `None` after the gateway has stopped, when none is started any more.
+    /// The tasks of all flows; `None` after the gateway has stopped, when none may start.
     tasks: Mutex<Option<JoinSet<()>>>,
     task_spawned: Notify,
     stop: Notify,
 }
 
 impl Shared {
-    /// Spawns a task that ends with the gateway at the latest. Returns `None` if that has stopped.
+    /// Spawns a task that ends with the gateway at the latest. Returns `None` if the gateway has stopped.
     pub(crate) fn spawn(
         &self,
         task: impl Future<Output = ()> + Send + 'static,
@@ -119,7 +119,7 @@ impl Shared {
         let permits = self.limits.tcp - self.tcp_permits.available_permits();
         let switch = self.guests.switch_stats();
         let spliced = self.spliced_open.load(Ordering::Relaxed);
-        // The others have one permit each.
+        // Other connections have one permit each.
         let tcp_open = permits.saturating_sub(spliced * (SPLICED_DESCRIPTORS as usize - 1));
         Counters {
             udp_open: self.udp.flow_count() as u64,
@@ -146,7 +146,7 @@ impl Shared {
         link_local(&self.config)
     }
 
-    /// Removes the tasks that end, until it is dropped. A panic of a task is passed on.
+    /// Removes tasks that have ended, and propagates a task's panic. Never returns.
     async fn reap_tasks(&self) {
         loop {
             let ended = poll_fn(|cx| match &mut *self.tasks.lock() {
@@ -164,9 +164,8 @@ impl Shared {
     }
 }
 
-/// Returns the gateway's link-local address: without another, the one that belongs to its Ethernet
-/// address (RFC 4291, appendix A). A gateway whose only address is link-local has no other one: the guest
-/// gets the same default route from its advertisements as from its settings.
+/// Returns the gateway's link-local address: the gateway's address in the settings if that is link-local,
+/// the configured one, or the one of its Ethernet address (RFC 4291, appendix A).
 fn link_local(config: &Config) -> Ipv6Addr {
     if let Some(v6) = &config.ipv6
         && v6.gateway.is_unicast_link_local()
@@ -250,7 +249,7 @@ fn limit_memory(builder: fullsend::Builder, memory: &Shares) -> fullsend::Builde
         .sysctl("tcp_max_tw_buckets", &entries)
 }
 
-/// Returns all addresses that no guest may use: those of the stack, and those that stand for others.
+/// Returns all addresses that no guest may use: those of the stack and the mapped ones.
 fn own_addresses(config: &Config) -> BTreeSet<IpAddr> {
     let gateways = [
         config.ipv4.as_ref().map(|v4| v4.gateway.into()),
@@ -263,8 +262,8 @@ fn own_addresses(config: &Config) -> BTreeSet<IpAddr> {
     all
 }
 
-/// Returns the addresses of the stack beside the gateway's: those of the DNS relay, and the mapped
-/// ones that the guest resolves on its link, where no other host has them.
+/// Returns the addresses of the stack in addition to the gateway's: those of the DNS relay, and the
+/// mapped ones that the guest resolves on its link, where no other host has them.
 fn further_addresses(config: &Config) -> BTreeSet<IpAddr> {
     let gateways = [
         config.ipv4.as_ref().map(|v4| v4.gateway.into()),
@@ -285,18 +284,18 @@ fn further_addresses(config: &Config) -> BTreeSet<IpAddr> {
 
 /// A gateway between a guest behind a device and the host's sockets.
 ///
-/// It works while [`run`](Self::run) is polled. Dropping it resets all flows. Before, only the stack
-/// behind the device works, which answers ARP, neighbor solicitations and pings to the gateway;
+/// It relays while [`run`](Self::run) is polled. Dropping it resets all flows. Before `run`, only the
+/// stack behind the device works, which answers ARP, neighbor solicitations and pings to the gateway;
 /// connections of the guest and clients of forwards wait.
 #[must_use = "the gateway relays nothing before `run` is awaited"]
 pub struct Gateway {
     shared: Arc<Shared>,
-    /// Until the gateway runs.
+    /// `None` once the gateway runs.
     servers: Option<Servers>,
 }
 
-/// The sockets of the stack whose tasks own them. What the guest sends to them before the gateway
-/// runs waits in their queues.
+/// The sockets of the stack that tasks own once the gateway runs. Until then, the guest's packets wait in
+/// their queues.
 struct Servers {
     listener: TransparentListener,
     dhcp_v4: Option<(Ipv4Config, UdpSocket)>,
@@ -330,7 +329,7 @@ impl Servers {
     }
 }
 
-/// Changes and inspects a gateway while it runs. Clones refer to the same gateway.
+/// A handle that changes and inspects a gateway while it runs. Clones refer to the same gateway.
 #[derive(Clone)]
 pub struct Handle {
     pub(crate) shared: Arc<Shared>,
@@ -345,7 +344,7 @@ impl Gateway {
     /// Builds a gateway on `device` with these settings; see [`Builder::build`].
     ///
     /// # Errors
-    /// Those of [`Builder::build`].
+    /// The errors of [`Builder::build`].
     pub fn new(config: Config, device: Box<dyn Device>) -> io::Result<Self> {
         let parts = (device, None, Arc::default());
         Self::open(config, parts, Helpers::default())
@@ -456,8 +455,8 @@ impl Gateway {
         }
     }
 
-    /// Relays until [`Handle::stop`] is called or the device is lost. Then all flows are reset and
-    /// all sockets closed.
+    /// Relays until [`Handle::stop`] is called or the device is lost. Then resets all flows and closes
+    /// all sockets.
     ///
     /// # Errors
     /// `NetworkDown` if the device was lost, e.g. because the namespace of a TAP has ended.
@@ -496,7 +495,8 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // The tasks refer to what holds them. Dropped without the lock: a task may spawn another.
+        // The tasks refer to `Shared`, which refers to them. They are dropped without the lock, as a task
+        // may spawn another.
         let tasks = self.shared.tasks.lock().take();
         drop(tasks);
         self.shared.forwards.close();
@@ -511,30 +511,29 @@ impl Handle {
     }
 
     /// Adds a guest to a gateway that was built for several ([`Builder::join_guests`],
-    /// [`Builder::guest`]). It ends with its device, e.g. with the only connection of a link.
+    /// [`Builder::guest`]). The guest ends with its device, e.g. with the only connection of a link.
     ///
     /// # Errors
     /// `Unsupported` for a gateway with one device; `QuotaExceeded` if there are 64 guests;
-    /// `NotConnected` after the gateway has stopped. A device that cannot be used, e.g. as its MTU is
-    /// smaller than [`Config::mtu`], is dropped with a line in the log.
+    /// `NotConnected` after the gateway has stopped. An unusable device, e.g. one with an MTU smaller
+    /// than [`Config::mtu`], is dropped with a line in the log.
     pub fn add_guest(&self, device: Box<dyn Device>) -> io::Result<PortId> {
         self.shared.guests.attach(device)
     }
 
-    /// Returns the port of the guest that has an address, which it has used or got by DHCP. `None` for
-    /// a gateway with one device.
+    /// Returns the port of the guest that has used an address or got it by DHCP. `None` for a gateway
+    /// with one device.
     pub fn guest_of(&self, address: IpAddr) -> Option<PortId> {
         self.shared.guests.of(address)?.port
     }
 
-    /// Lets another policy decide about new flows and queries. Flows that exist go on, and counters
-    /// continue.
+    /// Replaces the policy for new flows and queries. Existing flows and the counters continue.
     pub fn set_policy(&self, policy: Arc<dyn Policy>) {
         *self.shared.policy.lock() = policy;
         add(&self.shared.counters.policy_changes, 1);
     }
 
-    /// Changes [`Limits::rate`](crate::Limits::rate), for existing flows, too.
+    /// Changes [`Limits::rate`](crate::Limits::rate), also for existing flows.
     pub fn set_rate(&self, bytes_per_second: Option<u64>) {
         self.shared.guests.set_rate(bytes_per_second);
     }
@@ -543,7 +542,7 @@ impl Handle {
     ///
     /// # Errors
     /// - The error of the operating system if it cannot be bound, with the address in the message.
-    /// - `InvalidInput` if it leads to an address that is not that of one host and port.
+    /// - `InvalidInput` if the forward's target is not the address of one host and port.
     /// - `Unsupported` for clients in the guest if the gateway has no sockets there
     ///   ([`Builder::guest_sockets`]), or if the forward has an interface.
     /// - `AddrNotAvailable` if the gateway has no address of the guest's family.
@@ -563,32 +562,30 @@ impl Handle {
         self.shared.forwards.remove(&self.shared, id)
     }
 
-    /// Returns the forwards, in the order in which they were added, with the ports that they are
-    /// bound to.
+    /// Returns the forwards with the ports that they are bound to, in the order in which they were added.
     pub fn list_forwards(&self) -> Vec<(ForwardId, Forward)> {
         self.shared.forwards.list()
     }
 
     /// Keeps guests away from a TCP server of the embedding program on the host, e.g. one that configures
-    /// the gateway: their connections that lead to it through the host's addresses, a
-    /// [mapping](Config::mappings) of the loopback or a forward to the host are refused. A policy that
-    /// redirects to it does so on purpose. The metrics need no call.
+    /// the gateway: refuses their connections that lead to it through the host's addresses, a
+    /// [mapping](Config::mappings) of the loopback or a forward to the host. A policy may still redirect
+    /// to it. The metrics server needs no call.
     pub fn hide_from_guests(&self, listener: SocketAddr) {
         self.shared.services.add(listener);
     }
 
-    /// Adds a domain whose names the DNS relay knows itself. If it has the name of an earlier one, its
-    /// records precede those of that one, and its default address replaces it.
+    /// Adds a domain whose names the DNS relay resolves itself. If a domain of the same name exists, the
+    /// new records precede its records, and the new default address replaces its default address.
     ///
     /// # Errors
-    /// - `InvalidInput` for a name that is none.
+    /// - `InvalidInput` for an invalid name.
     /// - `QuotaExceeded` beyond 1024 domains, or 4096 records.
     pub fn add_zone(&self, zone: Zone) -> io::Result<()> {
         self.shared.zones.add(zone)
     }
 
-    /// Returns the domains whose names the DNS relay knows itself; the ones that were added last come
-    /// first.
+    /// Returns the domains whose names the DNS relay resolves itself; those added last come first.
     pub fn zones(&self) -> Vec<Zone> {
         self.shared.zones.list()
     }
@@ -609,10 +606,10 @@ impl Handle {
     }
 
     /// Waits until the guest has closed its direction of each TCP connection and the host's kernel has
-    /// its data: `limit` at most, and about 1 s in which no data moves and no relay holds any. To be called between the end
-    /// of the guest's programs and [`stop`](Self::stop), while [`Gateway::run`] still relays: otherwise
-    /// the last data of the programs is lost. Returns whether the guest has closed all connections;
-    /// those that are open when the gateway stops are reset.
+    /// its data, for at most `limit`, and at most about 1 s in which no data moves and no relay holds
+    /// any. Call it between the end of the guest's programs and [`stop`](Self::stop), while
+    /// [`Gateway::run`] still relays: otherwise the last data of the programs is lost. Returns whether
+    /// the guest has closed all connections; the others are reset when the gateway stops.
     ///
     /// # Example
     /// ```no_run

@@ -17,26 +17,26 @@ use crate::memory::Shares;
 use crate::rate::RateLimit;
 use crate::tcp::RelayMemory;
 
-/// A guest, and its part of the tables.
+/// A guest and its use of the gateway's tables.
 pub(crate) struct Guest {
     /// `None` for the only guest of a gateway without a switch.
     pub(crate) port: Option<PortId>,
-    /// Limits of the payload that the guest sends, and of what it receives.
+    /// Limits of the payload that the guest sends, and of the payload that it receives.
     pub(crate) tx_rate: RateLimit,
     pub(crate) rx_rate: RateLimit,
     /// The names of the addresses that the guest has resolved, for the policy.
     pub(crate) address_names: Mutex<AddressNames>,
     tcp_open: AtomicUsize,
     dns_open: AtomicUsize,
-    /// Bytes that the buffers of its connections may take.
+    /// Bytes of the buffers of the guest's connections.
     buffers: AtomicUsize,
-    /// The memory of its relays.
+    /// The memory of the guest's relays.
     pub(crate) relays: RelayMemory,
 }
 
 /// Least bytes of the buffers of a connection, both directions together.
 const MIN_BUFFERS: usize = 16 << 10;
-/// Most bytes of them: further ones bring no speed on the link.
+/// Most bytes of the buffers of a connection: larger ones bring no speed on the link.
 const MAX_BUFFERS: usize = 4 << 20;
 /// The share of a guest's free buffers that one connection gets.
 const BUFFERS_SHARE: usize = 16;
@@ -58,7 +58,7 @@ impl Guest {
         }
     }
 
-    /// Counts one more if the guest has fewer than `max`.
+    /// Adds one to the guest's use of a resource. Returns `None` if it uses `max`.
     pub(crate) fn try_hold(self: &Arc<Self>, kind: Share, max: usize) -> Option<HeldShare> {
         let more = |open: usize| (open < max).then_some(open + 1);
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
@@ -70,7 +70,7 @@ impl Guest {
     }
 }
 
-/// The buffers of one of a guest's connections. Dropping it gives them back.
+/// The buffers of a connection of one of several guests, released on drop.
 pub(crate) struct HeldBuffers<'a> {
     guest: &'a Guest,
     bytes: usize,
@@ -82,8 +82,8 @@ impl HeldBuffers<'_> {
         u32::try_from(self.bytes / 2).unwrap_or(u32::MAX)
     }
 
-    /// Returns the most bytes that a relay may take at once: those of the largest block that fits a
-    /// direction's buffer, as the stack accepts a write that exceeds it.
+    /// Returns the most bytes that a relay may read at once: the largest block that fits a direction's
+    /// buffer, because the stack accepts a write that exceeds the buffer.
     pub(crate) fn max_read(&self) -> usize {
         let blocks = [64 << 10, 16 << 10, 4 << 10];
         let fits = |block: &usize| *block <= self.bytes / 2;
@@ -97,7 +97,7 @@ impl Drop for HeldBuffers<'_> {
     }
 }
 
-/// One of a guest's share. Dropping it gives it back.
+/// A unit of a guest's share of a resource, released on drop.
 pub(crate) struct HeldShare {
     guest: Arc<Guest>,
     kind: Share,
@@ -109,7 +109,7 @@ impl Drop for HeldShare {
     }
 }
 
-/// The settings of a new guest's state.
+/// The settings of guests that are added later.
 #[derive(Clone, Copy)]
 struct Settings {
     rate: Option<u64>,
@@ -136,7 +136,7 @@ impl Settings {
 #[derive(Default)]
 pub(crate) struct PortGuests {
     guests: Mutex<BTreeMap<PortId, Arc<Guest>>>,
-    /// Whether they reach each other over the switch.
+    /// Whether guests reach each other over the switch.
     is_joined: bool,
 }
 
@@ -148,7 +148,7 @@ impl PortGuests {
         }
     }
 
-    /// Forgets a guest that has ended.
+    /// Removes a guest whose port has ended.
     pub(crate) fn on_event(&self, event: PortEvent) {
         if let PortEvent::Disconnected { port, .. } = event {
             let removed = self.guests.lock().remove(&port);
@@ -159,21 +159,22 @@ impl PortGuests {
 
 /// The guests of a gateway.
 pub(crate) struct Guests {
-    /// `None` for one guest behind a device of its own.
+    /// `None` for a single guest, whose device is not behind a switch.
     switch: Option<SwitchHandle>,
-    /// That guest. With a switch, clients of forwards to addresses that no guest has used.
+    /// The single guest. With a switch, the state of addresses that no guest has used, which clients of
+    /// forwards may address.
     only: Arc<Guest>,
     ports: Arc<PortGuests>,
     settings: Mutex<Settings>,
-    /// Bytes that the buffers of all connections may take.
+    /// Bytes of the buffers of all connections at most.
     buffers: usize,
-    /// Bytes that those of each guest may take at most.
+    /// Bytes of the buffers of one guest's connections at most.
     buffers_of_guest: usize,
-    /// Names of addresses that all guests may have.
+    /// Most pairs of an address and a name of all guests.
     names: usize,
     /// The memory of all relays.
     relays: Arc<RelayMemory>,
-    /// Bytes that those of each guest may hold at most.
+    /// Bytes that the relays of one guest may hold at most.
     relays_of_guest: usize,
 }
 
@@ -207,7 +208,7 @@ impl Guests {
         }
     }
 
-    /// Returns the guest that has an address. `None` if none of several has it.
+    /// Returns the guest that has used an address, or `None` if no guest behind the switch has.
     pub(crate) fn of(&self, address: IpAddr) -> Option<Arc<Guest>> {
         let Some(switch) = &self.switch else {
             return Some(self.only.clone());
@@ -218,7 +219,7 @@ impl Guests {
             return Some(guest.clone());
         }
         let guest = self.settings.lock().guest(Some(port), &self.relays);
-        // A port that ends meanwhile is reported once: one that is not there any more stays out.
+        // The end of a port is reported once: a port that has ended since the lookup must not be added.
         if switch.port_of_address(address) == Some(port) {
             guests.insert(port, guest.clone());
         }
@@ -230,13 +231,14 @@ impl Guests {
         &self.only
     }
 
-    /// Returns the guest that has an address, or the state of all those addresses that none has.
+    /// Returns the guest that has used an address, or the shared state of addresses that no guest has
+    /// used.
     pub(crate) fn of_or_unknown(&self, address: IpAddr) -> Arc<Guest> {
         self.of(address).unwrap_or_else(|| self.only.clone())
     }
 
-    /// Returns how many of `of_all`, which all guests together may have, one guest may have: of several
-    /// at most `of_one`, and with `n` guests an (n+1)th of all, so that another one finds room.
+    /// Returns the part of `of_all`, the bound of all guests together, that one guest may use: with `n`
+    /// guests behind a switch at most 1/(n+1), so that another one finds room, and at most `of_one`.
     pub(crate) fn part_of(&self, of_all: usize, of_one: usize) -> usize {
         match &self.switch {
             Some(switch) => (of_all / (switch.ports() + 1)).min(of_one).max(1),
@@ -244,8 +246,8 @@ impl Guests {
         }
     }
 
-    /// Returns the buffers of a new connection of one of several guests: a part of what the guest has left.
-    /// Thus one guest does not take the memory of the others. `None` for the only guest.
+    /// Reserves the buffers of a new connection of one of several guests: a part of the guest's free
+    /// share, so that it does not use up the memory of the others. Returns `None` for the only guest.
     pub(crate) fn hold_buffers<'a>(&self, guest: &'a Guest) -> Option<HeldBuffers<'a>> {
         self.switch.as_ref()?;
         let share = self.part_of(self.buffers, self.buffers_of_guest);
@@ -260,8 +262,8 @@ impl Guests {
         &self.relays
     }
 
-    /// Gives the relays of one of several guests its share of their memory, as many guests as there are
-    /// now. To be called as a connection begins.
+    /// Sets the relay memory of one of several guests to its share with the present number of guests.
+    /// Call it when a connection begins.
     pub(crate) fn share_relays(&self, guest: &Guest) {
         if self.are_several() {
             let share = self.part_of(self.relays.budget(), self.relays_of_guest);
@@ -284,14 +286,14 @@ impl Guests {
         self.switch.as_ref()?.port_of_mac(mac)
     }
 
-    /// Lets only the guest with an Ethernet address use an IP address for a time.
+    /// Lets only the guest with this Ethernet address use an IP address for `time`.
     pub(crate) fn lease(&self, address: IpAddr, mac: [u8; 6], time: Duration) {
         if let Some(switch) = &self.switch {
             switch.lease(address, mac, time);
         }
     }
 
-    /// Ends what [`lease`](Self::lease) began.
+    /// Ends the exclusive use that [`lease`](Self::lease) began.
     pub(crate) fn end_lease(&self, address: IpAddr) {
         if let Some(switch) = &self.switch {
             switch.end_lease(address);
@@ -333,14 +335,13 @@ impl Guests {
         }
     }
 
-    /// Returns the number of names of addresses that are known.
+    /// Returns the number of pairs of an address and a name that are known.
     pub(crate) fn name_count(&self) -> usize {
         let all = self.all().into_iter();
         all.map(|guest| guest.address_names.lock().len()).sum()
     }
 
-    /// Removes names whose time is over, and those beyond the share of each guest with as many guests as
-    /// there are now.
+    /// Removes expired names, and those beyond each guest's share with the present number of guests.
     pub(crate) fn expire_names(&self, now: Instant) {
         let of_one = self.settings.lock().dns_addresses;
         let max = self.part_of(self.names, of_one).min(of_one);
@@ -352,10 +353,10 @@ impl Guests {
     }
 }
 
-/// Most guests whose bounds add up; all of them together have what the descriptors allow.
+/// Number of guests up to which the bounds of all together grow; the descriptors limit them further.
 const GUESTS_MAX: usize = 64;
 
-/// Returns the bounds of all guests together, given those of each of several.
+/// Returns the bounds of all guests together, given the bounds of each of several guests.
 pub(crate) fn limits_of_all(limits: &Limits) -> Limits {
     let all = |of_one: usize| of_one.saturating_mul(GUESTS_MAX);
     Limits {

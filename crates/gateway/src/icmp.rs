@@ -1,4 +1,4 @@
-//! ICMP: errors for the guest, and its echo requests.
+//! ICMP: the relay of the guest's echo requests, and errors for the guest.
 
 mod error;
 mod ping;
@@ -10,13 +10,13 @@ pub(crate) use ping::{PingInfo, Pings};
 
 use crate::gateway::Shared;
 
-/// Relays the guest's echo requests until the stack stops.
+/// Relays the guest's echo requests and reports its router solicitations, until the stack stops.
 pub(crate) async fn receive_icmp(shared: Arc<Shared>) {
     while let Ok(message) = shared.icmp.recv().await {
         if ping::is_echo_request(&message) {
             ping::relay_echo_request(&shared, &message);
         } else {
-            // The stack passes on no other messages than router solicitations.
+            // The only other messages that the stack passes on are router solicitations.
             shared.router_solicited.notify_one();
         }
     }

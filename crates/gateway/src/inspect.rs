@@ -70,7 +70,7 @@ impl Gateway for Shared {
 }
 
 impl Shared {
-    /// Returns the summary with the sockets of the stack, which are counted one by one.
+    /// Returns the summary with the numbers of the stack's sockets, which are counted one by one.
     pub(crate) fn summary_with(&self, sockets: &SockStat) -> GatewayView {
         let counters = self.counters();
         let leases = self.leases.lock().views(Instant::now());
@@ -175,7 +175,7 @@ fn tcp_view(flow: &TcpFlow, socket: Option<&SocketInfo>) -> GatewayFlowView {
         tx,
         rx,
         guest_socket: GuestSocketView {
-            // TIME-WAIT has no handle.
+            // A socket in TIME-WAIT has no handle.
             id: match socket.map_or(0, |socket| socket.id) {
                 0 => String::new(),
                 id => format!("{id:x}"),
@@ -205,7 +205,7 @@ fn tcp_view(flow: &TcpFlow, socket: Option<&SocketInfo>) -> GatewayFlowView {
 
 fn udp_view(flow: &UdpFlow) -> GatewayFlowView {
     let (answered, forwarded) = (flow.is_answered(), flow.is_forwarded());
-    // Datagrams do not wait: what cannot be sent is dropped.
+    // Datagrams do not wait: those that cannot be sent are dropped.
     let (tx_word, rx_word) = match (answered, flow.is_opened_by_guest()) {
         (true, _) => (words::NONE, words::NONE),
         (false, true) => (words::NONE, "no-answer"),

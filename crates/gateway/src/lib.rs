@@ -22,8 +22,8 @@
 //! # }
 //! ```
 //!
-//! [`EgressPolicy`] restricts what the guest may reach, by domain, network, port and protocol. Several
-//! guests have a gateway each, which one runtime can run, or are in one network
+//! [`EgressPolicy`] restricts the destinations of the guest by domain, network, port and protocol. For
+//! several guests, one runtime can run a gateway for each, or one gateway joins them in a network
 //! ([`Builder::guest`]).
 
 #![deny(unsafe_code)]
@@ -85,6 +85,6 @@ pub use policy::{
 };
 pub use ports::{PortForward, PortList, PortRange, PortSpec, PortSpecError};
 
-// Their types are in public signatures.
+// The types of these crates are in public signatures.
 pub use fullsend::{self, control::SocketFile};
 pub use fullsend_device::{self, PortEvent, PortId};

@@ -1,4 +1,4 @@
-//! The memory of a gateway, and the shares of its parts.
+//! The memory budget of a gateway, and the shares of its parts.
 
 use std::fmt;
 use std::io;
@@ -6,11 +6,11 @@ use std::str::FromStr;
 
 use fullsend_device::process_memory;
 
-/// Most memory of a gateway whose budget is not set.
+/// Most memory of a gateway without a configured budget, bytes.
 const DEFAULT_MAX: u64 = 256 << 20;
-/// The part of the process's memory that a gateway takes at most if its budget is not set.
+/// Divisor of the process's memory that bounds a gateway without a configured budget.
 const DEFAULT_PART: u64 = 4;
-/// Least memory of a gateway.
+/// Least memory of a gateway, bytes.
 const MIN: u64 = 24 << 20;
 
 /// Memory of an idle TCP connection, with its task, its flow and the host's socket, bytes.
@@ -24,10 +24,10 @@ const PING_BYTES: u64 = 4 << 10;
 /// Memory of a pair of an address and one of its names, bytes.
 const NAME_BYTES: u64 = 512;
 
-/// The memory that a gateway may take, in bytes: the data and tables of its stack, of its relays and of
-/// its services, all guests together.
+/// The memory that a gateway may use, in bytes, for all guests together: the data and tables of its
+/// stack, its relays and its services.
 ///
-/// It includes neither the program itself nor what the kernel holds for the host's sockets.
+/// It excludes the program itself and the kernel's memory of the host's sockets.
 ///
 /// ```
 /// use fullsend_gateway::{Config, MemoryBudget};
@@ -49,7 +49,8 @@ impl MemoryBudget {
     /// Returns the budget of a gateway in this process: 256 MiB, or a quarter of the machine's memory or
     /// of the lowest limit of the process's control groups if that is less, but at least 24 MiB.
     ///
-    /// Reads /proc and /sys: it must be called before a sandbox hides them. [`Config::default`] does so.
+    /// Reads /proc and /sys, and must be called before a sandbox hides them. [`Config::default`] calls
+    /// it.
     ///
     /// [`Config::default`]: crate::Config
     #[must_use]
@@ -103,16 +104,16 @@ impl MemoryBudget {
 /// The parts of a [`MemoryBudget`]: bytes, and numbers of entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shares {
-    /// The memory from which the stack derives the bounds of its tables and queues, other than those
-    /// below. They take up to a third of it.
+    /// The memory from which the stack derives the bounds of its tables and queues, except those below.
+    /// They use up to a third of it.
     pub(crate) stack: u64,
-    /// Data of the guests' TCP connections in the stack.
+    /// Bytes of data of the guests' TCP connections in the stack.
     pub(crate) tcp_data: u64,
-    /// Data in addition to that, so that each connection makes progress.
+    /// Bytes of data in addition to `tcp_data`, so that each connection makes progress.
     pub(crate) tcp_minimum: u64,
-    /// Datagrams that wait in the stack.
+    /// Bytes of datagrams that wait in the stack.
     pub(crate) udp_data: u64,
-    /// Data that relays have taken from one side and not yet given to the other.
+    /// Bytes of data that relays have received from one side and not yet passed to the other.
     pub(crate) relays: u64,
     pub(crate) tcp_connections: u64,
     pub(crate) udp_flows: u64,
@@ -124,18 +125,18 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// Returns the part of `bytes` that is for data of TCP connections in the stack.
+    /// Returns the share of `bytes` for data of TCP connections in the stack.
     pub(crate) const fn tcp_data_of(bytes: u64) -> u64 {
         bytes / 8
     }
 
-    /// Returns the part of `bytes` that is for data that relays hold.
+    /// Returns the share of `bytes` for data that relays hold.
     pub(crate) const fn relays_of(bytes: u64) -> u64 {
         bytes / 64 * 3
     }
 }
 
-/// The error of a memory budget: it names the value and what to write instead.
+/// An invalid memory budget; the message names the value and the fix.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemoryBudgetError(String);
 

@@ -1,6 +1,6 @@
 //! Metrics in Prometheus' text format, over HTTP on a TCP port or a Unix socket.
 //!
-//! This module is there with the crate's feature `metrics`.
+//! This module requires the crate's feature `metrics`.
 //!
 //! ```no_run
 //! # async fn serve(gateway: &fullsend_gateway::Gateway) -> std::io::Result<()> {
@@ -33,7 +33,7 @@ impl Handle {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(collect::GatewayCollector::new(self)));
         let mut text = String::new();
-        // A `String` accepts all text.
+        // Writing to a `String` cannot fail.
         let _ = encode(&mut text, &registry);
         text
     }

@@ -1,4 +1,4 @@
-//! Network namespaces: entering those of a container, opening its TAP, and making new ones.
+//! Network namespaces: entering those of a container, opening a TAP there, and making new ones.
 //!
 //! The gateway itself stays in the host's namespaces. A child process enters those of the guest,
 //! opens and configures the TAP there, and passes its descriptor back:
@@ -72,7 +72,7 @@ pub use watch::{NamespaceEnd, hung_up};
 use std::fmt::Display;
 use std::io;
 
-/// Returns an error of the kind of `error`, with `what` failed in front of its text.
+/// Returns an error of the kind of `error` with the text "cannot `what`: `error`".
 fn failed(what: impl Display, error: impl Into<io::Error>) -> io::Error {
     let error = error.into();
     io::Error::new(error.kind(), format!("cannot {what}: {error}"))

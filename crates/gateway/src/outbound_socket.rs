@@ -7,7 +7,7 @@ use socket2::Socket;
 
 use crate::config::Outbound;
 
-/// Binds a socket that will send to `to` as the settings require.
+/// Binds a socket that will send to `to`, as the settings require.
 ///
 /// # Errors
 /// The error of the operating system, e.g. if the host does not have the address.
@@ -21,8 +21,8 @@ pub(crate) fn bind_outbound(
         socket.bind_device(Some(interface.as_bytes()))?;
     }
     if let Some(address) = address {
-        // The port is chosen when the socket is connected or sends first, so that one port of TCP can
-        // serve several destinations.
+        // The port is chosen when the socket connects or first sends, so that several destinations can
+        // share a TCP port.
         nix::sys::socket::setsockopt(
             socket,
             nix::sys::socket::sockopt::IpBindAddressNoPort,

@@ -1,4 +1,4 @@
-//! The memory that data of the host's sockets is read into.
+//! The memory for data of the host's sockets.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use fullsend::{Pool, WriteBuf};
 use tokio::time::sleep;
 
-/// How often an allocation that was refused is tried again.
+/// Time after which a refused allocation is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
-/// Size of the block that a read gets where a larger one is refused, bytes.
+/// Size of the block for a read after a larger one was refused, bytes.
 const SMALL_BYTES: usize = 2 << 10;
 
-/// The stack's payload memory as the relays use it. An allocation that the system refuses, e.g. because of
-/// `ulimit -v`, does not end the process: the data stays in the host's socket.
+/// The stack's payload memory for the relays. If the system refuses an allocation, e.g. because of
+/// `ulimit -v`, the process does not end, but the data stays in the host's socket.
 pub(crate) struct PayloadMemory {
     pool: Pool,
     refused: AtomicU64,
@@ -29,12 +29,12 @@ impl PayloadMemory {
         &self.pool
     }
 
-    /// Returns how many allocations were refused.
+    /// Returns the number of refused allocations.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Allocates a block for `want` bytes. `None` if memory is refused.
+    /// Allocates a block for `want` bytes. Returns `None` if memory is refused.
     pub(crate) fn try_alloc(&self, want: usize) -> Option<WriteBuf> {
         let block = self.pool.try_alloc(want);
         if block.is_none() {
@@ -43,20 +43,20 @@ impl PayloadMemory {
         block
     }
 
-    /// Allocates a block for `want` bytes, or a small one while memory is refused: the stack's connections
-    /// share a reserve of these. `None` if there is none either.
+    /// Allocates a block for `want` bytes, or while memory is refused a small one from the reserve, which
+    /// it shares with the stack's connections. Returns `None` if the reserve is empty.
     pub(crate) fn try_alloc_any(&self, want: usize) -> Option<WriteBuf> {
         let small = || self.pool.try_alloc_from_reserve(want.min(SMALL_BYTES));
         self.try_alloc(want).or_else(small)
     }
 
     /// Waits before another attempt after memory was refused. The timer is allocated, so that a
-    /// connection that never waits holds no memory for it.
+    /// connection that never waits has no memory for it.
     pub(crate) async fn wait(&self) {
         Box::pin(sleep(RETRY_INTERVAL)).await;
     }
 
-    /// Makes all later allocations fail, and returns all that the reserve has.
+    /// Makes all later allocations fail. Returns all blocks of the reserve.
     #[cfg(test)]
     pub(crate) fn exhaust(&self) -> Vec<WriteBuf> {
         self.pool.set_reserve(usize::MAX);

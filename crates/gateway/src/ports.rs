@@ -1,4 +1,4 @@
-//! Port specifications in the syntax of pasta: which ports are forwarded, and to where.
+//! Port specifications in the syntax of pasta: the forwarded ports and their targets.
 //!
 //! ```text
 //! SPEC  = none | auto | [ADDRESS[%INTERFACE]/ | %INTERFACE/] ITEM[,ITEM]...
@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// Which ports are forwarded.
+/// A specification of the ports to forward.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PortSpec {
     /// No ports.
@@ -32,22 +32,22 @@ pub struct PortList {
     pub address: Option<IpAddr>,
     /// The interface to listen on (`SO_BINDTODEVICE`).
     pub interface: Option<String>,
-    /// The ports, in the order of the specification.
+    /// The ranges of ports, in the order of the specification.
     pub ranges: Vec<PortRange>,
-    /// Whether all other ports are forwarded, too, except the ephemeral ones and those in use.
+    /// Whether all other ports are forwarded as well, except the ephemeral ones and those in use.
     pub all: bool,
-    /// Ports that are not forwarded, whatever else the specification has.
+    /// First and last ports of ranges that are never forwarded.
     pub excluded: Vec<(u16, u16)>,
 }
 
-/// Consecutive ports, and those to which they lead.
+/// Consecutive ports, and the ports to which they lead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortRange {
     /// The first port.
     pub first: u16,
     /// The last port.
     pub last: u16,
-    /// The address to which the ports lead; the guest's if it is missing.
+    /// The address to which the ports lead; `None` for the guest's.
     pub to: Option<IpAddr>,
     /// The port to which `first` leads.
     pub to_first: u16,
@@ -58,11 +58,11 @@ pub struct PortRange {
 pub struct PortForward {
     /// The port to listen on.
     pub port: u16,
-    /// The address to which it leads; the guest's if it is missing.
+    /// The address to which the port leads; `None` for the guest's.
     pub to: Option<IpAddr>,
-    /// The port to which it leads.
+    /// The port to which the port leads.
     pub to_port: u16,
-    /// Whether the port was not named, but is one of `all`: it is not an error if it is in use.
+    /// Whether the port was not named but belongs to `all`: it is not an error if the port is in use.
     pub optional: bool,
 }
 
@@ -87,8 +87,8 @@ impl fmt::Display for PortSpecError {
 impl std::error::Error for PortSpecError {}
 
 impl PortList {
-    /// Returns the forwarded ports one by one. `ephemeral` are the ports that the host gives to its
-    /// own connections, which `all` does not contain.
+    /// Returns the forwarded ports one by one. `ephemeral` are the ports that the host gives to its own
+    /// connections, which `all` leaves out.
     pub fn forwards(&self, ephemeral: &RangeInclusive<u16>) -> Vec<PortForward> {
         let is_excluded = |port| self.excluded.iter().any(|&(a, b)| (a..=b).contains(&port));
         let mut forwards = Vec::new();
@@ -185,15 +185,15 @@ fn parse_list(text: &str) -> Result<PortList, &'static str> {
     for item in items.split(',') {
         list.add(item)?;
     }
-    // Exclusions alone are exclusions from all ports.
+    // A list of only exclusions excludes them from all ports.
     if list.ranges.is_empty() {
         list.all = true;
     }
     Ok(list)
 }
 
-/// Splits at the slash behind the address and interface to listen on. A slash behind a colon of an
-/// item belongs to that item's target; an IPv6 address has colons of its own.
+/// Splits at the slash after the address and interface to listen on, if there is one. A slash after a
+/// colon of an item belongs to that item's target, but an IPv6 address contains colons, too.
 fn split_binding(text: &str) -> Option<(&str, &str)> {
     let (before, after) = text.split_once('/')?;
     let is_binding = before.starts_with(['[', '%'])
@@ -213,7 +213,7 @@ fn parse_binding(text: &str) -> Result<(Option<IpAddr>, Option<String>), &'stati
         ("", Some(_)) => None,
         (address, _) => Some(parse_address(address)?),
     };
-    // IFNAMSIZ, less the NUL.
+    // IFNAMSIZ without the NUL.
     let is_name = |name: &str| {
         (1..=15).contains(&name.len()) && !name.contains(|c: char| c.is_whitespace() || c == '/')
     };
@@ -223,7 +223,7 @@ fn parse_binding(text: &str) -> Result<(Option<IpAddr>, Option<String>), &'stati
     }
 }
 
-/// Parses an address; one in brackets is an IPv6 address.
+/// Parses an address, which is an IPv6 address if it is in brackets.
 fn parse_address(text: &str) -> Result<IpAddr, &'static str> {
     const ERROR: &str = "the text in front of / is not an address";
     match text.strip_prefix('[') {
@@ -235,14 +235,14 @@ fn parse_address(text: &str) -> Result<IpAddr, &'static str> {
     }
 }
 
-/// Parses `[ADDRESS/]FIRST[-LAST]` for a range whose last port is `span` behind its first.
+/// Parses `[ADDRESS/]FIRST[-LAST]` as the target of a range of `span + 1` ports.
 fn parse_target(text: &str, span: u16) -> Result<(Option<IpAddr>, u16), &'static str> {
     let (to, ports) = match text.rsplit_once('/') {
         Some((address, ports)) => (Some(parse_address(address)?), ports),
         None => (None, text),
     };
     let (first, last) = parse_ports(ports)?;
-    // The last port of the target may be omitted.
+    // The last port of the target may be left out.
     let is_short = first == last && !ports.contains('-');
     if !is_short && last - first != span {
         return Err("both ranges must have the same number of ports");

@@ -6,29 +6,29 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-/// How much earlier than at the configured rate data may pass.
+/// Time by which data may be ahead of the configured rate after a pause.
 const BURST: Duration = Duration::from_millis(50);
-/// How far ahead of the configured rate datagrams may be. Those beyond that are dropped.
+/// Time by which datagrams may be ahead of the configured rate; later ones are dropped.
 const MAX_DEBT: Duration = Duration::from_millis(50);
-/// The time that one piece of a stream takes at the configured rate.
+/// The duration of one piece of a stream at the configured rate.
 const QUANTUM: Duration = Duration::from_millis(10);
 /// Smallest piece of a stream, bytes.
 const MIN_QUANTUM: usize = 1500;
 
 /// A limit of the payload in one direction.
 ///
-/// Streams wait, datagrams do not. At most one stream has reserved its piece at a time and the others
-/// wait in their order, so that a datagram finds little reserved time before it.
+/// Streams wait, datagrams do not. One stream at a time reserves its piece, and the others wait in their
+/// order, so that a datagram finds little reserved time before it.
 pub(crate) struct RateLimit {
-    /// Bytes per second; 0 without a limit.
+    /// The limit in bytes per second; 0 for no limit.
     rate: AtomicU64,
-    /// When the data so far would have passed at the configured rate.
+    /// The time until which the data so far takes at the configured rate.
     next: Mutex<Instant>,
-    /// The order of the streams.
+    /// The queue of the streams that wait.
     turn: tokio::sync::Mutex<()>,
 }
 
-/// A piece of a stream that waits for its time. Dropping it gives the time back.
+/// A reserved piece of a stream, which returns its time to the limit if it is dropped before it passes.
 struct Reservation<'a> {
     limit: &'a RateLimit,
     duration: Duration,
@@ -49,7 +49,7 @@ impl RateLimit {
         }
     }
 
-    /// Changes the limit. What waits already keeps the time that it was given.
+    /// Changes the limit. Waiting data keeps its reserved time.
     pub(crate) fn set(&self, bytes_per_second: Option<u64>) {
         let rate = bytes_per_second.map_or(0, |rate| rate.max(1));
         self.rate.store(rate, Ordering::Relaxed);
@@ -111,7 +111,7 @@ impl RateLimit {
         true
     }
 
-    /// Reserves time for data, and returns its beginning.
+    /// Reserves `duration` for data, and returns the start of the reservation.
     fn reserve(&self, duration: Duration) -> Instant {
         let mut next = self.next.lock();
         let at = (*next).max(earliest(Instant::now()));
@@ -124,7 +124,7 @@ fn earliest(now: Instant) -> Instant {
     now.checked_sub(BURST).unwrap_or(now)
 }
 
-/// Returns the time of `n` bytes, at most a day, so that the sum stays a valid time.
+/// Returns the duration of `n` bytes, at most a day, so that the sum stays a valid time.
 fn duration(n: usize, bytes_per_second: u64) -> Duration {
     let seconds = n as f64 / bytes_per_second as f64;
     Duration::from_secs_f64(seconds.min(86_400.0))

@@ -22,20 +22,20 @@ pub(crate) use health::ResolverHealth;
 
 /// The file of the host's resolvers.
 pub(crate) const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// Most bytes of the file that are read.
+/// Most bytes that are read of the file.
 const FILE_MAX: u64 = 64 << 10;
-/// How often the file is checked for changes at most.
+/// Shortest interval between checks of the file for changes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a query waits for the file at most. Without it, the last list is used.
+/// Longest time that a query waits for the file, after which the last list is used.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The resolvers that queries are relayed to.
+/// The resolvers to which queries are relayed.
 pub(crate) struct Resolvers {
     path: PathBuf,
-    /// Whether the list comes from the settings and not from the file.
+    /// Whether the list comes from the settings instead of the file.
     is_fixed: bool,
-    /// Opens the file where a sandbox hides it.
+    /// The process that opens the file when a sandbox hides it.
     opener: Option<Arc<StartedOpener>>,
     state: Arc<Mutex<State>>,
     health: ResolverHealth,
@@ -48,12 +48,12 @@ struct State {
     checked: Option<Instant>,
     /// Whether another process is opening the file.
     is_checking: bool,
-    /// The error of the last check, whose warning is not repeated.
+    /// The error of the last check, about which no second warning is logged.
     error: Option<io::ErrorKind>,
 }
 
-/// What differs between two versions of a file: device, inode, size, and time of the last change
-/// in seconds and nanoseconds.
+/// The identity of a version of a file: device, inode, size, and time of the last change in seconds and
+/// nanoseconds.
 type FileVersion = (u64, u64, u64, i64, i64);
 
 impl Resolvers {
@@ -90,7 +90,7 @@ impl Resolvers {
         })
     }
 
-    /// Returns the resolvers in the order of the file. Reads it again if it has changed.
+    /// Returns the resolvers in the order of the file, after reading a changed file again.
     pub(crate) async fn list(&self) -> Vec<SocketAddr> {
         if let Some(check) = self.begin_check() {
             let _ = timeout(READ_TIMEOUT, check).await;
@@ -98,19 +98,20 @@ impl Resolvers {
         self.state.lock().list.clone()
     }
 
-    /// Returns which resolvers answer.
+    /// Returns the record of the resolvers' answers.
     pub(crate) const fn health(&self) -> &ResolverHealth {
         &self.health
     }
 
-    /// Returns the first resolver. A change of the file that only another process can read
-    /// has an effect on the next call.
+    /// Returns the first resolver. If another process must open the file, a change takes effect on the
+    /// next call.
     pub(crate) fn first(&self) -> Option<SocketAddr> {
         drop(self.begin_check());
         self.state.lock().list.first().copied()
     }
 
-    /// Checks the file if it is time to. Returns the task that waits for another process to open it.
+    /// Starts a check of the file if one is due. Returns the task that waits for another process to open
+    /// it.
     fn begin_check(&self) -> Option<JoinHandle<()>> {
         let mut state = self.state.lock();
         let now = Instant::now();
@@ -125,7 +126,8 @@ impl Resolvers {
         };
         state.is_checking = true;
         let (shared, path) = (self.state.clone(), self.path.clone());
-        // A task, which no caller cancels: the answer to one request must not be left for the next.
+        // The task is not cancelled with the caller: the answer to a request must not be left for the
+        // next one.
         Some(tokio::spawn(async move {
             let opened = opener.open().await;
             let mut state = shared.lock();
@@ -136,15 +138,15 @@ impl Resolvers {
 }
 
 impl State {
-    /// Reads the file if it is another version, and logs an error that the last check did not have.
+    /// Reads the file if it has changed, and logs an error that differs from that of the last check.
     fn warn_of(&mut self, path: &Path, opened: io::Result<File>) {
         if let Some(warning) = self.check(path, opened) {
             tracing::warn!("{warning}");
         }
     }
 
-    /// Reads the file if it is another version. After an error the list is as before: an editor may
-    /// be replacing the file. Returns a warning of an error that the last check did not have.
+    /// Reads the file if it has changed. After an error the list stays, as an editor may be replacing the
+    /// file. Returns a warning for an error that differs from that of the last check.
     fn check(&mut self, path: &Path, opened: io::Result<File>) -> Option<String> {
         let error = opened.and_then(|file| self.read(file, path)).err();
         let last = std::mem::replace(&mut self.error, error.as_ref().map(io::Error::kind));

@@ -1,4 +1,4 @@
-//! Where the guest's flows go.
+//! The routes of the guest's flows.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,27 +11,27 @@ use crate::policy::{FlowProtocol, Verdict, is_link_local};
 pub(crate) const DNS_PORT: u16 = 53;
 pub(crate) const DNS_OVER_TLS_PORT: u16 = 853;
 
-/// Where a flow goes.
+/// The destination of a flow behind the gateway.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Route {
-    /// To this address of the host's network.
+    /// The flow connects to this address of the host's network.
     Connect(SocketAddr),
-    /// To the DNS relay.
+    /// The flow leads to the DNS relay.
     Dns,
-    /// To the resolver's port for DNS over TLS.
+    /// The flow leads to the first resolver's port for DNS over TLS.
     DnsOverTls,
-    /// Nowhere: it is refused as by a host without a socket for it.
+    /// The flow is refused as by a host without a socket for it.
     Reject,
-    /// Nowhere: the policy forbids it.
+    /// The flow is refused because the policy forbids it.
     Prohibited,
-    /// Nowhere, and it gets no answer.
+    /// The flow is dropped without an answer.
     Drop,
-    /// Nowhere: there is no route.
+    /// The flow is refused because there is no route.
     Unreachable,
 }
 
 impl Shared {
-    /// Returns where the flow from `guest` to `destination` goes.
+    /// Returns the route of the flow from `guest` to `destination`.
     pub(crate) fn route(
         &self,
         protocol: FlowProtocol,
@@ -49,9 +49,9 @@ impl Shared {
         }
     }
 
-    /// Returns the address that port `port` of the relay, of DNS over TLS, leads to. `None` if there is no
-    /// resolver, or if it is on the host's loopback, which only a mapping opens: another service may have
-    /// that port there.
+    /// Returns the resolver's address for a DNS over TLS connection to `port` of the relay. `None` if
+    /// there is no resolver, or if it is on the host's loopback and no mapping leads there: another
+    /// service may have that port.
     pub(crate) fn resolver_over_tls(&self, port: u16) -> Option<SocketAddr> {
         let mut resolver = self.resolvers.first()?;
         resolver.set_port(port);
@@ -60,8 +60,8 @@ impl Shared {
         is_open.then_some(resolver)
     }
 
-    /// Returns whether a datagram from `source`, an address of the host's network, may reach `guest` as one
-    /// of `remote`: whether those of the guest to `remote` go there.
+    /// Returns whether a datagram from `source`, an address of the host's network, may reach `guest` as
+    /// one from `remote`: the guest's datagrams to `remote` must be routed to `source`.
     pub(crate) fn admits(&self, guest: SocketAddr, remote: SocketAddr, source: SocketAddr) -> bool {
         let verdict = self.verdict_quietly(FlowProtocol::Udp, guest, remote);
         let route = route_by(&self.config, verdict, FlowProtocol::Udp, remote);
@@ -75,8 +75,7 @@ impl Shared {
         gateway_for(&self.config, guest)
     }
 
-    /// Returns the source address that the guest sees of a client at `from` of a forward to
-    /// `guest`.
+    /// Returns the source address under which the guest at `guest` sees a client at `from`.
     ///
     /// # Errors
     /// `AddrNotAvailable` if the gateway has no address of the guest's family.
@@ -94,7 +93,7 @@ impl Shared {
     }
 }
 
-/// Returns where a flow goes about which the policy has this verdict.
+/// Returns the route of a flow about which the policy has this verdict.
 fn route_by(
     config: &Config,
     verdict: Verdict,
@@ -110,7 +109,7 @@ fn route_by(
     }
 }
 
-/// Returns where a flow goes that the policy allows.
+/// Returns the route of a flow that the policy allows.
 fn route(config: &Config, protocol: FlowProtocol, destination: SocketAddr) -> Route {
     if config.is_dns(destination.ip()) {
         match destination.port() {
@@ -144,16 +143,16 @@ fn is_enabled(config: &Config, protocol: FlowProtocol) -> bool {
     }
 }
 
-/// Returns the route to an address of the host's network, after the last check of it. Only a mapping
-/// or a redirection leads to the host's loopback.
+/// Returns the route to an address of the host's network after a final check. Only a mapping or a
+/// redirection may lead to the host's loopback.
 fn connect_to(to: SocketAddr, may_be_loopback: bool) -> Route {
     let mut to = to;
     // A mapped address would be connected to over IPv4.
     if let IpAddr::V4(ip) = to.ip().to_canonical() {
         to = SocketAddr::new(ip.into(), to.port());
     }
-    // Linux connects to its loopback in place of 0.0.0.0 and ::. RFC 1122 3.2.1.3: loopback
-    // addresses are never valid on a link.
+    // Linux connects to its loopback for 0.0.0.0 and ::. Loopback addresses are never valid on a link
+    // (RFC 1122 3.2.1.3).
     let ip = to.ip();
     if ip.is_unspecified() || ip.is_loopback() && !may_be_loopback {
         return Route::Drop;
@@ -169,7 +168,7 @@ fn forward_source(config: &Config, from: SocketAddr, guest: SocketAddr) -> Optio
         IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local() && !ip.is_unspecified(),
         IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
     };
-    // The guest resolves the addresses of its own network on the link, where no such host is.
+    // The guest resolves addresses of its own network on the link, where the client is not.
     let on_link = config.is_on_link(ip) && !config.proxy_neighbors;
     let keep = config.forward_source == ForwardSource::Client
         && visible

@@ -1,4 +1,4 @@
-//! Router advertisements: at the start, from time to time, and when the guest requests them.
+//! Router advertisements: at the start, periodically, and when the guest requests them.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::message::router_advert::RouterAdvert;
 /// Interval between unsolicited advertisements: a third of their lifetime (RFC 4861 6.2.1).
 const INTERVAL: Duration = Duration::from_secs(10 * 60);
 const LIFETIME_S: u16 = 1800;
-/// Shortest interval between advertisements. A guest that sends many solicitations gets no more.
+/// Shortest interval between advertisements, also for a guest that sends many solicitations.
 const MIN_INTERVAL: Duration = Duration::from_millis(200);
-/// Hop limit that proves that a message comes from the link (RFC 4861 6.1).
+/// Hop limit that proves that a message originates on the link (RFC 4861 6.1).
 const HOP_LIMIT: u8 = 255;
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// Sends router advertisements for as long as the gateway runs.
+/// Sends router advertisements until the gateway stops.
 pub(crate) async fn advertise(shared: Arc<Shared>, config: Ipv6Config) {
     let message = advert(&shared, &config).emit();
     let from = IpAddr::V6(shared.link_local());

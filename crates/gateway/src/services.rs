@@ -1,8 +1,8 @@
-//! The sockets of the host that belong to this gateway's program and that its guests do not reach through
-//! the host's addresses.
+//! The servers of this gateway's program, which its guests must not reach through the host's addresses.
 //!
-//! A guest that reaches the host's loopback is a client of the host for each server there. Servers of the
-//! gateway's own program, such as its metrics and gvproxy's API, trust such clients more than a guest.
+//! To a server on the host's loopback, a guest that reaches it looks like a client on the host. Servers
+//! of the gateway's own program, such as its metrics and gvproxy's API, trust such clients more than a
+//! guest.
 
 use std::net::SocketAddr;
 
@@ -25,7 +25,7 @@ impl Services {
 
 impl Shared {
     /// Returns whether a flow of the guest at `guest` to `to`, an address of the host's network, leads to
-    /// a socket of this program that it does not reach; counts and logs it.
+    /// a server of this program or the forward of another guest. Counts and logs such a flow.
     pub(crate) fn refuses_service(
         &self,
         protocol: FlowProtocol,
@@ -47,7 +47,7 @@ impl Shared {
         true
     }
 
-    /// Returns whether a TCP connection of the host to `to` arrives at a server of this program.
+    /// Returns whether a TCP connection from the host to `to` reaches a server of this program.
     fn is_service(&self, to: SocketAddr) -> bool {
         let services = self.services.0.lock();
         let mut at_port = services.iter().filter(|s| s.port() == to.port());
@@ -61,8 +61,8 @@ impl Shared {
         })
     }
 
-    /// Returns whether `to` is the host's end of a forward that leads to another guest, and that only
-    /// programs of the host should reach: guests that are not joined reach each other by no other way.
+    /// Returns whether `to` is the host's end of a forward to another guest, although the guests are not
+    /// joined: only programs of the host should reach it.
     pub(crate) fn is_of_another_guest(
         &self,
         protocol: Protocol,

@@ -1,4 +1,4 @@
-//! UDP flows: one socket of the host stands for each address and port of the guest (RFC 4787).
+//! UDP flows: one socket of the host for each address and port of the guest (RFC 4787).
 
 mod busy;
 mod error_queue;
@@ -34,19 +34,19 @@ use crate::forward::{Forward, ForwardId};
 use crate::gateway::Shared;
 use crate::icmp::report_error;
 
-/// Limit of the memory of the guest's datagrams that wait for the gateway, bytes.
+/// Most memory of the guest's datagrams that wait for the gateway, bytes.
 const QUEUE_BYTES: usize = 4 << 20;
 
 /// The UDP flows of a gateway.
 pub(crate) struct Udp {
-    /// The socket for all datagrams of the guest.
+    /// The socket that receives all datagrams of the guest.
     socket: UdpSocket,
     table: Mutex<Table>,
 }
 
 impl Udp {
-    /// Opens the socket for the guest's datagrams. At most `max_forwarded` flows of forwards exist at
-    /// once.
+    /// Opens the socket for the guest's datagrams. `max_forwarded` is the largest number of flows of
+    /// forwards.
     pub(crate) fn new(
         stack: &fullsend::Stack,
         limits: &SocketLimits,
@@ -75,12 +75,12 @@ impl Udp {
         socket
     }
 
-    /// Ends the flows of a forward to `guest`, and thus releases its socket.
+    /// Ends the flows of a forward to `guest`, and releases its socket.
     pub(crate) fn end_forward(&self, forward: ForwardId, guest: SocketAddr) {
         self.table.lock().remove_forward(forward, guest);
     }
 
-    /// Returns the socket that sends to the guest from any address.
+    /// Returns the socket that sends to the guest, from any address.
     pub(crate) const fn socket(&self) -> &UdpSocket {
         &self.socket
     }
@@ -94,13 +94,13 @@ impl Udp {
         self.table.lock().len()
     }
 
-    /// Returns the number of sockets for the flows of guests.
+    /// Returns the number of the host's sockets for flows of guests.
     pub(crate) fn socket_count(&self) -> usize {
         self.table.lock().socket_count()
     }
 }
 
-/// Returns the most flows and sockets that one guest may have.
+/// Returns the largest numbers of flows and sockets of one guest.
 fn guest_share(shared: &Shared) -> GuestShare {
     let of_one = shared.config.limits.udp_flows;
     let part_of = |of_all| shared.guests.part_of(of_all, of_one);
@@ -110,8 +110,8 @@ fn guest_share(shared: &Shared) -> GuestShare {
     }
 }
 
-/// Sends datagrams that the host's socket of a flow has received to the guest, as far as the rate limit
-/// allows.
+/// Sends datagrams that the host's socket has received to the guest. Those beyond the rate limit are
+/// dropped.
 fn send_to_guest(shared: &Shared, flow: &UdpFlow, datagrams: impl ExactSizeIterator<Item = Slice>) {
     flow.record_rx();
     let FlowKey { guest, remote } = flow.key;
@@ -128,9 +128,9 @@ fn send_to_guest(shared: &Shared, flow: &UdpFlow, datagrams: impl ExactSizeItera
     add(&shared.counters.udp_dropped, (count - sent) as u64);
 }
 
-/// Passes an ICMP error about one of the guest's datagrams on.
+/// Reports an ICMP error about one of the guest's datagrams to the guest.
 fn report(shared: &Shared, flow: &UdpFlow, error: &ReportedError) {
-    // An error of the destination comes from its address as the guest sees it.
+    // An error from the destination gets the destination's address as the guest sees it.
     let offender = match error.offender {
         Some(offender) if offender != flow.host.ip() && !offender.is_loopback() => offender,
         _ => flow.key.remote.ip(),

@@ -7,10 +7,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::config::{Config, Ipv4Config, Target};
 use crate::forward::Forward;
 
-/// Checks the settings that the types allow but that cannot be used.
+/// Checks for settings that the types allow but that cannot be used.
 ///
 /// # Errors
-/// `InvalidInput`, with the value and what to write instead.
+/// `InvalidInput`, with the value and the fix.
 pub(crate) fn validate(config: &Config) -> io::Result<()> {
     if let Some(v4) = &config.ipv4 {
         check_prefix(v4.prefix, 32)?;
@@ -32,10 +32,10 @@ pub(crate) fn validate(config: &Config) -> io::Result<()> {
     Ok(())
 }
 
-/// Checks the settings that several guests on one link cannot have.
+/// Checks for settings that several guests on one link cannot use.
 ///
 /// # Errors
-/// `InvalidInput`, with the value and what to write instead.
+/// `InvalidInput`, with the value and the fix.
 pub(crate) fn validate_for_several(config: &Config) -> io::Result<()> {
     if config.proxy_neighbors {
         return Err(invalid(
@@ -63,7 +63,8 @@ fn check_prefix(prefix: u8, max: u8) -> io::Result<()> {
     )))
 }
 
-/// `is_only_neighbor` is whether the gateway answers for all addresses: its guest may then have any.
+/// Checks the range of DHCP. With `is_only_neighbor`, the gateway answers for all addresses, so that its
+/// guest may have any address.
 fn check_dhcp_range(config: &Ipv4Config, is_only_neighbor: bool) -> io::Result<()> {
     let Some(range) = config.dhcp else {
         return Ok(());
@@ -94,10 +95,10 @@ fn check_dhcp_range(config: &Ipv4Config, is_only_neighbor: bool) -> io::Result<(
     Ok(())
 }
 
-/// Checks that a forward leads to one host.
+/// Checks that a forward leads to a single host.
 ///
 /// # Errors
-/// `InvalidInput`, with the value and what to write instead.
+/// `InvalidInput`, with the value and the fix.
 pub(crate) fn check_forward(forward: &Forward) -> io::Result<()> {
     let to = forward.target();
     let is_group = match to.ip() {

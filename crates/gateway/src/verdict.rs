@@ -1,4 +1,4 @@
-//! The policy's decisions, with a counter and a line in the log for each refusal.
+//! The policy's decisions, with a counter and a log line for each refusal.
 
 use std::fmt::Write;
 use std::hash::Hash;
@@ -14,7 +14,7 @@ use crate::policy::{Flow, FlowProtocol, Verdict, embedded_v4};
 use crate::route::{DNS_OVER_TLS_PORT, DNS_PORT};
 
 impl Shared {
-    /// Returns the policy's verdict about the flow from `guest` to `destination`, and counts and logs a
+    /// Returns the policy's verdict about the flow from `guest` to `destination`. Counts and logs a
     /// refusal.
     pub(crate) fn verdict(
         &self,
@@ -25,7 +25,7 @@ impl Shared {
         self.judge((protocol, guest, destination), true)
     }
 
-    /// Returns the policy's verdict about a flow that the guest has not requested.
+    /// Returns the policy's verdict about a flow without counting or logging it.
     pub(crate) fn verdict_quietly(
         &self,
         protocol: FlowProtocol,
@@ -76,7 +76,7 @@ impl Shared {
                 }
                 verdict
             }
-            // The policy could not read the names of the queries.
+            // The policy could not read the names in the queries.
             Verdict::Allow if is_encrypted && policy.filters_names() => {
                 let reason = "the policy cannot read encrypted queries; use port 53";
                 if is_reported {
@@ -88,8 +88,8 @@ impl Shared {
         }
     }
 
-    /// Returns whether `address`, as the guest sees it, is one of the host itself or of a private network
-    /// now; see [`Flow::is_local`].
+    /// Returns whether `address`, as the guest sees it, now belongs to the host itself or a private
+    /// network; see [`Flow::is_local`].
     pub(crate) fn is_local(&self, address: IpAddr) -> bool {
         let leads_to_host = |address: IpAddr| {
             let embedded = match address {
@@ -122,7 +122,7 @@ impl Shared {
                 }
             };
             if let Some(name) = flow.names.first() {
-                // Writing to a string does not fail.
+                // Writing to a `String` cannot fail.
                 let _ = write!(line, " ({name}");
                 let more = flow.names.len() - 1;
                 let _ = match more {
@@ -149,7 +149,7 @@ impl Shared {
         });
     }
 
-    /// Counts and logs an answer that has an address that the policy denies.
+    /// Counts and logs an answer with an address that the policy denies.
     pub(crate) fn deny_answer(&self, name: &str, address: IpAddr, is_local: bool) {
         add(&self.counters.policy_denied, 1);
         add(&self.counters.policy_denied_answers, 1);
@@ -161,7 +161,7 @@ impl Shared {
         });
     }
 
-    /// Counts and logs an answer whose name is an alias of a name that the policy denies.
+    /// Counts and logs an answer with an alias that the policy denies.
     pub(crate) fn deny_alias(&self, name: &str, target: &str) {
         add(&self.counters.policy_denied, 1);
         add(&self.counters.policy_denied_answers, 1);
@@ -171,7 +171,7 @@ impl Shared {
         });
     }
 
-    /// Logs that a connection of the guest waits, as there are too many.
+    /// Logs that a connection of the guest waits because there are too many.
     pub(crate) fn log_tcp_full(&self) {
         let max = self.limits.tcp;
         self.log_refusal("TCP connections", || {
@@ -192,13 +192,13 @@ impl Shared {
         });
     }
 
-    /// Removes the names of addresses whose time is over, and logs how many refusals had no line.
+    /// Removes expired names of addresses, and logs the number of suppressed refusals.
     pub(crate) fn expire_names(&self, now: Instant) {
         self.guests.expire_names(now);
         self.refusals.write_suppressed(now, false);
     }
 
-    /// Logs a refusal of `subject`, unless there are too many lines.
+    /// Logs a refusal of `subject`, unless there have been too many lines.
     pub(crate) fn log_refusal(&self, subject: impl Hash, line: impl FnOnce() -> String) {
         let suppressed = &self.counters.log_suppressed;
         self.refusals

@@ -11,9 +11,9 @@ use crate::config::Ipv4Config;
 
 /// Largest number of addresses that clients get after the first.
 const MAX_RANGE: u32 = 256;
-/// How long an offer is kept for the client that got it.
+/// Time for which an offered address is reserved for its client.
 const OFFER_TIME: Duration = Duration::from_secs(30);
-/// How long an address is not given out after a client has found another host with it.
+/// Time for which an address is not given out after a client has found another host with it.
 const DECLINE_TIME: Duration = Duration::from_secs(10 * 60);
 
 struct Entry {
@@ -21,7 +21,7 @@ struct Entry {
     client: Vec<u8>,
     /// The client's Ethernet address, once it has the address.
     mac: Option<[u8; 6]>,
-    /// The port of the guest, of several.
+    /// The port of the client's guest; `None` for the only guest.
     guest: Option<PortId>,
     address: Ipv4Addr,
     expires: Instant,
@@ -39,15 +39,15 @@ pub struct Lease {
 /// A client, and the guest that it belongs to.
 #[derive(Clone, Copy)]
 pub(crate) struct Client<'a> {
-    /// Its identifier, or of several guests its Ethernet address.
+    /// The client's identifier; with several guests, its Ethernet address.
     pub(crate) id: &'a [u8],
-    /// The port of the guest, of several.
+    /// The port of the client's guest; `None` for the only guest.
     pub(crate) guest: Option<PortId>,
-    /// Returns whether the client with an identifier is still there.
+    /// Returns whether the client with an identifier is still connected.
     pub(crate) is_present: &'a dyn Fn(&[u8]) -> bool,
 }
 
-/// The leases of a network. Their number is bounded by that of the addresses.
+/// The leases of a network, at most one for each address.
 pub(crate) struct Leases {
     /// All addresses, in the order in which they are given out.
     addresses: Vec<Ipv4Addr>,
@@ -58,11 +58,12 @@ pub(crate) struct Leases {
     ended: Vec<Ipv4Addr>,
 }
 
-/// Most addresses of each of several guests. A further client of it gets that of another one.
+/// Most addresses of each of several guests. A further client takes the address of another one of its
+/// guest.
 const LEASES_OF_GUEST: usize = 8;
 
 impl Leases {
-    /// Returns the leases of a network. Without a network, there are no addresses.
+    /// Returns the leases of a network, which are always empty without one.
     pub(crate) fn new(config: Option<&Ipv4Config>, are_several: bool) -> Self {
         Self {
             addresses: config.map(addresses).unwrap_or_default(),
@@ -72,11 +73,10 @@ impl Leases {
         }
     }
 
-    /// Returns the address for a client: the one it has, the one it asks for if that is free, or
-    /// the first free one. It is kept for a short time. A network with one address has one guest,
-    /// which gets it under any identifier. A declined address is given again before its time if no other
-    /// is left: a client that finds another host with it again loses nothing, and any other would have no
-    /// network.
+    /// Returns the address for a client: the one it has, the requested one if that is free, or the first
+    /// free one; it is reserved for [`OFFER_TIME`]. A network with one address has one guest, which gets
+    /// it under any identifier. Without a free address, a declined one is given out early: a client that
+    /// finds another host there again declines it again.
     pub(crate) fn offer(
         &mut self,
         now: Instant,
@@ -90,7 +90,7 @@ impl Leases {
         } = *client;
         self.entries.retain(|lease| lease.expires > now);
         if self.addresses.len() == 1 && !self.are_several {
-            // The only guest, which may have another identifier now, e.g. another MAC address.
+            // The only guest may have another identifier now, e.g. another MAC address.
             self.entries
                 .retain(|lease| lease.client.is_empty() || lease.client == client);
         }
@@ -101,7 +101,7 @@ impl Leases {
         if self.entries.iter().filter(of_guest).count() >= LEASES_OF_GUEST {
             self.remove_first_to_expire(|lease| lease.guest == guest);
         }
-        // Guests that have ended still have their addresses, until others need them.
+        // Guests that have ended keep their addresses until others need them.
         if self.entries.len() >= self.addresses.len() {
             self.remove_first_to_expire(|lease| !is_present(&lease.client));
         }
@@ -121,7 +121,7 @@ impl Leases {
         Some(address)
     }
 
-    /// Returns the address that was declined first, which is no longer reserved.
+    /// Removes and returns the address that was declined first.
     fn take_declined(&mut self) -> Option<Ipv4Addr> {
         let declined = self.entries.iter().enumerate();
         let declined = declined.filter(|(_, lease)| lease.client.is_empty());
@@ -129,7 +129,7 @@ impl Leases {
         Some(self.entries.remove(index).address)
     }
 
-    /// Gives `address` to a client for `time`. Returns whether it may have it.
+    /// Gives `address` to a client for `time`. Returns `false` if the client may not have it.
     pub(crate) fn confirm(
         &mut self,
         now: Instant,
@@ -148,7 +148,8 @@ impl Leases {
         true
     }
 
-    /// Ends the lease that would expire first, of those of several guests that may end.
+    /// Ends the lease that expires first among those for which `may_end` returns true. Does nothing for a
+    /// single guest.
     fn remove_first_to_expire(&mut self, may_end: impl Fn(&Entry) -> bool) {
         let candidates = self.entries.iter().enumerate();
         let candidates = candidates.filter(|(_, lease)| self.are_several && may_end(lease));

@@ -23,7 +23,7 @@ const MAX_MESSAGE: usize = 1500;
 /// Opens the server's socket.
 ///
 /// # Errors
-/// Those of [`UdpSocket::bind`].
+/// The errors of [`UdpSocket::bind`].
 pub(crate) fn open(stack: &Stack) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(stack, (Ipv4Addr::UNSPECIFIED, SERVER_PORT))?;
     // Clients without an address receive broadcasts only (RFC 2131 4.1).
@@ -60,8 +60,8 @@ async fn try_serve(shared: &Shared, config: &Ipv4Config, socket: &UdpSocket) -> 
     }
 }
 
-/// Returns where an answer goes. RFC 2131 4.1: a client that has no address receives broadcasts. An
-/// address that a client only claims gets nothing.
+/// Returns the destination of an answer. A client without an address receives broadcasts (RFC 2131 4.1).
+/// An address that the client has not proven to be its own gets no answer.
 fn destination(
     message: &ClientMessage,
     (kind, yours): (MessageType, Option<Ipv4Addr>),
@@ -90,7 +90,8 @@ fn decide(
     if guests.are_several() && guest.is_none() {
         return None;
     }
-    // A declined address has no client. A guest whose link was connected again has another port.
+    // The identifier of a declined address is empty. A guest whose link was connected again has another
+    // port.
     let is_present = |id: &[u8]| {
         let mac = <[u8; 6]>::try_from(id);
         mac.is_ok_and(|mac| guests.port_of_mac(mac).is_some()) || id.is_empty()

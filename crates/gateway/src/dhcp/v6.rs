@@ -21,7 +21,7 @@ const MAX_MESSAGE: usize = 1500;
 /// Opens the server's socket.
 ///
 /// # Errors
-/// Those of [`UdpSocket::bind`].
+/// The errors of [`UdpSocket::bind`].
 pub(crate) fn open(stack: &Stack) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(stack, (Ipv6Addr::UNSPECIFIED, SERVER_PORT))?;
     socket.join_multicast_v6(&ALL_SERVERS, 0)?;
@@ -68,7 +68,7 @@ fn settings(shared: &Shared, config: &Ipv6Config) -> Settings {
     }
 }
 
-/// Returns the IPv6 resolvers that the guest uses.
+/// Returns the IPv6 resolvers that are announced to the guest.
 pub(crate) fn announced_resolvers(announce: &[IpAddr], config: &Ipv6Config) -> Vec<Ipv6Addr> {
     if announce.is_empty() {
         return config.dns.into_iter().collect();

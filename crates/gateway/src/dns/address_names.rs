@@ -7,52 +7,53 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Longest time for which an answer gives an address its name, apart from the grace time.
+/// Longest time for which an answer gives an address its name, without the grace time.
 const TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// Shortest time for which an address has its name, with the grace time: a guest opens its connection
-/// after it has received the answer.
+/// Shortest time for which an address has its name, including the grace time: a guest connects after it
+/// has received the answer.
 const LIFETIME_MIN: Duration = Duration::from_secs(5);
-/// Most names of one address. The policy compares them for each new or refused flow.
+/// Most names of one address, bounded because the policy compares them for each new or refused flow.
 const NAMES_MAX: usize = 16;
 /// Most addresses of one name, so that the owner of a name cannot displace the others.
 pub(crate) const ADDRESSES_MAX: usize = 64;
 
-/// Pairs of an address and one of its names, at most a fixed number. A new one replaces the one that has
-/// been learned the least recently, however long its TTL is.
+/// Pairs of an address and one of its names, at most a fixed number. A new pair replaces the one that was
+/// learned the least recently, regardless of its TTL.
 ///
-/// The guest cannot add any without an answer: the relay records those that it passes on.
+/// The relay records only pairs of answers that it passes on, so that the guest alone cannot add any.
 pub(crate) struct AddressNames {
     max: usize,
     grace: Duration,
     pairs: BTreeMap<(IpAddr, Arc<str>), Learned>,
-    /// The pairs by when they were learned.
+    /// The pairs in the order in which they were learned.
     order: BTreeMap<u64, (IpAddr, Arc<str>)>,
-    /// The addresses of each name by when they were learned.
+    /// The addresses of each name in the order in which they were learned.
     by_name: BTreeSet<(Arc<str>, u64)>,
     /// The next value of [`Learned::at`].
     next: u64,
 }
 
-/// When a pair was learned last, and when it ends.
+/// The last time at which a pair was learned, and its expiry.
 #[derive(Clone, Copy)]
 struct Learned {
     /// A number that grows with each pair that is learned.
     at: u64,
     expiry: Instant,
-    /// Until when the guest has the address as that of this name, and not only of an alias of it.
+    /// Time until which the guest has the address for this name itself; `None` if the name was only an
+    /// alias.
     queried_until: Option<Instant>,
 }
 
-/// How a name has led to an address.
+/// The place of a name in the answer that gave it an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Learnt {
-    /// The guest has queried it.
+    /// The guest has queried the name.
     Queried,
-    /// It is in the chain of aliases of a name that the guest has queried.
+    /// The name is in the chain of aliases of a name that the guest has queried.
     Alias,
 }
 
-/// The names of an address.
+/// The names that an address has now.
 #[derive(Default)]
 pub(crate) struct Names {
     /// Names that the guest has queried.
@@ -62,7 +63,7 @@ pub(crate) struct Names {
 }
 
 impl AddressNames {
-    /// Returns a table for `max` pairs, which exist for `grace` longer than their TTL.
+    /// Returns a table of at most `max` pairs, which exist for `grace` longer than their TTL.
     pub(crate) fn new(max: usize, grace: Duration) -> Self {
         Self {
             max: max.max(1),
@@ -79,8 +80,8 @@ impl AddressNames {
         self.pairs.len()
     }
 
-    /// Gives an address a name, or prolongs the time for which it has it. Returns whether another pair
-    /// was removed for it before its time was over.
+    /// Adds the pair of an address and a name, or extends its lifetime. Returns whether this removed
+    /// another pair before its expiry.
     pub(crate) fn learn(
         &mut self,
         (name, how): (&Arc<str>, Learnt),
@@ -112,7 +113,7 @@ impl AddressNames {
         replaced.is_some_and(|replaced| replaced.expiry > now)
     }
 
-    /// Changes the most pairs. Those beyond are removed that have been learned the least recently.
+    /// Sets the largest number of pairs, and removes the least recently learned ones beyond it.
     pub(crate) fn limit(&mut self, max: usize) {
         self.max = max.max(1);
         while self.len() > self.max
@@ -135,7 +136,7 @@ impl AddressNames {
         names
     }
 
-    /// Removes the pairs whose time is over.
+    /// Removes the expired pairs.
     pub(crate) fn expire(&mut self, now: Instant) {
         let is_over = |learned: &Learned| learned.expiry <= now;
         for ((_, name), learned) in self.pairs.iter().filter(|(_, learned)| is_over(learned)) {
@@ -151,8 +152,9 @@ impl AddressNames {
         rest.take_while(move |((other, _), _)| *other == address)
     }
 
-    /// Returns the pair to remove before a new one is added: the one that was learned first, of those
-    /// with its address or its name if there are many of them, or of all if the table is full.
+    /// Returns the pair to remove before a new one is added: the least recently learned pair of its
+    /// address if that has the most names, of its name if that has the most addresses, or of all if the
+    /// table is full.
     fn first_of_full(&self, (address, name): &(IpAddr, Arc<str>)) -> Option<(IpAddr, Arc<str>)> {
         let names = self.of_address(*address);
         let of_name = self

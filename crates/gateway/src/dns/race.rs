@@ -1,5 +1,4 @@
-//! The resolvers of one query: the first has a short time to itself, and then others are queried
-//! beside it.
+//! The resolvers of one query: after a head start of the first one, others are queried in parallel.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -18,7 +17,7 @@ use crate::gateway::Shared;
 use crate::guests::{Guest, HeldShare};
 use crate::resolvers::ResolverHealth;
 
-/// How long a resolver may be silent until the next one is queried, too.
+/// Time without an answer after which the next resolver is queried in parallel.
 const HEAD_START: Duration = Duration::from_millis(300);
 
 /// A query at one resolver.
@@ -29,9 +28,9 @@ struct Attempt<F, P> {
     _permit: Option<P>,
 }
 
-/// Queries the resolvers with `ask`, each of which has `limit` for its answer. Returns the first answer,
-/// or `None` if there is none. Those that do not answer come last in later queries. Each further one
-/// counts as a query of the guest.
+/// Queries the resolvers with `ask`; each may take `limit`. Returns the first answer, or `None` if there
+/// is none. Silent resolvers come last in later queries. Each further resolver counts as a query of the
+/// guest.
 pub(super) async fn first_answer<T, F>(
     (shared, owner): (&Shared, &Arc<Guest>),
     limit: Duration,
@@ -58,7 +57,7 @@ where
     answer
 }
 
-/// A descriptor for a further resolver of a query: one of all, and one of the guest's share.
+/// A permit to query a further resolver: one of the gateway's, and one of the guest's share.
 struct Permit {
     _of_all: OwnedSemaphorePermit,
     _of_guest: HeldShare,
@@ -66,13 +65,13 @@ struct Permit {
 
 struct Race<'a, P> {
     health: &'a ResolverHealth,
-    /// Returns a permit for a further resolver if there is one.
+    /// Returns a permit for a further resolver, or `None` if there is none.
     permit: &'a (dyn Fn() -> Option<P> + Sync),
     limit: Duration,
 }
 
 impl<P> Race<'_, P> {
-    /// Returns the first answer, and how many resolvers were queried for it, at least 1.
+    /// Returns the first answer, and the number of resolvers that were queried, at least 1.
     async fn run<T, F>(
         &self,
         list: Vec<SocketAddr>,
@@ -85,7 +84,7 @@ impl<P> Race<'_, P> {
         let mut running: Vec<Attempt<F, P>> = Vec::new();
         let mut queried = 0;
         loop {
-            // The query has one for its first resolver.
+            // The query's own permit covers its first resolver.
             let permit = if running.is_empty() || waiting.peek().is_none() {
                 None
             } else {
@@ -117,7 +116,7 @@ impl<P> Race<'_, P> {
         }
     }
 
-    /// Records the end of an attempt beside those that are still running. Returns its answer.
+    /// Records the end of an attempt; `running` are the other attempts. Returns its answer.
     fn on_ended<T, F>(&self, ended: Ended<T>, running: &[Attempt<F, P>]) -> Option<T> {
         let Ended {
             resolver,
@@ -179,8 +178,8 @@ where
     .await
 }
 
-/// Returns whether an error is one of the resolver or the way to it, and not a lack of descriptors or
-/// memory here.
+/// Returns whether an error comes from the resolver or the network, rather than from a lack of
+/// descriptors or memory in this process.
 fn is_of_resolver(error: &io::Error) -> bool {
     use io::ErrorKind::{
         ConnectionAborted, ConnectionRefused, ConnectionReset, HostUnreachable, NetworkUnreachable,

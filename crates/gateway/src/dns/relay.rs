@@ -1,4 +1,4 @@
-//! Queries over UDP.
+//! The relay of queries over UDP.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::guests::{Guest, HeldShare, Share};
 use crate::message::dns::{Query, ResponseCode};
 use crate::policy::DnsVerdict;
 
-/// How long one resolver has for its answer. The guest's own resolver waits for 5 s.
+/// Timeout of one resolver, shorter than the 5 s for which the guest's own resolver waits.
 const RESOLVER_TIMEOUT: Duration = Duration::from_secs(4);
 /// Longest query that is relayed.
 pub(super) const MAX_QUERY: usize = 4096;
@@ -56,14 +56,14 @@ pub(crate) fn relay_query(
     });
 }
 
-/// Counts a query among those of its guest. `None` if the guest has too many.
+/// Counts a query in its guest's share. Returns `None` if the share is used up.
 pub(super) fn hold_query(shared: &Shared, owner: &Arc<Guest>) -> Option<HeldShare> {
     let (all, limits) = (shared.limits.dns, &shared.config.limits);
     let max = shared.guests.part_of(all, limits.dns_queries);
     owner.try_hold(Share::Dns, max)
 }
 
-/// Returns the answer of the relay or the policy, or `None` if the query goes to the resolvers.
+/// Returns the answer of a zone or the policy, or `None` if the resolvers must be queried.
 pub(super) fn answer_locally(
     (shared, owner): (&Shared, &Guest),
     query: &Query<'_>,
@@ -109,7 +109,7 @@ fn send_answer(
     );
 }
 
-/// Queries the resolvers. Returns the first answer, or a failure if there is none.
+/// Queries the resolvers. Returns the first answer, or a failure message if there is none.
 async fn resolve((shared, owner): (&Shared, &Arc<Guest>), message: &[u8]) -> Option<Vec<u8>> {
     let query = Query::parse(message)?;
     let upstream = UpstreamQuery::new(&query, message);
@@ -122,7 +122,7 @@ async fn resolve((shared, owner): (&Shared, &Arc<Guest>), message: &[u8]) -> Opt
     )
 }
 
-/// Sends a query from a port of its own, and waits for its answer.
+/// Sends a query from its own port, and waits for the answer.
 async fn ask(
     shared: &Shared,
     resolver: SocketAddr,

@@ -1,5 +1,4 @@
-//! The policy's view of answers: which addresses have which names, and which answers the guest may
-//! have.
+//! The policy's check of answers, and the names that their addresses get.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use crate::message::dns::{Query, ResponseCode, TTL};
 use crate::message::dns_answer::{Answer, AnsweredAddress};
 use crate::policy::Policy;
 
-/// Returns the answer for the guest, given that of a resolver: the policy may refuse it. Records the
+/// Returns the answer for the guest, given a resolver's answer, which the policy may refuse. Records the
 /// addresses of the name.
 pub(super) fn screen_answer(
     (shared, owner): (&Shared, &Guest),
@@ -31,7 +30,7 @@ pub(super) fn screen_answer(
         return query.respond(ResponseCode::ServerFailure);
     };
     if parsed.is_truncated {
-        // Without its records, as some of them may be missing.
+        // The records are left out, as some may be missing.
         return query.respond_truncated();
     }
     let mut denied = parsed.aliases.iter();
@@ -62,7 +61,8 @@ fn denied_address(
 ) -> Option<(IpAddr, bool)> {
     let with_place = answer.addresses.iter().enumerate().map(|(n, answered)| {
         let address = answered.address;
-        // Each flow is judged again. The kernel is asked about as many as a name may have.
+        // The policy judges each flow again. The kernel is queried about at most the addresses that a
+        // name may have.
         let is_local = if n < ADDRESSES_MAX {
             shared.is_local(address)
         } else {
@@ -87,7 +87,7 @@ pub(super) fn learn_redirected(
     }
 }
 
-/// Records addresses of a name, with their TTLs in seconds, as far as a name may have them.
+/// Records addresses of a name with their TTLs in seconds, up to the bound of a name.
 fn learn(
     (shared, owner): (&Shared, &Guest),
     (name, how): (&str, Learnt),

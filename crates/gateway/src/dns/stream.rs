@@ -1,4 +1,4 @@
-//! Queries over TCP: each message has its length before it (RFC 1035 4.2.2).
+//! The relay of queries over TCP: the length precedes each message (RFC 1035 4.2.2).
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,17 +21,17 @@ use crate::guests::Guest;
 use crate::message::dns::{Query, ResponseCode};
 use crate::tcp::RelayMemory;
 
-/// How long a guest's connection may be idle (RFC 7766 6.2.3 leaves the time to the server), and
-/// how long a message may take.
+/// Time for which a guest's connection may be idle (RFC 7766 6.2.3 leaves it to the server), and for
+/// which a message may take.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest answer.
+/// Longest answer, bytes.
 const MAX_ANSWER: usize = 65_535;
 const NO_MEMORY: io::ErrorKind = io::ErrorKind::OutOfMemory;
-/// How long one resolver has for its answer.
+/// Timeout of one resolver.
 const RESOLVER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Answers the queries on a connection of the guest, one after another, until the guest closes it
-/// or is idle; it is then closed. It is reset if the relays' memory does not suffice for a message.
+/// Answers the queries on a connection of the guest, one after another, and closes it when the guest
+/// closes it or is idle. Resets it if the relays' memory does not suffice for a message.
 pub(crate) async fn relay_stream(shared: &Arc<Shared>, owner: &Arc<Guest>, mut guest: GuestStream) {
     let mut upstream = None;
     let result = async {
@@ -46,7 +46,7 @@ pub(crate) async fn relay_stream(shared: &Arc<Shared>, owner: &Arc<Guest>, mut g
                 add(&shared.counters.dns_dropped, 1);
                 return Err(io::ErrorKind::InvalidData.into());
             };
-            // The guest may take its time to read it.
+            // The memory is in use until the guest has read the answer, which may take long.
             let _held = memory.try_hold(2 * answer.len()).ok_or(NO_MEMORY)?;
             owner.rx_rate.take(answer.len()).await;
             within_timeout(write_message(&mut guest, &answer)).await?;
@@ -61,7 +61,7 @@ pub(crate) async fn relay_stream(shared: &Arc<Shared>, owner: &Arc<Guest>, mut g
     }
 }
 
-/// Returns the answer to a query; `None` for a malformed one.
+/// Returns the answer to a query, or `None` if the query is malformed.
 async fn answer(
     (shared, owner): (&Shared, &Arc<Guest>),
     upstream: &mut Option<Upstream>,
@@ -71,10 +71,10 @@ async fn answer(
     if let Some(answer) = answer_locally((shared, owner), &query) {
         return Some(answer);
     }
-    // Fails only if the semaphore is closed, which it never is.
     let Some(_share) = hold_query(shared, owner) else {
         return Some(query.respond(ResponseCode::ServerFailure));
     };
+    // Fails only if the semaphore is closed, which it never is.
     let _permit = shared.dns_permits.acquire().await.ok()?;
     let to_resolver = UpstreamQuery::new(&query, message);
     let kept = Mutex::new(upstream.take());
@@ -83,7 +83,7 @@ async fn answer(
         let to_resolver = &to_resolver;
         async move {
             // A resolver may have closed the connection of the last query. A connection whose answer is
-            // missing or wrong is dropped, as a later answer would be taken for that to the next query.
+            // missing or wrong is dropped, as a late answer would be mistaken for that of the next query.
             if let Some(mut kept) = kept
                 && let Ok(answer) = ask(&owner.relays, &mut kept.stream, to_resolver).await
             {
@@ -102,7 +102,7 @@ async fn answer(
     Some(screen_answer((shared, owner), &query, answer))
 }
 
-/// The connection to the resolver of the last query.
+/// The connection to the resolver that answered the last query.
 struct Upstream {
     resolver: SocketAddr,
     stream: TcpStream,
@@ -111,7 +111,7 @@ struct Upstream {
 /// Sends a query and reads its answer.
 ///
 /// # Errors
-/// `InvalidData` if the message after it answers another query.
+/// `InvalidData` if the received message answers another query.
 async fn ask(
     memory: &RelayMemory,
     stream: &mut TcpStream,
@@ -126,7 +126,7 @@ async fn ask(
         .ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Reads a message; `None` at the end of the stream, and if no message begins in time.
+/// Reads a message. Returns `None` at the end of the stream, or if no message begins in time.
 ///
 /// # Errors
 /// `InvalidData` for a message of more than `max` bytes; `OutOfMemory` if `memory` does not suffice for
@@ -154,7 +154,7 @@ async fn read_message(
     .await
 }
 
-/// Waits for the rest of a message, or for its transmission.
+/// Limits the rest of a message, or its transmission, to [`IDLE_TIMEOUT`].
 async fn within_timeout<T>(done: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     timeout(IDLE_TIMEOUT, done)
         .await

@@ -1,4 +1,4 @@
-//! Sockets and messages of the relay's own queries to the resolvers.
+//! The sockets and messages with which the relay queries the resolvers.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -13,11 +13,11 @@ use crate::config::Outbound;
 use crate::message::dns::Query;
 use crate::outbound_socket::bind_outbound;
 
-/// Longest answer: the payload of the longest datagram.
+/// Longest answer, bytes: the payload of the longest datagram.
 const MAX_ANSWER: usize = 65_535;
 
-/// A query of the guest with an identifier of the relay's own, which an attacker cannot guess from
-/// the guest's (RFC 5452 4).
+/// A query of the guest with an identifier chosen by the relay, which an attacker cannot derive from the
+/// guest's (RFC 5452 4).
 pub(super) struct UpstreamQuery<'a> {
     query: &'a Query<'a>,
     id: u16,
@@ -34,7 +34,8 @@ impl<'a> UpstreamQuery<'a> {
         Self { query, id, message }
     }
 
-    /// Gives an answer the guest's identifier. `None` if it does not answer the query.
+    /// Replaces the identifier of an answer with the guest's. Returns `None` if it does not answer the
+    /// query.
     pub(super) fn accept(&self, mut answer: Vec<u8>) -> Option<Vec<u8>> {
         if !self.query.is_answered_by(self.id, &answer) {
             return None;
@@ -44,7 +45,7 @@ impl<'a> UpstreamQuery<'a> {
     }
 }
 
-/// Opens a socket that is connected to a resolver, from a port of its own.
+/// Opens a socket on its own port that is connected to a resolver.
 pub(super) fn connect_udp(resolver: SocketAddr, outbound: &Outbound) -> io::Result<UdpSocket> {
     let socket = open(resolver, Type::DGRAM, Protocol::UDP, outbound)?;
     socket.connect(&resolver.into())?;
@@ -59,7 +60,7 @@ pub(super) async fn receive_answer(socket: &UdpSocket) -> io::Result<Vec<u8>> {
     // An error alone does not make a socket readable.
     let interest = Interest::READABLE | Interest::ERROR;
     let receive = || {
-        // Allocated only once there is a datagram.
+        // The buffer is allocated only once there is a datagram.
         let mut answer = vec![0; MAX_ANSWER];
         let (_, len) = rustix::net::recv(socket, &mut answer[..], RecvFlags::DONTWAIT)?;
         answer.truncate(len);
@@ -87,7 +88,7 @@ fn open(
 ) -> io::Result<Socket> {
     let kind = kind.nonblocking().cloexec();
     let socket = Socket::new(Domain::for_address(resolver), kind, Some(protocol))?;
-    // A resolver of this host, such as systemd-resolved, answers only to the loopback's addresses.
+    // A resolver of this host, such as systemd-resolved, answers loopback addresses only.
     if !resolver.ip().is_loopback() {
         bind_outbound(&socket, resolver, outbound)?;
     }

@@ -1,4 +1,4 @@
-//! Domains whose names the relay resolves itself.
+//! The domains whose names the relay resolves itself.
 
 use std::io;
 use std::net::IpAddr;
@@ -39,7 +39,7 @@ impl Zone {
         }
     }
 
-    /// Returns the zone in the form in which queries have their names.
+    /// Returns the zone with its names in the form of [`Query::name`](crate::message::dns::Query::name).
     fn normalized(mut self) -> io::Result<Self> {
         normalize(&mut self.name)?;
         for (name, _) in &mut self.records {
@@ -69,9 +69,9 @@ fn normalize(name: &mut String) -> io::Result<()> {
 /// The result of looking a name up in the zones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Found {
-    /// No zone has the name: the resolvers may.
+    /// No zone contains the name: the resolvers are queried.
     InNoZone,
-    /// It does not exist in its zone.
+    /// The name is in a zone that does not have it.
     NoSuchName,
     Address(IpAddr),
 }
@@ -110,7 +110,7 @@ impl Zones {
             Some(at) => {
                 let old = &mut zones[at];
                 zone.records.append(&mut old.records);
-                // A record of an earlier call that the same name hides has no effect any more.
+                // A new record hides an older one of the same name.
                 let mut names = std::collections::BTreeSet::new();
                 zone.records.retain(|(name, _)| names.insert(name.clone()));
                 *old = zone;

@@ -15,17 +15,18 @@ pub struct Builder {
     config: Config,
     device: Option<Box<dyn Device>>,
     guests: Vec<Box<dyn Device>>,
-    /// Whether guests reach each other. `None` for a gateway with one device, unless it has `guests`.
+    /// Whether guests reach each other; `None` for a gateway with one device, unless `guests` has
+    /// entries.
     is_joined: Option<bool>,
     on_guest: Option<OnGuest>,
     helpers: Helpers,
 }
 
-/// Other processes that do for a gateway what it cannot do in its sandbox.
+/// Helper processes, which do what the gateway cannot do in its sandbox.
 #[derive(Default)]
 pub(super) struct Helpers {
     pub(super) guest_sockets: Option<GuestSockets>,
-    /// Opens the file of the host's resolvers.
+    /// The process that opens the file of the host's resolvers.
     pub(super) resolv_conf: Option<FileOpener>,
 }
 
@@ -55,12 +56,12 @@ impl Builder {
         self
     }
 
-    /// Adds a guest behind an Ethernet device of its own. Several guests are in one network: the first
-    /// gets [`Ipv4Config::guest`](crate::Ipv4Config::guest) by DHCP and the others addresses of its
-    /// [range](crate::Ipv4Config::dhcp), by their Ethernet addresses. Each has its own part of the
-    /// [`Limits`](crate::Limits), which follows its device: a guest cannot use the addresses of another
-    /// one or of the gateway ([`Switch`](fullsend_device::Switch)). Guests do not reach each other
-    /// unless they are [joined](Self::join_guests).
+    /// Adds a guest behind its own Ethernet device. Several guests are in one network: by DHCP, the first
+    /// gets [`Ipv4Config::guest`](crate::Ipv4Config::guest) and the others addresses of the
+    /// [range](crate::Ipv4Config::dhcp), by their Ethernet addresses. Each device has its own share of
+    /// the [`Limits`](crate::Limits), and cannot use the addresses of another guest or of the gateway
+    /// ([`Switch`](fullsend_device::Switch)). Guests do not reach each other unless they are
+    /// [joined](Self::join_guests).
     ///
     /// ```no_run
     /// # fn example(first: fullsend_device::FrameLink, second: fullsend_device::FrameLink)
@@ -82,7 +83,7 @@ impl Builder {
     }
 
     /// Sets whether several guests reach each other, as the hosts of an Ethernet do. In either case
-    /// [`Handle::add_guest`](super::Handle::add_guest) adds further ones, also to none.
+    /// [`Handle::add_guest`](super::Handle::add_guest) can add guests, even if none was added before.
     #[must_use]
     pub fn join_guests(mut self, joined: bool) -> Self {
         self.is_joined = Some(joined);
@@ -90,7 +91,7 @@ impl Builder {
     }
 
     /// Calls `callback` when one of several guests has sent its first frame, and when its device has
-    /// ended. It is called while the stack is locked, and must not use the gateway or block.
+    /// ended. The callback runs while the stack is locked, and must not use the gateway or block.
     #[must_use]
     pub fn on_guest(mut self, callback: impl FnMut(PortEvent) + Send + 'static) -> Self {
         self.on_guest = Some(Box::new(callback));
@@ -106,7 +107,7 @@ impl Builder {
     }
 
     /// Lets the gateway read [`DnsConfig::resolv_conf`](crate::DnsConfig::resolv_conf) where a
-    /// [`Sandbox`](crate::namespace::Sandbox) hides it. `opener` must be that of this file.
+    /// [`Sandbox`](crate::namespace::Sandbox) hides it. `opener` must open this file.
     #[must_use]
     pub fn resolv_conf_opener(mut self, opener: FileOpener) -> Self {
         self.helpers.resolv_conf = Some(opener);

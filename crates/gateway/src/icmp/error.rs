@@ -14,8 +14,8 @@ use crate::counters::add;
 use crate::gateway::Shared;
 use crate::udp::ReportedError;
 
-/// Bytes of payload that an error quotes: the message then fits 576 bytes (RFC 1812 4.3.2.3), and
-/// far less than the 1280 bytes of RFC 4443 2.4 c.
+/// Bytes of payload that an error quotes, so that it fits 576 bytes (RFC 1812 4.3.2.3) and 1280 bytes
+/// (RFC 4443 2.4 c).
 const QUOTED_PAYLOAD: usize = 512;
 /// Type of an ICMP error about an unreachable destination.
 const UNREACHABLE: u8 = 3;
@@ -64,7 +64,7 @@ pub(crate) fn report_error(
     offender: IpAddr,
     error: &ReportedError,
 ) {
-    // A flow between families has no packet to quote.
+    // A flow between address families has no packet to quote.
     let Some(message) = build_message(guest, remote, error) else {
         return;
     };
@@ -105,8 +105,8 @@ pub(super) fn report_prohibited_echo(
     report_echo_error(shared, (guest, remote), offender, &error);
 }
 
-/// Sends the guest an error that `offender` reports about its echo request from `guest` to `remote`, which
-/// is the error's payload.
+/// Sends the guest an error that `offender` reports about its echo request from `guest` to `remote`. The
+/// error's payload is the request.
 pub(super) fn report_echo_error(
     shared: &Shared,
     (guest, remote): (IpAddr, IpAddr),
@@ -122,14 +122,13 @@ pub(super) fn report_echo_error(
     }
 }
 
-/// Builds the message without its checksum. `None` for a type that is not an error about a
-/// destination.
+/// Builds the message without its checksum. Returns `None` if `error` is not about a destination.
 fn build_message(guest: SocketAddr, remote: SocketAddr, error: &ReportedError) -> Option<Vec<u8>> {
     let quote = quote(guest, remote, &error.payload)?;
     with_quote(guest.is_ipv4(), &quote, error)
 }
 
-/// Builds the message with the beginning of the guest's packet.
+/// Builds the message, which ends with `quote`, the beginning of the guest's packet.
 fn with_quote(is_ipv4: bool, quote: &[u8], error: &ReportedError) -> Option<Vec<u8>> {
     if is_ipv4 {
         let repr = match error.kind {
@@ -172,7 +171,7 @@ fn with_quote(is_ipv4: bool, quote: &[u8], error: &ReportedError) -> Option<Vec<
     Some(message)
 }
 
-/// Builds the beginning of the guest's packet again. `None` if the addresses are of different
+/// Rebuilds the beginning of the guest's packet. Returns `None` if the addresses are of different
 /// families.
 fn quote(guest: SocketAddr, remote: SocketAddr, payload: &[u8]) -> Option<Vec<u8>> {
     let header = UdpRepr {
@@ -186,7 +185,7 @@ fn quote(guest: SocketAddr, remote: SocketAddr, payload: &[u8]) -> Option<Vec<u8
     quote_ip(guest.ip(), remote.ip(), [protocol::UDP; 2], &udp)
 }
 
-/// Builds the guest's packet with this payload. `protocols` are its protocol over IPv4 and over IPv6.
+/// Rebuilds the guest's packet with this payload. `protocols` are its protocols over IPv4 and over IPv6.
 fn quote_ip(guest: IpAddr, remote: IpAddr, protocols: [u8; 2], payload: &[u8]) -> Option<Vec<u8>> {
     let len = payload.len() as u16;
     let mut quote = vec![

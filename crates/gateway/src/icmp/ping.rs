@@ -1,4 +1,4 @@
-//! The guest's echo requests to other hosts, through ping sockets of the host.
+//! The relay of the guest's echo requests to other hosts through ping sockets of the host.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -35,12 +35,12 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 const HEADER_LEN: usize = 8;
 /// Longest message: the payload of the longest IP packet.
 const MAX_MESSAGE: usize = 65_535;
-/// Types of echo messages, of ICMP and ICMPv6.
+/// Types of echo messages: of ICMP, and of ICMPv6.
 const REQUEST: [u8; 2] = [8, 128];
 const REPLY: [u8; 2] = [0, 129];
 
-/// A sequence of echo requests of the guest: its address, the destination as the guest sees it, and
-/// the identifier.
+/// A sequence of echo requests: the guest's address, the destination as the guest sees it, and the
+/// identifier.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct PingKey {
     guest: IpAddr,
@@ -50,9 +50,9 @@ struct PingKey {
 
 struct PingFlow {
     socket: Arc<AsyncFd<Socket>>,
-    /// The TTL or hop limit of the socket.
+    /// The TTL or hop limit that the socket has.
     ttl: u8,
-    /// The guest whose sequence it is.
+    /// The guest that sends the sequence.
     owner: Option<PortId>,
     /// The address that the socket is connected to.
     host: SocketAddr,
@@ -90,7 +90,7 @@ impl PingKey {
 #[derive(Default)]
 pub(crate) struct Pings {
     flows: Mutex<BTreeMap<PingKey, PingFlow>>,
-    /// Whether the user knows that the host has no ping sockets.
+    /// Whether the log has a warning that the user may not open ping sockets.
     warned: AtomicBool,
 }
 
@@ -116,10 +116,10 @@ fn try_relay(shared: &Arc<Shared>, request: &IcmpMessage) -> io::Result<()> {
         remote: request.to,
         ident,
     };
-    // A sender without an address of its own gets no answer.
+    // A sender whose address belongs to no guest gets no answer.
     let owner = shared.guests.of(key.guest);
     let owner = owner.ok_or(io::ErrorKind::AddrNotAvailable)?;
-    // RFC 1122 3.2.1.7: a packet without time to live is not sent.
+    // A packet whose TTL is zero is not sent (RFC 1122 3.2.1.7).
     if request.ttl == 0 {
         return Err(io::ErrorKind::InvalidData.into());
     }
@@ -148,8 +148,8 @@ fn try_relay(shared: &Arc<Shared>, request: &IcmpMessage) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends a message. The error of an earlier one, which the error queue has, too, is reported once in place
-/// of sending.
+/// Sends a message, and tries again after a failure: the first call may report the error of an earlier
+/// message, which is also in the error queue.
 fn send(socket: &Socket, message: &[u8]) -> io::Result<usize> {
     socket.send(message).or_else(|_| socket.send(message))
 }
@@ -184,7 +184,7 @@ impl Pings {
         flows.get(key).map(|flow| flow.host.ip())
     }
 
-    /// Counts messages of a sequence in bytes.
+    /// Adds to the bytes that a sequence has sent and received.
     fn count(&self, key: &PingKey, tx: usize, rx: usize) {
         if let Some(flow) = self.flows.lock().get_mut(key) {
             flow.tx_bytes += tx as u64;
@@ -192,7 +192,7 @@ impl Pings {
         }
     }
 
-    /// Returns the first sequences after these addresses, at most `max`.
+    /// Returns the first sequences after these addresses in the table's order, at most `max`.
     pub(crate) fn after(
         &self,
         addresses: Option<(SocketAddr, SocketAddr)>,
@@ -214,13 +214,13 @@ impl Pings {
         self.flows.lock().len()
     }
 
-    /// Adds a sequence. It replaces the one of its guest that has been idle for the longest time if the
-    /// guest has `max_of_guest`, and that of any if there are `max`. Returns whether it has replaced one.
+    /// Adds a sequence. If the guest has `max_of_guest`, the guest's longest idle sequence is replaced;
+    /// if all guests have `max`, the longest idle of all. Returns whether one was replaced.
     fn insert(&self, key: PingKey, flow: PingFlow, (max, max_of_guest): (usize, usize)) -> bool {
         let mut flows = self.flows.lock();
         let mut replaced = false;
         let is_own = |other: &PingFlow| other.owner == flow.owner;
-        // The sequences are only counted where the guest may have so many.
+        // Counting takes time, and is needed only if all guests together have that many.
         let has_own_max = flows.len() >= max_of_guest
             && flows.values().filter(|other| is_own(other)).count() >= max_of_guest;
         if has_own_max || flows.len() >= max {
@@ -239,7 +239,7 @@ impl Pings {
         replaced
     }
 
-    /// Ends a sequence that has been idle. Returns whether it has.
+    /// Removes a sequence if it is idle. Returns whether it was.
     fn remove_idle(&self, key: &PingKey) -> bool {
         let mut flows = self.flows.lock();
         let idle = flows
@@ -300,7 +300,7 @@ fn open(
     let task = task.ok_or(io::ErrorKind::NotConnected)?;
     let flow = PingFlow {
         socket: socket.clone(),
-        // That of the first request is set before it is sent.
+        // The TTL of the first request is set before it is sent.
         ttl: 0,
         owner: owner.port,
         host: to,
@@ -351,7 +351,7 @@ async fn receive_replies(
                     add(&shared.counters.ping_replies, 1);
                 }
             }
-            // A pending error that the error queue has reported.
+            // The error queue has already reported a pending error.
             Ok(Err(error)) => tracing::debug!(%error, to = %key.remote, "a ping failed"),
             Err(_idle) if shared.pings.remove_idle(&key) => return,
             Err(_idle) => {}
@@ -361,7 +361,7 @@ async fn receive_replies(
 
 async fn receive(socket: &AsyncFd<Socket>) -> io::Result<Received> {
     loop {
-        // Other tasks run during a flood of replies: the readiness of an `AsyncFd` has no budget.
+        // Lets other tasks run during a flood of replies: the readiness of an `AsyncFd` uses no budget.
         consume_budget().await;
         // An ICMP error alone does not make the socket readable.
         let mut ready = socket.ready(Interest::READABLE | Interest::ERROR).await?;
@@ -383,15 +383,15 @@ async fn receive(socket: &AsyncFd<Socket>) -> io::Result<Received> {
     }
 }
 
-/// Passes an ICMP error about one of the guest's echo requests on, with its identifier in place of the
-/// socket's.
+/// Reports an ICMP error about one of the guest's echo requests, with the guest's identifier instead of
+/// the socket's.
 fn report(shared: &Shared, key: &PingKey, mut error: ReportedError) {
     let Some(header) = error.payload.first_chunk_mut::<HEADER_LEN>() else {
         return;
     };
     let ident = key.ident.to_be_bytes();
-    // RFC 1624: the checksum of a message that may be quoted in part. That of ICMPv6 covers addresses,
-    // which are the socket's, too; receivers do not verify it.
+    // The checksum is updated incrementally (RFC 1624), as the quoted message may be truncated. The one
+    // of ICMPv6 also covers the socket's addresses and becomes wrong, but receivers do not verify it.
     let sum = !u16::from_be_bytes([header[2], header[3]]);
     let changed = [sum, !u16::from_be_bytes([header[4], header[5]]), key.ident];
     let total: u32 = changed.into_iter().map(u32::from).sum();
@@ -403,7 +403,7 @@ fn report(shared: &Shared, key: &PingKey, mut error: ReportedError) {
         Some(offender) if !offender.is_loopback() && !offender.is_unspecified() => offender,
         _ => key.remote,
     };
-    // An error of the destination comes from its address as the guest sees it.
+    // An error from the destination gets the destination's address as the guest sees it.
     let host = shared.pings.host_of(key);
     let offender = if host == Some(offender) {
         key.remote

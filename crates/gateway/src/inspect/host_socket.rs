@@ -24,8 +24,8 @@ pub(super) fn tcp(socket: &Socket, peer: SocketAddr) -> HostSocketView {
     }
 }
 
-/// Returns the description of a socket of another protocol whose peer is `peer`. Its queues are
-/// counted in memory, as `ss` does.
+/// Returns the description of a UDP or ping socket whose peer is `peer`. The lengths of its queues are
+/// bytes of memory, as in `ss`.
 pub(super) fn datagram(socket: &Socket, peer: SocketAddr) -> HostSocketView {
     let memory = memory(socket);
     HostSocketView {

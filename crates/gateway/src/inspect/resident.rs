@@ -4,8 +4,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
-/// The file in which the kernel reports the memory of this process, and its unit. Both are read
-/// before the sandbox hides the files of the kernel.
+/// The file in which the kernel reports the memory of this process, and the size of its unit, a page.
+/// Both are read before the sandbox hides the kernel's files.
 static STATM: OnceLock<Option<Statm>> = OnceLock::new();
 
 struct Statm {

@@ -1,18 +1,18 @@
-//! The words for what holds a flow back.
+//! The words for the reason why a flow is waiting.
 
 use fullsend::SendLimit;
 
 use crate::tcp::Stage;
 
-/// The word of a direction that nothing holds back.
+/// The word of a direction that waits for nothing.
 pub(super) const NONE: &str = "-";
 
-/// What limits the stack's connection to the guest.
+/// The limit of the stack's connection to the guest.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GuestLimit {
-    /// The limit that the connection met last.
+    /// The limit that last stopped the connection.
     pub(super) limit: Option<SendLimit>,
-    /// Bytes that were written and not sent.
+    /// Bytes that were written to the connection and not sent.
     pub(super) unsent: u64,
 }
 
@@ -23,7 +23,7 @@ impl GuestLimit {
             Some(SendLimit::Cwnd) => "cwnd",
             Some(SendLimit::Pacing) => "pacing",
             Some(SendLimit::Tsq | SendLimit::Size | SendLimit::Autocork) => "device",
-            // The application, Nagle's algorithm, a cork, and reasons of later versions.
+            // The limit is the application, Nagle's algorithm, a cork, or unknown.
             Some(_) | None => "sndbuf",
         }
     }
@@ -45,7 +45,7 @@ pub(super) const fn tx(stage: Stage) -> &'static str {
 pub(super) fn rx(stage: Stage, limit: GuestLimit) -> &'static str {
     match stage {
         Stage::Room => limit.word(),
-        // The relay waits for the host, but the guest does not have all of its data yet.
+        // The relay waits for the host, but the guest has not received all of its data.
         Stage::Data | Stage::Ended if limit.unsent > 0 => limit.word(),
         Stage::Connecting => "connecting",
         Stage::Handshake => "handshake",
@@ -55,9 +55,9 @@ pub(super) fn rx(stage: Stage, limit: GuestLimit) -> &'static str {
     }
 }
 
-/// Returns the word for a flow, from those of its directions and their bytes: of a direction that
-/// waits for something other than data, otherwise of one that is not closed, otherwise of the one
-/// with more bytes.
+/// Returns the word of a flow, given the words of its directions and their bytes: that of a direction
+/// that waits for something other than data, or of a direction that is not closed, or of the one with
+/// more bytes.
 pub(super) fn of_flow(tx: (&'static str, u64), rx: (&'static str, u64)) -> &'static str {
     let rank = |word: &str| match word {
         "closed" => 0,

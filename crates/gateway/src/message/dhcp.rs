@@ -5,13 +5,13 @@ use std::net::Ipv4Addr;
 /// Length of the fixed fields, without the magic cookie.
 const FIXED_LEN: usize = 236;
 const COOKIE: [u8; 4] = [0x63, 0x82, 0x53, 0x63];
-/// Shortest message that some clients accept (BOOTP, RFC 951 3).
+/// Length to which answers are padded, because some clients drop shorter ones (BOOTP, RFC 951 3).
 const MIN_LEN: usize = 300;
 const BOOT_REQUEST: u8 = 1;
 const BOOT_REPLY: u8 = 2;
 const ETHERNET: u8 = 1;
 const MAC_LEN: u8 = 6;
-/// Longest client identifier that is kept; longer ones are cut.
+/// Longest stored client identifier, bytes; longer ones are truncated.
 const MAX_CLIENT_ID: usize = 64;
 
 mod option {
@@ -36,21 +36,21 @@ mod option {
 /// The type of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MessageType {
-    /// A client looks for servers.
+    /// Sent by a client that searches for servers.
     Discover = 1,
-    /// A server offers an address.
+    /// Sent by a server that offers an address.
     Offer = 2,
-    /// A client requests an address.
+    /// Sent by a client that requests an address.
     Request = 3,
-    /// A client has found that its address is in use.
+    /// Sent by a client that has found its address in use.
     Decline = 4,
-    /// The server confirms an address.
+    /// Sent by the server to confirm an address.
     Ack = 5,
-    /// The server rejects an address.
+    /// Sent by the server to reject an address.
     Nak = 6,
-    /// A client gives its address back.
+    /// Sent by a client that returns its address.
     Release = 7,
-    /// A client with an address requests the other settings.
+    /// Sent by a client with an address that requests the other settings.
     Inform = 8,
 }
 
@@ -82,11 +82,11 @@ pub struct ClientMessage {
     pub client_address: Option<Ipv4Addr>,
     /// The client's Ethernet address.
     pub mac: [u8; 6],
-    /// Option 50.
+    /// The requested address (option 50).
     pub requested: Option<Ipv4Addr>,
-    /// Option 54: the server that the client has chosen.
+    /// The server that the client has chosen (option 54).
     pub server: Option<Ipv4Addr>,
-    /// Option 61, at most 64 bytes, or the Ethernet address.
+    /// The client's identifier: option 61, at most 64 bytes, or the Ethernet address.
     pub client_id: Vec<u8>,
     /// Whether the client has sent its name (option 81).
     pub has_fqdn: bool,
@@ -101,9 +101,9 @@ pub struct Settings {
     pub prefix: u8,
     /// The default route.
     pub router: Ipv4Addr,
-    /// Resolvers.
+    /// Addresses of the resolvers.
     pub dns: Vec<Ipv4Addr>,
-    /// MTU, bytes.
+    /// MTU of the link, bytes.
     pub mtu: u16,
     /// The lease's duration, seconds.
     pub lease_s: u32,
@@ -111,7 +111,7 @@ pub struct Settings {
     pub host_name: Option<String>,
     /// The client's domain.
     pub domain: Option<String>,
-    /// Domains for searches.
+    /// Domains to search.
     pub search: Vec<String>,
 }
 
@@ -122,7 +122,8 @@ fn address(bytes: &[u8], at: usize) -> Option<Ipv4Addr> {
 }
 
 impl ClientMessage {
-    /// Parses a message of a client on Ethernet, without a relay agent. `None` for any other.
+    /// Parses a message of a client on Ethernet, without a relay agent. Returns `None` for any other
+    /// message.
     pub fn parse(message: &[u8]) -> Option<Self> {
         let (fixed, rest) = message.split_at_checked(FIXED_LEN)?;
         let relayed = address(fixed, 24).is_some();
@@ -155,7 +156,7 @@ impl ClientMessage {
             option::CLIENT_FQDN => parsed.has_fqdn = true,
             _ => {}
         });
-        // Without a type it is a message of BOOTP.
+        // A message without a type is one of BOOTP.
         parsed.message_type = message_type?;
         Some(parsed)
     }
@@ -202,7 +203,7 @@ impl ClientMessage {
         let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
         push(out, option::SUBNET_MASK, &mask.to_be_bytes());
         push(out, option::ROUTER, &settings.router.octets());
-        // In the answer to an INFORM the client has chosen its address.
+        // In the answer to an INFORM, the client has already chosen its address.
         let own = yours.or(self.client_address);
         let own = own.unwrap_or(settings.server);
         let on_link = (settings.router.to_bits() ^ own.to_bits()) & mask == 0;
@@ -243,7 +244,7 @@ impl Settings {
     }
 }
 
-/// Appends an option, unless it is empty. Data beyond 255 bytes is cut.
+/// Appends an option unless it is empty, truncated to 255 bytes.
 fn push(out: &mut Vec<u8>, code: u8, data: &[u8]) {
     let data = &data[..data.len().min(255)];
     if !data.is_empty() {

@@ -24,21 +24,21 @@ mod option {
 /// The type of a client's message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MessageType {
-    /// A client looks for servers.
+    /// Sent by a client that searches for servers.
     Solicit = 1,
-    /// A client requests addresses.
+    /// Sent by a client that requests addresses.
     Request = 3,
-    /// A client checks whether its addresses fit the link.
+    /// Sent by a client that checks whether its addresses fit the link.
     Confirm = 4,
-    /// A client extends the lifetime of its addresses.
+    /// Sent by a client to extend the lifetime of its addresses.
     Renew = 5,
-    /// A client extends the lifetime of its addresses with any server.
+    /// Sent by a client to extend the lifetime of its addresses with any server.
     Rebind = 6,
-    /// A client gives addresses back.
+    /// Sent by a client that returns addresses.
     Release = 8,
-    /// A client has found that an address is in use.
+    /// Sent by a client that has found an address in use.
     Decline = 9,
-    /// A client requests the other settings.
+    /// Sent by a client that requests the other settings.
     InformationRequest = 11,
 }
 
@@ -77,9 +77,9 @@ pub struct ClientMessage<'a> {
     transaction: [u8; 3],
     client_id: Option<&'a [u8]>,
     server_id: Option<&'a [u8]>,
-    /// The identifiers of its associations.
+    /// The identifiers of the client's associations.
     associations: Vec<[u8; 4]>,
-    /// The addresses that it has or requests.
+    /// The addresses that the client has or requests.
     addresses: Vec<Ipv6Addr>,
     rapid_commit: bool,
     has_fqdn: bool,
@@ -92,9 +92,9 @@ pub struct Settings {
     pub mac: [u8; 6],
     /// The client's address.
     pub address: Option<Ipv6Addr>,
-    /// Resolvers.
+    /// Addresses of the resolvers.
     pub dns: Vec<Ipv6Addr>,
-    /// Domains for searches.
+    /// Domains to search.
     pub search: Vec<String>,
     /// The client's name.
     pub fqdn: Option<String>,
@@ -110,7 +110,7 @@ impl Settings {
 }
 
 impl<'a> ClientMessage<'a> {
-    /// Parses a client's message. `None` for any other.
+    /// Parses a client's message. Returns `None` for any other message.
     pub fn parse(message: &'a [u8]) -> Option<Self> {
         let (&[kind, a, b, c], options) = message.split_first_chunk::<HEADER_LEN>()?;
         let mut parsed = Self {
@@ -132,7 +132,7 @@ impl<'a> ClientMessage<'a> {
             option::CLIENT_ID if data.len() <= MAX_DUID => self.client_id = Some(data),
             option::SERVER_ID => self.server_id = Some(data),
             option::IA_NA if self.associations.len() < MAX_ASSOCIATIONS => {
-                // Identifier, T1 and T2, then options.
+                // The option has an identifier, T1 and T2, and then options.
                 let Some((fixed, options)) = data.split_first_chunk::<12>() else {
                     return;
                 };
@@ -162,7 +162,7 @@ impl<'a> ClientMessage<'a> {
         let server_id = settings.server_id();
         let for_us = self.server_id.map(|id| id == server_id);
         let valid = match self.message_type {
-            // These messages are for all servers.
+            // These messages are addressed to all servers.
             Solicit | Rebind => self.client_id.is_some() && for_us.is_none(),
             Confirm => {
                 let has_addresses = !self.addresses.is_empty();
@@ -216,7 +216,7 @@ impl<'a> ClientMessage<'a> {
             for seconds in [lifetime / 2, lifetime / 5 * 4] {
                 data.extend(seconds.to_be_bytes());
             }
-            // There is one address, for the first association.
+            // The only address goes to the first association.
             let address = settings.address.filter(|_| n == 0);
             if let Some(address) = address {
                 let mut entry = address.octets().to_vec();

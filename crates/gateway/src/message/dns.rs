@@ -1,4 +1,4 @@
-//! DNS messages, as far as the relay reads and writes them (RFC 1035 4).
+//! The parts of DNS messages that the relay reads and writes (RFC 1035 4).
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ pub(super) const TYPE_AAAA: u16 = 28;
 /// Seconds for which an answer of the relay itself may be cached.
 pub(crate) const TTL: u32 = 60;
 
-/// Flags in the second word of the header.
+/// Flags in the second 16-bit word of the header.
 pub(super) mod flag {
     pub(crate) const RESPONSE: u16 = 0x8000;
     pub(crate) const OPCODE: u16 = 0x7800;
@@ -31,7 +31,7 @@ pub enum ResponseCode {
     ServerFailure = 2,
     /// The name does not exist.
     NameError = 3,
-    /// The relay does not pass on messages of this kind.
+    /// The relay does not relay messages of this kind.
     NotImplemented = 4,
     /// The policy forbids the answer.
     Refused = 5,
@@ -59,15 +59,15 @@ pub(super) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 impl<'a> Query<'a> {
-    /// Parses a message with one question. `None` if it is a response, or malformed, e.g. with bytes
-    /// after its last record.
+    /// Parses a message with one question. Returns `None` for a response or a malformed message, e.g. one
+    /// with bytes after its last record.
     pub fn parse(message: &'a [u8]) -> Option<Self> {
         let flags = be16(message, 2)?;
         if flags & flag::RESPONSE != 0 || be16(message, 4)? != 1 {
             return None;
         }
         let (name, end) = parse_name(message, HEADER_LEN)?;
-        // The records of the other sections, e.g. OPT (RFC 6891).
+        // The other sections may have records, e.g. OPT (RFC 6891).
         let records = [6, 8, 10].map(|at| be16(message, at).map_or(0, u32::from));
         let mut next = end + 4;
         for _ in 0..records.iter().sum() {
@@ -86,7 +86,7 @@ impl<'a> Query<'a> {
         })
     }
 
-    /// Returns whether the message requests records. Others are e.g. updates of a zone (RFC 2136).
+    /// Returns whether the message requests records, and is not e.g. an update of a zone (RFC 2136).
     pub const fn is_standard(&self) -> bool {
         self.flags & flag::OPCODE == 0
     }
@@ -112,14 +112,14 @@ impl<'a> Query<'a> {
         self.question.len()
     }
 
-    /// Builds a response without records that requests the same query over TCP.
+    /// Builds a response without records that makes the client repeat the query over TCP.
     pub fn respond_truncated(&self) -> Vec<u8> {
         let mut message = self.respond(ResponseCode::NoError);
         message[2] |= (flag::TRUNCATED >> 8) as u8;
         message
     }
 
-    /// Builds a response with those of `addresses` that the query requests.
+    /// Builds a response with the `addresses` whose type the query requests.
     pub fn respond_with(&self, code: ResponseCode, addresses: &[IpAddr]) -> Vec<u8> {
         let asked = |address: &&IpAddr| {
             let record_type = if address.is_ipv4() { TYPE_A } else { TYPE_AAAA };
@@ -134,7 +134,7 @@ impl<'a> Query<'a> {
         }
         message.extend(self.question);
         for address in answers {
-            // A pointer to the question's name.
+            // The name is a pointer to the question's name.
             message.extend([0xc0, HEADER_LEN as u8]);
             message.extend(self.query_type.to_be_bytes());
             message.extend(CLASS_IN.to_be_bytes());
@@ -150,7 +150,7 @@ impl<'a> Query<'a> {
     }
 }
 
-/// Returns the offset behind the record at `at`.
+/// Returns the offset after the record at `at`.
 fn skip_record(message: &[u8], at: usize) -> Option<usize> {
     /// Type, class, TTL and the length of the data.
     const FIXED_LEN: usize = 10;
@@ -174,8 +174,8 @@ fn skip_record(message: &[u8], at: usize) -> Option<usize> {
     (end <= message.len()).then_some(end)
 }
 
-/// Parses the name at `at`, and returns its text and the offset behind it. Questions have no
-/// compressed names.
+/// Parses the name at `at`, which must not be compressed: names of questions are not. Returns its text
+/// and the offset after it.
 fn parse_name(message: &[u8], at: usize) -> Option<(String, usize)> {
     let mut name = String::new();
     let mut next = at;

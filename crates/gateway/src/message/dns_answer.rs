@@ -18,20 +18,20 @@ const FIXED_LEN: usize = 10;
 pub struct AnsweredAddress {
     /// The address.
     pub address: IpAddr,
-    /// For how long the name of the query, or an alias of it, has the address, in seconds. `None` if it
-    /// is the address of another name, or of a name that does not exist.
+    /// TTL in seconds with which the name of the query, or an alias of it, has the address. `None` if it
+    /// is the address of another name, or the response code is an error.
     pub ttl: Option<u32>,
 }
 
 /// The answer of a resolver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
-    /// Whether records are missing, as they would not fit.
+    /// Whether the message was truncated and lacks records.
     pub is_truncated: bool,
     /// The addresses of the answer section.
     pub addresses: Vec<AnsweredAddress>,
-    /// The names that the name of the query is an alias of, directly or by further aliases, in the form of
-    /// [`Query::name`].
+    /// The aliases (CNAME) to which the name of the query leads, directly or through others, in the form
+    /// of [`Query::name`].
     pub aliases: Vec<String>,
 }
 
@@ -41,14 +41,14 @@ struct Record<'a> {
     kind: u16,
     class: u16,
     ttl: u32,
-    /// The data, and where it begins in the message.
+    /// The data, and its offset in the message.
     data: &'a [u8],
     data_at: usize,
 }
 
 impl Answer {
-    /// Parses a message that [answers](Query::is_answered_by) a query. `None` if it is malformed as far
-    /// as its answer section goes, or if the name has more than 16 aliases.
+    /// Parses a message that [answers](Query::is_answered_by) a query. Returns `None` if it is malformed
+    /// up to the end of its answer section, or if the name has more than 16 aliases.
     pub fn parse(query: &Query<'_>, message: &[u8]) -> Option<Self> {
         let flags = be16(message, 2)?;
         let exists = flags & flag::RESPONSE_CODE == 0;
@@ -81,7 +81,7 @@ impl Answer {
 fn parse_records(message: &[u8], at: usize) -> Option<Vec<Record<'_>>> {
     let mut records = Vec::new();
     let mut next = at;
-    // The last owner that was a pointer alone, and its name: most records have the same.
+    // The last owner that was only a pointer, and its name: most records have the same owner.
     let mut last: Option<(u16, Arc<str>)> = None;
     for _ in 0..be16(message, 6)? {
         let pointer = be16(message, next).filter(|word| *word >= 0xc000);
@@ -101,7 +101,7 @@ fn parse_records(message: &[u8], at: usize) -> Option<Vec<Record<'_>>> {
             owner,
             kind: be16(message, fixed)?,
             class: be16(message, fixed + 2)?,
-            // RFC 2181 8: a TTL with the highest bit is 0.
+            // A TTL with the highest bit set counts as 0 (RFC 2181 8).
             ttl: if ttl > i32::MAX as u32 { 0 } else { ttl },
             data: message.get(data_at..next)?,
             data_at,
@@ -110,8 +110,8 @@ fn parse_records(message: &[u8], at: usize) -> Option<Vec<Record<'_>>> {
     Some(records)
 }
 
-/// Returns the name and those that it is an alias of, each with the TTL of the aliases that lead to it.
-/// `None` if the name of an alias is malformed, or if there are too many: a policy judges each.
+/// Returns the name and its aliases, each with the least TTL of the records that lead to it. `None` if an
+/// alias is malformed, or if there are more than [`MAX_ALIASES`]: the policy judges each.
 fn aliases(name: &str, records: &[Record<'_>], message: &[u8]) -> Option<Vec<(String, u32)>> {
     let is_alias = |record: &&Record<'_>| record.class == CLASS_IN && record.kind == TYPE_CNAME;
     let mut targets = Vec::new();
@@ -126,7 +126,7 @@ fn aliases(name: &str, records: &[Record<'_>], message: &[u8]) -> Option<Vec<(St
     let mut next = 0;
     while let Some((name, ttl)) = names.get(next).cloned() {
         for (_, target, alias_ttl) in targets.iter().filter(|(owner, ..)| *owner == name) {
-            // Each name once, so that a loop ends.
+            // Each name is added once, so that a loop ends.
             let is_new = names.iter().all(|(known, _)| known != target);
             if is_new && names.len() > MAX_ALIASES {
                 return None;
@@ -140,13 +140,13 @@ fn aliases(name: &str, records: &[Record<'_>], message: &[u8]) -> Option<Vec<(St
     Some(names)
 }
 
-/// Reads a name that may be compressed (RFC 1035 4.1.4). Returns its text as that of
-/// [`Query::name`], and the offset behind it.
+/// Reads a name that may be compressed (RFC 1035 4.1.4). Returns its text in the form of [`Query::name`]
+/// and the offset after it.
 fn read_name(message: &[u8], at: usize) -> Option<(String, usize)> {
     let mut name = String::new();
     let mut wire_len = 1;
     let (mut next, mut end) = (at, None);
-    // Pointers lead backwards only, so that a loop ends.
+    // Pointers must lead backwards, so that a loop ends.
     let mut limit = at;
     loop {
         let len = usize::from(*message.get(next)?);

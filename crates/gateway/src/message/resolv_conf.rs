@@ -9,8 +9,8 @@ use rustix::net::{AddressFamily, SocketType, socket};
 pub const MAX_RESOLVERS: usize = 8;
 const DNS_PORT: u16 = 53;
 
-/// Returns the resolvers of a file, at most [`MAX_RESOLVERS`]. Without any, it is the one on the
-/// loopback, as in the C library.
+/// Returns the resolvers of a file, at most [`MAX_RESOLVERS`]. A file without any stands for the one on
+/// the loopback, as in the C library.
 pub fn parse(text: &str) -> Vec<SocketAddr> {
     let mut list: Vec<_> = text
         .lines()
@@ -37,8 +37,8 @@ fn parse_address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddrV6::new(address, DNS_PORT, 0, zone).into())
 }
 
-/// Returns the index of an interface. C libraries open a Unix socket for this, which the sandbox
-/// does not allow.
+/// Returns the index of an interface. Does not use the C library, which opens a Unix socket that the
+/// sandbox forbids.
 fn interface_index(name: &str) -> Option<u32> {
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).ok()?;
     name_to_index(socket, name).ok()

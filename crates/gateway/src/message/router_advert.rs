@@ -3,15 +3,15 @@
 use std::net::Ipv6Addr;
 
 const ROUTER_ADVERT: u8 = 134;
-/// Hop limit that hosts use.
+/// Hop limit that the advertisement gives to hosts.
 const HOP_LIMIT: u8 = 64;
-/// M: addresses by DHCPv6. O: other settings by DHCPv6.
+/// M flag: addresses come from DHCPv6. O flag: other settings come from DHCPv6.
 const MANAGED: u8 = 0x80;
 const OTHER: u8 = 0x40;
-/// Flags of a prefix: on the link, and for address autoconfiguration.
+/// Flags of a prefix: it is on the link (L), and hosts may form addresses in it (A).
 const ON_LINK: u8 = 0x80;
 const AUTONOMOUS: u8 = 0x40;
-/// The only prefix length with which hosts on Ethernet make addresses (RFC 4862 5.5.3, RFC 2464 4).
+/// The only prefix length with which hosts on Ethernet form addresses (RFC 4862 5.5.3, RFC 2464 4).
 const AUTONOMOUS_PREFIX: u8 = 64;
 
 mod option {
@@ -35,9 +35,9 @@ pub struct RouterAdvert {
     pub managed: bool,
     /// Whether hosts get other settings by DHCPv6.
     pub other: bool,
-    /// Resolvers.
+    /// Addresses of the resolvers.
     pub dns: Vec<Ipv6Addr>,
-    /// Domains for searches.
+    /// Domains to search.
     pub search: Vec<String>,
     /// Seconds for which the router is a default router, and its resolvers and domains are valid.
     pub lifetime_s: u16,
@@ -49,7 +49,7 @@ impl RouterAdvert {
         let flags = (u8::from(self.managed) * MANAGED) | (u8::from(self.other) * OTHER);
         let mut out = vec![ROUTER_ADVERT, 0, 0, 0, HOP_LIMIT, flags];
         out.extend(self.lifetime_s.to_be_bytes());
-        // Reachable time and retransmission timer: unspecified.
+        // The reachable time and the retransmission timer are unspecified.
         out.extend([0; 8]);
         push(&mut out, option::SOURCE_MAC, &self.mac);
         push(&mut out, option::PREFIX, &self.prefix_data());
@@ -81,7 +81,7 @@ impl RouterAdvert {
         let mask = u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0);
         let autonomous = u8::from(len == AUTONOMOUS_PREFIX) * AUTONOMOUS;
         let mut data = vec![len, ON_LINK | autonomous];
-        // Valid and preferred for ever.
+        // The prefix is valid and preferred for ever.
         data.extend([0xff; 8]);
         data.extend([0; 4]);
         data.extend((address.to_bits() & mask).to_be_bytes());
@@ -89,7 +89,7 @@ impl RouterAdvert {
     }
 }
 
-/// Appends an option, filled up to a multiple of 8 bytes.
+/// Appends an option, padded to a multiple of 8 bytes.
 fn push(out: &mut Vec<u8>, code: u8, data: &[u8]) {
     let units = (2 + data.len()).div_ceil(8);
     out.extend([code, units as u8]);

@@ -14,7 +14,7 @@ const UNIX: &str = "unix:";
 pub enum MetricsAddress {
     /// A TCP port. Any program that can reach it can read the metrics.
     Tcp(SocketAddr),
-    /// A Unix socket, which is made with mode 0600.
+    /// A Unix socket, created with mode 0600.
     Unix(PathBuf),
 }
 

@@ -1,4 +1,4 @@
-//! The metrics: their names, labels and values.
+//! The names, labels and values of the metrics.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use prometheus_client::registry::Unit;
 
 use crate::{Counters, Handle};
 
-/// The values at one moment.
+/// The values of all metrics at one moment.
 #[derive(Debug)]
 pub(super) struct GatewayCollector {
     gateway: GatewayView,
@@ -274,7 +274,7 @@ impl GatewayCollector {
             tx_bytes,
             ..
         } = self.link;
-        // As the guest sees it: what the stack receives, the guest has sent.
+        // Directions are the guest's: packets that the stack receives were sent by the guest.
         let metric = Metric::new("fullsend_link_packets", "Packets of the guest's link");
         let values = [("tx", rx_packets), ("rx", tx_packets)];
         counters(encoder, &metric, "direction", &values)?;

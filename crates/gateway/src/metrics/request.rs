@@ -9,10 +9,10 @@ const MAX_FIELDS: usize = 64;
 /// The path of the metrics.
 const PATH: &str = "/metrics";
 
-/// The classification of the bytes received so far.
+/// The state of a request, given the bytes received so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parsed {
-    /// The beginning of a request.
+    /// The bytes are the beginning of a request.
     Incomplete,
     /// A request for the metrics: GET, or HEAD.
     Metrics {

@@ -21,11 +21,11 @@ use crate::Handle;
 
 /// Maximum number of connections; further ones wait to be accepted.
 const MAX_CONNECTIONS: usize = 16;
-/// How long a connection may take for its request and the answer.
+/// Longest time for a request and its answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a failed `accept`, e.g. for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// The log lines about that.
+/// The limit of the log lines about failed calls of `accept`.
 static NOT_ACCEPTED: LogLimit = LogLimit::new();
 /// Maximum number of bytes that are read and ignored after an answer.
 const MAX_IGNORED: u64 = 1 << 20;
@@ -50,7 +50,7 @@ impl fmt::Debug for Bound {
     }
 }
 
-/// A listener of either kind, without the addresses of the clients.
+/// A listener of either kind. Its clients' addresses are not used.
 enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
@@ -65,7 +65,7 @@ impl MetricsSocket {
     /// Listens at an address.
     ///
     /// # Errors
-    /// The operating system's, with a message that names the address and the remedy.
+    /// The error of the operating system, with a message that names the address and the remedy.
     pub fn bind(address: &MetricsAddress) -> io::Result<Self> {
         match address {
             MetricsAddress::Tcp(to) => {
@@ -94,11 +94,11 @@ impl MetricsSocket {
     /// within a tokio runtime.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The error of the operating system.
     pub fn serve(self, gateway: Handle) -> io::Result<impl Future<Output = ()> + Send + use<>> {
         let (listener, file) = match self.0 {
             Bound::Tcp(listener) => {
-                // They have the addresses of other guests.
+                // The metrics have the addresses of all guests.
                 gateway.hide_from_guests(listener.local_addr()?);
                 listener.set_nonblocking(true)?;
                 (Listener::Tcp(TcpListener::from_std(listener)?), None)
@@ -119,7 +119,7 @@ impl MetricsSocket {
 
 async fn accept(listener: Listener, gateway: Handle) {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    // Dropping it ends the connections.
+    // Dropping the set ends the connections.
     let mut connections = JoinSet::new();
     loop {
         let Ok(permit) = permits.clone().acquire_owned().await else {
@@ -157,7 +157,7 @@ async fn answer(mut stream: impl Stream, metrics: impl FnOnce() -> String) -> io
             Parsed::Incomplete => {}
             parsed => break parsed,
         }
-        // A request ends with a line: parts of lines are not worth another attempt.
+        // A request ends with a line, so it is parsed again only when a line is complete.
         let before = request.len();
         while request.len() < MAX_REQUEST && !request[before..].contains(&b'\n') {
             let left = MAX_REQUEST - request.len();
@@ -184,7 +184,7 @@ async fn answer(mut stream: impl Stream, metrics: impl FnOnce() -> String) -> io
     };
     stream.write_all(response.as_bytes()).await?;
     stream.shutdown().await?;
-    // Closing a socket with unread data sends a RST, which may overtake the answer.
+    // Closing a socket with unread data sends a RST, which may make the client drop the answer.
     let mut rest = stream.take(MAX_IGNORED);
     tokio::io::copy(&mut rest, &mut tokio::io::sink()).await?;
     Ok(())

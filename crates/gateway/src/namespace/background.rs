@@ -1,4 +1,4 @@
-//! Continuing in the background once the caller may go on.
+//! Continuing in a background process.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -11,14 +11,14 @@ use super::child::{channel, receive, send};
 use super::failed;
 use super::sys::{exit_now, fork};
 
-/// The part of the process that continues, before its caller has been released.
+/// The background process, whose caller has not been released yet.
 #[derive(Debug)]
 #[must_use = "the caller waits until `release` is called"]
 pub struct Background(OwnedFd);
 
 impl Background {
-    /// Forks. The parent waits for [`release`](Self::release) and then ends with status 0, or with 1
-    /// if the child ends before; only the child returns.
+    /// Forks. The parent waits for [`release`](Self::release) and then ends with status 0, or with 1 if
+    /// the child ends without it; only the child returns.
     ///
     /// Must be called before the process has threads.
     ///
@@ -39,7 +39,7 @@ impl Background {
         Ok(Self(theirs))
     }
 
-    /// Closes standard input, output and error, and releases the caller: one that reads the output
+    /// Closes standard input, output and error, and releases the caller. A caller that reads the output
     /// to its end does not wait for this process.
     ///
     /// # Errors
@@ -52,10 +52,10 @@ impl Background {
     }
 }
 
-/// Opens /dev/null for [`Background::release`], which may be called when the file no longer exists.
+/// Opens /dev/null for [`Background::release`], which may be called when /dev/null is hidden.
 ///
 /// # Errors
-/// The error of opening it.
+/// The error of opening /dev/null.
 pub fn open_null() -> io::Result<OwnedFd> {
     let file = OpenOptions::new().read(true).write(true).open("/dev/null");
     let file = file.map_err(|e| failed("open /dev/null", e))?;

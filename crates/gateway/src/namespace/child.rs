@@ -1,4 +1,4 @@
-//! Running a job in a child process, which passes bytes and descriptors back.
+//! Jobs in child processes, which pass bytes and descriptors back.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -22,7 +22,7 @@ pub(super) const MAX_FDS: usize = 8;
 /// Largest message, bytes.
 const MESSAGE_MAX: usize = 64 << 10;
 
-/// The signals by which a terminal or a service manager ends the caller.
+/// The signals with which a terminal or a service manager ends the caller.
 pub(super) const END_SIGNALS: [Signal; 4] = [
     Signal::SIGINT,
     Signal::SIGQUIT,
@@ -30,14 +30,14 @@ pub(super) const END_SIGNALS: [Signal; 4] = [
     Signal::SIGHUP,
 ];
 
-/// What a child passes to its parent.
+/// A message of a child to its parent.
 #[derive(Default)]
 pub(super) struct Message {
     pub(super) bytes: Vec<u8>,
     pub(super) fds: Vec<OwnedFd>,
 }
 
-/// Returns two ends of a socket that keeps messages apart.
+/// Returns both ends of a socket that preserves message boundaries.
 pub(super) fn channel() -> io::Result<(OwnedFd, OwnedFd)> {
     let ends = socketpair(
         AddressFamily::Unix,
@@ -49,7 +49,7 @@ pub(super) fn channel() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Separates a forked child from the caller's terminal, files and directory, so that only the end of
-/// `channel` ends it. It keeps no other descriptors than this one and `kept`.
+/// `channel` ends it. Closes all descriptors except `channel` and `kept`.
 pub(super) fn detach(channel: &OwnedFd, kept: &[RawFd]) -> io::Result<()> {
     setsid()?;
     for signal in END_SIGNALS {
@@ -66,26 +66,26 @@ pub(super) fn detach(channel: &OwnedFd, kept: &[RawFd]) -> io::Result<()> {
     Ok(())
 }
 
-/// Starts a process without the caller's terminal, files and directory, which runs `serve` with its end of a
-/// channel and then ends. Returns the caller's end and the process, in which the signals that end the caller
-/// stay blocked. Must be called before this process has threads.
+/// Starts a process without the caller's terminal, files and directory, which runs `serve` with its end
+/// of a channel and then ends. Returns the caller's end and the process ID. [`END_SIGNALS`] stay blocked
+/// in the process. Must be called before this process has threads.
 pub(super) fn start_server(serve: impl FnOnce(&OwnedFd)) -> io::Result<(OwnedFd, Pid)> {
     start_server_with([], serve)
 }
 
-/// Starts a process as [`start_server`] does, which keeps the descriptors `kept`, too.
+/// Starts a process like [`start_server`], which also keeps the descriptors `kept`.
 pub(super) fn start_server_with<const N: usize>(
     kept: [RawFd; N],
     serve: impl FnOnce(&OwnedFd),
 ) -> io::Result<(OwnedFd, Pid)> {
     let (ours, theirs) = channel()?;
-    // A signal that ends the caller while the process begins does not end the process.
+    // A signal that ends the caller while the process starts must not end the process.
     let blocked: SigSet = END_SIGNALS.into_iter().collect();
     let mask = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let forked = match fork() {
         Ok(None) => {
             drop(ours);
-            // Without it the process only keeps descriptors that it does not need.
+            // If it fails, the process only keeps descriptors that it does not need.
             let _ = detach(&theirs, &kept);
             serve(&theirs);
             exit_now(0)
@@ -99,9 +99,9 @@ pub(super) fn start_server_with<const N: usize>(
 
 /// Requests the end of a process of [`start_server`] with a message, and waits for it.
 pub(super) fn end_server(channel: &OwnedFd, pid: Pid, request: &[u8]) {
-    // Not only by closing it: a child of this process may have a copy.
+    // Closing the channel alone does not suffice: a child of this process may have a copy.
     let sent = send(channel, request, &[]);
-    // If it cannot be sent, the process has ended, or this one would wait for ever.
+    // If the message cannot be sent, the process has ended, or waiting for it could block for ever.
     let flags = sent.is_err().then_some(WaitPidFlag::WNOHANG);
     while waitpid(pid, flags) == Err(Errno::EINTR) {}
 }
@@ -121,7 +121,7 @@ pub(super) fn send(socket: &impl AsRawFd, bytes: &[u8], fds: &[RawFd]) -> io::Re
     Ok(())
 }
 
-/// Receives a message; `None` if the other end is closed.
+/// Receives a message, or `None` if the other end is closed.
 pub(super) fn receive(socket: &impl AsRawFd) -> io::Result<Option<Message>> {
     let mut bytes = vec![0; MESSAGE_MAX];
     let mut control = nix::cmsg_space!([RawFd; MAX_FDS]);
@@ -150,10 +150,10 @@ pub(super) fn receive(socket: &impl AsRawFd) -> io::Result<Option<Message>> {
     Ok(Some(Message { bytes, fds }))
 }
 
-/// Runs `job` in a child process, and returns its result.
+/// Runs `job` in a child process and returns its result.
 ///
 /// # Errors
-/// The error of `job` with its kind and text, or that of starting the child.
+/// The error of `job` with its kind and text, or the error of starting the child.
 pub(super) fn in_child(job: impl FnOnce() -> io::Result<Message>) -> io::Result<Message> {
     let (ours, theirs) = channel()?;
     let Some(child) = fork()? else {
@@ -170,8 +170,8 @@ pub(super) fn in_child(job: impl FnOnce() -> io::Result<Message>) -> io::Result<
     open_result(reply?.ok_or_else(gone)?)
 }
 
-/// Sends the result of a job. The first byte is 0 for a success; for an error the number of its
-/// errno (or 0) follows, and its text.
+/// Sends the result of a job. A success is a zero byte and the message; an error is a byte 1, its errno
+/// or else 0 in 4 bytes, and its text.
 pub(super) fn send_result(socket: &OwnedFd, result: io::Result<Message>) -> io::Result<()> {
     match result {
         Ok(message) => {
@@ -193,7 +193,7 @@ pub(super) fn send_result(socket: &OwnedFd, result: io::Result<Message>) -> io::
     }
 }
 
-/// Returns what [`send_result`] has sent.
+/// Returns the result that [`send_result`] has sent.
 pub(super) fn open_result(mut message: Message) -> io::Result<Message> {
     match message.bytes.split_first() {
         Some((0, bytes)) => {
@@ -213,7 +213,7 @@ pub(super) fn open_result(mut message: Message) -> io::Result<Message> {
     }
 }
 
-/// Returns an errno of this kind, 0 for kinds that no caller distinguishes.
+/// Returns an errno of this kind, or 0 for kinds that no caller distinguishes.
 fn errno_of(kind: io::ErrorKind) -> i32 {
     let errno = match kind {
         io::ErrorKind::NotFound => Errno::ENOENT,

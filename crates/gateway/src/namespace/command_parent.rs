@@ -1,7 +1,7 @@
-//! The parent of a command, which ends it when the gateway requests that, or has ended.
+//! The parent of a command, which ends the command when the gateway requests it or has ended.
 //!
-//! The gateway itself may not signal a command of root that has become another user: in its sandbox it
-//! has no privileges. This process keeps the one to send signals, and does nothing else.
+//! The gateway itself may not signal a command that root has started as another user: in its sandbox it
+//! has no privileges. This process keeps only the privilege to send signals.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -28,36 +28,36 @@ use super::sys::{close_others, is_signal_ignored};
 
 /// The name of the process, which differs from the gateway's.
 const NAME: &CStr = c"fullsend-init";
-/// The messages of the gateway: to send SIGTERM, to kill the command, and to report whether processes of the
-/// process group have caused a SIGHUP since the last such message.
+/// The gateway's messages: send SIGTERM, kill the command, and report whether processes of the process
+/// group have caused a SIGHUP since the last such message.
 pub(super) const TERMINATE: &[u8] = b"terminate";
 pub(super) const KILL: &[u8] = b"kill";
 pub(super) const HANGUP: &[u8] = b"hangup";
 /// Signals that a terminal sends to the command as well.
 const TERMINAL_SIGNALS: [Signal; 2] = [Signal::SIGINT, Signal::SIGQUIT];
 
-/// The state that the parent and the command share, made before the fork.
+/// The state of the parent and the command, created before the fork.
 pub(super) struct CommandParent {
-    /// Closed when the command must be killed.
+    /// The channel to the gateway, which closes it when the command must be killed.
     gateway: OwnedFd,
-    /// Whether this process is the first one of the command's PID namespace; otherwise the command is. The
-    /// kernel ignores a signal for the first process that it has no handler for, and kills all other
-    /// processes of the namespace with it.
+    /// Whether this process is the first one of the command's PID namespace; otherwise the command is.
+    /// The kernel protects the first process from signals that it does not handle, and ends the whole
+    /// namespace with it.
     is_init: bool,
-    /// The /proc of the parent's PID namespace, where it is another than the command's.
+    /// The /proc of the parent's PID namespace, if the command has another PID namespace.
     proc: Option<File>,
-    /// The signals that the parent waits for, which are blocked.
+    /// The blocked signals that the parent waits for.
     signals: SignalFd,
     /// The signal mask to restore in the command's process.
     mask: SigSet,
-    /// A pipe whose reader the command's process has until it executes its program, and whose writer
-    /// the parent has.
+    /// A pipe whose reader belongs to the command's process until it executes its program, and whose
+    /// writer belongs to the parent.
     start: (Option<PipeReader>, PipeWriter),
 }
 
 impl CommandParent {
     pub(super) fn new(gateway: OwnedFd, is_init: bool) -> io::Result<Self> {
-        // A blocked signal is queued even if it is ignored.
+        // A blocked signal is queued even if its disposition is to ignore it.
         let ends = TERMINAL_SIGNALS.into_iter().chain([Signal::SIGTERM]);
         let ends = ends.filter(|signal| !is_signal_ignored(*signal as i32));
         let awaited: SigSet = ends.chain([Signal::SIGHUP, Signal::SIGCHLD]).collect();
@@ -73,8 +73,8 @@ impl CommandParent {
         })
     }
 
-    /// Prepares the command's process, which ends with its parent from now on. The returned file must
-    /// be open until the process executes its program.
+    /// Prepares the command's process, which from now on ends with its parent. The returned file must
+    /// stay open until the process executes its program.
     ///
     /// # Errors
     /// `BrokenPipe` if the parent has ended already; the kernel's error otherwise.
@@ -91,11 +91,11 @@ impl CommandParent {
         Ok(reader)
     }
 
-    /// Waits for the command, and ends it where that is requested. Returns its exit status.
+    /// Waits for the command, and ends it on request. Returns its exit status.
     pub(super) fn wait(mut self, command: Pid) -> i32 {
         let waited = self.restrict().and_then(|()| self.try_wait(command));
         waited.unwrap_or_else(|error| {
-            // Otherwise the process ID may be that of another process by now.
+            // After `ECHILD`, the process ID may belong to another process.
             if error.raw_os_error() != Some(Errno::ECHILD as i32) {
                 let _ = kill(command, Signal::SIGKILL);
             }
@@ -103,11 +103,13 @@ impl CommandParent {
         })
     }
 
-    /// Gives up what sending signals does not need. The process stays in the process group of the command.
+    /// Gives up everything that sending signals does not need. The process stays in the command's process
+    /// group.
     fn restrict(&mut self) -> io::Result<()> {
         drop(self.start.0.take());
         set_name(NAME)?;
-        // The memory is that of the gateway: the command, root in its user namespace, must not read it.
+        // The memory is a copy of the gateway's: the command, root in its user namespace, must not read
+        // it.
         set_dumpable(false)?;
         chdir("/")?;
         let null = open_null()?;
@@ -128,8 +130,8 @@ impl CommandParent {
     }
 
     fn try_wait(&mut self, command: Pid) -> io::Result<i32> {
-        // Before, the process handles no signal, and its program may. The gateway may end earlier, e.g.
-        // while the program's file cannot be read.
+        // Until the program runs, it handles no signal. The gateway may end before, e.g. while the
+        // program's file cannot be read.
         wait_for(&mut [
             PollFd::new(self.start.1.as_fd(), PollFlags::empty()),
             PollFd::new(self.gateway.as_fd(), PollFlags::POLLIN),
@@ -157,9 +159,9 @@ impl CommandParent {
         }
     }
 
-    /// Waits for processes that have ended. Returns how the command has.
+    /// Reaps processes that have ended. Returns the command's status if it is among them.
     fn reap(&self, command: Pid) -> io::Result<Option<WaitStatus>> {
-        // Orphans of the namespace are children of its first process.
+        // Orphans of the namespace become children of its first process.
         let awaited = (!self.is_init).then_some(command);
         loop {
             match waitpid(awaited, Some(WaitPidFlag::WNOHANG)) {
@@ -175,7 +177,7 @@ impl CommandParent {
         }
     }
 
-    /// Does what a message of the gateway requests. Returns `false` if the command must be killed.
+    /// Handles a message of the gateway. Returns `false` if the command must be killed.
     fn on_message(&self, command: Pid, state: &mut State) -> bool {
         match receive(&self.gateway) {
             Ok(Some(message)) if message.bytes == TERMINATE => {
@@ -197,8 +199,8 @@ impl CommandParent {
                 Some(Signal::SIGTERM) => self.terminate(command, state),
                 Some(Signal::SIGHUP) => state.is_hung_up |= !self.is_from_outside(&info),
                 Some(signal) if TERMINAL_SIGNALS.contains(&signal) => {
-                    // The terminal's signals reach the command as well, which the kernel protects from
-                    // them only if it is the first process.
+                    // The terminal's signals reach the command as well. If it is the first process, the
+                    // kernel protects it from them, so it is killed.
                     let is_ignored = !self.is_init && !self.reacts_to(command, signal);
                     if is_ignored && is_from_terminal(&info) {
                         state.kill(command, signal);
@@ -210,9 +212,9 @@ impl CommandParent {
         Ok(())
     }
 
-    /// Sends SIGTERM to the command, once: a signal to a process group reaches the gateway, too, which then
-    /// requests another. A command that is the first process of its PID namespace is killed if the kernel
-    /// would ignore the signal.
+    /// Sends SIGTERM to the command, once: a signal to the process group also reaches the gateway, which
+    /// then requests another. A command that is the first process of its PID namespace is killed if the
+    /// kernel would ignore the signal.
     fn terminate(&self, command: Pid, state: &mut State) {
         if state.is_terminated {
             return;
@@ -225,21 +227,21 @@ impl CommandParent {
         }
     }
 
-    /// Returns whether a process outside of the command's PID namespace has sent a signal to this process.
-    /// Outside of the namespace this process cannot know it.
+    /// Returns whether a process outside of the command's PID namespace sent a signal to this process.
+    /// Only a process in the namespace can detect it.
     fn is_from_outside(&self, info: &siginfo) -> bool {
         self.is_init && is_of_no_process_here(info.ssi_code, info.ssi_pid)
     }
 
-    /// Returns whether a process handles, ignores or awaits a signal. An unreadable status counts as
-    /// no.
+    /// Returns whether a process handles, ignores or blocks a signal. Returns `false` if its status is
+    /// unreadable.
     fn reacts_to(&self, pid: Pid, signal: Signal) -> bool {
         let path = format!("{pid}/status");
         let open = |proc| openat(proc, &*path, OFlag::O_CLOEXEC, Mode::empty()).ok();
         let file = self.proc.as_ref().and_then(open);
         let mut text = String::new();
         let read = file.map(|fd| File::from(fd).read_to_string(&mut text));
-        // A program that waits for signals in a call, e.g. by a signalfd, blocks them.
+        // A program that waits for signals, e.g. with a signalfd, blocks them.
         let names = ["SigCgt:", "SigIgn:", "SigBlk:"];
         matches!(read, Some(Ok(_))) && names.iter().any(|name| mask_has(&text, name, signal))
     }
@@ -248,7 +250,7 @@ impl CommandParent {
 /// The requests and signals that the parent has processed.
 #[derive(Default)]
 struct State {
-    /// The signal instead of which the command was killed.
+    /// The signal that was to be sent when the command was killed instead.
     ended_by: Option<Signal>,
     is_terminated: bool,
     /// Whether processes of the process group have caused a SIGHUP.
@@ -273,18 +275,18 @@ fn wait_for(files: &mut [PollFd<'_>]) -> io::Result<()> {
     }
 }
 
-/// Returns whether kill(2) has sent a signal in a process that has no number in this PID namespace. The sender
-/// of a signal with another negative code chooses its number.
+/// Returns whether kill(2) was called by a process without a process ID in this PID namespace. With other
+/// negative codes the sender chooses the ID.
 fn is_of_no_process_here(code: i32, pid: u32) -> bool {
     code == libc::SI_USER && pid == 0
 }
 
-/// Returns whether the terminal has sent a signal, and not a process.
+/// Returns whether the terminal, and not a process, sent a signal.
 fn is_from_terminal(info: &siginfo) -> bool {
     info.ssi_code == libc::SI_KERNEL
 }
 
-/// Returns whether a mask of a /proc/PID/status contains a signal.
+/// Returns whether the mask `name` of a /proc/PID/status contains a signal.
 pub(super) fn mask_has(status: &str, name: &str, signal: Signal) -> bool {
     let value = status.lines().find_map(|line| line.strip_prefix(name));
     let mask = value.and_then(|value| u64::from_str_radix(value.trim(), 16).ok());

@@ -1,4 +1,4 @@
-//! The namespaces of a guest.
+//! The network and user namespaces of a guest.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +15,7 @@ use super::{failed, sys};
 #[derive(Debug)]
 pub struct Namespaces {
     net: OwnedFd,
-    /// `None`: that of the caller.
+    /// The user namespace; `None` for the caller's.
     user: Option<OwnedFd>,
 }
 
@@ -31,12 +31,12 @@ impl Namespaces {
     }
 
     /// Opens a network namespace at a path, e.g. /run/netns/NAME or /proc/PID/ns/net, and the user
-    /// namespace at another path.
+    /// namespace at the path `user`.
     ///
-    /// Without `user` it is the user namespace that owns the network namespace.
+    /// Without `user`, the user namespace is the one that owns the network namespace.
     ///
     /// # Errors
-    /// `InvalidInput` if a file is no namespace of its kind; the error of opening it otherwise.
+    /// `InvalidInput` if a file is not a namespace of its kind; otherwise the error of opening it.
     pub fn at_path(net: &Path, user: Option<&Path>) -> io::Result<Self> {
         let net = open(net)?;
         let user = match user {
@@ -49,13 +49,13 @@ impl Namespaces {
     /// Uses open files of a network namespace and, optionally, a user namespace.
     ///
     /// # Errors
-    /// `InvalidInput` if `net` is no namespace.
+    /// `InvalidInput` if `net` is not a namespace.
     pub fn from_files(net: OwnedFd, user: Option<OwnedFd>) -> io::Result<Self> {
         let owner = sys::owning_user_namespace(net.as_fd());
         let owner = match owner {
             Ok(owner) => Some(owner),
-            // The owner is outside of the caller's user namespace: only the caller's own
-            // privileges are left.
+            // The owner is outside of the caller's user namespace: only the caller's own privileges
+            // apply.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
             Err(_) => {
                 return Err(io::Error::new(
@@ -71,8 +71,8 @@ impl Namespaces {
         Ok(Self { net, user })
     }
 
-    /// Stays in the caller's user namespace. The caller's own privileges must then extend to the
-    /// network namespace.
+    /// Returns the namespaces with the caller's user namespace. The caller's privileges must extend to
+    /// the network namespace.
     #[must_use]
     pub fn without_user(self) -> Self {
         Self { user: None, ..self }
@@ -94,8 +94,8 @@ impl Namespaces {
     }
 }
 
-/// Returns whether the process may make network namespaces and configure them. If not, it needs a
-/// user namespace of its own for that. A container may take these capabilities from root.
+/// Returns whether the process has the capabilities to make and configure network namespaces. Otherwise
+/// it needs its own user namespace. A container may take these capabilities from root.
 pub fn can_make_namespaces() -> bool {
     [Capability::CAP_SYS_ADMIN, Capability::CAP_NET_ADMIN]
         .into_iter()
@@ -107,7 +107,7 @@ fn open(path: &Path) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Returns whether a user namespace is that of this process, which cannot be entered again.
+/// Returns whether a user namespace is this process's own, which it cannot enter again.
 fn is_own_user_namespace(user: &OwnedFd) -> io::Result<bool> {
     let own = std::fs::metadata("/proc/self/ns/user")?;
     let other = File::from(user.try_clone()?).metadata()?;

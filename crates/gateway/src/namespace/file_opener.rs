@@ -1,4 +1,4 @@
-//! Opening a file that the sandbox hides.
+//! A process that opens a file that the sandbox hides.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -21,27 +21,27 @@ use super::sandbox::keep_no_capability;
 use super::{Identity, failed};
 use crate::reactor::register;
 
-/// A process outside of the sandbox that opens one file for reading, whenever it is requested. It ends
-/// when this value is dropped.
+/// A process outside of the sandbox that opens one file for reading on each request. It ends when this
+/// value is dropped.
 #[derive(Debug)]
 pub struct FileOpener {
     channel: OwnedFd,
 }
 
 impl FileOpener {
-    /// Starts the process. `path` must be absolute. Must be called before
+    /// Starts the process. `path` must be absolute. Call this before
     /// [`Sandbox::apply`](super::Sandbox::apply), and before this process has threads.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The error of the operating system.
     pub fn start(path: &Path) -> io::Result<Self> {
         Self::start_as(path, None)
     }
 
-    /// Starts the process as another user, who must be able to read the file.
+    /// Starts the process as `user`, who must be able to read the file.
     ///
     /// # Errors
-    /// Returns those of [`start`](Self::start).
+    /// The errors of [`start`](Self::start).
     pub fn start_as(path: &Path, user: Option<Identity>) -> io::Result<Self> {
         let (channel, _) = start_server(|channel| {
             if user.is_none_or(|user| give_up_privileges(user).is_ok()) {
@@ -51,22 +51,22 @@ impl FileOpener {
         Ok(Self { channel })
     }
 
-    /// Starts the process as [`start`](Self::start) does, for a file that a command must not have written.
+    /// Starts the process like [`start`](Self::start), for a file that a command must not have written.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The error of the operating system.
     pub fn start_guarded(file: &FileBeside) -> io::Result<Self> {
-        // Its descriptors are closed in the process otherwise.
+        // Otherwise the process would close the descriptors of the file.
         let (channel, _) = start_server_with(file.descriptors(), |channel| {
             serve(channel, || file.open());
         })?;
         Ok(Self { channel })
     }
 
-    /// Opens the file that is at the path now, and waits for it.
+    /// Opens the file that the path refers to now. Blocks until it is open.
     ///
     /// # Errors
-    /// The error of opening it; `InvalidInput` if it is no regular file.
+    /// The error of opening the file; `InvalidInput` if it is not a regular file.
     pub(crate) fn open_now(&self) -> io::Result<File> {
         send(&self.channel, b"open", &[])?;
         opened(receive(&self.channel)?)
@@ -75,7 +75,7 @@ impl FileOpener {
     /// Registers the opener with the calling tokio runtime.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The error of the operating system.
     pub fn started(self) -> io::Result<StartedOpener> {
         Ok(StartedOpener(Mutex::new(register(Socket::from(
             self.channel,
@@ -83,25 +83,26 @@ impl FileOpener {
     }
 }
 
-/// A [`FileOpener`] in a runtime.
+/// A [`FileOpener`] that is registered with a runtime.
 #[derive(Debug)]
 pub struct StartedOpener(Mutex<AsyncFd<Socket>>);
 
 impl StartedOpener {
-    /// Opens the file that is at the path now.
+    /// Opens the file that the path refers to now.
     ///
     /// # Errors
-    /// The error of opening it; `InvalidInput` if it is no regular file.
+    /// The error of opening the file; `InvalidInput` if it is not a regular file.
     pub async fn open(&self) -> io::Result<File> {
         let channel = self.0.lock().await;
         send(channel.get_ref(), b"open", &[])?;
-        // One answer for each request: one that stayed in the channel would be that of the next.
+        // Each request reads its answer: one left in the channel would be taken for the answer to the
+        // next request.
         let answer = channel.async_io(Interest::READABLE, receive);
         opened(answer.await?)
     }
 }
 
-/// Returns the file of an answer.
+/// Returns the file in an answer.
 fn opened(answer: Option<Message>) -> io::Result<File> {
     let gone = || io::Error::other("the process that opens files has ended");
     let message = open_result(answer.ok_or_else(gone)?)?;
@@ -109,7 +110,7 @@ fn opened(answer: Option<Message>) -> io::Result<File> {
     Ok(file.into())
 }
 
-/// Becomes another user without privileges.
+/// Changes the process to a user without privileges.
 fn give_up_privileges(user: Identity) -> io::Result<()> {
     user.assume()?;
     keep_no_capability()?;
@@ -130,7 +131,7 @@ fn serve(channel: &OwnedFd, open: impl Fn() -> io::Result<File>) {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    // A pipe without a writer would block.
+    // Opening a pipe without a writer would block.
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = OpenOptions::new()
         .read(true)

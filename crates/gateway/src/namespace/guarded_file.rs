@@ -1,4 +1,4 @@
-//! A file that is read again while a command runs which must not choose its contents.
+//! A file that is read again while a command runs, which must not choose its contents.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
@@ -17,15 +17,15 @@ use super::mounts::mount_read_only;
 use super::spawn::{CommandFiles, Spawned};
 use super::sys::passed_on;
 
-/// The folder of files of this program, in that of the user's settings and in /etc.
+/// The folder of this program's files, in the user's settings and in /etc.
 const OWN_FOLDER: &str = "fullsend";
-/// Write permission of other users than the owner.
+/// Write permission for the group and for others.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// An open file, and the directory in which it is opened again. Renamed directories do not matter.
+/// An open file, and the open directory in which it is opened again. Renamed directories do not matter.
 #[derive(Debug)]
 pub struct GuardedFile {
-    /// Keeps the inode, so that no other file gets its number.
+    /// The file, whose inode number stays in use while it is open.
     file: File,
     directory: OwnedFd,
     guard: Guard,
@@ -37,8 +37,8 @@ pub struct Guard {
     /// The path without symbolic links.
     path: PathBuf,
     file: Identity,
-    /// Whether the directory has only files of this program, and is made read-only as a whole. Not for a file
-    /// that is a mount of its own, which is elsewhere, too.
+    /// Whether the directory contains only files of this program and is made read-only as a whole.
+    /// `false` for a file that is a mount of its own and also exists elsewhere.
     has_own_folder: bool,
 }
 
@@ -62,7 +62,7 @@ impl GuardedFile {
     /// Opens a file for reading.
     ///
     /// # Errors
-    /// The error of opening it, or `InvalidInput` if it is no regular file.
+    /// The error of opening the file, or `InvalidInput` if it is not a regular file.
     pub fn open(path: &Path) -> io::Result<Self> {
         let context = |error| failed(format_args!("open {}", path.display()), error);
         Self::try_open(path).map_err(context)
@@ -94,13 +94,13 @@ impl GuardedFile {
         &self.file
     }
 
-    /// Returns what makes the file read-only for a command, for
+    /// Returns the guard that makes the file read-only for a command, for
     /// [`NewNamespaces::read_only`](super::NewNamespaces::read_only).
     pub fn guard(&self) -> Guard {
         self.guard.clone()
     }
 
-    /// Returns the file as it can be opened again beside a command, for
+    /// Returns the file for opening it again while a command runs, for
     /// [`FileOpener::start_guarded`](super::FileOpener::start_guarded).
     pub fn beside(self, command: &Spawned) -> FileBeside {
         FileBeside {
@@ -110,7 +110,7 @@ impl GuardedFile {
     }
 }
 
-/// A [`GuardedFile`] beside a command.
+/// A [`GuardedFile`], and the command that must not have written it.
 #[derive(Debug)]
 pub struct FileBeside {
     file: GuardedFile,
@@ -124,7 +124,8 @@ impl FileBeside {
         [file.file.as_raw_fd(), file.directory.as_raw_fd()]
     }
 
-    /// Opens the file that has the name now, if the command cannot have written it.
+    /// Opens the file that has the name now. Fails with `PermissionDenied` if the command may have
+    /// written it.
     pub(super) fn open(&self) -> io::Result<File> {
         let guard = &self.file.guard;
         let path = guard.path.display();
@@ -156,7 +157,8 @@ impl FileBeside {
         )
     }
 
-    /// Returns whether a file is that of a user that the command cannot be, and others cannot write it.
+    /// Returns whether a file belongs to a user that the command cannot be, and no other user can write
+    /// it.
     fn is_foreign(&self, metadata: &Metadata) -> bool {
         let owner = self.command.user.is_some_and(|user| user != metadata.uid());
         owner && metadata.mode() & OTHERS_WRITE == 0
@@ -178,7 +180,7 @@ impl Guard {
             mount_read_only(&path)
                 .map_err(|e| failed(format_args!("mount {} read-only", path.display()), e))?;
         }
-        // The current directory is still below the old mount.
+        // The current directory is still the one below the old mount.
         let folder = std::env::current_dir().and_then(|folder| Ok(nix::unistd::chdir(&folder)?));
         folder.map_err(|e| failed("enter the current directory again", e))?;
         let metadata = fs::metadata(&self.path)?;
@@ -187,7 +189,7 @@ impl Guard {
                 "another file was put in its place at the start",
             ));
         }
-        // The command could write it by another name, and remove that.
+        // The command could write the file under another name, and then remove that name.
         if metadata.nlink() != 1 {
             return Err(io::Error::other(
                 "it had several names at the start; use a copy of it",
@@ -196,8 +198,8 @@ impl Guard {
         self.check_descriptors()
     }
 
-    /// Fails if the command has a descriptor through which it can write the file: the file's own, or a directory,
-    /// which is below the mounts of the caller.
+    /// Fails if the command has a descriptor through which it can write the file: one of the file itself,
+    /// or one of a directory, which is below the caller's mounts.
     fn check_descriptors(&self) -> io::Result<()> {
         for number in passed_on().map_err(|e| failed("list the open descriptors", e))? {
             let Ok(metadata) = fs::metadata(format!("/proc/self/fd/{number}")) else {
@@ -214,7 +216,7 @@ impl Guard {
 }
 
 fn open_in(directory: &OwnedFd, name: &OsStr) -> io::Result<File> {
-    // A pipe without a writer would block.
+    // Opening a pipe without a writer would block.
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let file = File::from(openat(directory, name, flags, Mode::empty())?);
     if file.metadata()?.is_file() {
@@ -224,13 +226,13 @@ fn open_in(directory: &OwnedFd, name: &OsStr) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, text))
 }
 
-/// Returns whether a file is mounted alone over another one. Linux before 5.8 does not report it.
+/// Returns whether a file is itself a mount. Linux before 5.8 does not report it.
 fn is_mount(file: &File) -> io::Result<bool> {
     let found = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
     Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
-/// Returns whether a folder is the one of this program, in /etc or in the user's settings.
+/// Returns whether a folder is this program's, in /etc or in the user's settings.
 fn is_own_folder(folder: &Path, variable: impl Fn(&str) -> Option<OsString>) -> bool {
     let settings = variable("XDG_CONFIG_HOME").map(PathBuf::from);
     let in_home = || Some(Path::new(&variable("HOME")?).join(".config"));
@@ -242,13 +244,13 @@ fn is_own_folder(folder: &Path, variable: impl Fn(&str) -> Option<OsString>) -> 
         .any(|parent| fs::canonicalize(parent.join(OWN_FOLDER)).is_ok_and(|own| own == folder))
 }
 
-/// Returns all paths that lead to the inode of `path`: one for each mount of its file system.
+/// Returns all paths to the inode of `path`: at most one for each mount of its file system.
 fn paths(path: &Path, mountinfo: &str, identity: Identity) -> Vec<PathBuf> {
     let mounts: Vec<_> = mountinfo.lines().filter_map(Mount::parse).collect();
     let is_same = |path: &Path| {
         fs::symlink_metadata(path).is_ok_and(|other| Identity::from(&other) == identity)
     };
-    // The last of those with the longest path is on top.
+    // The last mount with the longest path is on top.
     let over = mounts.iter().filter(|mount| path.starts_with(&mount.point));
     let over = over.max_by_key(|mount| mount.point.as_os_str().len());
     let mut found = vec![path.to_owned()];
@@ -272,7 +274,8 @@ fn paths(path: &Path, mountinfo: &str, identity: Identity) -> Vec<PathBuf> {
     found
 }
 
-/// Joins paths of which the second may be empty: a file with a slash at its end is no directory.
+/// Joins two paths, of which the second may be empty: a slash after a file's name would make it a
+/// directory.
 fn joined(path: &Path, below: &Path) -> PathBuf {
     if below.as_os_str().is_empty() {
         path.to_owned()
@@ -281,7 +284,7 @@ fn joined(path: &Path, below: &Path) -> PathBuf {
     }
 }
 
-/// A line of a mountinfo.
+/// A line of mountinfo.
 struct Mount<'a> {
     device: &'a str,
     /// The mounted directory or file in its file system.
@@ -302,7 +305,7 @@ impl<'a> Mount<'a> {
     }
 }
 
-/// Returns a word of a mountinfo, in which a space is `\040`.
+/// Returns a word of mountinfo without its escapes, such as `\040` for a space.
 fn unescaped(word: &str) -> Vec<u8> {
     let bytes = OsStr::new(word).as_bytes();
     let mut out = Vec::with_capacity(bytes.len());

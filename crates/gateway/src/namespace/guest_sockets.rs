@@ -20,18 +20,18 @@ use super::child::{MAX_FDS, Message, channel, detach, open_result, receive, send
 use super::sys::{exit_now, fork};
 use super::{Identity, Namespaces, Sandbox};
 
-/// Clients that wait to be accepted.
+/// Most clients that wait to be accepted.
 const BACKLOG: i32 = 4096;
 /// Longest wait for the child process, which answers within microseconds if it lives.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for the end of the child process.
 const END_TIMEOUT_MS: u16 = 1000;
 
-/// Opens sockets in the network namespace of a guest. A socket belongs for ever to the namespace in
-/// which it was opened, also when another process uses it.
+/// A process that opens sockets in the network namespace of a guest. A socket stays in the namespace in
+/// which it was opened, even if another process uses it.
 ///
-/// A child process that has entered the namespace opens them. It ends when this value is dropped, and
-/// with its parent at the latest.
+/// The process is a child that has entered the namespace. It ends when this value is dropped, and at the
+/// latest with its parent.
 pub struct GuestSockets {
     opener: Mutex<Opener>,
     pid: Pid,
@@ -41,28 +41,28 @@ pub struct GuestSockets {
 
 impl Drop for GuestSockets {
     fn drop(&mut self) {
-        // The process ends with its channel. One that is stopped must not delay this process.
+        // The process ends when its channel is closed. If it is stopped, it must not delay this process.
         self.opener.lock().channel = None;
         let mut polled = [PollFd::new(self.process.as_fd(), PollFlags::POLLIN)];
         let _ = poll(&mut polled, END_TIMEOUT_MS);
-        // Fails if the process that had started it has ended before.
+        // Fails if the process that started it has ended before.
         let _ = waitpid(self.pid, Some(WaitPidFlag::WNOHANG));
     }
 }
 
 struct Opener {
-    /// `None` after the child process has not answered.
+    /// The channel to the child process; `None` after it has not answered.
     channel: Option<OwnedFd>,
-    /// Sockets without an address, for connections: IPv4 and IPv6.
+    /// Unbound sockets for later connections: IPv4 and IPv6.
     unused: [Vec<Socket>; 2],
 }
 
 impl GuestSockets {
-    /// Starts the child process. It is a copy of this one with only the calling thread: call this
-    /// before the process has others, which may hold locks.
+    /// Starts the child process, a copy of this one with only the calling thread. Call it before this
+    /// process has other threads, which may hold locks.
     ///
     /// # Errors
-    /// The error of starting it, or of entering the namespaces.
+    /// The error of starting the process, or of entering the namespaces.
     pub fn of(namespaces: &Namespaces) -> io::Result<Self> {
         Self::with_user(namespaces, None)
     }
@@ -70,7 +70,7 @@ impl GuestSockets {
     /// Starts the child process as another user.
     ///
     /// # Errors
-    /// Returns those of [`of`](Self::of), and that of becoming the user.
+    /// The errors of [`of`](Self::of), and that of becoming the user.
     pub fn with_user(namespaces: &Namespaces, user: Option<Identity>) -> io::Result<Self> {
         let (channel, theirs) = channel()?;
         let Some(pid) = fork()? else {
@@ -108,7 +108,7 @@ impl GuestSockets {
         &self.refused
     }
 
-    /// Returns a non-blocking TCP socket of the family of `to`, to be connected.
+    /// Returns an unconnected, non-blocking TCP socket of the family of `to`.
     ///
     /// # Errors
     /// The error of the operating system in the child process.
@@ -116,7 +116,8 @@ impl GuestSockets {
         let mut opener = self.opener.lock();
         let family = usize::from(to.is_ipv6());
         if opener.unused[family].is_empty() {
-            // Several at once: a wait for the other process is longer than a call of the kernel.
+            // Several sockets are opened at once, as waiting for the other process takes longer than a
+            // system call.
             let sockets = opener.request(Request::Streams {
                 is_ipv6: to.is_ipv6(),
             })?;
@@ -136,13 +137,13 @@ impl GuestSockets {
 }
 
 impl Opener {
-    /// Asks the child process, and waits for its answer.
+    /// Sends a request to the child process and waits for its answer.
     fn request(&mut self, request: Request) -> io::Result<Vec<Socket>> {
         let text = request.to_string();
         let channel = self.channel.as_ref().ok_or_else(no_socket)?;
         let answer = send(channel, text.as_bytes(), &[]).and_then(|()| receive(channel));
         let Ok(Some(message)) = answer else {
-            // An answer that arrives later would be taken for that of the next request.
+            // A later answer would be taken for that of the next request.
             self.channel = None;
             tracing::warn!("{}; its forwards fail or use the link", no_socket());
             return Err(no_socket());
@@ -159,7 +160,7 @@ fn no_socket() -> io::Error {
 /// A request to the child process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Request {
-    /// Sockets to connect.
+    /// Sockets for connections.
     Streams { is_ipv6: bool },
     /// A listening socket.
     Listener(SocketAddr),
@@ -191,7 +192,7 @@ impl FromStr for Request {
 }
 
 impl Request {
-    /// Opens the sockets in the calling process's namespace.
+    /// Opens the requested sockets in the calling process's namespace.
     fn open(self) -> io::Result<Vec<Socket>> {
         let kind = Type::STREAM.nonblocking().cloexec();
         match self {
@@ -215,7 +216,7 @@ impl Request {
     }
 }
 
-/// The child process: enters the namespaces and opens sockets until the gateway has ended.
+/// Runs the child process: enters the namespaces and opens sockets until the gateway has ended.
 fn serve(channel: &OwnedFd, namespaces: &Namespaces, user: Option<Identity>) {
     let entered = enter(channel, namespaces, user);
     let failed = entered.is_err();
@@ -239,16 +240,16 @@ fn serve(channel: &OwnedFd, namespaces: &Namespaces, user: Option<Identity>) {
     }
 }
 
-/// Enters the namespaces, and gives up everything that opening sockets does not need. Returns what
-/// the kernel refuses to take, one line each.
+/// Enters the namespaces, and gives up everything that opening sockets does not need. Returns the
+/// restrictions that the kernel refuses, one line each.
 fn enter(
     channel: &OwnedFd,
     namespaces: &Namespaces,
     user: Option<Identity>,
 ) -> io::Result<Vec<String>> {
-    // The memory is that of the gateway: the guest, root in its user namespace, must not read it.
+    // The memory is a copy of the gateway's: the guest, root in its user namespace, must not read it.
     set_dumpable(false)?;
-    // In the namespace of users that it knows. The guest's may have no such user.
+    // The user changes before the namespace, as the guest's user namespace may not have this user.
     user.map_or(Ok(()), Identity::assume)?;
     namespaces.enter()?;
     detach(channel, &[])?;

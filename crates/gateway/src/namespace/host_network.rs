@@ -1,4 +1,4 @@
-//! The network of the host, from which a guest's configuration is copied.
+//! The host's network, from which a guest's configuration is copied.
 
 use std::fmt;
 use std::io;
@@ -23,7 +23,7 @@ pub struct HostRoute {
     pub gateway: Option<IpAddr>,
     /// Whether the gateway is on the link although no other route leads to it (`onlink`).
     pub on_link: bool,
-    /// The preferred source address, which must be one of the interface.
+    /// The preferred source address, which must be an address of the interface.
     pub source: Option<IpAddr>,
 }
 
@@ -62,8 +62,8 @@ struct Found {
 impl HostNetwork {
     /// Returns the network of an interface of the calling thread's network namespace.
     ///
-    /// Without a name, it is the interface of the first default route. `None` if there is no such
-    /// route, or no address.
+    /// Without a name, the interface is that of the first default route. Returns `None` if there is no
+    /// such route, or the interface has no address.
     ///
     /// # Errors
     /// `NotFound` if there is no interface `name`; the kernel's error otherwise.
@@ -98,7 +98,7 @@ impl HostNetwork {
         let own = routes.into_iter().filter(|found| found.index == index);
         let mut routes: Vec<_> = own.map(|found| found.route).collect();
         keep_own_sources(&mut routes, &addresses);
-        // A route via a gateway needs the route to that gateway first.
+        // The route to a gateway must precede the routes through it.
         routes.sort_by_key(|r| (r.destination.1 == 0, r.gateway.is_some()));
         Ok(Some(Self {
             interface: interface.name,
@@ -116,8 +116,8 @@ impl HostNetwork {
     }
 }
 
-/// Removes preferred source addresses that are not copied, e.g. those of a limited scope: the kernel
-/// refuses a route with one that the guest does not have.
+/// Removes preferred source addresses that are not copied, e.g. link-local ones: the kernel refuses a
+/// route with a source address that the guest does not have.
 fn keep_own_sources(routes: &mut [HostRoute], addresses: &[(IpAddr, u8)]) {
     for route in routes {
         let is_own = |source: &IpAddr| addresses.iter().any(|(own, _)| own == source);
@@ -152,7 +152,7 @@ fn addresses(netlink: &mut Netlink, index: u32, ipv6: bool) -> io::Result<Vec<(I
         .collect())
 }
 
-/// Returns the interface's own address. On a point-to-point link `Address` is the peer's.
+/// Returns the interface's own address. On a point-to-point link, `Address` is the peer's.
 fn local(message: &AddressMessage) -> Option<IpAddr> {
     let of = |local: bool| {
         message
@@ -180,7 +180,7 @@ fn routes(netlink: &mut Netlink, ipv6: bool) -> io::Result<Vec<Found>> {
         .collect())
 }
 
-/// Returns a unicast route of the main table that a guest can have, too.
+/// Returns the route if it is a unicast route of the main table that a guest can have, too.
 fn route(message: &RouteMessage, ipv6: bool) -> Option<Found> {
     let header = &message.header;
     let usable = header.table == RouteHeader::RT_TABLE_MAIN
@@ -219,7 +219,7 @@ fn route(message: &RouteMessage, ipv6: bool) -> Option<Found> {
             _ => {}
         }
     }
-    // The kernel makes the route of the link-local prefix itself.
+    // The kernel adds the route of the link-local prefix itself.
     let link_local =
         matches!(found.route.destination.0, IpAddr::V6(v6) if v6.is_unicast_link_local());
     (found.index != 0 && !link_local).then_some(found)

@@ -20,19 +20,19 @@ use super::child::{Message, end_server, open_result, receive, send, send_result,
 use super::failed;
 use crate::reactor::register;
 
-/// Most sockets that the process binds: it is asked by a process that parses packets of guests.
+/// Most sockets that the process binds: its requests come from a process that parses packets of guests.
 const SOCKETS_MAX: usize = 16_384;
 
-// The first bytes of requests. Only a removal has no answer.
+// The first byte of a request. Only a removal has no answer.
 const BIND: u8 = b'b';
 const CONNECT: u8 = b'c';
 const REMOVE: u8 = b'r';
 const SETTLE: u8 = b's';
 const END: u8 = b'e';
 
-/// A process outside of the sandbox that binds listening Unix sockets, removes their files, and connects to
-/// one socket. When this value is dropped, or the process that has it ends for any reason, it removes the
-/// files that are left, and ends.
+/// A process outside of the sandbox that binds listening Unix sockets, removes their files, and connects
+/// to one socket. It removes the remaining files and ends when this value is dropped, or when its owner
+/// ends for any reason.
 #[derive(Debug)]
 pub struct HostSockets {
     channel: OwnedFd,
@@ -40,17 +40,18 @@ pub struct HostSockets {
 }
 
 impl HostSockets {
-    /// Starts the process. It binds sockets with `bind`, connects to `peer`, and calls `at_end` when it ends.
-    /// Must be called before [`Sandbox::apply`](super::Sandbox::apply), and before this process has threads.
+    /// Starts the process. It binds sockets with `bind`, connects to `peer`, and calls `at_end` when it
+    /// ends. Call this before [`Sandbox::apply`](super::Sandbox::apply), and before this process has
+    /// threads.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The error of the operating system.
     pub fn start(
         peer: Option<&Path>,
         bind: impl Fn(&Path) -> io::Result<UnixListener>,
         at_end: impl FnOnce(),
     ) -> io::Result<Self> {
-        // The process has another directory.
+        // The process has another current directory.
         let peer = peer.map(std::path::absolute).transpose()?;
         let (channel, pid) = start_server(|channel| {
             serve(channel, peer.as_deref(), bind);
@@ -62,7 +63,7 @@ impl HostSockets {
     /// Registers the process with the calling tokio runtime.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The error of the operating system.
     pub fn started(&self) -> io::Result<StartedSockets> {
         let socket = Socket::from(self.channel.try_clone()?);
         socket.set_nonblocking(true)?;
@@ -82,11 +83,11 @@ impl Drop for HostSockets {
 #[derive(Debug)]
 struct Channel {
     socket: AsyncFd<Socket>,
-    /// Held by the request whose answer is awaited.
+    /// Locked by the request that waits for its answer.
     turn: Mutex<()>,
 }
 
-/// A [`HostSockets`] in a runtime. Clones refer to the same process.
+/// A [`HostSockets`] that is registered with a runtime. Clones refer to the same process.
 #[derive(Clone, Debug)]
 pub struct StartedSockets(Arc<Channel>);
 
@@ -110,7 +111,7 @@ impl StartedSockets {
         .await
     }
 
-    /// Connects to the one socket that the process connects to.
+    /// Connects to the peer's socket.
     ///
     /// # Errors
     /// The error of connecting.
@@ -122,14 +123,15 @@ impl StartedSockets {
         .await
     }
 
-    /// Sends a request, and returns what `open` makes of the answer.
+    /// Sends a request, and returns the result of `open` for the answer.
     async fn exchange<T: Send + 'static>(
         &self,
         request: Vec<u8>,
         open: impl FnOnce(Message) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let channel = self.0.clone();
-        // It goes on when the caller does not: an answer that stayed would be that of the next request.
+        // The task outlives its caller: an answer left in the channel would be taken for that of the next
+        // request.
         let exchanged = tokio::spawn(async move {
             let _turn = channel.turn.lock().await;
             let socket = &channel.socket;
@@ -154,14 +156,14 @@ pub struct HostSocket {
 }
 
 impl HostSocket {
-    /// Returns the socket, which may be blocking, and the file to remove at its end.
+    /// Returns the socket, which may be in blocking mode, and its file.
     #[must_use]
     pub fn into_parts(self) -> (UnixListener, HostSocketFile) {
         (self.listener, self.file)
     }
 }
 
-/// The file of a [`HostSocket`]. Dropping it removes the file, unless another one has replaced it.
+/// The file of a [`HostSocket`], removed on drop unless another one has replaced it.
 #[derive(Debug)]
 pub struct HostSocketFile {
     channel: Arc<Channel>,
@@ -169,11 +171,11 @@ pub struct HostSocketFile {
 }
 
 impl HostSocketFile {
-    /// Removes the file, and waits until it is removed.
+    /// Removes the file and waits until that is done.
     pub async fn remove(self) {
         let sockets = StartedSockets(self.channel.clone());
         drop(self);
-        // If the process has ended, it has removed the file.
+        // Fails if the process has ended, which then has removed the file.
         let _ = sockets.exchange(vec![SETTLE], |_| Ok(())).await;
     }
 }
@@ -181,12 +183,12 @@ impl HostSocketFile {
 impl Drop for HostSocketFile {
     fn drop(&mut self) {
         let request = [&[REMOVE][..], &self.id].concat();
-        // Without it the file is removed at the end.
+        // If it fails, the file is removed when the process ends.
         let _ = send(self.channel.socket.get_ref(), &request, &[]);
     }
 }
 
-/// Answers requests until the other end is closed, or requests the end.
+/// Answers requests until the other end is closed or requests the end.
 fn serve(channel: &OwnedFd, peer: Option<&Path>, bind: impl Fn(&Path) -> io::Result<UnixListener>) {
     let mut files = Files::default();
     while let Ok(Some(message)) = receive(channel) {
@@ -206,7 +208,7 @@ fn serve(channel: &OwnedFd, peer: Option<&Path>, bind: impl Fn(&Path) -> io::Res
     }
 }
 
-/// The files of the sockets that the process has bound, which are removed when this is dropped.
+/// The files of the sockets that the process has bound, removed on drop.
 #[derive(Default)]
 struct Files {
     last: u64,
@@ -246,7 +248,7 @@ impl Files {
     }
 }
 
-/// Connects to the socket of a peer without waiting for its room.
+/// Connects to the peer's socket. Fails instead of waiting for room in its queue.
 fn connect(peer: Option<&Path>) -> io::Result<Message> {
     let peer = peer.ok_or(io::ErrorKind::NotConnected)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;

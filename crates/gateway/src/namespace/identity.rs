@@ -1,4 +1,4 @@
-//! The user as which a gateway runs that was started by root.
+//! The user as which a gateway runs after root has started it.
 
 use std::io;
 use std::str::FromStr;
@@ -10,15 +10,15 @@ use nix::unistd::{Gid, Group, Uid, User, getegid, geteuid, setgroups, setresgid,
 
 use super::failed;
 
-/// The user without rights, where the system has no entry for it.
+/// The user without rights, and the number that it has if the system has no entry for it.
 const NOBODY: &str = "nobody";
 const NOBODY_ID: u32 = 65_534;
-/// The map of the user namespace that the system has begun with: all users are themselves.
+/// The map of the initial user namespace: all users are themselves.
 const INITIAL_MAP: [&str; 3] = ["0", "0", "4294967295"];
 
-/// A user and its group, without further groups. Read from `USER`, `USER:GROUP`, where each is a name or a
-/// number; a user without a group has that of the system's database, or for a number without an entry the
-/// group of the same number.
+/// A user and a group, without further groups. Parsed from `USER` or `USER:GROUP`, each a name or a
+/// number. Without a group, the user's group in the system's database applies, or for a number without an
+/// entry the group of the same number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
     uid: Uid,
@@ -26,12 +26,12 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the user `nobody` if this process is root of the whole system. Root of a user namespace is an
-    /// ordinary user outside of it.
+    /// Returns the user `nobody` if this process is root of the whole system, and `None` otherwise: root
+    /// of a user namespace is an ordinary user outside of it.
     ///
     /// # Errors
-    /// `PermissionDenied` if root may not change its user, as in a container; that of reading the system's
-    /// databases.
+    /// `PermissionDenied` if root may not change its user, as in some containers; otherwise the error of
+    /// reading the system's databases.
     pub fn instead_of_root() -> io::Result<Option<Self>> {
         let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         if !geteuid().is_root() || !map.split_ascii_whitespace().eq(INITIAL_MAP) {
@@ -51,7 +51,7 @@ impl Identity {
         Ok(Some(Self { uid, gid }))
     }
 
-    /// Returns whether this is root.
+    /// Returns whether the user is root.
     pub const fn is_root(self) -> bool {
         self.uid.is_root()
     }
@@ -61,8 +61,9 @@ impl Identity {
         (self.uid.as_raw(), self.gid.as_raw())
     }
 
-    /// Becomes this user for ever, without the groups of the caller. The capabilities stay, for the settings
-    /// that need them: [`Sandbox::drop_capabilities`](super::Sandbox::drop_capabilities) gives them up.
+    /// Changes this process to the user permanently, without the groups of the caller. The capabilities
+    /// stay, for settings that need them:
+    /// [`Sandbox::drop_capabilities`](super::Sandbox::drop_capabilities) gives them up.
     ///
     /// Must be called before the process has threads.
     ///
@@ -132,7 +133,7 @@ impl FromStr for Identity {
     }
 }
 
-/// Parses the number of a user or group; the largest one stands for none.
+/// Parses the number of a user or group. The largest one is invalid: it means "no change".
 fn number(text: &str) -> Option<u32> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|n| is_number && *n != u32::MAX)

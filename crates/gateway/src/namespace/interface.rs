@@ -17,10 +17,10 @@ use super::failed;
 use super::host_network::HostRoute;
 use super::netlink::Netlink;
 
-/// Packets that wait for the reader of the TAP before the driver drops more: a receive window of
-/// 6 MB in packets of 1500 bytes. The driver's default, 500, overflows with 200 bulk flows.
+/// Length of the TAP's transmit queue, packets: a receive window of 6 MB in packets of 1500 bytes. The
+/// driver's default, 500, overflows with 200 bulk flows.
 const QUEUE_LEN: u32 = 4096;
-/// The driver's defaults for TUN and Ethernet. Other values were set on purpose and are kept.
+/// The driver's defaults for TUN and Ethernet. Other values were configured and are kept.
 const DEFAULT_QUEUE_LENS: [u32; 2] = [500, 1000];
 
 /// The settings of the guest's interface.
@@ -30,20 +30,19 @@ pub struct InterfaceSetup {
     pub mtu: Option<u32>,
     /// The guest's Ethernet address; `None` leaves the kernel's choice.
     pub mac: Option<[u8; 6]>,
-    /// Addresses with their prefix lengths. They are not checked for duplicates (DAD), as the
-    /// gateway is the only neighbor.
+    /// Addresses with their prefix lengths. Duplicate address detection is off, as the gateway is the
+    /// only neighbor.
     pub addresses: Vec<(IpAddr, u8)>,
     /// Gateways of default routes.
     pub gateways: Vec<IpAddr>,
-    /// Further routes, which are added in this order. Those that the kernel refuses are left out, and
-    /// named in [`Tap::refused`](super::Tap::refused).
+    /// Further routes, added in this order. The ones that the kernel refuses are left out, and named in
+    /// [`Tap::refused`](super::Tap::refused).
     pub routes: Vec<HostRoute>,
     /// Whether the namespace's loopback interface is set up, too.
     pub loopback: bool,
     /// Whether router advertisements are accepted; `None` leaves the kernel's default.
     pub accept_ra: Option<bool>,
-    /// Whether the interface is left down, without addresses and routes, for the guest to
-    /// configure.
+    /// Whether the interface is left down, without addresses and routes, so that the guest configures it.
     pub leave_down: bool,
 }
 
@@ -58,8 +57,8 @@ pub(super) struct Interface {
 }
 
 impl InterfaceSetup {
-    /// Applies the settings to an interface, and sets it up. Returns the routes that the kernel
-    /// refuses, one line each.
+    /// Applies the settings to an interface, and sets it up. Returns the routes that the kernel refuses,
+    /// one line each.
     pub(super) fn apply(&self, netlink: &mut Netlink, name: &str) -> io::Result<Vec<String>> {
         let interface = find(netlink, name)?;
         if self.loopback {
@@ -67,7 +66,7 @@ impl InterfaceSetup {
             set_up(netlink, loopback.index, Vec::new())
                 .map_err(|e| failed("set up the interface lo", e))?;
         }
-        // The sysctl takes effect for the link-local address only before the interface is up.
+        // The sysctl affects the link-local address only before the interface is up.
         if let Some(accept) = self.accept_ra {
             let value = if accept { "2" } else { "0" };
             let path = format!("/proc/sys/net/ipv6/conf/{name}/accept_ra");
@@ -93,8 +92,8 @@ impl InterfaceSetup {
             add_address(netlink, interface.index, address, prefix)
                 .map_err(|e| failed(format_args!("add {address}/{prefix} to {name}"), e))?;
         }
-        // The host's routes may be impossible here, e.g. if they depend on its routing rules, or on
-        // tunnels that the guest does not have.
+        // The host's routes may be impossible here, e.g. because they depend on routing rules or tunnels
+        // that the guest does not have.
         let refused = self.routes.iter().filter_map(|route| {
             let error = add_route(netlink, interface.index, route).err()?;
             Some(failed(format_args!("add the route {route} to {name}"), error).to_string())
@@ -110,7 +109,7 @@ impl InterfaceSetup {
 
 /// Raises the transmit queue of an interface whose queue has its default length.
 ///
-/// A user without privileges over an interface that root has made cannot: that is not an error.
+/// A user without privileges over an interface of root cannot change it, which is not an error.
 pub(super) fn raise_queue_len(netlink: &mut Netlink, interface: &Interface) {
     if DEFAULT_QUEUE_LENS.contains(&interface.queue_len) {
         let attributes = vec![LinkAttribute::TxQueueLen(QUEUE_LEN)];
@@ -202,7 +201,7 @@ fn add_address(netlink: &mut Netlink, index: u32, address: IpAddr, prefix: u8) -
     netlink.add(RouteNetlinkMessage::NewAddress(message))
 }
 
-/// Adds a default route; a gateway that is not on the link gets a route of its own first.
+/// Adds a default route. If the gateway is not on the link, adds an on-link route to it first.
 fn add_default_route(netlink: &mut Netlink, index: u32, gateway: IpAddr) -> io::Result<()> {
     let any = match gateway {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -229,7 +228,7 @@ fn add_default_route(netlink: &mut Netlink, index: u32, gateway: IpAddr) -> io::
     }
 }
 
-/// IPv6 reports a gateway without a route to it as an invalid argument.
+/// Returns whether the kernel reports a gateway without a route to it, which is `EINVAL` for IPv6.
 fn is_einval(error: &io::Error) -> bool {
     matches!(
         error.kind(),

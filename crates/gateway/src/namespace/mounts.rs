@@ -1,4 +1,4 @@
-//! Mounts of a new mount namespace.
+//! Mounts in a new mount namespace.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
-/// The flags of a mount that a remount must keep, where they are those of a more privileged mount
-/// namespace.
+/// The flags that a remount must keep if a more privileged mount namespace set them.
 const KEPT: [(FsFlags, MsFlags); 6] = [
     (FsFlags::ST_NOSUID, MsFlags::MS_NOSUID),
     (FsFlags::ST_NODEV, MsFlags::MS_NODEV),
@@ -48,15 +47,15 @@ pub(super) fn mount_none(target: impl AsRef<Path>, flags: MsFlags) -> io::Result
     Ok(())
 }
 
-/// Mounts a file with `text` over /etc/resolv.conf, or over the file that it is a link to.
+/// Mounts a file that contains `text` over /etc/resolv.conf, or over the file that it links to.
 pub(super) fn replace_resolv_conf(text: &str) -> io::Result<()> {
     let target = match fs::canonicalize("/etc/resolv.conf") {
         Ok(target) => target,
-        // The link's destination or the file does not exist: there is nothing to mount over.
+        // The file, or the link's destination, does not exist: there is nothing to mount over.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
-    // The file needs a file system. It stays after the detached directory is gone.
+    // The file needs a file system, which stays after its directory is detached.
     let folder = Path::new("/tmp");
     mount(
         Some("tmpfs"),

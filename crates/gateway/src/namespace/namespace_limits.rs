@@ -1,4 +1,4 @@
-//! Reasons why the kernel makes no namespaces, and what to change.
+//! The reasons why the kernel refuses to make namespaces, and the changes that help.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ const SWITCHES: [(&str, &str); 2] = [
     ("kernel.apparmor_restrict_unprivileged_userns", "0"),
 ];
 
-/// Returns the error of making namespaces with its reason, as far as sysctls show it.
+/// Returns the error of making namespaces, extended by the reason that sysctls show.
 pub(super) fn explain(flags: CloneFlags, error: &io::Error) -> io::Error {
     let hint = match error.raw_os_error() {
         Some(libc::ENOSPC) => limit_hint(flags, |name| read(&format!("user/{name}"))),
@@ -37,7 +37,7 @@ fn read(name: &str) -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// Names the limit that is 0, or all of them if several may be used up.
+/// Returns a text that names the limit that is 0, or else all limits that may be used up.
 fn limit_hint(flags: CloneFlags, read: impl Fn(&str) -> Option<String>) -> Option<String> {
     let limits = LIMITS.iter().filter(|(flag, _)| flags.contains(*flag));
     let values: Vec<_> = limits
@@ -68,7 +68,7 @@ fn limit_hint(flags: CloneFlags, read: impl Fn(&str) -> Option<String>) -> Optio
     ))
 }
 
-/// Names the sysctl that forbids user namespaces.
+/// Returns a text that names the sysctl that forbids user namespaces.
 fn switch_hint(read: impl Fn(&str) -> Option<String>) -> Option<String> {
     let forbids =
         |(name, allowing): &&(&str, &str)| read(name).is_some_and(|value| value != *allowing);

@@ -1,5 +1,5 @@
-//! The processes of a command: its parent in an outer level of namespaces, in which mounts are made,
-//! and the command in an inner one, which cannot change these mounts.
+//! The processes of a command: its parent in an outer level of namespaces, which makes mounts, and the
+//! command in an inner level, which cannot change these mounts.
 
 use std::ffi::OsString;
 use std::fs;
@@ -38,7 +38,7 @@ pub(super) struct Nested<'a> {
 }
 
 impl<'a> Nested<'a> {
-    /// Must be called in the process that starts the command.
+    /// Returns the levels of a command. Must be called in the process that starts it.
     pub(super) fn new(new: &'a NewNamespaces, outer_user: Option<(u32, u32)>) -> Self {
         Self {
             new,
@@ -47,9 +47,9 @@ impl<'a> Nested<'a> {
         }
     }
 
-    /// Runs the command's parent, which has just begun in the outer level, and begins the command in the
-    /// inner one. `channel` is that of the results, `gateway` that of the parent. `copies` are other
-    /// descriptors of the gateway.
+    /// Runs the command's parent, which has just begun in the outer level, and starts the command in the
+    /// inner one. `channel` carries the results, and `gateway` the gateway's messages to the parent.
+    /// `copies` are other descriptors of the gateway, to be closed.
     pub(super) fn run(&self, channel: OwnedFd, gateway: OwnedFd, copies: &[RawFd]) -> ! {
         for copy in copies {
             close_copy(*copy);
@@ -86,17 +86,18 @@ impl<'a> Nested<'a> {
         }
     }
 
-    /// Prepares the mounts of the outer level, and reports why the command can write its guarded file.
+    /// Prepares the mounts of the outer level, and reports on `channel` the reason if the command can
+    /// write its guarded file.
     fn enter_outer(&self, channel: &OwnedFd) -> io::Result<()> {
         if let Some(ids) = self.outer_user {
             map_ids((0, 0), ids).map_err(|e| failed("map the user to root", e))?;
         }
         if self.is_main_thread && self.new.first == FirstProcess::Reaper {
-            // The parent may be stopped when the gateway ends. With the first process all others end, whereas
-            // a command that is the first one must be killed by its parent.
+            // The parent may be stopped when the gateway ends. As the first process it ends all others
+            // with it; a command that is the first process must be killed by its parent instead.
             set_pdeathsig(Signal::SIGKILL)?;
         }
-        // A mount that the host makes later could lead to the guarded file, too.
+        // A later mount of the host could lead to the guarded file, too.
         let propagation = if self.new.read_only.is_some() {
             MsFlags::MS_PRIVATE
         } else {
@@ -134,11 +135,11 @@ impl<'a> Nested<'a> {
         inner
     }
 
-    /// Returns the maps of the inner user namespace: all users and groups of the caller where its
-    /// privileges suffice, else its own as root.
+    /// Returns the maps of the inner user namespace: all users and groups of the caller if its privileges
+    /// suffice, otherwise only its own, as root.
     fn maps(&self) -> Maps {
         let own = Maps::Own(geteuid().as_raw(), getegid().as_raw());
-        // The /proc may be that of another PID namespace, where the command has another number.
+        // The mounted /proc may belong to another PID namespace, where the command has another number.
         let is_proc_own = fs::read_link("/proc/self")
             .is_ok_and(|pid| pid.as_os_str() == &*OsString::from(getpid().to_string()));
         let is_other = self.new.has_other_user();
@@ -155,8 +156,8 @@ impl<'a> Nested<'a> {
         }
     }
 
-    /// Prepares the command's process, which is in the inner level, and executes the command once the
-    /// gateway permits it.
+    /// Prepares the command's process in the inner level, and executes the command once the gateway
+    /// permits it.
     fn run_command(
         &self,
         channel: &OwnedFd,
@@ -169,7 +170,7 @@ impl<'a> Nested<'a> {
         if send_result(channel, prepared).is_err() || failed {
             exit_now(1);
         }
-        // Without a message the gateway has failed.
+        // Without a message, the gateway has failed.
         let (Ok(Some(_)), Ok(_until_exec)) = (receive(channel), parent.enter_command()) else {
             exit_now(1);
         };
@@ -177,13 +178,13 @@ impl<'a> Nested<'a> {
         self.exec(channel)
     }
 
-    /// Opens the TAP and the namespaces that were made for this process.
+    /// Opens the TAP, and the namespaces of this process. Returns them as a message.
     fn prepare_command(&self) -> io::Result<Message> {
         if self.new.first == FirstProcess::Command {
             // A container may forbid it; the command then sees the host's /proc.
             let _ = mount_proc();
         }
-        // Ping sockets for the command's groups, and low ports for all of its users.
+        // Allows ping sockets for the command's groups, and low ports for all of its users.
         let _ = fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0");
         let _ = fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
         let mut message = open_here(&self.new.tap, Some(&self.new.setup))?;
@@ -195,7 +196,7 @@ impl<'a> Nested<'a> {
         Ok(message)
     }
 
-    /// Executes the command; on failure passes the error on and ends.
+    /// Executes the command. On failure, reports the error and ends.
     fn exec(&self, channel: &OwnedFd) -> ! {
         let mut words = self.new.command.iter();
         let program = words.next().cloned().unwrap_or_default();
@@ -211,19 +212,19 @@ impl<'a> Nested<'a> {
     }
 }
 
-/// The users and groups of the inner level.
+/// The maps of users and groups of the inner level.
 enum Maps {
     /// There is no user namespace.
     None,
-    /// One user and group, which are root's.
+    /// One user and group, which become root.
     Own(u32, u32),
-    /// All users and groups of the outer level, by the contents of both maps. Only a process of the outer
-    /// level may write them.
+    /// All users and groups of the outer level; the contents of both maps, which only a process of the
+    /// outer level may write.
     All([String; 2]),
 }
 
 impl Maps {
-    /// Writes the maps of the command's process from its parent.
+    /// Writes the maps of the command's process, from its parent.
     fn write(&self, command: Pid, mut mapped: PipeWriter) -> io::Result<()> {
         let Self::All(texts) = self else {
             return Ok(());
@@ -234,7 +235,7 @@ impl Maps {
         mapped.write_all(b"1")
     }
 
-    /// Waits for the maps in the command's process, or writes them.
+    /// Waits in the command's process until its maps are written, or writes them.
     fn enter(&self, mut mapped: PipeReader) -> io::Result<()> {
         let done = match self {
             Self::None => Ok(()),
@@ -256,7 +257,8 @@ impl Maps {
     }
 }
 
-/// Returns whether this process may map other users than its own: for root the kernel wants CAP_SETFCAP, too.
+/// Returns whether this process may map users other than its own. For root the kernel also requires
+/// CAP_SETFCAP.
 fn can_map_others() -> bool {
     let needed = [
         Capability::CAP_SETUID,
@@ -267,7 +269,7 @@ fn can_map_others() -> bool {
     needed.into_iter().all(has)
 }
 
-/// Returns the map that maps each ID in `map`, the contents of a uid_map, to itself.
+/// Returns a map in which each ID of `map`, the contents of a uid_map, is itself.
 fn identity_map(map: &str) -> Option<String> {
     let lines = map.lines().map(|line| {
         let mut words = line.split_ascii_whitespace();
@@ -278,9 +280,9 @@ fn identity_map(map: &str) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Maps one user and one group of the calling process's new user namespace: `inside` is `outside`.
+/// Maps the user and group `inside` the calling process's new user namespace to `outside`.
 pub(super) fn map_ids(inside: (u32, u32), outside: (u32, u32)) -> io::Result<()> {
-    // Without it a group could be dropped that denies an access.
+    // Otherwise a process could drop a group whose permissions deny an access.
     match fs::write("/proc/self/setgroups", "deny") {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -295,14 +297,14 @@ pub(super) fn map_ids(inside: (u32, u32), outside: (u32, u32)) -> io::Result<()>
     )
 }
 
-/// Keeps signals of this process and its descendants from the gateway, which is in their process group.
-/// Linux before 6.12 cannot do that.
+/// Prevents this process and its descendants from signalling the gateway, which is in their process
+/// group. Has no effect before Linux 6.12.
 fn confine_signals() {
     let confine = || {
         let ruleset = landlock::Ruleset::default()
             .scope(Scope::Signal)?
             .create()?;
-        // The process has the privilege that makes this possible without: in its user namespace.
+        // The privilege in the process's user namespace permits this without `no_new_privs`.
         ruleset.no_new_privs(false).restrict_self()
     };
     let _ = confine();

@@ -9,7 +9,7 @@ use netlink_packet_core::{
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
-/// A socket for requests, one at a time.
+/// A netlink socket for one request at a time.
 pub(super) struct Netlink {
     socket: Socket,
     sequence: u32,
@@ -26,7 +26,7 @@ impl Netlink {
         })
     }
 
-    /// Opens a socket whose requests fail if their answer is not there at once, as the kernel's are.
+    /// Opens a socket whose requests fail if the answer is not there at once. The kernel's answers are.
     pub(super) fn open_nonblocking() -> io::Result<Self> {
         let netlink = Self::open()?;
         netlink.socket.set_non_blocking(true)?;
@@ -38,7 +38,7 @@ impl Netlink {
         self.request(message, NLM_F_ACK).map(drop)
     }
 
-    /// Adds an object; one that exists already is not an error.
+    /// Adds an object. Succeeds if it already exists.
     pub(super) fn add(&mut self, message: RouteNetlinkMessage) -> io::Result<()> {
         match self.request(message, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -54,8 +54,8 @@ impl Netlink {
         self.request(message, NLM_F_DUMP)
     }
 
-    /// Sends a request, and returns the objects of its answer. The kernel must end it: `flags` has
-    /// [`NLM_F_ACK`] or [`NLM_F_DUMP`].
+    /// Sends a request and returns the objects of its answer. `flags` must contain [`NLM_F_ACK`] or
+    /// [`NLM_F_DUMP`], so that the kernel marks the end of the answer.
     pub(super) fn request(
         &mut self,
         message: RouteNetlinkMessage,

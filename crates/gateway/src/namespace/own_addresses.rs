@@ -1,4 +1,4 @@
-//! The addresses of the host itself, as the kernel has them at the moment of the question.
+//! The host's own addresses, queried from the kernel each time.
 
 use std::io;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ static BEFORE_SANDBOX: OnceLock<Option<Socket>> = OnceLock::new();
 /// The log lines about lookups that fail.
 static FAILED: LogLimit = LogLimit::new();
 
-/// Opens the socket for the gateways that this process makes later. Must be called before the sandbox.
+/// Opens the socket for gateways that this process builds later. Must be called before the sandbox.
 pub(super) fn open_before_sandbox() {
     BEFORE_SANDBOX.get_or_init(|| open().ok());
 }
@@ -30,19 +30,20 @@ fn open() -> io::Result<Socket> {
     Ok(Arc::new(Mutex::new(Netlink::open_nonblocking()?)))
 }
 
-/// Finds out which addresses are those of the host: of one of its interfaces, or of a route of the type
-/// `local`. Each is looked up in the kernel's routes when it is needed, so that changes hold at once.
+/// A lookup of the host's own addresses: those of its interfaces, and those with a route of the type
+/// `local`. Each lookup queries the kernel's routes, so that changes take effect at once.
 pub(crate) struct OwnAddresses(Option<Socket>);
 
 impl OwnAddresses {
-    /// Uses the network namespace of the calling thread. In a sandbox, that of the process before.
+    /// Opens a socket in the calling thread's network namespace. In a sandbox, uses the one opened
+    /// before.
     pub(crate) fn open() -> Self {
         let before = || BEFORE_SANDBOX.get()?.clone();
         Self(open().ok().or_else(before))
     }
 
-    /// Returns whether packets to an address are received by this host. An address about which the
-    /// kernel does not answer counts as one of the host.
+    /// Returns whether this host receives packets to an address. Returns `true` if the kernel does not
+    /// answer.
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         match self.route_type(address) {
@@ -93,10 +94,10 @@ impl OwnAddresses {
     }
 }
 
-/// Returns whether an error is the kernel's answer that no packet can be sent to an address.
+/// Returns whether an error means that no packet can be sent to an address.
 fn is_without_route(error: &io::Error) -> bool {
     let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
-    // A route of the type `blackhole` is `EINVAL`, and `prohibit` is `EACCES`.
+    // Routes of the types `blackhole` and `prohibit` give `EINVAL` and `EACCES`.
     matches!(
         errno,
         Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::EACCES | Errno::EINVAL

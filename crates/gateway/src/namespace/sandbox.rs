@@ -18,26 +18,26 @@ use super::own_addresses::open_before_sandbox;
 use super::{failed, mounts, nested, seccomp};
 use crate::inspect::open_resident_memory;
 
-/// Where the empty root file system is mounted before it becomes the root.
+/// The directory at which the empty root file system is mounted before it becomes the root.
 const NEW_ROOT: &str = "/tmp";
-/// Directories that exist in it, also if they are empty: slirp4netns has them.
+/// Directories that exist in the new root, even if they are empty: slirp4netns has them.
 const FOLDERS: [&str; 2] = ["etc", "run"];
-/// The Landlock version whose accesses are restricted; older kernels restrict fewer.
+/// The Landlock version whose accesses are restricted; older kernels restrict fewer accesses.
 const LANDLOCK_ABI: ABI = ABI::V5;
 
-/// Restrictions of the gateway's process. They are applied once, after the TAP and the other files
-/// are open, and before the process has threads.
+/// Restrictions of the gateway's process, applied once, after the TAP and the other files are open, and
+/// before the process has threads.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sandbox {
-    /// Whether the process gets a root file system of its own, in which only `visible` exists.
+    /// Whether the process gets its own root file system, in which only `visible` exists.
     pub own_root: bool,
-    /// Whether Landlock hides the files outside of `visible` where the process has no root of its own.
-    /// Unlike a root, it leaves the sockets at all paths to the Unix sockets that the process has open.
+    /// Whether Landlock hides the files outside of `visible` if the process has no own root. Unlike a
+    /// root, Landlock does not restrict the paths that open Unix sockets can send or connect to.
     pub hide_files: bool,
     /// The directories that stay visible, read-only; none by default. The gateway reads the host's
     /// resolvers through [`Builder::resolv_conf_opener`](crate::Builder::resolv_conf_opener).
     pub visible: Vec<PathBuf>,
-    /// Whether all capabilities except that of binding low ports are given up.
+    /// Whether all capabilities are given up, except the one to bind low ports.
     pub drop_capabilities: bool,
     /// Whether only the system calls of a gateway are allowed. Others fail with `ENOSYS`.
     pub seccomp: bool,
@@ -59,7 +59,7 @@ impl Sandbox {
     /// Applies all restrictions.
     ///
     /// # Errors
-    /// The first restriction that the kernel refuses, with its reason. Those before it stay.
+    /// The first restriction that the kernel refuses, with its reason. The earlier ones stay in effect.
     pub fn apply(&self) -> io::Result<()> {
         open_resident_memory();
         open_before_sandbox();
@@ -71,8 +71,8 @@ impl Sandbox {
         self.restrict()
     }
 
-    /// Applies as many restrictions as the kernel allows, and returns those that it refuses, one
-    /// line each. Where the process may not mount, Landlock hides other files.
+    /// Applies the restrictions that the kernel allows, and returns those that it refuses, one line each.
+    /// If the process may not mount, Landlock hides other files instead.
     pub fn apply_where_possible(&self) -> Vec<String> {
         open_resident_memory();
         open_before_sandbox();
@@ -97,13 +97,13 @@ impl Sandbox {
     }
 }
 
-/// Replaces the root file system by an empty one with `visible`.
+/// Replaces the root file system with an empty one that contains only `visible`.
 fn enter_own_root(visible: &[PathBuf]) -> io::Result<()> {
     unshare_mounts().map_err(|e| failed("make a mount namespace for the sandbox", e))?;
     build_root(visible).map_err(|e| failed("build the root file system of the sandbox", e))
 }
 
-/// Moves into a mount and an IPC namespace; a user without the privilege first into a user namespace.
+/// Moves into a new mount and IPC namespace; a user without the privilege also into a user namespace.
 fn unshare_mounts() -> io::Result<()> {
     let namespaces = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC;
     match unshare(namespaces) {
@@ -115,15 +115,15 @@ fn unshare_mounts() -> io::Result<()> {
         }
         Err(error) => return Err(error.into()),
     }
-    // Mounts of the sandbox stay in it; unmounts of the host take effect in it, so that it keeps
-    // no file system of the host busy.
+    // Mounts of the sandbox do not propagate to the host. Unmounts of the host propagate to the sandbox,
+    // so that it keeps no file system busy.
     mounts::mount_none("/", MsFlags::MS_REC | MsFlags::MS_SLAVE)
 }
 
 fn build_root(visible: &[PathBuf]) -> io::Result<()> {
     let new_root = Path::new(NEW_ROOT);
     let sources: Vec<_> = visible.iter().filter(|path| path.is_dir()).collect();
-    // Before the new root hides a directory below it.
+    // Opened before the new root hides a directory below it.
     let opened: Vec<_> = sources
         .iter()
         .map(std::fs::File::open)
@@ -132,7 +132,7 @@ fn build_root(visible: &[PathBuf]) -> io::Result<()> {
     let options = Some("mode=755,size=64k");
     mount(Some("tmpfs"), new_root, Some("tmpfs"), flags, options)?;
     for folder in FOLDERS {
-        // A user that the user namespace does not have makes no files.
+        // Fails if the user namespace does not have the user.
         let _ = std::fs::create_dir(new_root.join(folder));
     }
     for (source, file) in sources.iter().zip(&opened) {
@@ -142,8 +142,8 @@ fn build_root(visible: &[PathBuf]) -> io::Result<()> {
         let from = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let bind = MsFlags::MS_BIND | MsFlags::MS_REC;
         mount(Some(&from), &target, None::<&str>, bind, None::<&str>)?;
-        // A mount with locked flags of another user namespace cannot be changed; the directory's
-        // permissions apply.
+        // Fails for a mount whose flags another user namespace has locked; the directory's permissions
+        // apply.
         let read_only = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | flags;
         let _ = mounts::mount_none(&target, read_only);
     }
@@ -161,7 +161,7 @@ fn build_root(visible: &[PathBuf]) -> io::Result<()> {
     )
 }
 
-/// Restricts file accesses to reading below `visible`.
+/// Restricts file access to reading below `visible`.
 fn hide_files(visible: &[PathBuf]) -> io::Result<()> {
     let restrict = || {
         Ruleset::default()
@@ -197,7 +197,7 @@ fn keep_capabilities(kept: Option<Capability>) -> io::Result<()> {
     let permitted = caps::read(None, CapSet::Permitted).map_err(other)?;
     if permitted.contains(&Capability::CAP_SETPCAP) {
         for capability in caps::all() {
-            // The kernel may not have the newest capabilities.
+            // The kernel may not know the newest capabilities.
             if Some(capability) != kept
                 && caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false)
             {
@@ -206,7 +206,7 @@ fn keep_capabilities(kept: Option<Capability>) -> io::Result<()> {
         }
     }
     let left: CapsHashSet = permitted.into_iter().filter(|c| Some(*c) == kept).collect();
-    // Kernels without ambient capabilities have none to give up.
+    // Fails on kernels without ambient capabilities, which have none to give up.
     let _ = caps::clear(None, CapSet::Ambient);
     caps::clear(None, CapSet::Inheritable).map_err(other)?;
     caps::set(None, CapSet::Effective, &left).map_err(other)?;

@@ -1,12 +1,12 @@
 //! The system calls that a running gateway needs, and their arguments.
 //!
-//! It opens no Unix sockets, through which services of the host could be reached, and affects no other
-//! process.
+//! The filters forbid opening Unix sockets, through which services of the host could be reached, and
+//! affecting other processes.
 //!
-//! Two filters apply. The first refuses calls of which libraries try another form. The second one allows
-//! what a gateway needs; what it does not allow is a fault of this list. A release refuses it as older
-//! kernels do, so that libraries may have a fallback; a debug build prints its number and ends, so that
-//! each test of the gateway is one of this list.
+//! Two filters apply. The first refuses calls for which libraries have a fallback. The second allows the
+//! calls that a gateway needs; a call that it does not allow is a fault of this list. A release build
+//! refuses it with `ENOSYS`, as older kernels do, so that libraries may use a fallback; a debug build
+//! prints its number and ends, so that each test of the gateway tests this list.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +19,7 @@ use seccompiler::{
 /// The bits of a socket's type without flags such as `SOCK_CLOEXEC`.
 const SOCKET_TYPE_MASK: u64 = 0xf;
 
-/// System calls of all architectures.
+/// System calls that all architectures have.
 const ALLOWED: &[i64] = &[
     // Sockets and pipes.
     libc::SYS_accept4,
@@ -78,7 +78,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_faccessat,
     libc::SYS_fchmod,
     libc::SYS_fstat,
-    // The size of the pages of a guest's memory.
+    // The page size of a guest's memory.
     libc::SYS_fstatfs,
     libc::SYS_fsync,
     libc::SYS_getcwd,
@@ -117,7 +117,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_waitid,
 ];
 
-/// Older forms that C libraries still use here.
+/// Older system calls that C libraries still use on this architecture.
 #[cfg(target_arch = "x86_64")]
 const ALLOWED_HERE: &[i64] = &[
     libc::SYS_access,
@@ -135,10 +135,10 @@ const ALLOWED_HERE: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[i64] = &[];
 
-/// Calls that the first filter refuses where they must not be.
+/// Calls that the first filter refuses in some cases, so that the second one allows them.
 const REFUSED_BEFORE: &[i64] = &[libc::SYS_clone3, libc::SYS_socket, libc::SYS_socketpair];
 
-/// The requests of `ioctl`: of queues and names of sockets, of a TAP, and whether a file is a terminal.
+/// The requests of `ioctl`: for queues and names of sockets, for a TAP, and for detecting a terminal.
 const IOCTLS: &[libc::Ioctl] = &[
     libc::FIONBIO,
     libc::FIONREAD,
@@ -150,7 +150,7 @@ const IOCTLS: &[libc::Ioctl] = &[
     libc::TUNSETVNETLE,
 ];
 
-/// The commands of `fcntl`. With others a file could send signals.
+/// The commands of `fcntl`. Other commands could make a file send signals.
 const FCNTLS: &[i32] = &[
     libc::F_DUPFD,
     libc::F_DUPFD_CLOEXEC,
@@ -160,12 +160,13 @@ const FCNTLS: &[i32] = &[
     libc::F_SETFL,
     libc::F_GETPIPE_SZ,
     libc::F_SETPIPE_SZ,
-    // Of a guest's memory, which the guest's monitor must not shorten.
+    // The guest's memory, which the guest's monitor must not shorten, is sealed.
     libc::F_ADD_SEALS,
     libc::F_GET_SEALS,
 ];
 
-/// Allows only these system calls from now on, of this process only: its process ID is part of the filter.
+/// Allows only these system calls from now on, for this process only: its process ID is part of the
+/// filter.
 pub(super) fn apply() -> io::Result<()> {
     #[cfg(debug_assertions)]
     super::sys::report_refused_calls();
@@ -180,21 +181,21 @@ pub(super) fn apply() -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the filter of calls that fail with `ENOSYS`: those that libraries try, and sockets of other
+/// Returns the filter of calls that fail with `ENOSYS`: those with a fallback, and sockets of other
 /// families.
 fn refusals() -> Result<SeccompFilter, BackendError> {
     let is_other_family = vec![
         not_equals(0, libc::AF_INET)?,
         not_equals(0, libc::AF_INET6)?,
     ];
-    // The runtime's signals arrive on one. An end of a stream cannot be connected again.
+    // The runtime receives signals on a socket pair. An end of a stream pair cannot be connected again.
     let is_other_pair = |condition| SeccompRule::new(vec![condition]);
     let kinds = [libc::SOCK_DGRAM, libc::SOCK_SEQPACKET, libc::SOCK_RAW];
     let pairs = kinds.map(|kind| is_other_pair(has_bits(1, SOCKET_TYPE_MASK, kind as u64)?));
     let mut pairs = pairs.into_iter().collect::<Result<Vec<_>, _>>()?;
     pairs.push(is_other_pair(not_equals(0, libc::AF_UNIX)?)?);
     let rules = [
-        // C libraries use `clone` instead.
+        // C libraries then use `clone`.
         (libc::SYS_clone3, Vec::new()),
         (libc::SYS_socket, vec![SeccompRule::new(is_other_family)?]),
         (libc::SYS_socketpair, pairs),
@@ -225,7 +226,7 @@ fn allowances() -> Result<SeccompFilter, BackendError> {
     let ioctls: Vec<_> = IOCTLS.iter().map(|request| *request as i32).collect();
     let not_executable = || has_bits(2, libc::PROT_EXEC as u64, 0);
     let conditional: [(i64, Vec<SeccompRule>); 8] = [
-        // Threads, and no processes.
+        // Creating threads is allowed, but not processes.
         (
             libc::SYS_clone,
             one(has_bits(
@@ -238,9 +239,9 @@ fn allowances() -> Result<SeccompFilter, BackendError> {
         (libc::SYS_ioctl, each(1, &ioctls)?),
         (libc::SYS_mmap, one(not_executable()?)?),
         (libc::SYS_mprotect, one(not_executable()?)?),
-        // 0 is the process itself.
+        // The process ID 0 stands for the process itself.
         (libc::SYS_prlimit64, each(0, &[0, own])?),
-        // A panic that ends the process.
+        // A panic may end the process with a signal.
         (libc::SYS_kill, one(equals(0, own)?)?),
         (libc::SYS_tgkill, one(equals(0, own)?)?),
     ];
@@ -266,7 +267,7 @@ fn not_equals(argument: u8, value: i32) -> Result<SeccompCondition, BackendError
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value)
 }
 
-/// Returns the condition that the bits `mask` of an argument are `value`.
+/// Returns the condition that an argument masked with `mask` equals `value`.
 fn has_bits(argument: u8, mask: u64, value: u64) -> Result<SeccompCondition, BackendError> {
     let operator = SeccompCmpOp::MaskedEq(mask);
     SeccompCondition::new(argument, SeccompCmpArgLen::Qword, operator, value)

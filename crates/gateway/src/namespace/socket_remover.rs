@@ -1,4 +1,4 @@
-//! The removal of sockets whose directories the sandbox hides.
+//! A process that removes sockets whose directories the sandbox hides.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,8 +8,8 @@ use nix::unistd::Pid;
 
 use super::child::{end_server, receive, start_server};
 
-/// A process outside of the sandbox that removes the files of sockets. It does so when this value is
-/// dropped, or when the process that has it ends for any reason.
+/// A process outside of the sandbox that removes the files of sockets when this value is dropped, or when
+/// its owner ends for any reason.
 #[derive(Debug)]
 pub struct SocketRemover {
     /// The process removes the files when it receives a message, or when this end is closed.
@@ -22,7 +22,7 @@ impl SocketRemover {
     /// before this process has threads.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The error of the operating system.
     pub fn start(files: &[&SocketFile]) -> io::Result<Self> {
         let (channel, pid) = start_server(|channel| {
             let _ = receive(channel);

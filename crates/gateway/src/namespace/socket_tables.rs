@@ -8,19 +8,19 @@ use super::child::{Message, in_child};
 use super::{Namespaces, failed};
 use crate::forward::Protocol;
 
-/// The kernel's tables, in this order.
+/// The names of the kernel's tables, in the order of [`SocketTables`].
 const TABLES: [&str; 4] = ["tcp", "tcp6", "udp", "udp6"];
 /// `TCP_LISTEN`, and the state of a UDP socket without a peer (`TCP_CLOSE`).
 const LISTEN: &str = "0A";
 const UNCONNECTED: &str = "07";
-/// Most sockets of a table that are read.
+/// Most sockets that are read from a table.
 const SOCKETS_MAX: usize = 65_536;
-/// Bytes that are read at once: the data thread reads the tables.
+/// Bytes that are read at once.
 const BUFFER_LEN: usize = 16 << 10;
-/// Longest line; the kernel's have up to 200 bytes.
+/// Longest line, bytes; the kernel's have up to 200.
 const LINE_MAX: u64 = 512;
 
-/// Open tables of the sockets in a network namespace. They can be read from outside.
+/// Open tables of the sockets in a network namespace, which can be read from outside of it.
 pub struct SocketTables([File; 4]);
 
 impl SocketTables {
@@ -52,7 +52,7 @@ impl SocketTables {
         open_files().map(Self)
     }
 
-    /// Returns the ports that have a listening TCP socket, or an unconnected UDP socket, sorted.
+    /// Returns the sorted ports that have a listening TCP socket, or an unconnected UDP socket.
     ///
     /// # Errors
     /// The error of reading the tables.
@@ -81,8 +81,8 @@ fn open_files() -> io::Result<[File; 4]> {
     Ok([open(a)?, open(b)?, open(c)?, open(d)?])
 }
 
-/// Adds the ports in a state, of at most [`SOCKETS_MAX`] sockets. The kernel lists listening TCP
-/// sockets in front of all others, which are not read.
+/// Adds the ports of the sockets in a state. Reads at most [`SOCKETS_MAX`] sockets. The kernel lists
+/// listening TCP sockets before all others, which are not read.
 fn read_ports(table: impl Read, state: &str, ports: &mut Vec<u16>) -> io::Result<()> {
     let mut lines = BufReader::with_capacity(BUFFER_LEN, table);
     let mut line = Vec::new();

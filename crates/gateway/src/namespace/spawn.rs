@@ -25,17 +25,17 @@ use super::sys::{fork_into, is_signal_ignored, register, set_signal_handler};
 use super::tap::{Tap, decode};
 use super::{Identity, Namespaces, namespace_limits};
 
-/// How long the end of the command's parent is awaited that has been requested to kill the command.
+/// Time to wait for the end of the command's parent after it was requested to kill the command.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A command, and the namespaces that are made for it: network, mount, PID, IPC and UTS namespaces.
 #[derive(Clone, Debug)]
 pub struct NewNamespaces {
-    /// Whether the command has a user namespace of its own, in which it is root. A caller with the
-    /// privileges of [`can_make_namespaces`] keeps its users and groups in it; the user and group of
-    /// another caller become root's, and it has no others.
+    /// Whether the command gets its own user namespace, in which it is root. A caller with the privileges
+    /// of [`can_make_namespaces`] keeps its users and groups there; another caller's user and group
+    /// become root's, and there are no others.
     pub user: bool,
-    /// The user of the command outside of its user namespace, in which it is then the only one; `None`: the
+    /// The user of the command outside of its user namespace, and the only one in it; `None` for the
     /// caller.
     pub run_as: Option<Identity>,
     /// The first process of the command's PID namespace.
@@ -46,7 +46,7 @@ pub struct NewNamespaces {
     pub setup: InterfaceSetup,
     /// The contents of the command's /etc/resolv.conf; `None` leaves the host's.
     pub resolv_conf: Option<String>,
-    /// A file that the command cannot write, whatever its permissions are.
+    /// A file that the command must not be able to write, regardless of permissions.
     pub read_only: Option<Guard>,
     /// The program and its arguments.
     pub command: Vec<OsString>,
@@ -55,13 +55,13 @@ pub struct NewNamespaces {
 /// The first process of a PID namespace. When it ends, the kernel ends all other processes of the namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FirstProcess {
-    /// A process of this program, which waits for orphans, and ends with the command.
+    /// A process of this program, which reaps orphans and ends with the command.
     Reaper,
     /// The command, which the kernel protects from signals that it does not handle.
     Command,
 }
 
-/// A command whose namespaces exist, and which has not begun yet.
+/// A command whose namespaces exist, and which has not started yet.
 #[derive(Debug)]
 pub struct Spawned {
     /// The TAP in the command's network namespace.
@@ -79,28 +79,27 @@ pub struct Spawned {
 /// The access of a command to files of the host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct CommandFiles {
-    /// The only user whose files the command owns. `None`: it may be any user.
+    /// The only user as which the command can own files; `None` if it may be any user.
     pub(super) user: Option<u32>,
-    /// Why [`NewNamespaces::read_only`] is not read-only for it.
+    /// The reason why [`NewNamespaces::read_only`] is not read-only for the command.
     pub(super) unguarded: Option<String>,
 }
 
 impl NewNamespaces {
-    /// Makes the namespaces and the TAP. The command waits for [`Spawned::start`]. It is killed when
-    /// the returned value is dropped, or this process ends. If this process ignores SIGCHLD, it no longer
-    /// does.
+    /// Makes the namespaces and the TAP. The command waits for [`Spawned::start`], and is killed when the
+    /// returned value is dropped or this process ends. If this process ignores SIGCHLD, its default
+    /// disposition is restored.
     ///
     /// # Errors
     /// The error of the step that failed, with its name.
     pub fn make(&self) -> io::Result<Spawned> {
-        // The kernel does not report the end of a child while the signal is ignored, which a process
-        // inherits.
+        // While the signal is ignored, which is inherited, the kernel does not report the end of a child.
         if is_signal_ignored(libc::SIGCHLD) {
             set_signal_handler(nix::sys::signal::Signal::SIGCHLD, SigHandler::SigDfl);
         }
         let (channel, theirs) = channel()?;
         let (control, gateway) = self::channel()?;
-        // Mounts of this level are fixed for the command, which is one level below.
+        // The command is one level below, and cannot change mounts of this level.
         let has_outer_user = self.user && !can_make_namespaces();
         let mut outer = CloneFlags::CLONE_NEWNS;
         outer.set(CloneFlags::CLONE_NEWUSER, has_outer_user);
@@ -108,12 +107,13 @@ impl NewNamespaces {
         let outer_user = has_outer_user.then(|| self.ids());
         let nested = Nested::new(self, outer_user);
         let copies = [channel.as_raw_fd(), control.as_raw_fd()];
-        // A process between forks with the C library's own function, which leaves the allocator usable
-        // if this process has threads, and is gone when its child is that of this process.
+        // The intermediate process is forked with the C library's function, which leaves the allocator
+        // usable if this process has threads. It ends when its child, with `CLONE_PARENT`, is this
+        // process's child.
         let started = in_child(|| {
             if let Some(user) = self.run_as {
                 user.assume()?;
-                // The change of the user has made /proc/self, with the maps of users, that of root.
+                // After the change of the user, /proc/self with the maps of users belongs to root.
                 set_dumpable(true)?;
             }
             let parent = fork_into(outer | CloneFlags::CLONE_PARENT);
@@ -167,7 +167,7 @@ impl NewNamespaces {
         self.run_as.map_or_else(own, Identity::ids)
     }
 
-    /// Returns whether the command is another user than root, who has no right to be others.
+    /// Returns whether the command runs as a user other than root, who may not change to another user.
     pub(super) fn has_other_user(&self) -> bool {
         self.run_as.is_some_and(|user| !user.is_root())
     }
@@ -189,7 +189,7 @@ impl Spawned {
     pub fn start(&self) -> io::Result<()> {
         send(&self.channel, b"start", &[])?;
         match receive(&self.channel)? {
-            // The channel closes when the command replaces the child.
+            // The channel closes when the command's program replaces the child.
             None => Ok(()),
             Some(message) => open_result(message).map(drop),
         }
@@ -210,16 +210,16 @@ impl Spawned {
         &self.files
     }
 
-    /// Returns the origin of the SIGHUPs that this process receives.
+    /// Returns the detector of the origin of SIGHUPs that this process receives.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The error of the operating system.
     pub fn hangup_origin(&self) -> io::Result<HangupOrigin> {
         Ok(HangupOrigin(self.control.try_clone()?))
     }
 
-    /// Waits for the end of the command, and returns its exit status: 128 plus the signal's number
-    /// if a signal ended it.
+    /// Waits for the end of the command and returns its exit status, or 128 plus the number of the signal
+    /// that ended it.
     ///
     /// # Errors
     /// The error of the runtime if the process cannot be polled.
@@ -236,12 +236,12 @@ impl Spawned {
         }
     }
 
-    /// Ends the command by SIGTERM, or by SIGKILL if it still runs after `grace`, and waits for its
+    /// Ends the command with SIGTERM, or with SIGKILL if it still runs after `grace`, and waits for its
     /// end. The other processes of its PID namespace end with it.
     ///
     /// # Errors
-    /// The error of the request if the command has ended before; the error of the runtime if the
-    /// process cannot be polled.
+    /// The error of the request if the command has already ended; the error of the runtime if the process
+    /// cannot be polled.
     pub async fn terminate(&self, grace: Duration) -> io::Result<()> {
         send(&self.control, TERMINATE, &[])?;
         if let Ok(ended) = timeout(grace, self.wait()).await {
@@ -249,7 +249,7 @@ impl Spawned {
         }
         // Fails if the command has just ended.
         let _ = send(&self.control, KILL, &[]);
-        // A parent that was stopped does not receive it: it ends with this process.
+        // A stopped parent does not receive the request, and ends with this process.
         match timeout(KILL_TIMEOUT, self.wait()).await {
             Ok(ended) => ended.map(drop),
             Err(_) => Ok(()),
@@ -257,15 +257,15 @@ impl Spawned {
     }
 }
 
-/// The origin of SIGHUPs. The command's processes can send signals to their process group, which is that of
-/// this process, too.
+/// A detector of the origin of SIGHUPs. The command's processes can signal their process group, to which
+/// this process belongs as well.
 #[derive(Debug)]
 pub struct HangupOrigin(OwnedFd);
 
 impl HangupOrigin {
-    /// Returns whether a SIGHUP since the last call came from the command, or from the kernel because
-    /// of what processes of the group did. The command's parent, which no other process knows, has
-    /// received it then, too.
+    /// Returns whether a SIGHUP since the last call came from the command, or from the kernel because of
+    /// processes of the group. Then the command's parent, which no other process can address, has
+    /// received it, too.
     ///
     /// # Errors
     /// The error of the runtime if the channel cannot be polled, or of the channel.
@@ -277,7 +277,7 @@ impl HangupOrigin {
     }
 }
 
-/// Returns the exit status that a shell reports for a process that has ended.
+/// Returns the exit status with which a shell reports the end of a process.
 pub(super) fn exit_status(status: WaitStatus) -> i32 {
     match status {
         WaitStatus::Exited(_, code) => code,

@@ -12,28 +12,28 @@ use tokio::io::unix::AsyncFd;
 /// `NS_GET_USERNS` of `linux/nsfs.h`: `_IO(0xb7, 1)`.
 const NS_GET_USERNS: libc::Ioctl = 0xb701;
 
-/// The exit status after a refused system call, that of a program that the signal has ended.
+/// The exit status after a refused system call: that of a program ended by SIGSYS.
 #[cfg(debug_assertions)]
 const REFUSED_CALL_STATUS: i32 = 128 + libc::SIGSYS;
 
-/// End of the descriptors that are closed where /proc does not list them.
+/// First number that is not closed if /proc does not list the descriptors.
 const UNLISTED_MAX: RawFd = 4096;
 
-/// Forks, and returns the child's process ID in the parent, and `None` in the child.
+/// Forks. Returns the child's process ID in the parent, and `None` in the child.
 ///
-/// In a process with several threads, locks that other threads held stay locked in the child. It may
-/// allocate (the C library resets the allocator's locks) and call the kernel, but not print through
+/// In a process with several threads, locks of other threads stay locked in the child. The child may
+/// allocate (the C library resets the allocator's locks) and make system calls, but not print through
 /// `std`, change the environment, or use a runtime of the parent.
 pub(super) fn fork() -> io::Result<Option<Pid>> {
-    // SAFETY: the callers in this module's parent restrict themselves to what is listed above.
+    // SAFETY: the callers in this module's parent observe the restrictions above.
     match unsafe { nix::unistd::fork() }? {
         ForkResult::Parent { child } => Ok(Some(child)),
         ForkResult::Child => Ok(None),
     }
 }
 
-/// Starts a child in new namespaces, as [`fork`] does without them. Must be called in a process with a
-/// single thread: the C library's allocator is not prepared for others.
+/// Forks a child into new namespaces, like [`fork`]. Must be called in a process with a single thread:
+/// the C library does not prepare its allocator for others.
 pub(super) fn fork_into(namespaces: CloneFlags) -> io::Result<Option<Pid>> {
     let flags = namespaces.bits() | libc::SIGCHLD;
     // SAFETY: without CLONE_VM the child has a copy of the memory and returns here on a copy of the
@@ -63,15 +63,15 @@ pub(super) fn owning_user_namespace(namespace: BorrowedFd<'_>) -> io::Result<Own
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Takes over a descriptor that `recvmsg` has returned.
+/// Takes ownership of a descriptor that `recvmsg` has returned.
 pub(super) fn owned(fd: RawFd) -> OwnedFd {
     // SAFETY: the kernel has made this descriptor for the message, and nothing else refers to it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// Closes all descriptors above the standard ones except `kept`. Linux before 5.9 leaves them open.
+/// Closes all descriptors above the standard ones except `kept`. Has no effect before Linux 5.9.
 ///
-/// For a forked child that does not return: values of the parent refer to the descriptors.
+/// Call it only in a forked child that does not return: values of the parent refer to the descriptors.
 pub(super) fn close_others(kept: &[RawFd]) {
     let close = |first: libc::c_uint, last: libc::c_uint| {
         if first <= last {
@@ -92,7 +92,7 @@ pub(super) fn close_others(kept: &[RawFd]) {
     close(first, libc::c_uint::MAX);
 }
 
-/// Closes a forked child's copy of a descriptor, whose value in the child is not used or dropped any more.
+/// Closes a forked child's copy of a descriptor, which the child must not use or drop any more.
 pub(super) fn close_copy(fd: RawFd) {
     // SAFETY: the child does not use the descriptor any more, and runs no destructors.
     unsafe { libc::close(fd) };
@@ -104,7 +104,7 @@ pub(super) fn report_refused_calls() {
     use nix::sys::signal::{SaFlags, SigAction, SigSet, sigaction};
 
     extern "C" fn on_trap(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-        // The member `si_syscall` of `siginfo_t` of 64-bit systems, in units of `int`.
+        // The index of `si_syscall` in `siginfo_t` of 64-bit systems, in units of `int`.
         const SYSCALL: usize = 6;
         // SAFETY: the kernel passes a pointer to a whole siginfo_t, of which this is an aligned `int`.
         let call = unsafe { *info.cast::<libc::c_int>().add(SYSCALL) };
@@ -142,10 +142,10 @@ pub fn is_signal_ignored(number: i32) -> bool {
     result == 0 && action.sa_sigaction == libc::SIG_IGN
 }
 
-/// Takes over a descriptor that the process was started with, and sets `FD_CLOEXEC`.
+/// Takes ownership of a descriptor that this process inherited, and sets `FD_CLOEXEC`.
 ///
 /// # Errors
-/// `InvalidInput` if there is no such descriptor, or this process has opened it itself.
+/// `InvalidInput` if the descriptor is not open, or if this process has opened it itself.
 pub fn inherited_fd(number: RawFd) -> io::Result<OwnedFd> {
     let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
     // SAFETY: reads the flags of a number, which need not be a descriptor.
@@ -165,8 +165,8 @@ pub fn inherited_fd(number: RawFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// Closes the descriptors that the process was started with, except the standard ones and those of
-/// [`inherited_fd`]. Call it when all files that arguments name are open, which may be `/dev/fd/N`.
+/// Closes the inherited descriptors, except the standard ones and those of [`inherited_fd`]. Call it when
+/// all files that arguments name are open, which may be `/dev/fd/N`.
 pub fn close_inherited() {
     let numbers = descriptors().unwrap_or_else(|_| (3..UNLISTED_MAX).collect());
     for number in numbers.into_iter().filter(|number| *number > 2) {
@@ -178,7 +178,7 @@ pub fn close_inherited() {
     }
 }
 
-/// Returns the descriptors that a program has which this process executes.
+/// Returns the descriptors that a program executed by this process inherits.
 pub(super) fn passed_on() -> io::Result<Vec<RawFd>> {
     let mut numbers = descriptors()?;
     numbers.retain(|number| outlives_exec(*number));

@@ -10,7 +10,7 @@ use super::interface::{Interface, InterfaceSetup, find, raise_queue_len};
 use super::netlink::Netlink;
 use super::{Namespaces, failed};
 
-/// Most lines with the name and the refused routes, which fit a message.
+/// Most lines of a message, with the name and the refused routes.
 const LINES_MAX: usize = 64;
 
 /// An open TAP of another network namespace.
@@ -24,17 +24,17 @@ pub struct Tap {
     pub mtu: u32,
     /// The guest's Ethernet address.
     pub mac: [u8; 6],
-    /// The routes that the kernel has refused, one line each; the first of them if there are many.
+    /// The routes that the kernel has refused, one line each; if there are many, the first ones.
     pub refused: Vec<String>,
 }
 
-/// Opens the TAP `name` in other namespaces, and configures it if `setup` is given.
+/// Opens the TAP `name` in `namespaces`, and configures it if `setup` is given.
 ///
-/// An interface that exists is used, e.g. a persistent one that the caller has made; otherwise it
-/// is created, and ends with the file.
+/// An existing interface is used, e.g. a persistent one of the caller; otherwise one is created, and ends
+/// with the file.
 ///
 /// # Errors
-/// The error of entering the namespaces, of opening the TAP, or of a setting, with its text.
+/// The error of entering the namespaces, opening the TAP or applying a setting, with its text.
 pub fn open_tap(
     namespaces: &Namespaces,
     name: &str,
@@ -78,7 +78,7 @@ fn encode(interface: &Interface, refused: &[String], file: OwnedFd) -> Message {
     }
 }
 
-/// Takes the TAP from a message, whose other files stay in it.
+/// Removes the TAP's file from a message, whose other files stay, and returns the TAP.
 pub(super) fn decode(message: &mut Message) -> io::Result<Tap> {
     let file = (!message.fds.is_empty()).then(|| message.fds.remove(0));
     let bytes = message.bytes.split_at_checked(10);

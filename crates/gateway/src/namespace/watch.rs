@@ -1,7 +1,7 @@
-//! Notification of the end of a namespace, and of a caller.
+//! Notification of the end of a namespace or of a caller.
 //!
 //! The file of a TAP keeps its network namespace alive, so that the kernel does not report its end.
-//! What ends is its process, or the name at which it is mounted.
+//! Instead, this module waits for the end of its process, or of the name at which it is mounted.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -23,22 +23,22 @@ use super::sys::register;
 /// Interval of the checks of a file below /proc, which inotify does not watch.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The end of a namespace, to wait for.
+/// A future end of a namespace.
 pub struct NamespaceEnd(Source);
 
 enum Source {
-    /// The process.
+    /// A process, by its pidfd.
     Process(OwnedFd),
-    /// The directory that has the namespace's name.
+    /// A watched directory, and the namespace's name in it.
     Name(Inotify, OsString),
-    /// An open directory, and the name in it that is checked repeatedly. A sandbox hides its path.
+    /// An open directory, whose path a sandbox hides, and the name in it that is checked repeatedly.
     Polled(OwnedFd, OsString),
-    /// The caller does not want to wait.
+    /// No end, for a caller that does not want to wait.
     Never,
 }
 
 impl NamespaceEnd {
-    /// Waits for the end of a process.
+    /// Returns the end of a process.
     ///
     /// # Errors
     /// `NotFound` if there is no such process.
@@ -49,8 +49,8 @@ impl NamespaceEnd {
         Ok(Self(Source::Process(file)))
     }
 
-    /// Waits until a path no longer exists: the namespace's name in /run/netns is removed, or the
-    /// process of a /proc/PID/ns/net has ended. A path below /proc/self never ends.
+    /// Returns the end of a path: the namespace's name in /run/netns is removed, or the process of a
+    /// /proc/PID/ns/net has ended. A path below /proc/self never ends.
     ///
     /// # Errors
     /// `NotFound` if the path does not exist; the error of opening its directory otherwise.
@@ -62,16 +62,16 @@ impl NamespaceEnd {
         };
         let source = match path.strip_prefix("/proc") {
             Ok(rest) => below_proc(rest, folder, name)?,
-            // Another mount of it, e.g. that of a container's host.
+            // Another mount of /proc, e.g. that of a container's host.
             Err(_) if is_proc(folder) => poll_name(folder, name)?,
             Err(_) => watch(folder, name).or_else(|_| poll_name(folder, name))?,
         };
-        // A name that was removed before gave no event.
+        // A name that was removed before the watch began causes no event.
         path.symlink_metadata()?;
         Ok(Self(source))
     }
 
-    /// Never ends.
+    /// Returns an end that never comes.
     pub fn never() -> Self {
         Self(Source::Never)
     }
@@ -109,7 +109,7 @@ fn below_proc(rest: &Path, folder: &Path, name: &OsStr) -> io::Result<Source> {
     let process = first.parse().map(NamespaceEnd::of_process);
     match process {
         Ok(Ok(end)) => Ok(end.0),
-        // The ID of a thread is not that of a process.
+        // The ID may be that of a thread, for which there is no pidfd.
         _ => poll_name(folder, name),
     }
 }
@@ -155,7 +155,7 @@ async fn wait_for_removal(inotify: Inotify, name: &OsString) -> io::Result<()> {
     }
 }
 
-/// Waits until the other end of a file has hung up. Data that it sends is ignored.
+/// Waits until the other end of a file has hung up, and ignores data that it sends.
 ///
 /// Must be called within a tokio runtime whose I/O driver is enabled. Never returns for a file that
 /// cannot hang up.
@@ -165,7 +165,7 @@ async fn wait_for_removal(inotify: Inotify, name: &OsString) -> io::Result<()> {
 pub async fn hung_up(file: OwnedFd) -> io::Result<()> {
     let interest = Interest::READABLE | Interest::ERROR;
     let Ok(file) = register(file, interest) else {
-        // A regular file.
+        // The descriptor is a regular file, which the runtime cannot poll.
         return std::future::pending().await;
     };
     loop {
@@ -176,7 +176,7 @@ pub async fn hung_up(file: OwnedFd) -> io::Result<()> {
         if events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL) {
             return Ok(());
         }
-        // The file may be blocking: its status belongs to the caller, too.
+        // The file may be in blocking mode, as its status belongs to the caller, too.
         if !events.contains(PollFlags::POLLIN) {
             ready.clear_ready();
             continue;

@@ -7,15 +7,15 @@ use super::rule::PolicyError;
 /// Longest name in its text form, bytes.
 const NAME_MAX: usize = 253;
 
-/// A set of names, and of all names below a domain.
+/// A set of domain names.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Domains {
-    /// Whether each name is in the set.
+    /// Whether the set contains all names.
     all: bool,
     names: BTreeSet<String>,
-    /// Domains whose subdomains are in the set.
+    /// Domains whose subdomains are in the set, without the domains themselves.
     parents: BTreeSet<String>,
-    /// Most labels of one of them.
+    /// Most labels of an entry in `parents`.
     parent_labels: usize,
 }
 
@@ -24,7 +24,7 @@ impl Domains {
         !self.all && self.names.is_empty() && self.parents.is_empty()
     }
 
-    /// Adds a name, or for `*.NAME` all names below it, or for `*` all names.
+    /// Adds a name, all names below one for `*.NAME`, or all names for `*`.
     pub(super) fn add(&mut self, pattern: &str) -> Result<(), PolicyError> {
         let error = |fix: &str| {
             let shown = pattern.escape_debug();
@@ -54,14 +54,14 @@ impl Domains {
 
     /// Returns whether a name in lower case without the final dot is in the set.
     pub(super) fn contains(&self, name: &str) -> bool {
-        // From the shortest, and none that is longer than each of the set: a name may have 126 of them.
+        // The parents are checked from the shortest up to `parent_labels` labels: a name may have 126.
         let parents = name.rmatch_indices('.').map(|(dot, _)| &name[dot + 1..]);
         let mut parents = parents.take(self.parent_labels);
         self.all || self.names.contains(name) || parents.any(|parent| self.parents.contains(parent))
     }
 }
 
-/// Returns a name in lower case without the final dot. `None` if it is not the name of a host or
+/// Returns a name in lower case without the final dot, or `None` if it is not the name of a host or
 /// domain.
 pub(super) fn normalize(name: &str) -> Option<String> {
     let name = name.strip_suffix('.').unwrap_or(name);

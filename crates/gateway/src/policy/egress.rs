@@ -1,4 +1,4 @@
-//! The policy of a sandbox: a list of rules.
+//! The policy of a sandbox, a list of rules.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,23 +18,23 @@ pub enum DeniedNames {
     NameError,
 }
 
-/// A policy that restricts where the guest's flows go, by domain, network, port and protocol.
+/// A policy that restricts the guest's flows by domain, network, port and protocol.
 ///
-/// The first [`Rule`] that matches a flow decides about it; if none does, the default, which is to deny.
-/// Queries to the DNS relay are allowed for names that the guest may reach: those of the rules with
-/// domains, and all names if a rule without domains and networks, or the default, allows flows.
-/// Rules that deny or redirect judge each name of a chain of aliases (CNAME), those that allow the name
-/// that the guest has queried.
+/// The first [`Rule`] that matches a flow decides about it; otherwise the default, which is to deny.
+/// Queries to the DNS relay are allowed for names that the guest may reach: the domains of the rules, and
+/// all names if a rule without domains and networks, or the default, allows flows. Rules that deny or
+/// redirect judge each name in a chain of aliases (CNAME); rules that allow judge the name that the guest
+/// has queried.
 ///
-/// A rule with domains matches addresses that the relay has given to the guest in the answer of a
-/// resolver to a query for such a name, or for an alias of it within the same answer, until the answer's
-/// TTL and [`DnsConfig::address_grace`](crate::DnsConfig::address_grace) have passed. Flows that exist then
-/// go on.
+/// A rule with domains matches an address that the relay has given to the guest in a resolver's answer to
+/// a query for such a name, or for an alias of it within the same answer, until the answer's TTL and
+/// [`DnsConfig::address_grace`](crate::DnsConfig::address_grace) have passed. Flows that exist then
+/// continue.
 ///
 /// The owner of a name chooses its addresses, and could open the host's own services to the guest. A rule
 /// that allows domains and has no networks therefore matches a [local](Flow::is_local) address only if
-/// the policy itself gives it [the name](Self::name). Answers with local addresses are refused, unless the
-/// guest may reach some port of them by a rule with a network or without domains, or by the default.
+/// the policy itself gives it [the name](Self::name). Answers with local addresses are refused, unless a
+/// rule with a network or without domains, or the default, lets the guest reach some port of them.
 ///
 /// The policy has no state, so several gateways can share one.
 ///
@@ -83,16 +83,16 @@ impl EgressPolicy {
         self
     }
 
-    /// Sets what happens to flows that no rule matches. Denied by default.
+    /// Sets the action for flows that no rule matches. Denied by default.
     #[must_use]
     pub fn otherwise(mut self, action: Action) -> Self {
         self.default = action;
         self
     }
 
-    /// Adds addresses of a name, which the DNS relay then answers itself. Whether the guest may reach
-    /// them is up to the rules: those that allow the name as their domain match these addresses, also
-    /// local ones.
+    /// Adds addresses of a name, for which the DNS relay then answers itself. The rules decide whether
+    /// the guest may reach them: those that allow the name as a domain match these addresses, also local
+    /// ones.
     ///
     /// # Errors
     /// Returns an error if `name` is not the name of a host, or has more than 64 addresses.
@@ -123,13 +123,13 @@ impl EgressPolicy {
         self
     }
 
-    /// Returns whether a rule has a domain, or the policy a [name](Self::name). Without the DNS relay,
-    /// these have no effect.
+    /// Returns whether a rule has a domain or the policy has a [name](Self::name), which have no effect
+    /// without the DNS relay.
     pub fn needs_dns_relay(&self) -> bool {
         !self.names.is_empty() || self.rules.iter().any(Rule::has_domains)
     }
 
-    /// Returns the rule that decides, with its number from 1.
+    /// Returns the first rule for which `is_decisive` returns true, with its number from 1.
     fn decisive(&self, is_decisive: impl Fn(&Rule) -> bool) -> Option<(usize, &Rule)> {
         let mut numbered = self.rules.iter().enumerate();
         let (n, rule) = numbered.find(|(_, rule)| is_decisive(rule))?;

@@ -22,7 +22,7 @@ use values::{Source, Table, Value};
 /// Longest file, bytes.
 const MAX_LEN: u64 = 4 << 20;
 
-/// The policy of a sandbox in a file, with the limits of its guest.
+/// The policy of a sandbox read from a file, with the limits of its guest.
 ///
 /// ```
 /// use fullsend_gateway::{Config, PolicyFile};
@@ -70,21 +70,20 @@ struct FileLimits {
 }
 
 impl PolicyFile {
-    /// Reads a file.
+    /// Reads and parses a file.
     ///
     /// # Errors
-    /// In one line, the file and its line, the value, and what to write instead; or the error of the
-    /// operating system.
+    /// One line with the file and its line, the value and the fix; or the error of the operating system.
     pub fn read(path: &Path) -> Result<Self, PolicyError> {
         let name = path.display().to_string();
         let file = File::open(path).map_err(|error| unreadable(&name, &error))?;
         Self::read_from(&file, &name)
     }
 
-    /// Reads a file that is open. `name` is its name in errors and in the log.
+    /// Reads an open file. `name` is its name in errors and in the log.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     pub fn read_from(mut file: &File, name: &str) -> Result<Self, PolicyError> {
         let text = file.metadata().and_then(|metadata| {
             if metadata.len() > MAX_LEN {
@@ -102,10 +101,10 @@ impl PolicyFile {
         Self::parse(&text, name)
     }
 
-    /// Parses the text of a file. `name` is that of the file in errors and in the log.
+    /// Parses the text of a file. `name` is its name in errors and in the log.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     pub fn parse(text: &str, name: &str) -> Result<Self, PolicyError> {
         let source = Source { name, text };
         let parsed = DeTable::parse(text).map_err(|error| source.syntax_error(&error))?;
@@ -176,12 +175,12 @@ impl PolicyFile {
         self.policy = change(std::mem::take(&mut self.policy));
     }
 
-    /// Returns the policy alone.
+    /// Returns the policy without the limits.
     pub const fn policy(&self) -> &EgressPolicy {
         &self.policy
     }
 
-    /// Gives a gateway the policy, and the limits that the file sets.
+    /// Sets the policy and the limits of the file in the settings of a gateway.
     pub fn apply(self, config: &mut Config) {
         let limits = &mut config.limits;
         if let Some(rate) = self.limits.bytes_per_second {
@@ -202,9 +201,9 @@ impl PolicyFile {
         config.policy = Arc::new(self.policy);
     }
 
-    /// Gives a gateway that runs the policy for new flows and queries, and the rate for all flows: no
-    /// limit if the file has none. Returns the names of the other limits that the file changes: they stay as they
-    /// are until the gateway is built again.
+    /// Applies the policy to new flows and queries of a running gateway, and the rate to all flows: no
+    /// limit if the file has none. Returns the names of the other limits that differ; they stay until the
+    /// gateway is built again.
     pub fn apply_to(self, handle: &Handle) -> Vec<&'static str> {
         let config = handle.config();
         let (limits, grace) = (&config.limits, config.dns.address_grace);
@@ -267,7 +266,7 @@ impl FileLimits {
     }
 }
 
-/// The names of actions.
+/// The values of the key `action`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ActionName {
     Allow,

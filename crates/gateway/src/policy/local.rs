@@ -1,9 +1,9 @@
-//! Addresses that are not those of one host of the Internet.
+//! Addresses that do not belong to a single host of the Internet.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Returns whether an address belongs to this host, to a link, to a private network or to a group
-/// (RFC 6890), also where an IPv6 address [contains it](embedded_v4).
+/// Returns whether an address belongs to this host, a link, a private network or a group (RFC 6890), also
+/// if an IPv6 address [contains it](embedded_v4).
 pub(crate) fn is_special(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => is_special_v4(address),
@@ -13,8 +13,8 @@ pub(crate) fn is_special(address: IpAddr) -> bool {
 
 fn is_special_v4(address: Ipv4Addr) -> bool {
     match address.octets() {
-        // This network, private networks and the loopback; link-local addresses, among which clouds have
-        // their metadata; carriers' networks, protocol assignments and benchmarks.
+        // This network, private networks and the loopback; link-local addresses, where clouds serve
+        // metadata; carriers' networks, protocol assignments and benchmarks.
         [0 | 10 | 127, ..]
         | [192, 168, ..]
         | [172, 16..=31, ..]
@@ -35,7 +35,7 @@ fn is_special_v6(address: Ipv6Addr) -> bool {
     }
 }
 
-/// Returns whether an address is one of a link (169.254.0.0/16, fe80::/10), where clouds also have their
+/// Returns whether an address is link-local (169.254.0.0/16, fe80::/10), where clouds also serve
 /// metadata.
 pub(crate) fn is_link_local(address: IpAddr) -> bool {
     match address.to_canonical() {
@@ -47,8 +47,8 @@ pub(crate) fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// Returns the IPv4 address that packets to an IPv6 address may reach: one that is mapped (RFC 4291
-/// 2.5.5.2), for translation with the well-known prefix (RFC 6052 2.1), or of 6to4 (RFC 3056 2).
+/// Returns the IPv4 address that packets to an IPv6 address may reach: a mapped one (RFC 4291 2.5.5.2),
+/// one translated with the well-known prefix (RFC 6052 2.1), or one of 6to4 (RFC 3056 2).
 pub(crate) fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     match address.segments() {
         [0, 0, 0, 0, 0, 0xffff, high, low]

@@ -1,4 +1,4 @@
-//! Networks in rules.
+//! Networks in the rules of a policy.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::local::embedded_v4;
 use super::rule::PolicyError;
 
-/// The word for the addresses of [`Flow::is_local`](super::Flow::is_local).
+/// The word that stands for all addresses of [`Flow::is_local`](super::Flow::is_local).
 const LOCAL: &str = "local";
 
 /// A set of addresses.
@@ -57,7 +57,7 @@ impl Network {
         })
     }
 
-    /// Returns the network, or the one without the bits of `address` that are not of the prefix.
+    /// Returns the network, or as an error the network without the bits of `address` beyond the prefix.
     fn new(address: IpAddr, prefix: u8) -> Result<Self, Self> {
         let (network, is_exact) = match address {
             IpAddr::V4(address) => {
@@ -73,7 +73,7 @@ impl Network {
             && prefix >= 96
             && let Some(v4) = Ipv6Addr::from_bits(base).to_ipv4_mapped()
         {
-            // Such addresses are those of IPv4.
+            // Mapped addresses are IPv4 addresses.
             let prefix = prefix - 96;
             let base = v4.to_bits();
             Self::V4 { base, prefix }
@@ -83,7 +83,7 @@ impl Network {
         if is_exact { Ok(network) } else { Err(network) }
     }
 
-    /// Returns whether an address is in the network. `is_local` is that of the address.
+    /// Returns whether an address, whose locality is `is_local`, is in the network.
     pub(super) fn contains(self, address: IpAddr, is_local: bool) -> bool {
         match (self, address.to_canonical()) {
             (Self::Local, _) => is_local,
@@ -97,7 +97,7 @@ impl Network {
         }
     }
 
-    /// Returns whether an address is in the network, or leads to an IPv4 address that is, by a
+    /// Returns whether an address is in the network, or leads to an IPv4 address in it through a
     /// translator (NAT64) or a tunnel (6to4).
     pub(super) fn covers(self, address: IpAddr, is_local: bool) -> bool {
         let embedded = match address {

@@ -1,4 +1,4 @@
-//! Log lines about refusals, as many as a log can hold whatever the guest does.
+//! Log lines about refusals, limited so that a guest cannot fill the log.
 
 use std::hash::Hash;
 use std::sync::atomic::AtomicU64;
@@ -13,8 +13,8 @@ use crate::counters::add;
 pub(crate) struct RefusalLog(LogLimit);
 
 impl RefusalLog {
-    /// Logs the refusal of `subject`. If that has been logged recently, or there have been too many
-    /// lines, counts it in `suppressed` instead.
+    /// Logs the refusal of `subject`. Counts it in `suppressed` instead if it was logged recently or
+    /// there were too many lines.
     pub(crate) fn write(
         &self,
         now: Instant,
@@ -29,7 +29,7 @@ impl RefusalLog {
         }
     }
 
-    /// Logs once a minute the number of refusals that had no line; `at_once` without waiting.
+    /// Logs the number of suppressed refusals, at most once a minute, or now if `at_once` is set.
     pub(crate) fn write_suppressed(&self, now: Instant, at_once: bool) {
         if let Some(number) = self.0.take_suppressed(now.into_std(), at_once) {
             tracing::warn!("{number} more refusals, which are counted and not logged one by one");

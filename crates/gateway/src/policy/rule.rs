@@ -9,7 +9,7 @@ use super::domains::Domains;
 use super::network::Network;
 use super::{Flow, FlowProtocol, Verdict};
 
-/// A setting of a policy that cannot be used. The message names the value and what to write instead.
+/// An invalid setting of a policy; the message names the value and the fix.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PolicyError(String);
 
@@ -30,13 +30,13 @@ impl std::error::Error for PolicyError {}
 /// The effect of a rule on the flows that match it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// They go to their destinations.
+    /// The flows go to their destinations.
     Allow,
-    /// They are refused.
+    /// The flows are refused.
     Deny,
-    /// They go to this address of the host's network. It is not the unspecified one, and its port is
-    /// not 0. Echo requests do not match such a rule, as they have no port, and are refused if this is the
-    /// default.
+    /// The flows go to this address of the host's network, which is not the unspecified one and has a
+    /// port other than 0. Echo requests have no port: they do not match such a rule, and are refused if
+    /// this is the default.
     Redirect(SocketAddr),
 }
 
@@ -50,11 +50,11 @@ impl Action {
     }
 }
 
-/// A rule of an [`EgressPolicy`](super::EgressPolicy): conditions, and what happens to flows that meet
-/// all of them.
+/// A rule of an [`EgressPolicy`](super::EgressPolicy): conditions, and the action for flows that meet all
+/// of them.
 ///
-/// Of one kind of condition, one value must match; a rule without that kind matches each value. A rule
-/// without conditions matches each flow.
+/// A flow must match one value of each kind of condition; a rule without that kind matches any value. A
+/// rule without conditions matches each flow.
 ///
 /// ```
 /// use fullsend_gateway::{FlowProtocol, Rule};
@@ -72,10 +72,10 @@ pub struct Rule {
     action: Action,
     domains: Domains,
     networks: Vec<Network>,
-    /// First and last ports.
+    /// The first and last ports of ranges.
     ports: Vec<(u16, u16)>,
     protocols: Vec<FlowProtocol>,
-    /// Where the rule is written, for the log.
+    /// The rule's position in its file, for the log.
     origin: Option<String>,
 }
 
@@ -102,11 +102,11 @@ impl Rule {
         }
     }
 
-    /// Adds a name, or with `*.` before it all names below it, or `*` for all names.
+    /// Adds a domain name, all names below one for `*.NAME`, or all names for `*`.
     ///
     /// A flow matches if the DNS relay has given its destination to the guest as the address of such a
-    /// name ([`Flow::names`]). A rule that denies or redirects also matches if such a name is in the chain
-    /// of aliases that has led to the address ([`Flow::aliases`]).
+    /// name ([`Flow::names`]). A rule that denies or redirects also matches such a name in the chain of
+    /// aliases that led to the address ([`Flow::aliases`]).
     ///
     /// # Errors
     /// Returns an error if `domain` is not a domain name.
@@ -116,9 +116,9 @@ impl Rule {
     }
 
     /// Adds a network such as `10.0.0.0/8`, an address, or `local` for all addresses that are
-    /// [local](Flow::is_local). The destination as the guest sees it is compared. In a rule that denies,
-    /// an IPv4 network also has the IPv6 addresses that lead to its addresses: those of NAT64
-    /// (`64:ff9b::/96`) and 6to4 (`2002::/16`).
+    /// [local](Flow::is_local). It is compared with the destination as the guest sees it. In a rule that
+    /// denies or redirects, an IPv4 network includes the IPv6 addresses that lead to its addresses: those
+    /// of NAT64 (`64:ff9b::/96`) and 6to4 (`2002::/16`).
     ///
     /// # Errors
     /// Returns an error if `network` is none of these.
@@ -127,7 +127,7 @@ impl Rule {
         Ok(self)
     }
 
-    /// Adds ports of the destination. Echo requests have none, and do not match.
+    /// Adds ports of the destination. Echo requests have no port, and do not match.
     #[must_use]
     pub fn ports(mut self, ports: RangeInclusive<u16>) -> Self {
         self.ports.push((*ports.start(), *ports.end()));
@@ -141,14 +141,14 @@ impl Rule {
         self
     }
 
-    /// Sets where the rule is written.
+    /// Sets the rule's position in its file.
     #[cfg(feature = "policy-file")]
     pub(super) fn written_at(mut self, origin: String) -> Self {
         self.origin = Some(origin);
         self
     }
 
-    /// Returns whether the rule has ports or redirects to one, and has only protocols without ports.
+    /// Returns whether the rule requires a port, but has only protocols without ports.
     #[cfg(feature = "policy-file")]
     pub(super) fn has_useless_ports(&self) -> bool {
         let has_ports = !self.ports.is_empty() || matches!(self.action, Action::Redirect(_));
@@ -172,22 +172,22 @@ impl Rule {
         !self.domains.is_empty()
     }
 
-    /// Returns whether the rule matches each flow to the destinations that it matches.
+    /// Returns whether the rule has no conditions except destinations.
     fn is_about_all_flows(&self) -> bool {
         self.ports.is_empty() && self.protocols.is_empty()
     }
 
-    /// Returns whether a flow meets all conditions. `is_own` returns whether the policy itself gives the
-    /// destination a name.
+    /// Returns whether a flow meets all conditions. `is_own` returns whether the policy itself gives a
+    /// name to the destination.
     ///
-    /// A name alone opens a [local](Flow::is_local) destination only if the policy gives it the name, and
-    /// not if an answer does: another rule may have let the answer pass for other ports.
+    /// A name alone opens a [local](Flow::is_local) destination only if the policy itself gives it the
+    /// name: another rule may have let a resolver's answer pass for other ports.
     pub(super) fn matches(&self, flow: &Flow, is_own: impl Fn(&str) -> bool) -> bool {
         let trusts_name =
             !flow.is_local || !self.networks.is_empty() || self.action != Action::Allow;
         let is_named =
             |name: &Arc<str>| self.domains.contains(name) && (trusts_name || is_own(name));
-        // A name that the guest may not reach is not to be reached by an alias of it either.
+        // A guest that may not reach a name must not reach it through an alias either.
         let aliases = match self.action {
             Action::Deny | Action::Redirect(_) => flow.aliases,
             Action::Allow => &[],
@@ -203,8 +203,8 @@ impl Rule {
             && (!self.has_domains() || flow.names.iter().chain(aliases).any(is_named))
     }
 
-    /// Returns whether the rule's networks have an address. A rule that denies or redirects must also
-    /// match the forms of IPv6 that lead to an IPv4 address; one that allows must not open them all.
+    /// Returns whether the rule's networks contain an address. Rules that deny or redirect also match the
+    /// IPv6 forms that lead to an IPv4 address; rules that allow must not open them.
     fn matches_address(&self, address: IpAddr, is_local: bool) -> bool {
         let matches = |network: &Network| match self.action {
             Action::Deny | Action::Redirect(_) => network.covers(address, is_local),
@@ -213,9 +213,10 @@ impl Rule {
         self.networks.is_empty() || self.networks.iter().any(matches)
     }
 
-    /// Returns whether queries for a name may be relayed, as far as this rule decides about it.
+    /// Returns whether queries for a name may be relayed, or `None` if this rule does not decide about
+    /// it.
     ///
-    /// A rule that lets the guest reach a name permits it, and a rule that forbids each flow to it
+    /// A rule that lets the guest reach a name permits the query, and a rule that forbids each flow to it
     /// forbids it. Rules with networks but without domains decide about no names.
     pub(super) fn permits_name(&self, name: &str) -> Option<bool> {
         let is_about_name = if self.has_domains() {
@@ -232,14 +233,15 @@ impl Rule {
         }
     }
 
-    /// Returns whether the rule judges flows by a name in the chain of aliases of their destination.
+    /// Returns whether the rule matches flows by the name `target` in the chain of aliases of their
+    /// destination.
     pub(super) fn uses_alias(&self, target: &str) -> bool {
         self.action != Action::Allow && self.domains.contains(target)
     }
 
-    /// Returns whether an answer may be relayed in which `name` is an alias of `target`, as far as this rule
-    /// decides about it: as about queries for `name`, but a rule that forbids each flow to `target`
-    /// forbids it, too.
+    /// Returns whether an answer in which `name` is an alias of `target` may be relayed, or `None` if
+    /// this rule does not decide about it. It decides as about queries for `name`; a rule that forbids
+    /// each flow to `target` also forbids the answer.
     pub(super) fn permits_alias(&self, name: &str, target: &str) -> Option<bool> {
         match self.action {
             Action::Deny => self
@@ -249,9 +251,9 @@ impl Rule {
         }
     }
 
-    /// Returns whether the guest may reach an address that `name` has, as far as this rule decides about
-    /// it without trusting the name alone: it lets the guest reach the address by a condition on
-    /// networks or on none, or it forbids each flow to it.
+    /// Returns whether the guest may reach an address of `name`, or `None` if this rule does not decide
+    /// about it without trusting the name alone. It decides if it lets the guest reach the address by a
+    /// condition on networks or by none, or if it forbids each flow to the address.
     pub(super) fn permits_address(
         &self,
         name: &str,

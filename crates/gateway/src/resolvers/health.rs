@@ -1,4 +1,4 @@
-//! The order in which resolvers are queried: those that have stopped to answer come last.
+//! The order in which resolvers are queried: those that do not answer come last.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -7,22 +7,23 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Queries in a row that a resolver leaves without an answer until it comes last.
+/// Consecutive unanswered queries after which a resolver comes last.
 const SILENT_MAX: u32 = 3;
-/// Time for which a silent resolver comes last. A guest may query names that no resolver can find out, and
-/// must not move one that others need behind the others for long.
+/// Time for which a silent resolver comes last, short because a guest can query names that no resolver
+/// finds, and must not demote a resolver that others need for long.
 const LAST_TIME: Duration = Duration::from_secs(20);
 
-/// The state of each resolver, as queries have found it.
+/// The results of past queries for each resolver.
 #[derive(Default)]
 pub(crate) struct ResolverHealth(Mutex<BTreeMap<SocketAddr, Health>>);
 
 #[derive(Clone, Copy, Default)]
 struct Health {
-    /// Queries since the last answer for which another resolver was queried, as this one was silent.
+    /// Queries since the last answer for which another resolver was queried because of this one's
+    /// silence.
     silent: u32,
     answered: Option<Instant>,
-    /// Until when it comes after the others.
+    /// Time until which the resolver comes after the others.
     last_until: Option<Instant>,
 }
 
@@ -42,13 +43,13 @@ impl Health {
 }
 
 impl ResolverHealth {
-    /// Returns the resolvers in the order in which they are queried. What is known of others is
-    /// removed.
+    /// Returns the resolvers in the order in which they are queried. Removes the records of all other
+    /// resolvers.
     pub(crate) fn ordered(&self, mut list: Vec<SocketAddr>) -> Vec<SocketAddr> {
         let now = Instant::now();
         let mut known = self.0.lock();
         known.retain(|resolver, _| list.contains(resolver));
-        // The sort is stable.
+        // The sort is stable, so that the order of the file remains.
         list.sort_by_key(|resolver| known.get(resolver).is_some_and(|h| h.comes_last(now)));
         list
     }
@@ -62,8 +63,8 @@ impl ResolverHealth {
         self.0.lock().insert(resolver, health);
     }
 
-    /// Records that another resolver has answered a query first, long after this one was queried at
-    /// `start`. It is not silent if it has answered another query since.
+    /// Records that another resolver has answered first, long after this one was queried at `start`. Has
+    /// no effect if this one has answered another query since.
     pub(crate) fn on_silence(&self, resolver: SocketAddr, start: Instant) {
         self.change(resolver, |health| {
             if !health.has_answered_since(start) {
@@ -75,7 +76,7 @@ impl ResolverHealth {
         });
     }
 
-    /// Records that a resolver has not answered a query of `start` in time.
+    /// Records that a resolver has not answered a query sent at `start` in time.
     pub(crate) fn on_timeout(&self, resolver: SocketAddr, start: Instant) {
         self.change(resolver, |health| {
             if !health.has_answered_since(start) {

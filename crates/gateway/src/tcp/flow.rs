@@ -1,4 +1,4 @@
-//! The table of TCP flows, which only tools read: the relays record in it what each flow does.
+//! The table of TCP flows, read only by tools; the relays record the state of each flow in it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use socket2::Socket;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
-/// What one direction of a flow waits for.
+/// The event that one direction of a flow waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Stage {
@@ -19,13 +19,13 @@ pub(crate) enum Stage {
     Connecting,
     /// The handshake with the guest.
     Handshake,
-    /// Data to pass on.
+    /// Data to relay.
     Data,
-    /// The rate limit.
+    /// Permission of the rate limit.
     RateLimit,
-    /// Room in the socket that it writes to.
+    /// Room in the socket that the direction writes to.
     Room,
-    /// Nothing: it has ended.
+    /// Nothing, as the direction has ended.
     Ended,
 }
 
@@ -63,7 +63,7 @@ impl Direction {
         Stage::ALL[usize::from(self.stage.load(Ordering::Relaxed))]
     }
 
-    /// Counts payload that was passed on.
+    /// Counts relayed payload, bytes.
     pub(crate) fn add_bytes(&self, n: usize) {
         self.bytes.fetch_add(n as u64, Ordering::Relaxed);
     }
@@ -85,16 +85,16 @@ pub(crate) struct TcpFlow {
     /// Whether a client of a forward opened it.
     pub(crate) forwarded: bool,
     pub(crate) started: Instant,
-    /// From the guest to the host.
+    /// The direction from the guest to the host.
     pub(crate) tx: Direction,
-    /// From the host to the guest.
+    /// The direction from the host to the guest.
     pub(crate) rx: Direction,
     host_socket: OnceLock<Weak<AsyncFd<Socket>>>,
 }
 
 impl TcpFlow {
     fn new(guest: SocketAddr, remote: SocketAddr, host: SocketAddr, forwarded: bool) -> Self {
-        // The host's socket of a forward is connected before the guest's.
+        // The host's socket of a forwarded flow is connected before the guest's.
         let stage = if forwarded {
             Stage::Handshake
         } else {
@@ -116,7 +116,7 @@ impl TcpFlow {
         let _ = self.host_socket.set(socket);
     }
 
-    /// Returns the host's socket while it is open.
+    /// Returns the host's socket, or `None` once it is closed.
     pub(crate) fn host_socket(&self) -> Option<Arc<AsyncFd<Socket>>> {
         self.host_socket.get()?.upgrade()
     }
@@ -128,7 +128,7 @@ impl TcpFlow {
     }
 }
 
-/// The TCP flows of a gateway, with numbers in the order of their beginnings.
+/// The TCP flows of a gateway, numbered in the order in which they begin.
 #[derive(Default)]
 pub(crate) struct TcpFlows {
     flows: Mutex<BTreeMap<u64, Arc<TcpFlow>>>,
@@ -167,7 +167,7 @@ impl TcpFlows {
         }
     }
 
-    /// Returns whether the guest has not closed its direction of a flow that the other end accepted.
+    /// Returns whether some flow was accepted by the other end and not closed by the guest.
     pub(crate) fn has_open_tx(&self) -> bool {
         let is_open = |stage| !matches!(stage, Stage::Connecting | Stage::Ended);
         let flows = self.flows.lock();
@@ -184,7 +184,7 @@ impl TcpFlows {
     }
 }
 
-/// A flow in the table. Dropping it removes the flow.
+/// A flow in the table, removed on drop.
 pub(crate) struct TcpFlowEntry<'a> {
     table: &'a TcpFlows,
     id: u64,

@@ -1,4 +1,4 @@
-//! Forwarded connections: a client of one side reaches a port of the other.
+//! Forwarded connections: a client on one side reaches a port on the other.
 
 use std::future::Future;
 use std::io;
@@ -24,13 +24,13 @@ use crate::policy::{FlowProtocol, Verdict};
 
 /// Pause after a failed `accept`, e.g. for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// The log lines about that.
+/// The limit of the log lines about failed calls of `accept`.
 static NOT_ACCEPTED: LogLimit = LogLimit::new();
 
-/// How long the other side may take to accept a client that has sent only its FIN. Such a client may
-/// wait for an answer, but most are gone.
+/// Time for which a client that has sent only its FIN waits for the other side. It may still wait for an
+/// answer, but most such clients are gone.
 const CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long it may take to accept a client that has sent data before its FIN.
+/// Time for which a client that has sent data before its FIN waits for the other side.
 const CLOSED_WITH_DATA_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits for the connection to the other side, but not much longer than the client does.
@@ -46,7 +46,8 @@ async fn until_client_ends<T>(
     }
 }
 
-/// Waits until a client has closed its direction, and then as long as it may wait for the other side.
+/// Waits until a client has closed its direction, and then for the time that it may wait for the other
+/// side.
 async fn closed_for_long(client: &HostStream) {
     client.closed_by_peer().await;
     let has_data = client.received_bytes().is_ok_and(|n| n > 0);
@@ -58,15 +59,15 @@ async fn closed_for_long(client: &HostStream) {
     tokio::time::sleep(timeout).await;
 }
 
-/// The permits of a client: as many of all connections as of those that forwards may have.
+/// The permits of a client: the same number of all connections and of the forwards' part.
 struct Permits {
     _of_forwards: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
 }
 
 impl Permits {
-    /// Waits for `n` permits. Only clients within the forwards' share wait for the permits of all
-    /// connections: those that wait get each permit that becomes free.
+    /// Waits for `n` permits. Only clients within the forwards' part wait for the permits of all
+    /// connections: waiting clients get each permit that becomes free.
     async fn acquire(shared: &Shared, n: u32) -> io::Result<Self> {
         let acquire = async |all: &Arc<Semaphore>| {
             let permits = all.clone().acquire_many_owned(n).await;
@@ -78,7 +79,7 @@ impl Permits {
         })
     }
 
-    /// Returns `n` permits if they are free.
+    /// Returns `n` permits, or `None` if they are not free.
     fn try_acquire(shared: &Shared, n: u32) -> Option<Self> {
         let acquire = |all: &Arc<Semaphore>| all.clone().try_acquire_many_owned(n).ok();
         Some(Self {
@@ -115,7 +116,7 @@ pub(crate) async fn accept_in_guest(
     listener: Arc<AsyncFd<Socket>>,
     (guest, host): (SocketAddr, SocketAddr),
 ) {
-    // All of them if there are fewer: the clients would wait for ever.
+    // At most all permits are acquired, as the clients would otherwise wait for ever.
     let all = shared.limits.tcp_of_forwards();
     let permits = SPLICED_DESCRIPTORS.min(all.try_into().unwrap_or(u32::MAX));
     loop {
@@ -131,14 +132,14 @@ pub(crate) async fn accept_in_guest(
     }
 }
 
-/// Returns whether the policy lets a client at `from` in the guest connect to the forward at `guest`.
-/// The forward itself is the redirection, so that no other one applies.
+/// Returns whether the policy lets a client at `from` in the guest connect to the forward at `guest`. A
+/// redirection of the policy does not apply, as the forward itself redirects.
 fn is_allowed(shared: &Shared, from: SocketAddr, guest: SocketAddr) -> bool {
     let verdict = shared.verdict(FlowProtocol::Tcp, from, guest);
     !matches!(verdict, Verdict::Reject | Verdict::Drop)
 }
 
-/// Waits for a client that can be accepted, and takes `permits` for it.
+/// Waits for a client and its `permits`. Retries after failures.
 async fn accept(
     shared: &Shared,
     listener: &AsyncFd<Socket>,
@@ -158,8 +159,8 @@ async fn accept(
     }
 }
 
-/// Waits for a client. It stays in the listener's queue until there is room for its connection; a
-/// forward without clients keeps no permit.
+/// Waits for a client, which stays in the listener's queue until its connection has permits. A forward
+/// without clients holds no permit.
 async fn try_accept(
     shared: &Shared,
     listener: &AsyncFd<Socket>,
@@ -179,22 +180,22 @@ async fn try_accept(
     }
 }
 
-/// Returns how a client at `from` is led to the guest without the link: a socket in the guest's
-/// namespace, the address to connect to, and the permits that it takes in addition to a connection
-/// over the link. `None` if the client uses the link.
+/// Returns the route of a client at `from` to the guest without the link: a socket in the guest's
+/// namespace, the address to connect to, and the permits in addition to those of a connection over the
+/// link. `None` if the client uses the link.
 fn spliced_route(
     shared: &Shared,
     from: SocketAddr,
     guest: SocketAddr,
 ) -> Option<(Socket, SocketAddr, Permits)> {
     let sockets = shared.guest_sockets.as_ref()?;
-    // Other addresses need not be the guest's own.
+    // Other addresses may belong to other hosts on the link.
     if !from.ip().to_canonical().is_loopback() || !shared.config.is_guest(guest.ip()) {
         return None;
     }
     let ip = match (shared.config.loopback_clients, guest.ip()) {
         (LoopbackClients::Link, _) => return None,
-        // A link-local address means nothing without its interface.
+        // A link-local address is useless without its interface.
         (LoopbackClients::GuestAddress, IpAddr::V6(ip)) if ip.is_unicast_link_local() => {
             return None;
         }
@@ -202,13 +203,13 @@ fn spliced_route(
         (LoopbackClients::GuestLoopback, IpAddr::V4(_)) => Ipv4Addr::LOCALHOST.into(),
         (LoopbackClients::GuestLoopback, IpAddr::V6(_)) => Ipv6Addr::LOCALHOST.into(),
     };
-    // Without the permits or a socket, the link remains.
+    // Without the permits or a socket, the client uses the link.
     let permits = Permits::try_acquire(shared, SPLICED_DESCRIPTORS - 1)?;
     let to = SocketAddr::new(ip, guest.port());
     Some((sockets.stream(to).ok()?, to, permits))
 }
 
-/// Returns the same port at the loopback address of the other family.
+/// Returns the loopback address of the other family with the same port.
 fn other_loopback(to: SocketAddr) -> Option<SocketAddr> {
     let ip: IpAddr = match to.ip() {
         IpAddr::V4(Ipv4Addr::LOCALHOST) => Ipv6Addr::LOCALHOST.into(),
@@ -218,8 +219,8 @@ fn other_loopback(to: SocketAddr) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, to.port()))
 }
 
-/// Connects to `to`, and to the loopback address of the other family if that one refuses: the client
-/// is connected already, and does not try its server's other address.
+/// Connects to `to`, or if it refuses to the loopback address of the other family: the client is already
+/// connected, and does not try its server's other address.
 async fn connect_loopback<F>(
     to: SocketAddr,
     mut connect: impl FnMut(SocketAddr) -> F,
@@ -258,17 +259,17 @@ async fn splice_to_guest(shared: &Shared, client: HostStream, socket: Socket, to
 async fn splice_to_host(shared: &Shared, client: HostStream, from: SocketAddr, host: SocketAddr) {
     let outbound = &shared.config.outbound;
     let connected = connect_loopback(host, |host| async move {
-        // Forwards may follow all ports on which the host listens.
+        // Forwards may lead to any port on which the host listens.
         if shared.refuses_service(FlowProtocol::Tcp, from, host) {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
         HostStream::connect(host, outbound).await
     });
-    // The guest's kernel has accepted the client, which may have sent data and ended.
+    // The guest's kernel has accepted the client, which may already have sent data and ended.
     let sending = Counted::new(&shared.spliced_tx);
     match until_client_ends(&client, connected).await {
         Ok(stream) => {
-            // The splice counts it from now on.
+            // The splice counts the connection from now on.
             drop(sending);
             splice(shared, client, stream).await;
         }
@@ -286,7 +287,7 @@ async fn splice(shared: &Shared, guest: HostStream, host: HostStream) {
     splice_both(shared, guest, host).await;
 }
 
-/// Connects to the guest and relays.
+/// Connects a client to the guest and relays.
 async fn connect(shared: &Shared, client: HostStream, from: SocketAddr, guest: SocketAddr) {
     let socket = client.downgrade();
     let connected = connect_to_guest(shared, &socket, from, guest);
@@ -317,10 +318,10 @@ async fn connect_to_guest<'a>(
     let connect = |source| TcpStream::connect_transparent(&shared.stack, source, guest);
     let flow = add_flow(source);
     match connect(source).await {
-        // The client's port is in use at this address, e.g. by a client with the same port at
-        // another address of the loopback network.
+        // The client's port is in use at this address, e.g. by a client with the same port and another
+        // loopback address.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            // The addresses are those of the other flow.
+            // The addresses in the table belong to the other flow.
             drop(flow);
             let stream = connect(SocketAddr::new(source.ip(), 0)).await?;
             Ok((add_flow(stream.local_addr()?), stream))

@@ -22,29 +22,29 @@ use crate::reactor::register;
 
 /// Largest number of slices that one `writev` passes.
 const MAX_SLICES: usize = 64;
-/// Bytes of the blocks that a large read is divided into. A block is one super-segment.
+/// Size of the blocks of a large read, bytes. A block is one super-segment.
 const BLOCK_BYTES: usize = 64 << 10;
 /// Largest number of blocks of one `readv`.
 const MAX_BLOCKS: usize = 4;
-/// How often a socket with urgent data is polled for the end of its stream.
+/// Interval at which a socket with urgent data is polled for the end of its stream.
 const URGENT_POLL_INTERVAL: Duration = Duration::from_secs(1);
 const SPLICE_FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
 
-/// Where received data is.
+/// The location of received data.
 pub(super) enum Moved {
-    /// So many bytes are in the pipe.
+    /// This number of bytes is in the pipe.
     IntoPipe(usize),
-    /// So many bytes were copied.
+    /// This number of bytes was copied.
     Copied(usize),
     /// The stream has ended.
     End,
 }
 
-/// A TCP socket of the host, in the reactor. Dropping it, e.g. when the gateway stops, sends a RST and
-/// discards its data. After [`shutdown_write`](Self::shutdown_write) it does so only if received data
-/// has not been read, or if more arrives; otherwise the kernel still delivers the data.
+/// A TCP socket of the host, registered with the reactor. Dropping it, e.g. when the gateway stops, sends
+/// a RST and discards its data. After [`shutdown_write`](Self::shutdown_write) that happens only if
+/// received data is unread or more arrives; otherwise the kernel still delivers the data.
 pub(crate) struct HostStream {
-    /// Shared: a tool that lists the flows may delay the end by the time of one reading.
+    /// The socket, shared with a tool that lists flows, which may delay its end for the time of one read.
     fd: Arc<AsyncFd<Socket>>,
 }
 
@@ -85,10 +85,10 @@ impl HostStream {
     /// # Errors
     /// The error of the operating system.
     pub(crate) fn new(socket: Socket) -> io::Result<Self> {
-        // The guest has decided about the sizes of its segments.
+        // The guest has chosen the sizes of its segments.
         socket.set_tcp_nodelay(true)?;
         socket.set_keepalive(true)?;
-        // Urgent data is received in its place, like all other data.
+        // Urgent data is received in its place in the stream, like all other data.
         socket.set_out_of_band_inline(true)?;
         let fd = Arc::new(register(socket)?);
         let stream = Self { fd };
@@ -96,14 +96,14 @@ impl HostStream {
         Ok(stream)
     }
 
-    /// Returns a reference for tools, which does not keep the socket open.
+    /// Returns a weak reference for tools.
     pub(super) fn downgrade(&self) -> Weak<AsyncFd<Socket>> {
         Arc::downgrade(&self.fd)
     }
 
-    /// Waits for data and reads it into memory of `pool`, at most `want` bytes. Appends it to
-    /// `data`. Returns the number of bytes, and 0 at the end of the stream. While memory is refused, the
-    /// data stays in the socket.
+    /// Waits for data, reads at most `want` bytes into memory of `pool`, and appends them to `data`.
+    /// Returns the number of bytes, or 0 at the end of the stream. While memory is refused, the data
+    /// stays in the socket.
     ///
     /// Cancel safe: no data is lost if the future is dropped.
     pub(crate) async fn read(
@@ -117,7 +117,7 @@ impl HostStream {
                 .fd
                 .ready(Interest::READABLE | Interest::PRIORITY)
                 .await?;
-            // Memory is allocated only now: an idle connection holds none.
+            // Memory is allocated only when data is ready: an idle connection has none.
             let mut blocks = allocate(pool, want);
             if blocks.is_empty() {
                 drop(ready);
@@ -136,7 +136,7 @@ impl HostStream {
                 Err(_would_block) => continue,
             };
             if n < capacity && !ready.ready().is_priority() {
-                // Nothing is left, except after the urgent mark, where each read stops; the next data
+                // No data is left, except after the urgent mark, at which each read stops; the next data
                 // or the end makes the socket ready again.
                 ready.clear_ready();
             }
@@ -145,8 +145,8 @@ impl HostStream {
         }
     }
 
-    /// Writes data of the guest and removes what was written from `data`. Waits until at least a
-    /// part has been.
+    /// Writes data of the guest, and removes the written part from `data`. Waits until at least one byte
+    /// is written.
     ///
     /// Cancel safe: `data` holds the rest if the future is dropped.
     pub(crate) async fn write(&self, data: &mut Chain) -> io::Result<()> {
@@ -179,15 +179,14 @@ impl HostStream {
         Ok(())
     }
 
-    /// Waits for room, or an error.
+    /// Waits for room in the send buffer, or an error.
     pub(super) async fn writable(&self) -> io::Result<()> {
         self.fd.writable().await?.retain_ready();
         Ok(())
     }
 
-    /// Moves received data into an empty pipe, at most `max` bytes. Copies it into `copied` where
-    /// `splice` cannot move it: at the urgent mark, it never goes on. Returns `None` if no data has
-    /// arrived.
+    /// Moves at most `max` bytes of received data into an empty pipe, or copies them into `copied` if
+    /// `splice` cannot move them: it stops at the urgent mark. Returns `None` if no data has arrived.
     pub(super) fn splice_to(
         &self,
         pipe: &OwnedFd,
@@ -211,8 +210,8 @@ impl HostStream {
         }
     }
 
-    /// Sends data of a pipe, which has `len` bytes. Waits until at least a part has been sent, and
-    /// returns its length.
+    /// Sends data of a pipe that has `len` bytes. Waits until at least one byte is sent, and returns the
+    /// number of bytes sent.
     ///
     /// Cancel safe: the pipe has the rest if the future is dropped.
     pub(super) async fn splice_from(&self, pipe: &OwnedFd, len: usize) -> io::Result<usize> {
@@ -226,7 +225,7 @@ impl HostStream {
         }
     }
 
-    /// Sends `data`.
+    /// Sends all of `data`.
     pub(super) async fn write_all(&self, mut data: &[u8]) -> io::Result<()> {
         while !data.is_empty() {
             let mut ready = self.fd.writable().await?;
@@ -237,22 +236,22 @@ impl HostStream {
         Ok(())
     }
 
-    /// Sends a FIN after all data. Dropping the socket does not discard that data any more.
+    /// Sends a FIN after all data. Dropping the socket then no longer discards that data.
     pub(crate) fn shutdown_write(&self) -> io::Result<()> {
         self.fd.get_ref().set_linger(None)?;
         self.fd.get_ref().shutdown(Shutdown::Write)
     }
 
-    /// Probes the peer, which has sent its FIN, earlier than other idle peers.
+    /// Makes the kernel probe the peer, which has sent its FIN, earlier than other idle peers.
     pub(super) fn probe_half_closed(&self) {
         let keepalive = TcpKeepalive::new().with_time(HALF_CLOSED_PROBE);
-        // Each TCP socket has the option.
+        // Does not fail, as each TCP socket has the option.
         let _ = self.fd.get_ref().set_tcp_keepalive(&keepalive);
     }
 
     /// Makes dropping the socket send a RST, which discards its data.
     pub(super) fn reset_on_drop(&self) {
-        // Each TCP socket has the option.
+        // Does not fail, as each TCP socket has the option.
         let _ = self.fd.get_ref().set_linger(Some(Duration::ZERO));
     }
 
@@ -265,13 +264,13 @@ impl HostStream {
             };
             match self.fd.get_ref().take_error() {
                 Ok(Some(error)) | Err(error) => return error,
-                // The other direction has taken the error, and reports it.
+                // The other direction has taken the error and reports it.
                 Ok(None) => ready.clear_ready(),
             }
         }
     }
 
-    /// Waits for the peer's FIN. Data may wait before it.
+    /// Waits for the peer's FIN, even if unread data precedes it.
     pub(super) async fn closed_by_peer(&self) {
         loop {
             // This interest includes the end of the stream, but no data.
@@ -279,7 +278,7 @@ impl HostStream {
                 Ok(ready) if !ready.ready().is_read_closed() => {}
                 _ => return,
             }
-            // Urgent data has made it ready, and only `read` may clear that.
+            // Urgent data also makes the socket ready, and only `read` may clear that.
             tokio::time::sleep(URGENT_POLL_INTERVAL).await;
         }
     }
@@ -290,7 +289,7 @@ impl HostStream {
     }
 }
 
-/// Allocates blocks for `want` bytes, the smallest that hold them; fewer or none while memory is refused.
+/// Allocates the smallest blocks that hold `want` bytes; fewer or none while memory is refused.
 fn allocate(pool: &PayloadMemory, want: usize) -> VecDeque<WriteBuf> {
     let count = want.div_ceil(BLOCK_BYTES).clamp(1, MAX_BLOCKS);
     let block = |_| pool.try_alloc(want.min(BLOCK_BYTES));
@@ -301,9 +300,9 @@ fn allocate(pool: &PayloadMemory, want: usize) -> VecDeque<WriteBuf> {
     blocks
 }
 
-/// Appends the first `n` bytes of the blocks to `data`. What fills less than a quarter of its block is
-/// copied into a small one: the stack keeps a block until the guest has acknowledged its data, and
-/// a server that sends single bytes would otherwise hold much memory.
+/// Appends the first `n` bytes of the blocks to `data`. Data that fills less than a quarter of its block
+/// is copied into a small one: the stack keeps a block until the guest has acknowledged its data, and a
+/// server that sends single bytes would otherwise pin much memory.
 fn freeze(pool: &PayloadMemory, blocks: VecDeque<WriteBuf>, n: usize, data: &mut VecDeque<Slice>) {
     let mut left = n;
     for mut block in blocks {
@@ -324,13 +323,13 @@ fn freeze(pool: &PayloadMemory, blocks: VecDeque<WriteBuf>, n: usize, data: &mut
     }
 }
 
-/// The size of the next read, from the sizes of the last ones. Small messages get small blocks, and
-/// bulk data several super-segments.
+/// The size of the next read, adapted to the last ones: small blocks for small messages, and several
+/// super-segments for bulk data.
 pub(super) struct ReadSize(usize);
 
 impl ReadSize {
     const MIN: usize = 2 << 10;
-    /// Most bytes that a relay takes from a socket at once.
+    /// Most bytes that a relay reads from a socket at once.
     pub(super) const MAX: usize = MAX_BLOCKS * BLOCK_BYTES;
 
     pub(super) const fn new() -> Self {
@@ -341,7 +340,7 @@ impl ReadSize {
         self.0
     }
 
-    /// Adapts to a read of `n` bytes.
+    /// Adapts the size to a read of `n` bytes.
     pub(super) fn adapt(&mut self, n: usize) {
         if n >= self.0 {
             self.0 = (self.0 * 4).min(Self::MAX);

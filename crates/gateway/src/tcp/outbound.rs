@@ -1,4 +1,4 @@
-//! The guest's connections: each SYN is deferred while the host connects to its destination.
+//! The guest's connections, whose SYNs are deferred while the host connects to their destinations.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use crate::route::Route;
 /// Accepts the guest's connections until the stack stops.
 pub(crate) async fn accept_outbound(shared: Arc<Shared>, listener: TransparentListener) {
     while let Ok(pending) = listener.accept().await {
-        // A sender without an address of its own gets no answer.
+        // A sender whose address belongs to no guest gets no answer.
         let Some(guest) = shared.guests.of(pending.peer_addr().ip()) else {
             add(&shared.counters.tcp_dropped, 1);
             pending.ignore();
@@ -38,7 +38,7 @@ pub(crate) async fn accept_outbound(shared: Arc<Shared>, listener: TransparentLi
     }
 }
 
-/// A connection of a guest: one of all, and one of the guest's share.
+/// The permits of a guest's connection: one of the gateway's, and one of the guest's share.
 struct Permit {
     _of_all: OwnedSemaphorePermit,
     _of_guest: HeldShare,
@@ -55,7 +55,7 @@ impl Permit {
     }
 }
 
-/// Connects to the destination of a deferred SYN, answers it according to the result, and relays.
+/// Connects to the destination of a deferred SYN, answers the SYN according to the result, and relays.
 async fn connect(
     shared: Arc<Shared>,
     pending: PendingConnection,
@@ -71,7 +71,7 @@ async fn connect(
         }
         Route::Dns => {
             match pending.accept().await {
-                // Apart, as it needs more memory than other connections.
+                // The future is boxed, as it needs more memory than those of other connections.
                 Ok(guest) => Box::pin(relay_stream(&shared, &sender, guest)).await,
                 Err(error) => count_reset(&shared, &error),
             }
@@ -103,7 +103,7 @@ async fn connect(
                     add(&shared.counters.tcp_established, 1);
                     relay((&shared, &sender), &flow, guest, host).await;
                 }
-                // The guest has given up, or its RST came together with its ACK.
+                // The guest has given up, or its RST arrived together with its ACK.
                 Err(error) => count_reset(&shared, &error),
             }
         }
@@ -112,7 +112,7 @@ async fn connect(
     drop(permit);
 }
 
-/// Answers a deferred SYN as the kernel would report the error of the host's `connect`.
+/// Answers a deferred SYN according to the error of the host's `connect`.
 fn on_connect_error(
     shared: &Shared,
     pending: PendingConnection,
@@ -126,7 +126,7 @@ fn on_connect_error(
             add(&shared.counters.tcp_refused, 1);
             pending.reject();
         }
-        // A link-local address without its interface, which no route leads to.
+        // No route leads to a link-local address without its interface.
         Errno::EINVAL if is_link_local(to.ip()) => {
             reject_unreachable(shared, pending, UnreachableCode::Network);
         }
@@ -135,7 +135,7 @@ fn on_connect_error(
             add(&shared.counters.tcp_timed_out, 1);
             pending.ignore();
         }
-        // The guest retransmits the SYN when there may be descriptors or memory again.
+        // The guest retransmits the SYN, when descriptors or memory may be free again.
         Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM | Errno::EAGAIN => {
             add(&shared.counters.tcp_dropped, 1);
             pending.ignore();

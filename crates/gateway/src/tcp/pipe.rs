@@ -1,4 +1,4 @@
-//! Pipes, through which `splice` moves data from one socket to another.
+//! Pipes through which `splice` moves data from one socket to another.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -7,32 +7,32 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
-/// Empty pipes that are kept for the next use.
+/// Most empty pipes that are kept for later use.
 const MAX_KEPT: usize = 16;
-/// Capacity of a large pipe in bytes, the largest without privileges (pipe(7)).
+/// Capacity of a large pipe, bytes; the largest without privileges (pipe(7)).
 const LARGE: usize = 1 << 20;
-/// Most large pipes. Beyond 64 MiB the kernel makes all new pipes of the user tiny, and a user may have
-/// many gateways.
+/// Most large pipes of a gateway. A user may have many gateways, and beyond 64 MiB the kernel makes all
+/// new pipes of the user tiny.
 const MAX_LARGE: usize = 4;
 
-/// A pipe.
+/// A pipe, which is empty while no connection uses it.
 pub(super) struct Pipe {
     pub(super) read: OwnedFd,
     pub(super) write: OwnedFd,
-    /// Counts it among the large pipes.
+    /// A reference that counts the pipe among the large ones.
     large: Option<Arc<()>>,
 }
 
-/// The empty pipes of a gateway.
+/// The unused, empty pipes of a gateway.
 #[derive(Default)]
 pub(crate) struct Pipes {
     kept: Mutex<Vec<Pipe>>,
-    /// Each large pipe has a reference.
+    /// The counter of large pipes: each has a reference.
     large: Arc<()>,
 }
 
 impl Pipes {
-    /// Returns an empty pipe, a large one if there is one.
+    /// Returns an empty pipe, preferably a large one.
     ///
     /// # Errors
     /// The error of the operating system, e.g. for lack of descriptors.
@@ -67,7 +67,7 @@ impl Pipes {
         }
     }
 
-    /// Closes the pipes that are kept.
+    /// Closes the kept pipes.
     pub(crate) fn clear(&self) {
         let kept = std::mem::take(&mut *self.kept.lock());
         drop(kept);

@@ -18,16 +18,16 @@ use crate::gateway::Shared;
 use crate::guests::{Guest, HeldBuffers};
 use crate::rate::RateLimit;
 
-/// Idle time after which an end is probed that has sent its FIN. Linux forgets a closed connection whose
-/// peer does not close 60 s after that (`tcp_fin_timeout`), and answers to a probe with a RST; one of which
-/// only a direction is closed (`shutdown`) is acknowledged as long as its program wants.
+/// Idle time after which an end that has sent its FIN is probed. Linux drops a closed connection whose
+/// peer does not close within 60 s (`tcp_fin_timeout`), and then answers a probe with a RST; it
+/// acknowledges the probe if only one direction was closed (`shutdown`).
 pub(super) const HALF_CLOSED_PROBE: Duration = Duration::from_secs(65);
 
-/// The guest's socket of a connection. Dropping it, e.g. when the gateway stops, resets it.
+/// The guest's socket of a connection, reset on drop, e.g. when the gateway stops.
 struct GuestSocket(Option<TcpStream>);
 
 impl GuestSocket {
-    /// Closes the socket. Its FIN is queued, and the stack delivers it.
+    /// Closes the socket with a FIN, which the stack delivers after the queued data.
     fn close(mut self) {
         self.0.take();
     }
@@ -41,9 +41,9 @@ impl Drop for GuestSocket {
     }
 }
 
-/// Copies data in both directions until both sides have closed theirs. Each side's FIN is passed on
-/// when its data has been; a RST or another error of one side resets the other, and so does the end
-/// of the gateway. The kernel still delivers the guest's data to the host if its FIN has been passed on.
+/// Copies data in both directions until both sides have closed theirs. Each side's FIN follows its data
+/// to the other side; a RST or another error of one side, or the end of the gateway, resets the other
+/// side. The kernel still delivers the guest's data to the host if the guest's FIN has been relayed.
 pub(super) async fn relay(
     (shared, owner): (&Shared, &Guest),
     flow: &TcpFlow,
@@ -56,7 +56,7 @@ pub(super) async fn relay(
     shared.guests.share_relays(owner);
     let buffers = shared.guests.hold_buffers(owner);
     if let Some(buffers) = &buffers {
-        // The stack doubles both, as Linux does.
+        // The stack doubles the values, as Linux does.
         let bytes = buffers.of_direction() / 2;
         for option in [
             SocketOption::SoSndbufforce(bytes),
@@ -82,14 +82,14 @@ pub(super) async fn relay(
     }
 }
 
-/// Counts a connection that failed, if it was reset by one side.
+/// Counts a failed connection if one side has reset it.
 pub(super) fn count_reset(shared: &Shared, error: &io::Error) {
     use io::ErrorKind::{BrokenPipe, ConnectionReset};
     let is_reset = matches!(error.kind(), ConnectionReset | BrokenPipe);
     add(&shared.counters.tcp_reset, u64::from(is_reset));
 }
 
-/// Returns the size of the future of a connection without data, for tests.
+/// Returns the size of the future of an idle connection, for tests.
 #[cfg(test)]
 pub(super) fn relay_size() -> usize {
     fn size_of_output<F: Future>(
@@ -108,13 +108,12 @@ async fn both_directions(
 ) -> io::Result<()> {
     let mut to_host = pin!(guest_to_host(parts, &flow.tx, (guest, host)));
     let mut to_guest = pin!(host_to_guest(parts, &flow.rx, (guest, host), max_read));
-    // The end that has sent its FIN may still send a RST, which no read of the other direction
-    // reports.
+    // The end that has sent its FIN may still send a RST, which no read of the other direction reports.
     tokio::select! {
         done = &mut to_host => {
             done?;
-            // A guest that has closed its socket, and not only its direction, resets the connection once
-            // its kernel has forgotten it. Fails only if the connection has failed.
+            // A guest that has closed its whole socket resets the connection after its kernel has dropped
+            // it. Fails only if the connection has failed.
             let _ = guest.set_keepidle(HALF_CLOSED_PROBE);
             until_error(to_guest, pin!(guest_reset(guest))).await
         }
@@ -128,9 +127,9 @@ async fn both_directions(
     }
 }
 
-/// Waits for `direction`, but no longer than until `failed` returns an error. Futures are borrowed:
-/// those that a function takes by value are stored twice, at each level of calls, and each
-/// connection would use several times its memory.
+/// Waits for `direction`, until `failed` returns an error. Futures are borrowed: if a function takes them
+/// by value, they are stored twice at each level of calls, and each connection needs several times its
+/// memory.
 pub(super) async fn until_error<T>(
     mut direction: Pin<&mut impl Future<Output = io::Result<T>>>,
     mut failed: Pin<&mut impl Future<Output = io::Error>>,
@@ -142,8 +141,8 @@ pub(super) async fn until_error<T>(
     .await
 }
 
-/// Waits until the guest's connection has failed, e.g. by a RST. Never returns for one that ends with
-/// the FINs of both sides: received data may still wait for the host's socket.
+/// Waits until the guest's connection has failed, e.g. by a RST. Never returns if it ends with the FINs
+/// of both sides: received data may still wait for the host's socket.
 async fn guest_reset(guest: &TcpStream) -> io::Error {
     let closed = guest.closed().await;
     match closed.and_then(|()| guest.take_error()) {
@@ -152,7 +151,7 @@ async fn guest_reset(guest: &TcpStream) -> io::Error {
     }
 }
 
-/// Waits until `n` bytes may pass, or one of the sockets has failed.
+/// Waits until `n` bytes may pass, or fails if one of the sockets has failed.
 async fn pass_rate_limit(
     limit: &RateLimit,
     n: usize,
@@ -161,7 +160,7 @@ async fn pass_rate_limit(
     if !limit.is_limited() {
         return Ok(());
     }
-    // Apart: few gateways have a limit, and each connection would hold memory for it.
+    // The future is boxed: few gateways have a limit, and each connection would need memory for it.
     Box::pin(async move {
         let taken = pin!(async {
             limit.take(n).await;
@@ -174,9 +173,9 @@ async fn pass_rate_limit(
     .await
 }
 
-/// Waits until the host's socket has room, or one of the sockets has failed.
+/// Waits until the host's socket has room, or fails if one of the sockets has failed.
 async fn wait_for_room(guest: &TcpStream, host: &HostStream) -> io::Result<()> {
-    // Apart: few connections need it, and each would hold memory for it.
+    // The future is boxed: few connections need it, and each would need memory for it.
     Box::pin(async move { until_error(pin!(host.writable()), pin!(guest_reset(guest))).await })
         .await
 }
@@ -188,12 +187,12 @@ async fn guest_to_host(
 ) -> io::Result<()> {
     loop {
         if owner.relays.is_exhausted() {
-            // All that is taken can be passed on at once, and is not held.
+            // Data is read only when it can be written at once, so that none is held.
             direction.set_stage(Stage::Room);
             wait_for_room(guest, host).await?;
         }
         direction.set_stage(Stage::Data);
-        // While the host's socket does not accept more, the rest stays in the guest's window.
+        // While the host's socket accepts no more data, the rest stays in the guest's window.
         let max = owner.tx_rate.quantum(owner.relays.allowed(ReadSize::MAX));
         let mut data = guest.read_chain(max).await?;
         if data.is_empty() {
@@ -206,7 +205,7 @@ async fn guest_to_host(
         pass_rate_limit(&owner.tx_rate, len, (guest, host)).await?;
         direction.set_stage(Stage::Room);
         while !data.is_empty() {
-            // While the host's socket is full, a RST of the guest is reported here only.
+            // While the host's socket is full, only this reports a RST of the guest.
             until_error(pin!(host.write(&mut data)), pin!(guest_reset(guest))).await?;
         }
         shared
@@ -226,8 +225,8 @@ async fn host_to_guest(
     let mut data = VecDeque::new();
     let mut size = ReadSize::new();
     loop {
-        // Room first: data stays in the host's socket, and thus in the sender's window, until the
-        // guest has room for it.
+        // Waits for room first: until the guest has room, data stays in the host's socket, and thus in
+        // the sender's window.
         direction.set_stage(Stage::Room);
         until_error(pin!(guest.has_room()), pin!(host.failed())).await?;
         direction.set_stage(Stage::Data);
@@ -254,7 +253,7 @@ async fn host_to_guest(
     }
 }
 
-/// Returns the bytes of memory that data keeps allocated.
+/// Returns the bytes of memory that `data` keeps allocated.
 fn pinned(data: &VecDeque<Slice>) -> usize {
     data.iter().map(Slice::pinned).sum()
 }

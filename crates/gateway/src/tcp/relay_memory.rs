@@ -1,26 +1,26 @@
-//! The memory of the data that relays have taken from one socket and not yet given to the other.
+//! The memory of data that relays have read from one socket and not yet written to the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Bytes that each relay may take, however much the others hold, so that none waits for them.
+/// Bytes that each relay may read even if the budget is used up, so that none waits for the others.
 const MIN_TAKEN_BYTES: usize = 1 << 10;
-/// The share of the free budget that one relay may take.
+/// Divisor of the free budget that gives the bytes that one relay may read.
 const SHARE: usize = 8;
-/// Size of the page that `tcp_mem` and the memory of sockets are counted in, bytes.
+/// Size of the page in which `tcp_mem` and the memory of sockets are counted, bytes.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-/// The budget of all relays of a gateway, or of those of one guest. A relay takes less from its sockets the more the others
-/// hold; the rest stays in the sockets' buffers, and thus in the senders' windows.
+/// The budget of all relays of a gateway, or of one guest's relays. The more data relays hold, the less
+/// each reads; the rest stays in the sockets' buffers, and thus in the senders' windows.
 pub(crate) struct RelayMemory {
     held: AtomicUsize,
     budget: AtomicUsize,
     refused: AtomicU64,
-    /// The memory of all guests, of which this one is a share.
+    /// The budget of all guests, of which this one is a part.
     of_all: Option<Arc<Self>>,
 }
 
-/// Data that a relay holds. Dropping it returns its bytes to the budget.
+/// Data that a relay holds, whose bytes return to the budget on drop.
 pub(crate) struct HeldBytes<'a> {
     memory: &'a RelayMemory,
     bytes: usize,
@@ -37,7 +37,8 @@ impl RelayMemory {
         }
     }
 
-    /// Returns the budget of a guest: that of all, until [`set_budget`](Self::set_budget) lowers it.
+    /// Returns the budget of a guest, which is limited only by `of_all` until
+    /// [`set_budget`](Self::set_budget) is called.
     pub(crate) const fn of_guest(of_all: Arc<Self>) -> Self {
         Self {
             held: AtomicUsize::new(0),
@@ -47,12 +48,12 @@ impl RelayMemory {
         }
     }
 
-    /// Changes the budget, bytes.
+    /// Sets the budget, bytes.
     pub(crate) fn set_budget(&self, bytes: usize) {
         self.budget.store(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the number of bytes that a relay may take now, at most `max`.
+    /// Returns the number of bytes that a relay may read now, at most `max`.
     pub(crate) fn allowed(&self, max: usize) -> usize {
         (self.free() / SHARE).max(MIN_TAKEN_BYTES).min(max)
     }
@@ -72,12 +73,14 @@ impl RelayMemory {
         self.budget.load(Ordering::Relaxed)
     }
 
-    /// Returns whether relays hold the whole budget. Then a relay takes only what it can pass on at once.
+    /// Returns whether relays hold the whole budget. Then a relay reads only data that it can write at
+    /// once.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.free() == 0
     }
 
-    /// Counts data that must be held as a whole. `None` if the budget does not suffice.
+    /// Reserves memory for data that must be held as a whole. Returns `None` if the budget does not
+    /// suffice.
     pub(crate) fn try_hold(&self, bytes: usize) -> Option<HeldBytes<'_>> {
         if bytes > self.free() {
             let all = self.of_all.as_deref().unwrap_or(self);
@@ -87,12 +90,12 @@ impl RelayMemory {
         Some(self.hold(bytes))
     }
 
-    /// Returns how often [`try_hold`](Self::try_hold) has refused.
+    /// Returns the number of refusals of [`try_hold`](Self::try_hold).
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Counts data that a relay has taken.
+    /// Counts data that a relay has read.
     pub(crate) fn hold(&self, bytes: usize) -> HeldBytes<'_> {
         self.held.fetch_add(bytes, Ordering::Relaxed);
         if let Some(all) = &self.of_all {

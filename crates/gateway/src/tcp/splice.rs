@@ -1,5 +1,5 @@
-//! The relay between two sockets of the kernel: between the loopback of the host and that of the
-//! guest. `splice` moves the data, which does not enter this process.
+//! The relay between two sockets of the kernel, from the loopback of the host to that of the guest or
+//! back. `splice` moves the data, which does not enter this process.
 
 use std::io;
 use std::pin::pin;
@@ -15,17 +15,17 @@ use crate::counters::{Counted, add};
 use crate::gateway::Shared;
 use crate::rate::RateLimit;
 
-/// Most bytes that one direction of a connection moves at once, and thus has in its pipe: with fewer,
-/// the receiver is woken more often.
+/// Most bytes that one direction of a connection has in its pipe: with fewer, the receiver is woken more
+/// often.
 const MAX_BYTES: usize = 1 << 20;
-/// Bytes after which other tasks run, also where neither socket makes this one wait.
+/// Bytes after which other tasks may run, even if neither socket makes this task wait.
 const MAX_BYTES_AT_ONCE: usize = 4 << 20;
-/// Most bytes that are copied at once where `splice` moves none.
+/// Most bytes that are copied at once if `splice` moves none.
 const MAX_COPIED_BYTES: usize = 512;
 
-/// Moves data in both directions until both sides have closed theirs. A RST or another error of one
-/// side resets the other, and so does the end of the gateway, except that the kernel still delivers the
-/// data of a direction whose FIN has been passed on.
+/// Moves data in both directions until both sides have closed theirs. A RST or another error of one side,
+/// or the end of the gateway, resets the other side; the kernel still delivers the data of a direction
+/// whose FIN has been relayed.
 pub(super) async fn splice_both(shared: &Shared, guest: HostStream, host: HostStream) {
     if let Err(error) = both_directions(shared, &guest, &host).await {
         guest.reset_on_drop();
@@ -46,8 +46,7 @@ async fn both_directions(shared: &Shared, guest: &HostStream, host: &HostStream)
         one_direction(shared, (guest, host), to_host).await
     });
     let mut to_guest = pin!(one_direction(shared, (host, guest), to_guest));
-    // The end that has sent its FIN may still send a RST, which no read of the other direction
-    // reports.
+    // The end that has sent its FIN may still send a RST, which no read of the other direction reports.
     tokio::select! {
         done = &mut to_host => {
             done?;
@@ -60,7 +59,7 @@ async fn both_directions(shared: &Shared, guest: &HostStream, host: &HostStream)
     }
 }
 
-/// Moves data until the end of the stream, and passes that on.
+/// Moves data until the end of the stream, and then shuts down the other socket's direction.
 async fn one_direction(
     shared: &Shared,
     (from, to): (&HostStream, &HostStream),
@@ -77,7 +76,7 @@ async fn one_direction(
                 moved_bytes = 0;
                 yield_now().await;
             }
-            // Reads of few bytes.
+            // Reads of few bytes do not reach `MAX_BYTES_AT_ONCE` soon.
             consume_budget().await;
             let max = rate.quantum(shared.relay_memory.allowed(MAX_BYTES));
             let max_copied = max.min(MAX_COPIED_BYTES);
@@ -104,7 +103,7 @@ async fn one_direction(
                 }
                 Ok(())
             });
-            // While `to` is full, a RST of the other side is reported here only.
+            // While `to` is full, only this reports a RST of the other side.
             let from_failed = pin!(from.failed());
             let pass = pin!(until_error(pass, from_failed));
             until_error(pass, pin!(to.failed())).await?;

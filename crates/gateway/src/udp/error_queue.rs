@@ -14,7 +14,7 @@ use socket2::Socket;
 
 use super::local_addr::socket_addr;
 
-/// Bytes of the datagram that an ICMP message to the guest quotes at most.
+/// Most bytes of the datagram that an ICMP message to the guest quotes.
 const QUOTED_BYTES: usize = 512;
 /// `SO_EE_ORIGIN_ICMP` and `SO_EE_ORIGIN_ICMP6`.
 const ORIGIN_ICMP: [u8; 2] = [2, 3];
@@ -22,10 +22,10 @@ const ORIGIN_ICMP: [u8; 2] = [2, 3];
 /// An ICMP error about a datagram that a host's socket has sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ReportedError {
-    /// Type and code of the ICMP message.
+    /// The type and code of the ICMP message.
     pub(crate) kind: u8,
     pub(crate) code: u8,
-    /// The MTU of a message that a datagram was too big.
+    /// The MTU, if the message reports that a datagram was too big.
     pub(crate) mtu: u32,
     /// The sender of the message.
     pub(crate) offender: Option<IpAddr>,
@@ -35,7 +35,7 @@ pub(crate) struct ReportedError {
     pub(crate) payload: Vec<u8>,
 }
 
-/// Makes the kernel queue the ICMP errors about the datagrams of a socket, also those that are not hard.
+/// Makes the kernel queue all ICMP errors about the datagrams of a socket, also soft errors.
 ///
 /// # Errors
 /// The error of the operating system.
@@ -48,13 +48,13 @@ pub(crate) fn report_errors(socket: &Socket, v6: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the next ICMP error from the error queue. Errors of other origins are skipped.
+/// Removes and returns the next ICMP error of the error queue. Skips errors of other origins.
 ///
 /// # Errors
 /// The error of the operating system.
 pub(crate) fn read_error(socket: &Socket) -> io::Result<Option<ReportedError>> {
     let mut payload = [0; QUOTED_BYTES];
-    // Room for the larger address, and for that of the host, which forwards request.
+    // Holds the larger sender address, and the host's address for sockets of forwards.
     let mut control = cmsg_space!(
         libc::sock_extended_err,
         libc::sockaddr_in6,

@@ -1,4 +1,4 @@
-//! One UDP flow, and the keys by which it is found.
+//! A UDP flow and the keys of the flow tables.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -19,15 +19,15 @@ pub(crate) struct FlowKey {
     pub(crate) remote: SocketAddr,
 }
 
-/// An address and port of the guest, which one socket of the host stands for (RFC 4787 4.1:
-/// endpoint-independent mapping).
+/// An address and port of the guest, with one socket of the host (endpoint-independent mapping, RFC 4787
+/// 4.1).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct MappingKey {
     pub(super) guest: SocketAddr,
-    /// Whether the socket is one of IPv6: a guest's IPv6 address may lead to IPv4.
+    /// Whether the socket is an IPv6 socket: a guest's IPv6 address may lead to IPv4.
     pub(super) v6: bool,
-    /// Whether the socket is for the host's loopback only, as
-    /// [`Outbound`](crate::Outbound) binds the others to an address or an interface.
+    /// Whether the socket is only for the host's loopback, because [`Outbound`](crate::Outbound) binds
+    /// the others to an address or an interface.
     pub(super) loopback: bool,
 }
 
@@ -40,7 +40,7 @@ pub(crate) enum SharedSocket {
     Mapping(MappingKey),
 }
 
-/// A flow of a shared socket, by the other end as the host sees it.
+/// The key of a flow of a shared socket, with the peer as the host sees it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct PeerKey {
     pub(super) socket: SharedSocket,
@@ -50,7 +50,7 @@ pub(crate) struct PeerKey {
     pub(super) asked: Option<IpAddr>,
 }
 
-/// The side that has sent a flow's first datagram.
+/// The side that has sent the first datagram of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Opener {
     Guest,
@@ -60,20 +60,20 @@ pub(crate) enum Opener {
     Remote,
 }
 
-/// One UDP flow.
+/// A UDP flow.
 pub(crate) struct UdpFlow {
     pub(crate) key: FlowKey,
-    /// The guest whose flow it is.
+    /// The guest that the flow belongs to.
     pub(super) owner: Arc<Guest>,
     pub(super) opener: Opener,
     pub(crate) socket: Arc<HostUdp>,
-    /// A connected socket with the port of `socket`, if the flow is busy.
+    /// A connected socket with the port of `socket`, for a busy flow.
     connected: Mutex<Option<Arc<HostUdp>>>,
-    /// `sendmsg` calls.
+    /// The number of `sendmsg` calls.
     calls: AtomicU32,
-    /// The other end for a shared socket; `None` for one that is connected.
+    /// The peer of a shared socket; `None` for a connected one.
     pub(super) peer: Option<(PeerKey, Peer)>,
-    /// The other end as the host sees it.
+    /// The peer's address as the host sees it.
     pub(crate) host: SocketAddr,
     pub(crate) started: Instant,
     /// Whether the kernel and the route accept several datagrams in one call.
@@ -82,7 +82,7 @@ pub(crate) struct UdpFlow {
     rx_bytes: AtomicU64,
     /// Whether datagrams have passed in both directions.
     answered: AtomicBool,
-    /// Whether the table has removed it.
+    /// Whether the table has removed the flow.
     ended: AtomicBool,
     last_used: Mutex<Instant>,
 }
@@ -113,12 +113,12 @@ impl UdpFlow {
         }
     }
 
-    /// Records a datagram of the guest.
+    /// Records that the guest has sent a datagram.
     pub(super) fn record_tx(&self) {
         self.record_use(self.opener != Opener::Guest);
     }
 
-    /// Records a datagram to the guest.
+    /// Records that a datagram was sent to the guest.
     pub(super) fn record_rx(&self) {
         self.record_use(self.opener == Opener::Guest);
     }
@@ -130,12 +130,12 @@ impl UdpFlow {
         }
     }
 
-    /// Counts payload of the guest.
+    /// Counts payload from the guest, bytes.
     pub(super) fn add_tx_bytes(&self, n: usize) {
         self.tx_bytes.fetch_add(n as u64, Ordering::Relaxed);
     }
 
-    /// Counts payload to the guest.
+    /// Counts payload to the guest, bytes.
     pub(super) fn add_rx_bytes(&self, n: usize) {
         self.rx_bytes.fetch_add(n as u64, Ordering::Relaxed);
     }
@@ -148,12 +148,12 @@ impl UdpFlow {
         self.rx_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns where the host's socket sends to; `None` for a connected one.
+    /// Returns the peer to which a shared socket sends; `None` for a connected socket.
     pub(super) fn peer(&self) -> Option<&Peer> {
         self.peer.as_ref().map(|(_, peer)| peer)
     }
 
-    /// Counts a `sendmsg`, and returns how many there have been.
+    /// Counts a `sendmsg` call, and returns the number of calls so far.
     pub(super) fn count_call(&self) -> u32 {
         self.calls.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
@@ -172,7 +172,7 @@ impl UdpFlow {
         self.opener == Opener::Client
     }
 
-    /// Returns whether the guest has sent the first datagram.
+    /// Returns whether the guest has sent the flow's first datagram.
     pub(crate) fn is_opened_by_guest(&self) -> bool {
         self.opener == Opener::Guest
     }

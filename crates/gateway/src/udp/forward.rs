@@ -19,16 +19,16 @@ use crate::gateway::Shared;
 
 /// Pause after a failed `recvmsg`, e.g. for lack of memory.
 const RECEIVE_RETRY: Duration = Duration::from_millis(100);
-/// The log lines about that.
+/// The limit of the log lines about failed calls of `recvmsg`.
 static NOT_RECEIVED: LogLimit = LogLimit::new();
 
-/// The socket of a forward, through which the guest's own datagrams leave, too.
+/// The socket of a forward, which also sends the guest's own datagrams.
 pub(super) struct ForwardSocket {
     guest: SocketAddr,
     /// The address that the socket is bound to.
     host: SocketAddr,
     interface: Option<String>,
-    /// The forward's task owns the socket.
+    /// The socket, owned by the forward's task.
     socket: Weak<HostUdp>,
 }
 
@@ -47,8 +47,8 @@ impl ForwardSocket {
         self.guest
     }
 
-    /// Returns the socket with the source address of datagrams to `to`, if it can send there as
-    /// `outbound` requires.
+    /// Returns the socket with the source address of datagrams to `to`, or `None` if it cannot send there
+    /// as `outbound` requires.
     pub(super) fn socket_to(
         &self,
         to: SocketAddr,
@@ -62,7 +62,7 @@ impl ForwardSocket {
         let is_on_interface = match (&self.interface, interface) {
             (Some(own), Some(required)) => own == required,
             (None, required) => required.is_none(),
-            // A socket that is bound to an interface reaches no other one.
+            // A socket that is bound to an interface reaches no other interface.
             (Some(own), None) => !is_loopback || own == "lo",
         };
         if !is_on_interface {
@@ -86,8 +86,8 @@ const fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-/// Sends the datagrams of a forward's clients to the guest until the task is aborted. The guest's
-/// answers go through the table of flows.
+/// Sends the datagrams of a forward's clients to the guest until the task is aborted. The guest's answers
+/// use the flow table.
 pub(crate) async fn receive_forwarded(
     shared: Arc<Shared>,
     socket: Arc<HostUdp>,
@@ -131,13 +131,13 @@ pub(crate) async fn receive_forwarded(
     }
 }
 
-/// Returns whether a flow of a forward exists and is that of a client.
+/// Returns whether a flow exists and belongs to `client`.
 fn is_of(flow: &UdpFlow, client: &Peer) -> bool {
     !flow.is_ended() && flow.peer() == Some(client)
 }
 
-/// Returns the flow of a client, which is added if there is none. `None` if the guest cannot be
-/// reached from the gateway, or if all ports are in use.
+/// Returns the flow of a client, and adds it if there is none. `None` if the guest cannot be reached from
+/// the gateway, or if all ports are in use.
 fn flow_of(
     shared: &Arc<Shared>,
     socket: &Arc<HostUdp>,

@@ -1,4 +1,4 @@
-//! A UDP socket of the host, with the kernel's segmentation and coalescing where it has them.
+//! A UDP socket of the host, with the kernel's segmentation and coalescing if available.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
@@ -32,29 +32,29 @@ pub(super) const MAX_SEGMENTS: usize = 64;
 /// Largest number of bytes in one `sendmsg`: the payload of the longest IPv4 datagram.
 pub(super) const MAX_SEND_BYTES: usize = 65_507;
 
-/// Largest number of `recvmsg` calls whose datagrams are passed to the guest together.
+/// Largest number of `recvmsg` calls whose datagrams are sent to the guest together.
 const MAX_CALLS: usize = 64;
-/// Number of `recvmsg` calls after which other tasks run.
+/// Number of `recvmsg` calls after which other tasks may run.
 const CALL_BUDGET: usize = 128;
-/// A batch counts as at least this number of calls: one call may return 64 KiB.
+/// Number of calls that a batch counts as at least: one call may return 64 KiB.
 const MIN_BATCH_CALLS: usize = 8;
-/// How often a `sendmsg` is repeated that has reported the error of an earlier datagram.
+/// Most repetitions of a `sendmsg` that has reported the error of an earlier datagram.
 const MAX_REPEATS: usize = 3;
 
 /// A UDP socket of the host.
 pub(crate) struct HostUdp {
     fd: AsyncFd<Socket>,
     is_v6: bool,
-    /// The TTL or hop limit of datagrams without one of their own; `None` if it is not known.
+    /// The TTL or hop limit of datagrams that set none; `None` if it is unknown.
     default_ttl: Option<u8>,
     /// `recvmsg` calls since other tasks could last run.
     calls: AtomicUsize,
 }
 
-/// Datagrams of one flow that are sent together.
+/// Datagrams of one flow for one call of `send`.
 pub(super) struct Outgoing<'a> {
     pub(super) data: &'a Chain,
-    /// The length of each datagram, of which the last may be shorter, bytes.
+    /// The length of each datagram, bytes; the last may be shorter.
     pub(super) size: usize,
     /// The TTL or hop limit.
     pub(super) ttl: u8,
@@ -64,11 +64,11 @@ pub(super) struct Outgoing<'a> {
     pub(super) segmentation: &'a AtomicBool,
 }
 
-/// What [`HostUdp::receive`] returns.
+/// The result of [`HostUdp::receive`].
 pub(super) enum Received {
-    /// Datagrams have been appended.
+    /// Datagrams were appended.
     Datagrams,
-    /// An error about a datagram that was sent.
+    /// The error of a datagram that was sent.
     Error(ReportedError),
 }
 
@@ -83,8 +83,8 @@ impl HostUdp {
         Ok(Self::new(register(socket)?))
     }
 
-    /// Opens a socket that sends to `to`, and to all destinations with its address family to which the
-    /// same settings apply.
+    /// Opens a socket that can send to `to` and to all destinations of its address family with the same
+    /// settings.
     ///
     /// # Errors
     /// The error of the operating system.
@@ -93,8 +93,8 @@ impl HostUdp {
         Ok(Self::new(register(socket)?))
     }
 
-    /// Opens a second socket with the port of this one that is connected to `to`, from which it receives
-    /// instead.
+    /// Opens a second socket with the port of this one, connected to `to`, from which it then receives
+    /// instead of this one.
     ///
     /// # Errors
     /// The error of the operating system.
@@ -106,7 +106,7 @@ impl HostUdp {
             second.bind_device(Some(interface.as_bytes()))?;
         }
         report_errors(&second, to.is_ipv6())?;
-        // Only while the second one is bound: other programs of this user could use the port, too.
+        // The option is set only during the bind: other programs of this user could use the port, too.
         first.set_reuse_port(true)?;
         second.set_reuse_port(true)?;
         let bound = second.bind(&first.local_addr()?);
@@ -128,16 +128,16 @@ impl HostUdp {
         let kind = Type::DGRAM.nonblocking().cloexec();
         let socket = Socket::new(Domain::for_address(to), kind, Some(Protocol::UDP))?;
         if to.is_ipv6() {
-            // IPv4 hosts are no peers of an IPv6 mapping.
+            // An IPv6 mapping has no IPv4 peers.
             socket.set_only_v6(true)?;
         }
         Ok(socket)
     }
 
-    /// Uses a non-blocking socket.
+    /// Configures a non-blocking socket.
     pub(super) fn new(fd: AsyncFd<Socket>) -> Self {
         let socket = fd.get_ref();
-        // Without coalescing, each datagram takes a call.
+        // If it fails, each datagram needs a call.
         let _ = setsockopt(socket, sockopt::UdpGroSegment, &true);
         let is_v6 = socket.domain().is_ok_and(|domain| domain == Domain::IPV6);
         let default_ttl = if is_v6 {
@@ -209,8 +209,8 @@ impl HostUdp {
             let sent = sendmsg(fd, &vectors, &control, MsgFlags::MSG_DONTWAIT, to.as_ref());
             match sent {
                 Ok(_) => return Ok(()),
-                // The error of an earlier datagram, perhaps of another flow, is reported once, in
-                // place of sending; the error queue has it, too.
+                // The error of an earlier datagram, perhaps of another flow, is reported once instead of
+                // sending; it is also in the error queue.
                 Err(error) if may_be_pending(error) => last = error,
                 Err(error) => return Err(error.into()),
             }
@@ -218,8 +218,8 @@ impl HostUdp {
         Err(last.into())
     }
 
-    /// Waits for datagrams or for an error about a datagram that was sent. Datagrams are appended
-    /// to `data`. Lets other tasks run from time to time, even if the queue never becomes empty.
+    /// Waits for datagrams, which are appended to `data`, or for an error about a datagram that was sent.
+    /// Lets other tasks run regularly, even if the queue never becomes empty.
     ///
     /// # Errors
     /// The error of the operating system.
@@ -238,7 +238,7 @@ impl HostUdp {
                 ready.clear_ready_matching(Ready::ERROR);
             }
             let Some(mut block) = ReceiveBlock::new(pool) else {
-                // The kernel drops what its queue has no room for.
+                // The kernel drops datagrams beyond the socket's queue meanwhile.
                 pool.wait().await;
                 continue;
             };
@@ -251,15 +251,15 @@ impl HostUdp {
                     return Ok(Received::Datagrams);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
-                // A pending error that the error queue has reported.
+                // The error queue has already reported a pending error.
                 Err(error) if may_be_pending(errno_of(&error)) => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Counts a batch, and lets other tasks run if the budget is used up. The readiness of an
-    /// `AsyncFd` does not count towards tokio's own budget of a task.
+    /// Counts a batch, and lets other tasks run if the budget is used up. The readiness of an `AsyncFd`
+    /// does not use tokio's own budget of a task.
     async fn yield_when_due(&self) {
         if self.calls.fetch_add(MIN_BATCH_CALLS, Ordering::Relaxed) >= CALL_BUDGET {
             self.calls.store(0, Ordering::Relaxed);
@@ -267,8 +267,8 @@ impl HostUdp {
         }
     }
 
-    /// Reads the datagrams that wait in the socket while `block` has room for them. Returns whether
-    /// there are no more. An error is reported by the next call.
+    /// Reads datagrams that wait in the socket while `block` has room. Returns whether there are no more.
+    /// Leaves an error to the next call.
     fn receive_waiting(&self, block: &mut ReceiveBlock) -> bool {
         for call in 1..MAX_CALLS {
             if !block.has_room() {
@@ -293,9 +293,9 @@ impl HostUdp {
     }
 }
 
-/// Reads datagrams of one size.
+/// Reads one or several datagrams of one size from one sender.
 fn receive(fd: RawFd, vectors: &mut [IoSliceMut<'_>]) -> io::Result<Read> {
-    // The sizes of coalesced datagrams, and the larger address.
+    // Holds the size of coalesced datagrams, and the larger address.
     let mut control = cmsg_space!(i32, libc::in6_pktinfo);
     let flags = MsgFlags::MSG_DONTWAIT;
     let received = recvmsg::<SockaddrStorage>(fd, vectors, Some(&mut control), flags)?;
@@ -314,8 +314,8 @@ fn receive(fd: RawFd, vectors: &mut [IoSliceMut<'_>]) -> io::Result<Read> {
     })
 }
 
-/// Returns whether `error` means that the kernel or the device cannot segment, or that a segment
-/// is longer than the path's MTU.
+/// Returns whether `error` means that the kernel or the device cannot segment, or that a segment exceeds
+/// the path's MTU.
 fn is_no_segmentation(error: &io::Error) -> bool {
     matches!(
         errno_of(error),
@@ -327,7 +327,7 @@ fn errno_of(error: &io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(0))
 }
 
-/// Returns whether `error` of a call may be that of an earlier datagram, which the error queue has, too.
+/// Returns whether `error` may belong to an earlier datagram, and is then also in the error queue.
 const fn may_be_pending(error: Errno) -> bool {
     matches!(
         error,

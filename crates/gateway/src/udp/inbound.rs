@@ -1,4 +1,4 @@
-//! Datagrams of other hosts to the sockets that stand for the guest's ports.
+//! Datagrams of other hosts to the sockets of the guest's ports.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::counters::add;
 use crate::gateway::Shared;
 use crate::guests::Guest;
 
-/// Senders whose refusal is remembered, so that the policy decides once about many datagrams.
+/// Most refused senders that are remembered, so that the policy decides once about many datagrams.
 const REFUSED_MAX: usize = 8;
-/// Time for which a refused sender is remembered: the policy's verdict may change.
+/// Time for which a refused sender is remembered; the policy's verdict may change.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 
-/// An address and port of a guest.
+/// An address and port of a guest, and its socket.
 pub(super) struct Mapping {
     pub(super) key: MappingKey,
     pub(super) owner: Arc<Guest>,
@@ -48,8 +48,8 @@ impl Refused {
     }
 }
 
-/// Sends what `socket`, that of a mapping or one that is connected beside it, receives to the guest, until
-/// the task is aborted.
+/// Sends the datagrams that `socket` receives to the guest until the task is aborted. `socket` is that of
+/// the mapping, or a connected one with the same port.
 pub(super) async fn receive_mapped(shared: Arc<Shared>, mapping: Mapping, socket: Arc<HostUdp>) {
     let mut datagrams = ReceivedDatagrams::default();
     let mut last: Option<Arc<UdpFlow>> = None;
@@ -89,7 +89,8 @@ pub(super) async fn receive_mapped(shared: Arc<Shared>, mapping: Mapping, socket
     }
 }
 
-/// Returns the flow of a sender. One that has none gets it if the filter and the policy let it in.
+/// Returns the flow of a sender. Adds one if there is none and the filter and the policy admit the
+/// sender.
 fn flow_of(
     shared: &Arc<Shared>,
     mapping: &Mapping,
@@ -118,11 +119,11 @@ fn flow_of(
     admitted
 }
 
-/// Returns the address of a sender without a flow as the guest sees it, if its datagrams may reach the
-/// guest (RFC 4787 5). A sender is let in only if the guest could send to it.
+/// Returns the address of a sender without a flow as the guest sees it, or `None` if its datagrams may
+/// not reach the guest (RFC 4787 5). A sender is admitted only if the guest could send to it.
 fn admit(shared: &Shared, mapping: &Mapping, sender: SocketAddr) -> Option<SocketAddr> {
     let guest = mapping.key.guest;
-    // It may be the socket of another guest, which reaches this one by no other way.
+    // The sender may be the socket of another guest, which must not reach this one.
     if sender.ip().is_loopback() && shared.guests.are_apart() {
         return None;
     }
@@ -138,8 +139,8 @@ fn admit(shared: &Shared, mapping: &Mapping, sender: SocketAddr) -> Option<Socke
     shared.admits(guest, remote, sender).then_some(remote)
 }
 
-/// Returns an address that the guest has not sent to as it sees it. `None` if it would be that of the guest
-/// itself, or of another host on the guest's link, where the sender is not.
+/// Returns the address under which the guest sees a sender that it has not sent to. `None` if it would be
+/// the address of the guest itself, or of another host on the guest's link, where the sender is not.
 fn visible(shared: &Shared, guest: SocketAddr, sender: IpAddr) -> Option<IpAddr> {
     let config = &shared.config;
     let visible = config.visible_to_guest(sender);
@@ -150,13 +151,13 @@ fn visible(shared: &Shared, guest: SocketAddr, sender: IpAddr) -> Option<IpAddr>
         return None;
     }
     Some(match (visible, guest.ip()) {
-        // A socket of IPv4 for a guest's address of IPv6.
+        // An IPv4 socket can serve an IPv6 address of the guest.
         (IpAddr::V4(ip), IpAddr::V6(_)) => ip.to_ipv6_mapped().into(),
         _ => visible,
     })
 }
 
-/// Adds the flow of a sender, unless the guest has one with this address through another socket.
+/// Adds the flow of a sender, unless the guest has a flow with this address through another socket.
 fn add_flow(
     shared: &Arc<Shared>,
     mapping: &Mapping,

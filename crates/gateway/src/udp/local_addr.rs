@@ -1,4 +1,4 @@
-//! The addresses of the host that datagrams are sent to and from.
+//! The host's own addresses of datagrams.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -7,11 +7,11 @@ use nix::libc;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, SockaddrStorage, setsockopt, sockopt};
 use socket2::Socket;
 
-/// The other end of an unconnected socket's datagrams.
+/// The peer of an unconnected socket's datagrams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Peer {
     pub(super) to: SocketAddr,
-    /// The host's address that the peer has sent to. Answers come from it.
+    /// The host's address that the peer has sent to, from which answers are sent.
     pub(super) from: Option<LocalAddr>,
 }
 
@@ -19,17 +19,17 @@ pub(crate) struct Peer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LocalAddr {
     pub(super) ip: IpAddr,
-    /// The interface of a link-local address, otherwise 0.
+    /// The interface index of a link-local address, otherwise 0.
     interface: u32,
 }
 
 impl LocalAddr {
-    /// Returns an address that is not a link-local one.
+    /// Returns an address that is not link-local.
     pub(super) const fn new(ip: IpAddr) -> Self {
         Self { ip, interface: 0 }
     }
 
-    /// Returns the address that a datagram was sent to, if `message` reports one.
+    /// Returns the address to which a datagram was sent, if `message` reports it.
     pub(super) fn of(message: &ControlMessageOwned) -> Option<Self> {
         match message {
             ControlMessageOwned::Ipv4PacketInfo(info) => local_v4(info),
@@ -39,8 +39,8 @@ impl LocalAddr {
     }
 }
 
-/// Makes the kernel report the addresses that datagrams to a socket were sent to. Must be called before
-/// the socket is bound: it applies to datagrams that are received later.
+/// Makes the kernel report the local addresses of datagrams that a socket receives. Must be called before
+/// the socket is bound: it applies to later datagrams only.
 ///
 /// # Errors
 /// The error of the operating system.
@@ -53,7 +53,7 @@ pub(crate) fn report_local_address(socket: &Socket, v6: bool) -> io::Result<()> 
     Ok(())
 }
 
-/// The source address of a datagram as the kernel reads it.
+/// The source address of a datagram in the kernel's format.
 pub(super) enum PacketInfo {
     V4(libc::in_pktinfo),
     V6(libc::in6_pktinfo),
@@ -86,8 +86,8 @@ impl PacketInfo {
     }
 }
 
-/// Returns the host's address that a datagram was sent to. For a broadcast, that is the address of
-/// the interface.
+/// Returns the host's address to which a datagram was sent. For a broadcast, that is the interface's
+/// address.
 fn local_v4(info: &libc::in_pktinfo) -> Option<LocalAddr> {
     let ip = Ipv4Addr::from(info.ipi_spec_dst.s_addr.to_ne_bytes());
     (!ip.is_unspecified()).then_some(LocalAddr {
@@ -96,7 +96,7 @@ fn local_v4(info: &libc::in_pktinfo) -> Option<LocalAddr> {
     })
 }
 
-/// Returns the host's address that a datagram was sent to, unless it is a group.
+/// Returns the host's address to which a datagram was sent, or `None` for a group.
 fn local_v6(info: &libc::in6_pktinfo) -> Option<LocalAddr> {
     let ip = Ipv6Addr::from(info.ipi6_addr.s6_addr);
     (!ip.is_multicast()).then_some(LocalAddr {
@@ -109,12 +109,12 @@ fn local_v6(info: &libc::in6_pktinfo) -> Option<LocalAddr> {
     })
 }
 
-/// Returns an address of the kernel.
+/// Converts an address of the kernel.
 pub(super) fn socket_addr(address: &SockaddrStorage) -> Option<SocketAddr> {
     if let Some(v4) = address.as_sockaddr_in() {
         return Some(SocketAddr::from((v4.ip(), v4.port())));
     }
     let v6 = address.as_sockaddr_in6()?;
-    // The scope of a link-local address is a part of it.
+    // The scope belongs to a link-local address.
     Some(SocketAddrV6::new(v6.ip(), v6.port(), 0, v6.scope_id()).into())
 }

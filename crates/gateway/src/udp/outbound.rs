@@ -1,4 +1,4 @@
-//! The guest's datagrams.
+//! The relay of the guest's datagrams.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,15 +26,15 @@ use crate::icmp::report_unreachable;
 use crate::policy::FlowProtocol;
 use crate::route::Route;
 
-/// Largest number of datagrams that are taken from the stack at once.
+/// Largest number of datagrams that are received from the stack at once.
 const MAX_BATCH: usize = 256;
-/// Number of flows after which other tasks run: the socket of a replaced flow is closed when its task
-/// runs.
+/// Number of new flows after which other tasks may run: the socket of a replaced flow is closed only when
+/// its task runs.
 const OPEN_BUDGET: usize = 16;
-/// How often idle flows are looked for.
+/// Interval of the checks for idle flows.
 const EXPIRE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Ends idle flows and removes old names of addresses, forever.
+/// Ends idle flows and removes expired names of addresses. Never returns.
 pub(crate) async fn expire_flows(shared: Arc<Shared>) {
     let mut ticks = interval(EXPIRE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -50,7 +50,7 @@ pub(crate) async fn expire_flows(shared: Arc<Shared>) {
 pub(crate) async fn receive_outbound(shared: Arc<Shared>) {
     let mut batch = Vec::new();
     let mut opened = 0_usize;
-    // Not a reference that keeps the socket of a removed forward open.
+    // A strong reference would keep the socket of a removed forward open.
     let mut last = Weak::new();
     while shared
         .udp
@@ -75,14 +75,14 @@ pub(crate) async fn receive_outbound(shared: Arc<Shared>) {
     }
 }
 
-/// Consecutive datagrams of one flow, of one size except for the last.
+/// Consecutive datagrams of one flow, all of one size except a shorter last one.
 struct Train {
     key: FlowKey,
     data: Chain,
     size: usize,
     count: usize,
     ttl: u8,
-    /// Whether the last datagram was shorter.
+    /// Whether the last datagram was shorter, so that no further one fits.
     ended: bool,
 }
 
@@ -134,8 +134,8 @@ impl Train {
     }
 }
 
-/// Sends datagrams of the guest through the socket of their flow, which is opened if there is none.
-/// `last` is the flow of the datagrams before. Returns whether a flow was opened.
+/// Sends datagrams of the guest through the socket of their flow, and opens the flow if there is none.
+/// `last` is the flow of the previous datagrams. Returns whether a flow was opened.
 fn forward_train(shared: &Arc<Shared>, train: &Train, last: &mut Weak<UdpFlow>) -> bool {
     let is_next = |flow: &Arc<UdpFlow>| flow.key == train.key && !flow.is_ended();
     let known = last.upgrade().filter(is_next);
@@ -153,7 +153,7 @@ fn forward_train(shared: &Arc<Shared>, train: &Train, last: &mut Weak<UdpFlow>) 
 }
 
 fn send_train(shared: &Arc<Shared>, train: &Train, flow: &Arc<UdpFlow>) {
-    // RFC 1122 3.2.1.7: a datagram without time to live is not sent.
+    // A datagram whose TTL is zero is not sent (RFC 1122 3.2.1.7).
     if train.ttl == 0 || !flow.owner.tx_rate.try_take(train.data.len()) {
         return add(&shared.counters.udp_dropped, train.count as u64);
     }
@@ -177,7 +177,7 @@ fn send_train(shared: &Arc<Shared>, train: &Train, flow: &Arc<UdpFlow>) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 return add(&shared.counters.udp_dropped, train.count as u64);
             }
-            // E.g. the host has another address now; the shared socket follows such changes.
+            // The host may have changed its address; the shared socket follows such changes.
             Err(_) => shared.udp.table.lock().remove_connected(&flow.key),
         }
     }
@@ -199,10 +199,10 @@ fn count_sent(shared: &Shared, train: &Train, flow: &UdpFlow) {
     flow.add_tx_bytes(train.data.len());
 }
 
-/// Opens the flow of the guest's datagrams, if they go anywhere.
+/// Opens the flow of the guest's datagrams. Returns `None` if they are refused or dropped.
 fn open_flow(shared: &Arc<Shared>, train: &Train) -> Option<Arc<UdpFlow>> {
     let key = train.key;
-    // A sender without an address of its own gets no answer.
+    // A sender whose address belongs to no guest gets no answer.
     let Some(owner) = shared.guests.of(key.guest.ip()) else {
         add(&shared.counters.udp_dropped, train.count as u64);
         return None;
@@ -247,7 +247,8 @@ fn open_flow(shared: &Arc<Shared>, train: &Train) -> Option<Arc<UdpFlow>> {
     }
 }
 
-/// Adds a flow to `host`, with a socket if it uses none that exists. `None` if the gateway has stopped.
+/// Adds a flow to `host`, and a socket if no existing one serves. Returns `None` if the gateway has
+/// stopped.
 ///
 /// # Errors
 /// The error of the operating system if the socket cannot be opened.
@@ -265,7 +266,7 @@ fn add_flow(
     let flow = match choice {
         SocketChoice::Shared(id, socket, from) => {
             let flow = flow_of_shared((id, socket, from), opener, host);
-            // Under the same lock: the socket's task ends with the last flow.
+            // The lock is still held, as the socket's task ends with its last flow.
             replaced = table.insert(&flow, None, share);
             drop(table);
             flow
@@ -275,7 +276,7 @@ fn add_flow(
             let socket = Arc::new(HostUdp::open(host, outbound)?);
             let id = SharedSocket::Mapping(mapping);
             let flow = flow_of_shared((id, socket.clone(), None), opener, host);
-            // The task may run at once, and waits until the table has the socket.
+            // The task may run at once; the lock makes it wait until the table has the socket.
             let mut table = shared.udp.table.lock();
             let task = start_mapping(shared, mapping, &flow);
             let Some(task) = task else { return Ok(None) };
@@ -324,21 +325,21 @@ fn start_mapping(shared: &Arc<Shared>, key: MappingKey, flow: &UdpFlow) -> Optio
     shared.spawn(receive_mapped(shared.clone(), mapping, socket))
 }
 
-/// Reports the error of a socket of the host to the guest.
+/// Reports an error of the host's socket to the guest.
 fn on_send_error(shared: &Shared, train: &Train, error: &io::Error) {
     let code = match Errno::from_raw(error.raw_os_error().unwrap_or(0)) {
         Errno::EHOSTUNREACH | Errno::EHOSTDOWN => UnreachableCode::Host,
         Errno::ENETUNREACH | Errno::EADDRNOTAVAIL | Errno::EINVAL => UnreachableCode::Network,
         Errno::EACCES | Errno::EPERM => UnreachableCode::Prohibited,
-        // A full queue or no memory: the datagram is lost, as in a network. Errors of earlier datagrams
-        // (ECONNREFUSED) are in the error queue.
+        // With a full queue or no memory, the datagram is lost, as in a network. Errors of earlier
+        // datagrams (ECONNREFUSED) are in the error queue.
         _ => return,
     };
     let FlowKey { guest, remote } = train.key;
     report_unreachable(shared, guest, remote, &train.data, code);
 }
 
-/// Sends what the connected socket of a flow receives to the guest, until the flow ends.
+/// Sends the datagrams that the connected socket of a flow receives to the guest, until the flow ends.
 async fn receive_answers(shared: Arc<Shared>, flow: Arc<UdpFlow>) {
     let remote = flow.key.remote;
     let mut datagrams = ReceivedDatagrams::default();

@@ -1,4 +1,4 @@
-//! The memory that datagrams of a host's socket are read into.
+//! The memory into which datagrams of a host's socket are read.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -9,16 +9,15 @@ use fullsend::{Slice, WriteBuf};
 use super::local_addr::Peer;
 use crate::payload_memory::PayloadMemory;
 
-/// Memory for the datagrams of one `recvmsg`, and for as many short ones as fit.
+/// Size of a block, bytes: the datagrams of one `recvmsg`, or of several calls if they are short.
 const BYTES: usize = 64 << 10;
-/// Datagrams that are shorter than this together are copied out of it, so that they do not keep it
-/// allocated.
+/// Total bytes of datagrams below which they are copied out of the block, so that they do not pin it.
 const MIN_KEPT_BYTES: usize = 16 << 10;
-/// No further datagram is read into a block that has less room than this, bytes.
+/// Room below which no further datagram is read into a block, bytes.
 const MIN_ROOM: usize = 1500;
 
 thread_local! {
-    /// The part of a datagram that a block has no room for.
+    /// The part of a datagram for which a block has no room.
     static REST: RefCell<Vec<u8>> = RefCell::new(vec![0; BYTES]);
 }
 
@@ -47,13 +46,13 @@ impl ReceivedDatagrams {
         self.runs.clear();
     }
 
-    /// Takes the first datagrams of one sender.
+    /// Removes and returns the first datagrams that are of one sender.
     pub(super) fn pop(&mut self) -> Option<(Option<Peer>, impl ExactSizeIterator<Item = Slice>)> {
         let run = self.runs.pop_front()?;
         Some((run.peer, self.payloads.drain(..run.count)))
     }
 
-    /// Appends datagrams of `size` bytes of a sender. An empty datagram is one, too.
+    /// Appends the datagrams of `size` bytes of one sender in `all`, which may be one empty datagram.
     fn push(&mut self, peer: Option<Peer>, all: &Slice, size: usize) {
         let before = self.payloads.len();
         split(all, size, &mut self.payloads);
@@ -65,8 +64,8 @@ impl ReceivedDatagrams {
     }
 }
 
-/// A block that datagrams are read into one after the other, so that those of one size can leave as
-/// one packet.
+/// A block into which datagrams are read one after the other, so that those of one size can leave as one
+/// packet.
 pub(super) struct ReceiveBlock<'a> {
     pool: &'a PayloadMemory,
     block: WriteBuf,
@@ -76,19 +75,19 @@ pub(super) struct ReceiveBlock<'a> {
     last: Option<(Slice, Read)>,
 }
 
-/// Datagrams of one size and of one sender, which one call has read.
+/// Datagrams of one size from one sender, which one call has read.
 #[derive(Clone, Copy)]
 pub(super) struct Read {
-    /// Their total length, bytes.
+    /// The total length of the datagrams, bytes.
     pub(super) len: usize,
-    /// The length of each, of which the last may be shorter, bytes.
+    /// The length of each datagram, bytes; the last may be shorter.
     pub(super) size: usize,
-    /// `None` if the kernel has not reported it.
+    /// The sender; `None` if the kernel has not reported it.
     pub(super) peer: Option<Peer>,
 }
 
 impl<'a> ReceiveBlock<'a> {
-    /// Returns an empty block. `None` while memory is refused.
+    /// Returns an empty block, or `None` while memory is refused.
     pub(super) fn new(pool: &'a PayloadMemory) -> Option<Self> {
         Some(Self {
             pool,
@@ -103,7 +102,7 @@ impl<'a> ReceiveBlock<'a> {
         self.last.is_none() && self.block.remaining() >= MIN_ROOM
     }
 
-    /// Calls `read` with memory that holds the longest datagram, and returns its result.
+    /// Calls `read` with memory for the longest datagram, and returns its result.
     /// [`advance`](Self::advance) must be called after a success.
     pub(super) fn read<T>(&mut self, read: impl FnOnce(&mut [IoSliceMut<'_>]) -> T) -> T {
         REST.with_borrow_mut(|rest| {
@@ -115,8 +114,7 @@ impl<'a> ReceiveBlock<'a> {
         })
     }
 
-    /// Records what has been read. While memory is refused, datagrams that the block has no room for are
-    /// dropped.
+    /// Records datagrams that were read. If memory is refused, those beyond the block are dropped.
     pub(super) fn advance(&mut self, read: Read) {
         let len = read.len;
         let filled = self.block.filled().len();

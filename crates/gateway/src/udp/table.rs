@@ -1,6 +1,6 @@
-//! The table of UDP flows and of the sockets that they share, with bounds: flows end when they are idle,
-//! and a new flow replaces the one that has been idle for the longest time. The guest's flows, those that
-//! other hosts open to it and those of forwards have bounds of their own, so that neither other hosts nor
+//! The table of UDP flows and of the sockets that they share. It is bounded: idle flows end, and a new
+//! flow replaces the one that has been idle for the longest time. The flows that guests open, those that
+//! other hosts open to them and those of forwards have separate bounds, so that neither other hosts nor
 //! clients of a forward end the guest's flows.
 
 mod mapping;
@@ -25,13 +25,13 @@ use super::local_addr::LocalAddr;
 use crate::config::Outbound;
 use crate::forward::ForwardId;
 
-/// Ports that stand for clients whose own address and port are in use by another flow.
+/// Ports that replace a client's port if another flow uses its address and port.
 const SUBSTITUTE_PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 
 /// The bounds of a table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// Flows that all guests have opened, and also of those that other hosts have opened to guests.
+    /// Flows that all guests have opened, and separately flows that other hosts have opened to guests.
     pub(super) flows: usize,
     /// Sockets of the host for the flows of all guests.
     pub(super) sockets: usize,
@@ -39,7 +39,7 @@ pub(super) struct Bounds {
     pub(super) forwarded: usize,
 }
 
-/// The most flows and sockets that one guest may have.
+/// The largest numbers of flows and sockets of one guest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GuestShare {
     pub(super) flows: usize,
@@ -48,41 +48,41 @@ pub(super) struct GuestShare {
 
 /// The socket of the host for a new flow of the guest.
 pub(super) enum SocketChoice {
-    /// A socket that other flows use, with the source address of datagrams if it is not the kernel's
-    /// choice.
+    /// A socket that other flows use, with the source address of datagrams unless the kernel chooses it.
     Shared(SharedSocket, Arc<HostUdp>, Option<LocalAddr>),
-    /// The first socket of an address and port of the guest.
+    /// A new socket, the first for an address and port of the guest.
     New(MappingKey),
-    /// A connected socket of its own: two destinations of the guest lead to one address of the host's
-    /// network, and answers must be distinguished.
+    /// A connected socket of the flow's own: two destinations of the guest lead to one address of the
+    /// host's network, and their answers must be distinguished.
     Connected,
 }
 
 struct Entry {
     flow: Arc<UdpFlow>,
-    /// Distinguishes this flow from an earlier one with the same key, and in another order.
+    /// A number that distinguishes the flow from an earlier one with the same key, and its entries in
+    /// orders.
     id: u64,
     kind: Kind,
     /// The task that receives from a connected socket.
     task: Option<AbortHandle>,
 }
 
-/// Most busy flows that have a connected socket beside the shared one.
+/// Most busy flows that have a connected socket in addition to the shared one.
 const CONNECTED_MAX: usize = 64;
 
-/// All flows.
+/// The flows and sockets, with their order of use.
 pub(super) struct Table {
     flows: BTreeMap<FlowKey, Entry>,
-    /// The flows of shared sockets.
+    /// The flows of shared sockets, by their peers.
     peers: BTreeMap<PeerKey, FlowKey>,
     mappings: BTreeMap<MappingKey, MappingEntry>,
-    /// The sockets of forwards, by the guest's address that they lead to.
+    /// The sockets of forwards, by the guest's address to which they lead.
     forwards: BTreeMap<(SocketAddr, ForwardId), ForwardSocket>,
     /// The order of use, for each kind that has flows.
     orders: BTreeMap<Kind, Order>,
-    /// Number of sockets for the flows of each guest that has some.
+    /// The number of sockets for the flows of each guest that has some.
     sockets: BTreeMap<Option<PortId>, usize>,
-    /// Number of busy flows that have a connected socket.
+    /// The number of busy flows that have a connected socket.
     connected: usize,
     bounds: Bounds,
     last_id: u64,
@@ -128,12 +128,12 @@ impl Table {
             .collect()
     }
 
-    /// Returns the flow of a shared socket with another end.
+    /// Returns the flow of a shared socket with this peer.
     pub(super) fn of_peer(&self, key: &PeerKey) -> Option<&Arc<UdpFlow>> {
         self.get(self.peers.get(key)?)
     }
 
-    /// Returns a flow of a shared socket with this other end, whatever address of the host it uses.
+    /// Returns a flow of a shared socket with this peer, whatever address of the host it uses.
     pub(super) fn any_of_peer(
         &self,
         socket: SharedSocket,
@@ -149,8 +149,8 @@ impl Table {
         self.get(all.next()?.1)
     }
 
-    /// Returns the socket for a new flow from `guest` to `host`: that of a forward that leads to the
-    /// guest's address, so that its datagrams come from the port where others reach it, or the one that
+    /// Returns the socket for a new flow from `guest` to `host`: that of a forward to the guest's
+    /// address, so that its datagrams come from the port at which others reach it, or else the one that
     /// all flows of this address share.
     pub(super) fn choose_socket(
         &self,
@@ -176,8 +176,8 @@ impl Table {
         }
     }
 
-    /// Returns a key without a flow for a client that the guest sees as `remote`, if that is in use
-    /// with another port. `None` if all ports are in use.
+    /// Returns an unused key for a client that the guest sees as `remote`, with another port if that one
+    /// is in use. `None` if all ports are in use.
     pub(super) fn free_key(&mut self, guest: SocketAddr, remote: SocketAddr) -> Option<FlowKey> {
         let mut key = FlowKey { guest, remote };
         for _ in 0..=SUBSTITUTE_PORTS.len() {
@@ -185,7 +185,7 @@ impl Table {
                 return Some(key);
             }
             key.remote.set_port(self.next_substitute);
-            // Ports that were used recently come last, so that few are tried.
+            // Recently used ports come last, so that few are tried.
             self.next_substitute = match self.next_substitute.checked_add(1) {
                 Some(next) => next,
                 None => *SUBSTITUTE_PORTS.start(),
@@ -194,8 +194,8 @@ impl Table {
         None
     }
 
-    /// Adds a flow, with its task if it has a connected socket. `share` is that of its guest. Returns the
-    /// number of flows that were removed for it.
+    /// Adds a flow, and its task if it has a connected socket. `share` is the share of its guest. Returns
+    /// the number of flows that were removed for it.
     pub(super) fn insert(
         &mut self,
         flow: &Arc<UdpFlow>,
@@ -204,7 +204,7 @@ impl Table {
     ) -> usize {
         self.remove(&flow.key);
         let kind = Kind::of(flow);
-        // Before a flow is removed, which may be the only other one of its socket.
+        // This precedes the removal of a flow, which may be the only other one of its socket.
         self.add_contact(kind, flow);
         let mut removed = 0;
         if task.is_some() {
@@ -228,8 +228,8 @@ impl Table {
         removed
     }
 
-    /// Counts a flow that another host has opened among those of the guest, which has answered. Returns the
-    /// number of flows that were removed for it.
+    /// Counts a flow that another host has opened, and that the guest has answered, as one of the
+    /// guest's. Returns the number of flows that were removed for it.
     pub(super) fn promote(&mut self, key: &FlowKey, share: GuestShare) -> usize {
         let Some(entry) = self.flows.get(key) else {
             return 0;
@@ -239,7 +239,7 @@ impl Table {
             return 0;
         };
         let kind = Kind::OfGuest(port);
-        // Before a flow is removed, which may be the only one that keeps the socket.
+        // This precedes the removal of a flow, which may be the only one that keeps the socket.
         self.add_contact(kind, &flow);
         let full = self.full_kind(kind, share.flows);
         let removed = full.is_some_and(|full| self.remove_least_recently_used(full));
@@ -251,8 +251,8 @@ impl Table {
         usize::from(removed)
     }
 
-    /// Ends a flow, and the socket that only it has used. Its entry in a queue is removed when it comes to
-    /// the front.
+    /// Ends a flow, and the socket that only it uses. Its entry in a queue is removed when it reaches the
+    /// front.
     pub(super) fn remove(&mut self, key: &FlowKey) {
         let Some(entry) = self.flows.remove(key) else {
             return;
@@ -266,7 +266,7 @@ impl Table {
         self.end_socket(&entry.flow, entry.task);
     }
 
-    /// Returns whether a busy flow may have a connected socket, for which no other flow ends.
+    /// Returns whether a busy flow may have a connected socket without ending another flow.
     pub(super) fn may_connect(&self, flow: &UdpFlow, share: GuestShare) -> bool {
         let own = self.sockets.get(&flow.owner.port).copied().unwrap_or(0);
         self.connected < CONNECTED_MAX

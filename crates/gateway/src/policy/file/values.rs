@@ -1,4 +1,4 @@
-//! The values of a policy's file, with errors that name their line.
+//! The values of a policy file, with errors that name their line.
 
 use std::fmt::{Display, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -16,10 +16,10 @@ pub(super) const PROTOCOLS: &[(&str, FlowProtocol)] = &[
     ("udp", FlowProtocol::Udp),
     ("icmp", FlowProtocol::Ping),
 ];
-/// Most characters of a value in an error.
+/// Most characters of a value that an error shows.
 const SHOWN_MAX: usize = 60;
 
-/// The file.
+/// The name and the text of the file.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     pub(super) name: &'a str,
@@ -27,14 +27,14 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Returns the file's name and the line of an offset.
+    /// Returns the file's name and the line of a byte offset.
     fn position(self, at: usize) -> String {
         let before = self.text.as_bytes().iter().take(at);
         let line = 1 + before.filter(|byte| **byte == b'\n').count();
         format!("{}:{line}", self.name)
     }
 
-    /// Returns the beginning of a value as it is written.
+    /// Returns the beginning of a value as the file has it.
     fn shown(self, span: Range<usize>) -> String {
         let text = self.text.get(span).unwrap_or_default();
         let line = text.lines().next().unwrap_or_default();
@@ -84,7 +84,7 @@ impl<'a> Table<'a> {
         self.entries().find(|value| value.key == key)
     }
 
-    /// Returns where the table is written.
+    /// Returns the file's name and the line of the table.
     pub(super) fn position(&self) -> String {
         self.source.position(self.at)
     }
@@ -94,7 +94,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// A value of the file with its key. The values of an array have the key of the array.
+/// A value of the file with its key. Values in an array have the key of the array.
 #[derive(Clone)]
 pub(super) struct Value<'a> {
     source: Source<'a>,
@@ -104,7 +104,7 @@ pub(super) struct Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// Returns an error about the value; `message` continues a sentence that begins with it.
+    /// Returns an error about the value; `message` continues a sentence that begins with the value.
     pub(super) fn error(&self, message: impl Display) -> PolicyError {
         let span = self.parsed.span();
         let (position, shown) = (self.source.position(span.start), self.source.shown(span));
@@ -112,7 +112,7 @@ impl<'a> Value<'a> {
         PolicyError::new(format!("{position}: {key} = {shown} {message}"))
     }
 
-    /// Returns the key as a file has it.
+    /// Returns the key as a file would have it.
     fn shown_key(&self) -> String {
         let is_bare = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
         if self.key.bytes().all(is_bare) {
@@ -122,13 +122,13 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Adds where the value is written to an error that names it.
+    /// Prefixes an error that names the value with the value's position.
     pub(super) fn fault(&self, error: &PolicyError) -> PolicyError {
         let position = self.source.position(self.parsed.span().start);
         PolicyError::new(format!("{position}: {}: {error}", self.shown_key()))
     }
 
-    /// Returns an error about the key; `known` lists the keys of its table.
+    /// Returns an error about an unknown key; `known` lists the keys of its table.
     pub(super) fn unknown_key(&self, known: &str) -> PolicyError {
         PolicyError::new(format!(
             "{}: there is no key {:?} here; write {known}",
@@ -144,7 +144,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns the value of one of these names.
+    /// Returns the value that one of these names stands for.
     pub(super) fn one_of<T: Copy>(&self, names: &[(&str, T)]) -> Result<T, PolicyError> {
         let text = self.parsed.get_ref().as_str();
         let found = names.iter().find(|(name, _)| Some(*name) == text);
@@ -241,7 +241,7 @@ impl<'a> Value<'a> {
         tables.collect()
     }
 
-    /// Returns the values of an array, or the one value that is no array.
+    /// Returns the values of an array, or the value itself if it is not an array.
     pub(super) fn items(&self) -> Result<Vec<Self>, PolicyError> {
         let DeValue::Array(values) = self.parsed.get_ref() else {
             return Ok(vec![self.clone()]);

@@ -13,8 +13,8 @@ use crate::config::Outbound;
 use crate::udp::flow::{MappingKey, SharedSocket, UdpFlow};
 use crate::udp::host_socket::HostUdp;
 
-/// A socket of the host for an address and port of the guest. It lasts for as long as a flow that the
-/// guest has opened (RFC 4787 4.3, REQ-6): datagrams of other hosts alone do not keep it.
+/// A socket of the host for an address and port of the guest. It lasts as long as a flow that the guest
+/// has opened (RFC 4787 4.3, REQ-6): datagrams of other hosts alone do not keep it open.
 pub(super) struct MappingEntry {
     socket: Arc<HostUdp>,
     /// The task that receives from the socket.
@@ -28,7 +28,7 @@ pub(super) struct MappingEntry {
 struct Contact {
     /// The address as the guest sees it.
     visible: IpAddr,
-    /// Number of the guest's flows to it.
+    /// The number of the guest's flows to the address.
     flows: usize,
 }
 
@@ -50,8 +50,9 @@ impl MappingKey {
 }
 
 impl Table {
-    /// Adds the socket of an address and port of the guest, with the task that receives from it. A flow
-    /// must be added to it under the same lock. Returns the number of flows that were removed for it.
+    /// Adds the socket of an address and port of the guest, with the task that receives from it. The
+    /// caller must add a flow to it under the same lock. Returns the number of flows that were removed
+    /// for it.
     pub(in crate::udp) fn insert_mapping(
         &mut self,
         key: MappingKey,
@@ -76,20 +77,21 @@ impl Table {
         self.mappings.contains_key(key)
     }
 
-    /// Returns an address of the host's network as the guest sees it, if the guest has sent to it through
-    /// the socket of `key`.
+    /// Returns the address under which the guest sees `host`, if the guest has sent to it through the
+    /// socket of `key`.
     pub(in crate::udp) fn contact(&self, key: &MappingKey, host: IpAddr) -> Option<IpAddr> {
         let contact = self.mappings.get(key)?.contacts.get(&host)?;
         Some(contact.visible)
     }
 
-    /// Returns the number of sockets for the flows of guests.
+    /// Returns the number of the host's sockets for flows of guests.
     pub(in crate::udp) fn socket_count(&self) -> usize {
         self.sockets.values().sum()
     }
 
-    /// Ends flows of a guest, the least recently used ones first, until it may have another socket; if all
-    /// guests together have too many, of the guest that has most. Returns the number of these flows.
+    /// Ends flows of a guest, the least recently used first, until it may have another socket. If all
+    /// guests together have too many, ends those of the guest with the most. Returns the number of flows
+    /// ended.
     pub(super) fn make_room_for_socket(
         &mut self,
         owner: Option<PortId>,
@@ -129,7 +131,7 @@ impl Table {
         }
     }
 
-    /// Records that a flow of the guest uses its socket.
+    /// Records that the guest uses its socket to reach the peer of `flow`.
     pub(super) fn add_contact(&mut self, kind: Kind, flow: &UdpFlow) {
         if let Some(key) = mapping_of(kind, flow)
             && let Some(mapping) = self.mappings.get_mut(&key)
@@ -142,7 +144,7 @@ impl Table {
         }
     }
 
-    /// Records that a flow of the guest has ended. The last one ends its socket.
+    /// Records that a flow of the guest has ended. After the last one, its socket is closed.
     pub(super) fn end_contact(&mut self, kind: Kind, flow: &UdpFlow) {
         let Some(key) = mapping_of(kind, flow) else {
             return;
@@ -171,7 +173,7 @@ impl Table {
     }
 }
 
-/// Returns the socket whose lifetime a flow of this kind extends.
+/// Returns the key of the socket that a flow of this kind keeps open.
 fn mapping_of(kind: Kind, flow: &UdpFlow) -> Option<MappingKey> {
     match (kind, flow.peer.as_ref()?.0.socket) {
         (Kind::OfGuest(_), SharedSocket::Mapping(key)) => Some(key),

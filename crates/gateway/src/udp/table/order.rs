@@ -10,36 +10,36 @@ use tokio::time::Instant;
 use super::Table;
 use crate::udp::flow::{FlowKey, UdpFlow};
 
-/// Idle time of a flow without an answer. RFC 4787 4.3, REQ-5: not less than two minutes.
+/// Idle time after which a flow without an answer ends, at least two minutes (RFC 4787 4.3, REQ-5).
 const UNANSWERED_TIMEOUT: Duration = Duration::from_secs(2 * 60);
-/// Idle time of a flow with datagrams in both directions.
+/// Idle time after which a flow with datagrams in both directions ends.
 const ANSWERED_TIMEOUT: Duration = Duration::from_secs(3 * 60);
 
-/// The flows that have a bound in common.
+/// The flows that share a bound.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Kind {
     /// Flows that a guest has opened.
     OfGuest(Option<PortId>),
     /// Flows that other hosts have opened to a guest, which has not answered yet.
     OfRemotes(Option<PortId>),
-    /// Flows of all forwards.
+    /// Flows of the clients of all forwards.
     Forwarded,
 }
 
-/// A flow in the order of use.
+/// An entry of a flow in the order of use.
 struct QueueEntry {
     key: FlowKey,
     id: u64,
-    /// When the flow had last been used as it was queued.
+    /// The time of the flow's last use when the entry was queued.
     used: Instant,
 }
 
 /// The order of use of the flows of one kind, and their number.
 ///
-/// Each flow has one entry in one of two queues, ordered by the times of last use. A use changes
-/// only the flow; its entry is moved when it comes to the front, so that each call takes constant
-/// amortised time. The entry of a flow that has ended or changed its kind stays until then, or until such
-/// entries are as many as the others.
+/// Each flow has one entry in one of two queues, ordered by the times of last use. A use changes only the
+/// flow; its entry moves when it reaches the front, so that each call takes constant amortised time. The
+/// entry of a flow that has ended or changed its kind stays until then, or until there are as many such
+/// entries as others.
 #[derive(Default)]
 pub(super) struct Order {
     unanswered: VecDeque<QueueEntry>,
@@ -66,17 +66,17 @@ impl Order {
     }
 }
 
-/// Entries of flows that have ended and that are not looked for.
+/// Most entries of ended flows that may stay in addition to as many as there are flows.
 const ENDED_MAX: usize = 64;
 
 impl Table {
-    /// Queues a flow of a kind. Returns the number that distinguishes its entry.
+    /// Queues a flow of a kind. Returns the number of its entry.
     pub(super) fn enqueue(&mut self, kind: Kind, flow: &UdpFlow) -> u64 {
         self.last_id += 1;
         let (key, id, used) = (flow.key, self.last_id, flow.last_used());
         let order = self.orders.entry(kind).or_default();
         if order.queued() >= 2 * order.len + ENDED_MAX {
-            // Behind the entry of an idle flow they would wait for its end.
+            // Entries of ended flows behind that of an idle flow would stay until it ends.
             let flows = &self.flows;
             let exists = |entry: &QueueEntry| {
                 flows
@@ -93,7 +93,7 @@ impl Table {
         id
     }
 
-    /// Counts one flow of a kind less.
+    /// Removes one flow from the number of a kind.
     pub(super) fn forget(&mut self, kind: Kind) {
         if let Some(order) = self.orders.get_mut(&kind) {
             order.len -= 1;
@@ -103,8 +103,8 @@ impl Table {
         }
     }
 
-    /// Returns the kind of which a flow must end before one of `kind` is added: if all guests together
-    /// have too many, of the guest that has most.
+    /// Returns the kind of which a flow must end before one of `kind` is added, or `None` if there is
+    /// room. If all guests together have too many, it is that of the guest with the most.
     pub(super) fn full_kind(&self, kind: Kind, share: usize) -> Option<Kind> {
         let len = self.orders.get(&kind).map_or(0, |order| order.len);
         if kind == Kind::Forwarded {
@@ -123,7 +123,7 @@ impl Table {
         largest.map(|(kind, _)| *kind)
     }
 
-    /// Ends the flows that have been idle for too long.
+    /// Ends the flows whose idle time has exceeded their timeout.
     pub(in crate::udp) fn expire(&mut self, now: Instant) {
         let timeouts = [(false, UNANSWERED_TIMEOUT), (true, ANSWERED_TIMEOUT)];
         let kinds: Vec<_> = self.orders.keys().copied().collect();
@@ -138,8 +138,8 @@ impl Table {
         }
     }
 
-    /// Ends the flow that was used the longest time ago; of those without an answer, if there are
-    /// any. Returns whether there was a flow.
+    /// Ends the least recently used flow, one without an answer if there is any. Returns whether there
+    /// was a flow.
     pub(super) fn remove_least_recently_used(&mut self, kind: Kind) -> bool {
         for answered in [false, true] {
             if let Some(key) = self.front(kind, answered) {
@@ -163,8 +163,8 @@ impl Table {
         flow.map_or(Duration::MAX, |entry| now - entry.flow.last_used())
     }
 
-    /// Returns the flow that was used the longest time ago of a queue, after it has moved the
-    /// entries before it that were used since, or belong in the other queue.
+    /// Returns the least recently used flow of a queue, after moving the entries before it that were used
+    /// since, or that belong in the other queue.
     fn front(&mut self, kind: Kind, answered: bool) -> Option<FlowKey> {
         let order = self.orders.get_mut(&kind)?;
         loop {
