@@ -136,7 +136,7 @@ pub unsafe fn connect(
 /// Accepts a connection: `accept(2)`. Both pointers may be null.
 ///
 /// # Errors
-/// Those of [`accept4`].
+/// The errors of [`accept4`].
 pub unsafe fn accept(
     fds: &impl Descriptors,
     fd: c_int,
@@ -324,7 +324,7 @@ pub unsafe fn ioctl(
 /// Creates a pipe: `pipe(2)`.
 ///
 /// # Errors
-/// Those of [`pipe2`].
+/// The errors of [`pipe2`].
 pub unsafe fn pipe(fds: &impl Descriptors, ends: *mut c_int) -> Result<()> {
     // SAFETY: the caller guarantees the array.
     unsafe { pipe2(fds, ends, 0) }

@@ -33,7 +33,7 @@ pub(crate) fn create(path: &Path, name: &str) -> Result<File> {
 /// Opens a file to be appended to. `name` is that of the file in errors.
 ///
 /// # Errors
-/// Returns those of [`create`].
+/// The errors of [`create`].
 pub(crate) fn append(path: &Path, name: &str) -> Result<File> {
     open(path, name, true)
 }
@@ -77,7 +77,7 @@ fn open(path: &Path, name: &str, append: bool) -> Result<File> {
 /// Returns a Unix socket that is bound to `path`, and does not listen.
 ///
 /// # Errors
-/// The operating system's.
+/// The error of the operating system.
 pub(crate) fn bind_socket(path: &Path, kind: SockType) -> io::Result<OwnedFd> {
     let socket = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None)?;
     // The file gets the socket's mode, less the umask: it never has another one.

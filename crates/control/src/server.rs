@@ -30,7 +30,7 @@ impl Server {
     /// Listens at `path` for clients that inspect `stack`. `init_thread` runs first on each thread.
     ///
     /// # Errors
-    /// Those of [`BoundSocket::bind`], and those of starting a thread.
+    /// The errors of [`BoundSocket::bind`], and those of starting a thread.
     pub fn open<S: Inspect + Send + Sync + 'static>(
         path: &Path,
         stack: Weak<S>,

@@ -65,7 +65,7 @@ impl PacketSocket {
     /// `pool`.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub fn open_with_pool(name: &str, pool: Pool) -> io::Result<Self> {
         let if_name = IfName::new(name).ok_or_else(|| bad_name(name))?;
         let iface = Iface::new(if_name)?;

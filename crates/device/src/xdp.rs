@@ -97,7 +97,7 @@ impl XdpSocket {
     /// `pool`.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub fn open_with_pool(name: &str, pool: Pool) -> io::Result<Self> {
         open::open(name, pool)
     }

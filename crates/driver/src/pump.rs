@@ -169,7 +169,7 @@ impl<D: Device> Pump<D> {
     /// read.
     ///
     /// # Errors
-    /// Those of [`Device::receive`]: the device has failed for good.
+    /// The errors of [`Device::receive`]: the device has failed for good.
     pub fn poll(
         &mut self,
         host: &mut Host,
@@ -209,7 +209,7 @@ impl<D: Device> Pump<D> {
     /// whose other end is in this process. Returns the work that is left.
     ///
     /// # Errors
-    /// Those of [`Device::receive`].
+    /// The errors of [`Device::receive`].
     pub fn receive_at(
         &mut self,
         host: &mut Host,

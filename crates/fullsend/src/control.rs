@@ -58,7 +58,7 @@ impl Stack {
     /// tokio runtime on which the stack runs.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The error of the operating system.
     pub fn serve_control(&self, socket: BoundSocket) -> io::Result<()> {
         self.engine.group.serve_control(socket)
     }

@@ -157,7 +157,7 @@ impl PingSocket {
     /// Polls [`send_to`](Self::send_to). It is pending only if the task has used up its budget.
     ///
     /// # Errors
-    /// Those of [`send_to`](Self::send_to).
+    /// The errors of [`send_to`](Self::send_to).
     pub fn poll_send_to(
         &self,
         cx: &mut Context<'_>,
@@ -171,7 +171,7 @@ impl PingSocket {
     /// Sends an echo request as [`send_to`](Self::send_to) does, outside of an async context.
     ///
     /// # Errors
-    /// Those of [`send_to`](Self::send_to).
+    /// The errors of [`send_to`](Self::send_to).
     pub fn try_send_to(&self, to: IpAddr, seq: u16, data: &[u8]) -> io::Result<()> {
         self.engine.run(true, |host, now| {
             let mut ping = host.ping(self.id);
@@ -192,7 +192,7 @@ impl PingSocket {
     /// Polls [`recv`](Self::recv). Only the task that polled last is woken.
     ///
     /// # Errors
-    /// Those of [`recv`](Self::recv).
+    /// The errors of [`recv`](Self::recv).
     pub fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<io::Result<PingReply>> {
         self.poll_next(cx, None)
     }

@@ -128,7 +128,7 @@ impl UdpSocket {
     /// Binds a socket to `local`, which it may share with other sockets.
     ///
     /// # Errors
-    /// Those of [`bind`](Self::bind).
+    /// The errors of [`bind`](Self::bind).
     pub fn bind_with(stack: &Stack, local: impl ToAddrs, how: UdpBind) -> io::Result<Self> {
         local
             .to_addrs()?

@@ -85,7 +85,7 @@ impl VhostUserBuilder {
     /// Opens the socket, for a card with one pair of queues. Does not wait for a monitor.
     ///
     /// # Errors
-    /// Those of [`open_queues`](Self::open_queues).
+    /// The errors of [`open_queues`](Self::open_queues).
     pub fn open(self) -> io::Result<VhostUser> {
         let mut devices = self.open_queues(1)?;
         Ok(devices.remove(0))

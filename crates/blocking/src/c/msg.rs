@@ -87,7 +87,7 @@ pub unsafe fn writev(
 /// Receives into one buffer: `recv(2)`.
 ///
 /// # Errors
-/// Those of [`recvfrom`].
+/// The errors of [`recvfrom`].
 pub unsafe fn recv(
     fds: &impl Descriptors,
     fd: c_int,
@@ -131,7 +131,7 @@ pub unsafe fn recvfrom(
 /// Sends from one buffer: `send(2)`.
 ///
 /// # Errors
-/// Those of [`sendto`].
+/// The errors of [`sendto`].
 pub unsafe fn send(
     fds: &impl Descriptors,
     fd: c_int,

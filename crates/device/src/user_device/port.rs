@@ -32,7 +32,7 @@ impl PacketPort {
     /// Takes the next packet that the stack sends: see [`PacketReceiver::recv`].
     ///
     /// # Errors
-    /// Those of [`PacketReceiver::recv`].
+    /// The errors of [`PacketReceiver::recv`].
     pub async fn recv(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.receiver.recv(buf).await
     }
@@ -40,7 +40,7 @@ impl PacketPort {
     /// Passes a packet to the stack: see [`PacketSender::send`].
     ///
     /// # Errors
-    /// Those of [`PacketSender::send`].
+    /// The errors of [`PacketSender::send`].
     pub async fn send(&mut self, packet: &[u8]) -> io::Result<()> {
         self.sender.send(packet).await
     }
@@ -75,7 +75,7 @@ impl PacketReceiver {
     /// Polls for the next packet, as [`recv`](Self::recv) does.
     ///
     /// # Errors
-    /// Those of [`recv`](Self::recv).
+    /// The errors of [`recv`](Self::recv).
     pub fn poll_recv(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         self.poll_recv_packet(cx)
             .map(|packet| self.copy(&packet.ok_or_else(stack_has_ended)?, buf))
@@ -191,7 +191,7 @@ impl PacketSender {
     /// `virtio_net_hdr`. Cancel safe: if the future is dropped, the packet was not passed.
     ///
     /// # Errors
-    /// Those of [`send`](Self::send).
+    /// The errors of [`send`](Self::send).
     pub async fn send_packet(&mut self, packet: Packet) -> io::Result<()> {
         poll_fn(|cx| self.shared.incoming.poll_room(cx, packet.len())).await;
         self.try_send_packet(packet)

@@ -258,7 +258,7 @@ impl TcpListener {
     /// backlog should be a multiple of what one needs.
     ///
     /// # Errors
-    /// Those of [`bind`](Self::bind).
+    /// The errors of [`bind`](Self::bind).
     pub fn bind_with(stack: &Stack, local: impl ToAddrs, backlog: usize) -> io::Result<Self> {
         let settings = SocketSettings::default();
         let addrs = local.to_addrs()?;
@@ -294,7 +294,7 @@ impl TcpListener {
     /// port, and a hash of its addresses assigns each new connection to one of them.
     ///
     /// # Errors
-    /// Those of [`bind`](Self::bind).
+    /// The errors of [`bind`](Self::bind).
     pub fn bind_shared(stack: &Stack, local: impl ToAddrs, backlog: usize) -> io::Result<Self> {
         let settings = SocketSettings::default();
         let addrs = local.to_addrs()?;
@@ -373,7 +373,7 @@ impl TcpListener {
     /// Polls for the next connection. Only the task that polled last is woken.
     ///
     /// # Errors
-    /// Those of [`accept`](Self::accept).
+    /// The errors of [`accept`](Self::accept).
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         let accepted = ready!(self.host_listener.poll_next(cx, &mut []))?;
         Poll::Ready(Ok(new_stream(accepted)))

@@ -27,7 +27,7 @@ impl TcpStream {
     /// Sets `TCP_NODELAY`: whether small segments are sent without waiting for acknowledgements.
     ///
     /// # Errors
-    /// Those of [`set_option`](Self::set_option).
+    /// The errors of [`set_option`](Self::set_option).
     pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
         self.set_option(SocketOption::TcpNodelay(on))
     }
@@ -36,7 +36,7 @@ impl TcpStream {
     /// releases them.
     ///
     /// # Errors
-    /// Those of [`set_option`](Self::set_option).
+    /// The errors of [`set_option`](Self::set_option).
     pub fn set_cork(&self, on: bool) -> io::Result<()> {
         self.set_option(SocketOption::TcpCork(on))
     }
@@ -45,7 +45,7 @@ impl TcpStream {
     /// interactive.
     ///
     /// # Errors
-    /// Those of [`set_option`](Self::set_option).
+    /// The errors of [`set_option`](Self::set_option).
     pub fn set_quickack(&self, on: bool) -> io::Result<()> {
         self.set_option(SocketOption::TcpQuickack(on))
     }
@@ -53,7 +53,7 @@ impl TcpStream {
     /// Sets `TCP_MAXSEG`: the size of the largest segment to send, in bytes (88 to 32767).
     ///
     /// # Errors
-    /// Those of [`set_option`](Self::set_option).
+    /// The errors of [`set_option`](Self::set_option).
     pub fn set_maxseg(&self, bytes: u16) -> io::Result<()> {
         self.set_option(SocketOption::TcpMaxseg(bytes))
     }
@@ -62,7 +62,7 @@ impl TcpStream {
     /// out. With zero, `tcp_retries2` decides.
     ///
     /// # Errors
-    /// Those of [`set_option`](Self::set_option).
+    /// The errors of [`set_option`](Self::set_option).
     pub fn set_user_timeout(&self, span: Duration) -> io::Result<()> {
         self.set_option(SocketOption::TcpUserTimeout(span.into()))
     }
@@ -70,7 +70,7 @@ impl TcpStream {
     /// Sets `TCP_SYNCNT`: the number of SYN retransmissions (1 to 127).
     ///
     /// # Errors
-    /// Those of [`set_option`](Self::set_option).
+    /// The errors of [`set_option`](Self::set_option).
     pub fn set_syncnt(&self, count: u8) -> io::Result<()> {
         self.set_option(SocketOption::TcpSyncnt(count))
     }
@@ -78,7 +78,7 @@ impl TcpStream {
     /// Sets `SO_KEEPALIVE`: whether an idle connection sends keepalive probes.
     ///
     /// # Errors
-    /// Those of [`set_option`](Self::set_option).
+    /// The errors of [`set_option`](Self::set_option).
     pub fn set_keepalive(&self, on: bool) -> io::Result<()> {
         self.set_option(SocketOption::SoKeepalive(on))
     }
@@ -86,7 +86,7 @@ impl TcpStream {
     /// Sets `TCP_KEEPIDLE`: the idle time before the first keepalive probe (1 s to 32767 s).
     ///
     /// # Errors
-    /// Those of [`set_option`](Self::set_option).
+    /// The errors of [`set_option`](Self::set_option).
     pub fn set_keepidle(&self, span: Duration) -> io::Result<()> {
         self.set_option(SocketOption::TcpKeepidle(span.into()))
     }
@@ -94,7 +94,7 @@ impl TcpStream {
     /// Sets `TCP_KEEPINTVL`: the time between keepalive probes (1 s to 32767 s).
     ///
     /// # Errors
-    /// Those of [`set_option`](Self::set_option).
+    /// The errors of [`set_option`](Self::set_option).
     pub fn set_keepintvl(&self, span: Duration) -> io::Result<()> {
         self.set_option(SocketOption::TcpKeepintvl(span.into()))
     }
@@ -103,7 +103,7 @@ impl TcpStream {
     /// times out (1 to 127).
     ///
     /// # Errors
-    /// Those of [`set_option`](Self::set_option).
+    /// The errors of [`set_option`](Self::set_option).
     pub fn set_keepcnt(&self, count: u8) -> io::Result<()> {
         self.set_option(SocketOption::TcpKeepcnt(count))
     }
@@ -113,7 +113,7 @@ impl TcpStream {
     /// unsent.
     ///
     /// # Errors
-    /// Those of [`set_option`](Self::set_option).
+    /// The errors of [`set_option`](Self::set_option).
     pub fn set_notsent_lowat(&self, bytes: u32) -> io::Result<()> {
         self.set_option(SocketOption::TcpNotsentLowat(bytes))
     }
@@ -123,7 +123,7 @@ impl TcpStream {
     /// await [`flushed`](Self::flushed) where that is needed.
     ///
     /// # Errors
-    /// Those of [`set_option`](Self::set_option).
+    /// The errors of [`set_option`](Self::set_option).
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         let linger = linger.map_or(Linger::Background, |span| Linger::For(span.into()));
         self.set_option(SocketOption::SoLinger(linger))
@@ -133,7 +133,7 @@ impl TcpStream {
     /// lost.
     ///
     /// # Errors
-    /// Those of [`set_option`](Self::set_option).
+    /// The errors of [`set_option`](Self::set_option).
     pub fn set_zero_linger(&self) -> io::Result<()> {
         self.set_linger(Some(Duration::ZERO))
     }
@@ -142,7 +142,7 @@ impl TcpStream {
     /// value is doubled for bookkeeping, and autotuning ends.
     ///
     /// # Errors
-    /// Those of [`set_option`](Self::set_option).
+    /// The errors of [`set_option`](Self::set_option).
     pub fn set_sndbuf(&self, bytes: u32) -> io::Result<()> {
         self.set_option(SocketOption::SoSndbuf(bytes))
     }
@@ -151,7 +151,7 @@ impl TcpStream {
     /// the value is doubled for bookkeeping, and autotuning ends.
     ///
     /// # Errors
-    /// Those of [`set_option`](Self::set_option).
+    /// The errors of [`set_option`](Self::set_option).
     pub fn set_rcvbuf(&self, bytes: u32) -> io::Result<()> {
         self.set_option(SocketOption::SoRcvbuf(bytes))
     }
@@ -161,7 +161,7 @@ impl TcpStream {
     /// grows to hold that much. The stream is readable with less if the window admits no more.
     ///
     /// # Errors
-    /// Those of [`set_option`](Self::set_option).
+    /// The errors of [`set_option`](Self::set_option).
     pub fn set_rcvlowat(&self, bytes: u32) -> io::Result<()> {
         self.set_option(SocketOption::SoRcvlowat(bytes))
     }
@@ -169,7 +169,7 @@ impl TcpStream {
     /// Sets `SO_MAX_PACING_RATE` in bytes per second; `u64::MAX` means no limit.
     ///
     /// # Errors
-    /// Those of [`set_option`](Self::set_option).
+    /// The errors of [`set_option`](Self::set_option).
     pub fn set_max_pacing_rate(&self, rate: u64) -> io::Result<()> {
         self.set_option(SocketOption::SoMaxPacingRate(rate))
     }
@@ -178,7 +178,7 @@ impl TcpStream {
     /// limit.
     ///
     /// # Errors
-    /// Those of [`set_option`](Self::set_option).
+    /// The errors of [`set_option`](Self::set_option).
     pub fn set_window_clamp(&self, bytes: u32) -> io::Result<()> {
         self.set_option(SocketOption::TcpWindowClamp(bytes))
     }
@@ -188,7 +188,7 @@ impl TcpStream {
     /// all.
     ///
     /// # Errors
-    /// Those of [`set_option`](Self::set_option).
+    /// The errors of [`set_option`](Self::set_option).
     pub fn set_linger2(&self, span: Option<Duration>) -> io::Result<()> {
         self.set_option(SocketOption::TcpLinger2(span.map(Into::into)))
     }
@@ -197,7 +197,7 @@ impl TcpStream {
     /// here.
     ///
     /// # Errors
-    /// Those of [`set_option`](Self::set_option).
+    /// The errors of [`set_option`](Self::set_option).
     pub fn set_tos(&self, tos: u8) -> io::Result<()> {
         self.set_option(SocketOption::IpTos(tos))
     }
@@ -205,7 +205,7 @@ impl TcpStream {
     /// Sets `IP_TTL` (IPv4) or `IPV6_UNICAST_HOPS` (1 to 255).
     ///
     /// # Errors
-    /// Those of [`set_option`](Self::set_option).
+    /// The errors of [`set_option`](Self::set_option).
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         self.set_option(SocketOption::IpTtl(Some(octet("TTL", ttl, 1)?)))
     }
@@ -285,7 +285,7 @@ impl TcpStream {
     /// Returns `TCP_NODELAY`.
     ///
     /// # Errors
-    /// Those of [`options`](Self::options).
+    /// The errors of [`options`](Self::options).
     pub fn nodelay(&self) -> io::Result<bool> {
         self.options().map(|o| o.tcp_nodelay)
     }
@@ -293,7 +293,7 @@ impl TcpStream {
     /// Returns `TCP_QUICKACK`.
     ///
     /// # Errors
-    /// Those of [`options`](Self::options).
+    /// The errors of [`options`](Self::options).
     pub fn quickack(&self) -> io::Result<bool> {
         self.options().map(|o| o.tcp_quickack)
     }
@@ -301,7 +301,7 @@ impl TcpStream {
     /// Returns `IP_TTL` (IPv4) or `IPV6_UNICAST_HOPS`.
     ///
     /// # Errors
-    /// Those of [`options`](Self::options).
+    /// The errors of [`options`](Self::options).
     pub fn ttl(&self) -> io::Result<u32> {
         self.options()
             .map(|o| o.ip_ttl.unwrap_or(DEFAULT_TTL).into())
@@ -310,7 +310,7 @@ impl TcpStream {
     /// Returns `IP_TOS` (IPv4) or `IPV6_TCLASS`.
     ///
     /// # Errors
-    /// Those of [`options`](Self::options).
+    /// The errors of [`options`](Self::options).
     pub fn tos(&self) -> io::Result<u8> {
         self.options().map(|o| o.ip_tos)
     }
@@ -318,7 +318,7 @@ impl TcpStream {
     /// Returns `TCP_CORK`.
     ///
     /// # Errors
-    /// Those of [`options`](Self::options).
+    /// The errors of [`options`](Self::options).
     pub fn cork(&self) -> io::Result<bool> {
         self.options().map(|o| o.tcp_cork)
     }
@@ -326,7 +326,7 @@ impl TcpStream {
     /// Returns `TCP_NOTSENT_LOWAT` in bytes; with 0, the tunable decides.
     ///
     /// # Errors
-    /// Those of [`options`](Self::options).
+    /// The errors of [`options`](Self::options).
     pub fn notsent_lowat(&self) -> io::Result<u32> {
         self.options().map(|o| o.tcp_notsent_lowat)
     }
@@ -334,7 +334,7 @@ impl TcpStream {
     /// Returns `SO_LINGER`.
     ///
     /// # Errors
-    /// Those of [`options`](Self::options).
+    /// The errors of [`options`](Self::options).
     pub fn linger(&self) -> io::Result<Option<Duration>> {
         self.options().map(|o| match o.so_linger {
             Linger::Background => None,
@@ -345,7 +345,7 @@ impl TcpStream {
     /// Returns `SO_KEEPALIVE`.
     ///
     /// # Errors
-    /// Those of [`options`](Self::options).
+    /// The errors of [`options`](Self::options).
     pub fn keepalive(&self) -> io::Result<bool> {
         self.options().map(|o| o.so_keepalive)
     }
@@ -353,7 +353,7 @@ impl TcpStream {
     /// Returns `SO_SNDBUF` in bytes: twice the size that was set, or the result of autotuning.
     ///
     /// # Errors
-    /// Those of [`options`](Self::options).
+    /// The errors of [`options`](Self::options).
     pub fn sndbuf(&self) -> io::Result<u32> {
         self.options().map(|o| o.so_sndbuf)
     }
@@ -361,7 +361,7 @@ impl TcpStream {
     /// Returns `SO_RCVBUF` in bytes: twice the size that was set, or the result of autotuning.
     ///
     /// # Errors
-    /// Those of [`options`](Self::options).
+    /// The errors of [`options`](Self::options).
     pub fn rcvbuf(&self) -> io::Result<u32> {
         self.options().map(|o| o.so_rcvbuf)
     }
@@ -369,7 +369,7 @@ impl TcpStream {
     /// Returns `TCP_CONGESTION`: the name of the congestion control.
     ///
     /// # Errors
-    /// Those of [`options`](Self::options).
+    /// The errors of [`options`](Self::options).
     pub fn congestion(&self) -> io::Result<&'static str> {
         self.options().map(|o| o.tcp_congestion)
     }
@@ -377,7 +377,7 @@ impl TcpStream {
     /// Returns `TCP_INFO`.
     ///
     /// # Errors
-    /// Those of [`options`](Self::options).
+    /// The errors of [`options`](Self::options).
     pub fn tcp_info(&self) -> io::Result<TcpInfo> {
         self.engine
             .op(|host, now| host.tcp(self.id).info(now).map_err(io_error))
@@ -386,7 +386,7 @@ impl TcpStream {
     /// Returns what the connection has sent and which limits held it back: why it is slow.
     ///
     /// # Errors
-    /// Those of [`options`](Self::options).
+    /// The errors of [`options`](Self::options).
     pub fn flow_report(&self) -> io::Result<FlowReport> {
         self.engine
             .op(|host, now| host.tcp(self.id).flow_report(now).map_err(io_error))
@@ -395,7 +395,7 @@ impl TcpStream {
     /// Returns the state of the connection (RFC 9293 3.3.2).
     ///
     /// # Errors
-    /// Those of [`options`](Self::options).
+    /// The errors of [`options`](Self::options).
     pub fn state(&self) -> io::Result<State> {
         self.engine
             .op(|host, _| host.tcp(self.id).state().map_err(io_error))

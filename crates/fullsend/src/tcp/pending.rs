@@ -60,7 +60,7 @@ impl TransparentListener {
     /// Listens on one local address and port. At most `backlog` connections are pending.
     ///
     /// # Errors
-    /// Those of [`TcpListener::bind`](crate::TcpListener::bind).
+    /// The errors of [`TcpListener::bind`](crate::TcpListener::bind).
     pub fn bind(stack: &Stack, local: impl ToAddrs, backlog: usize) -> io::Result<Self> {
         let addrs = local.to_addrs()?;
         addrs.bind(|local| Self::listen(stack, local, backlog, false))
@@ -92,7 +92,7 @@ impl TransparentListener {
     /// Polls for the next pending connection. Only the task that polled last is woken.
     ///
     /// # Errors
-    /// Those of [`accept`](Self::accept).
+    /// The errors of [`accept`](Self::accept).
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<PendingConnection>> {
         let accepted = ready!(self.host_listener.poll_next(cx, &mut []))?;
         Poll::Ready(Ok(new_pending(accepted)))

@@ -23,7 +23,7 @@ impl TcpStream {
     /// count against the receive window, nor against `tcp_mem`: the application bounds what it holds.
     ///
     /// # Errors
-    /// Those of [`read_chunk`](Self::read_chunk).
+    /// The errors of [`read_chunk`](Self::read_chunk).
     pub async fn read_chain(&self, max: usize) -> io::Result<Chain> {
         self.mark_read();
         self.op(HostInterest::Read, |host, now| {
@@ -51,7 +51,7 @@ impl TcpStream {
     /// Cancel safe: `data` holds the rest if the future is dropped.
     ///
     /// # Errors
-    /// Those of [`write_more`](Self::write_more).
+    /// The errors of [`write_more`](Self::write_more).
     pub async fn write_slices(&self, data: &mut VecDeque<Slice>) -> io::Result<usize> {
         self.op(HostInterest::Write, |host, now| {
             write_slices(host, now, self, data)

@@ -132,7 +132,7 @@ impl TcpSocket {
     /// Connects to `addr` and waits for the end of the handshake.
     ///
     /// # Errors
-    /// Those of [`TcpStream::connect_from`]; `InvalidInput` for an address of the other family, and
+    /// The errors of [`TcpStream::connect_from`]; `InvalidInput` for an address of the other family, and
     /// for an option whose value is out of range.
     pub async fn connect(self, addr: SocketAddr) -> io::Result<TcpStream> {
         self.check_family(addr)?;
@@ -144,7 +144,7 @@ impl TcpSocket {
     /// [`TcpStream::connect_with`] does.
     ///
     /// # Errors
-    /// Those of [`connect`](Self::connect).
+    /// The errors of [`connect`](Self::connect).
     pub async fn connect_with(
         self,
         addr: SocketAddr,
@@ -161,7 +161,7 @@ impl TcpSocket {
     /// port of any address.
     ///
     /// # Errors
-    /// Those of [`TcpListener::bind`], and `InvalidInput` for an unknown congestion control.
+    /// The errors of [`TcpListener::bind`], and `InvalidInput` for an unknown congestion control.
     pub fn listen(self, backlog: u32) -> io::Result<TcpListener> {
         let local = self.local_addr()?;
         let mut draft = self.draft.into_inner();

@@ -132,7 +132,7 @@ macro_rules! delegate {
             /// Returns the local address.
             ///
             /// # Errors
-            /// Those of [`TcpStream::local_addr`].
+            /// The errors of [`TcpStream::local_addr`].
             pub fn local_addr(&self) -> io::Result<SocketAddr> {
                 self.stream().local_addr()
             }
@@ -140,7 +140,7 @@ macro_rules! delegate {
             /// Returns the peer's address.
             ///
             /// # Errors
-            /// Those of [`TcpStream::peer_addr`].
+            /// The errors of [`TcpStream::peer_addr`].
             pub fn peer_addr(&self) -> io::Result<SocketAddr> {
                 self.stream().peer_addr()
             }
@@ -148,7 +148,7 @@ macro_rules! delegate {
             /// Waits until the stream is ready for any of `interest`, and returns for which.
             ///
             /// # Errors
-            /// Those of [`TcpStream::ready`].
+            /// The errors of [`TcpStream::ready`].
             pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
                 self.stream().ready(interest).await
             }
@@ -168,7 +168,7 @@ macro_rules! read_methods {
             /// the number of bytes.
             ///
             /// # Errors
-            /// Those of [`TcpStream::peek`].
+            /// The errors of [`TcpStream::peek`].
             pub async fn peek(&mut self, buf: &mut [u8]) -> io::Result<usize> {
                 self.stream().peek(buf).await
             }
@@ -176,7 +176,7 @@ macro_rules! read_methods {
             /// Polls [`peek`](Self::peek). Only the task that polled last is woken.
             ///
             /// # Errors
-            /// Those of [`TcpStream::poll_peek`].
+            /// The errors of [`TcpStream::poll_peek`].
             pub fn poll_peek(
                 &mut self,
                 cx: &mut Context<'_>,
@@ -188,7 +188,7 @@ macro_rules! read_methods {
             /// Waits until a read would not block.
             ///
             /// # Errors
-            /// Those of [`TcpStream::readable`].
+            /// The errors of [`TcpStream::readable`].
             pub async fn readable(&self) -> io::Result<()> {
                 self.stream().readable().await
             }
@@ -197,7 +197,7 @@ macro_rules! read_methods {
             /// the end of the stream.
             ///
             /// # Errors
-            /// Those of [`TcpStream::try_read`].
+            /// The errors of [`TcpStream::try_read`].
             pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
                 self.stream().try_read(buf)
             }
@@ -205,7 +205,7 @@ macro_rules! read_methods {
             /// Reads received data into the buffers, in order, without waiting.
             ///
             /// # Errors
-            /// Those of [`TcpStream::try_read_vectored`].
+            /// The errors of [`TcpStream::try_read_vectored`].
             pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
                 self.stream().try_read_vectored(bufs)
             }
@@ -213,7 +213,7 @@ macro_rules! read_methods {
             /// Reads received data without waiting and appends it to `buf`.
             ///
             /// # Errors
-            /// Those of [`TcpStream::try_read_buf`].
+            /// The errors of [`TcpStream::try_read_buf`].
             pub fn try_read_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
                 self.stream().try_read_buf(buf)
             }
@@ -222,7 +222,7 @@ macro_rules! read_methods {
             /// `None` at the end of the stream.
             ///
             /// # Errors
-            /// Those of [`TcpStream::read_chunk`].
+            /// The errors of [`TcpStream::read_chunk`].
             pub async fn read_chunk(&self, max: usize) -> io::Result<Option<Bytes>> {
                 self.stream().read_chunk(max).await
             }
@@ -230,7 +230,7 @@ macro_rules! read_methods {
             /// Waits for received data and returns it without copying it, at most `max` bytes.
             ///
             /// # Errors
-            /// Those of [`TcpStream::read_chain`].
+            /// The errors of [`TcpStream::read_chain`].
             pub async fn read_chain(&self, max: usize) -> io::Result<Chain> {
                 self.stream().read_chain(max).await
             }
@@ -247,7 +247,7 @@ macro_rules! write_methods {
             /// Waits until the stream is writable.
             ///
             /// # Errors
-            /// Those of [`TcpStream::writable`].
+            /// The errors of [`TcpStream::writable`].
             pub async fn writable(&self) -> io::Result<()> {
                 self.stream().writable().await
             }
@@ -256,7 +256,7 @@ macro_rules! write_methods {
             /// bytes.
             ///
             /// # Errors
-            /// Those of [`TcpStream::try_write`].
+            /// The errors of [`TcpStream::try_write`].
             pub fn try_write(&self, data: &[u8]) -> io::Result<usize> {
                 self.stream().try_write(data)
             }
@@ -265,7 +265,7 @@ macro_rules! write_methods {
             /// their number.
             ///
             /// # Errors
-            /// Those of [`TcpStream::try_write_vectored`].
+            /// The errors of [`TcpStream::try_write_vectored`].
             pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
                 self.stream().try_write_vectored(bufs)
             }
@@ -273,7 +273,7 @@ macro_rules! write_methods {
             /// Writes all of `data` without copying it: the stack holds it until it is acknowledged.
             ///
             /// # Errors
-            /// Those of [`TcpStream::write_bytes`].
+            /// The errors of [`TcpStream::write_bytes`].
             pub async fn write_bytes(&self, data: Bytes) -> io::Result<()> {
                 self.stream().write_bytes(data).await
             }
@@ -281,7 +281,7 @@ macro_rules! write_methods {
             /// Writes as much of `data` as the send buffer has room for, with `MSG_MORE`.
             ///
             /// # Errors
-            /// Those of [`TcpStream::write_more`].
+            /// The errors of [`TcpStream::write_more`].
             pub async fn write_more(&self, data: &[u8]) -> io::Result<usize> {
                 self.stream().write_more(data).await
             }
@@ -289,7 +289,7 @@ macro_rules! write_methods {
             /// Waits until all written data (and the FIN, after a shutdown) has been acknowledged.
             ///
             /// # Errors
-            /// Those of [`TcpStream::flushed`].
+            /// The errors of [`TcpStream::flushed`].
             pub async fn flushed(&self) -> io::Result<()> {
                 self.stream().flushed().await
             }

@@ -19,7 +19,7 @@ impl TcpStream {
     /// last is woken.
     ///
     /// # Errors
-    /// Those of [`read_chunk`](Self::read_chunk).
+    /// The errors of [`read_chunk`](Self::read_chunk).
     pub fn poll_peek(
         &self,
         cx: &mut Context<'_>,
@@ -36,7 +36,7 @@ impl TcpStream {
     /// and 0 at the end of the stream.
     ///
     /// # Errors
-    /// Those of [`try_read`](Self::try_read).
+    /// The errors of [`try_read`](Self::try_read).
     pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         self.mark_read();
         let read = self
@@ -49,7 +49,7 @@ impl TcpStream {
     /// room for without being enlarged. Returns their number, and 0 at the end of the stream.
     ///
     /// # Errors
-    /// Those of [`try_read`](Self::try_read).
+    /// The errors of [`try_read`](Self::try_read).
     pub fn try_read_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
         let room = buf.chunk_mut().len();
         if room == 0 {

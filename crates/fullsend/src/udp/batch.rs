@@ -163,7 +163,7 @@ impl UdpSocket {
     /// (Linux's `UDP_SEGMENT`). Returns the length of `buf`.
     ///
     /// # Errors
-    /// Those of [`send_to`](Self::send_to), and `InvalidInput` for a `segment_size` of 0. If
+    /// The errors of [`send_to`](Self::send_to), and `InvalidInput` for a `segment_size` of 0. If
     /// `buf` needs several packets, some of them may have been sent.
     ///
     /// # Example
@@ -197,7 +197,7 @@ impl UdpSocket {
     /// Sends datagrams as [`send_segments`](Self::send_segments) does, outside of an async context.
     ///
     /// # Errors
-    /// Those of [`send_segments`](Self::send_segments).
+    /// The errors of [`send_segments`](Self::send_segments).
     pub fn try_send_segments(
         &self,
         buf: &[u8],
@@ -244,7 +244,7 @@ impl UdpSocket {
     /// dropped.
     ///
     /// # Errors
-    /// Those of [`recv_from`](Self::recv_from).
+    /// The errors of [`recv_from`](Self::recv_from).
     pub async fn recv_many(&self, batch: &mut Vec<Datagram>, max: usize) -> io::Result<usize> {
         let mut wait_registration = self.wait_registration();
         poll_fn(|cx| self.poll_recv_many_with_key(cx, wait_registration.key(), batch, max)).await
@@ -253,7 +253,7 @@ impl UdpSocket {
     /// Polls [`recv_many`](Self::recv_many). Only the task that polled last is woken.
     ///
     /// # Errors
-    /// Those of [`recv_from`](Self::recv_from).
+    /// The errors of [`recv_from`](Self::recv_from).
     pub fn poll_recv_many(
         &self,
         cx: &mut Context<'_>,

@@ -72,7 +72,7 @@ impl UdpSocket {
     /// the device of a stack; 0 stands for the interface of the route to the group.
     ///
     /// # Errors
-    /// Those of [`join_multicast_v4`](Self::join_multicast_v4), for IPv6.
+    /// The errors of [`join_multicast_v4`](Self::join_multicast_v4), for IPv6.
     pub fn join_multicast_v6(&self, multiaddr: &Ipv6Addr, interface: u32) -> io::Result<()> {
         self.engine.op(|host, now| {
             let iface = iface_v6(host, interface)?;
@@ -86,7 +86,7 @@ impl UdpSocket {
     /// [`join_multicast_v6`](Self::join_multicast_v6).
     ///
     /// # Errors
-    /// Those of [`leave_multicast_v4`](Self::leave_multicast_v4), for IPv6.
+    /// The errors of [`leave_multicast_v4`](Self::leave_multicast_v4), for IPv6.
     pub fn leave_multicast_v6(&self, multiaddr: &Ipv6Addr, interface: u32) -> io::Result<()> {
         self.engine.op(|host, now| {
             let iface = iface_v6(host, interface)?;

@@ -78,7 +78,7 @@ impl UdpSocket {
     /// to 255. A socket has one value for both families: this is [`set_tos_v4`](Self::set_tos_v4).
     ///
     /// # Errors
-    /// Those of [`set_tos_v4`](Self::set_tos_v4).
+    /// The errors of [`set_tos_v4`](Self::set_tos_v4).
     pub fn set_tclass_v6(&self, tclass: u32) -> io::Result<()> {
         self.set_tos_v4(tclass)
     }

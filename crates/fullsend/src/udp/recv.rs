@@ -58,7 +58,7 @@ impl UdpSocket {
     /// bytes copied into `buf`; the rest of a longer datagram is lost.
     ///
     /// # Errors
-    /// Those of [`recv_from`](Self::recv_from).
+    /// The errors of [`recv_from`](Self::recv_from).
     pub async fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         Ok(self.recv_from(buf).await?.0)
     }
@@ -67,7 +67,7 @@ impl UdpSocket {
     /// is woken.
     ///
     /// # Errors
-    /// Those of [`recv_from`](Self::recv_from).
+    /// The errors of [`recv_from`](Self::recv_from).
     pub fn poll_recv(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.poll_recv_from(cx, buf).map_ok(|_| ())
     }
@@ -84,7 +84,7 @@ impl UdpSocket {
     /// without being enlarged. Returns their number; the rest of a longer datagram is lost.
     ///
     /// # Errors
-    /// Those of [`recv_from`](Self::recv_from).
+    /// The errors of [`recv_from`](Self::recv_from).
     pub async fn recv_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
         Ok(self.recv_buf_from(buf).await?.0)
     }
@@ -92,7 +92,7 @@ impl UdpSocket {
     /// Receives the next datagram as [`recv_buf`](Self::recv_buf) does, without waiting.
     ///
     /// # Errors
-    /// Those of [`try_recv`](Self::try_recv).
+    /// The errors of [`try_recv`](Self::try_recv).
     pub fn try_recv_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
         Ok(self.try_recv_buf_from(buf)?.0)
     }
@@ -113,7 +113,7 @@ impl UdpSocket {
     /// the address that it was sent to; the rest of a longer datagram is lost.
     ///
     /// # Errors
-    /// Those of [`recv_from`](Self::recv_from).
+    /// The errors of [`recv_from`](Self::recv_from).
     pub async fn recv_from_to(
         &self,
         buf: &mut [u8],
@@ -126,7 +126,7 @@ impl UdpSocket {
     /// datagram that does not fit is lost. Only the task that polled last is woken.
     ///
     /// # Errors
-    /// Those of [`recv_from`](Self::recv_from).
+    /// The errors of [`recv_from`](Self::recv_from).
     pub fn poll_recv_from(
         &self,
         cx: &mut Context<'_>,
@@ -150,7 +150,7 @@ impl UdpSocket {
     /// Receives the next datagram as [`recv_buf`](Self::recv_buf) does, and returns its sender, too.
     ///
     /// # Errors
-    /// Those of [`recv_from`](Self::recv_from).
+    /// The errors of [`recv_from`](Self::recv_from).
     pub async fn recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
         let next = self.next(take).await?;
         Ok((append(&next, buf), next.from))
@@ -159,7 +159,7 @@ impl UdpSocket {
     /// Receives the next datagram as [`recv_buf_from`](Self::recv_buf_from) does, without waiting.
     ///
     /// # Errors
-    /// Those of [`try_recv_from`](Self::try_recv_from).
+    /// The errors of [`try_recv_from`](Self::try_recv_from).
     pub fn try_recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
         let next = self.try_read_op(take)?;
         Ok((append(&next, buf), next.from))
@@ -171,7 +171,7 @@ impl UdpSocket {
     /// number of bytes copied.
     ///
     /// # Errors
-    /// Those of [`recv_from`](Self::recv_from).
+    /// The errors of [`recv_from`](Self::recv_from).
     pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         Ok(self.peek_from(buf).await?.0)
     }
@@ -180,7 +180,7 @@ impl UdpSocket {
     /// is woken.
     ///
     /// # Errors
-    /// Those of [`recv_from`](Self::recv_from).
+    /// The errors of [`recv_from`](Self::recv_from).
     pub fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.poll_peek_from(cx, buf).map_ok(|_| ())
     }
@@ -188,7 +188,7 @@ impl UdpSocket {
     /// Copies the next datagram as [`peek`](Self::peek) does, without waiting.
     ///
     /// # Errors
-    /// Those of [`try_recv_from`](Self::try_recv_from).
+    /// The errors of [`try_recv_from`](Self::try_recv_from).
     pub fn try_peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         Ok(self.try_peek_from(buf)?.0)
     }
@@ -197,7 +197,7 @@ impl UdpSocket {
     /// number of bytes copied and the sender.
     ///
     /// # Errors
-    /// Those of [`recv_from`](Self::recv_from).
+    /// The errors of [`recv_from`](Self::recv_from).
     pub async fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let next = self.next(peek).await?;
         Ok((next.payload.copy_to(buf), next.from))
@@ -207,7 +207,7 @@ impl UdpSocket {
     /// polled last is woken.
     ///
     /// # Errors
-    /// Those of [`recv_from`](Self::recv_from).
+    /// The errors of [`recv_from`](Self::recv_from).
     pub fn poll_peek_from(
         &self,
         cx: &mut Context<'_>,
@@ -221,7 +221,7 @@ impl UdpSocket {
     /// Copies the next datagram as [`peek_from`](Self::peek_from) does, without waiting.
     ///
     /// # Errors
-    /// Those of [`try_recv_from`](Self::try_recv_from).
+    /// The errors of [`try_recv_from`](Self::try_recv_from).
     pub fn try_peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let next = self.try_read_op(peek)?;
         Ok((next.payload.copy_to(buf), next.from))
@@ -230,7 +230,7 @@ impl UdpSocket {
     /// Waits for a datagram and returns its sender, without taking it from the queue.
     ///
     /// # Errors
-    /// Those of [`recv_from`](Self::recv_from).
+    /// The errors of [`recv_from`](Self::recv_from).
     pub async fn peek_sender(&self) -> io::Result<SocketAddr> {
         Ok(self.next(peek).await?.from)
     }
@@ -238,7 +238,7 @@ impl UdpSocket {
     /// Polls [`peek_sender`](Self::peek_sender). Only the task that polled last is woken.
     ///
     /// # Errors
-    /// Those of [`recv_from`](Self::recv_from).
+    /// The errors of [`recv_from`](Self::recv_from).
     pub fn poll_peek_sender(&self, cx: &mut Context<'_>) -> Poll<io::Result<SocketAddr>> {
         self.poll_read_op(cx, None, peek).map_ok(|next| next.from)
     }
@@ -247,7 +247,7 @@ impl UdpSocket {
     /// queue.
     ///
     /// # Errors
-    /// Those of [`try_recv_from`](Self::try_recv_from).
+    /// The errors of [`try_recv_from`](Self::try_recv_from).
     pub fn try_peek_sender(&self) -> io::Result<SocketAddr> {
         Ok(self.try_read_op(peek)?.from)
     }

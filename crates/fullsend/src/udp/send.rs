@@ -28,7 +28,7 @@ impl UdpSocket {
     /// drops a datagram that finds no room in a queue, as a network may.
     ///
     /// # Errors
-    /// Those of [`send`](Self::send).
+    /// The errors of [`send`](Self::send).
     pub fn poll_send(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         poll_sent(cx, || self.try_send(buf))
     }
@@ -36,7 +36,7 @@ impl UdpSocket {
     /// Sends a datagram as [`send`](Self::send) does, outside of an async context.
     ///
     /// # Errors
-    /// Those of [`send`](Self::send).
+    /// The errors of [`send`](Self::send).
     pub fn try_send(&self, buf: &[u8]) -> io::Result<usize> {
         self.send_datagram(buf, None, None)
     }
@@ -65,7 +65,7 @@ impl UdpSocket {
     /// Polls [`send_to`](Self::send_to). It is pending only if the task has used up its budget.
     ///
     /// # Errors
-    /// Those of [`send_to`](Self::send_to).
+    /// The errors of [`send_to`](Self::send_to).
     pub fn poll_send_to(
         &self,
         cx: &mut Context<'_>,
@@ -78,7 +78,7 @@ impl UdpSocket {
     /// Sends a datagram to `target` outside of an async context, and returns its length in bytes.
     ///
     /// # Errors
-    /// Those of [`send_to`](Self::send_to).
+    /// The errors of [`send_to`](Self::send_to).
     pub fn try_send_to(&self, buf: &[u8], target: SocketAddr) -> io::Result<usize> {
         self.send_datagram(buf, Some(target), None)
     }
@@ -87,7 +87,7 @@ impl UdpSocket {
     /// gateway answers with the address that a datagram was sent to. Returns its length in bytes.
     ///
     /// # Errors
-    /// Those of [`send_to`](Self::send_to); `AddrNotAvailable` also if `from` and `to` differ in
+    /// The errors of [`send_to`](Self::send_to); `AddrNotAvailable` also if `from` and `to` differ in
     /// family.
     pub async fn send_from(
         &self,

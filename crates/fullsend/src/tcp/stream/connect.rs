@@ -68,7 +68,7 @@ impl TcpStream {
     /// The peer's application may receive data on a SYN twice: send only data that may be repeated.
     ///
     /// # Errors
-    /// Those of [`connect`](Self::connect).
+    /// The errors of [`connect`](Self::connect).
     pub async fn connect_with(
         stack: &Stack,
         remote: impl ToAddrs,

@@ -88,7 +88,7 @@ impl TcpStream {
     /// last is woken.
     ///
     /// # Errors
-    /// Those of [`read_chunk`](Self::read_chunk).
+    /// The errors of [`read_chunk`](Self::read_chunk).
     pub fn poll_read_chunk(
         &self,
         cx: &mut Context<'_>,
@@ -113,7 +113,7 @@ impl TcpStream {
     /// number of bytes.
     ///
     /// # Errors
-    /// Those of [`read_chunk`](Self::read_chunk).
+    /// The errors of [`read_chunk`](Self::read_chunk).
     pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.op(HostInterest::Read, |host, _| host.tcp(self.id).peek(buf))
             .await

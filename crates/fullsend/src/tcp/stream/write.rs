@@ -96,7 +96,7 @@ impl TcpStream {
     /// number.
     ///
     /// # Errors
-    /// Those of [`try_write`](Self::try_write).
+    /// The errors of [`try_write`](Self::try_write).
     pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let write =
             |host: &mut Host, now| write_vectored(host, now, self.id, bufs).map_err(io_error);
@@ -123,7 +123,7 @@ impl TcpStream {
     /// Not cancel safe: if the future is dropped, a part of `data` may have been written.
     ///
     /// # Errors
-    /// Those of [`write_more`](Self::write_more).
+    /// The errors of [`write_more`](Self::write_more).
     pub async fn write_bytes(&self, mut data: Bytes) -> io::Result<()> {
         while data.has_remaining() {
             let piece = data.split_to(data.len().min(MAX_LENT_BYTES));
