@@ -1,4 +1,4 @@
-//! The client of a test: opens the connections, runs them, and measures.
+//! The client of a test, which opens the connections, runs them, and measures.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -26,7 +26,7 @@ use crate::usage::{self, Counters, Usage};
 /// Time for connections to finish after the test's duration.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A stack or a shard of one, and the runtime on which its flows run.
+/// A stack or one of its shards, and the runtime on which its flows run.
 pub(crate) type ShardRuntime<N> = (N, Handle);
 
 /// Runs the test on the current runtime over `net` against `server`.
@@ -40,9 +40,9 @@ pub(crate) async fn run<N: NetStack>(
     run_on(net, &here, &[server], args, progress).await
 }
 
-/// Runs the test against `servers`, the addresses of one server, with its flows on each of
-/// `shard_runtimes` in turn. `net` is the stack that all of them belong to. Each address gets up to
-/// [`FLOWS_PER_PORT`] flows, the last one the rest.
+/// Runs the test against `servers`, the addresses of one server, with its flows on the `shard_runtimes`
+/// in rotation. `net` is the stack of all of them. Each address gets up to [`FLOWS_PER_PORT`] flows, and
+/// the last one the rest.
 pub(crate) async fn run_on<N: NetStack>(
     net: &N,
     shard_runtimes: &[ShardRuntime<N>],
@@ -50,7 +50,7 @@ pub(crate) async fn run_on<N: NetStack>(
     args: &TestArgs,
     progress: &TestProgress,
 ) -> Result<TestResult> {
-    // One for each shard: threads that record latencies in one histogram would wait for each
+    // Each shard has its own runner: threads that record latencies in one histogram would wait for each
     // other's cache lines.
     let test = RandomState::new().hash_one(()) as u32;
     let runners = shard_runtimes
@@ -112,13 +112,13 @@ pub(crate) async fn run_on<N: NetStack>(
 fn merged_histogram(runners: &[Arc<FlowRunner>]) -> Histogram<u64> {
     let mut all = new_histogram();
     for runner in runners {
-        // All have the same range.
+        // Does not fail, as all histograms have the same range.
         let _ = all.add(runner.histogram());
     }
     all
 }
 
-/// Returns the next flow's result; `None` if all have ended.
+/// Returns the next flow's result, or `None` if all flows have ended.
 async fn join(
     tasks: &mut JoinSet<Result<FlowResult>>,
     deadline: Instant,
@@ -166,8 +166,8 @@ impl<S: Socket> ControlConnection<S> {
         )?)
     }
 
-    /// Returns the server's send report; `None` if its stack does not provide one, or it is an
-    /// older server, which answers with counters.
+    /// Returns the server's send report. `None` if its stack does not provide one, or if an older server
+    /// answers with counters.
     async fn send_report(&mut self) -> Result<Option<SendReport>> {
         let text = self.request(REQUEST_SEND_REPORT).await?;
         Ok(serde_json::from_slice(&text).unwrap_or_default())
@@ -271,8 +271,8 @@ impl FlowRunner {
                 .set_congestion(name)
                 .with_context(|| congestion_error(name))?;
         }
-        // A source starts at its preamble, which is therefore sent when all flows start; that of a
-        // single transaction is sent with its request.
+        // A source starts at its preamble, which is therefore sent when all flows start; the preamble of
+        // a single transaction is sent with its request.
         if !self.test.is_reverse() && !matches!(self.test, Test::Crr { .. }) {
             socket.write_all(&self.preamble.emit()).await?;
         }
@@ -360,7 +360,7 @@ impl FlowRunner {
         let mut latencies = Latencies::new(&self.latencies, &self.progress, request + response);
         let mut done = FlowResult::default();
         let mut started = Instant::now();
-        // The clock is read once per transaction: each starts when the previous one has ended.
+        // The clock is read once for each transaction, which starts when the previous one has ended.
         let watch = Stopwatch::new(deadline, request + response);
         while !watch.is_over(started) {
             socket.write_all(self.pattern.at(0, request)).await?;
@@ -383,7 +383,7 @@ impl FlowRunner {
         Ok(done)
     }
 
-    /// Runs transactions, each on a connection of its own; `socket` is the first one.
+    /// Runs transactions, each on its own connection; `socket` is the first one.
     async fn crr<N: NetStack>(
         &self,
         mut socket: N::Socket,
@@ -430,7 +430,7 @@ struct Latencies<'a> {
 }
 
 impl<'a> Latencies<'a> {
-    /// Latencies per lock: enough to amortise it, few enough to stay in the cache.
+    /// Latencies recorded under one lock: enough to amortise it, few enough to stay in the cache.
     const BATCH: usize = 32;
 
     fn new(shared: &'a Mutex<Histogram<u64>>, progress: &'a TestProgress, bytes: usize) -> Self {

@@ -1,4 +1,4 @@
-//! `--api core`: two sans-IO hosts, connected and driven by one loop on one thread, in real time.
+//! `--api core`: two sans-IO hosts that one loop on one thread connects and drives, in real time.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant as Clock};
@@ -26,8 +26,8 @@ mod stream;
 const PORT: u16 = 5211;
 /// Bytes of free payload memory that each host keeps.
 const POOL_BYTES: usize = 64 << 20;
-/// Super-segments that a host transmits at a time: enough to amortise the work per batch, few
-/// enough to stay in the cache.
+/// Super-segments that a host transmits at a time: enough to amortise the work of a batch, few enough to
+/// stay in the cache.
 const BATCH: usize = 32;
 /// Time for connections to open, and to finish after the test's duration.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(30);
@@ -39,13 +39,13 @@ pub(crate) struct PairHost {
     ip: IpAddr,
 }
 
-/// Two hosts with a link between them, and the clock of both.
+/// Two hosts, the link between them, and their common clock.
 pub(crate) struct HostPair {
     pub(crate) client: PairHost,
     pub(crate) server: PairHost,
     nic: NicKind,
     epoch: Clock,
-    /// Packets that the network cards hold, by direction.
+    /// Packets in the network cards, for each direction.
     to_server: Vec<Packet>,
     to_client: Vec<Packet>,
     tokens: Vec<TxToken>,
@@ -125,7 +125,7 @@ impl HostPair {
         }
     }
 
-    /// Moves the client's pending packets, and those in its network card, to the server.
+    /// Moves the client's pending packets, and the packets in its network card, to the server.
     pub(crate) fn carry_to_server(&mut self, now: Instant) {
         self.transmit(now);
         if !self.to_server.is_empty() {
@@ -176,8 +176,8 @@ impl HostPair {
         self.server.host.tcp_listen(on, config).map_err(stack_error)
     }
 
-    /// Opens connections to as many ports as they need, and returns each with its handle at the
-    /// client and at the server.
+    /// Opens connections to the necessary number of ports. Returns the handle of each at the client and
+    /// at the server.
     pub(crate) fn open(&mut self, flows: usize) -> Result<Vec<(TcpId, TcpId)>> {
         let mut all = Vec::with_capacity(flows);
         while all.len() < flows {
@@ -273,7 +273,7 @@ impl HostPair {
     }
 }
 
-/// Passes frames to the receiver, and completes them at the sender.
+/// Passes frames to the receiver, and completes their tokens at the sender.
 fn deliver(
     from: &mut PairHost,
     to: &mut PairHost,
@@ -287,7 +287,7 @@ fn deliver(
             tokens.push(frame.tx);
         }
         if nic == NicKind::Mtu {
-            // The receiver verifies the checksum: that the sender computed it does not count.
+            // The receiver verifies the checksum, even though the sender has computed it.
             frame.offload.checksum = Checksum::Unverified;
         }
     }
@@ -304,7 +304,7 @@ pub(crate) fn stack_error(error: StackError) -> anyhow::Error {
     }
 }
 
-/// Converts the result of a call on a connection: `None` if it would block.
+/// Converts the result of a call on a connection: `None` if the call would block.
 #[inline]
 pub(crate) fn would_block_to_none<T>(result: Result<T, StackError>) -> Result<Option<T>> {
     match result {

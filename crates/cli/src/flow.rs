@@ -14,8 +14,8 @@ use crate::net::Socket;
 use crate::pattern::Pattern;
 use crate::preamble::Receipt;
 
-/// Most connections to one port of a server: so many fewer than a client has ephemeral ports (28,232)
-/// that its ports suffice on each shard.
+/// Most connections to one port of a server: fewer than a client's ephemeral ports (28,232), so that the
+/// client's ports suffice on each shard.
 pub(crate) const FLOWS_PER_PORT: usize = 16_000;
 
 /// Most bytes of one copying read.
@@ -43,7 +43,7 @@ async fn read_some<S: Socket, T>(
     .await
 }
 
-/// Reads exactly `want` bytes; returns `false` if the stream ended before the first of them.
+/// Reads exactly `want` bytes. Returns `false` if the stream ends before the first of them.
 pub(crate) async fn read_exact_or_eof<S: Socket>(socket: &mut S, want: usize) -> io::Result<bool> {
     let mut left = want;
     while left > 0 {
@@ -56,7 +56,7 @@ pub(crate) async fn read_exact_or_eof<S: Socket>(socket: &mut S, want: usize) ->
     Ok(true)
 }
 
-/// Reads the clock only now and then, as reading it costs as much as a small write.
+/// A clock that is read only at some steps, as reading it costs as much as a small write.
 pub(crate) struct Stopwatch {
     until: Instant,
     every: u32,
@@ -74,7 +74,7 @@ impl Stopwatch {
         }
     }
 
-    /// Returns the time at the steps at which the clock is read; `None`, cheaply, at the others.
+    /// Returns the time at the steps that read the clock, and `None` at the others.
     #[inline]
     pub(crate) fn tick(&mut self) -> Option<Instant> {
         if self.left > 0 {
@@ -91,16 +91,16 @@ impl Stopwatch {
     }
 }
 
-/// The way that the data of a stream is written and read.
+/// The mode in which the data of a stream is written and read.
 #[derive(Clone)]
 pub(crate) struct TransferMode {
-    /// Bytes of one write.
+    /// Bytes of each write.
     pub(crate) message: usize,
     /// The data to send.
     pub(crate) pattern: Pattern,
-    /// Send the pattern at each offset of the stream, and verify it on arrival.
+    /// Whether the pattern depends on the stream's offset and is verified on arrival.
     pub(crate) verify: bool,
-    /// Lend and take buffers.
+    /// Whether buffers are lent and taken instead of copied.
     pub(crate) zerocopy: bool,
 }
 
@@ -112,7 +112,7 @@ impl TransferMode {
     }
 }
 
-/// Sends until `until`, and adds to `progress`; returns the bytes sent.
+/// Sends until `until`, and adds the bytes to `progress`. Returns the number of bytes sent.
 pub(crate) async fn send<S: Socket>(
     socket: &mut S,
     transfer: &TransferMode,
@@ -143,7 +143,7 @@ pub(crate) async fn send<S: Socket>(
     Ok(sent)
 }
 
-/// Receives until the end of the stream.
+/// Receives until the end of the stream, and adds the bytes to `progress`.
 pub(crate) async fn receive<S: Socket>(
     socket: &mut S,
     transfer: &TransferMode,

@@ -1,7 +1,7 @@
 //! The gateway: its own command, and the programs that it stands in for.
 //!
-//! Callers find those programs by name. A link named `slirp4netns` to this binary is that program,
-//! and so is `fullsend slirp4netns`.
+//! Callers run those programs by name: a link to this binary named `slirp4netns` acts as that program,
+//! and so does `fullsend slirp4netns`.
 
 pub(crate) mod fuzzing;
 mod getopt;

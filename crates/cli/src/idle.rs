@@ -1,4 +1,4 @@
-//! `perf idle`: the memory of established connections while they are idle.
+//! `perf idle`: the memory of idle established connections.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,7 +14,7 @@ use crate::net::NetStack;
 use crate::net::embedded::Embedded;
 use fullsend_stack::QdiscConfig;
 
-/// Connections opened before measuring, so that one-time allocations do not count.
+/// Connections that are opened before the measurement, to exclude one-time allocations.
 const WARM_UP: usize = 64;
 
 #[derive(Serialize)]
@@ -25,7 +25,7 @@ struct IdleReport {
     bytes_per_end: f64,
 }
 
-/// Opens the connections, with both ends in this process, and reports their memory.
+/// Opens the connections with both ends in this process, and reports their memory.
 pub(crate) fn run(args: &IdleArgs) -> Result<()> {
     let rss_bytes = match args.api {
         Api::Core => core(args.connections)?,

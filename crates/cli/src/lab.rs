@@ -91,7 +91,7 @@ fn since_start() -> Nanos {
     Nanos::from_nanos(START.get_or_init(Instant::now).elapsed().as_nanos() as u64)
 }
 
-/// Returns the experiments of these names, in the order given, without duplicates.
+/// Returns the experiments with these names, in the order given, without duplicates.
 fn chosen(names: &[String]) -> Result<Vec<&'static Experiment>> {
     if names.iter().any(|name| name == "all") {
         return Ok(EXPERIMENTS.iter().collect());
@@ -108,7 +108,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Experiment>> {
 
 fn run_experiments(args: &RunArgs) -> Result<()> {
     let plan = Plan::new(chosen(&args.names)?, args.seed, Scale::Full).with_clock(since_start);
-    // Created before the work, so that a path that cannot be written costs no time.
+    // The report's file is created first, so that a path that cannot be written costs no time.
     let html = args
         .html
         .as_ref()
@@ -211,7 +211,7 @@ fn trace_experiment(args: &TraceArgs) -> Result<()> {
     let text = Box::new(BufWriter::new(io::stdout()));
     let pcap = pcap.map(|file| Box::new(file) as Box<dyn Write + Send>);
     match trace(experiment, config, text, pcap) {
-        // The reader has closed the pipe, like `head`. The capture is written up to here.
+        // The reader, e.g. `head`, has closed the pipe. The capture is complete up to here.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => output::exit_broken_pipe(),
         done => Ok(done?),
     }

@@ -1,5 +1,5 @@
-//! The `fullsend` program, as a library: [`main`] is its entry point. Fuzz targets reach the parsers of
-//! its sockets here.
+//! The `fullsend` program as a library: [`main`] is its entry point, and [`fuzzing`] has the parsers of
+//! its sockets for fuzz targets.
 #![forbid(unsafe_code)]
 #![deny(
     clippy::print_stdout,
@@ -66,7 +66,7 @@ pub fn main() -> ExitCode {
         Command::Wan(args) => wan::run(&args),
         Command::Script(args) => script::run_scripts(&args),
         Command::Gateway(args) => return exit_code(gateway::run(args)),
-        // Selected above, before clap sees their options.
+        // These were selected above, before clap parses their options.
         Command::Slirp4netns(_)
         | Command::Pasta(_)
         | Command::Passt(_)
@@ -84,8 +84,7 @@ fn exit_code(done: anyhow::Result<ExitCode>) -> ExitCode {
     })
 }
 
-/// Prints warnings of the libraries: device losses, limits reached and similar events, one line
-/// each.
+/// Makes the libraries' warnings, e.g. about device losses or reached limits, lines on standard error.
 fn log_warnings() {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)

@@ -1,4 +1,4 @@
-//! The stacks that a test can run on, behind one interface: the kernel's sockets and this stack's.
+//! The common interface of the stacks that a test runs on: the kernel's sockets and this stack's.
 
 use std::future::Future;
 use std::io;
@@ -17,13 +17,13 @@ pub(crate) mod kernel;
 pub(crate) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// Sets `TCP_NODELAY`.
     fn set_nodelay(&self) -> io::Result<()>;
-    /// Returns the send report; `None` if the stack does not provide one (the kernel's).
+    /// Returns the send report, or `None` if the stack does not provide one, like the kernel's.
     fn flow_report(&self) -> Option<FlowReport>;
     /// Sets `TCP_CONGESTION`.
     fn set_congestion(&self, name: &str) -> io::Result<()>;
     /// Writes all of `data` without copying it.
     fn write_bytes(&mut self, data: Bytes) -> impl Future<Output = io::Result<()>> + Send;
-    /// Reads without copying; returns no bytes at the end of the stream.
+    /// Reads without copying. Returns no bytes at the end of the stream.
     fn read_chunk(&mut self) -> impl Future<Output = io::Result<Bytes>> + Send;
 }
 
@@ -37,7 +37,7 @@ pub(crate) trait NetStack: Clone + Send + Sync + 'static {
     fn accept(
         listener: &mut Self::Listener,
     ) -> impl Future<Output = io::Result<(Self::Socket, SocketAddr)>> + Send;
-    /// Returns the address of the listener.
+    /// Returns the address that the listener is bound to.
     fn local_addr(listener: &Self::Listener) -> io::Result<SocketAddr>;
     /// Returns the counters since the start of the stack.
     fn counters(&self) -> io::Result<Counters>;

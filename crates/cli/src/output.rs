@@ -7,7 +7,7 @@ use std::fmt;
 use std::io::{self, ErrorKind, Write};
 use std::process;
 
-/// Exit status of a program that SIGPIPE ended, as a shell reports it: 128 + the signal's number.
+/// Exit status that a shell reports for a program ended by SIGPIPE: 128 plus the signal's number.
 const BROKEN_PIPE: i32 = 128 + 13;
 
 /// Standard output; a write into a broken pipe ends the program.
@@ -35,7 +35,7 @@ pub(crate) fn exit_broken_pipe() -> ! {
     process::exit(BROKEN_PIPE)
 }
 
-/// Writes to standard output, and ends the program if that fails: `out!` and `outln!`.
+/// Writes to standard output, and ends the program if that fails. Used by `out!` and `outln!`.
 pub(crate) fn print(text: fmt::Arguments<'_>) {
     if let Err(error) = Stdout.write_fmt(text) {
         print_error(format_args!("error: cannot write the output: {error}\n"));
@@ -43,29 +43,29 @@ pub(crate) fn print(text: fmt::Arguments<'_>) {
     }
 }
 
-/// Writes to standard error: `err!` and `errln!`. Failures are ignored, as they cannot be reported.
+/// Writes to standard error. Ignores failures, as they cannot be reported. Used by `err!` and `errln!`.
 pub(crate) fn print_error(text: fmt::Arguments<'_>) {
     let mut stderr = io::stderr().lock();
     let _ = stderr.write_fmt(text);
 }
 
-/// `print!` through [`Stdout`].
+/// Prints like `print!`, through [`Stdout`].
 macro_rules! out {
     ($($arg:tt)*) => { $crate::output::print(format_args!($($arg)*)) };
 }
 
-/// `println!` through [`Stdout`].
+/// Prints like `println!`, through [`Stdout`].
 macro_rules! outln {
     () => { $crate::output::print(format_args!("\n")) };
     ($($arg:tt)*) => { $crate::output::print(format_args!("{}\n", format_args!($($arg)*))) };
 }
 
-/// `eprint!` that does not panic.
+/// Prints like `eprint!`, but does not panic.
 macro_rules! err {
     ($($arg:tt)*) => { $crate::output::print_error(format_args!($($arg)*)) };
 }
 
-/// `eprintln!` that does not panic.
+/// Prints like `eprintln!`, but does not panic.
 macro_rules! errln {
     ($($arg:tt)*) => { $crate::output::print_error(format_args!("{}\n", format_args!($($arg)*))) };
 }

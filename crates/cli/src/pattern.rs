@@ -1,24 +1,25 @@
-//! The data of streams: bytes that depend on their offset, so that the reader detects a byte lost,
-//! repeated or moved.
+//! The data of streams: bytes that depend on their offset, so that the reader detects a lost, repeated or
+//! moved byte.
 
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 
-/// Period of the pattern in bytes: a prime, so that neither a power of two nor a common MSS is a
-/// multiple of it, and data displaced by a message or a segment does not match.
+/// Period of the pattern in bytes: a prime, so that it does not divide a power of two or a common MSS,
+/// and data displaced by a message or a segment does not match.
 pub(crate) const PERIOD: usize = 65_521;
 
-/// The data of a stream, from any offset.
+/// The pattern of a stream, available from any offset.
 #[derive(Clone)]
 pub(crate) struct Pattern {
-    /// One period, and the beginning of the next, up to the longest piece.
+    /// One period and the beginning of the next, so that a piece of the largest size starts at any
+    /// offset.
     table: Bytes,
 }
 
-/// Returns a period, and `largest` bytes of the next.
+/// Returns one period and `largest` bytes of the next.
 fn table(largest: usize) -> Bytes {
-    // xorshift64 (Marsaglia 2003); the seed is arbitrary, and both ends use the same.
+    // The generator is xorshift64 (Marsaglia 2003) with an arbitrary seed, which both ends use.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut table = Vec::with_capacity(PERIOD + largest);
     while table.len() < PERIOD {
@@ -33,7 +34,7 @@ fn table(largest: usize) -> Bytes {
     table.into()
 }
 
-/// The longest table requested so far. All flows read it, so that a test of ten thousand flows
+/// The longest table requested so far, which all flows share, so that a test of ten thousand flows
 /// measures the stack's memory and not the test's.
 static LONGEST: Mutex<Bytes> = Mutex::new(Bytes::new());
 

@@ -1,4 +1,4 @@
-//! `fullsend perf`: sets up the stacks of a test, and prints its results.
+//! `fullsend perf`: sets up the stacks of a test and prints its results.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::mpsc;
@@ -30,7 +30,7 @@ pub(crate) fn run(perf: Perf) -> Result<()> {
     }
 }
 
-/// Returns a runtime of one thread: a test measures one core, unless `--threads 2` is given.
+/// Returns a runtime of one thread: a test measures one core unless `--threads 2` is given.
 pub(crate) fn runtime() -> Result<Runtime> {
     Builder::new_current_thread()
         .enable_all()
@@ -97,7 +97,7 @@ fn test(args: &TestArgs) -> Result<()> {
     Ok(())
 }
 
-/// Runs a test of the kernel's sockets, with both ends in this process.
+/// Runs a test with the kernel's sockets, with both ends in this process.
 fn over_loopback(ipv6: bool, args: &TestArgs, progress: &TestProgress) -> Result<TestResult> {
     let ip = if ipv6 {
         Ipv6Addr::LOCALHOST.into()
@@ -153,7 +153,7 @@ fn describe_shards(shards: usize) -> String {
     }
 }
 
-/// Runs client and server as tasks of the runtimes of their shard_runtimes. `net` is the client's stack.
+/// Runs client and server as tasks of their shards' runtimes. `net` is the client's stack.
 async fn in_process<N: NetStack>(
     net: &N,
     (clients, servers): (Vec<ShardRuntime<N>>, Vec<ShardRuntime<N>>),
@@ -165,7 +165,7 @@ async fn in_process<N: NetStack>(
     for _ in 0..args.flows.div_ceil(FLOWS_PER_PORT) {
         let mut to = on;
         for (server, runtime) in &servers {
-            // The first one chooses the port.
+            // The first shard chooses the port.
             let listener = serve::listen(server, to).await?;
             to = N::local_addr(&listener)?;
             let accept = serve::accept_all(server.clone(), listener, args.zerocopy());
@@ -178,7 +178,7 @@ async fn in_process<N: NetStack>(
     outcome
 }
 
-/// Runs the server on a thread and a runtime of its own.
+/// Runs the server on its own thread and runtime.
 fn two_threads<N: NetStack>(
     server: N,
     on: SocketAddr,

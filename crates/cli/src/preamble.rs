@@ -1,4 +1,4 @@
-//! The preamble of each connection, by which the client requests a test from the server.
+//! The preamble of each connection, with which the client requests a test from the server.
 
 use std::io;
 
@@ -11,17 +11,18 @@ const MAGIC: [u8; 4] = *b"FSP1";
 /// Longest name of a congestion control, which matches Linux (`TCP_CA_NAME_MAX`).
 const NAME_MAX: usize = 16;
 
-/// Request with [`Role::Counters`] for the counters of the server's stack.
+/// Request for the counters of the server's stack, on a connection with [`Role::Counters`].
 pub(crate) const REQUEST_COUNTERS: u8 = 0;
-/// Request with [`Role::Counters`] for the send report of the test's sources, after all have ended.
+/// Request for the send report of the test's sources after all have ended, on a connection with
+/// [`Role::Counters`].
 pub(crate) const REQUEST_SEND_REPORT: u8 = 1;
 
-/// The server's part on a connection.
+/// The server's role on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
-    /// Reads to the end of the stream, then answers with a [`Receipt`].
+    /// Reads to the end of the stream, and then answers with a [`Receipt`].
     Sink,
-    /// Sends messages for some time, then ends the stream.
+    /// Sends messages for some time, and then ends the stream.
     Source {
         /// Duration in milliseconds.
         time_ms: u32,
@@ -42,22 +43,23 @@ pub(crate) enum Role {
         /// Length of the response in bytes.
         response: u32,
     },
-    /// Answers each byte, [`REQUEST_COUNTERS`] or [`REQUEST_SEND_REPORT`], with a length and JSON.
+    /// Answers each request byte ([`REQUEST_COUNTERS`] or [`REQUEST_SEND_REPORT`]) with a length and
+    /// JSON.
     Counters,
 }
 
 /// The fields of a preamble.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Preamble {
-    /// The server's part.
+    /// The server's role.
     pub(crate) role: Role,
-    /// The stream carries the pattern at its offsets, to be verified.
+    /// Whether the stream carries the pattern at its offsets, to be verified.
     pub(crate) verify: bool,
-    /// Set `TCP_NODELAY` at the server too.
+    /// Whether the server sets `TCP_NODELAY`, too.
     pub(crate) nodelay: bool,
-    /// Set `TCP_CONGESTION` at the server too.
+    /// The value of `TCP_CONGESTION` that the server sets, too.
     pub(crate) congestion: Option<String>,
-    /// A number, chosen by the client, that the connections of one test share.
+    /// A number that the client chooses for all connections of one test.
     pub(crate) test: u32,
 }
 
@@ -152,7 +154,7 @@ impl Preamble {
 pub(crate) struct Receipt {
     /// Bytes received.
     pub(crate) bytes: u64,
-    /// Offset of the first byte that differs from the pattern, if that was verified.
+    /// Offset of the first byte that differs from the pattern, if there is one and the data was verified.
     pub(crate) first_bad: Option<u64>,
 }
 

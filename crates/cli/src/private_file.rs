@@ -1,5 +1,5 @@
-//! Files and sockets that only the process's user can open, whatever the umask: captures have the guest's
-//! data, and sockets control a gateway.
+//! Files and sockets that only the process's user can open, whatever the umask: captures contain the
+//! guest's data, and sockets control a gateway.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -15,11 +15,11 @@ use nix::unistd::geteuid;
 /// Read and write for the owner.
 const MODE: u32 = 0o600;
 
-/// Opens a file to be written from its start. `name` is that of the file in errors.
+/// Opens a file to be written from its start. `name` is the file's name in errors.
 ///
 /// # Errors
-/// Returns an error if the file is a symbolic link or belongs to another user, who could read it; the operating
-/// system's error otherwise.
+/// Returns an error if the file is a symbolic link or belongs to another user, who could read it;
+/// otherwise the error of the operating system.
 pub(crate) fn create(path: &Path, name: &str) -> Result<File> {
     let file = open(path, name, false)?;
     if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
@@ -30,7 +30,7 @@ pub(crate) fn create(path: &Path, name: &str) -> Result<File> {
     Ok(file)
 }
 
-/// Opens a file to be appended to. `name` is that of the file in errors.
+/// Opens a file to be appended to. `name` is the file's name in errors.
 ///
 /// # Errors
 /// The errors of [`create`].
@@ -44,7 +44,7 @@ fn open(path: &Path, name: &str, append: bool) -> Result<File> {
         .write(true)
         .append(append)
         .create(true)
-        // The file is emptied when it is known to be the caller's.
+        // The file is truncated only when it is known to belong to the caller.
         .truncate(false)
         .mode(MODE)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NOCTTY)
@@ -74,13 +74,13 @@ fn open(path: &Path, name: &str, append: bool) -> Result<File> {
     Ok(file)
 }
 
-/// Returns a Unix socket that is bound to `path`, and does not listen.
+/// Returns a Unix socket that is bound to `path` but does not listen.
 ///
 /// # Errors
 /// The error of the operating system.
 pub(crate) fn bind_socket(path: &Path, kind: SockType) -> io::Result<OwnedFd> {
     let socket = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None)?;
-    // The file gets the socket's mode, less the umask: it never has another one.
+    // The file gets the socket's mode without the umask's bits, and never has another mode.
     let socket = File::from(socket);
     socket.set_permissions(Permissions::from_mode(MODE))?;
     bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;

@@ -1,4 +1,4 @@
-//! The line that shows a test's throughput while it runs, on a terminal.
+//! The line that shows a test's throughput on a terminal while it runs.
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,7 +48,7 @@ impl ProgressState {
     }
 }
 
-/// The progress line, shown until this is dropped.
+/// The progress line, removed on drop.
 pub(crate) struct ProgressLine {
     progress: TestProgress,
     thread: Option<JoinHandle<()>>,
@@ -71,8 +71,7 @@ impl Drop for ProgressLine {
         self.progress.over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // The thread only writes to a terminal; whether it failed does not affect the test's
-            // result.
+            // The thread only writes to a terminal; its failure does not affect the test's result.
             let _ = thread.join();
             err!("\r\x1b[K");
         }
@@ -84,7 +83,7 @@ fn show(progress: &ProgressState) {
         std::thread::park_timeout(Duration::from_secs(1));
         if let Some(started) = progress.started.get() {
             err!("\r\x1b[K{}", progress.line(started.elapsed()));
-            // A terminal that was closed costs the line, not the test.
+            // If the terminal was closed, only the line is lost.
             let _ = std::io::stderr().flush();
         }
     }

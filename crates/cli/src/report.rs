@@ -1,4 +1,4 @@
-//! The results of a test, as text and as JSON. The names and units of the JSON never change.
+//! The results of a test, as text and as JSON. The names and units in the JSON never change.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -32,10 +32,10 @@ pub(crate) struct TestResult {
     pub(crate) client: Counters,
     /// Counters of the server's stack.
     pub(crate) server: Counters,
-    /// The server was the sender.
+    /// Whether the server was the sender.
     pub(crate) reverse: bool,
-    /// Merged send report of the flows, from the sender of data; `None` if its stack does not
-    /// provide one (the kernel's).
+    /// The merged send report of the flows, from the sender of data; `None` if its stack, like the
+    /// kernel's, does not provide one.
     pub(crate) flow: Option<SendReport>,
 }
 
@@ -89,7 +89,7 @@ struct CounterDeltas {
     server: Counters,
 }
 
-/// The report; it serialises to the object that `--json` prints.
+/// The report, which serialises to the object that `--json` prints.
 #[derive(Serialize)]
 pub(crate) struct Report {
     test: &'static str,
@@ -153,7 +153,7 @@ impl Report {
         serde_json::to_string(self).expect("numbers and strings serialise")
     }
 
-    /// Returns the report as text for people.
+    /// Returns the report as readable text.
     pub(crate) fn text(&self, args: &TestArgs, description: &str) -> String {
         let mut out = self.headline(args, description);
         let cpu = format!("{:.2}+{:.2}", self.cpu.user_s, self.cpu.sys_s);
@@ -199,7 +199,7 @@ impl Report {
         out + &self.limits_line()
     }
 
-    /// Returns one line: the limits that blocked the flows, those with the longest time first.
+    /// Returns a line with the limits that blocked the flows, the longest time first.
     fn limits_line(&self) -> String {
         let Some(limits) = &self.send_limits else {
             return String::new();

@@ -51,7 +51,7 @@ fn family(text: &str) -> Result<Family, String> {
         .ok_or_else(|| "not an address family; write ipv4, ipv6 or ipv4-mapped-ipv6".to_owned())
 }
 
-/// Runs the scripts; returns an error if one of them fails.
+/// Runs the scripts. Returns an error if one of them fails.
 pub(crate) fn run_scripts(args: &ScriptArgs) -> Result<()> {
     let mut files = Vec::new();
     for path in &args.files {
@@ -128,7 +128,7 @@ fn run_file(path: &Path, args: &ScriptArgs, library: Option<&Library>) -> Result
     Ok(passed)
 }
 
-/// Returns a script once for each address family that it is to run with.
+/// Returns a script for each address family that it must run with.
 fn runs(text: &str, args: &ScriptArgs) -> Result<Vec<(Script, Family)>, ScriptError> {
     let mut runs = Vec::new();
     for family in Family::ALL {

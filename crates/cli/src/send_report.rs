@@ -1,5 +1,5 @@
-//! Send reports of a test's flows: their sends and the limits that blocked them. The end that sends
-//! data counts them and reports them to the other end.
+//! Send reports of a test's flows: their sends and the limits that blocked them. The end that sends data
+//! collects them and sends them to the other end.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,15 +8,15 @@ use fullsend_tcp::{FlowReport, SendLimit};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-/// The buckets of a histogram that are not empty: least value (a power of two) and count.
+/// The buckets of a histogram that are not empty: the least value (a power of two) and the count.
 pub(crate) type Buckets = BTreeMap<u32, u32>;
 
 /// The effect of one send limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct LimitEffect {
-    /// Sends whose size it bounded.
+    /// Sends whose size the limit bounded.
     pub(crate) sends: u32,
-    /// Time that it blocked flows, in ns.
+    /// Time for which the limit blocked flows, ns.
     pub(crate) time_ns: u64,
 }
 
@@ -55,9 +55,9 @@ pub(crate) struct ReportCollector {
 
 #[derive(Default)]
 struct TestReports {
-    /// Flows that have not reported yet.
+    /// The number of flows that have not reported yet.
     open: usize,
-    /// The merged reports; `None`: no flow has reported.
+    /// The merged reports; `None` if no flow has reported.
     all: Option<FlowReport>,
 }
 
@@ -66,7 +66,7 @@ impl ReportCollector {
         self.tests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Collects the reports of this test's flows until the result is dropped.
+    /// Collects the reports of this test's flows until the returned value is dropped.
     pub(crate) fn subscribe(self: &Arc<Self>, test: u32) -> ReportSubscription {
         self.tests().entry(test).or_default();
         ReportSubscription {
@@ -94,8 +94,8 @@ pub(crate) struct ReportSubscription {
 }
 
 impl ReportSubscription {
-    /// Returns the merged reports, after all registered flows have reported; `None` if their stack
-    /// does not provide reports.
+    /// Returns the merged reports after all registered flows have reported, or `None` if their stack does
+    /// not provide reports.
     pub(crate) async fn all(&self) -> Option<SendReport> {
         loop {
             let closed = self.collector.closed.notified();
@@ -117,7 +117,7 @@ impl Drop for ReportSubscription {
     }
 }
 
-/// A registered flow; its drop counts it as ended, however it ends.
+/// A registered flow, which counts as ended on drop.
 pub(crate) struct FlowReporter {
     collector: Arc<ReportCollector>,
     test: u32,

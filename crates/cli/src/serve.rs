@@ -1,5 +1,5 @@
-//! `perf serve`: serves many clients; prints a line for each connection, except those of `perf crr`,
-//! and a summary at the end.
+//! `perf serve`: serves many clients. Prints a line for each connection, except those of `perf crr`, and
+//! a summary at the end.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ pub(crate) async fn run<N: NetStack>(
     let mut local = on;
     for (net, runtime) in shard_runtimes {
         let listener = listen(&net, local).await?;
-        // The first one chooses the port.
+        // The first shard chooses the port.
         local = N::local_addr(&listener)?;
         let shown = (total.clone(), collector.clone());
         accepting.spawn_on(accept_shown(net, listener, shown), &runtime);
@@ -58,14 +58,15 @@ async fn accept_shown<N: NetStack>(
     }
 }
 
-/// Listens on an address; the error names the remedy.
+/// Listens on an address. The error names the remedy.
 pub(crate) async fn listen<N: NetStack>(net: &N, on: SocketAddr) -> Result<N::Listener> {
     net.listen(on).await.with_context(|| {
         format!("cannot listen on {on}; choose another address or port with --bind")
     })
 }
 
-/// Reports an accept error, and pauses: out of descriptors or memory, accepting at once would spin.
+/// Reports an accept error and pauses: without descriptors or memory, accepting again at once would
+/// busy-loop.
 async fn pause_after(error: &io::Error) {
     errln!("cannot accept a connection: {error}; retrying");
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -89,7 +90,7 @@ fn spawn<N: NetStack>(
     });
 }
 
-/// Serves all connections without output: the server of a test in this process.
+/// Serves all connections without output, as the server of a test in this process.
 pub(crate) async fn accept_all<N: NetStack>(net: N, mut listener: N::Listener, zerocopy: bool) {
     let collector = Arc::new(ReportCollector::default());
     loop {
@@ -127,7 +128,7 @@ impl Total {
         sums.connections += 1;
         sums.received += served.received;
         sums.sent += served.sent;
-        // There are thousands a second.
+        // These connections would print thousands of lines per second.
         if !matches!(served.role, Role::Crr { .. }) {
             outln!("{peer}  {}", line(served));
         }

@@ -1,4 +1,4 @@
-//! The serving end of a connection.
+//! The server's end of a connection.
 
 use std::io;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) struct Served {
     pub(crate) first_bad: Option<u64>,
 }
 
-/// Serves one connection to its end; with `zerocopy`, reads and writes without copying.
+/// Serves one connection to its end. With `zerocopy`, reads and writes without copying.
 pub(crate) async fn serve<N: NetStack>(
     net: &N,
     mut socket: N::Socket,
@@ -121,7 +121,7 @@ async fn crr(socket: &mut impl Socket, request: usize, response: usize) -> io::R
         .write_all(Pattern::new(response).at(0, response))
         .await?;
     socket.shutdown().await?;
-    // The client's FIN, after which the connection is in TIME-WAIT here.
+    // Waits for the client's FIN, after which this end is in TIME-WAIT.
     flow::read_exact_or_eof(socket, 1).await.map(drop)
 }
 

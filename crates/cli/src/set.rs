@@ -1,5 +1,5 @@
-//! `--api set`: requests and responses between two stacks in this process, each with one task that
-//! serves all connections with a `TcpSet`.
+//! `--api set`: requests and responses between two stacks in this process, each with one task that serves
+//! all connections with a `TcpSet`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -29,11 +29,11 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(30);
 struct RrEnd {
     to_write: usize,
     to_read: usize,
-    /// When the current transaction has begun, at the client.
+    /// The start of the current transaction, at the client.
     started: Instant,
 }
 
-/// The buffers of every step.
+/// The buffers that all steps use.
 struct Buffers {
     pattern: Pattern,
     scratch: Vec<u8>,
@@ -58,7 +58,7 @@ fn would_block_to_none<R>(result: io::Result<R>) -> io::Result<Option<R>> {
 }
 
 impl RrEnd {
-    /// Begins to write a message of `write` bytes, after which one of `read` bytes is read.
+    /// Starts to write a message of `write` bytes, after which a message of `read` bytes is read.
     fn begin(
         &mut self,
         stream: &mut SetStream<'_>,
@@ -80,7 +80,7 @@ impl RrEnd {
         Ok(())
     }
 
-    /// Writes and reads the rest of the current messages; returns whether both are complete.
+    /// Writes and reads the rest of the current messages. Returns whether both are complete.
     fn step(&mut self, stream: &mut SetStream<'_>, buffers: &mut Buffers) -> io::Result<bool> {
         self.write(stream, buffers)?;
         if self.to_write > 0 {
@@ -119,7 +119,7 @@ async fn serve(mut accepted: mpsc::Receiver<TcpStream>, sizes: (usize, usize)) -
         tokio::select! {
             biased;
             served = set.serve(|stream, end: &mut RrEnd| {
-                // An error is the end of the connection, as the client has closed it.
+                // An error means that the client has closed the connection.
                 if end.answer(stream, &mut buffers, sizes).is_err() {
                     stream.remove();
                 }
@@ -175,7 +175,7 @@ impl Client {
                         return ended.push(stream.key());
                     }
                     (end.to_write, end.to_read, end.started) = (request, response, now);
-                    // Begins the next transaction, whose response cannot be there.
+                    // Starts the next transaction, whose response cannot have arrived yet.
                     failure = end.step(stream, buffers).err();
                 })
                 .await?;
@@ -197,7 +197,7 @@ impl Client {
     }
 }
 
-/// Opens the connections, each of which then has its first request to send.
+/// Opens the connections, each ready to send its first request.
 async fn connect(
     net: &Embedded,
     servers: &[SocketAddr],
@@ -263,7 +263,8 @@ pub(crate) async fn run(
         test.set.insert(stream, end)?;
     }
     let deadline = started + args.time;
-    // A task: tokio polls the future of `block_on` only together with its timers and files.
+    // The future runs in a task: tokio polls the future of `block_on` only together with its timers and
+    // files.
     let running = tokio::spawn(async move { test.run(deadline).await.map(|()| test) });
     let test = tokio::time::timeout_at((deadline + FINISH_TIMEOUT).into(), running)
         .await

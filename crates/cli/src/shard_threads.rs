@@ -1,4 +1,4 @@
-//! The threads of a stack's shards: each has a runtime of its own.
+//! The threads of a stack's shards, each with its own runtime.
 
 use std::thread::{self, JoinHandle};
 
@@ -8,15 +8,15 @@ use tokio::sync::oneshot;
 
 use crate::perf;
 
-/// Threads that run until this is dropped.
+/// The threads of shards, which end on drop.
 pub(crate) struct ShardThreads {
     handles: Vec<Handle>,
     threads: Vec<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
 impl ShardThreads {
-    /// Starts a thread for each of `shards` shards; none for a single one, which runs on the
-    /// current runtime. Must be called within a runtime.
+    /// Starts a thread for each of `shards` shards, or none for a single shard, which runs on the current
+    /// runtime. Must be called within a runtime.
     pub(crate) fn start(shards: usize) -> Result<Self> {
         let mut all = Self {
             handles: Vec::new(),
@@ -31,7 +31,7 @@ impl ShardThreads {
             all.handles.push(runtime.handle().clone());
             let (stop, stopped) = oneshot::channel();
             let thread = thread::spawn(move || {
-                // Either result means the end.
+                // Either result requests the end.
                 let _ = runtime.block_on(stopped);
             });
             all.threads.push((stop, thread));
@@ -49,7 +49,7 @@ impl Drop for ShardThreads {
     fn drop(&mut self) {
         for (stop, thread) in self.threads.drain(..) {
             drop(stop);
-            // A panic of the thread has been printed.
+            // A panic of the thread has already been printed.
             let _ = thread.join();
         }
     }

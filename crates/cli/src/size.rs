@@ -21,7 +21,7 @@ pub(crate) fn parse(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Parses `REQUEST,RESPONSE`; a single size is used for both.
+/// Parses `REQUEST,RESPONSE`. A single size applies to both.
 pub(crate) fn parse_pair(text: &str) -> Result<(usize, usize), String> {
     match text.split_once(',') {
         Some((request, response)) => Ok((parse(request)?, parse(response)?)),

@@ -41,7 +41,7 @@ pub(crate) fn run(args: StatArgs) -> Result<()> {
     }
 }
 
-/// Returns the control socket to use: the given one, or that of the only stack.
+/// Returns the control socket to use: the given one, or the one of the only running stack.
 pub(crate) fn socket_path(given: Option<PathBuf>) -> Result<PathBuf> {
     match given {
         Some(path) => Ok(path),
@@ -49,7 +49,7 @@ pub(crate) fn socket_path(given: Option<PathBuf>) -> Result<PathBuf> {
     }
 }
 
-/// Returns the control socket to use if none was given: that of the only stack.
+/// Returns the control socket of the only running stack.
 fn only_running_stack(running: &[control::RunningSocket]) -> Result<PathBuf> {
     let main: Vec<_> = running.iter().filter(|socket| socket.main).collect();
     if let [one] = main[..] {

@@ -29,7 +29,7 @@ const END_SIGNALS: [i32; 4] = [
     nix::libc::SIGHUP,
     nix::libc::SIGQUIT,
 ];
-/// How long one wait for a key lasts. Signals and snapshots are noticed between two.
+/// Longest wait for a key, after which signals and snapshots are processed.
 const KEY_WAIT: Duration = Duration::from_millis(100);
 
 #[derive(Args)]
@@ -62,7 +62,7 @@ pub(crate) fn run(args: TopArgs) -> Result<()> {
     for signal in END_SIGNALS {
         signal_hook::flag::register(signal, ended.clone()).context("cannot handle signals")?;
     }
-    // This also restores the terminal when a panic ends the program.
+    // A panic that ends the program also restores the terminal.
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
     let mut view = View::new(path.display().to_string(), interval);
     let done = show(&mut terminal, &mut view, (first, &snapshots), &ended);
@@ -70,10 +70,10 @@ pub(crate) fn run(args: TopArgs) -> Result<()> {
     done
 }
 
-/// Reads a snapshot in each interval on a thread of its own, so that a stack that does not answer
-/// does not block the keys.
+/// Reads a snapshot in each interval on its own thread, so that a stack that does not answer does not
+/// block the keys.
 fn follow(mut source: Source, interval: Duration) -> Receiver<Result<Snapshot>> {
-    // Holds one snapshot: none is read ahead while the view is busy.
+    // The channel holds one snapshot, so that few are read while the view is busy.
     let (sender, snapshots) = mpsc::sync_channel(1);
     thread::spawn(move || {
         loop {
@@ -88,7 +88,7 @@ fn follow(mut source: Source, interval: Duration) -> Receiver<Result<Snapshot>> 
     snapshots
 }
 
-/// Shows the snapshots until a key or a signal ends the program, or the stack has gone.
+/// Shows the snapshots until a key or a signal ends the program, or the stack has ended.
 fn show(
     terminal: &mut DefaultTerminal,
     view: &mut View,
@@ -116,7 +116,7 @@ fn show(
     Ok(())
 }
 
-/// Whether a key ends the program.
+/// The effect of a key on the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Key {
     Continue,

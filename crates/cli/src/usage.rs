@@ -1,4 +1,4 @@
-//! Resources that this process used during a run, and the growth of the stacks' counters.
+//! The resources that this process uses during a run, and the growth of the stacks' counters.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::io;
 use nix::sys::resource::{UsageWho, getrusage};
 use serde::Serialize;
 
-/// CPU time.
+/// The CPU time of a process.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub(crate) struct CpuTime {
     /// Seconds in user mode.
@@ -19,9 +19,9 @@ pub(crate) struct CpuTime {
 /// Numbers of context switches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub(crate) struct ContextSwitches {
-    /// Switches because the program waited.
+    /// Switches because the process waited.
     pub(crate) voluntary: i64,
-    /// Switches because the program was preempted.
+    /// Switches because the process was preempted.
     pub(crate) involuntary: i64,
 }
 
@@ -49,7 +49,7 @@ impl Usage {
         })
     }
 
-    /// Returns the difference from `earlier` to this.
+    /// Returns the difference between `earlier` and this usage.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         // The fields are in microseconds: without rounding, differences print as
         // 0.19999999999999998.
@@ -80,7 +80,7 @@ pub(crate) fn delta(before: &Counters, after: &Counters) -> Counters {
         .collect()
 }
 
-/// Returns the mean size of the IP packets sent in bytes; a super-segment counts as one.
+/// Returns the mean size of the IP packets sent, in bytes, with a super-segment as one packet.
 pub(crate) fn bytes_per_packet(sender: &Counters) -> Option<f64> {
     let sum = |names: [&str; 2]| -> i64 { names.iter().filter_map(|&n| sender.get(n)).sum() };
     let octets = sum(["IpExtOutOctets", "Ip6OutOctets"]);
@@ -94,7 +94,7 @@ pub(crate) fn kernel_counters() -> io::Result<Counters> {
     for file in ["/proc/self/net/snmp", "/proc/self/net/netstat"] {
         parse_tables(&fs::read_to_string(file)?, &mut out);
     }
-    // Absent if IPv6 is disabled.
+    // The file is missing if IPv6 is disabled.
     if let Ok(text) = fs::read_to_string("/proc/self/net/snmp6") {
         parse_list(&text, &mut out);
     }

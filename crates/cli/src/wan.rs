@@ -22,7 +22,7 @@ use crate::output::Stdout;
 
 /// Most frames to receive from a device at a time.
 const BATCH: usize = 64;
-/// Longest sleep, so that a signal is noticed.
+/// Longest sleep, so that a signal is noticed in time.
 const MAX_SLEEP: Nanos = Nanos::from_millis(100);
 
 /// The devices, and the emulated path between them.
@@ -53,7 +53,7 @@ fn parse_netem(text: &str) -> Result<Netem> {
 /// One direction of the path.
 struct Direction {
     pipe: Pipe,
-    /// Parses packets without coalescing them.
+    /// Parses the kernel's packets without coalescing them.
     parser: Gro,
     /// Coalesces packets that arrive together, like a network card.
     gro: Gro,
@@ -82,7 +82,7 @@ impl Direction {
         }
     }
 
-    /// Receives packets from the kernel and segments them; returns `false` if there were none.
+    /// Receives packets from the kernel and segments them. Returns `false` if there were none.
     fn receive(&mut self, now: Instant, from: &mut Tun) -> io::Result<bool> {
         let got = from.receive(&mut self.frames, BATCH)?;
         let mut parsed = Vec::new();
@@ -92,8 +92,8 @@ impl Direction {
             segment(packet, &mut self.segments);
         }
         for mut packet in self.segments.drain(..) {
-            // The kernel's packets are correct; the receiver then detects a bit that the link
-            // flips.
+            // The kernel's packets are marked as correct, so that the receiver detects a bit that the
+            // link flips.
             if packet.offload.checksum == Checksum::Unverified {
                 packet.offload.checksum = Checksum::Valid;
             }
@@ -110,7 +110,7 @@ impl Direction {
             self.gro.receive_batch(now, &mut self.frames);
             self.gro.flush(&mut joined);
             for packet in joined {
-                // The kernel would keep CWR on the first segment only.
+                // The kernel would keep CWR only on the first segment.
                 if packet.offload.repeats_cwr {
                     segment(packet, &mut self.segments);
                     self.out.extend(self.segments.drain(..));
@@ -136,7 +136,7 @@ impl Direction {
     }
 }
 
-/// Ctrl-C or SIGTERM was received.
+/// Whether Ctrl-C or SIGTERM was received.
 static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Sets `STOP` when Ctrl-C or SIGTERM is received.

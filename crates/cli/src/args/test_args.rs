@@ -1,4 +1,4 @@
-//! The arguments of a test, checked: what it measures, and over which path.
+//! The checked arguments of a test: its traffic and its path.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -73,12 +73,12 @@ pub(crate) struct InProcessLink {
     pub(crate) nic: NicKind,
     pub(crate) mtu: u32,
     pub(crate) ipv6: bool,
-    /// GRO: the hosts coalesce received packets.
+    /// Whether the hosts coalesce received packets (GRO).
     pub(crate) gro: bool,
 }
 
 impl InProcessLink {
-    /// The link without any argument.
+    /// The link of a test without arguments.
     pub(crate) const DEFAULT: Self = Self {
         nic: NicKind::Tso,
         mtu: 1500,
@@ -99,7 +99,7 @@ impl InProcessLink {
 /// The kinds of devices of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DeviceKind {
-    /// A TUN, made if it does not exist.
+    /// A TUN, created if it does not exist.
     Tun,
     /// An Ethernet interface, through a packet socket.
     Packet,
@@ -130,7 +130,7 @@ pub(crate) struct DeviceConfig {
     pub(crate) mtu: u32,
 }
 
-/// The arguments of a test, checked.
+/// The checked arguments of a test.
 #[derive(Clone, Debug)]
 pub(crate) struct TestArgs {
     pub(crate) test: Test,
@@ -148,7 +148,7 @@ pub(crate) struct TestArgs {
 }
 
 impl TestArgs {
-    /// Returns whether buffers are lent and taken, at each end in this process.
+    /// Returns whether buffers are lent and taken instead of copied, at each end in this process.
     pub(crate) fn zerocopy(&self) -> bool {
         matches!(self.test, Test::Stream { zerocopy: true, .. })
     }
@@ -191,7 +191,7 @@ impl TryFrom<RrArgs> for TestArgs {
 }
 
 impl RrArgs {
-    /// Returns the arguments of a test with a connection for each transaction.
+    /// Returns the arguments of a test that opens a connection for each transaction.
     pub(crate) fn into_crr(self) -> Result<TestArgs> {
         if let Some(api @ (Api::Core | Api::Set)) = self.common.api {
             bail!("--api {api} measures connections that exist; remove it, or use `perf rr`");
@@ -202,7 +202,7 @@ impl RrArgs {
     }
 }
 
-/// Most connections to a server at another address: about as many as there are ephemeral ports.
+/// Most connections to a server at one other address: about the number of ephemeral ports.
 const FLOWS_TO_SERVER: usize = 28_000;
 
 impl CommonArgs {
@@ -233,8 +233,8 @@ impl CommonArgs {
                 self.flows
             );
         }
-        // Sysctls are set first: the handshake depends on the congestion control, and each socket
-        // takes it from there.
+        // Sysctls are set first, because each socket takes its congestion control from them, and the
+        // handshake depends on it.
         let known = self
             .congestion
             .as_deref()

@@ -1,4 +1,4 @@
-//! The values of arguments of `fullsend perf`, and the texts of their errors.
+//! Parsers of the values of `fullsend perf`'s arguments, with their error texts.
 
 use std::net::SocketAddr;
 use std::time::Duration;

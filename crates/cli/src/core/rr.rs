@@ -11,7 +11,7 @@ use crate::pattern::Pattern;
 use crate::progress::TestProgress;
 use crate::report::new_histogram;
 
-/// Connections that are served between two polls of the link.
+/// Connections that are served between two polls of the timers.
 const GROUP: usize = 16;
 
 /// One end of a connection, which writes a message and reads a message alternately.
@@ -28,14 +28,14 @@ struct RrFlow {
     started: Instant,
 }
 
-/// The buffers of every step.
+/// The buffers that all steps use.
 struct RrBuffers {
     pattern: Pattern,
     scratch: Vec<u8>,
 }
 
 impl RrEnd {
-    /// Writes the rest of the current message, as far as there is room.
+    /// Writes the rest of the current message, until the send buffer is full.
     #[inline]
     fn write(&mut self, host: &mut Host, buffers: &RrBuffers, now: Instant) -> Result<()> {
         while self.to_write > 0 {
@@ -48,7 +48,7 @@ impl RrEnd {
         Ok(())
     }
 
-    /// Writes and reads the rest of the current messages; returns whether both are complete.
+    /// Writes and reads the rest of the current messages. Returns whether both are complete.
     #[inline]
     fn step(&mut self, host: &mut Host, buffers: &mut RrBuffers, now: Instant) -> Result<bool> {
         self.write(host, buffers, now)?;
@@ -80,8 +80,8 @@ struct RrTest<'a> {
 }
 
 impl RrTest<'_> {
-    /// Sends requests on connections without one, answers them, and reads the responses. Returns
-    /// the number of open transactions, and of those completed.
+    /// Sends requests on connections without one, answers them, and reads the responses. Returns the
+    /// numbers of open and of completed transactions.
     fn step(&mut self, group: &mut [RrFlow]) -> Result<(usize, u64)> {
         let Self { pair, buffers, .. } = self;
         let (request, response) = self.sizes;
@@ -122,7 +122,7 @@ impl RrTest<'_> {
     }
 }
 
-/// Runs transactions until `deadline`; returns their number and latencies.
+/// Runs transactions until `deadline`. Returns their number and latencies.
 pub(crate) fn run(
     pair: &mut HostPair,
     flows: &[(TcpId, TcpId)],
@@ -158,8 +158,8 @@ pub(crate) fn run(
     let mut transactions = 0;
     loop {
         let mut open = 0;
-        // A few connections at a time, like an event loop: the data that one host writes is still
-        // in the cache when the other reads it.
+        // The connections are served in small groups, as by an event loop: the data that one host writes
+        // is still in the cache when the other reads it.
         for group in flows.chunks_mut(GROUP) {
             let (begun, finished) = test.step(group)?;
             open += begun;

@@ -33,12 +33,12 @@ struct Transfer<'a> {
     pair: &'a mut HostPair,
     params: &'a TransferParams,
     pattern: Pattern,
-    /// The pattern as memory to lend.
+    /// The pattern as memory that writes lend to the stack.
     lent: Slice,
     scratch: Vec<u8>,
 }
 
-/// Transfers until the time is up and all data has arrived; returns the bytes received.
+/// Transfers until the time is up and all data has arrived. Returns the number of bytes received.
 pub(crate) fn run(
     pair: &mut HostPair,
     flows: &[(TcpId, TcpId)],
@@ -93,9 +93,9 @@ pub(crate) fn run(
 }
 
 impl Transfer<'_> {
-    /// Writes until the connection accepts no more, up to a limit that bounds the delay of the
-    /// clock and of the receiver: its card collects the packets of one call, like one with
-    /// interrupt moderation.
+    /// Writes until the connection accepts no more, up to a limit that bounds the delay of the clock and
+    /// of the receiver: the receiver's card collects the packets of one call, like a card with interrupt
+    /// moderation.
     fn write_batch(&mut self, flow: &mut StreamFlow, now: Instant) -> Result<()> {
         const BYTES: u64 = 256 << 10;
         const WRITES: u64 = 256;
@@ -112,7 +112,7 @@ impl Transfer<'_> {
         Ok(())
     }
 
-    /// Writes one message; returns the number of bytes accepted, `None` if the write would block.
+    /// Writes one message. Returns the number of bytes accepted, or `None` if the write would block.
     #[inline]
     fn write(&mut self, flow: &StreamFlow, now: Instant) -> Result<Option<usize>> {
         let message = self.params.message;
@@ -144,7 +144,7 @@ impl Transfer<'_> {
                 self.read_copy(flow, now)?
             };
             flow.received += read.unwrap_or(0) as u64;
-            // A short read has taken all data.
+            // A short read has returned all data.
             if read.is_none_or(|n| n < READ_MAX) {
                 return Ok(());
             }

@@ -1,4 +1,4 @@
-//! Entry points for fuzz targets: requests of the programs' sockets.
+//! Entry points for fuzz targets of the requests to the programs' sockets.
 
 pub use super::gvproxy::parse_requests as parse_gvproxy;
 pub use super::pasta::parse_request as parse_pesto;

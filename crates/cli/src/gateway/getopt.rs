@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// Whether an option has a value.
+/// Whether an option takes a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Takes {
     Nothing,
@@ -19,14 +19,14 @@ pub(crate) enum Takes {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opt<K> {
     pub(crate) key: K,
-    /// The letter, or `'\0'`.
+    /// The option's letter; `'\0'` if it has none.
     pub(crate) short: char,
-    /// The long names without dashes; the first is the one that documents use.
+    /// The long names without dashes, of which documents use the first.
     pub(crate) long: &'static [&'static str],
     pub(crate) takes: Takes,
 }
 
-/// Returns an entry of a table.
+/// Returns an option of a table.
 pub(crate) const fn option<K: Copy>(
     key: K,
     short: char,
@@ -44,9 +44,9 @@ pub(crate) const fn option<K: Copy>(
 /// Whether options may follow positional arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
-    /// They may; `--` ends them.
+    /// Options may follow; `--` ends them.
     Mixed,
-    /// The first positional argument ends them: it begins a command with its own options.
+    /// The first positional argument ends the options: it begins a command with its own options.
     OptionsFirst,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Parsed<K> {
     pub(crate) positionals: Vec<OsString>,
 }
 
-/// An error of a command line, in the words of the C library, which callers search for.
+/// An error of a command line, with the C library's text, which callers search for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum OptionError {
     Unrecognized(String),
@@ -145,7 +145,7 @@ fn long_option<K: Copy>(
     Ok((opt.key, value))
 }
 
-/// Parses letters that follow a dash; the rest behind a letter with a value is that value.
+/// Parses letters that follow a dash. The rest of the word after a letter with a value is its value.
 fn letters<K: Copy>(
     table: &[Opt<K>],
     letters: &[u8],

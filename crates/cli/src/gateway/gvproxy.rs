@@ -1,5 +1,5 @@
-//! `gvproxy`: the network of a virtual machine that is configured over HTTP, as Podman's machines,
-//! CRC and Lima call it.
+//! `gvproxy`: the network of a virtual machine, configured over HTTP, with the interface that Podman's
+//! machines, CRC and Lima use.
 
 mod api;
 mod exposures;
@@ -37,9 +37,9 @@ use listen::{ApiSocket, SocketPath};
 use notifications::{Notification, Notifications};
 use options::{Command, Options};
 
-/// The port of the gateway's address at which the guest reaches the API.
+/// The port at the gateway's address at which the guest reaches the API.
 const API_PORT: u16 = 80;
-/// The status with which Go's programs end after a wrong command line.
+/// The exit status of Go's programs after a wrong command line.
 const USAGE_ERROR: u8 = 2;
 
 /// Runs the program with the arguments after its name.
@@ -108,7 +108,7 @@ fn serve(options: &Options) -> Result<()> {
             builder = builder.resolv_conf_opener(opener);
         }
         let gateway = builder.build()?;
-        // There, a client is the host, or becomes another guest.
+        // A client at these addresses acts as the host, or becomes another guest.
         let api_addresses = api_sockets.iter().chain(&services);
         let api_addresses = api_addresses.filter_map(ApiSocket::address);
         for address in api_addresses.chain(links.addresses().iter().copied()) {
@@ -120,7 +120,7 @@ fn serve(options: &Options) -> Result<()> {
             let exposed = api.exposures().expose(&entry, Client::Host).await;
             exposed.with_context(|| format!("cannot forward {local}; change -ssh-port"))?;
         }
-        // The API forwards the host's ports to the guest.
+        // The API forwards the host's ports to the guest, which a policy must not allow.
         if !tools.has_policy() {
             let at_gateway = (options.network.gateway, API_PORT);
             let listener = TcpListener::bind(gateway.handle().stack(), at_gateway)?;
@@ -149,9 +149,9 @@ fn serve(options: &Options) -> Result<()> {
     })
 }
 
-/// Starts the process that uses the host's paths, which the sandbox hides: requests make sockets, and
-/// notifications connect to one, wherever the caller wants. It removes the files of `sockets` and
-/// `pid_file` at the end.
+/// Starts the process that uses paths of the host, which the sandbox hides: requests create sockets, and
+/// notifications connect to one, at paths that the caller chooses. The process removes the files of
+/// `sockets` and `pid_file` at the end.
 fn start_host_sockets(
     notifications: &Notifications,
     (sockets, pid_file): (Vec<&SocketPath>, Option<&PidFile>),
@@ -167,7 +167,7 @@ fn start_host_sockets(
     started.context("cannot start the process that binds sockets")
 }
 
-/// Gives up what a running gateway does not need.
+/// Gives up the access that a running gateway does not need.
 fn restrict(links: &Links) {
     let sandbox = Sandbox {
         // The kernel finds the sockets of vfkit's virtual machines by their paths.
@@ -179,16 +179,16 @@ fn restrict(links: &Links) {
     }
 }
 
-/// Appends everything that is written to standard error to a file.
+/// Appends everything that this process writes to standard error to a file.
 fn redirect_log(path: &Path) -> Result<()> {
     let file = private_file::append(path, "log file")?;
     rustix::stdio::dup2_stderr(&file).context("cannot write the log to a file")
 }
 
-/// A file with the number of this process, which is removed when this is dropped, unless another process
-/// has written its own.
+/// A file with the number of this process, removed on drop unless another process has written its own
+/// number.
 struct PidFile {
-    /// Absolute: the process that removes it has another directory.
+    /// The absolute path: the process that removes the file has another current directory.
     path: PathBuf,
     text: String,
 }
@@ -204,7 +204,7 @@ impl PidFile {
 
     fn remove(&self) {
         if fs::read_to_string(&self.path).is_ok_and(|text| text == self.text) {
-            // Another program may have removed it.
+            // Another program may have removed the file.
             let _: io::Result<()> = fs::remove_file(&self.path);
         }
     }

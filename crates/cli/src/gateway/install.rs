@@ -1,4 +1,5 @@
-//! `fullsend gateway install-links`: the names under which other programs call the gateway.
+//! `fullsend gateway install-links`: links with the names of the programs that this program stands in
+//! for.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -20,7 +21,7 @@ pub(crate) struct InstallArgs {
     force: bool,
 }
 
-/// Makes a link to this program for each personality.
+/// Creates a link to this program for each personality.
 pub(crate) fn install_links(args: &InstallArgs) -> Result<()> {
     let program = std::env::current_exe().context("cannot find this program's file")?;
     fs::create_dir_all(&args.directory)

@@ -1,4 +1,4 @@
-//! Unix sockets that answer requests in JSON: one request a connection, which the client ends by
+//! Unix sockets that answer requests in JSON: one request for each connection, ended by the client
 //! closing its sending side.
 
 use std::future::Future;
@@ -23,26 +23,26 @@ use tokio::time::timeout;
 
 use crate::private_file::bind_socket;
 
-/// Clients that may wait to be accepted.
+/// Most clients that wait to be accepted.
 const BACKLOG: Backlog = Backlog::MAXCONN;
-/// Bytes behind a request that are read and ignored.
+/// Most bytes after a request that are read and ignored.
 const DRAINED_MAX: u64 = 1 << 20;
-/// Clients that are served at once; further ones wait.
+/// Clients that are served concurrently; further ones wait.
 const CLIENTS_MAX: usize = 8;
-/// A client that sends no request, or does not read its answer, is disconnected after this time.
+/// Time after which a client that sends no request, or does not read its answer, is disconnected.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A program's answers to the requests of its socket.
+/// A program's answers to the requests to its socket.
 pub(super) trait Service: Clone + Send + Sync + 'static {
-    /// Most bytes of a request that are read.
+    /// Most bytes that are read of a request.
     const REQUEST_MAX: usize;
 
-    /// Returns the answer to a request, which may be cut off at [`Self::REQUEST_MAX`] bytes.
+    /// Returns the answer to a request, which may be truncated to [`Self::REQUEST_MAX`] bytes.
     fn answer(&self, request: &[u8]) -> impl Future<Output = Value> + Send;
 }
 
-/// Binds the socket, which only the process's user can connect to. A socket of an earlier run, on which no process listens, is replaced. `name` is
-/// that of the socket in errors.
+/// Binds the socket, to which only the process's user can connect. Replaces the socket of an earlier run
+/// on which no process listens. `name` is the socket's name in errors.
 pub(super) fn bind(path: &Path, name: &str) -> Result<UnixListener> {
     let is_socket = path
         .symlink_metadata()
@@ -64,7 +64,7 @@ pub(super) fn bind(path: &Path, name: &str) -> Result<UnixListener> {
     })
 }
 
-/// Returns whether no process listens on a socket. Does not wait for one whose queue is full.
+/// Returns whether no process listens on a socket. Does not wait if its queue is full.
 fn is_refused(path: &Path) -> bool {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let connected = UnixAddr::new(path).and_then(|address| {
@@ -74,7 +74,7 @@ fn is_refused(path: &Path) -> bool {
     connected == Err(Errno::ECONNREFUSED)
 }
 
-/// Returns a task that serves the socket.
+/// Returns the future that serves the socket.
 pub(super) fn serve<S: Service>(
     listener: UnixListener,
     service: S,
@@ -95,7 +95,7 @@ pub(super) fn serve<S: Service>(
                         drop(permit);
                     });
                 }
-                // No descriptors or no memory: later there may be.
+                // Descriptors or memory are missing and may be free later.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }
@@ -109,12 +109,13 @@ async fn answer_client<S: Service>(mut stream: UnixStream, service: S) {
     if !matches!(read, Ok(Ok(_))) {
         return;
     }
-    // Without a limit: what has begun to change is not left half done.
+    // The answer has no timeout, so that a change that has begun completes.
     let answer = service.answer(&request).await.to_string();
     let _ = timeout(CLIENT_TIMEOUT, async {
         stream.write_all(answer.as_bytes()).await?;
         stream.shutdown().await?;
-        // Closing with data unread would reset the connection before the client has the answer.
+        // Closing the socket with unread data could reset the connection before the client has the
+        // answer.
         let mut rest = stream.take(DRAINED_MAX);
         tokio::io::copy(&mut rest, &mut tokio::io::sink()).await
     })

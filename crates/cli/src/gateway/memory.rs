@@ -1,18 +1,18 @@
-//! `--memory SIZE`: the memory of a gateway.
+//! The memory budget of a gateway: `--memory SIZE`.
 
 use std::env;
 
 use anyhow::{Context, Result};
 use fullsend_gateway::{Config, MemoryBudget};
 
-/// Requests a budget from programs whose caller cannot pass an option: its size.
+/// The environment variable with the budget, for programs whose caller cannot pass an option.
 const MEMORY: &str = "FULLSEND_MEMORY";
 
-/// Gives a gateway the memory of `--memory`, or without that option of the environment. Without both it
-/// has what [`Config::default`] has read of the machine and the process's control groups.
+/// Sets the memory budget from the option `--memory`, or else from the environment. Without both, the
+/// value of [`Config::default`] stays.
 ///
 /// # Errors
-/// Returns an error if the environment has a value that is not a size.
+/// Returns an error if the value in the environment is not a size.
 pub(super) fn apply(option: Option<MemoryBudget>, config: &mut Config) -> Result<()> {
     if let Some(memory) = option {
         config.memory = memory;

@@ -1,5 +1,6 @@
-//! `pasta`: a network for an existing network namespace, or for a command in a new one, with the
-//! host's addresses, as Podman and RootlessKit call it. `passt`: the same for a virtual machine.
+//! `pasta`: a network for an existing network namespace, or for a command in a new one, with the host's
+//! addresses, and with the interface that Podman and RootlessKit use. `passt`: such a network for a
+//! virtual machine.
 
 mod auto;
 mod control;
@@ -40,7 +41,7 @@ pub(in crate::gateway) use control::INTERFACES;
 pub(in crate::gateway) use options::{parse_guest_ports, refuse_ports};
 
 const USAGE: &str = "usage: pasta [OPTION]... [COMMAND [ARG]... | PID | PATH | NAME]";
-/// The version whose command line this program has.
+/// The version of pasta whose command line this program implements.
 const VERSION: &str = "2026_07_16";
 
 /// Runs the program with the arguments after its name.
@@ -48,7 +49,7 @@ pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
     run(Program::Pasta, USAGE, arguments, serve)
 }
 
-/// Answers what the arguments of pasta or passt request, or serves with `serve`.
+/// Answers an informational request of pasta's or passt's arguments, or serves with `serve`.
 fn run(
     program: Program,
     usage: &str,
@@ -88,7 +89,7 @@ fn run(
     })
 }
 
-/// Sets the user as which a gateway runs that root has started without one, and reports it.
+/// Sets and reports another user for a gateway that root has started without naming one.
 fn set_user(program: Program, options: &mut Options) {
     if options.user.is_some() {
         return;
@@ -110,9 +111,9 @@ fn set_user(program: Program, options: &mut Options) {
 /// The guest's side.
 struct Guest {
     device: Box<dyn Device>,
-    /// The sockets in its namespace, if the gateway needs any.
+    /// The sockets in the guest's namespace, if the gateway needs any.
     sockets: Option<GuestSockets>,
-    /// The listening ports to follow, of both sides.
+    /// The forwards that follow the listening ports of each side.
     auto: [AutoForwards; 2],
 }
 
@@ -123,7 +124,7 @@ impl Guest {
         device: Box<dyn Device>,
         namespaces: &Namespaces,
     ) -> Result<Self> {
-        // A change of the forwards may need them later.
+        // A later change of the forwards may need the sockets.
         let needs_sockets = plan.needs_guest_sockets() || options.conf_path.is_some();
         let sockets = needs_sockets
             .then(|| GuestSockets::with_user(namespaces, options.user))
@@ -175,7 +176,8 @@ fn serve(options: &Options) -> Result<ExitCode> {
     }
 }
 
-/// Returns the namespaces to enter.
+/// Returns the namespaces as the gateway enters them: with `--netns-only`, in the caller's user
+/// namespace.
 fn entered(options: &Options, namespaces: Namespaces) -> Namespaces {
     if options.netns_only {
         namespaces.without_user()
@@ -184,7 +186,7 @@ fn entered(options: &Options, namespaces: Namespaces) -> Namespaces {
     }
 }
 
-/// Serves an existing namespace, in the background unless the caller wants to wait.
+/// Serves an existing namespace, in the background unless `--foreground` is given.
 fn serve_namespace(
     options: &Options,
     (plan, policy): (&Plan, Option<PolicySource>),
@@ -196,7 +198,7 @@ fn serve_namespace(
     let device = Tun::tap(&tap.name).mtu(plan.config.mtu).adopt(tap.file)?;
     let device = captured(device, &tap.name, options.pcap.as_deref())?;
     let guest = Guest::new(options, plan, device, &namespaces)?;
-    // Its name in a file system can be unmounted while the gateway runs.
+    // The descriptors are closed, so that the namespace's name can be unmounted while the gateway runs.
     drop(namespaces);
     let end = if options.no_netns_quit {
         NamespaceEnd::never()
@@ -255,7 +257,7 @@ fn serve_command(
     })
 }
 
-/// Builds the gateway, and begins to follow the listening ports and to serve pesto where requested.
+/// Builds the gateway, starts to follow the listening ports, and serves pesto if requested.
 fn start(plan: &Plan, guest: Guest, prepared: Prepared) -> Result<(Gateway, ToolSockets)> {
     let Prepared {
         control,
@@ -288,8 +290,8 @@ fn builder(plan: &Plan, device: Box<dyn Device>, opener: Option<FileOpener>) -> 
     }
 }
 
-/// The process that started this one, and waits until the gateway serves unless it wants to wait for
-/// the gateway's end.
+/// The process that started this one. It waits until the gateway serves, or with `--foreground` for the
+/// gateway's end.
 struct Caller {
     background: Option<Background>,
     null: OwnedFd,
@@ -323,8 +325,8 @@ struct Prepared {
     opener: Option<FileOpener>,
 }
 
-/// Writes the PID file, binds the sockets of pesto and of our own tools, and gives up what a running
-/// gateway does not need.
+/// Writes the PID file, binds the sockets of pesto and of this program's own tools, and gives up the
+/// access that a running gateway does not need.
 fn prepare(
     options: &Options,
     plan: &Plan,
@@ -347,7 +349,7 @@ fn prepare(
     })
 }
 
-/// Gives up what a running gateway does not need.
+/// Gives up the access that a running gateway does not need.
 fn restrict(options: &Options) -> Result<()> {
     if let Some(user) = options.user {
         user.assume()?;
@@ -360,7 +362,7 @@ fn restrict(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Warns of routes of the host that the guest cannot have.
+/// Logs the routes of the host that the guest cannot have.
 fn warn_of_routes(options: &Options, tap: &Tap) {
     if !options.quiet {
         for refused in &tap.refused {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use super::{gvproxy, pasta, pesto, slirp4netns};
 
-/// A program that others call.
+/// A program that this one stands in for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Personality {
     Slirp4netns,
@@ -33,7 +33,7 @@ impl Personality {
 
     /// Returns the personality that a command line selects, and its arguments.
     ///
-    /// The program's file name selects it, or the first argument.
+    /// The program's file name, or else the first argument, selects the personality.
     pub(crate) fn of_command_line(words: &[OsString]) -> Option<(Self, Vec<OsString>)> {
         let program = words.first()?;
         let name = Path::new(program).file_name()?;

@@ -1,5 +1,4 @@
-//! `pesto`: shows and changes the port forwards of a running pasta, through the socket that pasta
-//! has with `--conf-path`.
+//! `pesto`: shows and changes the port forwards of a running pasta through its `--conf-path` socket.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -16,7 +15,7 @@ use serde_json::{Value, json};
 use super::getopt::{self, Opt, Order, Takes, option};
 use super::pasta::{INTERFACES, parse_guest_ports, refuse_ports};
 
-/// How long pasta may take for an answer.
+/// Longest time for pasta's answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const USAGE: &str = "usage: pesto [OPTION]... PATH";
 const HELP: &str = "
@@ -42,7 +41,7 @@ enum Key {
     Clear,
     Delete,
     Help,
-    /// Has no effect here.
+    /// An accepted option without an effect.
     Nothing,
     Show,
     TcpNs,
@@ -78,7 +77,7 @@ enum Command {
 struct Request {
     path: PathBuf,
     show: bool,
-    /// As `pasta::control` documents them.
+    /// The changes in the format of `pasta::control`.
     changes: Vec<Value>,
 }
 
@@ -129,7 +128,7 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command> {
         show: false,
         changes: Vec::new(),
     };
-    // Without --add or --delete, the first forward replaces all.
+    // Without --add or --delete, the first forward replaces all forwards.
     let mut mode = None;
     for (key, value) in &parsed.options {
         let shown = value.display();
@@ -162,7 +161,7 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command> {
     Ok(Command::Change(request))
 }
 
-/// Checks a port specification, and returns the option's letter as requests have it.
+/// Checks a port specification, and returns the option's name in requests.
 fn check_ports(key: Key, text: &str) -> Result<&'static str> {
     if key == Key::TcpNs {
         parse_guest_ports(text)?;
@@ -172,7 +171,7 @@ fn check_ports(key: Key, text: &str) -> Result<&'static str> {
     Ok(if key == Key::TcpPorts { "-t" } else { "-u" })
 }
 
-/// Sends the request, and prints the forwards where requested.
+/// Sends the request, and prints the forwards if requested.
 fn change(request: &Request) -> Result<()> {
     let answer = exchange(request)
         .with_context(|| format!("cannot use the socket {}", request.path.display()))?;

@@ -1,4 +1,4 @@
-//! `--policy FILE`: what a guest may reach.
+//! The policy of a guest: `--policy FILE`.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -11,36 +11,36 @@ use fullsend_gateway::namespace::{
 use fullsend_gateway::{Config, Handle, PolicyFile};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Requests a policy from programs whose caller cannot pass an option: its file.
+/// The environment variable with the policy's file, for programs whose caller cannot pass an option.
 const POLICY: &str = "FULLSEND_POLICY";
 
-/// The log lines about signals of a command.
+/// The limit of the log lines about signals from a command.
 static IGNORED: LogLimit = LogLimit::new();
 
 /// The file of a gateway's policy, which is read again at SIGHUP.
 pub(super) struct PolicySource {
     path: PathBuf,
-    /// The open file; `None` if it is no regular file.
+    /// The open file; `None` if it is not a regular file.
     file: Option<GuardedFile>,
     has_relay: bool,
 }
 
-/// A [`PolicySource`] that can be read after the sandbox has hidden the file.
+/// The means to read a [`PolicySource`] again after the sandbox has hidden the file.
 pub(super) struct Reloads {
-    /// `None` if the file beside a command is no regular file.
+    /// The process that opens the file; `None` if a command runs and the file is not a regular file.
     opener: Option<FileOpener>,
-    /// The origin of SIGHUPs beside a command.
+    /// The detector of SIGHUPs from a command, if one runs.
     origin: Option<HangupOrigin>,
     path: PathBuf,
     has_relay: bool,
 }
 
-/// Gives a gateway the policy of `--policy`, or without that option of the environment. `None` if there
-/// is none. Must be called before the sandbox hides the file.
+/// Applies the policy of the option `--policy`, or else of the environment. Returns `None` if there is
+/// none. Must be called before the sandbox hides the file.
 ///
 /// # Errors
-/// Returns an error if the file cannot be used, or the environment has the setting without a file: unlike
-/// other settings of the environment, this one is never left out.
+/// Returns an error if the file cannot be used, or if the environment variable is empty: unlike other
+/// settings of the environment, this one is never ignored.
 pub(super) fn apply(option: Option<&Path>, config: &mut Config) -> Result<Option<PolicySource>> {
     let from_environment = || env::var_os(POLICY).map(PathBuf::from);
     let Some(path) = option.map(Path::to_owned).or_else(from_environment) else {
@@ -56,12 +56,12 @@ pub(super) fn apply(option: Option<&Path>, config: &mut Config) -> Result<Option
     let source = PolicySource {
         has_relay: has_relay(config),
         file: opened.flatten(),
-        // The directory may change when the program continues in the background.
+        // The current directory may change when the program continues in the background.
         path: std::path::absolute(&path).context("the current directory has no path")?,
     };
     let file = match &source.file {
         Some(file) => PolicyFile::read_from(file.file(), &path.display().to_string())?,
-        // A pipe, or an error, which has its text here.
+        // The path is a pipe, or opening it fails again with the error to report.
         None => PolicyFile::read(&path)?,
     };
     check_relay(&file, &path, source.has_relay)?;
@@ -80,13 +80,13 @@ fn check_relay(file: &PolicyFile, path: &Path, has_relay: bool) -> Result<()> {
 }
 
 impl PolicySource {
-    /// Returns what keeps a command from writing the file.
+    /// Returns the guard that prevents a command from writing the file.
     pub(super) fn guard(&self) -> Option<Guard> {
         self.file.as_ref().map(GuardedFile::guard)
     }
 
-    /// Starts the process that opens the file, and beside a command only if that cannot have written it. Must
-    /// be called before the sandbox hides the file, and before the process has threads.
+    /// Starts the process that opens the file, but not if `command` may have written it. Must be called
+    /// before the sandbox hides the file, and before the process has threads.
     pub(super) fn reloads(self, command: Option<&Spawned>) -> Result<Reloads> {
         let opener = match (command, self.file) {
             (None, _) => Some(FileOpener::start(&self.path)),
@@ -106,15 +106,15 @@ impl PolicySource {
 }
 
 impl Reloads {
-    /// Reads the file at each SIGHUP from now on, for as long as the runtime runs. A file with an error
-    /// leaves the policy as it is, and so does a SIGHUP of a command.
+    /// Reads the file at each SIGHUP from now on, as long as the runtime runs. A file with an error does
+    /// not change the policy, nor does a SIGHUP from a command.
     pub(super) fn start(self, handle: Handle) -> Result<()> {
         let mut hangup = signal(SignalKind::hangup())?;
         let (path, has_relay) = (self.path, self.has_relay);
         let opener = self.opener.map(FileOpener::started).transpose()?;
         tokio::spawn(async move {
             while hangup.recv().await.is_some() {
-                // An error is that of a command that has ended.
+                // An error comes from a command that has ended.
                 if let Some(origin) = &self.origin
                     && origin.is_command().await.unwrap_or(true)
                 {
@@ -165,7 +165,7 @@ fn log_reload(path: &Path, unchanged: &[&str]) {
     }
 }
 
-/// Does the same as [`apply`] for programs that have no such option.
+/// Applies the policy of the environment, for programs without the option; see [`apply`].
 pub(super) fn apply_from_environment(config: &mut Config) -> Result<Option<PolicySource>> {
     apply(None, config).context(POLICY)
 }

@@ -1,4 +1,4 @@
-//! `fullsend gateway`: a command in a network of its own.
+//! `fullsend gateway`: runs a command in its own network.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ use super::values::parse_number;
 
 /// The name of the command's interface.
 const TAP_NAME: &str = "tap0";
-/// The default MTU: the largest that leaves room for an Ethernet header in 64 KiB.
+/// The default MTU: the largest with room for an Ethernet header in 64 KiB.
 const MTU: u32 = 65_520;
 
 #[derive(Args)]
@@ -95,7 +95,7 @@ pub(crate) struct RunArgs {
     command: Vec<OsString>,
 }
 
-/// A port of the host, and the command's.
+/// A forwarded port of the host, and the command's port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct PortForward {
     address: Option<IpAddr>,
@@ -216,7 +216,7 @@ fn config(args: &RunArgs) -> Result<(Config, Option<PolicySource>)> {
         ..Config::default()
     };
     if let Some(v6) = &mut config.ipv6 {
-        // Known before the command begins, which need not wait for an advertisement.
+        // The address is fixed, so that the command need not wait for an advertisement.
         v6.guest = Some("fd00::100".parse()?);
     }
     if args.no_host_loopback {
@@ -235,7 +235,7 @@ fn config(args: &RunArgs) -> Result<(Config, Option<PolicySource>)> {
     Ok((config, policy))
 }
 
-/// Returns the forwards of one argument: without an address, one for each address family.
+/// Returns the forwards of one argument. Without an address, there is one for each address family.
 fn forwards_of(protocol: Protocol, forward: PortForward, config: &Config) -> Vec<Forward> {
     let v4 = config.ipv4.as_ref().map(|v4| IpAddr::from(v4.guest));
     let v6 = config

@@ -1,4 +1,4 @@
-//! What all personalities do once their settings are known: relay until there is a reason to end.
+//! The functions that all personalities share: the runtime, captures, and relaying until the end.
 
 use std::fmt::{self, Display};
 use std::future::Future;
@@ -22,19 +22,19 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::private_file;
 
-/// Returns a runtime on the calling thread. Must be called after the guest's command has started,
-/// whose limit of descriptors is not changed.
+/// Returns a runtime on the calling thread, and raises the limit of descriptors. Must be called after the
+/// guest's command has started, which keeps the lower limit.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
     // Each flow uses a descriptor; the default of 1024 is for programs that use select(2).
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // A refusal leaves the limit, which the gateway respects.
+        // If this fails, the gateway observes the present limit.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build().context("cannot start")
 }
 
-/// Returns the guest's device, whose packets are written to the file `pcap` if it is given.
+/// Returns the guest's device, whose packets are also written to the file `pcap` if it is given.
 pub(crate) fn captured(
     device: impl Device + 'static,
     name: &str,
@@ -46,8 +46,8 @@ pub(crate) fn captured(
     })
 }
 
-/// Starts the process that opens the file of the host's resolvers, which the sandbox hides; `None` if the
-/// settings name resolvers. Must be called before the sandbox is applied.
+/// Starts the process that opens the file of the host's resolvers, which the sandbox hides. Returns
+/// `None` if the settings name resolvers. Must be called before the sandbox is applied.
 pub(crate) fn resolv_conf_opener(
     config: &Config,
     user: Option<Identity>,
@@ -60,7 +60,7 @@ pub(crate) fn resolv_conf_opener(
     Ok(Some(opener))
 }
 
-/// Begins a capture in the file `pcap` if it is given.
+/// Starts a capture to the file `pcap` if it is given.
 pub(crate) fn capture(name: &str, pcap: Option<&Path>) -> Result<Option<CaptureInterface>> {
     let Some(path) = pcap else {
         return Ok(None);
@@ -81,8 +81,8 @@ pub(crate) fn write_pid(path: &Path) -> Result<()> {
     written.with_context(|| format!("cannot write the PID file {}", path.display()))
 }
 
-/// Leaves standard input and output to the command of this process: a reader of its output does not wait for
-/// this process, too. Must be called after the start of the command's process, which inherits signal masks.
+/// Closes standard input and output, so that a reader of the command's output does not wait for this
+/// process. Must be called after the command's process has started, which inherits signal masks.
 pub(crate) fn leave_terminal() -> Result<()> {
     let null = open_null()?;
     rustix::stdio::dup2_stdin(&null)?;
@@ -91,9 +91,9 @@ pub(crate) fn leave_terminal() -> Result<()> {
     Ok(())
 }
 
-/// Keeps log lines on a terminal from stopping this process: the command can stop the terminal's output
-/// (tcflow), and make this process one of the background. A line that the terminal does not take at once
-/// is lost.
+/// Prevents log lines to a terminal from stopping this process: the command can stop the terminal's
+/// output (tcflow), and put this process in the background. A line that the terminal does not accept at
+/// once is lost.
 fn log_without_waiting() -> io::Result<()> {
     if !io::stderr().is_terminal() {
         return Ok(());
@@ -101,9 +101,9 @@ fn log_without_waiting() -> io::Result<()> {
     let mut background = SigSet::empty();
     background.add(Signal::SIGTTOU);
     background.thread_block()?;
-    // O_NONBLOCK is a flag of the open file, which the command has as well.
+    // O_NONBLOCK belongs to the open file, which the command shares, so the terminal is opened again.
     let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    // The terminal may be another user's.
+    // Fails if the terminal belongs to another user.
     if let Ok(terminal) = open("/proc/self/fd/2", flags, Mode::empty()) {
         rustix::stdio::dup2_stderr(&terminal)?;
     }
@@ -115,7 +115,7 @@ fn log_without_waiting() -> io::Result<()> {
 pub(crate) struct NotRun(io::Error);
 
 impl NotRun {
-    /// Returns the exit status that a shell has in this case.
+    /// Returns the exit status with which a shell reports the failure.
     pub(crate) fn status(&self) -> u8 {
         if self.0.kind() == io::ErrorKind::NotFound {
             127
@@ -133,17 +133,17 @@ impl Display for NotRun {
 
 impl std::error::Error for NotRun {}
 
-/// How long a command that was requested to end may take.
+/// Longest time for the end of a command after SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const LOST: &str = "the guest's network device is lost";
 
-/// How long the last data of a command may take to the host's kernel.
+/// Longest time for the last data of a command to reach the host's kernel.
 const COMMAND_DRAIN: Duration = Duration::from_secs(10);
-/// How long that of a namespace may take, whose maker waits for the end of this program.
+/// Longest time for the last data of a namespace, whose creator waits for the end of this program.
 const NAMESPACE_DRAIN: Duration = Duration::from_secs(3);
 
-/// Relays until `end` is ready and the host's kernel has the guest's last data, or SIGTERM or SIGINT
-/// arrives.
+/// Relays until SIGTERM or SIGINT arrives, or until `end` completes and the host's kernel has the guest's
+/// last data.
 pub(crate) async fn relay(
     gateway: Gateway,
     end: impl Future<Output = io::Result<()>>,
@@ -164,13 +164,12 @@ pub(crate) async fn relay(
     }
 }
 
-/// Starts a command and relays until it has ended, and then until the host's kernel has its last data,
-/// at most for [`COMMAND_DRAIN`] or until another signal. Returns its exit status. SIGTERM and SIGHUP
-/// end the command, which keeps its network until then, and the status is that of a process that the
-/// signal has ended.
-/// With `reloads`, SIGHUP reads the policy instead, and the command is not ended.
+/// Starts a command and relays until it has ended, and then until the host's kernel has its last data, at
+/// most for [`COMMAND_DRAIN`] or until another signal. Returns its exit status. SIGTERM and SIGHUP end
+/// the command, which keeps its network until then, and the status is that of a process ended by the
+/// signal. With `reloads`, SIGHUP reads the policy again instead.
 ///
-/// The command may delete its interface. It then goes on without a network.
+/// If the command deletes its interface, it continues without a network.
 ///
 /// # Errors
 /// [`NotRun`] if the command cannot be executed.
@@ -179,11 +178,11 @@ pub(crate) async fn relay_command(
     command: &Spawned,
     reloads: bool,
 ) -> Result<ExitCode> {
-    // A terminal sends these to the command as well, which may handle them.
+    // A terminal sends these signals to the command as well, which may handle them.
     let _interrupt = signal(SignalKind::interrupt())?;
     let _quit = signal(SignalKind::quit())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    // nohup(1) ignores it. A terminal sends it to the command as well.
+    // nohup(1) ignores SIGHUP. A terminal sends it to the command as well.
     let is_hangup_ignored = reloads || is_signal_ignored(libc::SIGHUP);
     let mut hangup = signal(SignalKind::hangup())?;
     let handle = gateway.handle();
@@ -210,13 +209,13 @@ pub(crate) async fn relay_command(
         }
         status = &mut ended => status?,
     };
-    // Earlier ones were meant for the command.
+    // Earlier signals were meant for the command.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;
     tokio::select! {
         _ = handle.drain(COMMAND_DRAIN) => {}
-        // The network ends with the command.
+        // The device is lost when the command ends its network.
         _ = &mut running => {}
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}

@@ -1,5 +1,5 @@
-//! `slirp4netns`: user-mode networking of an existing network namespace, as Podman, buildah and
-//! RootlessKit call it.
+//! `slirp4netns`: user-mode networking of an existing network namespace, with the interface that Podman,
+//! buildah and RootlessKit use.
 
 mod api;
 mod cidr;
@@ -69,7 +69,7 @@ pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
 }
 
 fn serve(options: &Options) -> Result<()> {
-    // Before other files can get the numbers of descriptors that do not exist.
+    // The descriptors are taken over before newly opened files can get their numbers.
     let inherited = |fd: Option<i32>| fd.map(inherited_fd).transpose();
     let exit_fd = inherited(options.exit_fd).context("cannot use --exit-fd")?;
     let ready_fd = inherited(options.ready_fd).context("cannot use --ready-fd")?;
@@ -139,14 +139,14 @@ async fn run(
     relay(gateway, end).await
 }
 
-/// Returns what a request to the API may omit.
+/// Returns the defaults for a request to the API.
 const fn api_defaults(options: &Options) -> Defaults {
     Defaults {
         guest: options.network.guest(),
     }
 }
 
-/// Opens the guest's device, and returns the event that ends its network.
+/// Opens the guest's device. Returns it with the event that ends its network.
 fn open_device(options: &Options) -> Result<(Box<dyn Device>, NamespaceEnd)> {
     let mtu = options.mtu;
     let (namespaces, end) = match &options.destination {
@@ -219,7 +219,7 @@ fn config(options: &Options) -> Result<Config> {
     let (first, last) = network.dhcp();
     Ok(Config {
         ipv4: Some(Ipv4Config {
-            // DHCP offers another address than the one that --configure sets.
+            // DHCP offers other addresses than the one that --configure sets.
             guest: first,
             prefix: network.prefix,
             gateway: network.gateway(),
@@ -244,7 +244,7 @@ fn config(options: &Options) -> Result<Config> {
 
 fn outbound(options: &Options) -> Result<Outbound> {
     let mut outbound = Outbound {
-        // A server on the host's loopback sees the given address, too.
+        // A server on the host's loopback sees the given address as well.
         loopback: true,
         ..Outbound::default()
     };
@@ -259,7 +259,7 @@ fn outbound(options: &Options) -> Result<Outbound> {
     Ok(outbound)
 }
 
-/// Returns the address that was given, or that of the interface that was given.
+/// Returns the given address, or the address of the given interface.
 fn source_address(source: Option<&Source>, ipv6: bool) -> Result<Option<IpAddr>> {
     let name = match source {
         None => return Ok(None),
@@ -309,7 +309,7 @@ fn print_config(options: &Options, config: &Config) {
     let _ = io::stdout().flush();
 }
 
-/// Answers requests of the API without a gateway, for the fuzz target.
+/// Answers requests to the API without a gateway, for the fuzz target.
 pub fn answer_request(requests: &[u8]) {
     api::answer_lines(requests);
 }

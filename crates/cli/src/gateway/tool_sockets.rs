@@ -1,4 +1,4 @@
-//! The sockets through which tools observe a gateway, the control socket and the metrics; and SIGHUP.
+//! The control socket and the metrics socket, through which tools observe a gateway, and SIGHUP.
 
 use std::env;
 use std::path::PathBuf;
@@ -11,19 +11,20 @@ use fullsend_gateway::namespace::{SocketRemover, Spawned};
 
 use super::policy::{PolicySource, Reloads};
 
-/// Requests a control socket from programs whose caller cannot pass an option: `on`, or its path.
+/// The environment variable with the control socket's path, or `on`, for programs whose caller cannot
+/// pass an option.
 const CONTROL: &str = "FULLSEND_CONTROL";
-/// Requests metrics in the same way: their address.
+/// The environment variable with the metrics' address, for programs whose caller cannot pass an option.
 const METRICS: &str = "FULLSEND_METRICS";
 
-/// Sockets that are bound, and not served yet, and the policy that SIGHUP reads again.
+/// Bound sockets that are not served yet, and the policy that SIGHUP reads again.
 #[derive(Default)]
 pub(super) struct ToolSockets {
     control: Option<BoundSocket>,
     metrics: Option<MetricsSocket>,
-    /// Removes their files at the end.
+    /// The process that removes the sockets' files at the end.
     remover: Option<SocketRemover>,
-    /// Reads the policy again at SIGHUP.
+    /// The means to read the policy again at SIGHUP.
     policy: Option<Reloads>,
 }
 
@@ -37,9 +38,9 @@ impl ToolSockets {
         Self::bind(("--control", control), ("--metrics", metrics))
     }
 
-    /// Binds the sockets that the environment requests. Must be called as
-    /// [`from_options`](Self::from_options). What is not possible is a warning: the environment may be
-    /// that of several gateways, of which one has the address.
+    /// Binds the sockets that the environment requests. Must be called like
+    /// [`from_options`](Self::from_options). A failure is only logged: several gateways may share the
+    /// environment, and only one of them gets the address.
     pub(super) fn from_environment() -> Self {
         Self::try_from_environment().unwrap_or_else(|error| {
             tracing::warn!("{error:#}; the gateway runs without this socket");
@@ -85,7 +86,7 @@ impl ToolSockets {
         })
     }
 
-    /// Lets the gateway, which may be that of a command, read its policy again at SIGHUP. Must be called as
+    /// Makes SIGHUP read the policy again; `command` is the gateway's command. Must be called like
     /// [`from_options`](Self::from_options).
     pub(super) fn with_policy(
         mut self,
@@ -97,7 +98,7 @@ impl ToolSockets {
         Ok(self)
     }
 
-    /// Returns whether SIGHUP reads the policy.
+    /// Returns whether SIGHUP reads the policy again.
     pub(super) const fn has_policy(&self) -> bool {
         self.policy.is_some()
     }

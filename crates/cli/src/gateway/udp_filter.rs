@@ -1,18 +1,18 @@
-//! `--udp-filter`: which hosts may send datagrams to a port that the guest has sent from.
+//! The filter of UDP senders: `--udp-filter`.
 
 use std::env;
 
 use anyhow::{Context, Result};
 use fullsend_gateway::{Config, UdpFiltering};
 
-/// Sets the filter of programs whose caller cannot pass an option.
+/// The environment variable with the filter, for programs whose caller cannot pass an option.
 const UDP_FILTER: &str = "FULLSEND_UDP_FILTER";
 
-/// Sets the filter to that of the option, or without one to that of the environment.
+/// Sets the filter from the option, or else from the environment.
 ///
 /// # Errors
-/// Returns an error if the environment has another word than those of the option: a filter that is
-/// requested is never left out.
+/// Returns an error if the environment has a word that the option does not accept: a requested filter is
+/// never ignored.
 pub(super) fn apply(option: Option<UdpFiltering>, config: &mut Config) -> Result<()> {
     let requested = match (option, env::var_os(UDP_FILTER)) {
         (Some(filter), _) => Some(filter),
@@ -28,7 +28,7 @@ pub(super) fn apply(option: Option<UdpFiltering>, config: &mut Config) -> Result
     Ok(())
 }
 
-/// Parses a word of the option.
+/// Parses the option's value.
 pub(super) fn parse(word: &str) -> Result<UdpFiltering, String> {
     Ok(match word {
         "any" => UdpFiltering::EndpointIndependent,

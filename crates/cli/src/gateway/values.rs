@@ -1,4 +1,4 @@
-//! Values of options that several programs have.
+//! Parsers of option values that several programs have.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ pub(crate) fn parse_number<T: FromStr>(text: &str) -> Option<T> {
     text.parse().ok().filter(|_| is_number)
 }
 
-/// Parses the six bytes of one interface in hexadecimal, between which are `separators`.
+/// Parses six bytes in hexadecimal between `separators`. Returns `None` for the address of a group.
 pub(crate) fn parse_mac(text: &str, separators: &[char]) -> Option<[u8; 6]> {
     let parse_byte = |byte: &str| {
         let is_hex = byte.len() <= 2 && byte.bytes().all(|b| b.is_ascii_hexdigit());
@@ -17,11 +17,11 @@ pub(crate) fn parse_mac(text: &str, separators: &[char]) -> Option<[u8; 6]> {
     };
     let bytes: Option<Vec<u8>> = text.split(separators).map(parse_byte).collect();
     let mac = <[u8; 6]>::try_from(bytes?).ok()?;
-    // The lowest bit of the first byte marks a group.
+    // The lowest bit of the first byte marks the address of a group.
     (mac[0] & 1 == 0).then_some(mac)
 }
 
-/// Returns whether an address can be that of one host of a network.
+/// Returns whether an address can belong to a host of a network.
 pub(crate) fn is_host_address(address: IpAddr) -> bool {
     let is_special = address.is_unspecified() || address.is_loopback() || address.is_multicast();
     let is_other_family = match address {

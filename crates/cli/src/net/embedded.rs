@@ -1,4 +1,4 @@
-//! This stack's sockets, through the public tokio API.
+//! The implementation of a test's sockets with this stack's public tokio API.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,16 +18,16 @@ use crate::stat::args::ControlArgs;
 use crate::usage::Counters;
 use fullsend_tcp::FlowReport;
 
-/// Listen backlog, enough for most values of `--flows`.
+/// Listen backlog that suffices for most values of `--flows`.
 const BACKLOG: usize = 4096;
 
-/// A Fullsend host.
+/// The stack of a Fullsend host.
 #[derive(Clone)]
 pub(crate) struct Embedded(Stack);
 
 impl Embedded {
-    /// Returns two hosts with a link between: 10.0.0.1 and fd00::1, 10.0.0.2 and fd00::2. Each has
-    /// a shard on each of `runtimes`.
+    /// Returns two linked hosts: one with 10.0.0.1 and fd00::1, the other with 10.0.0.2 and fd00::2. Each
+    /// has a shard on each of `runtimes`.
     pub(crate) fn pair(
         link: InProcessLink,
         (set, qdisc): (&[(String, String)], QdiscConfig),
@@ -106,7 +106,7 @@ impl Embedded {
         runtimes.iter().enumerate().filter_map(shard).collect()
     }
 
-    /// Opens the control sockets that were requested.
+    /// Opens the requested control sockets.
     pub(crate) fn open_control(
         control: &ControlArgs,
         stack: &Self,

@@ -1,4 +1,4 @@
-//! The kernel's sockets, through tokio.
+//! The implementation of a test's sockets with the kernel's, through tokio.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use super::{NetStack, Socket};
 use crate::usage::{self, Counters};
 
-/// Listen backlog, enough for most values of `--flows`; the kernel limits it to net.core.somaxconn.
+/// Listen backlog that suffices for most values of `--flows`; the kernel limits it to net.core.somaxconn.
 const BACKLOG: u32 = 4096;
 
 /// The kernel's stack.
@@ -33,7 +33,7 @@ impl NetStack for Kernel {
             SocketAddr::V4(_) => (TcpSocket::new_v4()?, on),
             SocketAddr::V6(v6) => match TcpSocket::new_v6() {
                 Ok(socket) => (socket, on),
-                // A kernel without IPv6: listens on any IPv4 address instead.
+                // Without IPv6, the kernel listens on any IPv4 address instead.
                 Err(_) if v6.ip().is_unspecified() => {
                     let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, v6.port()));
                     (TcpSocket::new_v4()?, any)
@@ -48,7 +48,7 @@ impl NetStack for Kernel {
 
     async fn accept(listener: &mut TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
         let (socket, peer) = listener.accept().await?;
-        // Shows an IPv4 peer of an IPv6 listener as an IPv4 address.
+        // An IPv4 peer of an IPv6 listener is shown as an IPv4 address.
         Ok((
             socket,
             SocketAddr::new(peer.ip().to_canonical(), peer.port()),

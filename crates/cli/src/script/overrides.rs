@@ -33,7 +33,7 @@ pub(super) struct ScriptOverrides {
     tolerance_usecs: Vec<Scoped<String>>,
 }
 
-/// A value, and the family it is for.
+/// A value, and the only family for which it applies, if any.
 #[derive(Clone)]
 struct Scoped<T> {
     only_family: Option<Family>,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
-/// The value of `--control` without a path.
+/// The value of `--control` if it is given without a path.
 const DEFAULT: &str = ".";
 
 /// The option that opens a control socket for `fullsend stat`.
@@ -35,7 +35,7 @@ impl ControlArgs {
         }
     }
 
-    /// Returns the path of the server's socket, beside the client's.
+    /// Returns the path of the server's socket, derived from the client's.
     pub(crate) fn server_path(client: &Path) -> PathBuf {
         client.with_extension("server.sock")
     }

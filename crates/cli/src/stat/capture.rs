@@ -44,7 +44,7 @@ async fn capture(socket: &Path, args: &CaptureArgs, json: bool) -> Result<()> {
                 let mut bytes = vec![0; usize::try_from(len)?];
                 read.read_exact(&mut bytes).await?;
                 if !write_unless_closed(out.as_mut(), &bytes)? {
-                    // The reader of the pipe has closed it.
+                    // The reader has closed the pipe.
                     return Ok(());
                 }
             }
@@ -81,7 +81,7 @@ fn open(file: &Path) -> Result<Box<dyn Write>> {
     Ok(Box::new(private_file::create(file, "capture")?))
 }
 
-/// Writes `bytes`; returns `false` if the other end of a pipe was closed.
+/// Writes `bytes`. Returns `false` if the reader has closed the pipe.
 fn write_unless_closed(out: &mut dyn Write, bytes: &[u8]) -> Result<bool> {
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),

@@ -78,7 +78,7 @@ impl Connection {
     }
 }
 
-/// Parses a reply; an error reply becomes an error.
+/// Parses a reply. An error reply becomes an error.
 pub(crate) fn parse(line: &[u8]) -> Result<Reply> {
     if line.is_empty() {
         bail!("the stack closed the control socket");

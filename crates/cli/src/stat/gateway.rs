@@ -45,7 +45,7 @@ fn print<T: serde::Serialize>(items: &[T], json: bool, table: fn(&[T]) -> String
     Ok(())
 }
 
-/// Returns the width of a column: that of its title, or of the longest text.
+/// Returns the width of a column, the longest of its title and its texts.
 fn width<T>(title: &str, items: &[T], len: impl Fn(&T) -> usize) -> usize {
     let longest = items.iter().map(len).max().unwrap_or(0);
     longest.max(title.len())
@@ -82,8 +82,7 @@ fn flow_table(flows: &[GatewayFlowView]) -> String {
     out
 }
 
-/// Returns the second line of a flow: the host's socket, both directions, and the guest's
-/// connection.
+/// Returns the second line of a flow: the host's socket, both directions, and the guest's connection.
 fn details(flow: &GatewayFlowView) -> String {
     let host = &flow.host_socket;
     let local = host.local.as_deref().unwrap_or("*");

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::args::NstatArgs;
 use super::connection::Connection;
 
-/// Environment variable with the path of the history, instead of the default.
+/// The environment variable with the path of the history.
 const HISTORY: &str = "FULLSEND_STAT_HISTORY";
 /// Most stacks in the history.
 const MAX_STACKS: usize = 32;
@@ -57,7 +57,7 @@ pub(super) fn run(stack: &mut Connection, args: NstatArgs, json: bool) -> Result
     Ok(())
 }
 
-/// Name, growth, and growth per second of a counter.
+/// The name, growth, and growth per second of a counter.
 type Row = (String, u64, f64);
 
 fn grown(now: &Counters, before: &Snapshot, zeros: bool) -> Vec<Row> {
@@ -66,7 +66,7 @@ fn grown(now: &Counters, before: &Snapshot, zeros: bool) -> Vec<Row> {
         .iter()
         .map(|(name, value)| {
             let old = before.counters.get(name).copied().unwrap_or(0);
-            // A gauge may fall, and so may the sums of a stack that lost interfaces.
+            // A gauge may fall, and so may the sums of a stack that has lost interfaces.
             let growth = value.saturating_sub(old);
             (name.clone(), growth, growth as f64 / seconds.max(1e-9))
         })
@@ -109,7 +109,7 @@ fn history_path() -> Result<PathBuf> {
     Ok(dir.join(format!(".nstat.u{uid}")))
 }
 
-/// Reads the history; one that cannot be read, or belongs to another user, counts as empty.
+/// Reads the history. A history that cannot be read, or belongs to another user, counts as empty.
 fn read(path: &Path) -> History {
     let ours = || {
         let file = fs::symlink_metadata(path).ok()?;
@@ -122,7 +122,7 @@ fn read(path: &Path) -> History {
         .unwrap_or_default()
 }
 
-/// Writes a new file and renames it over the old one, so that a planted symlink is not followed.
+/// Writes a new file and renames it to `path`, so that a planted symlink is not followed.
 fn write(path: &Path, history: &History) -> Result<()> {
     let temp_path = path.with_extension(format!("{}.tmp", std::process::id()));
     let mut file = OpenOptions::new()

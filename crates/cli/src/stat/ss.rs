@@ -104,7 +104,7 @@ fn timer_text(timer: &TimerView) -> String {
 struct TcpInfoFields<'a>(&'a serde_json::Map<String, Value>);
 
 impl TcpInfoFields<'_> {
-    /// Returns the field `tcpi_NAME`; 0 if the stack does not have it.
+    /// Returns the field `tcpi_NAME`, or 0 if the stack does not have it.
     fn get(&self, name: &str) -> u64 {
         let value = self.0.get(&format!("tcpi_{name}"));
         value.and_then(Value::as_u64).unwrap_or(0)
@@ -116,7 +116,7 @@ impl TcpInfoFields<'_> {
     }
 }
 
-/// The bits of `tcpi_options`, with their words.
+/// The bits of `tcpi_options`, with the words of `ss`.
 const OPTIONS: [(u64, &str); 4] = [(1, "ts"), (2, "sack"), (8, "ecn"), (16, "ecnseen")];
 const WSCALE: u64 = 4;
 
@@ -152,7 +152,7 @@ fn info_line(socket: &SocketView, info: &TcpInfoFields<'_>) -> String {
         ],
     );
     parts.push(format!("cwnd:{}", info.get("snd_cwnd")));
-    // Not shown until a loss has set it.
+    // The threshold is shown only after a loss has set it.
     if info.get("snd_ssthresh") < 0x7fff_ffff {
         parts.push(format!("ssthresh:{}", info.get("snd_ssthresh")));
     }
@@ -186,7 +186,7 @@ fn info_line(socket: &SocketView, info: &TcpInfoFields<'_>) -> String {
     parts.join(" ")
 }
 
-/// The word of `ss` for a field, and the field.
+/// The word of `ss` for a field, and the field's name.
 type NamedField = (&'static str, &'static str);
 
 const COUNTERS: &[NamedField] = &[
@@ -253,7 +253,7 @@ fn rates(info: &TcpInfoFields<'_>, parts: &mut Vec<String>) {
     }
 }
 
-/// Formats the socket's memory; Linux has four more figures, which this stack does not count.
+/// Formats the socket's memory, without four figures of Linux that this stack does not count.
 fn skmem_text(memory: SkMemView) -> String {
     let SkMemView {
         rmem_alloc,
@@ -265,7 +265,7 @@ fn skmem_text(memory: SkMemView) -> String {
     format!("skmem:(r{rmem_alloc},rb{rcvbuf},t{wmem_alloc},tb{sndbuf},f0,w{wmem_queued},o0,bl0,d0)")
 }
 
-/// Most characters of a histogram's bar.
+/// Most characters in a histogram's bar.
 const BAR: u64 = 40;
 
 fn limits_text(why: &FlowReportView) -> String {

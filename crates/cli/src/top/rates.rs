@@ -1,13 +1,13 @@
-//! Rates, from the differences between two readings.
+//! Rates computed from two readings.
 
 use std::collections::BTreeMap;
 
-/// What one reading of a stack returns.
+/// A reading of a stack.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Snapshot {
     /// The stack's clock, in ns.
     pub(super) at_ns: u64,
-    /// Whether the flows are those of a gateway, and not sockets.
+    /// Whether the flows belong to a gateway, instead of being sockets.
     pub(super) is_gateway: bool,
     pub(super) flows: Vec<Flow>,
     /// Retransmitted segments of the stack.
@@ -20,7 +20,7 @@ pub(super) struct Snapshot {
 pub(super) struct Flow {
     pub(super) netid: String,
     pub(super) state: String,
-    /// The guest's address, or the socket's own.
+    /// The address of the guest, or of the socket itself.
     pub(super) local: String,
     pub(super) remote: String,
     /// Bytes sent by the local end.
@@ -33,14 +33,14 @@ pub(super) struct Flow {
     pub(super) held_by: String,
 }
 
-/// Memory in bytes.
+/// The memory of a stack, bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Memory {
-    /// Of the whole process.
+    /// The resident memory of the whole process.
     pub(super) resident: Option<u64>,
-    /// Of data in the stack's sockets.
+    /// The data in the stack's sockets.
     pub(super) sockets: u64,
-    /// Of data between the sockets of a gateway's flows.
+    /// The data between the sockets of a gateway's flows.
     pub(super) relays: Option<u64>,
 }
 
@@ -48,20 +48,20 @@ pub(super) struct Memory {
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Table {
     pub(super) snapshot: Snapshot,
-    /// The rates of the flows, in their order.
+    /// The rates of the flows, in the order of the snapshot's flows.
     pub(super) rates: Vec<Rate>,
     /// Retransmitted segments per second.
     pub(super) retransmission_rate: f64,
 }
 
-/// The rates of a flow in bits per second.
+/// The rates of a flow, bits per second.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct Rate {
     pub(super) tx: f64,
     pub(super) rx: f64,
 }
 
-/// The bytes of the flows at the last reading.
+/// The last reading, from which rates are computed.
 #[derive(Default)]
 pub(super) struct Rates {
     last: Option<Snapshot>,
@@ -73,14 +73,14 @@ fn key(flow: &Flow) -> Key<'_> {
     (&flow.netid, &flow.local, &flow.remote)
 }
 
-/// Returns the growth of a counter. One that has fallen belongs to a new flow with the same
+/// Returns the growth of a counter. A counter that has fallen belongs to a new flow with the same
 /// addresses.
 const fn growth(before: u64, now: u64) -> u64 {
     if now >= before { now - before } else { now }
 }
 
 impl Rates {
-    /// Returns a reading with its rates since the one before. The first one has no rates.
+    /// Returns a reading with its rates since the previous one, or with zero rates if it is the first.
     pub(super) fn update(&mut self, snapshot: Snapshot) -> Table {
         let table = match &self.last {
             Some(last) => rates_since(last, &snapshot),
@@ -105,7 +105,7 @@ fn rates_since(last: &Snapshot, now: &Snapshot) -> Table {
     };
     let before: BTreeMap<Key<'_>, &Flow> = last.flows.iter().map(|f| (key(f), f)).collect();
     let rate = |flow: &Flow| {
-        // A flow that has begun since then has had no bytes before.
+        // A flow that has begun since the last reading had no bytes then.
         let (tx, rx) = before
             .get(&key(flow))
             .map_or((0, 0), |before| (before.tx_bytes, before.rx_bytes));

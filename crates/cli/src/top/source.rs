@@ -1,4 +1,4 @@
-//! Readings of a stack through its control socket: the flows of a gateway, otherwise the sockets.
+//! Readings of a stack through its control socket: the flows of a gateway, or else the sockets.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::stat::connection::Connection;
 
 /// The counter of retransmitted segments.
 const RETRANSMISSIONS: &str = "TcpRetransSegs";
-/// Size of the page that the memory of sockets is counted in, bytes.
+/// Size of the page in which the memory of sockets is counted, bytes.
 const PAGE_BYTES: u64 = 4096;
 
 /// A connection to a stack.

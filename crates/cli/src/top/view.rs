@@ -1,4 +1,4 @@
-//! The screen: a summary, the flows in order, and the keys.
+//! The screen: a summary, the sorted flows, and the keys.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const HEADER_LINES: u16 = 3;
 const KEYS: &str = "q quit  p pause  sort: r rate  u tx  d rx  b bytes  t retrans  s queue  \
                     arrows scroll";
 
-/// The column by which the flows are sorted, the largest first.
+/// The column by which the flows are sorted, largest first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sort {
     Rate,
@@ -52,7 +52,7 @@ impl Sort {
     }
 }
 
-/// The content of the screen, and its layout.
+/// The content and the layout of the screen.
 pub(super) struct View {
     name: String,
     interval: Duration,
@@ -60,7 +60,7 @@ pub(super) struct View {
     paused: bool,
     /// The first row of the table that is shown.
     offset: usize,
-    /// Rows that the table had room for.
+    /// The number of rows for which the table had room.
     page: usize,
     table: Table,
 }
@@ -116,7 +116,7 @@ impl View {
         self.scroll(pages * self.page as isize);
     }
 
-    /// Sorts the flows; those with the same value by their addresses, so that they do not change
+    /// Sorts the flows. Flows with the same value are sorted by their addresses, so that they keep their
     /// places.
     fn order(&mut self) {
         let (sort, table) = (self.sort, &mut self.table);

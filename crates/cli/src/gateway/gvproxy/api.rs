@@ -1,4 +1,4 @@
-//! The requests of the HTTP API and their answers.
+//! The requests to the HTTP API, and their answers.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -13,30 +13,30 @@ use serde_json::{Value, json};
 use super::exposures::{Client, Entry, Exposures, Transport};
 use super::notifications::format_mac;
 
-/// An answer: a status, and JSON or a text for the user.
+/// An answer: a status with JSON or with a text for the user.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Answer {
     Json(Value),
-    /// No content.
+    /// Success without content.
     Done,
     Error(StatusCode, String),
 }
 
-/// The API of a gateway. Clones refer to the same one.
+/// The API of a gateway. Clones refer to the same gateway.
 #[derive(Clone)]
 pub(super) struct Api {
     handle: Handle,
     exposures: Exposures,
 }
 
-/// A zone, as requests and answers have it.
+/// The JSON of a zone in requests and answers.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct ZoneJson {
     name: String,
     #[serde(default)]
     records: Option<Vec<RecordJson>>,
-    /// Empty for none.
+    /// The default address, or an empty text if there is none.
     #[serde(default, rename = "DefaultIP")]
     default_ip: Option<String>,
 }
@@ -64,7 +64,7 @@ impl Api {
         &self.exposures
     }
 
-    /// Returns the guest that has an address.
+    /// Returns the client with a guest's address.
     pub(super) fn guest_at(&self, address: IpAddr) -> Client {
         Client::Guest {
             port: self.handle.guest_of(address),
@@ -86,7 +86,7 @@ impl Api {
             "/services/forwarder/unexpose" if is_post => self.change(client, body, false).await,
             "/services/dhcp/leases" | "/leases" if is_get => json_of(&self.leases()),
             "/services/dns/all" if is_get => json_of(&self.zones()),
-            // The names are those of all guests.
+            // All guests use the same names.
             "/services/dns/add" if is_post && client != Client::Host => Answer::Error(
                 StatusCode::FORBIDDEN,
                 "names can only be added from the host".to_owned(),
@@ -111,7 +111,7 @@ impl Api {
         }
     }
 
-    /// Adds or removes an entry of the forwarder.
+    /// Adds or removes an exposed port or socket.
     async fn change(&self, client: Client, body: &[u8], expose: bool) -> Answer {
         let entry: Entry = match serde_json::from_slice(body) {
             Ok(entry) => entry,
@@ -128,7 +128,8 @@ impl Api {
         })
     }
 
-    /// Returns the addresses that DHCP has given out, and the gateway's own.
+    /// Returns the addresses that DHCP has given out with their Ethernet addresses, and the gateway's
+    /// own.
     fn leases(&self) -> BTreeMap<String, String> {
         let leases = self.handle.leases().into_iter();
         leases
@@ -158,7 +159,7 @@ impl Api {
             let found = of_stack.iter().find(|(counter, _)| *counter == name);
             found.map_or(0, |(_, value)| *value)
         };
-        // gvproxy counts what its link carries.
+        // gvproxy counts the bytes on its link.
         let mut stats = json!({
             "BytesSent": octets("IpExtOutOctets"),
             "BytesReceived": octets("IpExtInOctets"),
@@ -211,7 +212,7 @@ fn parse_zone(body: &[u8]) -> Result<Zone> {
     Ok(zone)
 }
 
-/// Returns the destination of a `/tunnel` request's query.
+/// Returns the destination in the query of a `/tunnel` request.
 pub(super) fn tunnel_destination(query: &str) -> Result<SocketAddr> {
     let value = |name: &str| {
         let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));

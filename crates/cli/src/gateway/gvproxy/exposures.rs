@@ -1,4 +1,4 @@
-//! The ports and sockets of the host that lead to the virtual machine.
+//! The exposed ports and sockets of the host, which lead to the virtual machine.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,10 +16,10 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::AbortHandle;
 
-/// Most bytes of the texts of an entry.
+/// Most bytes of each text of an entry.
 const TEXT_MAX: usize = 256;
 
-/// Most entries, each of which may have two forwards.
+/// Most entries; each may have two forwards.
 const ENTRIES_MAX: usize = 16_384;
 /// Most entries that one guest adds.
 const ENTRIES_OF_GUEST: usize = 4096;
@@ -37,7 +37,7 @@ pub(super) enum Transport {
     Unix,
 }
 
-/// An entry, as requests and answers have it.
+/// The JSON of an entry in requests and answers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub(super) local: String,
@@ -60,12 +60,12 @@ enum Server {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Client {
     Host,
-    /// A virtual machine: it may not make files of the host, has a part of the entries, and removes its
-    /// own alone.
+    /// A virtual machine, which must not create files of the host, may add a part of the entries, and may
+    /// remove only its own.
     Guest {
-        /// That of its link, if it is still connected.
+        /// The port of its link, or `None` if the link has ended.
         port: Option<PortId>,
-        /// The address from which it uses the API, which no other guest has.
+        /// The address from which it uses the API, which no other guest can have.
         address: IpAddr,
     },
 }
@@ -79,7 +79,7 @@ impl Client {
         }
     }
 
-    /// Returns whether two clients are behind one link now.
+    /// Returns whether two clients are now behind one link.
     fn has_port_of(self, other: Self) -> bool {
         match (self, other) {
             (Self::Guest { port, .. }, Self::Guest { port: other, .. }) => port == other,
@@ -87,8 +87,8 @@ impl Client {
         }
     }
 
-    /// Returns whether the client may remove the entries of `owner`. A guest whose link was connected
-    /// again has another port.
+    /// Returns whether the client may remove the entries of `owner`. The address is compared as well,
+    /// because a guest whose link was connected again has another port.
     fn may_remove_of(self, owner: Self) -> bool {
         let has_address_of = || match (self, owner) {
             (Self::Guest { address, .. }, Self::Guest { address: other, .. }) => address == other,
@@ -105,14 +105,14 @@ struct Exposed {
     server: Server,
 }
 
-/// The entries by their protocol and `local`.
+/// The entries, by their protocol and their `local` text.
 type Table = BTreeMap<(Transport, String), Exposed>;
 
-/// The table of a gateway. Clones refer to the same one.
+/// The exposed ports and sockets of a gateway. Clones refer to the same table.
 #[derive(Clone)]
 pub(super) struct Exposures {
     handle: Handle,
-    /// Binds Unix sockets.
+    /// The process that binds Unix sockets.
     sockets: StartedSockets,
     table: Arc<Mutex<Table>>,
     unix_connections: Arc<Semaphore>,
@@ -137,7 +137,7 @@ impl Exposures {
         let mut table = self.table.lock().await;
         let key = (entry.protocol, entry.local.clone());
         if table.contains_key(&key) {
-            // The words of gvproxy, which callers search for.
+            // The text is gvproxy's, which callers search for.
             bail!("proxy already running");
         }
         if table.len() >= ENTRIES_MAX {
@@ -161,7 +161,7 @@ impl Exposures {
         Ok(())
     }
 
-    /// Removes an entry. Its connections go on.
+    /// Removes an entry. Its TCP connections continue.
     pub(super) async fn unexpose(&self, entry: &Entry, client: Client) -> Result<()> {
         let key = (entry.protocol, entry.local.clone());
         let mut table = self.table.lock().await;
@@ -201,7 +201,7 @@ impl Exposures {
         table.iter().map(entry).collect()
     }
 
-    /// Binds the forwards of an entry: two where it names no address.
+    /// Binds the forwards of an entry: two if it names no address.
     fn forward(&self, protocol: Protocol, entry: &Entry) -> Result<Server> {
         let remote = parse_remote(&entry.remote)?;
         let (required, optional) = parse_local(&entry.local)?;
@@ -210,7 +210,7 @@ impl Exposures {
             self.handle.add_forward(forward)
         };
         let mut ids = vec![add(required)?];
-        // The host may have no IPv6, or one socket of another program for both.
+        // The host may have no IPv6, or a socket of another program for both families.
         ids.extend(optional.and_then(|local| add(local).ok()));
         Ok(Server::Forwards(ids))
     }
@@ -254,7 +254,7 @@ async fn accept_unix(exposures: Exposures, listener: UnixListener, remote: Socke
                     drop(permit);
                 });
             }
-            // No descriptors or no memory: later there may be.
+            // Descriptors or memory are missing and may be free later.
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
@@ -279,8 +279,8 @@ fn parse_remote(text: &str) -> Result<SocketAddr> {
     })
 }
 
-/// Parses `:80` and `127.0.0.1:80`. Returns the address to bind, and a second one that need not be
-/// possible.
+/// Parses `:80` and `127.0.0.1:80`. Returns the address to bind, and a second address that may fail to
+/// bind.
 fn parse_local(text: &str) -> Result<(SocketAddr, Option<SocketAddr>)> {
     let wrong = || format!("local {text} is not an address with a port; write e.g. :8080");
     let Some(port) = text.strip_prefix(':') else {

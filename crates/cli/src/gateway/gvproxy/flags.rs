@@ -1,10 +1,10 @@
-//! Command lines in the style of Go's package `flag`: `-x v`, `-x=v`, `--x v` and `--x=v` are the same.
+//! Parsing of command lines like Go's package `flag`: `-x v`, `-x=v`, `--x v` and `--x=v` are the same.
 
 use std::ffi::OsString;
 
 use anyhow::{Result, bail};
 
-/// Whether a flag has a value.
+/// Whether a flag takes a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// `-x`, `-x=true` or `-x=false`.
@@ -20,11 +20,11 @@ pub(super) struct Flag<K> {
     pub(super) kind: Kind,
 }
 
-/// Parses the arguments after the program's name. Returns the flags in their order, with their values;
-/// those that are `false` are left out.
+/// Parses the arguments after the program's name. Returns the flags in their order, with their values,
+/// without flags that are `false`.
 ///
 /// # Errors
-/// In the words of Go, which callers search for.
+/// Returns the error with Go's text, which callers search for.
 pub(super) fn parse<K: Copy>(
     table: &[Flag<K>],
     arguments: impl IntoIterator<Item = OsString>,

@@ -1,4 +1,4 @@
-//! Serving the API over HTTP, on sockets of the host and on the stack behind the guest's device.
+//! The HTTP servers of the API, on sockets of the host and on the stack behind the guest's device.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -31,24 +31,24 @@ use super::listen::ApiListener;
 
 /// Most bytes of a request's body.
 const BODY_MAX: usize = 64 << 10;
-/// Most bytes of the head of a request that is not answered over HTTP.
+/// Most bytes in the head of a request that is not answered over HTTP.
 const HEAD_MAX: usize = 8 << 10;
-/// Bytes of a request that are inspected for its path.
+/// Bytes at the beginning of a request in which its path is searched.
 const LINE_MAX: usize = 256;
-/// Clients of a listener that are served at once; further ones wait.
+/// Clients of a listener that are served concurrently; further ones wait.
 const CLIENTS_MAX: usize = 256;
-/// Connections of one guest; further ones are reset.
+/// Most connections of one guest; further ones are reset.
 const CLIENTS_OF_GUEST: usize = 32;
-/// How long a request may take to arrive.
+/// Time within which a request must arrive.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval at which the beginning of a request is inspected again.
 const STEP: Duration = Duration::from_millis(10);
-/// The log lines about requests that fail.
+/// The limit of the log lines about failed requests.
 static FAILED: LogLimit = LogLimit::new();
 
-/// A connection of the host.
+/// A connection to a socket of the host.
 trait HostStream: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static {
-    /// Copies received bytes, which stay in the socket.
+    /// Copies received bytes without removing them from the socket.
     async fn peek(&self, buf: &mut [u8]) -> io::Result<usize>;
     fn into_fd(self) -> io::Result<OwnedFd>;
 }
@@ -109,7 +109,7 @@ pub(super) async fn serve(api: Api, listener: ApiListener, guests: Option<GuestL
             }
         };
         if accepted.is_err() {
-            // No descriptors or no memory: later there may be.
+            // Descriptors or memory are missing and may be free later.
             sleep(Duration::from_millis(100)).await;
         }
     }
@@ -118,7 +118,7 @@ pub(super) async fn serve(api: Api, listener: ApiListener, guests: Option<GuestL
 /// Serves the guests at the gateway's address.
 pub(super) async fn serve_guest(api: Api, listener: TcpListener) {
     let permits = Arc::new(Semaphore::new(CLIENTS_MAX));
-    // Of the guests with connections.
+    // The permits of each guest that has connections.
     let mut guests = BTreeMap::<Option<PortId>, Arc<Semaphore>>::new();
     loop {
         let Ok(permit) = permits.clone().acquire_owned().await else {
@@ -161,8 +161,8 @@ async fn serve_host(api: Api, stream: impl HostStream, guests: Option<GuestLinks
     }
 }
 
-/// Returns path and query of a connection's first request, which is not read. They are empty if the
-/// request is not POST.
+/// Returns the path and the query of a connection's first request without reading it. Both are empty if
+/// the method is not POST.
 async fn target_of(stream: &impl HostStream) -> io::Result<(String, String)> {
     let mut line = [0; LINE_MAX];
     loop {
@@ -174,12 +174,12 @@ async fn target_of(stream: &impl HostStream) -> io::Result<(String, String)> {
         if is_whole {
             return Ok(parse_target(&line[..len]));
         }
-        // The readiness says only that there are the same bytes.
+        // The socket stays ready while the same bytes are unread.
         sleep(STEP).await;
     }
 }
 
-/// Returns path and query of a request's first line; empty ones if it is not POST.
+/// Returns the path and the query in a request's first line. Both are empty if the method is not POST.
 fn parse_target(line: &[u8]) -> (String, String) {
     let text = String::from_utf8_lossy(line);
     let mut words = text.split_ascii_whitespace();
@@ -198,7 +198,7 @@ pub(super) fn parse_any(bytes: &[u8]) {
     let _ = tunnel_destination(&query);
 }
 
-/// Reads the head of a request and nothing behind it.
+/// Reads the head of a request and no byte after it.
 async fn skip_head(stream: &mut impl HostStream) -> Result<()> {
     let mut head = Vec::new();
     let read = async {
@@ -215,7 +215,7 @@ async fn skip_head(stream: &mut impl HostStream) -> Result<()> {
         .context("the request is not whole")?
 }
 
-/// Makes a guest of the connection: frames follow the request, without an answer.
+/// Adds a guest whose frames follow the request on the connection. There is no answer.
 async fn connect(mut stream: impl HostStream, guests: &GuestLinks) -> Result<()> {
     skip_head(&mut stream).await?;
     guests.add_frames(stream.into_fd()?, Framing::Plain)?;
@@ -228,7 +228,7 @@ async fn tunnel(api: &Api, mut stream: impl HostStream, query: &str) -> Result<(
     let to = tunnel_destination(query)?;
     let mut guest = api.exposures().connect(to).await?;
     stream.write_all(b"OK").await?;
-    // An error is the end of one side.
+    // An error only means that one side has ended.
     let _ = copy_bidirectional(&mut stream, &mut guest).await;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The sockets at which virtual machines connect, each of which is a guest of the gateway.
+//! The sockets to which virtual machines connect; each connection is a guest of the gateway.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,9 +23,9 @@ use super::listen::{Bound, SocketPath};
 use super::notifications::{Notification, Sender};
 use super::options::{GUEST_MAC, Options};
 
-/// When a connection is accepted again that could not be, e.g. for lack of descriptors.
+/// Pause after a failed `accept`, e.g. for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// The log lines about connections that cannot be used.
+/// The limit of the log lines about connections that cannot be used.
 static LOG: LogLimit = LogLimit::new();
 
 /// The protocol of a connection.
@@ -35,21 +35,22 @@ enum Protocol {
     VhostUser,
 }
 
-/// The sockets that are bound, before the gateway exists.
+/// The bound sockets, before the gateway exists.
 pub(super) struct Links {
-    /// Each with the protocol of its connections.
+    /// The sockets, each with the protocol of its connections.
     sockets: Vec<(OwnedFd, Protocol)>,
-    /// The listeners of datagrams. They open other sockets, which the sandbox forbids.
+    /// The listeners for datagrams, created early because each opens another socket, which the sandbox
+    /// forbids.
     datagrams: Vec<DatagramListener>,
     /// The link over standard input and output.
     stdio: Option<FrameLink>,
-    /// Removed at the end.
+    /// The files of the sockets, removed at the end.
     files: Vec<SocketPath>,
-    /// The addresses of the sockets of TCP.
+    /// The addresses of the TCP sockets.
     addresses: Vec<SocketAddr>,
 }
 
-/// Makes guests of connections.
+/// The means to add connections as guests of a gateway.
 #[derive(Clone)]
 pub(super) struct GuestLinks {
     handle: Handle,
@@ -57,7 +58,7 @@ pub(super) struct GuestLinks {
     capture: Option<CaptureInterface>,
 }
 
-/// Reports guests that begin and end. The end of the one on standard input is that of the program.
+/// The notifications about guests that begin and end. The program ends with the guest on standard input.
 #[derive(Clone)]
 pub(super) struct GuestEvents {
     sender: Sender,
@@ -144,18 +145,18 @@ impl Links {
         &self.files
     }
 
-    /// Returns whether guests are answered at the paths of their own sockets.
+    /// Returns whether frames to some guests are sent to the paths of their own sockets.
     pub(super) const fn has_datagrams(&self) -> bool {
         !self.datagrams.is_empty()
     }
 
-    /// Returns the addresses of the sockets of TCP.
+    /// Returns the addresses of the TCP sockets.
     pub(super) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Begins to accept virtual machines. The files of the sockets exist until the returned value is
-    /// dropped.
+    /// Starts to accept virtual machines. Returns the files of the sockets, which are removed when the
+    /// value is dropped.
     pub(super) fn start(
         self,
         guests: &GuestLinks,
@@ -163,7 +164,7 @@ impl Links {
     ) -> Result<Vec<SocketPath>> {
         if let Some(link) = self.stdio {
             let port = guests.add(link)?;
-            // It is set once.
+            // The port is set only once.
             let _ = events.stdio_port.set(port);
         }
         for (socket, protocol) in self.sockets {
@@ -194,7 +195,7 @@ impl GuestLinks {
         })
     }
 
-    /// Makes a guest of a connection with frames.
+    /// Adds the guest behind a connection that carries frames.
     pub(super) fn add_frames(&self, socket: OwnedFd, framing: Framing) -> io::Result<PortId> {
         self.add(FrameLink::connected(socket, framing, self.mtu)?)
     }
@@ -207,9 +208,9 @@ impl GuestLinks {
     }
 }
 
-/// A socket of connections in a runtime.
+/// A listener that is registered with a runtime.
 enum Listener {
-    /// A stream, or a socket of messages, which is accepted in the same way.
+    /// A stream socket, or a `SOCK_SEQPACKET` socket, which accepts in the same way.
     Unix(UnixListener),
     Tcp(TcpListener),
 }
@@ -232,7 +233,7 @@ impl Listener {
     }
 }
 
-/// Accepts the virtual machines of a socket of connections.
+/// Accepts the virtual machines of a listener.
 async fn accept(guests: GuestLinks, listener: Listener, protocol: Protocol) {
     loop {
         match listener.accept().await {
@@ -253,7 +254,7 @@ async fn accept(guests: GuestLinks, listener: Listener, protocol: Protocol) {
     }
 }
 
-/// Accepts the virtual machines of a socket of datagrams, and passes frames on to their devices.
+/// Accepts the virtual machines of a datagram socket, and passes their frames to their devices.
 async fn accept_datagrams(guests: GuestLinks, mut listener: DatagramListener, ready: UnixDatagram) {
     loop {
         // Fails only if the runtime ends.
@@ -268,7 +269,7 @@ async fn accept_datagrams(guests: GuestLinks, mut listener: DatagramListener, re
                     });
                 }
             }
-            // The stack processes the frames before there are more.
+            // Lets the stack process these frames before more are received.
             Ok(None) => yield_now().await,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {

@@ -1,4 +1,4 @@
-//! The sockets on which gvproxy listens, from their URLs.
+//! The sockets on which gvproxy listens, given by URLs.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -68,7 +68,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns the endpoint if it has messages.
+    /// Returns the endpoint if it preserves message boundaries.
     pub(super) fn of_messages(self) -> Result<Self> {
         match self {
             Self::UnixPacket(_) => Ok(self),
@@ -85,17 +85,17 @@ impl Endpoint {
     }
 }
 
-/// A socket that is bound.
+/// A bound socket.
 pub(super) struct Bound {
     pub(super) socket: OwnedFd,
-    /// Removes its file when it is dropped.
+    /// The file of a Unix socket, removed on drop.
     pub(super) file: Option<SocketPath>,
     /// The address of a TCP socket.
     pub(super) address: Option<SocketAddr>,
 }
 
-/// The path of a socket, which is removed when this is dropped, unless another socket has replaced it:
-/// a gvproxy that its caller has started again. `None` if the file had been removed already.
+/// The path of a socket, removed on drop unless another socket has replaced it, as after a restart of
+/// gvproxy. `None` if the file was already removed.
 pub(super) struct SocketPath {
     file: Option<SocketFile>,
 }
@@ -107,15 +107,15 @@ impl SocketPath {
         }
     }
 
-    /// Removes it where the process that has bound it cannot.
+    /// Removes the file, in a process that can reach it.
     pub(super) fn remove(&self) {
         self.file.iter().for_each(SocketFile::remove);
     }
 }
 
-/// Removes a socket that no process has: gvproxy's callers start it again under the same path.
+/// Removes a socket on which no process listens: gvproxy's callers start it again with the same path.
 fn remove_old(path: &Path) -> Result<()> {
-    // It fails if a process listens.
+    // Fails if a process listens.
     drop(json_socket::bind(path, "gvproxy's")?);
     std::fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))
 }
@@ -138,7 +138,8 @@ impl Bound {
             Endpoint::Tcp(address) => {
                 let listener = TcpListener::bind(address).with_context(cannot)?;
                 bound = Some(listener.local_addr()?);
-                // Accepted sockets inherit it. Frames do not wait for the acknowledgement of others.
+                // Accepted sockets inherit the option. Frames must not wait for the acknowledgement of
+                // earlier ones.
                 setsockopt(&listener, sockopt::TcpNoDelay, &true)?;
                 (listener.into(), None)
             }
@@ -157,13 +158,13 @@ fn seqpacket(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A socket of the API that is bound and not served yet.
+/// A bound socket of the API that is not served yet.
 pub(super) struct ApiSocket {
     endpoint: Endpoint,
     bound: Bound,
 }
 
-/// A socket of the API in a runtime.
+/// A socket of the API that is registered with a runtime.
 pub(super) enum ApiListener {
     Unix {
         listener: tokio::net::UnixListener,
@@ -185,7 +186,7 @@ impl ApiSocket {
         self.bound.file.as_ref()
     }
 
-    /// Returns the address of a socket of TCP.
+    /// Returns the address of a TCP socket.
     pub(super) const fn address(&self) -> Option<SocketAddr> {
         self.bound.address
     }

@@ -11,26 +11,26 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Notifications that wait for their receiver; further ones are dropped.
+/// Most notifications that wait for their receiver; further ones are dropped.
 const WAITING_MAX: usize = 64;
-/// How long the receiver may take.
+/// Longest time for sending a notification.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The log lines about notifications that are not sent, of which guests cause as many as they want.
+/// The limit of the log lines about notifications that are not sent, which guests can cause at will.
 static LOG: LogLimit = LogLimit::new();
 
 /// An event that the caller is notified of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Notification {
-    /// The gateway serves.
+    /// The gateway serves requests.
     Ready,
     /// The virtual machine with this Ethernet address has connected.
     Connected([u8; 6]),
-    /// Its connection has ended.
+    /// The connection of this virtual machine has ended.
     Disconnected([u8; 6]),
 }
 
 impl Notification {
-    /// Returns the line that is sent.
+    /// Returns the line that represents the notification.
     pub(super) fn to_line(self) -> String {
         let with_mac = |kind: &str, mac: [u8; 6]| json!({"notification_type": kind, "mac_address": format_mac(mac)});
         let value = match self {
@@ -48,25 +48,26 @@ pub(super) fn format_mac(mac: [u8; 6]) -> String {
     bytes.join(":")
 }
 
-/// Passes notifications on. It may be used while the stack is locked.
+/// A queue of notifications, which may be used while the stack is locked.
 #[derive(Clone)]
 pub(super) struct Sender(mpsc::Sender<Notification>);
 
 impl Sender {
     pub(super) fn send(&self, notification: Notification) {
-        // A receiver that is slow gets fewer.
+        // A slow receiver gets fewer notifications.
         let _ = self.0.try_send(notification);
     }
 }
 
-/// The notifications that are to be sent.
+/// The notifications that wait to be sent.
 pub(super) struct Notifications {
     socket: Option<PathBuf>,
     receiver: mpsc::Receiver<Notification>,
 }
 
 impl Notifications {
-    /// Returns the notifications, which are sent to a Unix socket if there is one.
+    /// Returns the receiving and the sending side of the notifications to a Unix socket. Without
+    /// `socket`, they are dropped.
     pub(super) fn new(socket: Option<PathBuf>) -> (Self, Sender) {
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
         (Self { socket, receiver }, Sender(sender))
@@ -77,7 +78,7 @@ impl Notifications {
         self.socket.as_deref()
     }
 
-    /// Sends them, each over a connection of its own, which `sockets` makes.
+    /// Sends the notifications, each over its own connection made by `sockets`.
     pub(super) async fn send(mut self, sockets: StartedSockets) {
         while let Some(notification) = self.receiver.recv().await {
             let Some(path) = &self.socket else {

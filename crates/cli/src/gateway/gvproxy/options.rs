@@ -14,7 +14,7 @@ use super::flags::{self, Flag, Kind};
 use super::listen::Endpoint;
 use crate::gateway::values::parse_number;
 
-/// The gateway's Ethernet address, and the one that Podman gives to its machine.
+/// The gateway's Ethernet address, and the address that Podman gives to its machine.
 const GATEWAY_MAC: [u8; 6] = [0x5a, 0x94, 0xef, 0xe4, 0x0c, 0xdd];
 pub(super) const GUEST_MAC: [u8; 6] = [0x5a, 0x94, 0xef, 0xe4, 0x0c, 0xee];
 /// The domains in which the gateway and the host have names.
@@ -36,7 +36,7 @@ pub(super) enum Command {
 pub(super) struct Network {
     pub(super) gateway: Ipv4Addr,
     pub(super) guest: Ipv4Addr,
-    /// Stands for the host's loopback.
+    /// The address that stands for the host's loopback.
     pub(super) host: Ipv4Addr,
     pub(super) prefix: u8,
 }
@@ -44,9 +44,9 @@ pub(super) struct Network {
 /// The settings of a gateway.
 #[derive(Debug)]
 pub(super) struct Options {
-    /// Sockets of the API at which virtual machines may also connect.
+    /// Sockets of the API to which virtual machines may also connect.
     pub(super) listen: Vec<Endpoint>,
-    /// Sockets of the API alone.
+    /// A socket of the API only.
     pub(super) services: Option<Endpoint>,
     pub(super) qemu: Option<Endpoint>,
     pub(super) bess: Option<Endpoint>,
@@ -137,7 +137,7 @@ const TABLE: &[Flag<Key>] = &[
     switch(Key::Version, "version"),
 ];
 
-/// The flags as they are given.
+/// The parsed values of the flags.
 #[derive(Default)]
 struct Given {
     listen: Vec<Endpoint>,
@@ -308,7 +308,7 @@ impl Given {
         })
     }
 
-    /// Returns the addresses: those of the flags, or the first, the second and the last host of the
+    /// Returns the addresses from the flags; by default the first, the second and the last host of the
     /// network.
     fn network(&self) -> Result<Network> {
         let (base, prefix) = self.subnet.unwrap_or(([192, 168, 127, 0].into(), 24));
@@ -392,7 +392,7 @@ fn config(network: Network, mtu: u32) -> Config {
 }
 
 impl Options {
-    /// Returns the forwards that exist from the start.
+    /// Returns the entries that exist from the start.
     pub(super) fn forwards(&self) -> Vec<Entry> {
         let forward = |port: u16| {
             let local = SocketAddr::from((Ipv4Addr::LOCALHOST, port));

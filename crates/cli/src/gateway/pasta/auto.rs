@@ -8,9 +8,9 @@ use fullsend_gateway::{Forward, ForwardId, Handle, Protocol, Side};
 
 use super::network::LOOPBACKS;
 
-/// Ports of a protocol that are bound at each [`poll`](AutoForwards::poll).
+/// Most ports of a protocol that are bound at each [`poll`](AutoForwards::poll).
 pub(super) const BINDS_AT_ONCE: usize = 64;
-/// Those of them that are kept for ports that could not be bound.
+/// Part of [`BINDS_AT_ONCE`] that is reserved for ports that could not be bound before.
 const RETRIES_AT_ONCE: usize = 8;
 
 /// The forwards that exist because one side listens.
@@ -20,18 +20,18 @@ pub(super) struct AutoForwards {
     /// The side of the clients.
     from: Side,
     protocols: BTreeSet<Protocol>,
-    /// The addresses to listen on, and the address that each leads to.
+    /// The addresses to listen on, each with the address to which it leads.
     addresses: Vec<(IpAddr, IpAddr)>,
-    /// The forwards of each port that was tried, in the order of the addresses; `None` where it could
-    /// not be bound.
+    /// The forwards of each port that was tried, in the order of `addresses`; `None` for an address that
+    /// could not be bound.
     bound: BTreeMap<(Protocol, u16), Vec<Option<ForwardId>>>,
-    /// The port of each protocol that was tried again last.
+    /// The last port of each protocol that was tried again.
     last: BTreeMap<Protocol, u16>,
 }
 
 impl AutoForwards {
-    /// Follows the ports on which the guest listens, of no protocol yet. `guest` has its IPv4 and
-    /// IPv6 address.
+    /// Returns the forwards to the ports on which the guest listens, at first for no protocol. `guest`
+    /// has the guest's IPv4 and IPv6 address.
     pub(super) fn of_guest(tables: SocketTables, guest: [Option<IpAddr>; 2]) -> Self {
         let unspecified: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
         let addresses = unspecified.into_iter().zip(guest);
@@ -39,8 +39,8 @@ impl AutoForwards {
         Self::new(Side::Host, tables, addresses.collect())
     }
 
-    /// Follows the ports on which the host listens, of no protocol yet: they lead from the guest's
-    /// loopback to the host's.
+    /// Returns the forwards from the guest's loopback to the ports on which the host's loopback has
+    /// listeners, at first for no protocol.
     pub(super) fn of_host(tables: SocketTables, guest: [Option<IpAddr>; 2]) -> Self {
         let addresses = LOOPBACKS.into_iter().zip(guest);
         let addresses = addresses.filter_map(|(loopback, guest)| guest.and(Some(loopback)));
@@ -59,13 +59,12 @@ impl AutoForwards {
         }
     }
 
-    /// Returns the side of the clients, and the protocols, of the forwards.
+    /// Returns the side of the clients and the protocol of each kind of forwards.
     pub(super) fn kinds(&self) -> impl Iterator<Item = (Side, Protocol)> {
         self.protocols.iter().map(|protocol| (self.from, *protocol))
     }
 
-    /// Changes the protocols whose ports are followed to those among `kinds`. The forwards of the
-    /// others are removed.
+    /// Sets the followed protocols to those in `kinds`, and removes the forwards of all others.
     pub(super) fn set_kinds(&mut self, kinds: &BTreeSet<(Side, Protocol)>, handle: &Handle) {
         let own = kinds.iter().filter(|(side, _)| *side == self.from);
         self.protocols = own.map(|(_, protocol)| *protocol).collect();
@@ -76,7 +75,7 @@ impl AutoForwards {
         }
     }
 
-    /// Removes the forwards of a port, until the next [`poll`](Self::poll).
+    /// Removes the forwards of a port until the next [`poll`](Self::poll).
     pub(super) fn release(&mut self, protocol: Protocol, port: u16, handle: &Handle) {
         let forwards = self.bound.remove(&(protocol, port));
         for id in forwards.into_iter().flatten().flatten() {
@@ -84,10 +83,10 @@ impl AutoForwards {
         }
     }
 
-    /// Adds and removes forwards as the sockets of the side that listens require.
+    /// Adds and removes forwards according to the listening sockets.
     pub(super) fn poll(&mut self, handle: &Handle) {
         for protocol in self.protocols.clone() {
-            // A table that cannot be read now keeps its forwards.
+            // If a table cannot be read now, its forwards stay.
             if let Ok(ports) = self.tables.listening(protocol) {
                 self.update(protocol, &ports, handle);
             }
@@ -104,7 +103,7 @@ impl AutoForwards {
         for (protocol, port) in gone {
             self.release(protocol, port, handle);
         }
-        // A port on which this gateway listens for the other direction would lead back.
+        // A port on which this gateway listens for the other direction would make a loop.
         let own: BTreeSet<u16> = handle
             .list_forwards()
             .into_iter()
@@ -130,8 +129,8 @@ impl AutoForwards {
         let bound = self.bound.entry((protocol, port)).or_default();
         bound.resize(self.addresses.len(), None);
         for (id, &(listen, to)) in bound.iter_mut().zip(&self.addresses) {
-            // Fails if a program of this side has the port, or if the port is low and this process may
-            // not bind it. Later polls try it again.
+            // Fails if a program on this side has the port, or if the port is low and this process must
+            // not bind it. Later polls try again.
             if id.is_none() {
                 let (listen, to) = ((listen, port).into(), (to, port).into());
                 let forward = Forward::new(self.from, protocol, listen, to);
@@ -142,8 +141,8 @@ impl AutoForwards {
 }
 
 /// Returns the ports to bind now: new ones first, and at least [`RETRIES_AT_ONCE`] of those that could
-/// not be bound, in rotation behind `last`. They are few, so that the guest's packets do not wait for
-/// thousands of them.
+/// not be bound, in rotation after `last`. They are few, so that the guest's packets do not wait for
+/// thousands of calls.
 fn next_ports(new: &[u16], failed: &[u16], last: &mut u16) -> Vec<u16> {
     let max_new = BINDS_AT_ONCE - failed.len().min(RETRIES_AT_ONCE);
     let mut ports: Vec<u16> = new.iter().copied().take(max_new).collect();

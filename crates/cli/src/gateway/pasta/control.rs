@@ -1,11 +1,10 @@
-//! The socket of a running pasta through which pesto changes its port forwards.
+//! The control socket of a running pasta, through which pesto changes the port forwards.
 //!
-//! A request is a JSON object: `{"execute": "change", "changes": [...]}`, where a change is
-//! `{"clear": "HOST"}`, `{"add": ["-t", SPEC]}` or `{"delete": ["-u", SPEC]}`. The options `-t`, `-u`
-//! and `-T`, and the port specification SPEC, are those of pasta's command line. The changes apply
-//! together or not at all. The answer has the table before and after them:
-//! `{"return": {"before": [LINE, ...], "after": [LINE, ...]}}`, or `{"error": {"desc": TEXT}}`.
-//! Without changes, the answer shows the table.
+//! A request is a JSON object: `{"execute": "change", "changes": [...]}`, where a change is `{"clear":
+//! "HOST"}`, `{"add": ["-t", SPEC]}` or `{"delete": ["-u", SPEC]}`. The options `-t`, `-u` and `-T`, and
+//! the port specification SPEC, are those of pasta's command line. All changes apply, or none. The answer
+//! has the table before and after them: `{"return": {"before": [LINE, ...], "after": [LINE, ...]}}`, or
+//! `{"error": {"desc": TEXT}}`. Without changes, the answer shows the table.
 
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -21,16 +20,15 @@ use super::forward_table::{Change, ForwardTable, Kind};
 use super::options::parse_guest_ports;
 use crate::gateway::json_socket::{self, Service};
 
-/// The interfaces whose forwards can be cleared: those of clients on the host, and those of clients in
-/// the guest.
+/// The interfaces whose forwards can be cleared, with the side of their clients.
 pub(in crate::gateway) const INTERFACES: [(&str, Side); 2] =
     [("HOST", Side::Host), ("SPLICE", Side::Guest)];
 
-/// The socket, which is not served yet.
+/// The bound socket, which is not served yet.
 pub(super) struct ControlSocket {
     listener: UnixListener,
     file: SocketFile,
-    /// Removes the file where a sandbox hides it.
+    /// The process that removes the file when a sandbox hides it.
     remover: SocketRemover,
 }
 
@@ -48,7 +46,7 @@ impl ControlSocket {
         })
     }
 
-    /// Returns a task that serves the socket, whose file exists until the task is dropped.
+    /// Returns a future that serves the socket. The socket's file exists until the future is dropped.
     pub(super) fn serve(self, table: ForwardTable) -> io::Result<impl Future<Output = ()> + Send> {
         let files = (self.file, self.remover);
         let served = json_socket::serve(self.listener, table)?;
@@ -96,7 +94,7 @@ fn parse(request: &[u8]) -> Result<Vec<Change>, String> {
     changes.iter().map(parse_change).collect()
 }
 
-/// Parses a request, for the fuzz target: an error has a text.
+/// Parses a request, for the fuzz target. Panics if an error has no text.
 pub(super) fn parse_any(request: &[u8]) {
     if let Err(text) = parse(request) {
         assert!(!text.is_empty());
@@ -127,7 +125,7 @@ fn parse_change(change: &Value) -> Result<Change, String> {
     }
 }
 
-/// Parses `["-t", SPEC]`; `None` if the value has another shape.
+/// Parses `["-t", SPEC]`. Returns `None` if the value has another form.
 fn parse_forward(value: &Value) -> Option<Result<(Kind, PortSpec), String>> {
     let [option, spec] = &value.as_array()?[..] else {
         return None;

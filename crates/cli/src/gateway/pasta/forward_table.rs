@@ -15,20 +15,20 @@ use tokio::sync::Mutex;
 use super::auto::{AutoForwards, BINDS_AT_ONCE};
 use super::network::{Plan, check_loops, forwards};
 
-/// Interval at which the guest's listening ports are looked up.
+/// Interval at which the listening ports are read.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How often an address that has just been released is bound at most: the runtime closes its socket
-/// when it runs the forward's task the next time.
+/// Most attempts to bind an address that has just been released: the runtime closes the old socket when
+/// it next runs the forward's task.
 const BIND_ATTEMPTS: usize = 10;
 
 /// Most forwards that the changes of a request name: all ports of TCP and UDP, over IPv4 and IPv6,
 /// deleted and added.
 const NAMED_MAX: usize = 8 << 16;
 
-/// A change of the table. A request has several, which apply together or not at all.
+/// A change of the table. All changes of a request apply, or none.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Change {
-    /// Removes all forwards of clients on this side.
+    /// Removes all forwards whose clients are on this side.
     Clear(Side),
     Add(Kind, PortSpec),
     Delete(Kind, PortSpec),
@@ -37,7 +37,7 @@ pub(super) enum Change {
 /// The side of a forward's clients, and its protocol.
 pub(super) type Kind = (Side, Protocol);
 
-/// Where a forward listens. Two forwards cannot have the same key.
+/// The kind, address and interface at which a forward listens, unique in the table.
 type Key = (Kind, SocketAddr, Option<String>);
 
 /// The forwards of a gateway. Clones refer to the same table.
@@ -54,11 +54,11 @@ pub(super) struct ForwardTable {
 
 struct State {
     rules: BTreeMap<Key, (ForwardId, SocketAddr)>,
-    /// For clients on the host, and for those in the guest.
+    /// The forwards that follow listening ports: for clients on the host, and for clients in the guest.
     auto: [AutoForwards; 2],
 }
 
-/// The forwards that a table should have.
+/// The intended content of a table.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Target {
     rules: BTreeMap<Key, Rule>,
@@ -68,13 +68,13 @@ pub(super) struct Target {
 /// The consequence of a forward that cannot be bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Failure {
-    /// The change ends there.
+    /// The change stops with an error.
     Ends,
-    /// The others are bound, and it is reported.
+    /// The other forwards are bound, and the error is recorded.
     IsNoted,
 }
 
-/// Where a forward leads.
+/// The target of a forward.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Rule {
     to: SocketAddr,
@@ -83,10 +83,10 @@ struct Rule {
 }
 
 impl ForwardTable {
-    /// Returns the table of a gateway that has the plan's forwards, and adds the optional ones.
+    /// Returns the table of a gateway that already has the plan's forwards, and adds the optional ones.
     pub(super) fn new(plan: &Plan, handle: Handle, auto: [AutoForwards; 2]) -> Self {
         for forward in &plan.optional_forwards {
-            // A port that is in use stays with its program.
+            // A port that is in use is left to its program.
             let _ = handle.add_forward(forward.clone());
         }
         let rules = handle.list_forwards().into_iter();
@@ -108,7 +108,7 @@ impl ForwardTable {
         }
     }
 
-    /// Follows the listening ports, where the table requires it.
+    /// Follows the listening ports. Never returns.
     pub(super) async fn follow(self) {
         loop {
             for auto in &mut self.state.lock().await.auto {
@@ -118,11 +118,11 @@ impl ForwardTable {
         }
     }
 
-    /// Applies changes together. Returns the tables before and after them.
+    /// Applies all changes, or none. Returns the tables before and after them.
     ///
     /// # Errors
-    /// A text that names the forward that is impossible. The table is as before; the text names
-    /// forwards that another program has taken the ports of in between.
+    /// A text that names the forward that failed. The table is restored; the text names forwards that
+    /// could not be, because another program has taken their ports meanwhile.
     pub(super) async fn apply(
         &self,
         changes: &[Change],
@@ -138,7 +138,7 @@ impl ForwardTable {
                     "the changes name more than {NAMED_MAX} forwards; name fewer ports"
                 ));
             }
-            // The guest's packets do not wait for all of them.
+            // Lets the guest's packets pass between the changes.
             tokio::task::yield_now().await;
         }
         self.check(&target)?;
@@ -152,7 +152,7 @@ impl ForwardTable {
         Ok((before.lines(), state.target().lines()))
     }
 
-    /// Checks what the command line is checked for.
+    /// Applies the command line's checks to a changed table.
     fn check(&self, target: &Target) -> Result<(), String> {
         let kinds = target.rules.keys().map(|key| key.0);
         for (_, protocol) in kinds.chain(target.auto.iter().copied()) {
@@ -172,15 +172,15 @@ impl ForwardTable {
         check_loops(&forwards, self.clients).map_err(|error| error.to_string())
     }
 
-    /// Changes the forwards to those of `target`. New forwards are bound before
-    /// any is removed.
+    /// Changes the forwards to `target`. New forwards are bound before old ones are removed, except those
+    /// that need a removed forward's port.
     async fn set(&self, state: &mut State, target: &Target, failure: Failure) -> io::Result<()> {
         for auto in &mut state.auto {
             auto.set_kinds(&target.auto, &self.handle);
         }
         let stays =
             |key: &Key, to: SocketAddr| target.rules.get(key).is_some_and(|rule| rule.to == to);
-        // The ports that the new forwards may have to wait for.
+        // The ports of removed forwards, for which new forwards may have to wait.
         let leaving: BTreeSet<(Kind, u16)> = state
             .rules
             .iter()
@@ -203,7 +203,7 @@ impl ForwardTable {
             for id in removed {
                 let _ = self.handle.remove_forward(*id);
             }
-            // The runtime closes their sockets.
+            // Lets the runtime close their sockets.
             tokio::task::yield_now().await;
         }
         self.bind_all(state, &later, failure, &mut failed).await?;
@@ -225,7 +225,7 @@ impl ForwardTable {
         failed: &mut Vec<String>,
     ) -> io::Result<()> {
         for (n, &(key, rule)) in rules.iter().enumerate() {
-            // The guest's packets do not wait for thousands of them.
+            // Lets the guest's packets pass between thousands of calls.
             if n % BINDS_AT_ONCE == 0 {
                 tokio::task::yield_now().await;
             }
@@ -251,7 +251,7 @@ impl ForwardTable {
         let forward = forward(key, to);
         for _ in 1..BIND_ATTEMPTS {
             match self.handle.add_forward(forward.clone()) {
-                // Sockets that were removed may be open still.
+                // Removed sockets may still be open.
                 Err(error) if error.kind() != ErrorKind::InvalidInput => {
                     tokio::task::yield_now().await;
                 }
@@ -346,8 +346,7 @@ impl Target {
         }
     }
 
-    /// Returns the options of a command line that make this table. Consecutive ports are one
-    /// option.
+    /// Returns the command-line options that produce this table. Consecutive ports become one option.
     pub(super) fn lines(&self) -> Vec<String> {
         let mut runs: Vec<(&Key, SocketAddr, u16)> = Vec::new();
         for (key, rule) in &self.rules {
@@ -388,7 +387,7 @@ fn key(forward: &Forward) -> Key {
     (kind, forward.listen(), forward.interface.clone())
 }
 
-/// Returns the option of a command line for `len` consecutive ports.
+/// Returns the command-line option for `len` consecutive ports.
 fn line((kind, listen, interface): &Key, to: SocketAddr, len: u16) -> String {
     let list = PortList {
         address: Some(listen.ip()),
@@ -404,7 +403,7 @@ fn line((kind, listen, interface): &Key, to: SocketAddr, len: u16) -> String {
     format!("{} {list}", option(*kind))
 }
 
-/// Returns the option of the command line for forwards of this kind.
+/// Returns the name of the command-line option for forwards of this kind.
 const fn option((side, protocol): Kind) -> &'static str {
     match (side, protocol) {
         (Side::Host, Protocol::Tcp) => "-t",

@@ -1,4 +1,4 @@
-//! The guest's network: the host's addresses and routes unless the command line has others.
+//! The guest's network: the host's addresses and routes, unless the command line gives others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,7 +15,7 @@ use fullsend_gateway::{
 use super::options::{Mapped, Options};
 
 const MTU: u32 = 65_520;
-/// The addresses of a guest whose host has no default route.
+/// The addresses of a guest if the host has no default route.
 const LOCAL_GUEST: Ipv4Addr = Ipv4Addr::new(169, 254, 2, 1);
 const LOCAL_GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 2, 2);
 const LOCAL_PREFIX: u8 = 16;
@@ -31,16 +31,16 @@ const MAC: [u8; 6] = [0x9a, 0x55, 0x9a, 0x55, 0x9a, 0x55];
 /// The ephemeral ports of a kernel that does not report its range.
 const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 
-/// Everything that follows from the command line and the host's network.
+/// The network and the settings that follow from the command line and the host's network.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) interface_name: String,
     pub(super) setup: InterfaceSetup,
     pub(super) config: Config,
-    /// Forwards of ports that were not named, which are left out where the port is in use.
+    /// Forwards of ports that were not named, which are left out if the port is in use.
     pub(super) optional_forwards: Vec<Forward>,
-    /// The clients' sides and protocols whose forwards follow the ports on which the other side
-    /// listens.
+    /// The kinds of forwards that follow the ports on which the other side listens: the clients' side and
+    /// the protocol.
     pub(super) auto: BTreeSet<(Side, Protocol)>,
     /// The guest's IPv4 and IPv6 address.
     pub(super) guest: [Option<IpAddr>; 2],
@@ -68,7 +68,7 @@ impl Plan {
         Self::of(options, v4, v6)
     }
 
-    /// Returns the plan for a host with these networks.
+    /// Returns the plan for a host with these networks of IPv4 and IPv6.
     pub(super) fn of(
         options: &Options,
         host4: Option<HostNetwork>,
@@ -99,7 +99,7 @@ impl Plan {
         }
         let mut config = config(options, v4.as_ref(), v6.as_ref())?;
         let guest = [&v4, &v6].map(|family| family.as_ref().map(|f| f.addresses[0].0));
-        // Later, a request to change the forwards needs them.
+        // The ports are read now, because a later request to change the forwards needs them.
         let _ = ephemeral_ports();
         let specs = specifications(options);
         let all = specs.iter().flat_map(|(kind, specs)| {
@@ -141,12 +141,12 @@ impl Plan {
     }
 }
 
-/// Without a specification, the ports on which the other side listens are forwarded.
+/// Returns whether forwards follow the listening ports of the other side, which is the default.
 fn is_auto(specs: &[PortSpec]) -> bool {
     specs.is_empty() || specs.contains(&PortSpec::Auto)
 }
 
-/// Returns the guest's network of one family; `None` if it has none.
+/// Returns the guest's network of one family, or `None` if it has none.
 fn family(
     options: &Options,
     host: Option<HostNetwork>,
@@ -204,7 +204,7 @@ fn family(
         .iter()
         .map(|&(a, p)| (a, prefix.unwrap_or(p)))
         .take(count);
-    // Routes may need the addresses. The default route is added with the gateway.
+    // The routes may need the addresses. The default route is added with the gateway.
     let is_copied = !options.no_copy_routes && !options.no_copy_addresses;
     let routes = host.routes.into_iter();
     let routes = routes.filter(|r| is_copied && r.destination.1 != 0);
@@ -227,7 +227,7 @@ fn class_prefix(address: IpAddr) -> u8 {
 /// Returns the settings of the guest's interface.
 fn setup(options: &Options, v4: Option<&Family>, v6: Option<&Family>, mtu: u32) -> InterfaceSetup {
     if !options.config_net {
-        // The guest configures it, e.g. by DHCP.
+        // The guest configures the interface itself, e.g. by DHCP.
         return InterfaceSetup {
             mac: options.guest_mac,
             loopback: true,
@@ -343,7 +343,7 @@ fn specifications(options: &Options) -> Vec<((Side, Protocol), &[PortSpec])> {
         .collect()
 }
 
-/// Returns the addresses that stand for others.
+/// Returns the mappings of addresses that stand for others.
 fn mappings(options: &Options, v4: Option<&Family>, v6: Option<&Family>) -> Vec<Mapping> {
     let mut mappings = Vec::new();
     let mut map = |guest, target| mappings.push(Mapping { guest, target });
@@ -382,8 +382,8 @@ fn outbound(options: &Options) -> Outbound {
     outbound
 }
 
-/// Returns the forwards of a specification, and whether each is optional. `kind` is the clients' side
-/// and the protocol, and `guest` the guest's IPv4 and IPv6 address.
+/// Returns the forwards of a specification, and whether each is optional. `kind` is the clients' side and
+/// the protocol, and `guest` the guest's IPv4 and IPv6 address.
 pub(super) fn forwards(
     (from, protocol): (Side, Protocol),
     spec: &PortSpec,
@@ -398,8 +398,8 @@ pub(super) fn forwards(
     }
 }
 
-/// Returns the forwards of ports of the host. Without an address, ports are bound for each family
-/// that the guest has.
+/// Returns the forwards of ports of the host. Without an address, each port is bound for each family that
+/// the guest has.
 fn host_forwards(
     protocol: Protocol,
     list: &PortList,
@@ -430,8 +430,8 @@ fn host_forwards(
     forwards
 }
 
-/// Returns the forwards of ports of the guest, which lead from the guest's loopback to the host's.
-/// `loopbacks`: which of IPv4 and IPv6 the guest has.
+/// Returns the forwards of ports of the guest's loopback to the host's loopback. `loopbacks` says which
+/// of IPv4 and IPv6 the guest has.
 fn guest_forwards(list: &PortList, loopbacks: [bool; 2]) -> Vec<(bool, Forward)> {
     let guests: Vec<IpAddr> = match list.address {
         Some(address) => vec![address],
@@ -455,10 +455,11 @@ fn guest_forwards(list: &PortList, loopbacks: [bool; 2]) -> Vec<(bool, Forward)>
     forwards
 }
 
-/// Refuses ports of host and guest that lead to each other: a connection would make the next one.
+/// Rejects forwards of host and guest ports that lead to each other: each connection would cause the next
+/// one.
 ///
 /// # Errors
-/// The two ports, and what to do.
+/// Returns an error that names the two ports and the fix.
 pub(super) fn check_loops(forwards: &[&Forward], clients: LoopbackClients) -> Result<()> {
     let of = |from| {
         let forwards = forwards.iter();
@@ -496,8 +497,8 @@ pub(super) fn check_loops(forwards: &[&Forward], clients: LoopbackClients) -> Re
     Ok(())
 }
 
-/// Returns the ports that the host gives to its own connections. The first call reads them, before a
-/// sandbox hides /proc.
+/// Returns the ports that the host gives to its own connections. The first call, which must precede the
+/// sandbox, reads them from /proc.
 fn ephemeral_ports() -> RangeInclusive<u16> {
     static PORTS: OnceLock<RangeInclusive<u16>> = OnceLock::new();
     let read = || {

@@ -21,7 +21,7 @@ use value::{
 };
 pub(in crate::gateway) use value::{parse_guest_ports, refuse_ports};
 
-/// Where `ip netns` keeps the names of network namespaces.
+/// The folder in which `ip netns` keeps the names of network namespaces.
 const NETNS_FOLDER: &str = "/run/netns";
 
 /// A program whose command line is parsed.
@@ -46,12 +46,12 @@ impl Program {
 pub(super) enum Command {
     Help,
     Version,
-    /// Those of a vhost-user backend, in JSON.
+    /// Prints the vhost-user backend's capabilities as JSON.
     PrintCapabilities,
     Serve(Box<Options>),
 }
 
-/// Where the guest is.
+/// The location of the guest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Destination {
     /// A command in new namespaces; the user's shell if it is empty.
@@ -74,15 +74,15 @@ pub(super) struct Options {
     pub(super) memory: Option<MemoryBudget>,
     pub(super) netns: Option<PathBuf>,
     pub(super) userns: Option<PathBuf>,
-    /// Whether the caller's user namespace is used for the guest's network.
+    /// Whether the caller's user namespace applies to the guest's network namespace.
     pub(super) netns_only: bool,
     pub(super) interface_name: Option<String>,
     pub(super) mtu: Option<u32>,
     pub(super) addresses: Vec<(IpAddr, Option<u8>)>,
     pub(super) netmask: Option<u8>,
-    /// Whether only one address of each family, and no route but the default one, is copied.
+    /// Whether only one address of each family, and no route except the default one, is copied.
     pub(super) no_copy_addresses: bool,
-    /// Whether no route but the default one is copied.
+    /// Whether no route except the default one is copied.
     pub(super) no_copy_routes: bool,
     pub(super) gateways: Vec<IpAddr>,
     pub(super) mac: Option<[u8; 6]>,
@@ -100,10 +100,10 @@ pub(super) struct Options {
     pub(super) no_map_gateway: bool,
     pub(super) tcp: Vec<PortSpec>,
     pub(super) udp: Vec<PortSpec>,
-    /// Ports of the guest that lead to the host.
+    /// Ports of the guest's loopback that lead to the host.
     pub(super) tcp_ns: Vec<PortSpec>,
     pub(super) no_splice: bool,
-    /// Whether clients on the host's loopback reach the guest's.
+    /// Whether clients on the host's loopback reach the guest's loopback instead of its address.
     pub(super) host_loopback_to_guest_loopback: bool,
     pub(super) no_tcp: bool,
     pub(super) no_udp: bool,
@@ -117,20 +117,20 @@ pub(super) struct Options {
     pub(super) ipv6_only: bool,
     pub(super) fqdn: Option<String>,
     pub(super) host_name: Option<String>,
-    /// The domain of the guest's name.
+    /// The domain in the guest's fully qualified name.
     pub(super) domain: Option<String>,
     pub(super) destination: Option<Destination>,
     /// Whether the guest gets no resolver.
     pub(super) no_dns: bool,
-    /// passt: the socket on which it listens.
+    /// The socket on which passt listens.
     pub(super) socket: Option<PathBuf>,
-    /// passt: the number of a connected socket's descriptor.
+    /// The descriptor of a connected socket for passt.
     pub(super) fd: Option<i32>,
-    /// passt: whether it ends with its first connection.
+    /// Whether passt ends with its first connection.
     pub(super) one_off: bool,
-    /// passt: whether the socket is that of a vhost-user frontend.
+    /// Whether passt's socket is for a vhost-user frontend.
     pub(super) vhost_user: bool,
-    /// The user as which the gateway runs; `None`: the caller.
+    /// The user as which the gateway runs; `None` for the caller.
     pub(super) user: Option<Identity>,
 }
 
@@ -179,7 +179,7 @@ enum Key {
     NoSplice,
     NoTcp,
     NoUdp,
-    /// Has no effect here.
+    /// An accepted option without an effect.
     Nothing,
     NothingValue,
     Outbound,
@@ -199,7 +199,7 @@ enum Key {
     Version,
 }
 
-/// The options of both programs.
+/// The options that both programs have.
 const TABLE: &[Opt<Key>] = &[
     option(Key::Address, 'a', &["address"], Takes::Value),
     option(Key::ConfPath, 'c', &["conf-path"], Takes::Value),
@@ -252,7 +252,7 @@ const TABLE: &[Opt<Key>] = &[
     option(Key::Version, '\0', &["version"], Takes::Nothing),
 ];
 
-/// The options of pasta alone.
+/// The options that only pasta has.
 const PASTA_TABLE: &[Opt<Key>] = &[
     option(Key::ConfigNet, '\0', &["config-net"], Takes::Nothing),
     option(Key::GuestMac, '\0', &["ns-mac-addr"], Takes::Value),
@@ -274,7 +274,7 @@ const PASTA_TABLE: &[Opt<Key>] = &[
     option(Key::Userns, '\0', &["userns"], Takes::Value),
 ];
 
-/// The options of passt alone.
+/// The options that only passt has.
 const PASST_TABLE: &[Opt<Key>] = &[
     option(Key::Fd, 'F', &["fd"], Takes::Value),
     option(Key::NothingValue, '\0', &["repair-path"], Takes::Value),
@@ -290,7 +290,7 @@ const PASST_TABLE: &[Opt<Key>] = &[
 ];
 
 impl Program {
-    /// Returns the options.
+    /// Returns all options of the program.
     fn table(self) -> Vec<Opt<Key>> {
         let own = match self {
             Self::Pasta => PASTA_TABLE,
@@ -348,7 +348,7 @@ pub(super) fn parse(
 }
 
 impl Options {
-    /// Sets one option.
+    /// Applies one option.
     fn set(&mut self, key: Key, value: &OsStr) -> Result<()> {
         let shown = value.display();
         let word = || {
@@ -479,7 +479,8 @@ impl Options {
     }
 }
 
-/// Returns what the positional arguments name: one argument may be a PID, a path or a name.
+/// Returns the guest's location given by the positional arguments. A single argument may be a PID, a path
+/// or a name.
 fn destination(positionals: Vec<OsString>) -> Destination {
     let [only] = &positionals[..] else {
         return Destination::Command(positionals);
@@ -495,7 +496,7 @@ fn destination(positionals: Vec<OsString>) -> Destination {
     Destination::Command(positionals)
 }
 
-/// Returns the path of a network namespace that is named or is a path.
+/// Returns the path of a network namespace that is given by a name or a path.
 fn namespace_path(word: &OsStr) -> PathBuf {
     if word.as_bytes().contains(&b'/') {
         return PathBuf::from(word);
@@ -503,7 +504,7 @@ fn namespace_path(word: &OsStr) -> PathBuf {
     Path::new(NETNS_FOLDER).join(word)
 }
 
-/// Returns whether a path is the file of a namespace, and not a program.
+/// Returns whether a path is the file of a namespace rather than a program.
 fn is_namespace(path: &Path) -> bool {
     let magic = fs::File::open(path).and_then(|file| Ok(nix::sys::statfs::fstatfs(&file)?));
     magic.is_ok_and(|stat| stat.filesystem_type() == nix::sys::statfs::NSFS_MAGIC)

@@ -1,5 +1,5 @@
-//! `passt`: a network for a virtual machine whose monitor connects to a socket, with the host's
-//! addresses, as QEMU, libvirt and libkrun call it.
+//! `passt`: a network with the host's addresses for a virtual machine whose monitor connects to a socket,
+//! with the interface that QEMU, libvirt and libkrun use.
 
 use std::ffi::OsString;
 use std::net::Ipv6Addr;
@@ -28,11 +28,11 @@ use crate::gateway::service::{captured, relay, runtime};
 use crate::gateway::udp_filter;
 
 const USAGE: &str = "usage: passt [OPTION]...";
-/// The capabilities that passt prints of its vhost-user backend.
+/// The capabilities of the vhost-user backend, as passt prints them.
 pub(super) const CAPABILITIES: &str = "{\n  \"type\": \"net\"\n}";
-/// The gateway's link-local address where the caller chooses its Ethernet address.
+/// The gateway's link-local address if the caller chooses its Ethernet address.
 const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0x9855, 0x9aff, 0xfe55, 0x9a55);
-/// Numbers of the sockets that are tried without `--socket`.
+/// Numbers in the names of the sockets that are tried without `--socket`.
 const DEFAULT_SOCKETS: std::ops::Range<u32> = 1..100;
 
 /// Runs the program with the arguments after its name.
@@ -43,7 +43,7 @@ pub(in crate::gateway) fn main(arguments: Vec<OsString>) -> ExitCode {
     })
 }
 
-/// Serves virtual machines, in the background unless the caller wants to wait.
+/// Serves virtual machines, in the background unless `--foreground` is given.
 fn serve(options: &Options) -> Result<()> {
     let mut plan = Plan::of_virtual_machine(options)?;
     udp_filter::apply(None, &mut plan.config)?;
@@ -70,7 +70,7 @@ fn serve(options: &Options) -> Result<()> {
     } = prepare(options, &plan, policy, None)?;
     runtime()?.block_on(async {
         let gateway = builder(&plan, guest.device, opener).build()?;
-        // None of the ports is followed.
+        // The forwards follow no port.
         let [of_guest, of_host] = tables;
         let auto = [
             AutoForwards::of_guest(of_guest, plan.guest),
@@ -156,7 +156,7 @@ enum Socket {
     Listening(UnixListener, SocketFile),
 }
 
-/// Returns the socket of `--fd`, or one that is bound.
+/// Returns the socket of `--fd`, or a newly bound one.
 fn socket(options: &Options) -> Result<Socket> {
     if let Some(fd) = options.fd {
         let socket = inherited_fd(fd).with_context(|| format!("cannot use --fd {fd}"))?;
@@ -185,7 +185,7 @@ fn bind(options: &Options) -> Result<(UnixListener, PathBuf)> {
     Ok((listener, path))
 }
 
-/// Returns the arguments with which QEMU uses the socket.
+/// Returns the QEMU arguments that use the socket.
 fn qemu_arguments(options: &Options, path: &Path) -> String {
     let path = path.display();
     if options.vhost_user {
@@ -209,12 +209,12 @@ impl Plan {
         let relays = options.dns_forward.is_empty() && options.dns.is_empty() && !options.no_dns;
         let config = &mut plan.config;
         if options.mac.is_some() {
-            // libvirt passes the guest's own Ethernet address, from which the guest derives its
+            // libvirt passes the guest's own Ethernet address, from which the guest also derives its
             // link-local address.
             config.link_local = Some(LINK_LOCAL);
         }
         if relays {
-            // At the gateway's address the host's resolvers are reached wherever they are.
+            // At the gateway's address, DNS reaches the host's resolvers wherever they are.
             let is_local = |address: &Ipv6Addr| address.is_unicast_link_local();
             let has_v4 = config.ipv4.is_some();
             if let Some(v4) = &mut config.ipv4 {

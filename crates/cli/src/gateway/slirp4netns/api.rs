@@ -1,4 +1,4 @@
-//! The JSON API of slirp4netns: port forwards are added, listed and removed.
+//! The JSON API of slirp4netns, which adds, lists and removes port forwards.
 
 use std::cell::RefCell;
 use std::io;
@@ -9,16 +9,16 @@ use serde_json::{Map, Value, json};
 
 use crate::gateway::json_socket::Service;
 
-/// Bytes of a request from which it is too large.
+/// Bytes at which a request is too large.
 const REQUEST_MAX: usize = 4096;
 
-/// Values of arguments that a request may omit.
+/// Values for the arguments that a request omits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Defaults {
     pub(super) guest: Ipv4Addr,
 }
 
-/// A change that the API requests.
+/// The operations on forwards that the API requests.
 pub(super) trait Forwards {
     fn add(&self, forward: Forward) -> io::Result<u64>;
     fn list(&self) -> Vec<(u64, Forward)>;
@@ -147,7 +147,7 @@ impl Arguments<'_> {
     fn address(&self, name: &str, default: Ipv4Addr) -> Result<IpAddr, String> {
         match self.values.get(name) {
             None | Some(Value::Null) => Ok(default.into()),
-            // Podman sends an empty text for an address that it leaves open.
+            // Podman sends an empty text for an unspecified address.
             Some(Value::String(text)) if text.is_empty() => Ok(default.into()),
             Some(value) => {
                 let address = value.as_str().and_then(|text| text.parse().ok());
@@ -190,8 +190,8 @@ impl Forwards for Table {
     }
 }
 
-/// Answers requests of the API, one for each line, for the fuzz target: an answer is an object with
-/// either a result or an error.
+/// Answers requests to the API, one for each line, for the fuzz target. Panics unless each answer is an
+/// object with either a result or an error.
 pub(super) fn answer_lines(requests: &[u8]) {
     let table = Table::default();
     let defaults = Defaults {

@@ -7,7 +7,7 @@ use anyhow::{Error, Result, bail};
 
 use crate::gateway::values::{is_host_address, parse_number};
 
-/// An IPv4 network with fixed places for the gateway, DNS, DHCP and the guest.
+/// An IPv4 network with fixed host numbers for the gateway, DNS, DHCP and the guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Network {
     pub(super) address: Ipv4Addr,
@@ -15,7 +15,7 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// 10.0.2.0/24.
+    /// The default network, 10.0.2.0/24.
     pub(super) const DEFAULT: Self = Self {
         address: Ipv4Addr::new(10, 0, 2, 0),
         prefix: 24,
@@ -33,7 +33,7 @@ impl Network {
         self.host(3)
     }
 
-    /// Returns the first and the last address that DHCP gives.
+    /// Returns the first and the last address that DHCP gives out.
     pub(super) fn dhcp(self) -> (Ipv4Addr, Ipv4Addr) {
         (self.host(15), self.host(30))
     }
@@ -55,7 +55,7 @@ impl FromStr for Network {
         let Some((address, prefix)) = parsed else {
             bail!("invalid CIDR: {text:?}; write a network address like 10.0.2.0/24");
         };
-        // The guest is at +100.
+        // The guest's address is number 100 of the network.
         if !(1..=25).contains(&prefix) {
             bail!("invalid CIDR: {text:?}: prefix length needs to be 1-25");
         }

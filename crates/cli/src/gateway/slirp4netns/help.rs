@@ -1,8 +1,8 @@
-//! The texts of `--help` and `--version`. Callers search them for names of options.
+//! The texts of `--help` and `--version`, in which callers search for options.
 
 pub(super) const USAGE: &str = "usage: slirp4netns [OPTION]... PID|PATH|FD [TAPNAME]";
 
-/// The version whose command line and API this program has.
+/// The version of slirp4netns whose command line and API this program implements.
 const VERSION: &str = "1.3.2";
 
 const OPTIONS: &[(&str, &str)] = &[

@@ -12,9 +12,9 @@ use super::cidr::Network;
 use crate::gateway::getopt::{self, Opt, Order, Takes, option};
 use crate::gateway::values::{self, parse_number};
 
-/// Most bytes of an IP packet: 65535 less the Ethernet header.
+/// Most bytes of an IP packet: 65535 without the Ethernet header.
 const MTU_MAX: u32 = 65_521;
-/// Fewest bytes that IPv4 requires of a link.
+/// Fewest bytes of an IP packet that IPv4 requires of a link.
 const MTU_MIN: u32 = 68;
 const TAP_NAME: &str = "tap0";
 
@@ -26,7 +26,7 @@ pub(super) enum Command {
     Serve(Box<Options>),
 }
 
-/// Where the guest is.
+/// The location of the guest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Destination {
     Process(u32),
@@ -196,7 +196,7 @@ impl Options {
         }
     }
 
-    /// Sets one option.
+    /// Applies one option.
     fn set(&mut self, key: Key, value: &OsStr) -> Result<()> {
         match key {
             Key::Configure => self.configure = true,
@@ -215,7 +215,7 @@ impl Options {
             Key::OutboundAddr6 => self.outbound_addr6 = Some(parse_source::<Ipv6Addr>(value)?),
             Key::MacAddress => self.mac = Some(parse_mac(text(value)?)?),
             Key::Memory => self.memory = Some(text(value)?.parse().context("--memory")?),
-            // Used before, by `parse`.
+            // `parse` has already used these options.
             Key::NetnsType | Key::TargetType | Key::Help | Key::Version => {}
         }
         Ok(())
@@ -259,7 +259,7 @@ fn parse_netns_type(value: &OsStr) -> Result<NetnsType> {
     }
 }
 
-/// Returns whether the target is a bess socket.
+/// Returns whether the option names a bess socket.
 fn parse_target_type(value: &OsStr) -> Result<bool> {
     match text(value)? {
         "netns" => Ok(false),

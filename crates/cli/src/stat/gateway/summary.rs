@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::connection::Connection;
 
-/// The beginnings of the names of the counters of the gateway, and of its link to the guest.
+/// The prefixes of the names of the counters of the gateway and of its link to the guest.
 const PREFIXES: [&str; 2] = ["Gateway", "Device"];
 
 pub(super) fn print(stack: &mut Connection, json: bool) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, anyhow, bail};
 
-/// The states: the name in `ss` filters, and the name that `ss` prints.
+/// The states: the name in filters of `ss`, and the name that `ss` prints.
 const STATES: [(&str, &str); 11] = [
     ("established", "ESTAB"),
     ("syn-sent", "SYN-SENT"),
@@ -17,15 +17,15 @@ const STATES: [(&str, &str); 11] = [
     ("closing", "CLOSING"),
 ];
 
-/// A set of states: one bit for each of [`STATES`].
+/// A set of states, one bit for each of [`STATES`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::stat) struct States(u16);
 
 impl States {
     const ALL: Self = Self((1 << STATES.len()) - 1);
 
-    /// Returns the states of `state STATE` and `exclude STATE`, any number of them. Without a
-    /// `state`, states are excluded from all.
+    /// Returns the states that any number of `state STATE` and `exclude STATE` select. Without `state`,
+    /// all states except the excluded ones.
     pub(in crate::stat) fn parse(words: &[String]) -> Result<Self> {
         let (mut wanted, mut excluded) = (None, Self(0));
         let mut words = words.iter();
@@ -42,7 +42,7 @@ impl States {
         Ok(wanted.unwrap_or(Self::ALL).without(excluded))
     }
 
-    /// Returns a state, or a group of them.
+    /// Returns the set of one state, or of a group of states.
     fn by_name(name: &str) -> Result<Self> {
         let one = |name: &str| {
             let at = STATES.iter().position(|(state, _)| *state == name);
@@ -81,7 +81,7 @@ impl States {
         Self(self.0 & !other.0)
     }
 
-    /// Returns whether a state, as it is printed, is in the set.
+    /// Returns whether the set contains a state, given as it is printed.
     pub(in crate::stat) fn contains(self, printed: &str) -> bool {
         let at = STATES.iter().position(|(_, name)| *name == printed);
         at.is_some_and(|at| self.0 & 1 << at != 0)

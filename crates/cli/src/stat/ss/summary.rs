@@ -6,7 +6,7 @@ use anyhow::Result;
 use fullsend::control::SocketView;
 use serde::Serialize;
 
-/// Sockets of one protocol, by family.
+/// The number of sockets of one protocol, in all and by family.
 #[derive(Serialize, Default)]
 struct Families {
     total: usize,

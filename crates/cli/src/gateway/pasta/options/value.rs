@@ -9,7 +9,7 @@ use crate::gateway::values::{self, is_host_address, parse_number};
 
 const MTU_MAX: u32 = 65_520;
 
-/// An address that stands for another one, or none.
+/// An address that stands for another one, or `none`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::gateway::pasta) enum Mapped {
     None,
@@ -23,7 +23,7 @@ pub(super) fn parse_ip(text: &str) -> Result<IpAddr> {
         .with_context(|| format!("`{text}` is not an address; write e.g. 192.0.2.1 or 2001:db8::1"))
 }
 
-/// Parses an address that one host of a network can have.
+/// Parses an address that a host on a network can have.
 pub(super) fn parse_host_ip(text: &str) -> Result<IpAddr> {
     let address = parse_ip(text)?;
     if !is_host_address(address) {
@@ -56,7 +56,7 @@ pub(super) fn set_list(list: &mut Vec<IpAddr>, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Parses the ports of the guest's loopback, which no interface restricts further.
+/// Parses port specifications of the guest's loopback, which cannot have an interface.
 pub(in crate::gateway) fn parse_guest_ports(text: &str) -> Result<PortSpec> {
     let spec = text.parse()?;
     if let PortSpec::List(list) = &spec
@@ -67,7 +67,7 @@ pub(in crate::gateway) fn parse_guest_ports(text: &str) -> Result<PortSpec> {
     Ok(spec)
 }
 
-/// Checks that `none` is the only specification of its kind, and that `auto` is not given with `all`.
+/// Checks that `none` is the only specification of an option, and that `auto` and `all` are not combined.
 pub(super) fn check_combination(option: &str, specs: &[PortSpec]) -> Result<()> {
     let is_all = |spec: &PortSpec| matches!(spec, PortSpec::List(list) if list.all);
     let has = |wanted: &PortSpec| specs.contains(wanted);
@@ -80,7 +80,7 @@ pub(super) fn check_combination(option: &str, specs: &[PortSpec]) -> Result<()> 
     Ok(())
 }
 
-/// Accepts `none`, and `auto`, which forwards no port either.
+/// Accepts `none` and `auto`, both of which forward no port.
 pub(in crate::gateway) fn refuse_ports(option: &str, text: &str) -> Result<()> {
     match text.parse()? {
         PortSpec::None | PortSpec::Auto => Ok(()),
